@@ -1,0 +1,121 @@
+"""Every exception of the library, and how its message is laid out.
+
+A message says what went wrong in its first line, then where, what was got, why, and always how to
+fix it. Callers read the fields; they never parse the text.
+"""
+
+
+class ShapeExecError(Exception):
+    """The base of every error that shapeexec raises on purpose.
+
+    Attributes:
+        what: The first line: what went wrong, with the value.
+        where: The user's source line or the argument's path; None if there is none to tell.
+        got: The offending shapes or values.
+        why: The reason, where it is not obvious.
+        fix: The way out.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        fix: str,
+        where: str | None = None,
+        got: str | None = None,
+        why: str | None = None,
+    ) -> None:
+        self.what, self.where, self.got, self.why, self.fix = what, where, got, why, fix
+        lines = (("Where", where), ("Got", got), ("Why", why), ("Fix", fix))
+        told = [f"  {name + ':':<6} {text}" for name, text in lines if text]
+        super().__init__("\n".join([what, *told]))
+
+
+class ConfigError(ShapeExecError, ValueError):
+    """An option has a value that cannot work."""
+
+
+class SpecError(ShapeExecError, ValueError):
+    """A shape spec is malformed, or an argument contradicts it."""
+
+
+class StrategyError(ShapeExecError, ValueError):
+    """A bucketing strategy breaks one of its laws."""
+
+
+class BucketOverflowError(ShapeExecError, ValueError):
+    """A size lies past the last bucket of a finite ladder.
+
+    Attributes:
+        size: The size that has no bucket.
+        ladder: The buckets there are, ascending.
+    """
+
+    def __init__(self, what: str, *, size: int, ladder: tuple[int, ...], fix: str) -> None:
+        self.size, self.ladder = size, ladder
+        super().__init__(what, fix=fix)
+
+
+class ConstraintError(ShapeExecError, ValueError):
+    """A call's sizes break a constraint that its `Exec` was given.
+
+    Attributes:
+        constraint: The text of the constraint, such as `s >= 2`.
+        sizes: The sizes of the call, by symbol.
+    """
+
+    def __init__(self, what: str, *, constraint: str, sizes: dict[str, int], fix: str) -> None:
+        self.constraint, self.sizes = constraint, sizes
+        super().__init__(what, fix=fix)
+
+
+class UnboundedDimError(ShapeExecError, ValueError):
+    """No finite capacity is known for a dimension."""
+
+
+class UnsupportedPrimitiveError(ShapeExecError, NotImplementedError):
+    """A primitive cannot be made exact under padding.
+
+    Attributes:
+        primitive: The primitive's name.
+        symbols: The symbols whose padding is the matter.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        primitive: str,
+        symbols: frozenset[str],
+        fix: str,
+        where: str | None = None,
+        got: str | None = None,
+        why: str | None = None,
+    ) -> None:
+        self.primitive, self.symbols = primitive, symbols
+        super().__init__(what, fix=fix, where=where, got=got, why=why)
+
+
+class InconclusiveShapeError(ShapeExecError, TypeError):
+    """User code asks of a symbolic size what only a known size can answer.
+
+    Attributes:
+        symbols: The symbols whose size would have to be known; empty if JAX did not tell.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        symbols: frozenset[str] = frozenset(),
+        fix: str,
+        where: str | None = None,
+        got: str | None = None,
+        why: str | None = None,
+    ) -> None:
+        self.symbols = symbols
+        super().__init__(what, fix=fix, where=where, got=got, why=why)
+
+
+class FrozenError(ShapeExecError, RuntimeError):
+    """A frozen `Exec` was asked for a graph that it does not hold."""
