@@ -1,0 +1,220 @@
+"""What a rule is told of the equation that it stands for."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import Array
+
+from shapeexec import _compat
+from shapeexec._errors import UnsupportedPrimitiveError
+from shapeexec.masking._extents import Extents
+from shapeexec.masking._fill import Length, fill, is_padded
+from shapeexec.masking._knowledge import Known, constant, nothing_known
+from shapeexec.shape import _dim
+from shapeexec.shape._shape import Shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """An array at capacity, and what is known of it."""
+
+    array: Any
+    known: Known
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskNote:
+    """One mask, or one that was not needed.
+
+    Attributes:
+        primitive: The primitive that needed it.
+        where: The user's line, `code  (file.py:12)`; None if unknown.
+        what: The array and its padded axes, `f32[b,s] along s`.
+        action: What was done, `filled with 0` or `none: padding is 0`.
+        masked: Whether anything was added to the graph.
+    """
+
+    primitive: str
+    where: str | None
+    what: str
+    action: str
+    masked: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleContext:
+    """One equation at the capacities of one graph.
+
+    Attributes:
+        eqn: The JAX equation.
+        extents: Capacities and valid lengths of dims.
+        values: The operands and what is known of them; `fill` updates it.
+        notes: Where masks are reported.
+        run: Interprets a nested jaxpr.
+    """
+
+    eqn: Any
+    extents: Extents
+    values: list[Value]
+    notes: list[MaskNote]
+    run: Callable[[Any, Extents, Sequence[Value]], list[Value]]
+
+    @property
+    def primitive(self) -> str:
+        """The primitive's name."""
+        return self.eqn.primitive.name
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The equation's parameters, with symbolic dims as they were traced."""
+        return self.eqn.params
+
+    @property
+    def in_shapes(self) -> tuple[tuple[Any, ...], ...]:
+        """Per operand its dims, int or symbolic."""
+        return tuple(tuple(var.aval.shape) for var in self.eqn.invars)
+
+    @property
+    def out_shapes(self) -> tuple[tuple[Any, ...], ...]:
+        """Per result its dims, int or symbolic."""
+        return tuple(tuple(var.aval.shape) for var in self.eqn.outvars)
+
+    @property
+    def in_capacities(self) -> tuple[tuple[int, ...], ...]:
+        """Per operand the shape of its array."""
+        return tuple(self.extents.capacities(shape) for shape in self.in_shapes)
+
+    @property
+    def out_capacities(self) -> tuple[tuple[int, ...], ...]:
+        """Per result the shape that its array will be cut or widened to."""
+        return tuple(self.extents.capacities(shape) for shape in self.out_shapes)
+
+    @property
+    def in_lengths(self) -> tuple[tuple[Length, ...], ...]:
+        """Per operand and axis its valid length: int if static, else i32[]."""
+        return tuple(self.extents.lengths(shape) for shape in self.in_shapes)
+
+    @property
+    def out_lengths(self) -> tuple[tuple[Length, ...], ...]:
+        """Per result and axis its valid length: int if static, else i32[]."""
+        return tuple(self.extents.lengths(shape) for shape in self.out_shapes)
+
+    def length(self, dim: Any) -> Length:
+        """The value of a dim at the true sizes: int if static, else i32[]."""
+        return self.extents.length(dim)
+
+    def capacity(self, dim: Any) -> int:
+        """The most that a dim can be in this graph."""
+        return self.extents.capacity(dim)
+
+    def bind(self, *operands: Any, **params: Any) -> Any:
+        """Apply the equation's primitive itself."""
+        return self.eqn.primitive.bind(*operands, **params)
+
+    def padded(self, operand: int, axes: Sequence[int] | None = None) -> tuple[int, ...]:
+        """Those of an operand's axes (all, if None) that may have padding."""
+        shape = self.in_shapes[operand]
+        among = range(len(shape)) if axes is None else axes
+        return tuple(axis for axis in among if not isinstance(shape[axis], int))
+
+    def fill(self, operand: int, value: Any, axes: Sequence[int] | None = None) -> Array:
+        """Overwrite an operand's padding, unless it is known to be `value` already.
+
+        The filled array then stands for the operand in whatever reads it later, so that a second
+        reader needs no second mask.
+
+        Args:
+            operand: The operand's number.
+            value: A scalar of the operand's dtype.
+            axes: The axes to overwrite along; None: all.
+        """
+        held, axes = self.values[operand], self.padded(operand, axes)
+        open_axes = tuple(a for a in axes if not held.known.axes[a].is_constant(value))
+        if axes:
+            self._note(operand, axes, value, masked=bool(open_axes))
+        if not open_axes:
+            return held.array
+        array = fill(held.array, self.extents.lengths(self.in_shapes[operand]), value, open_axes)
+        self.values[operand] = Value(array, held.known.with_axes(open_axes, constant(value)))
+        return array
+
+    def fill_unless_finite(
+        self, operand: int, value: Any, axes: Sequence[int] | None = None
+    ) -> Array:
+        """Overwrite padding unless it is known to hold neither NaN nor infinity."""
+        held = self.values[operand]
+        axes = self.padded(operand, axes)
+        if all(held.known.axes[axis].finite for axis in axes):
+            if axes:
+                self._note(operand, axes, "finite", masked=False)
+            return held.array
+        return self.fill(operand, value, axes)
+
+    def interpret(self, closed_jaxpr: Any, *operands: Any) -> list[Any]:
+        """Run a nested jaxpr, such as a loop's body, over arrays at capacity."""
+        jaxpr = closed_jaxpr if hasattr(closed_jaxpr, "consts") else _closed(closed_jaxpr)
+        avals = [var.aval for var in jaxpr.jaxpr.invars]
+        values = [
+            Value(array, nothing_known(len(aval.shape), aval.dtype))
+            for array, aval in zip(operands, avals, strict=True)
+        ]
+        return [value.array for value in self.run(jaxpr, self.extents.fork(), values)]
+
+    def unsupported(
+        self, reason: str, dims: Sequence[Any] | None = None, *, fix: str | None = None
+    ) -> UnsupportedPrimitiveError:
+        """The error that says why this equation cannot be made exact.
+
+        Args:
+            reason: Why.
+            dims: The dims that are the matter; None: all of the operands and results.
+            fix: The way out; None: to make the symbols exact.
+        """
+        if dims is None:
+            dims = [dim for shape in self.in_shapes + self.out_shapes for dim in shape]
+        return unsupported(self.eqn, reason, dims, fix=fix)
+
+    def _note(self, operand: int, axes: Sequence[int], value: Any, *, masked: bool) -> None:
+        shape = self.in_shapes[operand]
+        along = ", ".join(str(shape[axis]) for axis in axes)
+        self.notes.append(
+            MaskNote(
+                primitive=self.primitive,
+                where=_compat.eqn_line(self.eqn),
+                what=f"{describe(self.eqn.invars[operand].aval)} along {along}",
+                action=f"filled with {value}" if masked else f"none: padding is {value}",
+                masked=masked,
+            )
+        )
+
+
+def _closed(jaxpr: Any) -> Any:
+    return _compat.ClosedJaxpr(jaxpr, ())
+
+
+def describe(aval: Any) -> str:
+    """An aval as jaxprs print it: `f32[b,s]`."""
+    return str(Shape(aval.dtype, *aval.shape))
+
+
+def unsupported(
+    eqn: Any, reason: str, dims: Sequence[Any], *, fix: str | None = None
+) -> UnsupportedPrimitiveError:
+    """The error for an equation that cannot be made exact; see `RuleContext.unsupported`."""
+    symbols = frozenset(symbol for dim in dims for symbol in _dim.symbols_of(dim))
+    name = eqn.primitive.name
+    told = " and ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "the sizes"
+    return UnsupportedPrimitiveError(
+        f"no pad-safe rule for `{name}` over padded {told}.",
+        primitive=name,
+        symbols=symbols,
+        where=_compat.eqn_line(eqn),
+        got=", ".join(describe(var.aval) for var in eqn.invars if hasattr(var.aval, "dtype"))
+        or ", ".join(describe(var.aval) for var in eqn.outvars),
+        why=reason,
+        fix=fix or f'leave {told} out of buckets= (exact sizes), or pass on_unsupported="exact"',
+    )
+
+
+__all__ = ["MaskNote", "RuleContext", "Value", "describe", "is_padded", "unsupported"]

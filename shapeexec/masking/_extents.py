@@ -1,0 +1,71 @@
+"""What dims are worth in one graph: their capacities, constants, and their lengths, data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shapeexec.masking._fill import Length
+from shapeexec.shape import _dim
+
+
+class Extents:
+    """Capacities and valid lengths of dims, for one set of buckets.
+
+    Args:
+        ranges: The least and the greatest size of each symbol in this graph; the greatest is its
+            bucket.
+        sizes: The true size of each symbol: i32[], traced or not.
+    """
+
+    def __init__(self, ranges: Mapping[str, tuple[int, int]], sizes: Mapping[str, Array]) -> None:
+        self._ranges, self._sizes = dict(ranges), dict(sizes)
+        self._lengths: dict[str, Array] = {}
+
+    def fork(self) -> "Extents":
+        """A copy for the body of a loop or branch, whose tracers must not be met outside."""
+        forked = Extents(self._ranges, self._sizes)
+        forked._lengths = dict(self._lengths)
+        return forked
+
+    def capacity(self, dim: Any) -> int:
+        """The most that `dim` can be at sizes up to the buckets."""
+        if isinstance(dim, int):
+            return dim
+        return max(0, _dim.maximum(dim, self._ranges))
+
+    def length(self, dim: Any) -> Length:
+        """What `dim` is at the true sizes: an int if it is static, else i32[]."""
+        if isinstance(dim, int):
+            return dim
+        text = _dim.dim_text(dim)
+        if text not in self._lengths:
+            self._lengths[text] = jnp.asarray(_dim.evaluate(text, self._sizes), np.int32)
+        return self._lengths[text]
+
+    def capacities(self, dims: Any) -> tuple[int, ...]:
+        """One capacity per dim."""
+        return tuple(self.capacity(dim) for dim in dims)
+
+    def lengths(self, dims: Any) -> tuple[Length, ...]:
+        """One valid length per dim."""
+        return tuple(self.length(dim) for dim in dims)
+
+    def at_capacity(self, param: Any) -> Any:
+        """A primitive's parameter with each dim in it replaced by its capacity.
+
+        Only tuples and lists are entered: named tuples such as gather's dimension numbers hold no
+        dims.
+        """
+        if type(param) in (tuple, list):
+            return type(param)(self.at_capacity(part) for part in param)
+        return self.capacity(param) if _dim.is_symbolic(param) else param
+
+
+def holds_dim(param: Any) -> bool:
+    """Whether a primitive's parameter holds a symbolic dim."""
+    if type(param) in (tuple, list):
+        return any(holds_dim(part) for part in param)
+    return _dim.is_symbolic(param)

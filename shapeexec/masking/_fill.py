@@ -1,0 +1,84 @@
+"""Overwriting padding, and the identities to overwrite it with."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, dtypes, lax
+
+Length = int | Array
+"""A valid length: an int where the axis is static, else i32[]."""
+
+
+def is_padded(length: Length) -> bool:
+    """Whether an axis of this valid length may have padding behind it."""
+    return not isinstance(length, int)
+
+
+def valid_mask(shape: Sequence[int], lengths: Sequence[Length], axes: Sequence[int]) -> Array | None:
+    """bool[shape]: True where the position is valid along each of `axes`; None if all are static."""
+    mask = None
+    for axis in axes:
+        if not is_padded(lengths[axis]):
+            continue
+        position = lax.iota(np.int32, shape[axis])
+        along = lax.broadcast_in_dim(position < lengths[axis], tuple(shape), (axis,))
+        mask = along if mask is None else mask & along
+    return mask
+
+
+def fill(x: Array, lengths: Sequence[Length], value: Any, axes: Sequence[int]) -> Array:
+    """Overwrite the padding of `x` along `axes`.
+
+    Args:
+        x: [c0, ..., cn], at capacity; valid elements first.
+        lengths: One per axis: an int (static, not padded) or i32[].
+        value: What padding becomes, cast to `x.dtype`.
+        axes: The axes to overwrite along; others keep their padding.
+
+    Returns:
+        An array shaped as `x`; `x` itself if no axis in `axes` is padded.
+    """
+    mask = valid_mask(x.shape, lengths, axes)
+    if mask is None:
+        return x
+    if dtypes.issubdtype(x.dtype, dtypes.extended):
+        return jnp.where(mask, x, value)
+    return lax.select(mask, x, lax.full_like(x, value))
+
+
+def zero(dtype: Any) -> Any:
+    """The identity of a sum."""
+    return np.zeros((), dtype)[()]
+
+
+def one(dtype: Any) -> Any:
+    """The identity of a product."""
+    return np.ones((), dtype)[()]
+
+
+def lowest(dtype: Any) -> Any:
+    """The identity of a maximum: -inf, the least integer, or False."""
+    if dtypes.issubdtype(dtype, np.floating):
+        info = dtypes.finfo(dtype)
+        return np.asarray(-np.inf if _has_infinity(dtype) else info.min, dtype)[()]
+    return np.asarray(False if dtype == np.bool_ else dtypes.iinfo(dtype).min, dtype)[()]
+
+
+def highest(dtype: Any) -> Any:
+    """The identity of a minimum: inf, the greatest integer, or True."""
+    if dtypes.issubdtype(dtype, np.floating):
+        info = dtypes.finfo(dtype)
+        return np.asarray(np.inf if _has_infinity(dtype) else info.max, dtype)[()]
+    return np.asarray(True if dtype == np.bool_ else dtypes.iinfo(dtype).max, dtype)[()]
+
+
+def all_ones(dtype: Any) -> Any:
+    """The identity of a bitwise `and`."""
+    return np.invert(np.zeros((), dtype))[()]
+
+
+def _has_infinity(dtype: Any) -> bool:
+    with np.errstate(all="ignore"):
+        return bool(np.isinf(np.asarray(np.inf).astype(dtype).astype(np.float64)))

@@ -1,0 +1,220 @@
+"""What is known of padding: a small lattice, carried with each value.
+
+    UNSPECIFIED   nothing: NaN, infinities, garbage
+    FINITE        no NaN, no infinity
+    constant(c)   each element is c
+
+Knowledge saves masks. It never licenses a guess: a fact is kept only where it holds whatever the
+valid elements are, NaN and infinities included.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax import dtypes
+
+Scalar = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Padding:
+    """What is known of a set of elements.
+
+    Attributes:
+        finite: None of them is NaN or infinite.
+        value: Each of them is this NumPy scalar; None if they are not known to be equal.
+    """
+
+    finite: bool = False
+    value: Scalar | None = None
+
+    def is_constant(self, value: Scalar) -> bool:
+        """Whether each element is known to be `value`; the sign of a zero is not told."""
+        return self.value is not None and bool(self.value == value)
+
+    def __str__(self) -> str:
+        if self.value is not None:
+            return f"{self.value}"
+        return "finite" if self.finite else "unspecified"
+
+
+UNSPECIFIED = Padding()
+FINITE = Padding(finite=True)
+
+
+def constant(value: Scalar) -> Padding:
+    """Each element is `value`, a NumPy scalar of the operand's dtype."""
+    scalar = np.asarray(value)
+    if _is_inexact(scalar.dtype):
+        number = scalar.astype(np.complex128)
+        if np.isnan(number):
+            return UNSPECIFIED
+        return Padding(finite=bool(np.isfinite(number)), value=scalar[()])
+    return Padding(finite=True, value=scalar[()])
+
+
+def by_dtype(dtype: Any) -> Padding:
+    """What the dtype alone says: integers and booleans are finite."""
+    if dtypes.issubdtype(dtype, dtypes.extended):
+        return UNSPECIFIED
+    return UNSPECIFIED if _is_inexact(dtype) else FINITE
+
+
+def _is_inexact(dtype: Any) -> bool:
+    return bool(dtypes.issubdtype(dtype, np.inexact))
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What is known of one value.
+
+    Attributes:
+        whole: Of all its elements, valid ones too.
+        axes: Per axis, of the elements behind the valid length of that axis, whatever their
+            position on the other axes. Never less than `whole`.
+    """
+
+    whole: Padding
+    axes: tuple[Padding, ...]
+
+    def with_axes(self, axes: Sequence[int], padding: Padding) -> "Known":
+        """The same, with `padding` on each of `axes`."""
+        changed = [padding if axis in axes else old for axis, old in enumerate(self.axes)]
+        return Known(self.whole, tuple(changed))
+
+
+def nothing_known(rank: int, dtype: Any) -> Known:
+    """What holds of any array of this dtype."""
+    return uniform(rank, by_dtype(dtype))
+
+
+def uniform(rank: int, padding: Padding) -> Known:
+    """The same fact of all elements."""
+    return Known(padding, (padding,) * rank)
+
+
+# Facts through pointwise primitives
+
+_KEEPS_FINITE = frozenset(
+    "abs and ceil clamp copy cos erf floor logistic max min name neg not optimization_barrier or "
+    "reduce_precision round select_n sign sin stop_gradient tanh xor".split()
+)
+
+# Each on NumPy scalars, exactly as XLA computes it at the points that `_is_exact` lets pass.
+_ON_CONSTANTS: dict[str, Callable[..., Any]] = {
+    "abs": np.abs,
+    "add": np.add,
+    "add_any": np.add,
+    "and": np.bitwise_and,
+    "copy": np.positive,
+    "eq": np.equal,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "is_finite": np.isfinite,
+    "le": np.less_equal,
+    "log": np.log,
+    "log1p": np.log1p,
+    "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "lt": np.less,
+    "max": np.maximum,
+    "min": np.minimum,
+    "mul": np.multiply,
+    "ne": np.not_equal,
+    "neg": np.negative,
+    "not": np.invert,
+    "or": np.bitwise_or,
+    "sign": np.sign,
+    "sin": np.sin,
+    "sqrt": np.sqrt,
+    "square": np.square,
+    "sub": np.subtract,
+    "tanh": np.tanh,
+    "xor": np.bitwise_xor,
+}
+_IDENTITIES = frozenset(("copy", "name", "stop_gradient", "optimization_barrier", "copy_p"))
+
+
+def through_pointwise(
+    name: str, operands: Sequence[Known], params: dict[str, Any], rank: int, dtype: Any
+) -> Known:
+    """What is known of a pointwise primitive's result.
+
+    Args:
+        name: The primitive's name.
+        operands: Of each operand; those of rank 0 stand for every position.
+        params: The primitive's parameters.
+        rank: The result's rank.
+        dtype: The result's dtype.
+    """
+
+    def result(paddings: Sequence[Padding]) -> Padding:
+        return _meet(_through(name, paddings, params, dtype), by_dtype(dtype))
+
+    whole = result([known.whole for known in operands])
+    axes = tuple(
+        result([known.axes[axis] if known.axes else known.whole for known in operands])
+        for axis in range(rank)
+    )
+    return Known(whole, axes)
+
+
+def _meet(a: Padding, b: Padding) -> Padding:
+    """What two facts say together."""
+    return a if a.value is not None else Padding(finite=a.finite or b.finite, value=b.value)
+
+
+def _join(paddings: Sequence[Padding]) -> Padding:
+    """What holds of elements from any of several sets."""
+    first = paddings[0]
+    if first.value is not None and all(padding.is_constant(first.value) for padding in paddings):
+        return first
+    return Padding(finite=all(padding.finite for padding in paddings))
+
+
+def _through(
+    name: str, paddings: Sequence[Padding], params: dict[str, Any], dtype: Any
+) -> Padding:
+    values = [padding.value for padding in paddings]
+    if name in _IDENTITIES:
+        return paddings[0]
+    if name == "convert_element_type":
+        return _converted(paddings[0], dtype)
+    if name == "select_n":
+        which, *cases = paddings
+        return _join(cases) if which.value is None else cases[int(which.value)]
+    if name in ("mul", "and") and all(padding.finite for padding in paddings):
+        zero = np.zeros((), dtype)
+        if any(padding.is_constant(zero[()]) for padding in paddings):
+            return constant(zero)
+    if name in _ON_CONSTANTS and all(value is not None for value in values):
+        with np.errstate(all="ignore"):
+            computed = np.asarray(_ON_CONSTANTS[name](*values)).astype(dtype)
+        if _is_exact(computed):
+            return constant(computed)
+    if name == "integer_pow" and values[0] is not None and params["y"] > 0:
+        if values[0] in (0, 1):
+            return constant(np.asarray(values[0]))
+    if name in _KEEPS_FINITE and all(padding.finite for padding in paddings):
+        return FINITE
+    return UNSPECIFIED
+
+
+def _is_exact(value: np.ndarray) -> bool:
+    """Whether no rounding can have happened: values that every back end computes alike."""
+    if not _is_inexact(value.dtype):
+        return True
+    number = value.astype(np.complex128)
+    return bool(np.isinf(number) or number in (0, 1, -1, 2, -2))
+
+
+def _converted(padding: Padding, dtype: Any) -> Padding:
+    if padding.value is not None:
+        with np.errstate(all="ignore"):
+            return constant(np.asarray(padding.value).astype(dtype))
+    if padding.finite and _is_inexact(dtype) and dtypes.finfo(dtype).maxexp < 128:
+        return UNSPECIFIED  # a narrow exponent overflows to infinity
+    return padding

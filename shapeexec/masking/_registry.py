@@ -1,0 +1,95 @@
+"""The rules: which function keeps the invariant for which primitive.
+
+A primitive is known by its name: a name that one version of JAX lacks is simply never met there.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from shapeexec.masking._knowledge import Known
+
+KINDS = ("Keep", "Fill", "Move", "Run", "Refuse")
+"""What a rule does about padding, and the first word of its docstring.
+
+Keep: nothing. Fill: it overwrites padding that would be read. Move: it puts elements at their
+place in the logical shape. Run: it interprets nested jaxprs. Refuse: it raises on a padded axis.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule, and what its docstring says of it.
+
+    Attributes:
+        apply: `rule(ctx, *operands, **params) -> array or arrays`.
+        kind: One of `KINDS`.
+        summary: The first line of the docstring after the kind.
+    """
+
+    apply: Callable[..., Any]
+    kind: str
+    summary: str
+
+
+RULES: dict[str, Rule] = {}
+NESTED: dict[str, Callable[[dict[str, Any]], Any]] = {}
+KNOWLEDGE: dict[str, Callable[..., Any]] = {}
+
+
+def register(*primitives: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the decorated function the rule of each of `primitives`.
+
+    Args:
+        *primitives: JAX primitives or their names, such as `"reduce_sum"`.
+
+    The rule is called as `rule(ctx, *operands, **params)`. Operands are arrays at capacity with
+    unspecified padding; each dim inside `params` is its capacity already. It returns the data of
+    the result, or a sequence of them for a primitive with several results; shapes come from the
+    jaxpr. Its docstring begins with one of `KINDS`.
+
+    Raises:
+        ValueError: A primitive has a rule already, or the docstring does not say the kind.
+    """
+
+    def decorate(rule: Callable[..., Any]) -> Callable[..., Any]:
+        first_line = (rule.__doc__ or "").strip().splitlines()[:1]
+        kind, _, rest = (first_line or [""])[0].partition(" ")
+        kind = kind.rstrip(":")
+        if kind not in KINDS:
+            raise ValueError(f"{rule.__name__}: the docstring begins with one of {KINDS}")
+        for primitive in primitives:
+            _claim(RULES, primitive, Rule(rule, kind, rest.strip()))
+        return rule
+
+    return decorate
+
+
+def register_nested(primitive: Any, get_jaxpr: Callable[[dict[str, Any]], Any]) -> None:
+    """Say where a call-like primitive, which only wraps a jaxpr, keeps that jaxpr.
+
+    It is interpreted in place, so that what is known of padding passes in and out.
+    """
+    _claim(NESTED, primitive, get_jaxpr)
+
+
+def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the decorated function say what is known of the results of `primitives`.
+
+    It is called as `know(ctx, *known, **params) -> Known`, with what is known of each operand
+    after the rule has filled. Without one, nothing is known of a result.
+    """
+
+    def decorate(know: Callable[..., Known]) -> Callable[..., Known]:
+        for primitive in primitives:
+            _claim(KNOWLEDGE, primitive, know)
+        return know
+
+    return decorate
+
+
+def _claim(table: dict[str, Any], primitive: Any, entry: Any) -> None:
+    name = primitive if isinstance(primitive, str) else primitive.name
+    if name in table:
+        raise ValueError(f"`{name}` is registered already")
+    table[name] = entry

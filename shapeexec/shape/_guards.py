@@ -1,0 +1,94 @@
+"""Guards: what a trace took for granted about the sizes, so that another call can check it.
+
+A guard is decided at the sizes of the call that is traced. It knows nothing of tracing.
+"""
+
+import dataclasses
+import operator
+import re
+from collections.abc import Mapping
+
+from shapeexec._errors import ConfigError
+from shapeexec.shape import _dim
+
+_OPERATORS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_NEGATED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_COMPARISON = re.compile(r"\s*(.+?)\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Guard:
+    """A comparison of two dims that holds: `s > 6`, `mod(s, 2) == 0`, `b != s`.
+
+    Attributes:
+        left: The left dim, as text.
+        op: One of `== != < <= > >=`.
+        right: The right dim, as text.
+        place: `path/file.py:12` of the code that asked; None if JAX did.
+    """
+
+    left: str
+    op: str
+    right: str
+    place: str | None = dataclasses.field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.op} {self.right}"
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the comparison is true at `sizes`."""
+        left, right = _dim.evaluate(self.left, sizes), _dim.evaluate(self.right, sizes)
+        return _OPERATORS[self.op](left, right)
+
+    def decided(self, sizes: Mapping[str, int]) -> "Guard":
+        """This guard or its negation, whichever holds at `sizes`."""
+        if self.holds(sizes):
+            return self
+        return dataclasses.replace(self, op=_NEGATED[self.op])
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The guard in the words of a JAX symbolic scope, which knows `==`, `>=` and `<=` only."""
+        match self.op:
+            case "==" | ">=" | "<=":
+                return (str(self),)
+            case ">":
+                return (f"{self.left} >= {self.right} + 1",)
+            case "<":
+                return (f"{self.right} >= {self.left} + 1",)
+            case _:
+                return ()
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols it speaks of."""
+        return _dim.symbols_of(self.left) | _dim.symbols_of(self.right)
+
+
+def parse_constraint(text: str) -> Guard:
+    """The guard that a user's constraint such as `"s >= 2"` stands for.
+
+    Raises:
+        ConfigError: `text` is not a comparison of two dims.
+    """
+    fix = 'write a comparison of dims, such as constraints=("s >= 2", "mod(s, 8) == 0")'
+    found = _COMPARISON.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise ConfigError(f"constraints: {text!r} is not a comparison.", fix=fix)
+    try:
+        left, right = _dim.dim_text(_dim.Dim(found[1])), _dim.dim_text(_dim.Dim(found[3]))
+    except ValueError as error:
+        raise ConfigError(f"constraints: {text!r}: {error}", fix=fix) from error
+    return Guard(left, found[2], right)
+
+
+def pin(symbol: str, size: int) -> Guard:
+    """The guard that makes a symbol exact: its dim becomes the plain int `size`."""
+    return Guard(symbol, "==", str(size))
