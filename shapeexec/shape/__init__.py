@@ -1,0 +1,1 @@
+"""Dimensions, shapes and specs: what people write of the sizes of their arguments."""
