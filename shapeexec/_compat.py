@@ -15,11 +15,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import tree_util
+from jax import dtypes, tree_util
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info
 from jax._src.export.shape_poly import _DimExpr
+from jax._src.lax import lax as _lax
 from jax._src.lib import xla_client as _xla_client
 from jax.extend import core as _extend_core
 from jax.extend import random as _extend_random
@@ -53,6 +54,25 @@ def array_from_host(
     aval = ShapedArray(view.shape, dtype, weak_type=weak_type)
     (device,) = sharding.device_set
     return _xla_client.batched_device_put(aval, sharding, [view], [device], False)
+
+
+def with_weak_type(array: Any, aval: Any) -> Any:
+    """`array` with the weak type of `aval`, in whose dtype it is already."""
+    if is_extended(aval.dtype) or aval.dtype == dtypes.float0:
+        return array
+    if getattr(array, "weak_type", False) == aval.weak_type and hasattr(array, "dtype"):
+        return array
+    return _lax._convert_element_type(array, aval.dtype, weak_type=aval.weak_type)
+
+
+def describe_aval(aval: Any) -> str:
+    """An aval as jaxprs print it: `f32[b,s]`."""
+    return aval.str_short(short_dtypes=True)
+
+
+def is_extended(dtype: Any) -> bool:
+    """Whether elements are opaque, such as typed PRNG keys."""
+    return dtypes.issubdtype(dtype, dtypes.extended)
 
 
 def is_committed(array: jax.Array) -> bool:

@@ -9,10 +9,9 @@ from jax import Array
 from shapeexec import _compat
 from shapeexec._errors import UnsupportedPrimitiveError
 from shapeexec.masking._extents import Extents
-from shapeexec.masking._fill import Length, fill, is_padded
+from shapeexec.masking._fill import Length, fill
 from shapeexec.masking._knowledge import Known, constant, nothing_known
 from shapeexec.shape import _dim
-from shapeexec.shape._shape import Shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +181,7 @@ class RuleContext:
             MaskNote(
                 primitive=self.primitive,
                 where=_compat.eqn_line(self.eqn),
-                what=f"{describe(self.eqn.invars[operand].aval)} along {along}",
+                what=f"{_compat.describe_aval(self.eqn.invars[operand].aval)} along {along}",
                 action=f"filled with {value}" if masked else f"none: padding is {value}",
                 masked=masked,
             )
@@ -191,11 +190,6 @@ class RuleContext:
 
 def _closed(jaxpr: Any) -> Any:
     return _compat.ClosedJaxpr(jaxpr, ())
-
-
-def describe(aval: Any) -> str:
-    """An aval as jaxprs print it: `f32[b,s]`."""
-    return str(Shape(aval.dtype, *aval.shape))
 
 
 def unsupported(
@@ -210,11 +204,8 @@ def unsupported(
         primitive=name,
         symbols=symbols,
         where=_compat.eqn_line(eqn),
-        got=", ".join(describe(var.aval) for var in eqn.invars if hasattr(var.aval, "dtype"))
-        or ", ".join(describe(var.aval) for var in eqn.outvars),
+        got=", ".join(_compat.describe_aval(var.aval) for var in eqn.invars or eqn.outvars),
         why=reason,
         fix=fix or f'leave {told} out of buckets= (exact sizes), or pass on_unsupported="exact"',
     )
 
-
-__all__ = ["MaskNote", "RuleContext", "Value", "describe", "is_padded", "unsupported"]

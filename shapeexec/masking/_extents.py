@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, export
 
 from shapeexec.masking._fill import Length
 from shapeexec.shape import _dim
@@ -61,11 +61,11 @@ class Extents:
         """
         if type(param) in (tuple, list):
             return type(param)(self.at_capacity(part) for part in param)
-        return self.capacity(param) if _dim.is_symbolic(param) else param
+        return self.capacity(param) if export.is_symbolic_dim(param) else param
 
 
 def holds_dim(param: Any) -> bool:
     """Whether a primitive's parameter holds a symbolic dim."""
     if type(param) in (tuple, list):
         return any(holds_dim(part) for part in param)
-    return _dim.is_symbolic(param)
+    return export.is_symbolic_dim(param)

@@ -1,0 +1,129 @@
+"""Control flow and calls: loops over ragged axes, branches, and primitives that wrap a jaxpr."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from shapeexec import _compat
+from shapeexec.masking._context import RuleContext
+from shapeexec.masking._fill import is_padded
+from shapeexec.masking._registry import register, register_nested
+
+for _name in ("jit", "pjit"):
+    register_nested(_name, lambda params: params["jaxpr"])
+for _name in ("closed_call", "core_call", "call", "custom_jvp_call", "custom_vjp_call"):
+    register_nested(_name, lambda params: params["call_jaxpr"])
+
+
+@register("remat2")
+def remat(ctx: RuleContext, *operands: Array, jaxpr: Any, **params: Any) -> Any:
+    """Run: the wrapped function, kept apart from the forward pass where JAX would keep it apart."""
+    if params["differentiated"] and params["prevent_cse"]:
+        # What JAX's own lowering does: XLA must not merge the recomputation with the first.
+        operands = lax.optimization_barrier(operands)
+    return ctx.interpret(jaxpr, *operands)
+
+
+@register("custom_linear_solve")
+def custom_linear_solve(
+    ctx: RuleContext, *operands: Array, const_lengths: Any, jaxprs: Any, **_: Any
+) -> Any:
+    """Run: the solver alone; the other functions serve differentiation."""
+    counts = list(const_lengths)
+    first = sum(counts[: list(const_lengths._fields).index("solve")])
+    consts = operands[first : first + const_lengths.solve]
+    return ctx.interpret(jaxprs.solve, *consts, *operands[sum(counts) :])
+
+
+@register("call_hi_primitive")
+def call_hi_primitive(ctx: RuleContext, *operands: Array, **_: Any) -> Any:
+    """Run: the plain JAX function that stands behind the primitive, traced at the same dims."""
+    structs = [
+        jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
+        for var in ctx.eqn.invars
+    ]
+    traced = jax.jit(_compat.expand_hi_primitive(ctx.params)).trace(*structs)
+    return ctx.interpret(traced.jaxpr, *operands)
+
+
+def _as_avals(jaxpr: Any, arrays: Any, extents: Any) -> list[Any]:
+    """Results in the dtypes and weak types that a body declares: a carry must not drift."""
+    return [
+        lax.convert_element_type(array, var.aval.dtype)
+        if not jax.dtypes.issubdtype(var.aval.dtype, jax.dtypes.extended)
+        else array
+        for array, var in zip(arrays, jaxpr.jaxpr.outvars, strict=True)
+    ]
+
+
+@register("scan")
+def scan(
+    ctx: RuleContext, *operands: Array, jaxpr: Any, length: int, reverse: bool, unroll: int, **_: Any
+) -> Any:
+    """Run: over all positions; the carry is frozen at those behind the valid length."""
+    consts_count, carry_count = _compat.scan_counts(ctx.params, len(operands))
+    consts = operands[:consts_count]
+    init = operands[consts_count : consts_count + carry_count]
+    xs = operands[consts_count + carry_count :]
+    valid = ctx.length(ctx.params["length"])
+
+    def step(carry: Any, position_and_xs: Any) -> Any:
+        position, *x = position_and_xs
+        out = _as_avals(jaxpr, ctx.interpret(jaxpr, *consts, *carry, *x), ctx.extents)
+        new, y = out[:carry_count], out[carry_count:]
+        if is_padded(valid):
+            is_valid = position < valid
+            new = [jnp.where(is_valid, n, o) for n, o in zip(new, carry, strict=True)]
+        return tuple(new), tuple(y)
+
+    carry_avals = [var.aval for var in jaxpr.jaxpr.invars[consts_count:][:carry_count]]
+    init = [
+        lax.convert_element_type(x, aval.dtype)
+        if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+        else x
+        for x, aval in zip(init, carry_avals, strict=True)
+    ]
+    positions = jnp.arange(length, dtype=np.int32)
+    carry, ys = lax.scan(
+        step, tuple(init), (positions, *xs), length=length, reverse=reverse, unroll=unroll
+    )
+    return [*carry, *ys]
+
+
+@register("while")
+def while_(
+    ctx: RuleContext,
+    *operands: Array,
+    cond_jaxpr: Any,
+    body_jaxpr: Any,
+    cond_nconsts: int,
+    body_nconsts: int,
+    **_: Any,
+) -> Any:
+    """Run: condition and body; a bound such as `s` is the true size, so no trip is wasted."""
+    cond_consts = operands[:cond_nconsts]
+    body_consts = operands[cond_nconsts : cond_nconsts + body_nconsts]
+    init = operands[cond_nconsts + body_nconsts :]
+
+    def cond(carry: Any) -> Any:
+        (go_on,) = ctx.interpret(cond_jaxpr, *cond_consts, *carry)
+        return go_on
+
+    def body(carry: Any) -> Any:
+        out = ctx.interpret(body_jaxpr, *body_consts, *carry)
+        return tuple(_as_avals(body_jaxpr, out, ctx.extents))
+
+    return lax.while_loop(cond, body, tuple(map(jnp.asarray, init)))
+
+
+@register("cond")
+def cond(ctx: RuleContext, index: Array, *operands: Array, branches: Any, **_: Any) -> Any:
+    """Run: each branch, at the same capacities."""
+
+    def branch(jaxpr: Any) -> Any:
+        return lambda *args: tuple(_as_avals(jaxpr, ctx.interpret(jaxpr, *args), ctx.extents))
+
+    return lax.switch(index, [branch(jaxpr) for jaxpr in branches], *operands)

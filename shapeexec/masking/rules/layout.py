@@ -1,0 +1,288 @@
+"""Layout: primitives that say where elements stand.
+
+Positions are those of the logical shape, at the true sizes: where a ragged axis merges, splits,
+shifts or turns round, elements move in the padded buffer.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from shapeexec.masking._context import RuleContext
+from shapeexec.masking._fill import Length
+from shapeexec.masking._interpret import conform
+from shapeexec.masking._knowledge import Known, by_dtype
+from shapeexec.masking._registry import register, register_knowledge
+from shapeexec.shape import _dim
+
+
+@register("broadcast_in_dim", "iota", "transpose", "squeeze", "stack", "unstack", "expand_dims")
+def placed_by_axes(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
+    """Keep: axes are added, dropped or exchanged whole, and elements stay in order."""
+    return ctx.bind(*operands, **params)
+
+
+@register_knowledge("broadcast_in_dim")
+def broadcast_knowledge(
+    ctx: RuleContext, operand: Known, *dynamic: Known, shape: Any, broadcast_dimensions: Any, **_: Any
+) -> Known:
+    axes = [operand.whole] * len(shape)
+    in_shape = ctx.in_shapes[0]
+    for axis, target in enumerate(broadcast_dimensions):
+        if not isinstance(in_shape[axis], int):
+            axes[target] = operand.axes[axis]
+    return Known(operand.whole, tuple(axes))
+
+
+@register_knowledge("transpose")
+def transpose_knowledge(ctx: RuleContext, operand: Known, *, permutation: Any) -> Known:
+    return Known(operand.whole, tuple(operand.axes[axis] for axis in permutation))
+
+
+@register_knowledge("squeeze")
+def squeeze_knowledge(ctx: RuleContext, operand: Known, *, dimensions: Any) -> Known:
+    kept = [padding for axis, padding in enumerate(operand.axes) if axis not in dimensions]
+    return Known(operand.whole, tuple(kept))
+
+
+def take(x: Array, index: Array, axis: int) -> Array:
+    """The elements of `x` at `index` along `axis`; any index is tamed, also into an empty axis."""
+    if x.shape[axis] == 0:
+        x = conform(x, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    return jnp.take(x, index, axis=axis, mode="clip")
+
+
+def roll_to_front(x: Array, length: Length, axis: int) -> Array:
+    """Move the last `length` elements of `x` along `axis` to its front."""
+    return jnp.roll(x, length - x.shape[axis], axis)
+
+
+# Reshape
+
+
+@register("reshape")
+def reshape(
+    ctx: RuleContext, operand: Array, *, new_sizes: Any, dimensions: Any, **params: Any
+) -> Array:
+    """Move: axes merge and split in the logical shape, row-major.
+
+    The two shapes are cut into minimal groups of equal size. Only a group in which a ragged axis
+    is not the leading one costs a gather, of whole rows of the axes behind the group.
+    """
+    in_shape = ctx.in_shapes[0]
+    if dimensions is not None:
+        operand = lax.transpose(operand, dimensions)
+        in_shape = tuple(in_shape[axis] for axis in dimensions)
+    axis = 0
+    for old, new in groups(in_shape, ctx.params["new_sizes"]):
+        operand = _reshape_group(ctx, operand, axis, old, new)
+        axis += len(new)
+    return operand
+
+
+def groups(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[tuple, tuple]]:
+    """Two shapes of equal size, cut into the shortest runs of equal size.
+
+    Ones go with the run in front of them.
+    """
+    ends_old, ends_new = _prefix_ends(old), _prefix_ends(new)
+    cuts = [(ends_old[size], ends_new[size]) for size in ends_old if size in ends_new]
+    found, (i, j) = [], (0, 0)
+    for next_i, next_j in cuts:
+        if (next_i, next_j) != (i, j):
+            found.append((tuple(old[i:next_i]), tuple(new[j:next_j])))
+        i, j = next_i, next_j
+    if (i, j) != (len(old), len(new)):  # sizes that are equal by a guard only
+        found.append((tuple(old[i:]), tuple(new[j:])))
+    return found
+
+
+def _prefix_ends(dims: Sequence[Any]) -> dict[str, int]:
+    """Per product of the first dims, the most dims that have it."""
+    product: Any = 1
+    ends = {"1": 0}
+    for end, dim in enumerate(dims, start=1):
+        product = product * dim
+        ends[_dim.dim_text(product)] = end
+    return ends
+
+
+def _reshape_group(ctx: RuleContext, x: Array, axis: int, old: tuple, new: tuple) -> Array:
+    """Reshape the axes `old` of `x`, which begin at `axis`, into `new`."""
+    before, after = x.shape[:axis], x.shape[axis + len(old) :]
+    capacities = ctx.extents.capacities(new)
+    leading_only = not any(_is_ragged(dim) for dim in old[1:] + new[1:])
+    if _without_ones(old) == _without_ones(new) or leading_only:
+        # Row-major order in the buffer is row-major order in the logical shape.
+        flat = x.reshape(*before, math.prod(x.shape[axis : axis + len(old)]), *after)
+        flat = conform(flat, (*before, math.prod(capacities), *after)) if leading_only else flat
+        return flat.reshape(*before, *capacities, *after)
+    in_capacities = x.shape[axis : axis + len(old)]
+    flat = x.reshape(*before, math.prod(in_capacities), *after)
+    source = _source_positions(
+        capacities, ctx.extents.lengths(new), in_capacities, ctx.extents.lengths(old)
+    )
+    return take(flat, source.ravel(), len(before)).reshape(*before, *capacities, *after)
+
+
+def _is_ragged(dim: Any) -> bool:
+    return not isinstance(dim, int)
+
+
+def _without_ones(dims: tuple) -> list[str]:
+    return [_dim.dim_text(dim) for dim in dims if _dim.dim_text(dim) != "1"]
+
+
+def _source_positions(
+    out_capacities: Sequence[int],
+    out_lengths: Sequence[Length],
+    in_capacities: Sequence[int],
+    in_lengths: Sequence[Length],
+) -> Array:
+    """i32[out_capacities]: where in the padded input, flattened, each output element stands."""
+    position: Any = jnp.zeros(tuple(out_capacities), np.int32)
+    for axis, (capacity, length) in enumerate(zip(out_capacities, out_lengths, strict=True)):
+        step = lax.broadcasted_iota(np.int32, tuple(out_capacities), axis)
+        del capacity
+        position = position * length + step
+    source: Any = jnp.zeros_like(position)
+    stride = 1
+    for capacity, length in zip(reversed(in_capacities), reversed(in_lengths), strict=True):
+        # Lengths can be 0 at sizes that the graph never sees: stay clear of division by it.
+        divisor = jnp.maximum(length, 1)
+        source = source + jnp.remainder(position, divisor) * stride
+        position = jnp.floor_divide(position, divisor)
+        stride *= capacity
+    return source
+
+
+# Moving along one axis
+
+
+@register("rev")
+def rev(ctx: RuleContext, operand: Array, *, dimensions: tuple[int, ...]) -> Array:
+    """Move: reversing puts the padding first, so the valid elements are rolled back to the front."""
+    out = lax.rev(operand, dimensions)
+    for axis in ctx.padded(0, dimensions):
+        out = roll_to_front(out, ctx.in_lengths[0][axis], axis)
+    return out
+
+
+@register("concatenate")
+def concatenate(ctx: RuleContext, *operands: Array, dimension: int) -> Array:
+    """Move: each operand is written behind the valid length of those before it."""
+    lengths = [ctx.in_lengths[i][dimension] for i in range(len(operands))]
+    if not any(ctx.padded(i, (dimension,)) for i in range(len(operands) - 1)):
+        return ctx.bind(*operands, dimension=dimension)
+    shape = list(operands[0].shape)
+    shape[dimension] = sum(operand.shape[dimension] for operand in operands)
+    # As wide as all the operands: an update past the end would be clamped onto valid elements.
+    out = conform(operands[0], tuple(shape))
+    offset = lengths[0]
+    for operand, length in zip(operands[1:], lengths[1:], strict=True):
+        out = lax.dynamic_update_slice_in_dim(out, operand, offset, dimension)
+        offset = offset + length
+    return out
+
+
+@register("split")
+def split(ctx: RuleContext, operand: Array, *, sizes: tuple[int, ...], axis: int) -> Any:
+    """Move: each part begins at the true sum of the parts before it."""
+    out, offset = [], 0
+    for capacity, size in zip(sizes, ctx.params["sizes"], strict=True):
+        out.append(_run_of(operand, offset, 1, capacity, axis))
+        offset = offset + ctx.length(size)
+    return out
+
+
+@register("slice")
+def slice_(ctx: RuleContext, operand: Array, **_: Any) -> Array:
+    """Move: reads from a true start by a true stride."""
+    starts, strides = ctx.params["start_indices"], ctx.params["strides"]
+    for axis, start in enumerate(starts):
+        stride = 1 if strides is None else strides[axis]
+        operand = _run_of(
+            operand, ctx.length(start), ctx.length(stride), ctx.out_capacities[0][axis], axis
+        )
+    return operand
+
+
+def _run_of(x: Array, start: Length, stride: Length, count: int, axis: int) -> Array:
+    """`count` elements of `x` along `axis`; those past its end are padding."""
+    if isinstance(start, int) and isinstance(stride, int):
+        stop = start + (count - 1) * stride + 1 if count else start
+        if stop > x.shape[axis]:
+            x = conform(x, (*x.shape[:axis], stop, *x.shape[axis + 1 :]))
+        return lax.slice_in_dim(x, start, stop, stride, axis)
+    return take(x, start + jnp.arange(count, dtype=np.int32) * stride, axis)
+
+
+@register("tile")
+def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
+    """Move: repetition by the true length."""
+    offset = len(reps) - operand.ndim
+    operand = operand.reshape((1,) * offset + operand.shape)
+    lengths = (1,) * offset + ctx.in_lengths[0]
+    for axis, capacity in enumerate(ctx.out_capacities[0]):
+        if operand.shape[axis] != capacity or reps[axis] != 1:
+            index = jnp.arange(capacity, dtype=np.int32) % jnp.maximum(lengths[axis], 1)
+            operand = take(operand, index, axis)
+    return operand
+
+
+@register("pad")
+def pad(ctx: RuleContext, operand: Array, value: Array, **_: Any) -> Array:
+    """Move: the pad value goes behind the valid length, and in front of and between the elements."""
+    for axis, (low, _, interior) in enumerate(ctx.params["padding_config"]):
+        operand = _pad_axis(ctx, operand, value, axis, low, interior)
+    return operand
+
+
+def _pad_axis(ctx: RuleContext, x: Array, value: Array, axis: int, low: Any, interior: Any) -> Array:
+    length, capacity = ctx.in_lengths[0][axis], ctx.out_capacities[0][axis]
+    lengths: list[Length] = [1] * x.ndim
+    lengths[axis] = length
+    if isinstance(low, int) and isinstance(interior, int):
+        width = x.shape[axis]
+        stretched = width + max(0, width - 1) * interior
+        x = fill_with(x, lengths, value, axis)
+        config = [(0, 0, 0)] * x.ndim
+        config[axis] = (low, capacity - low - stretched, interior)
+        return lax.pad(x, value, config)
+    step = ctx.length(interior) + 1
+    shifted = jnp.arange(capacity, dtype=np.int32) - ctx.length(low)
+    source = jnp.floor_divide(shifted, step)
+    is_element = (shifted >= 0) & (shifted % step == 0) & (source < length)
+    moved = take(x, source, axis)
+    mask = lax.broadcast_in_dim(is_element, moved.shape, (axis,))
+    return jnp.where(mask, moved, value)
+
+
+def fill_with(x: Array, lengths: Sequence[Length], value: Array, axis: int) -> Array:
+    """`fill` with a traced scalar."""
+    if isinstance(lengths[axis], int):
+        return x
+    valid = lax.iota(np.int32, x.shape[axis]) < lengths[axis]
+    return jnp.where(lax.broadcast_in_dim(valid, x.shape, (axis,)), x, value)
+
+
+@register_knowledge("reshape")
+def reshape_knowledge(ctx: RuleContext, operand: Known, *, new_sizes: Any, **params: Any) -> Known:
+    """An axis that stands alone in its group keeps what is known of it."""
+    whole = by_dtype(ctx.eqn.outvars[0].aval.dtype)
+    whole = operand.whole if operand.whole.finite or operand.whole.value is not None else whole
+    if params["dimensions"] is not None:
+        return Known(whole, (whole,) * len(new_sizes))
+    axes: list[Any] = []
+    start = 0
+    for old, new in groups(ctx.in_shapes[0], new_sizes):
+        ragged_old = [start + i for i, dim in enumerate(old) if _is_ragged(dim)]
+        same = _without_ones(old) == _without_ones(new)
+        known = [operand.axes[axis] for axis in ragged_old] if same else []
+        axes += [known.pop(0) if _is_ragged(dim) and known else whole for dim in new]
+        start += len(old)
+    return Known(whole, tuple(axes))

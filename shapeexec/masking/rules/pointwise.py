@@ -1,0 +1,67 @@
+"""Pointwise primitives: each result element reads its own position only."""
+
+from typing import Any
+
+from jax import Array, dtypes, lax
+
+from shapeexec.masking._context import RuleContext
+from shapeexec.masking._knowledge import Known, through_pointwise
+from shapeexec.masking._registry import register, register_knowledge
+
+_POINTWISE = tuple(
+    """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
+    cbrt ceil clz complex conj convert_element_type copy copy_p cos cosh digamma div
+    eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag
+    integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi name
+    ne neg nextafter not one_minus_square or polygamma polynomial population_count pow real
+    reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
+    shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
+    tan tanh xor zeta random_wrap random_unwrap random_seed random_fold_in random_clone
+    threefry2x32 from_edtype to_edtype reduced_vary_cast tie
+    """.split()
+)
+
+
+@register(*_POINTWISE)
+def pointwise(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
+    """Keep: each result element reads its own position only, so padding stays padding."""
+    return ctx.bind(*operands, **ctx.eqn.primitive.get_bind_params(params))
+
+
+@register_knowledge(*(set(_POINTWISE) - {"random_wrap", "random_unwrap", "random_seed", "tie",
+                                         "random_fold_in", "random_clone", "threefry2x32"}))
+def pointwise_knowledge(ctx: RuleContext, *operands: Known, **params: Any) -> Known:
+    aval = ctx.eqn.outvars[0].aval
+    return through_pointwise(ctx.primitive, operands, params, len(aval.shape), aval.dtype)
+
+
+@register("clamp")
+def clamp(ctx: RuleContext, *operands: Array) -> Array:
+    """Keep: the bounds are scalars or are read at the operand's own position."""
+    return ctx.bind(*operands)
+
+
+@register("optimization_barrier")
+def optimization_barrier(ctx: RuleContext, *operands: Array) -> Any:
+    """Keep: the values pass through."""
+    return lax.optimization_barrier(operands)
+
+
+@register("bitcast_convert_type")
+def bitcast_convert_type(ctx: RuleContext, operand: Array, *, new_dtype: Any) -> Array:
+    """Keep: bits are regrouped within an element, or over a last axis that is static."""
+    same_width = dtypes.itemsize_bits(operand.dtype) == dtypes.itemsize_bits(new_dtype)
+    if not same_width and ctx.padded(0, (operand.ndim - 1,)):
+        widened = len(ctx.out_shapes[0]) > operand.ndim
+        if not widened:
+            raise ctx.unsupported("the last axis is regrouped", ctx.in_shapes[0][-1:])
+    return ctx.bind(operand, new_dtype=new_dtype)
+
+
+@register("dim_as_value")
+def dim_as_value(ctx: RuleContext, *, dim: Any) -> Array:
+    """Keep: the size itself, as data."""
+    del dim  # the rule wants the true size, not the capacity
+    aval = ctx.eqn.outvars[0].aval
+    return lax.convert_element_type(ctx.length(ctx.params["dim"]), aval.dtype)

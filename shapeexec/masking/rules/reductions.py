@@ -1,0 +1,86 @@
+"""Reductions: the identity goes behind the valid length of the axes that are read across."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax import Array, lax
+
+from shapeexec.masking._context import RuleContext
+from shapeexec.masking._fill import all_ones, highest, lowest, one, valid_mask, zero
+from shapeexec.masking._knowledge import UNSPECIFIED, Known, by_dtype, constant
+from shapeexec.masking._registry import register, register_knowledge
+
+_IDENTITY: dict[str, Callable[[Any], Any]] = {
+    "reduce_sum": zero,
+    "reduce_prod": one,
+    "reduce_max": lowest,
+    "reduce_min": highest,
+    "reduce_and": all_ones,
+    "reduce_or": zero,
+    "reduce_xor": zero,
+    "argmax": lowest,
+    "argmin": highest,
+}
+_IDEMPOTENT = frozenset(("reduce_max", "reduce_min", "reduce_and", "reduce_or"))
+
+
+@register(*_IDENTITY)
+def reduction(ctx: RuleContext, operand: Array, *, axes: tuple[int, ...], **params: Any) -> Array:
+    """Fill: the identity goes behind the valid length of reduced axes; others keep padding.
+
+    An arg-reduction prefers the first of equal values, and a NaN to all: a valid element wins
+    against the filled ones behind it.
+    """
+    operand = ctx.fill(0, _IDENTITY[ctx.primitive](operand.dtype), axes)
+    return ctx.bind(operand, axes=axes, **params)
+
+
+@register_knowledge(*(name for name in _IDENTITY if name.startswith("reduce")))
+def reduction_knowledge(ctx: RuleContext, operand: Known, *, axes: Any, **params: Any) -> Known:
+    del params
+    finite = by_dtype(ctx.eqn.outvars[0].aval.dtype)
+    kept = [
+        _reduced(ctx, padding) for axis, padding in enumerate(operand.axes) if axis not in axes
+    ]
+    return Known(finite, tuple(kept))
+
+
+def _reduced(ctx: RuleContext, padding: Any) -> Any:
+    dtype = ctx.eqn.outvars[0].aval.dtype
+    identity = _IDENTITY[ctx.primitive](dtype)
+    if padding.is_constant(identity):
+        return constant(identity)
+    if ctx.primitive in _IDEMPOTENT and padding.finite:
+        return by_dtype(dtype)
+    return by_dtype(dtype) if by_dtype(dtype).finite else UNSPECIFIED
+
+
+@register("reduce")
+def reduce(
+    ctx: RuleContext, *operands: Array, dimensions: tuple[int, ...], jaxpr: Any, **params: Any
+) -> Any:
+    """Fill: pairs (valid, value) are reduced, for the computation need not have an identity.
+
+    With f' = "f if both are valid, else the valid one" the result is exact for every associative
+    f. Where no reduced axis is padded the primitive runs as it is.
+    """
+    count = len(operands) // 2
+    if not ctx.padded(0, dimensions):
+        return ctx.bind(*operands, dimensions=dimensions, jaxpr=jaxpr, **params)
+    data, init = operands[:count], operands[count:]
+    mask = valid_mask(data[0].shape, ctx.in_lengths[0], dimensions)
+    assert mask is not None
+
+    def combine(left: Any, right: Any) -> Any:
+        (left_ok, *a), (right_ok, *b) = left, right
+        both = ctx.interpret(jaxpr, *a, *b)
+        chosen = [
+            lax.select(left_ok & right_ok, f, lax.select(left_ok, x, y))
+            for f, x, y in zip(both, a, b, strict=True)
+        ]
+        return (left_ok | right_ok, *chosen)
+
+    seed = (np.bool_(True), *init)
+    _, *results = lax.reduce((mask, *data), seed, combine, dimensions)
+    return results
