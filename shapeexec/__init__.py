@@ -1,0 +1,1 @@
+"""Run one JAX function at every input size, from a handful of compiled graphs."""

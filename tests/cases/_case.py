@@ -1,0 +1,103 @@
+"""A program with the shapes of its arguments and the sizes it is tried at."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec.shape._dim import Dim, evaluate
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One program.
+
+    Attributes:
+        name: What it shows; unique in its family.
+        fn: A function of arrays.
+        in_shapes: Per argument its dims, such as "b, s, 4"; "" is a scalar.
+        sizes: Sizes to try first; others are drawn from `least` up to 7.
+        dtypes: Per argument; one dtype stands for all.
+        integers: Integer arguments are drawn from this range (the end excluded).
+        least: Smallest size per symbol, where the program needs one (1 otherwise).
+        naive: Whether zero padding without masks gives another result at `sizes`, or the same.
+        grad: Whether the gradient is tested too.
+        tolerance: Relative and absolute.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    in_shapes: tuple[str, ...]
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"b": 3, "s": 5})
+    dtypes: Any = np.float32
+    integers: tuple[int, int] = (0, 5)
+    least: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    naive: Literal["differs", "agrees"] = "differs"
+    grad: bool = True
+    tolerance: float = 2e-5
+
+    @property
+    def dims(self) -> tuple[tuple[Any, ...], ...]:
+        """Per argument its dims, int or `Dim`."""
+        return tuple(
+            tuple(
+                int(d) if d.strip().isdigit() else Dim(d.strip()) for d in text.split(",") if d.strip()
+            )
+            for text in self.in_shapes
+        )
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Its symbols, sorted."""
+        found = {s for dims in self.dims for d in dims if isinstance(d, Dim) for s in d.symbols}
+        return tuple(sorted(found))
+
+    @property
+    def arg_dtypes(self) -> tuple[Any, ...]:
+        """One dtype per argument."""
+        if isinstance(self.dtypes, tuple):
+            return tuple(np.dtype(dtype) for dtype in self.dtypes)
+        return (np.dtype(self.dtypes),) * len(self.in_shapes)
+
+    def make_args(self, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
+        """Random arguments at `sizes`."""
+        rng = np.random.default_rng(seed)
+        args = []
+        for dims, dtype in zip(self.dims, self.arg_dtypes, strict=True):
+            shape = tuple(evaluate(dim, sizes) for dim in dims)
+            if dtype == np.bool_:
+                args.append(rng.random(shape) < 0.5)
+            elif jnp.issubdtype(dtype, np.integer):
+                args.append(rng.integers(*self.integers, size=shape).astype(dtype))
+            elif jnp.issubdtype(dtype, np.complexfloating):
+                args.append((rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(dtype))
+            else:
+                args.append(np.asarray(rng.normal(size=shape)).astype(dtype))
+        return args
+
+    def gradient(self) -> "Case | None":
+        """The program's gradient with respect to its float arguments; None if it has none."""
+        floats = tuple(
+            i for i, dtype in enumerate(self.arg_dtypes) if jnp.issubdtype(dtype, np.floating)
+        )
+        if not self.grad or not floats:
+            return None
+
+        def loss(*args: Any) -> Any:
+            leaves = jax.tree.leaves(self.fn(*args))
+            inexact = [x for x in leaves if jnp.issubdtype(x.dtype, np.floating)]
+            # A cotangent that differs from element to element, and from 1.
+            return sum((jnp.sum(jnp.sin(x.astype(jnp.float32))) for x in inexact), jnp.float32(0))
+
+        return dataclasses.replace(
+            self,
+            name=f"gradient of {self.name}",
+            fn=jax.grad(loss, argnums=floats),
+            grad=False,
+            tolerance=self.tolerance * 10,
+        )
+
+

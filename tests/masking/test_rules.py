@@ -1,0 +1,55 @@
+"""Every program of the table, at every padding: the exact answer, whatever the padding holds."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shapeexec.masking._poison import POISONS
+from tests import cases
+from tests.cases import Case
+from tests.checks import assert_close, assert_pad_safe, pad_to
+from shapeexec.shape._dim import evaluate
+
+ALL = [*cases.ALL, *(gradient for case in cases.ALL if (gradient := case.gradient()))]
+every_case = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+
+
+@every_case
+@pytest.mark.parametrize("slack", [0, 1, 6], ids="padding={}".format)
+def test_padding_never_changes_a_result(case: Case, slack: int) -> None:
+    assert_pad_safe(case, case.sizes, slack, POISONS[slack % len(POISONS)])
+    assert_pad_safe(case, case.sizes, slack, None)
+
+
+@every_case
+@given(data=st.data())
+def test_at_random_sizes_too(case: Case, data: st.DataObject) -> None:
+    sizes = {s: data.draw(st.integers(case.least.get(s, 1), 7), label=s) for s in case.symbols}
+    slack = data.draw(st.integers(0, 4), label="slack")
+    poison = data.draw(st.sampled_from(POISONS), label="poison")
+    assert_pad_safe(case, sizes, slack, poison, seed=data.draw(st.integers(0, 99), label="seed"))
+
+
+@pytest.mark.parametrize("case", cases.ALL, ids=lambda case: case.name)
+def test_zero_padding_without_masks_is_as_wrong_as_the_table_says(case: Case) -> None:
+    sizes = {symbol: case.sizes[symbol] for symbol in case.symbols}
+    args = case.make_args(sizes)
+    buckets = {symbol: size + 3 for symbol, size in sizes.items()}
+    padded = [
+        pad_to(arg, [evaluate(dim, buckets) for dim in dims])
+        for arg, dims in zip(args, case.dims, strict=True)
+    ]
+    expected = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(case.fn)(*args))]
+    naive = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(case.fn)(*padded))]
+    cut = [out[tuple(slice(0, n) for n in want.shape)] for out, want in zip(naive, expected)]
+
+    def agrees() -> bool:
+        try:
+            assert_close(cut, expected, case.tolerance)
+        except AssertionError:
+            return False
+        return True
+
+    assert agrees() == (case.naive == "agrees")
