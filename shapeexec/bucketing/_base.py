@@ -97,7 +97,7 @@ class Strategy(abc.ABC):
         counts = {size: count for size, count in histogram(sizes).items() if count}
         valid = sum(size * count for size, count in counts.items())
         padded = sum(checked_bucket(self, size) * count for size, count in counts.items())
-        return 1 - valid / padded
+        return (padded - valid) / padded
 
     def lower_bound(self, bucket: int) -> int:
         """Find the smallest size that falls in a bucket; the largest is the bucket itself.
@@ -141,7 +141,7 @@ class Bounded(Strategy):
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value is not None:
+            if value is not None or not field.kw_only:
                 object.__setattr__(self, field.name, self._checked(field.name, value))
         if self.maximum is not None and self.maximum < (self.minimum or 1):
             raise ConfigError(
