@@ -111,7 +111,7 @@ class Geometric(Bounded):
         if name != "ratio":
             return as_int(value, name)
         try:
-            ratio = math.nan if isinstance(value, (bool, str)) else float(value)  # pyright: ignore[reportArgumentType]  # TypeError is the check
+            ratio = math.nan if isinstance(value, str) else float(value)  # pyright: ignore[reportArgumentType]  # TypeError is the check
         except (TypeError, OverflowError):
             ratio = math.nan
         if not 1 < ratio < math.inf:
