@@ -1,0 +1,198 @@
+"""What a strategy is, and what follows for every one from `bucket` alone.
+
+It knows no particular ladder. Nothing here is of JAX: sizes and buckets are Python ints.
+"""
+
+import abc
+import bisect
+import dataclasses
+
+from shapeexec._errors import BucketOverflowError, ConfigError
+from shapeexec.bucketing._checks import Sizes, as_int, histogram
+from shapeexec.bucketing._laws import checked_bucket
+
+
+class Strategy(abc.ABC):
+    """Maps a size to its bucket: the padded size, for which one graph is compiled.
+
+    A subclass is a frozen dataclass (a value that hashes and compares) with one method, `bucket`,
+    that obeys three laws for sizes of 1 and more:
+
+    - a bucket is at least its size;
+    - larger sizes never get smaller buckets (monotone);
+    - a bucket is its own bucket (idempotent).
+
+    `check_laws` tries them. All else follows from `bucket`.
+
+    Example:
+        >>> Pow2().bucket(100)
+        128
+    """
+
+    @abc.abstractmethod
+    def bucket(self, size: int) -> int:
+        """Map a size to its bucket.
+
+        Args:
+            size: The true size, at least 1.
+
+        Returns:
+            The bucket, at least `size`.
+
+        Raises:
+            BucketOverflowError: The ladder is finite, and `size` lies past its last bucket.
+        """
+
+    def buckets_up_to(self, n: int) -> tuple[int, ...]:
+        """List the buckets that the sizes 1 to `n` use, ascending: one graph each.
+
+        Example:
+            >>> Pow2().buckets_up_to(100)
+            (1, 2, 4, 8, 16, 32, 64, 128)
+        """
+        return self.ladder(1, as_int(n, "n"))
+
+    def ladder(self, lo: int, hi: int) -> tuple[int, ...]:
+        """List the buckets that the sizes `lo` to `hi`, both included, use, ascending.
+
+        It jumps from bucket to bucket, so it costs a call or two for each bucket, not for each
+        size.
+
+        Raises:
+            ConfigError: `lo` or `hi` is no integer of at least 1, or `lo` exceeds `hi`.
+            BucketOverflowError: `hi` lies past the last bucket.
+            StrategyError: A bucket on the way breaks a law.
+
+        Example:
+            >>> Linear(128).ladder(100, 300)
+            (128, 256, 384)
+        """
+        lo, hi = as_int(lo, "lo"), as_int(hi, "hi")
+        if lo > hi:
+            raise ConfigError(
+                f"lo={lo} exceeds hi={hi}: no size lies between.", fix=f"ladder({hi}, {lo})"
+            )
+        buckets = [checked_bucket(self, lo)]
+        while buckets[-1] < hi:
+            buckets.append(checked_bucket(self, buckets[-1] + 1))
+        return tuple(buckets)
+
+    def expected_waste(self, sizes: Sizes) -> float:
+        """Measure how much of what would be computed is padding.
+
+        Args:
+            sizes: The sizes that occur, or a mapping from size to count.
+
+        Returns:
+            The share of the padded elements that are padding, from 0 to just below 1.
+
+        Raises:
+            ConfigError: There is no size, or one is no integer of at least 1.
+            BucketOverflowError: A size lies past the last bucket.
+
+        Example:
+            >>> Pow2().expected_waste([3, 4, 5])
+            0.25
+        """
+        counts = {size: count for size, count in histogram(sizes).items() if count}
+        valid = sum(size * count for size, count in counts.items())
+        padded = sum(checked_bucket(self, size) * count for size, count in counts.items())
+        return (padded - valid) / padded
+
+    def lower_bound(self, bucket: int) -> int:
+        """Find the smallest size that falls in a bucket; the largest is the bucket itself.
+
+        Args:
+            bucket: A bucket of this strategy.
+
+        Raises:
+            ConfigError: `bucket` is no bucket of this strategy.
+
+        Example:
+            >>> Pow2().lower_bound(128)
+            65
+        """
+        bucket = as_int(bucket, "bucket")
+        own = checked_bucket(self, bucket)
+        if own != bucket:
+            raise ConfigError(
+                f"bucket={bucket} is no bucket of {self!r}.",
+                fix=f"pass {own}, the bucket that size {bucket} falls in",
+            )
+        return 1 + bisect.bisect_left(range(1, bucket), bucket, key=self.bucket)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Bounded(Strategy):
+    """An endless ladder, cut to begin at `minimum` and to end at `maximum`.
+
+    A subclass gives the endless ladder as `_raw_bucket`, which obeys the three laws; the cuts keep
+    them: up to `minimum` all sizes share it, and the last bucket is cut down to `maximum`.
+
+    Attributes:
+        minimum: The smallest bucket, whether or not the endless ladder has it. None: the ladder's
+            own first.
+        maximum: The last bucket; a larger size is a `BucketOverflowError`. None: no end.
+    """
+
+    minimum: int | None = None
+    maximum: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None or not field.kw_only:
+                object.__setattr__(self, field.name, self._checked(field.name, value))
+        if self.maximum is not None and self.maximum < (self.minimum or 1):
+            raise ConfigError(
+                f"minimum={self.minimum} exceeds maximum={self.maximum}: no bucket lies between.",
+                fix=f"minimum={self.maximum}, maximum={self.minimum}, or leave one out",
+            )
+
+    def _checked(self, name: str, value: object) -> object:
+        """Check one option. Each is an integer of at least 1, unless a subclass says otherwise."""
+        return as_int(value, name)
+
+    @abc.abstractmethod
+    def _raw_bucket(self, size: int) -> int:
+        """Map a size to its bucket on the endless ladder."""
+
+    def bucket(self, size: int) -> int:
+        """Map a size to its bucket; see `Strategy.bucket`."""
+        size = as_int(size, "size")
+        if self.maximum is not None and size > self.maximum:
+            raise overflow(
+                self,
+                size,
+                self.buckets_up_to(self.maximum),
+                fix=f"maximum={size} or more, or maximum=None for no end",
+            )
+        if self.minimum is not None and size <= self.minimum:
+            return self.minimum
+        bucket = self._raw_bucket(size)
+        return bucket if self.maximum is None else min(bucket, self.maximum)
+
+    def __repr__(self) -> str:
+        fields = dataclasses.fields(self)
+        own = [repr(getattr(self, field.name)) for field in fields if not field.kw_only]
+        cuts = [
+            f"{field.name}={value}"
+            for field in fields
+            if field.kw_only and (value := getattr(self, field.name)) is not None
+        ]
+        return f"{type(self).__name__}({', '.join(own + cuts)})"
+
+
+def overflow(
+    strategy: Strategy, size: int, ladder: tuple[int, ...], *, fix: str
+) -> BucketOverflowError:
+    """Make the error for a size past the last bucket, with the ladder spelled out."""
+    shown = [str(bucket) for bucket in ladder]
+    if len(shown) > 12:
+        shown[6:-3] = ["..."]
+    return BucketOverflowError(
+        f"size={size} is past the last bucket of {type(strategy).__name__}: {', '.join(shown)}.",
+        size=size,
+        ladder=ladder,
+        fix=fix,
+    )

@@ -1,0 +1,82 @@
+"""What an option or a size may be, told in one way everywhere.
+
+It knows integers and histograms; it knows no strategy.
+"""
+
+import collections
+import math
+from collections.abc import Iterable, Mapping
+from typing import TypeGuard
+
+import numpy as np
+
+from shapeexec._errors import ConfigError
+
+Sizes = Iterable[int] | Mapping[int, float]
+"""Sizes as they were seen, or how often each was seen (size -> count)."""
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    """Whether `value` is an integer, NumPy's included; a bool is none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def as_int(value: object, name: str) -> int:
+    """Check that an argument is an integer of at least 1.
+
+    Args:
+        value: What the caller passed.
+        name: What the caller knows it as.
+
+    Returns:
+        The value as a Python int.
+
+    Raises:
+        ConfigError: `value` is no integer, a bool, or below 1.
+    """
+    if not is_int(value) or value < 1:
+        raise ConfigError(
+            f"{name}={value!r} is not an integer of at least 1.",
+            fix=f"pass {name} as an int, 1 or more",
+        )
+    return int(value)
+
+
+def histogram(sizes: Sizes) -> dict[int, float]:
+    """Count how often each size occurs.
+
+    Args:
+        sizes: The sizes themselves, or a mapping from size to count. A count may be any weight of
+            at least 0.
+
+    Returns:
+        The count of each distinct size, by ascending size.
+
+    Raises:
+        ConfigError: There is no size, all counts are 0, a size is no integer of at least 1, or a
+            count is negative or no finite number.
+    """
+    try:
+        seen = dict(sizes) if isinstance(sizes, Mapping) else collections.Counter(sizes)
+    except TypeError:
+        raise ConfigError(
+            f"sizes={sizes!r} is neither sizes nor counts by size.",
+            fix="pass an iterable of ints, or a mapping from size to count",
+        ) from None
+    for size, count in seen.items():
+        if not _is_weight(count):
+            raise ConfigError(
+                f"sizes[{size!r}]={count!r} is not a count.",
+                fix="pass each count as a finite number, 0 or more",
+            )
+    counts = {as_int(size, "size"): count for size, count in seen.items()}
+    if not any(counts.values()):
+        raise ConfigError("sizes is empty: no size was seen.", fix="pass at least one size")
+    return dict(sorted(counts.items()))
+
+
+def _is_weight(count: object) -> bool:
+    try:
+        return math.isfinite(count) and count >= 0  # pyright: ignore[reportArgumentType, reportOperatorIssue]  # TypeError is the check
+    except TypeError:
+        return False

@@ -1,0 +1,75 @@
+"""Whatever a user gives for a strategy, made into one.
+
+Whether it obeys the laws is not asked here: `check_laws` and `checked_bucket` do.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+from shapeexec._errors import ConfigError
+from shapeexec.bucketing._base import Strategy
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Custom(Strategy):
+    """Buckets by a function of one's own.
+
+    Padding and graph count are the function's. Two are equal if their functions are.
+
+    Attributes:
+        fn: Maps a size to its bucket, by the laws of `Strategy`.
+
+    Example:
+        >>> Custom(lambda size: size + size % 2).bucket(7)
+        8
+    """
+
+    fn: Callable[[int], int]
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise ConfigError(
+                f"fn={self.fn!r} cannot be called.", fix="pass a function from size to bucket"
+            )
+
+    def bucket(self, size: int) -> int:
+        """Map a size to its bucket; see `Strategy.bucket`."""
+        return self.fn(size)
+
+    def __repr__(self) -> str:
+        code = getattr(self.fn, "__code__", None)
+        if code is None:
+            return f"Custom({self.fn!r})"
+        place = f"{pathlib.PurePath(code.co_filename).name}:{code.co_firstlineno}"
+        return f"Custom({self.fn.__qualname__} at {place})"
+
+
+def as_strategy(value: object) -> Strategy:
+    """Make a strategy of a strategy, an object with a `bucket` method, or a function.
+
+    Args:
+        value: A `Strategy`, which is returned as it is; any other object with a method
+            `bucket(size)`; or a function from size to bucket.
+
+    Returns:
+        The strategy.
+
+    Raises:
+        ConfigError: `value` is none of these; a class, for one, where its instance is meant.
+    """
+    if isinstance(value, Strategy):
+        return value
+    if isinstance(value, type):
+        raise ConfigError(
+            f"buckets={value.__name__} is a class, not a strategy.", fix=f"{value.__name__}(...)"
+        )
+    function = getattr(value, "bucket", value)
+    if not callable(function):
+        raise ConfigError(
+            f"buckets={value!r} is no strategy.",
+            got=type(value).__name__,
+            fix="a strategy such as Pow2(), an object with a method bucket(size), or a function "
+            "from size to bucket",
+        )
+    return Custom(function)  # pyright: ignore[reportArgumentType]  # `checked_bucket` sees its answers

@@ -1,0 +1,134 @@
+"""The dynamic program behind `Ladder.fit`.
+
+It knows sizes, counts and costs; what a strategy is, it does not know.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapeexec._errors import ConfigError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+_COSTS: dict[str, Callable[[int], float]] = {
+    "linear": float,
+    "quadratic": lambda bucket: float(bucket) ** 2,
+}
+
+
+def costs_of(sizes: Sequence[int], cost: object) -> Floats:
+    """Evaluate a cost at ascending sizes.
+
+    Raises:
+        ConfigError: `cost` is neither a known name nor a function, or it returns something else
+            than a finite number, or it falls.
+    """
+    function = _COSTS.get(cost) if isinstance(cost, str) else cost
+    if not callable(function):
+        raise ConfigError(
+            f"cost={cost!r} is no cost.",
+            fix='"linear", "quadratic", or a function from bucket to cost',
+        )
+    costs = np.array([_cost_at(size, function) for size in sizes])
+    falls = np.flatnonzero(np.diff(costs) < 0)
+    if falls.size:
+        first = int(falls[0])
+        raise ConfigError(
+            "cost falls as the bucket grows.",
+            got=f"cost({sizes[first]}) = {costs[first]}, yet "
+            f"cost({sizes[first + 1]}) = {costs[first + 1]}",
+            fix="pass a cost that never falls, such as the running maximum of a measured one",
+        )
+    return costs
+
+
+def _cost_at(size: int, function: Callable[[int], object]) -> float:
+    value = function(size)
+    try:
+        cost = float(value)  # pyright: ignore[reportArgumentType]  # TypeError is the check
+    except (TypeError, ValueError):
+        cost = math.nan
+    if not math.isfinite(cost):
+        raise ConfigError(
+            f"cost({size}) = {value!r} is not a finite number.",
+            fix="return a finite number for each bucket",
+        )
+    return cost
+
+
+def cheapest_buckets(counts: Mapping[int, float], costs: Floats, graphs: int) -> list[int]:
+    """Choose at most `graphs` of the sizes as buckets, at the least total cost.
+
+    A bucket may as well be the largest size in it, as the cost never falls. So a ladder cuts the
+    ascending sizes into runs, and the run of the sizes i to j - 1 costs
+
+        run(i, j) = costs[j - 1] * (seen[j] - seen[i]),    seen[i] = calls at the first i sizes.
+
+    With `least[j]` the least cost of the first `j` sizes in so many runs, one more run makes it
+    min over i < j of `least[i] + run(i, j)`. For a <= b < c <= d
+
+        run(a, c) + run(b, d) - run(a, d) - run(b, c) =
+            (costs[c - 1] - costs[d - 1]) * (seen[b] - seen[a]) <= 0,
+
+    the quadrangle inequality. Hence the best i never moves left as j grows, and dividing and
+    conquering over j takes `n log n` steps for each bucket instead of `n**2`.
+
+    Args:
+        counts: How often each size occurs, by ascending size.
+        costs: f64[n], what a call at each size costs; never falls.
+        graphs: The most buckets, at least 1.
+
+    Returns:
+        The buckets, ascending; the last is the largest size.
+
+    Source:
+        F. F. Yao, "Efficient dynamic programming using quadrangle inequalities", STOC 1980;
+        Z. Galil and K. Park, "Dynamic programming with convexity, concavity and sparsity",
+        Theoretical Computer Science 92, 1992.
+    """
+    sizes, n = list(counts), len(counts)
+    if graphs >= n and all(counts.values()) and bool(np.all(np.diff(costs) > 0)):
+        return sizes
+    seen = np.concatenate([[0.0], np.cumsum(list(counts.values()), dtype=float)])
+    least = np.full(n + 1, np.inf)
+    least[0] = 0.0
+    starts, totals = [], []  # for each number of buckets: where the last run starts; the cost
+    for _ in range(min(graphs, n)):
+        least, start = _add_run(least, seen, costs)
+        starts.append(start)
+        totals.append(least[n])
+    buckets, end = [], n
+    for start in reversed(starts[: int(np.argmin(totals)) + 1]):
+        buckets.append(sizes[end - 1])
+        end = int(start[end])
+    return buckets[::-1]
+
+
+def _add_run(least: Floats, seen: Floats, costs: Floats) -> tuple[Floats, Ints]:
+    """Find, for the first j sizes, the cheapest start of one more run, and the cost with it.
+
+    Level by level, each j halfway between two solved ones looks only between their starts. One
+    level is about n candidates, evaluated in one go.
+    """
+    n = len(costs)
+    longer, start = np.full(n + 1, np.inf), np.zeros(n + 1, dtype=np.intp)
+    step = 1 << n.bit_length()
+    while step := step // 2:
+        ends = np.arange(step, n + 1, 2 * step)
+        low = start[ends - step]
+        after = ends + step
+        high = np.where(after <= n, start[np.minimum(after, n)], n)
+        widths = np.minimum(high, ends - 1) - low + 1
+        offsets = np.cumsum(widths) - widths
+        run = np.repeat(np.arange(len(ends)), widths)
+        candidates = np.arange(widths.sum()) - offsets[run] + low[run]
+        cost = least[candidates] + costs[ends - 1][run] * (seen[ends][run] - seen[candidates])
+        longer[ends] = np.minimum.reduceat(cost, offsets)
+        is_best = np.flatnonzero(cost == longer[ends][run])
+        leftmost = is_best[np.searchsorted(is_best, offsets)]
+        start[ends] = candidates[leftmost]
+    return longer, start

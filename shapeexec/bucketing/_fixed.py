@@ -1,0 +1,241 @@
+"""The strategies that come with the library: each one a ladder told by one or two numbers.
+
+None of them adapts: a ladder fitted to lengths is a plain `Ladder`.
+"""
+
+import bisect
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Literal
+
+from shapeexec._errors import ConfigError
+from shapeexec.bucketing._base import Bounded, Strategy, overflow
+from shapeexec.bucketing._checks import Sizes, as_int, histogram
+from shapeexec.bucketing._fit import cheapest_buckets, costs_of
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Exact(Bounded):
+    """Each size is its own bucket.
+
+    No padding; a range up to `n` needs `n` graphs.
+
+    Attributes:
+        minimum: The smallest bucket, which all smaller sizes share. None: 1.
+        maximum: The last bucket. None: no end.
+
+    Example:
+        >>> Exact().bucket(100)
+        100
+    """
+
+    def _raw_bucket(self, size: int) -> int:
+        return size
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Pow2(Bounded):
+    """Buckets at the powers of two.
+
+    Padding is less than the size itself; a range up to `n` needs `ceil(log2(n)) + 1` graphs. Of
+    lengths uniform in 1 to `n`, the share of padding is from 1/4 (`n` a power of two) to 1/3 (`n`
+    at 4/3 of one).
+
+    Attributes:
+        minimum: The smallest bucket, a power of two or not. None: 1.
+        maximum: The last bucket, a power of two or not. None: no end.
+
+    Example:
+        >>> Pow2(minimum=16).buckets_up_to(100)
+        (16, 32, 64, 128)
+    """
+
+    def _raw_bucket(self, size: int) -> int:
+        return _pow2_from(size)
+
+
+def _pow2_from(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Linear(Bounded):
+    """Buckets at the multiples of `step`.
+
+    Padding is at most `step - 1` elements; a range up to `n` needs `ceil(n / step)` graphs.
+
+    Attributes:
+        step: The distance from bucket to bucket.
+        minimum: The smallest bucket, a multiple or not. None: `step`.
+        maximum: The last bucket, a multiple or not. None: no end.
+
+    Example:
+        >>> Linear(128).buckets_up_to(300)
+        (128, 256, 384)
+    """
+
+    step: int
+
+    def _raw_bucket(self, size: int) -> int:
+        return _multiple_from(size, self.step)
+
+
+def _multiple_from(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Geometric(Bounded):
+    """Buckets that each are `ratio` times the one before, rounded up to an integer.
+
+    Padding is less than `(ratio - 1) * size`; a range up to `n` needs at most
+    `ceil(log(n, ratio)) + 1` graphs. The ladder is walked in exact arithmetic on the ratio as it
+    is written (1.1 is 11/10), so that it is the same on every machine.
+
+    Attributes:
+        ratio: How much larger the next bucket is, above 1; kept as a float.
+        minimum: The first bucket, from which the ladder grows. None: 1.
+        maximum: The last bucket. None: no end.
+
+    Example:
+        >>> Geometric(1.5).buckets_up_to(30)
+        (1, 2, 3, 5, 8, 12, 18, 27, 41)
+    """
+
+    ratio: float
+
+    def _checked(self, name: str, value: object) -> object:
+        if name != "ratio":
+            return as_int(value, name)
+        try:
+            ratio = math.nan if isinstance(value, str) else float(value)  # pyright: ignore[reportArgumentType]  # TypeError is the check
+        except (TypeError, OverflowError):
+            ratio = math.nan
+        if not 1 < ratio < math.inf:
+            raise ConfigError(
+                f"ratio={value!r} is not a finite number above 1.",
+                fix="ratio=1.5, say; for a bucket at each size, Exact()",
+            )
+        return ratio
+
+    def _raw_bucket(self, size: int) -> int:
+        rungs = _geometric_rungs(self.minimum or 1, self.ratio, size.bit_length())
+        return rungs[bisect.bisect_left(rungs, size)]
+
+
+@functools.lru_cache(maxsize=1024)
+def _geometric_rungs(first: int, ratio: float, bits: int) -> tuple[int, ...]:
+    """List the buckets that sizes of up to `bits` bits need: few lists serve all sizes."""
+    numerator, denominator = Fraction(repr(ratio)).as_integer_ratio()
+    rungs = [first]
+    while rungs[-1] < 1 << bits:
+        rungs.append(-(-rungs[-1] * numerator // denominator))
+    return tuple(rungs)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Hybrid(Bounded):
+    """Buckets at the powers of two below `threshold`, at it, and from it on every `step`.
+
+    Padding is less than the size up to the threshold, and at most `step - 1` elements past it. A
+    range up to `n` needs `ceil(log2(threshold)) + 1` graphs up to the threshold and
+    `ceil((n - threshold) / step)` past it.
+
+    Attributes:
+        threshold: The bucket at which doubling ends, a power of two or not.
+        step: The distance from bucket to bucket past the threshold.
+        minimum: The smallest bucket. None: 1.
+        maximum: The last bucket. None: no end.
+
+    Example:
+        >>> Hybrid(256, 128).buckets_up_to(500)
+        (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512)
+    """
+
+    threshold: int
+    step: int
+
+    def _raw_bucket(self, size: int) -> int:
+        if size <= self.threshold:
+            return min(_pow2_from(size), self.threshold)
+        return self.threshold + _multiple_from(size - self.threshold, self.step)
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False)
+class Ladder(Strategy):
+    """Buckets at the given values, and no others.
+
+    Padding is less than the distance to the bucket before; a range up to the last bucket needs
+    `len(buckets)` graphs. A size past the last bucket is a `BucketOverflowError`.
+
+    Attributes:
+        buckets: The buckets, ascending. Any iterable of ints makes a ladder: their order does not
+            matter and repeated ones count once.
+
+    Example:
+        >>> Ladder([30, 60, 90]).bucket(31)
+        60
+    """
+
+    buckets: tuple[int, ...]
+
+    def __init__(self, buckets: Iterable[int]) -> None:
+        try:
+            values = list(buckets)
+        except TypeError:
+            raise ConfigError(
+                f"buckets={buckets!r} is no collection of ints.", fix="Ladder([30, 60, 90]), say"
+            ) from None
+        if not values:
+            raise ConfigError(
+                "buckets is empty: no size would have a bucket.", fix="pass at least one bucket"
+            )
+        checked = {as_int(value, f"buckets[{index}]") for index, value in enumerate(values)}
+        object.__setattr__(self, "buckets", tuple(sorted(checked)))
+
+    def bucket(self, size: int) -> int:
+        """Map a size to its bucket; see `Strategy.bucket`."""
+        size = as_int(size, "size")
+        index = bisect.bisect_left(self.buckets, size)
+        if index == len(self.buckets):
+            fix = f"add a bucket of {size} or more, or refuse inputs larger than {self.buckets[-1]}"
+            raise overflow(self, size, self.buckets, fix=fix)
+        return self.buckets[index]
+
+    @classmethod
+    def fit(
+        cls,
+        sizes: Sizes,
+        graphs: int = 16,
+        *,
+        cost: Literal["linear", "quadratic"] | Callable[[int], float] = "linear",
+    ) -> "Ladder":
+        """Fit the ladder that pads the given sizes at the least total cost.
+
+        No ladder of at most `graphs` buckets is cheaper on these sizes: it is found by dynamic
+        programming over the distinct sizes (see `_fit`), in time `graphs * n * log(n)` for `n` of
+        them. Of equally cheap ladders it is one with the fewest buckets.
+
+        Args:
+            sizes: The sizes that occur, or a mapping from size to count. A size with count 0
+                weighs nothing, but the ladder reaches it: give the largest size that may occur.
+            graphs: The most buckets, and so graphs, that the ladder may have.
+            cost: What a call at a bucket costs: "linear" (in proportion to the bucket),
+                "quadratic" (to its square, as attention does), or a function from bucket to cost
+                that never falls as the bucket grows.
+
+        Raises:
+            ConfigError: There is no size, an argument is out of range, or the cost falls.
+
+        Example:
+            >>> Ladder.fit([10, 11, 12, 50, 51, 90], graphs=3)
+            Ladder([12, 51, 90])
+        """
+        graphs, counts = as_int(graphs, "graphs"), histogram(sizes)
+        return cls(cheapest_buckets(counts, costs_of(list(counts), cost), graphs))
+
+    def __repr__(self) -> str:
+        return f"Ladder({list(self.buckets)})"

@@ -1,0 +1,256 @@
+"""Each strategy's ladder, its bounds on padding and graphs, its waste, and its errors."""
+
+import fractions
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shapeexec._errors import BucketOverflowError, ConfigError
+from shapeexec.bucketing import Custom, Exact, Geometric, Hybrid, Ladder, Linear, Pow2
+
+LADDERS = [
+    (Exact(), range(1, 50)),
+    (Exact(minimum=10), range(10, 50)),
+    (Exact(maximum=20), range(1, 21)),
+    (Pow2(), [1, 2, 4, 8, 16, 32, 64]),
+    (Pow2(minimum=16), [16, 32, 64]),
+    (Pow2(minimum=12, maximum=40), [12, 16, 32, 40]),
+    (Pow2(minimum=12, maximum=12), [12]),
+    (Linear(1), range(1, 50)),
+    (Linear(8), [8, 16, 24, 32, 40, 48, 56]),
+    (Linear(8, minimum=5), [5, 8, 16, 24, 32, 40, 48, 56]),
+    (Linear(8, minimum=20, maximum=33), [20, 24, 32, 33]),
+    (Linear(100, maximum=30), [30]),
+    (Geometric(2), [1, 2, 4, 8, 16, 32, 64]),
+    (Geometric(1.5), [1, 2, 3, 5, 8, 12, 18, 27, 41, 62]),
+    (Geometric(1.5, minimum=10, maximum=40), [10, 15, 23, 35, 40]),
+    (Hybrid(16, 8), [1, 2, 4, 8, 16, 24, 32, 40, 48, 56]),
+    (Hybrid(12, 10, minimum=3, maximum=45), [3, 4, 8, 12, 22, 32, 42, 45]),
+    (Ladder([60, 30, 30, 90]), [30, 60, 90]),
+    (Ladder(np.array([30, 60])), [30, 60]),
+]
+
+
+@pytest.mark.parametrize(("strategy", "ladder"), LADDERS, ids=repr)
+def test_a_bucket_is_the_next_one_on_the_ladder(strategy, ladder):
+    for size in range(1, min(49, max(ladder)) + 1):
+        assert strategy.bucket(size) == min(rung for rung in ladder if rung >= size)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "graphs"), [(Pow2(), (4, 8, 11)), (Linear(8), (1, 13, 125))], ids=repr
+)
+def test_sizes_up_to_8_and_100_and_1000_take_so_many_graphs(strategy, graphs):
+    assert tuple(len(strategy.buckets_up_to(n)) for n in (8, 100, 1000)) == graphs
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**5), st.integers(1, 500), st.integers(1, 5000), st.floats(1.01, 8))
+def test_padding_and_graphs_keep_to_what_the_docstrings_say(n, step, threshold, ratio):
+    assert Exact().bucket(n) == n
+    assert Pow2().bucket(n) - n < n
+    assert len(Pow2().buckets_up_to(n)) == math.ceil(math.log2(n)) + 1
+    assert Linear(step).bucket(n) - n <= step - 1
+    assert len(Linear(step).buckets_up_to(n)) == math.ceil(n / step)
+    exact_ratio = fractions.Fraction(repr(ratio))
+    assert Geometric(ratio).bucket(n) - n < (exact_ratio - 1) * n
+    assert len(Geometric(ratio).buckets_up_to(n)) <= math.ceil(math.log(n, ratio)) + 1
+    hybrid = Hybrid(threshold, step)
+    assert hybrid.bucket(n) - n < (n if n <= threshold else step)
+    if n > threshold:
+        doubled = math.ceil(math.log2(threshold)) + 1
+        assert len(hybrid.buckets_up_to(n)) == doubled + math.ceil((n - threshold) / step)
+
+
+@settings(deadline=None)
+@given(st.floats(1.01, 8), st.integers(1, 500))
+def test_a_geometric_ladder_grows_by_its_ratio_rounded_up(ratio, minimum):
+    rungs = Geometric(ratio, minimum=minimum).buckets_up_to(50_000)
+    exact_ratio = fractions.Fraction(repr(ratio))
+    assert rungs[0] == minimum
+    for rung, following in itertools.pairwise(rungs):
+        assert following == math.ceil(rung * exact_ratio)
+
+
+def test_a_geometric_ratio_means_what_is_written():
+    assert Geometric(1.1, minimum=10).buckets_up_to(12) == (10, 11, 13)
+    assert Geometric(1.1, minimum=100).bucket(101) == 110
+
+
+def test_a_geometric_ladder_reaches_sizes_past_any_float():
+    assert Geometric(2).bucket(2**70 + 1) == 2**71
+    assert Pow2().bucket(2**70 + 1) == 2**71
+
+
+# A strategy prints as it is written, so that errors and plans can be pasted back.
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        (Exact(), "Exact()"),
+        (Pow2(minimum=4, maximum=64), "Pow2(minimum=4, maximum=64)"),
+        (Linear(np.int64(8)), "Linear(8)"),
+        (Geometric(2, maximum=64), "Geometric(2.0, maximum=64)"),
+        (Hybrid(16, 8), "Hybrid(16, 8)"),
+        (Ladder([60, 30]), "Ladder([30, 60])"),
+        (Custom(math.ceil), "Custom(<built-in function ceil>)"),
+    ],
+    ids=repr,
+)
+def test_a_strategy_prints_as_it_is_written(strategy, text):
+    assert repr(strategy) == text
+
+
+def test_expected_waste_is_the_share_of_padding():
+    assert Linear(10).expected_waste([1, 9, 20]) == 10 / 40
+    assert Linear(10).expected_waste({1: 1, 9: 2, 20: 0}) == 11 / 30
+    assert Linear(10).expected_waste(iter([5])) == 0.5
+    assert Exact().expected_waste(range(1, 100)) == 0
+
+
+def test_expected_waste_of_pow2_on_uniform_lengths_is_a_quarter_to_a_third():
+    assert Pow2().expected_waste(range(1, 4097)) == pytest.approx(1 / 4, abs=1e-3)
+    assert Pow2().expected_waste(range(1, 5462)) == pytest.approx(1 / 3, abs=1e-3)
+    for n in range(1000, 8000, 100):
+        assert 0.249 <= Pow2().expected_waste(range(1, n + 1)) <= 1 / 3
+
+
+def test_a_size_of_count_zero_needs_no_bucket_to_measure_waste():
+    assert Ladder([10]).expected_waste({5: 1, 99: 0}) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("strategy", "size", "last", "fix"),
+    [
+        (
+            Ladder([30, 60, 90]),
+            120,
+            "past the last bucket of Ladder: 30, 60, 90.",
+            "add a bucket of 120 or more, or refuse inputs larger than 90",
+        ),
+        (
+            Pow2(maximum=100),
+            101,
+            "past the last bucket of Pow2: 1, 2, 4, 8, 16, 32, 64, 100.",
+            "maximum=101 or more, or maximum=None for no end",
+        ),
+        (
+            Linear(1, maximum=50),
+            51,
+            "past the last bucket of Linear: 1, 2, 3, 4, 5, 6, ..., 48, 49, 50.",
+            "maximum=51 or more, or maximum=None for no end",
+        ),
+    ],
+    ids=repr,
+)
+def test_a_size_past_the_end_names_the_size_and_the_ladder(strategy, size, last, fix):
+    with pytest.raises(BucketOverflowError) as caught:
+        strategy.bucket(size)
+    error = caught.value
+    assert str(error) == f"size={size} is {last}\n  Fix:   {fix}"
+    assert error.size == size
+    assert error.ladder == strategy.buckets_up_to(error.ladder[-1])
+    assert error.ladder[-1] < size
+    with pytest.raises(BucketOverflowError):
+        strategy.buckets_up_to(size)
+
+
+def integer(name, value):
+    return f"{name}={value} is not an integer of at least 1.", f"pass {name} as an int, 1 or more"
+
+
+ERRORS = {
+    "step 0": (lambda: Linear(0), *integer("step", "0")),
+    "step -1": (lambda: Linear(-1), *integer("step", "-1")),
+    "step 2.5": (lambda: Linear(2.5), *integer("step", "2.5")),  # pyright: ignore[reportArgumentType]
+    "step True": (lambda: Linear(True), *integer("step", "True")),
+    "step None": (lambda: Linear(None), *integer("step", "None")),  # pyright: ignore[reportArgumentType]
+    "step an array": (lambda: Linear(np.array([1])), *integer("step", "array([1])")),  # pyright: ignore[reportArgumentType]
+    "minimum 0": (lambda: Pow2(minimum=0), *integer("minimum", "0")),
+    "maximum 0": (lambda: Exact(maximum=0), *integer("maximum", "0")),
+    "threshold 0": (lambda: Hybrid(0, 8), *integer("threshold", "0")),
+    "step of a hybrid": (lambda: Hybrid(8, 0), *integer("step", "0")),
+    "minimum above maximum": (
+        lambda: Linear(8, minimum=9, maximum=4),
+        "minimum=9 exceeds maximum=4: no bucket lies between.",
+        "minimum=4, maximum=9, or leave one out",
+    ),
+    **{
+        f"ratio {value!r}": (
+            lambda value=value: Geometric(value),
+            f"ratio={value!r} is not a finite number above 1.",
+            "ratio=1.5, say; for a bucket at each size, Exact()",
+        )
+        for value in (1.0, 0.5, -2, math.inf, math.nan, True, "2", None, 10**400)
+    },
+    "geometric minimum": (lambda: Geometric(2, minimum=0), *integer("minimum", "0")),
+    "empty ladder": (
+        lambda: Ladder([]),
+        "buckets is empty: no size would have a bucket.",
+        "pass at least one bucket",
+    ),
+    "ladder of 0": (lambda: Ladder([30, 0]), *integer("buckets[1]", "0")),
+    "ladder of a float": (lambda: Ladder([30.0]), *integer("buckets[0]", "30.0")),  # pyright: ignore[reportArgumentType]
+    "ladder of a string": (lambda: Ladder("30"), *integer("buckets[0]", "'3'")),  # pyright: ignore[reportArgumentType]
+    "ladder of an int": (
+        lambda: Ladder(30),  # pyright: ignore[reportArgumentType]
+        "buckets=30 is no collection of ints.",
+        "Ladder([30, 60, 90]), say",
+    ),
+    "custom without a function": (
+        lambda: Custom(3),  # pyright: ignore[reportArgumentType]
+        "fn=3 cannot be called.",
+        "pass a function from size to bucket",
+    ),
+    "size 0": (lambda: Pow2().bucket(0), *integer("size", "0")),
+    "size 0 of a ladder": (lambda: Ladder([3]).bucket(0), *integer("size", "0")),
+    "size 1.5": (lambda: Linear(8).bucket(1.5), *integer("size", "1.5")),  # pyright: ignore[reportArgumentType]
+    "n 0": (lambda: Pow2().buckets_up_to(0), *integer("n", "0")),
+    "lo 0": (lambda: Pow2().ladder(0, 5), *integer("lo", "0")),
+    "hi 0": (lambda: Pow2().ladder(1, 0), *integer("hi", "0")),
+    "lo above hi": (
+        lambda: Pow2().ladder(9, 5),
+        "lo=9 exceeds hi=5: no size lies between.",
+        "ladder(5, 9)",
+    ),
+    "lower bound of no bucket": (
+        lambda: Linear(8).lower_bound(12),
+        "bucket=12 is no bucket of Linear(8).",
+        "pass 16, the bucket that size 12 falls in",
+    ),
+    "no sizes": (
+        lambda: Pow2().expected_waste([]),
+        "sizes is empty: no size was seen.",
+        "pass at least one size",
+    ),
+    "only counts of 0": (
+        lambda: Pow2().expected_waste({8: 0}),
+        "sizes is empty: no size was seen.",
+        "pass at least one size",
+    ),
+    "sizes of 0": (lambda: Pow2().expected_waste([4, 0]), *integer("size", "0")),
+    "sizes no iterable": (
+        lambda: Pow2().expected_waste(4),  # pyright: ignore[reportArgumentType]
+        "sizes=4 is neither sizes nor counts by size.",
+        "pass an iterable of ints, or a mapping from size to count",
+    ),
+    **{
+        f"count {count!r}": (
+            lambda count=count: Pow2().expected_waste({4: count}),
+            f"sizes[4]={count!r} is not a count.",
+            "pass each count as a finite number, 0 or more",
+        )
+        for count in (-1, math.inf, math.nan, "many", None)
+    },
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_an_argument_that_cannot_work_is_told_with_a_way_out(case):
+    call, first_line, fix = ERRORS[case]
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert str(caught.value) == f"{first_line}\n  Fix:   {fix}"
