@@ -285,7 +285,7 @@ def _canonical(text: str) -> str:
     # A scope of its own for each text: no state that threads share, and no constraints to leak.
     try:
         simplified = to_jax(_static(text), jax.export.SymbolicScope())
-    except (ZeroDivisionError, NotImplementedError, OverflowError) as error:
+    except (ZeroDivisionError, jax.errors.InconclusiveDimensionOperation) as error:
         raise SpecError(
             f"`{text}` is not a dimension.",
             why=str(error).splitlines()[0],

@@ -1,0 +1,210 @@
+"""Shapes: a dtype and the dims of all axes, printed as jaxprs print them.
+
+How the shapes of a function's results follow from those of its arguments, is not known here.
+"""
+
+import dataclasses
+from types import EllipsisType
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec._errors import SpecError
+from shapeexec.shape._dim import (
+    BATCH,
+    Dim,
+    DimLike,
+    Unknown,
+    evaluate,
+    from_jax,
+    maximum,
+    to_jax,
+)
+from shapeexec.shape._pattern import Spec, make_spec, parse_spec
+
+
+@dataclasses.dataclass(frozen=True, slots=True, init=False, repr=False)
+class Shape:
+    """The dtype and the dims of an array.
+
+    Attributes:
+        dtype: A NumPy dtype, or one of JAX's extended dtypes (PRNG keys).
+        dims: One per axis: an int, or a `Dim` where it is symbolic.
+
+    Args:
+        dtype: Anything that NumPy takes for a dtype, or one of JAX's extended dtypes.
+        dims: Integers, `Dim`s, texts such as `"2*s + 1"`, or `UNKNOWN`.
+
+    Raises:
+        SpecError: The dtype is none, or a dim is none.
+
+    Example:
+        >>> str(Shape(jnp.float32, BATCH, "2*s + 1", 512))
+        'f32[b,2*s + 1,512]'
+    """
+
+    # Any: NumPy's dtypes and JAX's extended ones share no type.
+    dtype: Any
+    dims: tuple[int | Dim, ...]
+
+    def __init__(self, dtype: Any, *dims: DimLike | Unknown) -> None:
+        object.__setattr__(self, "dtype", _dtype(dtype))
+        object.__setattr__(self, "dims", tuple(_plain(Dim(dim)) for dim in dims))
+
+    @classmethod
+    def of(cls, array: Any) -> "Shape":
+        """Return the shape of an array, of a `ShapeDtypeStruct`, or of anything alike.
+
+        Args:
+            array: Has `.shape`, which may hold dims of JAX's, and `.dtype`.
+
+        Raises:
+            SpecError: It has no shape or no dtype.
+        """
+        if not is_array(array):
+            raise SpecError(
+                f"a {type(array).__name__} has no shape and dtype.",
+                fix="Shape.of(jnp.asarray(x))",
+            )
+        return cls(array.dtype, *map(from_jax, array.shape))
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.dims)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols of all dims."""
+        return frozenset().union(*(dim.symbols for dim in self.dims if isinstance(dim, Dim)))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dim is an integer."""
+        return not self.symbols
+
+    def matches(
+        self, pattern: "str | Shape | tuple[DimLike | Unknown | EllipsisType, ...]"
+    ) -> bool:
+        """Return whether the shape is an instance of a pattern.
+
+        An integer matches that size alone. A symbol matches any dim, and the same dim wherever it
+        stands. An expression matches what it is once its symbols are matched; a symbol that
+        stands in expressions only matches itself. `_` and `UNKNOWN` match any dim, `...` any number
+        of axes.
+
+        Args:
+            pattern: A text such as `"b, s, 512"` or `"b, ..."`; a tuple of dims; or a shape, whose
+                dtype must then be the same.
+
+        Raises:
+            SpecError: The pattern is malformed.
+        """
+        if isinstance(pattern, Shape):
+            spec = dataclasses.replace(make_spec(pattern.dims), dtype=pattern.dtype)
+        else:
+            spec = parse_spec(pattern) if isinstance(pattern, str) else make_spec(pattern)
+        if not spec.accepts_rank(self.rank) or spec.dtype not in (None, self.dtype):
+            return False
+        return _match(spec, self.dims)
+
+    def with_dim(self, axis: int, dim: DimLike | Unknown) -> "Shape":
+        """Return the shape with another dim on one axis.
+
+        Args:
+            axis: From `-rank` to `rank - 1`.
+            dim: What `Shape` takes.
+
+        Raises:
+            SpecError: There is no such axis.
+        """
+        if not -self.rank <= axis < self.rank:
+            raise SpecError(
+                f"{self} has no axis {axis}.",
+                fix=f"an axis from {-self.rank} to {self.rank - 1}"
+                if self.rank
+                else "a shape of rank 1 or more",
+            )
+        dims: list[DimLike | Unknown] = list(self.dims)
+        dims[axis] = dim
+        return Shape(self.dtype, *dims)
+
+    def with_dynamic_batch(self) -> "Shape":
+        """Return the shape with the symbol `BATCH` on axis 0.
+
+        Raises:
+            SpecError: The shape has no axes.
+        """
+        return self.with_dim(0, BATCH)
+
+    def evaluate(self, **sizes: int) -> "Shape":
+        """Return the static shape at these sizes.
+
+        Raises:
+            SpecError: A symbol of the shape has no size.
+        """
+        return Shape(self.dtype, *(evaluate(dim, sizes) for dim in self.dims))
+
+    def upper_bound(self, **buckets: int) -> "Shape":
+        """Return the static shape of the capacities: each dim at its most.
+
+        Args:
+            buckets: By symbol; sizes range from 1 up to them.
+
+        Raises:
+            UnboundedDimError: A dim grows with a symbol that has no bucket.
+        """
+        ranges = {symbol: (1, bucket) for symbol, bucket in buckets.items()}
+        return Shape(self.dtype, *(maximum(dim, ranges) for dim in self.dims))
+
+    def __str__(self) -> str:
+        return f"{_dtype_name(self.dtype)}[{','.join(map(str, self.dims))}]"
+
+    def __repr__(self) -> str:
+        return f"Shape({self})"
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value counts as an array: it has `.shape` and `.dtype`."""
+    is_instance = not isinstance(value, type)  # the class np.float32 has both attributes, too
+    return is_instance and hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _plain(dim: Dim) -> int | Dim:
+    return dim.value if dim.is_static else dim
+
+
+def _dtype(dtype: Any) -> Any:
+    try:
+        return dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype)
+    except TypeError:
+        raise SpecError(
+            f"{dtype!r} is not a dtype.", fix='jnp.float32, or its name: "float32"'
+        ) from None
+
+
+def _dtype_name(dtype: Any) -> str:
+    # JAX alone knows the short names that it prints, and prints them with a shape only.
+    return jax.core.ShapedArray((), dtype).str_short(short_dtypes=True).removesuffix("[]")
+
+
+def _match(spec: Spec, dims: tuple[int | Dim, ...]) -> bool:
+    matched: dict[str, int | Dim] = {}
+    others: list[tuple[int | Dim, int | Dim]] = []
+    for wanted, dim in zip(spec.resolve(dims), dims, strict=True):
+        if not isinstance(wanted, Dim) or wanted.name is None:
+            others.append((wanted, dim))
+        elif matched.setdefault(wanted.name, dim) != dim:
+            return False
+    return all(_substitute(wanted, matched) == dim for wanted, dim in others)
+
+
+def _substitute(dim: int | Dim, by: dict[str, int | Dim]) -> int | Dim:
+    if isinstance(dim, int):
+        return dim
+    scope = jax.export.SymbolicScope()
+    env = {symbol: to_jax(by.get(symbol, Dim(symbol)), scope) for symbol in dim.symbols}
+    return from_jax(evaluate(dim, env))

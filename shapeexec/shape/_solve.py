@@ -1,0 +1,55 @@
+"""The sizes of symbols, from what expressions of them turned out to be.
+
+Linear equations in one unknown only; where the values come from, is not known here.
+"""
+
+import ast
+from collections.abc import Mapping
+
+from shapeexec.shape._dim import Dim
+from shapeexec.shape._expression import parse
+
+# slope * symbol + offset
+_Line = tuple[int, int]
+
+
+def solve_linear(dim: Dim, value: int, symbol: str, sizes: Mapping[str, int]) -> int | None:
+    """Return the size of `symbol` at which a dimension has a value.
+
+    Args:
+        dim: Linear in `symbol` once the other symbols have their sizes.
+        value: What the dimension is.
+        symbol: The unknown.
+        sizes: Of the other symbols.
+
+    Returns:
+        The only size there is, 0 or more; None if no integer solves it.
+
+    Raises:
+        ValueError: The dimension is not linear in the symbol, or does not move with it.
+    """
+    slope, offset = _line(parse(dim.text).tree, symbol, sizes)
+    if slope == 0:
+        raise ValueError(f"{dim} does not move with {symbol}")
+    size, remainder = divmod(value - offset, slope)
+    return size if remainder == 0 and size >= 0 else None
+
+
+def _line(node: ast.expr, symbol: str, sizes: Mapping[str, int]) -> _Line:
+    match node:
+        case ast.Name(id=name) if name == symbol:
+            return 1, 0
+        case ast.UnaryOp(operand=operand):
+            slope, offset = _line(operand, symbol, sizes)
+            return -slope, -offset
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+            (a, b), (c, d) = _line(left, symbol, sizes), _line(right, symbol, sizes)
+            return (a + c, b + d) if isinstance(op, ast.Add) else (a - c, b - d)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            (a, b), (c, d) = _line(left, symbol, sizes), _line(right, symbol, sizes)
+            if a == 0 or c == 0:
+                return a * d + b * c, b * d
+    text = ast.unparse(node)
+    if symbol in parse(text).symbols:
+        raise ValueError(f"{text} is not linear in {symbol}")
+    return 0, parse(text)(sizes)

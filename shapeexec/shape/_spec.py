@@ -1,0 +1,147 @@
+"""Specs of a call's arguments, as people write them: `in_shapes=(None, "b, s")`.
+
+A spec tree is fitted once to each structure of the arguments (`compile_spec`); what a call's shapes
+then say of the sizes is `BoundSpec`'s job.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Never
+
+import jax
+
+from shapeexec._errors import SpecError
+from shapeexec.shape._binding import BoundSpec, tuple_text
+from shapeexec.shape._pattern import Spec, make_spec, parse_spec
+from shapeexec.shape._shape import Shape, is_array
+
+SpecTree = Any  # a pytree prefix whose leaves are a text, a `Shape` or None
+
+_DEFAULT = "b, ..."
+
+
+def default_in_shapes(args: Sequence[Any]) -> tuple[SpecTree, ...]:
+    """Return the specs that arguments have if none are given.
+
+    Args:
+        args: The arguments of a call.
+
+    Returns:
+        `"b, ..."` for each argument that is one array of rank 1 or more; None for every other.
+    """
+    return tuple(_DEFAULT if is_array(arg) and len(arg.shape) else None for arg in args)
+
+
+def default_kwarg_shapes(kwargs: Mapping[str, Any]) -> dict[str, SpecTree]:
+    """Return the specs that keyword arguments have if none are given: as `default_in_shapes`."""
+    return dict(zip(kwargs, default_in_shapes(tuple(kwargs.values())), strict=True))
+
+
+def compile_spec(
+    in_shapes: Sequence[SpecTree] | None,
+    args: Sequence[Any],
+    *,
+    kwarg_shapes: Mapping[str, SpecTree] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> BoundSpec:
+    """Fit specs to the structure of a call's arguments.
+
+    Args:
+        in_shapes: One spec per positional argument, each a pytree prefix of it; its leaves are a
+            text such as `"b, s"`, a `Shape`, or None (everything below is static). None: the
+            defaults, for keyword arguments as well unless `kwarg_shapes` is given.
+        args: The positional arguments; only their structure matters.
+        kwarg_shapes: Specs by keyword. A keyword that is not named here is static; one that is
+            named and not passed is ignored.
+        kwargs: The keyword arguments; only their structure matters.
+
+    Raises:
+        SpecError: A spec is malformed, there are too many or too few, or one does not fit its
+            argument's structure.
+    """
+    kwargs = dict(kwargs or {})
+    if in_shapes is None:
+        in_shapes = default_in_shapes(args)
+        kwarg_shapes = default_kwarg_shapes(kwargs) if kwarg_shapes is None else kwarg_shapes
+    kwarg_shapes = kwarg_shapes or {}
+    _check_count(in_shapes, len(args))
+    specs: list[Spec | None] = []
+    for index, (tree, arg) in enumerate(zip(in_shapes, args, strict=True)):
+        specs += _leaf_specs(tree, arg, f"in_shapes[{index}]", f"args[{index}]")
+    for name in sorted(kwargs):  # as JAX orders the keys of a dict
+        tree, arg = kwarg_shapes.get(name), kwargs[name]
+        specs += _leaf_specs(tree, arg, f"kwarg_shapes[{name!r}]", f"kwargs[{name!r}]")
+    return BoundSpec(jax.tree.structure((tuple(args), kwargs)), tuple(specs))
+
+
+def _check_count(in_shapes: Sequence[SpecTree], arguments: int) -> None:
+    if not isinstance(in_shapes, tuple | list):
+        raise SpecError(
+            f"in_shapes is a {type(in_shapes).__name__}, not a tuple of specs.",
+            got=repr(in_shapes),
+            fix=f"one spec for each argument: in_shapes=({in_shapes!r},)",
+        )
+    if len(in_shapes) != arguments:
+        missing = ("None",) * (arguments - len(in_shapes))
+        wanted = tuple_text([*map(repr, in_shapes), *missing][:arguments])
+        raise SpecError(
+            f"in_shapes has {_count(len(in_shapes), 'spec')} for {_count(arguments, 'argument')}.",
+            got=f"in_shapes={tuple_text(list(map(repr, in_shapes)))}",
+            fix=f"one spec for each positional argument, None for a static one: in_shapes={wanted}",
+        )
+
+
+def _leaf_specs(tree: SpecTree, arg: Any, spec_path: str, path: str) -> list[Spec | None]:
+    texts, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_spec_leaf)
+    specs = [_read(leaf, f"{spec_path}{jax.tree_util.keystr(key)}") for key, leaf in texts]
+    try:
+        subtrees = structure.flatten_up_to(arg)
+    except ValueError:
+        _refuse_structure(tree, arg, spec_path, path)
+    found: list[Spec | None] = []
+    for spec, subtree in zip(specs, subtrees, strict=True):
+        found += [spec] * jax.tree.structure(subtree).num_leaves
+    return found
+
+
+def _refuse_structure(tree: SpecTree, arg: Any, spec_path: str, path: str) -> Never:
+    texts, structure = jax.tree.flatten(tree, is_leaf=_is_spec_leaf)
+    why = ""
+    try:  # once more, with leaves that print short
+        structure.flatten_up_to(jax.tree.map(lambda leaf: type(leaf).__name__, arg))
+    except ValueError as error:
+        why = str(error)
+    raise SpecError(
+        f"{spec_path} does not fit the structure of {path}.",
+        got=f"{tree!r:.200} for {jax.tree.structure(arg)!s:.200}",
+        why=why,
+        fix=f'one text for one array: "{", ".join(map(str, texts))}"'
+        if is_array(arg)
+        else "containers as in the argument, or one text or None for all that lies below",
+    )
+
+
+def _is_spec_leaf(value: Any) -> bool:
+    return value is None or isinstance(value, str | Shape)
+
+
+def _read(leaf: Any, path: str) -> Spec | None:
+    if leaf is None:
+        return None
+    if isinstance(leaf, Shape):
+        return dataclasses.replace(make_spec(leaf.dims), dtype=leaf.dtype)
+    if isinstance(leaf, str):
+        try:
+            return parse_spec(leaf)
+        except SpecError as error:
+            told = {"got": error.got, "why": error.why, "fix": error.fix}
+            raise SpecError(error.what, where=path, **told) from None
+    raise SpecError(
+        f"{path} is {leaf!r}, which is not a spec.",
+        why="a tuple or a list in a spec mirrors one in the argument; it does not list dims",
+        fix='a text such as "b, 512", a Shape, or None for what is static',
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
