@@ -7,23 +7,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapeexec.masking._poison import POISONS
+from shapeexec.shape._dim import evaluate
 from tests import cases
 from tests.cases import Case
 from tests.checks import assert_close, assert_pad_safe, pad_to
-from shapeexec.shape._dim import evaluate
 
-ALL = [*cases.ALL, *(gradient for case in cases.ALL if (gradient := case.gradient()))]
-every_case = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+GRADIENTS = [gradient for case in cases.ALL if (gradient := case.gradient())]
 
 
-@every_case
+def named(case: Case) -> str:
+    return case.name
+
+
+@pytest.mark.parametrize("case", cases.ALL, ids=named)
 @pytest.mark.parametrize("slack", [0, 1, 6], ids="padding={}".format)
 def test_padding_never_changes_a_result(case: Case, slack: int) -> None:
     assert_pad_safe(case, case.sizes, slack, POISONS[slack % len(POISONS)])
-    assert_pad_safe(case, case.sizes, slack, None)
 
 
-@every_case
+@pytest.mark.parametrize("case", GRADIENTS, ids=named)
+@pytest.mark.parametrize("poison", [None, "nan"])
+def test_padding_never_changes_a_gradient(case: Case, poison: str | None) -> None:
+    assert_pad_safe(case, case.sizes, 3, poison)
+
+
+@pytest.mark.parametrize("case", cases.ALL, ids=named)
+def test_zero_padded_inputs_spare_masks_and_nothing_else(case: Case) -> None:
+    assert_pad_safe(case, case.sizes, 3, None)
+
+
+@pytest.mark.parametrize("case", [*cases.ALL, *GRADIENTS], ids=named)
 @given(data=st.data())
 def test_at_random_sizes_too(case: Case, data: st.DataObject) -> None:
     sizes = {s: data.draw(st.integers(case.least.get(s, 1), 7), label=s) for s in case.symbols}
@@ -32,7 +45,7 @@ def test_at_random_sizes_too(case: Case, data: st.DataObject) -> None:
     assert_pad_safe(case, sizes, slack, poison, seed=data.draw(st.integers(0, 99), label="seed"))
 
 
-@pytest.mark.parametrize("case", cases.ALL, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases.ALL, ids=named)
 def test_zero_padding_without_masks_is_as_wrong_as_the_table_says(case: Case) -> None:
     sizes = {symbol: case.sizes[symbol] for symbol in case.symbols}
     args = case.make_args(sizes)
