@@ -45,15 +45,15 @@ trace_state_clean: Callable[[], bool] = _core.trace_state_clean
 
 
 def array_from_host(
-    view: np.ndarray, *, dtype: Any, weak_type: bool, sharding: jax.sharding.Sharding
+    view: np.ndarray, *, dtype: Any, weak_type: bool, like: jax.Array, committed: bool
 ) -> jax.Array:
-    """A `jax.Array` of a host array, uncommitted, on the one device of `sharding`.
+    """A `jax.Array` of a host array, on the one device of `like`.
 
     `jax.device_put` takes ten times as long and cannot give a weak type.
     """
     aval = ShapedArray(view.shape, dtype, weak_type=weak_type)
-    (device,) = sharding.device_set
-    return _xla_client.batched_device_put(aval, sharding, [view], [device], False)
+    (device,) = like.sharding.device_set
+    return _xla_client.batched_device_put(aval, like.sharding, [view], [device], committed)
 
 
 def with_weak_type(array: Any, aval: Any) -> Any:

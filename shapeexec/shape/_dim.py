@@ -275,6 +275,20 @@ def to_jax(dim: DimLike, scope: jax.export.SymbolicScope) -> Any:
     return evaluate(dim, {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in names})
 
 
+def substitute(dim: DimLike, sizes: Mapping[str, int]) -> "Dim | int":
+    """Return a dimension with some of its symbols replaced by sizes, which may be 0."""
+    names = symbols_of(dim)
+    if not names & sizes.keys():
+        return dim if isinstance(dim, int) else Dim(dim)
+    scope = jax.export.SymbolicScope()
+    env = {
+        name: sizes[name] if name in sizes else jax.export.symbolic_shape(name, scope=scope)[0]
+        for name in names
+    }
+    result = evaluate(dim, env)
+    return result if isinstance(result, int) else Dim(result)
+
+
 def from_jax(dim: Any) -> Dim:
     """Return the `Dim` of an integer or of a dim of JAX's, of whatever scope."""
     return Dim(dim)

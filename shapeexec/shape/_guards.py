@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Mapping
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.shape import _dim
 
@@ -41,6 +42,11 @@ class Guard:
 
     def __str__(self) -> str:
         return f"{self.left} {self.op} {self.right}"
+
+    def described(self) -> str:
+        """The guard and the code that asked for it."""
+        line = _compat.describe_line(self.place)
+        return f"{self}   <- {line}" if line else str(self)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the comparison is true at `sizes`."""

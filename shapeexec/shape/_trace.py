@@ -73,7 +73,6 @@ def trace(
     sizes: Mapping[str, int] | None,
     *,
     constraints: Iterable[Guard] = (),
-    pinned: Iterable[str] = (),
 ) -> Trace:
     """Trace `fn`, a function of flat arrays, at symbolic sizes.
 
@@ -83,16 +82,12 @@ def trace(
         sizes: The size of each symbol in the call at hand, which decides the guards; None if there
             is no call: then a question that needs a size is an error.
         constraints: Facts about the sizes that the user vouches for.
-        pinned: Symbols to make exact from the start.
 
     Raises:
         InconclusiveShapeError: `fn` asks of a symbolic size what no guard can answer.
         Exception: Whatever `fn` raises at the exact sizes as well.
     """
     attempt = _Attempt(fn, leaves, sizes, tuple(constraints))
-    for symbol in pinned:
-        if sizes is not None and any(symbol in _dim.symbols_of(d) for x in leaves for d in x.dims):
-            attempt.guards.setdefault(pin(symbol, sizes[symbol]))
     for _ in range(_MOST_ATTEMPTS):
         traced = attempt.run()
         if traced is not None:

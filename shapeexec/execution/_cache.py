@@ -1,0 +1,154 @@
+"""Limits on compiled graphs, and the least-recently-used cache that keeps to them.
+
+Compiling is somebody else's job: `get` is handed a function that does it.
+"""
+
+import collections
+import dataclasses
+import threading
+from collections.abc import Callable, Hashable
+from typing import Generic, Protocol, TypeVar
+
+from shapeexec._errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CacheLimits:
+    """Bounds on what one `Exec` keeps compiled.
+
+    Attributes:
+        graphs: Most graphs kept; the least recently used leaves first. None: no bound.
+        device_bytes: Most memory of all kept graphs, in bytes, as XLA tells it: temporary buffers
+            and code. One graph always stays. None: no bound.
+    """
+
+    graphs: int | None = 256
+    device_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("graphs", "device_bytes"):
+            limit = getattr(self, name)
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+                raise ConfigError(f"{name}={limit!r} is not an integer.", fix=f"{name}=256 or None")
+            if limit is not None and limit < 1:
+                raise ConfigError(f"{name}={limit}: no graph fits.", fix=f"{name}=1 or None")
+
+
+class Sized(Protocol):
+    """What the cache keeps."""
+
+    @property
+    def device_bytes(self) -> int:
+        """The memory it holds, in bytes."""
+        ...
+
+
+Entry = TypeVar("Entry", bound=Sized)
+
+
+class _Flight:
+    """One making of an entry, for which other callers wait."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+
+
+class GraphCache(Generic[Entry]):
+    """Entries by key; the least recently used leave when a limit is passed.
+
+    Concurrent first calls at one key make its entry once. A making that fails tells its waiters,
+    and leaves nothing behind: the next call tries again.
+
+    Args:
+        limits: When entries leave.
+        on_evict: Called with (key, entry) for each that leaves, outside the lock.
+    """
+
+    def __init__(
+        self, limits: CacheLimits, on_evict: Callable[[Hashable, Entry], None] | None = None
+    ) -> None:
+        self._limits = limits
+        self._on_evict = on_evict
+        self._lock = threading.Lock()
+        self._entries: collections.OrderedDict[Hashable, Entry] = collections.OrderedDict()
+        self._flights: dict[Hashable, _Flight] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._entries
+
+    @property
+    def device_bytes(self) -> int:
+        """The memory of all entries, in bytes."""
+        with self._lock:
+            return sum(entry.device_bytes for entry in self._entries.values())
+
+    def touch(self, key: Hashable) -> bool:
+        """Mark an entry as used now; whether it is still there."""
+        with self._lock:
+            if key not in self._entries:
+                return False
+            self._entries.move_to_end(key)
+            return True
+
+    def get(self, key: Hashable, make: Callable[[], Entry]) -> Entry:
+        """The entry at `key`, made by `make` if it is missing.
+
+        Raises:
+            Exception: What `make` raised, in this thread or in the one that was waited for.
+        """
+        while True:
+            with self._lock:
+                if key in self._entries:
+                    self._entries.move_to_end(key)
+                    return self._entries[key]
+                flight = self._flights.get(key)
+                is_mine = flight is None
+                if flight is None:
+                    flight = self._flights[key] = _Flight()
+            if is_mine:
+                return self._make(key, make, flight)
+            flight.done.wait()
+            if isinstance(flight.error, Exception):
+                raise flight.error
+            # Made, or interrupted by something that concerns the other thread only: look again.
+
+    def _make(self, key: Hashable, make: Callable[[], Entry], flight: _Flight) -> Entry:
+        try:
+            entry = make()
+        except BaseException as error:
+            flight.error = error
+            with self._lock:
+                del self._flights[key]
+            flight.done.set()
+            raise
+        with self._lock:
+            self._entries[key] = entry
+            del self._flights[key]
+            evicted = self._shrink()
+        flight.done.set()
+        for old_key, old in evicted:
+            if self._on_evict is not None:
+                self._on_evict(old_key, old)
+        return entry
+
+    def clear(self) -> None:
+        """Forget all entries; what is being made now stays."""
+        with self._lock:
+            self._entries.clear()
+
+    def _shrink(self) -> list[tuple[Hashable, Entry]]:
+        evicted = []
+        while len(self._entries) > 1 and self._is_over():
+            evicted.append(self._entries.popitem(last=False))
+        return evicted
+
+    def _is_over(self) -> bool:
+        graphs, most_bytes = self._limits.graphs, self._limits.device_bytes
+        if graphs is not None and len(self._entries) > graphs:
+            return True
+        held = sum(entry.device_bytes for entry in self._entries.values())
+        return most_bytes is not None and held > most_bytes

@@ -1,0 +1,144 @@
+"""From a trace and its buckets to a compiled graph."""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shapeexec.execution import _monitor
+from shapeexec.masking._context import MaskNote
+from shapeexec.masking._masked import Masked
+from shapeexec.shape._trace import Trace
+
+
+class SignatureChanged(Exception):
+    """A graph was called with something that JAX would trace anew: another key is wanted."""
+
+
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def _tracing_allowed() -> Iterator[None]:
+    outer = getattr(_local, "allowed", False)
+    _local.allowed = True
+    try:
+        yield
+    finally:
+        _local.allowed = outer
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Graph:
+    """One function at one set of buckets.
+
+    It stays a `jax.jit` function, so that JAX's own fast path checks, for every leaf and without
+    Python, what a call must have in common with the compiled one: tree, shapes, dtypes, weak types
+    and configuration. Where they differ JAX would trace it again, which it refuses.
+
+    Attributes:
+        jitted: Called with (sizes, consts, kwargs, *args).
+        consts: The arrays that the function closed over.
+        device_bytes: Temporary memory and code, in bytes, as XLA tells it.
+        compiles: XLA compilations that it took.
+        compile_seconds: The time they took.
+    """
+
+    jitted: Any
+    consts: tuple[Any, ...]
+    device_bytes: int
+    compiles: int
+    compile_seconds: float
+
+    def __call__(self, sizes: np.ndarray, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run on arguments at capacity.
+
+        Raises:
+            SignatureChanged: The arguments or JAX's configuration are not those it was made for.
+        """
+        return self.jitted(sizes, self.consts, kwargs, *args)
+
+    def retraced(self, sizes: np.ndarray, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run after JAX forgot what it had traced (`jax.clear_caches()`)."""
+        with _tracing_allowed():
+            return self.jitted(sizes, self.consts, kwargs, *args)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recipe:
+    """All that is needed to compile one graph.
+
+    Attributes:
+        trace: The function at symbolic sizes.
+        symbols: The order of the symbols in the vector of sizes.
+        ranges: Per symbol the least size and the bucket.
+        poison: See `Masked`.
+        donate: The positions of arguments that may be overwritten.
+    """
+
+    trace: Trace
+    symbols: tuple[str, ...]
+    ranges: Mapping[str, tuple[int, int]]
+    poison: str | None
+    donate: tuple[int, ...] = ()
+
+    @property
+    def masked(self) -> Masked:
+        """The function at these capacities."""
+        return Masked(self.trace, self.ranges, self.poison, zero_padded=self.poison is None)
+
+    def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
+        """What is compiled."""
+        if not getattr(_local, "allowed", False):
+            raise SignatureChanged
+        by_symbol = {symbol: sizes[i] for i, symbol in enumerate(self.symbols)}
+        results = self.masked(by_symbol, consts, jax.tree.leaves((args, kwargs)))
+        return jax.tree.unflatten(self.trace.out_tree, results)
+
+    def notes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[MaskNote]:
+        """Each mask that the graph has or is spared; nothing is compiled."""
+        notes: list[MaskNote] = []
+
+        def run(sizes: Any, consts: Any, leaves: Any) -> Any:
+            by_symbol = {symbol: sizes[i] for i, symbol in enumerate(self.symbols)}
+            return self.masked(by_symbol, consts, leaves, notes)
+
+        sizes = np.zeros(len(self.symbols), np.int32)
+        consts = tuple(self.trace.jaxpr.consts)
+        jax.eval_shape(run, sizes, consts, jax.tree.leaves((args, kwargs)))
+        return notes
+
+
+def compile_graph(
+    recipe: Recipe, sizes: np.ndarray, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Graph:
+    """Compile a graph for arguments at capacity, which may be arrays or shapes of arrays.
+
+    Raises:
+        UnsupportedPrimitiveError: A primitive cannot be made exact.
+    """
+    consts = tuple(recipe.trace.jaxpr.consts)
+    donated = tuple(3 + position for position in recipe.donate)
+    jitted = jax.jit(lambda *operands: recipe.body(*operands), donate_argnums=donated)
+    with _tracing_allowed():
+        lowered = jitted.lower(sizes, consts, kwargs, *args)
+    count, seconds = _monitor.totals.count, _monitor.totals.seconds
+    compiled = lowered.compile()
+    return Graph(
+        jitted=jitted,
+        consts=consts,
+        device_bytes=_device_bytes(compiled),
+        compiles=_monitor.totals.count - count,
+        compile_seconds=_monitor.totals.seconds - seconds,
+    )
+
+
+def _device_bytes(compiled: Any) -> int:
+    memory = compiled.memory_analysis()
+    if memory is None:  # a back end that does not tell
+        return 0
+    return memory.temp_size_in_bytes + memory.generated_code_size_in_bytes

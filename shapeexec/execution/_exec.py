@@ -1,0 +1,421 @@
+"""Exec: one function at every size, from a handful of compiled graphs.
+
+It wires the rooms together. A call flows in one direction: arguments, plan, graph, pad, run, cut.
+"""
+
+import functools
+import inspect
+import os
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+
+from shapeexec import _compat
+from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveError
+from shapeexec.bucketing import Pow2, Strategy, as_strategy, check_laws
+from shapeexec.execution import _monitor, _warmup
+from shapeexec.execution._cache import CacheLimits, GraphCache
+from shapeexec.execution._compile import Graph, SignatureChanged, compile_graph
+from shapeexec.execution._explain import Explanation
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._planner import Planner, Settings
+from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
+from shapeexec.execution._stats import Counters, Stats
+from shapeexec.masking._poison import check_poison
+from shapeexec.shape._guards import parse_constraint
+
+POISON_VARIABLE = "SHAPEEXEC_POISON"
+_MOST_READY = 8192
+_THRASHING = 4
+
+Buckets = Strategy | Callable[[int], int] | Mapping[str, Strategy | Callable[[int], int]]
+
+
+class Exec:
+    """A function that runs at every input size, from one compiled graph per bucket.
+
+    A call pads its arguments to the buckets of its sizes, runs the graph compiled for them, and
+    cuts the result to its true shape. The function is rewritten so that padding never changes a
+    result: it returns what `fn` returns. Apply `jax.grad`, `jax.vmap` and `jax.checkpoint` to the
+    plain function: `Exec(jax.value_and_grad(loss), ...)`. Called inside somebody's trace, such as a
+    `jit` or `scan` body, it runs the plain function, for there shapes are static.
+
+    Args:
+        fn: A pure function of arrays and trees of arrays.
+        in_shapes: One spec per positional argument, each a pytree prefix of it: a text such as
+            `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."` or `"_, s"`, an `sx.Shape`, or None for what
+            is static. None alone: axis 0 of each argument that is one array is `b`.
+        buckets: A strategy for all symbols, or one per symbol; a symbol without one is exact. A
+            strategy may also be any object with `bucket(size)`, or a function.
+        kwarg_shapes: Specs by keyword; a keyword without one is static.
+        constraints: Facts about the sizes, such as `"s >= 2"`; they decide questions that `fn`
+            asks of its sizes. A call that breaks one is a `ConstraintError`.
+        on_unsupported: `"raise"`: what cannot be made exact under padding is an error. `"exact"`:
+            its symbols run at their exact sizes, one graph per size; `stats.exact` counts them.
+        static_argnums: Positions of arguments that are Python values, a graph for each.
+        static_argnames: Keywords of arguments that are Python values.
+        donate_argnums: Positions of arguments whose memory the result may take.
+        limits: How many graphs, or bytes of them, are kept.
+        poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to hunt for a mask that
+            is missing. None: what the environment variable SHAPEEXEC_POISON says, else nothing.
+
+    Raises:
+        ConfigError: An option has a value that cannot work.
+        StrategyError: A strategy breaks one of the laws that make padding safe.
+
+    Example:
+        >>> mean = Exec(lambda x: x.mean(), buckets=Pow2())
+        >>> float(mean(jax.numpy.arange(5.0)))
+        2.0
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        in_shapes: Sequence[Any] | None = None,
+        buckets: Buckets | None = None,
+        *,
+        kwarg_shapes: Mapping[str, Any] | None = None,
+        constraints: Iterable[str] = (),
+        on_unsupported: Literal["raise", "exact"] = "raise",
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (),
+        donate_argnums: int | Sequence[int] = (),
+        limits: CacheLimits | None = None,
+        poison: str | None = None,
+    ) -> None:
+        if not callable(fn):
+            raise ConfigError(f"fn={fn!r} cannot be called.", fix="pass a function of arrays")
+        if on_unsupported not in ("raise", "exact"):
+            raise ConfigError(
+                f"on_unsupported={on_unsupported!r} is not known.", fix='"raise" or "exact"'
+            )
+        self._settings = Settings(
+            fn=fn,
+            in_shapes=None if in_shapes is None else tuple(_as_sequence(in_shapes)),
+            kwarg_shapes=kwarg_shapes,
+            strategies=_as_strategies(Pow2() if buckets is None else buckets),
+            constraints=tuple(map(parse_constraint, _as_texts(constraints))),
+            on_unsupported=on_unsupported,
+            poison=check_poison(os.environ.get(POISON_VARIABLE) if poison is None else poison),
+            static_argnums=_as_ints("static_argnums", static_argnums),
+            static_argnames=_as_texts(static_argnames),
+            donate_argnums=_as_ints("donate_argnums", donate_argnums),
+        )
+        self._counters = Counters()
+        self._limits = limits or CacheLimits()
+        self._cache: GraphCache[Graph] = GraphCache(self._limits, self._on_evict)
+        self._planner = Planner(
+            self._settings, self._cache.__contains__, lambda: self._counters.add(traces=1)
+        )
+        self._ready: dict[Hashable, Ready] = {}
+        self._example: tuple[Any, Any] | None = None
+        self._is_frozen = False
+        self._evicted: dict[Hashable, int] = {}
+        self._warn_lock = threading.Lock()
+        self._has_warned = False
+        _monitor.listen()
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run `fn` on the arguments.
+
+        Raises:
+            SpecError: The arguments contradict the specs.
+            ConstraintError: The sizes break a constraint.
+            BucketOverflowError: A size lies past the last bucket.
+            UnsupportedPrimitiveError: A primitive of `fn` cannot be made exact under padding.
+            InconclusiveShapeError: `fn` asks of a size what only an exact size can answer.
+            FrozenError: The Exec is frozen, and the call needs a graph that it does not hold.
+        """
+        if not _compat.trace_state_clean():
+            self._counters.add(plain_calls=1)
+            return self._settings.fn(*args, **kwargs)
+        args, kwargs = self._positional(args, kwargs)
+        signature = self._signature(args, kwargs)
+        ready = self._ready.get(signature)
+        if ready is not None and self._cache.touch(ready.key):
+            try:
+                arrays, named = self._planner.without_static(args, kwargs)
+                outcome = ready.run(arrays, named, retrace=False)
+            except SignatureChanged:
+                pass  # a static argument has other dtypes or another structure than last time
+            else:
+                return self._finish(ready, outcome, "hits")
+        return self._run_planned(args, kwargs, signature)
+
+    # Looking before running
+
+    @property
+    def cache_size(self) -> int:
+        """How many compiled graphs are kept."""
+        return len(self._cache)
+
+    @property
+    def stats(self) -> Stats:
+        """What has happened so far."""
+        return self._counters.snapshot(
+            graphs=len(self._cache), device_bytes=self._cache.device_bytes
+        )
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """What a call with these arguments would run; it may trace, but compiles and runs nothing.
+
+        Arguments may be `jax.ShapeDtypeStruct`.
+        """
+        return self._planner.plan(*self._positional(args, kwargs))
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Each mask of the graph that a call with these arguments would run, and why.
+
+        Arguments may be `jax.ShapeDtypeStruct`.
+        """
+        args, kwargs = self._positional(args, kwargs)
+        plan = self._planner.plan(args, kwargs)
+        arrays = self._at_capacity(plan, *self._planner.without_static(args, kwargs))
+        return Explanation(plan, tuple(plan.recipe.notes(*arrays)))
+
+    # Keeping graphs
+
+    def warmup(
+        self,
+        *args: Any,
+        progress: Callable[[int, int], None] | None = None,
+        **sizes: int | Iterable[int],
+    ) -> int:
+        """Compile the graphs that sizes need, before there is data.
+
+        Args:
+            *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
+                those of the last call that was planned.
+            progress: Called with (done, total) before each graph and at the end.
+            **sizes: Per symbol the sizes to prepare for: `b=range(1, 17), s=512`.
+
+        Returns:
+            How many graphs were compiled.
+
+        Raises:
+            ConfigError: There are no examples, a symbol has no sizes or is not known, or the
+                function's guards make too many combinations.
+        """
+        example = (self._positional(args, {})) if args else self._example
+        if example is None:
+            raise ConfigError(
+                "warmup: the shapes and dtypes of the arguments are not known yet.",
+                fix="pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
+            )
+        return self._warm(example, sizes, progress)
+
+    def clear(self) -> None:
+        """Forget all graphs and traces; the statistics stay."""
+        self._ready.clear()
+        self._cache.clear()
+        self._planner.clear()
+
+    def freeze(self) -> None:
+        """Make it an error from now on if a call needs a graph that is not compiled."""
+        self._is_frozen = True
+
+    # Private
+
+    def _run_planned(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], signature: Hashable
+    ) -> Any:
+        while True:
+            plan = self._planner.plan(args, kwargs)
+            outcome = "hits" if plan.key in self._cache else "misses"
+            arrays, named = self._planner.without_static(args, kwargs)
+            pads = make_pads(plan, arrays, named)
+            try:
+                graph = self._cache.get(plan.key, lambda: self._compile(plan, arrays, named))
+            except UnsupportedPrimitiveError as error:
+                base = plan.key[0]  # pyright: ignore[reportIndexIssue] - the planner's tuple
+                if self._planner.make_exact(base, error.symbols or plan.sizes):
+                    continue
+                raise
+            break
+        ready = make_ready(plan, graph, pads)
+        self._remember(signature, ready, arrays, named)
+        return self._finish(ready, ready.run(arrays, named, retrace=True), outcome)
+
+    def _compile(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
+        if self._is_frozen:
+            raise FrozenError(
+                f"frozen, and no graph is compiled for {plan}.",
+                fix="warm up these sizes before freeze(), or do not freeze",
+            )
+        graph = compile_graph(
+            plan.recipe, plan.size_vector, *self._at_capacity(plan, args, kwargs)
+        )
+        self._counters.add(compiles=graph.compiles, compile_seconds=graph.compile_seconds)
+        self._warn_if_thrashing(plan)
+        return graph
+
+    def _at_capacity(
+        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        """The arguments with shapes at capacity in the place of padded arrays."""
+        leaves, treedef = jax.tree.flatten((tuple(args), dict(kwargs)))
+        for index, aval in enumerate(plan.recipe.trace.jaxpr.in_avals):
+            if any(not isinstance(dim, int) for dim in aval.shape):
+                leaves[index] = jax.ShapeDtypeStruct(
+                    plan.in_capacities[index], aval.dtype, weak_type=aval.weak_type
+                )
+        return jax.tree.unflatten(treedef, leaves)
+
+    def _finish(self, ready: Ready, outcome: Outcome, kind: str) -> Any:
+        self._counters.call(kind, ready.padding, ready.exact)
+        if outcome.compiles or outcome.copy_compiles:
+            self._counters.add(
+                compiles=outcome.compiles,
+                compile_seconds=outcome.compile_seconds,
+                copy_compiles=outcome.copy_compiles,
+            )
+            if self._is_frozen and outcome.compiles:
+                raise FrozenError(
+                    "frozen, and JAX compiled the graph anew for this call.",
+                    why="the arguments stand on other devices than those it was compiled for",
+                    fix="warm up with arguments on the devices that calls will use",
+                )
+        return outcome.result
+
+    def _remember(self, signature: Hashable, ready: Ready, args: Any, kwargs: Any) -> None:
+        if signature is not None:
+            if len(self._ready) >= _MOST_READY:
+                self._ready.clear()  # sizes that occur again are back after one plan each
+            self._ready[signature] = ready
+        self._example = jax.tree.map(_as_struct, (list(args), dict(kwargs)))
+
+    def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Arguments that have a spec by position but were passed by name, put at their position."""
+        in_shapes = self._settings.in_shapes
+        if not kwargs or in_shapes is None or len(args) >= len(in_shapes):
+            return args, kwargs
+        try:
+            names = list(inspect.signature(self._settings.fn).parameters)[: len(in_shapes)]
+        except (TypeError, ValueError):  # a callable without a signature
+            return args, kwargs
+        args, kwargs = list(args), dict(kwargs)
+        for name in names[len(args) :]:
+            if name not in kwargs:
+                break
+            args.append(kwargs.pop(name))
+        return args, kwargs
+
+    def _signature(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
+        """What tells calls apart, of the arguments that may be ragged or are Python values.
+
+        Static arrays are not looked at: JAX's own fast path checks them.
+        """
+        settings = self._settings
+        in_shapes, kwarg_shapes = settings.in_shapes, settings.kwarg_shapes or {}
+        parts: list[Any] = []
+        try:
+            for i, arg in enumerate(args):
+                if i in settings.static_argnums:
+                    parts.append((type(arg), arg))
+                elif in_shapes is None:
+                    parts.append(_array_part(arg) if hasattr(arg, "shape") else None)
+                elif in_shapes[i] is not None:
+                    parts.append(_part(arg))
+            for name, arg in kwargs.items():
+                if name in settings.static_argnames:
+                    parts.append((name, type(arg), arg))
+                elif name in kwarg_shapes or in_shapes is None:
+                    parts.append((name, _part(arg)))
+                else:
+                    parts.append(name)
+            signature = (len(args), *parts)
+            hash(signature)
+        except (AttributeError, IndexError, TypeError):
+            return None  # planning finds the error and tells it
+        return signature
+
+    def _warm(
+        self,
+        example: tuple[Any, Any],
+        sizes: Mapping[str, Any],
+        progress: Callable[[int, int], None] | None,
+    ) -> int:
+        args, kwargs = self._planner.without_static(*example)
+        dims = self._planner.ragged_dims(*example)
+        listed = {symbol: _warmup.as_sizes(symbol, given) for symbol, given in sizes.items()}
+        symbols = {s for leaf in dims.values() for dim in leaf for s in _symbols(dim)}
+        if symbols != listed.keys():
+            raise ConfigError(
+                f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
+                f"are {', '.join(sorted(symbols)) or 'none'}.",
+                fix="give sizes for each symbol: " + ", ".join(f"{s}=..." for s in sorted(symbols)),
+            )
+        del args, kwargs
+        chosen = {
+            symbol: _warmup.representatives(self._settings.strategy(symbol), given)
+            for symbol, given in listed.items()
+        }
+        plans = self._plans_at(example, dims, chosen)
+        if any(plan.guards for plan in plans.values()):
+            plans = self._plans_at(example, dims, listed)
+        wanted = [entry for entry in plans.values() if not entry.is_compiled]
+        for done, plan in enumerate(wanted):
+            if progress is not None:
+                progress(done, len(wanted))
+            arrays = self._planner.without_static(*example)
+            self._cache.get(plan.key, functools.partial(self._compile, plan, *arrays))
+        if progress is not None:
+            progress(len(wanted), len(wanted))
+        return len(wanted)
+
+    def _plans_at(
+        self, example: tuple[Any, Any], dims: Any, sizes: Mapping[str, tuple[int, ...]]
+    ) -> dict[Hashable, Plan]:
+        plans = {}
+        for combination in _warmup.combinations(sizes):
+            plan = self._planner.plan(*_warmup.at_sizes(example, dims, combination))
+            plans.setdefault(plan.key, plan)
+        return plans
+
+    def _on_evict(self, key: Hashable, graph: Graph) -> None:
+        del graph
+        self._counters.add(evictions=1)
+        self._evicted[key] = self._evicted.get(key, 0) + 1
+
+    def _warn_if_thrashing(self, plan: Plan) -> None:
+        if plan.key not in self._evicted or sum(self._evicted.values()) < _THRASHING:
+            return
+        with self._warn_lock:
+            has_warned, self._has_warned = self._has_warned, True
+        if not has_warned:
+            warnings.warn(
+                f"shapeexec: graphs are compiled again after they left the cache, now for {plan}; "
+                f"{len(self._cache)} are kept, {self.stats.evictions} have left.\n"
+                f"  Fix:   raise limits={self._limits}, or use a coarser strategy",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def bucketed(
+    in_shapes: Sequence[Any] | None = None, buckets: Buckets | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], Exec]:
+    """`Exec` as a decorator; the arguments are those of `Exec` behind `fn`.
+
+    Example:
+        >>> @bucketed(("b, s",), {"b": Pow2(), "s": Pow2()})
+        ... def total(x):
+        ...     return x.sum()
+    """
+    return lambda fn: Exec(fn, in_shapes, buckets, **options)
+
+
+def _array_part(arg: Any) -> Hashable:
+    return (arg.shape, arg.dtype, getattr(arg, "weak_type", False))
+
+
+def _part(arg: Any) -> Hashable:
+    if hasattr(arg, "shape"):
+        return _array_part(arg)
+    leaves, tree = jax.tree.flatten(arg)
+    return (tree, tuple(map(_array_part, leaves)))

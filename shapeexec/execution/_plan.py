@@ -1,0 +1,62 @@
+"""The decision before the deed: which graph a call runs in, at which sizes."""
+
+import dataclasses
+from collections.abc import Hashable, Mapping
+
+import numpy as np
+
+from shapeexec.execution._compile import Recipe
+from shapeexec.shape._guards import Guard
+
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a call runs.
+
+    Attributes:
+        sizes: The true size of each symbol.
+        buckets: The size that each symbol is padded to; its true size where it is exact.
+        guards: What has to hold of the sizes for this graph.
+        in_capacities: Per leaf of the arguments its padded shape.
+        out_shapes: Per leaf of the result its true shape.
+        out_capacities: Per leaf of the result its padded shape.
+        exact: Symbols that have a strategy and yet run at their exact size in this call.
+        is_compiled: Whether the graph was in the cache when the plan was made.
+        key: What names the graph. No true size is in it but those of exact symbols.
+        recipe: What compiles the graph.
+    """
+
+    sizes: Mapping[str, int]
+    buckets: Mapping[str, int]
+    guards: tuple[Guard, ...]
+    in_capacities: tuple[Shape, ...]
+    out_shapes: tuple[Shape, ...]
+    out_capacities: tuple[Shape, ...]
+    exact: tuple[str, ...]
+    is_compiled: bool
+    key: Hashable = dataclasses.field(repr=False)
+    recipe: Recipe = dataclasses.field(repr=False)
+
+    @property
+    def size_vector(self) -> np.ndarray:
+        """i32[symbols]: the true sizes, as the graph takes them."""
+        return np.asarray([self.sizes[symbol] for symbol in self.recipe.symbols], np.int32)
+
+    @property
+    def waste(self) -> Mapping[str, float]:
+        """Per symbol the share of its bucket that is padding, 0 to 1."""
+        return {
+            symbol: 1 - size / self.buckets[symbol] if size else 0.0
+            for symbol, size in self.sizes.items()
+        }
+
+    def __str__(self) -> str:
+        dims = ", ".join(
+            f"{symbol}={size} in bucket {self.buckets[symbol]} ({self.waste[symbol]:.0%} padding)"
+            for symbol, size in self.sizes.items()
+        )
+        state = "compiled" if self.is_compiled else "not compiled yet"
+        guards = f"; guards: {', '.join(map(str, self.guards))}" if self.guards else ""
+        return f"{dims or 'no symbols'}; {state}{guards}"

@@ -1,0 +1,320 @@
+"""From the arguments of a call to its plan: bind, bucket, trace, key.
+
+Planning traces, since guards decide between graphs. It compiles nothing and runs nothing.
+"""
+
+import dataclasses
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+
+from shapeexec import _compat
+from shapeexec._errors import ConfigError, ConstraintError, InconclusiveShapeError
+from shapeexec.bucketing import Exact, Strategy, checked_bucket
+from shapeexec.execution._compile import Recipe
+from shapeexec.execution._plan import Plan
+from shapeexec.masking._extents import Extents
+from shapeexec.shape import _dim
+from shapeexec.shape._binding import BoundSpec
+from shapeexec.shape._guards import Guard
+from shapeexec.shape._spec import compile_spec
+from shapeexec.shape._trace import Leaf, Trace, trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How an Exec maps calls to graphs; fixed when it is made.
+
+    Attributes:
+        fn: The plain function.
+        in_shapes: One spec per positional argument; None: the defaults.
+        kwarg_shapes: Specs by keyword; None: all static, or the defaults beside default specs.
+        strategies: By symbol; a Strategy alone stands for all symbols.
+        constraints: What every call's sizes fulfil.
+        on_unsupported: Whether what cannot be padded is an error or makes its symbols exact.
+        poison: What fills padding; None: nothing does.
+        static_argnums: Positions of arguments that are Python values.
+        static_argnames: Keywords of arguments that are Python values.
+        donate_argnums: Positions of arguments whose memory may be reused.
+    """
+
+    fn: Callable[..., Any]
+    in_shapes: tuple[Any, ...] | None
+    kwarg_shapes: Mapping[str, Any] | None
+    strategies: Strategy | Mapping[str, Strategy]
+    constraints: tuple[Guard, ...]
+    on_unsupported: Literal["raise", "exact"]
+    poison: str | None
+    static_argnums: tuple[int, ...]
+    static_argnames: tuple[str, ...]
+    donate_argnums: tuple[int, ...]
+
+    def strategy(self, symbol: str) -> Strategy:
+        """The strategy of a symbol; Exact for one that has none."""
+        if isinstance(self.strategies, Strategy):
+            return self.strategies
+        return self.strategies.get(symbol, Exact())
+
+
+class _Structure:
+    """All calls that share everything but the sizes of ragged axes: one trace per outcome of guards."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.traces: list[Trace] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """A call, taken apart.
+
+    Attributes:
+        base: All that the call has in common with others that may share its traces.
+        dims: Per leaf its dims, symbolic where its spec says so.
+        dtypes: Per leaf its dtype and weak type.
+        sizes: The size of each symbol.
+        fn: The plain function, of flat arrays.
+    """
+
+    base: Hashable
+    dims: tuple[tuple[Any, ...], ...]
+    dtypes: tuple[tuple[Any, bool], ...]
+    sizes: dict[str, int]
+    fn: Callable[..., Any]
+
+
+class Planner:
+    """Plans calls, and keeps the traces that this takes.
+
+    Args:
+        settings: How calls map to graphs.
+        is_cached: Whether the graph of a key is compiled.
+        on_trace: Called for each trace that is made.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        is_cached: Callable[[Hashable], bool],
+        on_trace: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._is_cached = is_cached
+        self._on_trace = on_trace
+        self._lock = threading.Lock()
+        self._bound: dict[Hashable, BoundSpec] = {}
+        self._structures: dict[Hashable, _Structure] = {}
+        self._forced_exact: dict[Hashable, frozenset[str]] = {}
+
+    def clear(self) -> None:
+        """Forget all traces."""
+        with self._lock:
+            self._bound.clear()
+            self._structures.clear()
+            self._forced_exact.clear()
+
+    def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Plan:
+        """Plan a call, whose arguments may be arrays or `jax.ShapeDtypeStruct`.
+
+        Raises:
+            ConfigError: A static argument cannot be hashed, or another is not an array.
+            SpecError: The arguments contradict the specs.
+            ConstraintError: The sizes break a constraint.
+            BucketOverflowError: A size has no bucket.
+            StrategyError: A strategy breaks one of its laws.
+            InconclusiveShapeError: The function cannot be traced at symbolic sizes.
+        """
+        call = self._take_apart(args, kwargs)
+        while True:
+            forced = self._forced_exact.get(call.base, frozenset())
+            try:
+                return self._plan(call, forced)
+            except InconclusiveShapeError as error:
+                if not self.make_exact(call.base, error.symbols or call.sizes.keys()):
+                    raise
+
+    def make_exact(self, base: Hashable, symbols: Iterable[str]) -> bool:
+        """Run calls of one kind at the exact sizes of `symbols` from now on.
+
+        Returns:
+            False if that is not allowed, or is nothing new.
+        """
+        with self._lock:
+            known = self._forced_exact.get(base, frozenset())
+            if self._settings.on_unsupported == "raise" or not frozenset(symbols) - known:
+                return False
+            self._forced_exact[base] = known | frozenset(symbols)
+            return True
+
+    def without_static(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments with None, a tree without leaves, in the place of each static one."""
+        settings = self._settings
+        arrays = [None if i in settings.static_argnums else arg for i, arg in enumerate(args)]
+        named = {k: v for k, v in kwargs.items() if k not in settings.static_argnames}
+        return arrays, named
+
+    def _take_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call:
+        static = self._static_values(args, kwargs)
+        arrays, named = self.without_static(args, kwargs)
+        leaves, treedef = jax.tree.flatten((tuple(arrays), named))
+        bound = self._bind(treedef, arrays, named)
+        shapes = bound.shapes(leaves)
+        sizes = dict(sorted(bound.sizes(shapes).items()))
+        self._check_constraints(sizes)
+        dims = tuple(() if d is None else d for d in bound.dims(shapes))
+        dtypes = tuple(_dtype(leaf, index, treedef) for index, leaf in enumerate(leaves))
+        texts = tuple(tuple(map(_dim.dim_text, leaf_dims)) for leaf_dims in dims)
+        base = (treedef, texts, dtypes, static, _compat.config_fingerprint())
+
+        def fn(*flat: Any) -> Any:
+            filled, named = jax.tree.unflatten(treedef, flat)
+            positional = [args[i] if i in settings.static_argnums else x for i, x in enumerate(filled)]
+            constant = {k: kwargs[k] for k in settings.static_argnames if k in kwargs}
+            return settings.fn(*positional, **named, **constant)
+
+        settings = self._settings
+        return _Call(base, dims, dtypes, sizes, fn)
+
+    def _plan(self, call: _Call, forced: frozenset[str]) -> Plan:
+        exact = {
+            symbol: size
+            for symbol, size in call.sizes.items()
+            if size == 0 or symbol in forced or self._settings.strategy(symbol) == Exact()
+        }
+        dims = tuple(
+            tuple(_dim.substitute(dim, exact) for dim in leaf_dims) for leaf_dims in call.dims
+        )
+        traced, number = self._trace(call, dims, exact)
+        buckets = {
+            symbol: checked_bucket(self._settings.strategy(symbol), size)
+            if symbol in traced.symbols
+            else size
+            for symbol, size in call.sizes.items()
+        }
+        ranges = {
+            symbol: (self._settings.strategy(symbol).lower_bound(buckets[symbol]), buckets[symbol])
+            for symbol in sorted(traced.symbols)
+        }
+        key = (call.base, tuple(exact.items()), number, tuple(ranges.items()))
+        extents = Extents(ranges, {})
+        out_dims = [tuple(aval.shape) for aval in traced.jaxpr.out_avals]
+        return Plan(
+            sizes=call.sizes,
+            buckets=buckets,
+            guards=traced.guards,
+            in_capacities=tuple(extents.capacities(aval.shape) for aval in traced.jaxpr.in_avals),
+            out_shapes=tuple(
+                tuple(_dim.evaluate(dim, call.sizes) for dim in shape) for shape in out_dims
+            ),
+            out_capacities=tuple(map(extents.capacities, out_dims)),
+            exact=tuple(sorted(forced & exact.keys())),
+            is_compiled=self._is_cached(key),
+            key=key,
+            recipe=Recipe(
+                trace=traced,
+                symbols=tuple(call.sizes),
+                ranges=ranges,
+                poison=self._settings.poison,
+                donate=self._settings.donate_argnums,
+            ),
+        )
+
+    def _trace(
+        self, call: _Call, dims: tuple[tuple[Any, ...], ...], exact: Mapping[str, int]
+    ) -> tuple[Trace, int]:
+        """The trace that speaks for these sizes, and its number among its structure's."""
+        with self._lock:
+            key = (call.base, tuple(exact.items()))
+            structure = self._structures.setdefault(key, _Structure())
+        with structure.lock:
+            for number, known in enumerate(structure.traces):
+                if known.admits(call.sizes):
+                    return known, number
+            leaves = [
+                Leaf(leaf_dims, dtype, weak_type)
+                for leaf_dims, (dtype, weak_type) in zip(dims, call.dtypes, strict=True)
+            ]
+            symbolic = [g for g in self._settings.constraints if not g.symbols & exact.keys()]
+            made = trace(call.fn, leaves, call.sizes, constraints=symbolic)
+            self._on_trace()
+            structure.traces.append(made)
+            if len(structure.traces) == _MANY_TRACES:
+                _warn_of_guards(structure.traces)
+            return made, len(structure.traces) - 1
+
+    def _bind(self, treedef: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundSpec:
+        key = (treedef, tuple(hasattr(arg, "shape") and arg.ndim > 0 for arg in args))
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = compile_spec(
+                self._settings.in_shapes,
+                args,
+                kwarg_shapes=self._settings.kwarg_shapes,
+                kwargs=kwargs,
+            )
+            self._bound[key] = bound
+        return bound
+
+    def _check_constraints(self, sizes: dict[str, int]) -> None:
+        for constraint in self._settings.constraints:
+            if constraint.symbols <= sizes.keys() and not constraint.holds(sizes):
+                told = ", ".join(f"{s}={sizes[s]}" for s in sorted(constraint.symbols))
+                raise ConstraintError(
+                    f"this call breaks the constraint `{constraint}`: {told}.",
+                    constraint=str(constraint),
+                    sizes=sizes,
+                    fix="call the plain function at these sizes, or loosen constraints=...",
+                )
+
+    def _static_values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
+        settings = self._settings
+        values = [(f"args[{i}]", args[i]) for i in settings.static_argnums if i < len(args)]
+        values += [(k, kwargs[k]) for k in settings.static_argnames if k in kwargs]
+        for path, value in values:
+            try:
+                hash(value)
+            except TypeError as error:
+                raise ConfigError(
+                    f"the static argument {path} cannot be hashed: {type(value).__name__}.",
+                    fix="pass a hashable value (a tuple for a list), or do not make it static",
+                ) from error
+        return tuple((path, type(value), value) for path, value in values)
+
+
+_MANY_TRACES = 8
+
+
+def _warn_of_guards(traces: Sequence[Trace]) -> None:
+    guards = dict.fromkeys(guard for known in traces for guard in known.guards)
+    places = dict.fromkeys(_compat.describe_line(guard.place) for guard in guards)
+    told = "; ".join(place for place in places if place)
+    warnings.warn(
+        f"shapeexec: the function was traced {len(traces)} times, for its branches depend on its "
+        f"sizes: {', '.join(map(str, list(guards)[:6]))}, ... Each outcome is a graph of its own.\n"
+        f"  Where: {told or 'in JAX'}\n"
+        "  Fix:   decide with jnp.where or lax.cond on the size, or leave the symbol exact",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _dtype(leaf: Any, index: int, treedef: Any) -> tuple[Any, bool]:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.dtype, bool(leaf.weak_type)
+    try:
+        aval = jax.typeof(leaf)
+    except TypeError as error:
+        indices = jax.tree.unflatten(treedef, range(treedef.num_leaves))
+        (first, *rest), _ = jax.tree_util.tree_leaves_with_path(indices)[index]
+        path = ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
+        raise ConfigError(
+            f"{path} is a {type(leaf).__name__}, which is not an array.",
+            got=f"{leaf!r:.80}",
+            fix="name it in static_argnums= or static_argnames=",
+        ) from error
+    return aval.dtype, bool(getattr(aval, "weak_type", False))

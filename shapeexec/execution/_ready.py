@@ -1,0 +1,149 @@
+"""A call that was planned before: what is left to do is to pad, to run and to cut.
+
+Nothing here looks at a leaf of a static argument.
+"""
+
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shapeexec.execution import _monitor, _transfer
+from shapeexec.execution._compile import Graph, SignatureChanged
+from shapeexec.execution._plan import Plan, Shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run gave.
+
+    Attributes:
+        result: The function's result, cut to its true shapes.
+        copy_compiles: XLA compilations of pads and slices.
+        compiles: XLA compilations of the graph: one more where arguments came to stand on other
+            devices than before.
+        compile_seconds: The time that the latter took.
+    """
+
+    result: Any
+    copy_compiles: int
+    compiles: int
+    compile_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """A plan with its graph, in the form that runs fastest.
+
+    Attributes:
+        key: The graph's key.
+        graph: What runs.
+        sizes: i32[symbols].
+        pads: Per padded argument its position or keyword, its tree (None: it is one array), and
+            the capacities of its leaves.
+        cuts: Per leaf of the result its true shape, None for one that is whole.
+        padding: (symbol, size, bucket) of each symbol.
+        exact: Symbols that run exactly for want of a rule.
+    """
+
+    key: Hashable
+    graph: Graph
+    sizes: np.ndarray
+    pads: tuple[tuple[int | str, Any, tuple[Shape, ...]], ...]
+    cuts: tuple[Shape | None, ...]
+    padding: tuple[tuple[str, int, int], ...]
+    exact: tuple[str, ...]
+
+    def pad(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], Mapping[str, Any]]:
+        """The arguments at capacity."""
+        args = list(args)
+        for place, tree, capacities in self.pads:
+            if isinstance(place, int):
+                args[place] = _padded(args[place], tree, capacities)
+            else:
+                kwargs = {**kwargs, place: _padded(kwargs[place], tree, capacities)}
+        return args, kwargs
+
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, retrace: bool) -> Outcome:
+        """Pad the arguments, run the graph, and cut the result.
+
+        Args:
+            args: The positional arguments, None in the place of each static one.
+            kwargs: The others, without static ones.
+            retrace: Whether JAX may trace the graph once more.
+
+        Raises:
+            SignatureChanged: It would have to, and may not.
+        """
+        totals = _monitor.totals
+        start = totals.count
+        args, kwargs = self.pad(args, kwargs)
+        padded, seconds = totals.count, totals.seconds
+        run = self.graph.retraced if retrace else self.graph
+        result = run(self.sizes, args, kwargs)
+        ran, seconds = totals.count, totals.seconds - seconds
+        result = self._cut(result)
+        return Outcome(result, totals.count - ran + padded - start, ran - padded, seconds)
+
+    def _cut(self, result: Any) -> Any:
+        if len(self.cuts) == 1 and isinstance(result, jax.Array):
+            (shape,) = self.cuts
+            return result if shape is None else _transfer.cut(result, shape)
+        if not any(self.cuts):
+            return result
+        leaves, tree = jax.tree.flatten(result)
+        cut = [
+            leaf if shape is None else _transfer.cut(leaf, shape)
+            for leaf, shape in zip(leaves, self.cuts, strict=True)
+        ]
+        return jax.tree.unflatten(tree, cut)
+
+
+def _padded(argument: Any, tree: Any, capacities: tuple[Shape, ...]) -> Any:
+    if tree is None:
+        return _transfer.pad(argument, capacities[0])
+    leaves = map(_transfer.pad, tree.flatten_up_to(argument), capacities)
+    return jax.tree.unflatten(tree, leaves)
+
+
+def make_pads(
+    plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[int | str, Any, tuple[Shape, ...]], ...]:
+    """Which arguments are padded, and to what; see `Ready.pads`."""
+    pads: list[tuple[int | str, Any, tuple[Shape, ...]]] = []
+    start = 0
+    places = [*enumerate(args), *((name, kwargs[name]) for name in sorted(kwargs))]
+    avals = plan.recipe.trace.jaxpr.in_avals
+    for place, argument in places:
+        tree = jax.tree.structure(argument)
+        stop = start + tree.num_leaves
+        if any(not isinstance(dim, int) for aval in avals[start:stop] for dim in aval.shape):
+            is_leaf = jax.tree_util.treedef_is_leaf(tree)
+            pads.append((place, None if is_leaf else tree, plan.in_capacities[start:stop]))
+        start = stop
+    return tuple(pads)
+
+
+def make_ready(
+    plan: Plan, graph: Graph, pads: tuple[tuple[int | str, Any, tuple[Shape, ...]], ...]
+) -> Ready:
+    """The plan, ready to run in its graph."""
+    return Ready(
+        key=plan.key,
+        graph=graph,
+        sizes=plan.size_vector,
+        pads=pads,
+        cuts=tuple(
+            None if shape == capacity else shape
+            for shape, capacity in zip(plan.out_shapes, plan.out_capacities, strict=True)
+        ),
+        padding=tuple((s, n, plan.buckets[s]) for s, n in plan.sizes.items()),
+        exact=plan.exact,
+    )
+
+
+__all__ = ["Outcome", "Ready", "SignatureChanged", "make_pads", "make_ready"]

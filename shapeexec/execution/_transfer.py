@@ -1,0 +1,79 @@
+"""Padding arguments and cutting results, without compiling anything where that is possible.
+
+An eager `jnp.pad` or `x[:n]` compiles a small program per size. Here host memory is padded with
+NumPy, and on the CPU a result is cut by a view of its buffer. On an accelerator an array is padded
+and cut by a compiled program per shape, kept and counted apart.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from shapeexec import _compat
+
+Shape = tuple[int, ...]
+
+
+def pad(x: Any, capacity: Shape) -> Any:
+    """`x` at `capacity`, its padding zero; `x` itself if nothing is missing.
+
+    The result is committed to a device if `x` is.
+    """
+    if x.shape == capacity:
+        return x
+    if not isinstance(x, jax.Array):
+        return _pad_host(np.asarray(x), capacity)
+    if not _is_on_host(x):
+        return _device_pad(x.shape, capacity)(x)
+    padded = _pad_host(np.asarray(x), capacity)
+    if not (_compat.is_committed(x) or x.weak_type):
+        return padded
+    return _compat.array_from_host(
+        padded, dtype=x.dtype, weak_type=x.weak_type, like=x, committed=_compat.is_committed(x)
+    )
+
+
+def cut(x: jax.Array, shape: Shape) -> jax.Array:
+    """The front corner of `x` of this shape; `x` itself if that is all of it."""
+    if x.shape == shape:
+        return x
+    if not _is_on_host(x):
+        return _device_cut(x.shape, shape)(x)
+    view = np.asarray(x)[tuple(map(slice, shape))]
+    return _compat.array_from_host(
+        view, dtype=x.dtype, weak_type=x.weak_type, like=x, committed=_compat.is_committed(x)
+    )
+
+
+def _pad_host(x: np.ndarray, capacity: Shape) -> np.ndarray:
+    padded = np.zeros(capacity, jax.dtypes.canonicalize_dtype(x.dtype))
+    padded[tuple(map(slice, x.shape))] = x
+    return padded
+
+
+def _is_on_host(x: jax.Array) -> bool:
+    """Whether NumPy can look at the buffer where it is."""
+    if _compat.is_extended(x.dtype) or len(x.sharding.device_set) != 1:
+        return False
+    return next(iter(x.sharding.device_set)).platform == "cpu"
+
+
+@functools.lru_cache(maxsize=4096)
+def _device_pad(shape: Shape, capacity: Shape) -> Callable[[jax.Array], jax.Array]:
+    missing = [(0, more - have) for have, more in zip(shape, capacity, strict=True)]
+
+    def pad_on_device(x: jax.Array) -> jax.Array:
+        if _compat.is_extended(x.dtype):
+            return jax.numpy.pad(x, missing, mode="edge")
+        return lax.pad(x, np.zeros((), x.dtype), [(lo, hi, 0) for lo, hi in missing])
+
+    return jax.jit(pad_on_device)
+
+
+@functools.lru_cache(maxsize=4096)
+def _device_cut(shape: Shape, valid: Shape) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda x: lax.slice(x, [0] * len(shape), list(valid)))
