@@ -59,7 +59,8 @@ def test_the_text_is_what_jax_prints(written, text):
 
 @given(TEXTS, SIZES, SIZES)
 def test_simplifying_keeps_the_value(text, s, b):
-    assert dim_of(text).evaluate(s=s, b=b) == python_value(text, s=s, b=b)
+    expected = python_value(text, s=s, b=b)
+    assert dim_of(text).evaluate(s=s, b=b) == expected
 
 
 @given(TEXTS)
