@@ -352,9 +352,9 @@ def test_a_contradiction_between_trees_names_both_leaves():
 
 
 def test_the_suggested_default_specs_accept_the_call():
-    args = zeros(3, 4), zeros(4, 2), {"w": zeros(9), "v": zeros(8)}, zeros(3)
+    args = zeros(3, 4), zeros(4, 2), {"w": zeros(9), "v": zeros(8)}, zeros(5)
     suggestion = refused(None, *args).fix.partition("in_shapes=")[2]
-    assert sizes_of(eval(suggestion), *args) == {"b": 3, "c": 4}
+    assert sizes_of(eval(suggestion), *args) == {"b": 3, "c": 4, "d": 5}
 
 
 def test_one_bound_spec_serves_every_call_of_its_structure():
