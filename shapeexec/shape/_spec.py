@@ -50,10 +50,11 @@ def compile_spec(
         in_shapes: One spec per positional argument, each a pytree prefix of it; its leaves are a
             text such as `"b, s"`, a `Shape`, or None (everything below is static). None: the
             defaults, for keyword arguments as well unless `kwarg_shapes` is given.
-        args: The positional arguments; only their structure matters.
+        args: The positional arguments. Only their structure matters, and with `in_shapes=None`
+            which of them are arrays of rank 1 or more.
         kwarg_shapes: Specs by keyword. A keyword that is not named here is static; one that is
             named and not passed is ignored.
-        kwargs: The keyword arguments; only their structure matters.
+        kwargs: The keyword arguments, likewise.
 
     Raises:
         SpecError: A spec is malformed, there are too many or too few, or one does not fit its
