@@ -15,8 +15,8 @@ import jax
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveError
-from shapeexec.bucketing import Pow2, Strategy, as_strategy, check_laws
-from shapeexec.execution import _monitor, _warmup
+from shapeexec.bucketing import Pow2, Strategy
+from shapeexec.execution import _monitor, _options, _warmup
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Graph, SignatureChanged, compile_graph
 from shapeexec.execution._explain import Explanation
@@ -25,6 +25,7 @@ from shapeexec.execution._planner import Planner, Settings
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
 from shapeexec.execution._stats import Counters, Stats
 from shapeexec.masking._poison import check_poison
+from shapeexec.shape._dim import symbols_of
 from shapeexec.shape._guards import parse_constraint
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
@@ -95,15 +96,15 @@ class Exec:
             )
         self._settings = Settings(
             fn=fn,
-            in_shapes=None if in_shapes is None else tuple(_as_sequence(in_shapes)),
+            in_shapes=_options.as_in_shapes(in_shapes),
             kwarg_shapes=kwarg_shapes,
-            strategies=_as_strategies(Pow2() if buckets is None else buckets),
-            constraints=tuple(map(parse_constraint, _as_texts(constraints))),
+            strategies=_options.as_strategies(Pow2() if buckets is None else buckets),
+            constraints=tuple(map(parse_constraint, _options.as_texts(constraints))),
             on_unsupported=on_unsupported,
             poison=check_poison(os.environ.get(POISON_VARIABLE) if poison is None else poison),
-            static_argnums=_as_ints("static_argnums", static_argnums),
-            static_argnames=_as_texts(static_argnames),
-            donate_argnums=_as_ints("donate_argnums", donate_argnums),
+            static_argnums=_options.as_numbers("static_argnums", static_argnums),
+            static_argnames=_options.as_texts(static_argnames),
+            donate_argnums=_options.as_numbers("donate_argnums", donate_argnums),
         )
         self._counters = Counters()
         self._limits = limits or CacheLimits()
@@ -340,17 +341,15 @@ class Exec:
         sizes: Mapping[str, Any],
         progress: Callable[[int, int], None] | None,
     ) -> int:
-        args, kwargs = self._planner.without_static(*example)
         dims = self._planner.ragged_dims(*example)
         listed = {symbol: _warmup.as_sizes(symbol, given) for symbol, given in sizes.items()}
-        symbols = {s for leaf in dims.values() for dim in leaf for s in _symbols(dim)}
+        symbols = {s for leaf in dims.values() for dim in leaf for s in symbols_of(dim)}
         if symbols != listed.keys():
             raise ConfigError(
                 f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
                 f"are {', '.join(sorted(symbols)) or 'none'}.",
                 fix="give sizes for each symbol: " + ", ".join(f"{s}=..." for s in sorted(symbols)),
             )
-        del args, kwargs
         chosen = {
             symbol: _warmup.representatives(self._settings.strategy(symbol), given)
             for symbol, given in listed.items()
@@ -419,3 +418,13 @@ def _part(arg: Any) -> Hashable:
         return _array_part(arg)
     leaves, tree = jax.tree.flatten(arg)
     return (tree, tuple(map(_array_part, leaves)))
+
+
+def _as_struct(leaf: Any) -> Any:
+    """The shape of an array, so that remembering a call keeps no data alive."""
+    if not isinstance(leaf, jax.Array):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf
+    sharding = leaf.sharding if _compat.is_committed(leaf) else None
+    return jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype, sharding=sharding, weak_type=leaf.weak_type
+    )

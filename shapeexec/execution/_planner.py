@@ -15,6 +15,7 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError, ConstraintError, InconclusiveShapeError
 from shapeexec.bucketing import Exact, Strategy, checked_bucket
 from shapeexec.execution._compile import Recipe
+from shapeexec.execution._options import check_symbols
 from shapeexec.execution._plan import Plan
 from shapeexec.masking._extents import Extents
 from shapeexec.shape import _dim
@@ -149,6 +150,13 @@ class Planner:
             self._forced_exact[base] = known | frozenset(symbols)
             return True
 
+    def ragged_dims(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> dict[int, tuple[Any, ...]]:
+        """By number of leaf the dims of those arguments that are ragged."""
+        dims = self._take_apart(args, kwargs).dims
+        return {i: d for i, d in enumerate(dims) if any(_dim.symbols_of(dim) for dim in d)}
+
     def without_static(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
@@ -257,6 +265,7 @@ class Planner:
                 kwarg_shapes=self._settings.kwarg_shapes,
                 kwargs=kwargs,
             )
+            check_symbols(self._settings.strategies, bound.symbols)
             self._bound[key] = bound
         return bound
 

@@ -3,6 +3,7 @@
 from shapeexec.shape._binding import BoundSpec
 from shapeexec.shape._dim import BATCH, SEQ_LEN, UNKNOWN, Dim
 from shapeexec.shape._pattern import Spec, parse_spec
+from shapeexec.shape._propagate import eval_shape
 from shapeexec.shape._shape import Shape
 from shapeexec.shape._spec import compile_spec, default_in_shapes, default_kwarg_shapes
 
@@ -17,5 +18,6 @@ __all__ = [
     "compile_spec",
     "default_in_shapes",
     "default_kwarg_shapes",
+    "eval_shape",
     "parse_spec",
 ]

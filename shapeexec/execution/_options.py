@@ -1,0 +1,89 @@
+"""The options of an Exec, checked and brought into one form."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from shapeexec._errors import ConfigError, SpecError
+from shapeexec.bucketing import Strategy, as_strategy, check_laws
+
+
+def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
+    """One strategy for all symbols, or one per symbol, whose laws hold.
+
+    Raises:
+        ConfigError: Something is no strategy, or the symbols are no texts.
+        StrategyError: A strategy breaks a law.
+    """
+    if not isinstance(buckets, Mapping):
+        strategy = as_strategy(buckets)
+        check_laws(strategy)
+        return strategy
+    strategies = {}
+    for symbol, given in buckets.items():
+        if not isinstance(symbol, str) or not symbol.isidentifier():
+            raise ConfigError(
+                f"buckets: {symbol!r} is not a symbol.", fix='buckets={"b": sx.Pow2(), ...}'
+            )
+        strategies[symbol] = as_strategy(given)
+        check_laws(strategies[symbol])
+    return strategies
+
+
+def as_in_shapes(in_shapes: Any) -> tuple[Any, ...] | None:
+    """The specs by position.
+
+    Raises:
+        SpecError: It is one spec where a sequence of them is meant.
+    """
+    if in_shapes is None or isinstance(in_shapes, tuple | list):
+        return None if in_shapes is None else tuple(in_shapes)
+    raise SpecError(
+        f"in_shapes={in_shapes!r} is not a sequence of specs.",
+        fix=f"one spec for each positional argument: in_shapes=({in_shapes!r},)",
+    )
+
+
+def as_numbers(name: str, given: int | Iterable[int]) -> tuple[int, ...]:
+    """Positions of arguments.
+
+    Raises:
+        ConfigError: They are no integers of at least 0.
+    """
+    try:
+        numbers = (given,) if isinstance(given, int) else tuple(given)
+    except TypeError:
+        numbers = (None,)
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers):
+        raise ConfigError(
+            f"{name}={given!r} are not positions of arguments.", fix=f"{name}=1 or {name}=(0, 2)"
+        )
+    return tuple(n for n in numbers if n is not None)
+
+
+def as_texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Texts, given as one or several."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def check_symbols(strategies: Any, symbols: Iterable[str]) -> None:
+    """Check that each strategy has a symbol.
+
+    Raises:
+        ConfigError: One is for a symbol that no spec has.
+    """
+    unknown = sorted(set(strategies) - set(symbols)) if isinstance(strategies, Mapping) else []
+    if unknown:
+        told = ", ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "none"
+        raise ConfigError(
+            f"buckets: no spec has a symbol `{unknown[0]}`; the symbols are {told}.",
+            fix="name a symbol of in_shapes, or give one strategy for all: buckets=sx.Pow2()",
+        )
+
+
+__all__: Sequence[str] = (
+    "as_in_shapes",
+    "as_numbers",
+    "as_strategies",
+    "as_texts",
+    "check_symbols",
+)

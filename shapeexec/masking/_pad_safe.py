@@ -1,0 +1,86 @@
+"""`pad_safe`: the masked function itself, without bucketing, padding or caching."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from shapeexec._errors import SpecError
+from shapeexec.masking._masked import Masked
+from shapeexec.masking._poison import check_poison
+from shapeexec.shape._guards import parse_constraint
+from shapeexec.shape._spec import compile_spec
+from shapeexec.shape._trace import Leaf, trace
+
+
+def pad_safe(
+    fn: Callable[..., Any],
+    in_shapes: Sequence[Any],
+    *,
+    constraints: Iterable[str] = (),
+    poison: str | None = None,
+) -> Callable[..., Any]:
+    """Rewrite `fn` so that padding never reaches a valid element.
+
+    Args:
+        fn: A function of arrays and trees of arrays.
+        in_shapes: One spec per positional argument, as for `Exec`.
+        constraints: Facts about the sizes, such as `"s >= 2"`.
+        poison: What fills padding that nothing is known of, for tests; see `Exec`.
+
+    Returns:
+        `padded(sizes, *args)`: `sizes` maps each symbol to its true size, an int or i32[], which
+        may be traced or vmapped over. The shapes of `args` are the buckets: along each ragged axis
+        the valid elements come first, and what is behind them may be anything. Results are at
+        capacity, valid elements first. It may be jitted and vmapped; gradients are taken of `fn`
+        before.
+
+    Raises:
+        SpecError: A spec is malformed.
+        ConfigError: A constraint or the poison is not known.
+
+    Example:
+        >>> mean = pad_safe(lambda x: x.mean(), ("s",))
+        >>> float(mean({"s": 2}, jax.numpy.array([1.0, 3.0, jax.numpy.nan])))
+        2.0
+    """
+    facts = [parse_constraint(text) for text in constraints]
+    poison = check_poison(poison)
+
+    def padded(sizes: Mapping[str, Any], *args: Any) -> Any:
+        leaves, treedef = jax.tree.flatten(args)
+        bound = compile_spec(in_shapes, args)
+        shapes = bound.shapes(leaves)
+        buckets = bound.sizes(shapes)
+        _check_sizes(sizes, buckets)
+        dims = [() if d is None else d for d in bound.dims(shapes)]
+        avals = [jax.typeof(leaf) for leaf in leaves]
+        known = all(isinstance(size, int) for size in sizes.values())
+        traced = trace(
+            lambda *flat: fn(*jax.tree.unflatten(treedef, flat)),
+            [Leaf(d, a.dtype, a.weak_type) for d, a in zip(dims, avals, strict=True)],
+            sizes if known else None,
+            constraints=facts,
+        )
+        ranges = {symbol: (1, buckets[symbol]) for symbol in sorted(buckets)}
+        masked = Masked(traced, ranges, poison)
+        results = masked(sizes, traced.jaxpr.consts, leaves)
+        return jax.tree.unflatten(traced.out_tree, results)
+
+    return padded
+
+
+def _check_sizes(sizes: Mapping[str, Any], buckets: Mapping[str, int]) -> None:
+    fix = f"sizes={{{', '.join(f'{symbol!r}: ...' for symbol in sorted(buckets))}}}"
+    if sizes.keys() != buckets.keys():
+        raise SpecError(
+            f"sizes has {', '.join(sorted(sizes)) or 'no symbol'}, but the specs have "
+            f"{', '.join(sorted(buckets)) or 'none'}.",
+            fix=fix,
+        )
+    for symbol, size in sizes.items():
+        if isinstance(size, int) and not 1 <= size <= buckets[symbol]:
+            raise SpecError(
+                f"`{symbol}` is {size}, but the arguments hold 1 to {buckets[symbol]}.",
+                fix="a size of at least 1 that the padded arguments can hold",
+            )

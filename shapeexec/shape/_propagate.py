@@ -1,0 +1,41 @@
+"""Symbolic shapes through any JAX function."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from shapeexec.shape._dim import Dim
+from shapeexec.shape._guards import parse_constraint
+from shapeexec.shape._shape import Shape
+from shapeexec.shape._trace import Leaf, trace
+
+
+def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] = ()) -> Any:
+    """The shapes that `fn` returns at symbolic sizes.
+
+    Args:
+        fn: A function of arrays and trees of arrays.
+        *shapes: Its arguments: trees of `Shape`, arrays or `jax.ShapeDtypeStruct`.
+        constraints: Facts about the sizes, such as `"s >= 2"`, that `fn` needs.
+
+    Returns:
+        The tree of the results, each a `Shape`.
+
+    Raises:
+        InconclusiveShapeError: The shapes depend on a question that the sizes alone can answer.
+
+    Example:
+        >>> print(eval_shape(lambda x: x.reshape(-1), Shape("float32", "b", "s")))
+        f32[b*s]
+    """
+    leaves, treedef = jax.tree.flatten(shapes, is_leaf=lambda leaf: isinstance(leaf, Shape))
+    described = [leaf if isinstance(leaf, Shape) else Shape.of(leaf) for leaf in leaves]
+    traced = trace(
+        lambda *flat: fn(*jax.tree.unflatten(treedef, flat)),
+        [Leaf(shape.dims, shape.dtype) for shape in described],
+        None,
+        constraints=[parse_constraint(text) for text in constraints],
+    )
+    outs = [Shape(aval.dtype, *map(Dim, aval.shape)) for aval in traced.jaxpr.out_avals]
+    return jax.tree.unflatten(traced.out_tree, outs)
