@@ -248,9 +248,7 @@ class Exec:
                 f"frozen, and no graph is compiled for {plan}.",
                 fix="warm up these sizes before freeze(), or do not freeze",
             )
-        graph = compile_graph(
-            plan.recipe, plan.size_vector, *self._at_capacity(plan, args, kwargs)
-        )
+        graph = compile_graph(plan.recipe, plan.size_vector, *self._at_capacity(plan, args, kwargs))
         self._counters.add(compiles=graph.compiles, compile_seconds=graph.compile_seconds)
         self._warn_if_thrashing(plan)
         return graph
@@ -425,6 +423,4 @@ def _as_struct(leaf: Any) -> Any:
     if not isinstance(leaf, jax.Array):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf
     sharding = leaf.sharding if _compat.is_committed(leaf) else None
-    return jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype, sharding=sharding, weak_type=leaf.weak_type
-    )
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=leaf.weak_type)

@@ -181,7 +181,9 @@ class Planner:
 
         def fn(*flat: Any) -> Any:
             filled, named = jax.tree.unflatten(treedef, flat)
-            positional = [args[i] if i in settings.static_argnums else x for i, x in enumerate(filled)]
+            positional = [
+                args[i] if i in settings.static_argnums else x for i, x in enumerate(filled)
+            ]
             constant = {k: kwargs[k] for k in settings.static_argnames if k in kwargs}
             return settings.fn(*positional, **named, **constant)
 

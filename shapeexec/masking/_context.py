@@ -208,4 +208,3 @@ def unsupported(
         why=reason,
         fix=fix or f'leave {told} out of buckets= (exact sizes), or pass on_unsupported="exact"',
     )
-

@@ -16,7 +16,9 @@ def is_padded(length: Length) -> bool:
     return not isinstance(length, int)
 
 
-def valid_mask(shape: Sequence[int], lengths: Sequence[Length], axes: Sequence[int]) -> Array | None:
+def valid_mask(
+    shape: Sequence[int], lengths: Sequence[Length], axes: Sequence[int]
+) -> Array | None:
     """bool[shape]: True where the position is valid along each of `axes`; None if all are static."""
     mask = None
     for axis in axes:

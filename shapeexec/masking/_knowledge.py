@@ -98,8 +98,7 @@ def uniform(rank: int, padding: Padding) -> Known:
 # Facts through pointwise primitives
 
 _KEEPS_FINITE = frozenset(
-    "abs and ceil clamp copy cos erf floor logistic max min name neg not optimization_barrier or "
-    "reduce_precision round select_n sign sin stop_gradient tanh xor".split()
+    ["abs", "and", "ceil", "clamp", "copy", "cos", "erf", "floor", "logistic", "max", "min", "name", "neg", "not", "optimization_barrier", "or", "reduce_precision", "round", "select_n", "sign", "sin", "stop_gradient", "tanh", "xor"]
 )
 
 # Each on NumPy scalars, exactly as XLA computes it at the points that `_is_exact` lets pass.
@@ -175,9 +174,7 @@ def _join(paddings: Sequence[Padding]) -> Padding:
     return Padding(finite=all(padding.finite for padding in paddings))
 
 
-def _through(
-    name: str, paddings: Sequence[Padding], params: dict[str, Any], dtype: Any
-) -> Padding:
+def _through(name: str, paddings: Sequence[Padding], params: dict[str, Any], dtype: Any) -> Padding:
     values = [padding.value for padding in paddings]
     if name in _IDENTITIES:
         return paddings[0]

@@ -76,5 +76,3 @@ class Masked:
             padded = [axis for axis, dim in enumerate(aval.shape) if not isinstance(dim, int)]
             known = known.with_axes(padded, constant(np.zeros((), aval.dtype)))
         return Value(leaf, known)
-
-

@@ -44,7 +44,9 @@ class Case:
         """Per argument its dims, int or `Dim`."""
         return tuple(
             tuple(
-                int(d) if d.strip().isdigit() else Dim(d.strip()) for d in text.split(",") if d.strip()
+                int(d) if d.strip().isdigit() else Dim(d.strip())
+                for d in text.split(",")
+                if d.strip()
             )
             for text in self.in_shapes
         )
@@ -99,5 +101,3 @@ class Case:
             grad=False,
             tolerance=self.tolerance * 10,
         )
-
-

@@ -38,7 +38,5 @@ def fill_product(ctx: RuleContext, lhs_axes: Any, rhs_axes: Any) -> tuple[Array,
     first = min((0, 1), key=lambda operand: (not is_zero(operand), not is_finite(1 - operand)))
     other = 1 - first
     filled = {first: ctx.fill(first, zero(ctx.values[first].array.dtype), axes[first])}
-    filled[other] = ctx.fill_unless_finite(
-        other, zero(ctx.values[other].array.dtype), axes[other]
-    )
+    filled[other] = ctx.fill_unless_finite(other, zero(ctx.values[other].array.dtype), axes[other])
     return filled[0], filled[1]

@@ -61,7 +61,13 @@ def _as_avals(jaxpr: Any, arrays: Any, extents: Any) -> list[Any]:
 
 @register("scan")
 def scan(
-    ctx: RuleContext, *operands: Array, jaxpr: Any, length: int, reverse: bool, unroll: int, **_: Any
+    ctx: RuleContext,
+    *operands: Array,
+    jaxpr: Any,
+    length: int,
+    reverse: bool,
+    unroll: int,
+    **_: Any,
 ) -> Any:
     """Run: over all positions; the carry is frozen at those behind the valid length."""
     consts_count, carry_count = _compat.scan_counts(ctx.params, len(operands))

@@ -28,7 +28,12 @@ def placed_by_axes(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
 
 @register_knowledge("broadcast_in_dim")
 def broadcast_knowledge(
-    ctx: RuleContext, operand: Known, *dynamic: Known, shape: Any, broadcast_dimensions: Any, **_: Any
+    ctx: RuleContext,
+    operand: Known,
+    *dynamic: Known,
+    shape: Any,
+    broadcast_dimensions: Any,
+    **_: Any,
 ) -> Known:
     axes = [operand.whole] * len(shape)
     in_shape = ctx.in_shapes[0]
@@ -242,7 +247,9 @@ def pad(ctx: RuleContext, operand: Array, value: Array, **_: Any) -> Array:
     return operand
 
 
-def _pad_axis(ctx: RuleContext, x: Array, value: Array, axis: int, low: Any, interior: Any) -> Array:
+def _pad_axis(
+    ctx: RuleContext, x: Array, value: Array, axis: int, low: Any, interior: Any
+) -> Array:
     length, capacity = ctx.in_lengths[0][axis], ctx.out_capacities[0][axis]
     lengths: list[Length] = [1] * x.ndim
     lengths[axis] = length

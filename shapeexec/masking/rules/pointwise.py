@@ -9,17 +9,7 @@ from shapeexec.masking._knowledge import Known, through_pointwise
 from shapeexec.masking._registry import register, register_knowledge
 
 _POINTWISE = tuple(
-    """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
-    cbrt ceil clz complex conj convert_element_type copy copy_p cos cosh digamma div
-    eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag
-    integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi name
-    ne neg nextafter not one_minus_square or polygamma polynomial population_count pow real
-    reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
-    shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
-    tan tanh xor zeta random_wrap random_unwrap random_seed random_fold_in random_clone
-    threefry2x32 from_edtype to_edtype reduced_vary_cast tie
-    """.split()
+    ["abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e", "bessel_i1e", "cbrt", "ceil", "clz", "complex", "conj", "convert_element_type", "copy", "copy_p", "cos", "cosh", "digamma", "div", "eq", "eq_to", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma", "igamma_grad_a", "igammac", "imag", "integer_pow", "is_finite", "le", "le_to", "lgamma", "log", "log1p", "log2", "logistic", "lt", "lt_to", "max", "min", "mul", "mulhi", "name", "ne", "neg", "nextafter", "not", "one_minus_square", "or", "polygamma", "polynomial", "population_count", "pow", "real", "reduce_precision", "regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor", "zeta", "random_wrap", "random_unwrap", "random_seed", "random_fold_in", "random_clone", "threefry2x32", "from_edtype", "to_edtype", "reduced_vary_cast", "tie"]
 )
 
 
@@ -29,8 +19,20 @@ def pointwise(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
     return ctx.bind(*operands, **ctx.eqn.primitive.get_bind_params(params))
 
 
-@register_knowledge(*(set(_POINTWISE) - {"random_wrap", "random_unwrap", "random_seed", "tie",
-                                         "random_fold_in", "random_clone", "threefry2x32"}))
+@register_knowledge(
+    *(
+        set(_POINTWISE)
+        - {
+            "random_wrap",
+            "random_unwrap",
+            "random_seed",
+            "tie",
+            "random_fold_in",
+            "random_clone",
+            "threefry2x32",
+        }
+    )
+)
 def pointwise_knowledge(ctx: RuleContext, *operands: Known, **params: Any) -> Known:
     aval = ctx.eqn.outvars[0].aval
     return through_pointwise(ctx.primitive, operands, params, len(aval.shape), aval.dtype)

@@ -40,9 +40,7 @@ def reduction(ctx: RuleContext, operand: Array, *, axes: tuple[int, ...], **para
 def reduction_knowledge(ctx: RuleContext, operand: Known, *, axes: Any, **params: Any) -> Known:
     del params
     finite = by_dtype(ctx.eqn.outvars[0].aval.dtype)
-    kept = [
-        _reduced(ctx, padding) for axis, padding in enumerate(operand.axes) if axis not in axes
-    ]
+    kept = [_reduced(ctx, padding) for axis, padding in enumerate(operand.axes) if axis not in axes]
     return Known(finite, tuple(kept))
 
 
