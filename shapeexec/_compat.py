@@ -16,12 +16,13 @@ from typing import Any
 import jax
 import numpy as np
 from jax import dtypes, tree_util
+from jax import numpy as jnp
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info
 from jax._src.export.shape_poly import _DimExpr
 from jax._src.lax import lax as _lax
-from jax._src.lib import xla_client as _xla_client
+from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
 from jax.extend import core as _extend_core
 from jax.extend import random as _extend_random
 
@@ -70,9 +71,14 @@ def describe_aval(aval: Any) -> str:
     return aval.str_short(short_dtypes=True)
 
 
+def is_literal(atom: Any) -> bool:
+    """Whether an equation's operand is a constant, not a variable."""
+    return isinstance(atom, Literal)
+
+
 def is_extended(dtype: Any) -> bool:
     """Whether elements are opaque, such as typed PRNG keys."""
-    return dtypes.issubdtype(dtype, dtypes.extended)
+    return bool(jnp.issubdtype(dtype, dtypes.extended))
 
 
 def is_committed(array: jax.Array) -> bool:
@@ -105,7 +111,7 @@ def gamma_one() -> Callable[..., jax.Array]:
     """JAX's sampler of one gamma variate, `(key, alpha, log_space) -> sample`."""
     from jax._src import random  # noqa: PLC0415 - its place differs between versions
 
-    return getattr(random, "core", random)._gamma_one
+    return getattr(random, "core", random)._gamma_one  # pyright: ignore[reportAttributeAccessIssue]
 
 
 # Where a line of code comes from

@@ -24,6 +24,7 @@ class Plan:
         out_capacities: Per leaf of the result its padded shape.
         exact: Symbols that have a strategy and yet run at their exact size in this call.
         is_compiled: Whether the graph was in the cache when the plan was made.
+        base: What calls have in common that may share traces.
         key: What names the graph. No true size is in it but those of exact symbols.
         recipe: What compiles the graph.
     """
@@ -36,6 +37,7 @@ class Plan:
     out_capacities: tuple[Shape, ...]
     exact: tuple[str, ...]
     is_compiled: bool
+    base: Hashable = dataclasses.field(repr=False)
     key: Hashable = dataclasses.field(repr=False)
     recipe: Recipe = dataclasses.field(repr=False)
 

@@ -61,7 +61,7 @@ class Settings:
 
 
 class _Structure:
-    """All calls that share everything but the sizes of ragged axes: one trace per outcome of guards."""
+    """All calls that differ in ragged sizes only: one trace per outcome of their guards."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -224,6 +224,7 @@ class Planner:
             out_capacities=tuple(map(extents.capacities, out_dims)),
             exact=tuple(sorted(forced & exact.keys())),
             is_compiled=self._is_cached(key),
+            base=call.base,
             key=key,
             recipe=Recipe(
                 trace=traced,

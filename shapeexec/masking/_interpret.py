@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import Array, dtypes, lax
+from jax import Array, lax
 
 from shapeexec import _compat
 from shapeexec.masking._context import MaskNote, RuleContext, Value, unsupported
@@ -49,7 +49,7 @@ class Interpreter:
             values = [_read(env, var) for var in eqn.invars]
             results = self._equation(eqn, extents, values)
             for var, value in zip(eqn.invars, values, strict=True):
-                if not isinstance(var, _compat.Literal):
+                if not _compat.is_literal(var):
                     env[var] = value
             env.update(zip(eqn.outvars, results, strict=True))
         return [_read(env, var) for var in jaxpr.outvars], [env[var] for var in jaxpr.invars]
@@ -93,9 +93,9 @@ class Interpreter:
 
 
 def _read(env: dict[Any, Value], var: Any) -> Value:
-    if not isinstance(var, _compat.Literal):
+    if not _compat.is_literal(var):
         return env[var]
-    if var.aval.shape == () and not dtypes.issubdtype(var.aval.dtype, dtypes.extended):
+    if var.aval.shape == () and not _compat.is_extended(var.aval.dtype):
         return Value(var.val, uniform(0, constant(np.asarray(var.val, var.aval.dtype))))
     return Value(var.val, nothing_known(len(var.aval.shape), var.aval.dtype))
 
@@ -130,6 +130,6 @@ def conform(array: Array, shape: tuple[int, ...]) -> Array:
     missing = [want - have for want, have in zip(shape, array.shape, strict=True)]
     if not any(missing):
         return array
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
-        return jax.numpy.pad(array, [(0, more) for more in missing], mode="edge")
+    if _compat.is_extended(array.dtype):
+        return jnp.pad(array, [(0, more) for more in missing], mode="edge")
     return lax.pad(array, np.zeros((), array.dtype), [(0, more, 0) for more in missing])

@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jax import dtypes
+from jax import numpy as jnp
+
+from shapeexec import _compat
 
 Scalar = Any
 
@@ -57,13 +59,13 @@ def constant(value: Scalar) -> Padding:
 
 def by_dtype(dtype: Any) -> Padding:
     """What the dtype alone says: integers and booleans are finite."""
-    if dtypes.issubdtype(dtype, dtypes.extended):
+    if _compat.is_extended(dtype):
         return UNSPECIFIED
     return UNSPECIFIED if _is_inexact(dtype) else FINITE
 
 
 def _is_inexact(dtype: Any) -> bool:
-    return bool(dtypes.issubdtype(dtype, np.inexact))
+    return bool(jnp.issubdtype(dtype, np.inexact))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,10 @@ def uniform(rank: int, padding: Padding) -> Known:
 # Facts through pointwise primitives
 
 _KEEPS_FINITE = frozenset(
-    ["abs", "and", "ceil", "clamp", "copy", "cos", "erf", "floor", "logistic", "max", "min", "name", "neg", "not", "optimization_barrier", "or", "reduce_precision", "round", "select_n", "sign", "sin", "stop_gradient", "tanh", "xor"]
+    """
+    abs and ceil clamp copy cos erf floor logistic max min name neg not optimization_barrier
+    or reduce_precision round select_n sign sin stop_gradient tanh xor
+    """.split()
 )
 
 # Each on NumPy scalars, exactly as XLA computes it at the points that `_is_exact` lets pass.
@@ -192,9 +197,8 @@ def _through(name: str, paddings: Sequence[Padding], params: dict[str, Any], dty
             computed = np.asarray(_ON_CONSTANTS[name](*values)).astype(dtype)
         if _is_exact(computed):
             return constant(computed)
-    if name == "integer_pow" and values[0] is not None and params["y"] > 0:
-        if values[0] in (0, 1):
-            return constant(np.asarray(values[0]))
+    if name == "integer_pow" and params["y"] > 0 and values[0] in (0, 1):
+        return constant(values[0])
     if name in _KEEPS_FINITE and all(padding.finite for padding in paddings):
         return FINITE
     return UNSPECIFIED
@@ -212,6 +216,6 @@ def _converted(padding: Padding, dtype: Any) -> Padding:
     if padding.value is not None:
         with np.errstate(all="ignore"):
             return constant(np.asarray(padding.value).astype(dtype))
-    if padding.finite and _is_inexact(dtype) and dtypes.finfo(dtype).maxexp < 128:
+    if padding.finite and _is_inexact(dtype) and jnp.finfo(dtype).maxexp < 128:
         return UNSPECIFIED  # a narrow exponent overflows to infinity
     return padding

@@ -1,4 +1,4 @@
-"""A traced function at the capacities of one graph: sizes in, padded arrays in, padded arrays out."""
+"""A traced function at the capacities of one graph, on true sizes and padded arrays."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
