@@ -12,7 +12,7 @@ from shapeexec import _compat
 from shapeexec.masking._context import MaskNote, Value
 from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._interpret import Interpreter
-from shapeexec.masking._knowledge import constant, nothing_known
+from shapeexec.masking._knowledge import Known, constant, nothing_known
 from shapeexec.masking._poison import poison_padding
 from shapeexec.shape._trace import Trace
 
@@ -74,5 +74,8 @@ class Masked:
             leaf = poison_padding(leaf, extents.lengths(aval.shape), known, self.poison)
         elif self.zero_padded and not _compat.is_extended(aval.dtype):
             padded = [axis for axis, dim in enumerate(aval.shape) if not isinstance(dim, int)]
-            known = known.with_axes(padded, constant(np.zeros((), aval.dtype)))
+            zero = constant(np.zeros((), aval.dtype))
+            known = Known(
+                known.whole, tuple(zero if a in padded else p for a, p in enumerate(known.axes))
+            )
         return Value(leaf, known)
