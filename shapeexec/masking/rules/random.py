@@ -23,7 +23,7 @@ _COUNTERS = 2**32
 _THREEFRY = "threefry2x32"
 
 Hash = Callable[[Any, Any], tuple[Array, Array]]
-"""`hash_pair(x1, x2)`: threefry under the keys at hand, whose axes stand in front of the counters'."""
+"""`hash_pair(x1, x2)`: threefry under keys whose axes stand in front of the counters'."""
 
 
 @register("random_bits")
