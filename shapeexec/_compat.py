@@ -182,10 +182,11 @@ def error_line(error: BaseException) -> str | None:
 
 # Comparisons of symbolic dimensions
 
-Decide = Callable[[str, Any, Any, str], bool | None]
-"""`decide(op, left, right, place)`: the answer to a comparison in user code; None: leave it to JAX.
+Decide = Callable[[str, Any, Any, str], Any]
+"""`decide(op, left, right, place)`: the answer to a question in user code; None: leave it to JAX.
 
-`op` is `==`, `hash` or one of the orders; for `hash` `right` is None, and an answer is not used.
+`op` is `==` or `hash`; for `hash` `right` is None, and an answer is not used. An answer is a bool,
+or NotImplemented: it is for `right` to say.
 """
 
 _deciders = threading.local()
@@ -194,7 +195,7 @@ _patch_users = 0
 _ORIGINAL = {name: getattr(_DimExpr, name) for name in ("__eq__", "__ne__", "__hash__")}
 
 
-def _decide(op: str, left: Any, right: Any) -> bool | None:
+def _decide(op: str, left: Any, right: Any) -> Any:
     decide = getattr(_deciders, "current", None)
     if decide is None:
         return None
@@ -202,16 +203,18 @@ def _decide(op: str, left: Any, right: Any) -> bool | None:
     return None if place is None else decide(op, left, right, place)
 
 
-def _eq(self: Any, other: Any) -> bool:
+def _eq(self: Any, other: Any) -> Any:
     if _ORIGINAL["__eq__"](self, other):
         return True
-    return bool(_decide("==", self, other))
+    answer = _decide("==", self, other)
+    return False if answer is None else answer
 
 
-def _ne(self: Any, other: Any) -> bool:
+def _ne(self: Any, other: Any) -> Any:
     if not _ORIGINAL["__ne__"](self, other):
         return False
-    return not _decide("==", self, other)
+    answer = _decide("==", self, other)
+    return answer if answer is NotImplemented else not answer
 
 
 def _bool(self: Any) -> bool:
