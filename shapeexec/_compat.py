@@ -185,8 +185,9 @@ def error_line(error: BaseException) -> str | None:
 Decide = Callable[[str, Any, Any, str], Any]
 """`decide(op, left, right, place)`: the answer to a question in user code; None: leave it to JAX.
 
-`op` is `==` or `hash`; for `hash` `right` is None, and an answer is not used. An answer is a bool,
-or NotImplemented: it is for `right` to say.
+`op` is `==` or `hash`; for `hash` `right` is None, and an answer is not used: it may raise TypeError.
+(jit, which hashes its static arguments, then asks again from its own code.) An answer is a bool, or
+NotImplemented: it is for `right` to say.
 """
 
 _deciders = threading.local()

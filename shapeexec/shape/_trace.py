@@ -20,7 +20,6 @@ from shapeexec.shape import _dim
 from shapeexec.shape._guards import Guard, pin
 
 _MOST_ATTEMPTS = 32
-_STATIC_ARGUMENT = re.compile("[Nn]on-?hashable static arg")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +109,6 @@ class _Attempt:
     sizes: Mapping[str, int] | None
     constraints: tuple[Guard, ...]
     guards: dict[Guard, None] = dataclasses.field(default_factory=dict)
-    static_places: set[str] = dataclasses.field(default_factory=set)
     refused: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def run(self) -> Trace | None:
@@ -151,9 +149,7 @@ class _Attempt:
 
     def _decide(self, op: str, left: Any, right: Any, place: str) -> Any:
         if op == "hash":
-            if place not in self.static_places:
-                self._refuse(left, place, "unhashable")
-            return None
+            self._refuse(left, place, "unhashable")
         if isinstance(right, np.ndarray | np.generic):
             if right.ndim:
                 self._refuse(left, place, "not comparable with an array")
@@ -194,10 +190,6 @@ class _Attempt:
                 return
         if self.refused and self.sizes is not None:
             dim, place = self.refused[-1]
-            if _STATIC_ARGUMENT.search(str(error)):
-                # jit hashes its static arguments: a cache key, on which no branch depends.
-                self.static_places.add(place)
-                return
             if self._pin(_dim.symbols_of(dim), place):
                 return
         if self.sizes is not None:

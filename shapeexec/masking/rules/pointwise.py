@@ -35,7 +35,10 @@ def pointwise(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
 )
 def pointwise_knowledge(ctx: RuleContext, *operands: Known, **params: Any) -> Known:
     aval = ctx.eqn.outvars[0].aval
-    return through_pointwise(ctx.primitive, operands, params, len(aval.shape), aval.dtype)
+    operand_dtype = ctx.eqn.invars[0].aval.dtype
+    return through_pointwise(
+        ctx.primitive, operands, params, len(aval.shape), aval.dtype, operand_dtype
+    )
 
 
 @register("clamp")
