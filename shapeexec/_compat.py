@@ -5,6 +5,7 @@ does what is said here on the JAX that is installed. Names serve jax 0.10 to 0.1
 """
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -16,12 +17,13 @@ from typing import Any
 import jax
 import numpy as np
 from jax import dtypes, tree_util
+from jax import numpy as jnp
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info
 from jax._src.export.shape_poly import _DimExpr
 from jax._src.lax import lax as _lax
-from jax._src.lib import xla_client as _xla_client
+from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
 from jax.extend import core as _extend_core
 from jax.extend import random as _extend_random
 
@@ -51,9 +53,16 @@ def array_from_host(
 
     `jax.device_put` takes ten times as long and cannot give a weak type.
     """
-    aval = ShapedArray(view.shape, dtype, weak_type=weak_type)
-    (device,) = like.sharding.device_set
-    return _xla_client.batched_device_put(aval, like.sharding, [view], [device], committed)
+    sharding = like.sharding
+    aval = _aval(view.shape, dtype, weak_type)
+    return _xla_client.batched_device_put(
+        aval, sharding, [view], list(sharding.device_set), committed
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _aval(shape: tuple[int, ...], dtype: Any, weak_type: bool) -> Any:
+    return ShapedArray(shape, dtype, weak_type=weak_type)
 
 
 def with_weak_type(array: Any, aval: Any) -> Any:
@@ -70,9 +79,14 @@ def describe_aval(aval: Any) -> str:
     return aval.str_short(short_dtypes=True)
 
 
+def is_literal(atom: Any) -> bool:
+    """Whether an equation's operand is a constant, not a variable."""
+    return isinstance(atom, Literal)
+
+
 def is_extended(dtype: Any) -> bool:
     """Whether elements are opaque, such as typed PRNG keys."""
-    return dtypes.issubdtype(dtype, dtypes.extended)
+    return bool(jnp.issubdtype(dtype, dtypes.extended))
 
 
 def is_committed(array: jax.Array) -> bool:
@@ -105,7 +119,7 @@ def gamma_one() -> Callable[..., jax.Array]:
     """JAX's sampler of one gamma variate, `(key, alpha, log_space) -> sample`."""
     from jax._src import random  # noqa: PLC0415 - its place differs between versions
 
-    return getattr(random, "core", random)._gamma_one
+    return getattr(random, "core", random)._gamma_one  # pyright: ignore[reportAttributeAccessIssue]
 
 
 # Where a line of code comes from
@@ -185,9 +199,9 @@ def error_line(error: BaseException) -> str | None:
 Decide = Callable[[str, Any, Any, str], Any]
 """`decide(op, left, right, place)`: the answer to a question in user code; None: leave it to JAX.
 
-`op` is `==` or `hash`; for `hash` `right` is None, and an answer is not used: it may raise TypeError.
-(jit, which hashes its static arguments, then asks again from its own code.) An answer is a bool, or
-NotImplemented: it is for `right` to say.
+`op` is `==` or `hash`. An answer is a bool, or NotImplemented: it is for `right` to say. For `hash`
+`right` is None and no answer is used, but it may raise TypeError; `jit`, which hashes its static
+arguments, then asks again from its own code.
 """
 
 _deciders = threading.local()

@@ -123,7 +123,7 @@ def compile_graph(
     """
     consts = tuple(recipe.trace.jaxpr.consts)
     donated = tuple(3 + position for position in recipe.donate)
-    jitted = jax.jit(lambda *operands: recipe.body(*operands), donate_argnums=donated)
+    jitted = jax.jit(recipe.body, donate_argnums=donated)
     with _tracing_allowed():
         lowered = jitted.lower(sizes, consts, kwargs, *args)
     count, seconds = _monitor.totals.count, _monitor.totals.seconds

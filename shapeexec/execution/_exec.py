@@ -225,22 +225,19 @@ class Exec:
     def _run_planned(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], signature: Hashable
     ) -> Any:
-        while True:
-            plan = self._planner.plan(args, kwargs)
-            outcome = "hits" if plan.key in self._cache else "misses"
-            arrays, named = self._planner.without_static(args, kwargs)
-            pads = make_pads(plan, arrays, named)
-            try:
-                graph = self._cache.get(plan.key, lambda: self._compile(plan, arrays, named))
-            except UnsupportedPrimitiveError as error:
-                base = plan.key[0]  # pyright: ignore[reportIndexIssue] - the planner's tuple
-                if self._planner.make_exact(base, error.symbols or plan.sizes):
-                    continue
-                raise
-            break
-        ready = make_ready(plan, graph, pads)
+        plan = self._planner.plan(args, kwargs)
+        arrays, named = self._planner.without_static(args, kwargs)
+        make = functools.partial(self._compile, plan, arrays, named)
+        try:
+            graph = self._cache.get(plan.key, make)
+        except UnsupportedPrimitiveError as error:
+            if self._planner.make_exact(plan.base, error.symbols or plan.sizes):
+                return self._run_planned(args, kwargs, signature)
+            raise
+        ready = make_ready(plan, graph, make_pads(plan, arrays, named))
         self._remember(signature, ready, arrays, named)
-        return self._finish(ready, ready.run(arrays, named, retrace=True), outcome)
+        outcome = ready.run(arrays, named, retrace=True)
+        return self._finish(ready, outcome, "hits" if plan.is_compiled else "misses")
 
     def _compile(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
         if self._is_frozen:

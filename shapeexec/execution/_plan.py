@@ -11,6 +11,26 @@ from shapeexec.shape._guards import Guard
 Shape = tuple[int, ...]
 
 
+class Key:
+    """What names a graph. It knows its hash, since a cache hit asks for it each time.
+
+    Args:
+        parts: What two calls must have in common to share a graph.
+    """
+
+    __slots__ = ("_hash", "parts")
+
+    def __init__(self, parts: Hashable) -> None:
+        self.parts = parts
+        self._hash = hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Key) and self.parts == other.parts)
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What a call runs.
@@ -24,6 +44,7 @@ class Plan:
         out_capacities: Per leaf of the result its padded shape.
         exact: Symbols that have a strategy and yet run at their exact size in this call.
         is_compiled: Whether the graph was in the cache when the plan was made.
+        base: What calls have in common that may share traces.
         key: What names the graph. No true size is in it but those of exact symbols.
         recipe: What compiles the graph.
     """
@@ -36,7 +57,8 @@ class Plan:
     out_capacities: tuple[Shape, ...]
     exact: tuple[str, ...]
     is_compiled: bool
-    key: Hashable = dataclasses.field(repr=False)
+    base: Hashable = dataclasses.field(repr=False)
+    key: Key = dataclasses.field(repr=False)
     recipe: Recipe = dataclasses.field(repr=False)
 
     @property

@@ -5,7 +5,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, dtypes, lax
+from jax import Array, lax
+
+from shapeexec import _compat
 
 Length = int | Array
 """A valid length: an int where the axis is static, else i32[]."""
@@ -19,7 +21,7 @@ def is_padded(length: Length) -> bool:
 def valid_mask(
     shape: Sequence[int], lengths: Sequence[Length], axes: Sequence[int]
 ) -> Array | None:
-    """bool[shape]: True where the position is valid along each of `axes`; None if all are static."""
+    """bool[shape]: whether a position is valid along each of `axes`; None if all are static."""
     mask = None
     for axis in axes:
         if not is_padded(lengths[axis]):
@@ -45,7 +47,7 @@ def fill(x: Array, lengths: Sequence[Length], value: Any, axes: Sequence[int]) -
     mask = valid_mask(x.shape, lengths, axes)
     if mask is None:
         return x
-    if dtypes.issubdtype(x.dtype, dtypes.extended):
+    if _compat.is_extended(x.dtype):
         return jnp.where(mask, x, value)
     return lax.select(mask, x, lax.full_like(x, value))
 
@@ -62,18 +64,18 @@ def one(dtype: Any) -> Any:
 
 def lowest(dtype: Any) -> Any:
     """The identity of a maximum: -inf, the least integer, or False."""
-    if dtypes.issubdtype(dtype, np.floating):
-        info = dtypes.finfo(dtype)
+    if jnp.issubdtype(dtype, np.floating):
+        info = jnp.finfo(dtype)
         return np.asarray(-np.inf if _has_infinity(dtype) else info.min, dtype)[()]
-    return np.asarray(False if dtype == np.bool_ else dtypes.iinfo(dtype).min, dtype)[()]
+    return np.asarray(False if dtype == np.bool_ else jnp.iinfo(dtype).min, dtype)[()]
 
 
 def highest(dtype: Any) -> Any:
     """The identity of a minimum: inf, the greatest integer, or True."""
-    if dtypes.issubdtype(dtype, np.floating):
-        info = dtypes.finfo(dtype)
+    if jnp.issubdtype(dtype, np.floating):
+        info = jnp.finfo(dtype)
         return np.asarray(np.inf if _has_infinity(dtype) else info.max, dtype)[()]
-    return np.asarray(True if dtype == np.bool_ else dtypes.iinfo(dtype).max, dtype)[()]
+    return np.asarray(True if dtype == np.bool_ else jnp.iinfo(dtype).max, dtype)[()]
 
 
 def all_ones(dtype: Any) -> Any:

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import Array, dtypes, lax
+from jax import Array, lax
 
 from shapeexec import _compat
 from shapeexec.masking._context import MaskNote, RuleContext, Value, unsupported
@@ -49,7 +49,7 @@ class Interpreter:
             values = [_read(env, var) for var in eqn.invars]
             results = self._equation(eqn, extents, values)
             for var, value in zip(eqn.invars, values, strict=True):
-                if not isinstance(var, _compat.Literal):
+                if not _compat.is_literal(var):
                     env[var] = value
             env.update(zip(eqn.outvars, results, strict=True))
         return [_read(env, var) for var in jaxpr.outvars], [env[var] for var in jaxpr.invars]
@@ -85,17 +85,19 @@ class Interpreter:
         aval = var.aval
         if not hasattr(aval, "shape"):
             return Value(array, nothing_known(0, np.bool_))
-        known = known or nothing_known(len(aval.shape), aval.dtype)
-        array = conform(array, extents.capacities(aval.shape))
+        capacities = extents.capacities(aval.shape)
+        if known is None or _is_narrower(array, capacities):
+            known = nothing_known(len(aval.shape), aval.dtype)
+        array = conform(array, capacities)
         if self.poison is not None and holds_dim(tuple(aval.shape)):
             array = poison_padding(array, extents.lengths(aval.shape), known, self.poison)
         return Value(array, known)
 
 
 def _read(env: dict[Any, Value], var: Any) -> Value:
-    if not isinstance(var, _compat.Literal):
+    if not _compat.is_literal(var):
         return env[var]
-    if var.aval.shape == () and not dtypes.issubdtype(var.aval.dtype, dtypes.extended):
+    if var.aval.shape == () and not _compat.is_extended(var.aval.dtype):
         return Value(var.val, uniform(0, constant(np.asarray(var.val, var.aval.dtype))))
     return Value(var.val, nothing_known(len(var.aval.shape), var.aval.dtype))
 
@@ -122,6 +124,11 @@ def _bind_as_is(eqn: Any, arrays: Sequence[Any]) -> Any:
     return eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(eqn.params))
 
 
+def _is_narrower(array: Array, shape: tuple[int, ...]) -> bool:
+    """Whether `conform` would add padding of its own."""
+    return any(have < want for have, want in zip(jnp.shape(array), shape, strict=True))
+
+
 def conform(array: Array, shape: tuple[int, ...]) -> Array:
     """Cut or widen `array` to `shape`; what is added is padding."""
     if not hasattr(array, "shape") or tuple(array.shape) == shape:
@@ -130,6 +137,6 @@ def conform(array: Array, shape: tuple[int, ...]) -> Array:
     missing = [want - have for want, have in zip(shape, array.shape, strict=True)]
     if not any(missing):
         return array
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
-        return jax.numpy.pad(array, [(0, more) for more in missing], mode="edge")
+    if _compat.is_extended(array.dtype):
+        return jnp.pad(array, [(0, more) for more in missing], mode="edge")
     return lax.pad(array, np.zeros((), array.dtype), [(0, more, 0) for more in missing])

@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jax import dtypes
+from jax import numpy as jnp
+
+from shapeexec import _compat
 
 Scalar = Any
 
@@ -58,13 +60,13 @@ def constant(value: Scalar) -> Padding:
 
 def by_dtype(dtype: Any) -> Padding:
     """What the dtype alone says: integers and booleans are finite."""
-    if dtypes.issubdtype(dtype, dtypes.extended):
+    if _compat.is_extended(dtype):
         return UNSPECIFIED
     return UNSPECIFIED if _is_inexact(dtype) else FINITE
 
 
 def _is_inexact(dtype: Any) -> bool:
-    return bool(dtypes.issubdtype(dtype, np.inexact))
+    return bool(jnp.issubdtype(dtype, np.inexact))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +82,15 @@ class Known:
     whole: Padding
     axes: tuple[Padding, ...]
 
-    def with_axes(self, axes: Sequence[int], padding: Padding) -> "Known":
-        """The same, with `padding` on each of `axes`."""
-        changed = [padding if axis in axes else old for axis, old in enumerate(self.axes)]
-        return Known(self.whole, tuple(changed))
+    def filled(self, axes: Sequence[int], padding: Padding) -> "Known":
+        """What is known after the padding along `axes` was overwritten.
+
+        Where it meets the padding of another axis it was overwritten too.
+        """
+        changed = [
+            padding if axis in axes else join((old, padding)) for axis, old in enumerate(self.axes)
+        ]
+        return Known(join((self.whole, padding)), tuple(changed))
 
 
 def nothing_known(rank: int, dtype: Any) -> Known:
@@ -99,7 +106,10 @@ def uniform(rank: int, padding: Padding) -> Known:
 # Facts through pointwise primitives
 
 _KEEPS_FINITE = frozenset(
-    ["abs", "and", "ceil", "clamp", "copy", "cos", "erf", "floor", "logistic", "max", "min", "name", "neg", "not", "optimization_barrier", "or", "round", "select_n", "sign", "sin", "stop_gradient", "tanh", "xor"]
+    """
+    abs and ceil clamp copy cos erf floor logistic max min name neg not optimization_barrier
+    or round select_n sign sin stop_gradient tanh xor
+    """.split()
 )
 
 # Each on NumPy scalars, exactly as XLA computes it at the points that `_is_exact` lets pass.
@@ -109,6 +119,7 @@ _ON_CONSTANTS: dict[str, Callable[..., Any]] = {
     "add_any": np.add,
     "and": np.bitwise_and,
     "copy": np.positive,
+    "div": np.true_divide,
     "eq": np.equal,
     "exp": np.exp,
     "expm1": np.expm1,
@@ -142,6 +153,7 @@ def through_pointwise(
     name: str,
     operands: Sequence[Known],
     params: dict[str, Any],
+    *,
     rank: int,
     dtype: Any,
     operand_dtype: Any,
@@ -173,7 +185,7 @@ def _meet(a: Padding, b: Padding) -> Padding:
     return a if a.value is not None else Padding(finite=a.finite or b.finite, value=b.value)
 
 
-def _join(paddings: Sequence[Padding]) -> Padding:
+def join(paddings: Sequence[Padding]) -> Padding:
     """What holds of elements from any of several sets."""
     first = paddings[0]
     if first.value is not None and all(padding.is_constant(first.value) for padding in paddings):
@@ -195,19 +207,22 @@ def _through(
         return _converted(paddings[0], dtype, operand_dtype)
     if name == "select_n":
         which, *cases = paddings
-        return _join(cases) if which.value is None else cases[int(which.value)]
+        return join(cases) if which.value is None else cases[int(which.value)]
     if name in ("mul", "and") and all(padding.finite for padding in paddings):
         zero = np.zeros((), dtype)
         if any(padding.is_constant(zero[()]) for padding in paddings):
             return constant(zero)
     if name in _ON_CONSTANTS and all(value is not None for value in values):
+        if name == "div" and not _is_inexact(dtype):
+            return FINITE  # integers divide by rules of their own
+        if name == "div" and values[1] == 0:
+            return UNSPECIFIED  # the sign of the zero is not known, nor then of the infinity
         with np.errstate(all="ignore"):
             computed = np.asarray(_ON_CONSTANTS[name](*values)).astype(dtype)
         if _is_exact(computed):
             return constant(computed)
-    if name == "integer_pow" and values[0] is not None and params["y"] > 0:
-        if values[0] in (0, 1):
-            return constant(np.asarray(values[0]))
+    if name == "integer_pow" and params["y"] > 0 and values[0] in (0, 1):
+        return constant(values[0])
     if name in _KEEPS_FINITE and all(padding.finite for padding in paddings):
         return FINITE
     return UNSPECIFIED
@@ -240,6 +255,6 @@ def _holds_all(dtype: Any, operand_dtype: Any) -> bool:
     """Whether no finite number of `operand_dtype` becomes infinite or NaN as a `dtype`."""
     if not _is_inexact(dtype) or operand_dtype == np.bool_:
         return True
-    limits = dtypes.finfo if _is_inexact(operand_dtype) else dtypes.iinfo
+    limits = jnp.finfo if _is_inexact(operand_dtype) else jnp.iinfo
     with np.errstate(all="ignore"):
         return bool(np.isfinite(np.asarray(limits(operand_dtype).max).astype(dtype)))

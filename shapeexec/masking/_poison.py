@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 from jax import Array, dtypes
+from jax import numpy as jnp
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.masking._fill import Length, fill, highest, lowest, one
 from shapeexec.masking._knowledge import FINITE, Known, Padding
@@ -32,15 +34,15 @@ def poison_value(poison: str, dtype: Any, padding: Padding) -> Any:
 
     What is known of padding is part of the invariant: finite padding gets finite values.
     """
-    if dtype == dtypes.float0 or dtypes.issubdtype(dtype, dtypes.extended):
+    if dtype == dtypes.float0 or _compat.is_extended(dtype):
         return None
     if dtype == np.bool_:
         return np.bool_(poison != "min")
-    if dtypes.issubdtype(dtype, np.integer):
-        info = dtypes.iinfo(dtype)
+    if jnp.issubdtype(dtype, np.integer):
+        info = jnp.iinfo(dtype)
         garbage = info.max // 2 + 1 if info.min == 0 else max(int(info.min), _GARBAGE)
         return np.asarray({"min": info.min, "garbage": garbage}.get(poison, info.max), dtype)[()]
-    if dtypes.issubdtype(dtype, np.complexfloating):
+    if jnp.issubdtype(dtype, np.complexfloating):
         part = poison_value(poison, np.dtype(dtype).type(0).real.dtype, padding)
         return np.asarray(complex(part, part), dtype)[()]
     if padding == FINITE:
@@ -48,7 +50,7 @@ def poison_value(poison: str, dtype: Any, padding: Padding) -> Any:
     if poison == "nan":
         return np.asarray(np.nan, dtype)[()]
     if poison == "garbage":
-        return np.asarray(dtypes.finfo(dtype).max, dtype)[()]
+        return np.asarray(jnp.finfo(dtype).max, dtype)[()]
     return highest(dtype) if poison == "max" else lowest(dtype)
 
 

@@ -112,7 +112,7 @@ def _is_name(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _interval(node: ast.expr, box: _Box) -> _Interval:  # noqa: PLR0911 - one for each node
+def _interval(node: ast.expr, box: _Box) -> _Interval:
     match node:
         case ast.Constant(value=int(value)):
             return value, value
@@ -194,9 +194,7 @@ _CALLS = {
 }
 
 
-def _direction(  # noqa: PLR0911 - one for each node
-    node: ast.expr, symbol: str, box: _Box
-) -> _Direction:
+def _direction(node: ast.expr, symbol: str, box: _Box) -> _Direction:
     """Say how `node` moves as `symbol` grows, wherever the other symbols stand in `box`."""
     match node:
         case ast.Constant():

@@ -54,7 +54,7 @@ class Guard:
         return _OPERATORS[self.op](left, right)
 
     def decided(self, sizes: Mapping[str, int]) -> "Guard":
-        """This guard or its negation, whichever holds at `sizes`."""
+        """The guard itself or its negation, whichever holds at `sizes`."""
         if self.holds(sizes):
             return self
         return dataclasses.replace(self, op=_NEGATED[self.op])

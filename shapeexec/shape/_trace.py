@@ -5,6 +5,7 @@ decided at the sizes of the call at hand and remembered as a guard. Padding is n
 """
 
 import dataclasses
+import functools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -119,8 +120,7 @@ class _Attempt:
         structs = [leaf.struct(scope) for leaf in self.leaves]
         try:
             with _compat.decide_dim_comparisons(self._decide):
-                # A lambda of its own: JAX must not find an earlier attempt in its cache.
-                traced = jax.jit(lambda *args: self.fn(*args)).trace(*structs)
+                traced = jax.jit(_fresh(self.fn)).trace(*structs)
         except InconclusiveShapeError:
             raise
         except Exception as error:
@@ -194,10 +194,12 @@ class _Attempt:
                 return
         if self.sizes is not None:
             # Does the function fail by itself? Then its own error is the one to see.
-            jax.eval_shape(
-                lambda *args: self.fn(*args), *[leaf.at(self.sizes) for leaf in self.leaves]
-            )
+            self._run_plain(self.sizes)
         raise _told(error) from error
+
+    def _run_plain(self, sizes: Mapping[str, int]) -> None:
+        """Let the function raise at the exact sizes what it raises there."""
+        jax.eval_shape(_fresh(self.fn), *[leaf.at(sizes) for leaf in self.leaves])
 
     def _pin(self, symbols: frozenset[str], place: str | None = None) -> bool:
         """Make symbols exact; whether that was news."""
@@ -219,9 +221,7 @@ class _Attempt:
                 continue
             if self._decided(asked).op == "!=":
                 assert self.sizes is not None
-                jax.eval_shape(
-                    lambda *args: self.fn(*args), *[leaf.at(self.sizes) for leaf in self.leaves]
-                )
+                self._run_plain(self.sizes)
                 raise InconclusiveShapeError(
                     f"a reshape from {asked.left} to {asked.right} elements does not fit "
                     f"the sizes {dict(self.sizes)}.",
@@ -241,6 +241,11 @@ def _as_int(value: Any) -> Any:
     if hasattr(value, "shape") or not hasattr(value, "__index__"):
         return NotImplemented
     return operator.index(value)
+
+
+def _fresh(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of its own: JAX must not find an earlier attempt in its cache."""
+    return functools.partial(fn)
 
 
 def _is_accepted(constraints: tuple[str, ...]) -> bool:

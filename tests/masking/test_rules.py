@@ -56,7 +56,10 @@ def test_zero_padding_without_masks_is_as_wrong_as_the_table_says(case: Case) ->
     ]
     expected = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(case.fn)(*args))]
     naive = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(case.fn)(*padded))]
-    cut = [out[tuple(slice(0, n) for n in want.shape)] for out, want in zip(naive, expected)]
+    cut = [
+        out[tuple(slice(0, n) for n in want.shape)]
+        for out, want in zip(naive, expected, strict=True)
+    ]
 
     def agrees() -> bool:
         try:

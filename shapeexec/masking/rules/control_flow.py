@@ -53,7 +53,7 @@ def _as_avals(jaxpr: Any, arrays: Any, extents: Any) -> list[Any]:
     """Results in the dtypes and weak types that a body declares: a carry must not drift."""
     return [
         lax.convert_element_type(array, var.aval.dtype)
-        if not jax.dtypes.issubdtype(var.aval.dtype, jax.dtypes.extended)
+        if not _compat.is_extended(var.aval.dtype)
         else array
         for array, var in zip(arrays, jaxpr.jaxpr.outvars, strict=True)
     ]
@@ -87,9 +87,7 @@ def scan(
 
     carry_avals = [var.aval for var in jaxpr.jaxpr.invars[consts_count:][:carry_count]]
     init = [
-        lax.convert_element_type(x, aval.dtype)
-        if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
-        else x
+        lax.convert_element_type(x, aval.dtype) if not _compat.is_extended(aval.dtype) else x
         for x, aval in zip(init, carry_avals, strict=True)
     ]
     positions = jnp.arange(length, dtype=np.int32)

@@ -35,6 +35,7 @@ def broadcast_knowledge(
     broadcast_dimensions: Any,
     **_: Any,
 ) -> Known:
+    """A ragged axis keeps what is known of it; a new one repeats the operand's elements."""
     axes = [operand.whole] * len(shape)
     in_shape = ctx.in_shapes[0]
     for axis, target in enumerate(broadcast_dimensions):
@@ -45,11 +46,13 @@ def broadcast_knowledge(
 
 @register_knowledge("transpose")
 def transpose_knowledge(ctx: RuleContext, operand: Known, *, permutation: Any) -> Known:
+    """Each axis keeps what is known of it."""
     return Known(operand.whole, tuple(operand.axes[axis] for axis in permutation))
 
 
 @register_knowledge("squeeze")
 def squeeze_knowledge(ctx: RuleContext, operand: Known, *, dimensions: Any) -> Known:
+    """Each axis that stays keeps what is known of it."""
     kept = [padding for axis, padding in enumerate(operand.axes) if axis not in dimensions]
     return Known(operand.whole, tuple(kept))
 
@@ -170,7 +173,7 @@ def _source_positions(
 
 @register("rev")
 def rev(ctx: RuleContext, operand: Array, *, dimensions: tuple[int, ...]) -> Array:
-    """Move: reversing puts the padding first, so the valid elements are rolled back to the front."""
+    """Move: reversing puts the padding first, so the valid elements are rolled to the front."""
     out = lax.rev(operand, dimensions)
     for axis in ctx.padded(0, dimensions):
         out = roll_to_front(out, ctx.in_lengths[0][axis], axis)
@@ -241,14 +244,14 @@ def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
 
 @register("pad")
 def pad(ctx: RuleContext, operand: Array, value: Array, **_: Any) -> Array:
-    """Move: the pad value goes behind the valid length, and in front of and between the elements."""
+    """Move: the pad value goes behind the valid length, in front of it and in between."""
     for axis, (low, _, interior) in enumerate(ctx.params["padding_config"]):
-        operand = _pad_axis(ctx, operand, value, axis, low, interior)
+        operand = _pad_axis(ctx, operand, value, axis=axis, low=low, interior=interior)
     return operand
 
 
 def _pad_axis(
-    ctx: RuleContext, x: Array, value: Array, axis: int, low: Any, interior: Any
+    ctx: RuleContext, x: Array, value: Array, *, axis: int, low: Any, interior: Any
 ) -> Array:
     length, capacity = ctx.in_lengths[0][axis], ctx.out_capacities[0][axis]
     lengths: list[Length] = [1] * x.ndim

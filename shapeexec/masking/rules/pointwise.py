@@ -8,8 +8,18 @@ from shapeexec.masking._context import RuleContext
 from shapeexec.masking._knowledge import Known, through_pointwise
 from shapeexec.masking._registry import register, register_knowledge
 
-_POINTWISE = tuple(
-    ["abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e", "bessel_i1e", "cbrt", "ceil", "clz", "complex", "conj", "convert_element_type", "copy", "copy_p", "cos", "cosh", "digamma", "div", "eq", "eq_to", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma", "igamma_grad_a", "igammac", "imag", "integer_pow", "is_finite", "le", "le_to", "lgamma", "log", "log1p", "log2", "logistic", "lt", "lt_to", "max", "min", "mul", "mulhi", "name", "ne", "neg", "nextafter", "not", "one_minus_square", "or", "polygamma", "polynomial", "population_count", "pow", "real", "reduce_precision", "regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor", "zeta", "random_wrap", "random_unwrap", "random_seed", "random_fold_in", "random_clone", "threefry2x32", "from_edtype", "to_edtype", "reduced_vary_cast", "tie"]
+_POINTWISE = frozenset(
+    """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt
+    ceil clz complex conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf
+    erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow
+    is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi name ne neg
+    nextafter not one_minus_square or polygamma polynomial population_count pow real
+    reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
+    shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
+    tan tanh xor zeta random_wrap random_unwrap random_seed random_fold_in random_clone
+    threefry2x32 from_edtype to_edtype reduced_vary_cast tie
+    """.split()
 )
 
 
@@ -19,25 +29,24 @@ def pointwise(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
     return ctx.bind(*operands, **ctx.eqn.primitive.get_bind_params(params))
 
 
-@register_knowledge(
-    *(
-        set(_POINTWISE)
-        - {
-            "random_wrap",
-            "random_unwrap",
-            "random_seed",
-            "tie",
-            "random_fold_in",
-            "random_clone",
-            "threefry2x32",
-        }
-    )
+_OPAQUE = frozenset(
+    """
+    random_clone random_fold_in random_seed random_unwrap random_wrap threefry2x32 tie
+    """.split()
 )
+
+
+@register_knowledge(*_POINTWISE - _OPAQUE)
 def pointwise_knowledge(ctx: RuleContext, *operands: Known, **params: Any) -> Known:
+    """What the primitive makes of constants and of finite elements."""
     aval = ctx.eqn.outvars[0].aval
-    operand_dtype = ctx.eqn.invars[0].aval.dtype
     return through_pointwise(
-        ctx.primitive, operands, params, len(aval.shape), aval.dtype, operand_dtype
+        ctx.primitive,
+        operands,
+        params,
+        rank=len(aval.shape),
+        dtype=aval.dtype,
+        operand_dtype=ctx.eqn.invars[0].aval.dtype,
     )
 
 
