@@ -94,6 +94,13 @@ def is_committed(array: jax.Array) -> bool:
     return array.committed
 
 
+def committed_sharding(x: Any) -> Any:
+    """Where an array was put on purpose, or a `jax.ShapeDtypeStruct` says it will be; else None."""
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return x.sharding
+    return x.sharding if isinstance(x, jax.Array) and is_committed(x) else None
+
+
 def scan_counts(params: dict[str, Any], operands: int) -> tuple[int, int]:
     """The numbers of constants and of carries among the operands of a `scan` equation.
 
