@@ -173,9 +173,7 @@ def _last_start(ctx: RuleContext, dim: Any, size: Any) -> Length:
     return ctx.length(dim - size)
 
 
-def _with_room(
-    ctx: RuleContext, x: Array, dims: Any, sizes: Any, but: Sequence[int] = ()
-) -> Array:
+def _with_room(ctx: RuleContext, x: Array, dims: Any, sizes: Any, but: Sequence[int] = ()) -> Array:
     """`x`, wide enough that XLA clamps no start that is in bounds at the true sizes."""
     shape = list(x.shape)
     for axis, (dim, size) in enumerate(zip(dims, sizes, strict=True)):
