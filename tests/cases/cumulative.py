@@ -8,7 +8,7 @@ from tests.cases._case import Case
 
 # JAX cannot trace the gradients of all but `cumsum` at a symbolic size.
 CASES = (
-    Case("cumsum", lambda x: jnp.cumsum(x, 1), ("b, s",), naive="agrees"),
+    Case("cumsum, summed", lambda x: jnp.cumsum(x, 1).sum(1), ("b, s",)),
     Case("cumsum from the end", lambda x: lax.cumsum(x + 1, 1, reverse=True), ("b, s",)),
     Case("cumprod from the end", lambda x: lax.cumprod(x, 0, reverse=True), ("s, b",), grad=False),
     Case(

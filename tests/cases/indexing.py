@@ -75,6 +75,16 @@ CASES = (
         dtypes=(F, F, I),
         integers=(2, 9),
     ),
+    Case(
+        "ragged window of a static axis",
+        lambda x, y, i: (
+            lax.dynamic_slice_in_dim(x, i, y.shape[0]),
+            lax.dynamic_update_slice(x, y, (i, 0)),
+        ),
+        ("9, b", "s, b", ""),
+        dtypes=(F, F, I),
+        integers=(2, 9),
+    ),
     Case("window of each row", window_of_each_row, ("b, s", "b"), dtypes=(F, I), least={"s": 2}),
     Case(
         "update of a window of each row",
@@ -100,7 +110,7 @@ CASES = (
     Case("last row written", lambda x: x.at[-1].set(2.0), ("s, b",)),
     Case(
         "least and greatest of rows",
-        lambda x, i, y: (x.at[:, i].min(y[0] - 9), x.at[:, i].max(y + 9)),
+        lambda x, i, y: (x.at[:, i].min(jnp.abs(y[0]) - 9), x.at[:, i].max(9 - jnp.abs(y))),
         ("b, 5", "s", "b, s"),
         dtypes=(F, I, F),
     ),

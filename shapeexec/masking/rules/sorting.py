@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, dtypes, lax
+from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import lowest
@@ -49,7 +49,7 @@ def top_k(ctx: RuleContext, operand: Array, *, k: int, axis: int, **params: Any)
     if "is_stable" in params:
         params["is_stable"] = True
     k = min(k, operand.shape[axis])
-    if not dtypes.issubdtype(operand.dtype, np.floating):
+    if not jnp.issubdtype(operand.dtype, np.floating):
         filled = ctx.fill(0, lowest(operand.dtype), (axis,))
         return ctx.bind(filled, k=k, axis=axis, **params)
     bits = np.dtype(f"int{8 * operand.dtype.itemsize}")
