@@ -79,6 +79,11 @@ def describe_aval(aval: Any) -> str:
     return aval.str_short(short_dtypes=True)
 
 
+def is_threefry_partitionable() -> bool:
+    """Whether JAX draws each random element by its position alone."""
+    return bool(jax.config.jax_threefry_partitionable)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def is_literal(atom: Any) -> bool:
     """Whether an equation's operand is a constant, not a variable."""
     return isinstance(atom, Literal)

@@ -62,6 +62,10 @@ class Settings:
         return self.strategies.get(symbol, Exact())
 
 
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+"""The positional and the keyword arguments of a call."""
+
+
 class _Structure:
     """All calls that differ in ragged sizes only: one trace per outcome of their guards."""
 
@@ -169,16 +173,11 @@ class Planner:
         named = {k: v for k, v in kwargs.items() if k not in settings.static_argnames}
         return arrays, named
 
-    def with_static(
-        self,
-        arrays: Sequence[Any],
-        named: Mapping[str, Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments with the static ones of `args` and `kwargs`, of which they had none."""
+    def with_static(self, arrays: Arguments, call: Arguments) -> tuple[list[Any], dict[str, Any]]:
+        """What `without_static` left, with the static arguments of `call` back in their places."""
         settings = self._settings
-        positional = [args[i] if i in settings.static_argnums else x for i, x in enumerate(arrays)]
+        (dynamic, named), (args, kwargs) = arrays, call
+        positional = [args[i] if i in settings.static_argnums else x for i, x in enumerate(dynamic)]
         constant = {k: v for k, v in kwargs.items() if k in settings.static_argnames}
         return positional, {**named, **constant}
 
@@ -196,7 +195,7 @@ class Planner:
         base = (treedef, texts, dtypes, static, _compat.config_fingerprint())
 
         def fn(*flat: Any) -> Any:
-            positional, named = self.with_static(*jax.tree.unflatten(treedef, flat), args, kwargs)
+            positional, named = self.with_static(jax.tree.unflatten(treedef, flat), (args, kwargs))
             return self._settings.fn(*positional, **named)
 
         return _Call(base, dims, dtypes, sizes, fn)

@@ -16,10 +16,39 @@ from shapeexec.shape import _dim
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """An array at capacity, and what is known of it."""
+    """An array at capacity, and what is known of it.
+
+    Attributes:
+        array: The array.
+        known: What is known of it.
+        number: Tells values of one graph apart; filling a value does not change its number.
+    """
 
     array: Any
     known: Known
+    number: int = -1
+
+
+class Fills:
+    """The fills that one pass over a graph asks for, so that the next can fill at the source.
+
+    A value that is filled where it is made is filled once, in the loop that makes it; filled where
+    it is read, it costs a pass over memory for each reader that nobody came before.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[int, tuple[Any, frozenset[int]] | None] = {}
+
+    def ask(self, number: int, value: Any, axes: Sequence[int]) -> None:
+        """Note that a value is filled with `value` along `axes`."""
+        known = self._asked.get(number, (value, frozenset()))
+        is_same = known is not None and bool(known[0] == value)
+        self._asked[number] = (value, known[1] | frozenset(axes)) if known and is_same else None
+
+    def at_source(self, number: int) -> tuple[Any, tuple[int, ...]] | None:
+        """The value and axes to fill with, if all readers agree on the value."""
+        found = self._asked.get(number)
+        return None if found is None else (found[0], tuple(sorted(found[1])))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +78,7 @@ class RuleContext:
         eqn: The JAX equation.
         extents: Capacities and valid lengths of dims.
         values: The operands and what is known of them; `fill` updates it.
+        fills: Where fills are reported for the next pass, by number of value.
         notes: Where masks are reported.
         run: Interprets a nested jaxpr.
         outer: The equations around this one, the innermost last.
@@ -57,6 +87,7 @@ class RuleContext:
     eqn: Any
     extents: Extents
     values: list[Value]
+    fills: "Fills"
     notes: list[MaskNote]
     run: Callable[[Any, Extents, Sequence[Value]], list[Value]]
     outer: tuple[Any, ...] = ()
@@ -125,7 +156,14 @@ class RuleContext:
         among = range(len(shape)) if axes is None else axes
         return tuple(axis for axis in among if not isinstance(shape[axis], int))
 
-    def fill(self, operand: int, value: Any, axes: Sequence[int] | None = None) -> Array:
+    def fill(
+        self,
+        operand: int,
+        value: Any,
+        axes: Sequence[int] | None = None,
+        *,
+        or_nan: bool = False,
+    ) -> Array:
         """Overwrite an operand's padding, unless it is known to be `value` already.
 
         The filled array then stands for the operand in whatever reads it later, so that a second
@@ -135,15 +173,23 @@ class RuleContext:
             operand: The operand's number.
             value: A scalar of the operand's dtype.
             axes: The axes to overwrite along; None: all.
+            or_nan: Whether padding may be NaN where all valid elements of its row are, because
+                the result is NaN then anyway.
         """
         held, axes = self.values[operand], self.padded(operand, axes)
-        open_axes = tuple(a for a in axes if not held.known.axes[a].is_constant(value))
-        if axes:
-            self._note(operand, axes, value, masked=bool(open_axes))
+        open_axes = tuple(
+            a for a in axes if not held.known.axes[a].is_constant(value, or_nan=or_nan)
+        )
+        aval = self.eqn.invars[operand].aval
         if not open_axes:
+            if axes:
+                self.note(aval, axes, f"none: padding is {value}", masked=False)
             return held.array
+        self.note(aval, open_axes, f"filled with {value}", masked=True)
+        self.fills.ask(held.number, value, open_axes)
         array = fill(held.array, self.extents.lengths(self.in_shapes[operand]), value, open_axes)
-        self.values[operand] = Value(array, held.known.filled(open_axes, constant(value)))
+        known = held.known.filled(open_axes, constant(value))
+        self.values[operand] = Value(array, known, held.number)
         return array
 
     def fill_unless_finite(
@@ -154,7 +200,8 @@ class RuleContext:
         axes = self.padded(operand, axes)
         if all(held.known.axes[axis].finite for axis in axes):
             if axes:
-                self._note(operand, axes, "finite", masked=False)
+                aval = self.eqn.invars[operand].aval
+                self.note(aval, axes, "none: padding is finite", masked=False)
             return held.array
         return self.fill(operand, value, axes)
 
@@ -194,18 +241,11 @@ class RuleContext:
             fix=fix or exact,
         )
 
-    def _note(self, operand: int, axes: Sequence[int], value: Any, *, masked: bool) -> None:
-        shape = self.in_shapes[operand]
-        along = ", ".join(str(shape[axis]) for axis in axes)
-        self.notes.append(
-            MaskNote(
-                primitive=self.primitive,
-                where=self.where,
-                what=f"{_compat.describe_aval(self.eqn.invars[operand].aval)} along {along}",
-                action=f"filled with {value}" if masked else f"none: padding is {value}",
-                masked=masked,
-            )
-        )
+    def note(self, aval: Any, axes: Sequence[int], action: str, *, masked: bool) -> None:
+        """Report a mask, or one that was spared, along `axes` of an array like `aval`."""
+        along = ", ".join(str(aval.shape[axis]) for axis in axes)
+        what = f"{_compat.describe_aval(aval)} along {along}"
+        self.notes.append(MaskNote(self.primitive, self.where, what, action, masked))
 
 
 def _closed(jaxpr: Any) -> Any:

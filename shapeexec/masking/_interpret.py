@@ -4,7 +4,8 @@ No primitive is named here. Shapes come from the jaxpr, data from the rules.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,8 +13,9 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec import _compat
-from shapeexec.masking._context import MaskNote, RuleContext, Value
+from shapeexec.masking._context import Fills, MaskNote, RuleContext, Value
 from shapeexec.masking._extents import Extents, holds_dim
+from shapeexec.masking._fill import fill
 from shapeexec.masking._knowledge import Known, constant, nothing_known, uniform
 from shapeexec.masking._poison import poison_padding
 from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES
@@ -25,19 +27,31 @@ class Interpreter:
 
     Attributes:
         poison: What fills the padding of each result; None: nothing does.
+        planned: The fills that an earlier pass over the same jaxpr asked for.
+        fills: Those that this pass asks for.
+        numbers: Numbers the values, alike in each pass.
         notes: Filled in as the jaxpr is run, in the order of its equations.
         outer: The equations around the jaxpr, the innermost last: JAX keeps the user's line with
             the call of a jitted function, and not with what is inside of it.
     """
 
     poison: str | None = None
+    planned: Fills = dataclasses.field(default_factory=Fills)
+    fills: Fills = dataclasses.field(default_factory=Fills)
+    numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     notes: list[MaskNote] = dataclasses.field(default_factory=list)
     outer: tuple[Any, ...] = ()
 
     def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
         """Run a closed jaxpr, and return its results at capacity."""
-        results, _ = self._run_noting_inputs(closed, extents, operands)
+        numbered = [Value(v.array, v.known, next(self.numbers)) for v in operands]
+        results, _ = self._run_noting_inputs(closed, extents, numbered)
         return results
+
+    def _run_body(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
+        """Run the body of a loop or branch, which JAX may trace more than once: plan nothing."""
+        body = dataclasses.replace(self, planned=Fills(), fills=Fills(), numbers=itertools.count())
+        return body.run(closed, extents, operands)
 
     def _run_noting_inputs(
         self, closed: Any, extents: Extents, operands: Sequence[Value]
@@ -46,7 +60,8 @@ class Interpreter:
         jaxpr = closed.jaxpr
         env: dict[Any, Value] = {}
         for var, const in zip(jaxpr.constvars, closed.consts, strict=True):
-            env[var] = Value(const, nothing_known(len(var.aval.shape), var.aval.dtype))
+            known = nothing_known(len(var.aval.shape), var.aval.dtype)
+            env[var] = Value(const, known, next(self.numbers))
         env.update(zip(jaxpr.invars, operands, strict=True))
         for eqn in jaxpr.eqns:
             values = [_read(env, var) for var in eqn.invars]
@@ -65,7 +80,9 @@ class Interpreter:
             inner = inner if hasattr(inner, "consts") else _compat.ClosedJaxpr(inner, ())
             results, values[:] = within._run_noting_inputs(inner, extents, values)
             return results
-        ctx = RuleContext(eqn, extents, values, self.notes, within.run, self.outer)
+        ctx = RuleContext(
+            eqn, extents, values, self.fills, self.notes, within._run_body, self.outer
+        )
         if not _is_ragged(eqn):
             arrays = _bind_as_is(eqn, [value.array for value in values])
         elif name in RULES:
@@ -81,21 +98,34 @@ class Interpreter:
         if know is not None:
             known = know(ctx, *[value.known for value in values], **eqn.params)
         return [
-            self._result(var, array, extents, known)
+            self._filled_at_source(ctx, var, self._result(var, array, extents, known))
             for var, array in zip(eqn.outvars, arrays, strict=True)
         ]
 
     def _result(self, var: Any, array: Any, extents: Extents, known: Known | None) -> Value:
         aval = var.aval
         if not hasattr(aval, "shape"):
-            return Value(array, nothing_known(0, np.bool_))
+            return Value(array, nothing_known(0, np.bool_), next(self.numbers))
         capacities = extents.capacities(aval.shape)
         if known is None or _is_narrower(array, capacities):
             known = nothing_known(len(aval.shape), aval.dtype)
         array = conform(array, capacities)
         if self.poison is not None and holds_dim(tuple(aval.shape)):
             array = poison_padding(array, extents.lengths(aval.shape), known, self.poison)
-        return Value(array, known)
+        return Value(array, known, next(self.numbers))
+
+    def _filled_at_source(self, ctx: RuleContext, var: Any, made: Value) -> Value:
+        """Fill a value for all its readers, if an earlier pass found that they want it."""
+        planned = self.planned.at_source(made.number)
+        if planned is None:
+            return made
+        value, wanted = planned
+        axes = [a for a in wanted if not made.known.axes[a].is_constant(value, or_nan=True)]
+        if not axes:
+            return made
+        ctx.note(var.aval, axes, f"filled with {value} for its readers", masked=True)
+        array = fill(made.array, ctx.extents.lengths(var.aval.shape), value, axes)
+        return Value(array, made.known.filled(axes, constant(value)), made.number)
 
 
 def _read(env: dict[Any, Value], var: Any) -> Value:

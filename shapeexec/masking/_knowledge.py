@@ -3,6 +3,9 @@
     UNSPECIFIED   nothing: NaN, infinities, garbage
     FINITE        no NaN, no infinity
     constant(c)   each element is c
+    absorbed(c)   each element is c, or NaN where all valid elements of its row are NaN too
+
+The last is what softmax makes of -inf: a sum over such a row is NaN with or without its padding.
 
 Knowledge saves masks. It never licenses a guess: a fact is kept only where it holds whatever the
 valid elements are, NaN and infinities included.
@@ -11,7 +14,7 @@ valid elements are, NaN and infinities included.
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jax import numpy as jnp
@@ -28,18 +31,27 @@ class Padding:
     Attributes:
         finite: None of them is NaN or infinite.
         value: Each of them is this NumPy scalar; None if they are not known to be equal.
+        or_nan: Or it is NaN, as are then all valid elements that differ from it in position along
+            this axis alone.
     """
 
     finite: bool = False
     value: Scalar | None = None
+    or_nan: bool = False
 
-    def is_constant(self, value: Scalar) -> bool:
-        """Whether each element is known to be `value`; the sign of a zero is not told."""
-        return self.value is not None and bool(self.value == value)
+    def is_constant(self, value: Scalar, *, or_nan: bool = False) -> bool:
+        """Whether each element is known to be `value`; the sign of a zero is not told.
+
+        Args:
+            value: A scalar.
+            or_nan: Whether it may be NaN where the valid elements of its row are: right for a
+                reader of which one NaN in the row decides the result.
+        """
+        return self.value is not None and bool(self.value == value) and (or_nan or not self.or_nan)
 
     def __str__(self) -> str:
         if self.value is not None:
-            return f"{self.value}"
+            return f"{self.value}{' or NaN with its row' if self.or_nan else ''}"
         return "finite" if self.finite else "unspecified"
 
 
@@ -58,6 +70,11 @@ def constant(value: Scalar) -> Padding:
     return Padding(finite=True, value=scalar[()])
 
 
+def absorbed(value: Scalar) -> Padding:
+    """Each element is `value`, or NaN where the valid elements of its row are."""
+    return Padding(value=value, or_nan=True)
+
+
 def by_dtype(dtype: Any) -> Padding:
     """What the dtype alone says: integers and booleans are finite."""
     if _compat.is_extended(dtype):
@@ -70,6 +87,25 @@ def _is_inexact(dtype: Any) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
+class Role:
+    """What a value is to another one, in the course of a softmax.
+
+    Attributes:
+        kind: `max`: the maxima of `source` along `axes`. `weights`: exp(x - max x) along `axes`,
+            where some valid element is 1 or NaN. `total`: the sums of `source`, which are
+            weights, along `axes`: at least 1, or NaN. `shifted`: x - max x.
+        source: The value that it was made of, by its number.
+        axes: Axes of the source.
+        is_aligned: Whether it has the rank of the source, with size 1 or copies along `axes`.
+    """
+
+    kind: Literal["max", "shifted", "weights", "total"]
+    source: int
+    axes: tuple[int, ...]
+    is_aligned: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Known:
     """What is known of one value.
 
@@ -77,10 +113,12 @@ class Known:
         whole: Of all its elements, valid ones too.
         axes: Per axis, of the elements behind the valid length of that axis, whatever their
             position on the other axes. Never less than `whole`.
+        role: What it is in a softmax; None: nothing special.
     """
 
     whole: Padding
     axes: tuple[Padding, ...]
+    role: Role | None = None
 
     def filled(self, axes: Sequence[int], padding: Padding) -> "Known":
         """What is known after the padding along `axes` was overwritten.
@@ -90,7 +128,7 @@ class Known:
         changed = [
             padding if axis in axes else join((old, padding)) for axis, old in enumerate(self.axes)
         ]
-        return Known(join((self.whole, padding)), tuple(changed))
+        return Known(join((self.whole, padding)), tuple(changed), self.role)
 
 
 def nothing_known(rank: int, dtype: Any) -> Known:
@@ -188,8 +226,8 @@ def _meet(a: Padding, b: Padding) -> Padding:
 def join(paddings: Sequence[Padding]) -> Padding:
     """What holds of elements from any of several sets."""
     first = paddings[0]
-    if first.value is not None and all(padding.is_constant(first.value) for padding in paddings):
-        return first
+    if first.value is not None and all(p.is_constant(first.value, or_nan=True) for p in paddings):
+        return first if not any(p.or_nan for p in paddings) else absorbed(first.value)
     return Padding(finite=all(padding.finite for padding in paddings))
 
 
@@ -203,6 +241,8 @@ def _through(
     values = [padding.value for padding in paddings]
     if name in _IDENTITIES:
         return paddings[0]
+    if any(padding.or_nan for padding in paddings):
+        return UNSPECIFIED
     if name == "convert_element_type":
         return _converted(paddings[0], dtype, operand_dtype)
     if name == "select_n":

@@ -1,9 +1,11 @@
 """A traced function at the capacities of one graph, on true sizes and padded arrays."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -52,6 +54,25 @@ class Masked:
         Returns:
             The flat results, at capacity, in the dtypes and weak types of the plain function.
         """
+        if self.poison is not None:  # each reader of padding has to look after itself
+            return self._run(
+                sizes,
+                consts,
+                leaves,
+                Interpreter(self.poison, notes=[] if notes is None else notes),
+            )
+        first = Interpreter()
+        jax.eval_shape(functools.partial(self._run, interpreter=first), sizes, consts, leaves)
+        notes = [] if notes is None else notes
+        return self._run(sizes, consts, leaves, Interpreter(planned=first.fills, notes=notes))
+
+    def _run(
+        self,
+        sizes: Mapping[str, Any],
+        consts: Sequence[Any],
+        leaves: Sequence[Any],
+        interpreter: Interpreter,
+    ) -> list[Array]:
         jaxpr = self.trace.jaxpr.jaxpr
         extents = Extents(self.ranges, {s: jnp.asarray(n, np.int32) for s, n in sizes.items()})
         operands = [
@@ -59,7 +80,6 @@ class Masked:
             for var, leaf in zip(jaxpr.invars, leaves, strict=True)
         ]
         closed = _compat.ClosedJaxpr(jaxpr, list(consts))
-        interpreter = Interpreter(self.poison, [] if notes is None else notes)
         results = interpreter.run(closed, extents, operands)
         return [
             _compat.with_weak_type(value.array, var.aval)

@@ -3,12 +3,12 @@
 from typing import Any
 
 import numpy as np
-from jax import Array, dtypes
+from jax import Array, dtypes, lax
 from jax import numpy as jnp
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
-from shapeexec.masking._fill import Length, fill, highest, lowest, one
+from shapeexec.masking._fill import Length, fill, highest, is_padded, lowest, one, valid_mask
 from shapeexec.masking._knowledge import FINITE, Known, Padding
 
 POISONS = ("nan", "max", "min", "garbage")
@@ -57,17 +57,23 @@ def poison_value(poison: str, dtype: Any, padding: Padding) -> Any:
 def poison_padding(
     x: Array, lengths: tuple[Length, ...], known: Known, poison: str | None
 ) -> Array:
-    """Fill the padding of `x` with poison wherever nothing is known of it."""
+    """Fill the padding of `x` with poison wherever nothing is known of it.
+
+    Where something is known the padding is left as it is, so that a false claim shows.
+    """
     if poison is None:
         return x
-    # The best known axis last: where the paddings of two axes meet, what is known holds.
-    for axis in sorted(range(x.ndim), key=lambda axis: _strength(known.axes[axis])):
-        padding = known.axes[axis]
-        value = poison_value(poison, x.dtype, padding) if padding.value is None else padding.value
+    padded = [axis for axis in range(x.ndim) if is_padded(lengths[axis])]
+    constants = [axis for axis in padded if known.axes[axis].value is not None]
+    finite = [axis for axis in padded if known.axes[axis] == FINITE]
+    for axis in padded:
+        if axis in constants:
+            continue
+        value = poison_value(poison, x.dtype, known.axes[axis])
+        # What is known of another axis holds where its padding meets that of this one.
+        kept = constants if axis in finite else constants + finite
         if value is not None:
-            x = fill(x, lengths, value, (axis,))
+            poisoned = fill(x, lengths, value, (axis,))
+            mask = valid_mask(x.shape, lengths, kept)
+            x = poisoned if mask is None else lax.select(mask, poisoned, x)
     return x
-
-
-def _strength(padding: Padding) -> int:
-    return 2 if padding.value is not None else int(padding.finite)

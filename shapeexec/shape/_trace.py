@@ -6,7 +6,6 @@ decided at the sizes of the call at hand and remembered as a guard. Padding is n
 
 import dataclasses
 import functools
-import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Never
@@ -238,9 +237,10 @@ def _as_int(value: Any) -> Any:
     """
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if hasattr(value, "shape") or not hasattr(value, "__index__"):
+    if hasattr(value, "shape"):
         return NotImplemented
-    return operator.index(value)
+    index: Any = getattr(value, "__index__", None)
+    return NotImplemented if index is None else index()
 
 
 def _fresh(fn: Callable[..., Any]) -> Callable[..., Any]:

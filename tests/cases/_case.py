@@ -31,7 +31,7 @@ class Case:
     name: str
     fn: Callable[..., Any]
     in_shapes: tuple[str, ...]
-    sizes: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"b": 3, "s": 5})
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"b": 3, "s": 5, "t": 2})
     dtypes: Any = np.float32
     integers: tuple[int, int] = (0, 5)
     least: Mapping[str, int] = dataclasses.field(default_factory=dict)

@@ -28,7 +28,9 @@ def fill_product(ctx: RuleContext, lhs_axes: Any, rhs_axes: Any) -> tuple[Array,
 
     def is_zero(operand: int) -> bool:
         paddings = ctx.values[operand].known.axes
-        return all(paddings[a].is_constant(0) for a in ctx.padded(operand, axes[operand]))
+        return all(
+            paddings[a].is_constant(0, or_nan=True) for a in ctx.padded(operand, axes[operand])
+        )
 
     def is_finite(operand: int) -> bool:
         paddings = ctx.values[operand].known.axes
@@ -37,6 +39,8 @@ def fill_product(ctx: RuleContext, lhs_axes: Any, rhs_axes: Any) -> tuple[Array,
     # Zeros are asked of an operand that has them already, else of one beside finite padding.
     first = min((0, 1), key=lambda operand: (not is_zero(operand), not is_finite(1 - operand)))
     other = 1 - first
-    filled = {first: ctx.fill(first, zero(ctx.values[first].array.dtype), axes[first])}
+    # A row of NaN alone makes its results NaN, whatever its padding adds.
+    value = zero(ctx.values[first].array.dtype)
+    filled = {first: ctx.fill(first, value, axes[first], or_nan=True)}
     filled[other] = ctx.fill_unless_finite(other, zero(ctx.values[other].array.dtype), axes[other])
     return filled[0], filled[1]

@@ -37,9 +37,10 @@ def cumulative_knowledge(
     aval = ctx.eqn.outvars[0].aval
     identity = _IDENTITY[ctx.primitive](aval.dtype)
     known = nothing_known(len(aval.shape), aval.dtype)
-    kept = [
-        other
-        for other in ctx.padded(0)
-        if operand.axes[other].is_constant(identity) and (other != axis or reverse)
+    axes = [
+        constant(identity)
+        if padding.is_constant(identity) and (other != axis or reverse)
+        else known.whole
+        for other, padding in enumerate(operand.axes)
     ]
-    return known.with_axes(kept, constant(identity))
+    return Known(known.whole, tuple(axes))

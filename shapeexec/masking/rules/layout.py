@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import Length
 from shapeexec.masking._interpret import conform
@@ -41,7 +42,8 @@ def broadcast_knowledge(
     for axis, target in enumerate(broadcast_dimensions):
         if not isinstance(in_shape[axis], int):
             axes[target] = operand.axes[axis]
-    return Known(operand.whole, tuple(axes))
+    role = softmax.broadcast(operand, len(shape), broadcast_dimensions)
+    return Known(operand.whole, tuple(axes), role)
 
 
 @register_knowledge("transpose")

@@ -4,6 +4,7 @@ from typing import Any
 
 from jax import Array, dtypes, lax
 
+from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._knowledge import Known, through_pointwise
 from shapeexec.masking._registry import register, register_knowledge
@@ -40,14 +41,25 @@ _OPAQUE = frozenset(
 def pointwise_knowledge(ctx: RuleContext, *operands: Known, **params: Any) -> Known:
     """What the primitive makes of constants and of finite elements."""
     aval = ctx.eqn.outvars[0].aval
-    return through_pointwise(
+    spread = [_spread(*operand) for operand in zip(operands, ctx.in_shapes, strict=True)]
+    known = through_pointwise(
         ctx.primitive,
-        operands,
+        spread,
         params,
         rank=len(aval.shape),
         dtype=aval.dtype,
         operand_dtype=ctx.eqn.invars[0].aval.dtype,
     )
+    return softmax.pointwise(ctx, operands, known)
+
+
+def _spread(known: Known, shape: tuple[Any, ...]) -> Known:
+    """What is known of an operand at each position of the result: an axis of 1 is repeated."""
+    axes = [
+        known.whole if isinstance(dim, int) else padding
+        for dim, padding in zip(shape, known.axes, strict=True)
+    ]
+    return Known(known.whole, tuple(axes))
 
 
 @register("clamp")

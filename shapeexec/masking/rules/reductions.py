@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jax import Array, lax
 
+from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import all_ones, highest, lowest, one, valid_mask, zero
 from shapeexec.masking._knowledge import UNSPECIFIED, Known, by_dtype, constant
@@ -22,6 +23,7 @@ _IDENTITY: dict[str, Callable[[Any], Any]] = {
     "argmax": lowest,
     "argmin": highest,
 }
+_SPREADS_NAN = frozenset(("reduce_sum", "reduce_max"))
 _IDEMPOTENT = frozenset(("reduce_max", "reduce_min", "reduce_and", "reduce_or"))
 
 
@@ -32,7 +34,8 @@ def reduction(ctx: RuleContext, operand: Array, *, axes: tuple[int, ...], **para
     An arg-reduction prefers the first of equal values, and a NaN to all: a valid element wins
     against the filled ones behind it.
     """
-    operand = ctx.fill(0, _IDENTITY[ctx.primitive](operand.dtype), axes)
+    identity = _IDENTITY[ctx.primitive](operand.dtype)
+    operand = ctx.fill(0, identity, axes, or_nan=ctx.primitive in _SPREADS_NAN)
     return ctx.bind(operand, axes=axes, **params)
 
 
@@ -42,7 +45,7 @@ def reduction_knowledge(ctx: RuleContext, operand: Known, *, axes: Any, **params
     del params
     finite = by_dtype(ctx.eqn.outvars[0].aval.dtype)
     kept = [_reduced(ctx, padding) for axis, padding in enumerate(operand.axes) if axis not in axes]
-    return Known(finite, tuple(kept))
+    return Known(finite, tuple(kept), softmax.reduced(ctx, operand, axes))
 
 
 def _reduced(ctx: RuleContext, padding: Any) -> Any:

@@ -1,0 +1,81 @@
+"""Loops over ragged axes, branches, calls and what wraps them."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tests.cases._case import Case
+
+
+def _cell(carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    new = jnp.tanh(carry * 0.7 + x + 0.1)
+    return new, new * 2
+
+
+@jax.custom_vjp
+def _clipped(x: jax.Array) -> jax.Array:
+    return jnp.clip(x, -0.5, 0.5).sum()
+
+
+_clipped.defvjp(lambda x: (_clipped(x), x), lambda x, g: (g * jnp.sign(x),))
+
+
+@jax.custom_jvp
+def _softplus(x: jax.Array) -> jax.Array:
+    return jnp.log1p(jnp.exp(x)).mean()
+
+
+_softplus.defjvp(lambda p, t: (_softplus(p[0]), (jax.nn.sigmoid(p[0]) * t[0]).mean()))
+
+CASES = (
+    Case(
+        "recurrence over s",
+        lambda x: lax.scan(_cell, jnp.zeros(x.shape[0]), x.T),
+        ("b, s",),
+    ),
+    Case(
+        "recurrence from the end",
+        lambda x: lax.scan(_cell, jnp.zeros(x.shape[0]), x.T, reverse=True),
+        ("b, s",),
+    ),
+    Case(
+        "static loop over ragged state",
+        lambda x: lax.scan(_cell, x, None, length=2)[0].sum(0),
+        ("b, s",),
+    ),
+    Case(
+        "as many steps as s",
+        lambda x: lax.fori_loop(0, x.shape[1], lambda i, c: c * 0.5 + i, x.sum(1)),
+        ("b, s",),
+        grad=False,
+    ),
+    Case(
+        "while on a ragged state",
+        lambda x: lax.while_loop(lambda c: (c < 9).any(), lambda c: c + 1.5, jnp.abs(x)),
+        ("b, s",),
+        naive="agrees",
+        grad=False,
+    ),
+    Case(
+        "branch on data",
+        lambda x: lax.cond(x[0, 0] > 0, lambda y: y.mean(1), lambda y: y.max(1), x),
+        ("b, s",),
+    ),
+    Case("nested jit", lambda x: jax.jit(lambda y: jax.jit(jnp.mean)(y) + y)(x), ("b, s",)),
+    Case("remat", jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)).mean(1)), ("b, s",)),
+    Case("custom_vjp", lambda x: _clipped(x) + x.mean(), ("b, s",)),
+    Case("custom_jvp", lambda x: _softplus(x) * x, ("b, s",)),
+    Case(
+        "vmap over the ragged batch",
+        jax.vmap(lambda row: row / row.std()),
+        ("b, s",),
+        least={"s": 2},
+    ),
+    Case("a branch on a size", lambda x: x.mean() if x.shape[1] > 4 else x.max(), ("b, s",)),
+    Case(
+        "a branch on parity",
+        lambda x: x.min(1) if x.shape[1] % 2 else x.prod(1),
+        ("b, s",),
+        grad=False,
+    ),
+)
