@@ -190,15 +190,15 @@ def eqn_line(eqn: Any) -> str | None:
     return None if frame is None else _source_text(frame.file_name, frame.start_line)
 
 
-def error_line(error: BaseException) -> str | None:
-    """`code  (file.py:12)` of the last user frame in an exception's traceback."""
+def error_place(error: BaseException) -> str | None:
+    """`path/file.py:12` of the last user frame in an exception's traceback."""
     found, step = None, error.__traceback__
     while step is not None:
         filename = step.tb_frame.f_code.co_filename
         if _origin(filename) == "user":
-            found = (filename, step.tb_lineno)
+            found = f"{filename}:{step.tb_lineno}"
         step = step.tb_next
-    return None if found is None else _source_text(*found)
+    return found
 
 
 # Comparisons of symbolic dimensions
@@ -281,14 +281,17 @@ def decide_dim_comparisons(decide: Decide) -> Iterator[None]:
 
 
 _INCONCLUSIVE = re.compile(r"comparison '(.+?)' (<=|>=|<|>) '(.+?)' is inconclusive", re.DOTALL)
+_INDIVISIBLE = re.compile(r"The remainder (.+?) should be 0", re.DOTALL)
 
 
 def inconclusive_comparison(error: BaseException) -> tuple[str, str, str] | None:
     """`(left, op, right)` of the comparison that JAX's error says is inconclusive, if it is one."""
     if not isinstance(error, InconclusiveDimensionOperation):
         return None
-    found = _INCONCLUSIVE.search(str(error))
-    return None if found is None else (found[1], found[2], found[3])
+    if found := _INCONCLUSIVE.search(str(error)):
+        return found[1], found[2], found[3]
+    found = _INDIVISIBLE.search(str(error))
+    return None if found is None else (found[1], "==", "0")
 
 
 # The configuration that changes a trace

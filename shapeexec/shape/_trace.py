@@ -185,7 +185,7 @@ class _Attempt:
         if comparison is not None:
             left, op, right = comparison
             known = set(self._facts())
-            self._decided(Guard(left, op, right))
+            self._decided(Guard(left, op, right, _compat.error_place(error)))
             if set(self._facts()) != known:
                 return
         if self.refused and self.sizes is not None:
@@ -317,7 +317,7 @@ def _told(error: Exception) -> InconclusiveShapeError:
     return InconclusiveShapeError(
         f"the function {meaning}.",
         symbols=_dim.symbols_of(symbols[1]) if symbols else frozenset(),
-        where=_compat.error_line(error),
+        where=_compat.describe_line(_compat.error_place(error)),
         why=text.strip().splitlines()[0] if text.strip() else type(error).__name__,
         fix=f'{way_out}; or make the symbol exact: on_unsupported="exact"',
     )
