@@ -281,17 +281,20 @@ def decide_dim_comparisons(decide: Decide) -> Iterator[None]:
 
 
 _INCONCLUSIVE = re.compile(r"comparison '(.+?)' (<=|>=|<|>) '(.+?)' is inconclusive", re.DOTALL)
-_INDIVISIBLE = re.compile(r"The remainder (.+?) should be 0", re.DOTALL)
+_UNEVEN = re.compile(r"Cannot divide evenly .* The remainder (.+?) should be 0", re.DOTALL)
 
 
 def inconclusive_comparison(error: BaseException) -> tuple[str, str, str] | None:
-    """`(left, op, right)` of the comparison that JAX's error says is inconclusive, if it is one."""
+    """`(left, op, right)` of the comparison that JAX's error says is inconclusive, if it is one.
+
+    A division that need not come out even is one as well: of its remainder with 0.
+    """
     if not isinstance(error, InconclusiveDimensionOperation):
         return None
-    if found := _INCONCLUSIVE.search(str(error)):
-        return found[1], found[2], found[3]
-    found = _INDIVISIBLE.search(str(error))
-    return None if found is None else (found[1], "==", "0")
+    if found := _UNEVEN.search(str(error)):
+        return found[1], "==", "0"
+    found = _INCONCLUSIVE.search(str(error))
+    return None if found is None else (found[1], found[2], found[3])
 
 
 # The configuration that changes a trace

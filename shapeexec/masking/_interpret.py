@@ -26,24 +26,13 @@ class Interpreter:
     Attributes:
         poison: What fills the padding of each result; None: nothing does.
         notes: Filled in as the jaxpr is run, in the order of its equations.
-        around: The equations that the jaxpr is nested in, the outermost first.
+        outer: The equations around the jaxpr, the innermost last: JAX keeps the user's line with
+            the call of a jitted function, and not with what is inside of it.
     """
 
     poison: str | None = None
     notes: list[MaskNote] = dataclasses.field(default_factory=list)
-    around: tuple[Any, ...] = ()
-
-    def inside(self, eqn: Any) -> "Interpreter":
-        """The interpreter of what is nested in an equation."""
-        return dataclasses.replace(self, around=(*self.around, eqn))
-
-    def where(self) -> str | None:
-        """The user's line that made the innermost equation of which JAX knows one.
-
-        Of what a `jit` of JAX's own wraps, such as `jnp.fft.fft`, it knows its own lines only.
-        """
-        lines = (_compat.eqn_line(eqn) for eqn in reversed(self.around))
-        return next((line for line in lines if line), None)
+    outer: tuple[Any, ...] = ()
 
     def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
         """Run a closed jaxpr, and return its results at capacity."""
@@ -69,13 +58,14 @@ class Interpreter:
         return [_read(env, var) for var in jaxpr.outvars], [env[var] for var in jaxpr.invars]
 
     def _equation(self, eqn: Any, extents: Extents, values: list[Value]) -> list[Value]:
-        name, here = eqn.primitive.name, self.inside(eqn)
+        name = eqn.primitive.name
+        within = dataclasses.replace(self, outer=(*self.outer, eqn))
         if name in NESTED:
             inner = NESTED[name](eqn.params)
             inner = inner if hasattr(inner, "consts") else _compat.ClosedJaxpr(inner, ())
-            results, values[:] = here._run_noting_inputs(inner, extents, values)
+            results, values[:] = within._run_noting_inputs(inner, extents, values)
             return results
-        ctx = RuleContext(eqn, extents, values, self.notes, here.run, here.where)
+        ctx = RuleContext(eqn, extents, values, self.notes, within.run, self.outer)
         if not _is_ragged(eqn):
             arrays = _bind_as_is(eqn, [value.array for value in values])
         elif name in RULES:

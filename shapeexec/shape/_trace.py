@@ -290,7 +290,7 @@ _MEANINGS = (
     (
         "Cannot divide evenly",
         "divides a size that may not divide evenly",
-        'pass a constraint such as "mod(s, 4) == 0", or a spec such as "4*s"',
+        'write a spec such as "4*s", so that it divides',
     ),
     (
         "is inconclusive",
