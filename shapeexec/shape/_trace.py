@@ -124,7 +124,8 @@ class _Attempt:
         except InconclusiveShapeError:
             raise
         except Exception as error:
-            self._learn(error)
+            if len(self._facts()) == known:
+                self._learn(error)
             return None
         if len(self._facts()) > known:
             return None  # what was decided on the way lets JAX know more: dims become ints
