@@ -21,6 +21,12 @@ P = sx.Pow2()
 SIZES = (3, 4, 5, 1, 6, 8, 4, 3)
 TABLE = {4: 10.0, 6: 3.0}
 
+
+@functools.lru_cache
+def cached(size):
+    return 5 if size == 4 else 2
+
+
 QUESTIONS = {
     "order": lambda s: s > 6,
     "order of a NumPy integer": lambda s: np.int64(4) < s,
@@ -61,11 +67,6 @@ QUESTIONS = {
     "a traced value": lambda s: jnp.asarray(s) == s,
     "a traced value that differs": lambda s: s != jnp.asarray(s) + (s - 4),
 }
-
-
-@functools.lru_cache
-def cached(size):
-    return 5 if size == 4 else 2
 
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
