@@ -237,8 +237,8 @@ def _as_int(value: Any) -> Any:
 
     With NotImplemented a JAX array compares itself with the size, as it does with an int.
     """
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else NotImplemented
     if hasattr(value, "shape") or not hasattr(value, "__index__"):
         return NotImplemented
     return operator.index(value)

@@ -210,6 +210,12 @@ def test_equal_static_values_of_different_types_are_different():
         assert float(ex(ones(1), n)[0]) == (2 if n is True else 3)
 
 
+def test_equal_static_tuples_of_different_types_are_different():
+    ex = sx.Exec(lambda x, n: x.astype(type(n[0])), ("s", None), P, static_argnums=1)
+    for n in ((1,), (1.0,), (1,)):
+        assert ex(ones(3), n).dtype == (np.float32 if isinstance(n[0], float) else np.int32)
+
+
 def test_a_static_tree_may_stand_before_the_ragged_argument():
     def fn(shape, x):
         return x.sum() + jnp.ones(shape)
@@ -439,6 +445,7 @@ def test_an_exec_looks_like_its_function():
 
     ex = sx.Exec(halve)
     assert (ex.__name__, ex.__doc__, ex.__wrapped__) == ("halve", "Half of it.", halve)
+    assert "halve, 0 graphs" in repr(ex)
 
 
 def test_a_callable_without_a_name_will_do():
