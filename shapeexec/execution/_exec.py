@@ -312,7 +312,7 @@ class Exec:
                 self._ready.clear()  # sizes that occur again are back after one plan each
             self._ready[signature] = ready
         arrays = jax.tree.map(_as_struct, self._planner.without_static(args, kwargs))
-        self._example = self._planner.with_static(*arrays, args, kwargs)
+        self._example = self._planner.with_static(arrays, args, kwargs)
 
     def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
         """Arguments that have a spec by position but were passed by name, put at their position."""
@@ -409,7 +409,7 @@ class Exec:
             for combination in _warmup.combinations(sizes):
                 arrays = self._planner.without_static(*example)
                 at_sizes = _warmup.at_sizes(arrays, dims, combination)
-                call = self._planner.with_static(*at_sizes, *example)
+                call = self._planner.with_static(at_sizes, *example)
                 plan = self._planner.plan(*call)
                 plans.setdefault(plan.key, (plan, call))
             if not any(plan.guards or plan.exact for plan, _ in plans.values()):

@@ -171,13 +171,12 @@ class Planner:
 
     def with_static(
         self,
-        arrays: Sequence[Any],
-        named: Mapping[str, Any],
+        without: tuple[Sequence[Any], Mapping[str, Any]],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments with the static ones of `args` and `kwargs`, of which they had none."""
-        settings = self._settings
+        """What `without_static` returned, or its like, with the static ones of `args, kwargs`."""
+        settings, (arrays, named) = self._settings, without
         positional = [args[i] if i in settings.static_argnums else x for i, x in enumerate(arrays)]
         constant = {k: v for k, v in kwargs.items() if k in settings.static_argnames}
         return positional, {**named, **constant}
@@ -196,7 +195,7 @@ class Planner:
         base = (treedef, texts, dtypes, static, _compat.config_fingerprint())
 
         def fn(*flat: Any) -> Any:
-            positional, named = self.with_static(*jax.tree.unflatten(treedef, flat), args, kwargs)
+            positional, named = self.with_static(jax.tree.unflatten(treedef, flat), args, kwargs)
             return self._settings.fn(*positional, **named)
 
         return _Call(base, dims, dtypes, sizes, fn)

@@ -29,8 +29,10 @@ P = sx.Pow2()
         lambda x: (x * jnp.inf).max() + (x != 0).all(),
         lambda x: (x**3).prod() + (x**0).sum(),
         lambda x: jnp.max(x[:, None] + x[None, :] * -1, (0, 1)),
+        lambda x: jnp.cumsum(x).sum() + jax.lax.cumsum(x, reverse=True).sum(),
+        lambda x: jnp.cumsum(x[:, None] * x[None, :], 0).max(0),
     ],
-    ids=range(13),
+    ids=range(15),
 )
 @pytest.mark.parametrize("size", [3, 5])
 def test_masks_that_are_spared_change_nothing(fn, size):

@@ -37,9 +37,10 @@ def cumulative_knowledge(
     aval = ctx.eqn.outvars[0].aval
     identity = _IDENTITY[ctx.primitive](aval.dtype)
     known = nothing_known(len(aval.shape), aval.dtype)
-    kept = [
-        other
-        for other in ctx.padded(0)
+    kept = tuple(
+        constant(identity)
         if operand.axes[other].is_constant(identity) and (other != axis or reverse)
-    ]
-    return known.with_axes(kept, constant(identity))
+        else nothing
+        for other, nothing in enumerate(known.axes)
+    )
+    return Known(known.whole, kept)
