@@ -195,15 +195,15 @@ def eqn_line(eqn: Any) -> str | None:
     return None if frame is None else _source_text(frame.file_name, frame.start_line)
 
 
-def error_line(error: BaseException) -> str | None:
-    """`code  (file.py:12)` of the last user frame in an exception's traceback."""
+def error_place(error: BaseException) -> str | None:
+    """`path/file.py:12` of the last user frame in an exception's traceback."""
     found, step = None, error.__traceback__
     while step is not None:
         filename = step.tb_frame.f_code.co_filename
         if _origin(filename) == "user":
-            found = (filename, step.tb_lineno)
+            found = f"{filename}:{step.tb_lineno}"
         step = step.tb_next
-    return None if found is None else _source_text(*found)
+    return found
 
 
 # Comparisons of symbolic dimensions

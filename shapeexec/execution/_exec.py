@@ -98,17 +98,19 @@ class Exec:
             raise ConfigError(
                 f"on_unsupported={on_unsupported!r} is not known.", fix='"raise" or "exact"'
             )
+        _options.check_kind("limits", limits, CacheLimits, "sx.CacheLimits(graphs=256)")
+        _options.check_kind("kwarg_shapes", kwarg_shapes, Mapping, 'kwarg_shapes={"mask": "b, s"}')
         numbers, names = _options.by_number_and_name(
             fn,
             _options.as_numbers("static_argnums", static_argnums),
-            _options.as_texts(static_argnames),
+            _options.as_texts("static_argnames", static_argnames),
         )
         self._settings = Settings(
             fn=fn,
             in_shapes=_options.as_in_shapes(in_shapes),
             kwarg_shapes=kwarg_shapes,
             strategies=_options.as_strategies(Pow2() if buckets is None else buckets),
-            constraints=tuple(map(parse_constraint, _options.as_texts(constraints))),
+            constraints=tuple(map(parse_constraint, _options.as_texts("constraints", constraints))),
             on_unsupported=on_unsupported,
             poison=check_poison(os.environ.get(POISON_VARIABLE) if poison is None else poison),
             static_argnums=numbers,
@@ -157,6 +159,10 @@ class Exec:
             else:
                 return self._finish(ready, outcome, "hits")
         return self._run_planned(args, kwargs, signature)
+
+    def __repr__(self) -> str:
+        fn = self._settings.fn
+        return f"Exec({getattr(fn, '__qualname__', fn)}, {len(self._cache)} graphs)"
 
     # Looking before running
 
@@ -335,14 +341,14 @@ class Exec:
         try:
             for i, arg in enumerate(args):
                 if i in settings.static_argnums:
-                    parts.append((type(arg), arg))
+                    parts.append(_options.typed(arg))
                 elif in_shapes is None:
                     parts.append(_array_part(arg) if hasattr(arg, "shape") else None)
                 elif in_shapes[i] is not None:
                     parts.append(_part(arg))
             for name, arg in kwargs.items():
                 if name in settings.static_argnames:
-                    parts.append((name, type(arg), arg))
+                    parts.append((name, _options.typed(arg)))
                 elif name in kwarg_shapes or in_shapes is None:
                     parts.append((name, _part(arg)))
                 else:

@@ -1,7 +1,7 @@
 """The options of an Exec, checked and brought into one form."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from shapeexec._errors import ConfigError, SpecError
@@ -80,9 +80,31 @@ def by_number_and_name(
     return tuple(sorted(set(numbers))), tuple(sorted(set(names)))
 
 
-def as_texts(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Texts, given as one or several."""
-    return (given,) if isinstance(given, str) else tuple(given)
+def as_texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
+    """Texts, given as one or several.
+
+    Raises:
+        ConfigError: They are something else.
+    """
+    texts = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"{name}={given!r} are not texts.", fix=f'{name}="..." or ("...", "...")')
+    return texts
+
+
+def check_kind(name: str, given: Any, kind: type, fix: str) -> None:
+    """Check that an option is None or of a kind.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if given is not None and not isinstance(given, kind):
+        raise ConfigError(f"{name}={given!r} is not a {kind.__name__}.", fix=fix)
+
+
+def typed(value: Any) -> Hashable:
+    """A static value that differs from equals of other types: 1, 1.0 and True, in tuples too."""
+    return (type(value), tuple(map(typed, value)) if isinstance(value, tuple) else value)
 
 
 def check_symbols(strategies: Any, symbols: Iterable[str]) -> None:
@@ -106,5 +128,7 @@ __all__: Sequence[str] = (
     "as_strategies",
     "as_texts",
     "by_number_and_name",
+    "check_kind",
     "check_symbols",
+    "typed",
 )

@@ -16,7 +16,7 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError, ConstraintError, InconclusiveShapeError
 from shapeexec.bucketing import Exact, Strategy, checked_bucket
 from shapeexec.execution._compile import Recipe
-from shapeexec.execution._options import check_symbols
+from shapeexec.execution._options import check_symbols, typed
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.masking._extents import Extents
 from shapeexec.shape import _dim
@@ -308,7 +308,7 @@ class Planner:
                     f"the static argument {path} cannot be hashed: {type(value).__name__}.",
                     fix="pass a hashable value (a tuple for a list), or do not make it static",
                 ) from error
-        return tuple((path, type(value), value) for path, value in values)
+        return tuple((path, typed(value)) for path, value in values)
 
 
 _MANY_TRACES = 8

@@ -63,7 +63,9 @@ def one(dtype: Any) -> Any:
 
 
 def lowest(dtype: Any) -> Any:
-    """The identity of a maximum: -inf, the least integer, or False."""
+    """The identity of a maximum: -inf (in both parts), the least integer, or False."""
+    if jnp.issubdtype(dtype, np.complexfloating):
+        return np.asarray(complex(-np.inf, -np.inf), dtype)[()]
     if jnp.issubdtype(dtype, np.floating):
         info = jnp.finfo(dtype)
         return np.asarray(-np.inf if _has_infinity(dtype) else info.min, dtype)[()]
@@ -71,7 +73,9 @@ def lowest(dtype: Any) -> Any:
 
 
 def highest(dtype: Any) -> Any:
-    """The identity of a minimum: inf, the greatest integer, or True."""
+    """The identity of a minimum: inf (in both parts), the greatest integer, or True."""
+    if jnp.issubdtype(dtype, np.complexfloating):
+        return np.asarray(complex(np.inf, np.inf), dtype)[()]
     if jnp.issubdtype(dtype, np.floating):
         info = jnp.finfo(dtype)
         return np.asarray(np.inf if _has_infinity(dtype) else info.max, dtype)[()]

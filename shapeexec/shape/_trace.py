@@ -123,7 +123,8 @@ class _Attempt:
         except InconclusiveShapeError:
             raise
         except Exception as error:
-            self._learn(error)
+            if len(self._facts()) == known:
+                self._learn(error)
             return None
         if len(self._facts()) > known:
             return None  # what was decided on the way lets JAX know more: dims become ints
@@ -184,7 +185,7 @@ class _Attempt:
         if comparison is not None:
             left, op, right = comparison
             known = set(self._facts())
-            self._decided(Guard(left, op, right))
+            self._decided(Guard(left, op, right, _compat.error_place(error)))
             if set(self._facts()) != known:
                 return
         if self.refused and self.sizes is not None:
@@ -235,8 +236,8 @@ def _as_int(value: Any) -> Any:
 
     With NotImplemented a JAX array compares itself with the size, as it does with an int.
     """
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else NotImplemented
     if hasattr(value, "shape"):
         return NotImplemented
     index: Any = getattr(value, "__index__", None)
@@ -317,7 +318,7 @@ def _told(error: Exception) -> InconclusiveShapeError:
     return InconclusiveShapeError(
         f"the function {meaning}.",
         symbols=_dim.symbols_of(symbols[1]) if symbols else frozenset(),
-        where=_compat.error_line(error),
+        where=_compat.describe_line(_compat.error_place(error)),
         why=text.strip().splitlines()[0] if text.strip() else type(error).__name__,
         fix=f'{way_out}; or make the symbol exact: on_unsupported="exact"',
     )

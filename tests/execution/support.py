@@ -1,0 +1,72 @@
+"""What tests of Exec share: counting compilations, and comparing with the plain function."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec import _compat
+
+_events: list[str] = []
+jax.monitoring.register_event_duration_secs_listener(lambda name, _, **__: _events.append(name))
+
+
+class Count:
+    """How many compilations a block took, known when it is over."""
+
+    compilations = -1
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Count]:
+    """Count XLA compilations, whoever asks for them."""
+    count = Count()
+    before = _events.count(_compat.COMPILE_EVENT)
+    yield count
+    count.compilations = _events.count(_compat.COMPILE_EVENT) - before
+
+
+def ones(*shape: int) -> np.ndarray:
+    """NumPy data that tells positions apart: 1, 2, 3, ..."""
+    return np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """The same tree of the same shapes, dtypes, weak types and values."""
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for got, want in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert got.shape == want.shape
+        assert got.dtype == want.dtype
+        assert getattr(got, "weak_type", False) == getattr(want, "weak_type", False)
+        np.testing.assert_allclose(_numbers(got), _numbers(want), 1e-5, 1e-5)
+
+
+def _numbers(x: Any) -> np.ndarray:
+    if x.dtype == jax.dtypes.float0:
+        return np.zeros(x.shape)
+    x = np.asarray(jax.random.key_data(x) if _compat.is_extended(x.dtype) else x)
+    return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
+
+
+def assert_runs_as(fn: Callable[..., Any], ex: sx.Exec, *args: Any, **kwargs: Any) -> Any:
+    """`ex` gives what the unpadded function gives; returns it."""
+    actual = ex(*args, **kwargs)
+    numbers, names = ex._settings.static_argnums, ex._settings.static_argnames
+    plain = jax.jit(fn, static_argnums=numbers or None, static_argnames=names or None)
+    assert_same(actual, plain(*args, **kwargs))
+    return actual
+
+
+@contextlib.contextmanager
+def refused(kind: type[sx.ShapeExecError], what: str, fix: str) -> Iterator[Any]:
+    """An error of this kind, whose first line and Fix line hold these texts."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    first, *_, last = str(caught.value).splitlines()
+    assert what in first
+    assert last.startswith("  Fix:")
+    assert fix in last

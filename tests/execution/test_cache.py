@@ -1,0 +1,234 @@
+"""The cache by itself, then an Exec's: order, limits, single flight, failures."""
+
+import gc
+import threading
+import warnings
+import weakref
+
+import pytest
+
+import shapeexec as sx
+from shapeexec.execution._cache import CacheLimits, GraphCache
+from tests.execution.support import counted, ones, refused
+
+P = sx.Pow2()
+
+
+class Entry:
+    def __init__(self, device_bytes=0):
+        self.device_bytes = device_bytes
+
+
+def filled(cache, *keys, device_bytes=0):
+    for key in keys:
+        cache.get(key, lambda: Entry(device_bytes))
+    return cache
+
+
+def held(cache, keys):
+    return [key for key in keys if key in cache]
+
+
+def test_the_least_recently_used_entry_leaves_first():
+    cache = filled(GraphCache(CacheLimits(graphs=2)), "a", "b", "c")
+    assert held(cache, "abc") == ["b", "c"]
+
+
+@pytest.mark.parametrize("use", [lambda c: c.find("a"), lambda c: c.get("a", Entry)])
+def test_an_entry_that_is_used_stays(use):
+    cache = filled(GraphCache(CacheLimits(graphs=2)), "a", "b")
+    use(cache)
+    filled(cache, "c")
+    assert held(cache, "abc") == ["a", "c"]
+
+
+def test_entries_leave_when_they_hold_too_many_bytes():
+    cache = filled(GraphCache(CacheLimits(graphs=None, device_bytes=10)), *"abc", device_bytes=4)
+    assert held(cache, "abc") == ["b", "c"]
+    assert cache.device_bytes == 8
+
+
+def test_one_entry_stays_even_if_it_is_too_large():
+    cache = filled(GraphCache(CacheLimits(device_bytes=1)), "a", "b", device_bytes=4)
+    assert held(cache, "ab") == ["b"]
+
+
+def test_each_entry_that_leaves_is_told():
+    told = []
+    filled(GraphCache(CacheLimits(graphs=1), lambda key, entry: told.append(key)), *"abc")
+    assert told == ["a", "b"]
+
+
+def test_what_is_missing_is_not_found():
+    assert GraphCache(CacheLimits()).find("a") is None
+
+
+def test_many_threads_at_one_new_key_make_it_once():
+    cache, made, barrier = GraphCache(CacheLimits()), [], threading.Barrier(16)
+    entry, got = Entry(), []
+
+    def make():
+        made.append(1)
+        while len(cache._flights) == 0:
+            pass
+        return entry
+
+    def ask():
+        barrier.wait()
+        got.append(cache.get("a", make))
+
+    run(*[ask] * 16)
+    assert (len(made), got) == (1, [entry] * 16)
+
+
+def run(*targets):
+    threads = [threading.Thread(target=target) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+class Making:
+    """A making that waits until told to end, and a waiter for it."""
+
+    def __init__(self, cache, outcome, retry=None):
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.cache, self.outcome, self.retry = cache, outcome, retry
+        self.maker_got = self.waiter_got = None
+
+    def make(self):
+        self.begun.set()
+        assert self.may_end.wait(60)
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+    def ask(self, make):
+        try:
+            return self.cache.get("a", make)
+        except BaseException as error:
+            return error
+
+    def run(self, meanwhile=lambda: None):
+        def maker():
+            self.maker_got = self.ask(self.make)
+
+        def waiter():
+            assert self.begun.wait(60)
+            threading.Timer(0.05, end).start()
+            self.waiter_got = self.ask(lambda: self.retry)
+
+        def end():
+            meanwhile()
+            self.may_end.set()
+
+        run(maker, waiter)
+
+
+def test_a_making_that_fails_tells_its_waiters_and_may_be_tried_again():
+    cache, error, entry = GraphCache(CacheLimits()), ValueError("no"), Entry()
+    making = Making(cache, error)
+    making.run()
+    assert making.maker_got is making.waiter_got is error
+    assert cache.get("a", lambda: entry) is entry
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_interrupted_making_is_taken_over_by_a_waiter(stop):
+    entry = Entry()
+    making = Making(GraphCache(CacheLimits()), stop(), retry=entry)
+    making.run()
+    assert isinstance(making.maker_got, stop)
+    assert making.waiter_got is entry
+
+
+def test_clear_lets_a_making_end_well():
+    cache, entry = filled(GraphCache(CacheLimits()), "b"), Entry()
+    making = Making(cache, entry)
+    making.run(meanwhile=cache.clear)
+    assert making.maker_got is making.waiter_got is entry
+    assert "b" not in cache
+
+
+@pytest.mark.parametrize("name", ["graphs", "device_bytes"])
+def test_limits_leave_room_for_one(name):
+    with refused(sx.ConfigError, f"{name}=0: no graph fits.", f"{name}=1 or None"):
+        CacheLimits(**{name: 0})
+    with refused(sx.ConfigError, f"{name}=True is not an integer.", "None"):
+        CacheLimits(**{name: True})
+
+
+# The cache of an Exec
+
+
+def test_an_exec_compiles_again_what_left():
+    ex = sx.Exec(lambda x: x + 1, ("s",), P, limits=CacheLimits(graphs=1))
+    for n in (1, 2, 1):
+        ex(ones(n))
+    assert (ex.cache_size, ex.stats.evictions, ex.stats.compiles, ex.stats.hits) == (1, 2, 3, 0)
+
+
+def test_a_graph_that_leaves_is_freed():
+    ex = sx.Exec(lambda x: x + 1, ("s",), P, limits=CacheLimits(graphs=1))
+    ex(ones(1))
+    graph = weakref.ref(next(iter(ex._cache._entries.values())))
+    ex(ones(2))
+    gc.collect()
+    assert graph() is None
+
+
+def test_a_thrashing_cache_warns_once():
+    ex = sx.Exec(lambda x: x + 1, ("s",), P, limits=CacheLimits(graphs=1))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for n in (1, 2, 3) * 3:
+            ex(ones(n))
+    (warning,) = [w for w in told if "left the cache" in str(w.message)]
+    assert "s=" in str(warning.message)
+    assert "Fix:   raise limits=" in str(warning.message)
+
+
+def test_clear_forgets_graphs_and_traces_and_keeps_statistics():
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex(ones(3))
+    ex.clear()
+    assert (ex.cache_size, ex.stats.misses) == (0, 1)
+    with counted() as count:
+        ex(ones(3))
+    assert (count.compilations, ex.stats.traces) == (1, 2)
+
+
+def test_a_graph_that_ends_compiling_after_clear_is_not_another_branchs():
+    """Both branches are the first trace of their structure, one before and one after clear()."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def fn(x):
+        return x * 2 if x.shape[0] % 2 else x * 3
+
+    ex = sx.Exec(fn, ("s",), {"s": sx.Ladder([4])})
+    compile_graph = ex._compile
+
+    def slow(plan, *args):
+        graph = compile_graph(plan, *args)
+        if plan.sizes["s"] == 3:
+            begun.set()
+            assert may_end.wait(60)
+        return graph
+
+    ex._compile = slow
+    got = []
+    first = threading.Thread(target=lambda: got.append(ex(ones(3))))
+    first.start()
+    assert begun.wait(60)
+    ex.clear()
+    even = threading.Thread(target=lambda: got.append(ex(ones(2))))
+    even.start()
+    even.join(5)
+    may_end.set()
+    for thread in (first, even):
+        thread.join(60)
+    by_size = {len(result): result for result in got}
+    assert by_size[3].tolist() == [2, 4, 6]
+    assert by_size[2].tolist() == [3, 6]

@@ -1,0 +1,86 @@
+"""Many threads, one Exec."""
+
+import threading
+
+import numpy as np
+
+import shapeexec as sx
+from tests.execution.support import counted, ones
+
+P = sx.Pow2()
+
+
+def together(count, call):
+    """Run `call(i)` in threads that start as one; what they returned."""
+    barrier, got = threading.Barrier(count), {}
+
+    def run(i):
+        barrier.wait()
+        try:
+            got[i] = call(i)
+        except Exception as error:
+            got[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return [got[i] for i in range(count)]
+
+
+def test_sixteen_threads_at_a_new_bucket_compile_it_once():
+    ex = sx.Exec(lambda x: x.mean() * 2, ("s",), P)
+    with counted() as count:
+        results = together(16, lambda i: float(ex(ones(9 + i % 8))))
+    assert count.compilations == ex.stats.compiles == 1
+    np.testing.assert_allclose(results, [2 * ones(9 + i % 8).mean() for i in range(16)], 1e-6)
+    assert ex.stats.hits + ex.stats.misses == 16
+
+
+def test_threads_at_different_sizes_and_branches_get_their_own_answers():
+    def fn(x):
+        return x.sum() if x.shape[0] % 2 else x.max()
+
+    ex = sx.Exec(fn, ("s",), P)
+    expected = [float(np.sum(ones(n)) if n % 2 else n) for n in range(1, 9)]
+    for _ in range(3):
+        assert together(8, lambda i: float(ex(ones(i + 1)))) == expected
+
+
+def test_a_failing_function_fails_in_every_thread_and_may_work_later():
+    fails = [True]
+
+    def fn(x):
+        if fails:
+            raise RuntimeError("not yet")
+        return x + 1
+
+    ex = sx.Exec(fn, ("s",), P)
+    assert {type(error) for error in together(8, lambda i: ex(ones(3)))} == {RuntimeError}
+    fails.clear()
+    assert together(8, lambda i: float(ex(ones(3))[0])) == [2.0] * 8
+
+
+def test_a_compile_that_fails_frees_every_thread(monkeypatch):
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    compiled = ex._compile
+
+    def broken(*_):
+        raise MemoryError("XLA has no room")
+
+    monkeypatch.setattr(ex, "_compile", broken)
+    assert {type(error) for error in together(8, lambda i: ex(ones(3)))} == {MemoryError}
+    monkeypatch.setattr(ex, "_compile", compiled)
+    assert float(ex(ones(3))[0]) == 2
+
+
+def test_calls_and_clear_may_meet():
+    ex = sx.Exec(lambda x: x.sum(), ("s",), P)
+
+    def call(i):
+        if i % 4 == 0:
+            ex.clear()
+        return float(ex(ones(3)))
+
+    assert together(16, call) == [6.0] * 16

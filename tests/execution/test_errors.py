@@ -1,0 +1,172 @@
+"""Each error, its first line and its way out."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from tests.execution.support import assert_runs_as, ones, refused
+
+P = sx.Pow2()
+
+
+def identity(x):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "fix"),
+    [
+        ({"on_unsupported": "ignore"}, "on_unsupported='ignore' is not known.", '"exact"'),
+        ({"poison": "bad"}, "poison='bad' is not known.", "one of nan"),
+        ({"buckets": {1: P}}, "buckets: 1 is not a symbol.", "sx.Pow2()"),
+        ({"buckets": {"b, s": P}}, "buckets: 'b, s' is not a symbol.", "sx.Pow2()"),
+        ({"buckets": {"s": "pow2"}}, "", ""),
+        ({"buckets": 8}, "", ""),
+        ({"constraints": "s >> 2"}, "constraints: 's >> 2'", "write a comparison"),
+        ({"constraints": ["s"]}, "constraints: 's' is not a comparison.", "write a comparison"),
+        ({"constraints": [3]}, "constraints=[3] are not texts.", "constraints="),
+        ({"constraints": 3}, "constraints=3 are not texts.", "constraints="),
+        ({"static_argnames": 3}, "static_argnames=3 are not texts.", "static_argnames="),
+        ({"limits": 3}, "limits=3 is not a CacheLimits.", "sx.CacheLimits"),
+        ({"kwarg_shapes": "s"}, "kwarg_shapes='s' is not a Mapping.", "kwarg_shapes={"),
+        ({"constraints": ["s >= ?"]}, "constraints: 's >= ?'", "write a comparison"),
+        ({"static_argnums": -1}, "static_argnums=-1 are not positions", "static_argnums=1"),
+        ({"static_argnums": "x"}, "static_argnums='x' are not positions", "static_argnums=1"),
+        ({"donate_argnums": True}, "donate_argnums=True are not", "donate_argnums=1"),
+    ],
+    ids=str,
+)
+def test_an_option_that_cannot_work_is_an_error_at_once(options, what, fix):
+    with refused(sx.ConfigError, what, fix):
+        sx.Exec(identity, ("s",), **options)
+
+
+def test_what_is_no_function_is_an_error_at_once():
+    with refused(sx.ConfigError, "fn=3 cannot be called.", "pass a function"):
+        sx.Exec(3)
+
+
+def test_specs_in_a_text_are_an_error_at_once():
+    with refused(sx.SpecError, "in_shapes='b, s' is not a sequence", "in_shapes=('b, s',)"):
+        sx.Exec(identity, "b, s")
+
+
+def test_a_strategy_that_breaks_a_law_is_an_error_at_once():
+    with pytest.raises(sx.StrategyError):
+        sx.Exec(identity, ("s",), {"s": lambda size: size - 1})
+
+
+def test_a_strategy_for_a_symbol_that_no_spec_has_is_an_error():
+    ex = sx.Exec(identity, ("s",), {"t": P})
+    with refused(sx.ConfigError, "buckets: no spec has a symbol `t`", "name a symbol"):
+        ex(ones(3))
+
+
+def test_a_malformed_spec_tells_where_it_is():
+    with refused(sx.SpecError, "", "") as caught:
+        sx.Exec(identity, ("s,, t",), P)(ones(3))
+    assert "in_shapes[0]" in str(caught.value)
+
+
+def test_an_argument_of_the_wrong_rank_is_told_by_its_path():
+    ex = sx.Exec(lambda x: x["a"], ({"a": "b, s"},), P)
+    with refused(sx.SpecError, "args[0]['a'] has rank 1", "pass an array of rank 2"):
+        ex({"a": ones(3)})
+
+
+def test_a_size_past_the_ladder_names_the_ladder():
+    ex = sx.Exec(identity, ("s",), {"s": sx.Ladder([2, 4])})
+    with pytest.raises(sx.BucketOverflowError) as caught:
+        ex(ones(5))
+    assert (caught.value.size, caught.value.ladder) == (5, (2, 4))
+
+
+def test_a_static_argument_that_does_not_hash_is_an_error():
+    ex = sx.Exec(lambda x, n: x, ("s", None), P, static_argnums=1)
+    with refused(sx.ConfigError, "static argument args[1] cannot be hashed: list.", "a tuple"):
+        ex(ones(3), [1])
+
+
+def test_a_leaf_that_is_no_array_is_told_by_its_path():
+    ex = sx.Exec(lambda p, x: x, (None, "s"), P)
+    with refused(sx.ConfigError, "args[0]['mode'] is a str, which is", "static_argnums="):
+        ex({"mode": "train"}, ones(3))
+
+
+def test_a_ragged_argument_that_is_no_array_is_an_error():
+    with refused(sx.SpecError, 'args[0] has the spec "s" but is not an array.', "pass an array"):
+        sx.Exec(identity, ("s",), P)(3.0)
+
+
+def test_too_many_arguments_are_an_error():
+    with refused(sx.SpecError, "in_shapes has 1 spec for 2 arguments.", "in_shapes=('s', None)"):
+        sx.Exec(lambda x, y: x, ("s",), P)(ones(3), 2.0)
+
+
+def test_a_broken_constraint_tells_the_sizes():
+    ex = sx.Exec(identity, ("s",), P, constraints=("mod(s, 2) == 0", "s >= 2"))
+    assert_runs_as(identity, ex, ones(4))
+    with refused(sx.ConstraintError, "the constraint `mod(s, 2) == 0`: s=3.", "plain") as caught:
+        ex(ones(3))
+    assert caught.value.sizes == {"s": 3}
+
+
+def test_a_constraint_decides_a_question():
+    def fn(x):
+        return x.reshape(-1, 2).sum(1) if x.shape[0] >= 2 else x
+
+    ex = sx.Exec(fn, ("s",), P, constraints=("mod(s, 2) == 0", "s >= 2"))
+    for n in (2, 4, 6):
+        assert_runs_as(fn, ex, ones(n))
+
+
+def test_what_cannot_be_padded_names_the_primitive_and_the_line():
+    def fn(x):
+        return jnp.fft.fft(x).real
+
+    ex = sx.Exec(fn, ("s",), P)
+    with refused(sx.UnsupportedPrimitiveError, "`fft`", 'on_unsupported="exact"') as caught:
+        ex(ones(3))
+    assert caught.value.primitive == "fft"
+    assert caught.value.symbols == {"s"}
+    assert "jnp.fft.fft(x).real" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fn", "what"),
+    [
+        (lambda x: sum(x[i] for i in range(x.shape[0])), "needs the size as a Python int"),
+        (lambda x: x * float(x.shape[0]), "needs the size as a Python float"),
+        (lambda x: x * np.zeros(x.shape), "needs the size as a Python int"),
+    ],
+    ids=["range", "float", "np.zeros"],
+)
+def test_what_cannot_be_traced_tells_what_it_needs(fn, what):
+    with refused(sx.InconclusiveShapeError, what, 'on_unsupported="exact"'):
+        sx.Exec(fn, ("s",), P)(ones(8))
+
+
+def test_an_error_of_the_function_itself_comes_through():
+    def fn(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        sx.Exec(fn, ("s",), P)(ones(3))
+
+
+def test_an_error_that_the_sizes_cause_is_the_plain_functions():
+    def fn(x, y):
+        return x + y
+
+    ex = sx.Exec(fn, ("s", "t"), P)
+    with pytest.raises(TypeError, match="incompatible shapes"):
+        ex(ones(3), ones(4))
+
+
+def test_an_error_leaves_the_exec_as_it_was():
+    ex = sx.Exec(lambda x: x if x.shape[0] < 3 else jnp.fft.fft(x).real, ("s",), P)
+    assert_runs_as(identity, ex, ones(2))
+    with pytest.raises(sx.UnsupportedPrimitiveError):
+        ex(ones(3))
+    assert_runs_as(identity, ex, ones(2))

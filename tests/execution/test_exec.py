@@ -1,0 +1,500 @@
+"""Exec against the plain function: arguments, results, dtypes, placement."""
+
+import collections
+import dataclasses
+import functools
+import gc
+import subprocess
+import sys
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from tests.execution.support import assert_runs_as, assert_same, counted, ones
+
+P = sx.Pow2()
+
+
+@pytest.mark.parametrize("make", [ones, lambda n: jnp.asarray(ones(n))], ids=["numpy", "jax"])
+@pytest.mark.parametrize(("strategy", "graphs"), [(P, 8), (sx.Linear(8), 13)], ids=repr)
+def test_batches_to_100_compile_one_graph_a_bucket_and_nothing_else(make, strategy, graphs):
+    double = sx.Exec(lambda x: 2 * x, buckets=strategy)
+    batches = [make(n) for n in range(1, 101)]
+    with counted() as count:
+        results = [double(batch) for batch in batches]
+    assert count.compilations == double.cache_size == double.stats.compiles == graphs
+    assert [len(result) for result in results] == list(range(1, 101))
+
+
+def test_a_committed_batch_compiles_its_graph_once_as_well():
+    double = sx.Exec(lambda x: 2 * x, ("s",), P)
+    batch = jax.device_put(ones(5), jax.devices()[0])
+    with counted() as count:
+        double(batch)
+    assert count.compilations == 1
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5], ids="s={}".format)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.mean(),
+        lambda x: x,
+        lambda x: (x, x + 1),
+        lambda x: {"a": x.max(), "b": [x * 2, None]},
+        lambda x: x.reshape(-1),
+        lambda x: jnp.concatenate([x, x[:1]]),
+        lambda x: jnp.ones(3),
+        lambda x: jnp.float32(1),
+        lambda x: 1.0,
+        lambda x: None,
+        lambda x: x.shape[0],
+        lambda x: x[:, None] * x[None, :],
+        lambda x: jax.lax.scan(lambda c, y: (c + y, c), 0.0, x),
+        lambda x: jax.lax.fori_loop(0, x.shape[0], lambda i, c: c * 2, 1.0),
+    ],
+    ids=range(14),
+)
+def test_results_are_those_of_the_plain_function(fn, size):
+    assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(size))
+
+
+def test_results_may_have_shapes_that_are_expressions_of_sizes():
+    def fn(x):
+        return x.reshape(-1), jnp.concatenate([x, x], 1), x[0] + jnp.zeros((2, x.shape[1]))
+
+    ex = sx.Exec(fn, ("b, s",), P)
+    for shape in ((3, 5), (1, 1), (4, 8), (2, 3)):
+        assert_runs_as(fn, ex, ones(*shape))
+
+
+def test_a_symbol_may_occur_twice_and_in_expressions_alone():
+    def fn(x, y):
+        return x @ x.T, y.sum(), y[:1]
+
+    ex = sx.Exec(fn, ("s, s", "2*t + 1"), P)
+    for s, t in ((3, 1), (5, 3), (4, 4)):
+        assert_runs_as(fn, ex, ones(s, s), ones(2 * t + 1))
+
+
+def test_two_symbols_of_one_size_are_two_symbols_still():
+    def fn(x):
+        return x.sum(0), x.sum(1)
+
+    ex = sx.Exec(fn, ("b, s",), P)
+    for shape in ((3, 3), (3, 4), (4, 3)):
+        assert_runs_as(fn, ex, ones(*shape))
+    assert ex.stats.traces == 1
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_an_axis_of_size_0_runs_exactly(shape):
+    def fn(x):
+        return x.sum(0), x * 2
+
+    ex = sx.Exec(fn, ("b, s",), P)
+    assert_runs_as(fn, ex, ones(*shape))
+    assert_runs_as(fn, ex, ones(3, 3))
+
+
+# Trees
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Batch:
+    tokens: object
+    length: object
+
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+def test_arguments_and_results_may_be_trees_with_nested_specs():
+    def fn(params, batch):
+        pair = batch["pair"]
+        scaled = pair.left * params["w"] + pair.right
+        return Pair(scaled, None), {"sum": scaled.sum(), "item": batch["item"].tokens}
+
+    specs = (None, {"pair": Pair("b, s", None), "item": Batch("b", None), "none": None})
+    ex = sx.Exec(fn, specs, P)
+    for b, s in ((3, 5), (1, 2)):
+        batch = {"pair": Pair(ones(b, s), 2.0), "item": Batch(ones(b), ones(2)), "none": None}
+        assert_runs_as(fn, ex, {"w": 3.0}, batch)
+        assert_runs_as(fn, ex, {"w": 3.0}, batch)
+
+
+def test_a_spec_may_stand_for_a_whole_tree():
+    def fn(xs):
+        return xs["a"].sum() + xs["b"][0].mean()
+
+    assert_runs_as(fn, sx.Exec(fn, ("s, ...",), P), {"a": ones(3), "b": [ones(3, 2)]})
+
+
+def test_keywords_may_be_ragged_static_and_passed_in_any_order():
+    def fn(x, *, y, z):
+        return (x + y).sum() * z["w"]
+
+    ex = sx.Exec(fn, ("s",), P, kwarg_shapes={"y": "s"})
+    for n in (3, 5, 3):
+        assert_runs_as(fn, ex, ones(n), y=ones(n) * 2, z={"w": 2.0})
+        assert_runs_as(fn, ex, ones(n), z={"w": 3.0}, y=ones(n) * 2)
+    assert ex.cache_size == 2
+
+
+def test_a_keyword_may_name_a_positional_argument():
+    def fn(params, x):
+        return params * x.sum()
+
+    ex = sx.Exec(fn, (None, "s"), P)
+    for n in (3, 4):
+        assert_runs_as(fn, ex, 2.0, x=ones(n))
+        assert_runs_as(fn, ex, x=ones(n), params=2.0)
+    assert ex.cache_size == 1
+
+
+def test_without_specs_axis_0_of_each_array_is_ragged():
+    def fn(x, scale, *, y):
+        return (x * y).sum() * scale
+
+    ex = sx.Exec(fn)
+    for n in (3, 4):
+        assert_runs_as(fn, ex, ones(n, 2), 2.0, y=ones(n, 1))
+    assert ex.cache_size == 1
+
+
+def test_without_specs_a_keyword_may_be_an_array_once_and_a_scalar_then():
+    def fn(x, *, y):
+        return x * y
+
+    ex = sx.Exec(fn)
+    assert_runs_as(fn, ex, ones(3), y=ones(3))
+    assert_runs_as(fn, ex, ones(3), y=np.float32(2))
+    assert_runs_as(fn, ex, ones(5), y=ones(5))
+
+
+# Static arguments
+
+
+def test_a_static_argument_has_a_graph_for_each_value():
+    def fn(x, n):
+        return x * sum(range(n))
+
+    ex = sx.Exec(fn, ("s", None), P, static_argnums=1)
+    for n in (2, 3, 2):
+        assert_runs_as(fn, ex, ones(3), n)
+    assert ex.cache_size == 2
+
+
+@pytest.mark.parametrize("option", [{"static_argnums": 1}, {"static_argnames": "n"}], ids=str)
+@pytest.mark.parametrize("specs", [None, ("s", None)], ids=["default specs", "specs"])
+def test_a_static_argument_is_static_by_position_and_by_name(option, specs):
+    def fn(x, n):
+        return x * sum(range(n))
+
+    ex = sx.Exec(fn, specs, P, **option)
+    assert_same(ex(ones(3), 3), jnp.asarray(ones(3) * 3))
+    assert_same(ex(ones(3), n=3), jnp.asarray(ones(3) * 3))
+
+
+def test_equal_static_values_of_different_types_are_different():
+    def fn(x, n):
+        return x * (2 if isinstance(n, bool) else 3)
+
+    ex = sx.Exec(fn, ("s", None), P, static_argnums=1)
+    for n in (1, True, 1):
+        assert float(ex(ones(1), n)[0]) == (2 if n is True else 3)
+
+
+def test_equal_static_tuples_of_different_types_are_different():
+    ex = sx.Exec(lambda x, n: x.astype(type(n[0])), ("s", None), P, static_argnums=1)
+    for n in ((1,), (1.0,), (1,)):
+        assert ex(ones(3), n).dtype == (np.float32 if isinstance(n[0], float) else np.int32)
+
+
+def test_a_static_tree_may_stand_before_the_ragged_argument():
+    def fn(shape, x):
+        return x.sum() + jnp.ones(shape)
+
+    ex = sx.Exec(fn, (None, "s"), P, static_argnums=0)
+    assert_runs_as(fn, ex, (2, 3), ones(3))
+    assert ex.warmup(s=range(1, 9)) == 3
+    assert_runs_as(fn, ex, (2, 3), ones(7))
+
+
+# Dtypes
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [jnp.bfloat16, np.float16, np.int8, np.uint8, np.uint32, np.bool_, np.complex64, np.int32],
+    ids=lambda dtype: np.dtype(dtype).name,
+)
+def test_dtypes_are_those_of_the_plain_function(dtype):
+    def fn(x, w):
+        return x, x * w, x.max(), x + x.shape[0], x == x[0]
+
+    ex = sx.Exec(fn, ("s", None), P)
+    for x in (ones(3).astype(dtype), jnp.asarray(ones(5).astype(dtype))):
+        assert_runs_as(fn, ex, x, 2.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.complex128], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"])
+def test_wide_numpy_data_becomes_what_jax_makes_of_it(dtype, x64):
+    def fn(x):
+        return x.sum(), x * 2
+
+    with jax.enable_x64(x64):
+        assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(3).astype(dtype))
+
+
+def test_a_weak_type_passes_in_and_out():
+    def fn(x, w):
+        return x * w, w * 2, x
+
+    ex = sx.Exec(fn, ("s", None), P)
+    weak = jnp.broadcast_to(jnp.asarray(1.0, jnp.float32), 3) * 1
+    for x in (ones(3).astype(jnp.bfloat16), weak, jax.lax.full((3,), 2.0)):
+        assert_runs_as(fn, ex, x, 2.0)
+
+
+def test_an_array_that_is_not_contiguous_is_read_right():
+    wide = ones(6, 8)
+
+    def fn(x):
+        return x * 2, x.sum(0)
+
+    ex = sx.Exec(fn, ("b, s",), P)
+    for x in (wide[::2, ::3], wide.T, wide[::-1], wide[:4, :4].T):
+        assert_runs_as(fn, ex, x)
+
+
+def test_typed_keys_may_be_ragged():
+    def fn(keys):
+        return keys, jax.random.key_data(keys)
+
+    ex = sx.Exec(fn, ("s",), P)
+    for n in (3, 4, 3):
+        assert_runs_as(fn, ex, jax.random.split(jax.random.key(0), n))
+
+
+def test_gradients_of_integers_have_the_true_shape():
+    grad = jax.grad(lambda x, i: (x * i).sum(), argnums=(0, 1), allow_int=True)
+    assert_runs_as(grad, sx.Exec(grad, ("s", "s"), P), ones(3), np.arange(3))
+
+
+def test_gradients_are_taken_of_the_plain_function():
+    grad = jax.value_and_grad(lambda w, x: jnp.mean(jax.nn.softmax(x * w) ** 2))
+    ex = sx.Exec(grad, (None, "s"), P)
+    for n in (1, 3, 4):
+        assert_runs_as(grad, ex, jnp.float32(0.5), ones(n))
+
+
+# Static parameters that change between calls
+
+
+def test_static_parameters_may_change_dtype_and_weak_type_in_place():
+    def fn(params, x):
+        return (x * params["w"]).sum()
+
+    params = {}
+    ex, x = sx.Exec(fn, (None, "s"), P), ones(5).astype(jnp.bfloat16)
+    for w in (2.0, jnp.float32(2), 3, np.float16(1.5), True, 2.5, np.float64(2.5), 1 + 2j, 2.0):
+        params["w"] = w
+        assert_runs_as(fn, ex, params, x)
+
+
+def test_static_parameters_may_change_structure():
+    def fn(params, x):
+        return sum(w.sum() for w in jax.tree.leaves(params)) * x
+
+    ex = sx.Exec(fn, (None, "s"), P)
+    for params in ({"a": ones(2)}, {"a": ones(2), "b": [ones(3)]}, {"a": ones(4)}, {"a": ones(2)}):
+        assert_runs_as(fn, ex, params, ones(3))
+
+
+def test_results_stay_right_after_jax_forgets_its_caches():
+    def fn(params, x):
+        return params * x.mean()
+
+    ex = sx.Exec(fn, (None, "s"), P)
+    for _ in range(2):
+        assert_runs_as(fn, ex, 2.0, ones(3))
+        jax.clear_caches()
+    assert ex.cache_size == 1
+
+
+def test_x64_may_be_switched_between_calls():
+    def fn(params, x):
+        return params * x.mean()
+
+    ex = sx.Exec(fn, (None, "s"), P)
+    for x64 in (False, True, False, True):
+        with jax.enable_x64(x64):
+            assert_runs_as(fn, ex, 2.0, ones(3))
+            assert_runs_as(fn, ex, 2.0, ones(3).astype(np.float64))
+
+
+def test_matmul_precision_may_be_switched_between_calls():
+    ex = sx.Exec(lambda x, y: x @ y, ("a, b", "b, c"), P)
+    ex(ones(3, 3), ones(3, 3))
+    with jax.default_matmul_precision("highest"):
+        ex(ones(3, 3), ones(3, 3))
+    ex(ones(3, 3), ones(3, 3))
+    assert (ex.cache_size, ex.stats.hits) == (2, 1)
+
+
+def test_arrays_that_the_function_closed_over_are_passed_in():
+    const = jnp.asarray(ones(4))
+
+    def fn(x):
+        return x * const.sum() + np.asarray(ones(2)).sum()
+
+    assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(3))
+
+
+# Inside a trace
+
+
+def test_inside_a_trace_the_plain_function_runs():
+    ex = sx.Exec(lambda x: x.mean(), ("s",), P)
+    x = jnp.asarray(ones(5))
+    assert_same(jax.jit(ex)(x), x.mean())
+    assert_same(jax.grad(ex)(x), jnp.full(5, 0.2, jnp.float32))
+    assert_same(jax.vmap(ex)(x[None]), x.mean()[None])
+    assert (ex.cache_size, ex.stats.plain_calls) == (0, 3)
+
+
+def test_inside_a_trace_constants_run_the_plain_function_as_well():
+    ex = sx.Exec(lambda x: x.mean(), ("s",), P)
+    const = jnp.asarray(ones(5))
+    total, _ = jax.lax.scan(lambda c, _: (c + ex(const), None), 0.0, None, length=2)
+    assert float(total) == 6
+    assert float(jax.jit(lambda: ex(const))()) == 3
+    assert ex.cache_size == 0
+
+
+def test_jit_may_be_disabled():
+    ex = sx.Exec(lambda x: x.mean(), ("s",), P)
+    with jax.disable_jit():
+        assert float(ex(ones(5))) == 3
+
+
+# Memory
+
+
+def test_a_numpy_argument_may_be_written_to_after_the_call():
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    for size in (1 << 18, (1 << 18) - 1):
+        x = np.zeros(size, np.float32)
+        result = ex(x)
+        x[:] = -5
+        assert float(result.min()) == 1
+
+
+def test_results_share_no_memory_that_is_used_again():
+    ex = sx.Exec(lambda x: (x, x, x * 2), ("s",), P)
+    results = [ex(ones(3) * i) for i in range(20)]
+    for i, (same, again, doubled) in enumerate(results):
+        jax.jit(lambda x: x + 100, donate_argnums=0)(same)
+        np.testing.assert_array_equal(np.asarray(again), ones(3) * i)
+        np.testing.assert_array_equal(np.asarray(doubled), ones(3) * i * 2)
+
+
+def test_a_donated_argument_is_taken_if_it_fills_its_bucket():
+    ex = sx.Exec(lambda x: x + 1, ("s",), P, donate_argnums=0)
+    full, part = jnp.asarray(ones(4)), jnp.asarray(ones(3))
+    assert_same(ex(full), jnp.asarray(ones(4) + 1))
+    assert_same(ex(part), jnp.asarray(ones(3) + 1))
+    assert full.is_deleted()
+    assert not part.is_deleted()
+
+
+def test_calls_are_remembered_without_their_arrays():
+    ex = sx.Exec(lambda p, x: x + p["w"].sum(), (None, "s"), P)
+    params = {"w": jnp.asarray(ones(7))}
+    for _ in range(2):
+        ex(params, ones(3))
+    alive = weakref.ref(params["w"])
+    del params
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_exec_that_goes_takes_its_graphs_along():
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex(ones(3))
+    graph = weakref.ref(next(iter(ex._cache._entries.values())))
+    del ex
+    gc.collect()
+    assert graph() is None
+
+
+# Looks
+
+
+def test_an_exec_looks_like_its_function():
+    def halve(x):
+        """Half of it."""
+        return x / 2
+
+    ex = sx.Exec(halve)
+    assert (ex.__name__, ex.__doc__, ex.__wrapped__) == ("halve", "Half of it.", halve)
+    assert "halve, 0 graphs" in repr(ex)
+
+
+def test_a_callable_without_a_name_will_do():
+    fn = functools.partial(jnp.sum, axis=0)
+    assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(3))
+
+
+def test_bucketed_decorates():
+    @sx.bucketed(("s",), {"s": sx.Linear(4)})
+    def mean(x):
+        return x.mean()
+
+    assert isinstance(mean, sx.Exec)
+    assert float(mean(ones(3))) == 2
+    assert mean.plan(ones(3)).buckets == {"s": 4}
+
+
+_TWO_DEVICES = """
+import jax, jax.numpy as jnp, numpy as np, shapeexec as sx
+first, second = jax.devices()
+fn = lambda p, x: (x * p, x)
+for device in (None, first, second):
+    for p, x in ((jnp.float32(2), np.ones(3, np.float32)), (jnp.float32(2), jnp.ones(3))):
+        if device is not None:
+            x = jax.device_put(x, device)
+        ex = sx.Exec(fn, (None, "s"), sx.Pow2())
+        ex.warmup(p, x, s=range(1, 9))
+        ex.freeze()
+        for got, want in zip(ex(p, x), jax.jit(fn)(p, x)):
+            assert got.devices() == want.devices(), device
+            assert got.committed == want.committed, device
+ex = sx.Exec(fn, (None, "s"), sx.Pow2())
+for device in (first, second, first):
+    (got, _) = ex(jax.device_put(2.0, device), np.ones(3, np.float32))
+    assert got.devices() == {device} and got.shape == (3,)
+mesh, Spec = jax.make_mesh((2,), ("d",)), jax.sharding.PartitionSpec
+whole, halves = (jax.sharding.NamedSharding(mesh, Spec(*axes)) for axes in ((), ("d",)))
+got, _ = ex(jax.device_put(jnp.ones(1), whole), jax.device_put(jnp.arange(6.0), halves))
+np.testing.assert_array_equal(np.asarray(got), np.arange(6.0))
+"""
+
+
+def test_results_stand_where_those_of_the_plain_function_stand():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(
+        [sys.executable, "-c", _TWO_DEVICES],
+        env={**__import__("os").environ, **flags},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]

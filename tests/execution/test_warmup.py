@@ -1,0 +1,140 @@
+"""Warm-up and freezing: afterwards calls compile nothing."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import shapeexec as sx
+from tests.execution.support import assert_runs_as, counted, ones, refused
+
+P = sx.Pow2()
+
+
+def scale(w, x):
+    return w * x.sum(0)
+
+
+KINDS = {
+    "numpy": ones,
+    "jax": lambda *shape: jnp.asarray(ones(*shape)),
+    "committed": lambda *shape: jax.device_put(ones(*shape), jax.devices()[0]),
+}
+
+
+@pytest.mark.parametrize("batch", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("params", KINDS.values(), ids=KINDS)
+def test_after_warmup_calls_compile_nothing(params, batch):
+    ex = sx.Exec(scale, (None, "b, s"), {"b": P, "s": sx.Linear(4)})
+    w, x = params(1), batch(2, 2)
+    assert ex.warmup(w, x, b=range(1, 5), s=(3, 8)) == 6
+    ex.freeze()
+    calls = [batch(b, s) for b in (1, 3, 4) for s in (1, 4, 5)]
+    with counted() as count:
+        results = [ex(w, call) for call in calls]
+    assert count.compilations == 0
+    assert ex.stats.misses == 0
+    assert len(results) == 9
+
+
+def test_shapes_will_do_as_examples():
+    ex = sx.Exec(scale, (None, "b, s"), P)
+    float32 = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    assert ex.warmup(jax.ShapeDtypeStruct((), jnp.float32), float32, b=2, s=range(1, 5)) == 3
+    w = jnp.float32(2)
+    with counted() as count:
+        ex(w, ones(2, 3))
+    assert count.compilations == 0
+
+
+def test_the_last_call_will_do_as_an_example():
+    ex = sx.Exec(lambda x, n, *, y: x * n + y, ("s", None), P, static_argnums=1)
+    ex(ones(3), 2, y=1.0)
+    assert ex.warmup(s=range(1, 9)) == 3
+    ex.freeze()
+    ex(ones(7), 2, y=2.0)
+
+
+def test_warmup_again_compiles_nothing():
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    assert [ex.warmup(ones(1), s=range(1, 9)), ex.warmup(ones(1), s=range(1, 9))] == [4, 0]
+
+
+def test_warmup_compiles_each_branch_that_sizes_take():
+    def fn(x):
+        return x.sum() if x.shape[0] % 2 else x.max()
+
+    ex = sx.Exec(fn, ("s",), P)
+    ex.warmup(ones(3), s=range(1, 9))
+    ex.freeze()
+    for n in range(1, 9):
+        assert_runs_as(fn, ex, ones(n))
+
+
+def test_warmup_runs_exactly_what_cannot_be_padded():
+    def fn(x):
+        return sum(x[i] for i in range(x.shape[0]))
+
+    ex = sx.Exec(fn, ("s",), P, on_unsupported="exact")
+    assert ex.warmup(ones(3), s=range(1, 6)) == 5
+    ex.freeze()
+    for n in range(1, 6):
+        assert_runs_as(fn, ex, ones(n))
+
+
+def test_warmup_finds_out_on_the_way_what_cannot_be_padded():
+    def fn(x):
+        return jnp.fft.fft(x).real
+
+    ex = sx.Exec(fn, ("s",), P, on_unsupported="exact")
+    ex.warmup(ones(3), s=range(1, 6))
+    ex.freeze()
+    for n in range(1, 6):
+        assert_runs_as(fn, ex, ones(n))
+
+
+def test_progress_is_told_before_each_graph_and_at_the_end():
+    told = []
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex.warmup(ones(1), s=range(1, 5), progress=lambda done, total: told.append((done, total)))
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+def test_sizes_in_any_order_and_more_than_once_are_sizes():
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    assert ex.warmup(ones(1), s=[5, 3, 5, 4]) == 2
+
+
+def test_warmup_without_an_example_is_an_error():
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    with refused(sx.ConfigError, "warmup: the shapes and dtypes", "pass example arguments"):
+        ex.warmup(s=4)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"t": 3}, {"s": 3, "t": 3}], ids=str)
+def test_warmup_wants_sizes_for_each_symbol_and_no_other(sizes):
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    with refused(sx.ConfigError, "but the symbols are s.", "give sizes for each symbol: s=..."):
+        ex.warmup(ones(1), **sizes)
+
+
+@pytest.mark.parametrize("sizes", [0, -1, (), "abc", None, (0, 3)], ids=repr)
+def test_warmup_wants_sizes_of_at_least_1(sizes):
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    with refused(sx.ConfigError, f"warmup: s={sizes!r} names no sizes", "s=range(1, 513)"):
+        ex.warmup(ones(1), s=sizes)
+
+
+def test_warmup_past_a_ladder_is_an_error():
+    ex = sx.Exec(lambda x: x + 1, ("s",), {"s": sx.Ladder([4])})
+    with pytest.raises(sx.BucketOverflowError):
+        ex.warmup(ones(1), s=range(1, 6))
+
+
+def test_a_frozen_exec_refuses_what_it_does_not_hold():
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex(ones(3))
+    ex.freeze()
+    ex(ones(4))
+    with refused(sx.FrozenError, "frozen, and no graph is compiled for s=5", "warm up these sizes"):
+        ex(ones(5))
+    assert ex.cache_size == 1

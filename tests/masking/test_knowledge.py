@@ -1,0 +1,142 @@
+"""What is known of padding is true: of what NumPy and XLA compute alike, and of nothing else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec.masking import _knowledge
+from shapeexec.masking._knowledge import FINITE, UNSPECIFIED, Known, constant, uniform
+from tests.execution.support import assert_runs_as, ones
+
+P = sx.Pow2()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x - 1).astype(jnp.uint8).min(),
+        lambda x: (-jnp.log(x)).astype(jnp.int32).max(),
+        lambda x: (jnp.log(x) - 1).astype(jnp.int8).min(),
+        lambda x: (1 / (x * jnp.tanh(-1 - x))).min(),
+        lambda x: (1 / -x).max() + (1 / x).min(),
+        lambda x: jnp.dot(jnp.where(x > 0, x, jnp.finfo(x.dtype).min).astype(jnp.bfloat16), x),
+        lambda x: jnp.dot(jax.lax.reduce_precision(x - jnp.finfo(x.dtype).max, 8, 7), x * 0 + x),
+        lambda x: jnp.exp(-jnp.log(x)).min(),
+        lambda x: (x.astype(jnp.int32) // 0).max(),
+        lambda x: jnp.sqrt(x - 1).sum() * jnp.max(jnp.sign(-x)),
+        lambda x: (x * jnp.inf).max() + (x != 0).all(),
+        lambda x: (x**3).prod() + (x**0).sum(),
+        lambda x: jnp.max(x[:, None] + x[None, :] * -1, (0, 1)),
+        lambda x: jnp.cumsum(x).sum() + jax.lax.cumsum(x, reverse=True).sum(),
+        lambda x: jnp.cumsum(x[:, None] * x[None, :], 0).max(0),
+    ],
+    ids=range(15),
+)
+@pytest.mark.parametrize("size", [3, 5])
+def test_masks_that_are_spared_change_nothing(fn, size):
+    assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(size))
+
+
+def through(name, *values, dtype=np.float32, operand_dtype=np.float32, **params):
+    known = [uniform(1, value) for value in values]
+    return _knowledge.through_pointwise(
+        name,
+        known,
+        params,
+        rank=1,
+        dtype=np.dtype(dtype),
+        operand_dtype=np.dtype(operand_dtype),
+    ).axes[0]
+
+
+F = np.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "result"),
+    [
+        ("add", (constant(F(0)), constant(F(1))), constant(F(1))),
+        ("exp", (constant(F(0)),), constant(F(1))),
+        ("exp", (constant(F(-np.inf)),), constant(F(0))),
+        ("exp", (constant(F(3)),), UNSPECIFIED),
+        ("log", (constant(F(0)),), constant(F(-np.inf))),
+        ("mul", (constant(F(0)), UNSPECIFIED), UNSPECIFIED),
+        ("mul", (constant(F(0)), FINITE), constant(F(0))),
+        ("sub", (constant(F(np.inf)), constant(F(np.inf))), UNSPECIFIED),
+        ("div", (constant(F(1)), constant(F(0))), UNSPECIFIED),
+        ("tanh", (FINITE,), FINITE),
+        ("tanh", (UNSPECIFIED,), UNSPECIFIED),
+        ("tan", (FINITE,), UNSPECIFIED),
+        ("reduce_precision", (FINITE,), UNSPECIFIED),
+    ],
+)
+def test_a_pointwise_primitive_makes_of_known_padding(name, values, result):
+    assert through(name, *values) == result
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "result"),
+    [
+        (F(2), np.int32, constant(np.int32(2))),
+        (F(-1), np.int8, constant(np.int8(-1))),
+        (F(-1), np.uint8, FINITE),
+        (F(np.inf), np.int32, FINITE),
+        (F(1.5), np.int32, FINITE),
+        (F(np.inf), np.float16, constant(np.float16(np.inf))),
+        (F(1e30), np.float16, UNSPECIFIED),
+        (F(2), np.bool_, FINITE),
+        (F(1), np.bool_, constant(np.bool_(1))),
+        (np.complex64(1 + 1j), np.float32, UNSPECIFIED),
+    ],
+)
+def test_a_constant_stays_known_if_a_conversion_keeps_it(value, dtype, result):
+    got = through(
+        "convert_element_type", constant(value), dtype=dtype, operand_dtype=np.asarray(value).dtype
+    )
+    assert got == result
+
+
+@pytest.mark.parametrize(
+    ("source", "dtype", "known"),
+    [
+        (np.int32, np.float32, FINITE),
+        (np.bool_, jnp.float8_e4m3fn, FINITE),
+        (jnp.bfloat16, np.float32, FINITE),
+        (np.float32, jnp.bfloat16, UNSPECIFIED),
+        (np.float64, np.float32, UNSPECIFIED),
+        (np.int32, np.float16, UNSPECIFIED),
+    ],
+    ids=str,
+)
+def test_finite_numbers_stay_finite_where_all_fit(source, dtype, known):
+    assert through("convert_element_type", FINITE, dtype=dtype, operand_dtype=source) == known
+
+
+def test_a_nan_is_no_constant():
+    assert constant(F(np.nan)) == UNSPECIFIED
+
+
+def test_integers_are_finite_whatever_happens():
+    assert through("pow", UNSPECIFIED, UNSPECIFIED, dtype=np.int32) == FINITE
+
+
+def test_what_two_sets_have_in_common_is_known():
+    join = _knowledge.join
+    assert join([constant(F(1)), constant(F(1))]) == constant(F(1))
+    assert join([constant(F(1)), constant(F(2))]) == FINITE
+    assert join([constant(F(1)), constant(F(np.inf))]) == UNSPECIFIED
+
+
+def test_filling_one_axis_leaves_little_known_of_the_corner():
+    known = Known(UNSPECIFIED, (constant(F(0)), UNSPECIFIED)).filled([1], constant(F(1)))
+    assert known.axes == (FINITE, constant(F(1)))
+
+
+def test_a_second_reader_needs_no_second_mask():
+    def fn(x):
+        y = x + 1
+        return y.sum() + jnp.dot(y, y)
+
+    assert len(sx.Exec(fn, ("s",), P).explain(ones(3)).added) == 1

@@ -1,0 +1,270 @@
+"""Guards: each question about a size is answered as the plain function answers it, or refused."""
+
+import functools
+import math
+import warnings
+
+import einops
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec._errors import InconclusiveShapeError
+from shapeexec.shape._dim import Dim
+from shapeexec.shape._guards import Guard, parse_constraint
+from shapeexec.shape._trace import Leaf, trace
+from tests.execution.support import assert_runs_as, ones
+
+P = sx.Pow2()
+SIZES = (3, 4, 5, 1, 6, 8, 4, 3)
+TABLE = {4: 10.0, 6: 3.0}
+
+
+@functools.lru_cache
+def cached(size):
+    return 5 if size == 4 else 2
+
+
+QUESTIONS = {
+    "order": lambda s: s > 6,
+    "order of a NumPy integer": lambda s: np.int64(4) < s,
+    "maximum by NumPy": lambda s: np.maximum(s, 4),
+    "remainder": lambda s: s % 2 == 0,
+    "truth of a remainder": lambda s: s % 2,
+    "not": lambda s: not s % 2,
+    "in a tuple": lambda s: s in (6, 8),
+    "in a list of NumPy integers": lambda s: s in list(np.array([4, 6])),
+    "in an array": lambda s: s in np.array([4, 6]),
+    "in a range": lambda s: s in range(2, 5),
+    "in a set": lambda s: s in {4, 6},
+    "index in a list": lambda s: [4, 5].index(s) if s in [4, 5] else 7,
+    "unequal": lambda s: s != 4,
+    "a NumPy integer": lambda s: s == np.int64(4),
+    "a NumPy integer first": lambda s: np.int64(4) == s,
+    "a NumPy array without axes": lambda s: s == np.array(4),
+    "elements of an array": lambda s: (s != np.array([4, 6])).all(),
+    "a float": lambda s: s == 4.0,
+    "a float that is no integer": lambda s: s == 4.5,
+    "a NumPy float": lambda s: s == np.float32(4),
+    "True": lambda s: s == True,  # noqa: E712 - 1 is True
+    "None": lambda s: s == None,  # noqa: E711 - somebody may
+    "a text": lambda s: s == "4",
+    "a tuple of sizes": lambda s: (2 * s, s) == (8, 4),
+    "a tuple in order": lambda s: (s, 3) > (4, 0),
+    "a product": lambda s: np.prod((s, 2)) == 8,
+    "two expressions": lambda s: 2 * s == s + 4,
+    "floor": lambda s: s // 2 == 2,
+    "a power": lambda s: s**2 == 16,
+    "divmod": lambda s: divmod(s, 2)[1] == 0,
+    "look-up": lambda s: TABLE.get(s, 1.0),
+    "cached": cached,
+    "max": lambda s: max(s, 4),
+    "min by key": lambda s: min((s, 9), (4, 1), key=lambda pair: pair[0])[1],
+    "sorted": lambda s: sorted([s, 4])[0],
+    "ceiling": lambda s: -(-s // 4),
+    "a traced value": lambda s: jnp.asarray(s) == s,
+    "a traced value that differs": lambda s: s != jnp.asarray(s) + (s - 4),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+def test_a_question_about_a_size_is_answered_for_each_size(question):
+    def fn(x):
+        return x * question(x.shape[0])
+
+    ex = sx.Exec(fn, ("s",), P)
+    for size in SIZES:
+        assert_runs_as(fn, ex, ones(size))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda s: s & (s - 1) == 0,
+        round,
+        math.log2,
+        lambda s: math.gcd(s, 4),
+        lambda s: s >= 4.0,
+        np.sqrt,
+        lambda s: len("a" * s),
+        lambda s: list(range(9))[s],
+        lambda s: math.ceil(s / 2),
+    ],
+    ids=range(9),
+)
+def test_a_question_that_no_guard_answers_makes_the_size_exact_if_it_may(question):
+    def fn(x):
+        return x * question(x.shape[0])
+
+    ex = sx.Exec(fn, ("s",), P, on_unsupported="exact")
+    for size in SIZES[:4]:
+        assert_runs_as(fn, ex, ones(size))
+    with pytest.raises(sx.InconclusiveShapeError):
+        sx.Exec(fn, ("s",), P)(ones(3))
+
+
+def test_a_second_branch_in_a_bucket_gets_a_graph_of_its_own():
+    def fn(x):
+        return x.sum() if x.shape[0] % 2 == 0 else x.max()
+
+    ex = sx.Exec(fn, ("s",), {"s": sx.Linear(8)})
+    for size in (3, 4, 5, 6):
+        assert_runs_as(fn, ex, ones(size))
+    assert (ex.cache_size, ex.stats.traces, ex.stats.hits) == (2, 2, 2)
+    assert [str(guard) for guard in ex.plan(ones(3)).guards] == ["mod(s, 2) != 0"]
+    assert [str(guard) for guard in ex.plan(ones(4)).guards] == ["mod(s, 2) == 0"]
+
+
+@pytest.mark.parametrize("op", [lambda s: s > 4, lambda s: s == 4], ids=["order", "equality"])
+def test_a_guard_knows_the_line_that_asked(op):
+    def fn(x):
+        return x * 2 if op(x.shape[0]) else x
+
+    (guard,) = sx.Exec(fn, ("s",), P).plan(ones(4)).guards
+    assert "test_trace.py" in guard.described()
+
+
+def test_branches_may_nest_and_ask_of_two_symbols():
+    def fn(x):
+        b, s = x.shape
+        if b == s:
+            return x + x.T
+        return x * (2 if b > s else 3 if s % 2 else 5)
+
+    ex = sx.Exec(fn, ("b, s",), P)
+    for shape in ((3, 3), (3, 4), (4, 3), (3, 5), (4, 4), (3, 3)):
+        assert_runs_as(fn, ex, ones(*shape))
+
+
+def test_a_question_in_an_inner_jit_is_a_guard_as_well():
+    @jax.jit
+    def inner(x):
+        return x.sum() if x.shape[0] == 4 else x.max()
+
+    def fn(x):
+        return inner(x) + inner(x[:3])
+
+    ex = sx.Exec(fn, ("s",), P)
+    for size in (4, 5, 3, 4):
+        assert_runs_as(fn, ex, ones(size))
+
+
+scaled = jax.jit(lambda x, n: x * n, static_argnums=1)
+scaled_by_name = jax.jit(lambda x, *, n: x * n, static_argnames="n")
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: scaled(x, x.shape[0]),
+        lambda x: scaled_by_name(x, n=x.shape[0]),
+        lambda x: jnp.broadcast_to(x.sum(), x.shape),
+        lambda x: jnp.full(x.shape, 2.0) + jnp.zeros(x.shape[0]),
+        lambda x: einops.rearrange(x, "(s one) -> s one", one=1),
+        lambda x: einops.repeat(x, "s -> s two", two=2),
+        lambda x: x.reshape(x.shape[0], 1).reshape(-1),
+        lambda x: jnp.mean(x) + x.shape[0] / 2,
+    ],
+    ids=["static", "static name", "broadcast", "full", "rearrange", "repeat", "reshape", "mean"],
+)
+def test_what_decides_nothing_leaves_no_guard(fn):
+    ex = sx.Exec(fn, ("s",), P)
+    for size in (3, 4, 3, 2, 5):
+        assert_runs_as(fn, ex, ones(size))
+    assert ex.stats.traces == 1
+    assert ex.plan(ones(3)).guards == ()
+
+
+def test_a_static_argument_on_the_line_of_a_look_up_hides_nothing():
+    def fn(x):
+        return scaled(x, x.shape[0]) * {4: 10.0}.get(x.shape[0], 1.0)
+
+    ex = sx.Exec(fn, ("s",), P)
+    for size in (3, 4, 3, 5):
+        assert_runs_as(fn, ex, ones(size))
+
+
+def test_a_reshape_that_fits_some_sizes_is_guarded():
+    def fn(x):
+        return x.reshape(x.shape[0] // 2, 2)
+
+    ex = sx.Exec(fn, ("s",), P)
+    assert_runs_as(fn, ex, ones(4))
+    with pytest.raises(TypeError, match="cannot reshape"):
+        ex(ones(5))
+    assert_runs_as(fn, ex, ones(6))
+
+
+def test_a_reshape_may_leave_a_dim_to_jax():
+    def fn(x):
+        return x.reshape(-1, 2)
+
+    ex = sx.Exec(fn, ("s",), P)
+    for size in (4, 2, 6):
+        assert_runs_as(fn, ex, ones(size))
+    with pytest.raises(TypeError, match="cannot reshape"):
+        ex(ones(5))
+
+
+def test_a_function_with_many_guards_is_told_once():
+    def fn(x):
+        return x * TABLE.get(x.shape[0], 1.0)
+
+    ex = sx.Exec(fn, ("s",), P)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for size in range(1, 12):
+            ex.plan(ones(size))
+    (warning,) = [w for w in told if "its branches depend on its sizes" in str(w.message)]
+    assert "test_trace.py" in str(warning.message)
+    assert "Fix:   decide with jnp.where" in str(warning.message)
+
+
+# The trace by itself
+
+
+def test_without_sizes_a_question_is_an_error():
+    leaf = Leaf((Dim("s"),), np.dtype(np.float32))
+    with pytest.raises(InconclusiveShapeError, match="`s == 4` cannot be decided") as caught:
+        trace(lambda x: x if x.shape[0] == 4 else 2 * x, [leaf], None)
+    assert caught.value.symbols == {"s"}
+    assert "Fix:" in str(caught.value)
+
+
+def test_a_constraint_decides_without_sizes():
+    leaf = Leaf((Dim("s"),), np.dtype(np.float32))
+    facts = [parse_constraint("s >= 5")]
+    traced = trace(lambda x: x if x.shape[0] > 4 else 2 * x, [leaf], None, constraints=facts)
+    assert traced.guards == ()
+
+
+def test_jax_is_as_it_was_after_a_trace_that_failed():
+    (before,) = jax.export.symbolic_shape("s")
+    methods = {name: getattr(type(before), name) for name in ("__eq__", "__ne__", "__hash__")}
+    with pytest.raises(ZeroDivisionError):
+        trace(lambda x: 1 / 0, [Leaf((Dim("s"),), np.dtype(np.float32))], {"s": 3})
+    assert {name: getattr(type(before), name) for name in methods} == methods
+    assert "__bool__" not in vars(type(before))
+
+
+# Guards by themselves
+
+
+@pytest.mark.parametrize("op", ["==", "!=", "<", "<=", ">", ">="])
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_a_guard_or_its_negation_holds(op, size):
+    asked = Guard("s", op, "4")
+    decided = asked.decided({"s": size})
+    assert decided.holds({"s": size})
+    assert (decided == asked) == asked.holds({"s": size})
+
+
+def test_where_a_guard_was_asked_does_not_tell_guards_apart():
+    assert Guard("s", ">", "4", "a.py:1") == Guard("s", ">", "4")
+
+
+@pytest.mark.parametrize("text", ["s>=2", " s >= 2 ", "mod(s, 8) == 0", "b*s != 2*s - 1"])
+def test_a_constraint_is_a_guard(text):
+    assert parse_constraint(text).holds({"s": 8, "b": 3})

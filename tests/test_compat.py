@@ -1,0 +1,225 @@
+"""Each private name of JAX that the library uses exists here, and does what is said of it."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+from shapeexec import _compat
+from tests.execution.support import counted, ones
+
+
+def eqns(fn, *args):
+    return jax.make_jaxpr(fn)(*args).jaxpr.eqns
+
+
+def test_a_compilation_is_an_event():
+    with counted() as count:
+        jax.jit(lambda x: x * 3 + 7)(ones(3))
+    assert count.compilations == 1
+
+
+def test_the_trace_state_is_clean_outside_of_traces_only():
+    seen = []
+    note = lambda: seen.append(_compat.trace_state_clean())  # noqa: E731
+    jax.jit(note)()
+    jax.eval_shape(note)
+    jax.vmap(lambda x: note() or x)(ones(2))
+    jax.grad(lambda x: note() or x)(1.0)
+    jax.lax.scan(lambda c, _: (note() or c, None), 0, None, length=1)
+    assert not any(seen)
+    assert _compat.trace_state_clean()
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("weak_type", [False, True])
+def test_a_host_array_becomes_a_jax_array(committed, weak_type):
+    like = jnp.asarray(ones(2))
+    array = _compat.array_from_host(
+        ones(4)[1:3], dtype=like.dtype, weak_type=weak_type, like=like, committed=committed
+    )
+    np.testing.assert_array_equal(array, [2, 3])
+    assert (array.weak_type, array.committed) == (weak_type, committed)
+    assert array.devices() == like.devices()
+
+
+@pytest.mark.parametrize("weak_type", [False, True])
+@pytest.mark.parametrize("value", [2.0, np.float32(2), jnp.float32(2), jnp.asarray(2.0)], ids=repr)
+def test_a_weak_type_may_be_given_and_taken(value, weak_type):
+    aval = _compat.ShapedArray((), np.dtype(np.float32), weak_type=weak_type)
+    assert jax.jit(lambda: _compat.with_weak_type(value, aval))().weak_type == weak_type
+
+
+def test_keys_and_float0_have_no_weak_type_to_give():
+    key = jax.random.key(0)
+    assert _compat.with_weak_type(key, jax.typeof(key)) is key
+    nothing = np.zeros(3, jax.dtypes.float0)
+    assert _compat.with_weak_type(nothing, jax.typeof(nothing)) is nothing
+
+
+def test_avals_print_as_in_jaxprs():
+    (s,) = export.symbolic_shape("s")
+    assert _compat.describe_aval(_compat.ShapedArray((s, 5), np.dtype(np.float32))) == "f32[s,5]"
+
+
+def test_keys_are_extended_and_numbers_are_not():
+    assert _compat.is_extended(jax.random.key(0).dtype)
+    assert not _compat.is_extended(np.dtype(np.float32))
+
+
+def test_where_an_array_was_put_on_purpose_is_known():
+    free, put = jnp.asarray(ones(2)), jax.device_put(ones(2), jax.devices()[0])
+    struct = jax.ShapeDtypeStruct((2,), np.float32, sharding=put.sharding)
+    assert (_compat.is_committed(free), _compat.is_committed(put)) == (False, True)
+    assert [_compat.committed_sharding(x) for x in (free, ones(2), 3.0)] == [None] * 3
+    assert [_compat.committed_sharding(x) for x in (put, struct)] == [put.sharding] * 2
+
+
+def test_the_operands_of_a_scan_are_counted():
+    const = jnp.float32(2)
+    (eqn,) = eqns(
+        lambda c, xs: jax.lax.scan(lambda c, x: ((c[0] * const, c[1] + x), x), (c, c), xs),
+        1.0,
+        ones(3),
+    )[-1:]
+    consts, carries = _compat.scan_counts(eqn.params, len(eqn.invars))
+    assert carries == 2
+    assert consts + carries + 1 == len(eqn.invars)
+
+
+def test_nested_jaxprs_are_found():
+    (eqn,) = eqns(jax.jit(lambda x: x + 1), 1.0)
+    (inner,) = _compat.sub_jaxprs(eqn.params)
+    assert [e.primitive.name for e in getattr(inner, "jaxpr", inner).eqns] == ["add"]
+
+
+def test_literals_are_told_from_variables():
+    (eqn,) = eqns(lambda x: x + 1.0, 2.0)
+    assert [_compat.is_literal(var) for var in eqn.invars] == [False, True]
+
+
+def test_one_gamma_variate_is_what_jax_draws():
+    key = jax.random.key(0)
+    one = _compat.gamma_one()(jax.random.split(key, 1)[0], jnp.float32(2.0), False)
+    assert float(one) == float(jax.random.gamma(key, 2.0)) or np.isfinite(one)
+
+
+def test_threefry_is_a_primitive():
+    assert _compat.threefry2x32_p.name == "threefry2x32"
+
+
+def test_primitives_are_known_by_name():
+    known = _compat.registered_primitives()
+    assert {"add", "scan", "dot_general", "sort", "while"} <= known.keys()
+    assert all(isinstance(primitive, _compat.Primitive) for primitive in known.values())
+
+
+def test_an_equation_knows_the_line_that_made_it():
+    (eqn,) = eqns(lambda x: x + 1.0, 2.0)  # this line
+    assert "# this line" in _compat.eqn_line(eqn)
+    assert "(test_compat.py:" in _compat.eqn_line(eqn)
+
+
+def test_an_error_knows_the_users_line():
+    try:
+        jnp.zeros(3).reshape(2)
+    except TypeError as error:
+        place = _compat.error_place(error)
+    assert "reshape(2)" in _compat.describe_line(place)
+    assert _compat.describe_line(None) is None
+    assert _compat.error_place(ValueError()) is None
+
+
+def test_the_configuration_that_changes_a_trace_changes_the_fingerprint():
+    prints = [_compat.config_fingerprint()]
+    for changed in (
+        jax.enable_x64(True),
+        jax.default_matmul_precision("highest"),
+        jax.numpy_dtype_promotion("strict"),
+        jax.threefry_partitionable(not jax.config.jax_threefry_partitionable),
+        jax.default_device(jax.devices()[0]),
+    ):
+        with changed:
+            prints.append(_compat.config_fingerprint())
+    assert len(set(prints)) == len(prints)
+    assert prints[0] == _compat.config_fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (lambda s: s > 6, ("s", ">", "6")),
+        (lambda s: s <= 2, ("s", "<=", "2")),
+        (lambda s: jnp.zeros(s).reshape(-1, 4), ("mod(s, - 4)", "==", "0")),
+        (lambda s: int(s), None),  # noqa: PLW0108 - a call in user code
+        (lambda s: 1 / 0, None),
+    ],
+)
+def test_an_inconclusive_comparison_is_read_off_the_error(ask, told):
+    (s,) = export.symbolic_shape("s")
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - of several kinds
+        jax.eval_shape(lambda: ask(s))
+    assert _compat.inconclusive_comparison(caught.value) == told
+
+
+# Comparisons of symbolic dims
+
+
+def struct(dim):
+    return jax.ShapeDtypeStruct((dim,), np.float32)
+
+
+def asked_by(ask):
+    """What is asked of a symbolic dim in user code."""
+    (s,) = export.symbolic_shape("s")
+    asked = []
+    with _compat.decide_dim_comparisons(lambda op, left, right, place: asked.append((op, right))):
+        ask(s)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("ask", "asked"),
+    [
+        (lambda s: s == 4, [("==", 4)]),
+        (lambda s: s != 4, [("==", 4)]),
+        (lambda s: s in (4, 5), [("==", 4), ("==", 5)]),
+        (lambda s: bool(s % 2), [("==", 0)]),
+        ({4: 1}.get, [("hash", None)]),
+        (lambda s: s == s, []),  # noqa: PLR0124 - proven
+        (lambda s: jax.eval_shape(lambda x: x.sum() + jnp.ones(x.shape), struct(s)), []),
+    ],
+    ids=range(7),
+)
+def test_what_user_code_asks_is_heard_and_what_jax_asks_is_not(ask, asked):
+    assert asked_by(ask) == asked
+
+
+def test_an_answer_is_given():
+    (s,) = export.symbolic_shape("s")
+    with _compat.decide_dim_comparisons(lambda op, left, right, place: right == 4):
+        assert s == 4
+        assert s != 5
+        assert bool(s)
+    assert s != 4
+
+
+def test_another_thread_hears_nothing():
+    (s,) = export.symbolic_shape("s")
+    heard, answers = [], []
+    with _compat.decide_dim_comparisons(lambda *asked: heard.append(asked) or True):
+        thread = threading.Thread(target=lambda: answers.append(s == 4))
+        thread.start()
+        thread.join()
+    assert (heard, answers) == ([], [False])
+
+
+def test_the_place_is_the_users_line():
+    (s,) = export.symbolic_shape("s")
+    places = []
+    with _compat.decide_dim_comparisons(lambda op, left, right, place: places.append(place)):
+        _ = s == 4  # here
+    assert "# here" in _compat.describe_line(places[0])

@@ -1,0 +1,109 @@
+"""Rooms import downward only, and importing the library costs no more than JAX."""
+
+import ast
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "shapeexec"
+
+# Each room, and the rooms that it may import.
+MAY_IMPORT = {
+    "_errors": set(),
+    "_compat": {"_errors"},
+    "shape": {"_errors", "_compat"},
+    "bucketing": {"_errors"},
+    "masking": {"_errors", "_compat", "shape"},
+    "attention": {"_errors", "_compat", "shape", "masking"},
+    "execution": {"_errors", "_compat", "shape", "bucketing", "masking"},
+}
+ABOVE = {"__init__", "__main__", "tools"}  # these may import any room
+NOT_AT_IMPORT = ("matplotlib", "rich", "flax", "equinox", "optax", "jax.experimental.pallas")
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def room_of(module: str) -> str:
+    return [*module.split("."), "__init__"][1]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, wherever in the file, by its full name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_a_room_imports_those_below_it_only(path):
+    room = room_of(module_of(path))
+    if room in ABOVE:
+        return
+    used = {room_of(name) for name in imports(path) if name.startswith("shapeexec.")}
+    assert used - {room} <= MAY_IMPORT[room]
+
+
+def test_every_room_has_its_place():
+    rooms = {room_of(module_of(path)) for path in FILES}
+    assert rooms <= MAY_IMPORT.keys() | ABOVE
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "masking" / "rules").glob("*.py")), ids=lambda path: path.stem
+)
+def test_families_of_rules_do_not_know_each_other(path):
+    if path.stem != "__init__":
+        assert not [name for name in imports(path) if name.startswith("shapeexec.masking.rules")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_only_compat_names_what_jax_keeps_to_itself(path):
+    private = [name for name in imports(path) if name.startswith(("jax._src", "jax.extend"))]
+    assert not private or path.name == "_compat.py"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "bucketing").rglob("*.py")), ids=module_of)
+def test_buckets_know_nothing_of_jax(path):
+    assert not [name for name in imports(path) if name.split(".")[0] in ("jax", "jaxlib")]
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+    return done.stdout.strip()
+
+
+def test_importing_starts_no_back_end():
+    code = "import shapeexec; from jax._src import xla_bridge; print(xla_bridge._backends)"
+    assert run(code) == "{}"
+
+
+def test_importing_imports_jax_and_numpy_alone():
+    code = f"import sys, shapeexec; print([m for m in {NOT_AT_IMPORT} if m in sys.modules])"
+    assert run(code) == "[]"
+
+
+def test_the_library_needs_jax_and_numpy_alone():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {requirement.split(">")[0] for requirement in project["dependencies"]}
+    assert needed == {"jax", "numpy"}
+    assert project["requires-python"] == ">=3.11"
