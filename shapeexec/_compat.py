@@ -5,6 +5,7 @@ does what is said here on the JAX that is installed. Names serve jax 0.10 to 0.1
 """
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -52,9 +53,16 @@ def array_from_host(
 
     `jax.device_put` takes ten times as long and cannot give a weak type.
     """
-    aval = ShapedArray(view.shape, dtype, weak_type=weak_type)
-    (device,) = like.sharding.device_set
-    return _xla_client.batched_device_put(aval, like.sharding, [view], [device], committed)
+    sharding = like.sharding
+    aval = _aval(view.shape, dtype, weak_type)
+    return _xla_client.batched_device_put(
+        aval, sharding, [view], list(sharding.device_set), committed
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _aval(shape: tuple[int, ...], dtype: Any, weak_type: bool) -> Any:
+    return ShapedArray(shape, dtype, weak_type=weak_type)
 
 
 def with_weak_type(array: Any, aval: Any) -> Any:

@@ -11,6 +11,26 @@ from shapeexec.shape._guards import Guard
 Shape = tuple[int, ...]
 
 
+class Key:
+    """What names a graph. It knows its hash, since a cache hit asks for it each time.
+
+    Args:
+        parts: What two calls must have in common to share a graph.
+    """
+
+    __slots__ = ("_hash", "parts")
+
+    def __init__(self, parts: Hashable) -> None:
+        self.parts = parts
+        self._hash = hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Key) and self.parts == other.parts)
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What a call runs.
@@ -38,7 +58,7 @@ class Plan:
     exact: tuple[str, ...]
     is_compiled: bool
     base: Hashable = dataclasses.field(repr=False)
-    key: Hashable = dataclasses.field(repr=False)
+    key: Key = dataclasses.field(repr=False)
     recipe: Recipe = dataclasses.field(repr=False)
 
     @property

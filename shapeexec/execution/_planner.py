@@ -16,7 +16,7 @@ from shapeexec._errors import ConfigError, ConstraintError, InconclusiveShapeErr
 from shapeexec.bucketing import Exact, Strategy, checked_bucket
 from shapeexec.execution._compile import Recipe
 from shapeexec.execution._options import check_symbols
-from shapeexec.execution._plan import Plan
+from shapeexec.execution._plan import Key, Plan
 from shapeexec.masking._extents import Extents
 from shapeexec.shape import _dim
 from shapeexec.shape._binding import BoundSpec
@@ -210,7 +210,7 @@ class Planner:
             symbol: (self._settings.strategy(symbol).lower_bound(buckets[symbol]), buckets[symbol])
             for symbol in sorted(traced.symbols)
         }
-        key = (call.base, tuple(exact.items()), number, tuple(ranges.items()))
+        key = Key((call.base, tuple(exact.items()), number, tuple(ranges.items())))
         extents = Extents(ranges, {})
         out_dims = [tuple(aval.shape) for aval in traced.jaxpr.out_avals]
         return Plan(

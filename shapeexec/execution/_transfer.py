@@ -17,6 +17,8 @@ from shapeexec import _compat
 
 Shape = tuple[int, ...]
 
+_WIDE = 8  # bytes: narrower dtypes are canonical always
+
 
 def pad(x: Any, capacity: Shape) -> Any:
     """`x` at `capacity`, its padding zero; `x` itself if nothing is missing.
@@ -50,16 +52,23 @@ def cut(x: jax.Array, shape: Shape) -> jax.Array:
 
 
 def _pad_host(x: np.ndarray, capacity: Shape) -> np.ndarray:
-    padded = np.zeros(capacity, jax.dtypes.canonicalize_dtype(x.dtype))
+    padded = np.zeros(capacity, _canonical(x.dtype))
     padded[tuple(map(slice, x.shape))] = x
     return padded
 
 
 def _is_on_host(x: jax.Array) -> bool:
     """Whether NumPy can look at the buffer where it is."""
-    if _compat.is_extended(x.dtype) or len(x.sharding.device_set) != 1:
-        return False
-    return next(iter(x.sharding.device_set)).platform == "cpu"
+    devices = x.sharding.device_set
+    if len(devices) != 1 or not isinstance(x.dtype, np.dtype):
+        return False  # typed PRNG keys have a dtype of JAX's own
+    (device,) = devices
+    return device.platform == "cpu"
+
+
+def _canonical(dtype: np.dtype) -> np.dtype:
+    """The dtype that JAX gives to NumPy data: 32 bits for 64, unless x64 is on."""
+    return dtype if dtype.itemsize < _WIDE else jax.dtypes.canonicalize_dtype(dtype)
 
 
 @functools.lru_cache(maxsize=4096)

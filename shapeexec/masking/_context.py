@@ -135,7 +135,7 @@ class RuleContext:
         if not open_axes:
             return held.array
         array = fill(held.array, self.extents.lengths(self.in_shapes[operand]), value, open_axes)
-        self.values[operand] = Value(array, held.known.with_axes(open_axes, constant(value)))
+        self.values[operand] = Value(array, held.known.filled(open_axes, constant(value)))
         return array
 
     def fill_unless_finite(

@@ -85,8 +85,10 @@ class Interpreter:
         aval = var.aval
         if not hasattr(aval, "shape"):
             return Value(array, nothing_known(0, np.bool_))
-        known = known or nothing_known(len(aval.shape), aval.dtype)
-        array = conform(array, extents.capacities(aval.shape))
+        capacities = extents.capacities(aval.shape)
+        if known is None or _is_narrower(array, capacities):
+            known = nothing_known(len(aval.shape), aval.dtype)
+        array = conform(array, capacities)
         if self.poison is not None and holds_dim(tuple(aval.shape)):
             array = poison_padding(array, extents.lengths(aval.shape), known, self.poison)
         return Value(array, known)
@@ -120,6 +122,11 @@ def _is_ragged_jaxpr(jaxpr: Any) -> bool:
 def _bind_as_is(eqn: Any, arrays: Sequence[Any]) -> Any:
     """An equation without symbolic dims means what it meant."""
     return eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(eqn.params))
+
+
+def _is_narrower(array: Array, shape: tuple[int, ...]) -> bool:
+    """Whether `conform` would add padding of its own."""
+    return any(have < want for have, want in zip(jnp.shape(array), shape, strict=True))
 
 
 def conform(array: Array, shape: tuple[int, ...]) -> Array:

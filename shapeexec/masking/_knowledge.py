@@ -81,10 +81,15 @@ class Known:
     whole: Padding
     axes: tuple[Padding, ...]
 
-    def with_axes(self, axes: Sequence[int], padding: Padding) -> "Known":
-        """The same, with `padding` on each of `axes`."""
-        changed = [padding if axis in axes else old for axis, old in enumerate(self.axes)]
-        return Known(self.whole, tuple(changed))
+    def filled(self, axes: Sequence[int], padding: Padding) -> "Known":
+        """What is known after the padding along `axes` was overwritten.
+
+        Where it meets the padding of another axis it was overwritten too.
+        """
+        changed = [
+            padding if axis in axes else join((old, padding)) for axis, old in enumerate(self.axes)
+        ]
+        return Known(join((self.whole, padding)), tuple(changed))
 
 
 def nothing_known(rank: int, dtype: Any) -> Known:
@@ -113,6 +118,7 @@ _ON_CONSTANTS: dict[str, Callable[..., Any]] = {
     "add_any": np.add,
     "and": np.bitwise_and,
     "copy": np.positive,
+    "div": np.true_divide,
     "eq": np.equal,
     "exp": np.exp,
     "expm1": np.expm1,
@@ -171,7 +177,7 @@ def _meet(a: Padding, b: Padding) -> Padding:
     return a if a.value is not None else Padding(finite=a.finite or b.finite, value=b.value)
 
 
-def _join(paddings: Sequence[Padding]) -> Padding:
+def join(paddings: Sequence[Padding]) -> Padding:
     """What holds of elements from any of several sets."""
     first = paddings[0]
     if first.value is not None and all(padding.is_constant(first.value) for padding in paddings):
@@ -187,12 +193,14 @@ def _through(name: str, paddings: Sequence[Padding], params: dict[str, Any], dty
         return _converted(paddings[0], dtype)
     if name == "select_n":
         which, *cases = paddings
-        return _join(cases) if which.value is None else cases[int(which.value)]
+        return join(cases) if which.value is None else cases[int(which.value)]
     if name in ("mul", "and") and all(padding.finite for padding in paddings):
         zero = np.zeros((), dtype)
         if any(padding.is_constant(zero[()]) for padding in paddings):
             return constant(zero)
     if name in _ON_CONSTANTS and all(value is not None for value in values):
+        if name == "div" and not _is_inexact(dtype):
+            return FINITE  # integers divide by rules of their own
         with np.errstate(all="ignore"):
             computed = np.asarray(_ON_CONSTANTS[name](*values)).astype(dtype)
         if _is_exact(computed):

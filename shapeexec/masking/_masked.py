@@ -11,8 +11,8 @@ from jax import Array
 from shapeexec import _compat
 from shapeexec.masking._context import MaskNote, Value
 from shapeexec.masking._extents import Extents, holds_dim
-from shapeexec.masking._interpret import Interpreter
-from shapeexec.masking._knowledge import constant, nothing_known
+from shapeexec.masking._interpret import Interpreter, conform
+from shapeexec.masking._knowledge import Known, constant, nothing_known
 from shapeexec.masking._poison import poison_padding
 from shapeexec.shape._trace import Trace
 
@@ -68,11 +68,17 @@ class Masked:
 
     def _argument(self, aval: Any, leaf: Any, extents: Extents) -> Value:
         known = nothing_known(len(aval.shape), aval.dtype)
+        # Narrower than the buckets where a guard has made a symbol an int.
+        leaf = conform(leaf, extents.capacities(aval.shape))
         if not holds_dim(tuple(aval.shape)):
             return Value(leaf, known)
         if self.poison is not None:
             leaf = poison_padding(leaf, extents.lengths(aval.shape), known, self.poison)
         elif self.zero_padded and not _compat.is_extended(aval.dtype):
-            padded = [axis for axis, dim in enumerate(aval.shape) if not isinstance(dim, int)]
-            known = known.with_axes(padded, constant(np.zeros((), aval.dtype)))
+            zero = constant(np.zeros((), aval.dtype))
+            axes = [
+                old if isinstance(dim, int) else zero
+                for dim, old in zip(aval.shape, known.axes, strict=True)
+            ]
+            known = Known(known.whole, tuple(axes))
         return Value(leaf, known)

@@ -1,0 +1,214 @@
+"""Indexing: reads and writes at computed positions.
+
+Positions are clamped, and dropped, at the true sizes: between the true size and the bucket there
+is room that the plain function does not have. An index row that is padding holds any number, so it
+must neither write nor, through a second clamp of XLA's, move what another row reads.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, dtypes, lax
+
+from shapeexec.masking._context import RuleContext
+from shapeexec.masking._fill import Length, highest, lowest, valid_mask
+from shapeexec.masking._interpret import conform
+from shapeexec.masking._registry import register
+from shapeexec.shape import _dim
+
+_MODE = lax.GatherScatterMode
+_NOWHERE = np.int32(np.iinfo(np.int32).max)
+"""An index that is out of bounds on every axis."""
+
+
+@register("dynamic_slice")
+def dynamic_slice(
+    ctx: RuleContext, operand: Array, *starts: Any, slice_sizes: tuple[int, ...]
+) -> Array:
+    """Move: the start is clamped at the true sizes."""
+    dims, sizes = ctx.in_shapes[0], ctx.params["slice_sizes"]
+    clamped = [
+        _clamp(_as_i32(start), _last_start(ctx, dim, size))
+        for start, dim, size in zip(starts, dims, sizes, strict=True)
+    ]
+    operand = _with_room(ctx, operand, dims, sizes)
+    return ctx.bind(operand, *clamped, slice_sizes=slice_sizes)
+
+
+@register("dynamic_update_slice")
+def dynamic_update_slice(ctx: RuleContext, operand: Array, update: Array, *starts: Any) -> Array:
+    """Move: the start is clamped at the true sizes, and the update's padding writes nothing."""
+    dims, sizes = ctx.in_shapes[0], ctx.in_shapes[1]
+    clamped = [
+        _clamp(_as_i32(start), _last_start(ctx, dim, size))
+        for start, dim, size in zip(starts, dims, sizes, strict=True)
+    ]
+    operand = _with_room(ctx, operand, dims, sizes)
+    # Padding that lies over the whole axis falls on padding.
+    partial = [axis for axis, size in enumerate(sizes) if _is_partial(dims[axis], size)]
+    mask = valid_mask(update.shape, ctx.in_lengths[1], partial)
+    if mask is not None:
+        update = jnp.where(mask, update, lax.dynamic_slice(operand, clamped, update.shape))
+    return ctx.bind(operand, update, *clamped)
+
+
+@register("gather")
+def gather(
+    ctx: RuleContext,
+    operand: Array,
+    indices: Array,
+    *,
+    dimension_numbers: lax.GatherDimensionNumbers,
+    slice_sizes: tuple[int, ...],
+    mode: Any,
+    fill_value: Any,
+    **params: Any,
+) -> Array:
+    """Move: indices are clamped, or found to be out of bounds, at the true sizes."""
+    if mode == _MODE.ONE_HOT:
+        raise ctx.unsupported("gather as a product with one-hot rows reads all of the padding")
+    dims, sizes = ctx.in_shapes[0], ctx.params["slice_sizes"]
+    indexed = dimension_numbers.start_index_map
+    last = _vector([_last_start(ctx, dims[axis], sizes[axis]) for axis in indexed])
+    starts = _as_i32(indices, saturate=mode != _MODE.FILL_OR_DROP)
+    operand = _with_room(ctx, operand, dims, sizes, dimension_numbers.operand_batching_dims)
+    out = ctx.bind(
+        operand,
+        _clamp(starts, last),
+        dimension_numbers=dimension_numbers,
+        slice_sizes=slice_sizes,
+        mode=_MODE.CLIP,
+        fill_value=None,
+        **params | {"unique_indices": False, "indices_are_sorted": False},
+    )
+    if mode != _MODE.FILL_OR_DROP:
+        return out
+    rows = [axis for axis in range(out.ndim) if axis not in dimension_numbers.offset_dims]
+    mask = lax.broadcast_in_dim(_in_bounds(starts, last), out.shape, rows)
+    return jnp.where(mask, out, _default_fill(out.dtype) if fill_value is None else fill_value)
+
+
+@register("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
+def scatter(
+    ctx: RuleContext,
+    operand: Array,
+    indices: Array,
+    updates: Array,
+    *,
+    dimension_numbers: lax.ScatterDimensionNumbers,
+    mode: Any,
+    **params: Any,
+) -> Array:
+    """Move: index rows that are padding, or out of bounds at the true sizes, are sent nowhere.
+
+    A window that covers part of a ragged axis would write its padding: its positions become
+    indices, one row each. One that covers the whole axis may stay, its padding falls on padding.
+    """
+    if operand.size == 0 or updates.size == 0:
+        return operand
+    numbers, dims = dimension_numbers, ctx.in_shapes[0]
+    windows = _windows(numbers, len(dims))
+    sizes = [ctx.in_shapes[2][windows[a]] if a in windows else 1 for a in range(len(dims))]
+    indexed = numbers.scatter_dims_to_operand_dims
+    last = _vector([_last_start(ctx, dims[axis], sizes[axis]) for axis in indexed])
+    starts = _as_i32(indices)
+    if mode == _MODE.CLIP:
+        starts = _clamp(starts, last)
+    keep = _in_bounds(starts, last)
+    batching = numbers.scatter_indices_batching_dims
+    rows = [axis for axis in range(keep.ndim) if axis not in batching]
+    is_row = valid_mask(keep.shape, ctx.in_lengths[1], rows)
+    keep = keep if is_row is None else keep & is_row
+
+    partial = [axis for axis in windows if _is_partial(dims[axis], sizes[axis])]
+    if partial:
+        columns = {axis: starts[..., i] for i, axis in enumerate(indexed)}
+        spread = [windows[axis] for axis in partial]
+        stay = [axis for axis in numbers.update_window_dims if axis not in spread]
+        row_axes = [a for a in range(updates.ndim) if a not in numbers.update_window_dims]
+        updates = lax.transpose(updates, (*row_axes, *spread, *stay))
+        grid = updates.shape[: len(row_axes) + len(spread)]
+        keep = lax.broadcast_in_dim(keep, grid, range(len(row_axes)))
+        for number, axis in enumerate(partial, start=len(row_axes)):
+            step = lax.broadcasted_iota(np.int32, grid, number)
+            keep = keep & (step < ctx.length(sizes[axis]))
+            first = columns.get(axis, jnp.zeros(starts.shape[:-1], np.int32))
+            columns[axis] = lax.broadcast_in_dim(first, grid, range(first.ndim)) + step
+        starts = jnp.stack(
+            [lax.broadcast_in_dim(c, grid, range(c.ndim)) for c in columns.values()], axis=-1
+        )
+        numbers = lax.ScatterDimensionNumbers(
+            update_window_dims=tuple(range(len(grid), updates.ndim)),
+            inserted_window_dims=tuple(sorted((*numbers.inserted_window_dims, *partial))),
+            scatter_dims_to_operand_dims=tuple(columns),
+            operand_batching_dims=numbers.operand_batching_dims,
+            scatter_indices_batching_dims=batching,
+        )
+    return ctx.bind(
+        operand,
+        jnp.where(keep[..., None], starts, _NOWHERE),
+        updates,
+        dimension_numbers=numbers,
+        mode=_MODE.FILL_OR_DROP,
+        **params | {"unique_indices": False, "indices_are_sorted": False},
+    )
+
+
+def _windows(numbers: lax.ScatterDimensionNumbers, rank: int) -> dict[int, int]:
+    """By axis of the operand, the axis of the updates that is its window."""
+    without = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    axes = [axis for axis in range(rank) if axis not in without]
+    return dict(zip(axes, numbers.update_window_dims, strict=True))
+
+
+def _is_partial(dim: Any, size: Any) -> bool:
+    """Whether a window is ragged and not known to cover its axis."""
+    return not isinstance(size, int) and _dim.dim_text(dim) != _dim.dim_text(size)
+
+
+def _last_start(ctx: RuleContext, dim: Any, size: Any) -> Length:
+    """The last start at which a window lies inside its axis, at the true sizes."""
+    return ctx.length(dim - size)
+
+
+def _with_room(ctx: RuleContext, x: Array, dims: Any, sizes: Any, but: Sequence[int] = ()) -> Array:
+    """`x`, wide enough that XLA clamps no start that is in bounds at the true sizes."""
+    shape = list(x.shape)
+    for axis, (dim, size) in enumerate(zip(dims, sizes, strict=True)):
+        if axis not in but:
+            room = size if isinstance(size, int) else ctx.capacity(dim - size) + ctx.capacity(size)
+            shape[axis] = max(shape[axis], room)
+    return conform(x, tuple(shape))
+
+
+def _as_i32(index: Any, *, saturate: bool = True) -> Array:
+    """Indices in i32; those beyond it stay out of bounds, unless they are to wrap as JAX's do."""
+    index = jnp.asarray(index)
+    limits, own = np.iinfo(np.int32), dtypes.iinfo(index.dtype)
+    if saturate and own.max > limits.max:
+        index = jnp.minimum(index, index.dtype.type(limits.max))
+        if own.min < limits.min:
+            index = jnp.maximum(index, index.dtype.type(limits.min))
+    return index.astype(np.int32)
+
+
+def _vector(lengths: Sequence[Length]) -> Array:
+    return jnp.array(lengths, np.int32)
+
+
+def _clamp(starts: Array, last: Any) -> Array:
+    return jnp.clip(starts, 0, jnp.maximum(last, 0))
+
+
+def _in_bounds(starts: Array, last: Array) -> Array:
+    """bool[rows]: whether each window lies inside the operand."""
+    return ((starts >= 0) & (starts <= last)).all(-1)
+
+
+def _default_fill(dtype: Any) -> Any:
+    """What JAX reads out of bounds where no fill value is given."""
+    if dtypes.issubdtype(dtype, np.inexact):
+        return np.asarray(np.nan, dtype)[()]
+    return lowest(dtype) if dtypes.issubdtype(dtype, np.signedinteger) else highest(dtype)
