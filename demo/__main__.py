@@ -1,4 +1,4 @@
-"""Run the demo: `python -m demo [PLOT] [--requests N] [--sample N]`."""
+"""Real text of every length through a transformer: exact shapes against buckets."""
 
 import argparse
 import time
@@ -17,6 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> list[contest.Run]:
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("plot", nargs="?", type=Path, default=Path("demo_plot.png"))
     parser.add_argument("--requests", type=int, default=300, metavar="N")
+    parser.add_argument("--layers", type=int, default=2, metavar="N")
     parser.add_argument("--sample", type=int, default=16, metavar="N", help="exact shapes to try")
     options = parser.parse_args(arguments)
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> list[contest.Run]:
         f"{len({tokens.shape for tokens in requests})} different shapes "
         f"(jax {jax.__version__} on {jax.devices()[0].platform})."
     )
-    params = model.init(jax.random.key(0))
+    params = model.init(jax.random.key(0), layers=options.layers)
     sample = contest.sample_exact(params, requests, options.sample, track=progress)
     runs = [contest.extrapolate(sample, requests)]
     ways = contest.contestants(history=text.requests(options.requests, seed=0))

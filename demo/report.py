@@ -18,6 +18,7 @@ def table(runs: Sequence[Run], unmasked: float) -> Table:
     """One column per contestant."""
     shown = Table(
         box=box.SIMPLE_HEAD,
+        pad_edge=False,
         caption_justify="left",
         caption="* from a sample of the shapes, scaled to all requests",
     )
