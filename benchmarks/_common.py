@@ -115,7 +115,7 @@ def show(report: Report, where: Mapping[str, Any]) -> None:
     for table in report.tables:
         shown = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD)
         for i, column in enumerate(table.columns):
-            shown.add_column(column, justify="right" if i else "left")
+            shown.add_column(column, justify="right" if i else "left", no_wrap=not i)
         for row in table.rows:
             shown.add_row(*row)
         console.print(shown)

@@ -4,6 +4,7 @@ It measures; how that looks is `report`'s business.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -100,7 +101,7 @@ def sample_exact(
     by_size = sorted({tokens.shape: tokens for tokens in requests}.values(), key=np.size)
     places = np.linspace(0, len(by_size) - 1, min(count, len(by_size)), dtype=int)
     chosen = [by_size[i] for i in places]
-    jitted = jax.jit(score)
+    jitted = _jitted()
     firsts = [
         _timed(jitted, params, tokens) for tokens in track(chosen, "jax.jit, exact: a sample")
     ]
@@ -172,7 +173,7 @@ def difference_without_masks(
 
     A third of the sample shows it.
     """
-    jitted = jax.jit(score)
+    jitted = _jitted()
     results = []
     for tokens in track(sample.chosen[::3], "jax.jit, no masks"):
         batch, size = tokens.shape
@@ -207,6 +208,11 @@ def largest_difference(
             gap = np.abs(actual - expected).max()
             worst = float("inf") if np.isnan(gap) else max(worst, float(gap))
     return worst
+
+
+def _jitted() -> Callable[..., Any]:
+    """A function of its own each time: JAX shares what it compiled between jits of one function."""
+    return jax.jit(functools.partial(score))
 
 
 def _work(requests: Requests) -> np.ndarray:
