@@ -94,6 +94,13 @@ def is_committed(array: jax.Array) -> bool:
     return array.committed
 
 
+def committed_sharding(x: Any) -> Any:
+    """Where an array was put on purpose, or a `jax.ShapeDtypeStruct` says it will be; else None."""
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return x.sharding
+    return x.sharding if isinstance(x, jax.Array) and is_committed(x) else None
+
+
 def scan_counts(params: dict[str, Any], operands: int) -> tuple[int, int]:
     """The numbers of constants and of carries among the operands of a `scan` equation.
 
@@ -196,10 +203,12 @@ def error_line(error: BaseException) -> str | None:
 
 # Comparisons of symbolic dimensions
 
-Decide = Callable[[str, Any, Any, str], bool | None]
-"""`decide(op, left, right, place)`: the answer to a comparison in user code; None: leave it to JAX.
+Decide = Callable[[str, Any, Any, str], Any]
+"""`decide(op, left, right, place)`: the answer to a question in user code; None: leave it to JAX.
 
-`op` is `==`, `hash` or one of the orders; for `hash` `right` is None, and an answer is not used.
+`op` is `==` or `hash`. An answer is a bool, or NotImplemented: it is for `right` to say. For `hash`
+`right` is None and no answer is used, but it may raise TypeError; `jit`, which hashes its static
+arguments, then asks again from its own code.
 """
 
 _deciders = threading.local()
@@ -208,7 +217,7 @@ _patch_users = 0
 _ORIGINAL = {name: getattr(_DimExpr, name) for name in ("__eq__", "__ne__", "__hash__")}
 
 
-def _decide(op: str, left: Any, right: Any) -> bool | None:
+def _decide(op: str, left: Any, right: Any) -> Any:
     decide = getattr(_deciders, "current", None)
     if decide is None:
         return None
@@ -216,16 +225,18 @@ def _decide(op: str, left: Any, right: Any) -> bool | None:
     return None if place is None else decide(op, left, right, place)
 
 
-def _eq(self: Any, other: Any) -> bool:
+def _eq(self: Any, other: Any) -> Any:
     if _ORIGINAL["__eq__"](self, other):
         return True
-    return bool(_decide("==", self, other))
+    answer = _decide("==", self, other)
+    return False if answer is None else answer
 
 
-def _ne(self: Any, other: Any) -> bool:
+def _ne(self: Any, other: Any) -> Any:
     if not _ORIGINAL["__ne__"](self, other):
         return False
-    return not _decide("==", self, other)
+    answer = _decide("==", self, other)
+    return answer if answer is NotImplemented else not answer
 
 
 def _bool(self: Any) -> bool:
@@ -270,12 +281,18 @@ def decide_dim_comparisons(decide: Decide) -> Iterator[None]:
 
 
 _INCONCLUSIVE = re.compile(r"comparison '(.+?)' (<=|>=|<|>) '(.+?)' is inconclusive", re.DOTALL)
+_UNEVEN = re.compile(r"Cannot divide evenly .* The remainder (.+?) should be 0", re.DOTALL)
 
 
 def inconclusive_comparison(error: BaseException) -> tuple[str, str, str] | None:
-    """`(left, op, right)` of the comparison that JAX's error says is inconclusive, if it is one."""
+    """`(left, op, right)` of the comparison that JAX's error says is inconclusive, if it is one.
+
+    A division that need not come out even is one as well: of its remainder with 0.
+    """
     if not isinstance(error, InconclusiveDimensionOperation):
         return None
+    if found := _UNEVEN.search(str(error)):
+        return found[1], "==", "0"
     found = _INCONCLUSIVE.search(str(error))
     return None if found is None else (found[1], found[2], found[3])
 

@@ -86,13 +86,13 @@ class GraphCache(Generic[Entry]):
         with self._lock:
             return sum(entry.device_bytes for entry in self._entries.values())
 
-    def touch(self, key: Hashable) -> bool:
-        """Mark an entry as used now; whether it is still there."""
+    def find(self, key: Hashable) -> Entry | None:
+        """The entry at `key`, which counts as used now; None if there is none."""
         with self._lock:
-            if key not in self._entries:
-                return False
-            self._entries.move_to_end(key)
-            return True
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+            return entry
 
     def get(self, key: Hashable, make: Callable[[], Entry]) -> Entry:
         """The entry at `key`, made by `make` if it is missing.

@@ -9,14 +9,14 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveError
 from shapeexec.bucketing import Pow2, Strategy
-from shapeexec.execution import _monitor, _options, _warmup
+from shapeexec.execution import _monitor, _options, _transfer, _warmup
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Graph, SignatureChanged, compile_graph
 from shapeexec.execution._explain import Explanation
@@ -24,6 +24,7 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, Settings
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
 from shapeexec.execution._stats import Counters, Stats
+from shapeexec.masking._context import MaskNote
 from shapeexec.masking._poison import check_poison
 from shapeexec.shape._dim import symbols_of
 from shapeexec.shape._guards import parse_constraint
@@ -32,6 +33,7 @@ POISON_VARIABLE = "SHAPEEXEC_POISON"
 _MOST_READY = 8192
 _THRASHING = 4
 
+Used = TypeVar("Used")
 Buckets = Strategy | Callable[[int], int] | Mapping[str, Strategy | Callable[[int], int]]
 
 
@@ -56,8 +58,10 @@ class Exec:
             asks of its sizes. A call that breaks one is a `ConstraintError`.
         on_unsupported: `"raise"`: what cannot be made exact under padding is an error. `"exact"`:
             its symbols run at their exact sizes, one graph per size; `stats.exact` counts them.
-        static_argnums: Positions of arguments that are Python values, a graph for each.
-        static_argnames: Keywords of arguments that are Python values.
+        static_argnums: Positions of arguments that are Python values, a graph for each. Passed by
+            name they are static as well.
+        static_argnames: Keywords of arguments that are Python values, also where they are passed by
+            position.
         donate_argnums: Positions of arguments whose memory the result may take.
         limits: How many graphs, or bytes of them, are kept.
         poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to hunt for a mask that
@@ -94,6 +98,11 @@ class Exec:
             raise ConfigError(
                 f"on_unsupported={on_unsupported!r} is not known.", fix='"raise" or "exact"'
             )
+        numbers, names = _options.by_number_and_name(
+            fn,
+            _options.as_numbers("static_argnums", static_argnums),
+            _options.as_texts(static_argnames),
+        )
         self._settings = Settings(
             fn=fn,
             in_shapes=_options.as_in_shapes(in_shapes),
@@ -102,8 +111,8 @@ class Exec:
             constraints=tuple(map(parse_constraint, _options.as_texts(constraints))),
             on_unsupported=on_unsupported,
             poison=check_poison(os.environ.get(POISON_VARIABLE) if poison is None else poison),
-            static_argnums=_options.as_numbers("static_argnums", static_argnums),
-            static_argnames=_options.as_texts(static_argnames),
+            static_argnums=numbers,
+            static_argnames=names,
             donate_argnums=_options.as_numbers("donate_argnums", donate_argnums),
         )
         self._counters = Counters()
@@ -138,10 +147,11 @@ class Exec:
         args, kwargs = self._positional(args, kwargs)
         signature = self._signature(args, kwargs)
         ready = self._ready.get(signature)
-        if ready is not None and self._cache.touch(ready.key):
+        graph = None if ready is None else self._cache.find(ready.key)
+        if ready is not None and graph is not None:
             try:
                 arrays, named = self._planner.without_static(args, kwargs)
-                outcome = ready.run(arrays, named, retrace=False)
+                outcome = ready.run(graph, arrays, named, retrace=False)
             except SignatureChanged:
                 pass  # a static argument has other dtypes or another structure than last time
             else:
@@ -174,10 +184,12 @@ class Exec:
 
         Arguments may be `jax.ShapeDtypeStruct`.
         """
-        args, kwargs = self._positional(args, kwargs)
-        plan = self._planner.plan(args, kwargs)
-        arrays = self._at_capacity(plan, *self._planner.without_static(args, kwargs))
-        return Explanation(plan, tuple(plan.recipe.notes(*arrays)))
+
+        def notes(plan: Plan, arrays: Any, named: Any) -> list[MaskNote]:
+            return plan.recipe.notes(*self._at_capacity(plan, arrays, named))
+
+        plan, told = self._planned(notes, *self._positional(args, kwargs))
+        return Explanation(plan, tuple(told))
 
     # Keeping graphs
 
@@ -225,19 +237,31 @@ class Exec:
     def _run_planned(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], signature: Hashable
     ) -> Any:
-        plan = self._planner.plan(args, kwargs)
+        plan, graph = self._planned(self._graph, args, kwargs)
         arrays, named = self._planner.without_static(args, kwargs)
-        make = functools.partial(self._compile, plan, arrays, named)
-        try:
-            graph = self._cache.get(plan.key, make)
-        except UnsupportedPrimitiveError as error:
-            if self._planner.make_exact(plan.base, error.symbols or plan.sizes):
-                return self._run_planned(args, kwargs, signature)
-            raise
-        ready = make_ready(plan, graph, make_pads(plan, arrays, named))
-        self._remember(signature, ready, arrays, named)
-        outcome = ready.run(arrays, named, retrace=True)
+        ready = make_ready(plan, make_pads(plan, arrays, named))
+        self._remember(signature, ready, args, kwargs)
+        outcome = ready.run(graph, arrays, named, retrace=True)
         return self._finish(ready, outcome, "hits" if plan.is_compiled else "misses")
+
+    def _planned(
+        self, use: Callable[[Plan, Any, Any], Used], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Plan, Used]:
+        """The plan of a call, and what `use(plan, arrays, named)` makes of it.
+
+        Where that meets something that cannot be padded, and may be exact, the plan is another.
+        """
+        arrays, named = self._planner.without_static(args, kwargs)
+        while True:
+            plan = self._planner.plan(args, kwargs)
+            try:
+                return plan, use(plan, arrays, named)
+            except UnsupportedPrimitiveError as error:
+                if not self._planner.make_exact(plan.base, error.symbols or plan.sizes):
+                    raise
+
+    def _graph(self, plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Graph:
+        return self._cache.get(plan.key, lambda: self._compile(plan, arrays, named))
 
     def _compile(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
         if self._is_frozen:
@@ -257,9 +281,7 @@ class Exec:
         leaves, treedef = jax.tree.flatten((tuple(args), dict(kwargs)))
         for index, aval in enumerate(plan.recipe.trace.jaxpr.in_avals):
             if any(not isinstance(dim, int) for dim in aval.shape):
-                leaves[index] = jax.ShapeDtypeStruct(
-                    plan.in_capacities[index], aval.dtype, weak_type=aval.weak_type
-                )
+                leaves[index] = _transfer.struct_like(leaves[index], plan.in_capacities[index])
         return jax.tree.unflatten(treedef, leaves)
 
     def _finish(self, ready: Ready, outcome: Outcome, kind: str) -> Any:
@@ -283,7 +305,8 @@ class Exec:
             if len(self._ready) >= _MOST_READY:
                 self._ready.clear()  # sizes that occur again are back after one plan each
             self._ready[signature] = ready
-        self._example = jax.tree.map(_as_struct, (list(args), dict(kwargs)))
+        arrays = jax.tree.map(_as_struct, self._planner.without_static(args, kwargs))
+        self._example = self._planner.with_static(*arrays, args, kwargs)
 
     def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
         """Arguments that have a spec by position but were passed by name, put at their position."""
@@ -349,27 +372,43 @@ class Exec:
             symbol: _warmup.representatives(self._settings.strategy(symbol), given)
             for symbol, given in listed.items()
         }
-        plans = self._plans_at(example, dims, chosen)
-        if any(plan.guards for plan in plans.values()):
-            plans = self._plans_at(example, dims, listed)
-        wanted = [entry for entry in plans.values() if not entry.is_compiled]
-        for done, plan in enumerate(wanted):
-            if progress is not None:
-                progress(done, len(wanted))
-            arrays = self._planner.without_static(*example)
-            self._cache.get(plan.key, functools.partial(self._compile, plan, *arrays))
-        if progress is not None:
-            progress(len(wanted), len(wanted))
-        return len(wanted)
+        count, planned = 0, None
+        while True:
+            wanted = self._missing(example, dims, chosen, listed)
+            for done, (exact, call) in enumerate(wanted):
+                if progress is not None:
+                    progress(done, len(wanted))
+                planned, _ = self._planned(self._graph, *call)
+                count += 1
+                if planned.exact != exact:
+                    break  # now other graphs are wanted, too
+            else:
+                if progress is not None:
+                    progress(len(wanted), len(wanted))
+                return count
 
-    def _plans_at(
-        self, example: tuple[Any, Any], dims: Any, sizes: Mapping[str, tuple[int, ...]]
-    ) -> dict[Hashable, Plan]:
-        plans = {}
-        for combination in _warmup.combinations(sizes):
-            plan = self._planner.plan(*_warmup.at_sizes(example, dims, combination))
-            plans.setdefault(plan.key, plan)
-        return plans
+    def _missing(
+        self,
+        example: tuple[Any, Any],
+        dims: Any,
+        chosen: Mapping[str, tuple[int, ...]],
+        listed: Mapping[str, tuple[int, ...]],
+    ) -> list[tuple[tuple[str, ...], tuple[Any, Any]]]:
+        """A call for each graph that is wanted and not compiled, and its exact symbols.
+
+        One size per bucket tells the graphs, unless guards or exact symbols tell sizes apart.
+        """
+        for sizes in (chosen, listed):
+            plans: dict[Hashable, tuple[Plan, tuple[Any, Any]]] = {}
+            for combination in _warmup.combinations(sizes):
+                arrays = self._planner.without_static(*example)
+                at_sizes = _warmup.at_sizes(arrays, dims, combination)
+                call = self._planner.with_static(*at_sizes, *example)
+                plan = self._planner.plan(*call)
+                plans.setdefault(plan.key, (plan, call))
+            if not any(plan.guards or plan.exact for plan, _ in plans.values()):
+                break
+        return [(plan.exact, call) for plan, call in plans.values() if not plan.is_compiled]
 
     def _on_evict(self, key: Hashable, graph: Graph) -> None:
         del graph
@@ -417,7 +456,8 @@ def _part(arg: Any) -> Hashable:
 
 def _as_struct(leaf: Any) -> Any:
     """The shape of an array, so that remembering a call keeps no data alive."""
-    if not isinstance(leaf, jax.Array):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf
-    sharding = leaf.sharding if _compat.is_committed(leaf) else None
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=leaf.weak_type)
+    if not hasattr(leaf, "shape"):
+        return leaf
+    weak_type = getattr(leaf, "weak_type", False)
+    sharding = _compat.committed_sharding(leaf)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak_type)

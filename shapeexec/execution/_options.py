@@ -1,6 +1,7 @@
 """The options of an Exec, checked and brought into one form."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from shapeexec._errors import ConfigError, SpecError
@@ -60,6 +61,25 @@ def as_numbers(name: str, given: int | Iterable[int]) -> tuple[int, ...]:
     return tuple(n for n in numbers if n is not None)
 
 
+def by_number_and_name(
+    fn: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Arguments by their numbers and by their names, each told by either, as for `jax.jit`."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # a callable without a signature
+        return numbers, names
+    either = [
+        (number, parameter.name)
+        for number, parameter in enumerate(parameters)
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        and (number in numbers or parameter.name in names)
+    ]
+    numbers = (*numbers, *(number for number, _ in either))
+    names = (*names, *(name for _, name in either))
+    return tuple(sorted(set(numbers))), tuple(sorted(set(names)))
+
+
 def as_texts(given: str | Iterable[str]) -> tuple[str, ...]:
     """Texts, given as one or several."""
     return (given,) if isinstance(given, str) else tuple(given)
@@ -85,5 +105,6 @@ __all__: Sequence[str] = (
     "as_numbers",
     "as_strategies",
     "as_texts",
+    "by_number_and_name",
     "check_symbols",
 )

@@ -4,6 +4,7 @@ Planning traces, since guards decide between graphs. It compiles nothing and run
 """
 
 import dataclasses
+import itertools
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from shapeexec.masking._extents import Extents
 from shapeexec.shape import _dim
 from shapeexec.shape._binding import BoundSpec
 from shapeexec.shape._guards import Guard
+from shapeexec.shape._shape import is_array
 from shapeexec.shape._spec import compile_spec
 from shapeexec.shape._trace import Leaf, Trace, trace
 
@@ -65,7 +67,7 @@ class _Structure:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.traces: list[Trace] = []
+        self.traces: dict[int, Trace] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +108,7 @@ class Planner:
         self._is_cached = is_cached
         self._on_trace = on_trace
         self._lock = threading.Lock()
+        self._trace_numbers = itertools.count()
         self._bound: dict[Hashable, BoundSpec] = {}
         self._structures: dict[Hashable, _Structure] = {}
         self._forced_exact: dict[Hashable, frozenset[str]] = {}
@@ -166,6 +169,19 @@ class Planner:
         named = {k: v for k, v in kwargs.items() if k not in settings.static_argnames}
         return arrays, named
 
+    def with_static(
+        self,
+        arrays: Sequence[Any],
+        named: Mapping[str, Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments with the static ones of `args` and `kwargs`, of which they had none."""
+        settings = self._settings
+        positional = [args[i] if i in settings.static_argnums else x for i, x in enumerate(arrays)]
+        constant = {k: v for k, v in kwargs.items() if k in settings.static_argnames}
+        return positional, {**named, **constant}
+
     def _take_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call:
         static = self._static_values(args, kwargs)
         arrays, named = self.without_static(args, kwargs)
@@ -180,14 +196,9 @@ class Planner:
         base = (treedef, texts, dtypes, static, _compat.config_fingerprint())
 
         def fn(*flat: Any) -> Any:
-            filled, named = jax.tree.unflatten(treedef, flat)
-            positional = [
-                args[i] if i in settings.static_argnums else x for i, x in enumerate(filled)
-            ]
-            constant = {k: kwargs[k] for k in settings.static_argnames if k in kwargs}
-            return settings.fn(*positional, **named, **constant)
+            positional, named = self.with_static(*jax.tree.unflatten(treedef, flat), args, kwargs)
+            return self._settings.fn(*positional, **named)
 
-        settings = self._settings
         return _Call(base, dims, dtypes, sizes, fn)
 
     def _plan(self, call: _Call, forced: frozenset[str]) -> Plan:
@@ -238,12 +249,12 @@ class Planner:
     def _trace(
         self, call: _Call, dims: tuple[tuple[Any, ...], ...], exact: Mapping[str, int]
     ) -> tuple[Trace, int]:
-        """The trace that speaks for these sizes, and its number among its structure's."""
+        """The trace that speaks for these sizes, and its number, which no other one ever has."""
         with self._lock:
             key = (call.base, tuple(exact.items()))
             structure = self._structures.setdefault(key, _Structure())
         with structure.lock:
-            for number, known in enumerate(structure.traces):
+            for number, known in structure.traces.items():
                 if known.admits(call.sizes):
                     return known, number
             leaves = [
@@ -253,13 +264,16 @@ class Planner:
             symbolic = [g for g in self._settings.constraints if not g.symbols & exact.keys()]
             made = trace(call.fn, leaves, call.sizes, constraints=symbolic)
             self._on_trace()
-            structure.traces.append(made)
+            number = next(self._trace_numbers)
+            structure.traces[number] = made
             if len(structure.traces) == _MANY_TRACES:
-                _warn_of_guards(structure.traces)
-            return made, len(structure.traces) - 1
+                _warn_of_guards(tuple(structure.traces.values()))
+            return made, number
 
     def _bind(self, treedef: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundSpec:
-        key = (treedef, tuple(hasattr(arg, "shape") and arg.ndim > 0 for arg in args))
+        # By default an array is ragged if it has an axis.
+        has_axes = [is_array(arg) and len(arg.shape) > 0 for arg in (*args, *kwargs.values())]
+        key = (treedef, tuple(kwargs), tuple(has_axes))
         bound = self._bound.get(key)
         if bound is None:
             bound = compile_spec(

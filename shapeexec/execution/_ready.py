@@ -38,8 +38,7 @@ class Ready:
     """A plan with its graph, in the form that runs fastest.
 
     Attributes:
-        key: The graph's key.
-        graph: What runs.
+        key: The graph's key. The graph itself is the cache's to keep.
         sizes: i32[symbols].
         pads: Per padded argument its position or keyword, its tree (None: it is one array), and
             the capacities of its leaves.
@@ -49,7 +48,6 @@ class Ready:
     """
 
     key: Hashable
-    graph: Graph
     sizes: np.ndarray
     pads: tuple[tuple[int | str, Any, tuple[Shape, ...]], ...]
     cuts: tuple[Shape | None, ...]
@@ -68,10 +66,13 @@ class Ready:
                 kwargs = {**kwargs, place: _padded(kwargs[place], tree, capacities)}
         return args, kwargs
 
-    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, retrace: bool) -> Outcome:
+    def run(
+        self, graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any], *, retrace: bool
+    ) -> Outcome:
         """Pad the arguments, run the graph, and cut the result.
 
         Args:
+            graph: The graph at `key`.
             args: The positional arguments, None in the place of each static one.
             kwargs: The others, without static ones.
             retrace: Whether JAX may trace the graph once more.
@@ -83,7 +84,7 @@ class Ready:
         start = totals.count
         args, kwargs = self.pad(args, kwargs)
         padded, seconds = totals.count, totals.seconds
-        run = self.graph.retraced if retrace else self.graph
+        run = graph.retraced if retrace else graph
         result = run(self.sizes, args, kwargs)
         ran, seconds = totals.count, totals.seconds - seconds
         result = self._cut(result)
@@ -128,13 +129,10 @@ def make_pads(
     return tuple(pads)
 
 
-def make_ready(
-    plan: Plan, graph: Graph, pads: tuple[tuple[int | str, Any, tuple[Shape, ...]], ...]
-) -> Ready:
+def make_ready(plan: Plan, pads: tuple[tuple[int | str, Any, tuple[Shape, ...]], ...]) -> Ready:
     """The plan, ready to run in its graph."""
     return Ready(
         key=plan.key,
-        graph=graph,
         sizes=plan.size_vector,
         pads=pads,
         cuts=tuple(

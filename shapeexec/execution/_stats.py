@@ -87,7 +87,8 @@ class Counters:
                 for name, count in self._counts.items()
             }
             waste = {
-                symbol: 1 - size / bucket for symbol, (size, bucket) in sorted(self._sizes.items())
+                symbol: 1 - size / bucket if bucket else 0.0
+                for symbol, (size, bucket) in sorted(self._sizes.items())
             }
             exact = dict(sorted(self._exact.items()))
         return Stats(

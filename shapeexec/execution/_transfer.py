@@ -21,14 +21,15 @@ _WIDE = 8  # bytes: narrower dtypes are canonical always
 
 
 def pad(x: Any, capacity: Shape) -> Any:
-    """`x` at `capacity`, its padding zero; `x` itself if nothing is missing.
+    """`x` at `capacity`, its padding zero; a JAX array itself if nothing is missing.
 
-    The result is committed to a device if `x` is.
+    The result is committed to a device if `x` is. NumPy data is copied always: JAX reads it after
+    the call has returned, when its owner may write to it again.
     """
-    if x.shape == capacity:
-        return x
     if not isinstance(x, jax.Array):
         return _pad_host(np.asarray(x), capacity)
+    if x.shape == capacity:
+        return x
     if not _is_on_host(x):
         return _device_pad(x.shape, capacity)(x)
     padded = _pad_host(np.asarray(x), capacity)
@@ -39,15 +40,30 @@ def pad(x: Any, capacity: Shape) -> Any:
     )
 
 
-def cut(x: jax.Array, shape: Shape) -> jax.Array:
+def cut(x: Any, shape: Shape) -> Any:
     """The front corner of `x` of this shape; `x` itself if that is all of it."""
     if x.shape == shape:
         return x
+    if not isinstance(x, jax.Array):  # gradients of integers, which JAX keeps on the host
+        return x[tuple(map(slice, shape))]
     if not _is_on_host(x):
         return _device_cut(x.shape, shape)(x)
     view = np.asarray(x)[tuple(map(slice, shape))]
     return _compat.array_from_host(
         view, dtype=x.dtype, weak_type=x.weak_type, like=x, committed=_compat.is_committed(x)
+    )
+
+
+def struct_like(x: Any, shape: Shape) -> jax.ShapeDtypeStruct:
+    """What `pad` makes of `x`, or of the shape of an array, at `shape`."""
+    sharding = _compat.committed_sharding(x)
+    if sharding is not None and len(sharding.device_set) > 1:
+        sharding = None  # how JAX spreads a padded array is its own matter
+    return jax.ShapeDtypeStruct(
+        shape,
+        _canonical(x.dtype),
+        weak_type=bool(getattr(x, "weak_type", False)),
+        sharding=sharding,
     )
 
 
@@ -66,9 +82,11 @@ def _is_on_host(x: jax.Array) -> bool:
     return device.platform == "cpu"
 
 
-def _canonical(dtype: np.dtype) -> np.dtype:
+def _canonical(dtype: Any) -> Any:
     """The dtype that JAX gives to NumPy data: 32 bits for 64, unless x64 is on."""
-    return dtype if dtype.itemsize < _WIDE else jax.dtypes.canonicalize_dtype(dtype)
+    if not isinstance(dtype, np.dtype) or dtype.itemsize < _WIDE:
+        return dtype
+    return jax.dtypes.canonicalize_dtype(dtype)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -8,6 +8,7 @@ import jax
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
+from shapeexec.execution._transfer import struct_like
 from shapeexec.shape import _dim
 
 MOST_COMBINATIONS = 100_000
@@ -53,10 +54,5 @@ def at_sizes(tree: Any, dims: Mapping[int, tuple[Any, ...]], sizes: Mapping[str,
     leaves, treedef = jax.tree.flatten(tree)
     for index, leaf_dims in dims.items():
         shape = tuple(_dim.evaluate(dim, sizes) for dim in leaf_dims)
-        leaf = leaves[index]
-        leaves[index] = jax.ShapeDtypeStruct(
-            shape,
-            jax.dtypes.canonicalize_dtype(leaf.dtype),
-            weak_type=bool(getattr(leaf, "weak_type", False)),
-        )
+        leaves[index] = struct_like(leaves[index], shape)
     return jax.tree.unflatten(treedef, leaves)

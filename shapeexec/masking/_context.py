@@ -51,6 +51,7 @@ class RuleContext:
         values: The operands and what is known of them; `fill` updates it.
         notes: Where masks are reported.
         run: Interprets a nested jaxpr.
+        outer: The equations around this one, the innermost last.
     """
 
     eqn: Any
@@ -58,6 +59,13 @@ class RuleContext:
     values: list[Value]
     notes: list[MaskNote]
     run: Callable[[Any, Extents, Sequence[Value]], list[Value]]
+    outer: tuple[Any, ...] = ()
+
+    @property
+    def where(self) -> str | None:
+        """The user's line, `code  (file.py:12)`; None if unknown."""
+        lines = map(_compat.eqn_line, (self.eqn, *reversed(self.outer)))
+        return next((line for line in lines if line is not None), None)
 
     @property
     def primitive(self) -> str:
@@ -172,7 +180,19 @@ class RuleContext:
         """
         if dims is None:
             dims = [dim for shape in self.in_shapes + self.out_shapes for dim in shape]
-        return unsupported(self.eqn, reason, dims, fix=fix)
+        symbols = frozenset(symbol for dim in dims for symbol in _dim.symbols_of(dim))
+        told = " and ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "the sizes"
+        exact = f'leave {told} out of buckets= (exact sizes), or pass on_unsupported="exact"'
+        variables = self.eqn.invars or self.eqn.outvars
+        return UnsupportedPrimitiveError(
+            f"no pad-safe rule for `{self.primitive}` over padded {told}.",
+            primitive=self.primitive,
+            symbols=symbols,
+            where=self.where,
+            got=", ".join(_compat.describe_aval(var.aval) for var in variables),
+            why=reason,
+            fix=fix or exact,
+        )
 
     def _note(self, operand: int, axes: Sequence[int], value: Any, *, masked: bool) -> None:
         shape = self.in_shapes[operand]
@@ -180,7 +200,7 @@ class RuleContext:
         self.notes.append(
             MaskNote(
                 primitive=self.primitive,
-                where=_compat.eqn_line(self.eqn),
+                where=self.where,
                 what=f"{_compat.describe_aval(self.eqn.invars[operand].aval)} along {along}",
                 action=f"filled with {value}" if masked else f"none: padding is {value}",
                 masked=masked,
@@ -190,21 +210,3 @@ class RuleContext:
 
 def _closed(jaxpr: Any) -> Any:
     return _compat.ClosedJaxpr(jaxpr, ())
-
-
-def unsupported(
-    eqn: Any, reason: str, dims: Sequence[Any], *, fix: str | None = None
-) -> UnsupportedPrimitiveError:
-    """The error for an equation that cannot be made exact; see `RuleContext.unsupported`."""
-    symbols = frozenset(symbol for dim in dims for symbol in _dim.symbols_of(dim))
-    name = eqn.primitive.name
-    told = " and ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "the sizes"
-    return UnsupportedPrimitiveError(
-        f"no pad-safe rule for `{name}` over padded {told}.",
-        primitive=name,
-        symbols=symbols,
-        where=_compat.eqn_line(eqn),
-        got=", ".join(_compat.describe_aval(var.aval) for var in eqn.invars or eqn.outvars),
-        why=reason,
-        fix=fix or f'leave {told} out of buckets= (exact sizes), or pass on_unsupported="exact"',
-    )

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec import _compat
-from shapeexec.masking._context import MaskNote, RuleContext, Value, unsupported
+from shapeexec.masking._context import MaskNote, RuleContext, Value
 from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._knowledge import Known, constant, nothing_known, uniform
 from shapeexec.masking._poison import poison_padding
@@ -26,10 +26,13 @@ class Interpreter:
     Attributes:
         poison: What fills the padding of each result; None: nothing does.
         notes: Filled in as the jaxpr is run, in the order of its equations.
+        outer: The equations around the jaxpr, the innermost last: JAX keeps the user's line with
+            the call of a jitted function, and not with what is inside of it.
     """
 
     poison: str | None = None
     notes: list[MaskNote] = dataclasses.field(default_factory=list)
+    outer: tuple[Any, ...] = ()
 
     def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
         """Run a closed jaxpr, and return its results at capacity."""
@@ -56,12 +59,13 @@ class Interpreter:
 
     def _equation(self, eqn: Any, extents: Extents, values: list[Value]) -> list[Value]:
         name = eqn.primitive.name
+        within = dataclasses.replace(self, outer=(*self.outer, eqn))
         if name in NESTED:
             inner = NESTED[name](eqn.params)
             inner = inner if hasattr(inner, "consts") else _compat.ClosedJaxpr(inner, ())
-            results, values[:] = self._run_noting_inputs(inner, extents, values)
+            results, values[:] = within._run_noting_inputs(inner, extents, values)
             return results
-        ctx = RuleContext(eqn, extents, values, self.notes, self.run)
+        ctx = RuleContext(eqn, extents, values, self.notes, within.run, self.outer)
         if not _is_ragged(eqn):
             arrays = _bind_as_is(eqn, [value.array for value in values])
         elif name in RULES:
@@ -69,7 +73,7 @@ class Interpreter:
             arrays = RULES[name].apply(ctx, *[value.array for value in values], **params)
         else:
             dims = [d for var in (*eqn.invars, *eqn.outvars) for d in _dims(var.aval)]
-            raise unsupported(eqn, "it has no rule", dims)
+            raise ctx.unsupported("it has no rule", dims)
         if not eqn.primitive.multiple_results:
             arrays = [arrays]
         know = KNOWLEDGE.get(name)

@@ -9,6 +9,7 @@ valid elements are, NaN and infinities included.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ def uniform(rank: int, padding: Padding) -> Known:
 _KEEPS_FINITE = frozenset(
     """
     abs and ceil clamp copy cos erf floor logistic max min name neg not optimization_barrier
-    or reduce_precision round select_n sign sin stop_gradient tanh xor
+    or round select_n sign sin stop_gradient tanh xor
     """.split()
 )
 
@@ -149,7 +150,13 @@ _IDENTITIES = frozenset(("copy", "name", "stop_gradient", "optimization_barrier"
 
 
 def through_pointwise(
-    name: str, operands: Sequence[Known], params: dict[str, Any], rank: int, dtype: Any
+    name: str,
+    operands: Sequence[Known],
+    params: dict[str, Any],
+    *,
+    rank: int,
+    dtype: Any,
+    operand_dtype: Any,
 ) -> Known:
     """What is known of a pointwise primitive's result.
 
@@ -159,10 +166,11 @@ def through_pointwise(
         params: The primitive's parameters.
         rank: The result's rank.
         dtype: The result's dtype.
+        operand_dtype: The first operand's dtype.
     """
 
     def result(paddings: Sequence[Padding]) -> Padding:
-        return _meet(_through(name, paddings, params, dtype), by_dtype(dtype))
+        return _meet(_through(name, paddings, params, dtype, operand_dtype), by_dtype(dtype))
 
     whole = result([known.whole for known in operands])
     axes = tuple(
@@ -185,12 +193,18 @@ def join(paddings: Sequence[Padding]) -> Padding:
     return Padding(finite=all(padding.finite for padding in paddings))
 
 
-def _through(name: str, paddings: Sequence[Padding], params: dict[str, Any], dtype: Any) -> Padding:
+def _through(
+    name: str,
+    paddings: Sequence[Padding],
+    params: dict[str, Any],
+    dtype: Any,
+    operand_dtype: Any,
+) -> Padding:
     values = [padding.value for padding in paddings]
     if name in _IDENTITIES:
         return paddings[0]
     if name == "convert_element_type":
-        return _converted(paddings[0], dtype)
+        return _converted(paddings[0], dtype, operand_dtype)
     if name == "select_n":
         which, *cases = paddings
         return join(cases) if which.value is None else cases[int(which.value)]
@@ -201,6 +215,8 @@ def _through(name: str, paddings: Sequence[Padding], params: dict[str, Any], dty
     if name in _ON_CONSTANTS and all(value is not None for value in values):
         if name == "div" and not _is_inexact(dtype):
             return FINITE  # integers divide by rules of their own
+        if name == "div" and values[1] == 0:
+            return UNSPECIFIED  # the sign of the zero is not known, nor then of the infinity
         with np.errstate(all="ignore"):
             computed = np.asarray(_ON_CONSTANTS[name](*values)).astype(dtype)
         if _is_exact(computed):
@@ -220,10 +236,25 @@ def _is_exact(value: np.ndarray) -> bool:
     return bool(np.isinf(number) or number in (0, 1, -1, 2, -2))
 
 
-def _converted(padding: Padding, dtype: Any) -> Padding:
-    if padding.value is not None:
-        with np.errstate(all="ignore"):
-            return constant(np.asarray(padding.value).astype(dtype))
-    if padding.finite and _is_inexact(dtype) and jnp.finfo(dtype).maxexp < 128:
-        return UNSPECIFIED  # a narrow exponent overflows to infinity
-    return padding
+def _converted(padding: Padding, dtype: Any, operand_dtype: Any) -> Padding:
+    """What is known after a conversion, which may overflow to infinity.
+
+    A constant is known to stay one only if it comes through unchanged: NumPy wraps or truncates
+    where XLA saturates, for -1 as a uint8 or infinity as an int32.
+    """
+    if padding.value is None:
+        return FINITE if padding.finite and _holds_all(dtype, operand_dtype) else UNSPECIFIED
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a complex number loses its imaginary part
+        computed = np.asarray(padding.value).astype(dtype)
+        returned = computed.astype(np.asarray(padding.value).dtype)
+    return constant(computed) if returned == padding.value else UNSPECIFIED
+
+
+def _holds_all(dtype: Any, operand_dtype: Any) -> bool:
+    """Whether no finite number of `operand_dtype` becomes infinite or NaN as a `dtype`."""
+    if not _is_inexact(dtype) or operand_dtype == np.bool_:
+        return True
+    limits = jnp.finfo if _is_inexact(operand_dtype) else jnp.iinfo
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(np.asarray(limits(operand_dtype).max).astype(dtype)))

@@ -6,11 +6,13 @@ decided at the sizes of the call at hand and remembered as a guard. Padding is n
 
 import dataclasses
 import functools
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Never
 
 import jax
+import numpy as np
 from jax import export
 
 from shapeexec import _compat
@@ -19,7 +21,6 @@ from shapeexec.shape import _dim
 from shapeexec.shape._guards import Guard, pin
 
 _MOST_ATTEMPTS = 32
-_STATIC_ARGUMENT = re.compile("[Nn]on-?hashable static arg")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,13 +110,12 @@ class _Attempt:
     sizes: Mapping[str, int] | None
     constraints: tuple[Guard, ...]
     guards: dict[Guard, None] = dataclasses.field(default_factory=dict)
-    static_places: set[str] = dataclasses.field(default_factory=set)
-    refused_hashes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    refused: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def run(self) -> Trace | None:
         """The trace, or None if something was learnt that needs another attempt."""
         known = len(self._facts())
-        self.refused_hashes.clear()
+        self.refused.clear()
         scope = export.SymbolicScope(self._facts())
         structs = [leaf.struct(scope) for leaf in self.leaves]
         try:
@@ -147,18 +147,25 @@ class _Attempt:
                     accepted.append(text)
         return tuple(accepted)
 
-    def _decide(self, op: str, left: Any, right: Any, place: str) -> bool | None:
+    def _decide(self, op: str, left: Any, right: Any, place: str) -> Any:
         if op == "hash":
-            if place not in self.static_places:
-                self.refused_hashes.append((_dim.dim_text(left), place))
-                raise TypeError(f"unhashable: the size `{left}` is not known while tracing")
-            return None
-        if isinstance(right, bool) or not (_is_int(right) or export.is_symbolic_dim(right)):
-            return None
+            self._refuse(left, place, "unhashable")
+        if isinstance(right, np.ndarray | np.generic):
+            if right.ndim:
+                self._refuse(left, place, "not comparable with an array")
+            right = right.item()
+        if not export.is_symbolic_dim(right):
+            right = _as_int(right)
+            if right is NotImplemented:
+                return right
         if not export.is_symbolic_dim(left - right):
             return None  # the difference is a known int: JAX's answer is proven
         asked = Guard(_dim.dim_text(left), "==", _dim.dim_text(right), place)
         return self._decided(asked).op == "=="
+
+    def _refuse(self, dim: Any, place: str, what: str) -> Never:
+        self.refused.append((_dim.dim_text(dim), place))
+        raise TypeError(f"{what}: the size `{dim}` is not known while tracing")
 
     def _decided(self, asked: Guard) -> Guard:
         if self.sizes is None:
@@ -181,12 +188,8 @@ class _Attempt:
             self._decided(Guard(left, op, right))
             if set(self._facts()) != known:
                 return
-        if self.refused_hashes and self.sizes is not None:
-            dim, place = self.refused_hashes[-1]
-            if _STATIC_ARGUMENT.search(str(error)):
-                # jit hashes its static arguments: a cache key, on which no branch depends.
-                self.static_places.add(place)
-                return
+        if self.refused and self.sizes is not None:
+            dim, place = self.refused[-1]
             if self._pin(_dim.symbols_of(dim), place):
                 return
         if self.sizes is not None:
@@ -228,13 +231,21 @@ class _Attempt:
                 )
 
 
+def _as_int(value: Any) -> Any:
+    """The int that `value` equals; NotImplemented if there is none.
+
+    With NotImplemented a JAX array compares itself with the size, as it does with an int.
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if hasattr(value, "shape") or not hasattr(value, "__index__"):
+        return NotImplemented
+    return operator.index(value)
+
+
 def _fresh(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function of its own: JAX must not find an earlier attempt in its cache."""
     return functools.partial(fn)
-
-
-def _is_int(value: Any) -> bool:
-    return hasattr(value, "__index__") and not hasattr(value, "shape")
 
 
 def _is_accepted(constraints: tuple[str, ...]) -> bool:
@@ -279,7 +290,7 @@ _MEANINGS = (
     (
         "Cannot divide evenly",
         "divides a size that may not divide evenly",
-        'pass a constraint such as "mod(s, 4) == 0", or a spec such as "4*s"',
+        'write a spec such as "4*s", so that it divides',
     ),
     (
         "is inconclusive",

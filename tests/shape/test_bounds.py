@@ -3,12 +3,12 @@
 import itertools
 
 import pytest
-from dim_texts import TEXTS
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shapeexec._errors import SpecError, UnboundedDimError
 from shapeexec.shape._dim import evaluate, maximum, minimum
+from tests.shape.dim_texts import TEXTS
 
 RANGES = st.tuples(st.integers(-3, 6), st.integers(0, 5)).map(lambda p: (p[0], p[0] + p[1]))
 

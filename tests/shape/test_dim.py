@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dim_texts import TEXTS
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shapeexec._errors import SpecError, UnboundedDimError
 from shapeexec.shape import BATCH, SEQ_LEN, UNKNOWN, Dim
 from shapeexec.shape._dim import dim_text, evaluate, from_jax, symbols_of, to_jax
+from tests.shape.dim_texts import TEXTS
 
 B, S = BATCH, SEQ_LEN
 SIZES = st.integers(1, 9)

@@ -10,8 +10,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, dtypes, lax
+from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import Length, highest, lowest, valid_mask
 from shapeexec.masking._interpret import conform
@@ -19,6 +20,7 @@ from shapeexec.masking._registry import register
 from shapeexec.shape import _dim
 
 _MODE = lax.GatherScatterMode
+_CLIP = 'mode="clip", as in keys.at[i].get(mode="clip")'
 _NOWHERE = np.int32(np.iinfo(np.int32).max)
 """An index that is out of bounds on every axis."""
 
@@ -69,6 +71,8 @@ def gather(
     """Move: indices are clamped, or found to be out of bounds, at the true sizes."""
     if mode == _MODE.ONE_HOT:
         raise ctx.unsupported("gather as a product with one-hot rows reads all of the padding")
+    if mode == _MODE.FILL_OR_DROP and _compat.is_extended(operand.dtype):
+        raise ctx.unsupported("what a key reads out of bounds has no rule", fix=_CLIP)
     dims, sizes = ctx.in_shapes[0], ctx.params["slice_sizes"]
     indexed = dimension_numbers.start_index_map
     last = _vector([_last_start(ctx, dims[axis], sizes[axis]) for axis in indexed])
@@ -186,7 +190,7 @@ def _with_room(ctx: RuleContext, x: Array, dims: Any, sizes: Any, but: Sequence[
 def _as_i32(index: Any, *, saturate: bool = True) -> Array:
     """Indices in i32; those beyond it stay out of bounds, unless they are to wrap as JAX's do."""
     index = jnp.asarray(index)
-    limits, own = np.iinfo(np.int32), dtypes.iinfo(index.dtype)
+    limits, own = np.iinfo(np.int32), jnp.iinfo(index.dtype)
     if saturate and own.max > limits.max:
         index = jnp.minimum(index, index.dtype.type(limits.max))
         if own.min < limits.min:
@@ -209,6 +213,6 @@ def _in_bounds(starts: Array, last: Array) -> Array:
 
 def _default_fill(dtype: Any) -> Any:
     """What JAX reads out of bounds where no fill value is given."""
-    if dtypes.issubdtype(dtype, np.inexact):
+    if jnp.issubdtype(dtype, np.inexact):
         return np.asarray(np.nan, dtype)[()]
-    return lowest(dtype) if dtypes.issubdtype(dtype, np.signedinteger) else highest(dtype)
+    return lowest(dtype) if jnp.issubdtype(dtype, np.signedinteger) else highest(dtype)

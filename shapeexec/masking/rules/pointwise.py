@@ -40,7 +40,14 @@ _OPAQUE = frozenset(
 def pointwise_knowledge(ctx: RuleContext, *operands: Known, **params: Any) -> Known:
     """What the primitive makes of constants and of finite elements."""
     aval = ctx.eqn.outvars[0].aval
-    return through_pointwise(ctx.primitive, operands, params, len(aval.shape), aval.dtype)
+    return through_pointwise(
+        ctx.primitive,
+        operands,
+        params,
+        rank=len(aval.shape),
+        dtype=aval.dtype,
+        operand_dtype=ctx.eqn.invars[0].aval.dtype,
+    )
 
 
 @register("clamp")

@@ -1,0 +1,121 @@
+"""Convolutions and pooling with ragged batches, lengths, features and groups."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tests.cases._case import Case
+
+
+def conv(x, kernel, *, stride=1, padding="SAME", groups=1, **dilations):
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        (stride,),
+        padding,
+        dimension_numbers=("NHC", "HIO", "NHC"),
+        feature_group_count=groups,
+        **dilations,
+    )
+
+
+def pool(x, *, init, combine, window=3, stride=2, padding="SAME"):
+    return lax.reduce_window(x, init, combine, (1, window), (1, stride), padding)
+
+
+def max_pool(x, **options):
+    return pool(x, init=-jnp.inf, combine=lax.max, **options)
+
+
+def average_pool(x):
+    sums, counts = (pool(y, init=0.0, combine=lax.add) for y in (x, jnp.ones_like(x)))
+    return sums / counts
+
+
+def small_network(x, kernel):
+    y = jax.nn.relu(conv(x, kernel))
+    y = lax.reduce_window(y, -jnp.inf, lax.max, (1, 2, 1), (1, 2, 1), "VALID")
+    return y.mean(1) - y.mean(0).sum(0)
+
+
+def two_ragged_axes(x, kernel):
+    numbers = ("NCHW", "OIHW", "NCHW")
+    return lax.conv_general_dilated(x, kernel, (1, 2), "SAME", dimension_numbers=numbers)
+
+
+CASES = (
+    Case("convolutional network, dynamic batch", small_network, ("b, 6, 2", "3, 2, 3")),
+    Case("conv SAME", conv, ("b, s, 2", "3, 2, 3"), naive="agrees"),
+    Case(
+        "conv VALID",
+        lambda x, kernel: conv(x, kernel, padding="VALID"),
+        ("b, s + 2, 2", "3, 2, 3"),
+        naive="agrees",
+    ),
+    Case(
+        "conv SAME with stride 2",
+        lambda x, kernel: conv(x, kernel, stride=2),
+        ("b, s, 2", "3, 2, 3"),
+        sizes={"b": 3, "s": 4},
+        grad=False,
+        naive="differs",
+    ),
+    Case(
+        "dilated conv over a softmax",
+        lambda x, kernel: conv(jax.nn.softmax(x, 1), kernel, padding=[(2, 2)], rhs_dilation=(2,)),
+        ("b, s, 2", "3, 2, 3"),
+    ),
+    Case(
+        "transposed conv",
+        lambda x, kernel: conv(x + 1, kernel, padding=[(2, 2)], lhs_dilation=(2,)),
+        ("b, s, 2", "3, 2, 3"),
+    ),
+    Case(
+        "conv with stride over two ragged axes",
+        two_ragged_axes,
+        ("2, 2, b, s", "3, 2, 2, 3"),
+        sizes={"b": 3, "s": 4},
+        grad=False,
+    ),
+    Case(
+        "depthwise conv over ragged features",
+        lambda x, kernel: conv(jnp.cos(x), kernel, groups=x.shape[2]),
+        ("2, 4, s", "3, 1, s"),
+        least={"s": 2},  # JAX does not trace its gradient at 1
+        naive="agrees",
+    ),
+    Case(
+        "groups of ragged features",
+        lambda x, kernel: conv(x, kernel, groups=2),
+        ("2, 4, 2*b", "3, b, 2*s"),
+    ),
+    Case(
+        "a kernel per row",
+        jax.vmap(lambda y, k: conv(y, k, groups=2)),
+        ("b, s, 4, 2", "b, 3, 1, 4"),
+        naive="agrees",
+    ),
+    Case("max pool", lambda x: max_pool(-jnp.abs(x) - 1), ("b, s",), sizes={"b": 3, "s": 4}),
+    Case("max pool VALID", lambda x: max_pool(x, padding="VALID"), ("b, s + 2",), naive="agrees"),
+    Case("average pool that counts", average_pool, ("b, s",)),
+    Case(
+        "forward mode of a max pool",
+        lambda x, t: jax.jvp(max_pool, (x,), (t,))[1],
+        ("b, s", "b, s"),
+        sizes={"b": 3, "s": 4},
+    ),
+    Case(
+        "product over windows",
+        lambda x: pool(x, init=1.0, combine=lambda a, b: a * b),
+        ("b, s",),
+        grad=False,
+    ),
+    Case(
+        "least integer over the whole axis",
+        lambda x: lax.reduce_window(x, np.int32(99), lax.min, (1, x.shape[1]), (1, 1), "VALID"),
+        ("b, s",),
+        dtypes=np.int32,
+        integers=(1, 5),
+    ),
+)

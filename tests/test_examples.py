@@ -1,0 +1,54 @@
+"""Each example runs, gives what the unpadded function gives, and compiles as few graphs as told."""
+
+import functools
+import importlib.util
+import pathlib
+from typing import Any
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+GRAPHS = {
+    "cnn": 5,
+    "embedding": 2,
+    "train_last_batch": 1,
+    "transformer": 3,
+    "video_frames": 4,
+    "watch_the_cache": 4,
+}
+MOST_LINES = 60
+
+
+@functools.cache
+def run(name: str) -> dict[str, Any]:
+    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_an_example_is_exact_and_compiles_few_graphs(name: str) -> None:
+    figures = run(name)
+    assert figures["graphs"] == GRAPHS[name]
+    assert figures["graphs"] < figures["sizes"]
+    assert figures["error"] < 1e-5
+
+
+def test_zero_padding_without_masks_is_wrong_where_the_examples_say_so() -> None:
+    assert run("train_last_batch")["naive_error"] > 0.1
+    embedding = run("embedding")
+    assert embedding["leak"] == 0
+    assert embedding["naive_leak"] > 0.1
+
+
+def test_no_call_of_a_warmed_example_misses() -> None:
+    assert run("watch_the_cache")["misses"] == 0
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_an_example_is_short(name: str) -> None:
+    lines = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= MOST_LINES
