@@ -25,7 +25,7 @@ from rich.table import Table as RichTable
 
 import shapeexec as sx
 
-WIDTH = 120
+WIDTH = 132
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
@@ -222,8 +222,8 @@ class Timing:
 
     def __str__(self) -> str:
         scale, unit = (1e3, "ms") if self.median >= 1e-3 else (1e6, "us")
-        spread = f"{scale * self.lower:.1f} to {scale * self.upper:.1f}"
-        return f"{scale * self.median:.1f} {unit} ({spread})"
+        spread = f"{scale * self.lower:.3g} to {scale * self.upper:.3g}"
+        return f"{scale * self.median:.3g} {unit} ({spread})"
 
 
 def take_turns(
