@@ -1,0 +1,56 @@
+# What people run here. Each target first makes .venv, when it is missing or pyproject.toml changed;
+# that needs python3 (3.11 or newer) with venv, and a package index.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+# `make demo PLOT=other.png`, `make bench DATA=directory`, `make test TESTS=tests/bucketing`
+PLOT ?= demo_plot.png
+DATA ?=
+TESTS ?=
+
+.PHONY: demo test check bench deep docs format clean
+
+demo: $(INSTALLED)
+	@echo "demo: real text of every length through a transformer; about 4 minutes on 2 cores"
+	@$(BIN)/python -m demo $(PLOT)
+
+test: $(INSTALLED)
+	@echo "test: the test suite, but for what is marked slow (make deep runs that too)"
+	@$(BIN)/python -m pytest -n 2 -q -m "not slow" $(TESTS)
+
+check: $(INSTALLED)
+	@echo "check: lint, format and types; nothing is changed (make format changes)"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(INSTALLED)
+	@echo "bench: all benchmarks, into benchmarks/results; leave the machine alone meanwhile"
+	@$(BIN)/python -m benchmarks.run_all $(if $(DATA),--data $(DATA))
+
+deep: $(INSTALLED)
+	@echo "deep: all tests, slow ones too, with many more random examples"
+	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n 2 -q $(TESTS)
+
+docs: $(INSTALLED)
+	@echo "docs: make the reference anew, run the pages' programs and put in what they print"
+	@$(BIN)/python docs/make_reference.py
+	@$(BIN)/python docs/run_pages.py --write README.md docs/*.md
+
+format: $(INSTALLED)
+	@echo "format: ruff puts in order what it can"
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	@echo "clean: remove .venv, build and what tools left behind"
+	@rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+
+$(INSTALLED): pyproject.toml
+	@echo "install: .venv with shapeexec and what its tests need; some minutes, once"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "python 3.11 or newer, please: make PYTHON=...")'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $(INSTALLED)

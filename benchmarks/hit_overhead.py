@@ -1,0 +1,103 @@
+"""What a cache hit costs beside the least that padding by hand can cost.
+
+The least is: copy the input into a padded NumPy buffer, and call an ahead-of-time compiled
+function. Both have one ragged array and 100 parameter arrays; both wait for the result.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import shapeexec as sx
+from benchmarks._common import Claim, Ratio, Report, Table, Timing, run_benchmark, take_turns
+
+LEAVES, WIDTH, SIZE, BUCKET = 100, 32, 100, 128
+MOST = 1.5
+
+
+def ragged(params: dict[str, Array], x: Array) -> Array:
+    """Add 100 parameters to f32[n, 32]: next to no work, so that the call is what costs."""
+    for bias in params.values():
+        x = x + bias
+    return x
+
+
+def scalar(params: dict[str, Array], x: Array) -> Array:
+    """The same, summed: f32[]."""
+    return ragged(params, x).sum()
+
+
+def scalar_by_hand(params: dict[str, Array], x: Array, size: Array) -> Array:
+    """`scalar` with the mask that padding takes."""
+    is_valid = jnp.arange(BUCKET) < size
+    return jnp.where(is_valid[:, None], ragged(params, x), 0).sum()
+
+
+def by_hand(output: str, params: dict[str, Array]) -> Callable[[Any], Any]:
+    """The bare call: a copy into a padded buffer, then the compiled function; nothing is cut."""
+    x, size = (jax.ShapeDtypeStruct((BUCKET, WIDTH), np.float32), np.int32(SIZE))
+    if output == "scalar":
+        compiled = jax.jit(scalar_by_hand).lower(params, x, size).compile()
+    else:
+        compiled = jax.jit(ragged).lower(params, x).compile()
+
+    def call(x: Any) -> Any:
+        padded = np.zeros((BUCKET, WIDTH), np.float32)
+        padded[: len(x)] = x
+        if output == "scalar":
+            return compiled(params, padded, np.int32(len(x)))
+        return compiled(params, padded)
+
+    return call
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Compare for a ragged and a scalar output, and NumPy and JAX inputs."""
+    rounds, repeats = (3, 2) if options.tiny else (200, 50)
+    params = {f"bias_{i}": jnp.full((WIDTH,), float(i)) for i in range(LEAVES)}
+    jax.block_until_ready(params)
+    host = np.ones((SIZE, WIDTH), np.float32)
+    inputs = {"NumPy": host, "jax.Array": jax.block_until_ready(jax.device_put(host))}
+    figures, rows, claims = {}, [], []
+    for output, fn in (("ragged", ragged), ("scalar", scalar)):
+        bare = by_hand(output, params)
+        ex = sx.Exec(fn, in_shapes=(None, f"n, {WIDTH}"), buckets=sx.Linear(BUCKET))
+        exact = jax.jit(fn)
+        for kind, x in inputs.items():
+            seconds = take_turns(
+                {
+                    "bare": lambda bare=bare, x=x: bare(x),
+                    "exec": lambda ex=ex, x=x: ex(params, x),
+                    "jit": lambda exact=exact, x=x: exact(params, x),
+                },
+                rounds=rounds,
+                repeats=repeats,
+            )
+            timings = {name: Timing.of(values) for name, values in seconds.items()}
+            ratio = Ratio.of(seconds["exec"], seconds["bare"])
+            case = f"{output} output, {kind} input"
+            rows.append((case, *map(str, timings.values()), str(ratio)))
+            figures[case] = {
+                "ratio": asdict(ratio),
+                "seconds": {name: asdict(timing) for name, timing in timings.items()},
+            }
+            text = f"at most {MOST} times the bare call, {case}"
+            claims.append(Claim(text, ratio.ratio, ratio.ratio <= MOST))
+    columns = ("", "bare call, padded", "sx.Exec", "jax.jit, exact", "sx.Exec / bare")
+    title = f"a call with {LEAVES} parameter arrays: median (quartiles)"
+    return Report([Table(title, columns, rows)], figures, claims)
+
+
+def main(arguments: Sequence[str] | None = None) -> Report:
+    """Run as a program."""
+    return run_benchmark("hit_overhead", __doc__, run, arguments)
+
+
+if __name__ == "__main__":
+    main()

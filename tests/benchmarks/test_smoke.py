@@ -1,0 +1,43 @@
+"""Each benchmark runs and says what it measured; how fast it was is not a test's business."""
+
+import importlib
+import json
+
+import pytest
+
+from benchmarks import run_all
+
+TOLERANCE = 1e-4
+LENGTHS = "kind,tokens,count\ncontext,0,1\ncontext,3,2\ncontext,90,1\ngenerated,7,4\n"
+
+
+@pytest.fixture
+def lengths(tmp_path):
+    for service in ("code", "conv"):
+        (tmp_path / f"azure_llm_2023_{service}_lengths.csv").write_text(LENGTHS)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", run_all.BENCHMARKS)
+def test_a_benchmark_writes_what_it_measured(name, tmp_path):
+    path = tmp_path / "result.json"
+    importlib.import_module(f"benchmarks.{name}").main(["--tiny", "--json", str(path)])
+    record = json.loads(path.read_text())
+    assert record["benchmark"] == name
+    assert record["figures"]
+    assert record["claims"]
+    assert {"cpu", "cores", "python", "jax"} <= record["machine"].keys()
+    if name == "compilations":
+        assert all(claim["holds"] for claim in record["claims"])
+    for case in record["figures"].values():
+        assert (case.get("largest_difference") or 0) < TOLERANCE
+
+
+def test_ladders_gives_both_scales_of_padding(lengths, tmp_path):
+    ladders = importlib.import_module("benchmarks.ladders")
+    report = ladders.main(["--data", str(lengths), "--json", str(tmp_path / "result.json")])
+    pow2 = report.figures["code, context"]["Pow2()"]
+    assert pow2["valid_tokens"] == 2 * 3 + 90
+    assert pow2["padding_per_valid"] == pytest.approx((2 * 1 + 38) / 96)
+    assert pow2["padding_per_padded"] == pytest.approx((2 * 1 + 38) / (2 * 4 + 128))
+    assert report.figures["conv, generated"]["Ladder.fit, 16"]["padding_per_valid"] == 0

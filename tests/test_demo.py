@@ -1,0 +1,15 @@
+"""The demo shows what it says: the unpadded answers, and a plot of what they took."""
+
+from demo.__main__ import main
+
+TOLERANCE = 1e-4
+
+
+def test_the_demo_is_exact_and_draws(tmp_path):
+    plot = tmp_path / "plot.png"
+    options = ["--requests", "3", "--sample", "3", "--layers", "1"]
+    exact, *bucketed = main([str(plot), *options])
+    assert exact.is_extrapolated
+    assert len(bucketed) == 3
+    assert all(run.difference < TOLERANCE for run in bucketed)
+    assert plot.read_bytes().startswith(b"\x89PNG")
