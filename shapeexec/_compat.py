@@ -108,6 +108,11 @@ def gamma_one() -> Callable[..., jax.Array]:
     return getattr(random, "core", random)._gamma_one
 
 
+def threefry_is_partitionable() -> bool:
+    """Which of its two layouts of counters threefry uses: `jax.threefry_partitionable`."""
+    return _config.threefry_partitionable.value
+
+
 # Where a line of code comes from
 
 _JAX_DIR = os.path.dirname(jax.__file__) + os.sep
