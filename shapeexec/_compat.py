@@ -79,11 +79,6 @@ def describe_aval(aval: Any) -> str:
     return aval.str_short(short_dtypes=True)
 
 
-def is_threefry_partitionable() -> bool:
-    """Whether JAX draws each random element by its position alone."""
-    return bool(jax.config.jax_threefry_partitionable)  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def is_literal(atom: Any) -> bool:
     """Whether an equation's operand is a constant, not a variable."""
     return isinstance(atom, Literal)
@@ -132,6 +127,11 @@ def gamma_one() -> Callable[..., jax.Array]:
     from jax._src import random  # noqa: PLC0415 - its place differs between versions
 
     return getattr(random, "core", random)._gamma_one  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def threefry_is_partitionable() -> bool:
+    """Which of its two layouts of counters threefry uses: `jax.threefry_partitionable`."""
+    return _config.threefry_partitionable.value
 
 
 # Where a line of code comes from

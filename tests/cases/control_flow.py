@@ -40,7 +40,7 @@ CASES = (
     ),
     Case(
         "static loop over ragged state",
-        lambda x: lax.scan(_cell, x, None, length=2)[0].sum(0),
+        lambda x: lax.scan(lambda c, _: (_cell(c, c)[0], None), x, None, length=2)[0].sum(0),
         ("b, s",),
     ),
     Case(

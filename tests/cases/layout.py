@@ -14,7 +14,11 @@ CASES = (
     Case("reverse both axes", lambda x: x[::-1, ::-1], ("b, s",)),
     Case("lax.rev", lambda x: jax.lax.rev(x, (1,)), ("b, s",)),
     Case("concatenate ragged parts", lambda x, y: jnp.concatenate([x, y, x], 1), ("b, s", "b, t")),
-    Case("pad in front and behind", lambda x: jnp.pad(x, ((0, 0), (2, 1))), ("b, s",)),
+    Case(
+        "pad in front and behind",
+        lambda x: jnp.pad(x, ((0, 0), (2, 1)), constant_values=9),
+        ("b, s",),
+    ),
     Case("pad inside", lambda x: jax.lax.pad(x, 9.0, ((1, 0, 0), (0, -1, 2))), ("b, s",)),
     Case("tile", lambda x: jnp.tile(x, (2, 3)), ("b, s",)),
     Case("repeat", lambda x: jnp.repeat(x, 2, axis=1), ("b, s",), naive="agrees"),

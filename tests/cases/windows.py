@@ -85,6 +85,7 @@ CASES = (
         least={"s": 2},  # JAX does not trace its gradient at 1
         naive="agrees",
     ),
+    Case("conv over ragged features", conv, ("2, 4, b", "3, b, 2"), naive="agrees"),
     Case(
         "groups of ragged features",
         lambda x, kernel: conv(x, kernel, groups=2),
@@ -112,9 +113,9 @@ CASES = (
         grad=False,
     ),
     Case(
-        "least integer over the whole axis",
-        lambda x: lax.reduce_window(x, np.int32(99), lax.min, (1, x.shape[1]), (1, 1), "VALID"),
-        ("b, s",),
+        "least integer of all but the last",
+        lambda x: lax.reduce_window(x, np.int32(99), lax.min, (1, x.shape[1] - 1), (1, 2), "VALID"),
+        ("b, s + 1",),
         dtypes=np.int32,
         integers=(1, 5),
     ),

@@ -35,7 +35,7 @@ def random_bits(ctx: RuleContext, keys: Array, *, bit_width: int, shape: Any) ->
         return ctx.bind(keys, bit_width=bit_width, shape=shape)  # only keys are padded
     position, count = _positions(ctx, shape, ctx.extents.lengths(logical))
     hash_pair = _hash(keys, len(shape))
-    if _compat.is_threefry_partitionable():
+    if _compat.threefry_is_partitionable():
         first, second = hash_pair(np.uint32(0), position)
         if bit_width < 64:
             return (first ^ second).astype(_UINT[bit_width])
@@ -137,7 +137,7 @@ def _hash(keys: Array, rank: int) -> Hash:
 def _split_keys(keys: Array, position: Array, count: Array) -> Array:
     """The keys at `position` of `count` that each of `keys` is split into."""
     hash_pair = _hash(keys, position.ndim)
-    if _compat.is_threefry_partitionable():
+    if _compat.threefry_is_partitionable():
         data = hash_pair(np.uint32(0), position)
     else:
         words = count * np.uint32(2)
