@@ -38,6 +38,7 @@ class Fills:
 
     def __init__(self) -> None:
         self._asked: dict[int, tuple[Any, frozenset[int]] | None] = {}
+        self._unreported: set[int] = set()
 
     def ask(self, number: int, value: Any, axes: Sequence[int]) -> None:
         """Note that a value is filled with `value` along `axes`."""
@@ -49,6 +50,16 @@ class Fills:
         """The value and axes to fill with, if all readers agree on the value."""
         found = self._asked.get(number)
         return None if found is None else (found[0], tuple(sorted(found[1])))
+
+    def at_source_now(self, number: int) -> None:
+        """Note that this pass has filled a value where it is made."""
+        self._unreported.add(number)
+
+    def is_first_reader(self, number: int) -> bool:
+        """Whether a value was filled where it is made, and nobody has asked this of it before."""
+        is_first = number in self._unreported
+        self._unreported.discard(number)
+        return is_first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +193,9 @@ class RuleContext:
         )
         aval = self.eqn.invars[operand].aval
         if not open_axes:
-            if axes:
+            if axes and self.fills.is_first_reader(held.number):
+                self.note(aval, axes, f"filled with {value} where it is made", masked=True)
+            elif axes:
                 self.note(aval, axes, f"none: padding is {value}", masked=False)
             return held.array
         self.note(aval, open_axes, f"filled with {value}", masked=True)

@@ -98,7 +98,7 @@ class Interpreter:
         if know is not None:
             known = know(ctx, *[value.known for value in values], **eqn.params)
         return [
-            self._filled_at_source(ctx, var, self._result(var, array, extents, known))
+            self._filled_at_source(var.aval, self._result(var, array, extents, known), extents)
             for var, array in zip(eqn.outvars, arrays, strict=True)
         ]
 
@@ -114,7 +114,7 @@ class Interpreter:
             array = poison_padding(array, extents.lengths(aval.shape), known, self.poison)
         return Value(array, known, next(self.numbers))
 
-    def _filled_at_source(self, ctx: RuleContext, var: Any, made: Value) -> Value:
+    def _filled_at_source(self, aval: Any, made: Value, extents: Extents) -> Value:
         """Fill a value for all its readers, if an earlier pass found that they want it."""
         planned = self.planned.at_source(made.number)
         if planned is None:
@@ -123,8 +123,8 @@ class Interpreter:
         axes = [a for a in wanted if not made.known.axes[a].is_constant(value, or_nan=True)]
         if not axes:
             return made
-        ctx.note(var.aval, axes, f"filled with {value} for its readers", masked=True)
-        array = fill(made.array, ctx.extents.lengths(var.aval.shape), value, axes)
+        self.fills.at_source_now(made.number)
+        array = fill(made.array, extents.lengths(aval.shape), value, axes)
         return Value(array, made.known.filled(axes, constant(value)), made.number)
 
 

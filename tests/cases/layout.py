@@ -19,7 +19,12 @@ CASES = (
         lambda x: jnp.pad(x, ((0, 0), (2, 1)), constant_values=9),
         ("b, s",),
     ),
-    Case("pad inside", lambda x: jax.lax.pad(x, 9.0, ((1, 0, 0), (0, -1, 2))), ("b, s",)),
+    Case(
+        "pad inside",
+        lambda x: jax.lax.pad(x, 9.0, ((1, 0, 0), (0, -1, 2))),
+        ("b, s",),
+        naive="agrees",
+    ),
     Case("tile", lambda x: jnp.tile(x, (2, 3)), ("b, s",)),
     Case("repeat", lambda x: jnp.repeat(x, 2, axis=1), ("b, s",), naive="agrees"),
     Case("split in halves", lambda x: jnp.split(x, 2, axis=1)[1], ("b, 2*s",)),
