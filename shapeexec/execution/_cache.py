@@ -34,6 +34,9 @@ class CacheLimits:
                 raise ConfigError(f"{name}={limit}: no graph fits.", fix=f"{name}=1 or None")
 
 
+_MOST_REMEMBERED = 4096
+
+
 class Sized(Protocol):
     """What the cache keeps."""
 
@@ -62,14 +65,17 @@ class GraphCache(Generic[Entry]):
 
     Args:
         limits: When entries leave.
-        on_evict: Called with (key, entry) for each that leaves, outside the lock.
+
+    Attributes:
+        evictions: How many entries have left because of a limit.
+        remade: How many of those were made again.
     """
 
-    def __init__(
-        self, limits: CacheLimits, on_evict: Callable[[Hashable, Entry], None] | None = None
-    ) -> None:
+    def __init__(self, limits: CacheLimits) -> None:
+        self.evictions = 0
+        self.remade = 0
         self._limits = limits
-        self._on_evict = on_evict
+        self._left: set[int] = set()
         self._lock = threading.Lock()
         self._entries: collections.OrderedDict[Hashable, Entry] = collections.OrderedDict()
         self._flights: dict[Hashable, _Flight] = {}
@@ -128,11 +134,9 @@ class GraphCache(Generic[Entry]):
         with self._lock:
             self._entries[key] = entry
             del self._flights[key]
-            evicted = self._shrink()
+            self.remade += hash(key) in self._left
+            self._shrink()
         flight.done.set()
-        for old_key, old in evicted:
-            if self._on_evict is not None:
-                self._on_evict(old_key, old)
         return entry
 
     def clear(self) -> None:
@@ -140,11 +144,12 @@ class GraphCache(Generic[Entry]):
         with self._lock:
             self._entries.clear()
 
-    def _shrink(self) -> list[tuple[Hashable, Entry]]:
-        evicted = []
+    def _shrink(self) -> None:
         while len(self._entries) > 1 and self._is_over():
-            evicted.append(self._entries.popitem(last=False))
-        return evicted
+            key, _ = self._entries.popitem(last=False)
+            self.evictions += 1
+            if len(self._left) < _MOST_REMEMBERED:
+                self._left.add(hash(key))
 
     def _is_over(self) -> bool:
         graphs, most_bytes = self._limits.graphs, self._limits.device_bytes

@@ -4,7 +4,6 @@ It wires the rooms together. A call flows in one direction: arguments, plan, gra
 """
 
 import functools
-import inspect
 import os
 import threading
 import warnings
@@ -23,15 +22,15 @@ from shapeexec.execution._explain import Explanation
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, Settings
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
+from shapeexec.execution._signature import by_position, signature
 from shapeexec.execution._stats import Counters, Stats
 from shapeexec.masking._context import MaskNote
 from shapeexec.masking._poison import check_poison
-from shapeexec.shape._dim import symbols_of
 from shapeexec.shape._guards import parse_constraint
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
 _MOST_READY = 8192
-_THRASHING = 4
+_THRASHING = 2  # graphs made again after they had to leave
 
 Used = TypeVar("Used")
 Buckets = Strategy | Callable[[int], int] | Mapping[str, Strategy | Callable[[int], int]]
@@ -119,14 +118,13 @@ class Exec:
         )
         self._counters = Counters()
         self._limits = limits or CacheLimits()
-        self._cache: GraphCache[Graph] = GraphCache(self._limits, self._on_evict)
+        self._cache: GraphCache[Graph] = GraphCache(self._limits)
         self._planner = Planner(
             self._settings, self._cache.__contains__, lambda: self._counters.add(traces=1)
         )
         self._ready: dict[Hashable, Ready] = {}
         self._example: tuple[Any, Any] | None = None
         self._is_frozen = False
-        self._evicted: dict[Hashable, int] = {}
         self._warn_lock = threading.Lock()
         self._has_warned = False
         _monitor.listen()
@@ -146,9 +144,9 @@ class Exec:
         if not _compat.trace_state_clean():
             self._counters.add(plain_calls=1)
             return self._settings.fn(*args, **kwargs)
-        args, kwargs = self._positional(args, kwargs)
-        signature = self._signature(args, kwargs)
-        ready = self._ready.get(signature)
+        args, kwargs = by_position(self._settings, args, kwargs)
+        known_as = signature(self._settings, args, kwargs)
+        ready = self._ready.get(known_as)
         graph = None if ready is None else self._cache.find(ready.key)
         if ready is not None and graph is not None:
             try:
@@ -158,7 +156,7 @@ class Exec:
                 pass  # a static argument has other dtypes or another structure than last time
             else:
                 return self._finish(ready, outcome, "hits")
-        return self._run_planned(args, kwargs, signature)
+        return self._run_planned(args, kwargs, known_as)
 
     def __repr__(self) -> str:
         fn = self._settings.fn
@@ -174,8 +172,9 @@ class Exec:
     @property
     def stats(self) -> Stats:
         """What has happened so far."""
+        cache = self._cache
         return self._counters.snapshot(
-            graphs=len(self._cache), device_bytes=self._cache.device_bytes
+            graphs=len(cache), device_bytes=cache.device_bytes, evictions=cache.evictions
         )
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
@@ -183,7 +182,7 @@ class Exec:
 
         Arguments may be `jax.ShapeDtypeStruct`.
         """
-        return self._planner.plan(*self._positional(args, kwargs))
+        return self._planner.plan(*by_position(self._settings, args, kwargs))
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Each mask of the graph that a call with these arguments would run, and why.
@@ -194,7 +193,7 @@ class Exec:
         def notes(plan: Plan, arrays: Any, named: Any) -> list[MaskNote]:
             return plan.recipe.notes(*self._at_capacity(plan, arrays, named))
 
-        plan, told = self._planned(notes, *self._positional(args, kwargs))
+        plan, told = self._planned(notes, *by_position(self._settings, args, kwargs))
         return Explanation(plan, tuple(told))
 
     # Keeping graphs
@@ -220,13 +219,14 @@ class Exec:
             ConfigError: There are no examples, a symbol has no sizes or is not known, or the
                 function's guards make too many combinations.
         """
-        example = (self._positional(args, {})) if args else self._example
+        example = by_position(self._settings, args, {}) if args else self._example
         if example is None:
             raise ConfigError(
                 "warmup: the shapes and dtypes of the arguments are not known yet.",
                 fix="pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
             )
-        return self._warm(example, sizes, progress)
+        compile_one = functools.partial(self._planned, self._graph)
+        return _warmup.warm(self._planner, example, sizes, compile_one, progress)
 
     def clear(self) -> None:
         """Forget all graphs and traces; the statistics stay."""
@@ -241,12 +241,12 @@ class Exec:
     # Private
 
     def _run_planned(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], signature: Hashable
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], known_as: Hashable
     ) -> Any:
         plan, graph = self._planned(self._graph, args, kwargs)
         arrays, named = self._planner.without_static(args, kwargs)
         ready = make_ready(plan, make_pads(plan, arrays, named))
-        self._remember(signature, ready, args, kwargs)
+        self._remember(known_as, ready, args, kwargs)
         outcome = ready.run(graph, arrays, named, retrace=True)
         return self._finish(ready, outcome, "hits" if plan.is_compiled else "misses")
 
@@ -306,130 +306,23 @@ class Exec:
                 )
         return outcome.result
 
-    def _remember(self, signature: Hashable, ready: Ready, args: Any, kwargs: Any) -> None:
-        if signature is not None:
+    def _remember(self, known_as: Hashable, ready: Ready, args: Any, kwargs: Any) -> None:
+        if known_as is not None:
             if len(self._ready) >= _MOST_READY:
                 self._ready.clear()  # sizes that occur again are back after one plan each
-            self._ready[signature] = ready
+            self._ready[known_as] = ready
         arrays = jax.tree.map(_as_struct, self._planner.without_static(args, kwargs))
         self._example = self._planner.with_static(arrays, (args, kwargs))
 
-    def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Arguments that have a spec by position but were passed by name, put at their position."""
-        in_shapes = self._settings.in_shapes
-        if not kwargs or in_shapes is None or len(args) >= len(in_shapes):
-            return args, kwargs
-        try:
-            names = list(inspect.signature(self._settings.fn).parameters)[: len(in_shapes)]
-        except (TypeError, ValueError):  # a callable without a signature
-            return args, kwargs
-        args, kwargs = list(args), dict(kwargs)
-        for name in names[len(args) :]:
-            if name not in kwargs:
-                break
-            args.append(kwargs.pop(name))
-        return args, kwargs
-
-    def _signature(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
-        """What tells calls apart, of the arguments that may be ragged or are Python values.
-
-        Static arrays are not looked at: JAX's own fast path checks them.
-        """
-        settings = self._settings
-        in_shapes, kwarg_shapes = settings.in_shapes, settings.kwarg_shapes or {}
-        parts: list[Any] = []
-        try:
-            for i, arg in enumerate(args):
-                if i in settings.static_argnums:
-                    parts.append(_options.typed(arg))
-                elif in_shapes is None:
-                    parts.append(_array_part(arg) if hasattr(arg, "shape") else None)
-                elif in_shapes[i] is not None:
-                    parts.append(_part(arg))
-            for name, arg in kwargs.items():
-                if name in settings.static_argnames:
-                    parts.append((name, _options.typed(arg)))
-                elif name in kwarg_shapes or in_shapes is None:
-                    parts.append((name, _part(arg)))
-                else:
-                    parts.append(name)
-            signature = (len(args), *parts)
-            hash(signature)
-        except (AttributeError, IndexError, TypeError):
-            return None  # planning finds the error and tells it
-        return signature
-
-    def _warm(
-        self,
-        example: tuple[Any, Any],
-        sizes: Mapping[str, Any],
-        progress: Callable[[int, int], None] | None,
-    ) -> int:
-        dims = self._planner.ragged_dims(*example)
-        listed = {symbol: _warmup.as_sizes(symbol, given) for symbol, given in sizes.items()}
-        symbols = {s for leaf in dims.values() for dim in leaf for s in symbols_of(dim)}
-        if symbols != listed.keys():
-            raise ConfigError(
-                f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
-                f"are {', '.join(sorted(symbols)) or 'none'}.",
-                fix="give sizes for each symbol: " + ", ".join(f"{s}=..." for s in sorted(symbols)),
-            )
-        chosen = {
-            symbol: _warmup.representatives(self._settings.strategy(symbol), given)
-            for symbol, given in listed.items()
-        }
-        count, planned = 0, None
-        while True:
-            wanted = self._missing(example, dims, chosen, listed)
-            for done, (exact, call) in enumerate(wanted):
-                if progress is not None:
-                    progress(done, len(wanted))
-                planned, _ = self._planned(self._graph, *call)
-                count += 1
-                if planned.exact != exact:
-                    break  # now other graphs are wanted, too
-            else:
-                if progress is not None:
-                    progress(len(wanted), len(wanted))
-                return count
-
-    def _missing(
-        self,
-        example: tuple[Any, Any],
-        dims: Any,
-        chosen: Mapping[str, tuple[int, ...]],
-        listed: Mapping[str, tuple[int, ...]],
-    ) -> list[tuple[tuple[str, ...], tuple[Any, Any]]]:
-        """A call for each graph that is wanted and not compiled, and its exact symbols.
-
-        One size per bucket tells the graphs, unless guards or exact symbols tell sizes apart.
-        """
-        for sizes in (chosen, listed):
-            plans: dict[Hashable, tuple[Plan, tuple[Any, Any]]] = {}
-            for combination in _warmup.combinations(sizes):
-                arrays = self._planner.without_static(*example)
-                at_sizes = _warmup.at_sizes(arrays, dims, combination)
-                call = self._planner.with_static(at_sizes, example)
-                plan = self._planner.plan(*call)
-                plans.setdefault(plan.key, (plan, call))
-            if not any(plan.guards or plan.exact for plan, _ in plans.values()):
-                break
-        return [(plan.exact, call) for plan, call in plans.values() if not plan.is_compiled]
-
-    def _on_evict(self, key: Hashable, graph: Graph) -> None:
-        del graph
-        self._counters.add(evictions=1)
-        self._evicted[key] = self._evicted.get(key, 0) + 1
-
     def _warn_if_thrashing(self, plan: Plan) -> None:
-        if plan.key not in self._evicted or sum(self._evicted.values()) < _THRASHING:
+        if self._cache.remade < _THRASHING:
             return
         with self._warn_lock:
             has_warned, self._has_warned = self._has_warned, True
         if not has_warned:
             warnings.warn(
                 f"shapeexec: graphs are compiled again after they left the cache, now for {plan}; "
-                f"{len(self._cache)} are kept, {self.stats.evictions} have left.\n"
+                f"{len(self._cache)} are kept, {self._cache.evictions} have left.\n"
                 f"  Fix:   raise limits={self._limits}, or use a coarser strategy",
                 RuntimeWarning,
                 stacklevel=2,
@@ -447,17 +340,6 @@ def bucketed(
         ...     return x.sum()
     """
     return lambda fn: Exec(fn, in_shapes, buckets, **options)
-
-
-def _array_part(arg: Any) -> Hashable:
-    return (arg.shape, arg.dtype, getattr(arg, "weak_type", False))
-
-
-def _part(arg: Any) -> Hashable:
-    if hasattr(arg, "shape"):
-        return _array_part(arg)
-    leaves, tree = jax.tree.flatten(arg)
-    return (tree, tuple(map(_array_part, leaves)))
 
 
 def _as_struct(leaf: Any) -> Any:

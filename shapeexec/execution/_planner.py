@@ -157,6 +157,10 @@ class Planner:
             self._forced_exact[base] = known | frozenset(symbols)
             return True
 
+    def strategy(self, symbol: str) -> Strategy:
+        """The strategy of a symbol."""
+        return self._settings.strategy(symbol)
+
     def ragged_dims(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[int, tuple[Any, ...]]:

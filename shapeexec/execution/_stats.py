@@ -79,7 +79,7 @@ class Counters:
             for symbol in exact:
                 self._exact[symbol] = self._exact.get(symbol, 0) + 1
 
-    def snapshot(self, *, graphs: int, device_bytes: int) -> Stats:
+    def snapshot(self, *, graphs: int, device_bytes: int, evictions: int) -> Stats:
         """The counters as they stand."""
         with self._lock:
             counts = {
@@ -95,6 +95,7 @@ class Counters:
             **counts,  # pyright: ignore[reportArgumentType] - compile_seconds alone is a float
             graphs=graphs,
             device_bytes=device_bytes,
+            evictions=evictions,
             waste=waste,
             exact=exact,
         )

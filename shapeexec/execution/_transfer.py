@@ -96,7 +96,8 @@ def _device_pad(shape: Shape, capacity: Shape) -> Callable[[jax.Array], jax.Arra
     def pad_on_device(x: jax.Array) -> jax.Array:
         if _compat.is_extended(x.dtype):
             return jax.numpy.pad(x, missing, mode="edge")
-        return lax.pad(x, np.zeros((), x.dtype), [(lo, hi, 0) for lo, hi in missing])
+        padded = lax.pad(x, np.zeros((), x.dtype), [(lo, hi, 0) for lo, hi in missing])
+        return _compat.with_weak_type(padded, jax.typeof(x))
 
     return jax.jit(pad_on_device)
 

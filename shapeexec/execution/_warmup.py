@@ -1,17 +1,102 @@
-"""Which graphs a range of sizes needs, before there is any data."""
+"""Compiling the graphs that a range of sizes needs, before there is any data."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._planner import Planner
 from shapeexec.execution._transfer import struct_like
 from shapeexec.shape import _dim
 
 MOST_COMBINATIONS = 100_000
+"""Of sizes that may be looked at one by one, where guards or exact symbols tell them apart."""
+
+Call = tuple[Any, Any]
+
+
+def warm(
+    planner: Planner,
+    example: Call,
+    sizes: Mapping[str, Any],
+    compile_one: Callable[..., tuple[Plan, Any]],
+    progress: Callable[[int, int], None] | None,
+) -> int:
+    """Compile what is missing for every combination of `sizes`.
+
+    Args:
+        planner: Plans calls.
+        example: The arguments of a call, of any size.
+        sizes: Per symbol an int or an iterable of ints.
+        compile_one: Plans a call and compiles its graph; returns the plan first.
+        progress: Called with (done, total) before each graph and at the end.
+
+    Returns:
+        How many graphs were compiled.
+
+    Raises:
+        ConfigError: Sizes are missing, of a symbol that there is not, or too many.
+    """
+    dims = planner.ragged_dims(*example)
+    listed = {symbol: as_sizes(symbol, given) for symbol, given in sizes.items()}
+    symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
+    if symbols != listed.keys():
+        raise ConfigError(
+            f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
+            f"are {', '.join(sorted(symbols)) or 'none'}.",
+            fix="give sizes for each symbol: " + ", ".join(f"{s}=..." for s in sorted(symbols)),
+        )
+    count = 0
+    while True:
+        wanted = _missing(planner, example, dims, listed)
+        for done, (exact, call) in enumerate(wanted):
+            if progress is not None:
+                progress(done, len(wanted))
+            plan, _ = compile_one(*call)
+            count += 1
+            if plan.exact != exact:
+                break  # what cannot be padded was met: now other graphs are wanted, too
+        else:
+            if progress is not None:
+                progress(len(wanted), len(wanted))
+            return count
+
+
+def _missing(
+    planner: Planner, example: Call, dims: Any, listed: Mapping[str, tuple[int, ...]]
+) -> list[tuple[tuple[str, ...], Call]]:
+    """A call for each graph that is wanted and not compiled, and its exact symbols.
+
+    One size per bucket tells the graphs, unless guards or exact symbols tell sizes apart.
+    """
+    chosen = {symbol: representatives(planner.strategy(symbol), n) for symbol, n in listed.items()}
+    plans: dict[Hashable, tuple[Plan, Call]] = {}
+    for sizes in (chosen, listed):
+        _check_number(sizes)
+        plans = {}
+        for combination in combinations(sizes):
+            arrays = at_sizes(planner.without_static(*example), dims, combination)
+            call = planner.with_static(arrays, example)
+            plan = planner.plan(*call)
+            plans.setdefault(plan.key, (plan, call))
+        if not any(plan.guards or plan.exact for plan, _ in plans.values()):
+            break
+    return [(plan.exact, call) for plan, call in plans.values() if not plan.is_compiled]
+
+
+def _check_number(sizes: Mapping[str, tuple[int, ...]]) -> None:
+    number = math.prod(map(len, sizes.values()))
+    if number > MOST_COMBINATIONS:
+        raise ConfigError(
+            f"warmup: {number} combinations of sizes are too many to look at.",
+            why="guards or exact symbols tell sizes of one bucket apart",
+            fix="give fewer sizes, or warm up symbol by symbol",
+        )
 
 
 def as_sizes(symbol: str, sizes: Any) -> tuple[int, ...]:

@@ -53,10 +53,11 @@ def test_one_entry_stays_even_if_it_is_too_large():
     assert held(cache, "ab") == ["b"]
 
 
-def test_each_entry_that_leaves_is_told():
-    told = []
-    filled(GraphCache(CacheLimits(graphs=1), lambda key, entry: told.append(key)), *"abc")
-    assert told == ["a", "b"]
+def test_entries_that_leave_and_come_back_are_counted():
+    cache = filled(GraphCache(CacheLimits(graphs=1)), *"abc")
+    assert (cache.evictions, cache.remade) == (2, 0)
+    filled(cache, "a")
+    assert (cache.evictions, cache.remade) == (3, 1)
 
 
 def test_what_is_missing_is_not_found():

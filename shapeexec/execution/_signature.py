@@ -1,0 +1,75 @@
+"""What tells calls apart, read in microseconds: the key of what was planned before.
+
+Static arrays are not looked at: JAX's own fast path checks them at each run.
+"""
+
+import inspect
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from shapeexec.execution import _options
+from shapeexec.execution._planner import Settings
+
+
+def by_position(
+    settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Arguments that have a spec by position but were passed by name, put at their position."""
+    in_shapes = settings.in_shapes
+    if not kwargs or in_shapes is None or len(args) >= len(in_shapes):
+        return args, kwargs
+    try:
+        names = list(inspect.signature(settings.fn).parameters)[: len(in_shapes)]
+    except (TypeError, ValueError):  # a callable without a signature
+        return args, kwargs
+    args, kwargs = list(args), dict(kwargs)
+    for name in names[len(args) :]:
+        if name not in kwargs:
+            break
+        args.append(kwargs.pop(name))
+    return args, kwargs
+
+
+def signature(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
+    """The shapes and dtypes of arguments that may be ragged, and the values of static ones.
+
+    None where an argument does not fit: planning finds the error and tells it.
+    """
+    try:
+        parts = (
+            len(args),
+            *(_of_position(settings, number, arg) for number, arg in enumerate(args)),
+            *((name, _of_name(settings, name, arg)) for name, arg in kwargs.items()),
+        )
+        hash(parts)
+    except (AttributeError, IndexError, TypeError):
+        return None
+    return parts
+
+
+def _of_position(settings: Settings, number: int, arg: Any) -> Hashable:
+    if number in settings.static_argnums:
+        return _options.typed(arg)
+    if settings.in_shapes is None:
+        return _of_array(arg) if hasattr(arg, "shape") else None
+    return None if settings.in_shapes[number] is None else _of_tree(arg)
+
+
+def _of_name(settings: Settings, name: str, arg: Any) -> Hashable:
+    if name in settings.static_argnames:
+        return _options.typed(arg)
+    has_spec = settings.in_shapes is None or name in (settings.kwarg_shapes or {})
+    return _of_tree(arg) if has_spec else None
+
+
+def _of_array(arg: Any) -> Hashable:
+    return (arg.shape, arg.dtype, getattr(arg, "weak_type", False))
+
+
+def _of_tree(arg: Any) -> Hashable:
+    if hasattr(arg, "shape"):
+        return _of_array(arg)
+    leaves, tree = jax.tree.flatten(arg)
+    return (tree, tuple(map(_of_array, leaves)))
