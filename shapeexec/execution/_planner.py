@@ -62,6 +62,8 @@ class Settings:
         return self.strategies.get(symbol, Exact())
 
 
+_MOST_STRUCTURES = 1024  # each exact size is one; a trace that is dropped is made again
+
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 """The positional and the keyword arguments of a call."""
 
@@ -255,7 +257,10 @@ class Planner:
         """The trace that speaks for these sizes, and its number, which no other one ever has."""
         with self._lock:
             key = (call.base, tuple(exact.items()))
-            structure = self._structures.setdefault(key, _Structure())
+            structure = self._structures.pop(key, None) or _Structure()
+            self._structures[key] = structure  # the last used stands last
+            if len(self._structures) > _MOST_STRUCTURES:
+                del self._structures[next(iter(self._structures))]
         with structure.lock:
             for number, known in structure.traces.items():
                 if known.admits(call.sizes):
