@@ -37,6 +37,15 @@ def _lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:
     return table[tokens].mean(1) @ table.T
 
 
+def _misaligned(x: jax.Array) -> jax.Array:
+    return jnp.exp(x - x.max(1)[None, :]).sum(1)
+
+
+def _interrupted(x: jax.Array) -> jax.Array:
+    largest, total = x.max(1, keepdims=True), x.sum(1)
+    return jnp.exp(x - largest).sum(1) + total
+
+
 CASES = (
     Case("attention", _attention, ("b, s, 3", "3, 9"), naive="agrees"),
     Case("full attention", lambda x: jax.nn.softmax(x @ x.swapaxes(-1, -2), -1) @ x, ("b, s, 3",)),
@@ -72,6 +81,22 @@ CASES = (
     Case(
         "softmax of infinity",
         lambda x: jax.nn.softmax(jnp.where(x > 1, jnp.inf, x), 1) @ x.T,
+        ("b, s",),
+        grad=False,
+    ),
+    # What looks like a softmax and is none: no mask may be spared.
+    Case(
+        "shifted by the maximum of another",
+        lambda x: (x.max(1), jnp.exp(x - jnp.log(x * 0).max(1, keepdims=True)).sum(1)),
+        ("b, s",),
+        naive="agrees",
+        grad=False,
+    ),
+    Case("shifted by the maxima of another axis", _misaligned, ("s, s",), grad=False),
+    Case("a sum between maximum and shift", _interrupted, ("b, s",)),
+    Case(
+        "NaN counted behind a softmax",
+        lambda x: jnp.isnan(jax.nn.softmax(jnp.log(x), 1)).sum(1),
         ("b, s",),
         grad=False,
     ),
