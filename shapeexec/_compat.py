@@ -28,13 +28,9 @@ from jax.extend import core as _extend_core
 from jax.extend import random as _extend_random
 
 ClosedJaxpr = _extend_core.ClosedJaxpr
-Jaxpr = _extend_core.Jaxpr
-JaxprEqn = _extend_core.JaxprEqn
 Literal = _extend_core.Literal
 Primitive = _extend_core.Primitive
 ShapedArray = _core.ShapedArray
-Var = _extend_core.Var
-DropVar = _extend_core.DropVar
 
 InconclusiveDimensionOperation = jax.errors.InconclusiveDimensionOperation
 threefry2x32_p = _extend_random.threefry2x32_p

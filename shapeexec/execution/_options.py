@@ -1,7 +1,7 @@
 """The options of an Exec, checked and brought into one form."""
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from shapeexec._errors import ConfigError, SpecError
@@ -120,15 +120,3 @@ def check_symbols(strategies: Any, symbols: Iterable[str]) -> None:
             f"buckets: no spec has a symbol `{unknown[0]}`; the symbols are {told}.",
             fix="name a symbol of in_shapes, or give one strategy for all: buckets=sx.Pow2()",
         )
-
-
-__all__: Sequence[str] = (
-    "as_in_shapes",
-    "as_numbers",
-    "as_strategies",
-    "as_texts",
-    "by_number_and_name",
-    "check_kind",
-    "check_symbols",
-    "typed",
-)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from shapeexec.execution import _monitor, _transfer
-from shapeexec.execution._compile import Graph, SignatureChanged
+from shapeexec.execution._compile import Graph
 from shapeexec.execution._plan import Plan, Shape
 
 
@@ -142,6 +142,3 @@ def make_ready(plan: Plan, pads: tuple[tuple[int | str, Any, tuple[Shape, ...]],
         padding=tuple((s, n, plan.buckets[s]) for s, n in plan.sizes.items()),
         exact=plan.exact,
     )
-
-
-__all__ = ["Outcome", "Ready", "SignatureChanged", "make_pads", "make_ready"]

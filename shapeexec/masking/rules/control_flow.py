@@ -49,13 +49,13 @@ def call_hi_primitive(ctx: RuleContext, *operands: Array, **_: Any) -> Any:
     return ctx.interpret(traced.jaxpr, *operands)
 
 
-def _as_avals(jaxpr: Any, arrays: Any, extents: Any) -> list[Any]:
-    """Results in the dtypes and weak types that a body declares: a carry must not drift."""
+def _as_declared(variables: Any, arrays: Any) -> list[Any]:
+    """Arrays in the dtypes of a body's variables: a carry must not drift."""
     return [
-        lax.convert_element_type(array, var.aval.dtype)
-        if not _compat.is_extended(var.aval.dtype)
-        else array
-        for array, var in zip(arrays, jaxpr.jaxpr.outvars, strict=True)
+        array
+        if _compat.is_extended(var.aval.dtype)
+        else lax.convert_element_type(array, var.aval.dtype)
+        for array, var in zip(arrays, variables, strict=True)
     ]
 
 
@@ -78,18 +78,14 @@ def scan(
 
     def step(carry: Any, position_and_xs: Any) -> Any:
         position, *x = position_and_xs
-        out = _as_avals(jaxpr, ctx.interpret(jaxpr, *consts, *carry, *x), ctx.extents)
+        out = _as_declared(jaxpr.jaxpr.outvars, ctx.interpret(jaxpr, *consts, *carry, *x))
         new, y = out[:carry_count], out[carry_count:]
         if is_padded(valid):
             is_valid = position < valid
             new = [jnp.where(is_valid, n, o) for n, o in zip(new, carry, strict=True)]
         return tuple(new), tuple(y)
 
-    carry_avals = [var.aval for var in jaxpr.jaxpr.invars[consts_count:][:carry_count]]
-    init = [
-        lax.convert_element_type(x, aval.dtype) if not _compat.is_extended(aval.dtype) else x
-        for x, aval in zip(init, carry_avals, strict=True)
-    ]
+    init = _as_declared(jaxpr.jaxpr.invars[consts_count:][:carry_count], init)
     positions = jnp.arange(length, dtype=np.int32)
     carry, ys = lax.scan(
         step, tuple(init), (positions, *xs), length=length, reverse=reverse, unroll=unroll
@@ -118,7 +114,7 @@ def while_(
 
     def body(carry: Any) -> Any:
         out = ctx.interpret(body_jaxpr, *body_consts, *carry)
-        return tuple(_as_avals(body_jaxpr, out, ctx.extents))
+        return tuple(_as_declared(body_jaxpr.jaxpr.outvars, out))
 
     return lax.while_loop(cond, body, tuple(map(jnp.asarray, init)))
 
@@ -128,6 +124,7 @@ def cond(ctx: RuleContext, index: Array, *operands: Array, branches: Any, **_: A
     """Run: each branch, at the same capacities."""
 
     def branch(jaxpr: Any) -> Any:
-        return lambda *args: tuple(_as_avals(jaxpr, ctx.interpret(jaxpr, *args), ctx.extents))
+        outvars = jaxpr.jaxpr.outvars
+        return lambda *args: tuple(_as_declared(outvars, ctx.interpret(jaxpr, *args)))
 
     return lax.switch(index, [branch(jaxpr) for jaxpr in branches], *operands)

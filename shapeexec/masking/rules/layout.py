@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import Length
+from shapeexec.masking._fill import Length, fill
 from shapeexec.masking._interpret import conform
 from shapeexec.masking._knowledge import Known, by_dtype
 from shapeexec.masking._registry import register, register_knowledge
@@ -155,10 +155,8 @@ def _source_positions(
 ) -> Array:
     """i32[out_capacities]: where in the padded input, flattened, each output element stands."""
     position: Any = jnp.zeros(tuple(out_capacities), np.int32)
-    for axis, (capacity, length) in enumerate(zip(out_capacities, out_lengths, strict=True)):
-        step = lax.broadcasted_iota(np.int32, tuple(out_capacities), axis)
-        del capacity
-        position = position * length + step
+    for axis, length in enumerate(out_lengths):
+        position = position * length + lax.broadcasted_iota(np.int32, position.shape, axis)
     source: Any = jnp.zeros_like(position)
     stride = 1
     for capacity, length in zip(reversed(in_capacities), reversed(in_lengths), strict=True):
@@ -261,7 +259,7 @@ def _pad_axis(
     if isinstance(low, int) and isinstance(interior, int):
         width = x.shape[axis]
         stretched = width + max(0, width - 1) * interior
-        x = fill_with(x, lengths, value, axis)
+        x = fill(x, lengths, value, (axis,))
         config = [(0, 0, 0)] * x.ndim
         config[axis] = (low, capacity - low - stretched, interior)
         return lax.pad(x, value, config)
@@ -272,14 +270,6 @@ def _pad_axis(
     moved = take(x, source, axis)
     mask = lax.broadcast_in_dim(is_element, moved.shape, (axis,))
     return jnp.where(mask, moved, value)
-
-
-def fill_with(x: Array, lengths: Sequence[Length], value: Array, axis: int) -> Array:
-    """`fill` with a traced scalar."""
-    if isinstance(lengths[axis], int):
-        return x
-    valid = lax.iota(np.int32, x.shape[axis]) < lengths[axis]
-    return jnp.where(lax.broadcast_in_dim(valid, x.shape, (axis,)), x, value)
 
 
 @register_knowledge("reshape")
