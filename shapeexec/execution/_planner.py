@@ -163,6 +163,10 @@ class Planner:
         """The strategy of a symbol."""
         return self._settings.strategy(symbol)
 
+    def sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, int]:
+        """The size of each symbol in a call."""
+        return self._take_apart(args, kwargs).sizes
+
     def ragged_dims(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[int, tuple[Any, ...]]:

@@ -5,7 +5,7 @@ No primitive is named here. Shapes come from the jaxpr, data from the rules.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,6 +20,8 @@ from shapeexec.masking._knowledge import Known, constant, nothing_known, uniform
 from shapeexec.masking._poison import poison_padding
 from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES
 
+Watch = Callable[[RuleContext, list[Value]], list[Value]]
+
 
 @dataclasses.dataclass(frozen=True)
 class Interpreter:
@@ -33,6 +35,8 @@ class Interpreter:
         notes: Filled in as the jaxpr is run, in the order of its equations.
         outer: The equations around the jaxpr, the innermost last: JAX keeps the user's line with
             the call of a jitted function, and not with what is inside of it.
+        watch: Sees each equation that is not inside of a loop or branch, with the values of its
+            results, and returns those to go on with; None: nobody looks.
     """
 
     poison: str | None = None
@@ -41,6 +45,7 @@ class Interpreter:
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     notes: list[MaskNote] = dataclasses.field(default_factory=list)
     outer: tuple[Any, ...] = ()
+    watch: Watch | None = None
 
     def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
         """Run a closed jaxpr, and return its results at capacity."""
@@ -50,7 +55,9 @@ class Interpreter:
 
     def _run_body(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
         """Run the body of a loop or branch, which JAX may trace more than once: plan nothing."""
-        body = dataclasses.replace(self, planned=Fills(), fills=Fills(), numbers=itertools.count())
+        body = dataclasses.replace(
+            self, planned=Fills(), fills=Fills(), numbers=itertools.count(), watch=None
+        )
         return body.run(closed, extents, operands)
 
     def _run_noting_inputs(
@@ -65,14 +72,15 @@ class Interpreter:
         env.update(zip(jaxpr.invars, operands, strict=True))
         for eqn in jaxpr.eqns:
             values = [_read(env, var) for var in eqn.invars]
-            results = self._equation(eqn, extents, values)
+            results = self.run_equation(eqn, extents, values)
             for var, value in zip(eqn.invars, values, strict=True):
                 if not _compat.is_literal(var):
                     env[var] = value
             env.update(zip(eqn.outvars, results, strict=True))
         return [_read(env, var) for var in jaxpr.outvars], [env[var] for var in jaxpr.invars]
 
-    def _equation(self, eqn: Any, extents: Extents, values: list[Value]) -> list[Value]:
+    def run_equation(self, eqn: Any, extents: Extents, values: list[Value]) -> list[Value]:
+        """The results of one equation; `values` is left with what filling has made of it."""
         name = eqn.primitive.name
         within = dataclasses.replace(self, outer=(*self.outer, eqn))
         if name in NESTED:
@@ -83,7 +91,7 @@ class Interpreter:
         ctx = RuleContext(
             eqn, extents, values, self.fills, self.notes, within._run_body, self.outer
         )
-        if not _is_ragged(eqn):
+        if not is_ragged(eqn):
             arrays = _bind_as_is(eqn, [value.array for value in values])
         elif name in RULES:
             params = {key: extents.at_capacity(param) for key, param in eqn.params.items()}
@@ -97,10 +105,11 @@ class Interpreter:
         known = None
         if know is not None:
             known = know(ctx, *[value.known for value in values], **eqn.params)
-        return [
+        results = [
             self._filled_at_source(var.aval, self._result(var, array, extents, known), extents)
             for var, array in zip(eqn.outvars, arrays, strict=True)
         ]
+        return results if self.watch is None else self.watch(ctx, results)
 
     def _result(self, var: Any, array: Any, extents: Extents, known: Known | None) -> Value:
         aval = var.aval
@@ -140,7 +149,7 @@ def _dims(aval: Any) -> tuple[Any, ...]:
     return tuple(getattr(aval, "shape", ()))
 
 
-def _is_ragged(eqn: Any) -> bool:
+def is_ragged(eqn: Any) -> bool:
     """Whether a symbolic dim occurs anywhere in an equation."""
     return (
         any(holds_dim(_dims(var.aval)) for var in (*eqn.invars, *eqn.outvars))
@@ -150,7 +159,7 @@ def _is_ragged(eqn: Any) -> bool:
 
 
 def _is_ragged_jaxpr(jaxpr: Any) -> bool:
-    return any(_is_ragged(eqn) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+    return any(is_ragged(eqn) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns)
 
 
 def _bind_as_is(eqn: Any, arrays: Sequence[Any]) -> Any:
