@@ -22,6 +22,7 @@ from shapeexec.masking._context import RuleContext, Value
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._interpret import Interpreter, is_ragged
 from shapeexec.masking._knowledge import nothing_known
+from shapeexec.masking._registry import NESTED
 from shapeexec.shape import _dim
 from shapeexec.tools import _closeness
 
@@ -121,22 +122,57 @@ def locate(plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Culpr
 
 
 def run_unpadded(eqn: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> list[Any]:
-    """The results of one equation on arrays without padding."""
-    if eqn.primitive.name == "dim_as_value" or any(_compat.sub_jaxprs(eqn.params)):
-        # JAX runs these at known sizes only: the rule itself, without any padding to keep out.
+    """The results of one equation on arrays without padding, as JAX defines it."""
+    name = eqn.primitive.name
+    if name in NESTED:
+        inner = NESTED[name](eqn.params)
+        return _run_jaxpr(inner, sizes, arrays)
+    if name == "dim_as_value":
+        (out,) = eqn.outvars
+        return [jnp.asarray(_dim.evaluate(eqn.params["dim"], sizes), out.aval.dtype)]
+    params = {key: _at_sizes(param, sizes) for key, param in eqn.params.items()}
+    if any(map(_is_ragged_jaxpr, _compat.sub_jaxprs(params))):
+        # Some calls keep their functions where no size can be put in: the rule, nothing padded.
         ranges = {symbol: (size, size) for symbol, size in sizes.items()}
         extents = Extents(ranges, {symbol: jnp.int32(size) for symbol, size in sizes.items()})
         values = [Value(x, nothing_known(np.ndim(x), x.dtype)) for x in arrays]
         return [value.array for value in Interpreter().run_equation(eqn, extents, values)]
-    params = {name: _at_sizes(param, sizes) for name, param in eqn.params.items()}
     results = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
     return list(results) if eqn.primitive.multiple_results else [results]
 
 
+def _run_jaxpr(closed: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> list[Any]:
+    jaxpr, consts = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
+    env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arrays], strict=True))
+
+    def read(atom: Any) -> Any:
+        return jnp.asarray(atom.val, atom.aval.dtype) if _compat.is_literal(atom) else env[atom]
+
+    for eqn in jaxpr.eqns:
+        results = run_unpadded(eqn, sizes, [read(atom) for atom in eqn.invars])
+        env.update(zip(eqn.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
 def _at_sizes(param: Any, sizes: Mapping[str, int]) -> Any:
+    """A parameter with a known size in the place of each dim, in functions too."""
     if type(param) in (tuple, list):
         return type(param)(_at_sizes(part, sizes) for part in param)
-    return _dim.evaluate(param, sizes) if export.is_symbolic_dim(param) else param
+    if isinstance(param, _compat.ClosedJaxpr) and _is_ragged_jaxpr(param):
+        structs = [
+            jax.ShapeDtypeStruct(
+                [_dim.evaluate(d, sizes) for d in aval.shape], aval.dtype, weak_type=aval.weak_type
+            )
+            for aval in param.in_avals
+        ]
+        return jax.make_jaxpr(lambda *arrays: _run_jaxpr(param, sizes, arrays))(*structs)
+    if export.is_symbolic_dim(param):
+        return _dim.evaluate(param, sizes)
+    return param
+
+
+def _is_ragged_jaxpr(jaxpr: Any) -> bool:
+    return any(map(is_ragged, getattr(jaxpr, "jaxpr", jaxpr).eqns))
 
 
 def _corner(x: Any, shape: Sequence[int]) -> Any:

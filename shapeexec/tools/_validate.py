@@ -91,11 +91,11 @@ def validate(
     dims = planner.ragged_dims(*call)
     sizes = planner.sizes(*call)
     chosen = list(_samples.size_sets(planner, sizes, rounds, rng))
+    dynamic = planner.without_static(*call)
     checks = [_Check("the result", settings.fn, ex, poisons)]
-    if gradients:
+    if gradients and any(map(_is_inexact, jax.tree.leaves(dynamic))):
         checks.append(_Check("the gradient", gradient_of(settings), ex, poisons))
     report = _Report(progress, len(chosen) * len(checks) * len(poisons))
-    dynamic = planner.without_static(*call)
     for at in chosen:
         arrays = _samples.resized(dynamic, dims, at, rng)
         for check in checks:
