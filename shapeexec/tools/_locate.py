@@ -166,9 +166,8 @@ def _at_sizes(param: Any, sizes: Mapping[str, int]) -> Any:
             for aval in param.in_avals
         ]
         return jax.make_jaxpr(lambda *arrays: _run_jaxpr(param, sizes, arrays))(*structs)
-    if export.is_symbolic_dim(param):
-        return _dim.evaluate(param, sizes)
-    return param
+    dim: Any = param
+    return _dim.evaluate(dim, sizes) if export.is_symbolic_dim(dim) else param
 
 
 def _is_ragged_jaxpr(jaxpr: Any) -> bool:
