@@ -149,8 +149,8 @@ def primitives() -> str:
     lines += [
         "Each JAX primitive that may have a padded axis: whether it is exact there, and by which",
         "rule. What is an error is an `UnsupportedPrimitiveError`, but only where an axis of it is",
-        "padded: where none is, a primitive needs no rule. [concepts.md](concepts.md) tells what the",
-        "kinds mean. A test asks that every primitive of JAX is on this page.",
+        "padded: where none is, a primitive needs no rule. [concepts.md](concepts.md) tells what",
+        "the kinds mean. A test asks that every primitive of JAX is on this page.",
         "",
         "| kind | what the rule does about padding |",
         "| --- | --- |",

@@ -68,9 +68,7 @@ def _widened(x: np.ndarray, capacity: Sequence[int], true: Sequence[tuple[int, i
     for axis, length in true:
         expected[axis] = length
     if list(x.shape) != expected:
-        raise ValueError(
-            f"a callback returned shape {x.shape}, where {tuple(expected)} was promised"
-        )
+        raise ValueError(f"a callback returned shape {x.shape}, not {tuple(expected)}")
     out = np.zeros(tuple(capacity), x.dtype)
     out[tuple(map(slice, x.shape))] = x
     return out

@@ -19,7 +19,8 @@ _POINTWISE = frozenset(
     reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
     shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
     tan tanh xor zeta random_wrap random_unwrap random_seed random_fold_in random_clone
-    threefry2x32 threefry4x32 philox2x32 philox4x32 from_edtype to_edtype reduced_vary_cast reduced_vary_cast_p tie stage
+    threefry2x32 threefry4x32 philox2x32 philox4x32 from_edtype to_edtype reduced_vary_cast
+    reduced_vary_cast_p tie stage
     sharding_constraint layout_constraint relayout reshard xla_metadata_value
     with_memory_space_constraint
     """.split()

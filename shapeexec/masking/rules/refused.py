@@ -2,9 +2,7 @@
 
 from shapeexec.masking._registry import refuse
 
-_ON_BLOCKS = (
-    "it runs on each device's block, and blocks are cut at the padded size, not the true one"
-)
+_ON_BLOCKS = "it runs on each device's block, and blocks are cut at the padded size"
 _OPAQUE = "what it computes is compiled already, and shapeexec cannot see which elements it reads"
 _IN_PLACE = "it reads and writes memory in place, and a reference has no rule for its padding"
 _NVIDIA = "it calls a CUDA library at the padded size, which has no operand for the true one"
