@@ -313,9 +313,14 @@ def config_fingerprint() -> tuple[Any, ...]:
     """What of JAX's configuration changes how a function is traced or compiled.
 
     Covers x64, matmul precision, numeric promotion, the generator, the mesh and the default
-    device: everything JAX itself puts into the key of its caches.
+    device: everything JAX itself puts into the key of its caches, and `checks_results`.
     """
-    return _config.trace_context()
+    return (_config.trace_context(), checks_results())
+
+
+def checks_results() -> bool:
+    """Whether JAX looks for NaN or infinity in all results: `jax_debug_nans`, `jax_debug_infs`."""
+    return _config.debug_nans.value or _config.debug_infs.value
 
 
 def registered_primitives() -> dict[str, Primitive]:
