@@ -13,6 +13,7 @@ from jax import Array
 from shapeexec import _compat
 from shapeexec.masking._context import Fills, MaskNote, Value
 from shapeexec.masking._extents import Extents, holds_dim
+from shapeexec.masking._fill import fill
 from shapeexec.masking._interpret import Interpreter, Watch, conform
 from shapeexec.masking._knowledge import Known, constant, nothing_known
 from shapeexec.masking._poison import poison_padding
@@ -79,7 +80,14 @@ class Masked:
             for var, leaf in zip(jaxpr.invars, leaves, strict=True)
         ]
         closed = _compat.ClosedJaxpr(jaxpr, list(consts))
-        results = interpreter.run(closed, extents, operands)
+        # What the user set for the function is none of the rules' concern.
+        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            results = interpreter.run(closed, extents, operands)
+            if _compat.checks_results():
+                results = [
+                    _without_nan(value, var.aval, extents)
+                    for value, var in zip(results, jaxpr.outvars, strict=True)
+                ]
         return [
             _compat.with_weak_type(value.array, var.aval)
             for value, var in zip(results, jaxpr.outvars, strict=True)
@@ -101,3 +109,12 @@ class Masked:
             ]
             known = Known(known.whole, tuple(axes))
         return Value(leaf, known)
+
+
+def _without_nan(value: Value, aval: Any, extents: Extents) -> Value:
+    """A result with zeros for padding, since JAX is told to look for NaN or infinity in it."""
+    if not jnp.issubdtype(aval.dtype, np.inexact):
+        return value
+    lengths = extents.lengths(aval.shape)
+    array = fill(jnp.asarray(value.array), lengths, 0, range(len(aval.shape)))
+    return dataclasses.replace(value, array=array)
