@@ -118,6 +118,14 @@ def sub_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
     return iter(_extend_core.jaxprs_in_params(params))
 
 
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of an open jaxpr, those of the jaxprs inside of them too."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in sub_jaxprs(eqn.params):
+            yield from equations(getattr(inner, "jaxpr", inner))
+
+
 def gamma_one() -> Callable[..., jax.Array]:
     """JAX's sampler of one gamma variate, `(key, alpha, log_space) -> sample`."""
     from jax._src import random  # noqa: PLC0415 - its place differs between versions
@@ -312,10 +320,22 @@ def config_fingerprint() -> tuple[Any, ...]:
 
 def registered_primitives() -> dict[str, Primitive]:
     """Every primitive that the loaded JAX modules define, by name."""
-    found = {}
+    return dict(_primitives_in(lambda module: True))
+
+
+_KERNEL_MODULES = ("jax._src.pallas.", "jax.experimental.pallas", "jax.experimental.mosaic.")
+
+
+def kernel_primitives() -> frozenset[str]:
+    """The names of those that only Pallas defines: they occur in the body of a kernel."""
+    in_kernels = _primitives_in(lambda module: module.startswith(_KERNEL_MODULES))
+    elsewhere = _primitives_in(lambda module: not module.startswith(_KERNEL_MODULES))
+    return frozenset(name for name, _ in in_kernels) - {name for name, _ in elsewhere}
+
+
+def _primitives_in(accepts: Callable[[str], bool]) -> Iterator[tuple[str, Primitive]]:
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] == "jax" and module is not None:
+        if name.split(".")[0] == "jax" and module is not None and accepts(name):
             for value in list(vars(module).values()):
                 if isinstance(value, Primitive):
-                    found[value.name] = value
-    return found
+                    yield value.name, value

@@ -18,7 +18,7 @@ from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._fill import fill
 from shapeexec.masking._knowledge import Known, constant, nothing_known, uniform
 from shapeexec.masking._poison import poison_padding
-from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES
+from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES, why_refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Interpreter:
             arrays = RULES[name].apply(ctx, *[value.array for value in values], **params)
         else:
             dims = [d for var in (*eqn.invars, *eqn.outvars) for d in _dims(var.aval)]
-            raise ctx.unsupported("it has no rule", dims)
+            raise ctx.unsupported(why_refused(name), dims)
         if not eqn.primitive.multiple_results:
             arrays = [arrays]
         know = KNOWLEDGE.get(name)

@@ -7,7 +7,7 @@ decided at the sizes of the call at hand and remembered as a guard. Padding is n
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Never
 
 import jax
@@ -212,7 +212,7 @@ class _Attempt:
 
     def _check_reshapes(self, jaxpr: Any) -> None:
         """JAX leaves open whether a reshape's sizes agree: let them agree here, and guard it."""
-        for eqn in _equations(jaxpr):
+        for eqn in _compat.equations(jaxpr):
             if eqn.primitive.name != "reshape":
                 continue
             old, new = _product(eqn.invars[0].aval.shape), _product(eqn.params["new_sizes"])
@@ -262,13 +262,6 @@ def _product(dims: Sequence[Any]) -> Any:
     for dim in dims:
         product = product * dim
     return product
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in _compat.sub_jaxprs(eqn.params):
-            yield from _equations(getattr(inner, "jaxpr", inner))
 
 
 # What JAX's errors mean, by the text they carry: (pattern, what it means, way out).

@@ -14,8 +14,20 @@ from shapeexec.masking._registry import register, register_nested
 
 for _name in ("jit", "pjit"):
     register_nested(_name, lambda params: params["jaxpr"])
+for _name in ("composite", "fused_call", "xla_metadata_call"):
+    register_nested(_name, lambda params: params["jaxpr"])
 for _name in ("closed_call", "core_call", "call", "custom_jvp_call", "custom_vjp_call"):
     register_nested(_name, lambda params: params["call_jaxpr"])
+for _name in ("custom_vmap_call", "custom_partitioning"):
+    register_nested(_name, lambda params: params["call"])
+register_nested("linear_call", lambda params: params["callee"])
+register_nested("remat_opt", lambda params: params["fwd_jaxpr"])
+
+
+@register("platform_index", "create_token", "after_all")
+def without_axes(ctx: RuleContext, *operands: Any, **params: Any) -> Any:
+    """Keep: nothing here has an axis."""
+    return ctx.bind(*operands, **params)
 
 
 @register("remat2")
@@ -75,15 +87,26 @@ def scan(
     init = operands[consts_count : consts_count + carry_count]
     xs = operands[consts_count + carry_count :]
     valid = ctx.length(ctx.params["length"])
+    outvars = jaxpr.jaxpr.outvars
+
+    def body(*operands: Any) -> Any:
+        return tuple(_as_declared(outvars, ctx.interpret(jaxpr, *consts, *operands)))
 
     def step(carry: Any, position_and_xs: Any) -> Any:
         position, *x = position_and_xs
-        out = _as_declared(jaxpr.jaxpr.outvars, ctx.interpret(jaxpr, *consts, *carry, *x))
-        new, y = out[:carry_count], out[carry_count:]
-        if is_padded(valid):
-            is_valid = position < valid
-            new = [jnp.where(is_valid, n, o) for n, o in zip(new, carry, strict=True)]
-        return tuple(new), tuple(y)
+        if not is_padded(valid):
+            out = body(*carry, *x)
+        elif _must_not_run_on_padding(jaxpr):
+            out = lax.cond(position < valid, body, skipped, *carry, *x)
+        else:
+            out = body(*carry, *x)
+            new = [jnp.where(position < valid, n, o) for n, o in zip(out, carry, strict=False)]
+            out = (*new, *out[carry_count:])
+        return out[:carry_count], out[carry_count:]
+
+    def skipped(*operands: Any) -> Any:
+        ys = outvars[carry_count:]
+        return (*operands[:carry_count], *(_any_of(ctx, var.aval) for var in ys))
 
     init = _as_declared(jaxpr.jaxpr.invars[consts_count:][:carry_count], init)
     positions = jnp.arange(length, dtype=np.int32)
@@ -91,6 +114,18 @@ def scan(
         step, tuple(init), (positions, *xs), length=length, reverse=reverse, unroll=unroll
     )
     return [*carry, *ys]
+
+
+def _must_not_run_on_padding(jaxpr: Any) -> bool:
+    """Whether a body does what is seen outside of it, or has a loop that may never end."""
+    return bool(jaxpr.effects) or any(
+        eqn.primitive.name in ("while", "pure_callback") for eqn in _compat.equations(jaxpr.jaxpr)
+    )
+
+
+def _any_of(ctx: RuleContext, aval: Any) -> Any:
+    """An array that nobody reads."""
+    return lax.empty(ctx.extents.capacities(aval.shape), aval.dtype)
 
 
 @register("while")
@@ -127,4 +162,15 @@ def cond(ctx: RuleContext, index: Array, *operands: Array, branches: Any, **_: A
         outvars = jaxpr.jaxpr.outvars
         return lambda *args: tuple(_as_declared(outvars, ctx.interpret(jaxpr, *args)))
 
-    return lax.switch(index, [branch(jaxpr) for jaxpr in branches], *operands)
+    functions = [branch(jaxpr) for jaxpr in branches]
+    platforms = ctx.params.get("branches_platforms")
+    if platforms is None:
+        return lax.switch(index, functions, *operands)
+    # `lax.platform_dependent`: only the branch of the device at hand is compiled.
+    per_platform = {
+        name: function
+        for names, function in zip(platforms, functions, strict=True)
+        for name in names or ()
+    }
+    default = functions[-1] if platforms[-1] is None else None
+    return lax.platform_dependent(*operands, default=default, **per_platform)
