@@ -23,7 +23,7 @@ from shapeexec.masking._registry import register
 _FORWARD = (lax.FftType.FFT, lax.FftType.RFFT)
 
 
-@register("fft")
+@register("fft", exact_when="what it transforms along a ragged axis is finite")
 def fft(
     ctx: RuleContext, operand: Array, *, fft_type: Any, fft_lengths: tuple[int, ...], **params: Any
 ) -> Array:

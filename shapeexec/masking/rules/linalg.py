@@ -116,7 +116,7 @@ def ormqr(
     return ctx.bind(reflectors, taus, matrix, left=left, **params)
 
 
-@register("svd")
+@register("svd", exact_when="`subset_by_index` is None, or its matrices are static")
 def svd(
     ctx: RuleContext, matrix: Array, *, compute_uv: bool, full_matrices: bool, **params: Any
 ) -> Any:
@@ -158,7 +158,7 @@ def svd(
     )
 
 
-@register("eigh")
+@register("eigh", exact_when="all eigenvalues are wanted in order, or its matrices are static")
 def eigh(ctx: RuleContext, matrix: Array, *, lower: bool, **params: Any) -> Any:
     """Fill: a diagonal above the spectrum, so that the padding's eigenvalues come last."""
     if not ctx.padded(0, _core(matrix)):
