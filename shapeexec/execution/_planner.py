@@ -216,26 +216,23 @@ class Planner:
             tuple(_dim.substitute(dim, exact) for dim in leaf_dims) for leaf_dims in call.dims
         )
         traced, number = self._trace(call, dims, exact)
-        buckets = {
-            symbol: checked_bucket(self._settings.strategy(symbol), size)
-            if symbol in traced.symbols
-            else size
-            for symbol, size in call.sizes.items()
-        }
-        ranges = {
-            symbol: (self._settings.strategy(symbol).lower_bound(buckets[symbol]), buckets[symbol])
-            for symbol in sorted(traced.symbols)
-        }
+        symbols = traced.substitution
+        ranges = {symbol: self._range(symbol, call.sizes[symbol]) for symbol in traced.symbols}
+        ranges = dict(sorted(ranges.items()))
+        extents = Extents(symbols.ranges(ranges), {})
         key = Key((call.base, tuple(exact.items()), number, tuple(ranges.items())))
-        extents = Extents(ranges, {})
         out_dims = [tuple(aval.shape) for aval in traced.jaxpr.out_avals]
+        own_sizes = symbols.sizes(call.sizes)
         return Plan(
             sizes=call.sizes,
-            buckets=buckets,
+            buckets={
+                symbol: size if symbol in exact else extents.capacity(symbols.inward(symbol))
+                for symbol, size in call.sizes.items()
+            },
             guards=traced.guards,
             in_capacities=tuple(extents.capacities(aval.shape) for aval in traced.jaxpr.in_avals),
             out_shapes=tuple(
-                tuple(_dim.evaluate(dim, call.sizes) for dim in shape) for shape in out_dims
+                tuple(_dim.evaluate(dim, own_sizes) for dim in shape) for shape in out_dims
             ),
             out_capacities=tuple(map(extents.capacities, out_dims)),
             exact=tuple(sorted(forced & exact.keys())),
@@ -250,6 +247,12 @@ class Planner:
                 donate=self._settings.donate_argnums,
             ),
         )
+
+    def _range(self, symbol: str, size: int) -> tuple[int, int]:
+        """The least size in the bucket of a size, and the bucket."""
+        strategy = self._settings.strategy(symbol)
+        bucket = checked_bucket(strategy, size)
+        return strategy.lower_bound(bucket), bucket
 
     def _trace(
         self, call: _Call, dims: tuple[tuple[Any, ...], ...], exact: Mapping[str, int]

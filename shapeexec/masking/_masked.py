@@ -74,7 +74,9 @@ class Masked:
         interpreter: Interpreter,
     ) -> list[Array]:
         jaxpr = self.trace.jaxpr.jaxpr
-        extents = Extents(self.ranges, {s: jnp.asarray(n, np.int32) for s, n in sizes.items()})
+        symbols = self.trace.substitution
+        lengths = symbols.sizes({s: jnp.asarray(n, np.int32) for s, n in sizes.items()})
+        extents = Extents(symbols.ranges(self.ranges), lengths)
         operands = [
             self._argument(var.aval, leaf, extents)
             for var, leaf in zip(jaxpr.invars, leaves, strict=True)
