@@ -24,6 +24,7 @@ from jax._src import source_info_util as _source_info
 from jax._src.export.shape_poly import _DimExpr
 from jax._src.lax import lax as _lax
 from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
+from jax._src.numpy.array_methods import _IndexUpdateHelper
 from jax.extend import core as _extend_core
 from jax.extend import random as _extend_random
 
@@ -258,8 +259,11 @@ _OPERATIONS = {
 }
 _ORIGINAL: dict[str, Any] = {
     name: getattr(_DimExpr, name)
-    for name in ("__eq__", "__ne__", "__hash__", "__str__", "__repr__", "__int__")
-    + (*_COMPARISONS, *_OPERATIONS)
+    for name in (
+        *("__eq__", "__ne__", "__hash__", "__str__", "__repr__", "__int__"),
+        *_COMPARISONS,
+        *_OPERATIONS,
+    )
 }
 
 
@@ -373,7 +377,28 @@ def _float(self: Any) -> float:
     raise TypeError("float() argument must be a real number, not '_DimExpr'")
 
 
-_PATCHED: dict[str, Any] = {
+def _indexed(owner: Any) -> Callable[[Any, Any], Any]:
+    original = owner.__getitem__
+
+    def getitem(self: Any, index: Any) -> Any:
+        parts = tuple(map(_as_index, index)) if isinstance(index, tuple) else _as_index(index)
+        return original(self, parts)
+
+    return getitem
+
+
+def _as_index(index: Any) -> Any:
+    """JAX takes a size for an index only as an array, which means what the int does."""
+    return jnp.asarray(index) if isinstance(index, _DimExpr) else index
+
+
+def _getattribute(self: Any, name: str) -> Any:
+    if name == "__class__" and _asked_by(2)[0] == "user":
+        return int  # `isinstance(size, int)` is True in the plain call
+    return object.__getattribute__(self, name)
+
+
+_DIM_METHODS: dict[str, Any] = {
     "__eq__": _eq,
     "__ne__": _ne,
     "__hash__": _hash,
@@ -384,9 +409,24 @@ _PATCHED: dict[str, Any] = {
     "__int__": _int,
     "__index__": _index,
     "__float__": _float,
+    "__getattribute__": _getattribute,
     **{name: _ordered(name) for name in _COMPARISONS},
     **{name: _operation(name) for name in _OPERATIONS},
 }
+_INDEXED = (_core.Tracer, _IndexUpdateHelper)
+# By class and name what stands there while anybody listens, and what at other times, if anything.
+_PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
+    **{(_DimExpr, name): (new, _ORIGINAL.get(name)) for name, new in _DIM_METHODS.items()},
+    **{(owner, "__getitem__"): (_indexed(owner), owner.__getitem__) for owner in _INDEXED},
+}
+
+
+def _patch(*, listening: bool) -> None:
+    for (owner, name), (new, original) in _PATCHES.items():
+        if listening or original is not None:
+            setattr(owner, name, new if listening else original)
+        else:
+            delattr(owner, name)
 
 
 @contextlib.contextmanager
@@ -401,8 +441,7 @@ def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[None]:
     with _patch_lock:
         _patch_users += 1
         if _patch_users == 1:
-            for name, method in _PATCHED.items():
-                setattr(_DimExpr, name, method)
+            _patch(listening=True)
     outer = getattr(_listeners, "current", (None, None))
     _listeners.current = listener, scope
     try:
@@ -412,11 +451,7 @@ def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[None]:
         with _patch_lock:
             _patch_users -= 1
             if _patch_users == 0:
-                for name in _PATCHED:
-                    if name in _ORIGINAL:
-                        setattr(_DimExpr, name, _ORIGINAL[name])
-                    else:
-                        delattr(_DimExpr, name)
+                _patch(listening=False)
 
 
 _INCONCLUSIVE = re.compile(r"comparison '(.+?)' (<=|>=|<|>) '(.+?)' is inconclusive", re.DOTALL)

@@ -25,11 +25,6 @@ _MEANINGS = (
         "use `jnp.sqrt(s)`: JAX arithmetic keeps the size symbolic",
     ),
     (
-        "valid indices",
-        "indexes with a size, which JAX takes for an int only (`x[s // 2]`)",
-        "index with `x[jnp.asarray(s // 2)]`",
-    ),
-    (
         "Cannot divide evenly",
         "divides a size that may not divide evenly",
         'write a spec such as "4*s", so that it divides',

@@ -117,6 +117,9 @@ class Questions:
             if not _is_known(left - right) and not _dim.evaluate(left - right, sizes):
                 left, right = self._outer(_dim.dim_text(left)), self._outer(_dim.dim_text(right))
                 self.heard.setdefault(Guard(left, "==", right))
+        elif export.is_symbolic_dim(right):
+            sign = (">=", "1") if _dim.evaluate(right, sizes) > 0 else ("<=", "-1")
+            self.heard.setdefault(Guard(self._outer(_dim.dim_text(right)), *sign))
         elif isinstance(right, int) and right > 1:
             for symbol in _dim.symbols_of(left):
                 remainder = sizes[symbol] % right

@@ -13,21 +13,26 @@ def needed(facts: Sequence[Fact], works: Callable[[list[Fact]], bool]) -> list[F
 
     Args:
         facts: All of them, which work. What stands first is taken rather than what stands last.
-        works: Whether a part suffices; more facts never do harm.
+        works: Whether a part, in the order of `facts`, suffices; more facts never do harm.
 
     Source: U. Junker, "QuickXplain: preferred explanations and relaxations for over-constrained
         problems", AAAI 2004.
     """
-    return [] if works([]) else _needed([], list(facts), works)
+
+    def suffices(numbers: list[int]) -> bool:
+        return works([facts[number] for number in sorted(numbers)])
+
+    chosen = [] if suffices([]) else _needed([], list(range(len(facts))), suffices)
+    return [facts[number] for number in sorted(chosen)]
 
 
 def _needed(
-    given: list[Fact], facts: list[Fact], works: Callable[[list[Fact]], bool]
-) -> list[Fact]:
-    """What is needed of `facts` beside `given`, which does not suffice."""
-    if len(facts) <= 1:
-        return facts
-    first, last = facts[: len(facts) // 2], facts[len(facts) // 2 :]
-    of_last = [] if works(given + first) else _needed(given + first, last, works)
-    of_first = [] if works(given + of_last) else _needed(given + of_last, first, works)
+    given: list[int], numbers: list[int], suffices: Callable[[list[int]], bool]
+) -> list[int]:
+    """What is needed of `numbers` beside `given`, which does not suffice."""
+    if len(numbers) <= 1:
+        return numbers
+    first, last = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+    of_last = [] if suffices(given + first) else _needed(given + first, last, suffices)
+    of_first = [] if suffices(given + of_last) else _needed(given + of_last, first, suffices)
     return of_first + of_last

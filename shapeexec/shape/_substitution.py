@@ -1,9 +1,9 @@
 """What the symbols of a call are in one trace of it.
 
-A guard that says what a symbol is takes that symbol out of the trace: with `s == 5` it is the int 5,
-with `t == s` the symbol `s`, and with `mod(s, 2) == 1`, if the guard splits, `2*s_by_2 - 1`. JAX
-then knows all that follows, which a constraint of its scope does not bring about (`s == 5` leaves
-`s^2` as it is). Guards and sizes speak of the call's symbols, jaxprs of the trace's own.
+A guard that says what a symbol is takes that symbol out of the trace: with `s == 5` it is the int
+5, with `t == s` the symbol `s`, and with `mod(s, 2) == 1`, if the guard splits, `2*s_by_2 - 1`.
+JAX then knows all that follows, which a constraint of its scope does not bring about (`s == 5`
+leaves `s^2` as it is). Guards and sizes speak of the call's symbols, jaxprs of the trace's own.
 """
 
 import ast
@@ -42,7 +42,7 @@ class Substitution:
 
     def sizes(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The sizes of the trace's own symbols, ints or i32[], at the call's."""
-        own = {name: _dim.evaluate(dim, sizes) for name, dim in self.outer.items()}
+        own = {name: _dim.evaluate(dim, sizes) for name, dim in self.outer.items() if sizes}
         return {s: size for s, size in sizes.items() if s not in self.inner} | own
 
     def ranges(self, ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
@@ -63,13 +63,13 @@ class Substitution:
             return self._split(left, right)
         difference = left - right
         for symbol in sorted(difference.symbols, reverse=True):
-            for value in (symbol_free(difference, symbol, sign) for sign in (1, -1)):
+            for value in (_solution(difference, symbol, sign) for sign in (1, -1)):
                 if value is not None:
                     return self._replacing(symbol, value)
         return None
 
     def _split(self, left: Dim, right: Dim) -> "Substitution | None":
-        divided = remainder_of(left)
+        divided = _remainder(left)
         if divided is None or divided[0].name is None or not right.is_static:
             return None
         symbol, divisor = divided[0].text, divided[1]
@@ -87,8 +87,8 @@ class Substitution:
         return Substitution(inner, {s: dim for s, dim in self.outer.items() if s != symbol})
 
 
-def symbol_free(difference: Dim, symbol: str, sign: int) -> Dim | None:
-    """What `symbol` is where `difference` is 0, if that is `sign * symbol` and a rest without it."""
+def _solution(difference: Dim, symbol: str, sign: int) -> Dim | None:
+    """What `symbol` is where `difference`, `sign` times it and a rest without it, is 0."""
     rest = difference - Dim(symbol) * sign
     if symbol in rest.symbols:
         return None
@@ -96,7 +96,7 @@ def symbol_free(difference: Dim, symbol: str, sign: int) -> Dim | None:
     return value if not value.is_static or value.value >= 1 else None
 
 
-def remainder_of(dim: Dim) -> tuple[Dim, int] | None:
+def _remainder(dim: Dim) -> tuple[Dim, int] | None:
     """`(e, m)` of a dim `mod(e, m)` with a constant m of at least 2; None for any other."""
     match _expression.parse(dim.text).tree:
         case ast.Call(ast.Name("mod"), [dividend, ast.Constant(int(divisor))]) if divisor > 1:

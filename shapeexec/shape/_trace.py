@@ -68,8 +68,10 @@ def _facts(program: Program) -> tuple[list[Guard], frozenset[str]]:
         return True
 
     known = -1
-    while known < len(heard) and not works(_by_severity(heard)):
-        known = len(heard)  # a trace that came further may have asked more
+    while len(heard) > known:  # a trace that comes further may ask more
+        known = len(heard)
+        if works(_by_severity(heard)):
+            break
     facts = _by_severity(heard)
     pins = [pin(symbol, program.sizes[symbol]) for symbol in sorted(program.symbols)]
     pins = [guard for guard in pins if guard not in heard]
