@@ -278,12 +278,21 @@ class Exec:
         Where that meets something that cannot be padded, and may be exact, the plan is another.
         """
         arrays, named = self._planner.without_static(args, kwargs)
+
+        def masked(trial: Iterable[str]) -> UnsupportedPrimitiveError | None:
+            plan = self._planner.plan(args, kwargs, trial)
+            try:
+                plan.recipe.notes(*self._at_capacity(plan, arrays, named))
+            except UnsupportedPrimitiveError as error:
+                return error
+            return None
+
         while True:
             plan = self._planner.plan(args, kwargs)
             try:
                 return plan, use(plan, arrays, named)
             except UnsupportedPrimitiveError as error:
-                if not self._planner.make_exact(plan.base, error.symbols or plan.sizes):
+                if not self._planner.make_fewest_exact(plan, error, masked):
                     raise
 
     def _graph(self, plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Graph:

@@ -74,7 +74,8 @@ class Masked:
         interpreter: Interpreter,
     ) -> list[Array]:
         jaxpr = self.trace.jaxpr.jaxpr
-        extents = Extents(self.ranges, {s: jnp.asarray(n, np.int32) for s, n in sizes.items()})
+        lengths = {s: jnp.asarray(n, np.int32) for s, n in sizes.items()}
+        extents = Extents(self.ranges, lengths, self.trace.substitution)
         operands = [
             self._argument(var.aval, leaf, extents)
             for var, leaf in zip(jaxpr.invars, leaves, strict=True)
