@@ -181,7 +181,10 @@ def counting_compilations() -> Iterator[_Compilations]:
 
 
 def compiled_graph(ex: sx.Exec, *args: Any) -> Any:
-    """The graph that a call with these arguments runs, compiled apart: of (sizes, consts, leaves)."""
+    """The graph that a call with these arguments runs, compiled apart.
+
+    It takes (sizes, consts, leaves).
+    """
     plan = ex.plan(*args)
     recipe = plan.recipe
     leaves = [

@@ -130,6 +130,11 @@ class Known:
         ]
         return Known(join((self.whole, padding)), tuple(changed), self.role)
 
+    def joined(self, other: "Known") -> "Known":
+        """What is known of a value that is one or the other."""
+        axes = [join(pair) for pair in zip(self.axes, other.axes, strict=True)]
+        return Known(join((self.whole, other.whole)), tuple(axes))
+
 
 def nothing_known(rank: int, dtype: Any) -> Known:
     """What holds of any array of this dtype."""
