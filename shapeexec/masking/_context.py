@@ -1,7 +1,8 @@
 """What a rule is told of the equation that it stands for."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax import Array
@@ -113,6 +114,45 @@ class Fills:
         self._bodies[key] = fills
 
 
+class Scope:
+    """The equations around one, for a rule that has to know who reads its result.
+
+    Args:
+        values: Those of the variables so far.
+        eqns: All equations that matter.
+        results: The variables that leave the jaxpr.
+    """
+
+    def __init__(self, values: Mapping[Any, Value], eqns: Sequence[Any], results: Any) -> None:
+        self._values, self._eqns, self._results = values, eqns, results
+
+    def value(self, atom: Any) -> Value | None:
+        """The value of a variable, if it has one already."""
+        return None if _compat.is_literal(atom) else self._values.get(atom)
+
+    def maker(self, var: Any) -> Any | None:
+        """The equation that makes a variable; None: it is an input."""
+        return self._makers.get(var)
+
+    def only_reader(self, var: Any) -> Any | None:
+        """The equation that reads a variable, if it is one alone and the variable stays inside."""
+        readers = self._readers.get(var, [])
+        return readers[0] if len(readers) == 1 and var not in self._results else None
+
+    @functools.cached_property
+    def _makers(self) -> dict[Any, Any]:
+        return {var: eqn for eqn in self._eqns for var in eqn.outvars}
+
+    @functools.cached_property
+    def _readers(self) -> dict[Any, list[Any]]:
+        readers: dict[Any, list[Any]] = {}
+        for eqn in self._eqns:
+            for atom in eqn.invars:
+                if not _compat.is_literal(atom):
+                    readers.setdefault(atom, []).append(eqn)
+        return readers
+
+
 @dataclasses.dataclass(frozen=True)
 class RuleContext:
     """One equation at the capacities of one graph.
@@ -127,6 +167,7 @@ class RuleContext:
         planned: The fills that an earlier pass over the same jaxpr asked for.
         numbers: The numbers that the results will have.
         is_used: Per result whether anybody reads it.
+        scope: The equations around this one in the same jaxpr.
         outer: The equations around this one, the innermost last.
     """
 
@@ -139,6 +180,7 @@ class RuleContext:
     planned: Fills = dataclasses.field(default_factory=Fills)
     numbers: Sequence[int] = ()
     is_used: Sequence[bool] = ()
+    scope: Scope = dataclasses.field(default_factory=lambda: Scope({}, (), ()))
     outer: tuple[Any, ...] = ()
 
     @property
@@ -226,8 +268,9 @@ class RuleContext:
                 the result is NaN then anyway.
         """
         held, axes = self.values[operand], self.padded(operand, axes)
+        unless = "nan" if or_nan else None
         open_axes = tuple(
-            a for a in axes if not held.known.axes[a].is_constant(value, or_nan=or_nan)
+            a for a in axes if not held.known.axes[a].is_constant(value, unless=unless)
         )
         aval = self.eqn.invars[operand].aval
         if not open_axes:

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec import _compat
-from shapeexec.masking._context import Fills, MaskNote, RuleContext, Value
+from shapeexec.masking._context import Fills, MaskNote, RuleContext, Scope, Value
 from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._fill import fill
 from shapeexec.masking._knowledge import Known, constant, nothing_known, uniform
@@ -104,9 +104,11 @@ class Interpreter:
             env[var] = Value(const, known, next(self.numbers))
         env.update(zip(jaxpr.invars, operands, strict=True))
         results = [var for var, is_wanted in zip(jaxpr.outvars, wanted, strict=True) if is_wanted]
-        for eqn, is_used in _live(jaxpr, results):
+        live = _live(jaxpr, results)
+        scope = Scope(env, [eqn for eqn, _ in live], results)
+        for eqn, is_used in live:
             values = [_read(env, var) for var in eqn.invars]
-            made = self._equation(eqn, extents, values, is_used)
+            made = self._equation(eqn, extents, values, is_used, scope)
             for var, value in zip(eqn.invars, values, strict=True):
                 if not _compat.is_literal(var):
                     env[var] = value
@@ -118,7 +120,12 @@ class Interpreter:
         return outs, [env[var] for var in jaxpr.invars]
 
     def _equation(
-        self, eqn: Any, extents: Extents, values: list[Value], is_used: Sequence[bool]
+        self,
+        eqn: Any,
+        extents: Extents,
+        values: list[Value],
+        is_used: Sequence[bool],
+        scope: Scope,
     ) -> list[Value]:
         name = eqn.primitive.name
         within = dataclasses.replace(self, outer=(*self.outer, eqn))
@@ -139,6 +146,7 @@ class Interpreter:
             self.planned,
             numbers,
             is_used,
+            scope,
             self.outer,
         )
         if not _is_ragged(eqn):
@@ -184,7 +192,7 @@ class Interpreter:
         if wish is None:
             return made
         axes = sorted(
-            a for a in wish.axes if not made.known.axes[a].is_constant(wish.value, or_nan=True)
+            a for a in wish.axes if not made.known.axes[a].is_constant(wish.value, unless="nan")
         )
         if not axes:
             return made
