@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from jax import Array
 
 from shapeexec import _compat
@@ -138,6 +139,41 @@ class Scope:
         """The equation that reads a variable, if it is one alone and the variable stays inside."""
         readers = self._readers.get(var, [])
         return readers[0] if len(readers) == 1 and var not in self._results else None
+
+    def origin(self, var: Any, number: int, value: Any) -> int:
+        """The number of what is best filled so that `var`, of this number, is filled: see below.
+
+        A zero goes through a product with a constant. In front of it, it leaves the product free to
+        join what reads it.
+        """
+        while value == 0 and (maker := self.maker(var)) is not None:
+            scaled = self._scaled(maker)
+            if scaled is None or self.only_reader(scaled) is not maker:
+                break
+            var, number = scaled, self._values[scaled].number
+        return number
+
+    def _scaled(self, eqn: Any) -> Any | None:
+        """What an equation multiplies by a finite constant, or divides by one that is not 0."""
+        name = eqn.primitive.name
+        if name not in ("mul", "div"):
+            return None
+        orders = (eqn.invars, eqn.invars[::-1]) if name == "mul" else (eqn.invars,)
+        for operand, factor in orders:
+            constant = self._constant(factor)
+            is_kept = constant is not None and (name == "mul" or constant != 0)
+            same_rank = len(operand.aval.shape) == len(eqn.outvars[0].aval.shape)
+            if is_kept and same_rank and not _compat.is_literal(operand):
+                return operand
+        return None
+
+    def _constant(self, atom: Any) -> Any | None:
+        """A finite number that a scalar is known to be."""
+        if _compat.is_literal(atom):
+            return atom.val if np.ndim(atom.val) == 0 and np.isfinite(atom.val) else None
+        held = self.value(atom)
+        whole = None if held is None else held.known.whole
+        return whole.value if whole is not None and whole.finite else None
 
     @functools.cached_property
     def _makers(self) -> dict[Any, Any]:
@@ -277,7 +313,8 @@ class RuleContext:
             self._note_spared(held, aval, axes, f"padding is {value}")
             return held.array
         note = self.note(aval, open_axes, f"filled with {value}", masked=True)
-        self.fills.ask(held.number, Wish(value, frozenset(open_axes), note))
+        number = self.scope.origin(self.eqn.invars[operand], held.number, value)
+        self.fills.ask(number, Wish(value, frozenset(open_axes), note))
         array = fill(held.array, self.extents.lengths(self.in_shapes[operand]), value, open_axes)
         known = held.known.filled(open_axes, constant(value))
         self.values[operand] = Value(array, known, held.number)
