@@ -102,7 +102,7 @@ class Role:
             or their scale, of the softmax whose weights are `of`.
         source: The value that it was made of, by its number.
         axes: Axes of the source.
-        is_aligned: Whether it has the rank of the source, with size 1 or copies along `axes`.
+        is_aligned: Whether it has the rank of the source, with size 1 along `axes` that are padded.
         of: The weights of the softmax, by their number.
     """
 

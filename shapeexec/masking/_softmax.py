@@ -42,18 +42,23 @@ def reduced(ctx: RuleContext, operand: Known, axes: Sequence[int]) -> Role | Non
     return None
 
 
-def broadcast(operand: Known, rank: int, broadcast_dimensions: Sequence[int]) -> Role | None:
-    """The role of a broadcast, which may put the reduced axes back where they were."""
-    role = operand.role
-    if role is None:
+def broadcast(
+    operand: Known, shape: Sequence[Any], broadcast_dimensions: Sequence[int]
+) -> Role | None:
+    """The role of a broadcast, which may put the reduced axes back where they were, at size 1.
+
+    Copies along a padded axis have padding of their own, which others may fill.
+    """
+    role, rank = operand.role, len(shape)
+    if role is None or not all(isinstance(shape[axis], int) for axis in role.axes if axis < rank):
         return None
     if role.is_aligned:
         is_kept = tuple(broadcast_dimensions) == tuple(range(rank))
-        return role if is_kept and role.kind in ("max", "total") else None
+        return role if is_kept and role.kind in ("max", "total", "scale") else None
     kept = tuple(axis for axis in range(rank) if axis not in role.axes)
     if tuple(broadcast_dimensions) != kept:
         return None
-    return Role(role.kind, role.source, role.axes, is_aligned=True)
+    return dataclasses.replace(role, is_aligned=True)
 
 
 def pointwise(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
@@ -134,6 +139,9 @@ def _scaled(ctx: RuleContext) -> Role | None:
         if role is None or role.kind not in ("weights", "scale") or not role.is_aligned:
             continue
         weights = factor.number if role.kind == "weights" else role.source
+        beside = [factor.known.axes[axis] for axis in ctx.padded(number, role.axes)]
+        if not all(padding.is_constant(0, unless="nan") for padding in beside):
+            continue
         before = cotangent.known.role
         if before is not None and before.kind == "scaled":
             return before if (before.of, before.axes) == (weights, role.axes) else None
