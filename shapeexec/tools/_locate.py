@@ -18,7 +18,7 @@ from jax import export
 from shapeexec import _compat
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._ready import make_pads, make_ready
-from shapeexec.masking._context import RuleContext, Value
+from shapeexec.masking._context import RuleContext, Scope, Value
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._interpret import Interpreter, is_ragged
 from shapeexec.masking._knowledge import nothing_known
@@ -136,7 +136,9 @@ def run_unpadded(eqn: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> l
         ranges = {symbol: (size, size) for symbol, size in sizes.items()}
         extents = Extents(ranges, {symbol: jnp.int32(size) for symbol, size in sizes.items()})
         values = [Value(x, nothing_known(np.ndim(x), x.dtype)) for x in arrays]
-        return [value.array for value in Interpreter().run_equation(eqn, extents, values)]
+        is_used, scope = [True] * len(eqn.outvars), Scope({}, [eqn], eqn.outvars)
+        results = Interpreter().run_equation(eqn, extents, values, is_used, scope)
+        return [value.array for value in results]
     results = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
     return list(results) if eqn.primitive.multiple_results else [results]
 
