@@ -42,6 +42,7 @@ class Settings:
         static_argnums: Positions of arguments that are Python values.
         static_argnames: Keywords of arguments that are Python values.
         donate_argnums: Positions of arguments whose memory may be reused.
+        examples: The strategy for the number of examples of `Exec.map`.
     """
 
     fn: Callable[..., Any]
@@ -54,6 +55,7 @@ class Settings:
     static_argnums: tuple[int, ...]
     static_argnames: tuple[str, ...]
     donate_argnums: tuple[int, ...]
+    examples: Strategy
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
@@ -226,7 +228,8 @@ class Planner:
             symbol: (self._settings.strategy(symbol).lower_bound(buckets[symbol]), buckets[symbol])
             for symbol in sorted(traced.symbols)
         }
-        key = Key((call.base, tuple(exact.items()), number, tuple(ranges.items())))
+        kind = (call.base, tuple(exact.items()), number)
+        key = Key((kind, tuple(ranges.items())))
         extents = Extents(ranges, {})
         out_dims = [tuple(aval.shape) for aval in traced.jaxpr.out_avals]
         return Plan(
@@ -241,6 +244,7 @@ class Planner:
             exact=tuple(sorted(forced & exact.keys())),
             is_compiled=self._is_cached(key),
             base=call.base,
+            kind=kind,
             key=key,
             recipe=Recipe(
                 trace=traced,
