@@ -26,6 +26,7 @@ from shapeexec.execution._planner import Arguments, Planner
 from shapeexec.execution._ready import Outcome
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._masked import Masked
+from shapeexec.masking.folding import sum_over_examples
 from shapeexec.shape._trace import Trace
 
 _MOST_PLANS = 8192
@@ -74,11 +75,13 @@ class MapRecipe:
             return [*itertools.compress(masked(by_symbol, consts, leaves), self.is_number)]
 
         axes = [0 if mapped else None for mapped in self.is_mapped]
+        each = jax.vmap(one, in_axes=(0, axes))
         leaves = jax.tree.leaves((args, kwargs))
-        results = jax.vmap(one, in_axes=(0, axes))(vectors, leaves)
         if self.reduce == "sum":
             is_example = jnp.arange(len(vectors)) < count
-            results = [_sum(result, is_example) for result in results]
+            results = sum_over_examples(each, is_example, vectors, leaves)
+        else:
+            results = each(vectors, leaves)
         return [
             _compat.with_weak_type(result, aval)
             for result, aval in zip(results, self.out_avals, strict=True)
@@ -93,11 +96,6 @@ class MapRecipe:
     def out_avals(self) -> list[Any]:
         """What the graph gives of one example."""
         return [*itertools.compress(self.trace.jaxpr.out_avals, self.is_number)]
-
-
-def _sum(stacked: Any, is_example: Any) -> Any:
-    mask = is_example.reshape(-1, *(1,) * (stacked.ndim - 1))
-    return jnp.sum(stacked, axis=0, dtype=stacked.dtype, where=mask)
 
 
 @dataclasses.dataclass(frozen=True)

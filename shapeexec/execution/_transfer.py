@@ -59,12 +59,11 @@ def stack(rows: Sequence[Any], capacity: Shape, count: int) -> Any:
 
     What is missing at the end is more of the first row.
     """
-    first = rows[0]
     if all(not isinstance(row, jax.Array) or _is_on_host(row) for row in rows):
         hosts = [np.asarray(row) for row in rows]
         stacked = np.zeros((count, *capacity), _canonical(hosts[0].dtype))
-        for place, host in zip(stacked, hosts, strict=False):
-            place[tuple(map(slice, host.shape))] = host
+        for row, host in enumerate(hosts):
+            stacked[(row, *map(slice, host.shape))] = host
         stacked[len(hosts) :] = stacked[0]
         committed = [
             row for row in rows if isinstance(row, jax.Array) and _compat.is_committed(row)
