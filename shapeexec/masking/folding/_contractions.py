@@ -19,15 +19,36 @@ def dot(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     if axis >= len(left_batch):
         return _dot_of_sum(folder, eqn, axis)
     own = (left_batch[axis], right_batch[axis])
-    contract = ((*left_contract, own[0]), (*right_contract, own[1]))
+    contract = sorted([own, *zip(left_contract, right_contract, strict=True)])
     batch = (without(left_batch, axis), without(right_batch, axis))
 
     def emit(scope: Any, mask: Array) -> Array:
         # Both factors are masked, since zero times NaN is NaN.
         factors = [scope.masked(x, a, mask) for x, a in zip((left, right), own, strict=True)]
-        return _dot(eqn, *factors, (contract, batch))
+        merged = [
+            _merged(x, [pair[side] for pair in contract], batch[side])
+            for side, x in enumerate(factors)
+        ]
+        (x, x_contract, x_batch), (y, y_contract, y_batch) = merged
+        return _dot(eqn, x, y, (((x_contract,), (y_contract,)), (x_batch, y_batch)))
 
     return Fold(eqn.outvars[number], emit, (left, right), pays=True, is_source=True)
+
+
+def _merged(
+    x: Array, axes: Sequence[int], batch: Sequence[int]
+) -> tuple[Array, int, tuple[int, ...]]:
+    """`x` with some axes made one, that axis, and the axes of a batch.
+
+    XLA on the CPU cannot run every product that contracts several axes of 16-bit floats.
+    """
+    rest = [a for a in range(x.ndim) if a not in axes]
+    place = axes[0] if [*axes] == [*range(axes[0], axes[0] + len(axes))] else 0
+    order = [*rest[:place], *axes, *rest[place:]]
+    merged = lax.transpose(x, order)
+    merged = merged.reshape(*merged.shape[:place], -1, *merged.shape[place + len(axes) :])
+    kept = [*rest[:place], None, *rest[place:]]
+    return merged, place, tuple(kept.index(a) for a in batch)
 
 
 def _dot_of_sum(folder: Folder, eqn: Any, axis: int) -> Fold:
