@@ -68,8 +68,9 @@ def _dot_of_sum(folder: Folder, eqn: Any, axis: int) -> Fold:
     ]
 
     def emit(scope: Any, mask: Array) -> Array:
-        factors = [scope.sum(inner, mask), scope.read(other)]
-        return _dot(eqn, *(reversed(factors) if side else factors), numbers)
+        total, factor = scope.sum(inner, mask), scope.read(other)
+        left, right = (factor, total) if side else (total, factor)
+        return _dot(eqn, left, right, numbers)
 
     return Fold(eqn.outvars[0], emit, (other,), (inner,), pays=True, is_source=True)
 

@@ -1,10 +1,12 @@
 """Sums of what is linear in its operands: the sum of the results is the result of the sums."""
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from shapeexec.masking.folding._plan import Fold, Folder, folds, sum_dtype, without
@@ -87,63 +89,34 @@ def terms(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 _SIGNS = {"add": (1, 1), "add_any": (1, 1), "sub": (1, -1), "neg": (-1,)}
 
 
-def signed_sum(signed: Any) -> Array:
+def signed_sum(signed: Iterable[tuple[int, Array]]) -> Array:
     """The sum of (sign, array), of at least one."""
-    total = None
-    for sign, x in signed:
-        if total is None:
-            total = x if sign > 0 else -x
-        else:
-            total = total + x if sign > 0 else total - x
-    assert total is not None
-    return total
+    return functools.reduce(lax.add, (x if sign > 0 else lax.neg(x) for sign, x in signed))
 
 
-@folds("mul")
+@folds("mul", "div")
 def scaled(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """A factor that all examples share is applied to the sum."""
-    left, right = eqn.invars
-    if _is_factor(folder, right, axis):
-        return _scaled(folder, eqn, number, axis, left, right, lax.mul)
-    if _is_factor(folder, left, axis):
-        return _scaled(folder, eqn, number, axis, right, left, lax.mul)
-    return None
-
-
-@folds("div")
-def divided(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """As a factor, for floats: quotients of integers are rounded."""
-    left, right = eqn.invars
-    is_exact = jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
-    if not is_exact or not _is_factor(folder, right, axis):
+    """A factor or divisor that all examples share is applied to the sum; integers do not divide."""
+    variable, name = eqn.outvars[number], eqn.primitive.name
+    orders = [eqn.invars, eqn.invars[::-1]] if name == "mul" else [eqn.invars]
+    found = [(x, factor) for x, factor in orders if _is_factor(folder, factor, axis)]
+    is_exact = name == "mul" or jnp.issubdtype(variable.aval.dtype, np.inexact)
+    if not found or not is_exact or found[0][0].aval.shape != variable.aval.shape:
         return None
-    return _scaled(folder, eqn, number, axis, left, right, lax.div)
-
-
-def _is_factor(folder: Folder, atom: Any, axis: int) -> bool:
-    return not atom.aval.shape or folder.is_shared(atom, axis)
-
-
-def _scaled(  # noqa: PLR0913 - an equation, and which operand is what
-    folder: Folder,
-    eqn: Any,
-    number: int,
-    axis: int,
-    operand: Any,
-    factor: Any,
-    apply: Callable[[Array, Array], Array],
-) -> Fold | None:
-    shape = eqn.outvars[0].aval.shape
-    if operand.aval.shape != shape:
-        return None
+    (operand, factor), *_ = found
     inner = folder.fold(operand, axis)
 
     def emit(scope: Any, mask: Array) -> Array:
         total = scope.sum(inner, mask)
         one = lax.convert_element_type(_of_one(scope.read(factor), axis), total.dtype)
-        return apply(total, jnp.broadcast_to(one, total.shape))
+        one = jnp.broadcast_to(one, total.shape)
+        return lax.mul(total, one) if name == "mul" else lax.div(total, one)
 
-    return Fold(eqn.outvars[number], emit, (factor,), (inner,), inner.pays)
+    return Fold(variable, emit, (factor,), (inner,), inner.pays)
+
+
+def _is_factor(folder: Folder, atom: Any, axis: int) -> bool:
+    return not atom.aval.shape or folder.is_shared(atom, axis)
 
 
 @folds("select_n")
@@ -168,7 +141,7 @@ def converted(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     """Between floats, where that loses nothing: a sum in 32 bits stands for one in 16."""
     (operand,), variable = eqn.invars, eqn.outvars[number]
     new, old = variable.aval.dtype, operand.aval.dtype
-    is_float = jnp.issubdtype(new, jnp.floating) and jnp.issubdtype(old, jnp.floating)
+    is_float = jnp.issubdtype(new, np.floating) and jnp.issubdtype(old, np.floating)
     if not is_float or jnp.finfo(sum_dtype(old)).bits < jnp.finfo(sum_dtype(new)).bits:
         return None
     inner = folder.fold(operand, axis)

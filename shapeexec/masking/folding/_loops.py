@@ -74,7 +74,9 @@ def _terms(loop: Loop, atom: Any, carry: Any, axis: int) -> list[_Term] | None:
     if atom is carry:
         return []
     eqn = loop.body.eqn_of(atom)
-    name = None if eqn is None else eqn.primitive.name
+    if eqn is None:
+        return None
+    name = eqn.primitive.name
     if name in ("add", "add_any", "sub"):
         left, right = eqn.invars
         found = _terms(loop, left, carry, axis)
