@@ -297,7 +297,7 @@ def _group(
 def _stacked(group: Group, calls: Sequence[Arguments]) -> tuple[Any, Any]:
     """The arguments of a group's graph."""
     recipe = group.recipe
-    extents = Extents(recipe.ranges, {})
+    extents = Extents(recipe.ranges, {}, recipe.trace.substitution)
     treedef = jax.tree.structure(_as_tree(calls[0]))
     columns = zip(*(treedef.flatten_up_to(_as_tree(call)) for call in calls), strict=True)
     avals = recipe.trace.jaxpr.in_avals
