@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import lowest
+from shapeexec.masking._fill import fill, highest, lowest
 from shapeexec.masking._registry import register
 
 
@@ -53,17 +53,24 @@ def top_k(ctx: RuleContext, operand: Array, *, k: int, axis: int, **params: Any)
     if not jnp.issubdtype(operand.dtype, np.floating):
         filled = ctx.fill(0, lowest(operand.dtype), (axis,))
         return ctx.bind(filled, k=k, axis=axis, **params)
-    bits = np.dtype(f"int{8 * operand.dtype.itemsize}")
-    valid = lax.broadcasted_iota(np.int32, operand.shape, axis) < ctx.in_lengths[0][axis]
-    keys = jnp.where(valid, _ordered(lax.bitcast_convert_type(operand, bits)), lowest(bits))
-    values, indices = ctx.bind(keys, k=k, axis=axis, **params)
-    return [lax.bitcast_convert_type(_ordered(values), operand.dtype), indices]
+    ordered = _ordered(operand)
+    keys = fill(ordered, ctx.in_lengths[0], lowest(ordered.dtype), (axis,))
+    _, indices = ctx.bind(keys, k=k, axis=axis, **params)
+    return [jnp.take_along_axis(operand, indices, axis, mode="clip"), indices]
 
 
-def _ordered(bits: Array) -> Array:
-    """The bits of floats as integers in the floats' total order, and back."""
-    greatest = np.iinfo(bits.dtype).max
-    return jnp.where(bits < 0, bits ^ bits.dtype.type(greatest), bits)
+def _ordered(x: Array) -> Array:
+    """Integers in the total order of the floats `x`: i32, or i64 for f64."""
+    width = 8 * x.dtype.itemsize
+    has_sign = float(jnp.finfo(x.dtype).min) < 0
+    bits = lax.bitcast_convert_type(x, np.dtype(f"{'int' if has_sign else 'uint'}{width}"))
+    bits = bits.astype(np.dtype(f"int{max(32, width)}"))
+    keys = jnp.where(bits < 0, bits ^ (2 ** (width - 1) - 1), bits)
+    if x.dtype.itemsize > 1:
+        return keys
+    # One NaN is as good as another there, and some dtypes have theirs in the place of -0.
+    nan = jnp.where(bits < 0, lowest(keys.dtype), highest(keys.dtype))
+    return jnp.where(jnp.isnan(x), nan, keys)
 
 
 @register("approx_top_k", exact_when="the device is no TPU, or the axis has no padding")
