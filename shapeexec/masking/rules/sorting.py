@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -33,8 +32,19 @@ def sort(
         return ctx.bind(*operands, num_keys=num_keys, **params)
     position = lax.broadcasted_iota(np.int32, operands[0].shape, dimension)
     is_padding = (position >= ctx.in_lengths[0][dimension]).astype(np.int32)
-    _, *results = ctx.bind(is_padding, *operands, num_keys=num_keys + 1, **params)
-    return results
+    whole = map(_in_whole_bytes, operands)
+    _, *results = ctx.bind(is_padding, *whole, num_keys=num_keys + 1, **params)
+    return [
+        result if result.dtype == operand.dtype else result.astype(operand.dtype)
+        for result, operand in zip(results, operands, strict=True)
+    ]
+
+
+def _in_whole_bytes(x: Array) -> Array:
+    """Integers of 2 or 4 bits as those of 8: XLA cannot sort them beside wider ones."""
+    if jnp.issubdtype(x.dtype, np.integer) and jnp.iinfo(x.dtype).bits < 8:
+        return x.astype(np.int8 if jnp.issubdtype(x.dtype, np.signedinteger) else np.uint8)
+    return x
 
 
 @register("top_k")
@@ -73,33 +83,19 @@ def _ordered(x: Array) -> Array:
     return jnp.where(jnp.isnan(x), nan, keys)
 
 
-@register("approx_top_k", exact_when="the device is no TPU, or the axis has no padding")
+@register("approx_top_k", exact_when="its axis is not padded")
 def approx_top_k(
-    ctx: RuleContext,
-    operand: Array,
-    *,
-    k: int,
-    reduction_dimension: int,
-    is_max_k: bool,
-    **params: Any,
+    ctx: RuleContext, operand: Array, *, reduction_dimension: int, **params: Any
 ) -> Any:
-    """Move: a full sort, which is what XLA makes of it on a device that is no TPU.
+    """Refuse on a padded axis: which elements are missed depends on the size of the axis.
 
-    On a TPU, which elements are missed depends on the size of the axis.
+    So does which of equal elements is found, on a device that misses none.
     """
     axis = reduction_dimension % operand.ndim
-    if not ctx.padded(0, (axis,)):
-        params |= {"k": k, "reduction_dimension": axis, "is_max_k": is_max_k}
-        return ctx.bind(operand, **params)
-    if jax.default_backend() == "tpu":
+    if ctx.padded(0, (axis,)):
         raise ctx.unsupported(
-            "which elements it misses depends on the size of the axis",
+            "which elements it misses, and which of equal ones it finds, depends on the axis' size",
             [ctx.in_shapes[0][axis]],
             fix="jax.lax.top_k; or leave the symbol out of buckets= (exact sizes)",
         )
-    position = lax.broadcasted_iota(np.int32, operand.shape, axis)
-    is_padding = (position >= ctx.in_lengths[0][axis]).astype(np.int32)
-    key = -operand if is_max_k else operand
-    arrays = (is_padding, key, operand, position)
-    _, _, *results = lax.sort(arrays, dimension=axis, num_keys=2, is_stable=True)
-    return [lax.slice_in_dim(x, 0, min(k, x.shape[axis]), axis=axis) for x in results]
+    return ctx.bind(operand, reduction_dimension=reduction_dimension, **params)
