@@ -66,6 +66,22 @@ def _reduced(ctx: RuleContext, padding: Any) -> Any:
     return by_dtype(dtype) if by_dtype(dtype).finite else UNSPECIFIED
 
 
+_OVER_VMAP = {"psum": zero, "pmax": lowest, "pmin": highest}
+
+
+@register(*_OVER_VMAP, exact_when="its axes are those of a `jax.vmap`")
+def collective(ctx: RuleContext, *operands: Array, axes: tuple[Any, ...], **params: Any) -> Any:
+    """Fill: the identity goes behind the axes that a `jax.vmap` has put into the arrays.
+
+    What is left of the names of axes are the devices of a `jax.shard_map`.
+    """
+    if not all(isinstance(axis, int) for axis in axes):
+        raise ctx.unsupported("it runs over devices, whose blocks are cut at the padded size")
+    identity = _OVER_VMAP[ctx.primitive]
+    filled = [ctx.fill(i, identity(x.dtype), axes) for i, x in enumerate(operands)]
+    return ctx.bind(*filled, axes=axes, **params)
+
+
 @register("reduce")
 def reduce(
     ctx: RuleContext, *operands: Array, dimensions: tuple[int, ...], jaxpr: Any, **params: Any
