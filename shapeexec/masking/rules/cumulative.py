@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import highest, lowest, one, zero
@@ -26,16 +26,37 @@ def cumulative(
     ctx: RuleContext, operand: Array, *, axis: int, reverse: bool, **params: Any
 ) -> Array:
     """Fill: the identity behind the valid length of the axis, if it is read from its end."""
-    if reverse and ctx.padded(0, (axis,)):
-        is_complex = jnp.issubdtype(operand.dtype, np.complexfloating)
-        if is_complex and ctx.primitive in ("cummax", "cummin"):
-            # No complex number is an identity beside NaN. The last one again changes nothing.
-            last = jnp.maximum(ctx.in_lengths[0][axis] - 1, 0)
-            position = jnp.minimum(jnp.arange(operand.shape[axis], dtype=np.int32), last)
-            operand = jnp.take(operand, position, axis=axis, mode="clip")
-        else:
-            operand = ctx.fill(0, _IDENTITY[ctx.primitive](operand.dtype), (axis,))
-    return ctx.bind(operand, axis=axis, reverse=reverse, **params)
+    if not reverse or not ctx.padded(0, (axis,)):
+        return ctx.bind(operand, axis=axis, reverse=reverse, **params)
+    is_complex = jnp.issubdtype(operand.dtype, np.complexfloating)
+    if is_complex and ctx.primitive in _COMPLEX:
+        return _COMPLEX[ctx.primitive](ctx, operand, axis, params)
+    operand = ctx.fill(0, _IDENTITY[ctx.primitive](operand.dtype), (axis,))
+    return ctx.bind(operand, axis=axis, reverse=True, **params)
+
+
+def _beside_the_last(ctx: RuleContext, x: Array, axis: int, params: dict[str, Any]) -> Array:
+    """A complex extreme: nothing is an identity beside NaN, but the last element is no news."""
+    last = jnp.maximum(ctx.in_lengths[0][axis] - 1, 0)
+    position = jnp.minimum(jnp.arange(x.shape[axis], dtype=np.int32), last)
+    x = jnp.take(x, position, axis=axis, mode="clip")
+    return ctx.bind(x, axis=axis, reverse=True, **params)
+
+
+def _turned_round(ctx: RuleContext, x: Array, axis: int, params: dict[str, Any]) -> Array:
+    """A complex log-sum-exp: adding nothing, exp(-inf), would wrap an angle past pi."""
+
+    def turn(x: Array) -> Array:
+        return jnp.roll(lax.rev(x, (axis,)), ctx.in_lengths[0][axis] - x.shape[axis], axis)
+
+    return turn(ctx.bind(turn(x), axis=axis, reverse=False, **params))
+
+
+_COMPLEX: dict[str, Callable[..., Array]] = {
+    "cummax": _beside_the_last,
+    "cummin": _beside_the_last,
+    "cumlogsumexp": _turned_round,
+}
 
 
 @register_knowledge("cumsum", "cumprod", "cummax", "cummin")
