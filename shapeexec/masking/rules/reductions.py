@@ -43,7 +43,10 @@ def reduction(ctx: RuleContext, operand: Array, *, axes: tuple[int, ...], **para
         seed = operand.dtype.type(start)
         return _reduced_if_valid(ctx, [operand], [seed], axes, lambda a, b: [combine(*a, *b)])[0]
     identity = _IDENTITY[ctx.primitive](operand.dtype)
-    operand = ctx.fill(0, identity, axes, or_nan=ctx.primitive in _SPREADS_NAN)
+    if softmax.needs_no_mask(ctx, axes):
+        ctx.note(ctx.eqn.invars[0].aval, ctx.padded(0, axes), softmax.WHY_NONE, masked=False)
+    else:
+        operand = ctx.fill(0, identity, axes, or_nan=ctx.primitive in _SPREADS_NAN)
     return ctx.bind(operand, axes=axes, **params)
 
 

@@ -52,9 +52,6 @@ for _reason, _names in {
     "it shows how an array is laid out over devices, which is not that of the true size": """
         inspect_sharding
     """,
-    "it is made for a static matrix only": """
-        cholesky_update geqp3 ormqr symmetric_product
-    """,
     "the windows that it selects from are compared by a function of the user's": """
         select_and_scatter
     """,
