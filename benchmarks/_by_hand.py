@@ -51,10 +51,10 @@ def loss(params: Params, tokens: Array, batch: Array, size: Array, *, causal: bo
 
 
 class Padded:
-    """Pads tokens in NumPy, runs a masked function, and cuts what is ragged in its result.
+    """Pads data in NumPy, runs a masked function, and cuts what is ragged in its result.
 
     Args:
-        fn: Of (params, padded tokens, batch, size).
+        fn: Of (params, padded data, batch, size).
         buckets: The strategies of b and s.
         cut: From (result, batch, size) to the true result.
     """
@@ -69,28 +69,40 @@ class Padded:
         self._buckets = buckets
         self._cut = cut
 
-    def padded(self, tokens: np.ndarray) -> tuple[np.ndarray, np.int32, np.int32]:
-        """The tokens at their bucket, with their true sizes."""
-        batch, size = tokens.shape
-        shape = (self._buckets["b"].bucket(batch), self._buckets["s"].bucket(size))
-        padded = np.zeros(shape, np.int32)
-        padded[:batch, :size] = tokens
-        return padded, np.int32(batch), np.int32(size)
+    def padded(self, *data: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Arrays of [b] or [b, s, ...] at their bucket, with their true sizes behind them."""
+        batch, size = data[0].shape[:2]
+        bucket = (self._buckets["b"].bucket(batch), self._buckets["s"].bucket(size))
+        padded = [pad_to(x, (*bucket[: x.ndim], *x.shape[2:])) for x in data]
+        return *padded, np.asarray(batch, np.int32), np.asarray(size, np.int32)
 
-    def __call__(self, params: Params, tokens: np.ndarray) -> Any:
-        """What the plain function returns for these tokens."""
-        result = self.jitted(params, *self.padded(tokens))
-        return self._cut(result, *tokens.shape)
+    def __call__(self, params: Params, *data: np.ndarray) -> Any:
+        """What the plain function returns for these arguments."""
+        result = self.jitted(params, *self.padded(*data))
+        return self._cut(result, *data[0].shape[:2])
 
-    def optimised_hlo(self, params: Params, tokens: np.ndarray) -> str:
-        """What XLA made of the graph for these tokens."""
-        return self.jitted.lower(params, *self.padded(tokens)).compile().as_text() or ""
+    def optimised_hlo(self, params: Params, *data: np.ndarray) -> str:
+        """What XLA made of the graph for these arguments."""
+        return self.jitted.lower(params, *self.padded(*data)).compile().as_text() or ""
+
+
+def pad_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """`x` in the front corner of zeros."""
+    out = np.zeros(shape, x.dtype)
+    out[tuple(map(slice, x.shape))] = x
+    return out
 
 
 def cut_scores(result: dict[str, Array], batch: int, size: int) -> dict[str, np.ndarray]:
     """The true part of what `score` returns."""
     whole = {name: np.asarray(value)[:batch] for name, value in result.items()}
     return {**whole, "bits": whole["bits"][:, :size]}
+
+
+def cut_rows(result: Any, batch: int, size: int) -> np.ndarray:
+    """The true part of an array of one row per example."""
+    del size
+    return np.asarray(result)[:batch]
 
 
 def cut_nothing(result: Any, batch: int, size: int) -> Any:

@@ -180,8 +180,11 @@ def counting_compilations() -> Iterator[_Compilations]:
     inside.count, inside.seconds = _listened.count - count, _listened.seconds - seconds
 
 
-def optimised_hlo(ex: sx.Exec, *args: Any) -> str:
-    """What XLA made of the graph that a call with these arguments runs."""
+def compiled_graph(ex: sx.Exec, *args: Any) -> Any:
+    """The graph that a call with these arguments runs, compiled apart.
+
+    It takes (sizes, consts, leaves).
+    """
     plan = ex.plan(*args)
     recipe = plan.recipe
     leaves = [
@@ -194,12 +197,23 @@ def optimised_hlo(ex: sx.Exec, *args: Any) -> str:
         return recipe.masked(by_symbol, consts, leaves)
 
     consts = tuple(recipe.trace.jaxpr.consts)
-    return jax.jit(run).lower(plan.size_vector, consts, leaves).compile().as_text() or ""
+    return jax.jit(run).lower(plan.size_vector, consts, leaves).compile()
+
+
+def optimised_hlo(ex: sx.Exec, *args: Any) -> str:
+    """What XLA made of the graph that a call with these arguments runs."""
+    return compiled_graph(ex, *args).as_text() or ""
 
 
 def count_ops(hlo: str, op: str) -> int:
     """How many instructions of a kind a program has, inside fusions too."""
     return sum(f" {op}(" in line for line in hlo.splitlines())
+
+
+def largest_difference(result: Any, other: Any) -> float:
+    """Of two trees of arrays."""
+    gaps = jax.tree.map(lambda a, b: np.abs(np.asarray(a) - np.asarray(b)).max(), result, other)
+    return float(max(jax.tree.leaves(gaps)))
 
 
 # Time

@@ -17,7 +17,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-BENCHMARKS = ("compilations", "hit_overhead", "throughput", "cold_stream")
+BENCHMARKS = ("compilations", "hit_overhead", "throughput", "masks", "cold_stream")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -35,6 +35,17 @@ def save_plot(figures: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         "time / hand-written masks": (
             {name: one["ratio"]["ratio"] for name, one in figures["throughput"].items()},
             1.05,
+        ),
+        "masks: time / hand-written masks, graphs alone": (
+            {name: one["ratio"]["ratio"] for name, one in figures["masks"].items()},
+            1.03,
+        ),
+        "masks: selects / hand-written masks": (
+            {
+                name: one["selects"]["exec"] / one["selects"]["by hand"]
+                for name, one in figures["masks"].items()
+            },
+            2.0,
         ),
         "cold requests per second / exact shapes": (
             {name: one["cold_over_exact"] for name, one in figures["cold_stream"].items()},

@@ -22,6 +22,7 @@ from benchmarks._common import (
     Table,
     Timing,
     count_ops,
+    largest_difference,
     optimised_hlo,
     run_benchmark,
     take_turns,
@@ -99,7 +100,7 @@ def _compare(
             **{name: asdict(Timing.of(values)) for name, values in seconds.items()},
             "ratio": asdict(Ratio.of(seconds["exec"], seconds["by hand"])),
         }
-        worst = max(worst, _difference(ex(params, tokens), hand(params, tokens)))
+        worst = max(worst, largest_difference(ex(params, tokens), hand(params, tokens)))
     selects = {
         "exec": count_ops(optimised_hlo(ex, params, requests[0]), "select"),
         "by hand": count_ops(hand.optimised_hlo(params, requests[0]), "select"),
@@ -110,11 +111,6 @@ def _compare(
         "selects": selects,
         "largest_difference": worst,
     }
-
-
-def _difference(result: Any, other: Any) -> float:
-    gaps = jax.tree.map(lambda a, b: np.abs(np.asarray(a) - np.asarray(b)).max(), result, other)
-    return float(max(jax.tree.leaves(gaps)))
 
 
 def main(arguments: Sequence[str] | None = None) -> Report:

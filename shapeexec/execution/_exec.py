@@ -3,6 +3,7 @@
 It wires the rooms together. A call flows in one direction: arguments, plan, graph, pad, run, cut.
 """
 
+import dataclasses
 import functools
 import os
 import threading
@@ -104,7 +105,7 @@ class Exec:
             _options.as_numbers("static_argnums", static_argnums),
             _options.as_texts("static_argnames", static_argnames),
         )
-        self._settings = Settings(
+        settings = Settings(
             fn=fn,
             in_shapes=_options.as_in_shapes(in_shapes),
             kwarg_shapes=kwarg_shapes,
@@ -116,8 +117,12 @@ class Exec:
             static_argnames=names,
             donate_argnums=_options.as_numbers("donate_argnums", donate_argnums),
         )
+        self._start(settings, limits or CacheLimits())
+
+    def _start(self, settings: Settings, limits: CacheLimits) -> None:
+        self._settings = settings
+        self._limits = limits
         self._counters = Counters()
-        self._limits = limits or CacheLimits()
         self._cache: GraphCache[Graph] = GraphCache(self._limits)
         self._planner = Planner(
             self._settings, self._cache.__contains__, lambda: self._counters.add(traces=1)
@@ -128,7 +133,7 @@ class Exec:
         self._warn_lock = threading.Lock()
         self._has_warned = False
         _monitor.listen()
-        functools.update_wrapper(self, fn, updated=())
+        functools.update_wrapper(self, settings.fn, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `fn` on the arguments.
@@ -162,7 +167,22 @@ class Exec:
         fn = self._settings.fn
         return f"Exec({getattr(fn, '__qualname__', fn)}, {len(self._cache)} graphs)"
 
+    def variant(self, **changes: Any) -> "Exec":
+        """An Exec with some settings changed, and graphs of its own.
+
+        Args:
+            **changes: Fields of `settings`, such as `fn=` or `poison="nan"`.
+        """
+        other = type(self).__new__(type(self))
+        other._start(dataclasses.replace(self._settings, **changes), self._limits)
+        return other
+
     # Looking before running
+
+    @property
+    def settings(self) -> Settings:
+        """The plain function, and how calls map to graphs."""
+        return self._settings
 
     @property
     def cache_size(self) -> int:
@@ -258,12 +278,21 @@ class Exec:
         Where that meets something that cannot be padded, and may be exact, the plan is another.
         """
         arrays, named = self._planner.without_static(args, kwargs)
+
+        def masked(trial: Iterable[str]) -> UnsupportedPrimitiveError | None:
+            plan = self._planner.plan(args, kwargs, trial)
+            try:
+                plan.recipe.notes(*self._at_capacity(plan, arrays, named))
+            except UnsupportedPrimitiveError as error:
+                return error
+            return None
+
         while True:
             plan = self._planner.plan(args, kwargs)
             try:
                 return plan, use(plan, arrays, named)
             except UnsupportedPrimitiveError as error:
-                if not self._planner.make_exact(plan.base, error.symbols or plan.sizes):
+                if not self._planner.make_fewest_exact(plan, error, masked):
                     raise
 
     def _graph(self, plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Graph:

@@ -1,11 +1,14 @@
 """What is known of padding: a small lattice, carried with each value.
 
-    UNSPECIFIED   nothing: NaN, infinities, garbage
-    FINITE        no NaN, no infinity
-    constant(c)   each element is c
-    absorbed(c)   each element is c, or NaN where all valid elements of its row are NaN too
+    UNSPECIFIED         nothing: NaN, infinities, garbage
+    FINITE              no NaN, no infinity
+    constant(c)         each element is c
+    constant(c, unless="nan")        ... or NaN where all valid elements of its row are NaN too
+    constant(c, unless="nonfinite")  ... or anything where those are all NaN or infinite
 
-The last is what softmax makes of -inf: a sum over such a row is NaN with or without its padding.
+The row of an element is what differs from it in position along the padded axis alone. Such
+constants are what softmax makes of -inf, since a sum over such a row is NaN with or without its
+padding, and what a product with rows of zeros makes of data that may hold an infinity.
 
 Knowledge saves masks. It never licenses a guess: a fact is kept only where it holds whatever the
 valid elements are, NaN and infinities included.
@@ -22,6 +25,8 @@ from jax import numpy as jnp
 from shapeexec import _compat
 
 Scalar = Any
+Unless = Literal["nan", "nonfinite"] | None
+_WEAKER: tuple[Unless, ...] = (None, "nan", "nonfinite")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,48 +36,47 @@ class Padding:
     Attributes:
         finite: None of them is NaN or infinite.
         value: Each of them is this NumPy scalar; None if they are not known to be equal.
-        or_nan: Or it is NaN, as are then all valid elements that differ from it in position along
-            this axis alone.
+        unless: The rows of valid elements behind which another one may stand: `nan`, NaN behind
+            those of NaN alone; `nonfinite`, anything behind those of NaN and infinities alone.
     """
 
     finite: bool = False
     value: Scalar | None = None
-    or_nan: bool = False
+    unless: Unless = None
 
-    def is_constant(self, value: Scalar, *, or_nan: bool = False) -> bool:
+    def is_constant(self, value: Scalar, *, unless: Unless = None) -> bool:
         """Whether each element is known to be `value`; the sign of a zero is not told.
 
         Args:
             value: A scalar.
-            or_nan: Whether it may be NaN where the valid elements of its row are: right for a
-                reader of which one NaN in the row decides the result.
+            unless: The rows of which the reader does not care what is behind them. `nan` is right
+                for a reader of which one NaN in the row decides the result.
         """
-        return self.value is not None and bool(self.value == value) and (or_nan or not self.or_nan)
+        is_value = self.value is not None and bool(self.value == value)
+        return is_value and _WEAKER.index(self.unless) <= _WEAKER.index(unless)
 
     def __str__(self) -> str:
-        if self.value is not None:
-            return f"{self.value}{' or NaN with its row' if self.or_nan else ''}"
-        return "finite" if self.finite else "unspecified"
+        if self.value is None:
+            return "finite" if self.finite else "unspecified"
+        rows = {None: "", "nan": " or NaN with its row", "nonfinite": " but behind a row of NaN"}
+        return f"{self.value}{rows[self.unless]}"
 
 
 UNSPECIFIED = Padding()
 FINITE = Padding(finite=True)
 
 
-def constant(value: Scalar) -> Padding:
-    """Each element is `value`, a NumPy scalar of the operand's dtype."""
+def constant(value: Scalar, *, unless: Unless = None) -> Padding:
+    """Each element is `value`, a NumPy scalar of the operand's dtype, but behind some rows."""
     scalar = np.asarray(value)
+    if unless is not None:
+        return Padding(value=scalar[()], unless=unless)
     if _is_inexact(scalar.dtype):
         number = scalar.astype(np.complex128)
         if np.isnan(number):
             return UNSPECIFIED
         return Padding(finite=bool(np.isfinite(number)), value=scalar[()])
     return Padding(finite=True, value=scalar[()])
-
-
-def absorbed(value: Scalar) -> Padding:
-    """Each element is `value`, or NaN where the valid elements of its row are."""
-    return Padding(value=value, or_nan=True)
 
 
 def by_dtype(dtype: Any) -> Padding:
@@ -93,16 +97,20 @@ class Role:
     Attributes:
         kind: `max`: the maxima of `source` along `axes`. `weights`: exp(x - max x) along `axes`,
             where some valid element is 1 or NaN. `total`: the sums of `source`, which are
-            weights, along `axes`: at least 1, or NaN. `shifted`: x - max x.
+            weights, along `axes`: at least 1, or NaN. `shifted`: x - max x. `scale`: a negative
+            power of the total of `source`. `scaled`: `source` times what is not negative, weights
+            or their scale, of the softmax whose weights are `of`.
         source: The value that it was made of, by its number.
         axes: Axes of the source.
-        is_aligned: Whether it has the rank of the source, with size 1 or copies along `axes`.
+        is_aligned: Whether it has the rank of the source, with size 1 along `axes` that are padded.
+        of: The weights of the softmax, by their number.
     """
 
-    kind: Literal["max", "shifted", "weights", "total"]
+    kind: Literal["max", "shifted", "weights", "total", "scale", "scaled"]
     source: int
     axes: tuple[int, ...]
     is_aligned: bool
+    of: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +137,11 @@ class Known:
             padding if axis in axes else join((old, padding)) for axis, old in enumerate(self.axes)
         ]
         return Known(join((self.whole, padding)), tuple(changed), self.role)
+
+    def joined(self, other: "Known") -> "Known":
+        """What is known of a value that is one or the other."""
+        axes = [join(pair) for pair in zip(self.axes, other.axes, strict=True)]
+        return Known(join((self.whole, other.whole)), tuple(axes))
 
 
 def nothing_known(rank: int, dtype: Any) -> Known:
@@ -226,8 +239,11 @@ def _meet(a: Padding, b: Padding) -> Padding:
 def join(paddings: Sequence[Padding]) -> Padding:
     """What holds of elements from any of several sets."""
     first = paddings[0]
-    if first.value is not None and all(p.is_constant(first.value, or_nan=True) for p in paddings):
-        return first if not any(p.or_nan for p in paddings) else absorbed(first.value)
+    weakest = max((padding.unless for padding in paddings), key=_WEAKER.index)
+    if first.value is not None and all(
+        p.is_constant(first.value, unless=weakest) for p in paddings
+    ):
+        return dataclasses.replace(first, finite=all(p.finite for p in paddings), unless=weakest)
     return Padding(finite=all(padding.finite for padding in paddings))
 
 
@@ -241,7 +257,7 @@ def _through(
     values = [padding.value for padding in paddings]
     if name in _IDENTITIES:
         return paddings[0]
-    if any(padding.or_nan for padding in paddings):
+    if any(padding.unless is not None for padding in paddings):
         return UNSPECIFIED
     if name == "convert_element_type":
         return _converted(paddings[0], dtype, operand_dtype)

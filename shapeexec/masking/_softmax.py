@@ -5,17 +5,30 @@ there on nothing more is needed: `x - max x` is -inf in the padding, or NaN wher
 infinite or NaN, and then the valid elements of the row that decide its sum are NaN as well. So
 `exp` of it is 0 or NaN with its row, the sum over the row is at least 1 or NaN, and the quotient
 is 0 or NaN with its row. That holds for whatever the valid elements are.
+
+Its gradient, of x with weights w = exp(x - max x), total t = sum w and cotangent g, is
+
+    w * (g/t - sum(g * t**-2 * w))
+
+If g is made by a product with rows of zeros, its padding is 0 but behind rows in which each valid
+element is NaN or infinite. There the sum may become NaN where it is an infinity. Nobody sees it: if
+the sum is an infinity, all of g is that infinity (each factor is at least 0; one that is 0 makes
+NaN), g/t is, and the difference of the two is NaN. So no mask is needed if the sum is read for
+that difference alone.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._knowledge import Known, Padding, Role, absorbed
+from shapeexec.masking._knowledge import Known, Padding, Role, constant
 
 _MINUS_INFINITY = -np.inf
+WHY_NONE = "none: padding is 0, or the gradient of its row NaN"
+"""Why the sum in a softmax's gradient needs no mask."""
 
 
 def reduced(ctx: RuleContext, operand: Known, axes: Sequence[int]) -> Role | None:
@@ -29,18 +42,23 @@ def reduced(ctx: RuleContext, operand: Known, axes: Sequence[int]) -> Role | Non
     return None
 
 
-def broadcast(operand: Known, rank: int, broadcast_dimensions: Sequence[int]) -> Role | None:
-    """The role of a broadcast, which may put the reduced axes back where they were."""
-    role = operand.role
-    if role is None:
+def broadcast(
+    operand: Known, shape: Sequence[Any], broadcast_dimensions: Sequence[int]
+) -> Role | None:
+    """The role of a broadcast, which may put the reduced axes back where they were, at size 1.
+
+    Copies along a padded axis have padding of their own, which others may fill.
+    """
+    role, rank = operand.role, len(shape)
+    if role is None or not all(isinstance(shape[axis], int) for axis in role.axes if axis < rank):
         return None
     if role.is_aligned:
         is_kept = tuple(broadcast_dimensions) == tuple(range(rank))
-        return role if is_kept and role.kind in ("max", "total") else None
+        return role if is_kept and role.kind in ("max", "total", "scale") else None
     kept = tuple(axis for axis in range(rank) if axis not in role.axes)
     if tuple(broadcast_dimensions) != kept:
         return None
-    return Role(role.kind, role.source, role.axes, is_aligned=True)
+    return dataclasses.replace(role, is_aligned=True)
 
 
 def pointwise(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
@@ -58,6 +76,11 @@ def pointwise(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Know
             return _absorbed(ctx, operands[0], known, 0, "weights")
         case "div" if _fits(ctx, operands, "total"):
             return _absorbed(ctx, operands[0], known, 0, None)
+        case "integer_pow" if role is not None and role.kind == "total" and ctx.params["y"] < 0:
+            scale = Role("scale", role.source, role.axes, is_aligned=role.is_aligned)
+            return dataclasses.replace(known, role=scale)
+        case "mul":
+            return dataclasses.replace(known, role=_scaled(ctx))
     return known
 
 
@@ -88,9 +111,11 @@ def _absorbed(ctx: RuleContext, operand: Known, known: Known, value: float, kind
     axes = list(known.axes)
     for axis in role.axes:
         if ctx.padded(0, (axis,)):
-            if not operand.axes[axis].is_constant(presumed, or_nan=True):
+            if not operand.axes[axis].is_constant(presumed, unless="nan"):
                 return known
-            axes[axis] = _stronger(known.axes[axis], absorbed(np.asarray(value, dtype)[()]))
+            axes[axis] = _stronger(
+                known.axes[axis], constant(np.asarray(value, dtype)[()], unless="nan")
+            )
     source = ctx.values[0].number
     made = None if kind is None else Role(kind, source, role.axes, is_aligned=True)
     return Known(known.whole, tuple(axes), made)
@@ -101,4 +126,125 @@ def _role_of_second(ctx: RuleContext) -> Role | None:
 
 
 def _stronger(a: Padding, b: Padding) -> Padding:
-    return a if a.value is not None and not a.or_nan else b
+    return a if a.value is not None and a.unless is None else b
+
+
+# The gradient
+
+
+def _scaled(ctx: RuleContext) -> Role | None:
+    """The role of a product of a cotangent with weights or with their scale."""
+    for number, factor in enumerate(ctx.values):
+        cotangent, role = ctx.values[1 - number], factor.known.role
+        if role is None or role.kind not in ("weights", "scale") or not role.is_aligned:
+            continue
+        weights = factor.number if role.kind == "weights" else role.source
+        beside = [factor.known.axes[axis] for axis in ctx.padded(number, role.axes)]
+        if not all(padding.is_constant(0, unless="nan") for padding in beside):
+            continue
+        before = cotangent.known.role
+        if before is not None and before.kind == "scaled":
+            return before if (before.of, before.axes) == (weights, role.axes) else None
+        padded = ctx.padded(1 - number, role.axes)
+        is_zero = [cotangent.known.axes[a].is_constant(0, unless="nonfinite") for a in padded]
+        if len(ctx.in_shapes[1 - number]) == len(ctx.out_shapes[0]) and all(is_zero):
+            return Role("scaled", cotangent.number, role.axes, is_aligned=True, of=weights)
+    return None
+
+
+def needs_no_mask(ctx: RuleContext, axes: Sequence[int]) -> bool:
+    """Whether this is the sum in a softmax's gradient, and read for that alone."""
+    role = ctx.values[0].known.role
+    if ctx.primitive != "reduce_sum" or role is None or role.kind != "scaled":
+        return False
+    return role.axes == tuple(axes) and bool(ctx.padded(0, axes)) and _is_inner_sum(ctx, role)
+
+
+def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
+    """Whether the result is subtracted from g/t, and the difference multiplied by the weights."""
+    rank = len(ctx.in_shapes[0])
+    rows: list[int | None] = [axis for axis in range(rank) if axis not in role.axes]
+    var, sign = ctx.eqn.outvars[0], 1
+    while (reader := ctx.scope.only_reader(var)) is not None:
+        name = reader.primitive.name
+        if name in ("add", "add_any", "sub"):
+            break
+        moved = _rows_after(reader, rows)
+        if moved is None:
+            return False
+        rows, var = moved, reader.outvars[0]
+        sign = -sign if name == "neg" else sign
+    if reader is None or not _stands_for_its_row(reader, rows, role):
+        return False
+    left, right = reader.invars
+    is_subtracted = (name == "sub" and right is var and sign == 1) or (name != "sub" and sign == -1)
+    minuend = left if right is var else right
+    product = ctx.scope.only_reader(reader.outvars[0])
+    return (
+        is_subtracted
+        and _is_over_total(ctx, minuend, role)
+        and product is not None
+        and product.primitive.name == "mul"
+        and any(_number(ctx, factor) == role.of for factor in product.invars)
+    )
+
+
+def _rows_after(eqn: Any, rows: Sequence[int | None]) -> list[int | None] | None:
+    """Of which axis of the softmax each axis of a result is, if the rows only change their form.
+
+    Args:
+        eqn: An equation with one operand.
+        rows: The same of the operand; None: of none, or of size 1.
+    """
+    shape, out = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    named = [row for row, dim in zip(rows, shape, strict=True) if not _is_one(dim)]
+    match eqn.primitive.name:
+        case "neg" | "copy":
+            return list(rows)
+        case "reshape" | "squeeze" | "expand_dims" | "reduce_sum":
+            sizes = [str(dim) for dim in shape if not _is_one(dim)]
+            if eqn.params.get("dimensions") and eqn.primitive.name == "reshape":
+                return None
+            if sizes != [str(dim) for dim in out if not _is_one(dim)]:
+                return None
+            left = iter(named)
+            return [None if _is_one(dim) else next(left) for dim in out]
+        case "broadcast_in_dim":
+            placed: list[int | None] = [None] * len(out)
+            for axis, target in enumerate(eqn.params["broadcast_dimensions"]):
+                placed[target] = None if _is_one(shape[axis]) else rows[axis]
+            return placed
+    return None
+
+
+def _is_one(dim: Any) -> bool:
+    return isinstance(dim, int) and dim == 1
+
+
+def _stands_for_its_row(eqn: Any, rows: Sequence[int | None], role: Role) -> bool:
+    """Whether an operand of these rows is one number per row of the softmax, at its place."""
+    shape = eqn.outvars[0].aval.shape
+    return len(rows) == len(shape) and all(
+        row is None if axis in role.axes else row == axis or _is_one(dim)
+        for axis, (row, dim) in enumerate(zip(rows, shape, strict=True))
+    )
+
+
+def _is_over_total(ctx: RuleContext, var: Any, role: Role) -> bool:
+    """Whether a variable is the cotangent, divided by the total."""
+    eqn = ctx.scope.maker(var)
+    if eqn is None or eqn.primitive.name != "div":
+        return False
+    divisor = ctx.scope.value(eqn.invars[1])
+    total = None if divisor is None else divisor.known.role
+    return (
+        _number(ctx, eqn.invars[0]) == role.source
+        and total is not None
+        and (total.kind, total.source, total.axes) == ("total", role.of, role.axes)
+        and total.is_aligned
+    )
+
+
+def _number(ctx: RuleContext, atom: Any) -> int | None:
+    value = ctx.scope.value(atom)
+    return None if value is None else value.number

@@ -6,7 +6,8 @@ from jax import Array
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import one, zero
-from shapeexec.masking._registry import register
+from shapeexec.masking._knowledge import Known, Padding, by_dtype, constant
+from shapeexec.masking._registry import register, register_knowledge
 
 
 @register("dot_general")
@@ -68,7 +69,7 @@ def fill_product(ctx: RuleContext, lhs_axes: Any, rhs_axes: Any) -> tuple[Array,
     def is_zero(operand: int) -> bool:
         paddings = ctx.values[operand].known.axes
         return all(
-            paddings[a].is_constant(0, or_nan=True) for a in ctx.padded(operand, axes[operand])
+            paddings[a].is_constant(0, unless="nan") for a in ctx.padded(operand, axes[operand])
         )
 
     def is_finite(operand: int) -> bool:
@@ -83,3 +84,47 @@ def fill_product(ctx: RuleContext, lhs_axes: Any, rhs_axes: Any) -> tuple[Array,
     filled = {first: ctx.fill(first, value, axes[first], or_nan=True)}
     filled[other] = ctx.fill_unless_finite(other, zero(ctx.values[other].array.dtype), axes[other])
     return filled[0], filled[1]
+
+
+@register_knowledge("dot_general")
+def dot_general_knowledge(
+    ctx: RuleContext, lhs: Known, rhs: Known, *, dimension_numbers: Any, **_: Any
+) -> Known:
+    """Products with rows of zeros are 0, but with NaN or infinity.
+
+    One of these in a row of the other operand makes NaN of a zero, and NaN or an infinity of
+    whatever stands in the valid rows.
+    """
+    contracted, (lhs_batch, rhs_batch) = dimension_numbers
+    batch = [
+        _both(ctx, lhs.axes[i], rhs.axes[j]) for i, j in zip(lhs_batch, rhs_batch, strict=True)
+    ]
+    free = [
+        _one(ctx, padding, other.whole)
+        for known, other, taken in (
+            (lhs, rhs, (*contracted[0], *lhs_batch)),
+            (rhs, lhs, (*contracted[1], *rhs_batch)),
+        )
+        for axis, padding in enumerate(known.axes)
+        if axis not in taken
+    ]
+    return Known(_unspecified(ctx), (*batch, *free))
+
+
+def _unspecified(ctx: RuleContext) -> Padding:
+    return by_dtype(ctx.eqn.outvars[0].aval.dtype)
+
+
+def _both(ctx: RuleContext, left: Padding, right: Padding) -> Padding:
+    """What is known along a batch axis, where padding meets padding."""
+    is_zero = left.is_constant(0) or right.is_constant(0)
+    zeros = constant(zero(ctx.eqn.outvars[0].aval.dtype))
+    return zeros if is_zero and left.finite and right.finite else _unspecified(ctx)
+
+
+def _one(ctx: RuleContext, padding: Padding, other: Padding) -> Padding:
+    """What is known along an axis of one operand, if `other` is known of all of the other."""
+    if not padding.is_constant(0, unless="nonfinite"):
+        return _unspecified(ctx)
+    is_certain = padding.unless is None and other.finite
+    return constant(zero(ctx.eqn.outvars[0].aval.dtype), unless=None if is_certain else "nonfinite")

@@ -1,5 +1,11 @@
-"""Control flow and calls: loops over ragged axes, branches, and primitives that wrap a jaxpr."""
+"""Control flow and calls: loops over ragged axes, branches, and primitives that wrap a jaxpr.
 
+What is known of padding goes into bodies and comes out of them. What a loop carries is known only
+as far as it holds before the first step and after each: see `_invariant`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -8,8 +14,10 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec import _compat
-from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import is_padded
+from shapeexec.masking._context import RuleContext, Value
+from shapeexec.masking._extents import holds_dim
+from shapeexec.masking._fill import is_padded, valid_mask
+from shapeexec.masking._knowledge import Known, constant, nothing_known
 from shapeexec.masking._registry import register, register_nested
 
 for _name in ("jit", "pjit"):
@@ -36,7 +44,11 @@ def remat(ctx: RuleContext, *operands: Array, jaxpr: Any, **params: Any) -> Any:
     if params["differentiated"] and params["prevent_cse"]:
         # What JAX's own lowering does: XLA must not merge the recomputation with the first.
         operands = lax.optimization_barrier(operands)
-    return ctx.interpret(jaxpr, *operands)
+    held = [
+        dataclasses.replace(value, array=array)
+        for value, array in zip(ctx.values, operands, strict=True)
+    ]
+    return ctx.interpret_values(jaxpr, held)
 
 
 @register("custom_linear_solve")
@@ -61,14 +73,62 @@ def call_hi_primitive(ctx: RuleContext, *operands: Array, **_: Any) -> Any:
     return ctx.interpret(traced.jaxpr, *operands)
 
 
-def _as_declared(variables: Any, arrays: Any) -> list[Any]:
-    """Arrays in the dtypes of a body's variables: a carry must not drift."""
+def _as_declared(variables: Any, values: Sequence[Value]) -> list[Value]:
+    """Values in the dtypes of a body's variables: a carry must not drift."""
     return [
-        array
+        value
         if _compat.is_extended(var.aval.dtype)
-        else lax.convert_element_type(array, var.aval.dtype)
-        for array, var in zip(arrays, variables, strict=True)
+        else dataclasses.replace(value, array=lax.convert_element_type(value.array, var.aval.dtype))
+        for value, var in zip(values, variables, strict=True)
     ]
+
+
+def _arrays(values: Sequence[Value]) -> tuple[Any, ...]:
+    return tuple(value.array for value in values)
+
+
+_ROUNDS = 3
+"""How often an invariant is weakened before nothing is claimed: per fact it takes two at most."""
+
+
+def _invariant(
+    init: Sequence[Value], step: Callable[[Sequence[Value]], Sequence[Value]]
+) -> list[Known]:
+    """What holds of a loop's carry before the first step and after each one.
+
+    It is assumed of the carry what holds of the initial one, and weakened to what `step` keeps of
+    it until all is kept. `step` is traced for what it tells, and computes nothing.
+    """
+    assumed = [dataclasses.replace(value.known, role=None) for value in init]
+    for _ in range(_ROUNDS):
+        kept = _known_after(step, init, assumed)
+        weaker = [a.joined(b) for a, b in zip(assumed, kept, strict=True)]
+        if weaker == assumed:
+            return assumed
+        assumed = weaker
+    return _nothing_known(init)
+
+
+def _known_after(
+    step: Callable[[Sequence[Value]], Sequence[Value]],
+    init: Sequence[Value],
+    assumed: Sequence[Known],
+) -> list[Known]:
+    """What is known of the carry after a step, if `assumed` is known before it."""
+    told: list[Known] = []
+
+    def run(*arrays: Any) -> Any:
+        held = [Value(array, known) for array, known in zip(arrays, assumed, strict=True)]
+        results = step(held)
+        told.extend(value.known for value in results)
+        return _arrays(results)
+
+    jax.eval_shape(run, *_arrays(init))
+    return told
+
+
+def _nothing_known(values: Sequence[Value]) -> list[Known]:
+    return [nothing_known(len(value.known.axes), value.array.dtype) for value in values]
 
 
 @register("scan")
@@ -81,39 +141,131 @@ def scan(
     unroll: int,
     **_: Any,
 ) -> Any:
-    """Run: over all positions; the carry is frozen at those behind the valid length."""
+    """Run: over all positions; the carry is frozen at those behind the valid length.
+
+    Behind the last valid step a carry goes where it wants if nobody reads it in the end.
+    """
     consts_count, carry_count = _compat.scan_counts(ctx.params, len(operands))
-    consts = operands[:consts_count]
-    init = operands[consts_count : consts_count + carry_count]
-    xs = operands[consts_count + carry_count :]
+    consts = ctx.values[:consts_count]
+    carried = jaxpr.jaxpr.invars[consts_count:][:carry_count]
+    init = _as_declared(carried, ctx.values[consts_count : consts_count + carry_count])
+    xs = ctx.values[consts_count + carry_count :]
     valid = ctx.length(ctx.params["length"])
     outvars = jaxpr.jaxpr.outvars
+    skips = is_padded(valid) and _must_not_run_on_padding(jaxpr)
+    frozen = _frozen(ctx, carried, is_padded(valid) and not skips, reverse)
+    fills = [_slice_fill(ctx, number) for number in range(carry_count, len(ctx.out_shapes))]
 
-    def body(*operands: Any) -> Any:
-        return tuple(_as_declared(outvars, ctx.interpret(jaxpr, *consts, *operands)))
+    def run(carry: Sequence[Value], x: Sequence[Any]) -> list[Value]:
+        held = [Value(part, _of_slice(whole.known)) for part, whole in zip(x, xs, strict=True)]
+        out = ctx.interpret_values(jaxpr, [*consts, *carry, *held])
+        return _as_declared(jaxpr.jaxpr.outvars, out)
+
+    def run_or_skip(is_valid: Array, carry: Sequence[Any], x: Sequence[Any]) -> list[Value]:
+        told: list[Known] = []
+
+        def body(carry: Any, x: Any) -> Any:
+            held = [Value(array, known) for array, known in zip(carry, invariant, strict=True)]
+            out = run(held, x)
+            told[:] = [value.known for value in out]
+            return _arrays(out)
+
+        def skipped(carry: Any, x: Any) -> Any:
+            del x
+            return (*carry, *(_any_of(ctx, var.aval) for var in outvars[carry_count:]))
+
+        arrays = lax.cond(is_valid, body, skipped, tuple(carry), tuple(x))
+        ys = [var.aval for var in outvars[carry_count:]]
+        told[carry_count:] = [nothing_known(len(y.shape), y.dtype) for y in ys]
+        return [Value(array, known) for array, known in zip(arrays, told, strict=True)]
 
     def step(carry: Any, position_and_xs: Any) -> Any:
         position, *x = position_and_xs
-        if not is_padded(valid):
-            out = body(*carry, *x)
-        elif _must_not_run_on_padding(jaxpr):
-            out = lax.cond(position < valid, body, skipped, *carry, *x)
-        else:
-            out = body(*carry, *x)
-            new = [jnp.where(position < valid, n, o) for n, o in zip(out, carry, strict=False)]
-            out = (*new, *out[carry_count:])
-        return out[:carry_count], out[carry_count:]
+        held = [Value(array, known) for array, known in zip(carry, invariant, strict=True)]
+        out = run_or_skip(position < valid, carry, x) if skips else run(held, x)
+        new = [
+            jnp.where(position < valid, value.array, old) if freeze else value.array
+            for value, old, freeze in zip(out, carry, frozen, strict=False)
+        ]
+        slices = [
+            fill(value, position) for fill, value in zip(fills, out[carry_count:], strict=True)
+        ]
+        stacked[:] = [value.known for value in slices]
+        return tuple(new), _arrays(slices)
 
-    def skipped(*operands: Any) -> Any:
-        ys = outvars[carry_count:]
-        return (*operands[:carry_count], *(_any_of(ctx, var.aval) for var in ys))
-
-    init = _as_declared(jaxpr.jaxpr.invars[consts_count:][:carry_count], init)
+    stacked: list[Known] = []
     positions = jnp.arange(length, dtype=np.int32)
+    invariant = _nothing_known(init)
+    if length and _is_ragged(carried):
+        some = [lax.index_in_dim(x.array, 0, keepdims=False) for x in xs]
+        invariant = _invariant(init, lambda carry: run(carry, some)[:carry_count])
     carry, ys = lax.scan(
-        step, tuple(init), (positions, *xs), length=length, reverse=reverse, unroll=unroll
+        step,
+        _arrays(init),
+        (positions, *_arrays(xs)),
+        length=length,
+        reverse=reverse,
+        unroll=unroll,
     )
-    return [*carry, *ys]
+    ends = [Value(array, known) for array, known in zip(carry, invariant, strict=True)]
+    results = [Value(array, known) for array, known in zip(ys, stacked, strict=True)]
+    return [*ends, *results]
+
+
+def _of_slice(known: Known) -> Known:
+    """What is known of the slices of an array along its first axis."""
+    return Known(known.whole, known.axes[1:])
+
+
+def _is_ragged(variables: Any) -> bool:
+    return any(holds_dim(tuple(var.aval.shape)) for var in variables)
+
+
+def _frozen(ctx: RuleContext, carried: Any, is_ragged: bool, reverse: bool) -> list[bool]:
+    """Per carry whether it has to stand still in the steps of the padding.
+
+    Those come last, so that a carry that nobody reads in the end may go on; or first, if reversed.
+    """
+    if not is_ragged:
+        return [False] * len(carried)
+    frozen = [bool(reverse or used) for used in ctx.is_used[: len(carried)]]
+    dim = ctx.params["length"]
+    for var, freeze in zip(carried, frozen, strict=True):
+        what = f"{_compat.describe_aval(var.aval)} carried over {dim}"
+        action = "frozen behind the last step" if freeze else "none: nobody reads it in the end"
+        ctx.note_mask(what, action, masked=freeze)
+    return frozen
+
+
+def _slice_fill(ctx: RuleContext, number: int) -> Callable[[Value, Array], Value]:
+    """What makes of a result's slice and its position the slice as it is stacked.
+
+    A result that is filled where it is made is filled here, and not in a pass of its own.
+    """
+    wish, lengths = ctx.wish(number), ctx.out_lengths[number]
+
+    def as_it_is(value: Value, position: Array) -> Value:
+        del position
+        return Value(value.array, Known(value.known.whole, (value.known.whole, *value.known.axes)))
+
+    if wish is None:
+        return as_it_is
+    axes = sorted(wish.axes)
+    ctx.note_filled(number, axes)
+
+    def filled(value: Value, position: Array) -> Value:
+        within = [axis - 1 for axis in axes if axis]
+        mask = valid_mask(value.array.shape, lengths[1:], within)
+        if 0 in axes:
+            is_valid = position < lengths[0]
+            mask = (
+                jnp.broadcast_to(is_valid, value.array.shape) if mask is None else mask & is_valid
+            )
+        array = lax.select(mask, value.array, lax.full_like(value.array, wish.value))
+        known = as_it_is(value, position).known.filled(axes, constant(wish.value))
+        return Value(array, known)
+
+    return filled
 
 
 def _must_not_run_on_padding(jaxpr: Any) -> bool:
@@ -139,38 +291,63 @@ def while_(
     **_: Any,
 ) -> Any:
     """Run: condition and body; a bound such as `s` is the true size, so no trip is wasted."""
-    cond_consts = operands[:cond_nconsts]
-    body_consts = operands[cond_nconsts : cond_nconsts + body_nconsts]
-    init = operands[cond_nconsts + body_nconsts :]
+    cond_consts = ctx.values[:cond_nconsts]
+    body_consts = ctx.values[cond_nconsts : cond_nconsts + body_nconsts]
+    carried = body_jaxpr.jaxpr.outvars
+    init = [
+        dataclasses.replace(value, array=jnp.asarray(value.array))
+        for value in ctx.values[cond_nconsts + body_nconsts :]
+    ]
+
+    def step(carry: Sequence[Value]) -> list[Value]:
+        out = ctx.interpret_values(body_jaxpr, [*body_consts, *carry])
+        return _as_declared(carried, out)
+
+    invariant = _invariant(init, step) if _is_ragged(carried) else _nothing_known(init)
+
+    def held(carry: Any) -> list[Value]:
+        return [Value(array, known) for array, known in zip(carry, invariant, strict=True)]
 
     def cond(carry: Any) -> Any:
-        (go_on,) = ctx.interpret(cond_jaxpr, *cond_consts, *carry)
-        return go_on
+        (go_on,) = ctx.interpret_values(cond_jaxpr, [*cond_consts, *held(carry)])
+        return go_on.array
 
     def body(carry: Any) -> Any:
-        out = ctx.interpret(body_jaxpr, *body_consts, *carry)
-        return tuple(_as_declared(body_jaxpr.jaxpr.outvars, out))
+        return _arrays(step(held(carry)))
 
-    return lax.while_loop(cond, body, tuple(map(jnp.asarray, init)))
+    return held(lax.while_loop(cond, body, _arrays(init)))
 
 
 @register("cond")
 def cond(ctx: RuleContext, index: Array, *operands: Array, branches: Any, **_: Any) -> Any:
-    """Run: each branch, at the same capacities."""
+    """Run: each branch, at the same capacities; of its results is known what all branches tell."""
+    told: dict[int, list[Known]] = {}
 
-    def branch(jaxpr: Any) -> Any:
-        outvars = jaxpr.jaxpr.outvars
-        return lambda *args: tuple(_as_declared(outvars, ctx.interpret(jaxpr, *args)))
+    def branch(number: int, jaxpr: Any) -> Any:
+        def run(*arrays: Any) -> Any:
+            held = [
+                dataclasses.replace(value, array=array)
+                for value, array in zip(ctx.values[1:], arrays, strict=True)
+            ]
+            out = _as_declared(jaxpr.jaxpr.outvars, ctx.interpret_values(jaxpr, held))
+            told[number] = [value.known for value in out]
+            return _arrays(out)
 
-    functions = [branch(jaxpr) for jaxpr in branches]
+        return run
+
+    functions = [branch(i, jaxpr) for i, jaxpr in enumerate(branches)]
     platforms = ctx.params.get("branches_platforms")
     if platforms is None:
-        return lax.switch(index, functions, *operands)
-    # `lax.platform_dependent`: only the branch of the device at hand is compiled.
-    per_platform = {
-        name: function
-        for names, function in zip(platforms, functions, strict=True)
-        for name in names or ()
-    }
-    default = functions[-1] if platforms[-1] is None else None
-    return lax.platform_dependent(*operands, default=default, **per_platform)
+        arrays = lax.switch(index, functions, *operands)
+    else:  # `lax.platform_dependent`: only the branch of the device at hand is compiled.
+        per_platform = {
+            name: function
+            for names, function in zip(platforms, functions, strict=True)
+            for name in names or ()
+        }
+        default = functions[-1] if platforms[-1] is None else None
+        arrays = lax.platform_dependent(*operands, default=default, **per_platform)
+    first, *rest = told.values()
+    for other in rest:
+        first = [a.joined(b) for a, b in zip(first, other, strict=True)]
+    return [Value(array, known) for array, known in zip(arrays, first, strict=True)]

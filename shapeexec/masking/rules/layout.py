@@ -45,7 +45,7 @@ def broadcast_knowledge(
     for axis, target in enumerate(broadcast_dimensions):
         if not isinstance(in_shape[axis], int):
             axes[target] = operand.axes[axis]
-    role = softmax.broadcast(operand, len(shape), broadcast_dimensions)
+    role = softmax.broadcast(operand, shape, broadcast_dimensions)
     return Known(operand.whole, tuple(axes), role)
 
 

@@ -35,7 +35,10 @@ def reduction(ctx: RuleContext, operand: Array, *, axes: tuple[int, ...], **para
     against the filled ones behind it.
     """
     identity = _IDENTITY[ctx.primitive](operand.dtype)
-    operand = ctx.fill(0, identity, axes, or_nan=ctx.primitive in _SPREADS_NAN)
+    if softmax.needs_no_mask(ctx, axes):
+        ctx.note(ctx.eqn.invars[0].aval, ctx.padded(0, axes), softmax.WHY_NONE, masked=False)
+    else:
+        operand = ctx.fill(0, identity, axes, or_nan=ctx.primitive in _SPREADS_NAN)
     return ctx.bind(operand, axes=axes, **params)
 
 
