@@ -22,7 +22,7 @@ import shapeexec as sx
 from tests.fuzzing.programs import Program, make_program, smaller
 
 _POISONS = (*sx.masking.POISONS,)
-_MOST_SHRINKS = 150
+_MOST_SHRINKS = 40
 _FAILURES = ("wrong", "crash")
 
 

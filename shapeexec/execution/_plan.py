@@ -46,6 +46,7 @@ class Plan:
         reasons: Per symbol in `exact`, why.
         is_compiled: Whether the graph was in the cache when the plan was made.
         base: What calls have in common that may share traces.
+        kind: What calls have in common that may share a graph, if the buckets allow it.
         key: What names the graph. No true size is in it but those of exact symbols.
         recipe: What compiles the graph.
     """
@@ -60,6 +61,7 @@ class Plan:
     reasons: Mapping[str, str]
     is_compiled: bool
     base: Hashable = dataclasses.field(repr=False)
+    kind: Hashable = dataclasses.field(repr=False)
     key: Key = dataclasses.field(repr=False)
     recipe: Recipe = dataclasses.field(repr=False)
 

@@ -49,6 +49,7 @@ class Settings:
         static_argnums: Positions of arguments that are Python values.
         static_argnames: Keywords of arguments that are Python values.
         donate_argnums: Positions of arguments whose memory may be reused.
+        examples: The strategy for the number of examples of `Exec.map`.
     """
 
     fn: Callable[..., Any]
@@ -61,6 +62,7 @@ class Settings:
     static_argnums: tuple[int, ...]
     static_argnames: tuple[str, ...]
     donate_argnums: tuple[int, ...]
+    examples: Strategy
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
@@ -269,7 +271,8 @@ class Planner:
         ranges = {symbol: self._range(symbol, call.sizes[symbol]) for symbol in traced.symbols}
         ranges = dict(sorted(ranges.items()))
         extents = Extents(ranges, {}, symbols)
-        key = Key((call.base, tuple(exact.items()), number, tuple(ranges.items())))
+        kind = (call.base, tuple(exact.items()), number)
+        key = Key((kind, tuple(ranges.items())))
         out_dims = [tuple(aval.shape) for aval in traced.jaxpr.out_avals]
         own_sizes = symbols.sizes(call.sizes)
         return Plan(
@@ -288,6 +291,7 @@ class Planner:
             reasons={symbol: forced[symbol] for symbol in sorted(forced.keys() & exact.keys())},
             is_compiled=self._is_cached(key),
             base=call.base,
+            kind=kind,
             key=key,
             recipe=Recipe(
                 trace=traced,

@@ -46,13 +46,13 @@ class Extents:
 
     def capacity(self, dim: Any) -> int:
         """The most that `dim` can be at sizes up to the buckets."""
-        if not export.is_symbolic_dim(dim):
+        if isinstance(dim, int | np.integer):
             return int(dim)
         return max(0, _dim.maximum(dim, self._ranges))
 
     def length(self, dim: Any) -> Length:
         """What `dim` is at the true sizes: an int if it is static, else i32[]."""
-        if not export.is_symbolic_dim(dim):
+        if isinstance(dim, int | np.integer):
             return int(dim)  # parameters hold NumPy integers too, of which a rule must know
         text = _dim.dim_text(dim)
         if text not in self._lengths:

@@ -53,7 +53,7 @@ class Lockstep:
     """The unpadded run beside a padded one; an `Interpreter` may be watched by it.
 
     Attributes:
-        sizes: The true size of each symbol.
+        sizes: The true size of each symbol of the jaxpr.
         unpadded: By number of value the array without padding.
         culprit: The first equation that differs.
     """
@@ -113,7 +113,7 @@ def locate(plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Culpr
     """
     args, kwargs = make_ready(plan, make_pads(plan, arrays, named)).pad(arrays, named)
     traced = plan.recipe.trace
-    lockstep = Lockstep({symbol: plan.sizes[symbol] for symbol in traced.symbols})
+    lockstep = Lockstep(traced.substitution.sizes(plan.sizes))
     sizes = {symbol: np.int32(size) for symbol, size in plan.sizes.items()}
     leaves = jax.tree.leaves((tuple(args), kwargs))
     with contextlib.suppress(_Found):

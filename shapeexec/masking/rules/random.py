@@ -129,7 +129,11 @@ def _hash(keys: Array, rank: int) -> Hash:
         shape = keys.shape + x1.shape
         own = [jnp.broadcast_to(key, shape) for key in (key1, key2)]
         counters = [jnp.broadcast_to(x[(None,) * keys.ndim], shape) for x in (x1, x2)]
-        first, second = _compat.threefry2x32_p.bind(*own, *counters)
+        # Where keys or counters alone are vmapped, JAX would leave the others an axis of 1, and the
+        # primitive does not broadcast. XLA finds the zero.
+        zero = (own[0] & 0) | (counters[0] & 0) | (counters[1] & 0)
+        operands = [x | zero for x in (*own, *counters)]
+        first, second = _compat.threefry2x32_p.bind(*operands)
         return first, second
 
     return hash_pair
