@@ -177,6 +177,19 @@ CASES = (
         naive="agrees",
         tolerance=1e-4,
     ),
+    Case(
+        "iterations that end at another step in each row",
+        lambda x, y: (
+            jax.scipy.linalg.polar(dominant(x)),
+            jax.vmap(lambda d, e: jax.scipy.linalg.eigh_tridiagonal(d, e, eigvals_only=True))(
+                x[..., 0], y
+            ),
+        ),
+        ("b, 3, 3", "b, 2"),
+        grad=False,
+        naive="agrees",
+        tolerance=1e-4,
+    ),
     Case("updates", updates, ("s, s", "s"), grad=False, naive="agrees", tolerance=1e-4),
     Case("eigenvalues of ragged matrices", eig, ("b, s, s",), grad=False, tolerance=1e-3),
     Case(

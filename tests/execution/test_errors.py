@@ -1,7 +1,6 @@
 """Each error, its first line and its way out."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 

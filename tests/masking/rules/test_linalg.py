@@ -1,6 +1,5 @@
 """Ragged matrices that are hard to embed, and what of them is refused."""
 
-import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
