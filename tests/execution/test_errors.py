@@ -1,6 +1,6 @@
 """Each error, its first line and its way out."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -123,14 +123,14 @@ def test_a_constraint_decides_a_question():
 
 def test_what_cannot_be_padded_names_the_primitive_and_the_line():
     def fn(x):
-        return jnp.fft.fft(x).real
+        return jax.new_ref(x)[...]
 
     ex = sx.Exec(fn, ("s",), P)
-    with refused(sx.UnsupportedPrimitiveError, "`fft`", 'on_unsupported="exact"') as caught:
+    with refused(sx.UnsupportedPrimitiveError, "`new_ref`", 'on_unsupported="exact"') as caught:
         ex(ones(3))
-    assert caught.value.primitive == "fft"
+    assert caught.value.primitive == "new_ref"
     assert caught.value.symbols == {"s"}
-    assert "jnp.fft.fft(x).real" in str(caught.value)
+    assert "jax.new_ref(x)[...]" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_an_error_that_the_sizes_cause_is_the_plain_functions():
 
 
 def test_an_error_leaves_the_exec_as_it_was():
-    ex = sx.Exec(lambda x: x if x.shape[0] < 3 else jnp.fft.fft(x).real, ("s",), P)
+    ex = sx.Exec(lambda x: x if x.shape[0] < 3 else jax.new_ref(x)[...], ("s",), P)
     assert_runs_as(identity, ex, ones(2))
     with pytest.raises(sx.UnsupportedPrimitiveError):
         ex(ones(3))

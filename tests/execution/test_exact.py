@@ -13,14 +13,14 @@ P = sx.Pow2()
 @pytest.mark.parametrize(
     "fn",
     [
-        lambda x: jnp.fft.fft(x).real,
+        lambda x: jax.new_ref(x)[...],
         lambda x: jax.lax.associative_scan(jnp.add, x, axis=1),
         lambda x: sum(x[:, i] for i in range(x.shape[1])),
         lambda x: sum(row.sum() for row in x),
         lambda x: x * float(x.shape[1]),
         lambda x: x[:, : int(x.shape[1] ** 0.5)],
     ],
-    ids=["fft", "associative_scan", "range", "rows", "float", "sqrt"],
+    ids=["new_ref", "associative_scan", "range", "rows", "float", "sqrt"],
 )
 def test_what_cannot_be_padded_runs_at_its_exact_size(fn):
     ex = sx.Exec(fn, ("b, s",), P, on_unsupported="exact")
@@ -42,7 +42,7 @@ def test_a_symbol_that_is_told_leaves_the_others_ragged():
 
 def test_other_structures_stay_ragged():
     def fn(x):
-        return jnp.fft.fft(x).real if x.ndim > 1 else x * 2
+        return jax.new_ref(x)[...] if x.ndim > 1 else x * 2
 
     ex = sx.Exec(fn, ("b, ...",), P, on_unsupported="exact")
     ex(ones(3))
