@@ -40,6 +40,23 @@ def test_what_cannot_be_padded_runs_at_its_exact_size_and_the_rest_padded(fn, sy
     assert ex.plan(ones(3, 5)).exact == tuple(symbols)
 
 
+def test_a_symbol_that_was_split_is_told_by_its_own_name():
+    def fn(x):
+        return jnp.fft.fft(x[0::2] + x[1::2]).real if x.shape[0] % 2 == 0 else x
+
+    def split(x):
+        pooled = jax.lax.reduce_window(x, 0.0, jax.lax.add, (3,), (2,), "VALID")
+        return jnp.fft.fft(pooled).real.sum()
+
+    for f in (fn, jax.grad(split)):
+        with pytest.raises(sx.UnsupportedPrimitiveError) as caught:
+            sx.Exec(f, ("s",), P)(ones(6))
+        assert caught.value.symbols == {"s"}
+        ex = sx.Exec(f, ("s",), P, on_unsupported="exact")
+        assert_runs_as(f, ex, ones(6))
+        assert ex.stats.exact == {"s": 1}
+
+
 def test_an_exact_symbol_has_a_reason():
     ex = sx.Exec(
         lambda x: jnp.fft.fft(x).real * float(len(x)), ("b, s",), P, on_unsupported="exact"

@@ -7,6 +7,7 @@ import numbers
 import warnings
 
 import einops
+import flax.linen as fnn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -344,6 +345,21 @@ def test_the_gradient_of_a_strided_convolution_runs_padded(stride, padding):
     assert ex.stats.exact == {}
 
 
+def test_the_gradient_of_flaxs_strided_layers_runs_padded():
+    layer = fnn.Conv(1, (3,), strides=(2,))
+    params = layer.init(jax.random.key(0), jnp.ones((1, 4, 1)))
+
+    def loss(x):
+        return (fnn.max_pool(layer.apply(params, x), (2,), strides=(2,)) ** 2).sum()
+
+    fn = jax.grad(loss)
+    ex = sx.Exec(fn, ("b, s, 1",), P, poison="nan")
+    for size in (9, 10):
+        assert_runs_as(fn, ex, ones(2, size, 1))
+    assert [len(ex.plan(ones(2, size, 1)).guards) for size in (11, 12)] == [1, 1]
+    assert (ex.stats.exact, ex.stats.traces) == ({}, 2)
+
+
 def test_strides_may_follow_each_other():
     fn = jax.grad(lambda x: (convolved(convolved(x, 2, "SAME"), 2, "SAME") ** 2).sum())
     ex = sx.Exec(fn, ("b, s, 1",), P, poison="nan")
@@ -354,6 +370,28 @@ def test_strides_may_follow_each_other():
 
 
 # The trace by itself
+
+
+def test_a_dim_that_stands_for_a_symbol_is_at_least_1():
+    def fn(x, y):
+        assert y.shape[0] == x.shape[0] - 1
+        return y[1:]
+
+    leaves = [Leaf((Dim(symbol),), np.dtype(np.float32)) for symbol in "st"]
+    traced = trace(fn, leaves, {"s": 5, "t": 4})
+    assert [str(guard) for guard in traced.guards] == ["t == s - 1"]
+    assert str(traced.jaxpr.out_avals[0].shape) == "(s - 2,)"
+    assert traced.symbols == {"s", "t"}
+
+
+def test_a_function_that_works_is_traced_once():
+    tries = []
+    trace(
+        lambda x: tries.append(x) or x[1:].sum(),
+        [Leaf((Dim("s"),), np.dtype(np.float32))],
+        {"s": 3},
+    )
+    assert len(tries) == 1
 
 
 def test_without_sizes_a_question_is_an_error():
