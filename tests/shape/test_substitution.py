@@ -71,10 +71,9 @@ def test_sizes_are_found_again(size, divisors, slack):
     assert found.symbols(own) == {"s"}
     ((_, (low, high)),) = found.ranges({"s": (size, size + slack)}).items()
     (value,) = own.values()
-    assert low <= value <= high
+    assert 1 <= low <= value <= high
     (name,) = own
     assert evaluate(found.inward("s"), {name: high}) <= size + slack
-    assert found.outward(found.inward("s * s")) is not None
 
 
 def test_a_dim_goes_in_and_out():
