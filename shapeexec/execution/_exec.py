@@ -104,11 +104,17 @@ class Exec:
             )
         _options.check_kind("limits", limits, CacheLimits, "sx.CacheLimits(graphs=256)")
         _options.check_kind("kwarg_shapes", kwarg_shapes, Mapping, 'kwarg_shapes={"mask": "b, s"}')
-        numbers, names = _options.by_number_and_name(
+        numbers = _options.as_numbers("static_argnums", static_argnums)
+        names = _options.as_texts("static_argnames", static_argnames)
+        donated = _options.as_numbers("donate_argnums", donate_argnums)
+        _options.check_arguments(
             fn,
-            _options.as_numbers("static_argnums", static_argnums),
-            _options.as_texts("static_argnames", static_argnames),
+            static_argnums=numbers,
+            static_argnames=names,
+            donate_argnums=donated,
+            kwarg_shapes=kwarg_shapes or (),
         )
+        numbers, names = _options.by_number_and_name(fn, numbers, names)
         settings = Settings(
             fn=fn,
             in_shapes=_options.as_in_shapes(in_shapes),
@@ -119,7 +125,7 @@ class Exec:
             poison=check_poison(os.environ.get(POISON_VARIABLE) if poison is None else poison),
             static_argnums=numbers,
             static_argnames=names,
-            donate_argnums=_options.as_numbers("donate_argnums", donate_argnums),
+            donate_argnums=donated,
             examples=_options.as_lawful_strategy(Pow2() if examples is None else examples),
         )
         self._start(settings, limits or CacheLimits())
@@ -372,6 +378,7 @@ class Exec:
         if self._is_frozen:
             raise FrozenError(
                 f"frozen, and no graph is compiled for {told}.",
+                got=f"arguments {', '.join(recipe.trace.ragged_arguments)}",
                 fix="warm up these sizes before freeze(), or do not freeze",
             )
         graph = compile_graph(recipe, sizes, args, kwargs)

@@ -89,6 +89,37 @@ def by_number_and_name(
     return tuple(sorted(set(numbers))), tuple(sorted(set(names)))
 
 
+def check_arguments(fn: Callable[..., Any], **options: Iterable[int | str]) -> None:
+    """Check that options name arguments that a function has.
+
+    Args:
+        fn: The function.
+        **options: By option the positions or the names of arguments.
+
+    Raises:
+        ConfigError: It has no such argument.
+    """
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # a callable without a signature
+        return
+    kinds = [parameter.kind for parameter in parameters.values()]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    count = sum(kind in positional for kind in kinds)
+    for option, given in options.items():
+        for argument in given:
+            if isinstance(argument, int):
+                known = inspect.Parameter.VAR_POSITIONAL in kinds or argument < count
+            else:
+                known = inspect.Parameter.VAR_KEYWORD in kinds or argument in parameters
+            if not known:
+                raise ConfigError(
+                    f"{option}: the function has no argument {argument!r}.",
+                    got=f"{getattr(fn, '__name__', fn)}({', '.join(parameters)})",
+                    fix="name one of these, positions counted from 0",
+                )
+
+
 def as_texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
     """Texts, given as one or several.
 
