@@ -67,6 +67,12 @@ def over_another_total(a, b, x):
     return w * (g / (t * 2) - total)
 
 
+def over_the_total_of_another_softmax(a, b, x):
+    g, w, t, total = parts(a, b, x)
+    _, _, other, _ = parts(a, b, x * 2)
+    return w * (g / other - total)
+
+
 def of_other_weights(a, b, x):
     g, w, t, total = parts(a, b, x)
     return jnp.exp(w) * (g / t - total)
@@ -114,6 +120,7 @@ MASKED = (
     subtracted_from,
     of_other_cotangents,
     over_another_total,
+    over_the_total_of_another_softmax,
     of_other_weights,
     not_multiplied,
     difference_read_elsewhere,
