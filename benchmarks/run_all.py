@@ -17,7 +17,14 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-BENCHMARKS = ("compilations", "hit_overhead", "throughput", "masks", "cold_stream")
+BENCHMARKS = (
+    "compilations",
+    "hit_overhead",
+    "throughput",
+    "masks",
+    "cold_stream",
+    "ragged_batch",
+)
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -50,6 +57,13 @@ def save_plot(figures: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         "cold requests per second / exact shapes": (
             {name: one["cold_over_exact"] for name, one in figures["cold_stream"].items()},
             5.0,
+        ),
+        "temporaries of a ragged batch / by hand": (
+            {
+                name: one["temporary_bytes"] / figures["ragged_batch"]["by hand"]["temporary_bytes"]
+                for name, one in figures["ragged_batch"].items()
+            },
+            1.2,
         ),
     }
     if "ladders" in figures:

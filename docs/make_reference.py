@@ -11,7 +11,7 @@ import inspect
 import pathlib
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import shapeexec as sx
@@ -147,9 +147,10 @@ def primitives() -> str:
     """The page of all rules."""
     lines = [MADE, "", "# Primitives", ""]
     lines += [
-        "Each JAX primitive that may have a padded axis, with the rule that keeps it exact. One",
-        "that is not listed is an `UnsupportedPrimitiveError` where an axis of it is padded; where",
-        "none is, it needs no rule. [concepts.md](concepts.md) tells what the kinds mean.",
+        "Each JAX primitive that may have a padded axis: whether it is exact there, and by which",
+        "rule. What is an error is an `UnsupportedPrimitiveError`, but only where an axis of it is",
+        "padded: where none is, a primitive needs no rule. [concepts.md](concepts.md) tells what",
+        "the kinds mean. A test asks that every primitive of JAX is on this page.",
         "",
         "| kind | what the rule does about padding |",
         "| --- | --- |",
@@ -162,14 +163,31 @@ def primitives() -> str:
     for module in sorted(name for name in by_module if name.startswith("shapeexec.")):
         title = inspect.getdoc(importlib.import_module(module)).splitlines()[0]
         lines += ["", f"## {module.rpartition('.')[2]}", "", title, ""]
-        lines += ["| primitives | kind | rule |", "| --- | --- | --- |"]
+        lines += ["| primitives | status | kind | rule |", "| --- | --- | --- | --- |"]
         for names in by_module[module].values():
             rule = _registry.RULES[names[0]]
-            told = ", ".join(f"`{name}`" for name in sorted(names))
-            lines.append(f"| {told} | {rule.kind} | {rule.summary} |")
-    lines += ["", "## Calls", "", "These wrap a function, which is interpreted in place:", ""]
-    lines.append(", ".join(f"`{name}`" for name in sorted(_registry.NESTED)) + ".")
+            status = _registry.status(names[0])
+            lines.append(f"| {_quoted(names)} | {status} | {rule.kind} | {rule.summary} |")
+    lines += [
+        "",
+        "## Calls",
+        "",
+        "These wrap a function, which is interpreted in place: exact.",
+        "",
+    ]
+    lines += [_quoted(_registry.NESTED) + "."]
+    lines += ["", "## Errors", "", "These have no rule.", ""]
+    lines += ["| primitives | why |", "| --- | --- |"]
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in _registry.REFUSALS.items():
+        by_reason.setdefault(reason, []).append(name)
+    lines += [f"| {_quoted(names)} | {reason} |" for reason, names in by_reason.items()]
+    lines += ["", "So have those of the inside of a Pallas kernel, for `pallas_call` has none."]
     return "\n".join(lines) + "\n"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
 
 
 def _kinds() -> list[tuple[str, str]]:

@@ -15,10 +15,12 @@ from shapeexec._errors import (
     StrategyError,
     UnboundedDimError,
     UnsupportedPrimitiveError,
+    ValidationError,
 )
 from shapeexec.bucketing import Exact, Geometric, Hybrid, Ladder, Linear, Pow2, Strategy
 from shapeexec.execution import CacheLimits, Exec, Explanation, Plan, Stats, bucketed
 from shapeexec.shape import BATCH, SEQ_LEN, UNKNOWN, Dim, Shape, eval_shape
+from shapeexec.tools import Validation, validate
 
 __version__ = "0.1.0"
 
@@ -50,9 +52,12 @@ __all__ = [
     "StrategyError",
     "UnboundedDimError",
     "UnsupportedPrimitiveError",
+    "Validation",
+    "ValidationError",
     "bucketed",
     "bucketing",
     "eval_shape",
     "masking",
     "shape",
+    "validate",
 ]

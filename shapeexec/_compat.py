@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from jax._src import source_info_util as _source_info
 from jax._src.export.shape_poly import _DimExpr
 from jax._src.lax import lax as _lax
 from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
+from jax._src.numpy.array_methods import _IndexUpdateHelper
 from jax.extend import core as _extend_core
 from jax.extend import random as _extend_random
 
@@ -118,6 +119,14 @@ def sub_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
     return iter(_extend_core.jaxprs_in_params(params))
 
 
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of an open jaxpr, those of the jaxprs inside of them too."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in sub_jaxprs(eqn.params):
+            yield from equations(getattr(inner, "jaxpr", inner))
+
+
 def gamma_one() -> Callable[..., jax.Array]:
     """JAX's sampler of one gamma variate, `(key, alpha, log_space) -> sample`."""
     from jax._src import random  # noqa: PLC0415 - its place differs between versions
@@ -137,36 +146,52 @@ _OWN_DIR = os.path.dirname(__file__) + os.sep
 _NUMPY_DIR = os.path.dirname(np.__file__) + os.sep
 _STDLIB_DIR = sysconfig.get_paths()["stdlib"] + os.sep
 _SITE_DIRS = tuple(sysconfig.get_paths()[name] + os.sep for name in ("purelib", "platlib"))
+# What JAX builds of its own primitives. Unlike the code beneath, it is written for known sizes.
+_JAX_LIBRARY = tuple(
+    _JAX_DIR + place
+    for room in ("", "_src" + os.sep)
+    for name in ("experimental", "image", "nn", "numpy", "ops", "random", "scipy", "third_party")
+    for place in (f"{room}{name}{os.sep}", f"{room}{name}.py")
+)
 
 
-def _origin(filename: str) -> str:
+def _origin(code: Any) -> str:
+    """Who speaks in a frame of `code`: internal, library, user; or transparent, if nobody does."""
+    filename = code.co_filename
+    if filename.startswith(_JAX_LIBRARY):
+        return "library"
     if filename.startswith((_JAX_DIR, _OWN_DIR)):
         return "internal"
-    if filename.startswith(_NUMPY_DIR) or filename.startswith("<"):
+    if filename.startswith((_NUMPY_DIR, "<frozen ", "<__array_function__")):
         return "transparent"
+    if filename.startswith("<") and code.co_name.startswith("__"):
+        return "transparent"  # a dataclass's `__eq__`; but `<stdin>` and `<string>` are user code
     if filename.startswith(_STDLIB_DIR) and not filename.startswith(_SITE_DIRS):
         return "transparent"
     return "user"
 
 
-_origin_of: dict[str, str] = {}
+_origin_of: dict[Any, str] = {}
 
 
-def _asked_by_user(depth: int) -> str | None:
-    """`file:line` of the nearest frame that speaks for itself, if that is a user's; else None.
+def _asked_by(depth: int) -> tuple[str, str | None]:
+    """Who asks, by the nearest frame that speaks for itself, and the user's `file:line`.
 
-    NumPy, the standard library and generated code ask on behalf of the frame below them.
+    Only a question of user code, and of JAX's library on its behalf, has a place.
     """
-    frame = sys._getframe(depth)
+    frame, asker = sys._getframe(depth), None
     while frame is not None:
-        filename = frame.f_code.co_filename
-        origin = _origin_of.get(filename)
+        code = frame.f_code
+        origin = _origin_of.get(code)
         if origin is None:
-            origin = _origin_of[filename] = _origin(filename)
-        if origin != "transparent":
-            return f"{filename}:{frame.f_lineno}" if origin == "user" else None
+            origin = _origin_of[code] = _origin(code)
+        asker = origin if asker is None and origin != "transparent" else asker
+        if asker == "internal":
+            return "internal", None
+        if origin == "user":
+            return asker or "user", f"{code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
-    return None
+    return asker or "internal", None
 
 
 def _source_text(filename: str, line: int) -> str:
@@ -195,90 +220,246 @@ def error_place(error: BaseException) -> str | None:
     """`path/file.py:12` of the last user frame in an exception's traceback."""
     found, step = None, error.__traceback__
     while step is not None:
-        filename = step.tb_frame.f_code.co_filename
-        if _origin(filename) == "user":
-            found = f"{filename}:{step.tb_lineno}"
+        code = step.tb_frame.f_code
+        if _origin(code) == "user":
+            found = f"{code.co_filename}:{step.tb_lineno}"
         step = step.tb_next
     return found
 
 
-# Comparisons of symbolic dimensions
+# What is asked of symbolic dimensions
 
-Decide = Callable[[str, Any, Any, str], Any]
-"""`decide(op, left, right, place)`: the answer to a question in user code; None: leave it to JAX.
 
-`op` is `==` or `hash`. An answer is a bool, or NotImplemented: it is for `right` to say. For `hash`
-`right` is None and no answer is used, but it may raise TypeError; `jit`, which hashes its static
-arguments, then asks again from its own code.
-"""
+class DimListener(Protocol):
+    """Hears what is asked of symbolic dims while a function is traced."""
 
-_deciders = threading.local()
+    def decide(self, left: Any, op: str, right: Any, place: str | None) -> Any:
+        """The answer to a comparison that JAX leaves open: a bool, or NotImplemented.
+
+        None leaves it to JAX, who says False to `==` and raises for the others.
+        """
+        ...
+
+    def need(self, dim: Any, what: str, place: str | None) -> Any:
+        """User code wants the value: its `str`, its `int` or `float`, or its `hash`.
+
+        The text, for a `str`. None, or an exception, leaves it to JAX.
+        """
+        ...
+
+    def hear(self, left: Any, op: str, right: Any) -> None:
+        """JAX's own code asks whether dims are equal, or divides or bounds one by another."""
+        ...
+
+
+_listeners = threading.local()
 _patch_lock = threading.Lock()
 _patch_users = 0
-_ORIGINAL = {name: getattr(_DimExpr, name) for name in ("__eq__", "__ne__", "__hash__")}
+_COMPARISONS = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
+_OPERATIONS = {
+    "__floordiv__": "//",
+    "__mod__": "%",
+    "__divmod__": "//",
+    "max": "max",
+    "rmax": "max",
+    "min": "min",
+    "rmin": "min",
+}
+_ORIGINAL: dict[str, Any] = {
+    name: getattr(_DimExpr, name)
+    for name in (
+        *("__eq__", "__ne__", "__hash__", "__str__", "__repr__", "__int__"),
+        *_COMPARISONS,
+        *_OPERATIONS,
+    )
+}
 
 
-def _decide(op: str, left: Any, right: Any) -> Any:
-    decide = getattr(_deciders, "current", None)
-    if decide is None:
+def _listener(dim: Any, other: Any = None) -> DimListener | None:
+    """Who listens to the scope of `dim`, if `other` is not of another one.
+
+    JAX keeps dims of earlier scopes in its caches, and dims are simplified in scopes of their own.
+    """
+    listener, scope = getattr(_listeners, "current", (None, None))
+    if dim.scope is not scope or (isinstance(other, _DimExpr) and other.scope is not scope):
         return None
-    place = _asked_by_user(3)
-    return None if place is None else decide(op, left, right, place)
+    return listener
+
+
+def _asked_equal(left: Any, right: Any) -> Any:
+    listener = _listener(left, right)
+    if listener is None:
+        return None
+    origin, place = _asked_by(3)
+    if origin == "internal":
+        listener.hear(left, "==", right)
+        return None
+    return listener.decide(left, "==", right, place)
 
 
 def _eq(self: Any, other: Any) -> Any:
     if _ORIGINAL["__eq__"](self, other):
         return True
-    answer = _decide("==", self, other)
+    answer = _asked_equal(self, other)
     return False if answer is None else answer
 
 
 def _ne(self: Any, other: Any) -> Any:
     if not _ORIGINAL["__ne__"](self, other):
         return False
-    answer = _decide("==", self, other)
+    answer = _asked_equal(self, other)
     return answer if answer is NotImplemented else not answer
 
 
 def _bool(self: Any) -> bool:
-    is_zero = _decide("==", self, 0)
+    is_zero = _asked_equal(self, 0)
     return True if is_zero is None else not is_zero
 
 
+def _ordered(name: str) -> Callable[[Any, Any], Any]:
+    def compare(self: Any, other: Any) -> Any:
+        try:
+            return _ORIGINAL[name](self, other)
+        except InconclusiveDimensionOperation:
+            listener = _listener(self, other)
+            if listener is None:
+                raise
+            origin, place = _asked_by(2)
+            if origin == "internal":  # JAX's core may have an answer to the exception
+                raise
+            answer = listener.decide(self, _COMPARISONS[name], other, place)
+            if answer is None:
+                raise
+            return answer
+
+    return compare
+
+
+def _operation(name: str) -> Callable[[Any, Any], Any]:
+    def operate(self: Any, other: Any) -> Any:
+        listener = _listener(self, other)
+        if listener is not None:
+            listener.hear(self, _OPERATIONS[name], other)
+        return _ORIGINAL[name](self, other)
+
+    return operate
+
+
+def _needed(dim: Any, what: str) -> Any:
+    listener = _listener(dim)
+    if listener is None:
+        return None
+    origin, place = _asked_by(3)
+    return listener.need(dim, what, place) if origin == "user" else None
+
+
 def _hash(self: Any) -> int:
-    _decide("hash", self, None)
+    _needed(self, "hash")
     return _ORIGINAL["__hash__"](self)
 
 
-_PATCHED = {"__eq__": _eq, "__ne__": _ne, "__hash__": _hash, "__bool__": _bool}
+def _str(self: Any) -> str:
+    text = _needed(self, "str")
+    return _ORIGINAL["__str__"](self) if text is None else text
+
+
+def _format(self: Any, spec: str) -> str:
+    text = _needed(self, "str")
+    if text is None:
+        return format(_ORIGINAL["__str__"](self), spec)
+    return format(int(text), spec)
+
+
+def _int(self: Any) -> int:
+    _needed(self, "int")
+    return _ORIGINAL["__int__"](self)
+
+
+def _index(self: Any) -> int:
+    _needed(self, "int")
+    raise TypeError("'_DimExpr' object cannot be interpreted as an integer")
+
+
+def _float(self: Any) -> float:
+    _needed(self, "float")
+    raise TypeError("float() argument must be a real number, not '_DimExpr'")
+
+
+def _indexed(owner: Any) -> Callable[[Any, Any], Any]:
+    original = owner.__getitem__
+
+    def getitem(self: Any, index: Any) -> Any:
+        parts = tuple(map(_as_index, index)) if isinstance(index, tuple) else _as_index(index)
+        return original(self, parts)
+
+    return getitem
+
+
+def _as_index(index: Any) -> Any:
+    """JAX takes a size for an index only as an array, which means what the int does."""
+    return jnp.asarray(index) if isinstance(index, _DimExpr) else index
+
+
+def _getattribute(self: Any, name: str) -> Any:
+    if name == "__class__" and _asked_by(2)[0] == "user":
+        return int  # `isinstance(size, int)` is True in the plain call
+    return object.__getattribute__(self, name)
+
+
+_DIM_METHODS: dict[str, Any] = {
+    "__eq__": _eq,
+    "__ne__": _ne,
+    "__hash__": _hash,
+    "__bool__": _bool,
+    "__str__": _str,
+    "__repr__": _str,
+    "__format__": _format,
+    "__int__": _int,
+    "__index__": _index,
+    "__float__": _float,
+    "__getattribute__": _getattribute,
+    **{name: _ordered(name) for name in _COMPARISONS},
+    **{name: _operation(name) for name in _OPERATIONS},
+}
+_INDEXED = (_core.Tracer, _IndexUpdateHelper)
+# By class and name what stands there while anybody listens, and what at other times, if anything.
+_PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
+    **{(_DimExpr, name): (new, _ORIGINAL.get(name)) for name, new in _DIM_METHODS.items()},
+    **{(owner, "__getitem__"): (_indexed(owner), owner.__getitem__) for owner in _INDEXED},
+}
+
+
+def _patch(*, listening: bool) -> None:
+    for (owner, name), (new, original) in _PATCHES.items():
+        if listening or original is not None:
+            setattr(owner, name, new if listening else original)
+        else:
+            delattr(owner, name)
 
 
 @contextlib.contextmanager
-def decide_dim_comparisons(decide: Decide) -> Iterator[None]:
-    """Answer what user code asks of symbolic dims in this thread, where JAX cannot prove it.
+def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[None]:
+    """Let `listener` hear what is asked of the dims of `scope` in this thread, and answer it.
 
-    JAX says False to every `==` that it cannot prove, True to `bool(dim)`, and gives a dim a hash
-    that no int has: each silently picks one branch for all sizes. Questions that JAX's own code
-    asks keep JAX's answers, for its code is written for them.
+    JAX says False to every `==` that it cannot prove, True to `bool(dim)`, gives a dim a hash that
+    no int has, and its symbol as text: each silently picks one branch for all sizes. What JAX's
+    core asks with `==` keeps JAX's answer, for it is written for that.
     """
     global _patch_users  # noqa: PLW0603 - a patch of a class is global, so is its count of users
     with _patch_lock:
         _patch_users += 1
         if _patch_users == 1:
-            for name, method in _PATCHED.items():
-                setattr(_DimExpr, name, method)
-    outer = getattr(_deciders, "current", None)
-    _deciders.current = decide
+            _patch(listening=True)
+    outer = getattr(_listeners, "current", (None, None))
+    _listeners.current = listener, scope
     try:
         yield
     finally:
-        _deciders.current = outer
+        _listeners.current = outer
         with _patch_lock:
             _patch_users -= 1
             if _patch_users == 0:
-                for name, method in _ORIGINAL.items():
-                    setattr(_DimExpr, name, method)
-                del _DimExpr.__bool__  # pyright: ignore[reportAttributeAccessIssue]
+                _patch(listening=False)
 
 
 _INCONCLUSIVE = re.compile(r"comparison '(.+?)' (<=|>=|<|>) '(.+?)' is inconclusive", re.DOTALL)
@@ -293,7 +474,8 @@ def inconclusive_comparison(error: BaseException) -> tuple[str, str, str] | None
     if not isinstance(error, InconclusiveDimensionOperation):
         return None
     if found := _UNEVEN.search(str(error)):
-        return found[1], "==", "0"
+        # The remainder by -4 is 0 where that by 4 is.
+        return re.sub(r", - (\d+)\)", r", \1)", found[1]), "==", "0"
     found = _INCONCLUSIVE.search(str(error))
     return None if found is None else (found[1], found[2], found[3])
 
@@ -305,17 +487,34 @@ def config_fingerprint() -> tuple[Any, ...]:
     """What of JAX's configuration changes how a function is traced or compiled.
 
     Covers x64, matmul precision, numeric promotion, the generator, the mesh and the default
-    device: everything JAX itself puts into the key of its caches.
+    device: everything JAX itself puts into the key of its caches, and `checks_results`.
     """
-    return _config.trace_context()
+    return (_config.trace_context(), checks_results())
+
+
+def checks_results() -> bool:
+    """Whether JAX looks for NaN or infinity in all results: `jax_debug_nans`, `jax_debug_infs`."""
+    return _config.debug_nans.value or _config.debug_infs.value
 
 
 def registered_primitives() -> dict[str, Primitive]:
     """Every primitive that the loaded JAX modules define, by name."""
-    found = {}
+    return dict(_primitives_in(lambda module: True))
+
+
+_KERNEL_MODULES = ("jax._src.pallas.", "jax.experimental.pallas", "jax.experimental.mosaic.")
+
+
+def kernel_primitives() -> frozenset[str]:
+    """The names of those that only Pallas defines: they occur in the body of a kernel."""
+    in_kernels = _primitives_in(lambda module: module.startswith(_KERNEL_MODULES))
+    elsewhere = _primitives_in(lambda module: not module.startswith(_KERNEL_MODULES))
+    return frozenset(name for name, _ in in_kernels) - {name for name, _ in elsewhere}
+
+
+def _primitives_in(accepts: Callable[[str], bool]) -> Iterator[tuple[str, Primitive]]:
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] == "jax" and module is not None:
+        if name.split(".")[0] == "jax" and module is not None and accepts(name):
             for value in list(vars(module).values()):
                 if isinstance(value, Primitive):
-                    found[value.name] = value
-    return found
+                    yield value.name, value

@@ -117,5 +117,31 @@ class InconclusiveShapeError(ShapeExecError, TypeError):
         super().__init__(what, fix=fix, where=where, got=got, why=why)
 
 
+class ValidationError(ShapeExecError, AssertionError):
+    """Padding changes a result: `validate` has found a defect.
+
+    Attributes:
+        primitive: The primitive of the first equation whose valid part differs; None if each
+            equation is right, and the function traces differently at symbolic sizes.
+        sizes: The sizes of the call, by symbol.
+        poison: What the padding held; None: zeros.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        primitive: str | None,
+        sizes: dict[str, int],
+        poison: str | None,
+        fix: str,
+        where: str | None = None,
+        got: str | None = None,
+        why: str | None = None,
+    ) -> None:
+        self.primitive, self.sizes, self.poison = primitive, sizes, poison
+        super().__init__(what, fix=fix, where=where, got=got, why=why)
+
+
 class FrozenError(ShapeExecError, RuntimeError):
     """A frozen `Exec` was asked for a graph that it does not hold."""

@@ -39,8 +39,9 @@ def run_padded(
     ranges = {symbol: (1, bucket) for symbol, bucket in buckets.items()}
     masked = Masked(traced, ranges, poison, zero_padded=True)
     outs = jax.jit(masked)(dict(sizes), traced.jaxpr.consts, padded)
+    own = traced.substitution.sizes(sizes)
     return [
-        np.asarray(out)[tuple(slice(0, evaluate(d, sizes)) for d in var.aval.shape)]
+        np.asarray(out)[tuple(slice(0, evaluate(d, own)) for d in var.aval.shape)]
         for out, var in zip(outs, traced.jaxpr.jaxpr.outvars, strict=True)
     ]
 

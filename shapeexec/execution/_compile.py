@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -54,7 +54,7 @@ class Graph:
     compiles: int
     compile_seconds: float
 
-    def __call__(self, sizes: np.ndarray, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def __call__(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run on arguments at capacity.
 
         Raises:
@@ -62,10 +62,38 @@ class Graph:
         """
         return self.jitted(sizes, self.consts, kwargs, *args)
 
-    def retraced(self, sizes: np.ndarray, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def retraced(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run after JAX forgot what it had traced (`jax.clear_caches()`)."""
         with _tracing_allowed():
             return self.jitted(sizes, self.consts, kwargs, *args)
+
+
+class Compilable(Protocol):
+    """All that is needed to compile one graph."""
+
+    @property
+    def trace(self) -> Trace:
+        """The function at symbolic sizes."""
+        ...
+
+    @property
+    def donate(self) -> tuple[int, ...]:
+        """The positions of arguments that may be overwritten."""
+        ...
+
+    def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
+        """What is compiled; it calls `check_tracing` first."""
+        ...
+
+
+def check_tracing() -> None:
+    """Refuse that JAX traces a graph's body anew, unless that is what is wanted.
+
+    Raises:
+        SignatureChanged: It is not.
+    """
+    if not getattr(_local, "allowed", False):
+        raise SignatureChanged
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,8 +121,7 @@ class Recipe:
 
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
         """What is compiled."""
-        if not getattr(_local, "allowed", False):
-            raise SignatureChanged
+        check_tracing()
         by_symbol = {symbol: sizes[i] for i, symbol in enumerate(self.symbols)}
         results = self.masked(by_symbol, consts, jax.tree.leaves((args, kwargs)))
         return jax.tree.unflatten(self.trace.out_tree, results)
@@ -114,7 +141,7 @@ class Recipe:
 
 
 def compile_graph(
-    recipe: Recipe, sizes: np.ndarray, args: Sequence[Any], kwargs: Mapping[str, Any]
+    recipe: Compilable, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Graph:
     """Compile a graph for arguments at capacity, which may be arrays or shapes of arrays.
 

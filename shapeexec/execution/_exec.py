@@ -3,6 +3,7 @@
 It wires the rooms together. A call flows in one direction: arguments, plan, graph, pad, run, cut.
 """
 
+import dataclasses
 import functools
 import os
 import threading
@@ -17,8 +18,10 @@ from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveErro
 from shapeexec.bucketing import Pow2, Strategy
 from shapeexec.execution import _monitor, _options, _transfer, _warmup
 from shapeexec.execution._cache import CacheLimits, GraphCache
-from shapeexec.execution._compile import Graph, SignatureChanged, compile_graph
+from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
+from shapeexec.execution._examples import check_reduce, map_plainly, take_examples
 from shapeexec.execution._explain import Explanation
+from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, Settings
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
@@ -62,6 +65,7 @@ class Exec:
         static_argnames: Keywords of arguments that are Python values, also where they are passed by
             position.
         donate_argnums: Positions of arguments whose memory the result may take.
+        examples: The strategy for how many examples a graph of `map` takes.
         limits: How many graphs, or bytes of them, are kept.
         poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to hunt for a mask that
             is missing. None: what the environment variable SHAPEEXEC_POISON says, else nothing.
@@ -88,6 +92,7 @@ class Exec:
         static_argnums: int | Sequence[int] = (),
         static_argnames: str | Sequence[str] = (),
         donate_argnums: int | Sequence[int] = (),
+        examples: Strategy | Callable[[int], int] | None = None,
         limits: CacheLimits | None = None,
         poison: str | None = None,
     ) -> None:
@@ -104,7 +109,7 @@ class Exec:
             _options.as_numbers("static_argnums", static_argnums),
             _options.as_texts("static_argnames", static_argnames),
         )
-        self._settings = Settings(
+        settings = Settings(
             fn=fn,
             in_shapes=_options.as_in_shapes(in_shapes),
             kwarg_shapes=kwarg_shapes,
@@ -115,20 +120,24 @@ class Exec:
             static_argnums=numbers,
             static_argnames=names,
             donate_argnums=_options.as_numbers("donate_argnums", donate_argnums),
+            examples=_options.as_lawful_strategy(Pow2() if examples is None else examples),
         )
+        self._start(settings, limits or CacheLimits())
+
+    def _start(self, settings: Settings, limits: CacheLimits) -> None:
+        self._settings = settings
+        self._limits = limits
         self._counters = Counters()
-        self._limits = limits or CacheLimits()
         self._cache: GraphCache[Graph] = GraphCache(self._limits)
-        self._planner = Planner(
-            self._settings, self._cache.__contains__, lambda: self._counters.add(traces=1)
-        )
+        self._planner = self._planner_of(self._settings)
+        self._mappers: dict[Hashable, Mapper] = {}
         self._ready: dict[Hashable, Ready] = {}
         self._example: tuple[Any, Any] | None = None
         self._is_frozen = False
         self._warn_lock = threading.Lock()
         self._has_warned = False
         _monitor.listen()
-        functools.update_wrapper(self, fn, updated=())
+        functools.update_wrapper(self, settings.fn, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `fn` on the arguments.
@@ -158,11 +167,63 @@ class Exec:
                 return self._finish(ready, outcome, "hits")
         return self._run_planned(args, kwargs, known_as)
 
+    def map(self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any) -> Any:
+        """Run `fn`, a function of one example, on examples of different sizes in one graph.
+
+        An argument with a spec is a list of examples, or a tuple; all are equally long. An argument
+        whose spec is None is shared. Without `in_shapes` each list or tuple holds examples. What
+        needs another trace (other dtypes, another outcome of a guard, a size of 0) gets a graph of
+        its own; all other examples share the one at the buckets of their greatest sizes. How many a
+        graph takes is a bucket as well: of `Exec(examples=...)`. Nothing is donated.
+
+        Args:
+            *args: Lists of examples, and what they share.
+            reduce: None: the results are a list, in the order of the examples. `"sum"`: they are
+                added, leaf by leaf; in sums of gradients no gradient of one example is made where a
+                matrix product, a convolution, a scatter or a loop can sum over examples itself.
+            **kwargs: Likewise by keyword.
+
+        Returns:
+            What `[fn(shared, x) for x in examples]` gives, or its sum, up to rounding.
+
+        Raises:
+            SpecError: No argument is a list of examples, the lists are not equally long, or the
+                results cannot be added.
+            ShapeExecError: Whatever a call with one of the examples raises.
+
+        Example:
+            >>> mean = Exec(lambda x: x.mean(), in_shapes=("s",))
+            >>> [float(m) for m in mean.map([jax.numpy.arange(5.0), jax.numpy.ones(3)])]
+            [2.0, 1.0]
+        """
+        check_reduce(reduce)
+        args, kwargs = by_position(self._settings, args, kwargs)
+        examples = take_examples(self._settings, args, kwargs, reduce)
+        if not _compat.trace_state_clean():
+            self._counters.add(plain_calls=examples.count)
+            return map_plainly(examples, reduce)
+        return self._mapper(examples.settings).run(examples, reduce) if examples.count else []
+
     def __repr__(self) -> str:
         fn = self._settings.fn
         return f"Exec({getattr(fn, '__qualname__', fn)}, {len(self._cache)} graphs)"
 
+    def variant(self, **changes: Any) -> "Exec":
+        """An Exec with some settings changed, and graphs of its own.
+
+        Args:
+            **changes: Fields of `settings`, such as `fn=` or `poison="nan"`.
+        """
+        other = type(self).__new__(type(self))
+        other._start(dataclasses.replace(self._settings, **changes), self._limits)
+        return other
+
     # Looking before running
+
+    @property
+    def settings(self) -> Settings:
+        """The plain function, and how calls map to graphs."""
+        return self._settings
 
     @property
     def cache_size(self) -> int:
@@ -233,12 +294,35 @@ class Exec:
         self._ready.clear()
         self._cache.clear()
         self._planner.clear()
+        for mapper in list(self._mappers.values()):
+            mapper.clear()
 
     def freeze(self) -> None:
         """Make it an error from now on if a call needs a graph that is not compiled."""
         self._is_frozen = True
 
     # Private
+
+    def _planner_of(self, settings: Settings) -> Planner:
+        return Planner(settings, self._cache.__contains__, lambda: self._counters.add(traces=1))
+
+    def _mapper(self, settings: Settings) -> Mapper:
+        """The mapper for these specs: those of the Exec, or the defaults for a call."""
+        is_own = settings is self._settings
+        specs = (
+            None if is_own else (settings.in_shapes, tuple((settings.kwarg_shapes or {}).items()))
+        )
+        mapper = self._mappers.get(specs)
+        if mapper is None:
+            planner = self._planner if is_own else self._planner_of(settings)
+            mapper = Mapper(planner, specs, self._cache.find, self._map_graph, self._finish)
+            mapper = self._mappers.setdefault(specs, mapper)
+        return mapper
+
+    def _map_graph(self, group: Group, args: Any, kwargs: Any) -> Graph:
+        return self._cache.get(
+            group.key, lambda: self._compiled(group.recipe, group.sizes, args, kwargs, group)
+        )
 
     def _run_planned(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], known_as: Hashable
@@ -258,26 +342,41 @@ class Exec:
         Where that meets something that cannot be padded, and may be exact, the plan is another.
         """
         arrays, named = self._planner.without_static(args, kwargs)
+
+        def masked(trial: Iterable[str]) -> UnsupportedPrimitiveError | None:
+            plan = self._planner.plan(args, kwargs, trial)
+            try:
+                plan.recipe.notes(*self._at_capacity(plan, arrays, named))
+            except UnsupportedPrimitiveError as error:
+                return error
+            return None
+
         while True:
             plan = self._planner.plan(args, kwargs)
             try:
                 return plan, use(plan, arrays, named)
             except UnsupportedPrimitiveError as error:
-                if not self._planner.make_exact(plan.base, error.symbols or plan.sizes):
+                if not self._planner.make_fewest_exact(plan, error, masked):
                     raise
 
     def _graph(self, plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Graph:
         return self._cache.get(plan.key, lambda: self._compile(plan, arrays, named))
 
     def _compile(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
+        args, kwargs = self._at_capacity(plan, args, kwargs)
+        return self._compiled(plan.recipe, plan.size_vector, args, kwargs, plan)
+
+    def _compiled(
+        self, recipe: Compilable, sizes: Any, args: Any, kwargs: Any, told: Plan | Group
+    ) -> Graph:
         if self._is_frozen:
             raise FrozenError(
-                f"frozen, and no graph is compiled for {plan}.",
+                f"frozen, and no graph is compiled for {told}.",
                 fix="warm up these sizes before freeze(), or do not freeze",
             )
-        graph = compile_graph(plan.recipe, plan.size_vector, *self._at_capacity(plan, args, kwargs))
+        graph = compile_graph(recipe, sizes, args, kwargs)
         self._counters.add(compiles=graph.compiles, compile_seconds=graph.compile_seconds)
-        self._warn_if_thrashing(plan)
+        self._warn_if_thrashing(told)
         return graph
 
     def _at_capacity(
@@ -290,7 +389,7 @@ class Exec:
                 leaves[index] = _transfer.struct_like(leaves[index], plan.in_capacities[index])
         return jax.tree.unflatten(treedef, leaves)
 
-    def _finish(self, ready: Ready, outcome: Outcome, kind: str) -> Any:
+    def _finish(self, ready: Ready | Group, outcome: Outcome, kind: str) -> Any:
         self._counters.call(kind, ready.padding, ready.exact)
         if outcome.compiles or outcome.copy_compiles:
             self._counters.add(
@@ -314,14 +413,14 @@ class Exec:
         arrays = jax.tree.map(_as_struct, self._planner.without_static(args, kwargs))
         self._example = self._planner.with_static(arrays, (args, kwargs))
 
-    def _warn_if_thrashing(self, plan: Plan) -> None:
+    def _warn_if_thrashing(self, told: Plan | Group) -> None:
         if self._cache.remade < _THRASHING:
             return
         with self._warn_lock:
             has_warned, self._has_warned = self._has_warned, True
         if not has_warned:
             warnings.warn(
-                f"shapeexec: graphs are compiled again after they left the cache, now for {plan}; "
+                f"shapeexec: graphs are compiled again after they left the cache, now for {told}; "
                 f"{len(self._cache)} are kept, {self._cache.evictions} have left.\n"
                 f"  Fix:   raise limits={self._limits}, or use a coarser strategy",
                 RuntimeWarning,

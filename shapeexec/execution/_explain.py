@@ -33,6 +33,7 @@ class Explanation:
         if self.plan.guards:
             lines.append("guards (another outcome gets its own graph):")
             lines += [f"  {guard.described()}" for guard in self.plan.guards]
+        lines += [f"{symbol} is exact: {why}" for symbol, why in self.plan.reasons.items()]
         lines.append(f"{len(self.added)} masks, {len(self.spared)} spared:")
         for note in self.masks:
             where = f"   <- {note.where}" if note.where else ""

@@ -16,18 +16,27 @@ def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
         StrategyError: A strategy breaks a law.
     """
     if not isinstance(buckets, Mapping):
-        strategy = as_strategy(buckets)
-        check_laws(strategy)
-        return strategy
+        return as_lawful_strategy(buckets)
     strategies = {}
     for symbol, given in buckets.items():
         if not isinstance(symbol, str) or not symbol.isidentifier():
             raise ConfigError(
                 f"buckets: {symbol!r} is not a symbol.", fix='buckets={"b": sx.Pow2(), ...}'
             )
-        strategies[symbol] = as_strategy(given)
-        check_laws(strategies[symbol])
+        strategies[symbol] = as_lawful_strategy(given)
     return strategies
+
+
+def as_lawful_strategy(given: Any) -> Strategy:
+    """A strategy whose laws hold.
+
+    Raises:
+        ConfigError: It is no strategy.
+        StrategyError: It breaks a law.
+    """
+    strategy = as_strategy(given)
+    check_laws(strategy)
+    return strategy
 
 
 def as_in_shapes(in_shapes: Any) -> tuple[Any, ...] | None:

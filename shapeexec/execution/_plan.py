@@ -43,8 +43,10 @@ class Plan:
         out_shapes: Per leaf of the result its true shape.
         out_capacities: Per leaf of the result its padded shape.
         exact: Symbols that have a strategy and yet run at their exact size in this call.
+        reasons: Per symbol in `exact`, why.
         is_compiled: Whether the graph was in the cache when the plan was made.
         base: What calls have in common that may share traces.
+        kind: What calls have in common that may share a graph, if the buckets allow it.
         key: What names the graph. No true size is in it but those of exact symbols.
         recipe: What compiles the graph.
     """
@@ -56,8 +58,10 @@ class Plan:
     out_shapes: tuple[Shape, ...]
     out_capacities: tuple[Shape, ...]
     exact: tuple[str, ...]
+    reasons: Mapping[str, str]
     is_compiled: bool
     base: Hashable = dataclasses.field(repr=False)
+    kind: Hashable = dataclasses.field(repr=False)
     key: Key = dataclasses.field(repr=False)
     recipe: Recipe = dataclasses.field(repr=False)
 

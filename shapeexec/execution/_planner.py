@@ -13,7 +13,13 @@ from typing import Any, Literal
 import jax
 
 from shapeexec import _compat
-from shapeexec._errors import ConfigError, ConstraintError, InconclusiveShapeError
+from shapeexec._errors import (
+    ConfigError,
+    ConstraintError,
+    InconclusiveShapeError,
+    ShapeExecError,
+    UnsupportedPrimitiveError,
+)
 from shapeexec.bucketing import Exact, Strategy, checked_bucket
 from shapeexec.execution._compile import Recipe
 from shapeexec.execution._options import check_symbols, typed
@@ -22,6 +28,7 @@ from shapeexec.masking._extents import Extents
 from shapeexec.shape import _dim
 from shapeexec.shape._binding import BoundSpec
 from shapeexec.shape._guards import Guard
+from shapeexec.shape._search import needed
 from shapeexec.shape._shape import is_array
 from shapeexec.shape._spec import compile_spec
 from shapeexec.shape._trace import Leaf, Trace, trace
@@ -42,6 +49,7 @@ class Settings:
         static_argnums: Positions of arguments that are Python values.
         static_argnames: Keywords of arguments that are Python values.
         donate_argnums: Positions of arguments whose memory may be reused.
+        examples: The strategy for the number of examples of `Exec.map`.
     """
 
     fn: Callable[..., Any]
@@ -54,6 +62,7 @@ class Settings:
     static_argnums: tuple[int, ...]
     static_argnames: tuple[str, ...]
     donate_argnums: tuple[int, ...]
+    examples: Strategy
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
@@ -117,7 +126,7 @@ class Planner:
         self._trace_numbers = itertools.count()
         self._bound: dict[Hashable, BoundSpec] = {}
         self._structures: dict[Hashable, _Structure] = {}
-        self._forced_exact: dict[Hashable, frozenset[str]] = {}
+        self._forced_exact: dict[Hashable, dict[str, str]] = {}
 
     def clear(self) -> None:
         """Forget all traces."""
@@ -126,8 +135,15 @@ class Planner:
             self._structures.clear()
             self._forced_exact.clear()
 
-    def plan(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Plan:
+    def plan(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], trial: Iterable[str] = ()
+    ) -> Plan:
         """Plan a call, whose arguments may be arrays or `jax.ShapeDtypeStruct`.
+
+        Args:
+            args: The positional arguments.
+            kwargs: The others.
+            trial: Symbols that are exact in this plan, and not for that in the next.
 
         Raises:
             ConfigError: A static argument cannot be hashed, or another is not an array.
@@ -139,29 +155,64 @@ class Planner:
         """
         call = self._take_apart(args, kwargs)
         while True:
-            forced = self._forced_exact.get(call.base, frozenset())
+            forced = self._forced_exact.get(call.base, {}) | dict.fromkeys(trial, "on trial")
             try:
                 return self._plan(call, forced)
             except InconclusiveShapeError as error:
-                if not self.make_exact(call.base, error.symbols or call.sizes.keys()):
+                if not self.make_exact(call.base, error.symbols or call.sizes.keys(), error):
                     raise
 
-    def make_exact(self, base: Hashable, symbols: Iterable[str]) -> bool:
-        """Run calls of one kind at the exact sizes of `symbols` from now on.
+    def make_exact(self, base: Hashable, symbols: Iterable[str], error: ShapeExecError) -> bool:
+        """Run calls of one kind at the exact sizes of `symbols` from now on, because of `error`.
 
         Returns:
             False if that is not allowed, or is nothing new.
         """
+        reason = f"{error.what}   <- {error.where}" if error.where else error.what
         with self._lock:
-            known = self._forced_exact.get(base, frozenset())
-            if self._settings.on_unsupported == "raise" or not frozenset(symbols) - known:
+            known = self._forced_exact.get(base, {})
+            if self._settings.on_unsupported == "raise" or not frozenset(symbols) - known.keys():
                 return False
-            self._forced_exact[base] = known | frozenset(symbols)
+            self._forced_exact[base] = dict.fromkeys(symbols, reason) | known
             return True
+
+    def make_fewest_exact(
+        self,
+        plan: Plan,
+        error: UnsupportedPrimitiveError,
+        masked: Callable[[Iterable[str]], UnsupportedPrimitiveError | None],
+    ) -> bool:
+        """Make exact what has to be for a plan to be masked, and no symbol more.
+
+        Args:
+            plan: The plan whose masking met `error`.
+            error: What it met.
+            masked: Plans the call with symbols on trial and masks it; returns what that met.
+
+        Returns:
+            False if that is not allowed, or does not help.
+        """
+        if self._settings.on_unsupported == "raise":
+            return False
+        suspects: dict[str, None] = {}
+        met: UnsupportedPrimitiveError | None = error
+        while met is not None:
+            known = len(suspects)
+            suspects |= dict.fromkeys(sorted(met.symbols or plan.sizes))
+            if len(suspects) == known:
+                return False
+            met = masked(suspects)
+        fewest = needed(list(suspects), lambda symbols: masked(symbols) is None)
+        # None if another thread, or a trace on trial, has made them exact meanwhile.
+        return not fewest or self.make_exact(plan.base, fewest, error)
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol."""
         return self._settings.strategy(symbol)
+
+    def sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, int]:
+        """The size of each symbol in a call."""
+        return self._take_apart(args, kwargs).sizes
 
     def ragged_dims(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -206,7 +257,7 @@ class Planner:
 
         return _Call(base, dims, dtypes, sizes, fn)
 
-    def _plan(self, call: _Call, forced: frozenset[str]) -> Plan:
+    def _plan(self, call: _Call, forced: Mapping[str, str]) -> Plan:
         exact = {
             symbol: size
             for symbol, size in call.sizes.items()
@@ -216,31 +267,31 @@ class Planner:
             tuple(_dim.substitute(dim, exact) for dim in leaf_dims) for leaf_dims in call.dims
         )
         traced, number = self._trace(call, dims, exact)
-        buckets = {
-            symbol: checked_bucket(self._settings.strategy(symbol), size)
-            if symbol in traced.symbols
-            else size
-            for symbol, size in call.sizes.items()
-        }
-        ranges = {
-            symbol: (self._settings.strategy(symbol).lower_bound(buckets[symbol]), buckets[symbol])
-            for symbol in sorted(traced.symbols)
-        }
-        key = Key((call.base, tuple(exact.items()), number, tuple(ranges.items())))
-        extents = Extents(ranges, {})
+        symbols = traced.substitution
+        ranges = {symbol: self._range(symbol, call.sizes[symbol]) for symbol in traced.symbols}
+        ranges = dict(sorted(ranges.items()))
+        extents = Extents(ranges, {}, symbols)
+        kind = (call.base, tuple(exact.items()), number)
+        key = Key((kind, tuple(ranges.items())))
         out_dims = [tuple(aval.shape) for aval in traced.jaxpr.out_avals]
+        own_sizes = symbols.sizes(call.sizes)
         return Plan(
             sizes=call.sizes,
-            buckets=buckets,
+            buckets={
+                symbol: size if symbol in exact else extents.capacity(symbols.inward(symbol))
+                for symbol, size in call.sizes.items()
+            },
             guards=traced.guards,
             in_capacities=tuple(extents.capacities(aval.shape) for aval in traced.jaxpr.in_avals),
             out_shapes=tuple(
-                tuple(_dim.evaluate(dim, call.sizes) for dim in shape) for shape in out_dims
+                tuple(_dim.evaluate(dim, own_sizes) for dim in shape) for shape in out_dims
             ),
             out_capacities=tuple(map(extents.capacities, out_dims)),
-            exact=tuple(sorted(forced & exact.keys())),
+            exact=tuple(sorted(forced.keys() & exact.keys())),
+            reasons={symbol: forced[symbol] for symbol in sorted(forced.keys() & exact.keys())},
             is_compiled=self._is_cached(key),
             base=call.base,
+            kind=kind,
             key=key,
             recipe=Recipe(
                 trace=traced,
@@ -250,6 +301,12 @@ class Planner:
                 donate=self._settings.donate_argnums,
             ),
         )
+
+    def _range(self, symbol: str, size: int) -> tuple[int, int]:
+        """The least size in the bucket of a size, and the bucket."""
+        strategy = self._settings.strategy(symbol)
+        bucket = checked_bucket(strategy, size)
+        return strategy.lower_bound(bucket), bucket
 
     def _trace(
         self, call: _Call, dims: tuple[tuple[Any, ...], ...], exact: Mapping[str, int]

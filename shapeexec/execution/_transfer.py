@@ -6,7 +6,7 @@ and cut by a compiled program per shape, kept and counted apart.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -49,6 +49,41 @@ def cut(x: Any, shape: Shape) -> Any:
     if not _is_on_host(x):
         return _device_cut(x.shape, shape)(x)
     view = np.asarray(x)[tuple(map(slice, shape))]
+    return _compat.array_from_host(
+        view, dtype=x.dtype, weak_type=x.weak_type, like=x, committed=_compat.is_committed(x)
+    )
+
+
+def stack(rows: Sequence[Any], capacity: Shape, count: int) -> Any:
+    """Arrays, each padded to `capacity`, along a new first axis of `count` entries.
+
+    What is missing at the end is more of the first row.
+    """
+    if all(not isinstance(row, jax.Array) or _is_on_host(row) for row in rows):
+        hosts = [np.asarray(row) for row in rows]
+        stacked = np.zeros((count, *capacity), _canonical(hosts[0].dtype))
+        for row, host in enumerate(hosts):
+            stacked[(row, *map(slice, host.shape))] = host
+        stacked[len(hosts) :] = stacked[0]
+        committed = [
+            row for row in rows if isinstance(row, jax.Array) and _compat.is_committed(row)
+        ]
+        if not committed:
+            return stacked
+        return _compat.array_from_host(
+            stacked, dtype=stacked.dtype, weak_type=False, like=committed[0], committed=True
+        )
+    padded = [row if np.shape(row) == capacity else pad(row, capacity) for row in rows]
+    return _device_stack(*padded, *[padded[0]] * (count - len(rows)))
+
+
+def cut_row(x: Any, row: int, shape: Shape) -> Any:
+    """The front corner of this shape of one row of `x`."""
+    if not isinstance(x, jax.Array):
+        return x[(row, *map(slice, shape))]
+    if not _is_on_host(x):
+        return _device_cut_row(x.shape, shape)(x, row)
+    view = np.asarray(x)[(row, *map(slice, shape))]
     return _compat.array_from_host(
         view, dtype=x.dtype, weak_type=x.weak_type, like=x, committed=_compat.is_committed(x)
     )
@@ -105,3 +140,17 @@ def _device_pad(shape: Shape, capacity: Shape) -> Callable[[jax.Array], jax.Arra
 @functools.lru_cache(maxsize=4096)
 def _device_cut(shape: Shape, valid: Shape) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(lambda x: lax.slice(x, [0] * len(shape), list(valid)))
+
+
+@jax.jit
+def _device_stack(*rows: jax.Array) -> jax.Array:
+    return jax.numpy.stack(rows)
+
+
+@functools.lru_cache(maxsize=4096)
+def _device_cut_row(shape: Shape, valid: Shape) -> Callable[[jax.Array, int], jax.Array]:
+    def cut_on_device(x: jax.Array, row: int) -> jax.Array:
+        one = lax.dynamic_index_in_dim(x, row, keepdims=False)
+        return lax.slice(one, [0] * len(valid), list(valid))
+
+    return jax.jit(cut_on_device)

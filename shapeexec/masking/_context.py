@@ -13,7 +13,6 @@ from shapeexec._errors import UnsupportedPrimitiveError
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._fill import Length, fill
 from shapeexec.masking._knowledge import Known, constant, nothing_known
-from shapeexec.shape import _dim
 
 
 @dataclasses.dataclass(frozen=True)
@@ -361,7 +360,7 @@ class RuleContext:
         """
         if dims is None:
             dims = [dim for shape in self.in_shapes + self.out_shapes for dim in shape]
-        symbols = frozenset(symbol for dim in dims for symbol in _dim.symbols_of(dim))
+        symbols = self.extents.symbols(dims)
         told = " and ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "the sizes"
         exact = f'leave {told} out of buckets= (exact sizes), or pass on_unsupported="exact"'
         variables = self.eqn.invars or self.eqn.outvars

@@ -1,6 +1,7 @@
 """What dims are worth in one graph: their capacities, constants, and their lengths, data."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from jax import Array, export
 
 from shapeexec.masking._fill import Length
 from shapeexec.shape import _dim
+from shapeexec.shape._substitution import Substitution
 
 
 class Extents:
@@ -18,27 +20,39 @@ class Extents:
         ranges: The least and the greatest size of each symbol in this graph; the greatest is its
             bucket.
         sizes: The true size of each symbol: i32[], traced or not.
+        substitution: What the symbols of the call are in these dims.
     """
 
-    def __init__(self, ranges: Mapping[str, tuple[int, int]], sizes: Mapping[str, Array]) -> None:
-        self._ranges, self._sizes = dict(ranges), dict(sizes)
+    def __init__(
+        self,
+        ranges: Mapping[str, tuple[int, int]],
+        sizes: Mapping[str, Array],
+        substitution: Substitution | None = None,
+    ) -> None:
+        self._substitution = Substitution() if substitution is None else substitution
+        self._ranges = self._substitution.ranges(ranges)
+        self._sizes = self._substitution.sizes(sizes)
         self._lengths: dict[str, Array] = {}
 
     def fork(self) -> "Extents":
         """A copy for the body of a loop or branch, whose tracers must not be met outside."""
-        forked = Extents(self._ranges, self._sizes)
+        forked = copy.copy(self)
         forked._lengths = dict(self._lengths)
         return forked
 
+    def symbols(self, dims: Iterable[Any]) -> frozenset[str]:
+        """The symbols of the call that dims speak of."""
+        return self._substitution.symbols(s for dim in dims for s in _dim.symbols_of(dim))
+
     def capacity(self, dim: Any) -> int:
         """The most that `dim` can be at sizes up to the buckets."""
-        if not export.is_symbolic_dim(dim):
+        if isinstance(dim, int | np.integer):
             return int(dim)
         return max(0, _dim.maximum(dim, self._ranges))
 
     def length(self, dim: Any) -> Length:
         """What `dim` is at the true sizes: an int if it is static, else i32[]."""
-        if not export.is_symbolic_dim(dim):
+        if isinstance(dim, int | np.integer):
             return int(dim)  # parameters hold NumPy integers too, of which a rule must know
         text = _dim.dim_text(dim)
         if text not in self._lengths:

@@ -6,7 +6,7 @@ No primitive is named here. Shapes come from the jaxpr, data from the rules.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,7 +19,9 @@ from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._fill import fill
 from shapeexec.masking._knowledge import Known, constant, nothing_known, uniform
 from shapeexec.masking._poison import poison_padding
-from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES
+from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES, why_refused
+
+Watch = Callable[[RuleContext, list[Value]], list[Value]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Interpreter:
         notes: Filled in as the jaxpr is run, in the order of its equations.
         outer: The equations around the jaxpr, the innermost last: JAX keeps the user's line with
             the call of a jitted function, and not with what is inside of it.
+        watch: Sees each equation that is not inside of a loop or branch, with the values of its
+            results, and returns those to go on with; None: nobody looks.
     """
 
     poison: str | None = None
@@ -42,6 +46,7 @@ class Interpreter:
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     notes: list[MaskNote] = dataclasses.field(default_factory=list)
     outer: tuple[Any, ...] = ()
+    watch: Watch | None = None
 
     def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
         """Run a closed jaxpr, and return its results at capacity."""
@@ -64,7 +69,12 @@ class Interpreter:
         known = bodies.get(id(closed.jaxpr))
         key = (number, len(bodies) if known is None else known.key[1])
         body = dataclasses.replace(
-            self, planned=self.planned.body(key), fills=Fills(), numbers=itertools.count(), notes=[]
+            self,
+            planned=self.planned.body(key),
+            fills=Fills(),
+            numbers=itertools.count(),
+            notes=[],
+            watch=None,
         )
         strangers = [Value(v.array, dataclasses.replace(v.known, role=None)) for v in operands]
         results = body.run(closed, extents, strangers)
@@ -108,7 +118,7 @@ class Interpreter:
         scope = Scope(env, [eqn for eqn, _ in live], results)
         for eqn, is_used in live:
             values = [_read(env, var) for var in eqn.invars]
-            made = self._equation(eqn, extents, values, is_used, scope)
+            made = self.run_equation(eqn, extents, values, is_used, scope)
             for var, value in zip(eqn.invars, values, strict=True):
                 if not _compat.is_literal(var):
                     env[var] = value
@@ -119,7 +129,7 @@ class Interpreter:
         ]
         return outs, [env[var] for var in jaxpr.invars]
 
-    def _equation(
+    def run_equation(
         self,
         eqn: Any,
         extents: Extents,
@@ -127,6 +137,7 @@ class Interpreter:
         is_used: Sequence[bool],
         scope: Scope,
     ) -> list[Value]:
+        """The results of one equation; `values` is left with what filling has made of it."""
         name = eqn.primitive.name
         within = dataclasses.replace(self, outer=(*self.outer, eqn))
         if name in NESTED:
@@ -149,14 +160,14 @@ class Interpreter:
             scope,
             self.outer,
         )
-        if not _is_ragged(eqn):
+        if not is_ragged(eqn):
             made = _bind_as_is(eqn, [value.array for value in values])
         elif name in RULES:
             params = {key: extents.at_capacity(param) for key, param in eqn.params.items()}
             made = RULES[name].apply(ctx, *[value.array for value in values], **params)
         else:
             dims = [d for var in (*eqn.invars, *eqn.outvars) for d in _dims(var.aval)]
-            raise ctx.unsupported("it has no rule", dims)
+            raise ctx.unsupported(why_refused(name), dims)
         self._take_over(bodies)
         if not eqn.primitive.multiple_results:
             made = [made]
@@ -164,10 +175,11 @@ class Interpreter:
         known = None
         if know is not None:
             known = know(ctx, *[value.known for value in values], **eqn.params)
-        return [
+        results = [
             self._filled_at_source(ctx, i, self._result(var, one, extents, known, numbers[i]))
             for i, (var, one) in enumerate(zip(eqn.outvars, made, strict=True))
         ]
+        return results if self.watch is None else self.watch(ctx, results)
 
     def _result(
         self, var: Any, made: Any, extents: Extents, known: Known | None, number: int
@@ -246,7 +258,7 @@ def _dims(aval: Any) -> tuple[Any, ...]:
     return tuple(getattr(aval, "shape", ()))
 
 
-def _is_ragged(eqn: Any) -> bool:
+def is_ragged(eqn: Any) -> bool:
     """Whether a symbolic dim occurs anywhere in an equation."""
     return (
         any(holds_dim(_dims(var.aval)) for var in (*eqn.invars, *eqn.outvars))
@@ -256,7 +268,7 @@ def _is_ragged(eqn: Any) -> bool:
 
 
 def _is_ragged_jaxpr(jaxpr: Any) -> bool:
-    return any(_is_ragged(eqn) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+    return any(is_ragged(eqn) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns)
 
 
 def _bind_as_is(eqn: Any, arrays: Sequence[Any]) -> Any:

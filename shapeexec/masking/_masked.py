@@ -11,9 +11,10 @@ import numpy as np
 from jax import Array
 
 from shapeexec import _compat
-from shapeexec.masking._context import MaskNote, Value
+from shapeexec.masking._context import Fills, MaskNote, Value
 from shapeexec.masking._extents import Extents, holds_dim
-from shapeexec.masking._interpret import Interpreter, conform
+from shapeexec.masking._fill import fill
+from shapeexec.masking._interpret import Interpreter, Watch, conform
 from shapeexec.masking._knowledge import Known, constant, nothing_known
 from shapeexec.masking._poison import poison_padding
 from shapeexec.shape._trace import Trace
@@ -42,6 +43,7 @@ class Masked:
         consts: Sequence[Any],
         leaves: Sequence[Any],
         notes: list[MaskNote] | None = None,
+        watch: Watch | None = None,
     ) -> list[Array]:
         """Run on padded arrays.
 
@@ -50,21 +52,19 @@ class Masked:
             consts: The arrays that the function closed over, `trace.jaxpr.consts`.
             leaves: The flat arguments, at capacity.
             notes: Where masks are reported; None: nowhere.
+            watch: Sees each equation, see `Interpreter`.
 
         Returns:
             The flat results, at capacity, in the dtypes and weak types of the plain function.
         """
-        if self.poison is not None:  # each reader of padding has to look after itself
-            return self._run(
-                sizes,
-                consts,
-                leaves,
-                Interpreter(self.poison, notes=[] if notes is None else notes),
-            )
-        first = Interpreter()
-        jax.eval_shape(functools.partial(self._run, interpreter=first), sizes, consts, leaves)
         notes = [] if notes is None else notes
-        return self._run(sizes, consts, leaves, Interpreter(planned=first.fills, notes=notes))
+        planned = Fills()
+        if self.poison is None:  # under poison each reader of padding has to look after itself
+            first = Interpreter()
+            jax.eval_shape(functools.partial(self._run, interpreter=first), sizes, consts, leaves)
+            planned = first.fills
+        interpreter = Interpreter(self.poison, planned=planned, notes=notes, watch=watch)
+        return self._run(sizes, consts, leaves, interpreter)
 
     def _run(
         self,
@@ -74,13 +74,21 @@ class Masked:
         interpreter: Interpreter,
     ) -> list[Array]:
         jaxpr = self.trace.jaxpr.jaxpr
-        extents = Extents(self.ranges, {s: jnp.asarray(n, np.int32) for s, n in sizes.items()})
+        lengths = {s: jnp.asarray(n, np.int32) for s, n in sizes.items()}
+        extents = Extents(self.ranges, lengths, self.trace.substitution)
         operands = [
             self._argument(var.aval, leaf, extents)
             for var, leaf in zip(jaxpr.invars, leaves, strict=True)
         ]
         closed = _compat.ClosedJaxpr(jaxpr, list(consts))
-        results = interpreter.run(closed, extents, operands)
+        # What the user set for the function is none of the rules' concern.
+        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            results = interpreter.run(closed, extents, operands)
+            if _compat.checks_results():
+                results = [
+                    _without_nan(value, var.aval, extents)
+                    for value, var in zip(results, jaxpr.outvars, strict=True)
+                ]
         return [
             _compat.with_weak_type(value.array, var.aval)
             for value, var in zip(results, jaxpr.outvars, strict=True)
@@ -102,3 +110,12 @@ class Masked:
             ]
             known = Known(known.whole, tuple(axes))
         return Value(leaf, known)
+
+
+def _without_nan(value: Value, aval: Any, extents: Extents) -> Value:
+    """A result with zeros for padding, since JAX is told to look for NaN or infinity in it."""
+    if not jnp.issubdtype(aval.dtype, np.inexact):
+        return value
+    lengths = extents.lengths(aval.shape)
+    array = fill(jnp.asarray(value.array), lengths, 0, range(len(aval.shape)))
+    return dataclasses.replace(value, array=array)

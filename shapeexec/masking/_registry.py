@@ -25,23 +25,30 @@ class Rule:
         apply: `rule(ctx, *operands, **params) -> array or arrays`.
         kind: One of `KINDS`.
         summary: The first line of the docstring after the kind.
+        exact_when: The condition under which it is exact, and raises otherwise; None: always.
     """
 
     apply: Callable[..., Any]
     kind: str
     summary: str
+    exact_when: str | None = None
 
 
 RULES: dict[str, Rule] = {}
 NESTED: dict[str, Callable[[dict[str, Any]], Any]] = {}
 KNOWLEDGE: dict[str, Callable[..., Any]] = {}
+REFUSALS: dict[str, str] = {}
 
 
-def register(*primitives: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def register(
+    *primitives: Any, exact_when: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make the decorated function the rule of each of `primitives`.
 
     Args:
         *primitives: JAX primitives or their names, such as `"reduce_sum"`.
+        exact_when: The condition under which the rule is exact, for the table of primitives; where
+            it does not hold the rule raises. None: it is exact always.
 
     The rule is called as `rule(ctx, *operands, **params)`. Operands are arrays at capacity with
     unspecified padding; each dim inside `params` is its capacity already. It returns the data of
@@ -59,7 +66,7 @@ def register(*primitives: Any) -> Callable[[Callable[..., Any]], Callable[..., A
         if kind not in KINDS:
             raise ValueError(f"{rule.__name__}: the docstring begins with one of {KINDS}")
         for primitive in primitives:
-            _claim(RULES, primitive, Rule(rule, kind, rest.strip()))
+            _claim(RULES, primitive, Rule(rule, kind, rest.strip(), exact_when))
         return rule
 
     return decorate
@@ -86,6 +93,27 @@ def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Calla
         return know
 
     return decorate
+
+
+def refuse(*primitives: Any, reason: str) -> None:
+    """Say why primitives without a rule have none: the error on a padded axis gives the reason."""
+    for primitive in primitives:
+        _claim(REFUSALS, primitive, reason)
+
+
+def status(primitive: str) -> str:
+    """What is promised of a primitive on padded axes: `exact`, `exact when ...`, `error: ...`."""
+    rule = RULES.get(primitive)
+    if rule is not None:
+        condition = "no axis is padded" if rule.kind == "Refuse" else None
+        condition = rule.exact_when or condition
+        return "exact" if condition is None else f"exact when {condition}"
+    return "exact" if primitive in NESTED else f"error: {why_refused(primitive)}"
+
+
+def why_refused(primitive: str) -> str:
+    """Why a primitive without a rule is an error on a padded axis."""
+    return REFUSALS.get(primitive, "it has no rule")
 
 
 def _claim(table: dict[str, Any], primitive: Any, entry: Any) -> None:

@@ -275,16 +275,13 @@ def to_jax(dim: DimLike, scope: jax.export.SymbolicScope) -> Any:
     return evaluate(dim, {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in names})
 
 
-def substitute(dim: DimLike, sizes: Mapping[str, int]) -> "Dim | int":
-    """Return a dimension with some of its symbols replaced by sizes, which may be 0."""
+def substitute(dim: DimLike, values: Mapping[str, DimLike]) -> "Dim | int":
+    """Return a dimension with some of its symbols replaced by dims, or by sizes, which may be 0."""
     names = symbols_of(dim)
-    if not names & sizes.keys():
+    if not names & values.keys():
         return dim if isinstance(dim, int) else Dim(dim)
     scope = jax.export.SymbolicScope()
-    env = {
-        name: sizes[name] if name in sizes else jax.export.symbolic_shape(name, scope=scope)[0]
-        for name in names
-    }
+    env = {name: to_jax(values.get(name, name), scope) for name in names}
     result = evaluate(dim, env)
     return result if isinstance(result, int) else Dim(result)
 

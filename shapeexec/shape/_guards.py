@@ -33,12 +33,14 @@ class Guard:
         op: One of `== != < <= > >=`.
         right: The right dim, as text.
         place: `path/file.py:12` of the code that asked; None if JAX did.
+        splits: Of `mod(s, 2) == 1` only: the trace has `2*k - 1` in the place of `s`.
     """
 
     left: str
     op: str
     right: str
     place: str | None = dataclasses.field(default=None, compare=False)
+    splits: bool = False
 
     def __str__(self) -> str:
         return f"{self.left} {self.op} {self.right}"

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 
-from shapeexec.shape._dim import Dim
 from shapeexec.shape._guards import parse_constraint
 from shapeexec.shape._shape import Shape
 from shapeexec.shape._trace import Leaf, trace
@@ -37,5 +36,6 @@ def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] 
         None,
         constraints=[parse_constraint(text) for text in constraints],
     )
-    outs = [Shape(aval.dtype, *map(Dim, aval.shape)) for aval in traced.jaxpr.out_avals]
+    outward = traced.substitution.outward
+    outs = [Shape(aval.dtype, *map(outward, aval.shape)) for aval in traced.jaxpr.out_avals]
     return jax.tree.unflatten(traced.out_tree, outs)

@@ -161,7 +161,7 @@ class Shape:
         return Shape(self.dtype, *(maximum(dim, ranges) for dim in self.dims))
 
     def __str__(self) -> str:
-        return f"{_dtype_name(self.dtype)}[{','.join(map(str, self.dims))}]"
+        return f"{dtype_name(self.dtype)}[{','.join(map(str, self.dims))}]"
 
     def __repr__(self) -> str:
         return f"Shape({self})"
@@ -186,7 +186,7 @@ def _dtype(dtype: Any) -> Any:
         ) from None
 
 
-def _dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: Any) -> str:
     # JAX alone knows the short names that it prints, and prints them with a shape only.
     return jax.core.ShapedArray((), dtype).str_short(short_dtypes=True).removesuffix("[]")
 

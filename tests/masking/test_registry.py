@@ -1,26 +1,92 @@
 """The registry of rules: complete in itself, and of primitives that JAX has."""
 
+import contextlib
 import importlib
 import pathlib
 
 import jax
+import numpy as np
 import pytest
 
+import shapeexec as sx
 from shapeexec import _compat
 from shapeexec.masking import rules
-from shapeexec.masking._registry import KINDS, KNOWLEDGE, NESTED, RULES, register
+from shapeexec.masking._registry import (
+    KINDS,
+    KNOWLEDGE,
+    NESTED,
+    REFUSALS,
+    RULES,
+    refuse,
+    register,
+    status,
+)
 
 # Names that the installed JAX may lack, for another supported version has them.
 _OF_SOME_VERSIONS = frozenset(
     """
     call call_hi_primitive closed_call copy_p core_call expand_dims log2 one_minus_square pjit
-    polynomial reduced_vary_cast
+    polynomial reduced_vary_cast reduced_vary_cast_p relayout
     """.split()
 )
 
 
-def test_every_rule_is_of_a_primitive_that_jax_has():
-    known = _compat.registered_primitives().keys() | _OF_SOME_VERSIONS
+# All public modules that define primitives; those that a version lacks are left out.
+_MODULES = """
+    jax.custom_batching jax.debug jax.experimental.buffer_callback jax.experimental.checkify
+    jax.experimental.custom_partitioning jax.experimental.fused jax.experimental.hijax
+    jax.experimental.multihost_utils jax.experimental.pallas jax.experimental.pallas.fuser
+    jax.experimental.pallas.mosaic_gpu jax.experimental.pallas.tpu jax.experimental.pallas.triton
+    jax.experimental.rnn jax.experimental.scheduling_groups jax.experimental.sparse
+    jax.experimental.sparse.linalg jax.experimental.xla_metadata jax.export jax.ffi
+    jax.nn jax.ref jax.scipy.linalg jax.shard_map
+""".split()
+
+
+@pytest.fixture(scope="module")
+def primitives():
+    for name in _MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    return _compat.registered_primitives()
+
+
+def test_every_primitive_of_jax_has_a_rule_or_a_reason(primitives):
+    told = RULES.keys() | NESTED.keys() | REFUSALS.keys() | _compat.kernel_primitives()
+    assert len(primitives) > 350  # all of JAX was looked at
+    assert sorted(primitives.keys() - told) == []
+
+
+def test_a_refused_primitive_has_no_rule():
+    assert not REFUSALS.keys() & (RULES.keys() | NESTED.keys())
+
+
+def test_the_status_of_a_primitive_is_told():
+    assert status("sort") == "exact"
+    assert status("jit") == "exact"
+    assert status("approx_top_k").startswith("exact when the device is no TPU")
+    assert status("pallas_call") == f"error: {REFUSALS['pallas_call']}"
+    assert status("a_primitive_of_nobody") == "error: it has no rule"
+
+
+def test_an_error_gives_the_reason_of_the_refusal():
+    def read_in_place(x):
+        return jax.new_ref(x)[...]
+
+    run = sx.Exec(read_in_place, ("s",))
+    with pytest.raises(sx.UnsupportedPrimitiveError, match="in place") as caught:
+        run(np.ones(3, np.float32))
+    assert caught.value.primitive == "new_ref"
+    assert caught.value.why == REFUSALS["new_ref"]
+
+
+def test_a_second_refusal_is_refused():
+    with pytest.raises(ValueError, match="`pallas_call` is registered already"):
+        refuse("pallas_call", reason="twice")
+
+
+def test_every_rule_is_of_a_primitive_that_jax_has(primitives):
+    known = primitives.keys() | _OF_SOME_VERSIONS
     assert not (RULES.keys() | NESTED.keys() | KNOWLEDGE.keys()) - known
 
 
@@ -43,7 +109,7 @@ def test_each_module_of_rules_is_imported():
     for name in names:
         module = importlib.import_module(f"shapeexec.masking.rules.{name}")
         own = [rule for rule in RULES.values() if rule.apply.__module__ == module.__name__]
-        assert own, f"{name} registers nothing"
+        assert own or name == "refused", f"{name} registers nothing"
 
 
 def test_a_second_rule_for_a_primitive_is_refused():

@@ -5,7 +5,7 @@ from typing import Any
 from jax import Array
 
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import zero
+from shapeexec.masking._fill import one, zero
 from shapeexec.masking._knowledge import Known, Padding, by_dtype, constant
 from shapeexec.masking._registry import register, register_knowledge
 
@@ -21,6 +21,45 @@ def dot_general(
     (lhs_axes, rhs_axes), _ = dimension_numbers
     lhs, rhs = fill_product(ctx, lhs_axes, rhs_axes)
     return ctx.bind(lhs, rhs, dimension_numbers=dimension_numbers, **params)
+
+
+@register("ragged_dot_general")
+def ragged_dot_general(
+    ctx: RuleContext,
+    lhs: Array,
+    rhs: Array,
+    group_sizes: Array,
+    *,
+    ragged_dot_dimension_numbers: Any,
+    **params: Any,
+) -> Array:
+    """Fill: 0 behind the valid length of contracted axes, in both operands.
+
+    JAX wants the number of groups to be static, so that rows of padding are in front of no group.
+    """
+    (lhs_axes, rhs_axes), _ = ragged_dot_dimension_numbers.dot_dimension_numbers
+    lhs, rhs = fill_product(ctx, lhs_axes, rhs_axes)
+    params["ragged_dot_dimension_numbers"] = ragged_dot_dimension_numbers
+    return ctx.bind(lhs, rhs, group_sizes, **params)
+
+
+@register("scaled_dot")
+def scaled_dot(
+    ctx: RuleContext,
+    lhs: Array,
+    rhs: Array,
+    lhs_scale: Array,
+    rhs_scale: Array,
+    *,
+    dimension_numbers: Any,
+    **params: Any,
+) -> Array:
+    """Fill: 0 behind contracted axes, and a finite scale, or 0 times it would be NaN."""
+    (lhs_axes, rhs_axes), _ = dimension_numbers
+    lhs, rhs = fill_product(ctx, lhs_axes, rhs_axes)
+    lhs_scale = ctx.fill_unless_finite(2, one(lhs_scale.dtype), lhs_axes)
+    rhs_scale = ctx.fill_unless_finite(3, one(rhs_scale.dtype), rhs_axes)
+    return ctx.bind(lhs, rhs, lhs_scale, rhs_scale, dimension_numbers=dimension_numbers, **params)
 
 
 def fill_product(ctx: RuleContext, lhs_axes: Any, rhs_axes: Any) -> tuple[Array, Array]:

@@ -22,8 +22,20 @@ from shapeexec.masking._registry import register, register_nested
 
 for _name in ("jit", "pjit"):
     register_nested(_name, lambda params: params["jaxpr"])
+for _name in ("composite", "fused_call", "xla_metadata_call"):
+    register_nested(_name, lambda params: params["jaxpr"])
 for _name in ("closed_call", "core_call", "call", "custom_jvp_call", "custom_vjp_call"):
     register_nested(_name, lambda params: params["call_jaxpr"])
+for _name in ("custom_vmap_call", "custom_partitioning"):
+    register_nested(_name, lambda params: params["call"])
+register_nested("linear_call", lambda params: params["callee"])
+register_nested("remat_opt", lambda params: params["fwd_jaxpr"])
+
+
+@register("platform_index", "create_token", "after_all")
+def without_axes(ctx: RuleContext, *operands: Any, **params: Any) -> Any:
+    """Keep: nothing here has an axis."""
+    return ctx.bind(*operands, **params)
 
 
 @register("remat2")
@@ -139,7 +151,9 @@ def scan(
     init = _as_declared(carried, ctx.values[consts_count : consts_count + carry_count])
     xs = ctx.values[consts_count + carry_count :]
     valid = ctx.length(ctx.params["length"])
-    frozen = _frozen(ctx, carried, is_padded(valid), reverse)
+    outvars = jaxpr.jaxpr.outvars
+    skips = is_padded(valid) and _must_not_run_on_padding(jaxpr)
+    frozen = _frozen(ctx, carried, is_padded(valid) and not skips, reverse)
     fills = [_slice_fill(ctx, number) for number in range(carry_count, len(ctx.out_shapes))]
 
     def run(carry: Sequence[Value], x: Sequence[Any]) -> list[Value]:
@@ -147,10 +161,28 @@ def scan(
         out = ctx.interpret_values(jaxpr, [*consts, *carry, *held])
         return _as_declared(jaxpr.jaxpr.outvars, out)
 
+    def run_or_skip(is_valid: Array, carry: Sequence[Any], x: Sequence[Any]) -> list[Value]:
+        told: list[Known] = []
+
+        def body(carry: Any, x: Any) -> Any:
+            held = [Value(array, known) for array, known in zip(carry, invariant, strict=True)]
+            out = run(held, x)
+            told[:] = [value.known for value in out]
+            return _arrays(out)
+
+        def skipped(carry: Any, x: Any) -> Any:
+            del x
+            return (*carry, *(_any_of(ctx, var.aval) for var in outvars[carry_count:]))
+
+        arrays = lax.cond(is_valid, body, skipped, tuple(carry), tuple(x))
+        ys = [var.aval for var in outvars[carry_count:]]
+        told[carry_count:] = [nothing_known(len(y.shape), y.dtype) for y in ys]
+        return [Value(array, known) for array, known in zip(arrays, told, strict=True)]
+
     def step(carry: Any, position_and_xs: Any) -> Any:
         position, *x = position_and_xs
         held = [Value(array, known) for array, known in zip(carry, invariant, strict=True)]
-        out = run(held, x)
+        out = run_or_skip(position < valid, carry, x) if skips else run(held, x)
         new = [
             jnp.where(position < valid, value.array, old) if freeze else value.array
             for value, old, freeze in zip(out, carry, frozen, strict=False)
@@ -236,6 +268,18 @@ def _slice_fill(ctx: RuleContext, number: int) -> Callable[[Value, Array], Value
     return filled
 
 
+def _must_not_run_on_padding(jaxpr: Any) -> bool:
+    """Whether a body does what is seen outside of it, or has a loop that may never end."""
+    return bool(jaxpr.effects) or any(
+        eqn.primitive.name in ("while", "pure_callback") for eqn in _compat.equations(jaxpr.jaxpr)
+    )
+
+
+def _any_of(ctx: RuleContext, aval: Any) -> Any:
+    """An array that nobody reads."""
+    return lax.empty(ctx.extents.capacities(aval.shape), aval.dtype)
+
+
 @register("while")
 def while_(
     ctx: RuleContext,
@@ -291,7 +335,18 @@ def cond(ctx: RuleContext, index: Array, *operands: Array, branches: Any, **_: A
 
         return run
 
-    arrays = lax.switch(index, [branch(i, jaxpr) for i, jaxpr in enumerate(branches)], *operands)
+    functions = [branch(i, jaxpr) for i, jaxpr in enumerate(branches)]
+    platforms = ctx.params.get("branches_platforms")
+    if platforms is None:
+        arrays = lax.switch(index, functions, *operands)
+    else:  # `lax.platform_dependent`: only the branch of the device at hand is compiled.
+        per_platform = {
+            name: function
+            for names, function in zip(platforms, functions, strict=True)
+            for name in names or ()
+        }
+        default = functions[-1] if platforms[-1] is None else None
+        arrays = lax.platform_dependent(*operands, default=default, **per_platform)
     first, *rest = told.values()
     for other in rest:
         first = [a.joined(b) for a, b in zip(first, other, strict=True)]

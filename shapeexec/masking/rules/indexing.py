@@ -8,6 +8,7 @@ must neither write nor, through a second clamp of XLA's, move what another row r
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -20,7 +21,6 @@ from shapeexec.masking._registry import register
 from shapeexec.shape import _dim
 
 _MODE = lax.GatherScatterMode
-_CLIP = 'mode="clip", as in keys.at[i].get(mode="clip")'
 _NOWHERE = np.int32(np.iinfo(np.int32).max)
 """An index that is out of bounds on every axis."""
 
@@ -56,7 +56,7 @@ def dynamic_update_slice(ctx: RuleContext, operand: Array, update: Array, *start
     return ctx.bind(operand, update, *clamped)
 
 
-@register("gather")
+@register("gather", exact_when="its mode is not `GatherScatterMode.ONE_HOT`")
 def gather(
     ctx: RuleContext,
     operand: Array,
@@ -70,9 +70,10 @@ def gather(
 ) -> Array:
     """Move: indices are clamped, or found to be out of bounds, at the true sizes."""
     if mode == _MODE.ONE_HOT:
-        raise ctx.unsupported("gather as a product with one-hot rows reads all of the padding")
-    if mode == _MODE.FILL_OR_DROP and _compat.is_extended(operand.dtype):
-        raise ctx.unsupported("what a key reads out of bounds has no rule", fix=_CLIP)
+        raise ctx.unsupported(
+            "gather as a product with one-hot rows reads all of the padding",
+            fix='mode="clip" or mode="fill"',
+        )
     dims, sizes = ctx.in_shapes[0], ctx.params["slice_sizes"]
     indexed = dimension_numbers.start_index_map
     last = _vector([_last_start(ctx, dims[axis], sizes[axis]) for axis in indexed])
@@ -91,7 +92,8 @@ def gather(
         return out
     rows = [axis for axis in range(out.ndim) if axis not in dimension_numbers.offset_dims]
     mask = lax.broadcast_in_dim(_in_bounds(starts, last), out.shape, rows)
-    return jnp.where(mask, out, _default_fill(out.dtype) if fill_value is None else fill_value)
+    missing = _default_fill(out) if fill_value is None else _as(out, fill_value)
+    return jnp.where(mask, out, missing)
 
 
 @register("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
@@ -211,8 +213,15 @@ def _in_bounds(starts: Array, last: Array) -> Array:
     return ((starts >= 0) & (starts <= last)).all(-1)
 
 
-def _default_fill(dtype: Any) -> Any:
-    """What JAX reads out of bounds where no fill value is given."""
-    if jnp.issubdtype(dtype, np.inexact):
-        return np.asarray(np.nan, dtype)[()]
-    return lowest(dtype) if jnp.issubdtype(dtype, np.signedinteger) else highest(dtype)
+def _as(x: Array, value: Any) -> Any:
+    return np.asarray(value, x.dtype)
+
+
+def _default_fill(x: Array) -> Any:
+    """What JAX reads out of bounds of an array like `x` where no fill value is given."""
+    if _compat.is_extended(x.dtype):
+        words = np.full(jax.random.key_data(x).shape[x.ndim :], np.iinfo(np.uint32).max, np.uint32)
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(x))
+    if jnp.issubdtype(x.dtype, np.inexact):
+        return _as(x, np.nan)
+    return lowest(x.dtype) if jnp.issubdtype(x.dtype, np.signedinteger) else highest(x.dtype)

@@ -21,7 +21,10 @@ from shapeexec.masking._registry import register, register_knowledge
 from shapeexec.shape import _dim
 
 
-@register("broadcast_in_dim", "iota", "transpose", "squeeze", "stack", "unstack", "expand_dims")
+@register(
+    *("broadcast_in_dim", "broadcast_to", "empty", "expand_dims", "iota"),
+    *("squeeze", "stack", "transpose", "unstack"),
+)
 def placed_by_axes(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
     """Keep: axes are added, dropped or exchanged whole, and elements stay in order."""
     return ctx.bind(*operands, **params)

@@ -1,8 +1,10 @@
 """Linear algebra: padded batch rows become identities, and ragged matrices are embedded.
 
 An embedding is block diagonal, the valid matrix first, with a second block chosen so that the
-factors of the whole are those of the parts. Factors that JAX leaves open (signs of vectors) stay
-open. The identities spare iterative solvers a matrix of NaN.
+factors of the whole are those of the parts: a diagonal, of 0 where Householder reflections or
+pivots skip what is 0 already, of 1 where one divides by it, and of more than any eigenvalue where
+the results come in an order. Factors that JAX leaves open (signs of vectors) stay open. The
+identities spare iterative solvers a matrix of NaN.
 """
 
 from typing import Any
@@ -13,6 +15,7 @@ from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import Length, one, valid_mask, zero
+from shapeexec.masking._interpret import conform
 from shapeexec.masking._registry import register
 
 
@@ -22,11 +25,25 @@ def cholesky(ctx: RuleContext, matrix: Array, **params: Any) -> Array:
     return ctx.bind(_embed(ctx, 0, matrix, block=1), **params)
 
 
+@register("cholesky_update")
+def cholesky_update(ctx: RuleContext, factor: Array, vector: Array) -> Array:
+    """Fill: an identity block, which a vector of 0 leaves alone."""
+    return ctx.bind(_embed(ctx, 0, factor, block=1), ctx.fill(1, zero(vector.dtype)))
+
+
+@register("symmetric_product")
+def symmetric_product(ctx: RuleContext, matrix: Array, addend: Array, **params: Any) -> Array:
+    """Fill: 0 along the contracted columns; rows of padding make rows and columns of padding."""
+    return ctx.bind(ctx.fill(0, zero(matrix.dtype), [matrix.ndim - 1]), addend, **params)
+
+
 @register("lu")
 def lu(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
-    """Fill: an identity block, whose rows are never chosen as pivots of the valid columns."""
-    _check_square(ctx)
-    return ctx.bind(_embed(ctx, 0, matrix, block=1), **params)
+    """Fill: a block of 0, of which no row is a pivot of a valid column.
+
+    The pivot of a column of 0 is its own row, and a tie goes to the first.
+    """
+    return ctx.bind(_embed(ctx, 0, matrix, block=0), **params)
 
 
 @register("lu_pivots_to_permutation")
@@ -68,10 +85,17 @@ def tridiagonal_solve(
 
 @register("qr", "geqrf")
 def qr(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
-    """Fill: a block of 0 below and beside a ragged matrix, which no reflection touches."""
-    if params.get("pivoting") and ctx.padded(0, _core(matrix)):
-        raise ctx.unsupported("columns of padding would take part in the pivoting")
+    """Fill: a block of 0 below and beside a ragged matrix, which no reflection touches.
+
+    With pivoting its columns, of norm 0, come last.
+    """
     return ctx.bind(_embed(ctx, 0, matrix, block=0), **params)
+
+
+@register("geqp3")
+def geqp3(ctx: RuleContext, matrix: Array, pivots: Array, **params: Any) -> Any:
+    """Fill: a block of 0, whose columns are free to stay last."""
+    return ctx.bind(_embed(ctx, 0, matrix, block=0), ctx.fill(1, zero(pivots.dtype)), **params)
 
 
 @register("householder_product")
@@ -81,75 +105,115 @@ def householder_product(ctx: RuleContext, reflectors: Array, taus: Array, **para
     return ctx.bind(reflectors, ctx.fill(1, zero(taus.dtype)), **params)
 
 
-@register("svd")
-def svd(ctx: RuleContext, matrix: Array, *, compute_uv: bool, **params: Any) -> Any:
+@register("ormqr")
+def ormqr(
+    ctx: RuleContext, reflectors: Array, taus: Array, matrix: Array, *, left: bool, **params: Any
+) -> Array:
+    """Fill: 0, the reflection that changes nothing, and 0 in what it is applied to."""
+    reflectors = ctx.fill(0, zero(reflectors.dtype))
+    taus = ctx.fill(1, zero(taus.dtype))
+    matrix = ctx.fill(2, zero(matrix.dtype), [matrix.ndim - (2 if left else 1)])
+    return ctx.bind(reflectors, taus, matrix, left=left, **params)
+
+
+@register("svd", exact_when="`subset_by_index` is None, or its matrices are static")
+def svd(
+    ctx: RuleContext, matrix: Array, *, compute_uv: bool, full_matrices: bool, **params: Any
+) -> Any:
     """Fill: 0 for singular values; for vectors, a block whose values come first and are cut off.
 
-    Vectors of a ragged matrix that is not square are refused: those of a singular value 0 could
-    lie in the padding.
+    Vectors of a singular value 0 could lie in the padding, were there any rows or columns of 0. So
+    a matrix that is not square is first reduced to one that is, by a QR from each side.
     """
     ragged = ctx.padded(0, _core(matrix))
     if ragged and params.get("subset_by_index") is not None:
-        raise ctx.unsupported("a subset of the singular values of a ragged matrix has no rule")
+        raise ctx.unsupported(
+            "a subset of the singular values of a ragged matrix has no rule", ctx.in_shapes[0][-2:]
+        )
+    matrix = _embed(ctx, 0, matrix, block=0)
+    options = params | {"compute_uv": compute_uv, "full_matrices": full_matrices}
     if not (ragged and compute_uv):
-        matrix = _embed(ctx, 0, matrix, block=0)
-        return ctx.bind(matrix, compute_uv=compute_uv, **params)
-    _check_square(ctx, "vectors of a singular value 0 could lie in the padding")
-    block = 2 * jnp.sqrt(_sum_of_squares(_embed(ctx, 0, matrix, block=0)))
-    block = jnp.where(block > 0, block, one(block.dtype))
-    embedded = _embed(ctx, 0, matrix, block=block)
-    values, left, right = ctx.bind(embedded, compute_uv=True, **params)
-    length = ctx.in_lengths[0][-1]
+        return ctx.bind(matrix, **options)
+    length, size = ctx.out_lengths[0][-1], min(matrix.shape[-2:])
+    around = None
+    if not _is_square(ctx, 0):
+        before, upper = lax.linalg.qr(matrix, full_matrices=full_matrices)
+        after, lower = lax.linalg.qr(_adjoint(upper), full_matrices=full_matrices)
+        around, matrix = (before, after), _adjoint(lower)[..., :size, :size]
+    inside, is_diagonal = _corner(matrix.shape, length)
+    block = jnp.where(is_diagonal, _beyond_spectrum(matrix), 0).astype(matrix.dtype)
+    values, left, right = ctx.bind(jnp.where(inside, matrix, block), **options)
+    values = _last_to_front(values, length, values.ndim - 1)
+    left = _last_to_front(left, length, left.ndim - 1)
+    right = _last_to_front(right, length, right.ndim - 2)
+    if around is None:
+        return values, left, right
+    before, after = around
     return (
-        _last_to_front(values, length, values.ndim - 1),
-        _last_to_front(left, length, left.ndim - 1),
-        _last_to_front(right, length, right.ndim - 2),
+        values,
+        jnp.matmul(before, _in_corner(left, length, before.shape[-1]), precision="highest"),
+        jnp.matmul(
+            _in_corner(right, length, after.shape[-1]), _adjoint(after), precision="highest"
+        ),
     )
 
 
-@register("eigh")
+@register("eigh", exact_when="all eigenvalues are wanted in order, or its matrices are static")
 def eigh(ctx: RuleContext, matrix: Array, *, lower: bool, **params: Any) -> Any:
     """Fill: a diagonal above the spectrum, so that the padding's eigenvalues come last."""
     if not ctx.padded(0, _core(matrix)):
         return ctx.bind(_embed(ctx, 0, matrix, block=1), lower=lower, **params)
     if params.get("subset_by_index") is not None or not params.get("sort_eigenvalues", True):
-        raise ctx.unsupported("eigenvalues of a ragged matrix are needed in full and in order")
-    # Only one triangle is read: rows and columns of it bound the whole matrix.
-    triangle = (jnp.tril if lower else jnp.triu)(jnp.abs(_embed(ctx, 0, matrix, block=0)))
-    bound = (triangle.sum(-1) + triangle.sum(-2)).max(-1)
-    block = jnp.where(bound > 0, 2 * bound, one(bound.dtype))
-    return ctx.bind(_embed(ctx, 0, matrix, block=block), lower=lower, **params)
-
-
-@register("eig", "schur", "hessenberg", "tridiagonal")
-def of_static_matrices(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
-    """Refuse on a ragged matrix; a ragged batch gets identities."""
-    if ctx.padded(0, _core(matrix)):
         raise ctx.unsupported(
-            "the order of its results would mix those of the padding with the valid ones",
+            "eigenvalues of a ragged matrix are needed in full and in order",
             ctx.in_shapes[0][-2:],
+            fix="sort_eigenvalues=True and subset_by_index=None, then jnp.flip or a slice",
         )
-    return ctx.bind(_embed(ctx, 0, matrix, block=1), **params)
+    # Only one triangle is read. Its Frobenius norm is at least 1/sqrt(2) of the whole matrix's.
+    plain = _embed(ctx, 0, matrix, block=0)
+    block = _beyond_spectrum((jnp.tril if lower else jnp.triu)(plain))[..., 0, 0]
+    vectors, values = ctx.bind(_embed(ctx, 0, matrix, block=block), lower=lower, **params)
+    # A matrix of one element is its own eigenvalue, also if that is infinite.
+    is_one = jnp.asarray(ctx.in_lengths[0][-1] == 1)
+    only = plain[..., 0].real.astype(values.dtype)
+    return (
+        jnp.where(is_one, jnp.eye(vectors.shape[-1], dtype=vectors.dtype), vectors),
+        jnp.where(is_one, only, values),
+    )
 
 
-@register("fft")
-def fft(ctx: RuleContext, operand: Array, *, fft_lengths: tuple[int, ...], **params: Any) -> Array:
-    """Refuse on a ragged transform axis: each result depends on the true length of the axis."""
-    count = len(fft_lengths)
-    transformed = (*ctx.in_shapes[0][-count:], *ctx.out_shapes[0][-count:])
-    if any(not isinstance(dim, int) for dim in transformed):
-        raise ctx.unsupported("each element depends on the exact length of the axis", transformed)
-    return ctx.bind(operand, fft_lengths=fft_lengths, **params)
+@register("eig")
+def eig(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
+    """Fill: a diagonal outside the spectrum, whose eigenvalues are told by their size.
+
+    The valid ones keep the order that they come in.
+    """
+    if not ctx.padded(0, _core(matrix)):
+        return ctx.bind(_embed(ctx, 0, matrix, block=1), **params)
+    beyond = _beyond_spectrum(_embed(ctx, 0, matrix, block=0))[..., 0]
+    values, *vectors = ctx.bind(_embed(ctx, 0, matrix, block=beyond[..., 0]), **params)
+    order = jnp.argsort(jnp.abs(values) > 0.75 * beyond, axis=-1, stable=True)
+    sorted_vectors = [jnp.take_along_axis(v, order[..., None, :], -1) for v in vectors]
+    return [jnp.take_along_axis(values, order, -1), *sorted_vectors]
+
+
+@register("hessenberg", "tridiagonal", "schur")
+def of_reflections(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
+    """Fill: a block of 0, which reflections skip, and which a Schur form has last already.
+
+    LAPACK's, the only one that JAX has of the latter, sets rows of 0 aside before it begins.
+    """
+    return ctx.bind(_embed(ctx, 0, matrix, block=0), **params)
 
 
 def _core(matrix: Array) -> tuple[int, int]:
     return (matrix.ndim - 2, matrix.ndim - 1)
 
 
-def _check_square(ctx: RuleContext, reason: str = "pivots could be rows of padding") -> None:
-    rows, columns = ctx.in_shapes[0][-2:]
-    if str(rows) != str(columns):
-        raise ctx.unsupported(f"a ragged matrix that is not square: {reason}", (rows, columns))
+def _is_square(ctx: RuleContext, operand: int) -> bool:
+    """Whether a matrix is known to be square."""
+    rows, columns = ctx.in_shapes[operand][-2:]
+    return str(rows) == str(columns)
 
 
 def _embed(ctx: RuleContext, operand: int, matrix: Array, *, block: Any) -> Array:
@@ -167,8 +231,34 @@ def _embed(ctx: RuleContext, operand: int, matrix: Array, *, block: Any) -> Arra
     return matrix
 
 
-def _sum_of_squares(matrix: Array) -> Array:
-    return jnp.square(jnp.abs(matrix)).sum((-2, -1))
+def _beyond_spectrum(matrix: Array) -> Array:
+    """[..., 1, 1]: more than each eigenvalue and singular value, twice the Frobenius norm; or 1.
+
+    Squares of what is scaled neither overflow nor vanish.
+    """
+    size = jnp.abs(matrix)
+    greatest = size.max((-2, -1), keepdims=True)
+    scale = jnp.where((greatest > 0) & jnp.isfinite(greatest), greatest, one(size.dtype))
+    norm = 2 * scale * jnp.sqrt(jnp.square(size / scale).sum((-2, -1), keepdims=True))
+    return jnp.where(norm > 0, jnp.minimum(norm, jnp.finfo(size.dtype).max), one(size.dtype))
+
+
+def _adjoint(matrix: Array) -> Array:
+    return jnp.conj(jnp.swapaxes(matrix, -1, -2))
+
+
+def _corner(shape: Any, length: Length) -> tuple[Array, Array]:
+    """bool[shape], twice: the first `length` rows and columns, and the diagonal."""
+    rank = len(shape)
+    row, column = (lax.broadcasted_iota(np.int32, shape, axis) for axis in (rank - 2, rank - 1))
+    return (row < length) & (column < length), row == column
+
+
+def _in_corner(matrix: Array, length: Length, size: int) -> Array:
+    """An identity of `size` whose first `length` rows and columns are those of `matrix`."""
+    shape = (*matrix.shape[:-2], size, size)
+    inside, is_diagonal = _corner(shape, length)
+    return jnp.where(inside, conform(matrix, shape), is_diagonal.astype(matrix.dtype))
 
 
 def _last_to_front(x: Array, length: Length, axis: int) -> Array:

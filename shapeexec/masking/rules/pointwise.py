@@ -19,7 +19,10 @@ _POINTWISE = frozenset(
     reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
     shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
     tan tanh xor zeta random_wrap random_unwrap random_seed random_fold_in random_clone
-    threefry2x32 from_edtype to_edtype reduced_vary_cast tie
+    threefry2x32 threefry4x32 philox2x32 philox4x32 from_edtype to_edtype reduced_vary_cast
+    reduced_vary_cast_p tie stage
+    sharding_constraint layout_constraint relayout reshard xla_metadata_value
+    with_memory_space_constraint
     """.split()
 )
 
@@ -32,7 +35,8 @@ def pointwise(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
 
 _OPAQUE = frozenset(
     """
-    random_clone random_fold_in random_seed random_unwrap random_wrap threefry2x32 tie
+    random_clone random_fold_in random_seed random_unwrap random_wrap threefry2x32 threefry4x32
+    philox2x32 philox4x32 tie
     """.split()
 )
 
@@ -72,6 +76,12 @@ def clamp(ctx: RuleContext, *operands: Array) -> Array:
 def optimization_barrier(ctx: RuleContext, *operands: Array) -> Any:
     """Keep: the values pass through."""
     return lax.optimization_barrier(operands)
+
+
+@register("device_put", "dce_sink")
+def passed_through(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
+    """Keep: the values pass through."""
+    return ctx.bind(*operands, **params)
 
 
 @register("bitcast_convert_type")

@@ -21,12 +21,13 @@ from shapeexec.masking._registry import register
 _UINT = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _COUNTERS = 2**32
 _THREEFRY = "threefry2x32"
+_EXACT_WHEN = "the generator is threefry2x32, and draws less than 2^31 elements"
 
 Hash = Callable[[Any, Any], tuple[Array, Array]]
 """`hash_pair(x1, x2)`: threefry under keys whose axes stand in front of the counters'."""
 
 
-@register("random_bits")
+@register("random_bits", exact_when=_EXACT_WHEN)
 def random_bits(ctx: RuleContext, keys: Array, *, bit_width: int, shape: Any) -> Array:
     """Move: the bits of each element are those of its position in the logical shape."""
     _check_threefry(ctx, keys)
@@ -49,7 +50,7 @@ def random_bits(ctx: RuleContext, keys: Array, *, bit_width: int, shape: Any) ->
     return (word >> (position % per_word * np.uint32(bit_width))).astype(_UINT[bit_width])
 
 
-@register("random_split")
+@register("random_split", exact_when=_EXACT_WHEN)
 def random_split(ctx: RuleContext, keys: Array, *, shape: Any) -> Array:
     """Move: each new key is that of its position in the logical shape."""
     _check_threefry(ctx, keys)
@@ -60,7 +61,7 @@ def random_split(ctx: RuleContext, keys: Array, *, shape: Any) -> Array:
     return _split_keys(keys, position, count)
 
 
-@register("random_gamma")
+@register("random_gamma", exact_when=_EXACT_WHEN)
 def random_gamma(ctx: RuleContext, keys: Array, alpha: Array, *, log_space: bool) -> Array:
     """Move: each element's own key is split off at its position; padding of alpha becomes 1.
 
@@ -76,7 +77,7 @@ def random_gamma(ctx: RuleContext, keys: Array, alpha: Array, *, log_space: bool
     return samples.reshape(alpha.shape)
 
 
-@register("iota_2x32_shape")
+@register("iota_2x32_shape", exact_when="there are less than 2^31 elements")
 def iota_2x32_shape(ctx: RuleContext, *, shape: Any) -> Any:
     """Move: row-major positions in the logical shape, as a high and a low word."""
     position, _ = _positions(ctx, shape, ctx.out_lengths[0])
@@ -128,7 +129,11 @@ def _hash(keys: Array, rank: int) -> Hash:
         shape = keys.shape + x1.shape
         own = [jnp.broadcast_to(key, shape) for key in (key1, key2)]
         counters = [jnp.broadcast_to(x[(None,) * keys.ndim], shape) for x in (x1, x2)]
-        first, second = _compat.threefry2x32_p.bind(*own, *counters)
+        # Where keys or counters alone are vmapped, JAX would leave the others an axis of 1, and the
+        # primitive does not broadcast. XLA finds the zero.
+        zero = (own[0] & 0) | (counters[0] & 0) | (counters[1] & 0)
+        operands = [x | zero for x in (*own, *counters)]
+        first, second = _compat.threefry2x32_p.bind(*operands)
         return first, second
 
     return hash_pair

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -65,16 +66,33 @@ def _ordered(bits: Array) -> Array:
     return jnp.where(bits < 0, bits ^ bits.dtype.type(greatest), bits)
 
 
-@register("approx_top_k")
+@register("approx_top_k", exact_when="the device is no TPU, or the axis has no padding")
 def approx_top_k(
-    ctx: RuleContext, operand: Array, *, reduction_dimension: int, **params: Any
+    ctx: RuleContext,
+    operand: Array,
+    *,
+    k: int,
+    reduction_dimension: int,
+    is_max_k: bool,
+    **params: Any,
 ) -> Any:
-    """Refuse on a padded axis: which elements are missed depends on the size of the axis."""
+    """Move: a full sort, which is what XLA makes of it on a device that is no TPU.
+
+    On a TPU, which elements are missed depends on the size of the axis.
+    """
     axis = reduction_dimension % operand.ndim
-    if ctx.padded(0, (axis,)):
+    if not ctx.padded(0, (axis,)):
+        params |= {"k": k, "reduction_dimension": axis, "is_max_k": is_max_k}
+        return ctx.bind(operand, **params)
+    if jax.default_backend() == "tpu":
         raise ctx.unsupported(
             "which elements it misses depends on the size of the axis",
             [ctx.in_shapes[0][axis]],
             fix="jax.lax.top_k; or leave the symbol out of buckets= (exact sizes)",
         )
-    return ctx.bind(operand, reduction_dimension=reduction_dimension, **params)
+    position = lax.broadcasted_iota(np.int32, operand.shape, axis)
+    is_padding = (position >= ctx.in_lengths[0][axis]).astype(np.int32)
+    key = -operand if is_max_k else operand
+    arrays = (is_padding, key, operand, position)
+    _, _, *results = lax.sort(arrays, dimension=axis, num_keys=2, is_stable=True)
+    return [lax.slice_in_dim(x, 0, min(k, x.shape[axis]), axis=axis) for x in results]

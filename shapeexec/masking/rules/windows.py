@@ -28,6 +28,9 @@ _IDENTITY: dict[str, Callable[[Any], Any]] = {
 _LOSER: dict[str, Callable[[Any], Any]] = {"ge": lowest, "le": highest}
 
 
+_STATIC_STEPS = "strides and dilations are static"
+_EXACT_WHEN = f"{_STATIC_STEPS}, and a window of ragged size covers its axis alone"
+
 # Windows along one axis
 
 
@@ -94,15 +97,12 @@ def _take(x: Array, index: Array, is_element: Array, axis: int, value: Any) -> A
     return lax.select(mask, moved, lax.full_like(moved, value))
 
 
-def _reduced_axes(
-    ctx: RuleContext, windows_in: tuple[Any, ...], *, ragged_windows: bool
-) -> list[_Axis]:
+def _reduced_axes(ctx: RuleContext, windows_in: tuple[Any, ...]) -> list[_Axis]:
     """The axes along which a windowed reduction reads across padding.
 
     Args:
         ctx: An equation whose last operand or, if general, each of the first half is windowed.
         windows_in: Per axis the number of windows: a dim.
-        ragged_windows: Whether one window of ragged size over a whole axis can be served.
     """
     params = ctx.params
     shape = ctx.in_shapes[0] if ctx.primitive == "reduce_window" else ctx.in_shapes[-1]
@@ -124,8 +124,7 @@ def _reduced_axes(
             raise ctx.unsupported("strides and dilations of ragged size have no rule")
         limit = None
         if not isinstance(window, int):
-            alone = isinstance(count, int) and count == 1 and dilations[axis] == 1
-            if not (alone and ragged_windows):
+            if not (isinstance(count, int) and count == 1 and dilations[axis] == 1):
                 raise ctx.unsupported("a window of ragged size moves along its axis", [window])
             limit = ctx.length(window)
         covered = (ctx.capacity(window) - 1) * dilations[axis] + 1
@@ -153,7 +152,7 @@ def _in_place(axes: Sequence[_Axis]) -> list[int]:
 # Windowed reductions
 
 
-@register(*_IDENTITY)
+@register(*_IDENTITY, exact_when=_EXACT_WHEN)
 def reduce_window_monoid(
     ctx: RuleContext, operand: Array, *, padding: Any, base_dilation: Any, **params: Any
 ) -> Array:
@@ -161,58 +160,82 @@ def reduce_window_monoid(
 
     Where the first window's start depends on a size (SAME with a stride), elements are moved.
     """
-    axes = _reduced_axes(ctx, ctx.out_shapes[0], ragged_windows=True)
+    axes = _reduced_axes(ctx, ctx.out_shapes[0])
     identity = _IDENTITY[ctx.primitive](operand.dtype)
     operand = ctx.fill(0, identity, _in_place(axes))
     operand, padding, base_dilation = _lay_all(axes, operand, identity, padding, base_dilation)
     return ctx.bind(operand, padding=padding, base_dilation=base_dilation, **params)
 
 
-@register("reduce_window")
+@register("reduce_window", exact_when=_EXACT_WHEN)
 def reduce_window(
-    ctx: RuleContext,
-    *operands: Array,
-    jaxpr: Any,
-    consts: Any,
-    padding: Any,
-    base_dilation: Any,
-    **params: Any,
+    ctx: RuleContext, *operands: Array, jaxpr: Any, consts: Any, **params: Any
 ) -> Any:
     """Fill: pairs (valid, value) are reduced, for the computation need not have an identity.
 
     With f' = "f if both are valid, else the valid one" an element of padding counts as one past
     the end of the operand does.
     """
-    axes = _reduced_axes(ctx, ctx.out_shapes[0], ragged_windows=True)
+    axes = _reduced_axes(ctx, ctx.out_shapes[0])
     if not axes:
-        return ctx.bind(
-            *operands,
-            jaxpr=jaxpr,
-            consts=consts,
-            padding=padding,
-            base_dilation=base_dilation,
-            **params,
-        )
+        return ctx.bind(*operands, jaxpr=jaxpr, consts=consts, **params)
     count = len(operands) // 2
-    data, init = operands[:count], operands[count:]
-    mask = valid_mask(data[0].shape, ctx.in_lengths[0], [each.axis for each in axes])
-    mask = jnp.ones(data[0].shape, np.bool_) if mask is None else mask
-    laid = [_lay_all(axes, x, zero(x.dtype), padding, base_dilation) for x in (mask, *data)]
-    (_, padding, base_dilation), *_ = laid
     closed = _compat.ClosedJaxpr(jaxpr, consts)
 
-    def combine(left: Any, right: Any) -> Any:
+    def combine(left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+        return ctx.interpret(closed, *left, *right)
+
+    return _reduce_valid(ctx, axes, operands[:count], operands[count:], combine, **params)
+
+
+@register("select_and_gather_add", exact_when=_EXACT_WHEN)
+def select_and_gather_add(
+    ctx: RuleContext, tangents: Array, operand: Array, *, select_prim: Any, **params: Any
+) -> Array:
+    """Fill: as in `reduce_window`, for of a NaN and padding the comparison selects the latter."""
+    axes = _reduced_axes(ctx, ctx.out_shapes[0])
+    if not axes:
+        return ctx.bind(tangents, operand, select_prim=select_prim, **params)
+
+    def combine(left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+        is_left = select_prim.bind(left[1], right[1])
+        return [lax.select(is_left, x, y) for x, y in zip(left, right, strict=True)]
+
+    loser = _LOSER[select_prim.name](operand.dtype)
+    inits = (zero(tangents.dtype), loser)
+    return _reduce_valid(ctx, axes, (tangents, operand), inits, combine, **params)[0]
+
+
+def _reduce_valid(
+    ctx: RuleContext,
+    axes: Sequence[_Axis],
+    operands: Sequence[Array],
+    inits: Sequence[Any],
+    combine: Callable[[Sequence[Array], Sequence[Array]], Sequence[Array]],
+    *,
+    padding: Any,
+    base_dilation: Any,
+    **params: Any,
+) -> Sequence[Array]:
+    """`combine` over the valid elements of windows that reach into padding along `axes`."""
+    shape = operands[0].shape
+    mask = valid_mask(shape, ctx.in_lengths[0], [each.axis for each in axes])
+    mask = jnp.ones(shape, np.bool_) if mask is None else mask
+    laid = [_lay_all(axes, x, zero(x.dtype), padding, base_dilation) for x in (mask, *operands)]
+    (_, padding, base_dilation), *_ = laid
+
+    def combine_valid(left: Any, right: Any) -> Any:
         (left_ok, *a), (right_ok, *b) = left, right
         chosen = [
             lax.select(left_ok & right_ok, f, lax.select(left_ok, x, y))
-            for f, x, y in zip(ctx.interpret(closed, *a, *b), a, b, strict=True)
+            for f, x, y in zip(combine(a, b), a, b, strict=True)
         ]
         return (left_ok | right_ok, *chosen)
 
     _, *results = lax.reduce_window(
         tuple(x for x, *_ in laid),
-        (np.bool_(True), *init),
-        combine,
+        (np.bool_(True), *inits),
+        combine_valid,
         padding=padding,
         base_dilation=base_dilation,
         **params,
@@ -220,35 +243,7 @@ def reduce_window(
     return results
 
 
-@register("select_and_gather_add")
-def select_and_gather_add(
-    ctx: RuleContext,
-    tangents: Array,
-    operand: Array,
-    *,
-    select_prim: Any,
-    padding: Any,
-    base_dilation: Any,
-    **params: Any,
-) -> Array:
-    """Fill: the operand with what is never selected, its companion with 0."""
-    axes = _reduced_axes(ctx, ctx.out_shapes[0], ragged_windows=False)
-    laid = []
-    for number, value in enumerate((zero(tangents.dtype), _LOSER[select_prim.name](operand.dtype))):
-        filled = ctx.fill(number, value, _in_place(axes))
-        laid.append(_lay_all(axes, filled, value, padding, base_dilation))
-    (tangents, padding, base_dilation), (operand, _, _) = laid
-    return ctx.bind(
-        tangents,
-        operand,
-        select_prim=select_prim,
-        padding=padding,
-        base_dilation=base_dilation,
-        **params,
-    )
-
-
-@register("select_and_scatter_add")
+@register("select_and_scatter_add", exact_when=_EXACT_WHEN)
 def select_and_scatter_add(
     ctx: RuleContext,
     source: Array,
@@ -259,7 +254,7 @@ def select_and_scatter_add(
     **params: Any,
 ) -> Array:
     """Fill: 0 in the source of windows behind the valid ones; the operand with what never wins."""
-    axes = _reduced_axes(ctx, ctx.in_shapes[0], ragged_windows=False)
+    axes = _reduced_axes(ctx, ctx.in_shapes[0])
     shape = operand.shape
     source = ctx.fill(0, zero(source.dtype), [each.axis for each in axes])
     loser = _LOSER[select_prim.name](operand.dtype)
@@ -278,7 +273,7 @@ def select_and_scatter_add(
 # Convolutions
 
 
-@register("conv_general_dilated")
+@register("conv_general_dilated", exact_when=_STATIC_STEPS)
 def conv_general_dilated(
     ctx: RuleContext,
     lhs: Array,

@@ -1,0 +1,200 @@
+"""The arguments of `Exec.map`: which are shared, and which are lists of examples.
+
+Nothing is planned or run here, but for the loop that `map` stands for.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec._errors import ConfigError, SpecError
+from shapeexec.execution._options import typed
+from shapeexec.execution._planner import Arguments, Settings
+from shapeexec.shape._spec import default_in_shapes, default_kwarg_shapes
+
+Reduce = Literal["sum"] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """The arguments of a call of `Exec.map`.
+
+    Attributes:
+        settings: Those of the Exec, with specs that are not left to the defaults.
+        args: The positional arguments; a list of examples, or what all examples share.
+        kwargs: The others, likewise.
+        positions: The positional arguments that are lists of examples.
+        names: The keywords that are.
+        count: How many examples there are.
+    """
+
+    settings: Settings
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    positions: frozenset[int]
+    names: frozenset[str]
+    count: int
+
+    def one(self, number: int) -> Arguments:
+        """The arguments of one example."""
+        return self._each(lambda examples: examples[number])
+
+    def is_mapped(self, number: int) -> tuple[bool, ...]:
+        """Per leaf of the arguments of one example, whether other examples have their own."""
+        settings, (args, kwargs) = self.settings, self.one(number)
+        marks = [
+            i in self.positions
+            for i, arg in enumerate(args)
+            if i not in settings.static_argnums
+            for _ in jax.tree.leaves(arg)
+        ]
+        marks += [
+            name in self.names
+            for name in sorted(kwargs)  # as JAX orders the keys of a dict
+            if name not in settings.static_argnames
+            for _ in jax.tree.leaves(kwargs[name])
+        ]
+        return tuple(marks)
+
+    def signatures(self) -> list[Hashable]:
+        """Per example what tells it apart: its own shapes and dtypes, and static arguments.
+
+        None where something cannot be told so. What all examples share is not looked at: JAX's own
+        fast path checks it at each run.
+        """
+        settings = self.settings
+        static = (
+            tuple(typed(arg) for i, arg in enumerate(self.args) if i in settings.static_argnums),
+            tuple((k, typed(v)) for k, v in self.kwargs.items() if k in settings.static_argnames),
+        )
+        mapped = [self.args[i] for i in sorted(self.positions)]
+        mapped += [self.kwargs[name] for name in sorted(self.names)]
+        try:
+            hash(static)
+        except TypeError:  # planning finds the error and tells it
+            return [None] * self.count
+        names = (len(self.args), *self.kwargs, *sorted(self.positions), *sorted(self.names))
+        return [(names, static, *map(_signature, own)) for own in zip(*mapped, strict=True)]
+
+    def _each(self, choose: Callable[[Any], Any]) -> Arguments:
+        args = [choose(arg) if i in self.positions else arg for i, arg in enumerate(self.args)]
+        kwargs = {k: choose(arg) if k in self.names else arg for k, arg in self.kwargs.items()}
+        return args, kwargs
+
+
+def _signature(example: Any) -> Hashable:
+    if hasattr(example, "shape"):
+        return _leaf_signature(example)
+    leaves, tree = jax.tree.flatten(example)
+    return (tree, *map(_leaf_signature, leaves))
+
+
+def _leaf_signature(leaf: Any) -> Hashable:
+    if not hasattr(leaf, "shape"):
+        return type(leaf)
+    return (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False))
+
+
+def take_examples(
+    settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any], reduce: Reduce
+) -> Examples:
+    """Tell examples from what they share.
+
+    An argument whose spec is None is shared. Where specs are left to the defaults, lists and tuples
+    are the examples, each of which then has the spec that it would have alone.
+
+    Raises:
+        SpecError: Nothing is a list of examples, an argument with a spec is none, or the lists are
+            not equally long, or are empty where a sum is wanted.
+    """
+    if settings.in_shapes is None:
+        positions = frozenset(i for i, arg in enumerate(args) if isinstance(arg, _LISTS))
+        names = frozenset(k for k, arg in kwargs.items() if isinstance(arg, _LISTS))
+        settings = _with_default_specs(settings, args, kwargs)
+    else:
+        positions = frozenset(i for i, s in enumerate(settings.in_shapes) if s is not None)
+        names = frozenset()
+    if settings.kwarg_shapes is not None:
+        names = frozenset(k for k in kwargs if settings.kwarg_shapes.get(k) is not None)
+    positions = frozenset(range(len(args))) & positions - frozenset(settings.static_argnums)
+    names -= frozenset(settings.static_argnames)
+    told = {f"args[{i}]": args[i] for i in sorted(positions)}
+    told |= {f"kwargs[{k!r}]": kwargs[k] for k in sorted(names)}
+    for path, argument in told.items():
+        if not isinstance(argument, _LISTS):
+            raise SpecError(
+                f"map: {path} has a spec but is a {type(argument).__name__}, no list of examples.",
+                fix="pass a list with one entry per example, or make the spec None: what all share",
+            )
+    counts = {path: len(argument) for path, argument in told.items()}
+    if not counts:
+        raise SpecError(
+            "map: no argument is a list of examples.",
+            fix="pass a list for each argument that differs between examples",
+        )
+    (first, count), *others = counts.items()
+    for path, other in others:
+        if other != count:
+            raise SpecError(
+                f"map: {first} has {count} examples, but {path} has {other}.",
+                fix="pass lists of one length, one entry per example",
+            )
+    if reduce == "sum" and not count:
+        raise SpecError(
+            'map: reduce="sum" of no examples.',
+            why="the shape of a result follows from an example",
+            fix="pass at least one example",
+        )
+    return Examples(settings, tuple(args), dict(kwargs), positions, names, count)
+
+
+_LISTS = (list, tuple)
+
+
+def _with_default_specs(
+    settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Settings:
+    """The specs that each call `ex(*one_example)` would have, and None for what is shared."""
+    firsts = [arg[0] if isinstance(arg, _LISTS) and arg else None for arg in args]
+    named = {k: arg[0] if isinstance(arg, _LISTS) and arg else None for k, arg in kwargs.items()}
+    given = settings.kwarg_shapes
+    return dataclasses.replace(
+        settings,
+        in_shapes=default_in_shapes(firsts),
+        kwarg_shapes=default_kwarg_shapes(named) if given is None else given,
+    )
+
+
+def map_plainly(examples: Examples, reduce: Reduce) -> Any:
+    """What `map` stands for: a Python loop over the plain function."""
+    results = []
+    for number in range(examples.count):
+        args, kwargs = examples.one(number)
+        results.append(examples.settings.fn(*args, **kwargs))
+    return results if reduce is None else functools.reduce(add, results)
+
+
+def add(result: Any, other: Any) -> Any:
+    """The leafwise sum of two results, in their dtypes."""
+    return jax.tree.map(_add, result, other)
+
+
+def _add(x: Any, y: Any) -> Any:
+    if getattr(x, "dtype", None) == jax.dtypes.float0:
+        return np.zeros(np.shape(x), jax.dtypes.float0)
+    return jnp.add(x, y)
+
+
+def check_reduce(reduce: Any) -> None:
+    """Check that it is known how results are put together.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if reduce not in (None, "sum"):
+        raise ConfigError(f"map: reduce={reduce!r} is not known.", fix='"sum", or None for a list')

@@ -1,0 +1,365 @@
+"""One graph for many examples of different sizes: the masked function, vmapped over its sizes.
+
+Examples that need another trace (other dtypes, another outcome of a guard, a size of 0) get a graph
+of their own; all others share the one at the buckets of their greatest sizes.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec import _compat
+from shapeexec._errors import SpecError, UnsupportedPrimitiveError
+from shapeexec.bucketing import checked_bucket
+from shapeexec.execution import _monitor, _transfer
+from shapeexec.execution._compile import Graph, SignatureChanged, check_tracing
+from shapeexec.execution._examples import Examples, Reduce, add
+from shapeexec.execution._plan import Key, Plan
+from shapeexec.execution._planner import Arguments, Planner
+from shapeexec.execution._ready import Outcome
+from shapeexec.masking._extents import Extents
+from shapeexec.masking._masked import Masked
+from shapeexec.masking.folding import sum_over_examples
+from shapeexec.shape._trace import Trace
+
+_MOST_PLANS = 8192
+
+
+class _PlanAgain(Exception):
+    """What cannot be padded was met, and runs at exact sizes from now on."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MapRecipe:
+    """All that is needed to compile the graph of a group of examples.
+
+    Attributes:
+        trace: The function of one example at symbolic sizes.
+        symbols: The order of the symbols in an example's sizes.
+        ranges: Per symbol the least size and the bucket.
+        poison: See `Masked`.
+        is_mapped: Per leaf of the arguments whether examples have their own.
+        reduce: How the results are put together.
+    """
+
+    trace: Trace
+    symbols: tuple[str, ...]
+    ranges: Mapping[str, tuple[int, int]]
+    poison: str | None
+    is_mapped: tuple[bool, ...]
+    reduce: Reduce
+    donate: tuple[int, ...] = ()  # a second group of examples may need the same memory
+
+    def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
+        """What is compiled.
+
+        Args:
+            sizes: i32[examples, symbols], and i32[]: how many examples are no fillers.
+            consts: The arrays that the function closed over.
+            kwargs: As for one example, with a first axis for the examples where they differ.
+            *args: Likewise.
+        """
+        check_tracing()
+        vectors, count = sizes
+        masked = Masked(self.trace, self.ranges, self.poison, zero_padded=self.poison is None)
+
+        def one(vector: Any, leaves: Any) -> list[Any]:
+            by_symbol = {symbol: vector[i] for i, symbol in enumerate(self.symbols)}
+            return [*itertools.compress(masked(by_symbol, consts, leaves), self.is_number)]
+
+        axes = [0 if mapped else None for mapped in self.is_mapped]
+        each = jax.vmap(one, in_axes=(0, axes))
+        leaves = jax.tree.leaves((args, kwargs))
+        if self.reduce == "sum":
+            is_example = jnp.arange(len(vectors)) < count
+            results = sum_over_examples(each, is_example, vectors, leaves)
+        else:
+            results = each(vectors, leaves)
+        return [
+            _compat.with_weak_type(result, aval)
+            for result, aval in zip(results, self.out_avals, strict=True)
+        ]
+
+    @property
+    def is_number(self) -> list[bool]:
+        """Per leaf of the result whether it is one that a graph can give: float0 is not."""
+        return [aval.dtype != jax.dtypes.float0 for aval in self.trace.jaxpr.out_avals]
+
+    @property
+    def out_avals(self) -> list[Any]:
+        """What the graph gives of one example."""
+        return [*itertools.compress(self.trace.jaxpr.out_avals, self.is_number)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Examples that share a graph.
+
+    Attributes:
+        numbers: Which examples they are.
+        plans: The plan that each would have alone.
+        capacity: How many the graph takes.
+        key: What names the graph.
+        recipe: What compiles it.
+    """
+
+    numbers: tuple[int, ...]
+    plans: tuple[Plan, ...]
+    capacity: int
+    key: Key
+    recipe: MapRecipe
+
+    @property
+    def sizes(self) -> tuple[np.ndarray, np.ndarray]:
+        """i32[capacity, symbols] and i32[]: see `MapRecipe.body`. Fillers are the first example."""
+        vectors = [plan.size_vector for plan in self.plans]
+        vectors += [vectors[0]] * (self.capacity - len(vectors))
+        return np.stack(vectors), np.asarray(len(self.plans), np.int32)
+
+    @property
+    def padding(self) -> tuple[tuple[str, int, int], ...]:
+        """Per symbol its sizes in all examples, and what was run for them."""
+        return tuple(
+            (
+                symbol,
+                sum(plan.sizes[symbol] for plan in self.plans),
+                self.capacity * self.recipe.ranges.get(symbol, (0, size))[1],
+            )
+            for symbol, size in self.plans[0].sizes.items()
+        )
+
+    @property
+    def exact(self) -> tuple[str, ...]:
+        """Symbols that run exactly for want of a rule."""
+        return self.plans[0].exact
+
+    def __str__(self) -> str:
+        dims = ", ".join(
+            f"{symbol} up to {max(plan.sizes[symbol] for plan in self.plans)}"
+            for symbol in self.recipe.symbols
+        )
+        return f"map over {len(self.plans)} examples in bucket {self.capacity}, {dims}"
+
+
+class Mapper:
+    """Runs the groups of a call, and remembers how examples of given shapes are planned.
+
+    Args:
+        planner: Plans single examples.
+        specs: Tells the planner's specs from those of other mappers with the same cache.
+        find: The graph of a key, if it is compiled.
+        get: The graph of a group, compiled if it must be, from its stacked arguments.
+        finish: Told of each run of a graph: the group, the outcome, and `"hits"` or `"misses"`.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        specs: Hashable,
+        find: Callable[[Hashable], Graph | None],
+        get: Callable[[Group, Sequence[Any], Mapping[str, Any]], Graph],
+        finish: Callable[[Group, Outcome, str], Any],
+    ) -> None:
+        self._planner, self._specs = planner, specs
+        self._find, self._get, self._finish = find, get, finish
+        self._plans: dict[Hashable, Plan] = {}
+
+    def clear(self) -> None:
+        """Forget all plans and traces."""
+        self._plans.clear()
+        self._planner.clear()
+
+    def run(self, examples: Examples, reduce: Reduce) -> Any:
+        """A list of the results, or their sum."""
+        numbers = range(examples.count)
+        signatures = examples.signatures()
+        try:  # plans that are remembered may be of other shared arguments
+            plans = [self._plan(examples.one(i), signatures[i], is_new=False) for i in numbers]
+            groups = _groups(examples, plans, reduce, self._specs)
+            graphs = [self._find(group.key) for group in groups]
+            if all(graphs):
+                return self._results(examples, groups, graphs, reduce, retrace=False)
+        except SignatureChanged:
+            pass
+        while True:
+            plans = [self._plan(examples.one(i), signatures[i], is_new=True) for i in numbers]
+            groups = _groups(examples, plans, reduce, self._specs)
+            with contextlib.suppress(_PlanAgain):
+                return self._results(examples, groups, [None] * len(groups), reduce, retrace=True)
+
+    def _plan(self, call: Arguments, known_as: Hashable, *, is_new: bool) -> Plan:
+        plan = None if is_new or known_as is None else self._plans.get(known_as)
+        if plan is None:
+            plan = self._planner.plan(*call)
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[known_as] = plan
+        return plan
+
+    def _results(
+        self,
+        examples: Examples,
+        groups: Sequence[Group],
+        graphs: Sequence[Graph | None],
+        reduce: Reduce,
+        *,
+        retrace: bool,
+    ) -> Any:
+        outcomes = []
+        for group, found in zip(groups, graphs, strict=True):
+            outcome, is_hit = self._run(examples, group, found, retrace=retrace)
+            outcomes.append((group, outcome, "hits" if is_hit else "misses"))
+        told = [self._finish(group, outcome, kind) for group, outcome, kind in outcomes]
+        if reduce == "sum":
+            return functools.reduce(add, told)
+        results = {
+            number: result
+            for group, rows in zip(groups, told, strict=True)
+            for number, result in zip(group.numbers, rows, strict=True)
+        }
+        return [results[number] for number in range(examples.count)]
+
+    def _run(
+        self, examples: Examples, group: Group, graph: Graph | None, *, retrace: bool
+    ) -> tuple[Outcome, bool]:
+        totals = _monitor.totals
+        start = totals.count
+        calls = [self._planner.without_static(*examples.one(number)) for number in group.numbers]
+        args, kwargs = _stacked(group, calls)
+        copied = totals.count - start
+        is_hit = graph is not None or self._find(group.key) is not None
+        if graph is None:
+            graph = self._compiled(group, args, kwargs)
+        count, seconds = totals.count, totals.seconds
+        run = graph.retraced if retrace else graph
+        leaves = run(group.sizes, args, kwargs)
+        ran, seconds = totals.count - count, totals.seconds - seconds
+        result = _whole(group, leaves) if group.recipe.reduce == "sum" else _cut(group, leaves)
+        copied += totals.count - count - ran
+        return Outcome(result, copied, ran, seconds), is_hit
+
+    def _compiled(self, group: Group, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
+        try:
+            return self._get(group, args, kwargs)
+        except UnsupportedPrimitiveError as error:
+            first = group.plans[0]
+            if self._planner.make_exact(first.base, error.symbols or first.sizes):
+                raise _PlanAgain from error
+            raise
+
+
+def _groups(
+    examples: Examples, plans: Sequence[Plan], reduce: Reduce, specs: Hashable
+) -> list[Group]:
+    alike: dict[Hashable, list[int]] = {}
+    for number, plan in enumerate(plans):
+        alike.setdefault(plan.kind, []).append(number)
+    groups = [_group(examples, numbers, plans, reduce, specs) for numbers in alike.values()]
+    if reduce == "sum":
+        _check_sum(groups)
+    return groups
+
+
+def _group(
+    examples: Examples,
+    numbers: Sequence[int],
+    plans: Sequence[Plan],
+    reduce: Reduce,
+    specs: Hashable,
+) -> Group:
+    members = tuple(plans[number] for number in numbers)
+    first, settings = members[0], examples.settings
+    capacity = checked_bucket(settings.examples, len(members))
+    # One lower bound for all: a graph for each pair of least and greatest bucket would be many.
+    ranges = {
+        symbol: (1, max(plan.buckets[symbol] for plan in members)) for symbol in first.recipe.ranges
+    }
+    is_mapped = examples.is_mapped(numbers[0])
+    recipe = MapRecipe(
+        trace=first.recipe.trace,
+        symbols=first.recipe.symbols,
+        ranges=ranges,
+        poison=settings.poison,
+        is_mapped=is_mapped,
+        reduce=reduce,
+    )
+    key = Key(("map", specs, reduce, first.kind, is_mapped, capacity, tuple(ranges.items())))
+    return Group(tuple(numbers), members, capacity, key, recipe)
+
+
+def _stacked(group: Group, calls: Sequence[Arguments]) -> tuple[Any, Any]:
+    """The arguments of a group's graph."""
+    recipe = group.recipe
+    extents = Extents(recipe.ranges, {}, recipe.trace.substitution)
+    treedef = jax.tree.structure(_as_tree(calls[0]))
+    columns = zip(*(treedef.flatten_up_to(_as_tree(call)) for call in calls), strict=True)
+    avals = recipe.trace.jaxpr.in_avals
+    leaves = [
+        _transfer.stack(column, extents.capacities(aval.shape), group.capacity)
+        if is_mapped
+        else column[0]
+        for column, aval, is_mapped in zip(columns, avals, recipe.is_mapped, strict=True)
+    ]
+    return jax.tree.unflatten(treedef, leaves)
+
+
+def _as_tree(call: Arguments) -> Any:
+    args, kwargs = call
+    return tuple(args), dict(kwargs)
+
+
+def _cut(group: Group, stacked: Sequence[Any]) -> list[Any]:
+    """The result of each example."""
+    recipe = group.recipe
+    results = []
+    for row, plan in enumerate(group.plans):
+        shapes = itertools.compress(plan.out_shapes, recipe.is_number)
+        cut = [_transfer.cut_row(x, row, shape) for x, shape in zip(stacked, shapes, strict=True)]
+        results.append(_whole(group, cut, plan))
+    return results
+
+
+def _whole(group: Group, leaves: Sequence[Any], plan: Plan | None = None) -> Any:
+    """The tree of a result, from those of its leaves that a graph can give."""
+    recipe, given = group.recipe, iter(leaves)
+    shapes = (plan or group.plans[0]).out_shapes
+    whole = [
+        next(given) if is_number else np.zeros(shape, jax.dtypes.float0)
+        for is_number, shape in zip(recipe.is_number, shapes, strict=True)
+    ]
+    return jax.tree.unflatten(recipe.trace.out_tree, whole)
+
+
+def _check_sum(groups: Sequence[Group]) -> None:
+    """Check that the results of all examples can be added.
+
+    Raises:
+        SpecError: They cannot.
+    """
+    trees = {group.recipe.trace.out_tree for group in groups}
+    shapes = {plan.out_shapes for group in groups for plan in group.plans}
+    for aval in (aval for group in groups for aval in group.recipe.out_avals):
+        told = _compat.describe_aval(aval)
+        if any(not isinstance(dim, int) for dim in aval.shape):
+            raise SpecError(
+                f'map: reduce="sum", but a result is {told}, as large as its example.',
+                fix="return what has one shape, such as a sum over the axis; or leave reduce= out",
+            )
+        if aval.dtype == np.bool_ or _compat.is_extended(aval.dtype):
+            raise SpecError(
+                f'map: reduce="sum", but a result is {told}, which is not a number.',
+                fix="convert it, as by x.astype(int), or leave reduce= out",
+            )
+    if len(trees) > 1 or len(shapes) > 1:
+        raise SpecError(
+            'map: reduce="sum", but the results of examples differ in structure or shape.',
+            got="; ".join(map(str, (*trees, *shapes)))[:200],
+            fix="return one tree of one shape for all examples, or leave reduce= out",
+        )

@@ -1,0 +1,12 @@
+"""Sums over examples, pushed to where an operation can sum over examples itself.
+
+A gradient of shared parameters, vmapped and then summed, holds one gradient per example, and XLA
+does not fold the sum into the operation that makes them. Here each sum is pushed toward its source
+as long as that pays: through linear operations, into contractions, scatters and loops. It knows
+vmapped jaxprs; it does not know padding.
+"""
+
+from shapeexec.masking.folding import _contractions, _linear, _loops  # noqa: F401 - rules
+from shapeexec.masking.folding._run import sum_over_examples
+
+__all__ = ["sum_over_examples"]

@@ -1,0 +1,314 @@
+"""Planning which sums are pushed where, from the results of a jaxpr backward.
+
+What is done for a primitive is a rule's matter; what is planned here is run in `_run`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from shapeexec import _compat
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fold:
+    """How to make the sum of a variable over one of its axes, that of the examples.
+
+    Attributes:
+        variable: The variable.
+        emit: Called as `emit(scope, mask)`; makes the sum of those examples that the mask,
+            bool[examples], selects. It lacks the axis and has the dtype `sum_dtype` of the
+            variable's.
+        reads: The variables that `emit` reads as they are.
+        parts: The sums that it is made of.
+        pays: Whether it spares an array, as against summing the variable itself.
+        is_source: Whether it stands in for the equation that makes the variable, so that nothing is
+            gained if that is run all the same.
+        loop: The loop that makes the sum, and the number of its result.
+    """
+
+    variable: Any
+    emit: Callable[[Any, Array], Array]
+    reads: tuple[Any, ...] = ()
+    parts: tuple["Fold", ...] = ()
+    pays: bool = False
+    is_source: bool = False
+    loop: "tuple[Loop, int] | None" = None
+
+
+Rule = Callable[["Folder", Any, int, int], Fold | None]
+"""`rule(folder, eqn, number, axis)`: the sum of one of an equation's results; None: no idea."""
+
+FOLDS: dict[str, Rule] = {}
+
+
+def folds(*primitives: str) -> Callable[[Rule], Rule]:
+    """Make the decorated function the rule for sums of what these primitives give."""
+
+    def decorate(rule: Rule) -> Rule:
+        for primitive in primitives:
+            assert primitive not in FOLDS, primitive
+            FOLDS[primitive] = rule
+        return rule
+
+    return decorate
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What of a jaxpr must be run.
+
+    Attributes:
+        variables: All variables that are read as they are.
+        eqns: The numbers of the equations that make them.
+        loops: By number of its equation each loop that sums inside, and which of its results.
+    """
+
+    variables: frozenset[Any]
+    eqns: frozenset[int]
+    loops: dict[int, tuple["Loop", frozenset[int]]]
+
+
+class Loop:
+    """A `scan` whose results are summed inside of it, where they can be.
+
+    Args:
+        eqn: The equation.
+        body: Plans sums in its body.
+
+    Attributes:
+        consts: How many constants it takes, which come first.
+        carries: How many carries it takes, which come next.
+        sums: By number of the result what is summed in each step: what is added to a carry, or what
+            the step gives.
+        starts: Per summed carry, by number, the sum of its first value.
+    """
+
+    def __init__(self, eqn: Any, body: "Folder") -> None:
+        self.eqn, self.body = eqn, body
+        self.sums: dict[int, Fold] = {}
+        self.starts: dict[int, Fold] = {}
+        self.consts, self.carries = _compat.scan_counts(eqn.params, len(eqn.invars))
+
+    def carried(self, number: int) -> Any:
+        """The variable of the body that holds a carry at the start of a step."""
+        return self.body.jaxpr.invars[self.consts + number]
+
+    def needs(self, wanted: Iterable[int], summed: Iterable[int]) -> tuple[frozenset[int], Needs]:
+        """Which results it has to make as they are, all carries that it reads among them.
+
+        Args:
+            wanted: The results, by number, that are read as they are.
+            summed: Those that are wanted as sums.
+
+        Returns:
+            The results, and what of the body must be run.
+        """
+        results, folded = set(wanted), [self.sums[number] for number in summed]
+        while True:
+            needs = self.body.needs([self.body.jaxpr.outvars[i] for i in results], folded)
+            read = {i for i in range(self.carries) if self.carried(i) in needs.variables}
+            if read <= results:
+                return frozenset(results), needs
+            results |= read
+
+    def reads(self, wanted: Iterable[int], summed: Iterable[int]) -> set[Any]:
+        """The variables around it that it reads as they are."""
+        results, needs = self.needs(wanted, summed)
+        first_x = self.consts + self.carries
+        read = [
+            atom
+            for i, atom in enumerate(self.eqn.invars)
+            if (self.body.jaxpr.invars[i] in needs.variables and not self.consts <= i < first_x)
+            or i - self.consts in results & frozenset(range(self.carries))
+        ]
+        return {atom for atom in read if not _compat.is_literal(atom)}
+
+
+class Folder:
+    """Plans the sums of a jaxpr's variables.
+
+    Args:
+        jaxpr: An open jaxpr without calls.
+        examples: How many examples there are.
+        inline: Inlines the calls in the body of a loop.
+    """
+
+    def __init__(self, jaxpr: Any, examples: int, inline: Callable[[Any], Any]) -> None:
+        self.jaxpr, self.examples, self._inline = jaxpr, examples, inline
+        self._made_by = {
+            var: (number, index)
+            for number, eqn in enumerate(jaxpr.eqns)
+            for index, var in enumerate(eqn.outvars)
+        }
+        self._folds: dict[tuple[Any, int], Fold] = {}
+        self._loops: dict[int, Loop] = {}
+        self._kept: set[Any] = set()
+
+    def plan(self, variables: Sequence[Any]) -> list[Fold]:
+        """The sums of variables over their first axis."""
+        while True:
+            self._restart()
+            planned = [self.fold(variable, 0) for variable in variables]
+            if not self._keep_what_is_made_anyway(planned, self.needs([], planned)):
+                return planned
+
+    def fold(self, variable: Any, axis: int) -> Fold:
+        """The best known way to sum a variable over an axis, that of the examples."""
+        if (variable, axis) not in self._folds:
+            self._folds[variable, axis] = self._fold(variable, axis)
+        return self._folds[variable, axis]
+
+    def _fold(self, variable: Any, axis: int) -> Fold:
+        if self.is_zero(variable):
+            shape, dtype = without(variable.aval.shape, axis), sum_dtype(variable.aval.dtype)
+            return Fold(variable, lambda *_: jnp.zeros(shape, dtype))
+        if variable in self._made_by and variable not in self._kept:
+            number, index = self._made_by[variable]
+            eqn = self.jaxpr.eqns[number]
+            rule = FOLDS.get(eqn.primitive.name)
+            found = None if rule is None else rule(self, eqn, index, axis)
+            if found is not None and found.pays:
+                return found
+        return _sum_as_is(variable, axis)
+
+    # What rules ask
+
+    def eqn_of(self, atom: Any) -> Any:
+        """The equation that makes a variable; None for an argument, a constant or a literal."""
+        if _compat.is_literal(atom) or atom not in self._made_by:
+            return None
+        return self.jaxpr.eqns[self._made_by[atom][0]]
+
+    def loop(self, eqn: Any) -> Loop:
+        """The loop that an equation is."""
+        number = self._made_by[eqn.outvars[0]][0]
+        if number not in self._loops:
+            body = Folder(self._inline(eqn.params["jaxpr"]).jaxpr, self.examples, self._inline)
+            self._loops[number] = Loop(eqn, body)
+        return self._loops[number]
+
+    def is_zero(self, atom: Any) -> bool:
+        """Whether a variable is known to be zero everywhere."""
+        while not _compat.is_literal(atom):
+            eqn = self.eqn_of(atom)
+            if eqn is None or eqn.primitive.name not in (
+                "broadcast_in_dim",
+                "convert_element_type",
+            ):
+                return False
+            atom = eqn.invars[0]
+        is_number = not _compat.is_extended(atom.aval.dtype)
+        return is_number and np.ndim(atom.val) == 0 and not np.any(atom.val)
+
+    def per_example(self, atom: Any, axis: int) -> Any:
+        """The variable with one element per example that `atom` repeats along other axes; or None.
+
+        Args:
+            atom: A variable or literal.
+            axis: Its axis of examples.
+        """
+        while not _compat.is_literal(atom) and atom.aval.size != self.examples:
+            eqn = self.eqn_of(atom)
+            if eqn is None or eqn.primitive.name != "broadcast_in_dim":
+                return None
+            dims = eqn.params["broadcast_dimensions"]
+            if axis not in dims:
+                return None
+            atom, axis = eqn.invars[0], dims.index(axis)
+        return None if _compat.is_literal(atom) else atom
+
+    def is_shared(self, atom: Any, axis: int) -> bool:
+        """Whether all examples, along `axis`, are known to have the same values."""
+        while atom.aval.shape and atom.aval.shape[axis] > 1:
+            eqn = self.eqn_of(atom)
+            if eqn is None or eqn.primitive.name != "broadcast_in_dim":
+                return False
+            dims = eqn.params["broadcast_dimensions"]
+            if axis not in dims:
+                return True
+            atom, axis = eqn.invars[0], dims.index(axis)
+        return True
+
+    # What must be run
+
+    def needs(self, variables: Iterable[Any], planned: Sequence[Fold]) -> Needs:
+        """What must be run to have these variables, and to make these sums."""
+        wanted = {var for var in variables if not _compat.is_literal(var)}
+        loops: dict[int, tuple[Loop, frozenset[int]]] = {}
+        for fold in reachable(planned):
+            wanted |= {var for var in fold.reads if not _compat.is_literal(var)}
+            if fold.loop is not None:
+                loop, result = fold.loop
+                number = self._made_by[loop.eqn.outvars[0]][0]
+                loops[number] = (loop, loops.get(number, (loop, frozenset()))[1] | {result})
+        eqns = set()
+        for number in reversed(range(len(self.jaxpr.eqns))):
+            eqn = self.jaxpr.eqns[number]
+            results = [i for i, var in enumerate(eqn.outvars) if var in wanted]
+            if number in loops:
+                loop, summed = loops[number]
+                wanted |= loop.reads(results, summed)
+            elif results or eqn.effects:
+                wanted |= {var for var in eqn.invars if not _compat.is_literal(var)}
+            else:
+                continue
+            eqns.add(number)
+        return Needs(frozenset(wanted), frozenset(eqns), loops)
+
+    def _keep_what_is_made_anyway(self, planned: Sequence[Fold], needs: Needs) -> bool:
+        """Have sums read what is made for other readers as well; whether that was news."""
+        news = {fold.variable for fold in reachable(planned) if fold.is_source} & needs.variables
+        is_news_inside = False
+        for loop, summed in needs.loops.values():
+            wanted = [i for i, var in enumerate(loop.eqn.outvars) if var in needs.variables]
+            results, inner = loop.needs(wanted, summed)
+            news |= {loop.eqn.outvars[i] for i in results & summed if i < loop.carries}
+            folded = [loop.sums[number] for number in summed]
+            is_news_inside |= loop.body._keep_what_is_made_anyway(folded, inner)
+        self._kept |= news
+        return bool(news) or is_news_inside
+
+    def _restart(self) -> None:
+        self._folds.clear()
+        for loop in self._loops.values():
+            loop.sums.clear()
+            loop.starts.clear()
+            loop.body._restart()
+
+
+def reachable(planned: Sequence[Fold]) -> Iterator[Fold]:
+    """These sums and all that they are made of, each once."""
+    seen, pending = set(), [*planned]
+    while pending:
+        fold = pending.pop()
+        if fold not in seen:
+            seen.add(fold)
+            pending += fold.parts
+            yield fold
+
+
+def _sum_as_is(variable: Any, axis: int) -> Fold:
+    def emit(scope: Any, mask: Array) -> Array:
+        x = scope.masked(variable, axis, mask)
+        return lax.reduce_sum(lax.convert_element_type(x, sum_dtype(x.dtype)), (axis,))
+
+    return Fold(variable, emit, reads=(variable,))
+
+
+_WIDE = 32  # bits
+
+
+def sum_dtype(dtype: Any) -> Any:
+    """What a sum is accumulated in: at least 32 bits for floats."""
+    is_float = jnp.issubdtype(dtype, np.floating)
+    return np.dtype(np.float32) if is_float and jnp.finfo(dtype).bits < _WIDE else dtype
+
+
+def without(items: Sequence[Any], axis: int) -> tuple[Any, ...]:
+    """All items but one."""
+    return (*items[:axis], *items[axis + 1 :])

@@ -1,0 +1,75 @@
+"""JAX's errors of symbolic tracing, in our words."""
+
+import re
+
+from shapeexec import _compat
+from shapeexec._errors import InconclusiveShapeError
+from shapeexec.shape._attempt import Program, Stuck
+
+# What errors mean, by the text they carry: (pattern, what the function does, way out).
+_MEANINGS = (
+    (
+        "requires a constant|interpreted as an integer|process_primitive|'_DimExpr'.*int"
+        "|unhashable: the size|has no attribute|not iterable|real number is required",
+        "needs the size as a Python int (a loop over it, `int(s)`, `range(s)`, `np.zeros(s)`)",
+        "loop with `jax.lax.scan` or `jax.lax.fori_loop`",
+    ),
+    (
+        "associative scan|associative_scan",
+        "is an associative scan, whose graph depends on the exact size",
+        "use `jax.lax.scan` or `jnp.cumsum`",
+    ),
+    (
+        "non-integer powers|negative powers|must be real number|float\\(\\)",
+        "needs the size as a Python float (`float(s)`, `math.sqrt(s)`, `s ** 0.5`)",
+        "use `jnp.sqrt(s)`: JAX arithmetic keeps the size symbolic",
+    ),
+    (
+        "Cannot divide evenly",
+        "divides a size that may not divide evenly",
+        'write a spec such as "4*s", so that it divides',
+    ),
+    (
+        "is inconclusive",
+        "compares sizes in a way that no guard decides",
+        "pass a constraint that decides it",
+    ),
+    (
+        "ncompatible (shapes|types)|must have (compatible|equal|the same) shapes",
+        "combines axes whose sizes agree in this call only",
+        "use one symbol for axes that always have the same size",
+    ),
+)
+
+
+def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> InconclusiveShapeError:
+    """What to tell of a function that cannot be traced.
+
+    Args:
+        stuck: What happened.
+        program: The function.
+        symbols: Those whose sizes would have to be known; empty if that was not found out.
+    """
+    text = str(stuck.error)
+    meaning, way_out = "cannot be traced at a symbolic size", "use JAX functions of the size"
+    for pattern, means, fix in _MEANINGS:
+        if re.search(pattern, text, re.DOTALL):
+            meaning, way_out = means, fix
+            break
+    place = _compat.error_place(stuck.error)
+    if place is None and stuck.needs:
+        place = stuck.needs[-1].place
+    names = " and ".join(f"`{symbol}`" for symbol in sorted(symbols))
+    ragged = [leaf for leaf in program.leaves if any(not isinstance(d, int) for d in leaf.dims)]
+    got = f"arguments {', '.join(map(str, ragged))}"
+    if program.sizes:
+        got += f" at {', '.join(f'{s}={size}' for s, size in sorted(program.sizes.items()))}"
+    return InconclusiveShapeError(
+        f"the function {meaning}{f': {names}' if names else ''}.",
+        symbols=symbols,
+        where=_compat.describe_line(place),
+        got=got,
+        why=text.strip().splitlines()[0] if text.strip() else type(stuck.error).__name__,
+        fix=f"{way_out}; or make {names or 'the symbol'} exact: "
+        'on_unsupported="exact", or no strategy in buckets=',
+    )

@@ -1,0 +1,120 @@
+"""What the symbols of a call are in one trace of it.
+
+A guard that says what a symbol is takes that symbol out of the trace: with `s == 5` it is the int
+5, with `t == s` the symbol `s`, and with `mod(s, 2) == 1`, if the guard splits, `2*s_by_2 - 1`.
+JAX then knows all that follows, which a constraint of its scope does not bring about (`s == 5`
+leaves `s^2` as it is). Guards and sizes speak of the call's symbols, jaxprs of the trace's own.
+"""
+
+import ast
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shapeexec.shape import _dim, _expression
+from shapeexec.shape._dim import Dim
+from shapeexec.shape._guards import Guard
+
+
+@dataclasses.dataclass(frozen=True)
+class Substitution:
+    """The dims that stand in a trace for the symbols of a call, and the way back.
+
+    Attributes:
+        inner: By replaced symbol of the call its dim, in the trace's own symbols.
+        outer: By symbol that only the trace has its value, a dim of the call's symbols.
+    """
+
+    inner: Mapping[str, Dim] = dataclasses.field(default_factory=dict)
+    outer: Mapping[str, Dim] = dataclasses.field(default_factory=dict)
+
+    def inward(self, dim: Any) -> Dim:
+        """A dim of the call's symbols, in the trace's own."""
+        return _replaced(dim, self.inner)
+
+    def outward(self, dim: Any) -> Dim:
+        """A dim of the trace's own symbols, in the call's."""
+        return _replaced(dim, self.outer)
+
+    def symbols(self, own: Iterable[str]) -> frozenset[str]:
+        """The call's symbols that these symbols of the trace speak of."""
+        return frozenset(s for name in own for s in _dim.symbols_of(self.outer.get(name, name)))
+
+    def sizes(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """The sizes of the trace's own symbols, ints or i32[], at the call's."""
+        own = {name: _dim.evaluate(dim, sizes) for name, dim in self.outer.items() if sizes}
+        return {s: size for s, size in sizes.items() if s not in self.inner} | own
+
+    def ranges(self, ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """The least and the greatest size of the trace's own symbols, where the call's have these.
+
+        An own symbol rises with the one symbol that it was made of.
+        """
+        ends = (self.sizes({s: ends[i] for s, ends in ranges.items()}) for i in (0, 1))
+        lower, upper = ends
+        return {name: (max(1, lower[name]), max(1, upper[name])) for name in upper}
+
+    def with_guard(self, guard: Guard) -> "Substitution | None":
+        """What it is under one more guard; None if that guard replaces no symbol."""
+        if guard.op != "==":
+            return None
+        left, right = self.inward(guard.left), self.inward(guard.right)
+        if guard.splits:
+            return self._split(left, right)
+        difference = left - right
+        for symbol in sorted(difference.symbols, reverse=True):
+            for value in (_solution(difference, symbol, sign) for sign in (1, -1)):
+                if value is not None:
+                    return self._replacing(symbol, value)
+        return None
+
+    def _split(self, left: Dim, right: Dim) -> "Substitution | None":
+        divided = _remainder(left)
+        if divided is None or divided[0].name is None or not right.is_static:
+            return None
+        symbol, divisor = divided[0].text, divided[1]
+        short = (divisor - right.value) % divisor
+        name = f"{symbol}_by_{divisor}"
+        replaced = self._replacing(symbol, Dim(name) * divisor - short)
+        value = (self.outward(symbol) + short) // divisor
+        return Substitution(replaced.inner, {**replaced.outer, name: value})
+
+    def _replacing(self, symbol: str, value: Dim) -> "Substitution":
+        new = {symbol: value}
+        inner = {name: _replaced(dim, new) for name, dim in self.inner.items()}
+        if symbol not in self.outer:
+            inner[symbol] = value
+        return Substitution(inner, {s: dim for s, dim in self.outer.items() if s != symbol})
+
+
+def _solution(difference: Dim, symbol: str, sign: int) -> Dim | None:
+    """What `symbol` is where `difference`, `sign` times it and a rest without it, is 0."""
+    rest = difference - Dim(symbol) * sign
+    if symbol in rest.symbols:
+        return None
+    value = -rest if sign == 1 else rest
+    return value if not value.is_static or value.value >= 1 else None
+
+
+def _remainder(dim: Dim) -> tuple[Dim, int] | None:
+    """`(e, m)` of a dim `mod(e, m)` with a constant m of at least 2; None for any other."""
+    match _expression.parse(dim.text).tree:
+        case ast.Call(ast.Name("mod"), [dividend, ast.Constant(int(divisor))]) if divisor > 1:
+            return Dim(ast.unparse(dividend)), divisor
+    return None
+
+
+def _replaced(dim: Any, values: Mapping[str, Dim]) -> Dim:
+    return Dim(_dim.substitute(_dim.dim_text(dim), values))
+
+
+def substitution(guards: Iterable[Guard]) -> tuple[Substitution, list[Guard]]:
+    """The substitution that guards bring about, and those of them that it does not speak for."""
+    found, left = Substitution(), []
+    for guard in guards:
+        extended = found.with_guard(guard)
+        if extended is None:
+            left.append(guard)
+        else:
+            found = extended
+    return found, left

@@ -1,0 +1,131 @@
+"""Whether two results are the same: exactly, or but for the order of floating-point operations."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import dtypes
+from jax import numpy as jnp
+
+from shapeexec import _compat
+
+_TOLERANCES = {1: 0.6, 2: 0.05, 4: 2e-5, 8: 1e-11}
+"""By bytes of a float: the difference, relative to the largest element, that rounding explains."""
+
+_NUDGES = 4
+_AMPLIFIED = 64
+
+
+def comparable(x: Any) -> np.ndarray:
+    """An array as NumPy compares it: keys as their data, narrow floats as f64."""
+    if _compat.is_extended(x.dtype):
+        x = jax.random.key_data(x)
+    x = np.asarray(x)
+    if x.dtype == dtypes.float0:
+        return np.zeros(x.shape, bool)
+    if jnp.issubdtype(x.dtype, np.complexfloating):
+        return x.astype(np.complex128)
+    if jnp.issubdtype(x.dtype, np.inexact):
+        return x.astype(np.float64)
+    return x if x.dtype.kind in "biu" else x.astype(np.int64)  # int4 and the like
+
+
+def difference(got: Any, want: Any, reach: float = 0.0) -> str | None:
+    """How an array differs from what it should be, by more than rounding; None: it does not.
+
+    Args:
+        got: An array.
+        want: What it should be, in shape and dtype too. NaN equals NaN.
+        reach: A magnitude that went into the elements, beside their own.
+    """
+    if _described(got) != _described(want):
+        return f"{_described(got)} instead of {_described(want)}"
+    a, b = comparable(got), comparable(want)
+    wrong = _wrong_elements(a, b, _tolerance(want.dtype), reach)
+    if not wrong.any():
+        return None
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return (
+        f"{a[index]} instead of {b[index]} at {list(index)}; "
+        f"{np.count_nonzero(wrong)} of {wrong.size} elements differ"
+    )
+
+
+def is_rounding(
+    fn: Callable[..., Sequence[Any]],
+    leaves: Sequence[Any],
+    got: Sequence[Any],
+    want: Sequence[Any],
+) -> bool:
+    """Whether `fn` is so sensitive that rounding explains the difference of its results.
+
+    Its float arguments are nudged by one unit in their last place, at random; a result is
+    explained if no element is further off than some times what the nudges do to its leaf.
+    """
+    rng = np.random.default_rng(0)
+    spreads = [np.zeros(()) for _ in want]
+    for _ in range(_NUDGES):
+        nudged = fn(*[_nudged(leaf, rng) for leaf in leaves])
+        spreads = [
+            np.maximum(spread, _distance(comparable(n), comparable(w)).max(initial=0))
+            for spread, n, w in zip(spreads, nudged, want, strict=True)
+        ]
+    return all(
+        _distance(comparable(g), comparable(w)).max(initial=0) <= _AMPLIFIED * spread
+        or not _wrong_elements(comparable(g), comparable(w), _tolerance(w.dtype), 0.0).any()
+        for g, w, spread in zip(got, want, spreads, strict=True)
+    )
+
+
+def magnitude(arrays: Sequence[Any]) -> float:
+    """The largest finite magnitude of the float elements in `arrays`."""
+    largest = 0.0
+    for x in arrays:
+        if jnp.issubdtype(x.dtype, np.inexact):
+            largest = max(largest, _scale(comparable(x)))
+    return largest
+
+
+def _tolerance(dtype: Any) -> float:
+    if not jnp.issubdtype(dtype, np.inexact):
+        return 0.0
+    is_complex = jnp.issubdtype(dtype, np.complexfloating)
+    return _TOLERANCES[np.dtype(dtype).itemsize // (2 if is_complex else 1)]
+
+
+def _wrong_elements(a: np.ndarray, b: np.ndarray, tolerance: float, scales: float) -> np.ndarray:
+    if not tolerance:
+        return a != b
+    return ~(_distance(a, b) <= tolerance * max(_scale(b), scales))
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The distance of elements: 0 of equal ones, NaN included; infinite if one is not finite."""
+    if a.dtype.kind in "biu":
+        return np.where(a == b, 0.0, np.inf)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        distance = np.abs(a - b)
+    return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
+
+
+def _scale(x: np.ndarray) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x)))
+
+
+def _nudged(leaf: Any, rng: np.random.Generator) -> Any:
+    if not hasattr(leaf, "dtype") or not jnp.issubdtype(leaf.dtype, np.floating):
+        return leaf
+    x = np.asarray(leaf)
+    eps = float(jnp.finfo(x.dtype).eps)
+    with np.errstate(all="ignore"):
+        moved = x.astype(np.float64) * (1 + eps * rng.choice((-1, 1), x.shape))
+    return jnp.asarray(np.asarray(moved).astype(x.dtype))
+
+
+def _described(x: Any) -> str:
+    return f"{x.dtype}{list(np.shape(x))}"

@@ -1,0 +1,194 @@
+"""Which equation breaks the invariant: a padded and an unpadded run, side by side.
+
+Each equation runs twice, with equal valid elements: by its rule on padded arrays, and as JAX
+defines it on arrays without padding. So an equation that differs is wrong by itself, and is not
+blamed for what it was given.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from shapeexec import _compat
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._ready import make_pads, make_ready
+from shapeexec.masking._context import RuleContext, Scope, Value
+from shapeexec.masking._extents import Extents
+from shapeexec.masking._interpret import Interpreter, is_ragged
+from shapeexec.masking._knowledge import nothing_known
+from shapeexec.masking._registry import NESTED
+from shapeexec.shape import _dim
+from shapeexec.tools import _closeness
+
+
+@dataclasses.dataclass(frozen=True)
+class Culprit:
+    """The first equation whose valid part differs.
+
+    Attributes:
+        primitive: Its primitive.
+        where: The user's line, `code  (file.py:12)`; None if unknown.
+        shapes: Its operands and results, `f32[b,s] -> f32[b]`.
+        difference: What differs.
+    """
+
+    primitive: str
+    where: str | None
+    shapes: str
+    difference: str
+
+
+class _Found(Exception):
+    """Raised through the interpreter at the first equation that differs."""
+
+
+@dataclasses.dataclass
+class Lockstep:
+    """The unpadded run beside a padded one; an `Interpreter` may be watched by it.
+
+    Attributes:
+        sizes: The true size of each symbol of the jaxpr.
+        unpadded: By number of value the array without padding.
+        culprit: The first equation that differs.
+    """
+
+    sizes: Mapping[str, int]
+    unpadded: dict[int, Any] = dataclasses.field(default_factory=dict)
+    culprit: Culprit | None = None
+
+    def __call__(self, ctx: RuleContext, results: list[Value]) -> list[Value]:
+        """Compare one equation's results, and go on with those that have no fault."""
+        if not is_ragged(ctx.eqn):
+            return results
+        operands = zip(ctx.values, ctx.eqn.invars, strict=True)
+        arrays = [self.without_padding(value, var.aval) for value, var in operands]
+        want = run_unpadded(ctx.eqn, self.sizes, arrays)
+        outputs = zip(results, ctx.eqn.outvars, strict=True)
+        got = [self._valid(value.array, var.aval) for value, var in outputs]
+        reach = _reach(ctx, arrays)
+        told = [_closeness.difference(a, b, reach) for a, b in zip(got, want, strict=True)]
+        if any(told) and not _closeness.is_rounding(
+            lambda *nudged: run_unpadded(ctx.eqn, self.sizes, nudged), arrays, got, want
+        ):
+            self.culprit = _culprit(ctx, next(filter(None, told)))
+            raise _Found
+        for value, array in zip(results, want, strict=True):
+            self.unpadded[value.number] = array
+        return [self._repaired(*pair) for pair in zip(results, want, strict=True)]
+
+    def without_padding(self, value: Value, aval: Any) -> Any:
+        """The array of a value, as the unpadded run has it."""
+        if value.number in self.unpadded:
+            return self.unpadded[value.number]
+        array = (
+            value.array if hasattr(value.array, "dtype") else jnp.asarray(value.array, aval.dtype)
+        )
+        return self._valid(array, aval)
+
+    def _valid(self, array: Any, aval: Any) -> Any:
+        return _corner(array, [_dim.evaluate(dim, self.sizes) for dim in aval.shape])
+
+    def _repaired(self, value: Value, want: Any) -> Value:
+        """The padded array with the valid elements of the unpadded run."""
+        if _compat.is_extended(want.dtype) or not np.shape(want) or want.dtype != value.array.dtype:
+            return value
+        array = np.array(value.array)
+        array[tuple(slice(0, n) for n in np.shape(want))] = np.asarray(want)
+        return Value(jnp.asarray(array), value.known, value.number)
+
+
+def locate(plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Culprit | None:
+    """The first equation whose valid part differs.
+
+    Args:
+        plan: What the call runs.
+        arrays: The positional arguments, None in the place of each static one.
+        named: The others.
+    """
+    args, kwargs = make_ready(plan, make_pads(plan, arrays, named)).pad(arrays, named)
+    traced = plan.recipe.trace
+    lockstep = Lockstep(traced.substitution.sizes(plan.sizes))
+    sizes = {symbol: np.int32(size) for symbol, size in plan.sizes.items()}
+    leaves = jax.tree.leaves((tuple(args), kwargs))
+    with contextlib.suppress(_Found):
+        plan.recipe.masked(sizes, traced.jaxpr.consts, leaves, watch=lockstep)
+    return lockstep.culprit
+
+
+def run_unpadded(eqn: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> list[Any]:
+    """The results of one equation on arrays without padding, as JAX defines it."""
+    name = eqn.primitive.name
+    if name in NESTED:
+        inner = NESTED[name](eqn.params)
+        return _run_jaxpr(inner, sizes, arrays)
+    if name == "dim_as_value":
+        (out,) = eqn.outvars
+        return [jnp.asarray(_dim.evaluate(eqn.params["dim"], sizes), out.aval.dtype)]
+    params = {key: _at_sizes(param, sizes) for key, param in eqn.params.items()}
+    if any(map(_is_ragged_jaxpr, _compat.sub_jaxprs(params))):
+        # Some calls keep their functions where no size can be put in: the rule, nothing padded.
+        ranges = {symbol: (size, size) for symbol, size in sizes.items()}
+        extents = Extents(ranges, {symbol: jnp.int32(size) for symbol, size in sizes.items()})
+        values = [Value(x, nothing_known(np.ndim(x), x.dtype)) for x in arrays]
+        is_used, scope = [True] * len(eqn.outvars), Scope({}, [eqn], eqn.outvars)
+        results = Interpreter().run_equation(eqn, extents, values, is_used, scope)
+        return [value.array for value in results]
+    results = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
+    return list(results) if eqn.primitive.multiple_results else [results]
+
+
+def _run_jaxpr(closed: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> list[Any]:
+    jaxpr, consts = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
+    env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arrays], strict=True))
+
+    def read(atom: Any) -> Any:
+        return jnp.asarray(atom.val, atom.aval.dtype) if _compat.is_literal(atom) else env[atom]
+
+    for eqn in jaxpr.eqns:
+        results = run_unpadded(eqn, sizes, [read(atom) for atom in eqn.invars])
+        env.update(zip(eqn.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _at_sizes(param: Any, sizes: Mapping[str, int]) -> Any:
+    """A parameter with a known size in the place of each dim, in functions too."""
+    if type(param) in (tuple, list):
+        return type(param)(_at_sizes(part, sizes) for part in param)
+    if isinstance(param, _compat.ClosedJaxpr) and _is_ragged_jaxpr(param):
+        structs = [
+            jax.ShapeDtypeStruct(
+                [_dim.evaluate(d, sizes) for d in aval.shape], aval.dtype, weak_type=aval.weak_type
+            )
+            for aval in param.in_avals
+        ]
+        return jax.make_jaxpr(lambda *arrays: _run_jaxpr(param, sizes, arrays))(*structs)
+    dim: Any = param
+    return _dim.evaluate(dim, sizes) if export.is_symbolic_dim(dim) else param
+
+
+def _is_ragged_jaxpr(jaxpr: Any) -> bool:
+    return any(map(is_ragged, getattr(jaxpr, "jaxpr", jaxpr).eqns))
+
+
+def _corner(x: Any, shape: Sequence[int]) -> Any:
+    return x[tuple(slice(0, n) for n in shape)] if len(shape) else x
+
+
+def _reach(ctx: RuleContext, arrays: Sequence[Any]) -> float:
+    """A magnitude that the terms of a result can have: sums may cancel."""
+    largest = _closeness.magnitude(arrays)
+    return largest**2 if ctx.primitive in ("dot_general", "conv_general_dilated") else largest
+
+
+def _culprit(ctx: RuleContext, difference: str) -> Culprit:
+    def told(variables: Any) -> str:
+        return ", ".join(_compat.describe_aval(var.aval) for var in variables)
+
+    shapes = f"{told(ctx.eqn.invars)} -> {told(ctx.eqn.outvars)}"
+    return Culprit(ctx.primitive, ctx.where, shapes, difference)

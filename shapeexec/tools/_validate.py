@@ -1,0 +1,285 @@
+"""`validate`: an Exec against its own unpadded function, under every poison."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec._errors import ConfigError, ConstraintError, ShapeExecError, ValidationError
+from shapeexec.execution import Exec
+from shapeexec.execution._planner import Arguments, Planner, Settings
+from shapeexec.execution._signature import by_position
+from shapeexec.masking._poison import POISONS, check_poison
+from shapeexec.tools import _closeness, _samples
+from shapeexec.tools._locate import locate
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """What was compared, and found equal.
+
+    Attributes:
+        comparisons: How many runs of graphs were compared with the unpadded function.
+        sizes: The sizes they ran at.
+        poisons: What their padding held; None: zeros.
+        skipped: What could not be compared, and why.
+        rounding: Results that differ by more than usual, where every equation is right by itself
+            and the function is as sensitive to its own rounding.
+    """
+
+    comparisons: int
+    sizes: tuple[Mapping[str, int], ...]
+    poisons: tuple[str | None, ...]
+    skipped: tuple[str, ...]
+    rounding: tuple[str, ...]
+
+    def __str__(self) -> str:
+        told = f"{self.comparisons} comparisons at {len(self.sizes)} sets of sizes: all equal"
+        notes = [f"  skipped: {text}" for text in self.skipped]
+        notes += [f"  rounding: {text}" for text in self.rounding]
+        return "\n".join([told, *notes])
+
+
+def validate(
+    ex: Exec,
+    *args: Any,
+    rounds: int = 5,
+    seed: int = 0,
+    gradients: bool = True,
+    poisons: Sequence[str | None] = (None, *POISONS),
+    progress: Callable[[int, int], None] | None = None,
+    **kwargs: Any,
+) -> Validation:
+    """Check that padding changes no result of `ex`: values and gradients, under every poison.
+
+    `ex` itself is left alone: the runs have graphs of their own. Results are equal if their trees,
+    dtypes, weak types and shapes are, integers exactly and floats up to rounding, NaN equal to NaN.
+
+    Args:
+        ex: What to check.
+        *args: The arguments of a call, of any size. For other sizes their rows are drawn at random.
+        rounds: At how many sets of sizes: those of the call, their buckets, 1, then random ones.
+        seed: Of the sizes and rows that are drawn.
+        gradients: Whether gradients by all float arguments are compared, too.
+        poisons: What padding is filled with; None: zeros, as in an ordinary call.
+        progress: Called with (done, total) before each comparison and at the end.
+        **kwargs: The other arguments of the call.
+
+    Returns:
+        What was compared. Sizes at which the unpadded function itself fails are skipped.
+
+    Raises:
+        ValidationError: A result differs. It names the first equation whose valid part does.
+        ConfigError: An option has a value that cannot work.
+        ShapeExecError: Whatever `ex` raises where the unpadded function does not.
+
+    Example:
+        >>> ex = Exec(lambda x: x.mean(), buckets=Pow2())
+        >>> print(validate(ex, jax.numpy.arange(5.0), rounds=2))
+        20 comparisons at 2 sets of sizes: all equal
+    """
+    if not isinstance(rounds, int) or rounds < 1:
+        raise ConfigError(f"rounds={rounds!r} is not a number of rounds.", fix="at least 1")
+    poisons = tuple(map(check_poison, poisons))
+    settings = ex.settings
+    call = by_position(settings, args, kwargs)
+    planner = Planner(settings, lambda _: False, lambda: None)
+    rng = np.random.default_rng(seed)
+    dims = planner.ragged_dims(*call)
+    sizes = planner.sizes(*call)
+    chosen = list(_samples.size_sets(planner, sizes, rounds, rng))
+    dynamic = planner.without_static(*call)
+    checks = [_Check("the result", settings.fn, ex, poisons)]
+    if gradients and any(map(_is_inexact, jax.tree.leaves(dynamic))):
+        checks.append(_Check("the gradient", gradient_of(settings), ex, poisons))
+    report = _Report(progress, len(chosen) * len(checks) * len(poisons))
+    for at in chosen:
+        arrays = _samples.resized(dynamic, dims, at, rng)
+        for check in checks:
+            check.run(planner, planner.with_static(arrays, call), at, report)
+    report.step(0)
+    return Validation(
+        comparisons=report.compared,
+        sizes=tuple(chosen),
+        poisons=poisons,
+        skipped=tuple(report.skipped),
+        rounding=tuple(report.rounding),
+    )
+
+
+def gradient_of(settings: Settings) -> Callable[..., Any]:
+    """The gradients of a weighted sum of all float results, by all float arguments.
+
+    The weights differ from element to element, so that no cotangent can stand in for another.
+    """
+
+    def gradients(*args: Any, **kwargs: Any) -> Any:
+        positional = [None if i in settings.static_argnums else a for i, a in enumerate(args)]
+        named = {k: v for k, v in kwargs.items() if k not in settings.static_argnames}
+        leaves, tree = jax.tree.flatten((positional, named))
+        inexact = [i for i, leaf in enumerate(leaves) if _is_inexact(leaf)]
+
+        def loss(*floats: Any) -> Any:
+            changed = list(leaves)
+            for i, leaf in zip(inexact, floats, strict=True):
+                changed[i] = leaf
+            given, by_name = jax.tree.unflatten(tree, changed)
+            static = {k: v for k, v in kwargs.items() if k in settings.static_argnames}
+            given = [args[i] if i in settings.static_argnums else a for i, a in enumerate(given)]
+            results = jax.tree.leaves(settings.fn(*given, **by_name, **static))
+            return sum((_weighted(x) for x in results if _is_inexact(x)), jnp.float32(0))
+
+        return jax.grad(loss, argnums=tuple(range(len(inexact))))(*[leaves[i] for i in inexact])
+
+    return gradients
+
+
+def _is_inexact(x: Any) -> bool:
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, np.inexact)
+
+
+def _weighted(x: Any) -> Any:
+    if jnp.issubdtype(x.dtype, np.complexfloating):
+        return _weighted(x.real) + 2 * _weighted(x.imag)
+    x = x.astype(jnp.promote_types(x.dtype, np.float32))
+    for axis in range(x.ndim):
+        x = x * jnp.cos(jax.lax.broadcasted_iota(x.dtype, x.shape, axis) * (axis + 1) + 1)
+    return jnp.sum(x)
+
+
+@dataclasses.dataclass
+class _Report:
+    """What has been compared so far."""
+
+    progress: Callable[[int, int], None] | None
+    total: int
+    done: int = 0
+    compared: int = 0
+    skipped: dict[str, None] = dataclasses.field(default_factory=dict)
+    rounding: dict[str, None] = dataclasses.field(default_factory=dict)
+
+    def step(self, count: int = 1) -> None:
+        """Tell how far it is, before the next comparisons."""
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+        self.done += count
+
+
+class _Check:
+    """A function, and an Exec of it for each poison, whose graphs serve all sizes."""
+
+    def __init__(
+        self, what: str, fn: Callable[..., Any], ex: Exec, poisons: Sequence[str | None]
+    ) -> None:
+        self.what, self.fn = what, fn
+        self.may_be_refused = fn is not ex.settings.fn  # nobody has asked for its gradient yet
+        self.padded = [ex.variant(fn=fn, poison=poison) for poison in poisons]
+
+    def run(
+        self, planner: Planner, call: Arguments, sizes: Mapping[str, int], report: _Report
+    ) -> None:
+        """Compare the runs of one call."""
+        at = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
+        told = f"{self.what} at {at}"
+        plain, leaves = _flat(self.fn, planner, call)
+        try:
+            want = plain(*leaves)
+        except Exception as error:
+            report.skipped.setdefault(f"{told}, for it fails: {_first_line(error)}")
+            report.step(len(self.padded))
+            return
+        for padded in self.padded:
+            report.step()
+            try:
+                got = padded(*call[0], **call[1])
+            except ShapeExecError as error:
+                if not (self.may_be_refused or isinstance(error, ConstraintError)):
+                    raise
+                report.skipped.setdefault(f"{told}: {_first_line(error)}")
+                continue
+            report.compared += 1
+            text = _difference(got, want)
+            if text is None:
+                continue
+            _raise_if_an_equation_differs(padded, planner, call, f"{told}: {text}")
+            if not _is_rounding(plain, leaves, got, want):
+                raise _of_another_function(padded, call, f"{told}: {text}")
+            report.rounding.setdefault(f"{told}: {text}")
+
+
+def _raise_if_an_equation_differs(
+    padded: Exec, planner: Planner, call: Arguments, told: str
+) -> None:
+    plan, poison = padded.plan(*call[0], **call[1]), padded.settings.poison
+    culprit = locate(plan, *planner.without_static(*call))
+    if culprit is not None:
+        raise ValidationError(
+            f"padding changes {told}.",
+            primitive=culprit.primitive,
+            sizes=dict(plan.sizes),
+            poison=poison,
+            where=culprit.where,
+            got=f"{culprit.primitive}: {culprit.shapes}; {culprit.difference}",
+            why=f"the rule of `{culprit.primitive}` lets padding ({poison or 'zeros'}) through",
+            fix="report this equation; until it is mended, leave its symbols out of buckets=",
+        )
+
+
+def _is_rounding(plain: Callable[..., Any], leaves: Sequence[Any], got: Any, want: Any) -> bool:
+    if jax.tree.structure(got) != jax.tree.structure(want):
+        return False
+    return _closeness.is_rounding(
+        lambda *flat: jax.tree.leaves(plain(*flat)),
+        leaves,
+        jax.tree.leaves(got),
+        jax.tree.leaves(want),
+    )
+
+
+def _of_another_function(padded: Exec, call: Arguments, told: str) -> ValidationError:
+    return ValidationError(
+        f"symbolic sizes change {told}.",
+        primitive=None,
+        sizes=dict(padded.plan(*call[0], **call[1]).sizes),
+        poison=padded.settings.poison,
+        why="each equation is right by itself: the function is another one at symbolic sizes",
+        fix="look for what only an int size does: `isinstance(s, int)`, `str(s)`, `s is ...`",
+    )
+
+
+def _flat(
+    fn: Callable[..., Any], planner: Planner, call: Arguments
+) -> tuple[Callable[..., Any], list[Any]]:
+    """The compiled plain function of flat arrays, and the arrays."""
+    leaves, tree = jax.tree.flatten(planner.without_static(*call))
+
+    def flat(*given: Any) -> Any:
+        args, kwargs = planner.with_static(jax.tree.unflatten(tree, given), call)
+        return fn(*args, **kwargs)
+
+    return jax.jit(flat), leaves
+
+
+def _difference(got: Any, want: Any) -> str | None:
+    """What differs between two results; None if nothing does but rounding."""
+    if jax.tree.structure(got) != jax.tree.structure(want):
+        return f"{jax.tree.structure(got)} instead of {jax.tree.structure(want)}"
+    pairs = zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True)
+    for (path, a), b in pairs:
+        text = _closeness.difference(a, b) or _other_weak_type(a, b)
+        if text is not None:
+            return f"{jax.tree_util.keystr(path) or 'the array'} is {text}"
+    return None
+
+
+def _other_weak_type(got: Any, want: Any) -> str | None:
+    weak, expected = (bool(getattr(x, "weak_type", False)) for x in (got, want))
+    return None if weak == expected else f"weakly typed: {weak} instead of {expected}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"
