@@ -79,8 +79,8 @@ def pointwise(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Know
         case "integer_pow" if role is not None and role.kind == "total" and ctx.params["y"] < 0:
             scale = Role("scale", role.source, role.axes, is_aligned=role.is_aligned)
             return dataclasses.replace(known, role=scale)
-        case "mul":
-            return dataclasses.replace(known, role=_scaled(ctx))
+        case "mul" if (scaled := _scaled(ctx)) is not None:
+            return _known_of_scaled(ctx, known, scaled)
     return known
 
 
@@ -150,6 +150,19 @@ def _scaled(ctx: RuleContext) -> Role | None:
         if len(ctx.in_shapes[1 - number]) == len(ctx.out_shapes[0]) and all(is_zero):
             return Role("scaled", cotangent.number, role.axes, is_aligned=True, of=weights)
     return None
+
+
+def _known_of_scaled(ctx: RuleContext, known: Known, role: Role) -> Known:
+    """`known`, and along the softmax's axes 0 but behind rows of NaN and infinities.
+
+    Factors that are not negative leave no number of such a row finite.
+    """
+    axes = list(known.axes)
+    zeros = constant(np.zeros((), ctx.eqn.outvars[0].aval.dtype)[()], unless="nonfinite")
+    for axis in role.axes:
+        if not isinstance(ctx.out_shapes[0][axis], int):
+            axes[axis] = _stronger(known.axes[axis], zeros)
+    return Known(known.whole, tuple(axes), role)
 
 
 def needs_no_mask(ctx: RuleContext, axes: Sequence[int]) -> bool:
