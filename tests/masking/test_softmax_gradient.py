@@ -106,6 +106,15 @@ def weights_that_are_filled(a, b, x):
     return w * (g / t - (g * t**-2 * w).sum(1, keepdims=True)), least
 
 
+def summands_that_are_filled(a, b, x):
+    g = a @ b.T
+    w = jnp.exp(x - x.max(1, keepdims=True))
+    t = w.sum(1, keepdims=True)
+    summands = g * t**-2 * w
+    least = summands.min(1)
+    return w * (g / t - summands.sum(1, keepdims=True)), least
+
+
 def turned(a, b, x):
     """Totals of rows beside columns."""
     g, w, t, total = parts(a, a, a @ a.T)
@@ -126,6 +135,7 @@ MASKED = (
     of_all_rows,
     cotangents_of_unknown_padding,
     weights_that_are_filled,
+    summands_that_are_filled,
     turned,
 )
 
