@@ -67,8 +67,8 @@ def over_another_total(a, b, x):
 
 
 def over_the_total_of_another_softmax(a, b, x):
-    g, w, _, total = parts(a, b, x)
     _, _, other, _ = parts(a, b, x * 2)
+    g, w, _, total = parts(a, b, x)
     return w * (g / other - total)
 
 
