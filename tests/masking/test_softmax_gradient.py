@@ -163,7 +163,7 @@ def is_spared(fn, poison=None):
 
 
 @pytest.mark.parametrize("fn", [*SPARED, *MASKED], ids=lambda fn: fn.__name__)
-@pytest.mark.parametrize("poison", [None, "nan", "max"])
+@pytest.mark.parametrize("poison", [None, "nan"])
 def test_infinities_and_nan_come_out_as_they_are(fn, poison):
     args = arguments()
     _, got = executed(fn, poison)(*args)
