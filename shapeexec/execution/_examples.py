@@ -114,13 +114,16 @@ def take_examples(
     """
     if settings.in_shapes is None:
         positions = frozenset(i for i, arg in enumerate(args) if isinstance(arg, _LISTS))
-        names = frozenset(k for k, arg in kwargs.items() if isinstance(arg, _LISTS))
-        settings = _with_default_specs(settings, args, kwargs)
     else:
-        positions = frozenset(i for i, s in enumerate(settings.in_shapes) if s is not None)
-        names = frozenset()
+        positions = frozenset(i for i, spec in enumerate(settings.in_shapes) if spec is not None)
     if settings.kwarg_shapes is not None:
         names = frozenset(k for k in kwargs if settings.kwarg_shapes.get(k) is not None)
+    elif settings.in_shapes is None:
+        names = frozenset(k for k, arg in kwargs.items() if isinstance(arg, _LISTS))
+    else:
+        names = frozenset()
+    if settings.in_shapes is None:
+        settings = _with_default_specs(settings, args, kwargs)
     positions = frozenset(range(len(args))) & positions - frozenset(settings.static_argnums)
     names -= frozenset(settings.static_argnames)
     told = {f"args[{i}]": args[i] for i in sorted(positions)}

@@ -119,7 +119,9 @@ class Exec:
             static_argnums=numbers,
             static_argnames=names,
             donate_argnums=_options.as_numbers("donate_argnums", donate_argnums),
-            examples=_options.as_lawful_strategy(Pow2() if examples is None else examples),
+            examples=_options.as_lawful_strategy(
+                "examples", Pow2() if examples is None else examples
+            ),
         )
         self._counters = Counters()
         self._limits = limits or CacheLimits()
