@@ -228,7 +228,7 @@ class Planner:
             symbol: (self._settings.strategy(symbol).lower_bound(buckets[symbol]), buckets[symbol])
             for symbol in sorted(traced.symbols)
         }
-        kind = (call.base, tuple(exact.items()), number)
+        kind = Key((call.base, tuple(exact.items()), number))
         key = Key((kind, tuple(ranges.items())))
         extents = Extents(ranges, {})
         out_dims = [tuple(aval.shape) for aval in traced.jaxpr.out_avals]

@@ -78,9 +78,9 @@ def added_in_16_bits(x, y, n):
 
 def many_terms(x, y, n):
     total = jnp.zeros((WIDTH, HIDDEN))
-    for i in range(300):  # deeper than Python would recurse through
+    for i in range(30):
         total = total + i * (x[:1].T @ y[:1])
-    return total / 1e5
+    return total
 
 
 def kernel_gradient(numbers, shape, groups=1, strides=(1, 1), features=6):
@@ -299,6 +299,16 @@ def test_all_may_be_examples(count):
 def count(fn, primitive):
     closed = jax.make_jaxpr(fn)(IS_EXAMPLE, X, Y, NUMBER)
     return sum(eqn.primitive.name == primitive for eqn in closed.jaxpr.eqns)
+
+
+def test_a_chain_of_terms_may_be_deeper_than_python_recurses():
+    def chain(x, y, n):
+        total = outer(x[0], y[0])
+        for _ in range(1000):
+            total = total + 1
+        return total
+
+    assert largest(summed(chain), IS_EXAMPLE, X, Y, NUMBER) < len(IS_EXAMPLE) * WIDTH * HIDDEN
 
 
 def test_sums_are_not_taken_apart_for_nothing():
