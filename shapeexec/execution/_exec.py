@@ -19,7 +19,7 @@ from shapeexec.bucketing import Pow2, Strategy
 from shapeexec.execution import _monitor, _options, _transfer, _warmup
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
-from shapeexec.execution._examples import check_reduce, map_plainly, take_examples
+from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._plan import Plan
@@ -126,7 +126,9 @@ class Exec:
             static_argnums=numbers,
             static_argnames=names,
             donate_argnums=donated,
-            examples=_options.as_lawful_strategy(Pow2() if examples is None else examples),
+            examples=_options.as_lawful_strategy(
+                "examples", Pow2() if examples is None else examples
+            ),
         )
         self._start(settings, limits or CacheLimits())
 
@@ -208,7 +210,7 @@ class Exec:
         if not _compat.trace_state_clean():
             self._counters.add(plain_calls=examples.count)
             return map_plainly(examples, reduce)
-        return self._mapper(examples.settings).run(examples, reduce) if examples.count else []
+        return self._mapper(examples).run(examples, reduce) if examples.count else []
 
     def __repr__(self) -> str:
         fn = self._settings.fn
@@ -312,15 +314,15 @@ class Exec:
     def _planner_of(self, settings: Settings) -> Planner:
         return Planner(settings, self._cache.__contains__, lambda: self._counters.add(traces=1))
 
-    def _mapper(self, settings: Settings) -> Mapper:
-        """The mapper for these specs: those of the Exec, or the defaults for a call."""
-        is_own = settings is self._settings
-        specs = (
-            None if is_own else (settings.in_shapes, tuple((settings.kwarg_shapes or {}).items()))
-        )
+    def _mapper(self, examples: Examples) -> Mapper:
+        """The mapper for the specs of the Exec, or for what a call's defaults are."""
+        settings, specs = examples.settings, None
+        if settings is not self._settings:
+            named = tuple((settings.kwarg_shapes or {}).items())
+            specs = (settings.in_shapes, named, examples.positions, examples.names)
         mapper = self._mappers.get(specs)
         if mapper is None:
-            planner = self._planner if is_own else self._planner_of(settings)
+            planner = self._planner if specs is None else self._planner_of(settings)
             mapper = Mapper(planner, specs, self._cache.find, self._map_graph, self._finish)
             mapper = self._mappers.setdefault(specs, mapper)
         return mapper

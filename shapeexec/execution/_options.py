@@ -16,25 +16,25 @@ def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
         StrategyError: A strategy breaks a law.
     """
     if not isinstance(buckets, Mapping):
-        return as_lawful_strategy(buckets)
+        return as_lawful_strategy("buckets", buckets)
     strategies = {}
     for symbol, given in buckets.items():
         if not isinstance(symbol, str) or not symbol.isidentifier():
             raise ConfigError(
                 f"buckets: {symbol!r} is not a symbol.", fix='buckets={"b": sx.Pow2(), ...}'
             )
-        strategies[symbol] = as_lawful_strategy(given)
+        strategies[symbol] = as_lawful_strategy("buckets", given)
     return strategies
 
 
-def as_lawful_strategy(given: Any) -> Strategy:
-    """A strategy whose laws hold.
+def as_lawful_strategy(name: str, given: Any) -> Strategy:
+    """The strategy given for an option, whose laws hold.
 
     Raises:
         ConfigError: It is no strategy.
         StrategyError: It breaks a law.
     """
-    strategy = as_strategy(given)
+    strategy = as_strategy(given, name)
     check_laws(strategy)
     return strategy
 
