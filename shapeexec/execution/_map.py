@@ -279,7 +279,7 @@ class Mapper:
             return self._get(group, args, kwargs)
         except UnsupportedPrimitiveError as error:
             first = group.plans[0]
-            if self._planner.make_exact(first.base, error.symbols or first.sizes):
+            if self._planner.make_exact(first.base, error.symbols or first.sizes, error):
                 raise _PlanAgain from error
             raise
 
