@@ -68,18 +68,23 @@ def is_rounding(
     rng = np.random.default_rng(0)
     others = [fn(*[_nudged(leaf, rng) for leaf in leaves]) for _ in range(_NUDGES)]
     with jax.disable_jit():
-        others.append(fn(*leaves))
+        others.append(fn(*map(jnp.asarray, leaves)))
+    least = magnitude(leaves) * float(jnp.finfo(np.float32).eps)  # what is left where all cancels
     return all(
-        _is_explained(comparable(g), comparable(w), [comparable(o) for o in column])
+        _is_explained(comparable(g), comparable(w), [comparable(o) for o in column], least)
         or not _wrong_elements(comparable(g), comparable(w), _tolerance(w.dtype), 0.0).any()
         for g, w, *column in zip(got, want, *others, strict=True)
     )
 
 
-def _is_explained(got: np.ndarray, want: np.ndarray, others: Sequence[np.ndarray]) -> bool:
+def _is_explained(
+    got: np.ndarray, want: np.ndarray, others: Sequence[np.ndarray], least: float
+) -> bool:
+    if got.dtype.kind in "biu":
+        least = 0.0
     off = _distance(got, want)
     moved = [_distance(other, want) for other in others]
-    spread = max(float(np.max(m, initial=0, where=np.isfinite(m))) for m in moved)
+    spread = max(least, *(float(np.max(m, initial=0, where=np.isfinite(m))) for m in moved))
     anyhow = np.any([_distance(other, got) <= _AMPLIFIED * spread for other in others], axis=0)
     return bool(np.all((off <= _AMPLIFIED * spread) | (np.isinf(off) & anyhow)))
 
@@ -87,7 +92,7 @@ def _is_explained(got: np.ndarray, want: np.ndarray, others: Sequence[np.ndarray
 def magnitude(arrays: Sequence[Any]) -> float:
     """The largest finite magnitude of the float elements in `arrays`."""
     largest = 0.0
-    for x in arrays:
+    for x in map(jnp.asarray, arrays):
         if jnp.issubdtype(x.dtype, np.inexact):
             largest = max(largest, _scale(comparable(x)))
     return largest
