@@ -147,11 +147,14 @@ _NUMPY_DIR = os.path.dirname(np.__file__) + os.sep
 _STDLIB_DIR = sysconfig.get_paths()["stdlib"] + os.sep
 _SITE_DIRS = tuple(sysconfig.get_paths()[name] + os.sep for name in ("purelib", "platlib"))
 # What JAX builds of its own primitives. Unlike the code beneath, it is written for known sizes.
-_JAX_LIBRARY = tuple(
-    _JAX_DIR + place
-    for room in ("", "_src" + os.sep)
-    for name in ("experimental", "image", "nn", "numpy", "ops", "random", "scipy", "third_party")
-    for place in (f"{room}{name}{os.sep}", f"{room}{name}.py")
+_JAX_LIBRARY = (
+    *(
+        _JAX_DIR + place
+        for room in ("", "_src" + os.sep)
+        for name in "experimental image nn numpy ops random scipy third_party".split()
+        for place in (f"{room}{name}{os.sep}", f"{room}{name}.py")
+    ),
+    os.path.join(_JAX_DIR, "_src", "lax", "fft.py"),  # the gradient of rfft asks for parity
 )
 
 

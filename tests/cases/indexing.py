@@ -106,6 +106,18 @@ CASES = (
         dtypes=(F, I, F),
         integers=(3, 9),
     ),
+    Case(
+        "unsigned numbers and keys out of bounds",
+        lambda x, i: (
+            x.at[i].get(mode="fill"),
+            jax.random.key_data(
+                jax.random.split(jax.random.key(0), x.shape[0]).at[i].get(mode="fill")
+            ),
+        ),
+        ("s, 2", "b"),
+        dtypes=(np.uint32, I),
+        integers=(0, 12),
+    ),
     Case("part of an axis written", write_part_of_an_axis, ("s, b", "s, b"), least={"s": 2}),
     Case("last row written", lambda x: x.at[-1].set(2.0), ("s, b",)),
     Case(

@@ -39,8 +39,60 @@ def tridiagonal(lower, diagonal, upper, rhs):
     return lax.linalg.tridiagonal_solve(lower, jnp.abs(diagonal) + 4, upper, rhs + 1)
 
 
-def spectrum(x):
-    return jnp.abs(jnp.fft.rfft(x))
+def dominant(x):
+    """A well-conditioned matrix, not symmetric, for each matrix of `x`."""
+    return jnp.tanh(x) + (1 + x.shape[-1]) * jnp.eye(x.shape[-1])
+
+
+def solutions(x, rhs):
+    matrix = dominant(x)
+    return jnp.linalg.inv(matrix), jnp.linalg.slogdet(matrix), jnp.linalg.solve(matrix, rhs)
+
+
+def svd_of_rectangles(x):
+    """What of the singular vectors does not hang on their signs, and that they are orthonormal."""
+    left, values, right = jnp.linalg.svd(x, full_matrices=False)
+    left_all, _, right_all = jnp.linalg.svd(jnp.ones_like(x))  # of rank one
+    return (
+        values,
+        jnp.einsum("...ij,...j,...jk->...ik", left, jnp.sin(values), right),
+        jnp.einsum("...ij,...kj->...ik", left_all, left_all),
+        jnp.einsum("...ji,...jk->...ik", right_all, right_all),
+    )
+
+
+def eliminations_of_rectangles(x):
+    return lax.linalg.lu(x), lax.linalg.qr(x, pivoting=True, full_matrices=False)[1:]
+
+
+def reflections(x, y):
+    reflectors, taus = jnp.linalg.qr(x, mode="raw")
+    turned = lax.linalg.ormqr(reflectors.mT, taus, y, left=True)
+    return turned, lax.linalg.ormqr(reflectors.mT, taus, y.mT, left=False, transpose=True)
+
+
+def updates(x, vector):
+    factor = jnp.linalg.cholesky(positive(x), upper=True)
+    product = lax.linalg.symmetric_product(x, positive(x), alpha=2.0, beta=0.5)
+    return lax.linalg.cholesky_update(factor, vector), jnp.tril(product)
+
+
+def eig(x):
+    """Eigenvalues in an order of their own, and whether the vectors are theirs."""
+    values, vectors = jnp.linalg.eig(x)
+    rest = jnp.einsum("...ij,...jk->...ik", x.astype(values.dtype), vectors)
+    rest -= values[..., None, :] * vectors
+    norms = jnp.linalg.norm(vectors, axis=-2)
+    return jnp.sort(values.real), jnp.sort(values.imag), jnp.abs(rest) < 1e-3, norms
+
+
+def condensed(x):
+    return (
+        lax.linalg.hessenberg(x),
+        lax.linalg.schur(x),
+        lax.linalg.tridiagonal(x, lower=True),
+        lax.linalg.tridiagonal(x, lower=False)[1:3],
+    )
 
 
 CASES = (
@@ -85,5 +137,67 @@ CASES = (
         grad=False,
         tolerance=1e-4,
     ),
-    Case("Fourier transform over a batch", spectrum, ("b, 8",), naive="agrees", tolerance=1e-4),
+    Case(
+        "inverse, determinant and solution",
+        solutions,
+        ("b, s, s", "b, s, 2"),
+        tolerance=1e-4,
+    ),
+    Case(
+        "least squares over ragged rows",
+        lambda x, y: jnp.linalg.lstsq(jnp.sin(x), y)[0],
+        ("s + 3, 2", "s + 3"),
+        naive="agrees",
+        grad=False,
+        tolerance=1e-3,
+    ),
+    Case(
+        "svd of ragged rectangles",
+        svd_of_rectangles,
+        ("b, s, t",),
+        sizes={"b": 2, "s": 3, "t": 4},
+        grad=False,
+        naive="agrees",
+        tolerance=1e-4,
+    ),
+    Case(
+        "LU and pivoted QR of ragged rectangles",
+        eliminations_of_rectangles,
+        ("s, t",),
+        sizes={"s": 3, "t": 4},
+        grad=False,
+        naive="agrees",
+        tolerance=1e-4,
+    ),
+    Case(
+        "reflections applied",
+        reflections,
+        ("b, s + 2, 3", "b, s + 2, t"),
+        grad=False,
+        naive="agrees",
+        tolerance=1e-4,
+    ),
+    Case(
+        "iterations that end at another step in each row",
+        lambda x, y: (
+            jax.scipy.linalg.polar(dominant(x)),
+            jax.vmap(lambda d, e: jax.scipy.linalg.eigh_tridiagonal(d, e, eigvals_only=True))(
+                x[..., 0], y
+            ),
+        ),
+        ("b, 3, 3", "b, 2"),
+        grad=False,
+        naive="agrees",
+        tolerance=1e-4,
+    ),
+    Case("updates", updates, ("s, s", "s"), grad=False, naive="agrees", tolerance=1e-4),
+    Case("eigenvalues of ragged matrices", eig, ("b, s, s",), grad=False, tolerance=1e-3),
+    Case(
+        "condensed forms of ragged matrices",
+        condensed,
+        ("b, s, s",),
+        grad=False,
+        naive="agrees",
+        tolerance=1e-3,
+    ),
 )

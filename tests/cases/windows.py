@@ -107,6 +107,18 @@ CASES = (
         sizes={"b": 3, "s": 4},
     ),
     Case(
+        "forward mode of a max pool over NaN",
+        lambda x, t: jax.jvp(max_pool, (jnp.where(x > 0, jnp.nan, x),), (t,))[1],
+        ("b, s", "b, s"),
+        sizes={"b": 3, "s": 4},
+        grad=False,
+    ),
+    Case(
+        "greatest of a whole axis",
+        lambda x: max_pool(-jnp.abs(x) - 1, window=x.shape[1], padding="VALID"),
+        ("b, s",),
+    ),
+    Case(
         "product over windows",
         lambda x: pool(x, init=1.0, combine=lambda a, b: a * b),
         ("b, s",),

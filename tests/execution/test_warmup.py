@@ -83,7 +83,7 @@ def test_warmup_runs_exactly_what_cannot_be_padded():
 
 def test_warmup_finds_out_on_the_way_what_cannot_be_padded():
     def fn(x):
-        return jnp.fft.fft(x).real
+        return jax.new_ref(x)[...]
 
     ex = sx.Exec(fn, ("s",), P, on_unsupported="exact")
     ex.warmup(ones(3), s=range(1, 6))

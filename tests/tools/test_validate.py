@@ -162,8 +162,8 @@ def test_a_gradient_that_is_refused_is_told_and_no_error():
 
 
 def test_a_refused_value_is_the_callers_to_see():
-    ex = sx.Exec(lambda x: jnp.fft.fft(x, axis=0), ("s, 4",), sx.Pow2())
-    with pytest.raises(sx.UnsupportedPrimitiveError, match="`fft`"):
+    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s, 4",), sx.Pow2())
+    with pytest.raises(sx.UnsupportedPrimitiveError, match="`new_ref`"):
         sx.validate(ex, X)
 
 

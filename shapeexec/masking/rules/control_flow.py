@@ -291,7 +291,10 @@ def while_(
     body_nconsts: int,
     **_: Any,
 ) -> Any:
-    """Run: condition and body; a bound such as `s` is the true size, so no trip is wasted."""
+    """Run: condition and body; a bound such as `s` is the true size, so no trip is wasted.
+
+    A condition per row, which `vmap` makes, is False in padded rows: they might never end.
+    """
     cond_consts = ctx.values[:cond_nconsts]
     body_consts = ctx.values[cond_nconsts : cond_nconsts + body_nconsts]
     carried = body_jaxpr.jaxpr.outvars
@@ -309,14 +312,25 @@ def while_(
     def held(carry: Any) -> list[Value]:
         return [Value(array, known) for array, known in zip(carry, invariant, strict=True)]
 
-    def cond(carry: Any) -> Any:
-        (go_on,) = ctx.interpret_values(cond_jaxpr, [*cond_consts, *held(carry)])
-        return go_on.array
+    rows = ctx.extents.lengths(cond_jaxpr.jaxpr.outvars[0].aval.shape)
+
+    def goes_on(carry: Any) -> Array:
+        (found,) = ctx.interpret_values(cond_jaxpr, [*cond_consts, *held(carry)])
+        is_row = valid_mask(found.array.shape, rows, range(len(rows)))
+        return found.array if is_row is None else found.array & is_row
 
     def body(carry: Any) -> Any:
-        return _arrays(step(held(carry)))
+        after = _arrays(step(held(carry)))
+        if not rows:
+            return after
+        is_on = goes_on(carry)
+        return tuple(
+            jnp.where(lax.broadcast_in_dim(is_on, new.shape, range(is_on.ndim)), new, old)
+            for new, old in zip(after, carry, strict=True)
+        )
 
-    return held(lax.while_loop(cond, body, _arrays(init)))
+    go_on = (lambda carry: goes_on(carry).any()) if rows else goes_on
+    return held(lax.while_loop(go_on, body, _arrays(init)))
 
 
 @register("cond")

@@ -92,8 +92,7 @@ def gather(
         return out
     rows = [axis for axis in range(out.ndim) if axis not in dimension_numbers.offset_dims]
     mask = lax.broadcast_in_dim(_in_bounds(starts, last), out.shape, rows)
-    missing = _default_fill(out) if fill_value is None else _as(out, fill_value)
-    return jnp.where(mask, out, missing)
+    return jnp.where(mask, out, _missing(out, fill_value))
 
 
 @register("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
@@ -213,15 +212,14 @@ def _in_bounds(starts: Array, last: Array) -> Array:
     return ((starts >= 0) & (starts <= last)).all(-1)
 
 
-def _as(x: Array, value: Any) -> Any:
-    return np.asarray(value, x.dtype)
-
-
-def _default_fill(x: Array) -> Any:
-    """What JAX reads out of bounds of an array like `x` where no fill value is given."""
+def _missing(x: Array, value: Any) -> Any:
+    """What is read out of bounds of an array like `x`; where `value` is None, what JAX chose."""
     if _compat.is_extended(x.dtype):
-        words = np.full(jax.random.key_data(x).shape[x.ndim :], np.iinfo(np.uint32).max, np.uint32)
-        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(x))
-    if jnp.issubdtype(x.dtype, np.inexact):
-        return _as(x, np.nan)
-    return lowest(x.dtype) if jnp.issubdtype(x.dtype, np.signedinteger) else highest(x.dtype)
+        words = jax.eval_shape(jax.random.key_data, x)
+        fill = _missing(words, value) * np.ones(words.shape[x.ndim :], words.dtype)
+        return jax.random.wrap_key_data(fill, impl=jax.random.key_impl(x))
+    if value is None:
+        is_signed = jnp.issubdtype(x.dtype, np.signedinteger)
+        value = lowest(x.dtype) if is_signed else highest(x.dtype)
+        value = np.nan if jnp.issubdtype(x.dtype, np.inexact) else value
+    return np.asarray(value, x.dtype)

@@ -1,6 +1,5 @@
-"""Ragged matrices whose results would mix with those of the padding are refused."""
+"""Ragged matrices that are hard to embed, and what of them is refused."""
 
-import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
@@ -11,22 +10,55 @@ from tests.checks import assert_pad_safe
 
 
 @pytest.mark.parametrize(
-    ("fn", "dims", "primitive"),
+    ("fn", "primitive", "why", "fix"),
     [
-        (lambda x: jnp.abs(jnp.fft.fft(x)), "b, s", "fft"),
-        (jnp.linalg.eigvals, "s, s", "eig"),
-        (lambda x: jax.scipy.linalg.schur(x)[0], "s, s", "schur"),
-        (lambda x: jnp.linalg.svd(x, full_matrices=False)[0], "s, 3", "svd"),
-        (lambda x: lax.linalg.lu(x)[0], "s, 3", "lu"),
+        (
+            lambda x: lax.linalg.eigh(x, sort_eigenvalues=False)[1],
+            "eigh",
+            "needed in full and in order",
+            "sort_eigenvalues=True",
+        ),
+        (
+            lambda x: lax.linalg.eigh(x, subset_by_index=(0, 1))[1],
+            "eigh",
+            "needed in full and in order",
+            "subset_by_index=None",
+        ),
+        (
+            lambda x: lax.linalg.svd(
+                x, full_matrices=False, compute_uv=False, subset_by_index=(0, 1)
+            ),
+            "svd",
+            "a subset of the singular values of a ragged matrix",
+            "leave `s` out of buckets=",
+        ),
     ],
-    ids=["fft", "eig", "schur", "svd", "lu"],
+    ids=["eigh out of order", "a subset of eigh", "a subset of svd"],
 )
-def test_what_depends_on_the_size_as_a_whole_is_refused(fn, dims: str, primitive: str) -> None:
-    case = Case("refused", fn, (dims,))
-    with pytest.raises(UnsupportedPrimitiveError, match="`s`") as caught:
+def test_what_is_asked_of_a_ragged_matrix_only_in_part_is_refused(fn, primitive, why, fix) -> None:
+    case = Case("refused", fn, ("b, s, s",))
+    with pytest.raises(UnsupportedPrimitiveError, match="over padded `s`") as caught:
         assert_pad_safe(case, case.sizes, 1, None)
     assert caught.value.primitive == primitive
-    assert "s" in caught.value.symbols
+    assert caught.value.symbols == {"s"}  # not those of the batch
+    assert why in str(caught.value)
+    assert fix in str(caught.value)
+
+
+def test_extreme_matrices_neither_overflow_nor_vanish_in_their_embedding() -> None:
+    def spectra(x):
+        return tuple(
+            (jnp.linalg.svd(scale * x)[1] / scale, jnp.linalg.eigvalsh(scale * x) / scale)
+            for scale in (1e25, 1e-25)
+        )
+
+    case = Case("extreme", spectra, ("s, s",), tolerance=1e-4)
+    assert_pad_safe(case, {"s": 3}, 4, "nan")
+
+
+def test_an_infinite_matrix_of_one_element_is_its_own_eigenvalue() -> None:
+    case = Case("infinite", lambda x: jnp.linalg.eigh(x / 0), ("s, s",))
+    assert_pad_safe(case, {"s": 1}, 4, "nan")
 
 
 def test_a_deficient_matrix_keeps_its_vectors_out_of_the_padding() -> None:

@@ -1,0 +1,35 @@
+"""Fourier transforms over ragged batches, and at ragged lengths."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.cases._case import Case
+
+
+def there_and_back(x):
+    spectrum = jnp.fft.fft2(x, axes=(0, 2))
+    return spectrum, jnp.fft.ifft2(spectrum, axes=(0, 2)), jnp.fft.ifft(x, axis=1)
+
+
+def of_reals(x):
+    return jnp.fft.rfft(jnp.cos(x)), jnp.fft.irfft(x + 1), jnp.fft.rfft2(x), jnp.fft.ihfft(x, 5)
+
+
+CASES = (
+    Case(
+        "Fourier transform over a batch",
+        lambda x: jnp.abs(jnp.fft.rfft(x)),
+        ("b, 8",),
+        naive="agrees",
+        tolerance=1e-4,
+    ),
+    Case("there and back", there_and_back, ("b, 4, s",), dtypes=np.complex64, tolerance=1e-4),
+    Case("transforms of reals", of_reals, ("b, s",), least={"s": 2}, grad=False, tolerance=1e-4),
+    Case(
+        "power at each frequency",
+        lambda x: jnp.square(jnp.abs(jnp.fft.fft(jax.nn.tanh(x)))),
+        ("b, s",),
+        tolerance=1e-4,
+    ),
+)
