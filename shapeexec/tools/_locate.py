@@ -72,7 +72,10 @@ class Lockstep:
         outputs = zip(results, ctx.eqn.outvars, strict=True)
         got = [self._valid(value.array, var.aval) for value, var in outputs]
         reach = _reach(ctx, arrays)
-        told = [_closeness.difference(a, b, reach) for a, b in zip(got, want, strict=True)]
+        told = [  # of a result that nobody reads, such as a carry in the end, nothing is promised
+            _closeness.difference(a, b, reach) if is_used else None
+            for a, b, is_used in zip(got, want, ctx.is_used, strict=True)
+        ]
         if any(told) and not _closeness.is_rounding(
             lambda *nudged: run_unpadded(ctx.eqn, self.sizes, nudged), arrays, got, want
         ):

@@ -56,6 +56,11 @@ def subtracted_from(a, b, x):
     return w * (total - g / t)
 
 
+def both_subtracted(a, b, x):
+    g, w, t, total = parts(a, b, x)
+    return w * (-total - g / t)
+
+
 def of_other_cotangents(a, b, x):
     _, w, t, total = parts(a, b, x)
     return w * ((a * 2 @ b.T) / t - total)
@@ -126,6 +131,7 @@ MASKED = (
     read_elsewhere,
     added,
     subtracted_from,
+    both_subtracted,
     of_other_cotangents,
     over_another_total,
     over_the_total_of_another_softmax,
