@@ -134,6 +134,7 @@ FOLDED: dict[str, Callable[..., Any]] = {
     "a choice by example": lambda x, y, n: jnp.where(
         n > 1, product(x, y), lax.select(n > 0, 2 * product(x, y), TABLE)
     ),
+    "a choice that no example makes": lambda x, y, n: jnp.where(n > 9, jnp.inf, product(x, y)),
     "16 bits": lambda x, y, n: product(x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)),
     "16 bits, then 32": lambda x, y, n: product(
         x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
