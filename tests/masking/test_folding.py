@@ -297,9 +297,17 @@ def test_all_may_be_examples(count):
         np.testing.assert_allclose(got, want, 1e-5, 1e-5)
 
 
-def count(fn, primitive):
-    closed = jax.make_jaxpr(fn)(IS_EXAMPLE, X, Y, NUMBER)
-    return sum(eqn.primitive.name == primitive for eqn in closed.jaxpr.eqns)
+def count(fn: Any, primitive: str, *operands: Any) -> int:
+    """How often a primitive occurs, inside loops too."""
+
+    def within(jaxpr: Any) -> int:
+        return sum(
+            (eqn.primitive.name == primitive)
+            + sum(within(getattr(j, "jaxpr", j)) for j in _compat.sub_jaxprs(eqn.params))
+            for eqn in jaxpr.eqns
+        )
+
+    return within(jax.make_jaxpr(fn)(*operands).jaxpr)
 
 
 def test_a_chain_of_terms_may_be_deeper_than_python_recurses():
@@ -321,19 +329,36 @@ def test_sums_are_not_taken_apart_for_nothing():
         jax.jit(summed(near))(IS_EXAMPLE, X, Y, NUMBER), near_by_example, strict=True
     ):
         np.testing.assert_allclose(got, np.asarray(each)[IS_EXAMPLE].sum(axis=0), 1e-6)
-    assert count(summed(near), "reduce_sum") == 2
+    assert count(summed(near), "reduce_sum", IS_EXAMPLE, X, Y, NUMBER) == 2
 
 
-def test_what_is_made_for_others_anyway_is_not_made_again():
-    assert count(summed(SUMMED["a norm of its own"]), "dot_general") == 3  # as the function says
-    assert count(summed(read_in_the_loop), "scan") == 1
+def norm_too(x, y, n):
+    total = product(x, y)
+    return total, jnp.linalg.norm(total)
 
-    def used(x, y, n):
-        total = by_rows(0)(x, y, n)
-        return total, jnp.tanh(total)
 
-    assert_sums(used)
-    assert count(summed(used), "scan") == 1
+def loop_read_too(x, y, n):
+    total = by_rows(0)(x, y, n)
+    return total, jnp.tanh(total)
+
+
+def read_in_a_loop_too(x, y, n):
+    def step(carry, rows):
+        return carry + 1, (total := outer(*rows), jnp.tanh(total))
+
+    return lax.scan(step, 0, (x, y))[1]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [norm_too, loop_read_too, read_in_a_loop_too, read_in_the_loop],
+    ids=lambda fn: fn.__name__,
+)
+def test_what_is_made_for_others_anyway_is_not_made_again(fn):
+    assert_sums(fn)
+    for primitive in ("dot_general", "scan"):
+        once = count(flat(fn), primitive, X, Y, NUMBER)
+        assert count(summed(fn), primitive, IS_EXAMPLE, X, Y, NUMBER) == once
 
 
 def test_all_sums_of_a_loop_are_made_in_one():
@@ -348,7 +373,7 @@ def test_all_sums_of_a_loop_are_made_in_one():
         return lax.scan(step, (zeros, zeros.T, x[0]), (x, y))
 
     assert_sums(both)
-    assert count(summed(both), "scan") == 1
+    assert count(summed(both), "scan", IS_EXAMPLE, X, Y, NUMBER) == 1
     limit = len(IS_EXAMPLE) * WIDTH * HIDDEN
     assert largest(summed(both), IS_EXAMPLE, X, Y, NUMBER) < limit
 
