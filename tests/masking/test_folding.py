@@ -205,7 +205,9 @@ SUMMED: dict[str, Callable[..., Any]] = {
     "nothing of an example": lambda x, y, n: (TABLE, jnp.zeros(3), 2.0, TABLE + x[0, 0]),
     "numbers": lambda x, y, n: (n, n * 2.0, n.astype(np.int8) * 50),
     "nothing at all": lambda x, y, n: (x[:0].T @ y[:0], x[:0]),
-    "rounded quotients": lambda x, y, n: product((9 * x).astype(int), (9 * y).astype(int)) // 3,
+    "rounded quotients": lambda x, y, n: lax.div(
+        product((9 * x).astype(int), (9 * y).astype(int)), jnp.full((WIDTH, HIDDEN), 7)
+    ),
     "rounded numbers": lambda x, y, n: product(x, y).astype(int),
     "other padding than zero": lambda x, y, n: jnp.pad(product(x, y), 1, constant_values=3.0),
     "joined with ragged rows": lambda x, y, n: jnp.concatenate([product(x, y), y]),
