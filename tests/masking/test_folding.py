@@ -230,8 +230,9 @@ SUMMED: dict[str, Callable[..., Any]] = {
         SHARED[0] > 0, lambda: product(x, y), lambda: jnp.zeros((WIDTH, HIDDEN))
     ),
     "random bits": by_key,
-    "a convolution over the batch": lambda x, y, n: lax.conv_general_dilated(
-        x[None], y[:, :3, None], (1,), "SAME"
+    "a convolution with a kernel of each example": lambda x, y, n: (
+        lax.conv_general_dilated(x[None], y[:, :3, None], (1,), "SAME"),
+        lax.conv_general_dilated(x[None], y[:, None, :4], (1,), "SAME", feature_group_count=3),
     ),
 }
 
