@@ -134,6 +134,7 @@ FOLDED: dict[str, Callable[..., Any]] = {
     "a choice by example": lambda x, y, n: jnp.where(
         n > 1, product(x, y), lax.select(n > 0, 2 * product(x, y), TABLE)
     ),
+    "a choice that no example makes": lambda x, y, n: jnp.where(n > 9, jnp.inf, product(x, y)),
     "16 bits": lambda x, y, n: product(x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)),
     "16 bits, then 32": lambda x, y, n: product(
         x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
@@ -204,7 +205,9 @@ SUMMED: dict[str, Callable[..., Any]] = {
     "nothing of an example": lambda x, y, n: (TABLE, jnp.zeros(3), 2.0, TABLE + x[0, 0]),
     "numbers": lambda x, y, n: (n, n * 2.0, n.astype(np.int8) * 50),
     "nothing at all": lambda x, y, n: (x[:0].T @ y[:0], x[:0]),
-    "rounded quotients": lambda x, y, n: product((9 * x).astype(int), (9 * y).astype(int)) // 3,
+    "rounded quotients": lambda x, y, n: lax.div(
+        product((9 * x).astype(int), (9 * y).astype(int)), jnp.full((WIDTH, HIDDEN), 7)
+    ),
     "rounded numbers": lambda x, y, n: product(x, y).astype(int),
     "other padding than zero": lambda x, y, n: jnp.pad(product(x, y), 1, constant_values=3.0),
     "joined with ragged rows": lambda x, y, n: jnp.concatenate([product(x, y), y]),
@@ -227,8 +230,9 @@ SUMMED: dict[str, Callable[..., Any]] = {
         SHARED[0] > 0, lambda: product(x, y), lambda: jnp.zeros((WIDTH, HIDDEN))
     ),
     "random bits": by_key,
-    "a convolution over the batch": lambda x, y, n: lax.conv_general_dilated(
-        x[None], y[:, :3, None], (1,), "SAME"
+    "a convolution with a kernel of each example": lambda x, y, n: (
+        lax.conv_general_dilated(x[None], y[:, :3, None], (1,), "SAME"),
+        lax.conv_general_dilated(x[None], y[:, None, :4], (1,), "SAME", feature_group_count=3),
     ),
 }
 
@@ -296,9 +300,17 @@ def test_all_may_be_examples(count):
         np.testing.assert_allclose(got, want, 1e-5, 1e-5)
 
 
-def count(fn, primitive):
-    closed = jax.make_jaxpr(fn)(IS_EXAMPLE, X, Y, NUMBER)
-    return sum(eqn.primitive.name == primitive for eqn in closed.jaxpr.eqns)
+def count(fn: Any, primitive: str, *operands: Any) -> int:
+    """How often a primitive occurs, inside loops too."""
+
+    def within(jaxpr: Any) -> int:
+        return sum(
+            (eqn.primitive.name == primitive)
+            + sum(within(getattr(j, "jaxpr", j)) for j in _compat.sub_jaxprs(eqn.params))
+            for eqn in jaxpr.eqns
+        )
+
+    return within(jax.make_jaxpr(fn)(*operands).jaxpr)
 
 
 def test_a_chain_of_terms_may_be_deeper_than_python_recurses():
@@ -320,19 +332,36 @@ def test_sums_are_not_taken_apart_for_nothing():
         jax.jit(summed(near))(IS_EXAMPLE, X, Y, NUMBER), near_by_example, strict=True
     ):
         np.testing.assert_allclose(got, np.asarray(each)[IS_EXAMPLE].sum(axis=0), 1e-6)
-    assert count(summed(near), "reduce_sum") == 2
+    assert count(summed(near), "reduce_sum", IS_EXAMPLE, X, Y, NUMBER) == 2
 
 
-def test_what_is_made_for_others_anyway_is_not_made_again():
-    assert count(summed(SUMMED["a norm of its own"]), "dot_general") == 3  # as the function says
-    assert count(summed(read_in_the_loop), "scan") == 1
+def norm_too(x, y, n):
+    total = product(x, y)
+    return total, jnp.linalg.norm(total)
 
-    def used(x, y, n):
-        total = by_rows(0)(x, y, n)
-        return total, jnp.tanh(total)
 
-    assert_sums(used)
-    assert count(summed(used), "scan") == 1
+def loop_read_too(x, y, n):
+    total = by_rows(0)(x, y, n)
+    return total, jnp.tanh(total)
+
+
+def read_in_a_loop_too(x, y, n):
+    def step(carry, rows):
+        return carry + 1, (total := outer(*rows), jnp.tanh(total))
+
+    return lax.scan(step, 0, (x, y))[1]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [norm_too, loop_read_too, read_in_a_loop_too, read_in_the_loop],
+    ids=lambda fn: fn.__name__,
+)
+def test_what_is_made_for_others_anyway_is_not_made_again(fn):
+    assert_sums(fn)
+    for primitive in ("dot_general", "scan"):
+        once = count(flat(fn), primitive, X, Y, NUMBER)
+        assert count(summed(fn), primitive, IS_EXAMPLE, X, Y, NUMBER) == once
 
 
 def test_all_sums_of_a_loop_are_made_in_one():
@@ -347,7 +376,7 @@ def test_all_sums_of_a_loop_are_made_in_one():
         return lax.scan(step, (zeros, zeros.T, x[0]), (x, y))
 
     assert_sums(both)
-    assert count(summed(both), "scan") == 1
+    assert count(summed(both), "scan", IS_EXAMPLE, X, Y, NUMBER) == 1
     limit = len(IS_EXAMPLE) * WIDTH * HIDDEN
     assert largest(summed(both), IS_EXAMPLE, X, Y, NUMBER) < limit
 
