@@ -126,3 +126,12 @@ def test_a_batch_of_examples_has_a_callback_for_each() -> None:
         return jax.vmap(one)(x)
 
     assert_runs_as(fn, sx.Exec(fn, ("b, s",), BUCKETS, poison="nan"), ones(2, 3))
+
+
+def test_examples_of_different_lengths_are_called_back_one_by_one() -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(np.cumsum, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    examples = [ones(3), ones(5), ones(1)]
+    for got, x in zip(sx.Exec(fn, ("s",), BUCKETS).map(examples), examples, strict=True):
+        np.testing.assert_array_equal(got, np.cumsum(x))
