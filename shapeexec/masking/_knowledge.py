@@ -279,7 +279,8 @@ def _through(
             return constant(computed)
     if name == "integer_pow" and params["y"] > 0 and values[0] in (0, 1):
         return constant(values[0])
-    if name in _KEEPS_FINITE and all(padding.finite for padding in paddings):
+    is_finite = all(padding.finite for padding in paddings)
+    if name in _KEEPS_FINITE and is_finite and _holds_all(dtype, dtype):
         return FINITE
     return UNSPECIFIED
 
@@ -308,9 +309,18 @@ def _converted(padding: Padding, dtype: Any, operand_dtype: Any) -> Padding:
 
 
 def _holds_all(dtype: Any, operand_dtype: Any) -> bool:
-    """Whether no finite number of `operand_dtype` becomes infinite or NaN as a `dtype`."""
-    if not _is_inexact(dtype) or operand_dtype == np.bool_:
+    """Whether no finite number of `operand_dtype` becomes infinite or NaN as a `dtype`.
+
+    Negative ones may: float8_e8m0fnu has no sign.
+    """
+    if not _is_inexact(dtype):
         return True
-    limits = jnp.finfo if _is_inexact(operand_dtype) else jnp.iinfo
+    if operand_dtype == np.bool_:
+        extremes: list[Any] = [0, 1]
+    elif _is_inexact(operand_dtype):
+        greatest = float(jnp.finfo(operand_dtype).max)
+        extremes = [greatest, 0, -greatest]
+    else:
+        extremes = [jnp.iinfo(operand_dtype).max, jnp.iinfo(operand_dtype).min]
     with np.errstate(all="ignore"):
-        return bool(np.isfinite(np.asarray(limits(operand_dtype).max).astype(dtype)))
+        return all(np.isfinite(np.asarray(x).astype(dtype)) for x in extremes)

@@ -1,5 +1,7 @@
 """Loops over ragged axes, branches, calls and what wraps them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -26,6 +28,21 @@ def _softplus(x: jax.Array) -> jax.Array:
 
 
 _softplus.defjvp(lambda p, t: (_softplus(p[0]), (jax.nn.sigmoid(p[0]) * t[0]).mean()))
+
+
+@jax.custom_batching.custom_vmap
+def _mean(x: jax.Array) -> jax.Array:
+    return x.mean()
+
+
+@functools.partial(lax.composite, name="shapeexec.normalized")
+def _normalized(x: jax.Array) -> jax.Array:
+    return x - x.max(0)
+
+
+def _halved(x: jax.Array) -> jax.Array:
+    return lax.while_loop(lambda c: c > 1, lambda c: c / 2, x)
+
 
 CASES = (
     Case(
@@ -55,6 +72,28 @@ CASES = (
         ("b, s",),
         naive="agrees",
         grad=False,
+    ),
+    Case(
+        "loops that never end on padding",
+        lambda x: lax.scan(lambda c, y: (c + _halved(y), None), 0.0, jnp.exp(x) / x**2)[0],
+        ("s",),
+        naive="agrees",
+        grad=False,
+    ),
+    Case("a rule for vmap", _mean, ("s",), grad=False),
+    Case("a composite", lambda x: _normalized(-jnp.abs(x) - 1), ("b, s",), grad=False),
+    Case(
+        "a linear call",
+        lambda x: jax.custom_derivatives.linear_call(
+            lambda r, y: (y * r).mean(0), lambda r, g: jnp.broadcast_to(g, r.shape) * r, x, x
+        ),
+        ("b, s",),
+        grad=False,
+    ),
+    Case(
+        "a branch for the platform",
+        lambda x: lax.platform_dependent(x, cpu=lambda x: x.mean(), default=lambda x: x.max()),
+        ("s",),
     ),
     Case(
         "branch on data",

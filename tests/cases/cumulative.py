@@ -24,4 +24,11 @@ CASES = (
         ("b, s",),
         grad=False,
     ),
+    Case(
+        "complex cumlogsumexp from the end",
+        lambda x: lax.cumlogsumexp(5 * x, 1, reverse=True),
+        ("b, s",),
+        dtypes=np.complex64,
+        grad=False,
+    ),
 )

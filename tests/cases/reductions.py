@@ -3,8 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from tests.cases._case import Case
+
+
+def with_nan(x: jax.Array) -> jax.Array:
+    """NaN among complex numbers, also in the last places."""
+    return jnp.where(jnp.sin(9 * x.real) > 0, x, jnp.nan)
+
 
 CASES = (
     Case("sum over all axes", lambda x: x.sum(), ("b, s",), naive="agrees"),
@@ -12,6 +19,27 @@ CASES = (
     Case("softmax over s", lambda x: jax.nn.softmax(x, -1), ("b, s",)),
     Case("max of negative numbers", lambda x: (-jnp.abs(x) - 1).max(1), ("b, s",)),
     Case("argmin over s", lambda x: jnp.argmin(jnp.abs(x) + 1, 1), ("b, s",)),
+    Case(
+        "a sum over a vmapped axis",
+        jax.vmap(lambda row: row * lax.psum(row + 1, "i"), axis_name="i"),
+        ("b, s",),
+    ),
+    Case(
+        "extremes over a vmapped axis",
+        jax.vmap(
+            lambda row: (lax.pmax(-jnp.abs(row) - 1, "i"), lax.pmin(jnp.abs(row) + 1, "i")),
+            axis_name="i",
+        ),
+        ("b, s",),
+        grad=False,
+    ),
+    Case(
+        "complex extremes with NaN",
+        lambda x: (with_nan(x).max(1), with_nan(x).min((0, 1)), lax.cummax(with_nan(x), 1, True)),
+        ("b, s",),
+        dtypes=np.complex64,
+        grad=False,
+    ),
     Case(
         "all of a comparison", lambda x: (x > 0).all(1), ("b, s",), dtypes=np.int32, integers=(1, 5)
     ),

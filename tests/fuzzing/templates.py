@@ -47,7 +47,7 @@ jnp.nan_to_num(jnp.log({x}))
 ({x} + 1j * {y}).real
 jnp.abs({x} + 1j * {y})
 jax.lax.stop_gradient({x}) * {y}
-{x}.astype(jnp.bfloat16).astype(jnp.float32)
+jax.lax.reduce_precision({x}, 8, 7)
 """
 
 REDUCTIONS = """

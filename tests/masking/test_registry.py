@@ -64,7 +64,7 @@ def test_a_refused_primitive_has_no_rule():
 def test_the_status_of_a_primitive_is_told():
     assert status("sort") == "exact"
     assert status("jit") == "exact"
-    assert status("approx_top_k").startswith("exact when the device is no TPU")
+    assert status("approx_top_k") == "exact when its axis is not padded"
     assert status("pallas_call") == f"error: {REFUSALS['pallas_call']}"
     assert status("a_primitive_of_nobody") == "error: it has no rule"
 
@@ -78,6 +78,21 @@ def test_an_error_gives_the_reason_of_the_refusal():
         run(np.ones(3, np.float32))
     assert caught.value.primitive == "new_ref"
     assert caught.value.why == REFUSALS["new_ref"]
+
+
+def test_an_approximate_top_k_is_refused_along_its_axis_only():
+    def fn(x):
+        return jax.lax.approx_max_k(x, 2)
+
+    run = sx.Exec(fn, ("b, s",))
+    with pytest.raises(
+        sx.UnsupportedPrimitiveError, match="which of equal ones it finds"
+    ) as caught:
+        run(np.ones((3, 5), np.float32))
+    assert caught.value.symbols == {"s"}
+    assert caught.value.fix.startswith("jax.lax.top_k")
+    rows = sx.Exec(fn, ("b, 5",))(np.ones((3, 5), np.float32))
+    assert rows[0].shape == (3, 2)
 
 
 def test_a_second_refusal_is_refused():

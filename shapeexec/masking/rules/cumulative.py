@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from jax import Array
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import highest, lowest, one, zero
@@ -24,9 +26,37 @@ def cumulative(
     ctx: RuleContext, operand: Array, *, axis: int, reverse: bool, **params: Any
 ) -> Array:
     """Fill: the identity behind the valid length of the axis, if it is read from its end."""
-    if reverse:
-        operand = ctx.fill(0, _IDENTITY[ctx.primitive](operand.dtype), (axis,))
-    return ctx.bind(operand, axis=axis, reverse=reverse, **params)
+    if not reverse or not ctx.padded(0, (axis,)):
+        return ctx.bind(operand, axis=axis, reverse=reverse, **params)
+    is_complex = jnp.issubdtype(operand.dtype, np.complexfloating)
+    if is_complex and ctx.primitive in _COMPLEX:
+        return _COMPLEX[ctx.primitive](ctx, operand, axis, params)
+    operand = ctx.fill(0, _IDENTITY[ctx.primitive](operand.dtype), (axis,))
+    return ctx.bind(operand, axis=axis, reverse=True, **params)
+
+
+def _beside_the_last(ctx: RuleContext, x: Array, axis: int, params: dict[str, Any]) -> Array:
+    """A complex extreme: nothing is an identity beside NaN, but the last element is no news."""
+    last = jnp.maximum(ctx.in_lengths[0][axis] - 1, 0)
+    position = jnp.minimum(jnp.arange(x.shape[axis], dtype=np.int32), last)
+    x = jnp.take(x, position, axis=axis, mode="clip")
+    return ctx.bind(x, axis=axis, reverse=True, **params)
+
+
+def _turned_round(ctx: RuleContext, x: Array, axis: int, params: dict[str, Any]) -> Array:
+    """A complex log-sum-exp: adding nothing, exp(-inf), would wrap an angle past pi."""
+
+    def turn(x: Array) -> Array:
+        return jnp.roll(lax.rev(x, (axis,)), ctx.in_lengths[0][axis] - x.shape[axis], axis)
+
+    return turn(ctx.bind(turn(x), axis=axis, reverse=False, **params))
+
+
+_COMPLEX: dict[str, Callable[..., Array]] = {
+    "cummax": _beside_the_last,
+    "cummin": _beside_the_last,
+    "cumlogsumexp": _turned_round,
+}
 
 
 @register_knowledge("cumsum", "cumprod", "cummax", "cummin")
@@ -37,6 +67,8 @@ def cumulative_knowledge(
     aval = ctx.eqn.outvars[0].aval
     identity = _IDENTITY[ctx.primitive](aval.dtype)
     known = nothing_known(len(aval.shape), aval.dtype)
+    if jnp.issubdtype(aval.dtype, np.complexfloating):
+        return known
     axes = [
         constant(identity)
         if padding.is_constant(identity) and (other != axis or reverse)

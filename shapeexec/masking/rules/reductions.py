@@ -1,8 +1,9 @@
 """Reductions: the identity goes behind the valid length of the axes that are read across."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
@@ -23,6 +24,8 @@ _IDENTITY: dict[str, Callable[[Any], Any]] = {
     "argmax": lowest,
     "argmin": highest,
 }
+# No complex number is greater than one with a NaN in it, nor less: not even an identity.
+_COMPLEX_ORDER = {"reduce_max": (lax.max, -np.inf), "reduce_min": (lax.min, np.inf)}
 _SPREADS_NAN = frozenset(("reduce_sum", "reduce_max"))
 _IDEMPOTENT = frozenset(("reduce_max", "reduce_min", "reduce_and", "reduce_or"))
 
@@ -34,6 +37,11 @@ def reduction(ctx: RuleContext, operand: Array, *, axes: tuple[int, ...], **para
     An arg-reduction prefers the first of equal values, and a NaN to all: a valid element wins
     against the filled ones behind it.
     """
+    is_complex = jnp.issubdtype(operand.dtype, np.complexfloating)
+    if is_complex and ctx.primitive in _COMPLEX_ORDER and ctx.padded(0, axes):
+        combine, start = _COMPLEX_ORDER[ctx.primitive]
+        seed = operand.dtype.type(start)
+        return _reduced_if_valid(ctx, [operand], [seed], axes, lambda a, b: [combine(*a, *b)])[0]
     identity = _IDENTITY[ctx.primitive](operand.dtype)
     if softmax.needs_no_mask(ctx, axes):
         ctx.note(ctx.eqn.invars[0].aval, ctx.padded(0, axes), softmax.WHY_NONE, masked=False)
@@ -61,6 +69,22 @@ def _reduced(ctx: RuleContext, padding: Any) -> Any:
     return by_dtype(dtype) if by_dtype(dtype).finite else UNSPECIFIED
 
 
+_OVER_VMAP = {"psum": zero, "pmax": lowest, "pmin": highest}
+
+
+@register(*_OVER_VMAP, exact_when="its axes are those of a `jax.vmap`")
+def collective(ctx: RuleContext, *operands: Array, axes: tuple[Any, ...], **params: Any) -> Any:
+    """Fill: the identity goes behind the axes that a `jax.vmap` has put into the arrays.
+
+    What is left of the names of axes are the devices of a `jax.shard_map`.
+    """
+    if not all(isinstance(axis, int) for axis in axes):
+        raise ctx.unsupported("it runs over devices, whose blocks are cut at the padded size")
+    identity = _OVER_VMAP[ctx.primitive]
+    filled = [ctx.fill(i, identity(x.dtype), axes) for i, x in enumerate(operands)]
+    return ctx.bind(*filled, axes=axes, **params)
+
+
 @register("reduce")
 def reduce(
     ctx: RuleContext, *operands: Array, dimensions: tuple[int, ...], jaxpr: Any, **params: Any
@@ -74,18 +98,26 @@ def reduce(
     if not ctx.padded(0, dimensions):
         return ctx.bind(*operands, dimensions=dimensions, jaxpr=jaxpr, **params)
     data, init = operands[:count], operands[count:]
-    mask = valid_mask(data[0].shape, ctx.in_lengths[0], dimensions)
+    return _reduced_if_valid(ctx, data, init, dimensions, lambda a, b: ctx.interpret(jaxpr, *a, *b))
+
+
+def _reduced_if_valid(
+    ctx: RuleContext,
+    data: Sequence[Array],
+    init: Sequence[Any],
+    axes: Sequence[int],
+    combine: Callable[[Sequence[Array], Sequence[Array]], Sequence[Array]],
+) -> list[Array]:
+    mask = valid_mask(data[0].shape, ctx.in_lengths[0], axes)
     assert mask is not None
 
-    def combine(left: Any, right: Any) -> Any:
+    def combine_valid(left: Any, right: Any) -> Any:
         (left_ok, *a), (right_ok, *b) = left, right
-        both = ctx.interpret(jaxpr, *a, *b)
         chosen = [
             lax.select(left_ok & right_ok, f, lax.select(left_ok, x, y))
-            for f, x, y in zip(both, a, b, strict=True)
+            for f, x, y in zip(combine(a, b), a, b, strict=True)
         ]
         return (left_ok | right_ok, *chosen)
 
-    seed = (np.bool_(True), *init)
-    _, *results = lax.reduce((mask, *data), seed, combine, dimensions)
+    _, *results = lax.reduce((mask, *data), (np.bool_(True), *init), combine_valid, axes)
     return results

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import lowest
+from shapeexec.masking._fill import fill, highest, lowest
 from shapeexec.masking._registry import register
 
 
@@ -33,8 +32,19 @@ def sort(
         return ctx.bind(*operands, num_keys=num_keys, **params)
     position = lax.broadcasted_iota(np.int32, operands[0].shape, dimension)
     is_padding = (position >= ctx.in_lengths[0][dimension]).astype(np.int32)
-    _, *results = ctx.bind(is_padding, *operands, num_keys=num_keys + 1, **params)
-    return results
+    whole = map(_in_whole_bytes, operands)
+    _, *results = ctx.bind(is_padding, *whole, num_keys=num_keys + 1, **params)
+    return [
+        result if result.dtype == operand.dtype else result.astype(operand.dtype)
+        for result, operand in zip(results, operands, strict=True)
+    ]
+
+
+def _in_whole_bytes(x: Array) -> Array:
+    """Integers of 2 or 4 bits as those of 8: XLA cannot sort them beside wider ones."""
+    if jnp.issubdtype(x.dtype, np.integer) and jnp.iinfo(x.dtype).bits < 8:
+        return x.astype(np.int8 if jnp.issubdtype(x.dtype, np.signedinteger) else np.uint8)
+    return x
 
 
 @register("top_k")
@@ -53,46 +63,39 @@ def top_k(ctx: RuleContext, operand: Array, *, k: int, axis: int, **params: Any)
     if not jnp.issubdtype(operand.dtype, np.floating):
         filled = ctx.fill(0, lowest(operand.dtype), (axis,))
         return ctx.bind(filled, k=k, axis=axis, **params)
-    bits = np.dtype(f"int{8 * operand.dtype.itemsize}")
-    valid = lax.broadcasted_iota(np.int32, operand.shape, axis) < ctx.in_lengths[0][axis]
-    keys = jnp.where(valid, _ordered(lax.bitcast_convert_type(operand, bits)), lowest(bits))
-    values, indices = ctx.bind(keys, k=k, axis=axis, **params)
-    return [lax.bitcast_convert_type(_ordered(values), operand.dtype), indices]
+    ordered = _ordered(operand)
+    keys = fill(ordered, ctx.in_lengths[0], lowest(ordered.dtype), (axis,))
+    _, indices = ctx.bind(keys, k=k, axis=axis, **params)
+    return [jnp.take_along_axis(operand, indices, axis, mode="clip"), indices]
 
 
-def _ordered(bits: Array) -> Array:
-    """The bits of floats as integers in the floats' total order, and back."""
-    greatest = np.iinfo(bits.dtype).max
-    return jnp.where(bits < 0, bits ^ bits.dtype.type(greatest), bits)
+def _ordered(x: Array) -> Array:
+    """Integers in the total order of the floats `x`: i32, or i64 for f64."""
+    width = 8 * x.dtype.itemsize
+    has_sign = float(jnp.finfo(x.dtype).min) < 0
+    bits = lax.bitcast_convert_type(x, np.dtype(f"{'int' if has_sign else 'uint'}{width}"))
+    bits = bits.astype(np.dtype(f"int{max(32, width)}"))
+    keys = jnp.where(bits < 0, bits ^ (2 ** (width - 1) - 1), bits)
+    if x.dtype.itemsize > 1:
+        return keys
+    # One NaN is as good as another there, and some dtypes have theirs in the place of -0.
+    nan = jnp.where(bits < 0, lowest(keys.dtype), highest(keys.dtype))
+    return jnp.where(jnp.isnan(x), nan, keys)
 
 
-@register("approx_top_k", exact_when="the device is no TPU, or the axis has no padding")
+@register("approx_top_k", exact_when="its axis is not padded")
 def approx_top_k(
-    ctx: RuleContext,
-    operand: Array,
-    *,
-    k: int,
-    reduction_dimension: int,
-    is_max_k: bool,
-    **params: Any,
+    ctx: RuleContext, operand: Array, *, reduction_dimension: int, **params: Any
 ) -> Any:
-    """Move: a full sort, which is what XLA makes of it on a device that is no TPU.
+    """Refuse on a padded axis: which elements are missed depends on the size of the axis.
 
-    On a TPU, which elements are missed depends on the size of the axis.
+    So does which of equal elements is found, on a device that misses none.
     """
     axis = reduction_dimension % operand.ndim
-    if not ctx.padded(0, (axis,)):
-        params |= {"k": k, "reduction_dimension": axis, "is_max_k": is_max_k}
-        return ctx.bind(operand, **params)
-    if jax.default_backend() == "tpu":
+    if ctx.padded(0, (axis,)):
         raise ctx.unsupported(
-            "which elements it misses depends on the size of the axis",
+            "which elements it misses, and which of equal ones it finds, depends on the axis' size",
             [ctx.in_shapes[0][axis]],
             fix="jax.lax.top_k; or leave the symbol out of buckets= (exact sizes)",
         )
-    position = lax.broadcasted_iota(np.int32, operand.shape, axis)
-    is_padding = (position >= ctx.in_lengths[0][axis]).astype(np.int32)
-    key = -operand if is_max_k else operand
-    arrays = (is_padding, key, operand, position)
-    _, _, *results = lax.sort(arrays, dimension=axis, num_keys=2, is_stable=True)
-    return [lax.slice_in_dim(x, 0, min(k, x.shape[axis]), axis=axis) for x in results]
+    return ctx.bind(operand, reduction_dimension=reduction_dimension, **params)

@@ -1,0 +1,128 @@
+"""Callbacks are given arrays of the true shapes, as often and in the order of the plain call."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+import shapeexec as sx
+from tests.execution.support import assert_runs_as, ones
+
+BUCKETS = sx.Linear(8)
+
+
+class Seen:
+    """A callback that keeps what it is given, and returns twice the first of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[Any]] = []
+
+    def __call__(self, *arrays: Any) -> Any:
+        self.calls.append([np.asarray(x).tolist() for x in arrays])
+        assert all(isinstance(x, jax.Array) for x in arrays)
+        return 2 * np.asarray(arrays[0])
+
+
+def calls_of(make: Any, *args: Any, poison: str | None = "garbage") -> list[list[Any]]:
+    """What the callback saw through an Exec, where the plain function shows it the same."""
+    seen, plain = Seen(), Seen()
+    assert_runs_as(make(plain), sx.Exec(make(seen), ("b, s",), BUCKETS, poison=poison), *args)
+    jax.effects_barrier()
+    assert seen.calls == plain.calls
+    return seen.calls
+
+
+def test_a_debug_callback_sees_true_shapes() -> None:
+    def make(seen: Seen) -> Any:
+        def fn(x: jax.Array) -> jax.Array:
+            jax.debug.callback(seen, x, x.sum(1), 7, ordered=True)
+            return x * 2
+
+        return fn
+
+    ((rows, sums, seven),) = calls_of(make, ones(2, 3))
+    assert rows == [[1, 2, 3], [4, 5, 6]]
+    assert (sums, seven) == ([6, 15], 7)
+
+
+def test_a_debug_print_prints_true_shapes(capfd: pytest.CaptureFixture[str]) -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        jax.debug.print("{} has {n}", x[0], n=x.shape[1])
+        return x
+
+    sx.Exec(fn, ("b, s",), BUCKETS, poison="nan")(ones(2, 3))
+    jax.effects_barrier()
+    assert capfd.readouterr().out == "[1. 2. 3.] has 3\n"
+
+
+def test_keys_reach_a_callback() -> None:
+    shapes = []
+
+    def fn(keys: jax.Array) -> jax.Array:
+        jax.debug.callback(lambda k: shapes.append(k.shape), keys)
+        return jax.random.key_data(keys)
+
+    assert_runs_as(fn, sx.Exec(fn, ("s",), BUCKETS), jax.random.split(jax.random.key(0), 3))
+    jax.effects_barrier()
+    assert shapes == [(3, 2), (3, 2)]  # JAX gives a callback their data
+
+
+def test_a_pure_callback_returns_results_of_true_shapes() -> None:
+    def make(seen: Seen) -> Any:
+        def fn(x: jax.Array) -> Any:
+            every_other = jax.ShapeDtypeStruct(((x.shape[1] + 1) // 2,), x.dtype)
+            half = jax.pure_callback(lambda a: seen(a)[0, ::2], every_other, x)
+            return half, half.sum()
+
+        return fn
+
+    assert calls_of(make, ones(2, 5)) == [[ones(2, 5).tolist()]]
+
+
+def test_a_callback_with_effects_runs_in_order() -> None:
+    def make(seen: Seen) -> Any:
+        def fn(x: jax.Array) -> jax.Array:
+            struct = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            once = io_callback(seen, struct, x, ordered=True)
+            return io_callback(seen, struct, once, ordered=True)
+
+        return fn
+
+    assert len(calls_of(make, ones(2, 3))) == 2
+
+
+def test_a_result_of_another_shape_than_promised_is_an_error() -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(
+            lambda a: np.zeros(7, a.dtype), jax.ShapeDtypeStruct(x.shape, x.dtype), x
+        )
+
+    with pytest.raises(Exception, match=r"a callback returned shape \(7,\), not \(3,\)"):
+        jax.block_until_ready(sx.Exec(fn, ("s",), BUCKETS)(ones(3)))
+
+
+def test_a_callback_in_a_loop_is_not_called_for_padding() -> None:
+    def make(seen: Seen) -> Any:
+        def step(total: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+            jax.debug.callback(seen, row, ordered=True)
+            return total + row.sum(), row * 2
+
+        return lambda x: jax.lax.scan(step, jnp.float32(0), x)
+
+    assert len(calls_of(make, ones(2, 3))) == 2
+
+
+def test_a_batch_of_examples_has_a_callback_for_each() -> None:
+    def twice(x: np.ndarray) -> np.ndarray:
+        assert x.shape == (3,)
+        return 2 * x
+
+    def fn(x: jax.Array) -> jax.Array:
+        struct = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+        one = lambda row: jax.pure_callback(twice, struct, row, vmap_method="sequential")  # noqa: E731
+        return jax.vmap(one)(x)
+
+    assert_runs_as(fn, sx.Exec(fn, ("b, s",), BUCKETS, poison="nan"), ones(2, 3))

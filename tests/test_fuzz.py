@@ -1,0 +1,100 @@
+"""The fuzzer: a minute of it, and that it would find what is wrong."""
+
+import dataclasses
+import time
+
+import pytest
+
+from shapeexec.masking._registry import RULES
+from tests import fuzz
+from tests.fuzzing.programs import Input, Program, Step, make_program
+
+SECONDS = 60
+SEEDS = range(100)
+
+
+def test_a_minute_of_random_programs():
+    end = time.monotonic() + SECONDS
+    verdicts = []
+    for seed in SEEDS:
+        if verdicts and time.monotonic() > end:
+            break
+        verdicts.append(fuzz.run(seed))
+    failed = [v for v in verdicts if v.kind not in ("exact", "refused")]
+    told = "\n\n".join(f"{v.kind}: seed {v.seed}\n{v.source}\n{v.text}" for v in failed)
+    assert not failed, told
+    assert sum(v.comparisons for v in verdicts) > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_seed_makes_one_program_of_10_to_20_steps(seed):
+    program = make_program(seed)
+    assert program == make_program(seed)
+    assert 10 <= len(program.steps) <= 20
+    assert all(array.size for array in program.arguments())
+    read = {name for step in program.steps for name in step.used}
+    assert read >= {one.name for one in program.inputs}
+    assert set(program.outputs) == {s.name for s in program.steps} - read
+
+
+def made(*texts: str) -> Program:
+    steps = tuple(Step(f"v{i}", text) for i, text in enumerate(texts))
+    read = {name for step in steps for name in step.used}
+    return Program(
+        inputs=(Input("x0", "s, 4", "f"),),
+        steps=steps,
+        outputs=tuple(step.name for step in steps if step.name not in read),
+        sizes={"b": 3, "s": 5, "t": 7},
+        seed=1,
+        special=False,
+    )
+
+
+def test_a_rule_that_is_broken_is_found_and_the_program_shrunk(monkeypatch):
+    kept = RULES["cumsum"]
+
+    def forward_only(ctx, operand, *, axis, reverse, **params):
+        return ctx.bind(operand, axis=axis, reverse=reverse, **params)
+
+    monkeypatch.setitem(RULES, "cumsum", dataclasses.replace(kept, apply=forward_only))
+    program = made(
+        "jnp.tanh(x0)",
+        "v0.mean(0)",
+        "jax.lax.cumsum(v0, 0, reverse=True)",
+        "jnp.sort(v2, 1) + v1",
+    )
+    verdict = fuzz.check(program)
+    assert verdict.kind == "wrong"
+    assert "cumsum" in verdict.text
+    least, verdict = fuzz.shrunk(program, verdict)
+    assert verdict.kind == "wrong"
+    assert [step.text for step in least.steps] == ["jax.lax.cumsum(x0, 0, reverse=True)"]
+    assert "    v2 = jax.lax.cumsum(x0, 0, reverse=True)\n    return v2," in str(least)
+
+
+def test_an_error_that_is_not_the_librarys_is_a_crash(monkeypatch):
+    def stumbles(ctx, *operands, **params):
+        raise IndexError("list index out of range")
+
+    monkeypatch.setitem(RULES, "tanh", dataclasses.replace(RULES["tanh"], apply=stumbles))
+    verdict = fuzz.check(made("jnp.tanh(x0)"))
+    assert (verdict.kind, verdict.text) == ("crash", "IndexError: list index out of range")
+
+
+def test_a_refusal_is_told():
+    program = dataclasses.replace(made("jnp.cumprod(jnp.cos(x0), 0)"), seed=2)
+    verdict = fuzz.check(program)
+    assert verdict.kind == "exact"  # of its value; the gradient is refused
+    assert "associative scan" in verdict.text
+
+
+def test_the_command_counts_what_failed(monkeypatch, capsys):
+    wrong = fuzz.Verdict(7, "wrong", "text of the error", 3, "def program(x0): ...")
+    exact = fuzz.Verdict(8, "exact", "", 4)
+    monkeypatch.setattr(fuzz, "run", {7: wrong, 8: exact}.__getitem__)
+    assert fuzz.main(["--programs", "2", "--seed", "7"]) == 1
+    said = capsys.readouterr().out
+    assert "wrong: seed 7\n\ndef program(x0): ...\n\ntext of the error" in said
+    assert "2/2 programs in 0 s: 1 exact, 1 wrong" in said
+    assert "7 comparisons" in said
+    assert fuzz.main(["--programs", "1", "--seed", "8"]) == 0
