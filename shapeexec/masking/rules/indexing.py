@@ -217,5 +217,5 @@ def _missing(x: Array, value: Any) -> Any:
     if not _compat.is_extended(x.dtype):
         return np.asarray(value, x.dtype)
     words = jax.eval_shape(jax.random.key_data, x)
-    filled = np.full(words.shape[x.ndim :], value, words.dtype)
+    filled = jnp.full(words.shape[x.ndim :], value, words.dtype)
     return jax.random.wrap_key_data(filled, impl=jax.random.key_impl(x))
