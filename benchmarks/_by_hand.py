@@ -67,7 +67,7 @@ class Padded:
     ) -> None:
         self.jitted = jax.jit(fn)
         self._buckets = buckets
-        self._cut = cut
+        self.cut = cut
 
     def padded(self, *data: np.ndarray) -> tuple[np.ndarray, ...]:
         """Arrays of [b] or [b, s, ...] at their bucket, with their true sizes behind them."""
@@ -79,7 +79,7 @@ class Padded:
     def __call__(self, params: Params, *data: np.ndarray) -> Any:
         """What the plain function returns for these arguments."""
         result = self.jitted(params, *self.padded(*data))
-        return self._cut(result, *data[0].shape[:2])
+        return self.cut(result, *data[0].shape[:2])
 
     def optimised_hlo(self, params: Params, *data: np.ndarray) -> str:
         """What XLA made of the graph for these arguments."""

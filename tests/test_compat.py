@@ -1,5 +1,10 @@
 """Each private name of JAX that the library uses exists here, and does what is said of it."""
 
+import contextlib
+import dataclasses
+import math
+import numbers
+import operator
 import threading
 
 import jax
@@ -153,7 +158,7 @@ def test_the_configuration_that_changes_a_trace_changes_the_fingerprint():
     [
         (lambda s: s > 6, ("s", ">", "6")),
         (lambda s: s <= 2, ("s", "<=", "2")),
-        (lambda s: jnp.zeros(s).reshape(-1, 4), ("mod(s, - 4)", "==", "0")),
+        (lambda s: jnp.zeros(s).reshape(-1, 4), ("mod(s, 4)", "==", "0")),
         (lambda s: int(s), None),  # noqa: PLW0108 - a call in user code
         (lambda s: 1 / 0, None),
     ],
@@ -165,20 +170,43 @@ def test_an_inconclusive_comparison_is_read_off_the_error(ask, told):
     assert _compat.inconclusive_comparison(caught.value) == told
 
 
-# Comparisons of symbolic dims
+# What is asked of symbolic dims
+
+
+class Listener:
+    """Notes what it is told, and answers as it is made to."""
+
+    def __init__(self, answer=None, value=None):
+        self.answer, self.value = answer, value
+        self.asked, self.needs, self.heard, self.places = [], [], [], []
+
+    def decide(self, left, op, right, place):
+        self.asked.append((op, right))
+        self.places.append(place)
+        return self.answer and self.answer(right)
+
+    def need(self, dim, what, place):
+        self.needs.append(what)
+        return self.value
+
+    def hear(self, left, op, right):
+        self.heard.append((op, str(right)))
 
 
 def struct(dim):
     return jax.ShapeDtypeStruct((dim,), np.float32)
 
 
-def asked_by(ask):
-    """What is asked of a symbolic dim in user code."""
+REFUSALS = (TypeError, jax.errors.InconclusiveDimensionOperation)
+
+
+def told(ask, **answers):
+    """What a listener is told while code asks something of a symbolic dim."""
     (s,) = export.symbolic_shape("s")
-    asked = []
-    with _compat.decide_dim_comparisons(lambda op, left, right, place: asked.append((op, right))):
+    listener = Listener(**answers)
+    with _compat.listen_to_dims(listener, s.scope), contextlib.suppress(*REFUSALS):
         ask(s)
-    return asked
+    return listener
 
 
 @pytest.mark.parametrize(
@@ -188,38 +216,118 @@ def asked_by(ask):
         (lambda s: s != 4, [("==", 4)]),
         (lambda s: s in (4, 5), [("==", 4), ("==", 5)]),
         (lambda s: bool(s % 2), [("==", 0)]),
-        ({4: 1}.get, [("hash", None)]),
         (lambda s: s == s, []),  # noqa: PLR0124 - proven
+        (lambda s: s >= 1, []),
         (lambda s: jax.eval_shape(lambda x: x.sum() + jnp.ones(x.shape), struct(s)), []),
+        (eval("lambda s: s == 4"), [("==", 4)]),  # code that was typed in, not imported
+        (lambda s: dataclasses.make_dataclass("D", ["n"])(s) == 4, []),
+        (lambda s: jax.eval_shape(lambda x: jnp.packbits(x > 0), struct(s)), [("==", 0)]),
     ],
-    ids=range(7),
+    ids=range(10),
 )
-def test_what_user_code_asks_is_heard_and_what_jax_asks_is_not(ask, asked):
-    assert asked_by(ask) == asked
+def test_what_user_code_and_jaxs_library_ask_is_heard(ask, asked):
+    listener = told(ask)
+    assert listener.asked == asked
+    assert all("test_compat.py" in place or place == "<string>:1" for place in listener.places)
+
+
+@pytest.mark.parametrize("op", ["<", "<=", ">", ">="])
+def test_an_order_that_is_open_is_asked(op):
+    ask = eval(f"lambda s: s {op} 4")
+    assert told(ask, answer=lambda right: True).asked == [(op, 4)]
+    (s,) = export.symbolic_shape("s")
+    with pytest.raises(jax.errors.InconclusiveDimensionOperation):
+        ask(s)
+
+
+@pytest.mark.parametrize(
+    ("ask", "what"),
+    [
+        ({4: 1}.get, "hash"),
+        (str, "str"),
+        (repr, "str"),
+        ("{:3}".format, "str"),
+        (int, "int"),
+        (range, "int"),
+        (operator.index, "int"),
+        (float, "float"),
+        (math.sqrt, "float"),
+    ],
+    ids=range(9),
+)
+def test_a_value_that_user_code_needs_is_heard(ask, what):
+    assert told(ask, value="5").needs == [what]
+
+
+def test_jaxs_core_is_heard_and_not_answered():
+    def ask(s):
+        x = struct(s)
+        jax.eval_shape(lambda x: x[: x.shape[0] // 2] + jnp.ones(1), x)
+
+    listener = told(ask, answer=lambda right: True)
+    assert ("==", "1") in listener.heard
+    assert ("//", "2") in listener.heard
+    assert {op for op, _ in listener.heard} >= {"==", "//", "max", "min"}
+    assert ("==", 1) not in listener.asked
+
+
+def test_a_size_is_an_int_to_user_code_that_asks():
+    (s,) = export.symbolic_shape("s")
+    with _compat.listen_to_dims(Listener(), s.scope):
+        assert isinstance(s, int)
+        assert isinstance(s, numbers.Integral)
+        assert not isinstance(s, str)
+        assert export.is_symbolic_dim(s)
+    assert not isinstance(s, int)
+
+
+def test_a_size_indexes():
+    def fn(x):
+        n = x.shape[0]
+        return x[n - 1] + x.at[n // 2].set(0.0)[0]
+
+    (s,) = export.symbolic_shape("s")
+    with pytest.raises(IndexError):
+        jax.eval_shape(fn, struct(s))
+    told(lambda s: jax.eval_shape(fn, struct(s)))
+    with _compat.listen_to_dims(Listener(), s.scope):
+        assert jax.eval_shape(fn, struct(s)).shape == ()
 
 
 def test_an_answer_is_given():
     (s,) = export.symbolic_shape("s")
-    with _compat.decide_dim_comparisons(lambda op, left, right, place: right == 4):
+    with _compat.listen_to_dims(Listener(answer=lambda right: right == 4, value="7"), s.scope):
         assert s == 4
         assert s != 5
         assert bool(s)
+        assert not s > 8
+        assert f"{s}, {s:3}" == "7,   7"
     assert s != 4
+    assert str(s) == "s"
+
+
+def test_dims_of_another_scope_are_not_heard_of():
+    (s,), (t,) = export.symbolic_shape("s"), export.symbolic_shape("t")
+    listener = Listener()
+    with _compat.listen_to_dims(listener, s.scope):
+        assert t != 4
+        assert s != t
+    assert listener.asked == []
 
 
 def test_another_thread_hears_nothing():
     (s,) = export.symbolic_shape("s")
-    heard, answers = [], []
-    with _compat.decide_dim_comparisons(lambda *asked: heard.append(asked) or True):
+    listener, answers = Listener(answer=lambda right: True), []
+    with _compat.listen_to_dims(listener, s.scope):
         thread = threading.Thread(target=lambda: answers.append(s == 4))
         thread.start()
         thread.join()
-    assert (heard, answers) == ([], [False])
+    assert (listener.asked, answers) == ([], [False])
 
 
 def test_the_place_is_the_users_line():
     (s,) = export.symbolic_shape("s")
-    places = []
-    with _compat.decide_dim_comparisons(lambda op, left, right, place: places.append(place)):
+    listener = Listener()
+    with _compat.listen_to_dims(listener, s.scope):
         _ = s == 4  # here
-    assert "# here" in _compat.describe_line(places[0])
+    assert "# here" in _compat.describe_line(listener.places[0])

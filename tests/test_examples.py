@@ -11,6 +11,7 @@ EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 GRAPHS = {
     "cnn": 5,
     "embedding": 2,
+    "ragged_batch": 3,
     "train_last_batch": 1,
     "transformer": 3,
     "video_frames": 4,

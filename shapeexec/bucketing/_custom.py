@@ -45,12 +45,13 @@ class Custom(Strategy):
         return f"Custom({self.fn.__qualname__} at {place})"
 
 
-def as_strategy(value: object) -> Strategy:
+def as_strategy(value: object, name: str = "buckets") -> Strategy:
     """Make a strategy of a strategy, an object with a `bucket` method, or a function.
 
     Args:
         value: A `Strategy`, which is returned as it is; any other object with a method
             `bucket(size)`; or a function from size to bucket.
+        name: The option that it was given for.
 
     Returns:
         The strategy.
@@ -62,12 +63,12 @@ def as_strategy(value: object) -> Strategy:
         return value
     if isinstance(value, type):
         raise ConfigError(
-            f"buckets={value.__name__} is a class, not a strategy.", fix=f"{value.__name__}(...)"
+            f"{name}={value.__name__} is a class, not a strategy.", fix=f"{value.__name__}(...)"
         )
     function = getattr(value, "bucket", value)
     if not callable(function):
         raise ConfigError(
-            f"buckets={value!r} is no strategy.",
+            f"{name}={value!r} is no strategy.",
             got=type(value).__name__,
             fix="a strategy such as Pow2(), an object with a method bucket(size), or a function "
             "from size to bucket",

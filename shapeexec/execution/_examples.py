@@ -5,7 +5,7 @@ Nothing is planned or run here, but for the loop that `map` stands for.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -18,6 +18,20 @@ from shapeexec.execution._planner import Arguments, Settings
 from shapeexec.shape._spec import default_in_shapes, default_kwarg_shapes
 
 Reduce = Literal["sum"] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where the arguments of one example have leaves of their own.
+
+    Attributes:
+        is_mapped: Per leaf of the arguments, static ones left out, whether it is one.
+        places: Per argument that has such leaves its position or keyword, its tree, and the number
+            of its first leaf.
+    """
+
+    is_mapped: tuple[bool, ...]
+    places: tuple[tuple[int | str, Any, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,24 +56,25 @@ class Examples:
 
     def one(self, number: int) -> Arguments:
         """The arguments of one example."""
-        return self._each(lambda examples: examples[number])
+        args = [arg[number] if i in self.positions else arg for i, arg in enumerate(self.args)]
+        kwargs = {k: arg[number] if k in self.names else arg for k, arg in self.kwargs.items()}
+        return args, kwargs
 
-    def is_mapped(self, number: int) -> tuple[bool, ...]:
-        """Per leaf of the arguments of one example, whether other examples have their own."""
+    def layout(self, number: int) -> Layout:
+        """Where the arguments of one example have leaves of their own."""
         settings, (args, kwargs) = self.settings, self.one(number)
-        marks = [
-            i in self.positions
-            for i, arg in enumerate(args)
-            if i not in settings.static_argnums
-            for _ in jax.tree.leaves(arg)
-        ]
-        marks += [
-            name in self.names
-            for name in sorted(kwargs)  # as JAX orders the keys of a dict
-            if name not in settings.static_argnames
-            for _ in jax.tree.leaves(kwargs[name])
-        ]
-        return tuple(marks)
+        places = [i for i in range(len(args)) if i not in settings.static_argnums]
+        # As JAX orders the keys of a dict.
+        places += [name for name in sorted(kwargs) if name not in settings.static_argnames]
+        is_mapped: list[bool] = []
+        mapped = []
+        for place in places:
+            is_own = place in self.positions or place in self.names
+            tree = jax.tree.structure(args[place] if isinstance(place, int) else kwargs[place])
+            if is_own:
+                mapped.append((place, tree, len(is_mapped)))
+            is_mapped += [is_own] * tree.num_leaves
+        return Layout(tuple(is_mapped), tuple(mapped))
 
     def signatures(self) -> list[Hashable]:
         """Per example what tells it apart: its own shapes and dtypes, and static arguments.
@@ -80,11 +95,6 @@ class Examples:
             return [None] * self.count
         names = (len(self.args), *self.kwargs, *sorted(self.positions), *sorted(self.names))
         return [(names, static, *map(_signature, own)) for own in zip(*mapped, strict=True)]
-
-    def _each(self, choose: Callable[[Any], Any]) -> Arguments:
-        args = [choose(arg) if i in self.positions else arg for i, arg in enumerate(self.args)]
-        kwargs = {k: choose(arg) if k in self.names else arg for k, arg in self.kwargs.items()}
-        return args, kwargs
 
 
 def _signature(example: Any) -> Hashable:
@@ -114,13 +124,16 @@ def take_examples(
     """
     if settings.in_shapes is None:
         positions = frozenset(i for i, arg in enumerate(args) if isinstance(arg, _LISTS))
-        names = frozenset(k for k, arg in kwargs.items() if isinstance(arg, _LISTS))
-        settings = _with_default_specs(settings, args, kwargs)
     else:
-        positions = frozenset(i for i, s in enumerate(settings.in_shapes) if s is not None)
-        names = frozenset()
+        positions = frozenset(i for i, spec in enumerate(settings.in_shapes) if spec is not None)
     if settings.kwarg_shapes is not None:
         names = frozenset(k for k in kwargs if settings.kwarg_shapes.get(k) is not None)
+    elif settings.in_shapes is None:
+        names = frozenset(k for k, arg in kwargs.items() if isinstance(arg, _LISTS))
+    else:
+        names = frozenset()
+    if settings.in_shapes is None:
+        settings = _with_default_specs(settings, args, kwargs)
     positions = frozenset(range(len(args))) & positions - frozenset(settings.static_argnums)
     names -= frozenset(settings.static_argnames)
     told = {f"args[{i}]": args[i] for i in sorted(positions)}

@@ -19,7 +19,7 @@ from shapeexec.bucketing import Pow2, Strategy
 from shapeexec.execution import _monitor, _options, _transfer, _warmup
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
-from shapeexec.execution._examples import check_reduce, map_plainly, take_examples
+from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._plan import Plan
@@ -104,11 +104,17 @@ class Exec:
             )
         _options.check_kind("limits", limits, CacheLimits, "sx.CacheLimits(graphs=256)")
         _options.check_kind("kwarg_shapes", kwarg_shapes, Mapping, 'kwarg_shapes={"mask": "b, s"}')
-        numbers, names = _options.by_number_and_name(
+        numbers = _options.as_numbers("static_argnums", static_argnums)
+        names = _options.as_texts("static_argnames", static_argnames)
+        donated = _options.as_numbers("donate_argnums", donate_argnums)
+        _options.check_arguments(
             fn,
-            _options.as_numbers("static_argnums", static_argnums),
-            _options.as_texts("static_argnames", static_argnames),
+            static_argnums=numbers,
+            static_argnames=names,
+            donate_argnums=donated,
+            kwarg_shapes=kwarg_shapes or (),
         )
+        numbers, names = _options.by_number_and_name(fn, numbers, names)
         settings = Settings(
             fn=fn,
             in_shapes=_options.as_in_shapes(in_shapes),
@@ -119,8 +125,10 @@ class Exec:
             poison=check_poison(os.environ.get(POISON_VARIABLE) if poison is None else poison),
             static_argnums=numbers,
             static_argnames=names,
-            donate_argnums=_options.as_numbers("donate_argnums", donate_argnums),
-            examples=_options.as_lawful_strategy(Pow2() if examples is None else examples),
+            donate_argnums=donated,
+            examples=_options.as_lawful_strategy(
+                "examples", Pow2() if examples is None else examples
+            ),
         )
         self._start(settings, limits or CacheLimits())
 
@@ -202,7 +210,7 @@ class Exec:
         if not _compat.trace_state_clean():
             self._counters.add(plain_calls=examples.count)
             return map_plainly(examples, reduce)
-        return self._mapper(examples.settings).run(examples, reduce) if examples.count else []
+        return self._mapper(examples).run(examples, reduce) if examples.count else []
 
     def __repr__(self) -> str:
         fn = self._settings.fn
@@ -306,15 +314,15 @@ class Exec:
     def _planner_of(self, settings: Settings) -> Planner:
         return Planner(settings, self._cache.__contains__, lambda: self._counters.add(traces=1))
 
-    def _mapper(self, settings: Settings) -> Mapper:
-        """The mapper for these specs: those of the Exec, or the defaults for a call."""
-        is_own = settings is self._settings
-        specs = (
-            None if is_own else (settings.in_shapes, tuple((settings.kwarg_shapes or {}).items()))
-        )
+    def _mapper(self, examples: Examples) -> Mapper:
+        """The mapper for the specs of the Exec, or for what a call's defaults are."""
+        settings, specs = examples.settings, None
+        if settings is not self._settings:
+            named = tuple((settings.kwarg_shapes or {}).items())
+            specs = (settings.in_shapes, named, examples.positions, examples.names)
         mapper = self._mappers.get(specs)
         if mapper is None:
-            planner = self._planner if is_own else self._planner_of(settings)
+            planner = self._planner if specs is None else self._planner_of(settings)
             mapper = Mapper(planner, specs, self._cache.find, self._map_graph, self._finish)
             mapper = self._mappers.setdefault(specs, mapper)
         return mapper
@@ -372,6 +380,7 @@ class Exec:
         if self._is_frozen:
             raise FrozenError(
                 f"frozen, and no graph is compiled for {told}.",
+                got=f"arguments {', '.join(recipe.trace.ragged_arguments)}",
                 fix="warm up these sizes before freeze(), or do not freeze",
             )
         graph = compile_graph(recipe, sizes, args, kwargs)

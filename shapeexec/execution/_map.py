@@ -20,7 +20,7 @@ from shapeexec._errors import SpecError, UnsupportedPrimitiveError
 from shapeexec.bucketing import checked_bucket
 from shapeexec.execution import _monitor, _transfer
 from shapeexec.execution._compile import Graph, SignatureChanged, check_tracing
-from shapeexec.execution._examples import Examples, Reduce, add
+from shapeexec.execution._examples import Examples, Layout, Reduce, add
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.execution._planner import Arguments, Planner
 from shapeexec.execution._ready import Outcome
@@ -108,6 +108,7 @@ class Group:
         capacity: How many the graph takes.
         key: What names the graph.
         recipe: What compiles it.
+        layout: Where its examples have leaves of their own.
     """
 
     numbers: tuple[int, ...]
@@ -115,6 +116,7 @@ class Group:
     capacity: int
     key: Key
     recipe: MapRecipe
+    layout: Layout
 
     @property
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -170,29 +172,31 @@ class Mapper:
         self._planner, self._specs = planner, specs
         self._find, self._get, self._finish = find, get, finish
         self._plans: dict[Hashable, Plan] = {}
+        self._layouts: dict[Key, Layout] = {}
 
     def clear(self) -> None:
         """Forget all plans and traces."""
         self._plans.clear()
+        self._layouts.clear()
         self._planner.clear()
 
     def run(self, examples: Examples, reduce: Reduce) -> Any:
         """A list of the results, or their sum."""
         numbers = range(examples.count)
         signatures = examples.signatures()
-        try:  # plans that are remembered may be of other shared arguments
+        with contextlib.suppress(SignatureChanged):  # if plans were for other shared arguments
             plans = [self._plan(examples.one(i), signatures[i], is_new=False) for i in numbers]
-            groups = _groups(examples, plans, reduce, self._specs)
+            groups = self._groups(examples, plans, reduce)
             graphs = [self._find(group.key) for group in groups]
             if all(graphs):
-                return self._results(examples, groups, graphs, reduce, retrace=False)
-        except SignatureChanged:
-            pass
+                return self._results(examples, groups, graphs, retrace=False)
         while True:
             plans = [self._plan(examples.one(i), signatures[i], is_new=True) for i in numbers]
-            groups = _groups(examples, plans, reduce, self._specs)
+            groups = self._groups(examples, plans, reduce)
+            if reduce == "sum":
+                _check_sum(groups)
             with contextlib.suppress(_PlanAgain):
-                return self._results(examples, groups, [None] * len(groups), reduce, retrace=True)
+                return self._results(examples, groups, [None] * len(groups), retrace=True)
 
     def _plan(self, call: Arguments, known_as: Hashable, *, is_new: bool) -> Plan:
         plan = None if is_new or known_as is None else self._plans.get(known_as)
@@ -200,15 +204,40 @@ class Mapper:
             plan = self._planner.plan(*call)
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
+                self._layouts.clear()
             self._plans[known_as] = plan
         return plan
+
+    def _groups(self, examples: Examples, plans: Sequence[Plan], reduce: Reduce) -> list[Group]:
+        alike: dict[Key, list[int]] = {}
+        for number, plan in enumerate(plans):
+            alike.setdefault(plan.kind, []).append(number)
+        return [self._group(examples, numbers, plans, reduce) for numbers in alike.values()]
+
+    def _group(
+        self, examples: Examples, numbers: Sequence[int], plans: Sequence[Plan], reduce: Reduce
+    ) -> Group:
+        members = tuple(plans[number] for number in numbers)
+        first, kind = members[0].recipe, members[0].kind
+        layout = self._layouts.get(kind)
+        if layout is None:
+            layout = self._layouts[kind] = examples.layout(numbers[0])
+        capacity = checked_bucket(examples.settings.examples, len(members))
+        # One lower bound for all: a graph per pair of least and greatest bucket would be many.
+        ranges = {
+            symbol: (1, max(plan.buckets[symbol] for plan in members)) for symbol in first.ranges
+        }
+        recipe = MapRecipe(
+            first.trace, first.symbols, ranges, first.poison, layout.is_mapped, reduce
+        )
+        key = Key(("map", self._specs, reduce, kind, capacity, tuple(ranges.items())))
+        return Group(tuple(numbers), members, capacity, key, recipe, layout)
 
     def _results(
         self,
         examples: Examples,
         groups: Sequence[Group],
         graphs: Sequence[Graph | None],
-        reduce: Reduce,
         *,
         retrace: bool,
     ) -> Any:
@@ -217,7 +246,8 @@ class Mapper:
             outcome, is_hit = self._run(examples, group, found, retrace=retrace)
             outcomes.append((group, outcome, "hits" if is_hit else "misses"))
         told = [self._finish(group, outcome, kind) for group, outcome, kind in outcomes]
-        if reduce == "sum":
+        if groups[0].recipe.reduce == "sum":
+            _check_sum(groups)
             return functools.reduce(add, told)
         results = {
             number: result
@@ -231,8 +261,7 @@ class Mapper:
     ) -> tuple[Outcome, bool]:
         totals = _monitor.totals
         start = totals.count
-        calls = [self._planner.without_static(*examples.one(number)) for number in group.numbers]
-        args, kwargs = _stacked(group, calls)
+        args, kwargs = self._planner.without_static(*_stacked(group, examples))
         copied = totals.count - start
         is_hit = graph is not None or self._find(group.key) is not None
         if graph is None:
@@ -250,69 +279,31 @@ class Mapper:
             return self._get(group, args, kwargs)
         except UnsupportedPrimitiveError as error:
             first = group.plans[0]
-            if self._planner.make_exact(first.base, error.symbols or first.sizes):
+            if self._planner.make_exact(first.base, error.symbols or first.sizes, error):
                 raise _PlanAgain from error
             raise
 
 
-def _groups(
-    examples: Examples, plans: Sequence[Plan], reduce: Reduce, specs: Hashable
-) -> list[Group]:
-    alike: dict[Hashable, list[int]] = {}
-    for number, plan in enumerate(plans):
-        alike.setdefault(plan.kind, []).append(number)
-    groups = [_group(examples, numbers, plans, reduce, specs) for numbers in alike.values()]
-    if reduce == "sum":
-        _check_sum(groups)
-    return groups
-
-
-def _group(
-    examples: Examples,
-    numbers: Sequence[int],
-    plans: Sequence[Plan],
-    reduce: Reduce,
-    specs: Hashable,
-) -> Group:
-    members = tuple(plans[number] for number in numbers)
-    first, settings = members[0], examples.settings
-    capacity = checked_bucket(settings.examples, len(members))
-    # One lower bound for all: a graph for each pair of least and greatest bucket would be many.
-    ranges = {
-        symbol: (1, max(plan.buckets[symbol] for plan in members)) for symbol in first.recipe.ranges
-    }
-    is_mapped = examples.is_mapped(numbers[0])
-    recipe = MapRecipe(
-        trace=first.recipe.trace,
-        symbols=first.recipe.symbols,
-        ranges=ranges,
-        poison=settings.poison,
-        is_mapped=is_mapped,
-        reduce=reduce,
+def _stacked(group: Group, examples: Examples) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a group's graph: those that examples have of their own are stacked."""
+    args, kwargs = [*examples.args], {**examples.kwargs}
+    avals, extents = (
+        group.recipe.trace.jaxpr.in_avals,
+        Extents(group.recipe.ranges, {}, group.recipe.trace.substitution),
     )
-    key = Key(("map", specs, reduce, first.kind, is_mapped, capacity, tuple(ranges.items())))
-    return Group(tuple(numbers), members, capacity, key, recipe)
-
-
-def _stacked(group: Group, calls: Sequence[Arguments]) -> tuple[Any, Any]:
-    """The arguments of a group's graph."""
-    recipe = group.recipe
-    extents = Extents(recipe.ranges, {}, recipe.trace.substitution)
-    treedef = jax.tree.structure(_as_tree(calls[0]))
-    columns = zip(*(treedef.flatten_up_to(_as_tree(call)) for call in calls), strict=True)
-    avals = recipe.trace.jaxpr.in_avals
-    leaves = [
-        _transfer.stack(column, extents.capacities(aval.shape), group.capacity)
-        if is_mapped
-        else column[0]
-        for column, aval, is_mapped in zip(columns, avals, recipe.is_mapped, strict=True)
-    ]
-    return jax.tree.unflatten(treedef, leaves)
-
-
-def _as_tree(call: Arguments) -> Any:
-    args, kwargs = call
-    return tuple(args), dict(kwargs)
+    for place, tree, start in group.layout.places:
+        given = args[place] if isinstance(place, int) else kwargs[place]
+        leaves = [tree.flatten_up_to(given[number]) for number in group.numbers]
+        stacked = [
+            _transfer.stack(rows, extents.capacities(aval.shape), group.capacity)
+            for rows, aval in zip(zip(*leaves, strict=True), avals[start:], strict=False)
+        ]
+        whole = jax.tree.unflatten(tree, stacked)
+        if isinstance(place, int):
+            args[place] = whole
+        else:
+            kwargs[place] = whole
+    return args, kwargs
 
 
 def _cut(group: Group, stacked: Sequence[Any]) -> list[Any]:
@@ -343,20 +334,17 @@ def _check_sum(groups: Sequence[Group]) -> None:
     Raises:
         SpecError: They cannot.
     """
+    for aval in (aval for group in groups for aval in group.recipe.out_avals):
+        is_ragged = any(not isinstance(dim, int) for dim in aval.shape)
+        if is_ragged or aval.dtype == np.bool_ or _compat.is_extended(aval.dtype):
+            why = "as large as its example" if is_ragged else "which is not a number"
+            fix = "return a sum over the axis" if is_ragged else "convert it, as by x.astype(int)"
+            raise SpecError(
+                f'map: reduce="sum", but a result is {_compat.describe_aval(aval)}, {why}.',
+                fix=f"{fix}; or leave reduce= out",
+            )
     trees = {group.recipe.trace.out_tree for group in groups}
     shapes = {plan.out_shapes for group in groups for plan in group.plans}
-    for aval in (aval for group in groups for aval in group.recipe.out_avals):
-        told = _compat.describe_aval(aval)
-        if any(not isinstance(dim, int) for dim in aval.shape):
-            raise SpecError(
-                f'map: reduce="sum", but a result is {told}, as large as its example.',
-                fix="return what has one shape, such as a sum over the axis; or leave reduce= out",
-            )
-        if aval.dtype == np.bool_ or _compat.is_extended(aval.dtype):
-            raise SpecError(
-                f'map: reduce="sum", but a result is {told}, which is not a number.',
-                fix="convert it, as by x.astype(int), or leave reduce= out",
-            )
     if len(trees) > 1 or len(shapes) > 1:
         raise SpecError(
             'map: reduce="sum", but the results of examples differ in structure or shape.',

@@ -16,25 +16,25 @@ def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
         StrategyError: A strategy breaks a law.
     """
     if not isinstance(buckets, Mapping):
-        return as_lawful_strategy(buckets)
+        return as_lawful_strategy("buckets", buckets)
     strategies = {}
     for symbol, given in buckets.items():
         if not isinstance(symbol, str) or not symbol.isidentifier():
             raise ConfigError(
                 f"buckets: {symbol!r} is not a symbol.", fix='buckets={"b": sx.Pow2(), ...}'
             )
-        strategies[symbol] = as_lawful_strategy(given)
+        strategies[symbol] = as_lawful_strategy("buckets", given)
     return strategies
 
 
-def as_lawful_strategy(given: Any) -> Strategy:
-    """A strategy whose laws hold.
+def as_lawful_strategy(name: str, given: Any) -> Strategy:
+    """The strategy given for an option, whose laws hold.
 
     Raises:
         ConfigError: It is no strategy.
         StrategyError: It breaks a law.
     """
-    strategy = as_strategy(given)
+    strategy = as_strategy(given, name)
     check_laws(strategy)
     return strategy
 
@@ -87,6 +87,37 @@ def by_number_and_name(
     numbers = (*numbers, *(number for number, _ in either))
     names = (*names, *(name for _, name in either))
     return tuple(sorted(set(numbers))), tuple(sorted(set(names)))
+
+
+def check_arguments(fn: Callable[..., Any], **options: Iterable[int | str]) -> None:
+    """Check that options name arguments that a function has.
+
+    Args:
+        fn: The function.
+        **options: By option the positions or the names of arguments.
+
+    Raises:
+        ConfigError: It has no such argument.
+    """
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # a callable without a signature
+        return
+    kinds = [parameter.kind for parameter in parameters.values()]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    count = sum(kind in positional for kind in kinds)
+    for option, given in options.items():
+        for argument in given:
+            if isinstance(argument, int):
+                known = inspect.Parameter.VAR_POSITIONAL in kinds or argument < count
+            else:
+                known = inspect.Parameter.VAR_KEYWORD in kinds or argument in parameters
+            if not known:
+                raise ConfigError(
+                    f"{option}: the function has no argument {argument!r}.",
+                    got=f"{getattr(fn, '__name__', fn)}({', '.join(parameters)})",
+                    fix="name one of these, positions counted from 0",
+                )
 
 
 def as_texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:

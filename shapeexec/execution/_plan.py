@@ -61,7 +61,7 @@ class Plan:
     reasons: Mapping[str, str]
     is_compiled: bool
     base: Hashable = dataclasses.field(repr=False)
-    kind: Hashable = dataclasses.field(repr=False)
+    kind: Key = dataclasses.field(repr=False)
     key: Key = dataclasses.field(repr=False)
     recipe: Recipe = dataclasses.field(repr=False)
 

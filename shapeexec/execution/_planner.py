@@ -271,7 +271,7 @@ class Planner:
         ranges = {symbol: self._range(symbol, call.sizes[symbol]) for symbol in traced.symbols}
         ranges = dict(sorted(ranges.items()))
         extents = Extents(ranges, {}, symbols)
-        kind = (call.base, tuple(exact.items()), number)
+        kind = Key((call.base, tuple(exact.items()), number))
         key = Key((kind, tuple(ranges.items())))
         out_dims = [tuple(aval.shape) for aval in traced.jaxpr.out_avals]
         own_sizes = symbols.sizes(call.sizes)

@@ -12,7 +12,7 @@ from shapeexec import _compat
 from shapeexec._errors import UnsupportedPrimitiveError
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._fill import Length, fill
-from shapeexec.masking._knowledge import Known, constant, nothing_known
+from shapeexec.masking._knowledge import Known, Unless, constant, nothing_known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,7 +303,7 @@ class RuleContext:
                 the result is NaN then anyway.
         """
         held, axes = self.values[operand], self.padded(operand, axes)
-        unless = "nan" if or_nan else None
+        unless: Unless = "nan" if or_nan else None
         open_axes = tuple(
             a for a in axes if not held.known.axes[a].is_constant(value, unless=unless)
         )

@@ -239,7 +239,7 @@ def _meet(a: Padding, b: Padding) -> Padding:
 def join(paddings: Sequence[Padding]) -> Padding:
     """What holds of elements from any of several sets."""
     first = paddings[0]
-    weakest = max((padding.unless for padding in paddings), key=_WEAKER.index)
+    weakest = max(paddings, key=lambda padding: _WEAKER.index(padding.unless)).unless
     if first.value is not None and all(
         p.is_constant(first.value, unless=weakest) for p in paddings
     ):

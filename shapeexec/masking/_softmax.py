@@ -79,8 +79,8 @@ def pointwise(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Know
         case "integer_pow" if role is not None and role.kind == "total" and ctx.params["y"] < 0:
             scale = Role("scale", role.source, role.axes, is_aligned=role.is_aligned)
             return dataclasses.replace(known, role=scale)
-        case "mul":
-            return dataclasses.replace(known, role=_scaled(ctx))
+        case "mul" if (scaled := _scaled(ctx)) is not None:
+            return _known_of_scaled(ctx, known, scaled)
     return known
 
 
@@ -138,18 +138,36 @@ def _scaled(ctx: RuleContext) -> Role | None:
         cotangent, role = ctx.values[1 - number], factor.known.role
         if role is None or role.kind not in ("weights", "scale") or not role.is_aligned:
             continue
-        weights = factor.number if role.kind == "weights" else role.source
         beside = [factor.known.axes[axis] for axis in ctx.padded(number, role.axes)]
-        if not all(padding.is_constant(0, unless="nan") for padding in beside):
+        is_harmless = all(padding.is_constant(0, unless="nan") for padding in beside)
+        if not is_harmless or not _is_zero(ctx, 1 - number, role.axes):
             continue
+        weights = factor.number if role.kind == "weights" else role.source
         before = cotangent.known.role
         if before is not None and before.kind == "scaled":
             return before if (before.of, before.axes) == (weights, role.axes) else None
-        padded = ctx.padded(1 - number, role.axes)
-        is_zero = [cotangent.known.axes[a].is_constant(0, unless="nonfinite") for a in padded]
-        if len(ctx.in_shapes[1 - number]) == len(ctx.out_shapes[0]) and all(is_zero):
+        if len(ctx.in_shapes[1 - number]) == len(ctx.out_shapes[0]):
             return Role("scaled", cotangent.number, role.axes, is_aligned=True, of=weights)
     return None
+
+
+def _is_zero(ctx: RuleContext, operand: int, axes: Sequence[int]) -> bool:
+    """Whether an operand's padding is 0 but behind rows of NaN and infinities."""
+    paddings = [ctx.values[operand].known.axes[axis] for axis in ctx.padded(operand, axes)]
+    return all(padding.is_constant(0, unless="nonfinite") for padding in paddings)
+
+
+def _known_of_scaled(ctx: RuleContext, known: Known, role: Role) -> Known:
+    """`known`, and along the softmax's axes 0 but behind rows of NaN and infinities.
+
+    Factors that are not negative leave no number of such a row finite.
+    """
+    axes = list(known.axes)
+    zeros = constant(np.zeros((), ctx.eqn.outvars[0].aval.dtype)[()], unless="nonfinite")
+    for axis in role.axes:
+        if not isinstance(ctx.out_shapes[0][axis], int):
+            axes[axis] = _stronger(known.axes[axis], zeros)
+    return Known(known.whole, tuple(axes), role)
 
 
 def needs_no_mask(ctx: RuleContext, axes: Sequence[int]) -> bool:
@@ -157,36 +175,39 @@ def needs_no_mask(ctx: RuleContext, axes: Sequence[int]) -> bool:
     role = ctx.values[0].known.role
     if ctx.primitive != "reduce_sum" or role is None or role.kind != "scaled":
         return False
-    return role.axes == tuple(axes) and bool(ctx.padded(0, axes)) and _is_inner_sum(ctx, role)
+    is_padded = bool(ctx.padded(0, axes))  # or there is nothing to be told of
+    is_whole = role.axes == tuple(axes) and is_padded and _is_zero(ctx, 0, axes)
+    return is_whole and _is_inner_sum(ctx, role)
 
 
 def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
     """Whether the result is subtracted from g/t, and the difference multiplied by the weights."""
     rank = len(ctx.in_shapes[0])
     rows: list[int | None] = [axis for axis in range(rank) if axis not in role.axes]
-    var, sign = ctx.eqn.outvars[0], 1
-    while (reader := ctx.scope.only_reader(var)) is not None:
-        name = reader.primitive.name
-        if name in ("add", "add_any", "sub"):
-            break
+    var, is_negated = ctx.eqn.outvars[0], False
+    while (reader := ctx.scope.only_reader(var)) is not None and reader.primitive.name not in _SUMS:
         moved = _rows_after(reader, rows)
         if moved is None:
             return False
         rows, var = moved, reader.outvars[0]
-        sign = -sign if name == "neg" else sign
+        is_negated ^= reader.primitive.name == "neg"
     if reader is None or not _stands_for_its_row(reader, rows, role):
         return False
     left, right = reader.invars
-    is_subtracted = (name == "sub" and right is var and sign == 1) or (name != "sub" and sign == -1)
-    minuend = left if right is var else right
+    is_right = right is var
+    is_subtrahend = is_right and reader.primitive.name == "sub"
     product = ctx.scope.only_reader(reader.outvars[0])
     return (
-        is_subtracted
-        and _is_over_total(ctx, minuend, role)
+        (is_right or reader.primitive.name != "sub")
+        and is_subtrahend != is_negated
+        and _is_over_total(ctx, left if is_right else right, role)
         and product is not None
         and product.primitive.name == "mul"
         and any(_number(ctx, factor) == role.of for factor in product.invars)
     )
+
+
+_SUMS = ("add", "add_any", "sub")
 
 
 def _rows_after(eqn: Any, rows: Sequence[int | None]) -> list[int | None] | None:

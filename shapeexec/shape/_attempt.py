@@ -66,6 +66,13 @@ class Trace:
     symbols: frozenset[str]
     substitution: Substitution
 
+    @property
+    def ragged_arguments(self) -> list[str]:
+        """Each argument with a symbolic dim, such as `f32[b,s]`."""
+        avals = self.jaxpr.in_avals
+        ragged = [a for a in avals if any(not isinstance(dim, int) for dim in a.shape)]
+        return list(map(_compat.describe_aval, ragged or avals))
+
     def admits(self, sizes: Mapping[str, int]) -> bool:
         """Whether the trace speaks for a call at `sizes`."""
         return all(guard.holds(sizes) for guard in self.guards)
@@ -103,7 +110,12 @@ class Program:
     def run_plain(self) -> None:
         """Let the function raise at the exact sizes what it raises there."""
         assert self.sizes is not None
-        jax.eval_shape(_fresh(self.fn), *[leaf.at(self.sizes) for leaf in self.leaves])
+        try:
+            jax.eval_shape(_fresh(self.fn), *[leaf.at(self.sizes) for leaf in self.leaves])
+        except Exception as error:
+            sizes = ", ".join(f"{symbol}={size}" for symbol, size in sorted(self.sizes.items()))
+            error.add_note(f"shapeexec: jax.jit of the plain function raises this at {sizes}, too.")
+            raise
 
     def settled(self, facts: Sequence[Guard], heard: dict[Guard, None] | None = None) -> Trace:
         """Trace until no attempt asks anything new.

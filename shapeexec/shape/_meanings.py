@@ -6,24 +6,28 @@ from shapeexec import _compat
 from shapeexec._errors import InconclusiveShapeError
 from shapeexec.shape._attempt import Program, Stuck
 
+_AS_INT = (
+    "needs the size as a Python int (a loop over it, `int(s)`, `range(s)`, `np.zeros(s)`)",
+    "loop with `jax.lax.scan` or `jax.lax.fori_loop`",
+)
+_AS_FLOAT = (
+    "needs the size as a Python float (`float(s)`, `math.sqrt(s)`, `s ** 0.5`)",
+    "use `jnp.sqrt(s)`: JAX arithmetic keeps the size symbolic",
+)
+_BY_NEED = {"int": _AS_INT, "float": _AS_FLOAT}
 # What errors mean, by the text they carry: (pattern, what the function does, way out).
 _MEANINGS = (
     (
         "requires a constant|interpreted as an integer|process_primitive|'_DimExpr'.*int"
-        "|unhashable: the size|has no attribute|not iterable|real number is required",
-        "needs the size as a Python int (a loop over it, `int(s)`, `range(s)`, `np.zeros(s)`)",
-        "loop with `jax.lax.scan` or `jax.lax.fori_loop`",
+        "|unhashable: the size|has no attribute|not iterable",
+        *_AS_INT,
     ),
     (
         "associative scan|associative_scan",
         "is an associative scan, whose graph depends on the exact size",
         "use `jax.lax.scan` or `jnp.cumsum`",
     ),
-    (
-        "non-integer powers|negative powers|must be real number|float\\(\\)",
-        "needs the size as a Python float (`float(s)`, `math.sqrt(s)`, `s ** 0.5`)",
-        "use `jnp.sqrt(s)`: JAX arithmetic keeps the size symbolic",
-    ),
+    ("non-integer powers|negative powers|must be real number|float\\(\\)", *_AS_FLOAT),
     (
         "Cannot divide evenly",
         "divides a size that may not divide evenly",
@@ -52,6 +56,8 @@ def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inconclusiv
     """
     text = str(stuck.error)
     meaning, way_out = "cannot be traced at a symbolic size", "use JAX functions of the size"
+    for need in stuck.needs:
+        meaning, way_out = _BY_NEED.get(need.what, (meaning, way_out))
     for pattern, means, fix in _MEANINGS:
         if re.search(pattern, text, re.DOTALL):
             meaning, way_out = means, fix

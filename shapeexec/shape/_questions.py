@@ -86,8 +86,8 @@ class Questions:
     def need(self, dim: Any, what: str, place: str | None) -> Any:
         """See `_compat.DimListener`."""
         need = Need(_dim.symbols_of(self._outer(_dim.dim_text(dim))), what, place)
-        if what == "str" and self.sizes is not None:
-            # Its text tells sizes apart, as its hash does.
+        if what == "str" and self.sizes is not None and not self.needs:
+            # Its text tells sizes apart, as its hash does; but not in the text of an exception.
             self.pin(need)
             return str(_dim.evaluate(_dim.dim_text(dim), self.substitution.sizes(self.sizes)))
         if what != "str":

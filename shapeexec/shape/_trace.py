@@ -4,6 +4,7 @@ JAX carries the symbols. What the function asks of a size that only a known size
 decided at the sizes of the call at hand and remembered as a guard. Padding is not known here.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,12 @@ def trace(
 def _facts(program: Program) -> tuple[list[Guard], frozenset[str]]:
     """The fewest facts with which a program can be traced, and the symbols to be exact besides."""
     assert program.sizes is not None
-    heard: dict[Guard, None] = {}
+    equal = (
+        Guard(a, "==", b)
+        for a, b in itertools.combinations(sorted(program.symbols), 2)
+        if program.sizes[a] == program.sizes[b]
+    )
+    heard = dict.fromkeys(equal)  # JAX compares some shapes by their hash
 
     def works(facts: list[Guard]) -> bool:
         try:

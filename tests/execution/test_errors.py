@@ -1,6 +1,7 @@
 """Each error, its first line and its way out."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -34,6 +35,10 @@ def identity(x):
         ({"static_argnums": -1}, "static_argnums=-1 are not positions", "static_argnums=1"),
         ({"static_argnums": "x"}, "static_argnums='x' are not positions", "static_argnums=1"),
         ({"donate_argnums": True}, "donate_argnums=True are not", "donate_argnums=1"),
+        ({"donate_argnums": 1}, "donate_argnums: the function has no argument 1.", "from 0"),
+        ({"static_argnums": (0, 3)}, "static_argnums: the function has no argument 3.", "from 0"),
+        ({"static_argnames": "n"}, "static_argnames: the function has no argument 'n'.", "from 0"),
+        ({"kwarg_shapes": {"maks": "s"}}, "kwarg_shapes: the function has no", "one of these"),
     ],
     ids=str,
 )
@@ -139,12 +144,54 @@ def test_what_cannot_be_padded_names_the_primitive_and_the_line():
         (lambda x: sum(x[i] for i in range(x.shape[0])), "needs the size as a Python int"),
         (lambda x: x * float(x.shape[0]), "needs the size as a Python float"),
         (lambda x: x * np.zeros(x.shape), "needs the size as a Python int"),
+        (lambda x: jax.lax.associative_scan(jnp.add, x), "is an associative scan"),
+        (lambda x: jax.random.permutation(jax.random.key(0), x), ": `s`."),
+        (lambda x: jnp.pad(x, 2, mode="wrap"), ": `s`."),
     ],
-    ids=["range", "float", "np.zeros"],
+    ids=["range", "float", "np.zeros", "scan", "permutation", "wrap"],
 )
 def test_what_cannot_be_traced_tells_what_it_needs(fn, what):
     with refused(sx.InconclusiveShapeError, what, 'on_unsupported="exact"'):
         sx.Exec(fn, ("s",), P)(ones(8))
+
+
+def test_a_function_that_takes_any_argument_may_have_any_option():
+    fn = lambda *args, **kwargs: args[0]  # noqa: E731
+    options = {"static_argnames": "n", "kwarg_shapes": {"mask": "s"}, "donate_argnums": 3}
+    np.testing.assert_array_equal(sx.Exec(fn, ("s",), P, **options)(ones(3)), ones(3))
+
+
+def test_fewer_arguments_than_specs_are_an_error():
+    with refused(sx.SpecError, "in_shapes has 2 specs for 1 argument.", "in_shapes=('s',)"):
+        sx.Exec(lambda x, y=1.0: x * y, ("s", None), P)(ones(3))
+
+
+def test_a_frozen_exec_tells_what_arguments_it_has_no_graph_for():
+    ex = sx.Exec(identity, ("s",), P)
+    ex(ones(3))
+    ex.freeze()
+    with refused(sx.FrozenError, "no graph is compiled for s=3", "warm up") as caught:
+        ex(ones(3).astype(np.int32))
+    assert "Got:   arguments i32[s]" in str(caught.value)
+
+
+def test_what_cannot_be_traced_tells_the_line_the_shapes_and_the_fewest_symbols():
+    def fn(x):
+        return x * int(x.shape[1])
+
+    with refused(sx.InconclusiveShapeError, "a Python int", "make `s` exact:") as caught:
+        sx.Exec(fn, ("b, s",), P)(ones(3, 5))
+    assert caught.value.symbols == {"s"}
+    assert "Where: return x * int(x.shape[1])  (test_errors.py:" in str(caught.value)
+    assert "Got:   arguments f32[b,s] at b=3, s=5" in str(caught.value)
+
+
+def test_what_jit_cannot_trace_either_says_so():
+    ex = sx.Exec(lambda x: x[x > 0], ("s",), P)
+    with pytest.raises(jax.errors.NonConcreteBooleanIndexError) as caught:
+        ex(ones(3))
+    (note,) = [n for n in caught.value.__notes__ if "shapeexec" in n]
+    assert note == "shapeexec: jax.jit of the plain function raises this at s=3, too."
 
 
 def test_an_error_of_the_function_itself_comes_through():

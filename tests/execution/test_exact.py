@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import shapeexec as sx
@@ -10,23 +11,80 @@ from tests.execution.support import assert_runs_as, ones
 P = sx.Pow2()
 
 
-@pytest.mark.parametrize(
-    "fn",
-    [
-        lambda x: jax.new_ref(x)[...],
-        lambda x: jax.lax.associative_scan(jnp.add, x, axis=1),
-        lambda x: sum(x[:, i] for i in range(x.shape[1])),
-        lambda x: sum(row.sum() for row in x),
-        lambda x: x * float(x.shape[1]),
-        lambda x: x[:, : int(x.shape[1] ** 0.5)],
-    ],
-    ids=["new_ref", "associative_scan", "range", "rows", "float", "sqrt"],
-)
-def test_what_cannot_be_padded_runs_at_its_exact_size(fn):
-    ex = sx.Exec(fn, ("b, s",), P, on_unsupported="exact")
-    for shape in ((3, 5), (3, 6), (2, 5), (3, 5)):
+def about_the_largest(x, axis):
+    return jax.lax.approx_max_k(x, 1, reduction_dimension=axis)[0]
+
+
+def strided_by_half(x):
+    """Of both symbols, which the rule's error names, only one has to be exact."""
+    strides = (1, x.shape[1] // 2)
+    return jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 2), strides, "VALID")
+
+
+PROGRAMS = {
+    "approx_max_k": (lambda x: about_the_largest(x, 1), "s"),
+    "approx_max_k of columns": (lambda x: about_the_largest(x, 0), "b"),
+    "associative_scan": (lambda x: jax.lax.associative_scan(jnp.add, x, axis=1), "s"),
+    "range": (lambda x: sum(x[:, i] for i in range(x.shape[1])), "s"),
+    "rows": (lambda x: sum(row.sum() for row in x), "b"),
+    "columns": (lambda x: jnp.stack([column * 2 for column in x.T]), "s"),
+    "len": (lambda x: x * list(range(9))[len(x)], "b"),
+    "float": (lambda x: x * float(x.shape[1]), "s"),
+    "sqrt": (lambda x: x[:, : int(x.shape[1] ** 0.5)], "s"),
+    "np.zeros": (lambda x: x + np.zeros(x.shape[0])[:, None], "b"),
+    "length": (lambda x: jax.lax.scan(lambda c, _: (c * 2, c), x, None, x.shape[0])[0], "b"),
+    "searchsorted": (lambda x: jnp.searchsorted(x[0], 3.0) + x, "s"),
+    "cumprod gradient": (jax.grad(lambda x: jnp.cumprod(x, 1).sum()), "s"),
+    "permutation": (lambda x: jax.random.permutation(jax.random.key(0), x), "b"),
+    "a ragged stride": (strided_by_half, "s"),
+    "both": (lambda x: about_the_largest(x, 0) + about_the_largest(x, 1), "bs"),
+    "one after the other": (lambda x: about_the_largest(x, 1) * float(len(x)), "bs"),
+}
+
+
+@pytest.mark.parametrize(("fn", "symbols"), PROGRAMS.values(), ids=PROGRAMS)
+def test_what_cannot_be_padded_runs_at_its_exact_size_and_the_rest_padded(fn, symbols):
+    ex = sx.Exec(fn, ("b, s",), P, on_unsupported="exact", poison="nan")
+    for shape in ((3, 5), (3, 6), (2, 5)):
         assert_runs_as(fn, ex, ones(*shape))
-    assert sum(ex.stats.exact.values()) >= 4
+    assert ex.stats.exact == dict.fromkeys(symbols, 3)
+    assert ex.plan(ones(3, 5)).exact == tuple(symbols)
+
+
+def test_a_symbol_that_was_split_is_told_by_its_own_name():
+    def loss(x):
+        kernel = jnp.ones((3, 1, 1))
+        halved = jax.lax.conv_general_dilated(x, kernel, (2,), "SAME")
+        return (about_the_largest(halved, 2) ** 2).sum()
+
+    fn = jax.grad(loss)
+    with pytest.raises(sx.UnsupportedPrimitiveError, match="over padded `s`") as caught:
+        sx.Exec(fn, ("1, 1, s",), P)(ones(1, 1, 6))
+    assert "s_by_2" in caught.value.got
+    assert caught.value.symbols == {"s"}
+    ex = sx.Exec(fn, ("1, 1, s",), P, on_unsupported="exact")
+    assert_runs_as(fn, ex, ones(1, 1, 6))
+    assert ex.stats.exact == {"s": 1}
+
+
+def test_an_exact_symbol_has_a_reason():
+    ex = sx.Exec(
+        lambda x: about_the_largest(x, 1) * float(len(x)), ("b, s",), P, on_unsupported="exact"
+    )
+    told = str(ex.explain(ones(3, 5)))
+    assert "b is exact: the function needs the size as a Python int" in told
+    assert "s is exact: no pad-safe rule for `approx_top_k` over padded `s`.   <- " in told
+    assert ex.plan(ones(3, 5)).reasons.keys() == {"b", "s"}
+
+
+def test_what_no_symbol_helps_is_an_error():
+    def fn(x):
+        return about_the_largest(x, 0)
+
+    ex = sx.Exec(fn, ("s",), P)
+    with pytest.raises(sx.UnsupportedPrimitiveError):
+        ex(ones(3))
+    assert ex.stats.exact == {}
 
 
 def test_a_symbol_that_is_told_leaves_the_others_ragged():

@@ -73,8 +73,12 @@ BODIES = {
         lambda x: lax.cond(x[0, 0] > 0, lambda y: y * y, lambda y: y + y, x).sum(1),
         0,
     ),
-    "branches that do not": (
-        lambda x: lax.cond(x[0, 0] > 0, lambda y: y * y, lambda y: y + 1, x).sum(1),
+    "branches of which one is unknown": (
+        lambda x: lax.cond(x[0, 0] < 99, lambda y: y + 1, lambda y: y * y, x).sum(1),
+        1,
+    ),
+    "branches of which the other is": (
+        lambda x: lax.cond(x[0, 0] < 99, lambda y: y * y, lambda y: y + 1, x).sum(1),
         1,
     ),
     "a branch that adds up": (

@@ -140,3 +140,61 @@ def test_a_second_reader_needs_no_second_mask():
         return y.sum() + jnp.dot(y, y)
 
     assert len(sx.Exec(fn, ("s",), P).explain(ones(3)).added) == 1
+
+
+def test_a_product_with_rows_of_zeros_may_be_nan():
+    def fn(a, b):
+        return (a @ b.T).sum(1), jnp.sign(a @ b.T).sum(1)
+
+    a, b = np.array([[np.inf, 1], [2, 3]], np.float32), ones(3, 2)
+    ex = sx.Exec(fn, (None, "s, 2"), sx.Linear(8))
+    for actual, expected in zip(ex(a, b), jax.jit(fn)(a, b), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_product_of_zeros_and_finite_numbers_is_zero():
+    def fn(x, n):
+        return (jnp.ones((3, 2)) @ x.T).sum(1), (n @ n.T).sum(), jnp.einsum("bs,bs->b", n, n).sum()
+
+    ex = sx.Exec(fn, ("s, 2", "s, 2"), sx.Linear(8))
+    args = ones(3, 2), ones(3, 2).astype(np.int32)
+    assert not ex.explain(*args).added
+    assert_runs_as(fn, ex, *args)
+
+
+@pytest.mark.parametrize("of", [lambda x: x * 0.25, lambda x: 2 * x, lambda x: x / 4], ids=range(3))
+def test_a_zero_is_filled_in_front_of_a_constant_factor(of):
+    def fn(x):
+        return jnp.dot(of(jnp.exp(x + 1)), x)
+
+    ex = sx.Exec(fn, ("s",), P)
+    text = str(jax.make_jaxpr(lambda x: _masked(ex, x))(ones(3)))
+    assert text.index("select_n") < max(text.find(" mul "), text.find(" div "))
+    assert_runs_as(fn, ex, ones(3))
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda x, y: x * y,
+        lambda x, y: y / x,
+        lambda x, y: x * jnp.inf,
+        lambda x, y: x / (y * 0),
+        lambda x, y: (x * 2, x)[0] + x,
+    ],
+    ids=range(5),
+)
+def test_but_not_in_front_of_another(of):
+    def fn(x, y):
+        return of(jnp.exp(x + 1), y).sum()
+
+    ex = sx.Exec(fn, ("s", "s"), P)
+    assert len(ex.explain(ones(3), ones(3)).added) == 1
+    assert_runs_as(fn, ex, ones(3), ones(3))
+
+
+def _masked(ex, x):
+    plan = ex.plan(x)
+    padded = np.zeros(plan.in_capacities[0], np.float32)
+    recipe = plan.recipe
+    return recipe.masked({"s": x.shape[0]}, recipe.trace.jaxpr.consts, [padded])

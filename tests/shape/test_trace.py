@@ -1,7 +1,9 @@
 """Guards: each question about a size is answered as the plain function answers it, or refused."""
 
+import dataclasses
 import functools
 import math
+import numbers
 import warnings
 
 import einops
@@ -20,6 +22,21 @@ from tests.execution.support import assert_runs_as, ones
 P = sx.Pow2()
 SIZES = (3, 4, 5, 1, 6, 8, 4, 3)
 TABLE = {4: 10.0, 6: 3.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    first: int
+    second: int
+
+
+def matched(size):
+    match (size, 1):
+        case (4, 1):
+            return 5
+        case (n, 1) if n > 6:
+            return 6
+    return 7
 
 
 @functools.lru_cache
@@ -64,6 +81,12 @@ QUESTIONS = {
     "min by key": lambda s: min((s, 9), (4, 1), key=lambda pair: pair[0])[1],
     "sorted": lambda s: sorted([s, 4])[0],
     "ceiling": lambda s: -(-s // 4),
+    "its text": lambda s: {"4": 3.0}.get(str(s), 1.0),
+    "its text in another": lambda s: len(f"{s:>{s}}") + len(repr(s)) + (str((s,)) == "(4,)"),
+    "whether it is an int": lambda s: 2 if isinstance(s, int) else 3,
+    "whether it is integral": lambda s: 2 if isinstance(s, numbers.Integral) else 3,
+    "a generated comparison": lambda s: Pair(s, 3) == Pair(4, 3),
+    "a pattern": matched,
     "a traced value": lambda s: jnp.asarray(s) == s,
     "a traced value that differs": lambda s: s != jnp.asarray(s) + (s - 4),
 }
@@ -79,6 +102,13 @@ def test_a_question_about_a_size_is_answered_for_each_size(question):
         assert_runs_as(fn, ex, ones(size))
 
 
+def swallowed(size):
+    try:
+        return float(size)
+    except Exception:
+        return 0.0
+
+
 @pytest.mark.parametrize(
     "question",
     [
@@ -91,8 +121,9 @@ def test_a_question_about_a_size_is_answered_for_each_size(question):
         lambda s: len("a" * s),
         lambda s: list(range(9))[s],
         lambda s: math.ceil(s / 2),
+        swallowed,
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_a_question_that_no_guard_answers_makes_the_size_exact_if_it_may(question):
     def fn(x):
@@ -124,6 +155,13 @@ def test_a_guard_knows_the_line_that_asked(op):
 
     (guard,) = sx.Exec(fn, ("s",), P).plan(ones(4)).guards
     assert "test_trace.py" in guard.described()
+
+
+def test_a_function_that_was_typed_in_is_user_code():
+    fn = eval("lambda x: x * (2 if x.shape[0] == 4 else 3)")
+    ex = sx.Exec(fn, ("s",), P)
+    for size in (3, 4):
+        assert_runs_as(fn, ex, ones(size))
 
 
 def test_branches_may_nest_and_ask_of_two_symbols():
@@ -222,7 +260,129 @@ def test_a_function_with_many_guards_is_told_once():
     assert "Fix:   decide with jnp.where" in str(warning.message)
 
 
+# What JAX asks for itself
+
+
+@pytest.mark.parametrize(
+    ("fn", "specs", "shapes"),
+    [
+        (lambda x: jnp.packbits(x > 3), ("s",), [(8,), (5,), (16,), (9,)]),
+        (lambda x: jnp.linspace(0, 1, x.shape[0], endpoint=False), ("s",), [(4,), (1,), (3,)]),
+        (lambda x: jnp.sum(x[1:]) / x[1:].size, ("s",), [(4,), (3,), (2,)]),
+        (lambda x: jnp.average(x, weights=jnp.arange(1.0, 4)), ("s",), [(3,)]),
+    ],
+    ids=["packbits", "linspace", "size", "average"],
+)
+def test_jaxs_library_is_answered_as_the_plain_call_is(fn, specs, shapes):
+    ex = sx.Exec(fn, specs, P, poison="nan")
+    for shape in shapes:
+        assert_runs_as(fn, ex, ones(*shape))
+
+
+def test_a_reduction_of_nothing_fails_as_it_does():
+    fn = lambda x: x[1:].max()  # noqa: E731
+    ex = sx.Exec(fn, ("s",), P)
+    assert_runs_as(fn, ex, ones(3))
+    with pytest.raises(ValueError, match="zero-size array to reduction"):
+        ex(ones(1))
+
+
+FITTING = {
+    "two symbols": (lambda x, y: x + y, [(5, 5), (6, 6), (1, 1)], "s == t"),
+    "a dot": (lambda x, y: x @ y, [(5, 5), (3, 3)], "s == t"),
+    "broadcast": (lambda x, y: x * y, [(5, 1), (6, 1), (1, 1)], "t == 1"),
+    "stacked": (lambda x, y: jnp.stack([x, y]), [(4, 4)], "s == t"),
+    "inside": (lambda x, y: x.at[1:-1].set(y[2:]), [(6, 6), (7, 7)], "s == t"),
+    "a static size": (lambda x, y: x + jnp.arange(4.0) + y[0], [(4, 2), (4, 3)], "s == 4"),
+    "interior": (lambda x, y: x.at[1:-1].set(x[2:]) + y[0], [(6, 2), (5, 2), (2, 2)], "s >= 2"),
+    "shifted": (lambda x, y: x.at[1:].set(y[:-1]), [(4, 4), (3, 3), (1, 1)], "s == t"),
+    "halves": (
+        lambda x, y: x[0::2] + x[1::2] + y[0],
+        [(6, 2), (8, 2), (4, 2)],
+        "floordiv(s + 1, 2) == floordiv(s, 2)",
+    ),
+    "rows of a half": (
+        lambda x, y: x.reshape(-1, x.shape[0] // 2) * y[0],
+        [(6, 2), (8, 2), (3, 2)],
+        "mod(s, - floordiv(s, 2)) == 0",
+    ),
+    "index": (lambda x, y: x[x.shape[0] // 2] * y.at[y.shape[0] - 1].set(0), [(5, 2), (4, 3)], ""),
+}
+
+
+@pytest.mark.parametrize(("fn", "sizes", "guard"), FITTING.values(), ids=FITTING)
+def test_sizes_that_fit_in_a_call_are_guarded(fn, sizes, guard):
+    ex = sx.Exec(fn, ("s", "t"), P, poison="nan")
+    for s, t in sizes:
+        assert_runs_as(fn, ex, ones(s), ones(t))
+    guards = [str(g) for g in ex.plan(*map(ones, sizes[0])).guards]
+    assert guard in guards if guard else guards == []
+
+
+def test_sizes_that_do_not_fit_fail_as_the_plain_call_does():
+    ex = sx.Exec(lambda x: x[0::2] + x[1::2], ("s",), P)
+    ex(ones(4))
+    with pytest.raises(TypeError, match="incompatible shapes"):
+        ex(ones(5))
+
+
+def test_symbols_that_are_equal_share_a_bucket():
+    ex = sx.Exec(lambda x, y: x + y, ("s", "t"), {"s": P, "t": sx.Linear(6)})
+    assert_runs_as(lambda x, y: x + y, ex, ones(5), ones(5))
+    assert dict(ex.plan(ones(5), ones(5)).buckets) == {"s": 8, "t": 8}
+
+
+def convolved(x, stride, padding):
+    kernel = jnp.arange(1.0, 4).reshape(3, 1, 1)
+    dims = ("NWC", "WIO", "NWC")
+    return jax.lax.conv_general_dilated(x, kernel, (stride,), padding, dimension_numbers=dims)
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding"), [(2, "SAME"), (2, "VALID"), (3, "SAME"), (1, "VALID")]
+)
+def test_the_gradient_of_a_strided_convolution_runs_padded(stride, padding):
+    fn = jax.grad(lambda x: (convolved(x, stride, padding) ** 2).sum())
+    ex = sx.Exec(fn, ("b, s, 1",), P, poison="nan")
+    for size in (9, 8, 7, 3):
+        assert_runs_as(fn, ex, ones(2, size, 1))
+    residues = {ex.plan(ones(2, size, 1)).key for size in range(9, 15)}
+    assert len(residues) == stride
+    assert ex.stats.exact == {}
+
+
+def test_strides_may_follow_each_other():
+    fn = jax.grad(lambda x: (convolved(convolved(x, 2, "SAME"), 2, "SAME") ** 2).sum())
+    ex = sx.Exec(fn, ("b, s, 1",), P, poison="nan")
+    for size in (9, 1):
+        assert_runs_as(fn, ex, ones(2, size, 1))
+    guards = [str(guard) for guard in ex.plan(ones(2, 9, 1)).guards]
+    assert guards == ["mod(s, 2) == 1", "mod(floordiv(s + 1, 2), 2) == 1"]
+
+
 # The trace by itself
+
+
+def test_a_dim_that_stands_for_a_symbol_is_at_least_1():
+    def fn(x, y):
+        assert y.shape[0] == x.shape[0] - 1
+        return y[1:]
+
+    leaves = [Leaf((Dim(symbol),), np.dtype(np.float32)) for symbol in "st"]
+    traced = trace(fn, leaves, {"s": 5, "t": 4})
+    assert [str(guard) for guard in traced.guards] == ["t == s - 1"]
+    assert str(traced.jaxpr.out_avals[0].shape) == "(s - 2,)"
+    assert traced.symbols == {"s", "t"}
+
+
+def test_a_function_that_works_is_traced_once():
+    tries = []
+    trace(
+        lambda x: tries.append(x) or x[1:].sum(),
+        [Leaf((Dim("s"),), np.dtype(np.float32))],
+        {"s": 3},
+    )
+    assert len(tries) == 1
 
 
 def test_without_sizes_a_question_is_an_error():
@@ -242,11 +402,22 @@ def test_a_constraint_decides_without_sizes():
 
 def test_jax_is_as_it_was_after_a_trace_that_failed():
     (before,) = jax.export.symbolic_shape("s")
-    methods = {name: getattr(type(before), name) for name in ("__eq__", "__ne__", "__hash__")}
+    names = (
+        "__eq__",
+        "__ne__",
+        "__hash__",
+        "__str__",
+        "__lt__",
+        "__floordiv__",
+        "__getattribute__",
+    )
+    methods = {name: getattr(type(before), name) for name in names}
+    index = jax.core.Tracer.__getitem__
     with pytest.raises(ZeroDivisionError):
         trace(lambda x: 1 / 0, [Leaf((Dim("s"),), np.dtype(np.float32))], {"s": 3})
     assert {name: getattr(type(before), name) for name in methods} == methods
-    assert "__bool__" not in vars(type(before))
+    assert not {"__bool__", "__index__", "__float__"} & vars(type(before)).keys()
+    assert jax.core.Tracer.__getitem__ is index
 
 
 # Guards by themselves

@@ -35,26 +35,35 @@ def summand(folder: Folder, atom: Any, shape: Sequence[int], axis: int) -> Fold:
         shape: Of the result.
         axis: That of the examples, in the result.
     """
+    own = atom.aval.shape
+    if own == tuple(shape):
+        return folder.fold(atom, axis)
     rest = without(shape, axis)
-    if atom.aval.shape and not folder.is_shared(atom, axis):
-        inner = folder.fold(atom, axis)
-        if inner.variable.aval.shape == tuple(shape):
-            return inner
-        return Fold(
-            atom,
-            lambda scope, mask: jnp.broadcast_to(scope.sum(inner, mask), rest),
-            parts=(inner,),
-            pays=inner.pays,
-        )
+    if not own or own[axis] < shape[axis]:
+        return _shared(atom, atom, lambda x: jnp.broadcast_to(_of_one(x, axis), rest))
+    inner = folder.fold(atom, axis)
+    return Fold(
+        atom,
+        lambda scope, mask: jnp.broadcast_to(scope.sum(inner, mask), rest),
+        parts=(inner,),
+        pays=inner.pays,
+    )
+
+
+def _shared(variable: Any, source: Any, make: Callable[[Array], Array]) -> Fold:
+    """The sum of what is the same for all examples, made from `source` for one of them.
+
+    It spares no more than XLA does by itself: no sum is taken apart for it alone.
+    """
 
     def emit(scope: Any, mask: Array) -> Array:
-        dtype, count = sum_dtype(atom.aval.dtype), scope.count(mask)
-        one = lax.convert_element_type(_of_one(scope.read(atom), axis), dtype)
-        total = one * lax.convert_element_type(count, dtype)
+        count, one = scope.count(mask), make(scope.read(source))
+        one = lax.convert_element_type(one, sum_dtype(one.dtype))
+        total = one * lax.convert_element_type(count, one.dtype)
         # None at all is 0, also of what is not finite.
-        return jnp.broadcast_to(jnp.where(count > 0, total, jnp.zeros((), dtype)), rest)
+        return jnp.where(count > 0, total, jnp.zeros((), one.dtype))
 
-    return Fold(atom, emit, reads=(atom,))
+    return Fold(variable, emit, reads=(source,))
 
 
 def _of_one(x: Any, axis: int) -> Any:
@@ -176,19 +185,19 @@ def axis_before_reshape(before: Sequence[int], after: Sequence[int], axis: int) 
 
 @folds("broadcast_in_dim")
 def broadcast(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The axis of examples leaves the shape."""
-    dims, shape = eqn.params["broadcast_dimensions"], eqn.params["shape"]
-    operand = eqn.invars[0]
-    if axis not in dims or operand.aval.shape[dims.index(axis)] != shape[axis]:
-        return None
-    own = dims.index(axis)
-    rest = [d - (d > axis) for d in without(dims, own)]
+    """The axis of examples leaves the shape; or it is one that all examples are repeated along."""
+    operand, variable = eqn.invars[0], eqn.outvars[number]
+    dims, shape = eqn.params["broadcast_dimensions"], without(variable.aval.shape, axis)
+    rest = [d - (d > axis) for d in dims if d != axis]
+    own = dims.index(axis) if axis in dims else None
+    if own is None:
+        return _shared(variable, operand, lambda x: lax.broadcast_in_dim(x, shape, rest))
+    if operand.aval.shape[own] < variable.aval.shape[axis]:
+        return _shared(
+            variable, operand, lambda x: lax.broadcast_in_dim(_of_one(x, own), shape, rest)
+        )
     inner = folder.fold(operand, own)
-
-    def apply(_: Any, x: Array) -> Array:
-        return lax.broadcast_in_dim(x, without(shape, axis), rest)
-
-    return through(eqn, number, inner, apply)
+    return through(eqn, number, inner, lambda _, x: lax.broadcast_in_dim(x, shape, rest))
 
 
 @folds("squeeze")

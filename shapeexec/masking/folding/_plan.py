@@ -172,7 +172,7 @@ class Folder:
             eqn = self.jaxpr.eqns[number]
             rule = FOLDS.get(eqn.primitive.name)
             found = None if rule is None else rule(self, eqn, index, axis)
-            if found is not None and found.pays:
+            if found is not None and (found.pays or not found.parts):
                 return found
         return _sum_as_is(variable, axis)
 

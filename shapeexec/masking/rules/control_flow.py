@@ -261,6 +261,7 @@ def _slice_fill(ctx: RuleContext, number: int) -> Callable[[Value, Array], Value
             mask = (
                 jnp.broadcast_to(is_valid, value.array.shape) if mask is None else mask & is_valid
             )
+        assert mask is not None
         array = lax.select(mask, value.array, lax.full_like(value.array, wish.value))
         known = as_it_is(value, position).known.filled(axes, constant(wish.value))
         return Value(array, known)
