@@ -9,6 +9,7 @@ from jax import lax
 
 from tests.cases._case import Case
 
+ROWS = lax.GatherDimensionNumbers((1,), (0,), (0,))
 F, I = np.float32, np.int32  # noqa: E741 - one letter per argument keeps a case on a line
 
 
@@ -110,6 +111,7 @@ CASES = (
         "unsigned numbers and keys out of bounds",
         lambda x, i: (
             x.at[i].get(mode="fill"),
+            lax.gather(x, i[:, None], ROWS, (1, 2), mode="fill"),
             jax.random.key_data(
                 jax.random.split(jax.random.key(0), x.shape[0]).at[i].get(mode="fill")
             ),

@@ -73,7 +73,7 @@ def reflections(x, y):
 
 def updates(x, vector):
     factor = jnp.linalg.cholesky(positive(x), upper=True)
-    product = lax.linalg.symmetric_product(x, positive(x), alpha=2.0, beta=0.5)
+    product = lax.linalg.symmetric_product(jnp.cos(x), positive(x), alpha=2.0, beta=0.5)
     return lax.linalg.cholesky_update(factor, vector), jnp.tril(product)
 
 

@@ -53,10 +53,9 @@ def _hermitian(half: Array, length: Length, size: int, axis: int) -> Array:
     is_given = position <= length // 2
     source = jnp.where(is_given, position, length - position)
     whole = jnp.take(half, source, axis=axis, mode="clip")
-    whole = jnp.where(_along(is_given, axis, half.ndim), whole, whole.conj())
-    # These two are their own mirror images: what is imaginary of them has no meaning.
-    is_real = _along((position == 0) | (2 * position == length), axis, half.ndim)
-    return jnp.where(is_real, whole.real.astype(whole.dtype), whole)
+    mask = lax.broadcast_in_dim(is_given, _with((1,) * half.ndim, axis, size), (axis,))
+    # What is imaginary of those that are their own mirror images is so of the result, and dropped.
+    return jnp.where(mask, whole, whole.conj())
 
 
 def _transform(x: Array, length: Length, size: int, axis: int, *, is_inverse: bool) -> Array:
@@ -107,11 +106,6 @@ def _chirp(position: Array, length: Array, dtype: Any) -> Array:
     )
     parts = [jnp.choose(quarter % 4, part, mode="clip") for part in zip(*corners, strict=True)]
     return lax.complex(*parts).astype(dtype)
-
-
-def _along(mask: Array, axis: int, rank: int) -> Array:
-    """A mask over `axis` of an array of this rank."""
-    return lax.broadcast_in_dim(mask, _with((1,) * rank, axis, mask.size), (axis,))
 
 
 def _with(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:

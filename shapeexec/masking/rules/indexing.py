@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import Length, highest, lowest, valid_mask
+from shapeexec.masking._fill import Length, valid_mask
 from shapeexec.masking._interpret import conform
 from shapeexec.masking._registry import register
 from shapeexec.shape import _dim
@@ -213,13 +213,9 @@ def _in_bounds(starts: Array, last: Array) -> Array:
 
 
 def _missing(x: Array, value: Any) -> Any:
-    """What is read out of bounds of an array like `x`; where `value` is None, what JAX chose."""
-    if _compat.is_extended(x.dtype):
-        words = jax.eval_shape(jax.random.key_data, x)
-        fill = _missing(words, value) * np.ones(words.shape[x.ndim :], words.dtype)
-        return jax.random.wrap_key_data(fill, impl=jax.random.key_impl(x))
-    if value is None:
-        is_signed = jnp.issubdtype(x.dtype, np.signedinteger)
-        value = lowest(x.dtype) if is_signed else highest(x.dtype)
-        value = np.nan if jnp.issubdtype(x.dtype, np.inexact) else value
-    return np.asarray(value, x.dtype)
+    """What is read out of bounds of an array like `x`: `value`, of a key in each of its words."""
+    if not _compat.is_extended(x.dtype):
+        return np.asarray(value, x.dtype)
+    words = jax.eval_shape(jax.random.key_data, x)
+    filled = jnp.full(words.shape[x.ndim :], value, words.dtype)
+    return jax.random.wrap_key_data(filled, impl=jax.random.key_impl(x))

@@ -7,6 +7,7 @@ the results come in an order. Factors that JAX leaves open (signs of vectors) st
 identities spare iterative solvers a matrix of NaN.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,8 +28,8 @@ def cholesky(ctx: RuleContext, matrix: Array, **params: Any) -> Array:
 
 @register("cholesky_update")
 def cholesky_update(ctx: RuleContext, factor: Array, vector: Array) -> Array:
-    """Fill: an identity block, which a vector of 0 leaves alone."""
-    return ctx.bind(_embed(ctx, 0, factor, block=1), ctx.fill(1, zero(vector.dtype)))
+    """Keep: rotations go down the rows, and those of the valid ones come first."""
+    return ctx.bind(factor, vector)
 
 
 @register("symmetric_product")
@@ -192,9 +193,7 @@ def eig(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
         return ctx.bind(_embed(ctx, 0, matrix, block=1), **params)
     beyond = _beyond_spectrum(_embed(ctx, 0, matrix, block=0))[..., 0]
     values, *vectors = ctx.bind(_embed(ctx, 0, matrix, block=beyond[..., 0]), **params)
-    order = jnp.argsort(jnp.abs(values) > 0.75 * beyond, axis=-1, stable=True)
-    sorted_vectors = [jnp.take_along_axis(v, order[..., None, :], -1) for v in vectors]
-    return [jnp.take_along_axis(values, order, -1), *sorted_vectors]
+    return _inside_first(beyond, values, vectors)
 
 
 @register("hessenberg", "tridiagonal", "schur")
@@ -241,6 +240,19 @@ def _beyond_spectrum(matrix: Array) -> Array:
     scale = jnp.where((greatest > 0) & jnp.isfinite(greatest), greatest, one(size.dtype))
     norm = 2 * scale * jnp.sqrt(jnp.square(size / scale).sum((-2, -1), keepdims=True))
     return jnp.where(norm > 0, jnp.minimum(norm, jnp.finfo(size.dtype).max), one(size.dtype))
+
+
+def _inside_first(beyond: Array, values: Array, vectors: Sequence[Array]) -> list[Array]:
+    """Eigenvalues and vectors with those inside the spectrum first, in the order that they have.
+
+    LAPACK has them first already; other back ends promise no order.
+    """
+    order = jnp.argsort(jnp.abs(values) > 0.75 * beyond, axis=-1, stable=True)
+    columns = order[..., None, :]
+    return [
+        jnp.take_along_axis(values, order, -1),
+        *(jnp.take_along_axis(v, columns, -1) for v in vectors),
+    ]
 
 
 def _adjoint(matrix: Array) -> Array:

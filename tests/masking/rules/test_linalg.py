@@ -1,10 +1,14 @@
 """Ragged matrices that are hard to embed, and what of them is refused."""
 
+import functools
+
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
-from shapeexec._errors import UnsupportedPrimitiveError
+import shapeexec as sx
+from shapeexec.masking.rules.linalg import _inside_first
 from tests.cases import Case
 from tests.checks import assert_pad_safe
 
@@ -36,13 +40,31 @@ from tests.checks import assert_pad_safe
     ids=["eigh out of order", "a subset of eigh", "a subset of svd"],
 )
 def test_what_is_asked_of_a_ragged_matrix_only_in_part_is_refused(fn, primitive, why, fix) -> None:
-    case = Case("refused", fn, ("b, s, s",))
-    with pytest.raises(UnsupportedPrimitiveError, match="over padded `s`") as caught:
-        assert_pad_safe(case, case.sizes, 1, None)
+    run = sx.Exec(fn, ("b, s, s",))
+    with pytest.raises(sx.UnsupportedPrimitiveError, match="over padded `s`") as caught:
+        run(np.ones((2, 3, 3), np.float32))
     assert caught.value.primitive == primitive
     assert caught.value.symbols == {"s"}  # not those of the batch
     assert why in str(caught.value)
     assert fix in str(caught.value)
+
+
+def test_more_reflections_than_are_applied_at_a_time_skip_the_padding() -> None:
+    def turned(x, y):
+        reflectors, taus = jnp.linalg.qr(x, mode="raw")
+        turn = functools.partial(lax.linalg.ormqr, reflectors.mT, taus)
+        return turn(jnp.cos(y)), turn(jnp.cos(y).T, left=False)
+
+    case = Case("turned", turned, ("s, 40", "s, 3"), tolerance=1e-4)
+    assert_pad_safe(case, {"s": 50}, 30, "nan")
+
+
+def test_eigenvalues_of_padding_go_behind_the_others_wherever_they_come() -> None:
+    values = jnp.array([[1j, 8, -1j, 8]])
+    vectors = jnp.arange(16).reshape(1, 4, 4)
+    sorted_values, sorted_vectors = _inside_first(jnp.full((1, 1), 8.0), values, [vectors])
+    np.testing.assert_array_equal(sorted_values, [[1j, -1j, 8, 8]])
+    np.testing.assert_array_equal(sorted_vectors, vectors[..., jnp.array([0, 2, 1, 3])])
 
 
 def test_extreme_matrices_neither_overflow_nor_vanish_in_their_embedding() -> None:
