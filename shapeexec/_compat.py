@@ -409,6 +409,27 @@ def _getattribute(self: Any, name: str) -> Any:
     return object.__getattribute__(self, name)
 
 
+# What an int can do and JAX's dims cannot.
+
+
+def _abs(self: Any) -> Any:
+    return self if self >= 0 else -self
+
+
+def _shifted_left(self: Any, bits: Any) -> Any:
+    return self * 2**bits if isinstance(bits, int) and bits >= 0 else NotImplemented
+
+
+def _shifted_right(self: Any, bits: Any) -> Any:
+    return self // 2**bits if isinstance(bits, int) and bits >= 0 else NotImplemented
+
+
+def _low_bits(self: Any, mask: Any) -> Any:
+    """`s & 7` is `s % 8`; other masks have no dim."""
+    is_low = type(mask) is int and mask >= 0 and mask & (mask + 1) == 0
+    return self % (mask + 1) if is_low else NotImplemented
+
+
 _DIM_METHODS: dict[str, Any] = {
     "__eq__": _eq,
     "__ne__": _ne,
@@ -421,6 +442,13 @@ _DIM_METHODS: dict[str, Any] = {
     "__index__": _index,
     "__float__": _float,
     "__getattribute__": _getattribute,
+    "__abs__": _abs,
+    "__pos__": lambda self: self,
+    "__invert__": lambda self: -self - 1,
+    "__lshift__": _shifted_left,
+    "__rshift__": _shifted_right,
+    "__and__": _low_bits,
+    "__rand__": _low_bits,
     **{name: _ordered(name) for name in _COMPARISONS},
     **{name: _operation(name) for name in _OPERATIONS},
 }

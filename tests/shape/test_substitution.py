@@ -72,6 +72,7 @@ def test_sizes_are_found_again(size, divisors, slack):
     ((_, (low, high)),) = found.ranges({"s": (size, size + slack)}).items()
     (value,) = own.values()
     assert 1 <= low <= value <= high
+    assert min(found.ranges({"s": (1, size)}).values()) >= (1, 1)
     (name,) = own
     assert evaluate(found.inward("s"), {name: high}) <= size + slack
 

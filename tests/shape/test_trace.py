@@ -81,6 +81,8 @@ QUESTIONS = {
     "min by key": lambda s: min((s, 9), (4, 1), key=lambda pair: pair[0])[1],
     "sorted": lambda s: sorted([s, 4])[0],
     "ceiling": lambda s: -(-s // 4),
+    "bits": lambda s: (s >> 1) + (s << 2) + ~s + (+s) + (s & 3) + (7 & s) + (s & 1 == 0),
+    "the absolute value": lambda s: abs(s - 4) + abs(-s),
     "its text": lambda s: {"4": 3.0}.get(str(s), 1.0),
     "its text in another": lambda s: len(f"{s:>{s}}") + len(repr(s)) + (str((s,)) == "(4,)"),
     "whether it is an int": lambda s: 2 if isinstance(s, int) else 3,
