@@ -138,6 +138,8 @@ def _scaled(ctx: RuleContext) -> Role | None:
         cotangent, role = ctx.values[1 - number], factor.known.role
         if role is None or role.kind not in ("weights", "scale") or not role.is_aligned:
             continue
+        if not ctx.in_shapes[1 - number]:
+            continue  # one number for all rows
         beside = [factor.known.axes[axis] for axis in ctx.padded(number, role.axes)]
         is_harmless = all(padding.is_constant(0, unless="nan") for padding in beside)
         if not is_harmless or not _is_zero(ctx, 1 - number, role.axes):

@@ -46,7 +46,12 @@ def _interrupted(x: jax.Array) -> jax.Array:
     return jnp.exp(x - largest).sum(1) + total
 
 
+def _tangent(x: jax.Array) -> jax.Array:
+    return jax.jvp(lambda v: jax.nn.softmax(v, 1), (x,), (jnp.cos(x),))[1]
+
+
 CASES = (
+    Case("tangent of softmax", _tangent, ("b, s",)),
     Case("attention", _attention, ("b, s, 3", "3, 9"), naive="agrees"),
     Case("full attention", lambda x: jax.nn.softmax(x @ x.swapaxes(-1, -2), -1) @ x, ("b, s, 3",)),
     Case("transformer block", _block, ("b, s, 4", "4, 12", "4, 8"), naive="agrees"),
