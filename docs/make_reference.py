@@ -26,6 +26,7 @@ GROUPS = (
         "",
         ("Strategy", "Exact", "Pow2", "Linear", "Geometric", "Hybrid", "Ladder"),
     ),
+    ("Checking", "", ("validate", "Validation")),
     ("Shapes", "", ("Shape", "Dim", "BATCH", "SEQ_LEN", "UNKNOWN", "eval_shape")),
     ("Bucketing, further", "bucketing", ("as_strategy", "check_laws", "checked_bucket", "Custom")),
     (
