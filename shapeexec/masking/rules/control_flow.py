@@ -22,8 +22,8 @@ from shapeexec.masking._registry import register, register_nested
 
 for _name in ("jit", "pjit"):
     register_nested(_name, lambda params: params["jaxpr"])
-for _name in ("composite", "fused_call", "xla_metadata_call"):
-    register_nested(_name, lambda params: params["jaxpr"])
+for _name in ("composite", "fused_call", "xla_metadata_call"):  # jax 0.12 has some with a call_
+    register_nested(_name, lambda params: params["jaxpr" if "jaxpr" in params else "call_jaxpr"])
 for _name in ("closed_call", "core_call", "call", "custom_jvp_call", "custom_vjp_call"):
     register_nested(_name, lambda params: params["call_jaxpr"])
 for _name in ("custom_vmap_call", "custom_partitioning"):
