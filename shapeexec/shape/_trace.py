@@ -16,6 +16,8 @@ from shapeexec.shape._search import needed
 
 __all__ = ["Leaf", "Trace", "trace"]
 
+_MOST_ROUNDS = 6
+
 
 def trace(
     fn: Callable[..., Any],
@@ -73,10 +75,9 @@ def _facts(program: Program) -> tuple[list[Guard], frozenset[str]]:
             return False
         return True
 
-    known = -1
-    while len(heard) > known:  # a trace that comes further may ask more
+    for _ in range(_MOST_ROUNDS):  # a trace that comes further may ask more, some without end
         known = len(heard)
-        if works(_by_severity(heard)):
+        if works(_by_severity(heard)) or len(heard) == known:
             break
     facts = _by_severity(heard)
     pins = [pin(symbol, program.sizes[symbol]) for symbol in sorted(program.symbols)]

@@ -147,8 +147,9 @@ def test_what_cannot_be_padded_names_the_primitive_and_the_line():
         (lambda x: jax.lax.associative_scan(jnp.add, x), "is an associative scan"),
         (lambda x: jax.random.permutation(jax.random.key(0), x), ": `s`."),
         (lambda x: jnp.pad(x, 2, mode="wrap"), ": `s`."),
+        (lambda x: jnp.partition(x, x.shape[0] // 2), ": `s`."),  # would split s without end
     ],
-    ids=["range", "float", "np.zeros", "scan", "permutation", "wrap"],
+    ids=["range", "float", "np.zeros", "scan", "permutation", "wrap", "partition"],
 )
 def test_what_cannot_be_traced_tells_what_it_needs(fn, what):
     with refused(sx.InconclusiveShapeError, what, 'on_unsupported="exact"'):
