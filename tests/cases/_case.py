@@ -23,7 +23,8 @@ class Case:
         dtypes: Per argument; one dtype stands for all.
         integers: Integer arguments are drawn from this range (the end excluded).
         least: Smallest size per symbol, where the program needs one (1 otherwise).
-        naive: Whether zero padding without masks gives another result at `sizes`, or the same.
+        naive: Whether zero padding without masks gives another result at `sizes`, or the same, or
+            does not end.
         grad: Whether the gradient is tested too.
         tolerance: Relative and absolute.
     """
@@ -35,7 +36,7 @@ class Case:
     dtypes: Any = np.float32
     integers: tuple[int, int] = (0, 5)
     least: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    naive: Literal["differs", "agrees"] = "differs"
+    naive: Literal["differs", "agrees", "never ends"] = "differs"
     grad: bool = True
     tolerance: float = 2e-5
 

@@ -45,7 +45,9 @@ def test_at_random_sizes_too(case: Case, data: st.DataObject) -> None:
     assert_pad_safe(case, sizes, slack, poison, seed=data.draw(st.integers(0, 99), label="seed"))
 
 
-@pytest.mark.parametrize("case", cases.ALL, ids=named)
+@pytest.mark.parametrize(
+    "case", [case for case in cases.ALL if case.naive != "never ends"], ids=named
+)
 def test_zero_padding_without_masks_is_as_wrong_as_the_table_says(case: Case) -> None:
     sizes = {symbol: case.sizes[symbol] for symbol in case.symbols}
     args = case.make_args(sizes)
