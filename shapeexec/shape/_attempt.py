@@ -9,7 +9,7 @@ import jax
 from jax import export
 
 from shapeexec import _compat
-from shapeexec._errors import InconclusiveShapeError
+from shapeexec._errors import ConfigError, InconclusiveShapeError
 from shapeexec.shape import _dim
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._questions import Need, Questions
@@ -142,6 +142,7 @@ class Program:
                 continue
             if self._known(guards) != known:
                 continue  # what was decided on the way lets JAX know more
+            _check_results(traced.jaxpr.out_avals)
             self._check_reshapes(traced.jaxpr.jaxpr, questions)
             symbols = {s for s in self.symbols if known.substitution.inward(s).symbols}
             return Trace(
@@ -215,6 +216,15 @@ class _Known:
 
     substitution: Substitution
     constraints: tuple[str, ...]
+
+
+def _check_results(avals: Sequence[Any]) -> None:
+    for aval in avals:
+        if not hasattr(aval, "shape"):
+            raise ConfigError(
+                f"the function returns something of type {type(aval).__name__}, which is no array.",
+                fix="return arrays alone",
+            )
 
 
 def _fresh(fn: Callable[..., Any]) -> Callable[..., Any]:
