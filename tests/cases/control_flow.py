@@ -35,6 +35,9 @@ def _mean(x: jax.Array) -> jax.Array:
     return x.mean()
 
 
+_mean.def_vmap(lambda size, is_batched, x: (x.mean(1), True))
+
+
 @functools.partial(lax.composite, name="shapeexec.normalized")
 def _normalized(x: jax.Array) -> jax.Array:
     return x - x.max(0)

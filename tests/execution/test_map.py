@@ -196,16 +196,16 @@ def test_padding_of_examples_and_fillers_is_counted():
 
 
 def test_what_cannot_be_padded_is_refused_or_runs_exactly():
-    def fft(x):
-        return jnp.abs(jnp.fft.fft(x))
+    def largest(x):
+        return jax.lax.approx_max_k(x, 2)[0]
 
     examples = [ones(n) for n in (3, 5, 3)]
     with pytest.raises(sx.UnsupportedPrimitiveError):
-        sx.Exec(fft, ("s",), P).map(examples)
-    ex = sx.Exec(fft, ("s",), P, on_unsupported="exact")
+        sx.Exec(largest, ("s",), P).map(examples)
+    ex = sx.Exec(largest, ("s",), P, on_unsupported="exact")
     for _ in range(2):
         for result, example in zip(ex.map(examples), examples, strict=True):
-            assert_same(result, fft(example))
+            assert_same(result, largest(example))
     assert ex.cache_size == 2
     assert ex.stats.exact == {"s": 4}
 

@@ -118,9 +118,6 @@ MODELS = {
     "flax attention": lambda: of_flax(
         nn.MultiHeadDotProductAttention(2), floats(3, 5, 4), "b, s, 4"
     ),
-    "flax self-attention, causal": lambda: of_flax(
-        nn.SelfAttention(2), floats(2, 5, 4), "b, s, 4", mask=None
-    ),
     "flax LSTM": lambda: of_flax(Recurrent(nn.OptimizedLSTMCell(3)), floats(3, 5, 2), "b, s, 2"),
     "flax GRU": lambda: of_flax(Recurrent(nn.GRUCell(3)), floats(3, 5, 2), "b, s, 2"),
     "flax batch norm, inference": lambda: of_flax(
@@ -159,6 +156,6 @@ def test_a_model_is_exact_forward_and_backward(name):
     fn, args, specs = MODELS[name]()
     ex = sx.Exec(fn, specs, sx.Pow2())
     is_step = name == "optax Adam step"  # it has its gradient inside
-    done = sx.validate(ex, *args, rounds=2, poisons=(None, "nan"), gradients=not is_step)
+    done = sx.validate(ex, *args, rounds=2, poisons=("nan",), gradients=not is_step)
     assert not done.skipped
-    assert done.comparisons == 2 * 2 * (1 if is_step else 2)
+    assert done.comparisons == 2 * (1 if is_step else 2)
