@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from shapeexec.execution import _monitor
-from shapeexec.masking._context import MaskNote
 from shapeexec.masking._masked import Masked
+from shapeexec.masking._values import MaskNote
 from shapeexec.shape._trace import Trace
 
 

@@ -27,8 +27,8 @@ from shapeexec.execution._planner import Planner, Settings
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
 from shapeexec.execution._signature import by_position, signature
 from shapeexec.execution._stats import Counters, Stats
-from shapeexec.masking._context import MaskNote
 from shapeexec.masking._poison import check_poison
+from shapeexec.masking._values import MaskNote
 from shapeexec.shape._guards import parse_constraint
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"

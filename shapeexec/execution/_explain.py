@@ -3,7 +3,7 @@
 import dataclasses
 
 from shapeexec.execution._plan import Plan
-from shapeexec.masking._context import MaskNote
+from shapeexec.masking._values import MaskNote
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,12 @@ primitive.
 """
 
 from shapeexec.masking import rules as _rules  # noqa: F401 - registers every rule
-from shapeexec.masking._context import MaskNote, RuleContext
+from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import fill, highest, lowest, one, zero
 from shapeexec.masking._pad_safe import pad_safe
 from shapeexec.masking._poison import POISONS
 from shapeexec.masking._registry import register, register_knowledge, register_nested
+from shapeexec.masking._values import MaskNote
 
 __all__ = [
     "POISONS",

@@ -1,191 +1,18 @@
 """What a rule is told of the equation that it stands for."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from jax import Array
 
 from shapeexec import _compat
 from shapeexec._errors import UnsupportedPrimitiveError
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._fill import Length, fill
-from shapeexec.masking._knowledge import Known, Unless, constant, nothing_known
-
-
-@dataclasses.dataclass(frozen=True)
-class Value:
-    """An array at capacity, and what is known of it.
-
-    Attributes:
-        array: The array.
-        known: What is known of it.
-        number: Tells values of one graph apart; filling a value does not change its number.
-    """
-
-    array: Any
-    known: Known
-    number: int = -1
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskNote:
-    """One mask, or one that was not needed.
-
-    Attributes:
-        primitive: The primitive that needed it.
-        where: The user's line, `code  (file.py:12)`; None if unknown.
-        what: The array and its padded axes, `f32[b,s] along s`.
-        action: What was done, `filled with 0` or `none: padding is 0`.
-        masked: Whether anything was added to the graph.
-    """
-
-    primitive: str
-    where: str | None
-    what: str
-    action: str
-    masked: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Wish:
-    """A fill that all readers of a value have asked for.
-
-    Attributes:
-        value: What the padding is to be.
-        axes: Along which axes.
-        note: How the first reader told of it.
-    """
-
-    value: Any
-    axes: frozenset[int]
-    note: MaskNote
-
-    def told_at_source(self, aval: Any, axes: Sequence[int]) -> MaskNote:
-        """What to report where the value, an array like `aval`, is made and filled."""
-        action = f"{self.note.action} where it is made"
-        return dataclasses.replace(self.note, what=_along(aval, axes), action=action)
-
-
-class Fills:
-    """The fills that one pass over a graph asks for, so that the next can fill at the source.
-
-    A value that is filled where it is made is filled once, in the loop that makes it; filled where
-    it is read, it costs a pass over memory for each reader that nobody came before.
-    """
-
-    def __init__(self) -> None:
-        self._asked: dict[int, Wish | None] = {}
-        self._unread: set[int] = set()
-        self._bodies: dict[tuple[int, int], Fills] = {}
-
-    def ask(self, number: int, wish: Wish) -> None:
-        """Note what a value is to be filled with; readers that disagree get nothing."""
-        before = self._asked.get(number, wish)
-        agreed = before is not None and bool(before.value == wish.value)
-        self._asked[number] = (
-            dataclasses.replace(before, axes=before.axes | wish.axes)
-            if before is not None and agreed
-            else None
-        )
-
-    def at_source(self, number: int) -> Wish | None:
-        """What all readers want of a value."""
-        return self._asked.get(number)
-
-    def at_source_now(self, number: int) -> None:
-        """Note that this pass has filled a value where it is made."""
-        self._unread.add(number)
-
-    def is_first_reader(self, number: int) -> bool:
-        """Whether a value was filled where it is made, and nobody has asked this of it before."""
-        is_first = number in self._unread
-        self._unread.discard(number)
-        return is_first
-
-    def body(self, key: tuple[int, int]) -> "Fills":
-        """Those of the body of a loop or branch, by the equation's number and the body's."""
-        return self._bodies.get(key) or Fills()
-
-    def keep_body(self, key: tuple[int, int], fills: "Fills") -> None:
-        """Keep what the body of a loop or branch asks for."""
-        self._bodies[key] = fills
-
-
-class Scope:
-    """The equations around one, for a rule that has to know who reads its result.
-
-    Args:
-        values: Those of the variables so far.
-        eqns: All equations that matter.
-        results: The variables that leave the jaxpr.
-    """
-
-    def __init__(self, values: Mapping[Any, Value], eqns: Sequence[Any], results: Any) -> None:
-        self._values, self._eqns, self._results = values, eqns, results
-
-    def value(self, atom: Any) -> Value | None:
-        """The value of a variable, if it has one already."""
-        return None if _compat.is_literal(atom) else self._values.get(atom)
-
-    def maker(self, var: Any) -> Any | None:
-        """The equation that makes a variable; None: it is an input."""
-        return self._makers.get(var)
-
-    def only_reader(self, var: Any) -> Any | None:
-        """The equation that reads a variable, if it is one alone and the variable stays inside."""
-        readers = self._readers.get(var, [])
-        return readers[0] if len(readers) == 1 and var not in self._results else None
-
-    def origin(self, var: Any, number: int, value: Any) -> int:
-        """The number of what is best filled so that `var`, of this number, is filled: see below.
-
-        A zero goes through a product with a constant. In front of it, it leaves the product free to
-        join what reads it.
-        """
-        while value == 0 and (maker := self.maker(var)) is not None:
-            scaled = self._scaled(maker)
-            if scaled is None or self.only_reader(scaled) is not maker:
-                break
-            var, number = scaled, self._values[scaled].number
-        return number
-
-    def _scaled(self, eqn: Any) -> Any | None:
-        """What an equation multiplies by a finite constant, or divides by one that is not 0."""
-        name = eqn.primitive.name
-        if name not in ("mul", "div"):
-            return None
-        orders = (eqn.invars, eqn.invars[::-1]) if name == "mul" else (eqn.invars,)
-        for operand, factor in orders:
-            constant = self._constant(factor)
-            is_kept = constant is not None and (name == "mul" or constant != 0)
-            same_rank = len(operand.aval.shape) == len(eqn.outvars[0].aval.shape)
-            if is_kept and same_rank and not _compat.is_literal(operand):
-                return operand
-        return None
-
-    def _constant(self, atom: Any) -> Any | None:
-        """A finite number that a scalar is known to be."""
-        if _compat.is_literal(atom):
-            return atom.val if np.ndim(atom.val) == 0 and np.isfinite(atom.val) else None
-        held = self.value(atom)
-        whole = None if held is None else held.known.whole
-        return whole.value if whole is not None and whole.finite else None
-
-    @functools.cached_property
-    def _makers(self) -> dict[Any, Any]:
-        return {var: eqn for eqn in self._eqns for var in eqn.outvars}
-
-    @functools.cached_property
-    def _readers(self) -> dict[Any, list[Any]]:
-        readers: dict[Any, list[Any]] = {}
-        for eqn in self._eqns:
-            for atom in eqn.invars:
-                if not _compat.is_literal(atom):
-                    readers.setdefault(atom, []).append(eqn)
-        return readers
+from shapeexec.masking._knowledge import Unless, constant, nothing_known
+from shapeexec.masking._scope import Scope
+from shapeexec.masking._values import Fills, MaskNote, Value, Wish, along
 
 
 @dataclasses.dataclass(frozen=True)
@@ -387,7 +214,7 @@ class RuleContext:
 
     def note(self, aval: Any, axes: Sequence[int], action: str, *, masked: bool) -> MaskNote:
         """Report a mask, or one that was spared, along `axes` of an array like `aval`."""
-        return self.note_mask(_along(aval, axes), action, masked=masked)
+        return self.note_mask(along(aval, axes), action, masked=masked)
 
     def note_mask(self, what: str, action: str, *, masked: bool) -> MaskNote:
         """Report a mask, or one that was spared, of any kind."""
@@ -399,10 +226,6 @@ class RuleContext:
         """Report a mask that is not needed, but not to whom the value was filled for."""
         if axes and not self.fills.is_first_reader(held.number):
             self.note(aval, axes, f"none: {why}", masked=False)
-
-
-def _along(aval: Any, axes: Sequence[int]) -> str:
-    return f"{_compat.describe_aval(aval)} along {', '.join(str(aval.shape[a]) for a in axes)}"
 
 
 def _closed(jaxpr: Any) -> Any:

@@ -14,12 +14,14 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec import _compat
-from shapeexec.masking._context import Fills, MaskNote, RuleContext, Scope, Value
+from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._fill import fill
 from shapeexec.masking._knowledge import Known, constant, nothing_known, uniform
 from shapeexec.masking._poison import poison_padding
 from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES, why_refused
+from shapeexec.masking._scope import Scope
+from shapeexec.masking._values import Fills, MaskNote, Value
 
 Watch = Callable[[RuleContext, list[Value]], list[Value]]
 

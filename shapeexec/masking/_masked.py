@@ -11,12 +11,12 @@ import numpy as np
 from jax import Array
 
 from shapeexec import _compat
-from shapeexec.masking._context import Fills, MaskNote, Value
 from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._fill import fill
 from shapeexec.masking._interpret import Interpreter, Watch, conform
 from shapeexec.masking._knowledge import Known, constant, nothing_known
 from shapeexec.masking._poison import poison_padding
+from shapeexec.masking._values import Fills, MaskNote, Value
 from shapeexec.shape._trace import Trace
 
 

@@ -18,11 +18,13 @@ from jax import export
 from shapeexec import _compat
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._ready import make_pads, make_ready
-from shapeexec.masking._context import RuleContext, Scope, Value
+from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._interpret import Interpreter, is_ragged
 from shapeexec.masking._knowledge import nothing_known
 from shapeexec.masking._registry import NESTED
+from shapeexec.masking._scope import Scope
+from shapeexec.masking._values import Value
 from shapeexec.shape import _dim
 from shapeexec.tools import _closeness
 

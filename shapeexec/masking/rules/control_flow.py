@@ -14,11 +14,12 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec import _compat
-from shapeexec.masking._context import RuleContext, Value
+from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
 from shapeexec.masking._fill import is_padded, valid_mask
 from shapeexec.masking._knowledge import Known, constant, nothing_known
 from shapeexec.masking._registry import register, register_nested
+from shapeexec.masking._values import Value
 
 for _name in ("jit", "pjit"):
     register_nested(_name, lambda params: params["jaxpr"])
