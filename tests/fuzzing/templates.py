@@ -7,7 +7,8 @@
     {n}  an integer from 0 to 3           {k}  an integer from 1 to 3
 
 A hole has one value in one expression. What does not fit, since broadcasting fails for example,
-is thrown away, so that an expression need not say what it demands of its operands.
+is thrown away, so that an expression need not say what it demands of its operands. What decides by
+a number compares with 0.37 and the like: a number that is 0 but for rounding decides by chance.
 """
 
 POINTWISE = """
@@ -36,7 +37,7 @@ jnp.floor({x})
 jnp.sign({x})
 {x} > {y}
 {x} >= {z}
-jnp.isfinite(jnp.log({x}))
+jnp.isfinite(jnp.log({x} - 0.37))
 ~({x} > 0)
 {m} & ({x} > 0)
 {x}.astype(jnp.int32)
@@ -209,7 +210,7 @@ jax.lax.scan(lambda c, r: (jnp.tanh(c + r), r * c), {x}[0], {x}, reverse=True)[0
 jax.lax.scan(lambda c, r: (c + r.sum(), c * r), 0.0, {x})[1]
 jax.lax.fori_loop(0, {x}.shape[0], lambda k, c: c * 0.5 + {x}[k], jnp.zeros({x}.shape[1:]))
 jax.lax.fori_loop(0, {k}, lambda k, c: jnp.sin(c) + {x}, {x})
-jax.lax.cond({x}.sum() > 0, lambda v: v.cumsum({a}), lambda v: v * 2, {x})
+jax.lax.cond({x}.sum() > 0.37, lambda v: v.cumsum({a}), lambda v: v * 2, {x})
 jax.lax.cond({x}.shape[{a}] > 4, lambda v: v.sum({a}), lambda v: v.mean({a}), {x})
 jax.lax.while_loop(lambda c: jnp.abs(c).max() > 0.1, lambda c: c * 0.5, jnp.tanh({x}))
 jax.vmap(lambda r: jax.nn.softmax(r).max())({x})
