@@ -12,7 +12,7 @@ import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import jax
@@ -118,6 +118,20 @@ def expand_hi_primitive(params: dict[str, Any]) -> Callable[..., Any]:
 def sub_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
     """The jaxprs (closed or open) among an equation's parameters."""
     return iter(_extend_core.jaxprs_in_params(params))
+
+
+def bind_equation(
+    eqn: Any, operands: Iterable[Any], params: dict[str, Any] | None = None
+) -> list[Any]:
+    """The results of an equation's primitive; `params` stand for the equation's own."""
+    own = eqn.params if params is None else params
+    results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(own))
+    return [*results] if eqn.primitive.multiple_results else [results]
+
+
+def closed(jaxpr: Any) -> Any:
+    """A jaxpr as a closed one: some primitives keep theirs open, without constants."""
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

@@ -16,14 +16,14 @@ import jax
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveError
 from shapeexec.bucketing import Pow2, Strategy
-from shapeexec.execution import _monitor, _options, _transfer, _warmup
+from shapeexec.execution import _monitor, _options, _warmup
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
 from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, Settings
+from shapeexec.execution._planner import Planner, Settings, structs_at_capacity
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
 from shapeexec.execution._signature import by_position, signature
 from shapeexec.execution._stats import Counters, Stats
@@ -260,7 +260,7 @@ class Exec:
         """
 
         def notes(plan: Plan, arrays: Any, named: Any) -> list[MaskNote]:
-            return plan.recipe.notes(*self._at_capacity(plan, arrays, named))
+            return plan.recipe.notes(*structs_at_capacity(plan, arrays, named))
 
         plan, told = self._planned(notes, *by_position(self._settings, args, kwargs))
         return Explanation(plan, tuple(told))
@@ -350,28 +350,19 @@ class Exec:
         Where that meets something that cannot be padded, and may be exact, the plan is another.
         """
         arrays, named = self._planner.without_static(args, kwargs)
-
-        def masked(trial: Iterable[str]) -> UnsupportedPrimitiveError | None:
-            plan = self._planner.plan(args, kwargs, trial)
-            try:
-                plan.recipe.notes(*self._at_capacity(plan, arrays, named))
-            except UnsupportedPrimitiveError as error:
-                return error
-            return None
-
         while True:
             plan = self._planner.plan(args, kwargs)
             try:
                 return plan, use(plan, arrays, named)
             except UnsupportedPrimitiveError as error:
-                if not self._planner.make_fewest_exact(plan, error, masked):
+                if not self._planner.make_fewest_exact(plan, error, args, kwargs):
                     raise
 
     def _graph(self, plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Graph:
         return self._cache.get(plan.key, lambda: self._compile(plan, arrays, named))
 
     def _compile(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
-        args, kwargs = self._at_capacity(plan, args, kwargs)
+        args, kwargs = structs_at_capacity(plan, args, kwargs)
         return self._compiled(plan.recipe, plan.size_vector, args, kwargs, plan)
 
     def _compiled(
@@ -387,16 +378,6 @@ class Exec:
         self._counters.add(compiles=graph.compiles, compile_seconds=graph.compile_seconds)
         self._warn_if_thrashing(told)
         return graph
-
-    def _at_capacity(
-        self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Any, Any]:
-        """The arguments with shapes at capacity in the place of padded arrays."""
-        leaves, treedef = jax.tree.flatten((tuple(args), dict(kwargs)))
-        for index, aval in enumerate(plan.recipe.trace.jaxpr.in_avals):
-            if any(not isinstance(dim, int) for dim in aval.shape):
-                leaves[index] = _transfer.struct_like(leaves[index], plan.in_capacities[index])
-        return jax.tree.unflatten(treedef, leaves)
 
     def _finish(self, ready: Ready | Group, outcome: Outcome, kind: str) -> Any:
         self._counters.call(kind, ready.padding, ready.exact)

@@ -265,7 +265,7 @@ class Mapper:
         copied = totals.count - start
         is_hit = graph is not None or self._find(group.key) is not None
         if graph is None:
-            graph = self._compiled(group, args, kwargs)
+            graph = self._compiled(examples, group, args, kwargs)
         count, seconds = totals.count, totals.seconds
         run = graph.retraced if retrace else graph
         leaves = run(group.sizes, args, kwargs)
@@ -274,12 +274,20 @@ class Mapper:
         copied += totals.count - count - ran
         return Outcome(result, copied, ran, seconds), is_hit
 
-    def _compiled(self, group: Group, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
+    def _compiled(
+        self, examples: Examples, group: Group, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Graph:
         try:
             return self._get(group, args, kwargs)
         except UnsupportedPrimitiveError as error:
-            first = group.plans[0]
-            if self._planner.make_exact(first.base, error.symbols or first.sizes, error):
+            planner, first = self._planner, group.plans[0]
+            call = examples.one(group.numbers[0])
+            if planner.make_fewest_exact(first, error, *call) and (
+                # Alone, at sizes from its bucket's least one up, an example may be masked all the
+                # same.
+                planner.plan(*call).kind != first.kind
+                or planner.make_exact(first.base, error.symbols or first.sizes, error)
+            ):
                 raise _PlanAgain from error
             raise
 

@@ -21,6 +21,7 @@ from shapeexec._errors import (
     UnsupportedPrimitiveError,
 )
 from shapeexec.bucketing import Exact, Strategy, checked_bucket
+from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
 from shapeexec.execution._options import check_symbols, typed
 from shapeexec.execution._plan import Key, Plan
@@ -180,14 +181,16 @@ class Planner:
         self,
         plan: Plan,
         error: UnsupportedPrimitiveError,
-        masked: Callable[[Iterable[str]], UnsupportedPrimitiveError | None],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
     ) -> bool:
-        """Make exact what has to be for a plan to be masked, and no symbol more.
+        """Make exact what has to be for a call to be masked, and no symbol more.
 
         Args:
             plan: The plan whose masking met `error`.
             error: What it met.
-            masked: Plans the call with symbols on trial and masks it; returns what that met.
+            args: The positional arguments of the call.
+            kwargs: The others.
 
         Returns:
             False if that is not allowed, or does not help.
@@ -201,10 +204,23 @@ class Planner:
             suspects |= dict.fromkeys(sorted(met.symbols or plan.sizes))
             if len(suspects) == known:
                 return False
-            met = masked(suspects)
-        fewest = needed(list(suspects), lambda symbols: masked(symbols) is None)
+            met = self._met_on_trial(args, kwargs, suspects)
+        fewest = needed(
+            list(suspects), lambda symbols: self._met_on_trial(args, kwargs, symbols) is None
+        )
         # None if another thread, or a trace on trial, has made them exact meanwhile.
         return not fewest or self.make_exact(plan.base, fewest, error)
+
+    def _met_on_trial(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], symbols: Iterable[str]
+    ) -> UnsupportedPrimitiveError | None:
+        """What masking a call meets while some symbols are exact."""
+        plan = self.plan(args, kwargs, symbols)
+        try:
+            plan.recipe.notes(*structs_at_capacity(plan, *self.without_static(args, kwargs)))
+        except UnsupportedPrimitiveError as error:
+            return error
+        return None
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol."""
@@ -375,6 +391,17 @@ class Planner:
                     fix="pass a hashable value (a tuple for a list), or do not make it static",
                 ) from error
         return tuple((path, typed(value)) for path, value in values)
+
+
+def structs_at_capacity(
+    plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """The arguments with shapes at capacity in the place of padded arrays."""
+    leaves, treedef = jax.tree.flatten((tuple(arrays), dict(named)))
+    for index, aval in enumerate(plan.recipe.trace.jaxpr.in_avals):
+        if any(not isinstance(dim, int) for dim in aval.shape):
+            leaves[index] = _transfer.struct_like(leaves[index], plan.in_capacities[index])
+    return jax.tree.unflatten(treedef, leaves)
 
 
 _MANY_TRACES = 8

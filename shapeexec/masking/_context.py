@@ -10,9 +10,9 @@ from shapeexec import _compat
 from shapeexec._errors import UnsupportedPrimitiveError
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._fill import Length, fill
-from shapeexec.masking._knowledge import Unless, constant, nothing_known
+from shapeexec.masking._knowledge import Unless, constant, nothing_known_of
 from shapeexec.masking._scope import Scope
-from shapeexec.masking._values import Fills, MaskNote, Value, Wish, along
+from shapeexec.masking._values import Fills, MaskNote, Value, Wish, along, values_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,12 +159,9 @@ class RuleContext:
 
     def interpret(self, closed_jaxpr: Any, *operands: Any) -> list[Any]:
         """Run a nested jaxpr, such as a loop's body, over arrays at capacity."""
-        avals = [var.aval for var in getattr(closed_jaxpr, "jaxpr", closed_jaxpr).invars]
-        values = [
-            Value(array, nothing_known(len(aval.shape), aval.dtype))
-            for array, aval in zip(operands, avals, strict=True)
-        ]
-        return [value.array for value in self.interpret_values(closed_jaxpr, values)]
+        avals = _compat.closed(closed_jaxpr).in_avals
+        held = values_of(operands, map(nothing_known_of, avals))
+        return [value.array for value in self.interpret_values(closed_jaxpr, held)]
 
     def interpret_values(self, closed_jaxpr: Any, operands: Sequence[Value]) -> list[Value]:
         """Run a nested jaxpr over arrays at capacity, with what is known of them.
@@ -172,8 +169,7 @@ class RuleContext:
         Operands of this equation itself, as they stand in `values`, may be filled for the nested
         jaxpr where they are made.
         """
-        jaxpr = closed_jaxpr if hasattr(closed_jaxpr, "consts") else _closed(closed_jaxpr)
-        return self.run(jaxpr, self.extents.fork(), operands)
+        return self.run(_compat.closed(closed_jaxpr), self.extents.fork(), operands)
 
     def unsupported(
         self, reason: str, dims: Sequence[Any] | None = None, *, fix: str | None = None
@@ -226,7 +222,3 @@ class RuleContext:
         """Report a mask that is not needed, but not to whom the value was filled for."""
         if axes and not self.fills.is_first_reader(held.number):
             self.note(aval, axes, f"none: {why}", masked=False)
-
-
-def _closed(jaxpr: Any) -> Any:
-    return _compat.ClosedJaxpr(jaxpr, ())

@@ -17,7 +17,7 @@ from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._fill import fill
-from shapeexec.masking._knowledge import Known, constant, nothing_known, uniform
+from shapeexec.masking._knowledge import Known, constant, nothing_known, nothing_known_of, uniform
 from shapeexec.masking._poison import poison_padding
 from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES, why_refused
 from shapeexec.masking._scope import Scope
@@ -112,8 +112,7 @@ class Interpreter:
         wanted = [True] * len(jaxpr.outvars) if wanted is None else wanted
         env: dict[Any, Value] = {}
         for var, const in zip(jaxpr.constvars, closed.consts, strict=True):
-            known = nothing_known(len(var.aval.shape), var.aval.dtype)
-            env[var] = Value(const, known, next(self.numbers))
+            env[var] = Value(const, nothing_known_of(var.aval), next(self.numbers))
         env.update(zip(jaxpr.invars, operands, strict=True))
         results = [var for var, is_wanted in zip(jaxpr.outvars, wanted, strict=True) if is_wanted]
         live = _live(jaxpr, results)
@@ -143,8 +142,7 @@ class Interpreter:
         name = eqn.primitive.name
         within = dataclasses.replace(self, outer=(*self.outer, eqn))
         if name in NESTED:
-            inner = NESTED[name](eqn.params)
-            inner = inner if hasattr(inner, "consts") else _compat.ClosedJaxpr(inner, ())
+            inner = _compat.closed(NESTED[name](eqn.params))
             results, values[:] = within._run_noting_inputs(inner, extents, values, is_used)
             return results
         numbers = [next(self.numbers) for _ in eqn.outvars]
@@ -163,16 +161,16 @@ class Interpreter:
             self.outer,
         )
         if not is_ragged(eqn):
-            made = _bind_as_is(eqn, [value.array for value in values])
+            # An equation without symbolic dims means what it meant.
+            made = _compat.bind_equation(eqn, [value.array for value in values])
         elif name in RULES:
             params = {key: extents.at_capacity(param) for key, param in eqn.params.items()}
             made = RULES[name].apply(ctx, *[value.array for value in values], **params)
+            made = made if eqn.primitive.multiple_results else [made]
         else:
             dims = [d for var in (*eqn.invars, *eqn.outvars) for d in _dims(var.aval)]
             raise ctx.unsupported(why_refused(name), dims)
         self._take_over(bodies)
-        if not eqn.primitive.multiple_results:
-            made = [made]
         know = KNOWLEDGE.get(name)
         known = None
         if know is not None:
@@ -194,7 +192,7 @@ class Interpreter:
             return Value(array, nothing_known(0, np.bool_), number)
         capacities = extents.capacities(aval.shape)
         if known is None or _is_narrower(array, capacities):
-            known = nothing_known(len(aval.shape), aval.dtype)
+            known = nothing_known_of(aval)
         array = conform(array, capacities)
         if self.poison is not None and holds_dim(tuple(aval.shape)):
             array = poison_padding(array, extents.lengths(aval.shape), known, self.poison)
@@ -253,7 +251,7 @@ def _read(env: dict[Any, Value], var: Any) -> Value:
         return env[var]
     if var.aval.shape == () and not _compat.is_extended(var.aval.dtype):
         return Value(var.val, uniform(0, constant(np.asarray(var.val, var.aval.dtype))))
-    return Value(var.val, nothing_known(len(var.aval.shape), var.aval.dtype))
+    return Value(var.val, nothing_known_of(var.aval))
 
 
 def _dims(aval: Any) -> tuple[Any, ...]:
@@ -265,17 +263,13 @@ def is_ragged(eqn: Any) -> bool:
     return (
         any(holds_dim(_dims(var.aval)) for var in (*eqn.invars, *eqn.outvars))
         or any(holds_dim(param) for param in eqn.params.values())
-        or any(_is_ragged_jaxpr(inner) for inner in _compat.sub_jaxprs(eqn.params))
+        or any(is_ragged_jaxpr(inner) for inner in _compat.sub_jaxprs(eqn.params))
     )
 
 
-def _is_ragged_jaxpr(jaxpr: Any) -> bool:
-    return any(is_ragged(eqn) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns)
-
-
-def _bind_as_is(eqn: Any, arrays: Sequence[Any]) -> Any:
-    """An equation without symbolic dims means what it meant."""
-    return eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(eqn.params))
+def is_ragged_jaxpr(jaxpr: Any) -> bool:
+    """Whether a symbolic dim occurs anywhere in the equations of a jaxpr, closed or not."""
+    return any(map(is_ragged, getattr(jaxpr, "jaxpr", jaxpr).eqns))
 
 
 def _is_narrower(array: Array, shape: tuple[int, ...]) -> bool:

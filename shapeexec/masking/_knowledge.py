@@ -149,6 +149,11 @@ def nothing_known(rank: int, dtype: Any) -> Known:
     return uniform(rank, by_dtype(dtype))
 
 
+def nothing_known_of(aval: Any) -> Known:
+    """What holds of any array like `aval`."""
+    return nothing_known(len(aval.shape), aval.dtype)
+
+
 def uniform(rank: int, padding: Padding) -> Known:
     """The same fact of all elements."""
     return Known(padding, (padding,) * rank)

@@ -14,7 +14,7 @@ from shapeexec import _compat
 from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._fill import fill
 from shapeexec.masking._interpret import Interpreter, Watch, conform
-from shapeexec.masking._knowledge import Known, constant, nothing_known
+from shapeexec.masking._knowledge import Known, constant, nothing_known_of
 from shapeexec.masking._poison import poison_padding
 from shapeexec.masking._values import Fills, MaskNote, Value
 from shapeexec.shape._trace import Trace
@@ -95,7 +95,7 @@ class Masked:
         ]
 
     def _argument(self, aval: Any, leaf: Any, extents: Extents) -> Value:
-        known = nothing_known(len(aval.shape), aval.dtype)
+        known = nothing_known_of(aval)
         # Narrower than the buckets where a guard has made a symbol an int.
         leaf = conform(leaf, extents.capacities(aval.shape))
         if not holds_dim(tuple(aval.shape)):

@@ -1,7 +1,7 @@
 """Values of a graph, and what is noted of their masks while it is made."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shapeexec import _compat
@@ -21,6 +21,15 @@ class Value:
     array: Any
     known: Known
     number: int = -1
+
+    def of(self, array: Any) -> "Value":
+        """What is known of this value, said of another array."""
+        return dataclasses.replace(self, array=array)
+
+
+def values_of(arrays: Iterable[Any], known: Iterable[Known]) -> list[Value]:
+    """A value per array, with what is known of it."""
+    return [Value(*pair) for pair in zip(arrays, known, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,7 +71,7 @@ def _facts(program: Program) -> tuple[list[Guard], frozenset[str]]:
     def works(facts: list[Guard]) -> bool:
         try:
             program.settled(facts, heard)
-        except (Stuck, RecursionError):  # facts may nest one remainder in another, without end
+        except Stuck:
             return False
         return True
 

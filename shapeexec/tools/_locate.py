@@ -20,7 +20,7 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._ready import make_pads, make_ready
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import Extents
-from shapeexec.masking._interpret import Interpreter, is_ragged
+from shapeexec.masking._interpret import Interpreter, is_ragged, is_ragged_jaxpr
 from shapeexec.masking._knowledge import nothing_known
 from shapeexec.masking._registry import NESTED
 from shapeexec.masking._scope import Scope
@@ -131,12 +131,12 @@ def run_unpadded(eqn: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> l
     name = eqn.primitive.name
     if name in NESTED:
         inner = NESTED[name](eqn.params)
-        return _run_jaxpr(inner, sizes, arrays)
+        return _run_jaxpr(_compat.closed(inner), sizes, arrays)
     if name == "dim_as_value":
         (out,) = eqn.outvars
         return [jnp.asarray(_dim.evaluate(eqn.params["dim"], sizes), out.aval.dtype)]
     params = {key: _at_sizes(param, sizes) for key, param in eqn.params.items()}
-    if any(map(_is_ragged_jaxpr, _compat.sub_jaxprs(params))):
+    if any(map(is_ragged_jaxpr, _compat.sub_jaxprs(params))):
         # Some calls keep their functions where no size can be put in: the rule, nothing padded.
         ranges = {symbol: (size, size) for symbol, size in sizes.items()}
         extents = Extents(ranges, {symbol: jnp.int32(size) for symbol, size in sizes.items()})
@@ -144,13 +144,12 @@ def run_unpadded(eqn: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> l
         is_used, scope = [True] * len(eqn.outvars), Scope({}, [eqn], eqn.outvars)
         results = Interpreter().run_equation(eqn, extents, values, is_used, scope)
         return [value.array for value in results]
-    results = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
-    return list(results) if eqn.primitive.multiple_results else [results]
+    return _compat.bind_equation(eqn, arrays, params)
 
 
 def _run_jaxpr(closed: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> list[Any]:
-    jaxpr, consts = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
-    env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arrays], strict=True))
+    jaxpr = closed.jaxpr
+    env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *arrays], strict=True))
 
     def read(atom: Any) -> Any:
         return jnp.asarray(atom.val, atom.aval.dtype) if _compat.is_literal(atom) else env[atom]
@@ -165,7 +164,7 @@ def _at_sizes(param: Any, sizes: Mapping[str, int]) -> Any:
     """A parameter with a known size in the place of each dim, in functions too."""
     if type(param) in (tuple, list):
         return type(param)(_at_sizes(part, sizes) for part in param)
-    if isinstance(param, _compat.ClosedJaxpr) and _is_ragged_jaxpr(param):
+    if isinstance(param, _compat.ClosedJaxpr) and is_ragged_jaxpr(param):
         structs = [
             jax.ShapeDtypeStruct(
                 [_dim.evaluate(d, sizes) for d in aval.shape], aval.dtype, weak_type=aval.weak_type
@@ -175,10 +174,6 @@ def _at_sizes(param: Any, sizes: Mapping[str, int]) -> Any:
         return jax.make_jaxpr(lambda *arrays: _run_jaxpr(param, sizes, arrays))(*structs)
     dim: Any = param
     return _dim.evaluate(dim, sizes) if export.is_symbolic_dim(dim) else param
-
-
-def _is_ragged_jaxpr(jaxpr: Any) -> bool:
-    return any(map(is_ragged, getattr(jaxpr, "jaxpr", jaxpr).eqns))
 
 
 def _corner(x: Any, shape: Sequence[int]) -> Any:

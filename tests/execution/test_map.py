@@ -210,6 +210,18 @@ def test_what_cannot_be_padded_is_refused_or_runs_exactly():
     assert ex.stats.exact == {"s": 4}
 
 
+def test_no_more_symbols_are_exact_than_must_be():
+    def largest(x):
+        return jax.lax.approx_max_k(x, 2)[0]
+
+    examples = [ones(2, 3), ones(3, 3), ones(4, 3)]
+    ex = sx.Exec(largest, ("s, t",), P, on_unsupported="exact")
+    for result, example in zip(ex.map(examples), examples, strict=True):
+        assert_same(result, largest(example))
+    assert ex.cache_size == 1
+    assert ex.stats.exact == {"t": 1}
+
+
 def test_other_shared_arguments_are_noticed():
     ex = sx.Exec(lambda w, x: x.sum() * w["w"], (None, "s"), P)
     for w in (np.float32(2), np.int32(2), np.ones(3, np.float32), jnp.bfloat16(2)):

@@ -14,6 +14,7 @@ import pytest
 
 import shapeexec as sx
 from shapeexec._errors import InconclusiveShapeError
+from shapeexec.shape import _attempt
 from shapeexec.shape._dim import Dim
 from shapeexec.shape._guards import Guard, parse_constraint
 from shapeexec.shape._trace import Leaf, trace
@@ -400,6 +401,12 @@ def test_a_constraint_decides_without_sizes():
     facts = [parse_constraint("s >= 5")]
     traced = trace(lambda x: x if x.shape[0] > 4 else 2 * x, [leaf], None, constraints=facts)
     assert traced.guards == ()
+
+
+def test_constraints_whose_bounds_jax_seeks_without_end_are_not_told_it():
+    facts = ("b >= 1", "b^2 >= b", "min(b^2, b) == b^2")
+    assert _attempt._is_accepted(facts)
+    assert not _attempt._is_accepted((*facts, "b == min(b^2, b)"))
 
 
 def test_jax_is_as_it_was_after_a_trace_that_failed():

@@ -213,26 +213,35 @@ class Folder:
             axis: Its axis of examples.
         """
         while not _compat.is_literal(atom) and atom.aval.size != self.examples:
-            eqn = self.eqn_of(atom)
-            if eqn is None or eqn.primitive.name != "broadcast_in_dim":
-                return None
-            dims = eqn.params["broadcast_dimensions"]
-            if axis not in dims:
-                return None
-            atom, axis = eqn.invars[0], dims.index(axis)
+            match self._repeated(atom, axis):
+                case None | (_, None):
+                    return None
+                case atom, axis:
+                    pass
         return None if _compat.is_literal(atom) else atom
 
     def is_shared(self, atom: Any, axis: int) -> bool:
         """Whether all examples, along `axis`, are known to have the same values."""
         while atom.aval.shape and atom.aval.shape[axis] > 1:
-            eqn = self.eqn_of(atom)
-            if eqn is None or eqn.primitive.name != "broadcast_in_dim":
-                return False
-            dims = eqn.params["broadcast_dimensions"]
-            if axis not in dims:
-                return True
-            atom, axis = eqn.invars[0], dims.index(axis)
+            match self._repeated(atom, axis):
+                case None:
+                    return False
+                case _, None:
+                    return True
+                case atom, axis:
+                    pass
         return True
+
+    def _repeated(self, atom: Any, axis: int) -> tuple[Any, int | None] | None:
+        """What a broadcast repeats, and which of its axes is `axis` of `atom`; None: no broadcast.
+
+        The axis is None where the broadcast makes it.
+        """
+        eqn = self.eqn_of(atom)
+        if eqn is None or eqn.primitive.name != "broadcast_in_dim":
+            return None
+        dims = eqn.params["broadcast_dimensions"]
+        return eqn.invars[0], dims.index(axis) if axis in dims else None
 
     # What must be run
 

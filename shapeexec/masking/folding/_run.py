@@ -99,7 +99,7 @@ class Scope:
                 wanted = [i for i, var in enumerate(eqn.outvars) if var in needs.variables]
                 self._run_loop(loop, mask, wanted, summed)
             else:
-                results = _bind(eqn, [self.read(atom) for atom in eqn.invars])
+                results = _compat.bind_equation(eqn, [self.read(atom) for atom in eqn.invars])
                 self._values.update(zip(eqn.outvars, results, strict=True))
 
     def _run_loop(
@@ -155,11 +155,6 @@ def _as_declared(variable: Any, x: Any) -> Any:
     return x if _compat.is_extended(aval.dtype) else lax.convert_element_type(x, aval.dtype)
 
 
-def _bind(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
-    return results if eqn.primitive.multiple_results else [results]
-
-
 def inlined(closed: Any) -> Any:
     """A closed jaxpr without calls of other jaxprs, but for those of loops and branches."""
     structs = [
@@ -178,16 +173,12 @@ def _inline(closed: Any, operands: Sequence[Any]) -> list[Any]:
         read = [scope.read(atom) for atom in eqn.invars]
         name = eqn.primitive.name
         if name in NESTED:
-            results = _inline(_closed(NESTED[name](eqn.params)), read)
+            results = _inline(_compat.closed(NESTED[name](eqn.params)), read)
         elif name == "remat2":
             if eqn.params["differentiated"] and eqn.params["prevent_cse"]:
                 read = lax.optimization_barrier(read)
-            results = _inline(_closed(eqn.params["jaxpr"]), read)
+            results = _inline(_compat.closed(eqn.params["jaxpr"]), read)
         else:
-            results = _bind(eqn, read)
+            results = _compat.bind_equation(eqn, read)
         values.update(zip(eqn.outvars, results, strict=True))
     return [scope.read(atom) for atom in jaxpr.outvars]
-
-
-def _closed(jaxpr: Any) -> Any:
-    return jaxpr if hasattr(jaxpr, "consts") else _compat.ClosedJaxpr(jaxpr, ())

@@ -17,9 +17,9 @@ from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
 from shapeexec.masking._fill import is_padded, valid_mask
-from shapeexec.masking._knowledge import Known, constant, nothing_known
+from shapeexec.masking._knowledge import Known, constant, nothing_known, nothing_known_of
 from shapeexec.masking._registry import register, register_nested
-from shapeexec.masking._values import Value
+from shapeexec.masking._values import Value, values_of
 
 for _name in ("jit", "pjit"):
     register_nested(_name, lambda params: params["jaxpr"])
@@ -45,10 +45,7 @@ def remat(ctx: RuleContext, *operands: Array, jaxpr: Any, **params: Any) -> Any:
     if params["differentiated"] and params["prevent_cse"]:
         # What JAX's own lowering does: XLA must not merge the recomputation with the first.
         operands = lax.optimization_barrier(operands)
-    held = [
-        dataclasses.replace(value, array=array)
-        for value, array in zip(ctx.values, operands, strict=True)
-    ]
+    held = [value.of(array) for value, array in zip(ctx.values, operands, strict=True)]
     return ctx.interpret_values(jaxpr, held)
 
 
@@ -79,7 +76,7 @@ def _as_declared(variables: Any, values: Sequence[Value]) -> list[Value]:
     return [
         value
         if _compat.is_extended(var.aval.dtype)
-        else dataclasses.replace(value, array=lax.convert_element_type(value.array, var.aval.dtype))
+        else value.of(lax.convert_element_type(value.array, var.aval.dtype))
         for value, var in zip(values, variables, strict=True)
     ]
 
@@ -119,7 +116,7 @@ def _known_after(
     told: list[Known] = []
 
     def run(*arrays: Any) -> Any:
-        held = [Value(array, known) for array, known in zip(arrays, assumed, strict=True)]
+        held = values_of(arrays, assumed)
         results = step(held)
         told.extend(value.known for value in results)
         return _arrays(results)
@@ -160,13 +157,13 @@ def scan(
     def run(carry: Sequence[Value], x: Sequence[Any]) -> list[Value]:
         held = [Value(part, _of_slice(whole.known)) for part, whole in zip(x, xs, strict=True)]
         out = ctx.interpret_values(jaxpr, [*consts, *carry, *held])
-        return _as_declared(jaxpr.jaxpr.outvars, out)
+        return _as_declared(outvars, out)
 
     def run_or_skip(is_valid: Array, carry: Sequence[Any], x: Sequence[Any]) -> list[Value]:
         told: list[Known] = []
 
         def body(carry: Any, x: Any) -> Any:
-            held = [Value(array, known) for array, known in zip(carry, invariant, strict=True)]
+            held = values_of(carry, invariant)
             out = run(held, x)
             told[:] = [value.known for value in out]
             return _arrays(out)
@@ -176,13 +173,12 @@ def scan(
             return (*carry, *(_any_of(ctx, var.aval) for var in outvars[carry_count:]))
 
         arrays = lax.cond(is_valid, body, skipped, tuple(carry), tuple(x))
-        ys = [var.aval for var in outvars[carry_count:]]
-        told[carry_count:] = [nothing_known(len(y.shape), y.dtype) for y in ys]
-        return [Value(array, known) for array, known in zip(arrays, told, strict=True)]
+        told[carry_count:] = [nothing_known_of(var.aval) for var in outvars[carry_count:]]
+        return values_of(arrays, told)
 
     def step(carry: Any, position_and_xs: Any) -> Any:
         position, *x = position_and_xs
-        held = [Value(array, known) for array, known in zip(carry, invariant, strict=True)]
+        held = values_of(carry, invariant)
         out = run_or_skip(position < valid, carry, x) if skips else run(held, x)
         new = [
             jnp.where(position < valid, value.array, old) if freeze else value.array
@@ -208,8 +204,8 @@ def scan(
         reverse=reverse,
         unroll=unroll,
     )
-    ends = [Value(array, known) for array, known in zip(carry, invariant, strict=True)]
-    results = [Value(array, known) for array, known in zip(ys, stacked, strict=True)]
+    ends = values_of(carry, invariant)
+    results = values_of(ys, stacked)
     return [*ends, *results]
 
 
@@ -300,8 +296,7 @@ def while_(
     body_consts = ctx.values[cond_nconsts : cond_nconsts + body_nconsts]
     carried = body_jaxpr.jaxpr.outvars
     init = [
-        dataclasses.replace(value, array=jnp.asarray(value.array))
-        for value in ctx.values[cond_nconsts + body_nconsts :]
+        value.of(jnp.asarray(value.array)) for value in ctx.values[cond_nconsts + body_nconsts :]
     ]
 
     def step(carry: Sequence[Value]) -> list[Value]:
@@ -311,7 +306,7 @@ def while_(
     invariant = _invariant(init, step) if _is_ragged(carried) else _nothing_known(init)
 
     def held(carry: Any) -> list[Value]:
-        return [Value(array, known) for array, known in zip(carry, invariant, strict=True)]
+        return values_of(carry, invariant)
 
     rows = ctx.extents.lengths(cond_jaxpr.jaxpr.outvars[0].aval.shape)
 
@@ -341,10 +336,7 @@ def cond(ctx: RuleContext, index: Array, *operands: Array, branches: Any, **_: A
 
     def branch(number: int, jaxpr: Any) -> Any:
         def run(*arrays: Any) -> Any:
-            held = [
-                dataclasses.replace(value, array=array)
-                for value, array in zip(ctx.values[1:], arrays, strict=True)
-            ]
+            held = [value.of(array) for value, array in zip(ctx.values[1:], arrays, strict=True)]
             out = _as_declared(jaxpr.jaxpr.outvars, ctx.interpret_values(jaxpr, held))
             told[number] = [value.known for value in out]
             return _arrays(out)
@@ -366,4 +358,4 @@ def cond(ctx: RuleContext, index: Array, *operands: Array, branches: Any, **_: A
     first, *rest = told.values()
     for other in rest:
         first = [a.joined(b) for a, b in zip(first, other, strict=True)]
-    return [Value(array, known) for array, known in zip(arrays, first, strict=True)]
+    return values_of(arrays, first)

@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import highest, lowest, one, zero
-from shapeexec.masking._knowledge import Known, constant, nothing_known
+from shapeexec.masking._knowledge import Known, constant, nothing_known_of
 from shapeexec.masking._registry import register, register_knowledge
 
 _IDENTITY: dict[str, Callable[[Any], Any]] = {
@@ -66,7 +66,7 @@ def cumulative_knowledge(
     """Where all that is read is the identity, so is the result."""
     aval = ctx.eqn.outvars[0].aval
     identity = _IDENTITY[ctx.primitive](aval.dtype)
-    known = nothing_known(len(aval.shape), aval.dtype)
+    known = nothing_known_of(aval)
     if jnp.issubdtype(aval.dtype, np.complexfloating):
         return known
     axes = [

@@ -11,6 +11,7 @@ from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import all_ones, highest, lowest, one, valid_mask, zero
 from shapeexec.masking._knowledge import UNSPECIFIED, Known, by_dtype, constant
+from shapeexec.masking._pairs import of_valid
 from shapeexec.masking._registry import register, register_knowledge
 
 _IDENTITY: dict[str, Callable[[Any], Any]] = {
@@ -91,8 +92,8 @@ def reduce(
 ) -> Any:
     """Fill: pairs (valid, value) are reduced, for the computation need not have an identity.
 
-    With f' = "f if both are valid, else the valid one" the result is exact for every associative
-    f. Where no reduced axis is padded the primitive runs as it is.
+    Exact for every associative computation. Where no reduced axis is padded the primitive runs as
+    it is.
     """
     count = len(operands) // 2
     if not ctx.padded(0, dimensions):
@@ -110,14 +111,5 @@ def _reduced_if_valid(
 ) -> list[Array]:
     mask = valid_mask(data[0].shape, ctx.in_lengths[0], axes)
     assert mask is not None
-
-    def combine_valid(left: Any, right: Any) -> Any:
-        (left_ok, *a), (right_ok, *b) = left, right
-        chosen = [
-            lax.select(left_ok & right_ok, f, lax.select(left_ok, x, y))
-            for f, x, y in zip(combine(a, b), a, b, strict=True)
-        ]
-        return (left_ok | right_ok, *chosen)
-
-    _, *results = lax.reduce((mask, *data), (np.bool_(True), *init), combine_valid, axes)
+    _, *results = lax.reduce((mask, *data), (np.bool_(True), *init), of_valid(combine), axes)
     return results

@@ -17,6 +17,7 @@ from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
 from shapeexec.masking._fill import Length, highest, lowest, valid_mask, zero
 from shapeexec.masking._interpret import conform
+from shapeexec.masking._pairs import of_valid
 from shapeexec.masking._registry import register
 
 _IDENTITY: dict[str, Callable[[Any], Any]] = {
@@ -224,18 +225,10 @@ def _reduce_valid(
     laid = [_lay_all(axes, x, zero(x.dtype), padding, base_dilation) for x in (mask, *operands)]
     (_, padding, base_dilation), *_ = laid
 
-    def combine_valid(left: Any, right: Any) -> Any:
-        (left_ok, *a), (right_ok, *b) = left, right
-        chosen = [
-            lax.select(left_ok & right_ok, f, lax.select(left_ok, x, y))
-            for f, x, y in zip(combine(a, b), a, b, strict=True)
-        ]
-        return (left_ok | right_ok, *chosen)
-
     _, *results = lax.reduce_window(
         tuple(x for x, *_ in laid),
         (np.bool_(True), *inits),
-        combine_valid,
+        of_valid(combine),
         padding=padding,
         base_dilation=base_dilation,
         **params,
