@@ -173,23 +173,20 @@ _JAX_LIBRARY = (
 )
 
 
-def _origin(code: Any) -> str:
-    """Who speaks in a frame of `code`: internal, library, user; or transparent, if nobody does."""
-    filename = code.co_filename
+@functools.cache  # of names, for code objects are equal whose files differ
+def _origin(filename: str, name: str) -> str:
+    """Who speaks in a function: internal, library, user; or transparent, if nobody does."""
     if filename.startswith(_JAX_LIBRARY):
         return "library"
     if filename.startswith((_JAX_DIR, _OWN_DIR)):
         return "internal"
     if filename.startswith((_NUMPY_DIR, "<frozen ", "<__array_function__")):
         return "transparent"
-    if filename.startswith("<") and code.co_name.startswith("__"):
+    if filename.startswith("<") and name.startswith("__"):
         return "transparent"  # a dataclass's `__eq__`; but `<stdin>` and `<string>` are user code
     if filename.startswith(_STDLIB_DIR) and not filename.startswith(_SITE_DIRS):
         return "transparent"
     return "user"
-
-
-_origin_of: dict[Any, str] = {}
 
 
 def _asked_by(depth: int) -> tuple[str, str | None]:
@@ -200,9 +197,7 @@ def _asked_by(depth: int) -> tuple[str, str | None]:
     frame, asker = sys._getframe(depth), None
     while frame is not None:
         code = frame.f_code
-        origin = _origin_of.get(code)
-        if origin is None:
-            origin = _origin_of[code] = _origin(code)
+        origin = _origin(code.co_filename, code.co_name)
         asker = origin if asker is None and origin != "transparent" else asker
         if asker == "internal":
             return "internal", None
@@ -239,7 +234,7 @@ def error_place(error: BaseException) -> str | None:
     found, step = None, error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
-        if _origin(code) == "user":
+        if _origin(code.co_filename, code.co_name) == "user":
             found = f"{code.co_filename}:{step.tb_lineno}"
         step = step.tb_next
     return found
@@ -307,8 +302,8 @@ def _listener(dim: Any, other: Any = None) -> DimListener | None:
 def _is_calling(frame: Any) -> bool:
     """Whether a frame is at a call, and at no comparison.
 
-    JAX's caches compare static arguments, now and then with a key of another hash, in C++ code:
-    then the frame is that of the call of a jitted function. Nothing is asked there.
+    JAX's caches compare shapes and static arguments, now and then with a key of another hash, in
+    C++ code: then the frame is that of the call of a cached function. Nothing is asked there.
     """
     code = frame.f_code.co_code
     return dis.opname[code[frame.f_lasti]].startswith(("CALL", "PRECALL"))
@@ -319,7 +314,9 @@ def _asked_equal(left: Any, right: Any) -> Any:
     if listener is None:
         return None
     origin, place = _asked_by(3)
-    if origin == "internal" or (origin == "library" and _is_calling(sys._getframe(2))):
+    if origin != "user" and _is_calling(sys._getframe(2)):
+        return None
+    if origin == "internal":
         listener.hear(left, "==", right)
         return None
     return listener.decide(left, "==", right, place)
