@@ -7,6 +7,7 @@ follows the true sizes and nobody behind needs a mask.
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -67,7 +68,35 @@ def _known(ctx: RuleContext, number: int, x: Array, params: dict[str, Any]) -> A
 
 def _check(ctx: RuleContext, call: Call) -> None:
     shapes, _ = split(call, ctx.in_shapes)
-    for name in ("query", "key", "value"):
-        ragged = [dim for dim in getattr(shapes, name)[2:] if not isinstance(dim, int)]
-        if ragged:
-            raise ctx.unsupported(f"the heads of {name} are part of every score", ragged)
+    (batch, queries, *heads), (_, keys, *more_heads) = shapes.query, shapes.key
+    ragged = [dim for dim in (*heads, *more_heads, *shapes.value[2:]) if not isinstance(dim, int)]
+    if ragged:
+        raise ctx.unsupported("heads and their sizes are part of every score", ragged)
+    fitting = {"B": batch, "T": queries, "S": keys}
+    leaves = zip(
+        (*_axes(call.mask), *_axes(call.bias)), (*shapes.mask, *shapes.bias), strict=True
+    )
+    for axes, shape in leaves:
+        for axis, dim in zip(axes, shape, strict=False):
+            if not isinstance(dim, int) and not (axis in fitting and fitting[axis] == dim):
+                raise ctx.unsupported(
+                    "an array of the mask or bias has a padded axis that is none of the call's"
+                    " examples, queries or keys",
+                    [dim],
+                )
+
+
+def _axes(tree: Any) -> list[str]:
+    """What the axes of each leaf stand for: B, N, T, S, or something else."""
+    value = jax.tree.unflatten(tree, [object()] * tree.num_leaves)
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]]
+    return [_axes_at(value, path) for path in paths]
+
+
+def _axes_at(value: Any, path: tuple[Any, ...]) -> str:
+    if not path:
+        return "BNTS"  # of a bias that is an array
+    *outer, last = path
+    for key in outer:
+        value = getattr(value, key.name) if hasattr(key, "name") else value[key.idx]
+    return value.axes.get(last.name, "----")
