@@ -139,9 +139,7 @@ class _NoBias:
     def tangent(self, at: Any, scores: Array, d_scores: Array, d_bias: Any) -> Array:
         return d_scores
 
-    def backward(
-        self, at: Any, scores: Array, d_scores: Array, gradient: Any
-    ) -> tuple[Array, Any]:
+    def backward(self, at: Any, scores: Array, d_scores: Array, gradient: Any) -> tuple[Array, Any]:
         return d_scores, gradient
 
     def directions(self, given: Mapping[int, Array]) -> Any:
@@ -168,9 +166,7 @@ class _ArrayBias:
     def tangent(self, at: Any, scores: Array, d_scores: Array, d_bias: Any) -> Array:
         return d_scores if d_bias is None else d_scores + at.of_pairs(d_bias).astype(scores.dtype)
 
-    def backward(
-        self, at: Any, scores: Array, d_scores: Array, gradient: Any
-    ) -> tuple[Array, Any]:
+    def backward(self, at: Any, scores: Array, d_scores: Array, gradient: Any) -> tuple[Array, Any]:
         if gradient is None:
             return d_scores, None
         summed = [axis for axis, length in enumerate(gradient.shape) if length == 1]
@@ -209,9 +205,7 @@ class _Modified:
         leaves, modify = self._of_floats(at)
         return jax.jvp(modify, (leaves, scores), (d_bias, d_scores))[1]
 
-    def backward(
-        self, at: Any, scores: Array, d_scores: Array, gradient: Any
-    ) -> tuple[Array, Any]:
+    def backward(self, at: Any, scores: Array, d_scores: Array, gradient: Any) -> tuple[Array, Any]:
         leaves, modify = self._of_floats(at)
         _, transpose = jax.vjp(modify, leaves, scores)
         d_leaves, d_scores = transpose(d_scores)
@@ -309,9 +303,9 @@ class _Setting:
         What lies behind the valid lengths becomes 0, for it may be NaN.
         """
         cleaned = {}
-        for name, x in arrays.items():
+        for name, given in arrays.items():
             of_keys = name in ("k", "v", "d_k", "d_v")
-            x = x.astype(_wide(self.signature))
+            x = given.astype(_wide(self.signature))
             if name in ("q", "d_q"):
                 x = x * np.asarray(self.signature.scale, x.dtype)
             x = _valid(x, self.work.key_sizes if of_keys else self.work.query_sizes, 1)
