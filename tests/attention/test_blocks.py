@@ -21,7 +21,12 @@ from shapeexec.attention.masks import (
     TileKind,
 )
 from tests.attention.masks.cases import call
-from tests.attention.masks.test_masks import assert_never_wrong, kinds_of, true_kinds
+from tests.attention.masks.test_masks import (
+    ask_tile_by_tile,
+    assert_never_wrong,
+    kinds_of,
+    true_kinds,
+)
 
 mpl.use("Agg")
 
@@ -38,10 +43,13 @@ def runs(shape, seed=0):
 def test_a_dense_mask_comes_back_from_its_tiles(length, lead):
     array = runs((*lead, *length))
     blocks = BlockMask.from_dense(array, (16, 32))
-    dense = np.broadcast_to(blocks.to_dense(), (1,) * (2 - len(lead)) + array.shape)
-    np.testing.assert_array_equal(dense.reshape(array.shape), array)
-    traced = jax.jit(lambda a: BlockMask.from_dense(a, (16, 32)).to_dense())(array)
-    np.testing.assert_array_equal(traced.reshape(array.shape), array)
+    np.testing.assert_array_equal(blocks.to_dense().reshape(array.shape), array)
+
+
+def test_a_dense_mask_comes_back_inside_jit():
+    array = runs((2, 1, 65, 127))
+    dense = jax.jit(lambda a: BlockMask.from_dense(a, (16, 32)).to_dense())(array)
+    np.testing.assert_array_equal(dense, array)
 
 
 def test_an_array_without_partial_tiles_is_not_kept():
@@ -63,6 +71,26 @@ def test_tiles_of_another_size_are_never_wrong(tile):
         assert_never_wrong(kinds_of(mask, c, tile), true_kinds(pairs, c, tile))
 
 
+@pytest.mark.parametrize("tile", [(16, 32), (8, 16), (24, 20), (65, 127)])
+def test_tiles_of_another_size_allow_the_same_pairs(tile):
+    c = call((65, 127))
+    array = runs((2, 2, *c.length))
+    blocks = BlockMask.from_dense(array, (16, 32))
+    ends = {"batch": np.arange(2), "head": np.arange(2)}
+    np.testing.assert_array_equal(ask_tile_by_tile(blocks, c, tile, **ends), array)
+    np.testing.assert_array_equal(
+        ask_tile_by_tile(blocks, c, tile, batch=1, head=0)[0, 0], array[1, 0]
+    )
+
+
+def test_a_function_of_examples_whose_number_nobody_told_stays_unknown():
+    mask = MaskFunction(lambda b, h, q, k: q < 16 * b)
+    blocks = BlockMask.from_mask(mask, 32, 32, (16, 16))
+    assert (blocks.kinds == TileKind.PARTIAL).all()
+    told = BlockMask.from_mask(mask, 32, 32, (16, 16), batch=3)
+    np.testing.assert_array_equal(told.kinds[:, 0, :, 0], [[0, 0], [2, 0], [2, 2]])
+
+
 def test_kinds_alone_are_exact_at_their_own_size():
     kinds = np.array([[0, 1, 2], [2, 0, 1]], np.uint8)
     blocks = BlockMask(kinds, (16, 32), (32, 96))
@@ -75,6 +103,16 @@ def test_kinds_alone_are_exact_at_their_own_size():
         assert_never_wrong(kinds_of(blocks, c, tile), true_kinds(pairs, c, tile))
 
 
+@pytest.mark.parametrize("tile", [(16, 32), (8, 8), (32, 64), (24, 40), (200, 200)])
+def test_full_tiles_are_full_whatever_the_elements_say(tile):
+    kinds = np.array([[0, 1, 2], [2, 0, 1]], np.uint8)
+    blocks = BlockMask(kinds, (16, 32), (32, 96), elements=Causal(-999))
+    c = call((32, 96), heads=1, batch=1)
+    pairs = np.kron(kinds == TileKind.FULL, np.ones((16, 32), bool))[None, None]
+    np.testing.assert_array_equal(blocks.to_dense(), pairs)
+    assert_never_wrong(kinds_of(blocks, c, tile), true_kinds(pairs, c, tile))
+
+
 def test_density_is_the_share_of_tiles_with_work():
     kinds = np.array([[0, 1, 2], [2, 0, 0]], np.uint8)
     assert BlockMask(kinds, (8, 8), (16, 24)).density == 0.5
@@ -82,18 +120,18 @@ def test_density_is_the_share_of_tiles_with_work():
     assert traced == 0.5
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("lead", [(), (2, 1), (2, 3)])
 @pytest.mark.parametrize("k", [1, 3, 99])
-def test_the_best_tiles_of_each_row_are_chosen(k, lead, traced):
+@pytest.mark.parametrize("lead", [(), (2, 3)])
+def test_the_best_tiles_of_each_row_are_chosen(k, lead):
     scores = np.random.default_rng(0).normal(size=(*lead, 5, 7)).astype(np.float32)
 
+    @jax.jit
     def kinds(scores):
         return BlockMask.from_topk(scores, k, tile=(16, 8), length=(80, 50)).kinds
 
-    got = np.asarray((jax.jit(kinds) if traced else kinds)(scores)).reshape(scores.shape)
     rank = (-scores).argsort(-1).argsort(-1)
-    np.testing.assert_array_equal(got, np.where(rank < k, 2, 0))
+    chosen = np.asarray(kinds(scores)).reshape(scores.shape)
+    np.testing.assert_array_equal(chosen, np.where(rank < k, 2, 0))
 
 
 def test_chosen_tiles_stay_within_a_mask_and_keep_what_is_always_kept():
