@@ -168,7 +168,7 @@ class BlockMask(Mask):
         return (self.kinds != TileKind.EMPTY).mean(dtype=np.float32)
 
     def to_dense(self) -> Array:
-        """Every pair, bool[B or 1, N or 1, T, S]: NumPy's if all is known."""
+        """Every pair, bool[B or 1, N or 1, T, S]: NumPy's if the mask's arrays are."""
         return to_dense(self, self.length, *self.kinds.shape[:2])
 
     def plot(self, *, batch: int = 0, head: int = 0, axes: Any = None) -> Any:
@@ -249,7 +249,7 @@ def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
     """
     bounds = mask.bounds(grid)
     kinds = kinds_of(bounds, grid)
-    return kinds if bounds.exact or not is_known(mask, *grid.sizes) else _refine(mask, kinds, grid)
+    return kinds if bounds.exact or grid.xp is not np else _refine(mask, kinds, grid)
 
 
 @functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
@@ -278,8 +278,7 @@ def most_keys(mask: Mask, tile: Tile) -> int | None:
 
 
 def to_dense(mask: Mask, length: tuple[int, int], batch: int = 1, heads: int = 1) -> Array:
-    """Every pair of a mask, bool[batch, heads, T, S]: NumPy's if all is known."""
-    xp = np if is_known(mask) else jnp
+    """Every pair of a mask, bool[batch, heads, T, S]: NumPy's if the mask's arrays are."""
     size = np.asarray(length, np.int32)
     at = Gathered(
         np.arange(batch, dtype=np.int32).reshape(-1, 1, 1, 1),
@@ -289,7 +288,9 @@ def to_dense(mask: Mask, length: tuple[int, int], batch: int = 1, heads: int = 1
         size[0],
         size[1],
     )
-    return xp.broadcast_to(xp.asarray(mask.allows(at)), (batch, heads, *length))
+    allowed = mask.allows(at)
+    xp: Any = np if isinstance(allowed, (np.ndarray, np.generic)) else jnp
+    return xp.broadcast_to(allowed, (batch, heads, *length))
 
 
 def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:

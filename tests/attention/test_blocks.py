@@ -152,7 +152,7 @@ def test_chosen_tiles_stay_within_a_mask_and_keep_what_is_always_kept():
 
 def test_what_has_no_score_is_never_chosen():
     scores = np.array([[np.nan, 1, -np.inf, 2], [np.nan, -np.inf, np.nan, -np.inf]], np.float32)
-    kinds = BlockMask.from_topk(scores, 3, tile=(4, 4), length=(8, 16)).kinds
+    kinds = BlockMask.from_topk(scores, 2, tile=(4, 4), length=(8, 16)).kinds
     np.testing.assert_array_equal(kinds[0, 0], [[0, 2, 0, 2], [0, 0, 0, 0]])
 
 
@@ -188,6 +188,18 @@ def test_a_block_mask_goes_through_jit_and_joins():
         BlockMask.from_mask(out, 65, 127, (16, 32)).to_dense()[0, 0],
         runs((65, 127)) & np.tri(65, 127, dtype=bool),
     )
+
+
+def test_a_mask_that_a_traced_function_closes_over_is_looked_into():
+    array = jnp.asarray(runs((32, 32)))
+    mask = Documents(jnp.arange(32) % 2 * 2, jnp.full(32, 1)) | array
+
+    def dense(x):
+        blocks = BlockMask.from_mask(mask, 32, 32, (16, 16))
+        assert isinstance(blocks.kinds, np.ndarray)
+        return x + blocks.to_dense()
+
+    np.testing.assert_array_equal(jax.jit(dense)(0)[0, 0], np.asarray(array))
 
 
 def test_long_sequences_need_megabytes():
