@@ -7,7 +7,7 @@ import pytest
 
 from shapeexec.attention._blocks import BlockMask, refined_kinds
 from shapeexec.attention._grid import tile_grid
-from shapeexec.attention._lists import tile_kinds
+from shapeexec.attention._lists import before_lengths, tile_kinds
 from shapeexec.attention._positions import block
 from shapeexec.attention.masks import Documents, Mask, TileKind
 from tests.attention.masks.cases import CASES, Call, Case, call
@@ -123,13 +123,10 @@ def test_each_tile_of_one_head_allows_the_pairs_that_are_meant(case, tile):
 
 @every_case
 def test_a_closer_look_finds_every_tile_that_is_not_partial(case):
-    c, tile = call((65, 127)), (16, 32)
+    c, tile = call((65, 127), shorter=(20, 31)), (16, 32)
     mask, pairs = made(case, c)
-    kinds = refined_kinds(mask, tile_grid(c.length, tile, batch=c.batch, heads=c.heads))
-    truth = np.zeros_like(true_kinds(pairs, c, tile))
-    for i, j in np.ndindex(*truth.shape[2:]):
-        part = pairs[..., i * tile[0] : (i + 1) * tile[0], j * tile[1] : (j + 1) * tile[1]]
-        truth[:, :, i, j] = part.any((-2, -1)).astype(int) + part.all((-2, -1))
+    grid = tile_grid(c.length, tile, c.queries, c.keys, batch=c.batch, heads=c.heads)
+    kinds, truth = before_lengths(refined_kinds(mask, grid), grid), true_kinds(pairs, c, tile)
     np.testing.assert_array_equal(np.broadcast_to(kinds, truth.shape), truth)
 
 
