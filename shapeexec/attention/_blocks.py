@@ -15,8 +15,9 @@ import numpy as np
 from shapeexec._errors import ConfigError
 from shapeexec.attention._evaluate import asks_for, look_into
 from shapeexec.attention._grid import TileGrid, tile_grid
-from shapeexec.attention._lists import before_lengths, kinds_of
+from shapeexec.attention._lists import before_lengths, kinds_of, lists_by_key, lists_by_query
 from shapeexec.attention._positions import Gathered
+from shapeexec.attention.backends._base import TileLists
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tile, TileKind, Tiles
 from shapeexec.attention.masks._joined import And
 from shapeexec.attention.masks._value import Value, as_array, is_known, set_field
@@ -252,19 +253,49 @@ def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
     return kinds if bounds.exact or grid.xp is not np else _refine(mask, kinds, grid)
 
 
-@functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
-def static_kinds(
-    mask: Mask, length: tuple[int, int], tile: Tile, batch: int, heads: int
-) -> np.ndarray:
-    """`tile_kinds` of a mask without arrays at its full lengths, refined and remembered.
+def call_lists(
+    mask: Mask,
+    length: tuple[int, int],
+    tile: Tile,
+    *,
+    batch: int,
+    heads: int,
+    query_sizes: Array | None = None,
+    key_sizes: Array | None = None,
+) -> tuple[TileLists, TileLists]:
+    """The tiles that a call visits: by query, and by key.
 
-    Returns:
-        NumPy's u8[B or 1, N or 1, query tiles, key tiles], not to be written to.
+    Of a mask without arrays, at the full lengths, they are NumPy's, looked into, and remembered
+    from call to call; of one whose arrays are known NumPy's too. Of what is traced they are made
+    in the graph, no wider than the mask says they can be.
+
+    Args:
+        mask: Any mask; the valid lengths need not be part of it.
+        length: T and S.
+        tile: Queries and keys of a tile.
+        batch: B.
+        heads: N.
+        query_sizes: How many queries there are truly, i32[B or 1]; None: T.
+        key_sizes: Likewise of keys; None: S.
     """
-    grid = tile_grid(length, tile, batch=batch, heads=heads)
+    if query_sizes is None and key_sizes is None and not jax.tree.leaves(mask):
+        return _static_lists(mask, length, tile, batch, heads)
+    sizes = (query_sizes, key_sizes)
+    grid = tile_grid(length, tile, *sizes, known=is_known(mask), batch=batch, heads=heads)
+    return _lists_of(mask, grid)
+
+
+@functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
+def _static_lists(
+    mask: Mask, length: tuple[int, int], tile: Tile, batch: int, heads: int
+) -> tuple[TileLists, TileLists]:
+    return _lists_of(mask, tile_grid(length, tile, batch=batch, heads=heads))
+
+
+def _lists_of(mask: Mask, grid: TileGrid) -> tuple[TileLists, TileLists]:
     kinds = before_lengths(refined_kinds(mask, grid), grid)
-    kinds.flags.writeable = False
-    return kinds
+    width = None if grid.xp is np else most_keys(mask, grid.tile)
+    return lists_by_query(kinds, width=width), lists_by_key(kinds)
 
 
 def most_keys(mask: Mask, tile: Tile) -> int | None:
