@@ -214,23 +214,28 @@ def test_examples_of_different_sizes_are_mapped_together():
         assert_close(out, truth.out[0])
 
 
+X = np.ones((1, 5, 4, 8), np.float32)
 REFUSED = {
-    "heads": (lambda q: sx.dot_product_attention(q, q, q), "_, _, n, _", "heads"),
+    "heads": (lambda q: sx.dot_product_attention(q, q, q), (X,), ("_, _, n, _",), "heads"),
     "a table": (
         lambda t: sx.dot_product_attention(X, X, X, sx.RelativeBias(t, left=3)),
-        "_, n",
+        (np.ones((4, 7), np.float32),),
+        ("_, n",),
+        "none of the call's",
+    ),
+    "documents of other queries": (
+        lambda q, ids: sx.dot_product_attention(q, q, q, mask=sx.Documents(ids)),
+        (X, np.ones((1, 5), np.int32)),
+        ("_, s, _, _", "_, n"),
         "none of the call's",
     ),
 }
-X = np.ones((1, 5, 4, 8), np.float32)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_padded_is_refused(name):
-    fn, spec, why = REFUSED[name]
-    x = X if name == "heads" else np.ones((4, 7), np.float32)
-    run = sx.Exec(fn, (spec,))
+    fn, args, given, why = REFUSED[name]
     with pytest.raises(sx.UnsupportedPrimitiveError, match=why) as caught:
-        run(x)
+        sx.Exec(fn, given)(*args)
     assert caught.value.symbols == {"n"}
     assert "test_exec.py" in caught.value.where
