@@ -1,5 +1,7 @@
 """Every mask, and what it says of tiles, against what it means."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,8 +124,11 @@ def test_each_tile_of_one_head_allows_the_pairs_that_are_meant(case, tile):
 
 
 @every_case
-def test_a_closer_look_finds_every_tile_that_is_not_partial(case):
+@pytest.mark.parametrize("first", ["the longer", "the shorter"])
+def test_a_closer_look_finds_every_tile_that_is_not_partial(case, first):
     c, tile = call((65, 127), shorter=(20, 31)), (16, 32)
+    if first == "the shorter":
+        c = dataclasses.replace(c, queries=c.queries[::-1], keys=c.keys[::-1])
     mask, pairs = made(case, c)
     grid = tile_grid(c.length, tile, c.queries, c.keys, batch=c.batch, heads=c.heads)
     kinds, truth = before_lengths(refined_kinds(mask, grid), grid), true_kinds(pairs, c, tile)
