@@ -325,7 +325,9 @@ def to_dense(mask: Mask, length: tuple[int, int], batch: int = 1, heads: int = 1
 
 
 def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:
-    """Look into the partial tiles."""
+    """Look into the partial tiles, under the lengths of each example."""
+    batch = max(len(kinds), *(len(size) for size in grid.sizes))
+    kinds = np.broadcast_to(kinds, (batch, *kinds.shape[1:])).copy()
     by_batch, by_head = asks_for(mask)
     if (by_batch and grid.batch != kinds.shape[0] == 1) or (
         by_head and grid.heads != kinds.shape[1] == 1
@@ -333,7 +335,6 @@ def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:
         return kinds  # one answer would have to do for examples that differ
     tiles = np.argwhere(kinds == TileKind.PARTIAL)
     some, every = look_into(mask, tiles, grid.tile, grid.sizes)
-    kinds = kinds.copy()
     kinds[tuple(tiles[~some].T)] = TileKind.EMPTY
     kinds[tuple(tiles[some & every].T)] = TileKind.FULL
     return kinds

@@ -180,6 +180,11 @@ CASES = [
     Case("function of all", _function),
     Case("function of positions", _shared_function),
     _of_positions(
+        "function of late queries",  # in a shorter example all behind its length
+        MaskFunction(lambda b, h, q, k: q >= 46),
+        lambda b, h, q, k, t, s: q >= 46,
+    ),
+    _of_positions(
         "causal and window",
         Causal(1) & SlidingWindow(30, 40),
         lambda b, h, q, k, t, s: (k <= q + 1) & (k >= q - 30),

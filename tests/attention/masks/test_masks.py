@@ -1,5 +1,7 @@
 """Every mask, and what it says of tiles, against what it means."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from shapeexec.attention._blocks import BlockMask, refined_kinds
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import before_lengths, tile_kinds
-from shapeexec.attention._positions import block
+from shapeexec.attention._positions import Gathered, block
 from shapeexec.attention.masks import Documents, Mask, TileKind
 from tests.attention.masks.cases import CASES, Call, Case, call
 
@@ -122,8 +124,11 @@ def test_each_tile_of_one_head_allows_the_pairs_that_are_meant(case, tile):
 
 
 @every_case
-def test_a_closer_look_finds_every_tile_that_is_not_partial(case):
+@pytest.mark.parametrize("first", ["the longer", "the shorter"])
+def test_a_closer_look_finds_every_tile_that_is_not_partial(case, first):
     c, tile = call((65, 127), shorter=(20, 31)), (16, 32)
+    if first == "the shorter":
+        c = dataclasses.replace(c, queries=c.queries[::-1], keys=c.keys[::-1])
     mask, pairs = made(case, c)
     grid = tile_grid(c.length, tile, c.queries, c.keys, batch=c.batch, heads=c.heads)
     kinds, truth = before_lengths(refined_kinds(mask, grid), grid), true_kinds(pairs, c, tile)
@@ -136,6 +141,15 @@ def test_a_block_mask_made_of_a_mask_means_the_same(case):
     mask, pairs = made(case, c)
     blocks = BlockMask.from_mask(mask, *c.length, tile, batch=c.batch, heads=c.heads)
     np.testing.assert_array_equal(np.broadcast_to(blocks.to_dense(), pairs.shape), pairs)
+
+
+def test_known_positions_may_overhang_the_arrays():
+    mask = Documents(np.array([4, 5, 6]), np.array([5, 6, 4, 6]))
+    q, k = np.ogrid[:8, :8]
+    at = Gathered(q * 0, q * 0, q, k, q * 0 + 3, q * 0 + 4)
+    np.testing.assert_array_equal(
+        mask.allows(at)[:3, :4], [[0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 1]]
+    )
 
 
 def test_garbage_behind_the_lengths_adds_no_tile():
