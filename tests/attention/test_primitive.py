@@ -195,3 +195,20 @@ def test_sizes_may_be_symbolic_until_it_is_lowered():
     assert jax.eval_shape(gradient, q, k, v).shape == (b, s, 2, 5)
     with pytest.raises(sx.BackendError, match="symbolic sizes"):
         export.export(jax.jit(total))(q, k, v)
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_inside_of_shard_map_what_all_share_is_shared(kind):
+    kind = getattr(jax.sharding.AxisType, kind)
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(kind,))
+    split, whole = jax.sharding.PartitionSpec("x"), jax.sharding.PartitionSpec()
+
+    def total(q, k):
+        return (causal(q, k, k) ** 2).sum(keepdims=True)
+
+    with jax.set_mesh(mesh):
+        q, k = (jax.device_put(x, jax.NamedSharding(mesh, s)) for x, s in ((Q, split), (K, whole)))
+        mapped = jax.shard_map(total, in_specs=(split, whole), out_specs=split)
+        gradients = jax.jit(jax.grad(lambda q, k: mapped(q, k).sum(), argnums=(0, 1)))(q, k)
+    expected = jax.jit(jax.grad(lambda *x: total(*x).sum(), argnums=(0, 1)))(Q, K)
+    assert_close(gradients, expected)
