@@ -28,6 +28,7 @@ from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPriv
 from jax._src.numpy.array_methods import _IndexUpdateHelper
 from jax.extend import core as _extend_core
 from jax.extend import random as _extend_random
+from jax.extend import source_info_util as _extend_source_info
 
 ClosedJaxpr = _extend_core.ClosedJaxpr
 Literal = _extend_core.Literal
@@ -75,6 +76,22 @@ def with_weak_type(array: Any, aval: Any) -> Any:
 def describe_aval(aval: Any) -> str:
     """An aval as jaxprs print it: `f32[b,s]`."""
     return aval.str_short(short_dtypes=True)
+
+
+def varying_alike(*arrays: Any) -> tuple[Any, ...]:
+    """Inside `jax.shard_map`: arrays that all vary over the mesh axes that any of them does."""
+    own = [jax.typeof(array).mat.varying for array in arrays]
+    every = frozenset().union(*own)
+    return tuple(
+        jax.lax.pcast(array, tuple(sorted(every - axes)), to="varying") if every - axes else array
+        for array, axes in zip(arrays, own, strict=True)
+    )
+
+
+def aval_like(aval: Any, shape: tuple[Any, ...], dtype: Any) -> Any:
+    """An aval that varies over the mesh axes of `jax.shard_map` that `aval` does."""
+    whole = aval.sharding.update(spec=jax.sharding.PartitionSpec(*(None for _ in shape)))
+    return ShapedArray(shape, dtype, sharding=whole, manual_axis_type=aval.mat)
 
 
 def is_literal(atom: Any) -> bool:
@@ -227,6 +244,11 @@ def eqn_line(eqn: Any) -> str | None:
     """`code  (file.py:12)` of the innermost user frame that made an equation."""
     frame = _source_info.user_frame(eqn.source_info.traceback)
     return None if frame is None else _source_text(frame.file_name, frame.start_line)
+
+
+def hide_from_places(directory: str) -> None:
+    """Have JAX take code in a directory for its own where it tells of a user's line."""
+    _extend_source_info.register_exclusion(directory)
 
 
 def error_place(error: BaseException) -> str | None:

@@ -1,0 +1,1 @@
+"""The back ends: one kernel family each, behind one protocol."""

@@ -1,0 +1,127 @@
+"""What a back end of attention is handed, and what it gives back."""
+
+import dataclasses
+from typing import Any, Protocol
+
+from shapeexec.attention.masks._base import Mask
+
+Array = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """What is static about a call; equal signatures run the same kernels.
+
+    Attributes:
+        batch, query_size, key_size: Of the arrays: [B, T, ...] and [B, S, ...].
+        query_heads, key_heads: N, and K, which divides N.
+        head_size, value_size: H of q and k, and of v.
+        dtype: Of q, k and v, by name.
+        scale: What scores are multiplied by, before the bias.
+        bias: The shape of the bias, 4 axes, each 1 or full; the type of a score modifier; or None.
+        is_ragged: Whether there are valid lengths, behind which operands may hold anything.
+        tile: Queries and keys of a tile of the lists.
+    """
+
+    batch: int
+    query_size: int
+    key_size: int
+    query_heads: int
+    key_heads: int
+    head_size: int
+    value_size: int
+    dtype: str
+    scale: float
+    bias: tuple[int, int, int, int] | type | None
+    is_ragged: bool
+    tile: tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class TileLists:
+    """Which tiles hold work: for each query tile its key tiles (or for each key tile its queries).
+
+    The full ones come first, then the partial ones, each in ascending order; what lies behind
+    `counts` is unspecified but a valid tile number.
+
+    Attributes:
+        tiles: i32[B or 1, N or 1, rows, width].
+        full: How many of each row are full, i32[B or 1, N or 1, rows].
+        counts: How many there are in all, of the same shape.
+        order: The rows, longest first: i32[B or 1, N or 1, rows].
+    """
+
+    tiles: Array
+    full: Array
+    counts: Array
+    order: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """The mask of a call, and the tiles that it leaves.
+
+    Attributes:
+        mask: For the elements of partial tiles; valid lengths are part of it.
+        query_sizes, key_sizes: Valid lengths, i32[B]. Behind them operands may hold anything,
+            NaN too, and results are 0 up to the end of the array.
+        by_query: For each query tile its key tiles.
+        by_key: For each key tile its query tiles.
+    """
+
+    mask: Mask
+    query_sizes: Array
+    key_sizes: Array
+    by_query: TileLists
+    by_key: TileLists
+
+
+class Backend(Protocol):
+    """A family of kernels.
+
+    A row with nothing to attend to gives 0, a log-sum-exp of -inf, and gradients of 0.
+    """
+
+    name: str
+
+    def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
+        """The queries and keys of a tile that suit it best; what the lists will be made of."""
+        ...
+
+    def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
+        """Why it cannot run such a call, in words that follow "because"; None if it can.
+
+        It is asked before `tile`: the signature's tile says nothing yet.
+        """
+        ...
+
+    def forward(
+        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
+    ) -> tuple[Array, Array]:
+        """The output [B, T, N, value size], and the log-sum-exp f32[B, N, T] of scaled scores.
+
+        The bias is an array as `signature.bias` says, a `ScoreModifier`, or None.
+        """
+        ...
+
+    def backward(
+        self,
+        signature: Signature,
+        work: Work,
+        q: Array,
+        k: Array,
+        v: Array,
+        bias: Any,
+        out: Array,
+        logsumexp: Array,
+        d_out: Array,
+        d_logsumexp: Array | None,
+        *,
+        deterministic: bool,
+        bias_gradient: bool,
+    ) -> tuple[Array, Array, Array, Any]:
+        """The gradients of q, k, v and bias, in their shapes and dtypes.
+
+        That of the bias is of the bias's structure; None if `bias_gradient` is False.
+        """
+        ...

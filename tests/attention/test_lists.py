@@ -1,0 +1,96 @@
+"""The lists of tiles: complete, disjoint, transposes of each other, and the same inside jit."""
+
+import jax
+import numpy as np
+import pytest
+
+from shapeexec import ConfigError
+from shapeexec.attention._lists import lists_by_key, lists_by_query
+from shapeexec.attention.masks import TileKind
+
+SHAPES = [(1, 1, 1, 1), (1, 1, 5, 3), (2, 3, 4, 7), (2, 1, 1, 9), (1, 2, 9, 1)]
+
+
+def random_kinds(shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 3, shape).astype(np.uint8)
+
+
+KINDS = {f"{shape}": random_kinds(shape) for shape in SHAPES}
+KINDS["all empty"] = np.zeros((1, 2, 3, 4), np.uint8)
+KINDS["all full"] = np.full((1, 2, 3, 4), 2, np.uint8)
+KINDS["skewed"] = np.triu(np.full((6, 6), 2, np.uint8))[None, None]
+
+FIELDS = ("tiles", "full", "counts", "order")
+every_kinds = pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+
+
+def fields(lists):
+    return {name: np.asarray(value) for name, value in vars(lists).items()}
+
+
+def both(kinds):
+    return vars(lists_by_query(kinds)), vars(lists_by_key(kinds))
+
+
+@every_kinds
+@pytest.mark.parametrize("traced", [False, True], ids=["known", "traced"])
+def test_the_lists_hold_each_tile_with_work_once_and_the_longest_row_first(kinds, traced):
+    made = (jax.jit(both) if traced else both)(kinds)
+    for lists, rows in zip(made, (kinds, kinds.swapaxes(-1, -2)), strict=True):
+        tiles, full, counts, order = (np.asarray(lists[f]) for f in FIELDS)
+        for at in np.ndindex(rows.shape[:-1]):
+            listed = tiles[at][: full[at]].tolist(), tiles[at][full[at] : counts[at]].tolist()
+            assert listed[0] == np.flatnonzero(rows[at] == TileKind.FULL).tolist()
+            assert listed[1] == np.flatnonzero(rows[at] == TileKind.PARTIAL).tolist()
+        assert ((tiles >= 0) & (tiles < rows.shape[-1])).all()
+        for at in np.ndindex(rows.shape[:2]):
+            assert sorted(order[at]) == list(range(rows.shape[2]))
+            assert (np.diff(counts[at][order[at]]) <= 0).all()
+
+
+@every_kinds
+def test_both_directions_hold_the_same_pairs(kinds):
+    def pairs(lists):
+        lists = fields(lists)
+        for *at, row in np.ndindex(lists["counts"].shape):
+            for i in range(lists["counts"][(*at, row)]):
+                full = i < lists["full"][(*at, row)]
+                yield *at, row, int(lists["tiles"][(*at, row, i)]), bool(full)
+
+    transposed = {(b, n, q, k, full) for b, n, k, q, full in pairs(lists_by_key(kinds))}
+    assert set(pairs(lists_by_query(kinds))) == transposed
+
+
+def test_known_lists_are_as_wide_as_the_longest():
+    assert lists_by_query(KINDS["skewed"]).tiles.shape == (1, 1, 6, 6)
+    assert lists_by_query(np.eye(6, dtype=np.uint8)[None, None]).tiles.shape == (1, 1, 6, 1)
+    assert lists_by_query(KINDS["all empty"]).tiles.shape == (1, 2, 3, 1)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["known", "traced"])
+def test_a_width_that_suffices_changes_nothing_but_the_room(traced):
+    kinds = np.tri(6, dtype=np.uint8)[::-1, ::-1][None, None] * (np.arange(6) < 4)[:, None]
+    kinds = kinds.astype(np.uint8)
+    width = int((kinds > 0).sum(-1).max())
+
+    def make(k):
+        return vars(lists_by_query(k, width=width))
+
+    whole, cut = fields(lists_by_query(kinds, width=6)), (jax.jit(make) if traced else make)(kinds)
+    assert cut["tiles"].shape[-1] == width
+    for at in np.ndindex(kinds.shape[:-1]):
+        count = whole["counts"][at]
+        np.testing.assert_array_equal(cut["tiles"][at][:count], whole["tiles"][at][:count])
+
+
+def test_a_width_that_does_not_suffice_is_refused():
+    with pytest.raises(ConfigError, match=r"(?s)width=2.*6 others.*Fix:.*width=6 or more"):
+        lists_by_query(KINDS["skewed"], width=2)
+
+
+def test_inside_jit_no_sort_runs_over_the_tiles():
+    kinds = np.zeros((2, 3, 32, 64), np.uint8)
+    jaxpr = jax.make_jaxpr(lambda k: vars(lists_by_query(k)))(kinds)
+    text = str(jaxpr)
+    assert text.count("sort[") == 1
+    assert "i32[2,3,32,64] i32[2,3,32,64] = sort" not in text
