@@ -119,7 +119,9 @@ def scatter(
     indexed = numbers.scatter_dims_to_operand_dims
     last = _vector([_last_start(ctx, dims[axis], sizes[axis]) for axis in indexed])
     starts = _as_i32(indices)
-    if mode == _MODE.CLIP:
+    # What JAX reads of a static array with `x[i]` is a dynamic slice, whose transpose clamps; of a
+    # ragged one it is a gather of an index that is unique, and is promised to be in bounds.
+    if mode == _MODE.CLIP or (mode == _MODE.PROMISE_IN_BOUNDS and params["unique_indices"]):
         starts = _clamp(starts, last)
     keep = _in_bounds(starts, last)
     batching = numbers.scatter_indices_batching_dims

@@ -1,0 +1,30 @@
+"""Indices out of bounds: what is read and written there is what the unpadded program does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from tests.execution.support import assert_runs_as
+
+PROGRAMS = {
+    "one index": lambda i, x: x[i],
+    "one index of the last axis": lambda i, x: x[..., i],
+    "an index of each row": lambda i, x: jax.vmap(lambda row: row[i])(x),
+    "an array of indices": lambda i, x: x[jnp.stack([i, i])],
+    "one index of a half": lambda i, x: x[: x.shape[0] // 2 + 1][i],
+}
+
+
+@pytest.mark.parametrize("index", [-7, -4, -1, 0, 3, 4, 6, 7, 100])
+@pytest.mark.parametrize("read", PROGRAMS.values(), ids=PROGRAMS)
+def test_what_is_read_out_of_bounds_gets_the_gradient_that_it_gets_unpadded(read, index):
+    def value_and_gradient(i, x):
+        return jax.value_and_grad(lambda x: jnp.sin(read(i, x)).sum())(x)
+
+    ex = sx.Exec(value_and_gradient, (None, "b, s"), sx.Pow2(), poison="garbage")
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    for shape in ((4, 6), (3, 5)):
+        # What is out of bounds raises outside of jit.
+        assert_runs_as(jax.jit(value_and_gradient), ex, np.int32(index), x[: shape[0], : shape[1]])
