@@ -1,0 +1,117 @@
+"""The arithmetic of one tile that kernels share: a running softmax, its gradient, biases, products.
+
+It knows no kernel: everything is arrays that a kernel holds. Source: FlashAttention-2 (Dao,
+https://arxiv.org/abs/2307.08691, algorithms 1 and 2).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+Array = Any
+State = tuple[Array, Array, Array]
+"""Sum of weighted values, largest score and sum of weights so far, by query."""
+
+
+def start(queries: int, value_size: int, *, columns: bool) -> State:
+    """Nothing seen yet.
+
+    Args:
+        queries: Of the tile.
+        value_size: Of v.
+        columns: Whether numbers by query are kept as f32[queries, 1], as against f32[queries].
+    """
+    by_query = (queries, 1) if columns else (queries,)
+    return (
+        jnp.zeros((queries, value_size), np.float32),
+        jnp.full(by_query, -np.inf, np.float32),
+        jnp.zeros(by_query, np.float32),
+    )
+
+
+def advance(state: State, scores: Array, values: Array) -> State:
+    """One more tile.
+
+    Args:
+        state: What there was.
+        scores: f32[queries, keys], -inf where a pair is not allowed.
+        values: [keys, value size], finite.
+    """
+    total, old_max, old_sum = state
+    columns = old_max.ndim == 2
+    new_max = jnp.maximum(old_max, scores.max(1, keepdims=columns))
+    finite = _finite(new_max)
+    weights = jnp.exp(scores - _column(finite))
+    decay = jnp.exp(old_max - finite)
+    total = total * _column(decay) + times(weights.astype(values.dtype), values)
+    return total, new_max, old_sum * decay + weights.sum(1, keepdims=columns)
+
+
+def finish(state: State) -> tuple[Array, Array]:
+    """Output and log-sum-exp; 0 and -inf where nothing was allowed."""
+    total, largest, weight = state
+    is_empty = weight == 0
+    out = total / _column(jnp.where(is_empty, 1, weight))
+    return out, jnp.where(is_empty, -np.inf, largest + jnp.log(weight))
+
+
+def weights_again(scores: Array, logsumexp: Array) -> Array:
+    """The weights that the forward pass had: 0 where scores are -inf.
+
+    Args:
+        scores: f32, of a tile, its queries along any axis.
+        logsumexp: f32, broadcasting to the tile.
+    """
+    return jnp.exp(scores - _finite(logsumexp))
+
+
+def biased(bias: Any, at: Any, scores: Array) -> Array:
+    """Scaled scores with their bias: an array, a score modifier, or None."""
+    if bias is None:
+        return scores
+    if hasattr(bias, "shape"):
+        return scores + at.of_pairs(bias).astype(scores.dtype)
+    return bias.modify(at, scores)
+
+
+def before_bias(bias: Any, at: Any, scores: Array, d_biased: Array) -> Array:
+    """The gradient of scaled scores, from that of biased ones."""
+    if bias is None or hasattr(bias, "shape"):
+        return d_biased
+    _, transpose = jax.vjp(lambda x: bias.modify(at, x), scores)
+    return transpose(d_biased)[0]
+
+
+def masked(mask: Any, at: Any, scores: Array) -> Array:
+    """Scores, -inf where the mask does not allow the pair."""
+    return jnp.where(mask.allows(at), scores, -np.inf)
+
+
+def times(left: Array, right: Array) -> Array:
+    """[m, k] times [k, n], summed in f32."""
+    return _product(left, right, ((1,), (0,)))
+
+
+def times_transposed(left: Array, right: Array) -> Array:
+    """[m, k] times the transpose of [n, k], summed in f32."""
+    return _product(left, right, ((1,), (1,)))
+
+
+def _product(left: Array, right: Array, axes: tuple[tuple[int], tuple[int]]) -> Array:
+    # By default tensor cores round f32 to 10 bits.
+    precision = lax.Precision.HIGHEST if left.dtype == np.float32 else None
+    return lax.dot_general(
+        left, right, (axes, ((), ())), precision=precision, preferred_element_type=np.float32
+    )
+
+
+def _column(x: Array) -> Array:
+    return x if x.ndim == 2 else x[:, None]
+
+
+def _finite(x: Array) -> Array:
+    # With nothing seen yet it is -inf, and -inf - -inf would be NaN.
+    return jnp.where(x == -np.inf, 0, x)
