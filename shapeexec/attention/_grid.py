@@ -1,16 +1,17 @@
-"""Tiles and positions as arrays: what masks are asked with outside of a kernel.
+"""All tiles of a call at once, as arrays: what masks are asked with before any kernel runs.
 
-It knows no mask. `TileGrid` is all tiles of a call at once; `Gathered` is any set of elements, and
-`block` the elements of one tile, whose number may be traced.
+It knows no mask. Single elements are `_positions`' matter.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from shapeexec.attention._evaluate import asks_for, look_into
+from shapeexec.attention._positions import block  # noqa: F401 - the other half of the doorway
 from shapeexec.attention.masks._base import Array, Tile
 from shapeexec.attention.masks._value import is_known
 
@@ -24,12 +25,16 @@ class TileGrid:
         tile: Queries and keys of a tile.
         sizes: How many queries and keys there are truly, each i32[B or 1, 1, 1, 1].
         xp: `numpy` or `jax.numpy`: what the masks of this grid, and its sizes, are made with.
+        batch: B, or None if nobody told.
+        heads: N, or None if nobody told.
     """
 
     length: tuple[int, int]
     tile: Tile
     sizes: tuple[Array, Array]
     xp: Any
+    batch: int | None = None
+    heads: int | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -44,8 +49,8 @@ class TileGrid:
 
     @property
     def last_query(self) -> Array:
-        """See `Tiles`; i32[1, 1, query tiles, 1]."""
-        return np.minimum(self.first_query + (self.tile[0] - 1), self.length[0] - 1)
+        """See `Tiles`; i32[B or 1, 1, query tiles, 1]."""
+        return self.xp.minimum(self.first_query + (self.tile[0] - 1), self.sizes[0] - 1)
 
     @property
     def first_key(self) -> Array:
@@ -54,8 +59,8 @@ class TileGrid:
 
     @property
     def last_key(self) -> Array:
-        """See `Tiles`; i32[1, 1, 1, key tiles]."""
-        return np.minimum(self.first_key + (self.tile[1] - 1), self.length[1] - 1)
+        """See `Tiles`; i32[B or 1, 1, 1, key tiles]."""
+        return self.xp.minimum(self.first_key + (self.tile[1] - 1), self.sizes[1] - 1)
 
     @property
     def query_size(self) -> Array:
@@ -112,6 +117,14 @@ class TileGrid:
             largest = _retiled(self.xp.maximum, largest, axis, tiles, length)
         return least, largest
 
+    def answers(self, mask: Any) -> tuple[Array, Array]:
+        """See `Tiles`."""
+        return _answers(mask, self.length, self.tile, (self.batch or 1, self.heads or 1))
+
+    def asks_for(self, mask: Any) -> tuple[bool, bool]:
+        """See `Tiles`."""
+        return asks_for(mask)
+
     def _ranges(self, array: Array, side: int) -> tuple[Array, Array]:
         xp, tile = self.xp, self.tile[side]
         array = xp.asarray(array)
@@ -137,6 +150,8 @@ def tile_grid(
     key_sizes: Array | None = None,
     *,
     known: bool = True,
+    batch: int | None = None,
+    heads: int | None = None,
 ) -> TileGrid:
     """The tiles of a call.
 
@@ -147,6 +162,8 @@ def tile_grid(
         key_sizes: Likewise of keys.
         known: Whether the masks to be asked hold no traced array. If the sizes are known too,
             everything is made with NumPy.
+        batch: B; only masks that are functions ask for it.
+        heads: N; likewise.
     """
     given = (query_sizes, key_sizes)
     sizes = [
@@ -154,154 +171,24 @@ def tile_grid(
         for whole, size in zip(length, given, strict=True)
     ]
     xp = np if known and is_known(*sizes) else jnp
-    return TileGrid(length, tile, (sizes[0], sizes[1]), xp)
+    return TileGrid(length, tile, (sizes[0], sizes[1]), xp, batch, heads)
 
 
-@dataclasses.dataclass(frozen=True)
-class Gathered:
-    """Elements at arrays of indices; the `Positions` of array-based code.
-
-    Everything broadcasts against everything else: [B, 1, 1, 1] examples, [1, N, 1, 1] heads,
-    [1, 1, t, 1] queries and [1, 1, 1, s] keys are a tile of each head of each example.
-    Indices that lie in no array are read as the last one, so a tile may overhang.
-
-    Attributes:
-        batch, head, query, key: Indices, i32.
-        query_size, key_size: How many there are truly, i32, broadcast like the others.
-    """
-
-    batch: Array
-    head: Array
-    query: Array
-    key: Array
-    query_size: Array
-    key_size: Array
-
-    def of_batch(self, array: Array) -> Array:
-        """See `Positions`."""
-        return array[_index(self.batch, array.shape[0])]
-
-    def of_head(self, array: Array) -> Array:
-        """See `Positions`."""
-        return array[_index(self.batch, array.shape[0]), _index(self.head, array.shape[1])]
-
-    def of_queries(self, array: Array) -> Array:
-        """See `Positions`."""
-        return array[_index(self.batch, array.shape[0]), _index(self.query, array.shape[1])]
-
-    def of_keys(self, array: Array) -> Array:
-        """See `Positions`."""
-        return array[_index(self.batch, array.shape[0]), _index(self.key, array.shape[1])]
-
-    def of_pairs(self, array: Array) -> Array:
-        """See `Positions`."""
-        return self._at(array, self.query, self.key)
-
-    def of_tile(self, array: Array, tile: Tile) -> Array:
-        """See `Positions`."""
-        return self._at(array, self.query // tile[0], self.key // tile[1])
-
-    def of_table(self, array: Array, index: Array) -> Array:
-        """See `Positions`."""
-        batch, head = _index(self.batch, array.shape[0]), _index(self.head, array.shape[1])
-        return array[batch, head, index]
-
-    def _at(self, array: Array, query: Array, key: Array) -> Array:
-        indices = (self.batch, self.head, query, key)
-        return array[tuple(map(_index, indices, array.shape))]
-
-
-@dataclasses.dataclass(frozen=True)
-class Block(Gathered):
-    """`Gathered` of neighbours, of every example and head or of one; it slices where it can.
-
-    Attributes:
-        first: The first query and key, which may be traced.
-        tile: How many of each.
-        one: Whether batch and head are one number each, as against all of them.
-    """
-
-    first: tuple[Array, Array] = (0, 0)
-    tile: Tile = (1, 1)
-    every: tuple[bool, bool] = (False, False)
-
-    def of_queries(self, array: Array) -> Array:
-        """See `Positions`."""
-        return self._cut(array[:, None, :, None], (self.tile[0], None))
-
-    def of_keys(self, array: Array) -> Array:
-        """See `Positions`."""
-        return self._cut(array[:, None, None, :], (None, self.tile[1]))
-
-    def of_pairs(self, array: Array) -> Array:
-        """See `Positions`."""
-        return self._cut(array, self.tile)
-
-    def _cut(self, array: Array, tile: tuple[int | None, int | None]) -> Array:
-        for axis, number in ((0, self.batch), (1, self.head)):
-            if array.shape[axis] > 1 and not self.every[axis]:
-                array = lax.dynamic_slice_in_dim(array, jnp.reshape(number, ()), 1, axis)
-        for axis, first, count, positions in (
-            (2, self.first[0], tile[0], self.query),
-            (3, self.first[1], tile[1], self.key),
-        ):
-            if array.shape[axis] == 1 or count is None:
-                continue
-            # A slice that overhangs would be moved back to the front, under the wrong positions.
-            if array.shape[axis] % count == 0:
-                array = lax.dynamic_slice_in_dim(array, first, count, axis)
-            else:
-                array = jnp.take(array, positions.reshape(-1), axis, mode="clip")
-        return array
-
-
-def block(
-    first: tuple[Array, Array],
-    tile: Tile,
-    sizes: tuple[Array, Array],
-    *,
-    batch: Array,
-    head: Array,
-) -> Block:
-    """The elements of one tile, as four axes [B or 1, N or 1, tile, tile].
-
-    Args:
-        first: The first query and the first key, multiples of the tile; ints or traced i32[].
-        tile: How many queries and keys.
-        sizes: How many queries and keys there are truly, i32[B or 1].
-        batch: All examples, as i32[B] ascending from 0, or one, as i32[].
-        head: All query heads, as i32[N] ascending from 0, or one, as i32[].
-    """
-    batch, head = jnp.asarray(batch, jnp.int32), jnp.asarray(head, jnp.int32)
-    query = first[0] + lax.broadcasted_iota(jnp.int32, (1, 1, tile[0], 1), 2)
-    key = first[1] + lax.broadcasted_iota(jnp.int32, (1, 1, 1, tile[1]), 3)
-    every = (batch.ndim == 1, head.ndim == 1)
-    truly = [jnp.asarray(size, jnp.int32).reshape(-1) for size in sizes]
-    if not every[0]:
-        truly = [size[_index(batch, size.shape[0])] for size in truly]
-    query_size, key_size = (size.reshape(-1, 1, 1, 1) for size in truly)
-    return Block(
-        batch.reshape(-1, 1, 1, 1),
-        head.reshape(1, -1, 1, 1),
-        query,
-        key,
-        query_size,
-        key_size,
-        first,
-        tile,
-        every,
-    )
+@functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
+def _answers(
+    mask: Any, length: tuple[int, int], tile: Tile, counts: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    asked = zip(counts, asks_for(mask), strict=True)
+    shape = (*(n if is_asked else 1 for n, is_asked in asked), *tile_grid(length, tile).shape)
+    tiles = np.argwhere(np.ones(shape, bool))
+    some, every = look_into(mask, tiles, tile, length)
+    return some.reshape(shape), every.reshape(shape)
 
 
 def _sizes(size: Array) -> Array:
     if is_known(size):
         return np.asarray(size, np.int32).reshape(-1, 1, 1, 1)
     return jnp.asarray(size, jnp.int32).reshape(-1, 1, 1, 1)
-
-
-def _index(index: Array, length: int) -> Array:
-    # An axis of 1 broadcasts; elsewhere a tile may overhang the array's end.
-    return index * 0 if length == 1 else index.clip(0, length - 1)
 
 
 def _extremes(dtype: Any) -> tuple[Any, Any]:

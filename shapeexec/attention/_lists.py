@@ -12,7 +12,7 @@ import numpy as np
 from shapeexec._errors import ConfigError
 from shapeexec.attention._grid import TileGrid
 from shapeexec.attention.backends._base import TileLists
-from shapeexec.attention.masks._base import Mask, TileKind
+from shapeexec.attention.masks._base import Bounds, Mask, TileKind
 from shapeexec.attention.masks._value import is_known
 
 Array = Any
@@ -28,12 +28,23 @@ def tile_kinds(mask: Mask, grid: TileGrid) -> Array:
         mask: Its arrays known, if `grid.xp` is NumPy.
         grid: The tiles, and the valid lengths.
     """
-    bounds = mask.bounds(grid)
+    return before_lengths(kinds_of(mask.bounds(grid), grid), grid)
+
+
+def kinds_of(bounds: Bounds, grid: TileGrid) -> Array:
+    """Bounds as kinds, u8[B or 1, N or 1, query tiles, key tiles]; lengths do not matter here."""
+    xp = grid.xp
+    kinds = xp.where(bounds.all, TileKind.FULL, bounds.some * TileKind.PARTIAL).astype(np.uint8)
+    return xp.broadcast_to(kinds, (*kinds.shape[:2], *grid.shape))
+
+
+def before_lengths(kinds: Array, grid: TileGrid) -> Array:
+    """Kinds with full tiles that overhang the valid lengths made partial, those behind empty."""
     (query_size, key_size), (tile_q, tile_k) = grid.sizes, grid.tile
     some = (grid.first_query < query_size) & (grid.first_key < key_size)
     whole = (grid.first_query + tile_q <= query_size) & (grid.first_key + tile_k <= key_size)
-    some, every = some & bounds.some, whole & bounds.all
-    return grid.xp.where(every, TileKind.FULL, some * TileKind.PARTIAL).astype(np.uint8)
+    at_most = grid.xp.where(whole, TileKind.FULL, some * TileKind.PARTIAL).astype(np.uint8)
+    return grid.xp.minimum(kinds, at_most)
 
 
 def lists_by_query(kinds: Array, *, width: int | None = None) -> TileLists:

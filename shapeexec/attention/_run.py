@@ -166,6 +166,7 @@ def _signature(operands: Operands, call: Call, bias: Any) -> Signature:
         dtype=operands.query.dtype.name,
         scale=1 / np.sqrt(head_size) if call.scale is None else call.scale,
         bias=None if bias is None else bias.shape if hasattr(bias, "shape") else type(bias),
+        is_ragged=call.has_query_sizes or call.has_key_sizes,
         tile=(128, 128),
     )
 

@@ -19,6 +19,7 @@ class Signature:
         dtype: Of q, k and v, by name.
         scale: What scores are multiplied by, before the bias.
         bias: The shape of the bias, 4 axes, each 1 or full; the type of a score modifier; or None.
+        is_ragged: Whether there are valid lengths, behind which operands may hold anything.
         tile: Queries and keys of a tile of the lists.
     """
 
@@ -32,6 +33,7 @@ class Signature:
     dtype: str
     scale: float
     bias: tuple[int, int, int, int] | type | None
+    is_ragged: bool
     tile: tuple[int, int]
 
 

@@ -52,7 +52,8 @@ class _Xla:
         setting = _Setting(signature, work, _as_modifier(bias, signature, work))
         arrays = setting.clean(q=q, k=k, v=v)
         results, _ = setting.each_group(_forward_group, arrays, ())
-        return setting.from_rows(results["out"], q.dtype), setting.logsumexp(results["logsumexp"])
+        out = setting.from_rows(results["out"], q.dtype)
+        return out, setting.logsumexp(results["logsumexp"])
 
     def backward(
         self,
@@ -121,7 +122,8 @@ def tangent(
     cleaned["logsumexp"] = setting.finite(logsumexp)
     group = functools.partial(_tangent_group, d_bias=setting.bias.directions(d_bias))
     results, _ = setting.each_group(group, cleaned, ())
-    return setting.from_rows(results["d_out"], out.dtype), setting.by_head(results["d_logsumexp"])
+    d_out = setting.from_rows(results["d_out"], out.dtype)
+    return d_out, setting.logsumexp(results["d_logsumexp"])
 
 
 # A bias, as the loops use it
@@ -309,13 +311,10 @@ class _Setting:
         cleaned = {}
         for name, x in arrays.items():
             of_keys = name in ("k", "v", "d_k", "d_v")
-            sizes = self.work.key_sizes if of_keys else self.work.query_sizes
             x = x.astype(_wide(self.signature))
             if name in ("q", "d_q"):
                 x = x * np.asarray(self.signature.scale, x.dtype)
-            if not _covers(sizes, x.shape[1]):
-                inside = np.arange(x.shape[1], dtype=np.int32) < sizes[:, None]
-                x = jnp.where(inside[:, :, None, None], x, 0)
+            x = _valid(x, self.work.key_sizes if of_keys else self.work.query_sizes, 1)
             whole = self.columns if of_keys else self.rows
             x = _pad_to(x, (x.shape[0], whole, *x.shape[2:]))
             cleaned[name] = x.transpose(0, 2, 1, 3)
@@ -323,34 +322,29 @@ class _Setting:
 
     def by_row(self, x: Array) -> Array:
         """[B, N, T] as [B, N, rows], with 0 behind the valid lengths."""
-        x = x.astype(_wide(self.signature))
-        if not _covers(self.work.query_sizes, x.shape[2]):
-            inside = np.arange(x.shape[2], dtype=np.int32) < self.work.query_sizes[:, None]
-            x = jnp.where(inside[:, None], x, 0)
+        x = _valid(x.astype(_wide(self.signature)), self.work.query_sizes, 2)
         return _pad_to(x, (*x.shape[:2], self.rows))
 
     def finite(self, logsumexp: Array) -> Array:
         """A log-sum-exp that can be subtracted: where it is -inf all weights are 0 anyway."""
         return self.by_row(jnp.where(logsumexp == -np.inf, 0, logsumexp))
 
-    def by_head(self, x: Array) -> Array:
-        """[B, N, rows] as f32[B, N, T]."""
-        return x[:, :, : self.signature.query_size].astype(np.float32)
-
-    def logsumexp(self, x: Array) -> Array:
-        """[B, N, rows] as f32[B, N, T]."""
-        return self.by_head(x)
-
     def from_rows(self, x: Array, dtype: Any) -> Array:
-        """[B, N, rows, size] as [B, T, N, size]."""
-        return x.transpose(0, 2, 1, 3)[:, : self.signature.query_size].astype(dtype)
+        """[B, N, rows, size] as [B, T, N, size], with 0 behind the valid lengths."""
+        x = x.transpose(0, 2, 1, 3)[:, : self.signature.query_size].astype(dtype)
+        return _valid(x, self.work.query_sizes, 1)  # a weight of 0 makes NaN of a valid NaN
 
     def from_columns(self, x: Array, dtype: Any) -> Array:
         """[B, K or N, columns, size] as [B, S, K, size]; summed over the heads of a group."""
         signature = self.signature
         if x.shape[1] != signature.key_heads:
             x = x.reshape(x.shape[0], signature.key_heads, -1, *x.shape[2:]).sum(2)
-        return x.transpose(0, 2, 1, 3)[:, : signature.key_size].astype(dtype)
+        x = x.transpose(0, 2, 1, 3)[:, : signature.key_size].astype(dtype)
+        return _valid(x, self.work.key_sizes, 1)
+
+    def logsumexp(self, x: Array) -> Array:
+        """[B, N, rows] as f32[B, N, T]."""
+        return x[:, :, : self.signature.query_size].astype(np.float32)
 
     def each_group(
         self, run: Callable[..., Any], arrays: dict[str, Array], carry: Any
@@ -378,7 +372,7 @@ class _Setting:
             b, n = number // counts[1], number % counts[1]
             group = _Group(
                 self,
-                jax.tree.map(lambda x: _pick(_pick(jnp.asarray(x), 0, b), 1, n), lists),
+                _lists_of(lists, b, n),
                 b if by_batch else np.arange(batch, dtype=np.int32),
                 n if by_head else np.arange(heads, dtype=np.int32),
             )
@@ -409,12 +403,26 @@ class _Setting:
         return lax.dynamic_slice_in_dim(x, n // group, 1, 1)
 
 
+def _lists_of(lists: TileLists, b: Array, n: Array) -> TileLists:
+    own = {
+        field.name: _pick(_pick(jnp.asarray(getattr(lists, field.name)), 0, b), 1, n)
+        for field in dataclasses.fields(lists)
+    }
+    return TileLists(**own)
+
+
 def _pick(x: Array, axis: int, number: Array) -> Array:
     return x if x.shape[axis] == 1 else lax.dynamic_slice_in_dim(x, number, 1, axis)
 
 
-def _covers(sizes: Array, length: int) -> bool:
-    return isinstance(sizes, np.ndarray) and bool((sizes >= length).all())
+def _valid(x: Array, sizes: Array, axis: int) -> Array:
+    """`x` with 0 behind the valid lengths of an axis; its first one is the batch."""
+    length = x.shape[axis]
+    if isinstance(sizes, np.ndarray) and (sizes >= length).all():
+        return x
+    inside = np.arange(length, dtype=np.int32) < sizes[:, None]
+    others = [i for i in range(1, x.ndim) if i != axis]
+    return jnp.where(jnp.expand_dims(inside, others), x, 0)
 
 
 # One group

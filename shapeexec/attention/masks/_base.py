@@ -39,12 +39,18 @@ class Positions(Protocol):
         key_size: How many keys there are truly, i32[].
     """
 
-    batch: Array
-    head: Array
-    query: Array
-    key: Array
-    query_size: Array
-    key_size: Array
+    @property
+    def batch(self) -> Array: ...
+    @property
+    def head(self) -> Array: ...
+    @property
+    def query(self) -> Array: ...
+    @property
+    def key(self) -> Array: ...
+    @property
+    def query_size(self) -> Array: ...
+    @property
+    def key_size(self) -> Array: ...
 
     def of_batch(self, array: Array) -> Array:
         """The element of array[B or 1] for this example."""
@@ -86,12 +92,17 @@ class Tiles(Protocol):
 
     Everything is broadcastable to [B or 1, N or 1, query tiles, key tiles]. Arrays are NumPy's
     while everything is known, and `xp` is then `numpy`; inside `jax.jit` it is `jax.numpy`.
-    What lies behind the sizes does not count, so of a tile wholly behind them nothing is said.
+    What lies behind the sizes does not count, and what is said of a tile wholly behind them
+    means nothing.
 
     Attributes:
         xp: The array library.
-        first_query: Of each tile, i32 and NumPy's always, as are the next three.
-        last_query: The last one that is in the array.
+        length: T and S, of the arrays.
+        tile: Queries and keys of a tile.
+        batch: B, or None if nobody told.
+        heads: N, or None if nobody told.
+        first_query: Of each tile, i32.
+        last_query: The last one before the valid length.
         first_key: Likewise.
         last_key: Likewise.
         query_size: How many there are truly, i32.
@@ -100,6 +111,14 @@ class Tiles(Protocol):
 
     @property
     def xp(self) -> Any: ...
+    @property
+    def length(self) -> tuple[int, int]: ...
+    @property
+    def tile(self) -> Tile: ...
+    @property
+    def batch(self) -> int | None: ...
+    @property
+    def heads(self) -> int | None: ...
     @property
     def first_query(self) -> Array: ...
     @property
@@ -138,6 +157,22 @@ class Tiles(Protocol):
         """
         ...
 
+    def answers(self, mask: "Mask") -> tuple[Array, Array]:
+        """Whether any and whether all pairs of each tile are allowed, by asking for each pair.
+
+        Args:
+            mask: Its arrays known. Lengths do not count here, and B and N only if it asks for
+                examples or heads.
+
+        Returns:
+            NumPy's bool[B or 1, N or 1, query tiles, key tiles] each.
+        """
+        ...
+
+    def asks_for(self, mask: "Mask") -> tuple[bool, bool]:
+        """Whether a mask may differ from example to example, and from head to head."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
@@ -146,10 +181,12 @@ class Bounds:
     Attributes:
         some: False where surely no pair of the tile is allowed.
         all: True where surely every pair of the tile is allowed.
+        exact: Whether these say all there is to say: no closer look at a tile finds more.
     """
 
     some: Array
     all: Array
+    exact: bool = False
 
 
 class Mask(Value, abc.ABC):

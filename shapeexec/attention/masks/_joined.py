@@ -12,6 +12,7 @@ from typing import Any
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles
 from shapeexec.attention.masks._value import Value
 from shapeexec.attention.masks.dense import Dense
+from shapeexec.attention.masks.lengths import Lengths
 from shapeexec.attention.masks.positions import Band, Full
 
 
@@ -26,13 +27,19 @@ class And(Mask):
         return functools.reduce(operator.and_, (mask.allows(at) for mask in self.masks))
 
     def bounds(self, tiles: Tiles) -> Bounds:
-        """See `Mask`. Exact for bands, and for one mask with tiles of its own beside bands."""
+        """See `Mask`. Exact for bands."""
         known = [mask.bounds(tiles) for mask in self.masks]
         some = functools.reduce(operator.and_, (bound.some for bound in known))
         bands = [mask for mask in self.masks if isinstance(mask, Band)]
+        # The call's own lengths are in the tiles already, and cannot make one emptier.
+        others = [mask for mask in self.masks if not isinstance(mask, Band) and mask != Lengths()]
         if len(bands) > 1:
             some = some & _meet(bands, tiles)
-        return Bounds(some, functools.reduce(operator.and_, (bound.all for bound in known)))
+        return Bounds(
+            some,
+            functools.reduce(operator.and_, (bound.all for bound in known)),
+            exact=len(others) + bool(bands) < 2 and all(bound.exact for bound in known),
+        )
 
     def __repr__(self) -> str:
         return " & ".join(_operand(mask, Or) for mask in self.masks)
@@ -73,7 +80,7 @@ class Not(Mask):
     def bounds(self, tiles: Tiles) -> Bounds:
         """See `Mask`. As exact as the mask's own."""
         known = self.mask.bounds(tiles)
-        return Bounds(~known.all, ~known.some)
+        return Bounds(~known.all, ~known.some, known.exact)
 
     def __repr__(self) -> str:
         return f"~{_operand(self.mask, (And, Or))}"

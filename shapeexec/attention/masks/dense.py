@@ -39,5 +39,9 @@ class Dense(Mask):
         return at.of_pairs(self.array)
 
     def bounds(self, tiles: Tiles) -> Bounds:
-        """See `Mask`. Exact; reads the whole array once."""
-        return Bounds(*tiles.any_and_all(self.array))
+        """See `Mask`. Reads the whole array once.
+
+        Exact, but where examples of several lengths share the array: see `Tiles.any_and_all`.
+        """
+        examples = {tiles.query_size.shape[0], tiles.key_size.shape[0]}
+        return Bounds(*tiles.any_and_all(self.array), exact=examples <= {1, self.array.shape[0]})

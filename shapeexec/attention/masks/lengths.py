@@ -37,6 +37,7 @@ class Lengths(Mask):
         return Bounds(
             (tiles.first_query < queries) & (tiles.first_key < keys),
             (tiles.last_query < queries) & (tiles.last_key < keys),
+            exact=True,
         )
 
     def _sizes(self, where: Positions | Tiles) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ class Full(Mask):
     def bounds(self, tiles: Tiles) -> Bounds:
         """See `Mask`."""
         every = tiles.xp.ones((1, 1, 1, 1), bool)
-        return Bounds(every, every)
+        return Bounds(every, every, exact=True)
 
 
 class Band(Mask):
@@ -52,7 +52,7 @@ class Band(Mask):
             some, every = some & (largest >= low), every & (least >= low)
         if high is not None:
             some, every = some & (least <= high), every & (largest <= high)
-        return Bounds(some, every)
+        return Bounds(some, every, exact=True)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -138,6 +138,7 @@ class Global(Mask):
         return Bounds(
             (tiles.first_query < n) | (tiles.first_key < n),
             (tiles.last_query < n) | (tiles.last_key < n),
+            exact=True,
         )
 
 
@@ -166,6 +167,7 @@ class PrefixLM(Mask):
         return Bounds(
             (tiles.first_key < n) | (tiles.first_key <= tiles.last_query),
             (tiles.last_key < n) | (tiles.last_key <= tiles.first_query),
+            exact=True,
         )
 
 
@@ -195,4 +197,4 @@ class Dilated(Mask):
         step = number(tiles, self.step)
         least, largest = tiles.first_key - tiles.last_query, tiles.last_key - tiles.first_query
         some = largest - largest % step >= least
-        return Bounds(some, some & ((step == 1) | (least == largest)))
+        return Bounds(some, some & ((step == 1) | (least == largest)), exact=True)
