@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any, Protocol
 
+import jax
+
 from shapeexec.attention.masks._base import Mask
 
 Array = Any
@@ -37,6 +39,7 @@ class Signature:
     tile: tuple[int, int]
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TileLists:
     """Which tiles hold work: for each query tile its key tiles (or for each key tile its queries).
@@ -57,6 +60,7 @@ class TileLists:
     order: Array
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Work:
     """The mask of a call, and the tiles that it leaves.

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from shapeexec.attention.backends._base import Signature, Work
-from shapeexec.attention.backends.triton import _forward
+from shapeexec.attention.backends.triton import _backward, _forward
 from shapeexec.attention.backends.triton._tiles import Setting, padded
 from shapeexec.attention.masks import Mask
 
@@ -52,7 +52,34 @@ class _Triton:
         self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
         """See `Backend`."""
-        return _forward.forward(self._setting(signature), work, q, k, v, bias)
+        return _forward.forward(work, q, k, v, bias, setting=self._setting(signature))
+
+    def backward(
+        self,
+        signature: Signature,
+        work: Work,
+        q: Array,
+        k: Array,
+        v: Array,
+        bias: Any,
+        out: Array,
+        logsumexp: Array,
+        d_out: Array,
+        d_logsumexp: Array | None,
+        *,
+        deterministic: bool,
+        bias_gradient: bool,
+    ) -> tuple[Array, Array, Array, Any]:
+        """See `Backend`. It is deterministic always."""
+        return _backward.backward(
+            work,
+            _backward.Arrays(q, k, v, d_out, logsumexp),
+            bias,
+            out,
+            d_logsumexp,
+            setting=self._setting(signature),
+            bias_gradient=bias_gradient,
+        )
 
     def _setting(self, signature: Signature) -> Setting:
         # As Pallas' own attention does: eight warps share the accumulators of a large head.

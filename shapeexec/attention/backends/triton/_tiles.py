@@ -15,7 +15,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from shapeexec.attention.backends._base import Signature, TileLists, Work
+from shapeexec.attention.backends._base import Signature
 from shapeexec.attention.masks._base import Tile
 
 Array = Any
@@ -65,11 +65,6 @@ def padded(size: int) -> int:
 # Lists
 
 
-def operands_of(lists: TileLists) -> tuple[Array, ...]:
-    """Lists as operands."""
-    return lists.tiles, lists.full, lists.counts, lists.order
-
-
 @dataclasses.dataclass(frozen=True)
 class Row:
     """A row of the lists: a tile on one side, and the tiles it meets on the other.
@@ -88,7 +83,7 @@ class Row:
     full: Array
     count: Array
 
-    def each(self, step: Callable[[Array, Array, bool], Array], carry: Any) -> Any:
+    def each(self, step: Callable[[Array, Any, bool], Any], carry: Any) -> Any:
         """`step(tile, carry, is_partial)` for each tile: full ones first."""
 
         def run(is_partial: bool) -> Callable[[Array, Any], Any]:
@@ -165,6 +160,19 @@ def store_numbers(ref: Ref, batch: Array, head: Array, first: Array, value: Arra
     """Put [positions] into an array [B, N, length], as far as it reaches."""
     positions = first + lax.iota(np.int32, value.shape[0])
     plgpu.store(ref.at[batch, head, positions], value, mask=positions < ref.shape[2])
+
+
+def store_pairs(
+    ref: Ref, place: tuple[Array, Array], tile: tuple[Array, Array], value: Array
+) -> None:
+    """Put a tile into an array [B, N, T, S], as far as it reaches."""
+    rows, columns = (
+        number * size + lax.iota(np.int32, size)
+        for number, size in zip(tile, value.shape, strict=True)
+    )
+    rows, columns = rows[:, None], columns[None, :]
+    is_inside = (rows < ref.shape[2]) & (columns < ref.shape[3])
+    plgpu.store(ref.at[(*place, rows, columns)], value, mask=is_inside)
 
 
 def _grid_of(span: Span, width: int) -> tuple[Array, Array]:
@@ -300,7 +308,7 @@ def positions(
     first: tuple[Array, Array],
     tile: Tile,
     *,
-    transposed: bool = False,
+    by_key: bool = False,
 ) -> At:
     """The positions of a tile.
 
@@ -309,10 +317,10 @@ def positions(
         sizes: How many queries and keys there are truly.
         first: The first of each.
         tile: How many of each.
-        transposed: Whether keys lie along the first axis, and queries along the second.
+        by_key: Whether keys lie along the first axis, and queries along the second.
     """
     query, key = (start + lax.iota(np.int32, n) for start, n in zip(first, tile, strict=True))
-    query = query[None, :] if transposed else query[:, None]
-    key = key[:, None] if transposed else key[None, :]
+    query = query[None, :] if by_key else query[:, None]
+    key = key[:, None] if by_key else key[None, :]
     return At(*place, query, key, *sizes, first, tile)
 
