@@ -23,6 +23,8 @@ class Signature:
         bias: The shape of the bias, 4 axes, each 1 or full; the type of a score modifier; or None.
         is_ragged: Whether there are valid lengths, behind which operands may hold anything.
         tile: Queries and keys of a tile of the lists.
+        bias_gradient: Whether the gradient of the bias is asked for. Never where the output is:
+            a back end that refuses may still have made it.
     """
 
     batch: int
@@ -37,6 +39,7 @@ class Signature:
     bias: tuple[int, int, int, int] | type | None
     is_ragged: bool
     tile: tuple[int, int]
+    bias_gradient: bool = False
 
 
 @jax.tree_util.register_dataclass

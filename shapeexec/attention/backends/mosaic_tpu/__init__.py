@@ -9,8 +9,9 @@ from typing import Any
 import jax
 
 from shapeexec.attention.backends._base import Signature, Work
-from shapeexec.attention.backends.mosaic_tpu import _forward
+from shapeexec.attention.backends.mosaic_tpu import _backward, _forward
 from shapeexec.attention.backends.mosaic_tpu._operands import (
+    NO_TABLES,
     Unfit,
     asked_by_bias,
     asked_by_mask,
@@ -18,7 +19,7 @@ from shapeexec.attention.backends.mosaic_tpu._operands import (
     named,
 )
 from shapeexec.attention.backends.mosaic_tpu._steps import Setting
-from shapeexec.attention.masks import Mask
+from shapeexec.attention.masks import Mask, RelativeBias
 
 Array = Any
 
@@ -55,6 +56,10 @@ class _MosaicTpu:
         largest = max(signature.head_size, signature.value_size)
         if largest > _LARGEST_HEAD:
             return f"tiles of head size {largest} do not fit into vector memory, {_LARGEST_HEAD} do"
+        if signature.bias_gradient:
+            return "its kernels make no gradient of a bias"
+        if isinstance(signature.bias, type) and issubclass(signature.bias, RelativeBias):
+            return NO_TABLES
         try:
             at_side = _at_side(signature, _LANES)
             check_tiles(asked_by_mask(named(mask), at_side), at_side.tile)
@@ -67,6 +72,29 @@ class _MosaicTpu:
     ) -> tuple[Array, Array]:
         """See `Backend`."""
         return _forward.forward(work, q, k, v, bias, setting=Setting(signature, self.interpret))
+
+    def backward(
+        self,
+        signature: Signature,
+        work: Work,
+        q: Array,
+        k: Array,
+        v: Array,
+        bias: Any,
+        out: Array,
+        logsumexp: Array,
+        d_out: Array,
+        d_logsumexp: Array | None,
+        *,
+        deterministic: bool,
+        bias_gradient: bool,
+    ) -> tuple[Array, Array, Array, None]:
+        """See `Backend`. It is deterministic always."""
+        setting = Setting(signature, self.interpret)
+        gradients = _backward.backward(
+            work, q, k, v, bias, out, logsumexp, d_out, d_logsumexp, setting=setting
+        )
+        return *gradients, None
 
 
 def _at_side(signature: Signature, side: int) -> Signature:

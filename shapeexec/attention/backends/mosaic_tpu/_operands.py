@@ -23,6 +23,9 @@ _MOST_PARTS = 64
 """Most tiles of a block mask in one of ours: each is a comparison of the whole tile."""
 
 
+NO_TABLES = "its kernels cannot look up a table by an index that they make themselves"
+
+
 class Unfit(Exception):
     """A mask or bias asks for something that these kernels cannot give; says what."""
 
@@ -118,7 +121,7 @@ class _Listener:
         return self._note(array, "of_tile", self.tile)
 
     def of_table(self, array: Leaf, index: Array) -> Array:
-        raise Unfit("its kernels cannot look up a table by an index made in the kernel")
+        raise Unfit(NO_TABLES)
 
     def _note(self, array: Leaf, how: str, shape: tuple[int, ...]) -> Array:
         self._questions[array.number, how] = None

@@ -20,7 +20,6 @@ from shapeexec.attention.backends.mosaic_tpu._operands import (
     numbers_for,
 )
 from shapeexec.attention.backends.mosaic_tpu._steps import (
-    Block,
     Scalars,
     Setting,
     Where,
@@ -140,7 +139,3 @@ def by_head(x: Array) -> Array:
     """[B, length, heads, size] as [B, heads, length, size], where rows can be cut into blocks."""
     return jnp.swapaxes(x, 1, 2)
 
-
-def out_like(array: Array, block: Block) -> Block:
-    """A result in the shape of an operand."""
-    return dataclasses.replace(block, array=jax.ShapeDtypeStruct(array.shape, array.dtype))

@@ -46,6 +46,8 @@ class _Triton:
         largest = max(signature.head_size, signature.value_size)
         if largest > _LARGEST_HEAD:
             return f"tiles of head size {largest} do not fit into shared memory, {_LARGEST_HEAD} do"
+        if signature.bias_gradient and isinstance(signature.bias, type):
+            return f"its kernels make no gradient of the arrays in {signature.bias.__name__}"
         return None
 
     def forward(
