@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from shapeexec import _compat
@@ -125,7 +126,9 @@ def dot_product_attention(
     Source: the meaning is `jax.nn.dot_product_attention`'s.
     """
     check_implementation(implementation)
-    q, k, v = (_with_batch(x, name) for x, name in ((query, "query"), (key, "key"), (value, "value")))
+    q, k, v = (
+        _with_batch(x, name) for x, name in ((query, "query"), (key, "key"), (value, "value"))
+    )
     _check_arrays(q, k, v)
     axes = {"B": q.shape[0], "N": q.shape[2], "T": q.shape[1], "S": k.shape[1]}
     who = _mask(mask, axes, is_causal, local_window_size)
@@ -210,9 +213,7 @@ def _check_arrays(q: Array, k: Array, v: Array) -> None:
         )
 
 
-def _mask(
-    mask: Any, axes: dict[str, Any], is_causal: bool, local_window_size: Any
-) -> Mask:
+def _mask(mask: Any, axes: dict[str, Any], is_causal: bool, local_window_size: Any) -> Mask:
     if mask is None:
         whole: Mask = Full()
     elif isinstance(mask, Mask):
@@ -290,7 +291,7 @@ def _lengths(lengths: Any, name: str, batch: Any) -> Array | None:
 def _scaled(q: Array, scale: Any) -> tuple[Array, float | None]:
     if scale is None:
         return q, None
-    if not isinstance(scale, jax.core.Tracer):
+    if not isinstance(scale, Tracer):
         if np.ndim(scale):
             raise ConfigError(f"scale has shape {np.shape(scale)}.", fix="pass one number")
         return q, float(scale)

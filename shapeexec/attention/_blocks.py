@@ -146,7 +146,7 @@ class BlockMask(Mask):
         if k < 1:
             raise ConfigError(f"k={k}: no tile would be left.", fix="k=1 or more")
         k = min(k, count[1])
-        allowed = _kinds(within or Full(), length, tile)
+        allowed = _kinds(Full() if within is None else within, length, tile)
         values = jnp.asarray(scores)[(None,) * (4 - scores.ndim)]
         values = jnp.where(jnp.isnan(values) | (allowed == TileKind.EMPTY), -jnp.inf, values)
         if always is not None:

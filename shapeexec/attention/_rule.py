@@ -53,7 +53,9 @@ def attention(ctx: RuleContext, *flat: Array, call: Call, **params: Any) -> Any:
 def _known(ctx: RuleContext, number: int, x: Array, params: dict[str, Any]) -> Any:
     """A result and what is known of its padding: nothing of what may be quadratic in the sizes."""
     is_logsumexp = ctx.primitive == attention_p.name and number == 1
-    is_bias = "along" in params and ctx.primitive == gradient_p.name and params["along"][number] >= 3
+    is_bias = (
+        "along" in params and ctx.primitive == gradient_p.name and params["along"][number] >= 3
+    )
     known = nothing_known(x.ndim, x.dtype)
     if not is_bias:
         behind = constant(lowest(x.dtype) if is_logsumexp else zero(x.dtype))
@@ -73,9 +75,7 @@ def _check(ctx: RuleContext, call: Call) -> None:
     if ragged:
         raise ctx.unsupported("heads and their sizes are part of every score", ragged)
     fitting = {"B": batch, "T": queries, "S": keys}
-    leaves = zip(
-        (*_axes(call.mask), *_axes(call.bias)), (*shapes.mask, *shapes.bias), strict=True
-    )
+    leaves = zip((*_axes(call.mask), *_axes(call.bias)), (*shapes.mask, *shapes.bias), strict=True)
     for axes, shape in leaves:
         for axis, dim in zip(axes, shape, strict=False):
             if not isinstance(dim, int) and not (axis in fitting and fitting[axis] == dim):

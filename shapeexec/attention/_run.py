@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shapeexec._errors import BackendError
 from shapeexec.attention._call import Call, Operands, split
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import lists_by_key, lists_by_query, tile_kinds
@@ -28,9 +29,7 @@ def forward(*flat: Array, call: Call, platform: str) -> list[Array]:
     return _attention_forward(*flat, call=call, platform=platform)
 
 
-def tangent(
-    *flat: Array, call: Call, along: tuple[int, ...], platform: str
-) -> list[Array]:
+def tangent(*flat: Array, call: Call, along: tuple[int, ...], platform: str) -> list[Array]:
     """The derivatives of output and log-sum-exp.
 
     Args:
@@ -76,7 +75,7 @@ def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
 @functools.partial(jax.jit, static_argnames=("call", "along"))
 def _attention_tangent(*flat: Array, call: Call, along: tuple[int, ...]) -> list[Array]:
     # No kernel makes a derivative along a direction: it is rare, and the loops do it everywhere.
-    from shapeexec.attention.backends import xla
+    from shapeexec.attention.backends import xla  # noqa: PLC0415 - a back end is imported late
 
     operands, (out, logsumexp, *directions) = split(call, flat)
     if _is_empty(operands):
@@ -140,7 +139,15 @@ class _Job:
 
 
 def _is_empty(operands: Operands) -> bool:
-    return 0 in (*operands.query.shape, *operands.value.shape)
+    dims = (*operands.query.shape, *operands.value.shape)
+    if not all(isinstance(dim, int) for dim in dims):
+        raise BackendError(
+            "attention cannot be lowered at symbolic sizes.",
+            got=f"query {list(operands.query.shape)}, value {list(operands.value.shape)}",
+            why="which back end runs it, and on which tiles, follows from the sizes",
+            fix="export it at each size, or run it by `Exec`, one graph for each bucket",
+        )
+    return 0 in dims
 
 
 def _job(
@@ -167,7 +174,7 @@ def _signature(operands: Operands, call: Call, bias: Any) -> Signature:
         head_size=head_size,
         value_size=value_size,
         dtype=operands.query.dtype.name,
-        scale=1 / np.sqrt(head_size) if call.scale is None else call.scale,
+        scale=head_size**-0.5 if call.scale is None else call.scale,
         bias=None if bias is None else bias.shape if hasattr(bias, "shape") else type(bias),
         is_ragged=call.has_query_sizes or call.has_key_sizes,
         tile=(128, 128),

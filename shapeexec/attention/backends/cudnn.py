@@ -7,7 +7,6 @@ It needs an NVIDIA GPU.
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from shapeexec._errors import BackendError
