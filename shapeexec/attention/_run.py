@@ -150,9 +150,7 @@ def _is_empty(operands: Operands) -> bool:
     return 0 in dims
 
 
-def _job(
-    operands: Operands, call: Call, platform: str, *, bias_gradient: bool = False
-) -> _Job:
+def _job(operands: Operands, call: Call, platform: str, *, bias_gradient: bool = False) -> _Job:
     mask = jax.tree.unflatten(call.mask, operands.mask)
     bias = jax.tree.unflatten(call.bias, operands.bias)
     signature = _signature(operands, call, bias)

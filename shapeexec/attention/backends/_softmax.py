@@ -4,6 +4,7 @@ It knows no kernel: everything is arrays that a kernel holds. Source: FlashAtten
 https://arxiv.org/abs/2307.08691, algorithms 1 and 2).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,6 +15,9 @@ from jax import lax
 Array = Any
 State = tuple[Array, Array, Array]
 """Sum of weighted values, largest score and sum of weights so far, by query."""
+
+_LARGE = 128.0
+"""From here on the rounding of a log-sum-exp, 2**-17, makes weights worse than products do."""
 
 
 def start(queries: int, value_size: int, *, columns: bool) -> State:
@@ -58,14 +62,41 @@ def finish(state: State) -> tuple[Array, Array]:
     return out, jnp.where(is_empty, -np.inf, largest + jnp.log(weight))
 
 
-def weights_again(scores: Array, logsumexp: Array) -> Array:
+def statistics(state: State) -> tuple[Array, Array]:
+    """Shift and factor: weights are exp(score - shift) * factor."""
+    _, largest, weight = state
+    return _finite(largest), jnp.where(weight == 0, 0, 1 / weight)
+
+
+def normalizer(
+    logsumexp: Array, bias: Any, again: Callable[[], tuple[Array, Array]]
+) -> tuple[Array, Array | None]:
+    """Shift and factor of the weights; see `weights_again`.
+
+    The log-sum-exp and 1. But a large one has lost digits, by a bias of 1e30 all of them, and the
+    weights of a query would not sum to 1. Scores without a bias have lost as many themselves.
+
+    Args:
+        logsumexp: f32, of all queries.
+        bias: The bias; None: there is none.
+        again: Makes the `statistics` of all queries.
+    """
+    if bias is None:
+        return logsumexp, None
+    is_rounded = (abs(logsumexp) > _LARGE) & jnp.isfinite(logsumexp)
+    return lax.cond(jnp.any(is_rounded), again, lambda: (logsumexp, jnp.ones_like(logsumexp)))
+
+
+def weights_again(scores: Array, shift: Array, factor: Array | None) -> Array:
     """The weights that the forward pass had: 0 where scores are -inf.
 
     Args:
         scores: f32, of a tile, its queries along any axis.
-        logsumexp: f32, broadcasting to the tile.
+        shift: Their log-sum-exp, or the shift of `statistics`; f32, broadcasting to the tile.
+        factor: That of `statistics`; None: 1.
     """
-    return jnp.exp(scores - _finite(logsumexp))
+    weights = jnp.exp(scores - _finite(shift))
+    return weights if factor is None else weights * factor
 
 
 def biased(bias: Any, at: Any, scores: Array) -> Array:

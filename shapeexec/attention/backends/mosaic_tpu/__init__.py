@@ -6,14 +6,11 @@ It decides what can run, and how large a tile is; the kernels are in the modules
 import dataclasses
 from typing import Any
 
-import jax
-
 from shapeexec.attention.backends._base import Signature, Work
 from shapeexec.attention.backends.mosaic_tpu import _backward, _forward
 from shapeexec.attention.backends.mosaic_tpu._operands import (
     NO_TABLES,
     Unfit,
-    asked_by_bias,
     asked_by_mask,
     check_tiles,
     named,

@@ -16,6 +16,7 @@ from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
 from shapeexec.attention.backends._base import Work
+from shapeexec.attention.backends.mosaic_tpu._forward import statistics
 from shapeexec.attention.backends.mosaic_tpu._scores import Blocks, Given, by_head, prepared
 from shapeexec.attention.backends.mosaic_tpu._steps import (
     Block,
@@ -41,14 +42,15 @@ class Arrays:
     Attributes:
         q, k, v: [B, N, T, H], [B, K, S, H] and [B, K, S, V].
         d_out: The gradient of the output, [B, N, T, V].
-        logsumexp: f32[B, N, T, 1].
+        shift, factor: Of the weights, f32[B, N, T, 1]; see `_softmax.weights_again`.
     """
 
     q: Any
     k: Any
     v: Any
     d_out: Any
-    logsumexp: Any
+    shift: Any
+    factor: Any
 
     def blocks(self, tile: tuple[int, int]) -> "Arrays":
         """What a step sees of them."""
@@ -57,16 +59,18 @@ class Arrays:
             of_keys(self.k, tile[1]),
             of_keys(self.v, tile[1]),
             of_queries(self.d_out, tile[0]),
-            of_queries(self.logsumexp, tile[0]),
+            of_queries(self.shift, tile[0]),
+            None if self.factor is None else of_queries(self.factor, tile[0]),
         )
 
     def clean(self, where: Where, is_partial: bool) -> "Arrays":
         """Of references: what they hold, 0 behind the valid lengths."""
-        q, d_out, logsumexp = (
-            where.clean(0, ref[0, 0], is_partial) for ref in (self.q, self.d_out, self.logsumexp)
+        q, d_out, shift, factor = (
+            None if ref is None else where.clean(0, ref[0, 0], is_partial)
+            for ref in (self.q, self.d_out, self.shift, self.factor)
         )
         k, v = (where.clean(1, ref[0, 0], is_partial) for ref in (self.k, self.v))
-        return Arrays(q, k, v, d_out, logsumexp)
+        return Arrays(q, k, v, d_out, shift, factor)
 
 
 @functools.partial(jax.jit, static_argnames="setting")
@@ -84,7 +88,11 @@ def backward(
     setting: Setting,
 ) -> tuple[Array, Array, Array]:
     """The gradients of q, k and v."""
-    arrays = Arrays(*map(by_head, (q, k, v, d_out)), logsumexp[..., None])
+    q, k, v, d_out = map(by_head, (q, k, v, d_out))
+    shift, factor = _softmax.normalizer(
+        logsumexp[..., None], bias, lambda: statistics(setting, work, q, k, v, bias)
+    )
+    arrays = Arrays(q, k, v, d_out, shift, factor)
     ends = None if d_logsumexp is None else d_logsumexp[..., None]
     d_q, delta = _of_queries(setting, work, arrays, bias, by_head(out), ends)
     d_k, d_v = _of_keys(setting, work, arrays, bias, delta)
@@ -115,7 +123,7 @@ def _of_queries(
         order,
         scalars,
         (blocks, seen, of_queries(out, tile[0]), ends),
-        (_like(seen.q), _like(seen.logsumexp)),
+        (_like(seen.q), _like(seen.shift)),
         [(tile[0], arrays.q.shape[3]), (tile[0], 1)],
         interpret=setting.interpret,
     )
@@ -145,7 +153,7 @@ def _query_kernel(
         own = refs.clean(where, is_partial)
         scores = given.scores(where, scalars, blocks, own.q, own.k, masked=is_partial)
         d_weights = _softmax.times_transposed(own.d_out, own.v)
-        d_scores = scores.weights(own.logsumexp) * (d_weights - delta[...])
+        d_scores = scores.weights(own.shift, own.factor) * (d_weights - delta[...])
         d_plain = scores.before_bias(d_scores).astype(own.k.dtype)
         total[...] += _softmax.times(d_plain, own.k)
 
@@ -201,7 +209,7 @@ def _key_kernel(
     def step(is_partial: bool) -> None:
         own = refs.clean(where, is_partial)
         scores = given.scores(where, scalars, blocks, own.q, own.k, masked=is_partial)
-        weights = scores.weights(own.logsumexp)
+        weights = scores.weights(own.shift, own.factor)
         d_v[...] += _softmax.times(weights.T.astype(own.d_out.dtype), own.d_out)
         d_weights = _softmax.times_transposed(own.d_out, own.v)
         d_scores = weights * (d_weights - where.clean(0, delta_ref[0, 0], is_partial))

@@ -1,6 +1,7 @@
-"""The forward kernel: along the list of each query tile, with a running softmax in vector memory."""
+"""The forward kernel: along the list of each query tile, a running softmax in vector memory."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,33 +31,58 @@ def forward(
     work: Work, q: Array, k: Array, v: Array, bias: Any, *, setting: Setting
 ) -> tuple[Array, Array]:
     """The output [B, T, N, V], and the log-sum-exp f32[B, N, T]."""
-    batch, length, heads, _ = q.shape
+    q, k, v = map(by_head, (q, k, v))
+    out = jax.ShapeDtypeStruct((*q.shape[:3], v.shape[3]), q.dtype)
+    logsumexp = jax.ShapeDtypeStruct((*q.shape[:3], 1), np.float32)
+    results = _launch(setting, work, (q, k, v), bias, _softmax.finish, (out, logsumexp))
+    return by_head(results[0]), results[1][..., 0]
+
+
+def statistics(
+    setting: Setting, work: Work, q: Array, k: Array, v: Array, bias: Any
+) -> tuple[Array, Array]:
+    """Shift and factor of the weights, f32[B, N, T, 1] each; see `_softmax.statistics`.
+
+    Args:
+        setting: The kernel's.
+        work: The tiles.
+        q: By head, [B, N, T, H].
+        k: By head, [B, K, S, H].
+        v: By head, [B, K, S, V].
+        bias: The bias.
+    """
+    by_row = jax.ShapeDtypeStruct((*q.shape[:3], 1), np.float32)
+    return _launch(setting, work, (q, k, v), bias, _softmax.statistics, (by_row, by_row))
+
+
+def _launch(
+    setting: Setting,
+    work: Work,
+    arrays: tuple[Array, Array, Array],
+    bias: Any,
+    end: Callable[[_softmax.State], tuple[Array, Array]],
+    results: tuple[Array, Array],
+) -> tuple[Array, Array]:
+    q, k, v = arrays
     (tile_q, tile_k), size = setting.signature.tile, v.shape[3]
     given, scalars, blocks = prepared(setting, work.by_query, work, bias)
     grid, order = by_query(setting, work.by_query)
-    out = jax.ShapeDtypeStruct((batch, heads, length, size), q.dtype)
-    logsumexp = jax.ShapeDtypeStruct((batch, heads, length, 1), np.float32)
-    out, logsumexp = launch(
-        functools.partial(_kernel, given),
+    return launch(
+        functools.partial(_kernel, given, end),
         "forward",
         grid,
         order,
         scalars,
-        (
-            blocks,
-            of_queries(by_head(q), tile_q),
-            of_keys(by_head(k), tile_k),
-            of_keys(by_head(v), tile_k),
-        ),
-        (of_queries(out, tile_q), of_queries(logsumexp, tile_q)),
+        (blocks, of_queries(q, tile_q), of_keys(k, tile_k), of_keys(v, tile_k)),
+        (of_queries(results[0], tile_q), of_queries(results[1], tile_q)),
         [(tile_q, size), (tile_q, 1), (tile_q, 1)],
         interpret=setting.interpret,
     )
-    return by_head(out), logsumexp[..., 0]
 
 
 def _kernel(
     given: Given,
+    end: Callable[[_softmax.State], tuple[Array, Array]],
     where: Where,
     scalars: Scalars,
     inputs: tuple[Blocks, Ref, Ref, Ref],
@@ -84,7 +110,7 @@ def _kernel(
     @pl.when(where.is_last)
     def _() -> None:
         total, largest, weight = (ref[...] for ref in state)
-        for ref, x in zip(outputs, _softmax.finish((total, largest, weight)), strict=True):
+        for ref, x in zip(outputs, end((total, largest, weight)), strict=True):
             ref[0, 0] = x.astype(ref.dtype)
 
 

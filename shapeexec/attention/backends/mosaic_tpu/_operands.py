@@ -113,7 +113,9 @@ class _Listener:
         return self._note(array, "of_keys", self.key.shape)
 
     def of_pairs(self, array: Leaf) -> Array:
-        shape = [n if length > 1 else 1 for n, length in zip(self.tile, array.shape[2:])]
+        shape = [
+            n if length > 1 else 1 for n, length in zip(self.tile, array.shape[2:], strict=True)
+        ]
         return self._note(array, "of_pairs", tuple(shape))
 
     def of_tile(self, array: Leaf, tile: Tile) -> Array:
@@ -266,7 +268,8 @@ class At:
 
     def _kind(self, array: Leaf, row: Array, column: Array) -> Array:
         # A tile of ours may reach behind the last of theirs.
-        inside = (jnp.minimum(i, n - 1) for i, n in zip((row, column), array.shape[2:]))
+        ends = zip((row, column), array.shape[2:], strict=True)
+        inside = (jnp.minimum(i, n - 1) for i, n in ends)
         return self._number(array, "of_tile", self.batch, self.head, *inside)
 
     def _number(self, array: Leaf, how: str, *index: Array) -> Array:

@@ -92,9 +92,9 @@ class Scores:
     plain: Array
     final: Array
 
-    def weights(self, logsumexp: Array) -> Array:
-        """What the softmax made of them."""
-        return _softmax.weights_again(self.final, logsumexp)
+    def weights(self, shift: Array, factor: Array | None) -> Array:
+        """What the softmax made of them; see `_softmax.weights_again`."""
+        return _softmax.weights_again(self.final, shift, factor)
 
     def before_bias(self, d_final: Array) -> Array:
         """The gradient of plain scores, from that of final ones."""
@@ -126,7 +126,9 @@ def prepared(
         asked_by_bias(bias_named, setting.signature),
     )
     leaves = (jax.tree.leaves(work.mask), jax.tree.leaves(bias))
-    numbers = [x for own, arrays in zip(asked, leaves, strict=True) for x in numbers_for(own, arrays)]
+    numbers = [
+        x for own, arrays in zip(asked, leaves, strict=True) for x in numbers_for(own, arrays)
+    ]
     of_mask, of_bias = (
         blocks_for(own, arrays, tile, held=held)
         for own, arrays, held in zip(asked, leaves, (True, False), strict=True)
@@ -138,4 +140,3 @@ def prepared(
 def by_head(x: Array) -> Array:
     """[B, length, heads, size] as [B, heads, length, size], where rows can be cut into blocks."""
     return jnp.swapaxes(x, 1, 2)
-

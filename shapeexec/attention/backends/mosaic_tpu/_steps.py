@@ -5,7 +5,7 @@ It knows nothing of softmax or masks.
 """
 
 import dataclasses
-import math
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -116,8 +116,9 @@ def scalars_of(lists: TileLists, work: Work, more: list[Array]) -> Scalars:
     Raises:
         BackendError: They are more than scalar memory holds.
     """
-    flat = (jnp.reshape(x, -1) for x in (lists.tiles, lists.full, lists.counts))
-    scalars = Scalars(*flat, *map(jnp.asarray, (work.query_sizes, work.key_sizes)), more)
+    tiles, full, counts = (jnp.reshape(x, -1) for x in (lists.tiles, lists.full, lists.counts))
+    sizes = jnp.asarray(work.query_sizes), jnp.asarray(work.key_sizes)
+    scalars = Scalars(tiles, full, counts, *sizes, more)
     needed = sum(4 * x.size for x in jax.tree.leaves(scalars))
     if needed > _SCALAR_BYTES:
         raise BackendError(
@@ -279,9 +280,7 @@ def launch(
     """
     flat, structure = jax.tree.flatten(scalars)
     axes = len(grid)
-    # A block is no tree itself.
-    blocks = (inputs, outputs)
-    counts = [len(jax.tree.leaves(part)) for part in blocks]
+    given, made = jax.tree.structure(inputs), jax.tree.structure(outputs)
 
     def spec(block: Block) -> pl.BlockSpec:
         def index(*args: Array) -> tuple[Array, ...]:
@@ -290,14 +289,13 @@ def launch(
         return pl.BlockSpec(block.shape, index)
 
     def body(*refs: Ref) -> None:
-        own = structure.unflatten(refs[: len(flat)])
-        ends = np.cumsum([len(flat), *counts])
-        parts = [
-            jax.tree.unflatten(jax.tree.structure(part), refs[start:end])
-            for part, start, end in zip(blocks, ends, ends[1:], strict=False)
-        ]
+        rest = iter(refs)
+        own, read, written = (
+            tree.unflatten(itertools.islice(rest, tree.num_leaves))
+            for tree in (structure, given, made)
+        )
         where = order(own, *map(pl.program_id, range(axes)))
-        kernel(where, own, *parts, refs[ends[-1] :])
+        kernel(where, own, read, written, tuple(rest))
 
     results = pl.pallas_call(
         body,
@@ -315,5 +313,4 @@ def launch(
         interpret=interpret,
         name=f"attention_{name}",
     )(*flat, *(block.array for block in jax.tree.leaves(inputs)))
-    return jax.tree.unflatten(jax.tree.structure(outputs), results)
-
+    return made.unflatten(results)

@@ -75,9 +75,13 @@ class _Triton:
         """See `Backend`. It is deterministic always."""
         return _backward.backward(
             work,
-            _backward.Arrays(q, k, v, d_out, logsumexp),
+            q,
+            k,
+            v,
             bias,
             out,
+            logsumexp,
+            d_out,
             d_logsumexp,
             setting=self._setting(signature),
             bias_gradient=bias_gradient,

@@ -19,6 +19,7 @@ from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
 from shapeexec.attention.backends._base import TileLists, Work
+from shapeexec.attention.backends.triton._forward import statistics
 from shapeexec.attention.backends.triton._scores import Given, Head, Operands, head_of, prepared
 from shapeexec.attention.backends.triton._tiles import (
     Setting,
@@ -44,28 +45,37 @@ class Arrays:
     Attributes:
         q, k, v: As in the call.
         d_out: The gradient of the output.
-        logsumexp: f32[B, N, T].
+        shift, factor: Of the weights, f32[B, N, T]; see `_softmax.weights_again`.
     """
 
     q: Array
     k: Array
     v: Array
     d_out: Array
-    logsumexp: Array
+    shift: Array
+    factor: Array | None
 
 
 @functools.partial(jax.jit, static_argnames=("setting", "bias_gradient"))
 def backward(
     work: Work,
-    arrays: Arrays,
+    q: Array,
+    k: Array,
+    v: Array,
     bias: Any,
     out: Array,
+    logsumexp: Array,
+    d_out: Array,
     d_logsumexp: Array | None,
     *,
     setting: Setting,
     bias_gradient: bool,
 ) -> tuple[Array, Array, Array, Array | None]:
     """The gradients of q, k, v and of a bias that is an array; None if it is not asked for."""
+    shift, factor = _softmax.normalizer(
+        logsumexp, bias, lambda: statistics(setting, work, q, k, v, bias)
+    )
+    arrays = Arrays(q, k, v, d_out, shift, factor)
     shape = bias.shape if bias_gradient else None
     d_q, delta, *by_query = _by_query(
         setting, work, arrays, bias, out, d_logsumexp, shape is not None and shape[3] == 1
@@ -122,10 +132,8 @@ def _query_kernel(
     own = head_of(given, operands, batch, head)
     row = own.row(in_order(operands.lists, batch, head, turn))
     queries = own.queries(row.number, some=True)
-    q, d_out, out = (
-        load_rows(x, batch, head, queries) for x in (arrays.q, arrays.d_out, out_ref)
-    )
-    logsumexp = load_numbers(arrays.logsumexp, batch, head, queries)
+    q, d_out, out = (load_rows(x, batch, head, queries) for x in (arrays.q, arrays.d_out, out_ref))
+    normalizer = _load_normalizer(arrays, own, queries, by_key=False)
     delta = (out.astype(np.float32) * d_out.astype(np.float32)).sum(1)
     for ref in d_logsumexp_refs:
         delta = delta - load_numbers(ref, batch, head, queries)
@@ -138,7 +146,7 @@ def _query_kernel(
         scores = own.scores(q, k, queries, keys, masked=is_partial)
         v = load_rows(arrays.v, batch, own.key_head, keys)
         d_weights = _softmax.times_transposed(d_out, v)
-        d_scores = scores.weights(logsumexp[:, None]) * (d_weights - delta[:, None])
+        d_scores = scores.weights(*normalizer) * (d_weights - delta[:, None])
         d_plain = scores.before_bias(d_scores).astype(k.dtype)
         return d_q + _softmax.times(d_plain, k), *(x + d_scores.sum(1) for x in sums)
 
@@ -188,10 +196,10 @@ def _key_kernel(
         own = dataclasses.replace(first, head=key_head * np.int32(group) + member)
         sums = tuple(jnp.zeros((keys.size,), np.float32) for _ in sums_refs)
         step = functools.partial(_add_queries, own, arrays, delta_ref, k, v, keys)
-        *carry, sums = own.row(number).each(step, (*carry, sums))
+        d_k, d_v, sums = own.row(number).each(step, (*carry, sums))
         for ref, x in zip(sums_refs, sums, strict=True):
             store_numbers(ref, batch, own.head, keys.first, x)
-        return tuple(carry)
+        return d_k, d_v
 
     sizes = (padded(signature.head_size), padded(signature.value_size))
     zeros = tuple(jnp.zeros((keys.size, size), np.float32) for size in sizes)
@@ -215,11 +223,9 @@ def _add_queries(
     d_k, d_v, sums = carry
     queries = own.queries(tile, some=is_partial)
     q, d_out = (load_rows(x, own.batch, own.head, queries) for x in (arrays.q, arrays.d_out))
-    logsumexp, delta = (
-        load_numbers(x, own.batch, own.head, queries) for x in (arrays.logsumexp, delta_ref)
-    )
+    delta = load_numbers(delta_ref, own.batch, own.head, queries)
     scores = own.scores(q, k, queries, keys, masked=is_partial, by_key=True)
-    weights = scores.weights(logsumexp[None, :])
+    weights = scores.weights(*_load_normalizer(arrays, own, queries, by_key=True))
     d_v = d_v + _softmax.times(weights.astype(d_out.dtype), d_out)
     d_scores = weights * (_softmax.times_transposed(v, d_out) - delta[None, :])
     d_plain = scores.before_bias(d_scores).astype(q.dtype)
@@ -272,7 +278,8 @@ def _pair_kernel(
     def add(number: Array, total: Array) -> Array:
         batch = start[0] + number // np.int32(summed[1])
         head = start[1] + number % np.int32(summed[1])
-        place = [0 if n == 1 else i for n, i in zip(has_work_ref.shape, (batch, head))]
+        shared = (n == 1 for n in has_work_ref.shape[:2])
+        place = [0 if one else i for one, i in zip(shared, (batch, head), strict=True)]
         own = head_of(given, operands, batch, head)
         more = functools.partial(_gradient_of_pair, own, arrays, delta_ref, row, column)
         return lax.cond(
@@ -290,12 +297,22 @@ def _gradient_of_pair(
     queries, keys = own.queries(row, some=True), own.keys(column, some=True)
     q, d_out = (load_rows(x, own.batch, own.head, queries) for x in (arrays.q, arrays.d_out))
     k, v = (load_rows(x, own.batch, own.key_head, keys) for x in (arrays.k, arrays.v))
-    logsumexp, delta = (
-        load_numbers(x, own.batch, own.head, queries) for x in (arrays.logsumexp, delta_ref)
-    )
+    delta = load_numbers(delta_ref, own.batch, own.head, queries)
     scores = own.scores(q, k, queries, keys, masked=True)
-    d_weights = _softmax.times_transposed(d_out, v)
-    return scores.weights(logsumexp[:, None]) * (d_weights - delta[:, None])
+    weights = scores.weights(*_load_normalizer(arrays, own, queries, by_key=False))
+    return weights * (_softmax.times_transposed(d_out, v) - delta[:, None])
+
+
+def _load_normalizer(
+    arrays: Arrays, own: Head, queries: Span, *, by_key: bool
+) -> tuple[Array, Array | None]:
+    """Shift and factor, broadcasting to a tile whose queries lie along the first axis, or not."""
+
+    def load(ref: Ref) -> Array:
+        numbers = load_numbers(ref, own.batch, own.head, queries)
+        return numbers[None, :] if by_key else numbers[:, None]
+
+    return load(arrays.shift), None if arrays.factor is None else load(arrays.factor)
 
 
 def _like(x: Array) -> jax.ShapeDtypeStruct:

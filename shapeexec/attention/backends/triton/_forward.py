@@ -1,6 +1,7 @@
 """The forward kernel: one program makes the output of one query tile of one head."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,14 +30,35 @@ def forward(
 ) -> tuple[Array, Array]:
     """The output [B, T, N, V], and the log-sum-exp f32[B, N, T]."""
     batch, length, heads, _ = q.shape
-    operands, given = prepared(setting, work.by_query, work, bias)
     out_shape = (
         jax.ShapeDtypeStruct((batch, length, heads, v.shape[3]), q.dtype),
         jax.ShapeDtypeStruct((batch, heads, length), np.float32),
     )
-    kernel = functools.partial(_kernel, given=given)
+    return _launch(setting, work, (q, k, v), bias, _softmax.finish, out_shape)
+
+
+def statistics(
+    setting: Setting, work: Work, q: Array, k: Array, v: Array, bias: Any
+) -> tuple[Array, Array]:
+    """Shift and factor of the weights, f32[B, N, T] each; see `_softmax.statistics`."""
+    batch, length, heads, _ = q.shape
+    by_query = jax.ShapeDtypeStruct((batch, heads, length), np.float32)
+    return _launch(setting, work, (q, k, v), bias, _softmax.statistics, (by_query, by_query))
+
+
+def _launch(
+    setting: Setting,
+    work: Work,
+    arrays: tuple[Array, Array, Array],
+    bias: Any,
+    end: Callable[[_softmax.State], tuple[Array, Array]],
+    out_shape: Any,
+) -> tuple[Array, Array]:
+    operands, given = prepared(setting, work.by_query, work, bias)
+    kernel = functools.partial(_kernel, given=given, end=end)
+    batch, _, heads, _ = arrays[0].shape
     grid = (work.by_query.counts.shape[2], heads, batch)
-    return setting.launch(kernel, "forward", grid, out_shape)(operands, q, k, v)
+    return setting.launch(kernel, "forward", grid, out_shape)(operands, *arrays)
 
 
 def _kernel(
@@ -44,10 +66,9 @@ def _kernel(
     q_ref: Ref,
     k_ref: Ref,
     v_ref: Ref,
-    out_ref: Ref,
-    logsumexp_ref: Ref,
-    *,
+    *result_refs: Ref,
     given: Given,
+    end: Callable[[_softmax.State], tuple[Array, Array]],
 ) -> None:
     turn, head, batch = map(pl.program_id, range(3))
     own = head_of(given, operands, batch, head)
@@ -62,6 +83,6 @@ def _kernel(
         return _softmax.advance(state, scores, load_rows(v_ref, batch, own.key_head, keys))
 
     empty = _softmax.start(queries.size, padded(given.signature.value_size), columns=False)
-    out, logsumexp = _softmax.finish(row.each(step, empty))
-    store_rows(out_ref, batch, head, queries.first, out)
-    store_numbers(logsumexp_ref, batch, head, queries.first, logsumexp)
+    for ref, result in zip(result_refs, end(row.each(step, empty)), strict=True):
+        store = store_rows if result.ndim == 2 else store_numbers
+        store(ref, batch, head, queries.first, result)

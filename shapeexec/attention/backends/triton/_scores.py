@@ -63,9 +63,7 @@ class Given:
         return self.setting.signature
 
 
-def prepared(
-    setting: Setting, lists: TileLists, work: Work, bias: Any
-) -> tuple[Operands, Given]:
+def prepared(setting: Setting, lists: TileLists, work: Work, bias: Any) -> tuple[Operands, Given]:
     """The operands of a call, and what is static of it."""
     fields = (lists.tiles, lists.full, lists.counts, lists.order)
     operands = Operands(
@@ -122,7 +120,8 @@ class Head:
         Args:
             q: [queries, head size].
             k: [keys, head size].
-            queries, keys: Where they are.
+            queries: Where q is.
+            keys: Where k is.
             masked: Whether pairs may be forbidden.
             by_key: Whether keys lie along the first axis.
         """
@@ -157,9 +156,9 @@ class Scores:
     plain: Array
     final: Array
 
-    def weights(self, logsumexp: Array) -> Array:
-        """What the softmax made of them; `logsumexp` broadcasts to the tile."""
-        return _softmax.weights_again(self.final, logsumexp)
+    def weights(self, shift: Array, factor: Array | None) -> Array:
+        """What the softmax made of them; see `_softmax.weights_again`."""
+        return _softmax.weights_again(self.final, shift, factor)
 
     def before_bias(self, d_final: Array) -> Array:
         """The gradient of plain scores, from that of final ones."""

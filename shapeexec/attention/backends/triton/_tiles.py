@@ -323,4 +323,3 @@ def positions(
     query = query[None, :] if by_key else query[:, None]
     key = key[:, None] if by_key else key[None, :]
     return At(*place, query, key, *sizes, first, tile)
-
