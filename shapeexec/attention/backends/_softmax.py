@@ -99,21 +99,50 @@ def weights_again(scores: Array, shift: Array, factor: Array | None) -> Array:
     return weights if factor is None else weights * factor
 
 
-def biased(bias: Any, at: Any, scores: Array) -> Array:
-    """Scaled scores with their bias: an array, a score modifier, or None."""
+def biased(bias: Any, at: Any, scores: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """Scaled scores with their bias, and the way back for gradients.
+
+    Args:
+        bias: An array, a score modifier, or None.
+        at: The positions of the tile.
+        scores: f32, of the tile.
+
+    Returns:
+        What the mask comes upon, and a function from its gradient to that of `scores`.
+    """
     if bias is None:
-        return scores
+        return scores, lambda d_biased: d_biased
     if hasattr(bias, "shape"):
-        return scores + at.of_pairs(bias).astype(scores.dtype)
-    return bias.modify(at, scores)
+        return scores + at.of_pairs(bias).astype(scores.dtype), lambda d_biased: d_biased
+    answers = []
+    changed = bias.modify(_Memory(at, answers, is_new=True), scores)
+
+    def back(d_biased: Array) -> Array:
+        memory = _Memory(at, answers, is_new=False)
+        return jax.vjp(lambda x: bias.modify(memory, x), scores)[1](d_biased)[0]
+
+    return changed, back
 
 
-def before_bias(bias: Any, at: Any, scores: Array, d_biased: Array) -> Array:
-    """The gradient of scaled scores, from that of biased ones."""
-    if bias is None or hasattr(bias, "shape"):
-        return d_biased
-    _, transpose = jax.vjp(lambda x: bias.modify(at, x), scores)
-    return transpose(d_biased)[0]
+class _Memory:
+    """`Positions` that keep what was read, to say it again: a kernel's loads have no derivative."""
+
+    def __init__(self, at: Any, answers: list[Array], *, is_new: bool) -> None:
+        self._at, self._answers, self._is_new = at, answers, is_new
+        self._rest = iter(answers)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._at, name)
+        if not name.startswith("of_"):
+            return found
+
+        def read(*question: Any) -> Array:
+            if not self._is_new:
+                return next(self._rest)
+            self._answers.append(found(*question))
+            return self._answers[-1]
+
+        return read
 
 
 def masked(mask: Any, at: Any, scores: Array) -> Array:

@@ -1,6 +1,7 @@
 """The scores of one tile in a TPU kernel, and the operands that masks and biases make of a call."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -62,10 +63,10 @@ class Given:
         at_mask = self._at(where, self.asked[0], scalars.more[:of_mask], blocks.mask)
         at_bias = self._at(where, self.asked[1], scalars.more[of_mask:], blocks.bias)
         plain = _softmax.times_transposed(q, k) * np.float32(self.setting.signature.scale)
-        scores = _softmax.biased(self.bias, at_bias, plain)
+        scores, before_bias = _softmax.biased(self.bias, at_bias, plain)
         if masked:
             scores = _softmax.masked(self.mask, at_mask, scores)
-        return Scores(self.bias, at_bias, plain, scores)
+        return Scores(scores, before_bias)
 
     def _at(self, where: Where, asked: Asked, numbers: list[Ref], blocks: list[Ref]) -> At:
         rest_of_numbers, rest_of_blocks = iter(numbers), iter(blocks)
@@ -81,24 +82,16 @@ class Scores:
     """The scores of a tile.
 
     Attributes:
-        bias: The bias.
-        at: Where they are.
-        plain: Scaled, without a bias.
-        final: With bias, and -inf where a pair is not allowed.
+        final: Scaled, with bias, and -inf where a pair is not allowed.
+        before_bias: From the gradient of final scores to that of scaled ones without a bias.
     """
 
-    bias: Any
-    at: At
-    plain: Array
     final: Array
+    before_bias: Callable[[Array], Array]
 
     def weights(self, shift: Array, factor: Array | None) -> Array:
         """What the softmax made of them; see `_softmax.weights_again`."""
         return _softmax.weights_again(self.final, shift, factor)
-
-    def before_bias(self, d_final: Array) -> Array:
-        """The gradient of plain scores, from that of final ones."""
-        return _softmax.before_bias(self.bias, self.at, self.plain, d_final)
 
 
 @jax.tree_util.register_dataclass

@@ -1,6 +1,7 @@
 """The scores of one tile in a Triton kernel, and what is known of a call while they are made."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +10,6 @@ import numpy as np
 from shapeexec.attention.backends import _softmax
 from shapeexec.attention.backends._base import Signature, TileLists, Work
 from shapeexec.attention.backends.triton._tiles import (
-    At,
     Row,
     Setting,
     Span,
@@ -134,10 +134,10 @@ class Head:
         )
         plain = _softmax.times_transposed(*((k, q) if by_key else (q, k)))
         plain = plain * np.float32(self.given.signature.scale)
-        scores = _softmax.biased(self.bias, at, plain)
+        scores, before_bias = _softmax.biased(self.bias, at, plain)
         if masked:
             scores = _softmax.masked(self.mask, at, scores)
-        return Scores(self.bias, at, plain, scores)
+        return Scores(scores, before_bias)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,24 +145,16 @@ class Scores:
     """The scores of a tile.
 
     Attributes:
-        bias: The bias.
-        at: Where they are.
-        plain: Scaled, without a bias.
-        final: With bias, and -inf where a pair is not allowed.
+        final: Scaled, with bias, and -inf where a pair is not allowed.
+        before_bias: From the gradient of final scores to that of scaled ones without a bias.
     """
 
-    bias: Any
-    at: At
-    plain: Array
     final: Array
+    before_bias: Callable[[Array], Array]
 
     def weights(self, shift: Array, factor: Array | None) -> Array:
         """What the softmax made of them; see `_softmax.weights_again`."""
         return _softmax.weights_again(self.final, shift, factor)
-
-    def before_bias(self, d_final: Array) -> Array:
-        """The gradient of plain scores, from that of final ones."""
-        return _softmax.before_bias(self.bias, self.at, self.plain, d_final)
 
 
 def head_of(given: Given, operands: Operands, batch: Array, head: Array) -> Head:
