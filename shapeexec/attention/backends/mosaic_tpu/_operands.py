@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from shapeexec.attention.backends._base import Signature
 from shapeexec.attention.backends.mosaic_tpu._steps import Block, Where
@@ -19,7 +20,7 @@ from shapeexec.attention.masks._base import Tile
 Array = Any
 Ref = Any
 
-_MOST_PARTS = 64
+_MOST_PARTS = 16
 """Most tiles of a block mask in one of ours: each is a comparison of the whole tile."""
 
 
@@ -257,12 +258,13 @@ class At:
     def of_tile(self, array: Leaf, tile: Tile) -> Array:
         """See `Positions`. Tile by tile where several lie in this one."""
         first = [number * n for number, n in zip(self.where.tile, self.tile, strict=True)]
-        row, column = (start // n for start, n in zip(first, tile, strict=True))
+        row, column = (lax.div(start, np.int32(n)) for start, n in zip(first, tile, strict=True))
         rows, columns = (max(1, mine // n) for mine, n in zip(self.tile, tile, strict=True))
         kind = self._kind(array, row, column)
         for part in range(1, rows * columns):
             i, j = row + part // columns, column + part % columns
-            is_there = (self.query // tile[0] == i) & (self.key // tile[1] == j)
+            # Of the parts so far this is the last one in both directions.
+            is_there = (self.query >= i * tile[0]) & (self.key >= j * tile[1])
             kind = jnp.where(is_there, self._kind(array, i, j), kind)
         return kind
 
