@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from shapeexec.attention.masks._base import Mask
 
@@ -61,6 +62,13 @@ class TileLists:
     full: Array
     counts: Array
     order: Array
+
+    @property
+    def kinds(self) -> tuple[bool, bool]:
+        """Whether there may be full tiles, and partial ones: what is not known may be there."""
+        if not isinstance(self.full, np.ndarray) or not isinstance(self.counts, np.ndarray):
+            return True, True
+        return bool(self.full.any()), bool((self.counts > self.full).any())
 
 
 @jax.tree_util.register_dataclass

@@ -68,7 +68,7 @@ class _MosaicTpu:
         self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
         """See `Backend`."""
-        return _forward.forward(work, q, k, v, bias, setting=Setting(signature, self.interpret))
+        return _forward.forward(work, q, k, v, bias, setting=self._setting(signature, work))
 
     def backward(
         self,
@@ -87,11 +87,14 @@ class _MosaicTpu:
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, None]:
         """See `Backend`. It is deterministic always."""
-        setting = Setting(signature, self.interpret)
+        setting = self._setting(signature, work)
         gradients = _backward.backward(
             work, q, k, v, bias, out, logsumexp, d_out, d_logsumexp, setting=setting
         )
         return *gradients, None
+
+    def _setting(self, signature: Signature, work: Work) -> Setting:
+        return Setting(signature, work.by_query.kinds, self.interpret)
 
 
 def _at_side(signature: Signature, side: int) -> Signature:

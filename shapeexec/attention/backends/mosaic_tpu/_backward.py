@@ -157,8 +157,7 @@ def _query_kernel(
         d_plain = scores.before_bias(d_scores).astype(own.k.dtype)
         total[...] += _softmax.times(d_plain, own.k)
 
-    pl.when(where.is_full)(functools.partial(step, False))
-    pl.when(where.is_partial)(functools.partial(step, True))
+    where.each_kind(given.setting.kinds, step)
 
     @pl.when(where.is_last)
     def _() -> None:
@@ -216,8 +215,7 @@ def _key_kernel(
         d_plain = scores.before_bias(d_scores)
         d_k[...] += _softmax.times(d_plain.T.astype(own.q.dtype), own.q)
 
-    pl.when(where.is_full)(functools.partial(step, False))
-    pl.when(where.is_partial)(functools.partial(step, True))
+    where.each_kind(given.setting.kinds, step)
 
     @pl.when(where.is_last)
     def _() -> None:

@@ -104,8 +104,7 @@ def _kernel(
         total, largest, weight = (ref[...] for ref in state)
         _put(state, _softmax.advance((total, largest, weight), scores, v))
 
-    pl.when(where.is_full)(functools.partial(step, False))
-    pl.when(where.is_partial)(functools.partial(step, True))
+    where.each_kind(given.setting.kinds, step)
 
     @pl.when(where.is_last)
     def _() -> None:

@@ -5,6 +5,7 @@ It knows nothing of softmax or masks.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -32,10 +33,12 @@ class Setting:
 
     Attributes:
         signature: The call.
+        kinds: Whether there may be full tiles, and partial ones: code for none is left out.
         interpret: Whether Pallas' interpreter runs it.
     """
 
     signature: Signature
+    kinds: tuple[bool, bool]
     interpret: bool
 
     @property
@@ -76,6 +79,12 @@ class Where:
     is_last: Array
     sizes: tuple[Array, Array]
     lengths: tuple[int, int]
+
+    def each_kind(self, kinds: tuple[bool, bool], step: Callable[[bool], None]) -> None:
+        """`step(is_partial)`, if the tile is of one of the `kinds` there may be."""
+        for is_partial, is_it in enumerate((self.is_full, self.is_partial)):
+            if kinds[is_partial]:
+                pl.when(is_it)(functools.partial(step, bool(is_partial)))
 
     def positions(self, side: int, shape: tuple[int, ...]) -> Array:
         """Positions of queries (side 0) or keys (side 1), along that axis of `shape`."""

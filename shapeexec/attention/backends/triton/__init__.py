@@ -54,7 +54,7 @@ class _Triton:
         self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
         """See `Backend`."""
-        return _forward.forward(work, q, k, v, bias, setting=self._setting(signature))
+        return _forward.forward(work, q, k, v, bias, setting=self._setting(signature, work))
 
     def backward(
         self,
@@ -83,15 +83,15 @@ class _Triton:
             logsumexp,
             d_out,
             d_logsumexp,
-            setting=self._setting(signature),
+            setting=self._setting(signature, work),
             bias_gradient=bias_gradient,
         )
 
-    def _setting(self, signature: Signature) -> Setting:
+    def _setting(self, signature: Signature, work: Work) -> Setting:
         # As Pallas' own attention does: eight warps share the accumulators of a large head.
         warps = 4 if max(signature.head_size, signature.value_size) <= 64 else 8
         stages = 2 if _bytes_of_row(signature) <= 512 else 1
-        return Setting(signature, warps, stages, self.interpret)
+        return Setting(signature, work.by_query.kinds, warps, stages, self.interpret)
 
 
 def _bytes_of_row(signature: Signature) -> int:

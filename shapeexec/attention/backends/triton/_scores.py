@@ -100,7 +100,7 @@ class Head:
 
     def row(self, number: Array) -> Row:
         """Its list for a tile."""
-        return row_of(self.lists, self.batch, self.head, number)
+        return row_of(self.lists, self.batch, self.head, number, self.given.setting.kinds)
 
     def queries(self, tile: Array, *, some: bool) -> Span:
         """A query tile; `some`: maybe not all of its queries count."""

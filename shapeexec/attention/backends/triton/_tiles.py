@@ -28,12 +28,14 @@ class Setting:
 
     Attributes:
         signature: The call.
+        kinds: Whether there may be full tiles, and partial ones: a loop over none is left out.
         warps: Of a program.
         stages: How many tiles are under way at once.
         interpret: Whether Pallas' interpreter runs it.
     """
 
     signature: Signature
+    kinds: tuple[bool, bool]
     warps: int
     stages: int
     interpret: bool
@@ -75,6 +77,7 @@ class Row:
         tiles: The reference to all lists.
         full: How many tiles of it are full.
         count: How many there are in all.
+        kinds: Whether there may be full ones, and partial ones.
     """
 
     number: Array
@@ -82,6 +85,7 @@ class Row:
     tiles: Ref
     full: Array
     count: Array
+    kinds: tuple[bool, bool]
 
     def each(self, step: Callable[[Array, Any, bool], Any], carry: Any) -> Any:
         """`step(tile, carry, is_partial)` for each tile: full ones first."""
@@ -89,15 +93,23 @@ class Row:
         def run(is_partial: bool) -> Callable[[Array, Any], Any]:
             return lambda j, carry: step(self.tiles[(*self.place, j)], carry, is_partial)
 
-        carry = lax.fori_loop(0, self.full, run(False), carry)
-        return lax.fori_loop(self.full, self.count, run(True), carry)
+        has_full, has_partial = self.kinds
+        if has_full:
+            carry = lax.fori_loop(0, self.full, run(False), carry)
+        return lax.fori_loop(self.full, self.count, run(True), carry) if has_partial else carry
 
 
-def row_of(lists: tuple[Ref, ...], batch: Array, head: Array, number: Array) -> Row:
+def row_of(
+    lists: tuple[Ref, ...],
+    batch: Array,
+    head: Array,
+    number: Array,
+    kinds: tuple[bool, bool],
+) -> Row:
     """The row of tile `number`."""
     tiles, full, counts, _ = lists
     place = (_or_first(batch, tiles.shape[0]), _or_first(head, tiles.shape[1]), number)
-    return Row(number, place, tiles, full[place], counts[place])
+    return Row(number, place, tiles, full[place], counts[place], kinds)
 
 
 def in_order(lists: tuple[Ref, ...], batch: Array, head: Array, turn: Array) -> Array:
