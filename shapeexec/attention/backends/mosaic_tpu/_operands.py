@@ -269,7 +269,7 @@ class At:
         return kind
 
     def _kind(self, array: Leaf, row: Array, column: Array) -> Array:
-        # A tile of ours may reach behind the last of theirs.
+        # A tile of ours may reach behind the last of theirs, and memory is not to be read there.
         ends = zip((row, column), array.shape[2:], strict=True)
         inside = (jnp.minimum(i, n - 1) for i, n in ends)
         return self._number(array, "of_tile", self.batch, self.head, *inside)
