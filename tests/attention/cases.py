@@ -230,7 +230,7 @@ CASES = (
     ),
     Case("a mask of keys", (3, 5, 130, 2, 1, 40, 40), "float32", random_mask(0, 1, 1, 0), the_mask),
     Case("a mask of all", (2, 7, 9, 2, 1, 40, 40), "bfloat16", random_mask(1, 1, 0, 0), the_mask),
-    Case("tiles apart", (1, 400, 400, 2, 1, 40, 40), "float32", tiles_apart, the_mask),
+    Case("tiles apart", (1, 400, 400, 4, 2, 40, 40), "float32", tiles_apart, the_mask),
     Case("lengths", (4, 127, 129, 2, 2, 40, 40), "float32", lengths, within_lengths),
     Case("documents", (2, 300, 300, 2, 1, 40, 40), "float32", documents, same_document),
     Case(

@@ -180,6 +180,27 @@ def test_tiles_that_nobody_attends_to_are_not_visited():
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
+def test_behind_the_lengths_all_is_0_whatever_the_operands_hold():
+    random = np.random.default_rng(0)
+    q, k, v, d_out = (random.normal(size=(1, 9, 2, 8)).astype(np.float32) for _ in range(4))
+    q[:, 5:], d_out[:, 5:], k[:, 7:], v[:, 7:] = np.nan, np.inf, np.nan, np.inf
+    v[:, 2] = np.nan  # one that counts
+
+    def attend(q, k, v):
+        return sx.dot_product_attention(
+            q,
+            k,
+            v,
+            query_seq_lengths=np.array([5], np.int32),
+            key_value_seq_lengths=np.array([7], np.int32),
+        )
+
+    out, transpose = jax.vjp(attend, q, k, v)
+    assert np.isnan(out[:, :5]).all()
+    for x, length in zip((out, *transpose(d_out)), (5, 5, 7, 7), strict=True):
+        assert not x[:, length:].any()
+
+
 def test_memory_is_linear_in_the_sizes():
     x = jax.ShapeDtypeStruct((1, 2048, 1, 8), np.float32)
 
