@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import shapeexec as sx
 from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import lists_by_key, lists_by_query, tile_kinds
-from shapeexec.attention.backends._base import Backend, Signature, Work
+from shapeexec.attention.backends import _choose
+from shapeexec.attention.backends._base import Signature, Work
 from shapeexec.attention.masks import (
     ALiBi,
     Causal,
@@ -272,7 +274,7 @@ def poisoned(x: np.ndarray, sizes: np.ndarray, axis: int) -> np.ndarray:
 
 
 def run(
-    backend: Backend, case: Case, given: Made, work: Work, *, bias_gradient: bool
+    backend: Any, case: Case, given: Made, work: Work, *, bias_gradient: bool
 ) -> list[np.ndarray]:
     """Output, log-sum-exp, and the gradients, in one program."""
     queries, keys = given.sizes
@@ -286,7 +288,7 @@ def run(
                 bias = poisoned(bias, sizes, axis)
     signature = signature_of(case, bias)
 
-    @functools.partial(jax.jit, compiler_options=_QUICK)
+    @functools.partial(jax.jit, compiler_options=_QUICK if backend.interpret else None)
     def all_of_it(arrays):
         work, q, k, v, bias, d_out, d_logsumexp = arrays
         out, logsumexp = backend.forward(signature, work, q, k, v, bias)
@@ -333,7 +335,7 @@ def assert_right(case: Case, actual: list[np.ndarray], want: list[np.ndarray]) -
     assert len(actual) == len(want)
 
 
-def check(backend: Backend, case: Case, *, bias_gradient: bool) -> None:
+def check(backend: Any, case: Case, *, bias_gradient: bool) -> None:
     """Assert that a back end gives what formulas give, whatever lies behind the lengths."""
     given = made(case)
     bias_gradient = bias_gradient and hasattr(given.bias, "shape")
@@ -342,7 +344,7 @@ def check(backend: Backend, case: Case, *, bias_gradient: bool) -> None:
     assert_right(case, actual, expected(case, given, bias_gradient=bias_gradient))
 
 
-def check_lists(backend: Backend) -> None:
+def check_lists(backend: Any) -> None:
     """Assert that the lists say what is visited: the mask is asked in partial tiles only."""
     case = Case("a mask that is not asked", (1, 48, 48, 1, 1, 40, 40))
     given = dataclasses.replace(made(case), mask=MaskFunction(_nothing))
@@ -357,3 +359,23 @@ def check_lists(backend: Backend) -> None:
 
 def _nothing(b: Any, h: Any, q: Any, k: Any) -> Any:
     return (q < 0) & (k < 0)
+
+
+def check_in_shard_map(backend: Any, monkeypatch: Any) -> None:
+    """Assert that the function runs it where a mesh is mapped over, its gradient too."""
+    monkeypatch.setattr(_choose, "load", lambda name: backend)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 17, 1, 40)), np.float32)
+
+    def gradient(implementation: str) -> Any:
+        def loss(x: Any) -> Any:
+            out = sx.dot_product_attention(x, x, x, implementation=implementation)
+            return (out**2).sum(keepdims=True)
+
+        axes = jax.sharding.PartitionSpec("x")
+        mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        mapped = jax.shard_map(loss, mesh=mesh, in_specs=axes, out_specs=axes)
+        return jax.jit(jax.grad(lambda x: mapped(x).sum()), compiler_options=_QUICK)(x)
+
+    mine = gradient(backend.name)
+    monkeypatch.undo()
+    np.testing.assert_allclose(mine, gradient("xla"), rtol=1e-5, atol=1e-5)

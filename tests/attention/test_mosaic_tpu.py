@@ -10,7 +10,15 @@ import pytest
 import shapeexec as sx
 from shapeexec.attention._blocks import BlockMask
 from shapeexec.attention.backends.mosaic_tpu import _MosaicTpu, backend
-from tests.attention.kernels import CASES, Case, check, check_lists, signature_of, work_of
+from tests.attention.kernels import (
+    CASES,
+    Case,
+    check,
+    check_in_shard_map,
+    check_lists,
+    signature_of,
+    work_of,
+)
 from tests.attention.lowering import all_in_one, arguments, layers, lowered
 
 KERNEL = "@tpu_custom_call("
@@ -27,6 +35,10 @@ def test_results_and_gradients_are_those_of_formulas(case):
 
 def test_tiles_that_are_not_listed_are_skipped_and_full_ones_not_masked():
     check_lists(_MosaicTpu(interpret=True))
+
+
+def test_inside_of_shard_map_it_runs_as_well(monkeypatch):
+    check_in_shard_map(_MosaicTpu(interpret=True), monkeypatch)
 
 
 def test_more_layers_hold_no_more_kernels():

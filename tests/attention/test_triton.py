@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -11,6 +12,7 @@ from tests.attention.kernels import (
     CASES,
     Case,
     check,
+    check_in_shard_map,
     check_lists,
     relative,
     signature_of,
@@ -30,8 +32,27 @@ def test_results_and_gradients_are_those_of_formulas(case):
     check(_Triton(interpret=True), case, bias_gradient=True)
 
 
+LARGE = (
+    Case("three tiles", (2, 190, 330, 4, 2, 128, 128), "bfloat16", window(150, 3)),
+    Case("f32, large heads", (1, 100, 90, 2, 1, 256, 200), mask=window(50, 3)),
+    Case("small heads", (1, 300, 300, 4, 1, 40, 72), "float16", window(99, 9)),
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
+@pytest.mark.parametrize("case", CASES + OWN + LARGE, ids=lambda case: case.name)
+def test_on_a_device_in_tiles_of_its_choice_they_are_the_same(case):
+    tile = backend.tile(signature_of(case, None), sx.Full())
+    check(backend, dataclasses.replace(case, tile=tile), bias_gradient=True)
+
+
 def test_tiles_that_are_not_listed_are_skipped_and_full_ones_not_masked():
     check_lists(_Triton(interpret=True))
+
+
+def test_inside_of_shard_map_it_runs_as_well(monkeypatch):
+    check_in_shard_map(_Triton(interpret=True), monkeypatch)
 
 
 def test_more_layers_hold_no_more_kernels():

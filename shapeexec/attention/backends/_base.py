@@ -43,6 +43,15 @@ class Signature:
     bias_gradient: bool = False
 
 
+def made(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    """What a kernel makes.
+
+    Inside of `jax.shard_map` Pallas asks over which axes that varies; over none, for operands come
+    without such knowledge there.
+    """
+    return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=jax.sharding.ManualAxisType())
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TileLists:

@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Work
+from shapeexec.attention.backends._base import Work, made
 from shapeexec.attention.backends.mosaic_tpu._forward import statistics
 from shapeexec.attention.backends.mosaic_tpu._scores import Blocks, Given, by_head, prepared
 from shapeexec.attention.backends.mosaic_tpu._steps import (
@@ -226,5 +226,5 @@ def _key_kernel(
 
 def _like(block: Block) -> Block:
     """A result in the shape of an operand."""
-    shape = jax.ShapeDtypeStruct(block.array.shape, block.array.dtype)
+    shape = made(block.array.shape, block.array.dtype)
     return dataclasses.replace(block, array=shape)

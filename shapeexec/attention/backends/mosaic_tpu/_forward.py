@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Work
+from shapeexec.attention.backends._base import Work, made
 from shapeexec.attention.backends.mosaic_tpu._scores import Blocks, Given, by_head, prepared
 from shapeexec.attention.backends.mosaic_tpu._steps import (
     Scalars,
@@ -32,8 +32,8 @@ def forward(
 ) -> tuple[Array, Array]:
     """The output [B, T, N, V], and the log-sum-exp f32[B, N, T]."""
     q, k, v = map(by_head, (q, k, v))
-    out = jax.ShapeDtypeStruct((*q.shape[:3], v.shape[3]), q.dtype)
-    logsumexp = jax.ShapeDtypeStruct((*q.shape[:3], 1), np.float32)
+    out = made((*q.shape[:3], v.shape[3]), q.dtype)
+    logsumexp = made((*q.shape[:3], 1), np.float32)
     results = _launch(setting, work, (q, k, v), bias, _softmax.finish, (out, logsumexp))
     return by_head(results[0]), results[1][..., 0]
 
@@ -51,7 +51,7 @@ def statistics(
         v: By head, [B, K, S, V].
         bias: The bias.
     """
-    by_row = jax.ShapeDtypeStruct((*q.shape[:3], 1), np.float32)
+    by_row = made((*q.shape[:3], 1), np.float32)
     return _launch(setting, work, (q, k, v), bias, _softmax.statistics, (by_row, by_row))
 
 

@@ -18,7 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import TileLists, Work
+from shapeexec.attention.backends._base import TileLists, Work, made
 from shapeexec.attention.backends.triton._forward import statistics
 from shapeexec.attention.backends.triton._scores import Given, Head, Operands, head_of, prepared
 from shapeexec.attention.backends.triton._tiles import (
@@ -110,7 +110,7 @@ def _by_query(
     """The gradient of q; delta; and if asked for, the scores' gradients summed over keys."""
     batch, length, heads, _ = arrays.q.shape
     operands, given = prepared(setting, work.by_query, work, bias)
-    by_query = jax.ShapeDtypeStruct((batch, heads, length), np.float32)
+    by_query = made((batch, heads, length), np.float32)
     out_shape = [_like(arrays.q), by_query, *([by_query] if with_sums else [])]
     kernel = functools.partial(_query_kernel, given=given)
     grid = (work.by_query.counts.shape[2], heads, batch)
@@ -168,7 +168,7 @@ def _by_key(
     batch, length, key_heads, _ = arrays.k.shape
     operands, given = prepared(setting, work.by_key, work, bias)
     heads = setting.signature.query_heads
-    by_key = jax.ShapeDtypeStruct((batch, heads, length), np.float32)
+    by_key = made((batch, heads, length), np.float32)
     out_shape = [_like(arrays.k), _like(arrays.v), *([by_key] if with_sums else [])]
     kernel = functools.partial(_key_kernel, given=given)
     grid = (work.by_key.counts.shape[2], key_heads, batch)
@@ -244,7 +244,7 @@ def _by_pair(setting: Setting, work: Work, arrays: Arrays, bias: Array, delta: A
     by_batch, by_head = bias.shape[:2]
     kernel = functools.partial(_pair_kernel, given=given)
     grid = (columns, has_work.shape[2], by_batch * by_head)
-    out_shape = jax.ShapeDtypeStruct(bias.shape, np.float32)
+    out_shape = made(bias.shape, np.float32)
     launched = setting.launch(kernel, "gradient_by_pair", grid, out_shape)
     return launched(operands, arrays, delta, has_work)
 
@@ -316,4 +316,4 @@ def _load_normalizer(
 
 
 def _like(x: Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return made(x.shape, x.dtype)

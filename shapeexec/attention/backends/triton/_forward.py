@@ -9,7 +9,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Work
+from shapeexec.attention.backends._base import Work, made
 from shapeexec.attention.backends.triton._scores import Given, Operands, head_of, prepared
 from shapeexec.attention.backends.triton._tiles import (
     Setting,
@@ -31,8 +31,8 @@ def forward(
     """The output [B, T, N, V], and the log-sum-exp f32[B, N, T]."""
     batch, length, heads, _ = q.shape
     out_shape = (
-        jax.ShapeDtypeStruct((batch, length, heads, v.shape[3]), q.dtype),
-        jax.ShapeDtypeStruct((batch, heads, length), np.float32),
+        made((batch, length, heads, v.shape[3]), q.dtype),
+        made((batch, heads, length), np.float32),
     )
     return _launch(setting, work, (q, k, v), bias, _softmax.finish, out_shape)
 
@@ -42,7 +42,7 @@ def statistics(
 ) -> tuple[Array, Array]:
     """Shift and factor of the weights, f32[B, N, T] each; see `_softmax.statistics`."""
     batch, length, heads, _ = q.shape
-    by_query = jax.ShapeDtypeStruct((batch, heads, length), np.float32)
+    by_query = made((batch, heads, length), np.float32)
     return _launch(setting, work, (q, k, v), bias, _softmax.statistics, (by_query, by_query))
 
 
