@@ -3,6 +3,9 @@
 import dataclasses
 from typing import Any, Protocol
 
+import jax
+import numpy as np
+
 from shapeexec.attention.masks._base import Mask
 
 Array = Any
@@ -21,6 +24,8 @@ class Signature:
         bias: The shape of the bias, 4 axes, each 1 or full; the type of a score modifier; or None.
         is_ragged: Whether there are valid lengths, behind which operands may hold anything.
         tile: Queries and keys of a tile of the lists.
+        bias_gradient: Whether the gradient of the bias is asked for. Never where the output is:
+            a back end that refuses may still have made it.
     """
 
     batch: int
@@ -35,8 +40,19 @@ class Signature:
     bias: tuple[int, int, int, int] | type | None
     is_ragged: bool
     tile: tuple[int, int]
+    bias_gradient: bool = False
 
 
+def made(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    """What a kernel makes.
+
+    Inside of `jax.shard_map` Pallas asks over which axes that varies; over none, for operands come
+    without such knowledge there.
+    """
+    return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=jax.sharding.ManualAxisType())
+
+
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TileLists:
     """Which tiles hold work: for each query tile its key tiles (or for each key tile its queries).
@@ -56,7 +72,15 @@ class TileLists:
     counts: Array
     order: Array
 
+    @property
+    def kinds(self) -> tuple[bool, bool]:
+        """Whether there may be full tiles, and partial ones: what is not known may be there."""
+        if not isinstance(self.full, np.ndarray) or not isinstance(self.counts, np.ndarray):
+            return True, True
+        return bool(self.full.any()), bool((self.counts > self.full).any())
 
+
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Work:
     """The mask of a call, and the tiles that it leaves.

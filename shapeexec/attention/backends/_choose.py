@@ -11,7 +11,7 @@ from shapeexec._errors import BackendError, ConfigError
 from shapeexec.attention.backends._base import Backend, Signature
 from shapeexec.attention.masks import Mask
 
-IMPLEMENTATIONS = ("cudnn", "xla")
+IMPLEMENTATIONS = ("triton", "mosaic_tpu", "cudnn", "xla")
 """The names of all back ends."""
 
 _BY_PLATFORM: dict[str, tuple[str, ...]] = {}

@@ -1,0 +1,108 @@
+"""Attention by Pallas kernels for TPUs, block-sparse by lists in scalar memory.
+
+It decides what can run, and how large a tile is; the kernels are in the modules beside.
+"""
+
+import dataclasses
+from typing import Any
+
+from shapeexec.attention.backends._base import Signature, Work
+from shapeexec.attention.backends.mosaic_tpu import _backward, _forward
+from shapeexec.attention.backends.mosaic_tpu._operands import (
+    NO_TABLES,
+    Unfit,
+    asked_by_mask,
+    check_tiles,
+    named,
+)
+from shapeexec.attention.backends.mosaic_tpu._steps import Setting
+from shapeexec.attention.masks import Mask, RelativeBias
+
+Array = Any
+
+_DTYPES = ("bfloat16", "float32")
+_LARGEST_HEAD = 256
+_LANES = 128
+_SIDE = 512
+"""Most queries or keys of a tile: what is fetched for one is paid back by the products."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _MosaicTpu:
+    """See the module.
+
+    Attributes:
+        interpret: Whether kernels run in Pallas' interpreter, on any device.
+    """
+
+    interpret: bool = False
+    name = "mosaic_tpu"
+
+    def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
+        """Large ones; as narrow as the lanes where a block mask has tiles of its own."""
+        has_tiles = asked_by_mask(named(mask), _at_side(signature, _LANES)).tiles
+        side = _LANES if has_tiles else _SIDE
+        return min(side, _whole(signature.query_size)), min(side, _whole(signature.key_size))
+
+    def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
+        """Masks of positions, of arrays and of tiles; biases without a table."""
+        if platform != "tpu" and not self.interpret:
+            return f"it is made for TPUs, not for {platform}"
+        if signature.dtype not in _DTYPES:
+            return f"it computes in {', '.join(_DTYPES)}, and not in {signature.dtype}"
+        largest = max(signature.head_size, signature.value_size)
+        if largest > _LARGEST_HEAD:
+            return f"tiles of head size {largest} do not fit into vector memory, {_LARGEST_HEAD} do"
+        if signature.bias_gradient:
+            return "its kernels make no gradient of a bias"
+        if isinstance(signature.bias, type) and issubclass(signature.bias, RelativeBias):
+            return NO_TABLES
+        try:
+            at_side = _at_side(signature, _LANES)
+            check_tiles(asked_by_mask(named(mask), at_side), at_side.tile)
+        except Unfit as unfit:
+            return str(unfit)
+        return None
+
+    def forward(
+        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
+    ) -> tuple[Array, Array]:
+        """See `Backend`."""
+        return _forward.forward(work, q, k, v, bias, setting=self._setting(signature, work))
+
+    def backward(
+        self,
+        signature: Signature,
+        work: Work,
+        q: Array,
+        k: Array,
+        v: Array,
+        bias: Any,
+        out: Array,
+        logsumexp: Array,
+        d_out: Array,
+        d_logsumexp: Array | None,
+        *,
+        deterministic: bool,
+        bias_gradient: bool,
+    ) -> tuple[Array, Array, Array, None]:
+        """See `Backend`. It is deterministic always."""
+        setting = self._setting(signature, work)
+        gradients = _backward.backward(
+            work, q, k, v, bias, out, logsumexp, d_out, d_logsumexp, setting=setting
+        )
+        return *gradients, None
+
+    def _setting(self, signature: Signature, work: Work) -> Setting:
+        return Setting(signature, work.by_query.kinds, self.interpret)
+
+
+def _at_side(signature: Signature, side: int) -> Signature:
+    return dataclasses.replace(signature, tile=(side, side))
+
+
+def _whole(size: int) -> int:
+    return -(-size // _LANES) * _LANES
+
+
+backend = _MosaicTpu()

@@ -1,0 +1,296 @@
+"""What the arrays of a mask or bias become as operands of a TPU kernel, by how they are asked.
+
+A TPU kernel has no pointers: every operand is cut into blocks ahead, and single numbers lie in
+scalar memory. So a mask is asked once in vain, to learn which of its arrays it reads in which way.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends.mosaic_tpu._steps import Block, Where
+from shapeexec.attention.masks._base import Tile
+
+Array = Any
+Ref = Any
+
+_MOST_PARTS = 16
+"""Most tiles of a block mask in one of ours: each is a comparison of the whole tile."""
+
+
+NO_TABLES = "its kernels cannot look up a table by an index that they make themselves"
+
+
+class Unfit(Exception):
+    """A mask or bias asks for something that these kernels cannot give; says what."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """An array of a mask or bias, by number.
+
+    Attributes:
+        number: Which one.
+        shape: Its shape.
+        dtype: Its type.
+    """
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+Question = tuple[int, str]
+"""The number of a leaf, and the method of `Positions` that reads it."""
+
+
+def named(tree: Any) -> Any:
+    """A mask or bias with `Leaf`s for arrays."""
+    arrays, structure = jax.tree.flatten(tree)
+    leaves = [Leaf(i, array.shape, np.dtype(array.dtype)) for i, array in enumerate(arrays)]
+    return jax.tree.unflatten(structure, leaves)
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a mask or a bias asks for in a tile.
+
+    Attributes:
+        questions: Each once, in the order they were asked.
+        tiles: The sizes of tiles that were asked for.
+    """
+
+    questions: tuple[Question, ...]
+    tiles: frozenset[Tile]
+
+
+def asked_by_mask(mask: Any, signature: Signature) -> Asked:
+    """What a mask of `Leaf`s asks for; raises `Unfit`."""
+    listener = _Listener(signature.tile)
+    jax.eval_shape(lambda: mask.allows(listener))
+    return listener.heard()
+
+
+def asked_by_bias(bias: Any, signature: Signature) -> Asked:
+    """What a bias asks for: a `Leaf`, a score modifier of `Leaf`s, or None; raises `Unfit`."""
+    listener = _Listener(signature.tile)
+    if isinstance(bias, Leaf):
+        listener.of_pairs(bias)
+    elif bias is not None:
+        scores = jax.ShapeDtypeStruct(signature.tile, np.float32)
+        jax.eval_shape(lambda scores: bias.modify(listener, scores), scores)
+    return listener.heard()
+
+
+class _Listener:
+    """The `Positions` of no tile, which remembers what it is asked for."""
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile = tile
+        self.batch = self.head = self.query_size = self.key_size = np.int32(0)
+        self.query, self.key = np.zeros((tile[0], 1), np.int32), np.zeros((1, tile[1]), np.int32)
+        self._questions: dict[Question, None] = {}
+        self._tiles: set[Tile] = set()
+
+    def heard(self) -> Asked:
+        return Asked(tuple(self._questions), frozenset(self._tiles))
+
+    def of_batch(self, array: Leaf) -> Array:
+        return self._note(array, "of_batch", ())
+
+    def of_head(self, array: Leaf) -> Array:
+        return self._note(array, "of_head", ())
+
+    def of_queries(self, array: Leaf) -> Array:
+        return self._note(array, "of_queries", self.query.shape)
+
+    def of_keys(self, array: Leaf) -> Array:
+        return self._note(array, "of_keys", self.key.shape)
+
+    def of_pairs(self, array: Leaf) -> Array:
+        shape = [
+            n if length > 1 else 1 for n, length in zip(self.tile, array.shape[2:], strict=True)
+        ]
+        return self._note(array, "of_pairs", tuple(shape))
+
+    def of_tile(self, array: Leaf, tile: Tile) -> Array:
+        self._tiles.add(tile)
+        return self._note(array, "of_tile", self.tile)
+
+    def of_table(self, array: Leaf, index: Array) -> Array:
+        raise Unfit(NO_TABLES)
+
+    def _note(self, array: Leaf, how: str, shape: tuple[int, ...]) -> Array:
+        self._questions[array.number, how] = None
+        return jnp.zeros(shape, array.dtype)
+
+
+# Operands
+
+
+def is_number(how: str) -> bool:
+    """Whether this method of `Positions` reads single numbers, which lie in scalar memory."""
+    return how in ("of_batch", "of_head", "of_tile")
+
+
+def numbers_for(asked: Asked, arrays: list[Array]) -> list[Array]:
+    """What of these arrays lies in scalar memory, each flat."""
+    return [
+        _storable(arrays[i], scalar=True).reshape(-1)
+        for i, how in asked.questions
+        if is_number(how)
+    ]
+
+
+def blocks_for(asked: Asked, arrays: list[Array], tile: Tile, *, held: bool) -> list[Block]:
+    """What of these arrays is cut into blocks.
+
+    Args:
+        asked: The questions.
+        arrays: The leaves.
+        tile: Queries and keys of a tile.
+        held: Whether they are read in partial tiles only: no block need come for a full one.
+    """
+    return [
+        _block(_storable(arrays[i], scalar=False), how, tile, held)
+        for i, how in asked.questions
+        if not is_number(how)
+    ]
+
+
+def _block(array: Array, how: str, tile: Tile, held: bool) -> Block:
+    if how == "of_queries":
+        array = array[:, None, :, None]
+    elif how == "of_keys":
+        array = array[:, None, None, :]
+    shape = array.shape
+    sizes = [n if length > 1 else 1 for n, length in zip(tile, shape[2:], strict=True)]
+
+    def index(where: Where) -> tuple[Array, ...]:
+        query_tile, key_tile = where.partial_tile if held else where.tile
+        every = (where.batch, where.head, query_tile, key_tile)
+        return tuple(0 if n == 1 else i for i, n in zip(every, shape, strict=True))
+
+    return Block(array, (1, 1, *sizes), index)
+
+
+def _storable(array: Array, *, scalar: bool) -> Array:
+    array = jnp.asarray(array)
+    if jnp.issubdtype(array.dtype, np.floating):
+        return array.astype(np.float32) if scalar else array
+    is_small = array.dtype == np.bool_ and not scalar
+    return array.astype(np.int8 if is_small else np.int32)
+
+
+# In the kernel
+
+
+@dataclasses.dataclass(frozen=True)
+class At:
+    """The `Positions` of a tile in a kernel; arrays are `Leaf`s.
+
+    Attributes:
+        where: The tile.
+        tile: Its size.
+        answers: What was asked for: a reference to a block, or to flat numbers.
+    """
+
+    where: Where
+    tile: Tile
+    answers: dict[Question, Ref]
+
+    @property
+    def batch(self) -> Array:
+        """See `Positions`."""
+        return self.where.batch
+
+    @property
+    def head(self) -> Array:
+        """See `Positions`."""
+        return self.where.head
+
+    @property
+    def query_size(self) -> Array:
+        """See `Positions`."""
+        return self.where.sizes[0]
+
+    @property
+    def key_size(self) -> Array:
+        """See `Positions`."""
+        return self.where.sizes[1]
+
+    @property
+    def query(self) -> Array:
+        """See `Positions`; i32[tile, 1]."""
+        return self.where.positions(0, (self.tile[0], 1))
+
+    @property
+    def key(self) -> Array:
+        """See `Positions`; i32[1, tile]."""
+        return self.where.positions(1, (1, self.tile[1]))
+
+    def of_batch(self, array: Leaf) -> Array:
+        """See `Positions`."""
+        return self._number(array, "of_batch", self.batch)
+
+    def of_head(self, array: Leaf) -> Array:
+        """See `Positions`."""
+        return self._number(array, "of_head", self.batch, self.head)
+
+    def of_queries(self, array: Leaf) -> Array:
+        """See `Positions`."""
+        return self._block(array, "of_queries")
+
+    def of_keys(self, array: Leaf) -> Array:
+        """See `Positions`."""
+        return self._block(array, "of_keys")
+
+    def of_pairs(self, array: Leaf) -> Array:
+        """See `Positions`."""
+        return self._block(array, "of_pairs")
+
+    def of_tile(self, array: Leaf, tile: Tile) -> Array:
+        """See `Positions`. Tile by tile where several lie in this one."""
+        first = [number * n for number, n in zip(self.where.tile, self.tile, strict=True)]
+        row, column = (lax.div(start, np.int32(n)) for start, n in zip(first, tile, strict=True))
+        rows, columns = (max(1, mine // n) for mine, n in zip(self.tile, tile, strict=True))
+        kind = self._kind(array, row, column)
+        for part in range(1, rows * columns):
+            i, j = row + part // columns, column + part % columns
+            # Of the parts so far this is the last one in both directions.
+            is_there = (self.query >= i * tile[0]) & (self.key >= j * tile[1])
+            kind = jnp.where(is_there, self._kind(array, i, j), kind)
+        return kind
+
+    def _kind(self, array: Leaf, row: Array, column: Array) -> Array:
+        # A tile of ours may reach behind the last of theirs, and memory is not to be read there.
+        ends = zip((row, column), array.shape[2:], strict=True)
+        inside = (jnp.minimum(i, n - 1) for i, n in ends)
+        return self._number(array, "of_tile", self.batch, self.head, *inside)
+
+    def _number(self, array: Leaf, how: str, *index: Array) -> Array:
+        place = 0
+        for i, length in zip(index, array.shape, strict=True):
+            place = place * length + (0 if length == 1 else i)
+        number = self.answers[array.number, how][place]
+        return number != 0 if array.dtype == np.bool_ else number
+
+    def _block(self, array: Leaf, how: str) -> Array:
+        block = self.answers[array.number, how][0, 0]
+        return block != 0 if array.dtype == np.bool_ else block
+
+
+def check_tiles(asked: Asked, tile: Tile) -> None:
+    """Check that the tiles asked for and ours lie in each other; raises `Unfit`."""
+    for theirs in asked.tiles:
+        pairs = list(zip(theirs, tile, strict=True))
+        if any(a % b and b % a for a, b in pairs):
+            raise Unfit(f"a block mask's tiles of {theirs} do not fit into tiles of {tile}")
+        if math.prod(max(1, b // a) for a, b in pairs) > _MOST_PARTS:
+            raise Unfit(f"a block mask's tiles of {theirs} are too small for a TPU: pass {tile}")

@@ -1,0 +1,135 @@
+"""The scores of one tile in a TPU kernel, and the operands that masks and biases make of a call."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec.attention.backends import _softmax
+from shapeexec.attention.backends._base import TileLists, Work
+from shapeexec.attention.backends.mosaic_tpu._operands import (
+    Asked,
+    At,
+    asked_by_bias,
+    asked_by_mask,
+    blocks_for,
+    is_number,
+    named,
+    numbers_for,
+)
+from shapeexec.attention.backends.mosaic_tpu._steps import (
+    Scalars,
+    Setting,
+    Where,
+    scalars_of,
+)
+
+Array = Any
+Ref = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What is static of a call, as a kernel is made for it.
+
+    Attributes:
+        setting: The kernel's.
+        mask, bias: With `Leaf`s for arrays.
+        asked: What the mask, and what the bias asks for.
+    """
+
+    setting: Setting
+    mask: Any
+    bias: Any
+    asked: tuple[Asked, Asked]
+
+    def scores(
+        self, where: Where, scalars: Scalars, blocks: "Blocks", q: Array, k: Array, masked: bool
+    ) -> "Scores":
+        """The scores of a tile, queries along the first axis.
+
+        Args:
+            where: The tile.
+            scalars: References.
+            blocks: References.
+            q: [queries, head size].
+            k: [keys, head size].
+            masked: Whether pairs may be forbidden.
+        """
+        of_mask = sum(is_number(how) for _, how in self.asked[0].questions)
+        at_mask = self._at(where, self.asked[0], scalars.more[:of_mask], blocks.mask)
+        at_bias = self._at(where, self.asked[1], scalars.more[of_mask:], blocks.bias)
+        plain = _softmax.times_transposed(q, k) * np.float32(self.setting.signature.scale)
+        scores, before_bias = _softmax.biased(self.bias, at_bias, plain)
+        if masked:
+            scores = _softmax.masked(self.mask, at_mask, scores)
+        return Scores(scores, before_bias)
+
+    def _at(self, where: Where, asked: Asked, numbers: list[Ref], blocks: list[Ref]) -> At:
+        rest_of_numbers, rest_of_blocks = iter(numbers), iter(blocks)
+        answers = {
+            question: next(rest_of_numbers if is_number(question[1]) else rest_of_blocks)
+            for question in asked.questions
+        }
+        return At(where, self.setting.signature.tile, answers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """The scores of a tile.
+
+    Attributes:
+        final: Scaled, with bias, and -inf where a pair is not allowed.
+        before_bias: From the gradient of final scores to that of scaled ones without a bias.
+    """
+
+    final: Array
+    before_bias: Callable[[Array], Array]
+
+    def weights(self, shift: Array, factor: Array | None) -> Array:
+        """What the softmax made of them; see `_softmax.weights_again`."""
+        return _softmax.weights_again(self.final, shift, factor)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """What a mask and a bias read by blocks: `Block`s, or references.
+
+    Attributes:
+        mask: The mask's.
+        bias: The bias's.
+    """
+
+    mask: list[Any]
+    bias: list[Any]
+
+
+def prepared(
+    setting: Setting, lists: TileLists, work: Work, bias: Any
+) -> tuple[Given, Scalars, Blocks]:
+    """What a kernel needs to know of a call, and the operands for it."""
+    tile = setting.signature.tile
+    mask, bias_named = named(work.mask), named(bias)
+    asked = (
+        asked_by_mask(mask, setting.signature),
+        asked_by_bias(bias_named, setting.signature),
+    )
+    leaves = (jax.tree.leaves(work.mask), jax.tree.leaves(bias))
+    numbers = [
+        x for own, arrays in zip(asked, leaves, strict=True) for x in numbers_for(own, arrays)
+    ]
+    of_mask, of_bias = (
+        blocks_for(own, arrays, tile, held=held)
+        for own, arrays, held in zip(asked, leaves, (True, False), strict=True)
+    )
+    given = Given(setting, mask, bias_named, asked)
+    return given, scalars_of(lists, work, numbers), Blocks(of_mask, of_bias)
+
+
+def by_head(x: Array) -> Array:
+    """[B, length, heads, size] as [B, heads, length, size], where rows can be cut into blocks."""
+    return jnp.swapaxes(x, 1, 2)

@@ -1,0 +1,325 @@
+"""The steps of a TPU kernel: which tile each works on, and which blocks of which arrays it sees.
+
+The lists lie in scalar memory, where both a kernel and the maps that fetch its blocks read them.
+It knows nothing of softmax or masks.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from shapeexec._errors import BackendError
+from shapeexec.attention.backends._base import Signature, TileLists, Work
+
+Array = Any
+Ref = Any
+
+_SCALAR_BYTES = 900_000
+"""Of 1 MiB of scalar memory: https://docs.jax.dev/en/latest/pallas/tpu/details.html."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is static about a kernel.
+
+    Attributes:
+        signature: The call.
+        kinds: Whether there may be full tiles, and partial ones: code for none is left out.
+        interpret: Whether Pallas' interpreter runs it.
+    """
+
+    signature: Signature
+    kinds: tuple[bool, bool]
+    interpret: bool
+
+    @property
+    def group(self) -> int:
+        """Query heads per key head."""
+        return self.signature.query_heads // self.signature.key_heads
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """How many query tiles and key tiles there are."""
+        lengths = (self.signature.query_size, self.signature.key_size)
+        rows, columns = (-(-n // m) for n, m in zip(lengths, self.signature.tile, strict=True))
+        return rows, columns
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """What one step of a kernel works on.
+
+    Attributes:
+        batch, head, key_head: The example, and its heads of q and of k.
+        tile: The query tile and the key tile.
+        partial_tile: Likewise; in steps before the first partial tile, that one.
+        is_full, is_partial: Which of the two the tile is; neither: there is nothing to do.
+        is_first, is_last: Whether the step is one end of what is added up.
+        sizes: How many queries and keys of the example count.
+        lengths: How many queries and keys a tile has.
+    """
+
+    batch: Array
+    head: Array
+    key_head: Array
+    tile: tuple[Array, Array]
+    partial_tile: tuple[Array, Array]
+    is_full: Array
+    is_partial: Array
+    is_first: Array
+    is_last: Array
+    sizes: tuple[Array, Array]
+    lengths: tuple[int, int]
+
+    def each_kind(self, kinds: tuple[bool, bool], step: Callable[[bool], None]) -> None:
+        """`step(is_partial)`, if the tile is of one of the `kinds` there may be."""
+        for is_partial, is_it in enumerate((self.is_full, self.is_partial)):
+            if kinds[is_partial]:
+                pl.when(is_it)(functools.partial(step, bool(is_partial)))
+
+    def positions(self, side: int, shape: tuple[int, ...]) -> Array:
+        """Positions of queries (side 0) or keys (side 1), along that axis of `shape`."""
+        iota = lax.broadcasted_iota(np.int32, shape, side)
+        return self.tile[side] * np.int32(self.lengths[side]) + iota
+
+    def clean(self, side: int, x: Array, is_partial: bool) -> Array:
+        """Rows of queries or keys, 0 behind the valid length: it may be NaN there."""
+        if not is_partial:
+            return x
+        first = self.tile[side] * np.int32(self.lengths[side])
+        rows = first + lax.broadcasted_iota(np.int32, (x.shape[0], 1), 0)
+        return jnp.where(rows < self.sizes[side], x, jnp.zeros_like(x))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Scalars:
+    """What lies in scalar memory: arrays, or references to them.
+
+    Attributes:
+        tiles, full, counts: The lists', flat.
+        query_sizes, key_sizes: i32[B].
+        more: What masks and biases ask for, flat.
+    """
+
+    tiles: Array
+    full: Array
+    counts: Array
+    query_sizes: Array
+    key_sizes: Array
+    more: list[Array]
+
+
+def scalars_of(lists: TileLists, work: Work, more: list[Array]) -> Scalars:
+    """The scalars of a call.
+
+    Raises:
+        BackendError: They are more than scalar memory holds.
+    """
+    tiles, full, counts = (jnp.reshape(x, -1) for x in (lists.tiles, lists.full, lists.counts))
+    sizes = jnp.asarray(work.query_sizes), jnp.asarray(work.key_sizes)
+    scalars = Scalars(tiles, full, counts, *sizes, more)
+    needed = sum(4 * x.size for x in jax.tree.leaves(scalars))
+    if needed > _SCALAR_BYTES:
+        raise BackendError(
+            f'"mosaic_tpu" needs {needed} bytes for its lists of tiles.',
+            got=f"lists of shape {list(lists.tiles.shape)}",
+            why=f"scalar memory holds {_SCALAR_BYTES}",
+            fix="share the mask between heads or examples, or pass a larger tile to BlockMask",
+        )
+    return scalars
+
+
+# Which tile a step works on
+
+Order = Callable[..., Where]
+"""From the scalars and the numbers of a program to what it works on."""
+
+
+def by_query(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order]:
+    """The grid and the order of a kernel that walks along the list of each query tile."""
+    signature, shape = setting.signature, lists.tiles.shape
+
+    def order(scalars: Scalars, batch: Array, head: Array, row: Array, step: Array) -> Where:
+        entry = _entry(scalars, shape, batch, head, row, step)
+        return Where(
+            batch,
+            head,
+            _part(head, setting.group)[0],
+            (row, entry.tile),
+            (row, entry.partial_tile),
+            entry.is_full,
+            entry.is_partial,
+            step == 0,
+            step == shape[3] - 1,
+            (scalars.query_sizes[batch], scalars.key_sizes[batch]),
+            signature.tile,
+        )
+
+    return (signature.batch, signature.query_heads, *shape[2:]), order
+
+
+def by_key(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order]:
+    """That of one that walks along the lists of each key tile, for all heads of a group."""
+    signature, shape = setting.signature, lists.tiles.shape
+    steps = setting.group * shape[3]
+
+    def order(scalars: Scalars, batch: Array, key_head: Array, column: Array, step: Array) -> Where:
+        member, turn = _part(step, shape[3])
+        head = key_head * np.int32(setting.group) + member
+        entry = _entry(scalars, shape, batch, head, column, turn)
+        return Where(
+            batch,
+            head,
+            key_head,
+            (entry.tile, column),
+            (entry.partial_tile, column),
+            entry.is_full,
+            entry.is_partial,
+            step == 0,
+            step == steps - 1,
+            (scalars.query_sizes[batch], scalars.key_sizes[batch]),
+            signature.tile,
+        )
+
+    return (signature.batch, signature.key_heads, shape[2], steps), order
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    tile: Array
+    partial_tile: Array
+    is_full: Array
+    is_partial: Array
+
+
+def _entry(
+    scalars: Scalars, shape: tuple[int, ...], batch: Array, head: Array, row: Array, step: Array
+) -> _Entry:
+    place = 0
+    for i, length in zip((batch, head, row), shape[:3], strict=True):
+        place = place * np.int32(length) + (np.int32(0) if length == 1 else i)
+    full, count = scalars.full[place], scalars.counts[place]
+    # Behind the list the last tile stays: what is there already is not fetched again.
+    last = jnp.maximum(count - 1, 0)
+    start = place * np.int32(shape[3])
+    return _Entry(
+        scalars.tiles[start + jnp.minimum(step, last)],
+        scalars.tiles[start + jnp.minimum(jnp.maximum(step, full), last)],
+        step < full,
+        (step >= full) & (step < count),
+    )
+
+
+def _part(number: Array, count: int) -> tuple[Array, Array]:
+    if count == 1:
+        return number, np.int32(0)
+    return lax.div(number, np.int32(count)), lax.rem(number, np.int32(count))
+
+
+# Blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """An operand or a result, and the part of it that a step sees.
+
+    Attributes:
+        array: An array, or a `jax.ShapeDtypeStruct` of one to be made.
+        shape: Of the part.
+        index: Which part it is, in units of `shape`.
+    """
+
+    array: Array
+    shape: tuple[int, ...]
+    index: Callable[[Where], tuple[Array, ...]]
+
+
+def of_queries(array: Array, tile: int) -> Block:
+    """Of an array [B, N, T, size] the rows of a query tile."""
+    return Block(
+        array,
+        (1, 1, tile, array.shape[3]),
+        lambda where: (where.batch, where.head, where.tile[0], 0),
+    )
+
+
+def of_keys(array: Array, tile: int) -> Block:
+    """Of an array [B, K, S, size] the rows of a key tile."""
+    return Block(
+        array,
+        (1, 1, tile, array.shape[3]),
+        lambda where: (where.batch, where.key_head, where.tile[1], 0),
+    )
+
+
+def launch(
+    kernel: Callable[[Where, Scalars, Any, Any, Any], None],
+    name: str,
+    grid: tuple[int, ...],
+    order: Order,
+    scalars: Scalars,
+    inputs: Any,
+    outputs: Any,
+    scratch: list[tuple[int, ...]],
+    *,
+    interpret: bool,
+) -> Any:
+    """Run `kernel(where, scalars, inputs, outputs, scratch)` in each step.
+
+    Args:
+        kernel: Is handed references in the trees of `inputs` and `outputs`, and f32 ones.
+        name: Of the kernel.
+        grid: How many steps; the last axis is what is added up.
+        order: What each works on.
+        scalars: Arrays for scalar memory.
+        inputs: A tree of `Block`s of arrays.
+        outputs: A tree of `Block`s of shapes.
+        scratch: Shapes of f32 arrays that stay between steps.
+        interpret: Whether Pallas' interpreter runs it.
+    """
+    flat, structure = jax.tree.flatten(scalars)
+    axes = len(grid)
+    given, made = jax.tree.structure(inputs), jax.tree.structure(outputs)
+
+    def spec(block: Block) -> pl.BlockSpec:
+        def index(*args: Array) -> tuple[Array, ...]:
+            return block.index(order(structure.unflatten(args[axes:]), *args[:axes]))
+
+        return pl.BlockSpec(block.shape, index)
+
+    def body(*refs: Ref) -> None:
+        rest = iter(refs)
+        own, read, written = (
+            tree.unflatten(itertools.islice(rest, tree.num_leaves))
+            for tree in (structure, given, made)
+        )
+        where = order(own, *map(pl.program_id, range(axes)))
+        kernel(where, own, read, written, tuple(rest))
+
+    results = pl.pallas_call(
+        body,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(flat),
+            grid=grid,
+            in_specs=[spec(block) for block in jax.tree.leaves(inputs)],
+            out_specs=[spec(block) for block in jax.tree.leaves(outputs)],
+            scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
+        ),
+        out_shape=[block.array for block in jax.tree.leaves(outputs)],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel",) * (axes - 1) + ("arbitrary",)
+        ),
+        interpret=interpret,
+        name=f"attention_{name}",
+    )(*flat, *(block.array for block in jax.tree.leaves(inputs)))
+    return made.unflatten(results)

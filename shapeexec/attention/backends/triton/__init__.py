@@ -1,0 +1,102 @@
+"""Attention by Pallas Triton kernels, for GPUs that have no kernel of their own here.
+
+It decides what can run, and how large a tile is; the kernels are in the modules beside.
+"""
+
+import dataclasses
+from typing import Any
+
+from shapeexec.attention.backends._base import Signature, Work
+from shapeexec.attention.backends.triton import _backward, _forward
+from shapeexec.attention.backends.triton._tiles import Setting, padded
+from shapeexec.attention.masks import Mask
+
+Array = Any
+
+_DTYPES = ("float16", "bfloat16", "float32")
+_LARGEST_HEAD = 256
+_LEAST_SIDE, _LARGEST_SIDE = 16, 64
+_SIDE_BYTES = 16_384
+"""Most bytes of a tile of q, k or v: the gradient holds four and keeps two more coming."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Triton:
+    """See the module.
+
+    Attributes:
+        interpret: Whether kernels run in Pallas' interpreter, on any device.
+    """
+
+    interpret: bool = False
+    name = "triton"
+
+    def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
+        """As large as shared memory holds tiles, and no larger than the arrays."""
+        row = _bytes_of_row(signature)
+        side = max(_LEAST_SIDE, min(_LARGEST_SIDE, _SIDE_BYTES // row))
+        return min(side, padded(signature.query_size)), min(side, padded(signature.key_size))
+
+    def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
+        """Any mask; head sizes up to 256."""
+        if platform not in ("cuda", "rocm") and not self.interpret:
+            return f"it is made for GPUs, not for {platform}"
+        if signature.dtype not in _DTYPES:
+            return f"it computes in {', '.join(_DTYPES)}, and not in {signature.dtype}"
+        largest = max(signature.head_size, signature.value_size)
+        if largest > _LARGEST_HEAD:
+            return f"tiles of head size {largest} do not fit into shared memory, {_LARGEST_HEAD} do"
+        if signature.bias_gradient and isinstance(signature.bias, type):
+            return f"its kernels make no gradient of the arrays in {signature.bias.__name__}"
+        return None
+
+    def forward(
+        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
+    ) -> tuple[Array, Array]:
+        """See `Backend`."""
+        return _forward.forward(work, q, k, v, bias, setting=self._setting(signature, work))
+
+    def backward(
+        self,
+        signature: Signature,
+        work: Work,
+        q: Array,
+        k: Array,
+        v: Array,
+        bias: Any,
+        out: Array,
+        logsumexp: Array,
+        d_out: Array,
+        d_logsumexp: Array | None,
+        *,
+        deterministic: bool,
+        bias_gradient: bool,
+    ) -> tuple[Array, Array, Array, Any]:
+        """See `Backend`. It is deterministic always."""
+        return _backward.backward(
+            work,
+            q,
+            k,
+            v,
+            bias,
+            out,
+            logsumexp,
+            d_out,
+            d_logsumexp,
+            setting=self._setting(signature, work),
+            bias_gradient=bias_gradient,
+        )
+
+    def _setting(self, signature: Signature, work: Work) -> Setting:
+        # As Pallas' own attention does: eight warps share the accumulators of a large head.
+        warps = 4 if max(signature.head_size, signature.value_size) <= 64 else 8
+        stages = 2 if _bytes_of_row(signature) <= 512 else 1
+        return Setting(signature, work.by_query.kinds, warps, stages, self.interpret)
+
+
+def _bytes_of_row(signature: Signature) -> int:
+    width = padded(max(signature.head_size, signature.value_size))
+    return width * (4 if signature.dtype == "float32" else 2)
+
+
+backend = _Triton()

@@ -1,0 +1,319 @@
+"""The gradient kernels: of q by query tile, of k and v by key tile, of a bias by pair of tiles.
+
+No two programs write to one place, so equal calls give equal bits. The weights are made again from
+the log-sum-exp. What a score's gradient loses because the weights of a query sum to 1 is called
+delta: the sum of output times its gradient (less the log-sum-exp's, as weights are its
+derivatives); the first kernel leaves it for the others.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+
+from shapeexec.attention.backends import _softmax
+from shapeexec.attention.backends._base import TileLists, Work, made
+from shapeexec.attention.backends.triton._forward import statistics
+from shapeexec.attention.backends.triton._scores import Given, Head, Operands, head_of, prepared
+from shapeexec.attention.backends.triton._tiles import (
+    Setting,
+    Span,
+    in_order,
+    load_numbers,
+    load_rows,
+    padded,
+    store_numbers,
+    store_pairs,
+    store_rows,
+)
+
+Array = Any
+Ref = Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Arrays:
+    """What the gradients are made of: a tree of arrays, or of references.
+
+    Attributes:
+        q, k, v: As in the call.
+        d_out: The gradient of the output.
+        shift, factor: Of the weights, f32[B, N, T]; see `_softmax.weights_again`.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    d_out: Array
+    shift: Array
+    factor: Array | None
+
+
+@functools.partial(jax.jit, static_argnames=("setting", "bias_gradient"))
+def backward(
+    work: Work,
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Any,
+    out: Array,
+    logsumexp: Array,
+    d_out: Array,
+    d_logsumexp: Array | None,
+    *,
+    setting: Setting,
+    bias_gradient: bool,
+) -> tuple[Array, Array, Array, Array | None]:
+    """The gradients of q, k, v and of a bias that is an array; None if it is not asked for."""
+    shift, factor = _softmax.normalizer(
+        logsumexp, bias, lambda: statistics(setting, work, q, k, v, bias)
+    )
+    arrays = Arrays(q, k, v, d_out, shift, factor)
+    shape = bias.shape if bias_gradient else None
+    d_q, delta, *by_query = _by_query(
+        setting, work, arrays, bias, out, d_logsumexp, shape is not None and shape[3] == 1
+    )
+    d_k, d_v, *by_key = _by_key(
+        setting, work, arrays, bias, delta, shape is not None and shape[2] == 1 != shape[3]
+    )
+    if shape is None:
+        return d_q, d_k, d_v, None
+    if by_query:
+        d_bias = by_query[0][:, :, :, None]
+    elif by_key:
+        d_bias = by_key[0][:, :, None, :]
+    else:
+        d_bias = _by_pair(setting, work, arrays, bias, delta)
+    summed = [axis for axis in range(4) if shape[axis] == 1 < d_bias.shape[axis]]
+    return d_q, d_k, d_v, d_bias.sum(summed, keepdims=True).astype(bias.dtype)
+
+
+# By query
+
+
+def _by_query(
+    setting: Setting,
+    work: Work,
+    arrays: Arrays,
+    bias: Any,
+    out: Array,
+    d_logsumexp: Array | None,
+    with_sums: bool,
+) -> list[Array]:
+    """The gradient of q; delta; and if asked for, the scores' gradients summed over keys."""
+    batch, length, heads, _ = arrays.q.shape
+    operands, given = prepared(setting, work.by_query, work, bias)
+    by_query = made((batch, heads, length), np.float32)
+    out_shape = [_like(arrays.q), by_query, *([by_query] if with_sums else [])]
+    kernel = functools.partial(_query_kernel, given=given)
+    grid = (work.by_query.counts.shape[2], heads, batch)
+    launched = setting.launch(kernel, "gradient_by_query", grid, out_shape)
+    return launched(operands, arrays, out, [] if d_logsumexp is None else [d_logsumexp])
+
+
+def _query_kernel(
+    operands: Operands,
+    arrays: Arrays,
+    out_ref: Ref,
+    d_logsumexp_refs: list[Ref],
+    d_q_ref: Ref,
+    delta_ref: Ref,
+    *sums_refs: Ref,
+    given: Given,
+) -> None:
+    turn, head, batch = map(pl.program_id, range(3))
+    own = head_of(given, operands, batch, head)
+    row = own.row(in_order(operands.lists, batch, head, turn))
+    queries = own.queries(row.number, some=True)
+    q, d_out, out = (load_rows(x, batch, head, queries) for x in (arrays.q, arrays.d_out, out_ref))
+    normalizer = _load_normalizer(arrays, own, queries, by_key=False)
+    delta = (out.astype(np.float32) * d_out.astype(np.float32)).sum(1)
+    for ref in d_logsumexp_refs:
+        delta = delta - load_numbers(ref, batch, head, queries)
+    store_numbers(delta_ref, batch, head, queries.first, delta)
+
+    def step(tile: Array, carry: tuple[Array, ...], is_partial: bool) -> tuple[Array, ...]:
+        d_q, *sums = carry
+        keys = own.keys(tile, some=is_partial)
+        k = load_rows(arrays.k, batch, own.key_head, keys)
+        scores = own.scores(q, k, queries, keys, masked=is_partial)
+        v = load_rows(arrays.v, batch, own.key_head, keys)
+        d_weights = _softmax.times_transposed(d_out, v)
+        d_scores = scores.weights(*normalizer) * (d_weights - delta[:, None])
+        d_plain = scores.before_bias(d_scores).astype(k.dtype)
+        return d_q + _softmax.times(d_plain, k), *(x + d_scores.sum(1) for x in sums)
+
+    zeros = jnp.zeros((queries.size, padded(given.signature.head_size)), np.float32)
+    no_sums = jnp.zeros((queries.size,), np.float32)
+    d_q, *sums = row.each(step, (zeros, *(no_sums for _ in sums_refs)))
+    store_rows(d_q_ref, batch, head, queries.first, d_q * np.float32(given.signature.scale))
+    for ref, x in zip(sums_refs, sums, strict=True):
+        store_numbers(ref, batch, head, queries.first, x)
+
+
+# By key
+
+
+def _by_key(
+    setting: Setting, work: Work, arrays: Arrays, bias: Any, delta: Array, with_sums: bool
+) -> list[Array]:
+    """The gradients of k and v; and if asked for, the scores' gradients summed over queries."""
+    batch, length, key_heads, _ = arrays.k.shape
+    operands, given = prepared(setting, work.by_key, work, bias)
+    heads = setting.signature.query_heads
+    by_key = made((batch, heads, length), np.float32)
+    out_shape = [_like(arrays.k), _like(arrays.v), *([by_key] if with_sums else [])]
+    kernel = functools.partial(_key_kernel, given=given)
+    grid = (work.by_key.counts.shape[2], key_heads, batch)
+    return setting.launch(kernel, "gradient_by_key", grid, out_shape)(operands, arrays, delta)
+
+
+def _key_kernel(
+    operands: Operands,
+    arrays: Arrays,
+    delta_ref: Ref,
+    d_k_ref: Ref,
+    d_v_ref: Ref,
+    *sums_refs: Ref,
+    given: Given,
+) -> None:
+    signature, group = given.signature, given.setting.group
+    turn, key_head, batch = map(pl.program_id, range(3))
+    # The heads of a group may differ in their lists: the first one's order serves all.
+    number = in_order(operands.lists, batch, key_head * np.int32(group), turn)
+    first = head_of(given, operands, batch, key_head * np.int32(group))
+    keys = first.keys(number, some=True)
+    k, v = (load_rows(x, batch, key_head, keys) for x in (arrays.k, arrays.v))
+
+    def add_head(member: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        own = dataclasses.replace(first, head=key_head * np.int32(group) + member)
+        sums = tuple(jnp.zeros((keys.size,), np.float32) for _ in sums_refs)
+        step = functools.partial(_add_queries, own, arrays, delta_ref, k, v, keys)
+        d_k, d_v, sums = own.row(number).each(step, (*carry, sums))
+        for ref, x in zip(sums_refs, sums, strict=True):
+            store_numbers(ref, batch, own.head, keys.first, x)
+        return d_k, d_v
+
+    sizes = (padded(signature.head_size), padded(signature.value_size))
+    zeros = tuple(jnp.zeros((keys.size, size), np.float32) for size in sizes)
+    d_k, d_v = lax.fori_loop(np.int32(0), np.int32(group), add_head, zeros)
+    store_rows(d_k_ref, batch, key_head, keys.first, d_k * np.float32(signature.scale))
+    store_rows(d_v_ref, batch, key_head, keys.first, d_v)
+
+
+def _add_queries(
+    own: Head,
+    arrays: Arrays,
+    delta_ref: Ref,
+    k: Array,
+    v: Array,
+    keys: Span,
+    tile: Array,
+    carry: tuple[Array, ...],
+    is_partial: bool,
+) -> tuple[Array, ...]:
+    """One more query tile: all of it with keys along the first axis, so nothing is transposed."""
+    d_k, d_v, sums = carry
+    queries = own.queries(tile, some=is_partial)
+    q, d_out = (load_rows(x, own.batch, own.head, queries) for x in (arrays.q, arrays.d_out))
+    delta = load_numbers(delta_ref, own.batch, own.head, queries)
+    scores = own.scores(q, k, queries, keys, masked=is_partial, by_key=True)
+    weights = scores.weights(*_load_normalizer(arrays, own, queries, by_key=True))
+    d_v = d_v + _softmax.times(weights.astype(d_out.dtype), d_out)
+    d_scores = weights * (_softmax.times_transposed(v, d_out) - delta[None, :])
+    d_plain = scores.before_bias(d_scores).astype(q.dtype)
+    return d_k + _softmax.times(d_plain, q), d_v, tuple(x + d_scores.sum(1) for x in sums)
+
+
+# By pair of tiles
+
+
+def _by_pair(setting: Setting, work: Work, arrays: Arrays, bias: Array, delta: Array) -> Array:
+    """The scores' gradients f32[B or 1, N or 1, T, S], summed as the bias was broadcast."""
+    signature = setting.signature
+    operands, given = prepared(setting, work.by_query, work, bias)
+    columns = -(-signature.key_size // signature.tile[1])
+    has_work = _has_work(work.by_query, columns)
+    by_batch, by_head = bias.shape[:2]
+    kernel = functools.partial(_pair_kernel, given=given)
+    grid = (columns, has_work.shape[2], by_batch * by_head)
+    out_shape = made(bias.shape, np.float32)
+    launched = setting.launch(kernel, "gradient_by_pair", grid, out_shape)
+    return launched(operands, arrays, delta, has_work)
+
+
+def _has_work(lists: TileLists, columns: int) -> Array:
+    """Whether each tile holds work, i8[B or 1, N or 1, query tiles, key tiles]."""
+    tiles = jnp.asarray(lists.tiles)
+    is_listed = np.arange(tiles.shape[3], dtype=np.int32) < lists.counts[..., None]
+    index = tuple(np.ix_(*map(np.arange, tiles.shape))[:-1])
+    nothing = jnp.zeros((*tiles.shape[:3], columns), np.int8)
+    return nothing.at[(*index, jnp.where(is_listed, tiles, columns))].set(1, mode="drop")
+
+
+def _pair_kernel(
+    operands: Operands,
+    arrays: Arrays,
+    delta_ref: Ref,
+    has_work_ref: Ref,
+    d_bias_ref: Ref,
+    *,
+    given: Given,
+) -> None:
+    signature = given.signature
+    column, row, part = map(pl.program_id, range(3))
+    counts = (signature.batch, signature.query_heads)
+    parts = d_bias_ref.shape[:2]
+    # Along an axis that the bias was broadcast over, this program sums.
+    summed = [1 if own > 1 else count for own, count in zip(parts, counts, strict=True)]
+    start = (part // np.int32(parts[1]), part % np.int32(parts[1]))
+
+    def add(number: Array, total: Array) -> Array:
+        batch = start[0] + number // np.int32(summed[1])
+        head = start[1] + number % np.int32(summed[1])
+        shared = (n == 1 for n in has_work_ref.shape[:2])
+        place = [0 if one else i for one, i in zip(shared, (batch, head), strict=True)]
+        own = head_of(given, operands, batch, head)
+        more = functools.partial(_gradient_of_pair, own, arrays, delta_ref, row, column)
+        return lax.cond(
+            has_work_ref[(*place, row, column)] != 0, lambda: total + more(), lambda: total
+        )
+
+    total = jnp.zeros(signature.tile, np.float32)
+    total = lax.fori_loop(np.int32(0), np.int32(math.prod(summed)), add, total)
+    store_pairs(d_bias_ref, start, (row, column), total)
+
+
+def _gradient_of_pair(
+    own: Head, arrays: Arrays, delta_ref: Ref, row: Array, column: Array
+) -> Array:
+    queries, keys = own.queries(row, some=True), own.keys(column, some=True)
+    q, d_out = (load_rows(x, own.batch, own.head, queries) for x in (arrays.q, arrays.d_out))
+    k, v = (load_rows(x, own.batch, own.key_head, keys) for x in (arrays.k, arrays.v))
+    delta = load_numbers(delta_ref, own.batch, own.head, queries)
+    scores = own.scores(q, k, queries, keys, masked=True)
+    weights = scores.weights(*_load_normalizer(arrays, own, queries, by_key=False))
+    return weights * (_softmax.times_transposed(d_out, v) - delta[:, None])
+
+
+def _load_normalizer(
+    arrays: Arrays, own: Head, queries: Span, *, by_key: bool
+) -> tuple[Array, Array | None]:
+    """Shift and factor, broadcasting to a tile whose queries lie along the first axis, or not."""
+
+    def load(ref: Ref) -> Array:
+        numbers = load_numbers(ref, own.batch, own.head, queries)
+        return numbers[None, :] if by_key else numbers[:, None]
+
+    return load(arrays.shift), None if arrays.factor is None else load(arrays.factor)
+
+
+def _like(x: Array) -> jax.ShapeDtypeStruct:
+    return made(x.shape, x.dtype)

@@ -1,0 +1,171 @@
+"""The scores of one tile in a Triton kernel, and what is known of a call while they are made."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from shapeexec.attention.backends import _softmax
+from shapeexec.attention.backends._base import Signature, TileLists, Work
+from shapeexec.attention.backends.triton._tiles import (
+    Row,
+    Setting,
+    Span,
+    as_leaves,
+    positions,
+    row_of,
+    shapes_of,
+    storable,
+)
+from shapeexec.attention.masks import Mask
+
+Array = Any
+Ref = Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Operands:
+    """What every kernel is handed beside its own arrays: a tree of arrays, or of references.
+
+    Attributes:
+        lists: The `TileLists` that drive it, as a tuple of their fields.
+        sizes: How many queries and keys of each example count, i32[B] each.
+        mask: The arrays of the mask.
+        bias: Those of the bias.
+    """
+
+    lists: tuple[Array, ...]
+    sizes: tuple[Array, Array]
+    mask: list[Array]
+    bias: list[Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What is static of a call, as a kernel is made for it.
+
+    Attributes:
+        setting: The kernel's.
+        mask: The mask, of shapes.
+        bias: The bias, of shapes; or None.
+    """
+
+    setting: Setting
+    mask: Mask
+    bias: Any
+
+    @property
+    def signature(self) -> Signature:
+        """The call's."""
+        return self.setting.signature
+
+
+def prepared(setting: Setting, lists: TileLists, work: Work, bias: Any) -> tuple[Operands, Given]:
+    """The operands of a call, and what is static of it."""
+    fields = (lists.tiles, lists.full, lists.counts, lists.order)
+    operands = Operands(
+        fields, (work.query_sizes, work.key_sizes), storable(work.mask), storable(bias)
+    )
+    return operands, Given(setting, shapes_of(work.mask), shapes_of(bias))
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """One query head of one example, in a kernel.
+
+    Attributes:
+        given: What is static.
+        batch, head: Which one it is.
+        lists: References to the lists.
+        sizes: How many of its queries and keys count.
+        mask: The mask, its arrays references.
+        bias: The bias likewise.
+    """
+
+    given: Given
+    batch: Array
+    head: Array
+    lists: tuple[Ref, ...]
+    sizes: tuple[Array, Array]
+    mask: Mask
+    bias: Any
+
+    @property
+    def key_head(self) -> Array:
+        """The head of k and v that it reads."""
+        return self.head // np.int32(self.given.setting.group)
+
+    def row(self, number: Array) -> Row:
+        """Its list for a tile."""
+        return row_of(self.lists, self.batch, self.head, number, self.given.setting.kinds)
+
+    def queries(self, tile: Array, *, some: bool) -> Span:
+        """A query tile; `some`: maybe not all of its queries count."""
+        size = self.given.signature.tile[0]
+        return Span(tile * size, size, self.sizes[0] if some else None)
+
+    def keys(self, tile: Array, *, some: bool) -> Span:
+        """A key tile; `some`: maybe not all of its keys count."""
+        size = self.given.signature.tile[1]
+        return Span(tile * size, size, self.sizes[1] if some else None)
+
+    def scores(
+        self, q: Array, k: Array, queries: Span, keys: Span, *, masked: bool, by_key: bool = False
+    ) -> "Scores":
+        """The scores of a tile.
+
+        Args:
+            q: [queries, head size].
+            k: [keys, head size].
+            queries: Where q is.
+            keys: Where k is.
+            masked: Whether pairs may be forbidden.
+            by_key: Whether keys lie along the first axis.
+        """
+        at = positions(
+            (self.batch, self.head),
+            self.sizes,
+            (queries.first, keys.first),
+            (queries.size, keys.size),
+            by_key=by_key,
+        )
+        plain = _softmax.times_transposed(*((k, q) if by_key else (q, k)))
+        plain = plain * np.float32(self.given.signature.scale)
+        scores, before_bias = _softmax.biased(self.bias, at, plain)
+        if masked:
+            scores = _softmax.masked(self.mask, at, scores)
+        return Scores(scores, before_bias)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """The scores of a tile.
+
+    Attributes:
+        final: Scaled, with bias, and -inf where a pair is not allowed.
+        before_bias: From the gradient of final scores to that of scaled ones without a bias.
+    """
+
+    final: Array
+    before_bias: Callable[[Array], Array]
+
+    def weights(self, shift: Array, factor: Array | None) -> Array:
+        """What the softmax made of them; see `_softmax.weights_again`."""
+        return _softmax.weights_again(self.final, shift, factor)
+
+
+def head_of(given: Given, operands: Operands, batch: Array, head: Array) -> Head:
+    """A query head in a kernel."""
+    query_size, key_size = (size[batch] for size in operands.sizes)
+    return Head(
+        given,
+        batch,
+        head,
+        operands.lists,
+        (query_size, key_size),
+        as_leaves(operands.mask, given.mask),
+        as_leaves(operands.bias, given.bias),
+    )

@@ -1,0 +1,337 @@
+"""What all Triton kernels share: loading parts of arrays, and positions as masks ask for them.
+
+Triton's arrays have sizes that are powers of 2, so everything is loaded under a mask, and what
+lies outside of it is 0 in the kernel. It knows nothing of softmax.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.masks._base import Tile
+
+Array = Any
+Ref = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is static about a kernel.
+
+    Attributes:
+        signature: The call.
+        kinds: Whether there may be full tiles, and partial ones: a loop over none is left out.
+        warps: Of a program.
+        stages: How many tiles are under way at once.
+        interpret: Whether Pallas' interpreter runs it.
+    """
+
+    signature: Signature
+    kinds: tuple[bool, bool]
+    warps: int
+    stages: int
+    interpret: bool
+
+    @property
+    def group(self) -> int:
+        """Query heads per key head."""
+        return self.signature.query_heads // self.signature.key_heads
+
+    def launch(
+        self, kernel: Callable[..., None], name: str, grid: tuple[int, ...], out_shape: Any
+    ) -> Callable[..., Any]:
+        """The kernel as a function; its operands are trees of arrays, and references inside."""
+        return pl.pallas_call(
+            kernel,
+            grid=grid,
+            out_shape=out_shape,
+            interpret=self.interpret,
+            compiler_params=plgpu.CompilerParams(num_warps=self.warps, num_stages=self.stages),
+            name=f"attention_{name}",
+        )
+
+
+def padded(size: int) -> int:
+    """The next power of 2 that a product takes: 16 or more."""
+    return max(16, pl.next_power_of_2(size))
+
+
+# Lists
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of the lists: a tile on one side, and the tiles it meets on the other.
+
+    Attributes:
+        number: Which tile it is.
+        place: Where its list is: example, head and row.
+        tiles: The reference to all lists.
+        full: How many tiles of it are full.
+        count: How many there are in all.
+        kinds: Whether there may be full ones, and partial ones.
+    """
+
+    number: Array
+    place: tuple[Array, Array, Array]
+    tiles: Ref
+    full: Array
+    count: Array
+    kinds: tuple[bool, bool]
+
+    def each(self, step: Callable[[Array, Any, bool], Any], carry: Any) -> Any:
+        """`step(tile, carry, is_partial)` for each tile: full ones first."""
+
+        def run(is_partial: bool) -> Callable[[Array, Any], Any]:
+            return lambda j, carry: step(self.tiles[(*self.place, j)], carry, is_partial)
+
+        has_full, has_partial = self.kinds
+        if has_full:
+            carry = lax.fori_loop(0, self.full, run(False), carry)
+        return lax.fori_loop(self.full, self.count, run(True), carry) if has_partial else carry
+
+
+def row_of(
+    lists: tuple[Ref, ...],
+    batch: Array,
+    head: Array,
+    number: Array,
+    kinds: tuple[bool, bool],
+) -> Row:
+    """The row of tile `number`."""
+    tiles, full, counts, _ = lists
+    place = (_or_first(batch, tiles.shape[0]), _or_first(head, tiles.shape[1]), number)
+    return Row(number, place, tiles, full[place], counts[place], kinds)
+
+
+def in_order(lists: tuple[Ref, ...], batch: Array, head: Array, turn: Array) -> Array:
+    """The number of the row whose turn it is: longest first."""
+    order = lists[3]
+    return order[_or_first(batch, order.shape[0]), _or_first(head, order.shape[1]), turn]
+
+
+# Parts of arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """Neighbouring positions: those of a tile on one side.
+
+    Attributes:
+        first: The first position.
+        size: How many.
+        limit: How many positions count: what lies from there on is loaded as 0. None: they all
+            are known to count.
+    """
+
+    first: Array
+    size: int
+    limit: Array | None
+
+    @property
+    def positions(self) -> Array:
+        """i32[size]."""
+        return self.first + lax.iota(np.int32, self.size)
+
+    def is_inside(self, positions: Array) -> Array | None:
+        """Which of them count; None: all."""
+        return None if self.limit is None else positions < self.limit
+
+
+def load_rows(ref: Ref, batch: Array, head: Array, span: Span) -> Array:
+    """[span, padded size] of an array [B, length, heads, size]."""
+    rows, columns = _grid_of(span, ref.shape[3])
+    is_inside = _both(span.is_inside(rows), _columns_inside(columns, ref.shape[3]))
+    return _load(ref, (batch, rows, head, columns), is_inside)
+
+
+def store_rows(ref: Ref, batch: Array, head: Array, first: Array, value: Array) -> None:
+    """Put [rows, padded size] into an array [B, length, heads, size], as far as it reaches."""
+    span = Span(first, value.shape[0], ref.shape[1])
+    rows, columns = _grid_of(span, ref.shape[3])
+    is_inside = _both(span.is_inside(rows), _columns_inside(columns, ref.shape[3]))
+    place = ref.at[batch, rows, head, columns]
+    plgpu.store(place, value.astype(ref.dtype), mask=_broadcast(is_inside, value.shape))
+
+
+def load_numbers(ref: Ref, batch: Array, head: Array, span: Span) -> Array:
+    """[span] of an array [B, N, length]."""
+    positions = span.positions
+    return _load(ref, (batch, head, positions), span.is_inside(positions))
+
+
+def store_numbers(ref: Ref, batch: Array, head: Array, first: Array, value: Array) -> None:
+    """Put [positions] into an array [B, N, length], as far as it reaches."""
+    positions = first + lax.iota(np.int32, value.shape[0])
+    plgpu.store(ref.at[batch, head, positions], value, mask=positions < ref.shape[2])
+
+
+def store_pairs(
+    ref: Ref, place: tuple[Array, Array], tile: tuple[Array, Array], value: Array
+) -> None:
+    """Put a tile into an array [B, N, T, S], as far as it reaches."""
+    rows, columns = (
+        number * size + lax.iota(np.int32, size)
+        for number, size in zip(tile, value.shape, strict=True)
+    )
+    rows, columns = rows[:, None], columns[None, :]
+    is_inside = (rows < ref.shape[2]) & (columns < ref.shape[3])
+    plgpu.store(ref.at[(*place, rows, columns)], value, mask=is_inside)
+
+
+def _grid_of(span: Span, width: int) -> tuple[Array, Array]:
+    return span.positions[:, None], lax.iota(np.int32, padded(width))[None, :]
+
+
+def _columns_inside(columns: Array, width: int) -> Array | None:
+    return None if columns.shape[1] == width else columns < width
+
+
+def _load(ref: Ref, index: tuple[Array, ...], is_inside: Array | None) -> Array:
+    shape = jnp.broadcast_shapes(*(np.shape(i) for i in index))
+    if is_inside is None:
+        return plgpu.load(ref.at[index])
+    return plgpu.load(ref.at[index], mask=_broadcast(is_inside, shape), other=0)
+
+
+def _both(one: Array | None, other: Array | None) -> Array | None:
+    return one & other if one is not None and other is not None else other if one is None else one
+
+
+def _broadcast(is_inside: Array | None, shape: tuple[int, ...]) -> Array | None:
+    return None if is_inside is None else jnp.broadcast_to(is_inside, shape)
+
+
+def _or_first(index: Array, length: int) -> Array:
+    return 0 if length == 1 else index
+
+
+# Positions
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """An array of a mask or bias as a reference, with the shape and type it had.
+
+    Attributes:
+        ref: The reference.
+        dtype: The array's; a reference holds bool as i8.
+    """
+
+    ref: Ref
+    dtype: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array."""
+        return self.ref.shape
+
+    def load(self, *index: Array) -> Array:
+        """The elements at `index`; 0 where that lies behind the array's end."""
+        index = tuple(map(_or_first, index, self.shape))
+        is_inside = None
+        for positions, length in zip(index, self.shape, strict=True):
+            if np.ndim(positions):
+                is_inside = _both(is_inside, positions < length)
+        loaded = self.ref[index] if is_inside is None else _load(self.ref, index, is_inside)
+        return loaded.astype(self.dtype)
+
+
+def storable(tree: Any) -> list[Array]:
+    """The arrays of a mask or bias as operands of a kernel."""
+    arrays = map(jnp.asarray, jax.tree.leaves(tree))
+    return [x.astype(np.int8) if x.dtype == np.bool_ else x for x in arrays]
+
+
+def shapes_of(tree: Any) -> Any:
+    """The same mask or bias, without its arrays."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+
+def as_leaves(refs: list[Ref], like: Any) -> Any:
+    """The mask or bias whose arrays are in these references, and were as in `like`."""
+    arrays, structure = jax.tree.flatten(like)
+    leaves = [Leaf(ref, array.dtype) for ref, array in zip(refs, arrays, strict=True)]
+    return jax.tree.unflatten(structure, leaves)
+
+
+@dataclasses.dataclass(frozen=True)
+class At:
+    """The `Positions` of a tile in a kernel; arrays are `Leaf`s.
+
+    Attributes:
+        batch, head, query, key, query_size, key_size: See `Positions`; queries may lie along
+            either axis.
+        first: The first query and key.
+        tile: How many of each.
+    """
+
+    batch: Array
+    head: Array
+    query: Array
+    key: Array
+    query_size: Array
+    key_size: Array
+    first: tuple[Array, Array]
+    tile: Tile
+
+    def of_batch(self, array: Leaf) -> Array:
+        """See `Positions`."""
+        return array.load(self.batch)
+
+    def of_head(self, array: Leaf) -> Array:
+        """See `Positions`."""
+        return array.load(self.batch, self.head)
+
+    def of_queries(self, array: Leaf) -> Array:
+        """See `Positions`."""
+        return array.load(self.batch, self.query)
+
+    def of_keys(self, array: Leaf) -> Array:
+        """See `Positions`."""
+        return array.load(self.batch, self.key)
+
+    def of_pairs(self, array: Leaf) -> Array:
+        """See `Positions`."""
+        return array.load(self.batch, self.head, self.query, self.key)
+
+    def of_tile(self, array: Leaf, tile: Tile) -> Array:
+        """See `Positions`."""
+        is_one = all(theirs % mine == 0 for theirs, mine in zip(tile, self.tile, strict=True))
+        row, column = self.first if is_one else (self.query, self.key)
+        return array.load(self.batch, self.head, row // tile[0], column // tile[1])
+
+    def of_table(self, array: Leaf, index: Array) -> Array:
+        """See `Positions`."""
+        return array.load(self.batch, self.head, index)
+
+
+def positions(
+    place: tuple[Array, Array],
+    sizes: tuple[Array, Array],
+    first: tuple[Array, Array],
+    tile: Tile,
+    *,
+    by_key: bool = False,
+) -> At:
+    """The positions of a tile.
+
+    Args:
+        place: Example and query head.
+        sizes: How many queries and keys there are truly.
+        first: The first of each.
+        tile: How many of each.
+        by_key: Whether keys lie along the first axis, and queries along the second.
+    """
+    query, key = (start + lax.iota(np.int32, n) for start, n in zip(first, tile, strict=True))
+    query = query[None, :] if by_key else query[:, None]
+    key = key[:, None] if by_key else key[None, :]
+    return At(*place, query, key, *sizes, first, tile)
