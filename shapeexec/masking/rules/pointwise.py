@@ -4,6 +4,7 @@ from typing import Any
 
 from jax import Array, dtypes, lax
 
+from shapeexec.masking import _extrema as extrema
 from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._knowledge import Known, through_pointwise
@@ -12,7 +13,7 @@ from shapeexec.masking._registry import register, register_knowledge
 _POINTWISE = frozenset(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt
-    ceil clz complex conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf
+    ceil clz complex conj convert_element_type copy copy_p cos cosh digamma div eq_to erf
     erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow
     is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi name ne neg
     nextafter not one_minus_square or polygamma polynomial population_count pow real
@@ -33,6 +34,14 @@ def pointwise(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
     return ctx.bind(*operands, **ctx.eqn.primitive.get_bind_params(params))
 
 
+@register("eq")
+def equal(ctx: RuleContext, *operands: Array, **params: Any) -> Array:
+    """Keep: as above; of a row and its maximum or minimum, the first of these is equal surely."""
+    result = pointwise(ctx, *operands, **params)
+    against_its_own = extrema.compared(ctx)
+    return result if against_its_own is None else result | extrema.first(ctx, *against_its_own)
+
+
 _OPAQUE = frozenset(
     """
     random_clone random_fold_in random_seed random_unwrap random_wrap threefry2x32 threefry4x32
@@ -41,7 +50,7 @@ _OPAQUE = frozenset(
 )
 
 
-@register_knowledge(*_POINTWISE - _OPAQUE)
+@register_knowledge("eq", *_POINTWISE - _OPAQUE)
 def pointwise_knowledge(ctx: RuleContext, *operands: Known, **params: Any) -> Known:
     """What the primitive makes of constants and of finite elements."""
     aval = ctx.eqn.outvars[0].aval
