@@ -1,0 +1,107 @@
+"""Tensor-core products into accumulators, on the device and in the interpreter.
+
+The interpreter knows neither a product whose left operand is in registers nor a store into an
+accumulator; there the accumulators are plain shared memory. What is multiplied is the kernels'
+matter.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+Array = Any
+Ref = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Products:
+    """Accumulators in registers, as the hardware has them."""
+
+    def hold(self, body: Callable[..., Any], *shapes: tuple[int, int]) -> Any:
+        """Run body(*accumulators) with accumulators f32[shape] that are 0."""
+        return pl.run_scoped(body, *(plgpu.ACC(shape, jnp.float32) for shape in shapes))
+
+    def add(self, accumulator: Ref, left: Ref | Array, right: Ref) -> None:
+        """Start accumulator += left @ right; it goes on while the program does."""
+        plgpu.wgmma(accumulator, left, right)
+
+    def read(self, accumulator: Ref, *, pending: int = 0) -> Array:
+        """The accumulator, once all but the last `pending` products are done."""
+        return plgpu.wgmma_accumulator_load(accumulator, wait_n=pending)
+
+    def write(self, accumulator: Ref, value: Array) -> None:
+        """Overwrite the accumulator."""
+        accumulator[...] = value
+
+    def wait(self) -> None:
+        """Until every product is done."""
+        plgpu.wgmma_wait(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class InterpretedProducts:
+    """Accumulators in shared memory, for the interpreter.
+
+    Attributes:
+        pool: f32 references [warpgroups, ...], one for each accumulator that is held at a time.
+        warpgroup: Whose they are.
+    """
+
+    pool: list[Ref]
+    warpgroup: Array
+
+    def hold(self, body: Callable[..., Any], *shapes: tuple[int, int]) -> Any:
+        """See `Products`."""
+        with self._taken(shapes) as accumulators:
+            for accumulator, shape in zip(accumulators, shapes, strict=True):
+                accumulator[...] = jnp.zeros(shape, jnp.float32)
+            return body(*accumulators)
+
+    def add(self, accumulator: Ref, left: Ref | Array, right: Ref) -> None:
+        """See `Products`."""
+        product = jnp.dot(left[...], right[...], preferred_element_type=jnp.float32)
+        accumulator[...] = accumulator[...] + product
+
+    def read(self, accumulator: Ref, *, pending: int = 0) -> Array:
+        """See `Products`."""
+        del pending
+        return accumulator[...]
+
+    def write(self, accumulator: Ref, value: Array) -> None:
+        """See `Products`."""
+        accumulator[...] = value
+
+    def wait(self) -> None:
+        """See `Products`."""
+
+    @contextlib.contextmanager
+    def _taken(self, shapes: Sequence[tuple[int, int]]) -> Iterator[list[Ref]]:
+        taken = []
+        for shape in shapes:
+            place = next(i for i, ref in enumerate(self.pool) if ref.shape[1:] == shape)
+            taken.append(self.pool.pop(place))
+        try:
+            yield [ref.at[self.warpgroup] for ref in taken]
+        finally:
+            self.pool.extend(taken)
+
+
+def vector(value: float, rows: int) -> Array:
+    """f32[rows], laid out as the row maxima of an accumulator are."""
+    return plgpu.layout_cast(jnp.full((rows,), value, jnp.float32), plgpu.Layout.WGMMA.reduce(1))
+
+
+def along_rows(column: Array, shape: tuple[int, int]) -> Array:
+    """column[rows] for each column of [rows, columns]."""
+    return lax.broadcast_in_dim(column, shape, [0])
+
+
+def along_columns(row: Array, shape: tuple[int, int]) -> Array:
+    """row[columns] for each row of [rows, columns]."""
+    return lax.broadcast_in_dim(row, shape, [1])

@@ -1,0 +1,255 @@
+"""The tiles of a call as the kernels read them: lists, sizes, positions and the mask's arrays.
+
+Nothing here multiplies anything; the kernels do.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends._base import TileLists, Work
+from shapeexec.attention.masks._base import Mask
+
+Array = Any
+Ref = Any
+
+TILE = 128  # queries and keys of a tile of the lists
+WARPGROUPS = 2  # that compute; one more moves memory
+ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
+WIDE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # what products read
+
+
+class ListRefs(NamedTuple):
+    """`TileLists` in device memory."""
+
+    tiles: Ref
+    full: Ref
+    counts: Ref
+    order: Ref
+
+
+class Item(NamedTuple):
+    """One piece of work: a row of the lists and the tiles that it meets. All i32[].
+
+    Attributes:
+        batch: The example; -1 when no work is left.
+        head: The head whose row it is.
+        row: The tile.
+        full: How many of its tiles need no mask.
+        count: How many there are.
+    """
+
+    batch: Array
+    head: Array
+    row: Array
+    full: Array
+    count: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """An array that a mask holds, as the kernel has it.
+
+    Attributes:
+        ref: In device memory; its axes of queries and keys are padded to whole tiles.
+        is_bool: Whether it holds booleans, as integers.
+    """
+
+    ref: Ref
+    is_bool: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.ref.shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.ref.shape)
+
+    def value(self, loaded: Array) -> Array:
+        """What was loaded, as the mask wrote it."""
+        return loaded != 0 if self.is_bool else loaded
+
+
+def operands(work: Work, lists: TileLists) -> tuple[ListRefs, list[Array], list[Array]]:
+    """Lists, sizes and the mask's arrays, as the kernels take them."""
+    as_i32 = functools.partial(jnp.asarray, dtype=jnp.int32)
+    refs = ListRefs(*map(as_i32, (lists.tiles, lists.full, lists.counts, lists.order)))
+    sizes = [as_i32(work.query_sizes), as_i32(work.key_sizes)]
+    return refs, sizes, [_as_operand(leaf) for leaf in jax.tree.leaves(work.mask)]
+
+
+def whole_tiles(size: int) -> int:
+    """The least multiple of the tile from `size` up."""
+    return -(-size // TILE) * TILE
+
+
+def _as_operand(leaf: Array) -> Array:
+    array = jnp.asarray(leaf)
+    if array.dtype == bool:
+        array = array.astype(jnp.int8 if array.ndim == 4 else jnp.int32)
+    # A load is not clipped at an array's end as a copy of the tensor unit is.
+    first = {2: 1, 4: 2}.get(array.ndim, array.ndim)
+    pads = [(0, 0)] * first + [
+        (0, 0 if size == 1 else whole_tiles(size) - size) for size in array.shape[first:]
+    ]
+    return jnp.pad(array, pads) if any(after for _, after in pads) else array
+
+
+def rebuild(structure: Any, refs: list[Ref], bools: tuple[bool, ...]) -> Mask:
+    """The mask, with references where its arrays were."""
+    return jax.tree.unflatten(structure, [Leaf(*pair) for pair in zip(refs, bools, strict=True)])
+
+
+def at_or_0(ref: Ref, *index: Array) -> tuple[Array, ...]:
+    """An index into the first axes, which may be 1 long and then count for all."""
+    return tuple(i if ref.shape[axis] > 1 else 0 for axis, i in enumerate(index))
+
+
+class Table(NamedTuple):
+    """From the number of an item to the item.
+
+    Attributes:
+        lists: Whose rows are the items.
+        heads: How many heads the items have.
+        group: How many heads of the lists one head of the items stands for.
+        row_sizes, column_sizes: Valid lengths of what the rows and the listed tiles are of.
+    """
+
+    lists: ListRefs
+    heads: int
+    group: int
+    row_sizes: Ref
+    column_sizes: Ref
+
+    @property
+    def total(self) -> int:
+        """How many items there are."""
+        return self.row_sizes.shape[0] * self.heads * self.rows
+
+    @property
+    def rows(self) -> int:
+        """How many rows a head has."""
+        return self.lists.counts.shape[2]
+
+    def item(self, number: Array) -> Item:
+        """Item `number`: example by example, head by head, in a head the longest row first.
+
+        Programs at work at a time then share a head's operands in the second-level cache.
+        """
+        known = jnp.minimum(number, self.total - 1)
+        head, place = _divide(known, self.rows)
+        batch, head = _divide(head, self.heads)
+        order = self.lists.order
+        row = order[(*at_or_0(order, batch, head * self.group), place)]
+        full, count = self.extent(batch, head * self.group, row)
+        return Item(jnp.where(number < self.total, batch, -1), head, row, full, count)
+
+    def extent(self, batch: Array, head: Array, row: Array) -> tuple[Array, Array]:
+        """How many tiles of a row are full, and how many it has; 0 behind the valid length.
+
+        A full tile that crosses the end of what is valid counts as partial: it needs a mask.
+        """
+        at = (*at_or_0(self.lists.counts, batch, head), row)
+        valid = row * TILE < self.row_sizes[batch]
+        count = jnp.where(valid, self.lists.counts[at], 0)
+        full = jnp.where(valid, self.lists.full[at], 0)
+        # The full ones ascend, so only the last can cross the end of the listed axis ...
+        last = self.lists.tiles[(*at, jnp.maximum(full - 1, 0))]
+        full -= ((full > 0) & ((last + 1) * TILE > self.column_sizes[batch])).astype(jnp.int32)
+        return full, count
+
+    def tile(self, batch: Array, head: Array, row: Array, place: Array) -> Array:
+        """The number of the tile at `place` of a row."""
+        tiles = self.lists.tiles
+        return tiles[(*at_or_0(tiles, batch, head), row, place)]
+
+
+def _divide(number: Array, by: int) -> tuple[Array, Array]:
+    divisor = jnp.int32(by)
+    return lax.div(number, divisor), lax.rem(number, divisor)
+
+
+class TilePositions:
+    """`Positions` of a tile that one warpgroup holds in an accumulator's layout.
+
+    Args:
+        batch, head: The example and the query head.
+        first_query, first_key: Where the tile begins.
+        shape: Rows and columns of the tile.
+        by_key: Whether the rows are keys; they are queries otherwise.
+        sizes: Valid lengths of queries and of keys.
+    """
+
+    def __init__(
+        self,
+        batch: Array,
+        head: Array,
+        first_query: Array,
+        first_key: Array,
+        *,
+        shape: tuple[int, int],
+        by_key: bool,
+        sizes: tuple[Array, Array],
+    ) -> None:
+        self.batch, self.head = batch, head
+        self.query_size, self.key_size = sizes
+        self._first = (first_query, first_key)
+        self._shape = shape
+        self._axes = (1, 0) if by_key else (0, 1)
+        self.query, self.key = (
+            plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=plgpu.Layout.WGMMA) + first
+            for axis, first in zip(self._axes, self._first, strict=True)
+        )
+
+    def of_batch(self, array: Leaf) -> Array:
+        """The element of array[B or 1] for this example."""
+        return array.value(array.ref[at_or_0(array, self.batch)])
+
+    def of_head(self, array: Leaf) -> Array:
+        """The element of array[N], or of array[B or 1, N or 1], for this head."""
+        index = (self.head,) if array.ndim == 1 else (self.batch, self.head)
+        return array.value(array.ref[at_or_0(array, *index)])
+
+    def of_queries(self, array: Leaf) -> Array:
+        """The elements of array[B or 1, T] at these queries."""
+        return self._vector(array, at_or_0(array, self.batch), side=0)
+
+    def of_keys(self, array: Leaf) -> Array:
+        """The elements of array[B or 1, S] at these keys."""
+        return self._vector(array, at_or_0(array, self.batch), side=1)
+
+    def of_pairs(self, array: Leaf) -> Array:
+        """The elements of array[B or 1, N or 1, T or 1, S or 1] at these pairs."""
+        lead = at_or_0(array, self.batch, self.head)
+        queries, keys = array.shape[2:]
+        if queries == 1 and keys == 1:
+            return array.value(array.ref[(*lead, 0, 0)])
+        if queries == 1:
+            return self._vector(array, (*lead, 0), side=1)
+        if keys == 1:
+            return self._vector(array, lead, side=0, behind=(0,))
+        at = [pl.ds(first, self._shape[axis]) for first, axis in zip(self._first, self._axes)]
+        ref = array.ref.at[(*lead, *at)]
+        if self._axes == (1, 0):
+            ref = ref.transpose((1, 0))
+        return array.value(plgpu.load(ref, layout=plgpu.Layout.WGMMA, optimized=False))
+
+    def of_tile(self, array: Leaf, tile: tuple[int, int]) -> Array:
+        """The element of array[B or 1, N or 1, query tiles, key tiles] for this tile."""
+        lead = at_or_0(array, self.batch, self.head)
+        at = [lax.div(first, jnp.int32(size)) for first, size in zip(self._first, tile)]
+        return array.value(array.ref[(*lead, *at)])
+
+    def _vector(self, array: Leaf, lead: tuple, *, side: int, behind: tuple = ()) -> Array:
+        axis = self._axes[side]
+        at = (*lead, pl.ds(self._first[side], self._shape[axis]), *behind)
+        layout = plgpu.Layout.WGMMA.reduce(1 - axis)
+        loaded = plgpu.load(array.ref.at[at], layout=layout, optimized=False)
+        return array.value(lax.broadcast_in_dim(loaded, self._shape, [axis]))
