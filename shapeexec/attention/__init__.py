@@ -1,1 +1,1 @@
-"""Attention whose cost follows the mask: masks that compose, and back ends that skip empty tiles."""
+"""Attention whose cost follows the mask: masks compose, and back ends skip empty tiles."""

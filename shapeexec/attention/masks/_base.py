@@ -6,9 +6,22 @@ in their place, into a kernel. It never builds an array of queries by keys by it
 
 import abc
 import dataclasses
-from typing import Any, Protocol
+import enum
+from typing import Any, NoReturn, Protocol
+
+from shapeexec.attention.masks._value import Value
 
 Array = Any
+Tile = tuple[int, int]
+"""Queries and keys of a tile."""
+
+
+class TileKind(enum.IntEnum):
+    """How much of a tile a mask allows; what of it there is to do."""
+
+    EMPTY = 0  # nothing: it is skipped
+    PARTIAL = 1  # not known to be one of the others: each pair is asked
+    FULL = 2  # all pairs: nobody asks
 
 
 class Positions(Protocol):
@@ -26,12 +39,26 @@ class Positions(Protocol):
         key_size: How many keys there are truly, i32[].
     """
 
-    batch: Array
-    head: Array
-    query: Array
-    key: Array
-    query_size: Array
-    key_size: Array
+    @property
+    def batch(self) -> Array: ...
+    @property
+    def head(self) -> Array: ...
+    @property
+    def query(self) -> Array: ...
+    @property
+    def key(self) -> Array: ...
+    @property
+    def query_size(self) -> Array: ...
+    @property
+    def key_size(self) -> Array: ...
+
+    def of_batch(self, array: Array) -> Array:
+        """The element of array[B or 1] for this example."""
+        ...
+
+    def of_head(self, array: Array) -> Array:
+        """The element of array[B or 1, N or 1] for this head."""
+        ...
 
     def of_queries(self, array: Array) -> Array:
         """The elements of array[B or 1, T] at these queries; broadcasts like `query`."""
@@ -45,12 +72,18 @@ class Positions(Protocol):
         """The elements of array[B or 1, N or 1, T or 1, S or 1] at these pairs."""
         ...
 
-    def of_tile(self, array: Array) -> Array:
-        """The element of array[B or 1, N or 1, query tiles, key tiles] for this tile."""
+    def of_tile(self, array: Array, tile: Tile) -> Array:
+        """The elements of array[B or 1, N or 1, query tiles, key tiles], of tiles of size `tile`.
+
+        One number where these positions lie in one such tile.
+        """
         ...
 
-    def of_head(self, array: Array) -> Array:
-        """The element of array[N] for this head."""
+    def of_table(self, array: Array, index: Array) -> Array:
+        """The elements of array[B or 1, N or 1, entries] at `index`, which broadcasts to the tile.
+
+        Only score modifiers need it.
+        """
         ...
 
 
@@ -59,21 +92,49 @@ class Tiles(Protocol):
 
     Everything is broadcastable to [B or 1, N or 1, query tiles, key tiles]. Arrays are NumPy's
     while everything is known, and `xp` is then `numpy`; inside `jax.jit` it is `jax.numpy`.
+    What lies behind the sizes does not count, and what is said of a tile wholly behind them
+    means nothing.
 
     Attributes:
         xp: The array library.
-        first_query, last_query: Of each tile, i32; the last one that is in the array.
-        first_key, last_key: Likewise.
-        query_size, key_size: How many there are truly, i32.
+        length: T and S, of the arrays.
+        tile: Queries and keys of a tile.
+        batch: B, or None if nobody told.
+        heads: N, or None if nobody told.
+        first_query: Of each tile, i32.
+        last_query: The last one before the valid length.
+        first_key: Likewise.
+        last_key: Likewise.
+        query_size: How many there are truly, i32.
+        key_size: Likewise.
     """
 
-    xp: Any
-    first_query: Array
-    last_query: Array
-    first_key: Array
-    last_key: Array
-    query_size: Array
-    key_size: Array
+    @property
+    def xp(self) -> Any: ...
+    @property
+    def length(self) -> tuple[int, int]: ...
+    @property
+    def tile(self) -> Tile: ...
+    @property
+    def batch(self) -> int | None: ...
+    @property
+    def heads(self) -> int | None: ...
+    @property
+    def first_query(self) -> Array: ...
+    @property
+    def last_query(self) -> Array: ...
+    @property
+    def first_key(self) -> Array: ...
+    @property
+    def last_key(self) -> Array: ...
+    @property
+    def query_size(self) -> Array: ...
+    @property
+    def key_size(self) -> Array: ...
+
+    def of_batch(self, array: Array) -> Array:
+        """array[B or 1] in terms of these tiles."""
+        ...
 
     def range_of_queries(self, array: Array) -> tuple[Array, Array]:
         """Least and largest element of array[B or 1, T] in each query tile."""
@@ -87,8 +148,29 @@ class Tiles(Protocol):
         """Of bool array[B or 1, N or 1, T or 1, S or 1], whether any and whether all of a tile."""
         ...
 
-    def of_tile(self, array: Array) -> Array:
-        """array[B or 1, N or 1, query tiles, key tiles] in terms of these tiles."""
+    def range_of_tiles(self, array: Array, tile: Tile) -> tuple[Array, Array]:
+        """Least and largest of array[B or 1, N or 1, query tiles, key tiles] in each tile.
+
+        Args:
+            array: One element per tile of size `tile`, over the same T and S.
+            tile: May differ from the size of these tiles.
+        """
+        ...
+
+    def answers(self, mask: "Mask") -> tuple[Array, Array]:
+        """Whether any and whether all pairs of each tile are allowed, by asking for each pair.
+
+        Args:
+            mask: Its arrays known. Lengths do not count here, and B and N only if it asks for
+                examples or heads.
+
+        Returns:
+            NumPy's bool[B or 1, N or 1, query tiles, key tiles] each.
+        """
+        ...
+
+    def asks_for(self, mask: "Mask") -> tuple[bool, bool]:
+        """Whether a mask may differ from example to example, and from head to head."""
         ...
 
 
@@ -99,14 +181,20 @@ class Bounds:
     Attributes:
         some: False where surely no pair of the tile is allowed.
         all: True where surely every pair of the tile is allowed.
+        exact: Whether these say all there is to say: no closer look at a tile finds more.
     """
 
     some: Array
     all: Array
+    exact: bool = False
 
 
-class Mask(abc.ABC):
-    """Which keys each query may attend to. Joined by `&`, `|` and `~`."""
+class Mask(Value, abc.ABC):
+    """Which keys each query may attend to. Joined by `&`, `|` and `~`, with bool arrays too.
+
+    A mask is a frozen dataclass (`eq=False`: it compares by its arrays' values). A subclass says
+    in `axes` which axes the arrays in its fields have.
+    """
 
     @abc.abstractmethod
     def allows(self, at: Positions) -> Array:
@@ -115,3 +203,34 @@ class Mask(abc.ABC):
     @abc.abstractmethod
     def bounds(self, tiles: Tiles) -> Bounds:
         """What is known of all tiles; exact where that is cheap, and never wrong."""
+
+    def __and__(self, other: Any) -> "Mask":
+        return _joined().conjunction(self, other)
+
+    def __rand__(self, other: Any) -> "Mask":
+        return _joined().conjunction(other, self)
+
+    def __or__(self, other: Any) -> "Mask":
+        return _joined().disjunction(self, other)
+
+    def __ror__(self, other: Any) -> "Mask":
+        return _joined().disjunction(other, self)
+
+    def __invert__(self) -> "Mask":
+        return _joined().negation(self)
+
+    def __bool__(self) -> NoReturn:
+        # `Causal() and SlidingWindow(4)` would silently be the second one alone.
+        raise TypeError("a mask is neither true nor false: join masks by & | ~, not by and or not")
+
+
+def number(where: Positions | Tiles, value: Array) -> Array:
+    """An int, or array[B or 1], in terms of a tile or of all tiles."""
+    return value if isinstance(value, int) else where.of_batch(value)
+
+
+def _joined() -> Any:
+    # The masks that join others are masks: they import this module.
+    from shapeexec.attention.masks import _joined  # noqa: PLC0415
+
+    return _joined

@@ -1,0 +1,331 @@
+"""Block masks: what is to be done of each tile, as an array of tile kinds.
+
+A `BlockMask` is made from an array, from any mask, or on the device from scores. It is a mask
+itself, so it joins others; it does not know the kernels that skip its empty tiles.
+"""
+
+import dataclasses
+import functools
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec._errors import ConfigError
+from shapeexec.attention._evaluate import asks_for, look_into
+from shapeexec.attention._grid import TileGrid, tile_grid
+from shapeexec.attention._lists import before_lengths, kinds_of
+from shapeexec.attention._positions import Gathered
+from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tile, TileKind, Tiles
+from shapeexec.attention.masks._joined import And
+from shapeexec.attention.masks._value import Value, as_array, is_known, set_field
+from shapeexec.attention.masks.dense import Dense
+from shapeexec.attention.masks.positions import Full
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class BlockMask(Mask):
+    """A mask told tile by tile.
+
+    Attributes:
+        kinds: u8[B or 1, N or 1, query tiles, key tiles] of `TileKind`; also with fewer axes.
+        tile: Queries and keys of a tile.
+        length: T and S: how many queries and keys there are in all.
+        elements: Asked in partial tiles. None: these are allowed wholly, as full ones are.
+        most_keys: The most key tiles with work that a query tile can have, where that is known
+            of traced kinds: it bounds the lists.
+    """
+
+    axes: ClassVar = {"kinds": "BN--"}
+
+    kinds: Array
+    tile: Tile
+    length: tuple[int, int]
+    elements: Mask | None = None
+    most_keys: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_tile(self.tile)
+        kinds = as_array(self.kinds)
+        count = _count(self.length, self.tile)
+        if not 2 <= kinds.ndim <= 4 or kinds.shape[-2:] != count:
+            raise ConfigError(
+                f"kinds has shape {list(kinds.shape)}.",
+                got=f"{self.length[0]} queries and {self.length[1]} keys in tiles of {self.tile}",
+                fix=f"pass uint8[B or 1, N or 1, {count[0]}, {count[1]}]: a TileKind for each tile",
+            )
+        set_field(self, "kinds", kinds.astype(np.uint8)[(None,) * (4 - kinds.ndim)])
+
+    @classmethod
+    def from_dense(cls, array: Array, tile: Tile = (128, 128)) -> "BlockMask":
+        """The tiles of an array, which is kept for its partial tiles only.
+
+        Args:
+            array: bool[B or 1, N or 1, T, S]; also with fewer axes.
+            tile: Queries and keys of a tile.
+
+        Raises:
+            ConfigError: The array is not of bool, or has fewer than two axes.
+        """
+        dense = Dense(array)
+        query_size, key_size = dense.array.shape[2:]
+        return cls.from_mask(dense, query_size, key_size, tile)
+
+    @classmethod
+    def from_mask(
+        cls,
+        mask: Mask,
+        query_size: int,
+        key_size: int,
+        tile: Tile = (128, 128),
+        *,
+        batch: int | None = None,
+        heads: int | None = None,
+    ) -> "BlockMask":
+        """The tiles of a mask. Where its arrays are known, none is called partial that is not.
+
+        Args:
+            mask: Any mask.
+            query_size: T.
+            key_size: S.
+            tile: Queries and keys of a tile.
+            batch: B; needed if a mask function asks for the example.
+            heads: N; needed if a mask function asks for the head.
+
+        Memory is what the tiles take, and time what looking into the tiles takes whose kind the
+        mask does not know by itself.
+        """
+        length = (query_size, key_size)
+        _check_tile(tile)
+        mask.check_axes({"T": query_size, "S": key_size})
+        grid = tile_grid(length, tile, known=is_known(mask), batch=batch, heads=heads)
+        kinds = refined_kinds(mask, grid)
+        is_partial = not is_known(kinds) or bool((kinds == TileKind.PARTIAL).any())
+        return cls(kinds, tile, length, mask if is_partial else None)
+
+    @classmethod
+    def from_topk(
+        cls,
+        scores: Array,
+        k: int,
+        *,
+        tile: Tile,
+        length: tuple[int, int],
+        within: Mask | None = None,
+        always: Mask | None = None,
+    ) -> "BlockMask":
+        """For each query tile the k key tiles of the highest scores.
+
+        It runs inside `jax.jit`: how many tiles a row holds at most is static. No gradient flows
+        to the scores.
+
+        Args:
+            scores: float[B or 1, N or 1, query tiles, key tiles]; also with fewer axes. What is
+                NaN or -inf is never chosen, and of equal ones the first is.
+            k: How many, at most.
+            tile: Queries and keys of a tile.
+            length: T and S.
+            within: Only pairs that this mask allows, such as `Causal()`; a tile that it empties
+                is not chosen.
+            always: A tile in which this mask allows a pair, such as `SlidingWindow(0)` for the
+                diagonal, is chosen before all others, and counts among the k.
+
+        Raises:
+            ConfigError: The scores do not fit the tiles, k is below 1, or `always` needs more
+                than k tiles of a row.
+        """
+        _check_tile(tile)
+        scores, count = as_array(scores), _count(length, tile)
+        if not 2 <= scores.ndim <= 4 or scores.shape[-2:] != count:
+            raise ConfigError(
+                f"scores has shape {list(scores.shape)}.",
+                got=f"{length[0]} queries and {length[1]} keys in tiles of {tile}",
+                fix=f"pass scores as [B, N, {count[0]}, {count[1]}]: one for each pair of tiles",
+            )
+        if k < 1:
+            raise ConfigError(f"k={k}: no tile would be left.", fix="k=1 or more")
+        k = min(k, count[1])
+        allowed = _kinds(Full() if within is None else within, length, tile)
+        values = jnp.asarray(scores)[(None,) * (4 - scores.ndim)]
+        values = jnp.where(jnp.isnan(values) | (allowed == TileKind.EMPTY), -jnp.inf, values)
+        if always is not None:
+            kept = (_kinds(always, length, tile) != TileKind.EMPTY) & (allowed != TileKind.EMPTY)
+            _check_room(kept, k)
+            values = jnp.where(kept, jnp.inf, values)
+        best, index = jax.lax.top_k(values, k)
+        chosen = jnp.put_along_axis(
+            jnp.zeros(values.shape, bool), index, best > -jnp.inf, -1, inplace=False
+        )
+        kinds = jnp.where(chosen, allowed, np.uint8(TileKind.EMPTY))
+        return cls(kinds, tile, length, within, most_keys=k)
+
+    @property
+    def density(self) -> Array:
+        """The share of tiles that hold work: 1 / density bounds the speed-up. f32[], or a float."""
+        if is_known(self.kinds):
+            return float((np.asarray(self.kinds) != TileKind.EMPTY).mean())
+        return (self.kinds != TileKind.EMPTY).mean(dtype=np.float32)
+
+    def to_dense(self) -> Array:
+        """Every pair, bool[B or 1, N or 1, T, S]: NumPy's if all is known."""
+        return to_dense(self, self.length, *self.kinds.shape[:2])
+
+    def plot(self, *, batch: int = 0, head: int = 0, axes: Any = None) -> Any:
+        """Draw the tiles of one head with matplotlib, and return the axes drawn on.
+
+        Args:
+            batch: The example.
+            head: The query head.
+            axes: matplotlib axes to draw on; None makes new ones.
+        """
+        from shapeexec.attention._plot import plot_kinds  # noqa: PLC0415 - asks for matplotlib
+
+        return plot_kinds(self, batch, head, axes)
+
+    def allows(self, at: Positions) -> Array:
+        """See `Mask`."""
+        kind = at.of_tile(self.kinds, self.tile)
+        if self.elements is None:
+            return kind != TileKind.EMPTY
+        is_allowed = (kind == TileKind.PARTIAL) & self.elements.allows(at)
+        return (kind == TileKind.FULL) | is_allowed
+
+    def bounds(self, tiles: Tiles) -> Bounds:
+        """See `Mask`. As exact as the kinds for tiles of this size; never wrong for others."""
+        least, largest = tiles.range_of_tiles(self.kinds, self.tile)
+        if self.elements is None:
+            is_same = tiles.tile == self.tile
+            return Bounds(largest != TileKind.EMPTY, least != TileKind.EMPTY, exact=is_same)
+        some, every = largest != TileKind.EMPTY, least == TileKind.FULL
+        if tiles.tile != self.tile:
+            inner = self.elements.bounds(tiles)
+            some = (largest == TileKind.FULL) | (some & inner.some)
+            every = every | ((least != TileKind.EMPTY) & inner.all)
+        return Bounds(some, every)
+
+    def check_axes(self, lengths: Any) -> None:
+        """See `Value`; the lengths too."""
+        for axis, mine in zip("TS", self.length, strict=True):
+            if isinstance(lengths.get(axis), int) and lengths[axis] != mine:
+                raise ConfigError(
+                    f"a BlockMask for {axis}={mine} meets a call with {axis}={lengths[axis]}.",
+                    fix=f"make the block mask for {axis}={lengths[axis]}",
+                )
+        Value.check_axes(self, lengths)
+
+    def __repr__(self) -> str:
+        (queries, keys), (tile_q, tile_k) = self.length, self.tile
+        batch, heads, *count = self.kinds.shape
+        told = [
+            f"{queries} x {keys}",
+            f"tiles of {tile_q} x {tile_k}",
+            f"{count[0]} x {count[1]} of them",
+            f"batch {batch}" if batch > 1 else "shared by the batch",
+            f"heads {heads}" if heads > 1 else "shared by heads",
+        ]
+        if is_known(self.kinds):
+            counts = np.bincount(np.asarray(self.kinds).reshape(-1), minlength=3)
+            names = zip(counts, ("empty", "partial", "full"), strict=True)
+            told += [", ".join(f"{n} {name}" for n, name in names), f"density {self.density:.1%}"]
+        else:
+            told.append(
+                "traced" if self.most_keys is None else f"at most {self.most_keys} in a row"
+            )
+        if self.elements is not None:
+            told.append(f"partial tiles: {self.elements!r}")
+        return f"BlockMask({'; '.join(told)})"
+
+
+def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
+    """The kinds of a mask's tiles, lengths apart; where all is known, partial ones are so truly.
+
+    Args:
+        mask: Its arrays known, if `grid.xp` is NumPy.
+        grid: The tiles and valid lengths; with `batch` and `heads`, if the mask asks for them.
+
+    Returns:
+        u8[B or 1, N or 1, query tiles, key tiles].
+    """
+    bounds = mask.bounds(grid)
+    kinds = kinds_of(bounds, grid)
+    return kinds if bounds.exact or not is_known(mask, *grid.sizes) else _refine(mask, kinds, grid)
+
+
+@functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
+def static_kinds(
+    mask: Mask, length: tuple[int, int], tile: Tile, batch: int, heads: int
+) -> np.ndarray:
+    """`tile_kinds` of a mask without arrays at its full lengths, refined and remembered.
+
+    Returns:
+        NumPy's u8[B or 1, N or 1, query tiles, key tiles], not to be written to.
+    """
+    grid = tile_grid(length, tile, batch=batch, heads=heads)
+    kinds = before_lengths(refined_kinds(mask, grid), grid)
+    kinds.flags.writeable = False
+    return kinds
+
+
+def most_keys(mask: Mask, tile: Tile) -> int | None:
+    """The most key tiles with work that a query tile of this size can have; None: not known."""
+    if isinstance(mask, BlockMask) and mask.tile == tile:
+        return mask.most_keys
+    if isinstance(mask, And):
+        known = [most for part in mask.masks if (most := most_keys(part, tile)) is not None]
+        return min(known, default=None)
+    return None
+
+
+def to_dense(mask: Mask, length: tuple[int, int], batch: int = 1, heads: int = 1) -> Array:
+    """Every pair of a mask, bool[batch, heads, T, S]: NumPy's if all is known."""
+    xp = np if is_known(mask) else jnp
+    size = np.asarray(length, np.int32)
+    at = Gathered(
+        np.arange(batch, dtype=np.int32).reshape(-1, 1, 1, 1),
+        np.arange(heads, dtype=np.int32).reshape(1, -1, 1, 1),
+        np.arange(length[0], dtype=np.int32).reshape(1, 1, -1, 1),
+        np.arange(length[1], dtype=np.int32).reshape(1, 1, 1, -1),
+        size[0],
+        size[1],
+    )
+    return xp.broadcast_to(xp.asarray(mask.allows(at)), (batch, heads, *length))
+
+
+def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:
+    """Look into the partial tiles."""
+    by_batch, by_head = asks_for(mask)
+    if (by_batch and grid.batch != kinds.shape[0] == 1) or (
+        by_head and grid.heads != kinds.shape[1] == 1
+    ):
+        return kinds  # one answer would have to do for examples that differ
+    tiles = np.argwhere(kinds == TileKind.PARTIAL)
+    some, every = look_into(mask, tiles, grid.tile, grid.sizes)
+    kinds = kinds.copy()
+    kinds[tuple(tiles[~some].T)] = TileKind.EMPTY
+    kinds[tuple(tiles[some & every].T)] = TileKind.FULL
+    return kinds
+
+
+def _kinds(mask: Mask, length: tuple[int, int], tile: Tile) -> Array:
+    return refined_kinds(mask, tile_grid(length, tile, known=is_known(mask)))
+
+
+def _count(length: tuple[int, int], tile: Tile) -> tuple[int, int]:
+    return tile_grid(length, tile).shape
+
+
+def _check_tile(tile: Any) -> None:
+    is_pair = isinstance(tile, tuple) and len(tile) == 2
+    if not is_pair or not all(isinstance(n, int) and n > 0 for n in tile):
+        raise ConfigError(f"tile={tile!r}.", fix="pass how many queries and keys: (128, 128)")
+
+
+def _check_room(kept: Array, k: int) -> None:
+    if not is_known(kept):
+        return
+    most = int(np.asarray(kept).sum(-1).max(initial=0))
+    if most > k:
+        raise ConfigError(
+            f"k={k}, but `always` keeps {most} tiles of a row.", fix=f"k={most} or more"
+        )

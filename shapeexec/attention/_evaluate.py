@@ -1,0 +1,72 @@
+"""A closer look at tiles: every pair of some of them is asked, in bounded memory.
+
+It runs at trace time, for masks whose arrays are known.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec.attention._positions import Gathered, block
+from shapeexec.attention.masks._base import Array, Tile
+
+_ELEMENTS = 1 << 20  # asked at once
+
+
+def look_into(
+    mask: Any, tiles: np.ndarray, tile: Tile, sizes: tuple[Array, Array]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whether any, and whether all pairs of some tiles are allowed.
+
+    Args:
+        mask: A mask, its arrays known.
+        tiles: int[n, 4]: the example, the head, the query tile and the key tile of each.
+        tile: Queries and keys of a tile.
+        sizes: How many queries and keys there are truly, i32[B or 1] or ints. What lies behind
+            them does not count.
+
+    Returns:
+        bool[n] each. Takes time for n * tile[0] * tile[1] pairs, and memory for some 2**20.
+    """
+    at_once = max(1, _ELEMENTS // (tile[0] * tile[1]))
+    known = [np.asarray(size, np.int32).reshape(-1) for size in sizes]
+    some, every = np.zeros(len(tiles), bool), np.zeros(len(tiles), bool)
+    # What a trace around us stages out would be no constant.
+    with jax.ensure_compile_time_eval():
+        mask = jax.tree.map(jnp.asarray, mask)  # to the device once, not with every part
+        for start in range(0, len(tiles), at_once):
+            part = tiles[start : start + at_once].astype(np.int32)
+            filled = np.resize(part, (at_once, 4)) if len(tiles) > at_once else part
+            answers = _look(mask, filled, *known, tile=tile)
+            stop = start + len(part)
+            some[start:stop], every[start:stop] = (np.asarray(a)[: len(part)] for a in answers)
+    return some, every
+
+
+def asks_for(mask: Any) -> tuple[bool, bool]:
+    """Whether a mask may differ from example to example, and from head to head."""
+    two = np.arange(2, dtype=np.int32)
+    one = np.zeros((1, 1, 1, 1), np.int32)
+    at = Gathered(two.reshape(2, 1, 1, 1), two.reshape(1, 2, 1, 1), one, one, one + 1, one + 1)
+    # Whoever asks for the example or the head broadcasts against it.
+    shape = jax.eval_shape(lambda: jnp.asarray(mask.allows(at))).shape
+    batch, heads = ((1,) * 4 + shape)[-4:-2]
+    return batch > 1, heads > 1
+
+
+@functools.partial(jax.jit, static_argnames="tile")
+def _look(
+    mask: Any, tiles: Array, query_sizes: Array, key_sizes: Array, *, tile: Tile
+) -> tuple[Array, Array]:
+    def one(number: Array) -> tuple[Array, Array]:
+        batch, head, query_tile, key_tile = number
+        first = (query_tile * tile[0], key_tile * tile[1])
+        at = block(first, tile, (query_sizes, key_sizes), batch=batch, head=head)
+        inside = (at.query < at.query_size) & (at.key < at.key_size)
+        allowed = jnp.asarray(mask.allows(at))
+        return jnp.any(allowed & inside), jnp.all(allowed | ~inside)
+
+    return jax.vmap(one)(tiles)

@@ -1,0 +1,226 @@
+"""All tiles of a call at once, as arrays: what masks are asked with before any kernel runs.
+
+It knows no mask. Single elements are `_positions`' matter.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec.attention._evaluate import asks_for, look_into
+from shapeexec.attention._positions import block  # noqa: F401 - the other half of the doorway
+from shapeexec.attention.masks._base import Array, Tile
+from shapeexec.attention.masks._value import is_known
+
+
+@dataclasses.dataclass(frozen=True)
+class TileGrid:
+    """The tiles of [T, S] pairs; the `Tiles` of array-based code.
+
+    Attributes:
+        length: T and S, of the arrays.
+        tile: Queries and keys of a tile.
+        sizes: How many queries and keys there are truly, each i32[B or 1, 1, 1, 1].
+        xp: `numpy` or `jax.numpy`: what the masks of this grid, and its sizes, are made with.
+        batch: B, or None if nobody told.
+        heads: N, or None if nobody told.
+    """
+
+    length: tuple[int, int]
+    tile: Tile
+    sizes: tuple[Array, Array]
+    xp: Any
+    batch: int | None = None
+    heads: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many query tiles and key tiles there are."""
+        (length_q, length_k), (tile_q, tile_k) = self.length, self.tile
+        return -(-length_q // tile_q), -(-length_k // tile_k)
+
+    @property
+    def first_query(self) -> Array:
+        """See `Tiles`; i32[1, 1, query tiles, 1]."""
+        return (np.arange(self.shape[0], dtype=np.int32) * self.tile[0])[None, None, :, None]
+
+    @property
+    def last_query(self) -> Array:
+        """See `Tiles`; i32[B or 1, 1, query tiles, 1]."""
+        return self.xp.minimum(self.first_query + (self.tile[0] - 1), self.sizes[0] - 1)
+
+    @property
+    def first_key(self) -> Array:
+        """See `Tiles`; i32[1, 1, 1, key tiles]."""
+        return (np.arange(self.shape[1], dtype=np.int32) * self.tile[1])[None, None, None, :]
+
+    @property
+    def last_key(self) -> Array:
+        """See `Tiles`; i32[B or 1, 1, 1, key tiles]."""
+        return self.xp.minimum(self.first_key + (self.tile[1] - 1), self.sizes[1] - 1)
+
+    @property
+    def query_size(self) -> Array:
+        """See `Tiles`; i32[B or 1, 1, 1, 1]."""
+        return self.sizes[0]
+
+    @property
+    def key_size(self) -> Array:
+        """See `Tiles`; i32[B or 1, 1, 1, 1]."""
+        return self.sizes[1]
+
+    def of_batch(self, array: Array) -> Array:
+        """See `Tiles`."""
+        return self.xp.asarray(array).reshape(-1, 1, 1, 1)
+
+    def range_of_queries(self, array: Array) -> tuple[Array, Array]:
+        """See `Tiles`; [B or 1, 1, query tiles, 1] each."""
+        least, largest = self._ranges(array, 0)
+        return least[:, None, :, None], largest[:, None, :, None]
+
+    def range_of_keys(self, array: Array) -> tuple[Array, Array]:
+        """See `Tiles`; [B or 1, 1, 1, key tiles] each."""
+        least, largest = self._ranges(array, 1)
+        return least[:, None, None, :], largest[:, None, None, :]
+
+    def any_and_all(self, array: Array) -> tuple[Array, Array]:
+        """See `Tiles`. Garbage behind sizes of several examples counts if they share the array.
+
+        Leaving it out would read the array once per example, to gain one strip of tiles.
+        """
+        inside, xp = None, self.xp
+        array = xp.asarray(array)
+        for axis, size in ((2, self.sizes[0]), (3, self.sizes[1])):
+            is_shared = array.shape[0] == 1 < size.shape[0]
+            if not self._is_whole(axis - 2) and array.shape[axis] > 1 and not is_shared:
+                position = np.arange(array.shape[axis]).reshape(
+                    [-1 if i == axis else 1 for i in range(4)]
+                )
+                inside = (position < size) & (True if inside is None else inside)
+        some = array if inside is None else array & inside
+        every = array if inside is None else array | ~inside
+        for axis, tile in ((2, self.tile[0]), (3, self.tile[1])):
+            some = _by_tile(xp.logical_or, some, axis, tile, False)
+            every = _by_tile(xp.logical_and, every, axis, tile, True)
+        return some, every
+
+    def range_of_tiles(self, array: Array, tile: Tile) -> tuple[Array, Array]:
+        """See `Tiles`."""
+        least = largest = self.xp.asarray(array)
+        for axis, length, tiles in zip(
+            (2, 3), self.length, zip(tile, self.tile, strict=True), strict=True
+        ):
+            least = _retiled(self.xp.minimum, least, axis, tiles, length)
+            largest = _retiled(self.xp.maximum, largest, axis, tiles, length)
+        return least, largest
+
+    def answers(self, mask: Any) -> tuple[Array, Array]:
+        """See `Tiles`."""
+        return _answers(mask, self.length, self.tile, (self.batch or 1, self.heads or 1))
+
+    def asks_for(self, mask: Any) -> tuple[bool, bool]:
+        """See `Tiles`."""
+        return asks_for(mask)
+
+    def _ranges(self, array: Array, side: int) -> tuple[Array, Array]:
+        xp, tile = self.xp, self.tile[side]
+        array = xp.asarray(array)
+        low, high = _extremes(array.dtype)
+        least = largest = array
+        if not self._is_whole(side):
+            inside = np.arange(array.shape[1])[None] < self.sizes[side].reshape(-1, 1)
+            least, largest = xp.where(inside, array, high), xp.where(inside, array, low)
+        return (
+            _by_tile(xp.minimum, least, 1, tile, high),
+            _by_tile(xp.maximum, largest, 1, tile, low),
+        )
+
+    def _is_whole(self, side: int) -> bool:
+        size = self.sizes[side]
+        return isinstance(size, np.ndarray) and bool((size >= self.length[side]).all())
+
+
+def tile_grid(
+    length: tuple[int, int],
+    tile: Tile,
+    query_sizes: Array | None = None,
+    key_sizes: Array | None = None,
+    *,
+    known: bool = True,
+    batch: int | None = None,
+    heads: int | None = None,
+) -> TileGrid:
+    """The tiles of a call.
+
+    Args:
+        length: T and S, of the arrays.
+        tile: Queries and keys of a tile.
+        query_sizes: How many queries there are truly, i32[B or 1] or i32[]; None: all.
+        key_sizes: Likewise of keys.
+        known: Whether the masks to be asked hold no traced array. If the sizes are known too,
+            everything is made with NumPy.
+        batch: B; only masks that are functions ask for it.
+        heads: N; likewise.
+    """
+    given = (query_sizes, key_sizes)
+    sizes = [
+        np.full((1, 1, 1, 1), whole, np.int32) if size is None else _sizes(size)
+        for whole, size in zip(length, given, strict=True)
+    ]
+    xp = np if known and is_known(*sizes) else jnp
+    return TileGrid(length, tile, (sizes[0], sizes[1]), xp, batch, heads)
+
+
+@functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
+def _answers(
+    mask: Any, length: tuple[int, int], tile: Tile, counts: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    asked = zip(counts, asks_for(mask), strict=True)
+    shape = (*(n if is_asked else 1 for n, is_asked in asked), *tile_grid(length, tile).shape)
+    tiles = np.argwhere(np.ones(shape, bool))
+    some, every = look_into(mask, tiles, tile, length)
+    return some.reshape(shape), every.reshape(shape)
+
+
+def _sizes(size: Array) -> Array:
+    if is_known(size):
+        return np.asarray(size, np.int32).reshape(-1, 1, 1, 1)
+    return jnp.asarray(size, jnp.int32).reshape(-1, 1, 1, 1)
+
+
+def _extremes(dtype: Any) -> tuple[Any, Any]:
+    if np.issubdtype(dtype, np.bool_):
+        return False, True
+    limits = jnp.iinfo(dtype) if np.issubdtype(dtype, np.integer) else jnp.finfo(dtype)
+    return limits.min, limits.max
+
+
+def _by_tile(reduce: Any, array: Array, axis: int, tile: int, neutral: Any) -> Array:
+    """Reduce `axis` tile by tile; an axis of 1 broadcasts and stays."""
+    length = array.shape[axis]
+    if length == 1:
+        return array
+    if isinstance(reduce, np.ufunc):
+        return reduce.reduceat(array, range(0, length, tile), axis=axis)
+    missing = -length % tile
+    pads = [(0, missing if i == axis else 0) for i in range(array.ndim)]
+    padded = jnp.pad(array, pads, constant_values=neutral) if missing else array
+    shape = (*array.shape[:axis], -1, tile, *array.shape[axis + 1 :])
+    return reduce.reduce(padded.reshape(shape), axis=axis + 1)
+
+
+def _retiled(reduce: Any, array: Array, axis: int, tiles: Tile, length: int) -> Array:
+    """Elements per tile of size tiles[0], reduced or repeated to those of size tiles[1]."""
+    theirs, mine = tiles
+    if theirs == mine:
+        return array
+    count = -(-length // mine)
+    first = np.arange(count) * mine // theirs
+    last = (np.minimum(np.arange(1, count + 1) * mine, length) - 1) // theirs
+    out = array.take(first, axis)
+    for step in range(1, int((last - first).max(initial=0)) + 1):
+        out = reduce(out, array.take(np.minimum(first + step, last), axis))
+    return out

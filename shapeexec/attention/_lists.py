@@ -1,0 +1,113 @@
+"""From a mask to the kinds of its tiles, and from these to the lists that drive the loops.
+
+It knows no kernel. What is known at trace time is made with NumPy and becomes a
+constant of the graph; else it is a cumulative sum, a scatter and a sort of the rows' counts.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec._errors import ConfigError
+from shapeexec.attention._grid import TileGrid
+from shapeexec.attention.backends._base import TileLists
+from shapeexec.attention.masks._base import Bounds, Mask, TileKind
+from shapeexec.attention.masks._value import is_known
+
+Array = Any
+
+
+def tile_kinds(mask: Mask, grid: TileGrid) -> Array:
+    """What the mask makes of each tile, u8[B or 1, N or 1, query tiles, key tiles].
+
+    Full is only a tile that lies wholly before the valid lengths, so a kernel may read all of it;
+    one that lies wholly behind them is empty. NumPy's if all is known.
+
+    Args:
+        mask: Its arrays known, if `grid.xp` is NumPy.
+        grid: The tiles, and the valid lengths.
+    """
+    return before_lengths(kinds_of(mask.bounds(grid), grid), grid)
+
+
+def kinds_of(bounds: Bounds, grid: TileGrid) -> Array:
+    """Bounds as kinds, u8[B or 1, N or 1, query tiles, key tiles]; lengths do not matter here."""
+    xp = grid.xp
+    kinds = xp.where(bounds.all, TileKind.FULL, bounds.some * TileKind.PARTIAL).astype(np.uint8)
+    return xp.broadcast_to(kinds, (*kinds.shape[:2], *grid.shape))
+
+
+def before_lengths(kinds: Array, grid: TileGrid) -> Array:
+    """Kinds with full tiles that overhang the valid lengths made partial, those behind empty."""
+    (query_size, key_size), (tile_q, tile_k) = grid.sizes, grid.tile
+    some = (grid.first_query < query_size) & (grid.first_key < key_size)
+    whole = (grid.first_query + tile_q <= query_size) & (grid.first_key + tile_k <= key_size)
+    at_most = grid.xp.where(whole, TileKind.FULL, some * TileKind.PARTIAL).astype(np.uint8)
+    return grid.xp.minimum(kinds, at_most)
+
+
+def lists_by_query(kinds: Array, *, width: int | None = None) -> TileLists:
+    """For each query tile its key tiles.
+
+    Args:
+        kinds: u8[B or 1, N or 1, query tiles, key tiles] of `TileKind`.
+        width: Room in each list. None: what the longest needs if the kinds are known, else all
+            key tiles. Of traced kinds nobody can tell whether it is enough: what does not fit is
+            lost, so pass only what is sure to be.
+
+    Returns:
+        The lists, with the axes B and N of `kinds`: what is shared stays shared.
+
+    Raises:
+        ConfigError: The kinds are known, and `width` is less than the longest list.
+
+    Inside `jax.jit` this costs two cumulative sums and a scatter over the kinds, and a sort of
+    the counts: no more than some reads of one byte per tile, whatever the tiles' size.
+    """
+    return _lists(kinds, width)
+
+
+def lists_by_key(kinds: Array, *, width: int | None = None) -> TileLists:
+    """For each key tile its query tiles; else as `lists_by_query`."""
+    return _lists(kinds.swapaxes(-1, -2), width)
+
+
+def _lists(kinds: Array, width: int | None) -> TileLists:
+    xp: Any = np if is_known(kinds) else jnp
+    kinds = xp.asarray(kinds)
+    columns = kinds.shape[-1]
+    is_full, is_partial = kinds == TileKind.FULL, kinds == TileKind.PARTIAL
+    rank_full, rank_partial = (xp.cumsum(x, -1, dtype=np.int32) for x in (is_full, is_partial))
+    full, partial = rank_full[..., -1], rank_partial[..., -1]
+    counts = full + partial
+    room = min(_longest(counts, width) if xp is np else width or columns, columns)
+    # The place of each tile among all of its row: full, partial, then empty ones. A permutation,
+    # so the scatter writes every place once and what lies behind the counts is a tile too.
+    column = np.arange(columns, dtype=np.int32).reshape((1,) * (kinds.ndim - 1) + (-1,))
+    place_empty = counts[..., None] + (column - rank_full - rank_partial)
+    place_partial = full[..., None] + rank_partial - 1
+    place = xp.where(is_full, rank_full - 1, xp.where(is_partial, place_partial, place_empty))
+    order = xp.argsort(-counts, axis=-1, stable=True).astype(np.int32)
+    return TileLists(_scatter(place, column, room), full, counts, order)
+
+
+def _longest(counts: np.ndarray, width: int | None) -> int:
+    longest = int(counts.max(initial=1))
+    if width is not None and longest > width:
+        raise ConfigError(
+            f"width={width}: a tile has {longest} others to attend to.",
+            fix=f"width={longest} or more, or None",
+        )
+    return width or longest
+
+
+def _scatter(place: Array, column: np.ndarray, room: int) -> Array:
+    if isinstance(place, np.ndarray):
+        tiles = np.empty(place.shape, np.int32)
+        np.put_along_axis(tiles, place, np.broadcast_to(column, place.shape), -1)
+        return np.ascontiguousarray(tiles[..., :room])
+    index = tuple(np.ix_(*map(np.arange, place.shape))[:-1])
+    empty = jnp.zeros((*place.shape[:-1], room), np.int32)
+    columns = jnp.broadcast_to(column, place.shape)
+    return empty.at[(*index, place)].set(columns, mode="drop", unique_indices=True)

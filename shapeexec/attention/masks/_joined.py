@@ -1,0 +1,135 @@
+"""Masks made of masks: all of some, any of some, and not one.
+
+Bounds are three-valued: a tile is empty, full, or not known. Joining keeps what is known exact on
+one side (all operands full is full; any operand empty is empty) and never makes a wrong claim.
+"""
+
+import dataclasses
+import functools
+import operator
+from typing import Any
+
+from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles
+from shapeexec.attention.masks._value import Value
+from shapeexec.attention.masks.dense import Dense
+from shapeexec.attention.masks.lengths import Lengths
+from shapeexec.attention.masks.positions import Band, Full
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class And(Mask):
+    """Pairs that every one of `masks` allows."""
+
+    masks: tuple[Mask, ...]
+
+    def allows(self, at: Positions) -> Array:
+        """See `Mask`."""
+        return functools.reduce(operator.and_, (mask.allows(at) for mask in self.masks))
+
+    def bounds(self, tiles: Tiles) -> Bounds:
+        """See `Mask`. Exact for bands."""
+        known = [mask.bounds(tiles) for mask in self.masks]
+        some = functools.reduce(operator.and_, (bound.some for bound in known))
+        bands = [mask for mask in self.masks if isinstance(mask, Band)]
+        # The call's own lengths are in the tiles already, and cannot make one emptier.
+        others = [mask for mask in self.masks if not isinstance(mask, Band) and mask != Lengths()]
+        if len(bands) > 1:
+            some = some & _meet(bands, tiles)
+        return Bounds(
+            some,
+            functools.reduce(operator.and_, (bound.all for bound in known)),
+            exact=len(others) + bool(bands) < 2 and all(bound.exact for bound in known),
+        )
+
+    def __repr__(self) -> str:
+        return " & ".join(_operand(mask, Or) for mask in self.masks)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Or(Mask):
+    """Pairs that at least one of `masks` allows."""
+
+    masks: tuple[Mask, ...]
+
+    def allows(self, at: Positions) -> Array:
+        """See `Mask`."""
+        return functools.reduce(operator.or_, (mask.allows(at) for mask in self.masks))
+
+    def bounds(self, tiles: Tiles) -> Bounds:
+        """See `Mask`. A tile that only several masks together fill is not known to be full."""
+        known = [mask.bounds(tiles) for mask in self.masks]
+        return Bounds(
+            functools.reduce(operator.or_, (bound.some for bound in known)),
+            functools.reduce(operator.or_, (bound.all for bound in known)),
+        )
+
+    def __repr__(self) -> str:
+        return " | ".join(_operand(mask, And) for mask in self.masks)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Not(Mask):
+    """Pairs that `mask` does not allow."""
+
+    mask: Mask
+
+    def allows(self, at: Positions) -> Array:
+        """See `Mask`."""
+        return ~self.mask.allows(at)
+
+    def bounds(self, tiles: Tiles) -> Bounds:
+        """See `Mask`. As exact as the mask's own."""
+        known = self.mask.bounds(tiles)
+        return Bounds(~known.all, ~known.some, known.exact)
+
+    def __repr__(self) -> str:
+        return f"~{_operand(self.mask, (And, Or))}"
+
+
+def conjunction(left: Any, right: Any) -> Mask:
+    """`left & right`, with nested ones flattened and `Full()` left out."""
+    operands = _operands(left, right, And)
+    if operands is None:
+        return NotImplemented
+    operands = tuple(mask for mask in operands if not isinstance(mask, Full))
+    return And(operands) if len(operands) > 1 else operands[0] if operands else Full()
+
+
+def disjunction(left: Any, right: Any) -> Mask:
+    """`left | right`, with nested ones flattened; with `Full()` it is that."""
+    operands = _operands(left, right, Or)
+    if operands is None:
+        return NotImplemented
+    return Full() if any(isinstance(mask, Full) for mask in operands) else Or(operands)
+
+
+def negation(mask: Mask) -> Mask:
+    """`~mask`; twice is the mask itself."""
+    return mask.mask if isinstance(mask, Not) else Not(mask)
+
+
+def _operands(left: Any, right: Any, kind: type) -> tuple[Mask, ...] | None:
+    operands = []
+    for side in (left, right):
+        if isinstance(side, Value) and not isinstance(side, Mask):
+            return None
+        mask = side if isinstance(side, Mask) else Dense(side) if hasattr(side, "shape") else None
+        if mask is None:
+            return None
+        operands.extend(mask.masks if isinstance(mask, kind) else (mask,))  # pyright: ignore[reportAttributeAccessIssue]
+    return tuple(operands)
+
+
+def _meet(bands: list[Band], tiles: Tiles) -> Array:
+    # Each band may cross a tile, and yet no distance lies in all of them.
+    lows, highs = zip(*(band.limits(tiles) for band in bands), strict=True)
+    low = [limit for limit in lows if limit is not None]
+    high = [limit for limit in highs if limit is not None]
+    if not low or not high:
+        return tiles.xp.ones((1, 1, 1, 1), bool)
+    widest = functools.reduce(tiles.xp.maximum, low)
+    return tiles.xp.asarray(widest <= functools.reduce(tiles.xp.minimum, high))
+
+
+def _operand(mask: Mask, in_brackets: type | tuple[type, ...]) -> str:
+    return f"({mask!r})" if isinstance(mask, in_brackets) else repr(mask)

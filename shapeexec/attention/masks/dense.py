@@ -1,0 +1,47 @@
+"""A mask given as an array of booleans.
+
+It costs what the array costs: T by S elements are held, and read once to make its tiles.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from shapeexec._errors import ConfigError
+from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles
+from shapeexec.attention.masks._value import as_array, set_field
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Dense(Mask):
+    """A pair is allowed where `array` is True.
+
+    Attributes:
+        array: bool[B or 1, N or 1, T or 1, S or 1]; with fewer axes they are the last ones.
+    """
+
+    axes: ClassVar = {"array": "BNTS"}
+
+    array: Array
+
+    def __post_init__(self) -> None:
+        array = as_array(self.array)
+        if array.dtype != bool or not 2 <= array.ndim <= 4:
+            raise ConfigError(
+                f"a mask of type {array.dtype}{list(array.shape)}.",
+                why="a mask says True where a query may attend to a key",
+                fix="pass bool[B, N, T, S], where each axis may be 1, or its last 2 or 3 axes;"
+                " what is to be added to the scores goes to `bias`",
+            )
+        set_field(self, "array", array[(None,) * (4 - array.ndim)])
+
+    def allows(self, at: Positions) -> Array:
+        """See `Mask`."""
+        return at.of_pairs(self.array)
+
+    def bounds(self, tiles: Tiles) -> Bounds:
+        """See `Mask`. Reads the whole array once.
+
+        Exact, but where examples of several lengths share the array: see `Tiles.any_and_all`.
+        """
+        examples = {tiles.query_size.shape[0], tiles.key_size.shape[0]}
+        return Bounds(*tiles.any_and_all(self.array), exact=examples <= {1, self.array.shape[0]})

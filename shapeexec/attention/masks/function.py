@@ -1,0 +1,79 @@
+"""A mask given as a function of positions.
+
+Nothing is known of a function but what it answers, so its tiles are found by asking for every
+pair: T * S of them whenever a call is traced, in bounded memory.
+"""
+
+import dataclasses
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+import numpy as np
+
+from shapeexec._errors import ConfigError
+from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles
+from shapeexec.attention.masks._value import is_known
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MaskFunction(Mask):
+    """A pair is allowed where `function(b, h, q, k)` is true.
+
+    Attributes:
+        function: Of the example, the query head, and the positions of queries and keys, each
+            int32 and broadcasting to the others; gives bool elementwise. JAX must be able to
+            trace it. It is static: pass the same function object to run the same graph, and
+            hand over arrays that it would close over as other masks, such as `Dense`.
+    """
+
+    function: Callable[[Array, Array, Array, Array], Array]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function) or not isinstance(self.function, Hashable):
+            raise ConfigError(
+                f"function={self.function!r} cannot be called and compared.",
+                fix="pass a function of (b, h, q, k), such as `lambda b, h, q, k: k <= q`",
+            )
+
+    def allows(self, at: Positions) -> Array:
+        """See `Mask`."""
+        allowed: Any = self.function(at.batch, at.head, at.query, at.key)
+        if not hasattr(allowed, "dtype") or allowed.dtype != bool:
+            raise ConfigError(
+                f"the mask function {_name(self.function)} gives {_type(allowed)}.",
+                fix="give bool, by a comparison",
+            )
+        return allowed
+
+    def bounds(self, tiles: Tiles) -> Bounds:
+        """See `Mask`. Exact before the arrays' ends, from the answers for all pairs.
+
+        Where the function asks for examples or heads, and nobody told how many there are,
+        nothing is known.
+        """
+        by_batch, by_head = tiles.asks_for(self)
+        if (by_batch and tiles.batch is None) or (by_head and tiles.heads is None):
+            unknown = tiles.xp.ones((1, 1, 1, 1), bool)
+            return Bounds(unknown, ~unknown)
+        try:
+            some, every = tiles.answers(self)
+        except jax.errors.TracerArrayConversionError as error:
+            raise ConfigError(
+                f"the mask function {_name(self.function)} closes over a traced array.",
+                why="a function is static, and its tiles are found while tracing",
+                fix="make the array a mask of its own: Dense, Documents, or a BlockMask",
+            ) from error
+        whole = all(
+            is_known(size) and bool((np.asarray(size) >= length).all())
+            for size, length in zip((tiles.query_size, tiles.key_size), tiles.length, strict=True)
+        )
+        return Bounds(some, every, exact=whole)
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", repr(function))
+
+
+def _type(value: Any) -> str:
+    return str(getattr(value, "dtype", type(value).__name__))

@@ -1,0 +1,200 @@
+"""Masks that ask of positions only: causal, windows, prefixes and strides.
+
+A query's and a key's position are counted from 0 in their arrays. Every bound here is exact.
+"""
+
+import abc
+import dataclasses
+from typing import ClassVar, Literal
+
+from shapeexec._errors import ConfigError
+from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles, number
+from shapeexec.attention.masks._value import as_int_or_array, set_field
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Full(Mask):
+    """Every query attends to every key."""
+
+    def allows(self, at: Positions) -> Array:
+        """See `Mask`."""
+        return at.query >= 0
+
+    def bounds(self, tiles: Tiles) -> Bounds:
+        """See `Mask`."""
+        every = tiles.xp.ones((1, 1, 1, 1), bool)
+        return Bounds(every, every, exact=True)
+
+
+class Band(Mask):
+    """A mask that asks only how far a key lies behind a query: low <= key - query <= high."""
+
+    @abc.abstractmethod
+    def limits(self, where: Positions | Tiles) -> tuple[Array | None, Array | None]:
+        """Least and largest `key - query` that is allowed; None: no limit."""
+
+    def allows(self, at: Positions) -> Array:
+        """See `Mask`."""
+        low, high = self.limits(at)
+        # A sum on the side of the queries only: the tile itself costs nothing but the comparison.
+        above = None if low is None else at.key >= at.query + low
+        below = None if high is None else at.key <= at.query + high
+        if above is None or below is None:
+            return at.query >= 0 if above is below else above if below is None else below
+        return above & below
+
+    def bounds(self, tiles: Tiles) -> Bounds:
+        """See `Mask`. Exact: a tile holds every distance between those of two of its corners."""
+        low, high = self.limits(tiles)
+        least, largest = tiles.first_key - tiles.last_query, tiles.last_key - tiles.first_query
+        some = every = tiles.xp.ones((1, 1, 1, 1), bool)
+        if low is not None:
+            some, every = some & (largest >= low), every & (least >= low)
+        if high is not None:
+            some, every = some & (least <= high), every & (largest <= high)
+        return Bounds(some, every, exact=True)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Causal(Band):
+    """A query attends to keys up to its own position: key <= query + offset.
+
+    Attributes:
+        offset: How many keys more (or fewer, below 0) each query sees; an int or i32[B].
+        align: `"start"`: query 0 stands at key 0, as in `jax.nn`. `"end"`: the last query stands
+            at the last key, as when a few new queries meet a cache of keys. It asks for the valid
+            lengths, so it is right under padding too.
+    """
+
+    axes: ClassVar = {"offset": "B"}
+
+    offset: int | Array = 0
+    align: Literal["start", "end"] = "start"
+
+    def __post_init__(self) -> None:
+        set_field(self, "offset", as_int_or_array(self.offset, "offset"))
+        if self.align not in ("start", "end"):
+            raise ConfigError(f"align={self.align!r} is no side.", fix='align="start" or "end"')
+
+    def limits(self, where: Positions | Tiles) -> tuple[None, Array]:
+        """See `Band`."""
+        offset = number(where, self.offset)
+        return None, offset + where.key_size - where.query_size if self.align == "end" else offset
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class SlidingWindow(Band):
+    """A query attends to itself, `left` keys before it and `right` keys behind it.
+
+    As `local_window_size=(left, right)` of `jax.nn.dot_product_attention`.
+
+    Attributes:
+        left, right: Each an int, i32[B], or None: no limit on that side.
+    """
+
+    axes: ClassVar = {"left": "B", "right": "B"}
+
+    left: int | Array | None
+    right: int | Array | None = 0
+
+    def __post_init__(self) -> None:
+        for name in ("left", "right"):
+            if getattr(self, name) is not None:
+                set_field(self, name, as_int_or_array(getattr(self, name), name))
+        if isinstance(self.left, int) and isinstance(self.right, int) and self.left < -self.right:
+            raise ConfigError(
+                f"SlidingWindow({self.left}, {self.right}) holds no key.", fix="left=0 or more"
+            )
+
+    def limits(self, where: Positions | Tiles) -> tuple[Array | None, Array | None]:
+        """See `Band`."""
+        low = None if self.left is None else -number(where, self.left)
+        return low, None if self.right is None else number(where, self.right)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Global(Mask):
+    """All queries attend to the first `n` keys, and the first `n` queries to all keys.
+
+    Attributes:
+        n: An int, or i32[B].
+    """
+
+    axes: ClassVar = {"n": "B"}
+
+    n: int | Array
+
+    def __post_init__(self) -> None:
+        set_field(self, "n", as_int_or_array(self.n, "n"))
+
+    def allows(self, at: Positions) -> Array:
+        """See `Mask`."""
+        n = number(at, self.n)
+        return (at.query < n) | (at.key < n)
+
+    def bounds(self, tiles: Tiles) -> Bounds:
+        """See `Mask`. Exact: the last pair of a tile is the least global one."""
+        n = number(tiles, self.n)
+        return Bounds(
+            (tiles.first_query < n) | (tiles.first_key < n),
+            (tiles.last_query < n) | (tiles.last_key < n),
+            exact=True,
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PrefixLM(Mask):
+    """All queries attend to the first `n` keys; beyond them it is causal.
+
+    Attributes:
+        n: An int, or i32[B].
+    """
+
+    axes: ClassVar = {"n": "B"}
+
+    n: int | Array
+
+    def __post_init__(self) -> None:
+        set_field(self, "n", as_int_or_array(self.n, "n"))
+
+    def allows(self, at: Positions) -> Array:
+        """See `Mask`."""
+        return (at.key < number(at, self.n)) | (at.key <= at.query)
+
+    def bounds(self, tiles: Tiles) -> Bounds:
+        """See `Mask`. Exact: no pair of a tile is allowed less than first query with last key."""
+        n = number(tiles, self.n)
+        return Bounds(
+            (tiles.first_key < n) | (tiles.first_key <= tiles.last_query),
+            (tiles.last_key < n) | (tiles.last_key <= tiles.first_query),
+            exact=True,
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Dilated(Mask):
+    """A query attends to itself and each `step`-th key before and behind it.
+
+    Attributes:
+        step: An int of at least 1, or i32[B].
+    """
+
+    axes: ClassVar = {"step": "B"}
+
+    step: int | Array
+
+    def __post_init__(self) -> None:
+        set_field(self, "step", as_int_or_array(self.step, "step"))
+        if isinstance(self.step, int) and self.step < 1:
+            raise ConfigError(f"step={self.step}: no stride.", fix="step=1 or more")
+
+    def allows(self, at: Positions) -> Array:
+        """See `Mask`."""
+        return (at.key - at.query) % number(at, self.step) == 0
+
+    def bounds(self, tiles: Tiles) -> Bounds:
+        """See `Mask`. Exact: a tile holds every distance between those of two of its corners."""
+        step = number(tiles, self.step)
+        least, largest = tiles.first_key - tiles.last_query, tiles.last_key - tiles.first_query
+        some = largest - largest % step >= least
+        return Bounds(some, some & ((step == 1) | (least == largest)), exact=True)

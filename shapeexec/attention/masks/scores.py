@@ -1,0 +1,130 @@
+"""What is added to the scores by position: ALiBi and biases by distance.
+
+They are no masks: a modifier changes scores, and forbids nothing.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec._errors import ConfigError
+from shapeexec.attention.masks._base import Array, Positions
+from shapeexec.attention.masks._value import Value, as_array, set_field
+
+
+class ScoreModifier(Value, abc.ABC):
+    """Changes scores by where they stand. A frozen dataclass (`eq=False`), as masks are."""
+
+    @abc.abstractmethod
+    def modify(self, at: Positions, scores: Array) -> Array:
+        """The scores of a tile, f32, scaled already; returns as many."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ALiBi(ScoreModifier):
+    """Less score the farther away: `scores - slope * abs(key - query)`.
+
+    Attributes:
+        slopes: f32[N] or f32[B or 1, N or 1], one for each query head; see `for_heads`.
+
+    Source: Press, Smith, Lewis: Train Short, Test Long (2022), section 3.
+    """
+
+    axes: ClassVar = {"slopes": "BN"}
+
+    slopes: Array
+
+    def __post_init__(self) -> None:
+        slopes = as_array(self.slopes)
+        if slopes.ndim not in (1, 2) or not jnp.issubdtype(slopes.dtype, jnp.floating):
+            raise ConfigError(
+                f"slopes is {slopes.dtype}{list(slopes.shape)}.",
+                fix="pass a float for each query head, or ALiBi.for_heads(N)",
+            )
+        set_field(self, "slopes", slopes.astype(np.float32)[(None,) * (2 - slopes.ndim)])
+
+    @classmethod
+    def for_heads(cls, heads: int) -> "ALiBi":
+        """The slopes of the paper: from 2**(-8/n) down to 2**-8 in even ratios, n heads.
+
+        Where `heads` is no power of 2: those of the power below, and then every second one of
+        the power above.
+        """
+        below = 1 << (heads.bit_length() - 1)
+        slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
+        between = [2.0 ** (-4 * i / below) for i in range(1, 2 * below, 2)]
+        return cls(np.array(slopes + between[: heads - below], np.float32))
+
+    def modify(self, at: Positions, scores: Array) -> Array:
+        """See `ScoreModifier`."""
+        distance = abs(at.key - at.query).astype(np.float32)
+        return scores - at.of_head(self.slopes) * distance
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class RelativeBias(ScoreModifier):
+    """A bias for each distance: `scores + table[head, clip(key - query, -left, right) + left]`.
+
+    Distances are clipped, as in Shaw, Uszkoreit, Vaswani (2018), section 3.2. The buckets of T5
+    are distances too, and `t5` makes its table into this one.
+
+    Attributes:
+        table: float[N or 1, left + 1 + right] or float[B or 1, N or 1, left + 1 + right].
+        left: How far behind the query the table reaches. None: as far as ahead.
+    """
+
+    axes: ClassVar = {"table": "BN-"}
+
+    table: Array
+    left: int | None = None
+
+    def __post_init__(self) -> None:
+        table = as_array(self.table)
+        if table.ndim not in (2, 3) or not jnp.issubdtype(table.dtype, jnp.floating):
+            raise ConfigError(
+                f"table is {table.dtype}{list(table.shape)}.",
+                fix="pass float[N, left + 1 + right]: for each head a bias for each distance",
+            )
+        left = (table.shape[-1] - 1) // 2 if self.left is None else self.left
+        if not 0 <= left < table.shape[-1] or (self.left is None and table.shape[-1] % 2 == 0):
+            raise ConfigError(
+                f"left={self.left} with a table of {table.shape[-1]} distances.",
+                fix="pass left from 0 to their number - 1; None if they are an odd number",
+            )
+        set_field(self, "table", table[None] if table.ndim == 2 else table)
+        set_field(self, "left", left)
+
+    @classmethod
+    def t5(cls, table: Array, *, bidirectional: bool, max_distance: int = 128) -> "RelativeBias":
+        """The bias of T5, whose buckets are exact at first and then grow as the logarithm.
+
+        Args:
+            table: float[buckets, N], as T5 learns it; gradients flow to it.
+            bidirectional: Half of the buckets are for keys behind the query, in encoders;
+                else such keys count as at distance 0, in decoders.
+            max_distance: From this distance on it is the last bucket.
+
+        Source: Raffel et al. (2020), section 2.1, and the code published with it.
+        """
+        buckets = table.shape[0] // 2 if bidirectional else table.shape[0]
+        behind = np.array([_t5_bucket(n, buckets, max_distance) for n in range(max_distance + 1)])
+        ahead = buckets + behind[1:] if bidirectional else behind[:0]
+        return cls(table[np.concatenate([behind[::-1], ahead])].T, left=max_distance)
+
+    def modify(self, at: Positions, scores: Array) -> Array:
+        """See `ScoreModifier`."""
+        left = self.left or 0
+        distance = (at.key - at.query).clip(-left, self.table.shape[-1] - 1 - left)
+        return scores + at.of_table(self.table, distance + left).astype(scores.dtype)
+
+
+def _t5_bucket(distance: int, buckets: int, max_distance: int) -> int:
+    exact = buckets // 2
+    if distance < exact:
+        return distance
+    grown = math.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact)
+    return min(exact + int(grown), buckets - 1)

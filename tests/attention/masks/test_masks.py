@@ -1,0 +1,138 @@
+"""Every mask, and what it says of tiles, against what it means."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shapeexec.attention._blocks import BlockMask, refined_kinds
+from shapeexec.attention._grid import tile_grid
+from shapeexec.attention._lists import tile_kinds
+from shapeexec.attention._positions import block
+from shapeexec.attention.masks import Documents, Mask, TileKind
+from tests.attention.masks.cases import CASES, Call, Case, call
+
+CALLS = {
+    "1x1": (call((1, 1)), (64, 64)),
+    "64x65": (call((64, 65)), (64, 64)),
+    "127x129, shorter": (call((127, 129), shorter=(30, 61)), (64, 32)),
+    "128x63, one empty": (call((128, 63), shorter=(0, 63)), (16, 48)),
+    "65x128, 3 examples": (call((65, 128), batch=3, heads=1, shorter=(64, 1)), (13, 64)),
+}
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+every_call = pytest.mark.parametrize(("c", "tile"), CALLS.values(), ids=CALLS)
+
+
+def made(case: Case, c: Call) -> tuple[Mask, np.ndarray]:
+    return case.make(c, np.random.default_rng(0))
+
+
+def kinds_of(mask: Mask, c: Call, tile) -> np.ndarray:
+    grid = tile_grid(c.length, tile, c.queries, c.keys, batch=c.batch, heads=c.heads)
+    kinds = tile_kinds(mask, grid)
+    assert isinstance(kinds, np.ndarray)
+    assert kinds.dtype == np.uint8
+    return np.broadcast_to(kinds, (c.batch, c.heads, *kinds.shape[2:]))
+
+
+def true_kinds(pairs: np.ndarray, c: Call, tile) -> np.ndarray:
+    """The kind of every tile: full ones must lie before the sizes wholly."""
+    pairs, inside = pairs & c.inside(), c.inside()
+    rows, columns = (-(-n // t) for n, t in zip(c.length, tile, strict=True))
+    kinds = np.zeros((c.batch, c.heads, rows, columns), np.uint8)
+    for i in range(rows):
+        for j in range(columns):
+            at = (..., slice(i * tile[0], (i + 1) * tile[0]), slice(j * tile[1], (j + 1) * tile[1]))
+            is_whole = inside[at].sum((-2, -1)) == tile[0] * tile[1]
+            is_full = is_whole & pairs[at].all((-2, -1))
+            kinds[:, :, i, j] = np.where(is_full, 2, pairs[at].any((-2, -1)))
+    return kinds
+
+
+def assert_never_wrong(kinds: np.ndarray, truth: np.ndarray) -> None:
+    assert not truth[kinds == TileKind.EMPTY].any()
+    assert (truth[kinds == TileKind.FULL] == TileKind.FULL).all()
+
+
+@every_case
+@every_call
+def test_tiles_are_never_wrong_and_exact_where_that_is_promised(case, c, tile):
+    mask, pairs = made(case, c)
+    kinds, truth = kinds_of(mask, c, tile), true_kinds(pairs, c, tile)
+    assert_never_wrong(kinds, truth)
+    has_function = "function" in case.name  # its answers do not know the lengths
+    if case.exact and not (has_function and not c.inside().all()):
+        np.testing.assert_array_equal(kinds, truth)
+
+
+@every_case
+@every_call
+def test_tiles_under_negation_are_never_wrong(case, c, tile):
+    mask, pairs = made(case, c)
+    assert_never_wrong(kinds_of(~mask, c, tile), true_kinds(~pairs, c, tile))
+
+
+@every_case
+def test_tiles_are_the_same_inside_jit(case):
+    c, tile = CALLS["127x129, shorter"]
+    mask, _ = made(case, c)
+
+    def traced(mask, queries, keys):
+        grid = tile_grid(c.length, tile, queries, keys, known=False, batch=c.batch, heads=c.heads)
+        return tile_kinds(mask, grid)
+
+    kinds = jax.jit(traced)(jax.tree.map(jnp.asarray, mask), c.queries, c.keys)
+    kinds = np.broadcast_to(kinds, (c.batch, c.heads, *kinds.shape[2:]))
+    np.testing.assert_array_equal(kinds, kinds_of(mask, c, tile))
+
+
+@every_case
+@pytest.mark.parametrize("one", [False, True], ids=["all heads", "one head"])
+def test_each_tile_allows_the_pairs_that_are_meant(case, one):
+    c, tile = CALLS["127x129, shorter"]
+    mask, pairs = made(case, c)
+    rows, columns = tile_grid(c.length, tile).shape
+
+    def allowed(mask, i, j, b, h):
+        batch, head = (b, h) if one else (np.arange(c.batch), np.arange(c.heads))
+        first = (i * tile[0], j * tile[1])
+        return mask.allows(block(first, tile, (c.queries, c.keys), batch=batch, head=head))
+
+    ask = jax.jit(allowed)
+    for b, h in np.ndindex(c.batch, c.heads) if one else [(0, 0)]:
+        meant = pairs[b : b + 1, h : h + 1] if one else pairs
+        for i, j in np.ndindex(rows, columns):
+            part = meant[..., i * tile[0] : (i + 1) * tile[0], j * tile[1] : (j + 1) * tile[1]]
+            # A tile may overhang the arrays; what it says of pairs behind them is nobody's.
+            said = np.broadcast_to(ask(mask, i, j, b, h), (*meant.shape[:2], *tile))
+            np.testing.assert_array_equal(said[..., : part.shape[-2], : part.shape[-1]], part)
+
+
+@every_case
+def test_a_closer_look_finds_every_tile_that_is_not_partial(case):
+    c, tile = call((65, 127)), (16, 32)
+    mask, pairs = made(case, c)
+    kinds = refined_kinds(mask, tile_grid(c.length, tile, batch=c.batch, heads=c.heads))
+    truth = np.zeros_like(true_kinds(pairs, c, tile))
+    for i, j in np.ndindex(*truth.shape[2:]):
+        part = pairs[..., i * tile[0] : (i + 1) * tile[0], j * tile[1] : (j + 1) * tile[1]]
+        truth[:, :, i, j] = part.any((-2, -1)).astype(int) + part.all((-2, -1))
+    np.testing.assert_array_equal(np.broadcast_to(kinds, truth.shape), truth)
+
+
+@every_case
+def test_a_block_mask_made_of_a_mask_means_the_same(case):
+    c, tile = call((65, 127)), (16, 32)
+    mask, pairs = made(case, c)
+    blocks = BlockMask.from_mask(mask, *c.length, tile, batch=c.batch, heads=c.heads)
+    np.testing.assert_array_equal(np.broadcast_to(blocks.to_dense(), pairs.shape), pairs)
+
+
+def test_garbage_behind_the_lengths_adds_no_tile():
+    ids = np.repeat(np.arange(8, dtype=np.int32), 16)[None]
+    garbage = ids.copy()
+    garbage[:, 100:] = np.resize([np.iinfo(np.int32).min, np.iinfo(np.int32).max], 28)
+    c = Call(1, 1, (128, 128), np.array([100]), np.array([100]))
+    clean = kinds_of(Documents(ids), c, (32, 32))
+    np.testing.assert_array_equal(kinds_of(Documents(garbage), c, (32, 32)), clean)

@@ -1,0 +1,181 @@
+"""Masks as values: equality, leaves, what jit sees of them, and what they refuse."""
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shapeexec import ConfigError
+from shapeexec.attention._grid import tile_grid
+from shapeexec.attention._positions import block
+from shapeexec.attention.masks import (
+    ALiBi,
+    Causal,
+    Dense,
+    Dilated,
+    Documents,
+    Global,
+    Lengths,
+    MaskFunction,
+    PrefixLM,
+    RelativeBias,
+    SlidingWindow,
+)
+from tests.attention.masks.cases import CASES, call
+
+
+def causal(b, h, q, k):
+    return k <= q
+
+
+EQUAL = [
+    lambda: Causal(2) & SlidingWindow(3),
+    lambda: Global(np.array([1, 2], np.int32)) | ~Causal(align="end"),
+    lambda: Dense(np.eye(3, dtype=bool)),
+    lambda: Documents(jnp.arange(4)),
+    lambda: MaskFunction(causal),
+    lambda: ALiBi.for_heads(4),
+]
+
+
+@pytest.mark.parametrize("make", EQUAL)
+def test_masks_made_alike_are_equal_and_share_a_graph(make):
+    traces = []
+
+    @jax.jit
+    def use(mask):
+        traces.append(mask)
+        return jax.tree.leaves(mask)
+
+    assert make() == make()
+    assert hash(make()) == hash(make())
+    use(make())
+    use(make())
+    assert len(traces) == 1
+
+
+def test_masks_that_differ_are_not_equal():
+    eye = np.eye(3, dtype=bool)
+    masks = [Causal(), Causal(1), Causal(align="end"), SlidingWindow(1), SlidingWindow(1, 1)]
+    masks += [Dense(eye), Dense(~eye), Dense(eye[:2]), Global(1), Global(jnp.int32(1)), PrefixLM(1)]
+    for i, one in enumerate(masks):
+        for j, other in enumerate(masks):
+            assert (one == other) == (i == j)
+    assert Causal() != 3
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_mask_is_a_tree_of_its_arrays(case):
+    c = call((5, 6))
+    mask, _ = case.make(c, np.random.default_rng(0))
+    leaves, structure = jax.tree.flatten(mask)
+    assert all(isinstance(leaf, np.ndarray) for leaf in leaves)
+    assert all(leaf.shape[0] in (1, c.batch) for leaf in leaves)
+    assert jax.tree.unflatten(structure, leaves) == mask
+    # JAX puts all sorts of things where leaves are.
+    assert jax.tree.structure(jax.tree.map(lambda _: object(), mask)) == structure
+    mask.check_axes({"B": 2, "N": 2, "T": 5, "S": 6})
+
+
+def test_numbers_are_static_unless_they_are_traced():
+    assert jax.tree.leaves([Global(3), Causal(np.int64(2)), Lengths(3), Dilated(2)]) == []
+    seen = []
+
+    @jax.jit
+    def use(n):
+        masks = [Global(n), Causal(n), SlidingWindow(n, n), PrefixLM(n), Dilated(n), Lengths(n, n)]
+        seen.extend(jax.tree.leaves(masks))
+        return n
+
+    use(3)
+    assert {(leaf.shape, leaf.dtype.name) for leaf in seen} == {((1,), "int32")}
+    assert len(seen) == 8
+
+
+def test_a_symbolic_dim_is_a_number_of_a_mask():
+    def last_half(x):
+        (leaf,) = jax.tree.leaves(Global(x.shape[0] // 2))
+        return leaf
+
+    exported = jax.export.export(jax.jit(last_half))(
+        jax.ShapeDtypeStruct(jax.export.symbolic_shape("s"), np.float32)
+    )
+    np.testing.assert_array_equal(exported.call(np.zeros(14, np.float32)), [7])
+
+
+REFUSED = {
+    "no bool": (lambda: Dense(np.zeros((3, 3))), r"a mask of type float64\[3, 3\]", "bias"),
+    "one axis": (lambda: Dense(np.zeros(3, bool)), r"a mask of type bool\[3\]", "bool"),
+    "no integer": (lambda: Global(1.5), r"n is float", "pass n as an int"),
+    "too many axes": (lambda: Global(np.zeros((2, 2), int)), r"n is int64\[2, 2\]", "an int"),
+    "no stride": (lambda: Dilated(0), "step=0", "step=1 or more"),
+    "no side": (lambda: Causal(align="left"), "align='left'", "end"),
+    "no window": (lambda: SlidingWindow(2, -3), r"SlidingWindow\(2, -3\) holds no key", "left=0"),
+    "ids": (lambda: Documents(np.zeros(3)), r"query_ids is float64\[3\]", "an integer"),
+    "key ids": (lambda: Documents([1], np.int32(3)), r"key_ids is int32\[\]", r"\[T\] or \[B, T\]"),
+    "no function": (lambda: MaskFunction(3), "function=3 cannot be called", "lambda b, h, q, k"),
+    "slopes": (lambda: ALiBi(np.arange(3)), r"slopes is int64\[3\]", "for_heads"),
+    "table": (lambda: RelativeBias(np.zeros(3)), r"table is float64\[3\]", r"float\[N, left"),
+    "even table": (lambda: RelativeBias(np.zeros((2, 4))), "a table of 4 distances", "odd number"),
+    "left": (lambda: RelativeBias(np.zeros((2, 4)), left=4), "left=4", "from 0 to"),
+}
+
+
+@pytest.mark.parametrize(("make", "what", "fix"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_refused_with_the_way_out(make, what, fix):
+    with pytest.raises(ConfigError, match=f"(?s){what}.*Fix:.*{fix}"):
+        make()
+
+
+UNFIT = {
+    "B": (Global(np.array([1, 2, 3])), "Global.n", "axis B is 3, not 2"),
+    "N": (Dense(np.ones((3, 8, 9), bool)), "Dense.array", "axis N is 3, not 4"),
+    "T": (Documents(np.zeros(7, int), np.zeros(9, int)), "Documents.query_ids", "T is 7, not 8"),
+    "S": (Causal() & ~Dense(np.ones((8, 7), bool)), "Dense.array", "axis S is 7, not 9"),
+    "one id": (Documents([1], np.zeros(9, int)), "Documents.query_ids", "axis T is 1, not 8"),
+    "slopes": (ALiBi.for_heads(5), "ALiBi.slopes", "axis N is 5, not 4"),
+}
+
+
+@pytest.mark.parametrize(("mask", "name", "axis"), UNFIT.values(), ids=UNFIT)
+def test_an_array_that_does_not_fit_the_call_is_named(mask, name, axis):
+    with pytest.raises(ConfigError, match=f"{name} has shape .*{axis}"):
+        mask.check_axes({"B": 2, "N": 4, "T": 8, "S": 9})
+
+
+def test_what_broadcasts_fits():
+    ones = Dense(np.ones((1, 1), bool)) & Global(np.array([3])) & Documents(np.zeros(8, int))
+    ones.check_axes({"B": 2, "N": 4, "T": 8, "S": 8})
+
+
+def test_a_function_that_gives_no_bool_is_named():
+    def distance(b, h, q, k):
+        return q - k
+
+    with pytest.raises(ConfigError, match=r"(?s)distance gives int32.*Fix:.*comparison"):
+        MaskFunction(distance).allows(_positions())
+
+
+def test_a_function_that_closes_over_a_traced_array_is_refused():
+    @jax.jit
+    def use(array):
+        mask = MaskFunction(lambda b, h, q, k: (q < 3) & array[0])
+        return mask.bounds(tile_grid((8, 8), (4, 4))).some
+
+    with pytest.raises(ConfigError, match=r"(?s)closes over a traced array.*Fix:.*Dense"):
+        use(np.array([True]))
+
+
+def test_a_function_is_asked_at_trace_time_only():
+    def known(size):
+        mask = MaskFunction(lambda b, h, q, k: jnp.abs(q - k) < 3)
+        bounds = mask.bounds(tile_grid((8, 8), (4, 4), size, known=False))
+        assert isinstance(bounds.some, np.ndarray)
+        return size
+
+    jax.jit(known)(8)
+
+
+def _positions():
+    return block((0, 0), (4, 4), (8, 8), batch=0, head=0)
