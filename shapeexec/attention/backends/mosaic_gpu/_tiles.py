@@ -4,7 +4,6 @@ Nothing here multiplies anything; the kernels do.
 """
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +12,6 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import TileLists, Work
 from shapeexec.attention.masks._base import Mask
 
 Array = Any
@@ -77,20 +75,13 @@ class Leaf:
         return loaded != 0 if self.is_bool else loaded
 
 
-def operands(work: Work, lists: TileLists) -> tuple[ListRefs, list[Array], list[Array]]:
-    """Lists, sizes and the mask's arrays, as the kernels take them."""
-    as_i32 = functools.partial(jnp.asarray, dtype=jnp.int32)
-    refs = ListRefs(*map(as_i32, (lists.tiles, lists.full, lists.counts, lists.order)))
-    sizes = [as_i32(work.query_sizes), as_i32(work.key_sizes)]
-    return refs, sizes, [_as_operand(leaf) for leaf in jax.tree.leaves(work.mask)]
-
-
 def whole_tiles(size: int) -> int:
     """The least multiple of the tile from `size` up."""
     return -(-size // TILE) * TILE
 
 
-def _as_operand(leaf: Array) -> Array:
+def as_operand(leaf: Array) -> Array:
+    """An array of a mask, as the kernels take it: no booleans, and its lengths whole tiles."""
     array = jnp.asarray(leaf)
     if array.dtype == bool:
         array = array.astype(jnp.int8 if array.ndim == 4 else jnp.int32)
@@ -119,19 +110,13 @@ class Table(NamedTuple):
         lists: Whose rows are the items.
         heads: How many heads the items have.
         group: How many heads of the lists one head of the items stands for.
-        row_sizes, column_sizes: Valid lengths of what the rows and the listed tiles are of.
+        row_sizes: Valid lengths of what the rows are of, i32[B].
     """
 
     lists: ListRefs
     heads: int
     group: int
     row_sizes: Ref
-    column_sizes: Ref
-
-    @property
-    def total(self) -> int:
-        """How many items there are."""
-        return self.row_sizes.shape[0] * self.heads * self.rows
 
     @property
     def rows(self) -> int:
@@ -143,32 +128,27 @@ class Table(NamedTuple):
 
         Programs at work at a time then share a head's operands in the second-level cache.
         """
-        known = jnp.minimum(number, self.total - 1)
-        head, place = _divide(known, self.rows)
+        total = self.row_sizes.shape[0] * self.heads * self.rows
+        head, place = _divide(jnp.minimum(number, total - 1), self.rows)
         batch, head = _divide(head, self.heads)
         order = self.lists.order
         row = order[(*at_or_0(order, batch, head * self.group), place)]
         full, count = self.extent(batch, head * self.group, row)
-        return Item(jnp.where(number < self.total, batch, -1), head, row, full, count)
+        return Item(jnp.where(number < total, batch, -1), head, row, full, count)
 
     def extent(self, batch: Array, head: Array, row: Array) -> tuple[Array, Array]:
-        """How many tiles of a row are full, and how many it has; 0 behind the valid length.
-
-        A full tile that crosses the end of what is valid counts as partial: it needs a mask.
-        """
+        """How many tiles of a row are full, and how many it has; none behind the valid length."""
         at = (*at_or_0(self.lists.counts, batch, head), row)
         valid = row * TILE < self.row_sizes[batch]
-        count = jnp.where(valid, self.lists.counts[at], 0)
-        full = jnp.where(valid, self.lists.full[at], 0)
-        # The full ones ascend, so only the last can cross the end of the listed axis ...
-        last = self.lists.tiles[(*at, jnp.maximum(full - 1, 0))]
-        full -= ((full > 0) & ((last + 1) * TILE > self.column_sizes[batch])).astype(jnp.int32)
-        return full, count
+        full, count = self.lists.full[at], self.lists.counts[at]
+        return jnp.where(valid, full, 0), jnp.where(valid, count, 0)
 
-    def tile(self, batch: Array, head: Array, row: Array, place: Array) -> Array:
-        """The number of the tile at `place` of a row."""
-        tiles = self.lists.tiles
-        return tiles[(*at_or_0(tiles, batch, head), row, place)]
+    def first_column(self, item: Item, step: Array, size: int) -> Array:
+        """Where the piece of a step begins: the listed tiles in order, in pieces of `size`."""
+        tiles, pieces = self.lists.tiles, TILE // size
+        place, piece = _divide(step, pieces)
+        tile = tiles[(*at_or_0(tiles, item.batch, item.head), item.row, place)]
+        return tile * TILE + piece * size
 
 
 def _divide(number: Array, by: int) -> tuple[Array, Array]:
@@ -235,7 +215,7 @@ class TilePositions:
             return self._vector(array, (*lead, 0), side=1)
         if keys == 1:
             return self._vector(array, lead, side=0, behind=(0,))
-        at = [pl.ds(first, self._shape[axis]) for first, axis in zip(self._first, self._axes)]
+        at = [pl.ds(first, self._shape[axis]) for first, axis in zip(self._first, self._axes, strict=True)]
         ref = array.ref.at[(*lead, *at)]
         if self._axes == (1, 0):
             ref = ref.transpose((1, 0))
@@ -244,7 +224,7 @@ class TilePositions:
     def of_tile(self, array: Leaf, tile: tuple[int, int]) -> Array:
         """The element of array[B or 1, N or 1, query tiles, key tiles] for this tile."""
         lead = at_or_0(array, self.batch, self.head)
-        at = [lax.div(first, jnp.int32(size)) for first, size in zip(self._first, tile)]
+        at = [lax.div(first, jnp.int32(size)) for first, size in zip(self._first, tile, strict=True)]
         return array.value(array.ref[(*lead, *at)])
 
     def _vector(self, array: Leaf, lead: tuple, *, side: int, behind: tuple = ()) -> Array:
