@@ -55,7 +55,7 @@ class Stream:
         at = (source.batch, rows, source.head)
         to = (self.tiles.at[place], self.ready.at[place])
         if self.vectors is not None:
-            of_rows = source.vector.at[source.batch, source.vector_head, rows]
+            of_rows = source.vector.at[source.batch, source.head, rows]
             plgpu.copy_gmem_to_smem(of_rows, self.vectors.at[place], self.ready.at[place])
         if self.landed is None:
             copy_in(source.ref, at, *to)
@@ -92,8 +92,7 @@ class Source:
         ref: [B, T, N, H] in device memory.
         batch, head: The example and the head.
         size: The valid length.
-        vector: f32[B, N, whole tiles], if the stream has vectors; by query head.
-        vector_head: The head of those.
+        vector: f32[B, N, whole tiles], if the stream has vectors.
     """
 
     ref: Ref
@@ -101,7 +100,6 @@ class Source:
     head: Array
     size: Array
     vector: Ref = None
-    vector_head: Array = None
 
 
 def pieces(rows: int) -> int:
