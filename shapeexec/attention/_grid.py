@@ -110,11 +110,10 @@ class TileGrid:
     def range_of_tiles(self, array: Array, tile: Tile) -> tuple[Array, Array]:
         """See `Tiles`."""
         least = largest = self.xp.asarray(array)
-        for axis, length, tiles in zip(
-            (2, 3), self.length, zip(tile, self.tile, strict=True), strict=True
-        ):
-            least = _retiled(self.xp.minimum, least, axis, tiles, length)
-            largest = _retiled(self.xp.maximum, largest, axis, tiles, length)
+        for side, length in enumerate(self.length):
+            sizes, axis = (tile[side], self.tile[side]), side + 2
+            least = _retiled(self.xp.minimum, least, axis, sizes, length)
+            largest = _retiled(self.xp.maximum, largest, axis, sizes, length)
         return least, largest
 
     def answers(self, mask: Any) -> tuple[Array, Array]:
@@ -128,7 +127,7 @@ class TileGrid:
     def _ranges(self, array: Array, side: int) -> tuple[Array, Array]:
         xp, tile = self.xp, self.tile[side]
         array = xp.asarray(array)
-        low, high = _extremes(array.dtype)
+        low, high = np.iinfo(array.dtype).min, np.iinfo(array.dtype).max
         least = largest = array
         if not self._is_whole(side):
             inside = np.arange(array.shape[1])[None] < self.sizes[side].reshape(-1, 1)
@@ -189,13 +188,6 @@ def _sizes(size: Array) -> Array:
     if is_known(size):
         return np.asarray(size, np.int32).reshape(-1, 1, 1, 1)
     return jnp.asarray(size, jnp.int32).reshape(-1, 1, 1, 1)
-
-
-def _extremes(dtype: Any) -> tuple[Any, Any]:
-    if np.issubdtype(dtype, np.bool_):
-        return False, True
-    limits = jnp.iinfo(dtype) if np.issubdtype(dtype, np.integer) else jnp.finfo(dtype)
-    return limits.min, limits.max
 
 
 def _by_tile(reduce: Any, array: Array, axis: int, tile: int, neutral: Any) -> Array:

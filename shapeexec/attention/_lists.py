@@ -1,7 +1,7 @@
 """From a mask to the kinds of its tiles, and from these to the lists that drive the loops.
 
-It knows no kernel. What is known at trace time is made with NumPy and becomes a
-constant of the graph; else it is a cumulative sum, a scatter and a sort of the rows' counts.
+It knows no kernel. What is known at trace time is made with NumPy and becomes a constant of the
+graph; else it is a handful of operations on one number per tile, none of them a sort of tiles.
 """
 
 from typing import Any
@@ -62,8 +62,8 @@ def lists_by_query(kinds: Array, *, width: int | None = None) -> TileLists:
     Raises:
         ConfigError: The kinds are known, and `width` is less than the longest list.
 
-    Inside `jax.jit` this costs two cumulative sums and a scatter over the kinds, and a sort of
-    the counts: no more than some reads of one byte per tile, whatever the tiles' size.
+    Inside `jax.jit` this costs two products of the kinds with a constant square matrix, a scatter
+    of one number per tile, and a sort of the counts.
     """
     return _lists(kinds, width)
 
@@ -78,7 +78,7 @@ def _lists(kinds: Array, width: int | None) -> TileLists:
     kinds = xp.asarray(kinds)
     columns = kinds.shape[-1]
     is_full, is_partial = kinds == TileKind.FULL, kinds == TileKind.PARTIAL
-    rank_full, rank_partial = (xp.cumsum(x, -1, dtype=np.int32) for x in (is_full, is_partial))
+    rank_full, rank_partial = _running_count(is_full), _running_count(is_partial)
     full, partial = rank_full[..., -1], rank_partial[..., -1]
     counts = full + partial
     room = min(_longest(counts, width) if xp is np else width or columns, columns)
@@ -90,6 +90,17 @@ def _lists(kinds: Array, width: int | None) -> TileLists:
     place = xp.where(is_full, rank_full - 1, xp.where(is_partial, place_partial, place_empty))
     order = xp.argsort(-counts, axis=-1, stable=True).astype(np.int32)
     return TileLists(_scatter(place, column, room), full, counts, order)
+
+
+def _running_count(chosen: Array) -> Array:
+    if isinstance(chosen, np.ndarray):
+        return np.cumsum(chosen, -1, dtype=np.int32)
+    # On a GPU a cumulative sum is a chain of kernels, which costs more than it adds up. A product
+    # is one, and exact: zeros and ones in any precision, summed in f32.
+    width = chosen.shape[-1]
+    return jnp.dot(chosen.astype(np.float32), np.triu(np.ones((width, width), np.float32))).astype(
+        np.int32
+    )
 
 
 def _longest(counts: np.ndarray, width: int | None) -> int:

@@ -53,7 +53,10 @@ def test_an_array_without_partial_tiles_is_not_kept():
 @pytest.mark.parametrize("tile", [(16, 32), (32, 32), (8, 16), (24, 20), (200, 200)])
 def test_tiles_of_another_size_are_never_wrong(tile):
     c = call((65, 127), shorter=(20, 31))
-    array = runs((2, 2, *c.length))
+    # Whole blocks allowed and forbidden, and some of mixed ones.
+    whole = np.random.default_rng(0).integers(0, 3, (2, 2, 9, 8))
+    whole = np.kron(whole, np.ones((8, 16), int))[..., :65, :127]
+    array = np.where(whole == 2, runs((2, 2, *c.length)), whole == 1)
     blocks = BlockMask.from_dense(array, (16, 32))
     before = np.tri(*c.length, dtype=bool)
     for mask, pairs in ((blocks, array), (~blocks | Causal(), ~array | before)):
@@ -68,6 +71,8 @@ def test_kinds_alone_are_exact_at_their_own_size():
     np.testing.assert_array_equal(blocks.to_dense(), pairs)
     np.testing.assert_array_equal(kinds_of(blocks, c, (16, 32)), true_kinds(pairs, c, (16, 32)))
     np.testing.assert_array_equal(kinds_of(blocks, c, (8, 8)), true_kinds(pairs, c, (8, 8)))
+    for tile in ((32, 64), (24, 40), (16, 96), (200, 200)):
+        assert_never_wrong(kinds_of(blocks, c, tile), true_kinds(pairs, c, tile))
 
 
 def test_density_is_the_share_of_tiles_with_work():

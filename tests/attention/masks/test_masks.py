@@ -57,20 +57,16 @@ def assert_never_wrong(kinds: np.ndarray, truth: np.ndarray) -> None:
 
 @every_case
 @every_call
-def test_tiles_are_never_wrong_and_exact_where_that_is_promised(case, c, tile):
+@pytest.mark.parametrize("negated", [False, True], ids=["", "not"])
+def test_tiles_are_never_wrong_and_exact_where_that_is_promised(case, c, tile, negated):
     mask, pairs = made(case, c)
+    if negated:
+        mask, pairs = ~mask, ~pairs
     kinds, truth = kinds_of(mask, c, tile), true_kinds(pairs, c, tile)
     assert_never_wrong(kinds, truth)
     has_function = "function" in case.name  # its answers do not know the lengths
     if case.exact and not (has_function and not c.inside().all()):
         np.testing.assert_array_equal(kinds, truth)
-
-
-@every_case
-@every_call
-def test_tiles_under_negation_are_never_wrong(case, c, tile):
-    mask, pairs = made(case, c)
-    assert_never_wrong(kinds_of(~mask, c, tile), true_kinds(~pairs, c, tile))
 
 
 @every_case
