@@ -3,8 +3,9 @@
 The answer is exactly that of the unpadded function: see `Exec`.
 """
 
-from shapeexec import bucketing, masking, shape
+from shapeexec import attention, bucketing, masking, shape
 from shapeexec._errors import (
+    BackendError,
     BucketOverflowError,
     ConfigError,
     ConstraintError,
@@ -17,6 +18,19 @@ from shapeexec._errors import (
     UnsupportedPrimitiveError,
     ValidationError,
 )
+from shapeexec.attention import dot_product_attention
+from shapeexec.attention.masks import (
+    ALiBi,
+    Causal,
+    Dilated,
+    Documents,
+    Full,
+    Global,
+    MaskFunction,
+    PrefixLM,
+    RelativeBias,
+    SlidingWindow,
+)
 from shapeexec.bucketing import Exact, Geometric, Hybrid, Ladder, Linear, Pow2, Strategy
 from shapeexec.execution import CacheLimits, Exec, Explanation, Plan, Stats, bucketed
 from shapeexec.shape import BATCH, SEQ_LEN, UNKNOWN, Dim, Shape, eval_shape
@@ -28,24 +42,35 @@ __all__ = [
     "BATCH",
     "SEQ_LEN",
     "UNKNOWN",
+    "ALiBi",
+    "BackendError",
     "BucketOverflowError",
     "CacheLimits",
+    "Causal",
     "ConfigError",
     "ConstraintError",
+    "Dilated",
     "Dim",
+    "Documents",
     "Exact",
     "Exec",
     "Explanation",
     "FrozenError",
+    "Full",
     "Geometric",
+    "Global",
     "Hybrid",
     "InconclusiveShapeError",
     "Ladder",
     "Linear",
+    "MaskFunction",
     "Plan",
     "Pow2",
+    "PrefixLM",
+    "RelativeBias",
     "Shape",
     "ShapeExecError",
+    "SlidingWindow",
     "SpecError",
     "Stats",
     "Strategy",
@@ -54,8 +79,10 @@ __all__ = [
     "UnsupportedPrimitiveError",
     "Validation",
     "ValidationError",
+    "attention",
     "bucketed",
     "bucketing",
+    "dot_product_attention",
     "eval_shape",
     "masking",
     "shape",

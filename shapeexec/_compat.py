@@ -28,6 +28,7 @@ from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPriv
 from jax._src.numpy.array_methods import _IndexUpdateHelper
 from jax.extend import core as _extend_core
 from jax.extend import random as _extend_random
+from jax.extend import source_info_util as _extend_source_info
 
 ClosedJaxpr = _extend_core.ClosedJaxpr
 Literal = _extend_core.Literal
@@ -218,6 +219,11 @@ def eqn_line(eqn: Any) -> str | None:
     """`code  (file.py:12)` of the innermost user frame that made an equation."""
     frame = _source_info.user_frame(eqn.source_info.traceback)
     return None if frame is None else _source_text(frame.file_name, frame.start_line)
+
+
+def hide_from_places(directory: str) -> None:
+    """Have JAX take code in a directory for its own where it tells of a user's line."""
+    _extend_source_info.register_exclusion(directory)
 
 
 def error_place(error: BaseException) -> str | None:

@@ -145,3 +145,7 @@ class ValidationError(ShapeExecError, AssertionError):
 
 class FrozenError(ShapeExecError, RuntimeError):
     """A frozen `Exec` was asked for a graph that it does not hold."""
+
+
+class BackendError(ShapeExecError, NotImplementedError):
+    """No back end, or not the one that was asked for, can run a call of attention."""

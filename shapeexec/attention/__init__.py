@@ -1,1 +1,11 @@
-"""Attention whose cost follows the mask: masks compose, and back ends skip empty tiles."""
+"""Attention whose cost follows the mask: masks that compose, back ends that skip empty tiles."""
+
+import os
+
+from shapeexec import _compat
+from shapeexec.attention import _rule as _rule  # registers the rule of the primitives
+from shapeexec.attention._api import dot_product_attention
+
+__all__ = ["dot_product_attention"]
+
+_compat.hide_from_places(os.path.dirname(__file__))

@@ -18,7 +18,8 @@ class Signature:
         head_size, value_size: H of q and k, and of v.
         dtype: Of q, k and v, by name.
         scale: What scores are multiplied by, before the bias.
-        bias: The shape of the bias, 4 axes, each 1 or full; or None.
+        bias: The shape of the bias, 4 axes, each 1 or full; the type of a score modifier; or None.
+        is_ragged: Whether there are valid lengths, behind which operands may hold anything.
         tile: Queries and keys of a tile of the lists.
     """
 
@@ -31,7 +32,8 @@ class Signature:
     value_size: int
     dtype: str
     scale: float
-    bias: tuple[int, int, int, int] | None
+    bias: tuple[int, int, int, int] | type | None
+    is_ragged: bool
     tile: tuple[int, int]
 
 
@@ -82,14 +84,24 @@ class Backend(Protocol):
 
     name: str
 
+    def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
+        """The queries and keys of a tile that suit it best; what the lists will be made of."""
+        ...
+
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
-        """Why it cannot run such a call, in words that follow "because"; None if it can."""
+        """Why it cannot run such a call, in words that follow "because"; None if it can.
+
+        It is asked before `tile`: the signature's tile says nothing yet.
+        """
         ...
 
     def forward(
-        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Array | None
+        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
-        """The output [B, T, N, value size], and the log-sum-exp f32[B, N, T] of scaled scores."""
+        """The output [B, T, N, value size], and the log-sum-exp f32[B, N, T] of scaled scores.
+
+        The bias is an array as `signature.bias` says, a `ScoreModifier`, or None.
+        """
         ...
 
     def backward(
@@ -99,13 +111,17 @@ class Backend(Protocol):
         q: Array,
         k: Array,
         v: Array,
-        bias: Array | None,
+        bias: Any,
         out: Array,
         logsumexp: Array,
         d_out: Array,
         d_logsumexp: Array | None,
         *,
         deterministic: bool,
-    ) -> tuple[Array, Array, Array, Array | None]:
-        """The gradients of q, k, v and bias, in their shapes and dtypes."""
+        bias_gradient: bool,
+    ) -> tuple[Array, Array, Array, Any]:
+        """The gradients of q, k, v and bias, in their shapes and dtypes.
+
+        That of the bias is of the bias's structure; None if `bias_gradient` is False.
+        """
         ...

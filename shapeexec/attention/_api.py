@@ -1,0 +1,312 @@
+"""The function: checks its arguments, and turns every way to say who attends to whom into a mask.
+
+What the arguments mean is `jax.nn.dot_product_attention`'s matter; how it is computed is decided
+behind the primitive.
+"""
+
+import numbers
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from shapeexec import _compat
+from shapeexec._errors import ConfigError
+from shapeexec.attention._call import Call, Operands
+from shapeexec.attention._primitive import attention
+from shapeexec.attention.backends._choose import check_implementation
+from shapeexec.attention.masks import Causal, Dense, Full, Mask, SlidingWindow
+
+Implementation = Literal["xla", "cudnn"] | None
+
+
+@overload
+def dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: Any = None,
+    mask: ArrayLike | Mask | None = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: Implementation = None,
+    return_residual: Literal[False] = ...,
+    deterministic: bool = True,
+) -> Array: ...
+
+
+@overload
+def dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: Any = None,
+    mask: ArrayLike | Mask | None = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: Implementation = None,
+    return_residual: Literal[True],
+    deterministic: bool = True,
+) -> tuple[Array, Array]: ...
+
+
+def dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: Any = None,
+    mask: ArrayLike | Mask | None = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: Implementation = None,
+    return_residual: bool = False,
+    deterministic: bool = True,
+) -> Array | tuple[Array, Array]:
+    """Softmax(scale * query @ key^T + bias) @ value, over the keys that each query may attend to.
+
+    It stands for `jax.nn.dot_product_attention`: the same arguments, checks, layout and dtypes.
+    Its cost follows the mask, tile by tile, and its memory is linear in T and S. It differs where
+    a query has no key to attend to: here the result is 0, with gradients of 0, and the residual
+    -inf; there it is the mean of all values. What lies behind the valid lengths is never read
+    into a result, whatever it is.
+
+    The letters: B examples, T queries, S keys, N query heads, K key heads, H and V sizes of a
+    query's (or key's) and of a value's head.
+
+    Args:
+        query: [B, T, N, H] or [T, N, H], of a floating dtype.
+        key: [B, S, K, H] or [S, K, H], of the same dtype. K divides N: each key head serves N / K
+            query heads.
+        value: [B, S, K, V] or [S, K, V], of the same dtype; V need not be H.
+        bias: Added to the scores: an array whose last axes are [B or 1, N or 1, T or 1, S or 1];
+            or a score modifier, such as `ALiBi`.
+        mask: A mask such as `Causal() & SlidingWindow(256)`, or bool with the axes of a bias:
+            True where a query may attend to a key.
+        scale: What scores are multiplied by; None: 1 / sqrt(H). If it is traced, the query is
+            multiplied by it, in its own dtype.
+        is_causal: Whether queries attend to keys up to their own position only.
+        query_seq_lengths: How many queries of each example count, i32[B]. Results behind are 0.
+        key_value_seq_lengths: How many keys of each example count, i32[B].
+        local_window_size: How many keys before and behind its own position a query attends to.
+        implementation: The name of a back end; None: the best one for device and shapes.
+        return_residual: Whether to return the log-sum-exp of the scores too.
+        deterministic: Whether equal calls give equal bits. If not, the gradient may be faster.
+
+    Returns:
+        [B, T, N, V] or [T, N, V] in the dtype of the query. With `return_residual` also the
+        log-sum-exp, [B, T, N] or [T, N] in the same dtype, of which there is no gradient.
+
+    Raises:
+        ConfigError: An argument contradicts another one, or what it must be.
+        BackendError: The named back end cannot run this call, or there is no derivative of what is
+            asked for: there are forward and reverse derivatives, but no second ones.
+
+    Example:
+        >>> x = jax.numpy.ones((1, 4, 2, 8))
+        >>> dot_product_attention(x, x, x, is_causal=True).shape
+        (1, 4, 2, 8)
+
+    Source: the meaning is `jax.nn.dot_product_attention`'s.
+    """
+    check_implementation(implementation)
+    q, k, v = (
+        _with_batch(x, name) for x, name in ((query, "query"), (key, "key"), (value, "value"))
+    )
+    _check_arrays(q, k, v)
+    axes = {"B": q.shape[0], "N": q.shape[2], "T": q.shape[1], "S": k.shape[1]}
+    who = _mask(mask, axes, is_causal, local_window_size)
+    bias = _bias(bias, axes)
+    q, fixed_scale = _scaled(q, scale)
+    mask_leaves, mask_tree = jax.tree.flatten(who)
+    bias_leaves, bias_tree = jax.tree.flatten(bias)
+    operands = Operands(
+        q,
+        k,
+        v,
+        _lengths(query_seq_lengths, "query_seq_lengths", axes["B"]),
+        _lengths(key_value_seq_lengths, "key_value_seq_lengths", axes["B"]),
+        tuple(map(jnp.asarray, mask_leaves)),
+        tuple(map(jnp.asarray, bias_leaves)),
+    )
+    call = Call(
+        scale=fixed_scale,
+        mask=mask_tree,
+        bias=bias_tree,
+        has_query_sizes=query_seq_lengths is not None,
+        has_key_sizes=key_value_seq_lengths is not None,
+        implementation=implementation,
+        deterministic=bool(deterministic),
+    )
+    out, logsumexp = attention(operands, call)
+    shape = jnp.shape(query)[:-1]
+    out = out.reshape(*shape, v.shape[3])
+    if not return_residual:
+        return out
+    residual = logsumexp.transpose(0, 2, 1).astype(k.dtype).reshape(shape)
+    return out, lax.stop_gradient(residual)
+
+
+def _with_batch(x: ArrayLike, name: str) -> Array:
+    array = jnp.asarray(x)
+    if array.ndim not in (3, 4):
+        raise ConfigError(
+            f"{name} is {_told(array)}, of {array.ndim} axes.",
+            fix="pass [batch, length, heads, size], or the same without the batch",
+        )
+    return array if array.ndim == 4 else array[None]
+
+
+def _check_arrays(q: Array, k: Array, v: Array) -> None:
+    got = f"query {_told(q)}, key {_told(k)}, value {_told(v)}"
+    if not jnp.issubdtype(q.dtype, np.floating):
+        raise ConfigError(
+            f"query is {q.dtype}, no floating dtype.", got=got, fix="query.astype(jnp.float32)"
+        )
+    for name, x in (("key", k), ("value", v)):
+        if x.dtype != q.dtype:
+            raise ConfigError(
+                f"{name} is {x.dtype}, but query is {q.dtype}.",
+                got=got,
+                fix="give query, key and value one dtype",
+            )
+        if x.shape[0] != q.shape[0]:
+            raise ConfigError(
+                f"{name} has {x.shape[0]} examples, but query has {q.shape[0]}.",
+                got=got,
+                fix="give query, key and value one batch",
+            )
+    if k.shape[1:3] != v.shape[1:3]:
+        raise ConfigError(
+            "key and value differ in length or heads.",
+            got=got,
+            fix="pass key as [B, S, K, H] and value as [B, S, K, V]",
+        )
+    if k.shape[3] != q.shape[3]:
+        raise ConfigError(
+            f"key has heads of size {k.shape[3]}, but query of {q.shape[3]}.",
+            got=got,
+            fix="give query and key one head size; the value's may differ",
+        )
+    heads, key_heads = q.shape[2], k.shape[2]
+    if heads != key_heads and _are_known(heads, key_heads) and (not key_heads or heads % key_heads):
+        raise ConfigError(
+            f"query has {heads} heads, no multiple of the {key_heads} of key and value.",
+            got=got,
+            fix="each key head serves the same number of query heads",
+        )
+
+
+def _mask(mask: Any, axes: dict[str, Any], is_causal: bool, local_window_size: Any) -> Mask:
+    if mask is None:
+        whole: Mask = Full()
+    elif isinstance(mask, Mask):
+        whole = mask
+    else:
+        array = jnp.asarray(mask)
+        if array.dtype != np.bool_:
+            raise ConfigError(
+                f"mask is {_told(array)}, not bool.",
+                why="True says that a query may attend to a key",
+                fix="pass what is to be added to the scores as bias=",
+            )
+        whole = Dense(_pairs(array, "mask", axes))
+    whole.check_axes(axes)
+    if is_causal:
+        whole = whole & Causal()
+    if local_window_size is None:
+        return whole
+    if isinstance(local_window_size, numbers.Integral):
+        local_window_size = (local_window_size, local_window_size)
+    if not isinstance(local_window_size, Sequence) or len(local_window_size) != 2:
+        raise ConfigError(
+            f"local_window_size={local_window_size!r} is no window.",
+            fix="an int, or (keys before, keys behind)",
+        )
+    return whole & SlidingWindow(*local_window_size)
+
+
+def _bias(bias: Any, axes: dict[str, Any]) -> Any:
+    if bias is None:
+        return None
+    if hasattr(bias, "modify"):
+        bias.check_axes(axes)
+        return bias
+    array = jnp.asarray(bias)
+    if jnp.issubdtype(array.dtype, np.integer):
+        array = array.astype(np.float32)
+    if not jnp.issubdtype(array.dtype, np.floating):
+        raise ConfigError(
+            f"bias is {_told(array)}, which cannot be added to scores.",
+            fix="pass real numbers as bias=, and True or False as mask=",
+        )
+    return _pairs(array, "bias", axes)
+
+
+def _pairs(array: Array, name: str, axes: dict[str, Any]) -> Array:
+    """An array for pairs of queries and keys with all of its four axes."""
+    if array.ndim <= 4:
+        array = array[(None,) * (4 - array.ndim)]
+        fits = (
+            _is_one(have) or have == want
+            for have, want in zip(array.shape, axes.values(), strict=True)
+        )
+        if all(fits):
+            return array
+    told = ", ".join(f"{axis}={length}" for axis, length in axes.items())
+    raise ConfigError(
+        f"{name} is {_told(array)}, which does not broadcast to [B, N, T, S].",
+        got=told,
+        fix="give it 4 axes, each 1 or of full length",
+    )
+
+
+def _lengths(lengths: Any, name: str, batch: Any) -> Array | None:
+    if lengths is None:
+        return None
+    array = jnp.asarray(lengths)
+    if array.dtype != np.int32 or array.ndim != 1 or array.shape[0] != batch:
+        raise ConfigError(
+            f"{name} is {_told(array)}, not i32[{batch}].", fix="one length for each example, int32"
+        )
+    return array
+
+
+def _scaled(q: Array, scale: Any) -> tuple[Array, float | None]:
+    if scale is None:
+        return q, None
+    if not isinstance(scale, Tracer):
+        if np.ndim(scale):
+            raise ConfigError(f"scale has shape {np.shape(scale)}.", fix="pass one number")
+        return q, float(scale)
+    if scale.ndim:
+        raise ConfigError(f"scale is {_told(scale)}.", fix="pass one number")
+    return q * scale.astype(q.dtype), 1.0
+
+
+def _are_known(*dims: Any) -> bool:
+    return all(isinstance(dim, int) for dim in dims)
+
+
+def _is_one(dim: Any) -> bool:
+    return isinstance(dim, int) and dim == 1
+
+
+def _told(array: Array) -> str:
+    return _compat.describe_aval(jax.typeof(array))

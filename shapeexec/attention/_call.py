@@ -1,0 +1,77 @@
+"""A call of attention as its primitives hold it: what is static, and which operand is what."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+Array = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What is static about a call while sizes may be symbolic.
+
+    Attributes:
+        scale: What scores are multiplied by; None: 1 / sqrt(head size).
+        mask: The tree definition of the mask.
+        bias: That of the bias: of an array, a score modifier, or None.
+        has_query_sizes, has_key_sizes: Whether valid lengths are among the operands.
+        implementation: The back end's name; None: the best one for the platform.
+        deterministic: Whether equal calls must give equal bits, in the gradient too.
+    """
+
+    scale: float | None
+    mask: Any
+    bias: Any
+    has_query_sizes: bool
+    has_key_sizes: bool
+    implementation: str | None
+    deterministic: bool
+
+    @property
+    def arrays(self) -> int:
+        """How many operands there are in front of the leaves of mask and bias."""
+        return 3 + self.has_query_sizes + self.has_key_sizes
+
+    @property
+    def operands(self) -> int:
+        """How many there are in all."""
+        return self.arrays + self.mask.num_leaves + self.bias.num_leaves
+
+
+@dataclasses.dataclass(frozen=True)
+class Operands:
+    """The arrays of a call, or one thing of each.
+
+    Attributes:
+        query: [B, T, N, H].
+        key: [B, S, K, H].
+        value: [B, S, K, V].
+        query_sizes, key_sizes: Valid lengths i32[B]; None: those of the arrays.
+        mask: The leaves of the mask. The first axis of each is the batch or 1.
+        bias: The leaves of the bias. Likewise.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    query_sizes: Array | None
+    key_sizes: Array | None
+    mask: tuple[Array, ...]
+    bias: tuple[Array, ...]
+
+    def flat(self) -> tuple[Array, ...]:
+        """The operands in the order of the primitives."""
+        sizes = (size for size in (self.query_sizes, self.key_sizes) if size is not None)
+        return (self.query, self.key, self.value, *sizes, *self.mask, *self.bias)
+
+
+def split(call: Call, flat: Sequence[Any]) -> tuple[Operands, tuple[Any, ...]]:
+    """What belongs to each operand, and what comes behind them."""
+    rest = iter(flat)
+    query, key, value = next(rest), next(rest), next(rest)
+    query_sizes = next(rest) if call.has_query_sizes else None
+    key_sizes = next(rest) if call.has_key_sizes else None
+    mask = tuple(next(rest) for _ in range(call.mask.num_leaves))
+    bias = tuple(next(rest) for _ in range(call.bias.num_leaves))
+    return Operands(query, key, value, query_sizes, key_sizes, mask, bias), tuple(rest)

@@ -1,0 +1,179 @@
+"""Attention as JAX sees it: three primitives, and what transformations make of them.
+
+`attention` is the function, `attention_tangent` its derivative along a direction, and
+`attention_gradient` the transpose of that. They are traced at any size, symbolic ones too; the
+back end is chosen where they are lowered, and sizes are numbers.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import ad, batching, mlir
+
+from shapeexec import _compat
+from shapeexec._errors import BackendError
+from shapeexec.attention import _run
+from shapeexec.attention._call import Call, Operands
+
+Array = Any
+
+attention_p = _compat.Primitive("attention")
+tangent_p = _compat.Primitive("attention_tangent")
+gradient_p = _compat.Primitive("attention_gradient")
+
+
+def attention(operands: Operands, call: Call) -> tuple[Array, Array]:
+    """The output [B, T, N, V], and the log-sum-exp f32[B, N, T] of scaled and biased scores."""
+    out, logsumexp = attention_p.bind(*operands.flat(), call=call)
+    return out, logsumexp
+
+
+# Shapes
+
+
+def _result_avals(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> list[Any]:
+    batch, length, heads, _ = query.shape
+    return [
+        _compat.ShapedArray((batch, length, heads, value.shape[3]), query.dtype),
+        _compat.ShapedArray((batch, heads, length), np.dtype(np.float32)),
+    ]
+
+
+def _gradient_avals(*avals: Any, along: tuple[int, ...], **_: Any) -> list[Any]:
+    return [_compat.ShapedArray(avals[i].shape, avals[i].dtype) for i in along]
+
+
+# Derivatives
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, call: Call
+) -> tuple[list[Any], list[Any]]:
+    results = attention_p.bind(*primals, call=call)
+    along = tuple(i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero)
+    directions = [tangents[i] for i in along]
+    return results, tangent_p.bind(*primals, *results, *directions, call=call, along=along)
+
+
+def _transpose(
+    cotangents: Sequence[Any], *operands: Any, call: Call, along: tuple[int, ...]
+) -> list[Any]:
+    known, directions = operands[: -len(along)], operands[-len(along) :]
+    assert all(map(ad.is_undefined_primal, directions)), "linear in all directions at once"
+    d_out, d_logsumexp = cotangents
+    has_d_logsumexp = type(d_logsumexp) is not ad.Zero
+    given = (ad.instantiate_zeros(d_out), *((d_logsumexp,) if has_d_logsumexp else ()))
+    gradients = gradient_p.bind(
+        *known, *given, call=call, along=along, has_d_logsumexp=has_d_logsumexp
+    )
+    return [None] * len(known) + list(gradients)
+
+
+def _no_second_derivative(*_: Any, **__: Any) -> Any:
+    raise BackendError(
+        "attention has no second derivative.",
+        why="its back ends make the function, its derivative and its gradient only",
+        fix="call jax.nn.dot_product_attention where a Hessian is needed",
+    )
+
+
+# Batches: the mapped axis becomes part of the batch, the first axis of every operand.
+
+
+def _merge(x: Any, axis: int | None, count: Any, batch: Any, *, whole: bool) -> Any:
+    """An operand with `count` times its batch.
+
+    Args:
+        x: [batch or 1, ...], and the mapped axis somewhere.
+        axis: Where; None: nowhere.
+        count: Its length.
+        batch: The length of the batch.
+        whole: Whether an operand that serves all examples must be repeated for each.
+    """
+    if axis is None and not whole and _is_one(x.shape[0]):
+        return x
+    x = x[None] if axis is None else jnp.moveaxis(x, axis, 0)
+    x = jnp.broadcast_to(x, (count, batch, *x.shape[2:]))
+    return x.reshape(count * batch, *x.shape[2:])
+
+
+def _unmapped(x: Any, axis: int | None) -> list[Any]:
+    """The shape of an operand without its mapped axis."""
+    return [dim for i, dim in enumerate(x.shape) if i != axis]
+
+
+def _is_one(dim: Any) -> bool:
+    return isinstance(dim, int) and dim == 1
+
+
+def _batched(
+    primitive: Any, args: Sequence[Any], axes: Sequence[int | None], call: Call, **params: Any
+) -> list[Any]:
+    """The primitive's results, each [mapped, batch, ...]."""
+    count = next(x.shape[axis] for x, axis in zip(args, axes, strict=True) if axis is not None)
+    batch = _unmapped(args[0], axes[0])[0]
+    along = params.get("along", ())
+    merged = []
+    for i, (x, axis) in enumerate(zip(args, axes, strict=True)):
+        is_shareable = call.arrays <= i < call.operands and i not in along
+        merged.append(_merge(x, axis, count, batch, whole=not is_shareable))
+    results = primitive.bind(*merged, call=call, **params)
+    return [x.reshape(count, batch, *x.shape[1:]) for x in results]
+
+
+def _batch(
+    primitive: Any, args: Sequence[Any], axes: Sequence[int | None], **params: Any
+) -> tuple[list[Any], list[int]]:
+    results = _batched(primitive, args, axes, **params)
+    return results, [0] * len(results)
+
+
+def _batch_gradient(
+    args: Sequence[Any], axes: Sequence[int | None], *, along: tuple[int, ...], **params: Any
+) -> tuple[list[Any], list[int]]:
+    gradients = []
+    for i, x in zip(along, _batched(gradient_p, args, axes, along=along, **params), strict=True):
+        # What served all examples of a batch has one gradient for all of them.
+        is_shared = _is_one(_unmapped(args[i], axes[i])[0])
+        gradients.append(x.sum(1, keepdims=True, dtype=x.dtype) if is_shared else x)
+    return gradients, [0] * len(gradients)
+
+
+# Lowering
+
+
+def _define(
+    primitive: Any, avals: Callable[..., list[Any]], run: Callable[..., Any], batch: Any, jvp: Any
+) -> None:
+    @functools.partial(jax.jit, static_argnames="params")
+    def eagerly(*operands: Any, params: tuple[tuple[str, Any], ...]) -> Any:
+        return primitive.bind(*operands, **dict(params))
+
+    def impl(*operands: Any, **params: Any) -> Any:
+        return eagerly(*operands, params=tuple(params.items()))
+
+    primitive.multiple_results = True
+    primitive.def_impl(impl)
+    primitive.def_abstract_eval(avals)
+    for platform in (None, "cpu", "cuda", "rocm", "tpu"):
+        on_platform = functools.partial(run, platform=platform or "unknown")
+        lowering = mlir.lower_fun(on_platform, multiple_results=True)
+        mlir.register_lowering(primitive, lowering, platform=platform)
+    batching.primitive_batchers[primitive] = batch
+    ad.primitive_jvps[primitive] = jvp
+
+
+_define(attention_p, _result_avals, _run.forward, functools.partial(_batch, attention_p), _jvp)
+_define(
+    tangent_p,
+    _result_avals,
+    _run.tangent,
+    functools.partial(_batch, tangent_p),
+    _no_second_derivative,
+)
+_define(gradient_p, _gradient_avals, _run.gradient, _batch_gradient, _no_second_derivative)
+ad.primitive_transposes[tangent_p] = _transpose

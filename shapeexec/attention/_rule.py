@@ -1,0 +1,102 @@
+"""Attention under padding: the valid lengths go to the primitive, and nothing is filled.
+
+Back ends promise not to read what lies behind valid lengths, and to give 0 there, so that cost
+follows the true sizes and nobody behind needs a mask.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from shapeexec.attention._call import Call, split
+from shapeexec.attention._primitive import attention_p, gradient_p, tangent_p
+from shapeexec.masking import RuleContext, lowest, register, zero
+from shapeexec.masking._knowledge import Known, constant, nothing_known
+from shapeexec.masking._values import Value
+
+_EXACT_WHEN = "numbers and sizes of heads are static"
+
+
+@register(attention_p, tangent_p, gradient_p, exact_when=_EXACT_WHEN)
+def attention(ctx: RuleContext, *flat: Array, call: Call, **params: Any) -> Any:
+    """Move: tiles behind the valid lengths are left out, and results there are 0."""
+    _check(ctx, call)
+    operands, rest = split(call, flat)
+    lengths, _ = split(call, ctx.in_lengths)
+    (batch, queries, *_), (_, keys, *_) = lengths.query, lengths.key
+    sizes = {}
+    for name, length, given, capacity in (
+        ("query_sizes", queries, operands.query_sizes, operands.query.shape[0]),
+        ("key_sizes", keys, operands.key_sizes, operands.key.shape[0]),
+    ):
+        if not (isinstance(batch, int) and isinstance(length, int)):
+            size = length if given is None else jnp.minimum(given, length)
+            is_example = np.arange(capacity, dtype=np.int32) < batch
+            sizes[name] = jnp.where(is_example, jnp.asarray(size, np.int32), 0)
+    operands = dataclasses.replace(operands, **sizes)
+    shift = len(operands.flat()) - call.operands
+    call = dataclasses.replace(
+        call,
+        has_query_sizes=operands.query_sizes is not None,
+        has_key_sizes=operands.key_sizes is not None,
+    )
+    if "along" in params:
+        params["along"] = tuple(i if i < 3 else i + shift for i in params["along"])
+    results = ctx.bind(*operands.flat(), *rest, call=call, **params)
+    return [_known(ctx, i, x, params) for i, x in enumerate(results)]
+
+
+def _known(ctx: RuleContext, number: int, x: Array, params: dict[str, Any]) -> Any:
+    """A result and what is known of its padding: nothing of what may be quadratic in the sizes."""
+    is_logsumexp = ctx.primitive == attention_p.name and number == 1
+    is_bias = (
+        "along" in params and ctx.primitive == gradient_p.name and params["along"][number] >= 3
+    )
+    known = nothing_known(x.ndim, x.dtype)
+    if not is_bias:
+        behind = constant(lowest(x.dtype) if is_logsumexp else zero(x.dtype))
+        dims = ctx.out_shapes[number]
+        axes = [
+            old if isinstance(dim, int) else behind
+            for dim, old in zip(dims, known.axes, strict=True)
+        ]
+        known = Known(known.whole, tuple(axes))
+    return Value(x, known)
+
+
+def _check(ctx: RuleContext, call: Call) -> None:
+    shapes, _ = split(call, ctx.in_shapes)
+    (batch, queries, *heads), (_, keys, *more_heads) = shapes.query, shapes.key
+    ragged = [dim for dim in (*heads, *more_heads, *shapes.value[2:]) if not isinstance(dim, int)]
+    if ragged:
+        raise ctx.unsupported("heads and their sizes are part of every score", ragged)
+    fitting = {"B": batch, "T": queries, "S": keys}
+    leaves = zip((*_axes(call.mask), *_axes(call.bias)), (*shapes.mask, *shapes.bias), strict=True)
+    for axes, shape in leaves:
+        for axis, dim in zip(axes, shape, strict=False):
+            if not isinstance(dim, int) and not (axis in fitting and fitting[axis] == dim):
+                raise ctx.unsupported(
+                    "an array of the mask or bias has a padded axis that is none of the call's"
+                    " examples, queries or keys",
+                    [dim],
+                )
+
+
+def _axes(tree: Any) -> list[str]:
+    """What the axes of each leaf stand for: B, N, T, S, or something else."""
+    value = jax.tree.unflatten(tree, [object()] * tree.num_leaves)
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]]
+    return [_axes_at(value, path) for path in paths]
+
+
+def _axes_at(value: Any, path: tuple[Any, ...]) -> str:
+    if not path:
+        return "BNTS"  # of a bias that is an array
+    *outer, last = path
+    for key in outer:
+        value = getattr(value, key.name) if hasattr(key, "name") else value[key.idx]
+    return value.axes.get(last.name, "----")

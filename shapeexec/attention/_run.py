@@ -1,0 +1,193 @@
+"""A call of attention at known sizes: its back end, its tiles, and the back end's work on them.
+
+This is what the primitives are lowered to. It knows no kernel. Everything of a call is traced in
+one `jax.jit` whose static arguments hash alike for like calls, so that a model of many layers
+lowers and compiles attention once.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec._errors import BackendError
+from shapeexec.attention._call import Call, Operands, split
+from shapeexec.attention._grid import tile_grid
+from shapeexec.attention._lists import lists_by_key, lists_by_query, tile_kinds
+from shapeexec.attention.backends._base import Backend, Signature, Work
+from shapeexec.attention.backends._choose import choose
+from shapeexec.attention.masks import Lengths, Mask
+
+Array = Any
+
+
+def forward(*flat: Array, call: Call, platform: str) -> list[Array]:
+    """The output and the log-sum-exp; see `Backend.forward`."""
+    return _attention_forward(*flat, call=call, platform=platform)
+
+
+def tangent(*flat: Array, call: Call, along: tuple[int, ...], platform: str) -> list[Array]:
+    """The derivatives of output and log-sum-exp.
+
+    Args:
+        *flat: The operands, the results, and directions of the operands that are in `along`.
+        call: The call.
+        along: Numbers of operands.
+        platform: Where it is to run.
+    """
+    return _attention_tangent(*flat, call=call, along=along)
+
+
+def gradient(
+    *flat: Array,
+    call: Call,
+    along: tuple[int, ...],
+    has_d_logsumexp: bool,
+    platform: str,
+) -> list[Array]:
+    """The gradients of the operands that are in `along`.
+
+    Args:
+        *flat: The operands, the results, and the cotangents of both.
+        call: The call.
+        along: Numbers of operands.
+        has_d_logsumexp: Whether there is a second cotangent.
+        platform: Where it is to run.
+    """
+    return _attention_gradient(*flat, call=call, along=along, platform=platform)
+
+
+@functools.partial(jax.jit, static_argnames=("call", "platform"))
+def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
+    operands, _ = split(call, flat)
+    query, value = operands.query, operands.value
+    if _is_empty(operands):
+        batch, length, heads, _ = query.shape
+        out = jnp.zeros((batch, length, heads, value.shape[3]), query.dtype)
+        return [out, jnp.full((batch, heads, length), -jnp.inf, np.float32)]
+    job = _job(operands, call, platform)
+    return [*job.backend.forward(job.signature, job.work, query, operands.key, value, job.bias)]
+
+
+@functools.partial(jax.jit, static_argnames=("call", "along"))
+def _attention_tangent(*flat: Array, call: Call, along: tuple[int, ...]) -> list[Array]:
+    # No kernel makes a derivative along a direction: it is rare, and the loops do it everywhere.
+    from shapeexec.attention.backends import xla  # noqa: PLC0415 - a back end is imported late
+
+    operands, (out, logsumexp, *directions) = split(call, flat)
+    if _is_empty(operands):
+        return [jnp.zeros_like(out), jnp.zeros_like(logsumexp)]
+    job = _job(operands, dataclasses.replace(call, implementation="xla"), "any")
+    given = dict(zip(along, directions, strict=True))
+    tangents = [given.get(i, None if i >= 3 else jnp.zeros_like(flat[i])) for i in range(3)]
+    first = call.operands - call.bias.num_leaves
+    d_bias = {i - first: given[i] for i in along if i >= first}
+    arrays = (operands.query, operands.key, operands.value)
+    return [
+        *xla.tangent(
+            job.signature, job.work, arrays, job.bias, out, logsumexp, tuple(tangents), d_bias
+        )
+    ]
+
+
+@functools.partial(jax.jit, static_argnames=("call", "along", "platform"))
+def _attention_gradient(
+    *flat: Array, call: Call, along: tuple[int, ...], platform: str
+) -> list[Array]:
+    operands, (out, logsumexp, d_out, *more) = split(call, flat)
+    if _is_empty(operands):
+        return [jnp.zeros_like(flat[i]) for i in along]
+    first = call.operands - call.bias.num_leaves
+    bias_gradient = any(i >= first for i in along)
+    job = _job(operands, call, platform)
+    *gradients, d_bias = job.backend.backward(
+        job.signature,
+        job.work,
+        operands.query,
+        operands.key,
+        operands.value,
+        job.bias,
+        out,
+        logsumexp,
+        d_out,
+        more[0] if more else None,
+        deterministic=call.deterministic,
+        bias_gradient=bias_gradient,
+    )
+    of_bias = jax.tree.leaves(d_bias)
+    return [gradients[i] if i < 3 else of_bias[i - first] for i in along]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What is handed to a back end.
+
+    Attributes:
+        backend: The back end.
+        signature: What is static.
+        work: Mask, sizes and tiles.
+        bias: An array, a score modifier, or None.
+    """
+
+    backend: Backend
+    signature: Signature
+    work: Work
+    bias: Any
+
+
+def _is_empty(operands: Operands) -> bool:
+    dims = (*operands.query.shape, *operands.value.shape)
+    if not all(isinstance(dim, int) for dim in dims):
+        raise BackendError(
+            "attention cannot be lowered at symbolic sizes.",
+            got=f"query {list(operands.query.shape)}, value {list(operands.value.shape)}",
+            why="which back end runs it, and on which tiles, follows from the sizes",
+            fix="export it at each size, or run it by `Exec`, one graph for each bucket",
+        )
+    return 0 in dims
+
+
+def _job(operands: Operands, call: Call, platform: str) -> _Job:
+    mask = jax.tree.unflatten(call.mask, operands.mask)
+    bias = jax.tree.unflatten(call.bias, operands.bias)
+    signature = _signature(operands, call, bias)
+    backend = choose(call.implementation, signature, mask, platform)
+    signature = dataclasses.replace(signature, tile=backend.tile(signature, mask))
+    return _Job(backend, signature, _work(operands, mask, signature), bias)
+
+
+def _signature(operands: Operands, call: Call, bias: Any) -> Signature:
+    batch, query_size, query_heads, head_size = operands.query.shape
+    _, key_size, key_heads, value_size = operands.value.shape
+    return Signature(
+        batch=batch,
+        query_size=query_size,
+        key_size=key_size,
+        query_heads=query_heads,
+        key_heads=key_heads,
+        head_size=head_size,
+        value_size=value_size,
+        dtype=operands.query.dtype.name,
+        scale=head_size**-0.5 if call.scale is None else call.scale,
+        bias=None if bias is None else bias.shape if hasattr(bias, "shape") else type(bias),
+        is_ragged=call.has_query_sizes or call.has_key_sizes,
+        tile=(128, 128),
+    )
+
+
+def _work(operands: Operands, mask: Mask, signature: Signature) -> Work:
+    length = (signature.query_size, signature.key_size)
+    given = (operands.query_sizes, operands.key_sizes)
+    sizes = [
+        np.full(signature.batch, whole, np.int32) if size is None else jnp.clip(size, 0, whole)
+        for size, whole in zip(given, length, strict=True)
+    ]
+    # Sizes of the arrays themselves are shared by all examples, and so are their tiles.
+    shared = [None if size is None else known for size, known in zip(given, sizes, strict=True)]
+    grid = tile_grid(length, signature.tile, *shared, known=not operands.mask)
+    kinds = tile_kinds(mask, grid)
+    whole = mask & Lengths()
+    return Work(whole, sizes[0], sizes[1], lists_by_query(kinds), lists_by_key(kinds))

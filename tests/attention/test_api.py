@@ -1,0 +1,204 @@
+"""What attention gives is what its formulas say, as exactly as JAX's own."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from tests.attention.cases import CASES, Case
+from tests.attention.reference import Reference, summed_to
+
+_EPSILON = {"float32": 1.2e-7, "bfloat16": 7.8e-3, "float16": 9.8e-4}
+
+
+def seeded(case: Case) -> np.random.Generator:
+    return np.random.default_rng(abs(hash(case.sizes)) + len(case.name))
+
+
+def f64(x) -> np.ndarray:
+    return np.asarray(x).astype(np.float64)
+
+
+def reference_of(case: Case, options, q, k, v) -> Reference:
+    allowed = np.ones((1, 1, 1, 1), bool) if case.allowed is None else case.allowed(case, options)
+    bias = np.zeros((1, 1, 1, 1))
+    if case.bias is not None:
+        bias = case.bias(case, options)
+    elif "bias" in options:
+        bias = f64(options["bias"])
+    scale = options.get("scale", case.sizes[5] ** -0.5)
+    b, t, s, n, *_ = case.sizes
+    return Reference(f64(q), f64(k), f64(v), bias, np.broadcast_to(allowed, (b, n, t, s)), scale)
+
+
+def with_gradients(attend, options, d_out):
+    """`run(q, k, v, bias array or None) -> [out, residual, gradients...]`."""
+
+    @jax.jit
+    def run(q, k, v, bias):
+        rest = {name: x for name, x in options.items() if name != "bias"}
+
+        def one(q, k, v, bias):
+            return attend(q, k, v, bias, return_residual=True, **rest)
+
+        out, transpose, residual = jax.vjp(one, q, k, v, bias, has_aux=True)
+        return [out, residual, *jax.tree.leaves(transpose(d_out))]
+
+    return run
+
+
+def error(actual, expected: np.ndarray) -> float:
+    finite = np.isfinite(expected)
+    actual = f64(actual)
+    np.testing.assert_array_equal(actual[~finite], expected[~finite])
+    assert np.isfinite(actual[finite]).all()
+    return np.abs(actual - expected)[finite].max(initial=0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_result_and_gradients_are_as_exact_as_those_of_jax(case):
+    random = seeded(case)
+    q, k, v, d_out = case.arrays(random)
+    options = case.options(case, random)
+    bias = options.get("bias")
+    truth = reference_of(case, options, q, k, v)
+    *gradients, d_bias = truth.gradients(f64(d_out))
+    expected = [truth.out, truth.logsumexp, *gradients]
+    if hasattr(bias, "shape"):
+        expected.append(summed_to(d_bias, bias.shape))
+    elif bias is not None:
+        expected.append(gradient_of_modifier(case, bias, d_bias))
+    ours = with_gradients(sx.dot_product_attention, options, d_out)(q, k, v, bias)
+    # JAX knows no row without keys: it is asked for no gradient of these, and its results there
+    # are not looked at.
+    rows = np.isfinite(truth.logsumexp)
+    theirs_of = {"mask": jnp.asarray(truth.allowed), "scale": truth.scale}
+    theirs_bias = jnp.asarray(truth.bias, np.float32) if bias is not None else None
+    if hasattr(bias, "shape"):
+        theirs_bias = bias
+    theirs = with_gradients(
+        jax.nn.dot_product_attention, theirs_of, d_out * jnp.asarray(rows[..., None], d_out.dtype)
+    )(q, k, v, theirs_bias)
+    for x, like in zip(ours, [q, q, q, k, v], strict=False):
+        assert x.dtype == like.dtype
+    for number, (mine, want) in enumerate(zip(ours, expected, strict=True)):
+        assert mine.shape == want.shape
+        tolerance = 4 * _EPSILON[case.dtype] * max(1.0, np.abs(want[np.isfinite(want)]).max())
+        if number < len(theirs) and theirs[number].shape == want.shape:
+            other = f64(theirs[number])
+            if number < 2:
+                other = np.where(rows[..., None] if number == 0 else rows, other, want)
+            tolerance = 2 * error(other, want) + tolerance / 4
+        assert error(mine, want) <= tolerance, number
+
+
+def gradient_of_modifier(case: Case, bias, d_bias: np.ndarray) -> np.ndarray:
+    distance = case.keys - case.queries
+    if isinstance(bias, sx.ALiBi):
+        return -(d_bias * abs(distance)).sum((0, 2, 3))[None]
+    index = np.clip(distance, -4, 2) + 4
+    entries = [np.where(index == i, d_bias, 0).sum((0, 2, 3)) for i in range(7)]
+    return np.stack(entries, -1)[None]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.plain], ids=lambda case: case.name)
+def test_it_stands_for_the_function_of_jax(case):
+    random = seeded(case)
+    q, k, v, _ = case.arrays(random)
+    options = case.options(case, random) | {"return_residual": True}
+    mine = sx.dot_product_attention(q, k, v, **options)
+    theirs = jax.nn.dot_product_attention(q, k, v, **options)
+    for ours, other in zip(mine, theirs, strict=True):
+        assert (ours.shape, ours.dtype) == (other.shape, other.dtype)
+        tolerance = 4 * _EPSILON[case.dtype] * 4
+        np.testing.assert_allclose(f64(ours), f64(other), tolerance, tolerance)
+
+
+def test_its_arguments_are_those_of_jax():
+    ours = inspect.signature(sx.dot_product_attention).parameters
+    theirs = inspect.signature(jax.nn.dot_product_attention).parameters
+    assert set(ours) - set(theirs) == {"deterministic"}
+    assert [x for x in ours if x != "deterministic"] == list(theirs)
+    for name, parameter in theirs.items():
+        assert ours[name].default == parameter.default
+        assert ours[name].kind == parameter.kind
+
+
+def test_without_a_batch():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(7, 2, 40)), np.float32)
+    lengths = jnp.array([5], jnp.int32)
+    alone, residual = sx.dot_product_attention(
+        x, x, x, key_value_seq_lengths=lengths, return_residual=True
+    )
+    whole = sx.dot_product_attention(x[None], x[None], x[None], key_value_seq_lengths=lengths)
+    assert residual.shape == (7, 2)
+    np.testing.assert_array_equal(alone, whole[0])
+
+
+def test_a_scale_may_be_traced():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 7, 2, 40)), np.float32)
+
+    def total(attend, scale):
+        return attend(x, x, x, scale=scale).sum()
+
+    for run in (total, jax.grad(total, argnums=1)):
+        np.testing.assert_allclose(
+            run(sx.dot_product_attention, jnp.float32(0.2)),
+            run(jax.nn.dot_product_attention, jnp.float32(0.2)),
+            1e-4,
+            1e-5,
+        )
+
+
+@pytest.mark.parametrize("empty", ["B", "T", "S"])
+def test_an_axis_of_0_gives_what_there_is(empty):
+    sizes = {"B": 2, "T": 3, "S": 4} | {empty: 0}
+    q, k = jnp.ones((sizes["B"], sizes["T"], 2, 8)), jnp.ones((sizes["B"], sizes["S"], 2, 8))
+    out = sx.dot_product_attention(q, k, k)
+    gradient = jax.grad(lambda q: sx.dot_product_attention(q, k, k).sum())(q)
+    assert out.shape == gradient.shape == q.shape
+    assert not out.any()
+    assert not gradient.any()
+
+
+def test_tiles_that_nobody_attends_to_are_not_visited():
+    random = np.random.default_rng(0)
+    q, k, v = (random.normal(size=(1, 400, 2, 40)).astype(np.float32) for _ in range(3))
+    mask = np.ones((1, 1, 400, 400), bool)
+    mask[:, :, :, 128:256] = False
+    mask[:, :, 256:384] = False
+    k[:, 128:256], v[:, 128:256], q[:, 256:384] = np.nan, np.nan, np.nan
+
+    def total(q, k, v):
+        return sx.dot_product_attention(q, k, v, mask=mask).sum()
+
+    value, gradients = jax.value_and_grad(total, argnums=(0, 1, 2))(q, k, v)
+    assert np.isfinite(value)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_memory_is_linear_in_the_sizes():
+    x = jax.ShapeDtypeStruct((1, 2048, 1, 8), np.float32)
+
+    def total(x):
+        return sx.dot_product_attention(x, x, x, is_causal=True).sum()
+
+    compiled = jax.jit(jax.value_and_grad(total)).lower(x).compile()
+    largest = compiled.memory_analysis().temp_size_in_bytes
+    assert largest < 2048 * 2048  # bytes; scores in f32 would take four times as many
+
+
+def test_equal_calls_give_equal_bits():
+    random = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(random.normal(size=(2, 140, 4, 40)), np.float32) for _ in range(3))
+    run = jax.jit(
+        jax.grad(
+            lambda *x: (sx.dot_product_attention(*x, is_causal=True) ** 2).sum(), argnums=(0, 1, 2)
+        )
+    )
+    first = run(q, k, v)
+    for _ in range(10):
+        jax.tree.map(np.testing.assert_array_equal, run(q, k, v), first)
