@@ -202,9 +202,7 @@ def backward_of_keys(
     batch, _, heads, _ = k.shape
     key_columns, value_columns = config.columns
     slots, steps = _shared_memory(config)
-    ring = functools.partial(
-        _ring.scratch, steps, _PIECE, dtype=q.dtype, clears=True, vectors=True
-    )
+    ring = functools.partial(_ring.scratch, steps, _PIECE, dtype=q.dtype, clears=True, vectors=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     return launch(
         config,

@@ -66,10 +66,6 @@ class Leaf:
     def shape(self) -> tuple[int, ...]:
         return self.ref.shape
 
-    @property
-    def ndim(self) -> int:
-        return len(self.ref.shape)
-
     def value(self, loaded: Array) -> Array:
         """What was loaded, as the mask wrote it."""
         return loaded != 0 if self.is_bool else loaded
@@ -80,17 +76,29 @@ def whole_tiles(size: int) -> int:
     return -(-size // TILE) * TILE
 
 
-def as_operand(leaf: Array) -> Array:
-    """An array of a mask, as the kernels take it: no booleans, and its lengths whole tiles."""
+def as_operand(leaf: Array, role: str, *, by_key: bool) -> Array:
+    """An array of a mask as the kernels take it.
+
+    Args:
+        leaf: The array.
+        role: What the mask asks of it, a method of `Positions`.
+        by_key: Whether rows are keys; pairs are then told by key.
+
+    Returns:
+        Integers or floats; lengths are whole tiles, since a load, unlike a copy by the tensor
+        unit, is not clipped at an array's end.
+    """
     array = jnp.asarray(leaf)
     if array.dtype == bool:
-        array = array.astype(jnp.int8 if array.ndim == 4 else jnp.int32)
-    # A load is not clipped at an array's end as a copy of the tensor unit is.
-    first = {2: 1, 4: 2}.get(array.ndim, array.ndim)
-    pads = [(0, 0)] * first + [
-        (0, 0 if size == 1 else whole_tiles(size) - size) for size in array.shape[first:]
+        array = array.astype(jnp.int8 if role == "of_pairs" else jnp.int32)
+    along = {"of_queries": (1,), "of_keys": (1,), "of_pairs": (2, 3)}.get(role, ())
+    pads = [
+        (0, whole_tiles(size) - size if axis in along and size > 1 else 0)
+        for axis, size in enumerate(array.shape)
     ]
-    return jnp.pad(array, pads) if any(after for _, after in pads) else array
+    if any(after for _, after in pads):
+        array = jnp.pad(array, pads)
+    return array.swapaxes(2, 3) if by_key and role == "of_pairs" else array
 
 
 def rebuild(structure: Any, refs: list[Ref], bools: tuple[bool, ...]) -> Mask:
@@ -182,7 +190,7 @@ class TilePositions:
         self.query_size, self.key_size = sizes
         self._first = (first_query, first_key)
         self._shape = shape
-        self._axes = (1, 0) if by_key else (0, 1)
+        self._axes = (1, 0) if by_key else (0, 1)  # of queries and of keys; its own inverse
         self.query, self.key = (
             plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=plgpu.Layout.WGMMA) + first
             for axis, first in zip(self._axes, self._first, strict=True)
@@ -193,43 +201,46 @@ class TilePositions:
         return array.value(array.ref[at_or_0(array, self.batch)])
 
     def of_head(self, array: Leaf) -> Array:
-        """The element of array[N], or of array[B or 1, N or 1], for this head."""
-        index = (self.head,) if array.ndim == 1 else (self.batch, self.head)
-        return array.value(array.ref[at_or_0(array, *index)])
+        """The element of array[B or 1, N or 1] for this head."""
+        return array.value(array.ref[at_or_0(array, self.batch, self.head)])
 
     def of_queries(self, array: Leaf) -> Array:
         """The elements of array[B or 1, T] at these queries."""
-        return self._vector(array, at_or_0(array, self.batch), side=0)
+        return self._vector(array, at_or_0(array, self.batch), self._axes[0])
 
     def of_keys(self, array: Leaf) -> Array:
         """The elements of array[B or 1, S] at these keys."""
-        return self._vector(array, at_or_0(array, self.batch), side=1)
+        return self._vector(array, at_or_0(array, self.batch), self._axes[1])
 
     def of_pairs(self, array: Leaf) -> Array:
-        """The elements of array[B or 1, N or 1, T or 1, S or 1] at these pairs."""
+        """The elements of array[B or 1, N or 1, T or 1, S or 1] at these pairs.
+
+        By key the array has its last two axes swapped; see `as_operand`.
+        """
         lead = at_or_0(array, self.batch, self.head)
-        queries, keys = array.shape[2:]
-        if queries == 1 and keys == 1:
+        axes = [axis for axis in (0, 1) if array.shape[2 + axis] > 1]  # of this tile
+        if not axes:
             return array.value(array.ref[(*lead, 0, 0)])
-        if queries == 1:
-            return self._vector(array, (*lead, 0), side=1)
-        if keys == 1:
-            return self._vector(array, lead, side=0, behind=(0,))
-        at = [pl.ds(first, self._shape[axis]) for first, axis in zip(self._first, self._axes, strict=True)]
+        if len(axes) == 1:
+            behind = (0,) if axes[0] == 0 else ()
+            return self._vector(array, (*lead, 0)[: 3 - len(behind)], axes[0], behind)
+        at = [
+            pl.ds(self._first[side], size)
+            for side, size in zip(self._axes, self._shape, strict=True)
+        ]
         ref = array.ref.at[(*lead, *at)]
-        if self._axes == (1, 0):
-            ref = ref.transpose((1, 0))
         return array.value(plgpu.load(ref, layout=plgpu.Layout.WGMMA, optimized=False))
 
     def of_tile(self, array: Leaf, tile: tuple[int, int]) -> Array:
         """The element of array[B or 1, N or 1, query tiles, key tiles] for this tile."""
         lead = at_or_0(array, self.batch, self.head)
-        at = [lax.div(first, jnp.int32(size)) for first, size in zip(self._first, tile, strict=True)]
+        at = [
+            lax.div(first, jnp.int32(size)) for first, size in zip(self._first, tile, strict=True)
+        ]
         return array.value(array.ref[(*lead, *at)])
 
-    def _vector(self, array: Leaf, lead: tuple, *, side: int, behind: tuple = ()) -> Array:
-        axis = self._axes[side]
-        at = (*lead, pl.ds(self._first[side], self._shape[axis]), *behind)
+    def _vector(self, array: Leaf, lead: tuple, axis: int, behind: tuple = ()) -> Array:
+        at = (*lead, pl.ds(self._first[self._axes[axis]], self._shape[axis]), *behind)
         layout = plgpu.Layout.WGMMA.reduce(1 - axis)
         loaded = plgpu.load(array.ref.at[at], layout=layout, optimized=False)
         return array.value(lax.broadcast_in_dim(loaded, self._shape, [axis]))
