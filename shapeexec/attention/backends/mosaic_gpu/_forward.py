@@ -51,6 +51,7 @@ def forward(config: Config, told: Told, q: Array, k: Array, v: Array) -> list[Ar
     slots = 2 if widest <= 192 else 1
     key_columns, value_columns = config.columns
     ring = functools.partial(_ring.scratch, _STEPS, key_rows, dtype=q.dtype)
+    tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     return launch(
         config,
         functools.partial(_kernel, config),
@@ -60,7 +61,9 @@ def forward(config: Config, told: Told, q: Array, k: Array, v: Array) -> list[Ar
             "logsumexp": jax.ShapeDtypeStruct((batch, heads, whole_tiles(queries)), jnp.float32),
         },
         {
-            "q_or_out": plgpu.SMEM((slots, TILE, widest), q.dtype, transforms=WIDE),
+            "queries": tile((slots, TILE, key_columns)),
+            # As wide as the queries, the output takes their place.
+            "outs": [] if value_columns == key_columns else [tile((TILE, value_columns))],
             "keys": ring(key_columns),
             # A weight of 0 times a value behind the valid length may be NaN.
             "values": ring(value_columns, clears=True),
@@ -89,7 +92,8 @@ def _kernel(
     v: Ref,
     out: Ref,
     logsumexp: Ref,
-    q_or_out: Ref,
+    queries: Ref,
+    outs: list[Ref],
     keys: dict[str, Ref],
     values: dict[str, Ref],
     of_rows: Ref,
@@ -101,7 +105,7 @@ def _kernel(
     @pl.when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
         plgpu.set_max_registers(232, action="increase")
-        rows = _Rows(config, block, told, *streams, q_or_out, of_rows, turns)
+        rows = _Rows(config, block, told, *streams, queries, outs, of_rows, turns)
         queue.consume(functools.partial(rows.attend, out, logsumexp))
         plgpu.wait_smem_to_gmem(0)
 
@@ -111,8 +115,7 @@ def _kernel(
 
         def begin(item: Item, slot: Array) -> None:
             at = (item.batch, pl.ds(item.row * TILE, TILE), item.head)
-            columns = pl.ds(0, config.columns[0])
-            copy_in(q, at, q_or_out.at[slot, :, columns], queue.ready.at[slot])
+            copy_in(q, at, queries.at[slot], queue.ready.at[slot])
 
         def stream(item: Item, start: Array) -> Array:
             head = lax.div(item.head, jnp.int32(config.group))
@@ -142,7 +145,8 @@ class _Rows:
     told: Told
     keys: Stream
     values: Stream
-    q_or_out: Ref
+    queries: Ref
+    outs: list[Ref]
     of_rows: Ref
     turns: Ref
 
@@ -151,8 +155,9 @@ class _Rows:
     ) -> Array:
         """Compute an item whose keys are in the ring from `start` on; where the next begins."""
         warpgroup = self.block.warpgroup
-        mine = self.q_or_out.at[slot, pl.ds(warpgroup * ROWS, ROWS)]
-        out = mine.at[:, pl.ds(0, self.config.columns[1])]
+        rows = pl.ds(warpgroup * ROWS, ROWS)
+        mine = self.queries.at[slot, rows]
+        out = self.outs[0].at[rows] if self.outs else mine
         first_query = item.row * TILE + warpgroup * ROWS
         of_rows = self.of_rows.at[warpgroup]
 
@@ -214,7 +219,6 @@ class _Rows:
         pieces = _ring.pieces(keys.rows)
         count, full = item.count * pieces, item.full * pieces
         shape = (ROWS, keys.rows)
-        q = q.at[:, pl.ds(0, self.config.columns[0])]
 
         def masked(scores: Array, step: Array) -> Array:
             allowed, at = self.told.allows(
