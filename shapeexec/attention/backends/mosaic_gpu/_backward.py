@@ -36,6 +36,8 @@ Ref = Any
 
 LOG2E = math.log2(math.e)
 _PIECE = 64  # rows of a piece in the ring
+_REGISTERS = (240, 24)  # of a thread that computes, and of one that moves memory
+_ISSUE = "both"
 _MASKED = -1e38  # what a masked score becomes: its weight is 0 whatever the log-sum-exp
 
 
@@ -122,25 +124,24 @@ def _queries_kernel(
         first_query = item.row * TILE + block.warpgroup * ROWS
         layout = plgpu.Layout.WGMMA.reduce(1)
         logsumexp, delta = (plgpu.load(ref.at[slot, mine], layout=layout) for ref in of_rows)
+        sizes = told.sizes(item)
+
+        def allows(first_key: Array) -> Array:
+            where = {"first_query": first_query, "first_key": first_key}
+            return told.allows(config, item, sizes, **where, shape=shape, by_key=False)
 
         def step(i: Array, _: None, *, total: Ref, partial: bool) -> None:
+            first_key = queue.table.first_column(item, i, _PIECE) if partial else None
             key, value = (stream.receive(start + i) for stream in streams)
             key_tile, value_tile = streams[0].tiles.at[key], streams[1].tiles.at[value]
 
             def gradient(scores: Ref, d_weights: Ref) -> Array:
                 products.add(scores, queries.at[slot, mine], key_tile.transpose((1, 0)))
                 products.add(d_weights, d_outs.at[slot, mine], value_tile.transpose((1, 0)))
+                # What the mask loads arrives while the products are on their way.
+                allowed = allows(first_key) if partial else None
                 score = products.read(scores, pending=1)
                 if partial:
-                    allowed, _ = told.allows(
-                        config,
-                        item.batch,
-                        item.head,
-                        first_query=first_query,
-                        first_key=queue.table.first_column(item, i, _PIECE),
-                        shape=shape,
-                        by_key=False,
-                    )
                     score = jnp.where(allowed, score, _masked(config))
                 weight = jnp.exp2(score * _scale(config) - along_rows(logsumexp, shape))
                 d_weight = products.read(d_weights)
@@ -159,7 +160,7 @@ def _queries_kernel(
             return products.read(total)
 
         total = products.hold(summed, (ROWS, config.columns[0]))
-        valid = told.query_sizes[item.batch] - first_query
+        valid = sizes[0] - first_query
         _hand_out(config, total, valid, queries.at[slot, mine])
         copy_out(queries.at[slot, mine], d_q, (item.batch, pl.ds(first_query, ROWS), item.head))
         plgpu.commit_smem_to_gmem_group()
@@ -263,33 +264,40 @@ def _keys_kernel(
     def attend(item: Item, slot: Array, start: Array) -> Array:
         mine = pl.ds(block.warpgroup * ROWS, ROWS)
         first_key = item.row * TILE + block.warpgroup * ROWS
+        sizes = told.sizes(item)
         layout = plgpu.Layout.WGMMA.reduce(0)
 
         def of_head(sums: tuple[Ref, Ref], item: Item, start: Array) -> Array:
+            def allows(first_query: Array) -> Array:
+                where = {"first_query": first_query, "first_key": first_key}
+                return told.allows(config, item, sizes, **where, shape=shape, by_key=True)
+
             def step(i: Array, _: None, *, partial: bool) -> None:
+                first_query = queue.table.first_column(item, i, _PIECE) if partial else None
                 query, d_out = (stream.receive(start + i) for stream in streams)
                 query_tile, d_out_tile = streams[0].tiles.at[query], streams[1].tiles.at[d_out]
 
                 def gradients(scores: Ref, d_weights: Ref) -> tuple[Array, Array]:
                     products.add(scores, keys.at[slot, mine], query_tile.transpose((1, 0)))
-                    products.add(d_weights, values.at[slot, mine], d_out_tile.transpose((1, 0)))
+                    if _ISSUE == "both":
+                        products.add(d_weights, values.at[slot, mine], d_out_tile.transpose((1, 0)))
                     logsumexp = plgpu.load(streams[0].vectors.at[query], layout=layout)
-                    score = products.read(scores, pending=1)
+                    allowed = allows(first_query) if partial else None
+                    score = products.read(scores, pending=int(_ISSUE=="both"))
+                    if _ISSUE != "both":
+                        products.add(d_weights, values.at[slot, mine], d_out_tile.transpose((1, 0)))
                     if partial:
-                        allowed, _ = told.allows(
-                            config,
-                            item.batch,
-                            item.head,
-                            first_query=queue.table.first_column(item, i, _PIECE),
-                            first_key=first_key,
-                            shape=shape,
-                            by_key=True,
-                        )
                         score = jnp.where(allowed, score, _masked(config))
                     exponent = score * _scale(config) - along_columns(logsumexp, shape)
                     weight = jnp.exp2(exponent)
-                    delta = plgpu.load(streams[1].vectors.at[d_out], layout=layout)
-                    d_score = weight * (products.read(d_weights) - along_columns(delta, shape))
+                    if _ISSUE == "late":
+                        d_weight = products.read(d_weights)
+                        weight, d_weight = lax.optimization_barrier((weight, d_weight))
+                        delta = plgpu.load(streams[1].vectors.at[d_out], layout=layout)
+                    else:
+                        delta = plgpu.load(streams[1].vectors.at[d_out], layout=layout)
+                        d_weight = products.read(d_weights)
+                    d_score = weight * (d_weight - along_columns(delta, shape))
                     return weight.astype(q.dtype), d_score.astype(q.dtype)
 
                 weight, d_score = products.hold(gradients, shape, shape)
@@ -311,7 +319,7 @@ def _keys_kernel(
         end, key_sum, value_sum = products.hold(
             summed, *((ROWS, columns) for columns in config.columns)
         )
-        valid = told.key_sizes[item.batch] - first_key
+        valid = sizes[1] - first_key
         _hand_out(config, key_sum, valid, keys.at[slot, mine])
         _hand_out(None, value_sum, valid, values.at[slot, mine])
         at = (item.batch, pl.ds(first_key, ROWS), item.head)
@@ -355,13 +363,13 @@ def _run(
 
     @pl.when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
-        plgpu.set_max_registers(232, action="increase")
+        plgpu.set_max_registers(_REGISTERS[0], action="increase")
         block.queue.consume(attend)
         plgpu.wait_smem_to_gmem(0)
 
     @pl.when(block.warpgroup == WARPGROUPS)
     def _memory() -> None:
-        plgpu.set_max_registers(40, action="decrease")
+        plgpu.set_max_registers(_REGISTERS[1], action="decrease")
         end = block.queue.produce(begin, stream)
         for one in streams:
             one.drain(end)

@@ -220,17 +220,21 @@ class _Rows:
         count, full = item.count * pieces, item.full * pieces
         shape = (ROWS, keys.rows)
 
-        def masked(scores: Array, step: Array) -> Array:
-            allowed, at = self.told.allows(
-                self.config,
-                item.batch,
-                item.head,
-                first_query=first_query,
-                first_key=self.block.queue.table.first_column(item, step, keys.rows),
-                shape=shape,
-                by_key=False,
+        sizes = self.told.sizes(item)
+
+        def first_key(step: Array) -> Array:
+            return self.block.queue.table.first_column(item, step, keys.rows)
+
+        def allows(first_key: Array) -> Array:
+            where = {"first_query": first_query, "first_key": first_key}
+            allowed = self.told.allows(
+                self.config, item, sizes, **where, shape=shape, by_key=False
             )
-            return jnp.where(allowed & (at.key < at.key_size), scores, self._masked)
+            column = plgpu.broadcasted_iota(jnp.int32, shape, 1, layout=plgpu.Layout.WGMMA)
+            return allowed & (column < sizes[1] - first_key)
+
+        def masked(scores: Array, allowed: Array) -> Array:
+            return jnp.where(allowed, scores, self._masked)
 
         def weigh(scores: Array, largest: Array, weight: Array) -> tuple:
             new = jnp.maximum(largest, scores.max(axis=1) * self._scale)
@@ -244,7 +248,12 @@ class _Rows:
             self._turn()
             scores = products.read(accumulator)
             keys.release(start)
-            scores = lax.cond(full == 0, lambda x: masked(x, jnp.int32(0)), lambda x: x, scores)
+            scores = lax.cond(
+                full == 0,
+                lambda x: masked(x, allows(first_key(jnp.int32(0)))),
+                lambda x: x,
+                scores,
+            )
             weights, largest, weight, _ = weigh(scores, vector(-jnp.inf, ROWS), vector(0, ROWS))
             self._give_turn(last=count == 1)
             return weights.astype(q.dtype), largest, weight
@@ -252,16 +261,19 @@ class _Rows:
         def step(i: Array, carry: tuple, *, total: Ref, partial: bool) -> tuple:
             weights, largest, weight = carry
             position = start + i
+            begin = first_key(i) if partial else None
             place = keys.receive(position)
 
             def overlapped(accumulator: Ref) -> tuple:
                 products.add(accumulator, q, keys.tiles.at[place].transpose((1, 0)))
                 before = values.receive(position - 1)
                 products.add(total, weights, values.tiles.at[before])
+                # What the mask loads arrives while the products are on their way.
+                allowed = allows(begin) if partial else None
                 self._turn()
                 scores = products.read(accumulator, pending=1)
                 keys.release(position)
-                return weigh(masked(scores, i) if partial else scores, largest, weight)
+                return weigh(masked(scores, allowed) if partial else scores, largest, weight)
 
             carry = products.hold(overlapped, shape)
             # What a product reads from registers must be made while none is on its way, or

@@ -18,6 +18,7 @@ from shapeexec.attention.backends.mosaic_gpu import _schedule
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     WARPGROUPS,
+    Item,
     ListRefs,
     Table,
     TilePositions,
@@ -76,11 +77,14 @@ class Told:
     key_sizes: Array
     leaves: list[Array]
 
-    def allows(self, config: Config, batch: Array, head: Array, **where: Any) -> tuple:
-        """Whether the mask allows each pair of a tile, and where the tile is."""
-        sizes = self.query_sizes[batch], self.key_sizes[batch]
-        at = TilePositions(batch, head, **where, sizes=sizes)
-        return rebuild(config.mask, self.leaves, config.bools).allows(at), at
+    def sizes(self, item: Item) -> tuple[Array, Array]:
+        """Valid lengths of queries and keys of an item's example."""
+        return self.query_sizes[item.batch], self.key_sizes[item.batch]
+
+    def allows(self, config: Config, item: Item, sizes: tuple[Array, Array], **where: Any) -> Array:
+        """Whether the mask allows each pair of a tile; `where` says which, see `TilePositions`."""
+        at = TilePositions(item.batch, item.head, **where, sizes=sizes)
+        return rebuild(config.mask, self.leaves, config.bools).allows(at)
 
 
 jax.tree_util.register_dataclass(Told)
