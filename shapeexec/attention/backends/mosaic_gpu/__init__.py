@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec._errors import BackendError
-from shapeexec.attention._blocks import BlockMask
 from shapeexec.attention.backends._base import Signature, Work
 from shapeexec.attention.backends.mosaic_gpu import _support
 from shapeexec.attention.backends.mosaic_gpu._backward import (
@@ -21,15 +20,15 @@ from shapeexec.attention.backends.mosaic_gpu._backward import (
     backward_of_keys,
     backward_of_queries,
 )
+from shapeexec.attention.backends.mosaic_gpu._elements import Rule, as_operand, asked
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Told
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
     ListRefs,
-    as_operand,
     whole_tiles,
 )
-from shapeexec.attention.masks import And, Full, Lengths, Mask
+from shapeexec.attention.masks import Mask
 
 Array = Any
 
@@ -64,7 +63,7 @@ class MosaicGpu:
         """See `Backend`."""
         _no_bias(bias)
         config, (q, k, v) = self._prepare(signature, work, q, k, v)
-        told = _told(work, by_key=False)
+        told = _told(work, config.rule, by_key=False)
         out, logsumexp = forward(config, told, q, k, v)
         length = signature.query_size
         behind = _behind(work.query_sizes, length)
@@ -92,8 +91,8 @@ class MosaicGpu:
         _no_bias(bias)
         rows = _rows(work.query_sizes, out, logsumexp, d_out, d_logsumexp)
         config, arrays = self._prepare(signature, work, q, k, v, d_out)
-        d_q = backward_of_queries(config, _told(work, by_key=False), rows, *arrays)
-        d_k, d_v = backward_of_keys(config, _told(work, by_key=True), rows, *arrays)
+        d_q = backward_of_queries(config, _told(work, config.rule, by_key=False), rows, *arrays)
+        d_k, d_v = backward_of_keys(config, _told(work, config.rule, by_key=True), rows, *arrays)
         gradients = (
             gradient[:, : x.shape[1], :, : x.shape[3]]
             for gradient, x in ((d_q, q), (d_k, k), (d_v, v))
@@ -103,10 +102,8 @@ class MosaicGpu:
     def _prepare(self, signature: Signature, work: Work, *arrays: Array) -> tuple:
         config = Config(
             signature=signature,
-            mask=jax.tree.structure(work.mask),
-            bools=tuple(leaf.dtype == bool for leaf in jax.tree.leaves(work.mask)),
+            rule=_rule(work.mask),
             programs=_support.multiprocessors() if self.interpret is None else 2,
-            turns=_prefers_turns(work.mask),
             interpret=self.interpret,
         )
         return config, [_as_copied(array) for array in arrays]
@@ -115,22 +112,18 @@ class MosaicGpu:
 backend = MosaicGpu()
 
 
-def _prefers_turns(mask: Mask) -> bool:
-    """Whether many of the tiles may be partial: taking turns pays there, and costs elsewhere."""
-    if isinstance(mask, And):
-        return any(map(_prefers_turns, mask.masks))
-    if isinstance(mask, BlockMask):
-        return mask.elements is not None
-    return not isinstance(mask, (Full, Lengths))
-
-
-def _told(work: Work, *, by_key: bool) -> Told:
+def _told(work: Work, rule: Rule, *, by_key: bool) -> Told:
     lists = work.by_key if by_key else work.by_query
     as_i32 = functools.partial(jnp.asarray, dtype=jnp.int32)
     refs = ListRefs(*map(as_i32, (lists.tiles, lists.full, lists.counts, lists.order)))
-    asked = zip(jax.tree.leaves(work.mask), _support.roles(work.mask), strict=True)
-    leaves = [as_operand(leaf, role, by_key=by_key) for leaf, role in asked]
+    known = zip(jax.tree.leaves(work.mask), rule.asked, strict=True)
+    leaves = [as_operand(leaf, asked, by_key=by_key) for leaf, asked in known]
     return Told(refs, as_i32(work.query_sizes), as_i32(work.key_sizes), leaves)
+
+
+def _rule(mask: Mask) -> Rule:
+    leaves, structure = jax.tree.flatten(mask)
+    return Rule(structure, tuple(map(asked, leaves, _support.roles(mask))))
 
 
 def _as_copied(array: Array) -> Array:

@@ -7,7 +7,6 @@ the formulas: FlashAttention-2 (arXiv 2307.08691), algorithm 2.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,17 +27,13 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     WARPGROUPS,
     WIDE,
     Item,
-    Table,
 )
 
 Array = Any
 Ref = Any
 
-LOG2E = math.log2(math.e)
 _PIECE = 64  # rows of a piece in the ring
 _REGISTERS = (240, 24)  # of a thread that computes, and of one that moves memory
-_ISSUE = "both"
-_MASKED = -1e38  # what a masked score becomes: its weight is 0 whatever the log-sum-exp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +80,10 @@ def backward_of_queries(
             "d_outs": tile((slots, TILE, value_columns)),
             "of_rows": [of_rows, of_rows],
             # Weights and gradients of 0 times what lies behind the valid length may be NaN.
-            "keys": ring(key_columns),
+            "keys": ring(key_columns, vectors=told.column_dtypes(config, by_key=False)),
             "values": ring(value_columns),
         },
-        table=lambda told: Table(told.lists, heads, 1, told.query_sizes),
+        table=lambda told: told.table(heads, 1, by_key=False),
         total=batch * heads * told.lists.counts.shape[2],
         slots=slots,
         copies=4,
@@ -115,6 +110,7 @@ def _queries_kernel(
     values: dict[str, Ref],
 ) -> None:
     streams = Stream(**keys), Stream(**values)
+    elements = told.elements(config, by_key=False, columns=list(streams[0].vectors))
     queue, products = block.queue, block.products
     pieces = _ring.pieces(_PIECE)
     shape = (ROWS, _PIECE)
@@ -124,26 +120,20 @@ def _queries_kernel(
         first_query = item.row * TILE + block.warpgroup * ROWS
         layout = plgpu.Layout.WGMMA.reduce(1)
         logsumexp, delta = (plgpu.load(ref.at[slot, mine], layout=layout) for ref in of_rows)
-        sizes = told.sizes(item)
-
-        def allows(first_key: Array) -> Array:
-            where = {"first_query": first_query, "first_key": first_key}
-            return told.allows(config, item, sizes, **where, shape=shape, by_key=False)
+        mask = elements.of_item(item, first_query, ROWS)
 
         def step(i: Array, _: None, *, total: Ref, partial: bool) -> None:
-            first_key = queue.table.first_column(item, i, _PIECE) if partial else None
             key, value = (stream.receive(start + i) for stream in streams)
             key_tile, value_tile = streams[0].tiles.at[key], streams[1].tiles.at[value]
 
             def gradient(scores: Ref, d_weights: Ref) -> Array:
                 products.add(scores, queries.at[slot, mine], key_tile.transpose((1, 0)))
                 products.add(d_weights, d_outs.at[slot, mine], value_tile.transpose((1, 0)))
-                # What the mask loads arrives while the products are on their way.
-                allowed = allows(first_key) if partial else None
                 score = products.read(scores, pending=1)
                 if partial:
-                    score = jnp.where(allowed, score, _masked(config))
-                weight = jnp.exp2(score * _scale(config) - along_rows(logsumexp, shape))
+                    allowed = mask.allows(streams[0].begins[key], key, shape)
+                    score = jnp.where(allowed, score, config.masked)
+                weight = jnp.exp2(score * config.scale - along_rows(logsumexp, shape))
                 d_weight = products.read(d_weights)
                 streams[1].release(start + i)
                 return (weight * (d_weight - along_rows(delta, shape))).astype(q.dtype)
@@ -160,7 +150,7 @@ def _queries_kernel(
             return products.read(total)
 
         total = products.hold(summed, (ROWS, config.columns[0]))
-        valid = sizes[0] - first_query
+        valid = item.query_size - first_query
         _hand_out(config, total, valid, queries.at[slot, mine])
         copy_out(queries.at[slot, mine], d_q, (item.batch, pl.ds(first_query, ROWS), item.head))
         plgpu.commit_smem_to_gmem_group()
@@ -178,8 +168,11 @@ def _queries_kernel(
 
     def stream(item: Item, start: Array) -> Array:
         head = lax.div(item.head, jnp.int32(config.group))
-        size = told.key_sizes[item.batch]
-        sources = [Source(ref, item.batch, head, size) for ref in (k, v)]
+        size = item.key_size
+        columns = elements.sources(item)
+        sources = [
+            Source(ref, item.batch, head, size, vectors) for ref, vectors in ((k, columns), (v, []))
+        ]
 
         def step(i: Array, _: None) -> None:
             first = queue.table.first_column(item, i, _PIECE)
@@ -216,10 +209,12 @@ def backward_of_keys(
         {
             "keys": tile((slots, TILE, key_columns)),
             "values": tile((slots, TILE, value_columns)),
-            "queries": ring(key_columns),
-            "d_outs": ring(value_columns),
+            "queries": ring(
+                key_columns, vectors=[jnp.float32, *told.column_dtypes(config, by_key=True)]
+            ),
+            "d_outs": ring(value_columns, vectors=[jnp.float32]),
         },
-        table=lambda told: Table(told.lists, heads, config.group, told.key_sizes),
+        table=lambda told: told.table(heads, config.group, by_key=True),
         total=batch * heads * told.lists.counts.shape[2],
         slots=slots,
         copies=2,
@@ -245,6 +240,7 @@ def _keys_kernel(
     d_outs: dict[str, Ref],
 ) -> None:
     streams = Stream(**queries), Stream(**d_outs)
+    elements = told.elements(config, by_key=True, columns=list(streams[0].vectors[1:]))
     queue, products = block.queue, block.products
     shape = (ROWS, _PIECE)
     pieces = _ring.pieces(_PIECE)
@@ -264,40 +260,27 @@ def _keys_kernel(
     def attend(item: Item, slot: Array, start: Array) -> Array:
         mine = pl.ds(block.warpgroup * ROWS, ROWS)
         first_key = item.row * TILE + block.warpgroup * ROWS
-        sizes = told.sizes(item)
         layout = plgpu.Layout.WGMMA.reduce(0)
 
         def of_head(sums: tuple[Ref, Ref], item: Item, start: Array) -> Array:
-            def allows(first_query: Array) -> Array:
-                where = {"first_query": first_query, "first_key": first_key}
-                return told.allows(config, item, sizes, **where, shape=shape, by_key=True)
+            mask = elements.of_item(item, first_key, ROWS)
 
             def step(i: Array, _: None, *, partial: bool) -> None:
-                first_query = queue.table.first_column(item, i, _PIECE) if partial else None
                 query, d_out = (stream.receive(start + i) for stream in streams)
                 query_tile, d_out_tile = streams[0].tiles.at[query], streams[1].tiles.at[d_out]
 
                 def gradients(scores: Ref, d_weights: Ref) -> tuple[Array, Array]:
                     products.add(scores, keys.at[slot, mine], query_tile.transpose((1, 0)))
-                    if _ISSUE == "both":
-                        products.add(d_weights, values.at[slot, mine], d_out_tile.transpose((1, 0)))
-                    logsumexp = plgpu.load(streams[0].vectors.at[query], layout=layout)
-                    allowed = allows(first_query) if partial else None
-                    score = products.read(scores, pending=int(_ISSUE=="both"))
-                    if _ISSUE != "both":
-                        products.add(d_weights, values.at[slot, mine], d_out_tile.transpose((1, 0)))
+                    score = products.read(scores)
                     if partial:
-                        score = jnp.where(allowed, score, _masked(config))
-                    exponent = score * _scale(config) - along_columns(logsumexp, shape)
+                        allowed = mask.allows(streams[0].begins[query], query, shape)
+                        score = jnp.where(allowed, score, config.masked)
+                    products.add(d_weights, values.at[slot, mine], d_out_tile.transpose((1, 0)))
+                    logsumexp = plgpu.load(streams[0].vectors[0].at[query], layout=layout)
+                    exponent = score * config.scale - along_columns(logsumexp, shape)
                     weight = jnp.exp2(exponent)
-                    if _ISSUE == "late":
-                        d_weight = products.read(d_weights)
-                        weight, d_weight = lax.optimization_barrier((weight, d_weight))
-                        delta = plgpu.load(streams[1].vectors.at[d_out], layout=layout)
-                    else:
-                        delta = plgpu.load(streams[1].vectors.at[d_out], layout=layout)
-                        d_weight = products.read(d_weights)
-                    d_score = weight * (d_weight - along_columns(delta, shape))
+                    delta = plgpu.load(streams[1].vectors[0].at[d_out], layout=layout)
+                    d_score = weight * (products.read(d_weights) - along_columns(delta, shape))
                     return weight.astype(q.dtype), d_score.astype(q.dtype)
 
                 weight, d_score = products.hold(gradients, shape, shape)
@@ -319,7 +302,7 @@ def _keys_kernel(
         end, key_sum, value_sum = products.hold(
             summed, *((ROWS, columns) for columns in config.columns)
         )
-        valid = sizes[1] - first_key
+        valid = item.key_size - first_key
         _hand_out(config, key_sum, valid, keys.at[slot, mine])
         _hand_out(None, value_sum, valid, values.at[slot, mine])
         at = (item.batch, pl.ds(first_key, ROWS), item.head)
@@ -335,12 +318,17 @@ def _keys_kernel(
             copy_in(ref, at, shared.at[slot], queue.ready.at[slot])
 
     def stream(item: Item, start: Array) -> Array:
-        size = told.query_sizes[item.batch]
+        size = item.query_size
 
         def of_head(item: Item, start: Array) -> Array:
+            of_rows = (ref.at[item.batch, item.head] for ref in (rows.logsumexp, rows.delta))
+            logsumexp, delta = of_rows
             sources = [
-                Source(ref, item.batch, item.head, size, of_rows)
-                for ref, of_rows in ((q, rows.logsumexp), (d_out, rows.delta))
+                Source(ref, item.batch, item.head, size, vectors)
+                for ref, vectors in (
+                    (q, [logsumexp, *elements.sources(item)]),
+                    (d_out, [delta]),
+                )
             ]
 
             def step(i: Array, _: None) -> None:
@@ -381,11 +369,3 @@ def _hand_out(config: Config | None, total: Array, valid: Array, shared: Ref) ->
     row = plgpu.broadcasted_iota(jnp.int32, total.shape, 0, layout=plgpu.Layout.WGMMA)
     shared[...] = jnp.where(row < valid, scaled, 0.0).astype(shared.dtype)
     plgpu.commit_smem()
-
-
-def _scale(config: Config) -> float:
-    return config.signature.scale * LOG2E
-
-
-def _masked(config: Config) -> float:
-    return _MASKED / max(1.0, _scale(config))

@@ -19,6 +19,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
+from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
 from shapeexec.attention.backends.mosaic_gpu._products import along_rows, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
@@ -28,14 +29,12 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     WARPGROUPS,
     WIDE,
     Item,
-    Table,
     whole_tiles,
 )
 
 Array = Any
 Ref = Any
 
-LOG2E = math.log2(math.e)
 _STEPS = 2  # pieces of keys and values in the ring
 
 
@@ -64,22 +63,17 @@ def forward(config: Config, told: Told, q: Array, k: Array, v: Array) -> list[Ar
             "queries": tile((slots, TILE, key_columns)),
             # As wide as the queries, the output takes their place.
             "outs": [] if value_columns == key_columns else [tile((TILE, value_columns))],
-            "keys": ring(key_columns),
+            "keys": ring(key_columns, vectors=told.column_dtypes(config, by_key=False)),
             # A weight of 0 times a value behind the valid length may be NaN.
             "values": ring(value_columns, clears=True),
             "of_rows": plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32),
-            "turns": plgpu.Barrier(num_arrivals=WARPGROUPS),
         },
-        table=functools.partial(_table, heads),
+        table=lambda told: told.table(heads, 1, by_key=False),
         total=batch * heads * told.lists.counts.shape[2],
         slots=slots,
         copies=1,
         accumulators=[(ROWS, key_rows), (ROWS, value_columns)],
     )
-
-
-def _table(heads: int, told: Told) -> Table:
-    return Table(told.lists, heads, 1, told.query_sizes)
 
 
 def _kernel(
@@ -97,15 +91,15 @@ def _kernel(
     keys: dict[str, Ref],
     values: dict[str, Ref],
     of_rows: Ref,
-    turns: Ref,
 ) -> None:
     streams = Stream(**keys), Stream(**values)
+    elements = told.elements(config, by_key=False, columns=list(streams[0].vectors))
     queue = block.queue
 
     @pl.when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
         plgpu.set_max_registers(232, action="increase")
-        rows = _Rows(config, block, told, *streams, queries, outs, of_rows, turns)
+        rows = _Rows(config, block, elements, *streams, queries, outs, of_rows)
         queue.consume(functools.partial(rows.attend, out, logsumexp))
         plgpu.wait_smem_to_gmem(0)
 
@@ -119,8 +113,12 @@ def _kernel(
 
         def stream(item: Item, start: Array) -> Array:
             head = lax.div(item.head, jnp.int32(config.group))
-            size = told.key_sizes[item.batch]
-            sources = [Source(ref, item.batch, head, size) for ref in (k, v)]
+            size = item.key_size
+            columns = elements.sources(item)
+            sources = [
+                Source(ref, item.batch, head, size, vectors)
+                for ref, vectors in ((k, columns), (v, []))
+            ]
 
             def step(i: Array, _: None) -> None:
                 first = queue.table.first_column(item, i, streams[0].rows)
@@ -142,13 +140,12 @@ class _Rows:
 
     config: Config
     block: Block
-    told: Told
+    elements: Elements
     keys: Stream
     values: Stream
     queries: Ref
     outs: list[Ref]
     of_rows: Ref
-    turns: Ref
 
     def attend(
         self, out_ref: Ref, logsumexp_ref: Ref, item: Item, slot: Array, start: Array
@@ -168,12 +165,10 @@ class _Rows:
 
         @pl.when(item.count > 0)
         def _something() -> None:
-            # This one starts a turn late, and so stays one turn behind the other.
-            pl.when(warpgroup == 1)(self._turn)
             total, largest, weight = self._softmax(item, mine, first_query, start)
             row = plgpu.broadcasted_iota(jnp.int32, total.shape, 0, layout=plgpu.Layout.WGMMA)
-            valid = row < self.told.query_sizes[item.batch] - first_query
-            alive = largest > self._masked * self._scale / 2
+            valid = row < item.query_size - first_query
+            alive = largest > self.config.masked * self.config.scale / 2
             share = jnp.where(alive, 1 / weight, 0.0)
             valid &= along_rows(alive, total.shape)
             out[...] = jnp.where(valid, total * along_rows(share, total.shape), 0).astype(out.dtype)
@@ -188,31 +183,6 @@ class _Rows:
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         return start + item.count * _ring.pieces(self.keys.rows)
 
-    def _turn(self) -> None:
-        """Let the other warpgroup have the tensor cores, and wait until it gives them back."""
-        if self.config.turns:
-            plgpu.barrier_arrive(self.turns)
-            plgpu.barrier_wait(self.turns)
-
-    def _give_turn(self, *, last: Array) -> None:
-        """As `_turn`, but the warpgroup that is behind meets nobody at the end of an item.
-
-        Were they to meet in the next item, the one ahead might wait for an item that is only
-        posted when the one behind is done.
-        """
-        if self.config.turns:
-            pl.when((self.block.warpgroup == 0) | ~last)(self._turn)
-
-    @property
-    def _scale(self) -> float:
-        return self.config.signature.scale * LOG2E
-
-    @property
-    def _masked(self) -> float:
-        # Finite, lest a row without a key in its first tile meets inf - inf; so low that the
-        # next allowed score wipes out what it weighed; and still finite when scaled.
-        return -1e38 / max(1.0, self._scale)
-
     def _softmax(self, item: Item, q: Ref, first_query: Array, start: Array) -> tuple:
         """Weighted sum of values [64, columns], largest scaled score [64], sum of weights [64]."""
         keys, values, products = self.keys, self.values, self.block.products
@@ -220,60 +190,45 @@ class _Rows:
         count, full = item.count * pieces, item.full * pieces
         shape = (ROWS, keys.rows)
 
-        sizes = self.told.sizes(item)
+        mask = self.elements.of_item(item, first_query, ROWS)
 
-        def first_key(step: Array) -> Array:
-            return self.block.queue.table.first_column(item, step, keys.rows)
-
-        def allows(first_key: Array) -> Array:
-            where = {"first_query": first_query, "first_key": first_key}
-            allowed = self.told.allows(
-                self.config, item, sizes, **where, shape=shape, by_key=False
-            )
-            column = plgpu.broadcasted_iota(jnp.int32, shape, 1, layout=plgpu.Layout.WGMMA)
-            return allowed & (column < sizes[1] - first_key)
-
-        def masked(scores: Array, allowed: Array) -> Array:
-            return jnp.where(allowed, scores, self._masked)
+        def masked(scores: Array, place: Array) -> Array:
+            allowed = mask.allows(keys.begins[place], place, shape)
+            return jnp.where(allowed, scores, self.config.masked)
 
         def weigh(scores: Array, largest: Array, weight: Array) -> tuple:
-            new = jnp.maximum(largest, scores.max(axis=1) * self._scale)
+            new = jnp.maximum(largest, scores.max(axis=1) * self.config.scale)
             decay = jnp.exp2(largest - new)
-            weights = jnp.exp2(scores * self._scale - along_rows(new, shape))
+            weights = jnp.exp2(scores * self.config.scale - along_rows(new, shape))
             return weights, new, weight * decay + weights.sum(axis=1), decay
 
         def first(accumulator: Ref) -> tuple:
             place = keys.receive(start)
             products.add(accumulator, q, keys.tiles.at[place].transpose((1, 0)))
-            self._turn()
             scores = products.read(accumulator)
-            keys.release(start)
             scores = lax.cond(
                 full == 0,
-                lambda x: masked(x, allows(first_key(jnp.int32(0)))),
+                lambda x: masked(x, place),
                 lambda x: x,
                 scores,
             )
+            keys.release(start)
             weights, largest, weight, _ = weigh(scores, vector(-jnp.inf, ROWS), vector(0, ROWS))
-            self._give_turn(last=count == 1)
             return weights.astype(q.dtype), largest, weight
 
         def step(i: Array, carry: tuple, *, total: Ref, partial: bool) -> tuple:
             weights, largest, weight = carry
             position = start + i
-            begin = first_key(i) if partial else None
             place = keys.receive(position)
 
             def overlapped(accumulator: Ref) -> tuple:
                 products.add(accumulator, q, keys.tiles.at[place].transpose((1, 0)))
                 before = values.receive(position - 1)
                 products.add(total, weights, values.tiles.at[before])
-                # What the mask loads arrives while the products are on their way.
-                allowed = allows(begin) if partial else None
-                self._turn()
                 scores = products.read(accumulator, pending=1)
+                scores = masked(scores, place) if partial else scores
                 keys.release(position)
-                return weigh(masked(scores, allowed) if partial else scores, largest, weight)
+                return weigh(scores, largest, weight)
 
             carry = products.hold(overlapped, shape)
             # What a product reads from registers must be made while none is on its way, or
@@ -282,7 +237,6 @@ class _Rows:
             weights, largest, weight, decay = carry
             values.release(position - 1)
             products.write(total, sofar * along_rows(decay, sofar.shape))
-            self._give_turn(last=i + 1 == count)
             return weights.astype(q.dtype), largest, weight
 
         def rest(total: Ref, carry: tuple) -> tuple:

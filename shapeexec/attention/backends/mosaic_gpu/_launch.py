@@ -5,6 +5,7 @@ A kernel is a function of its inputs, outputs and scratch, each by name; how wor
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,14 +16,12 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Signature
 from shapeexec.attention.backends.mosaic_gpu import _schedule
+from shapeexec.attention.backends.mosaic_gpu._elements import Elements, Rule
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     WARPGROUPS,
-    Item,
     ListRefs,
     Table,
-    TilePositions,
-    rebuild,
 )
 
 Array = Any
@@ -35,18 +34,14 @@ class Config:
 
     Attributes:
         signature: The call's, with head sizes that the kernels take.
-        mask: The mask's structure.
-        bools: Which of the mask's arrays are boolean.
+        rule: What is static about the mask.
         programs: How many run at a time: one for each multiprocessor.
-        turns: Whether the two warpgroups of the forward pass take turns at the tensor cores.
         interpret: Parameters of the interpreter; None on the device.
     """
 
     signature: Signature
-    mask: Any
-    bools: tuple[bool, ...]
+    rule: Rule
     programs: int
-    turns: bool
     interpret: Any = None
 
     @property
@@ -55,6 +50,21 @@ class Config:
         sizes = self.signature.head_size, self.signature.value_size
         key, value = (-(-size // 64) * 64 for size in sizes)
         return key, value
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by for weights that are powers of 2."""
+        return self.signature.scale * math.log2(math.e)
+
+    @property
+    def masked(self) -> float:
+        """What a masked score becomes, before it is scaled.
+
+        It is finite, lest a row without a key in its first tile meets inf - inf, and so low that
+        the next allowed score wipes out what it weighed. It is a power of 2: scaled, it is exact,
+        and nothing is left when the largest score is taken from it in one operation with that.
+        """
+        return -(2.0 ** (120 - max(0, math.ceil(math.log2(self.scale)))))
 
     @property
     def group(self) -> int:
@@ -77,14 +87,17 @@ class Told:
     key_sizes: Array
     leaves: list[Array]
 
-    def sizes(self, item: Item) -> tuple[Array, Array]:
-        """Valid lengths of queries and keys of an item's example."""
-        return self.query_sizes[item.batch], self.key_sizes[item.batch]
+    def column_dtypes(self, config: Config, *, by_key: bool) -> list[Any]:
+        """The dtypes of what the mask tells of columns alone."""
+        return [self.leaves[i].dtype for i in config.rule.of_side(int(not by_key))]
 
-    def allows(self, config: Config, item: Item, sizes: tuple[Array, Array], **where: Any) -> Array:
-        """Whether the mask allows each pair of a tile; `where` says which, see `TilePositions`."""
-        at = TilePositions(item.batch, item.head, **where, sizes=sizes)
-        return rebuild(config.mask, self.leaves, config.bools).allows(at)
+    def elements(self, config: Config, *, by_key: bool, columns: list[Ref]) -> Elements:
+        """The mask, as a kernel asks it; see `Elements`."""
+        return Elements(config.rule, self.leaves, by_key, columns)
+
+    def table(self, heads: int, group: int, *, by_key: bool) -> Table:
+        """The items of so many heads; see `Table`."""
+        return Table(self.lists, heads, group, (self.query_sizes, self.key_sizes), by_key)
 
 
 jax.tree_util.register_dataclass(Told)

@@ -5,6 +5,7 @@ warpgroups have arrived at its barrier. Which tiles come, the caller says.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -28,14 +29,16 @@ class Stream:
         ready, free: Barriers, one a place.
         landed: A barrier of the warpgroup that copies, if rows behind the valid length are to be
             cleared; else None.
-        vectors: f32[steps, rows] beside the tiles, if each row comes with a number; else None.
+        begins: i32[steps] in shared memory: where each piece begins in its array.
+        vectors: [steps, rows] each: numbers that come with the rows.
     """
 
     tiles: Ref
     ready: Ref
     free: Ref
+    begins: Ref
     landed: Ref | None = None
-    vectors: Ref | None = None
+    vectors: tuple[Ref, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -51,12 +54,13 @@ class Stream:
         """Start the copies of a piece as soon as its place is free."""
         place = self.place(position)
         pl.when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
+        # Looked up in device memory again, it would keep those waiting who compute.
+        self.begins[place] = first
         rows = pl.ds(first, self.rows)
         at = (source.batch, rows, source.head)
         to = (self.tiles.at[place], self.ready.at[place])
-        if self.vectors is not None:
-            of_rows = source.vector.at[source.batch, source.head, rows]
-            plgpu.copy_gmem_to_smem(of_rows, self.vectors.at[place], self.ready.at[place])
+        for vector, shared in zip(source.vectors, self.vectors, strict=True):
+            plgpu.copy_gmem_to_smem(vector.at[rows], shared.at[place], to[1])
         if self.landed is None:
             copy_in(source.ref, at, *to)
         else:
@@ -69,7 +73,7 @@ class Stream:
         return place
 
     def release(self, position: Array) -> None:
-        """This warpgroup has read the piece."""
+        """Tell that one of the two warpgroups has read the piece."""
         plgpu.barrier_arrive(self.free.at[self.place(position)])
 
     def drain(self, position: Array) -> None:
@@ -92,14 +96,14 @@ class Source:
         ref: [B, T, N, H] in device memory.
         batch, head: The example and the head.
         size: The valid length.
-        vector: f32[B, N, whole tiles], if the stream has vectors.
+        vectors: [whole tiles] each: what comes with the rows.
     """
 
     ref: Ref
     batch: Array
     head: Array
     size: Array
-    vector: Ref = None
+    vectors: list[Ref] = dataclasses.field(default_factory=list)
 
 
 def pieces(rows: int) -> int:
@@ -108,16 +112,26 @@ def pieces(rows: int) -> int:
 
 
 def scratch(
-    steps: int, rows: int, columns: int, dtype: Any, *, clears: bool = False, vectors: bool = False
+    steps: int,
+    rows: int,
+    columns: int,
+    dtype: Any,
+    *,
+    clears: bool = False,
+    vectors: Sequence[Any] = (),
 ) -> dict[str, Any]:
-    """The scratch that a `Stream` needs, by the names of its attributes."""
+    """The scratch that a `Stream` needs, by the names of its attributes.
+
+    Args:
+        steps, rows, columns, dtype: Of the tiles.
+        clears: Whether rows behind the valid length become 0.
+        vectors: The dtypes of the numbers that come with the rows.
+    """
     needed = {
         "tiles": plgpu.SMEM((steps, rows, columns), dtype, transforms=WIDE),
-        "ready": plgpu.Barrier(num_barriers=steps, num_arrivals=2 if vectors else 1),
+        "ready": plgpu.Barrier(num_barriers=steps, num_arrivals=1 + len(vectors)),
         "free": plgpu.Barrier(num_barriers=steps, num_arrivals=WARPGROUPS),
+        "begins": plgpu.SMEM((steps,), jnp.int32),
+        "vectors": tuple(plgpu.SMEM((steps, rows), kind) for kind in vectors),
     }
-    if clears:
-        needed["landed"] = plgpu.Barrier()
-    if vectors:
-        needed["vectors"] = plgpu.SMEM((steps, rows), jnp.float32)
-    return needed
+    return {**needed, "landed": plgpu.Barrier()} if clears else needed
