@@ -75,7 +75,7 @@ class Not(Mask):
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
-        return self.mask.allows(at) ^ True  # Mosaic lowers no `not` of booleans
+        return ~self.mask.allows(at)
 
     def bounds(self, tiles: Tiles) -> Bounds:
         """See `Mask`. As exact as the mask's own."""

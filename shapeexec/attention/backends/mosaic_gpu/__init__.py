@@ -6,6 +6,7 @@ visited, whatever made the lists; what lies behind valid lengths is never read i
 
 import functools
 import math
+import operator
 from typing import Any
 
 import jax
@@ -20,15 +21,16 @@ from shapeexec.attention.backends.mosaic_gpu._backward import (
     backward_of_keys,
     backward_of_queries,
 )
-from shapeexec.attention.backends.mosaic_gpu._elements import Rule, as_operand, asked
+from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Told
+from shapeexec.attention.backends.mosaic_gpu._rules import Rule, rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
     ListRefs,
     whole_tiles,
 )
-from shapeexec.attention.masks import Mask
+from shapeexec.attention.masks import And, Full, Lengths, Mask
 
 Array = Any
 
@@ -102,7 +104,7 @@ class MosaicGpu:
     def _prepare(self, signature: Signature, work: Work, *arrays: Array) -> tuple:
         config = Config(
             signature=signature,
-            rule=_rule(work.mask),
+            rule=rule_of(_without_lengths(work.mask)),
             programs=_support.multiprocessors() if self.interpret is None else 2,
             interpret=self.interpret,
         )
@@ -116,14 +118,16 @@ def _told(work: Work, rule: Rule, *, by_key: bool) -> Told:
     lists = work.by_key if by_key else work.by_query
     as_i32 = functools.partial(jnp.asarray, dtype=jnp.int32)
     refs = ListRefs(*map(as_i32, (lists.tiles, lists.full, lists.counts, lists.order)))
-    known = zip(jax.tree.leaves(work.mask), rule.asked, strict=True)
+    known = zip(jax.tree.leaves(_without_lengths(work.mask)), rule.asked, strict=True)
     leaves = [as_operand(leaf, asked, by_key=by_key) for leaf, asked in known]
     return Told(refs, as_i32(work.query_sizes), as_i32(work.key_sizes), leaves)
 
 
-def _rule(mask: Mask) -> Rule:
-    leaves, structure = jax.tree.flatten(mask)
-    return Rule(structure, tuple(map(asked, leaves, _support.roles(mask))))
+def _without_lengths(mask: Mask) -> Mask:
+    """The mask but for the call's own valid lengths, which the kernels know."""
+    if not isinstance(mask, And):
+        return Full() if mask == Lengths() else mask
+    return functools.reduce(operator.and_, map(_without_lengths, mask.masks))
 
 
 def _as_copied(array: Array) -> Array:

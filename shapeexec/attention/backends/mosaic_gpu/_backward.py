@@ -17,6 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu import _ring
+from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
 from shapeexec.attention.backends.mosaic_gpu._products import along_columns, along_rows
@@ -132,7 +133,7 @@ def _queries_kernel(
                 score = products.read(scores, pending=1)
                 if partial:
                     allowed = mask.allows(streams[0].begins[key], key, shape)
-                    score = jnp.where(allowed, score, config.masked)
+                    score = choose(allowed, score, config.masked)
                 weight = jnp.exp2(score * config.scale - along_rows(logsumexp, shape))
                 d_weight = products.read(d_weights)
                 streams[1].release(start + i)
@@ -274,7 +275,7 @@ def _keys_kernel(
                     score = products.read(scores)
                     if partial:
                         allowed = mask.allows(streams[0].begins[query], query, shape)
-                        score = jnp.where(allowed, score, config.masked)
+                        score = choose(allowed, score, config.masked)
                     products.add(d_weights, values.at[slot, mine], d_out_tile.transpose((1, 0)))
                     logsumexp = plgpu.load(streams[0].vectors[0].at[query], layout=layout)
                     exponent = score * config.scale - along_columns(logsumexp, shape)

@@ -7,41 +7,17 @@ the pieces of the ring; only what it tells of pairs is loaded where it is asked 
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends.mosaic_gpu._conditions import evaluate
+from shapeexec.attention.backends.mosaic_gpu._rules import Asked, Rule, Traced, look_into
 from shapeexec.attention.backends.mosaic_gpu._tiles import Item, at_or_0, whole_tiles
 
 Array = Any
 Ref = Any
-
-_SIDES = {"of_queries": 0, "of_keys": 1}
-
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """What a mask asks of one of its arrays.
-
-    Attributes:
-        role: A method of `Positions`; "" if nothing.
-        side: 0 or 1 if the array tells of queries or of keys alone; else None.
-        is_bool: Whether it holds booleans. The kernels have them as integers.
-    """
-
-    role: str
-    side: int | None
-    is_bool: bool
-
-
-def asked(leaf: Array, role: str) -> Asked:
-    """What is asked of an array in this role."""
-    side = _SIDES.get(role)
-    if role == "of_pairs" and 1 in leaf.shape[2:]:
-        side = int(leaf.shape[3] > 1) if leaf.shape[2:] != (1, 1) else None
-    return Asked(role, side, leaf.dtype == bool)
 
 
 def as_operand(leaf: Array, known: Asked, *, by_key: bool) -> Array:
@@ -65,30 +41,13 @@ def as_operand(leaf: Array, known: Asked, *, by_key: bool) -> Array:
     else:
         along = (2, 3) if known.role == "of_pairs" and array.shape[2:] != (1, 1) else ()
     if along and known.side is None:
-        array = array.astype(jnp.int8) if known.is_bool else array
+        array = array.astype(jnp.int8) if (known.dtype == "bool") else array
     else:
         is_float = jnp.issubdtype(array.dtype, jnp.floating)
         array = array.astype(jnp.float32 if is_float else jnp.int32)
     pads = [(0, whole_tiles(n) - n if axis in along else 0) for axis, n in enumerate(array.shape)]
     array = jnp.pad(array, pads) if any(after for _, after in pads) else array
     return array.swapaxes(2, 3) if by_key and len(along) == 2 else array
-
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """What is static about a mask.
-
-    Attributes:
-        structure: The mask's structure.
-        asked: What it asks of each of its arrays.
-    """
-
-    structure: Any
-    asked: tuple[Asked, ...]
-
-    def of_side(self, side: int) -> list[int]:
-        """Which arrays tell of queries alone (0), or of keys alone (1)."""
-        return [i for i, known in enumerate(self.asked) if known.side == side]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +66,7 @@ class Leaf:
 
     def value(self, loaded: Array) -> Array:
         """What was loaded, as the mask wrote it."""
-        return loaded != 0 if self.asked.is_bool else loaded
+        return loaded != 0 if self.asked.dtype == "bool" else loaded
 
     def element(self, *index: Array) -> Array:
         """One element; axes of 1 count for all."""
@@ -163,8 +122,8 @@ class ItemElements:
     first_row: Array
     vectors: dict[int, Any]
 
-    def allows(self, first_column: Array, place: Array, shape: tuple[int, int]) -> Array:
-        """Whether each pair of a tile is allowed.
+    def allows(self, first_column: Array, place: Array, shape: tuple[int, int]) -> Any:
+        """Whether each pair of a tile is allowed, for `choose`.
 
         Args:
             first_column: Where its columns begin.
@@ -180,7 +139,16 @@ class ItemElements:
         ]
         first = (first_column, self.first_row) if by_key else (self.first_row, first_column)
         at = TilePositions(self.item, first, shape, by_key=by_key)
-        return jax.tree.unflatten(rule.structure, leaves).allows(at)
+        given = (at.batch, at.head, at.query_size, at.key_size, at.query, at.key)
+        _, looks = look_into(rule, shape)
+        found = [getattr(at, look.role)(leaves[look.number], *look.more) for look in looks]
+        mask = rule.mask()
+
+        def allows(*inputs: Array) -> Array:
+            values = iter(inputs[len(given) :])
+            return mask.allows(Traced(*inputs[: len(given)], values=values))
+
+        return evaluate(allows, *given, *found)
 
 
 def _of_item(ref: Ref, item: Item) -> Ref:

@@ -18,6 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu import _ring
+from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
@@ -193,8 +194,12 @@ class _Rows:
         mask = self.elements.of_item(item, first_query, ROWS)
 
         def masked(scores: Array, place: Array) -> Array:
-            allowed = mask.allows(keys.begins[place], place, shape)
-            return jnp.where(allowed, scores, self.config.masked)
+            begin = keys.begins[place]
+            scores = choose(mask.allows(begin, place, shape), scores, self.config.masked)
+            if not self.config.crosses_ends:
+                return scores
+            column = plgpu.broadcasted_iota(jnp.int32, shape, 1, layout=plgpu.Layout.WGMMA)
+            return jnp.where(column < item.key_size - begin, scores, self.config.masked)
 
         def weigh(scores: Array, largest: Array, weight: Array) -> tuple:
             new = jnp.maximum(largest, scores.max(axis=1) * self.config.scale)

@@ -16,9 +16,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Signature
 from shapeexec.attention.backends.mosaic_gpu import _schedule
-from shapeexec.attention.backends.mosaic_gpu._elements import Elements, Rule
+from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._rules import Rule
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    TILE,
     WARPGROUPS,
     ListRefs,
     Table,
@@ -65,6 +67,11 @@ class Config:
         and nothing is left when the largest score is taken from it in one operation with that.
         """
         return -(2.0 ** (120 - max(0, math.ceil(math.log2(self.scale)))))
+
+    @property
+    def crosses_ends(self) -> bool:
+        """Whether a tile with work may hold keys that are none."""
+        return self.signature.is_ragged or self.signature.key_size % TILE > 0
 
     @property
     def group(self) -> int:

@@ -3,17 +3,16 @@
 It lowers nothing: a mask's rule is traced, and its operations are looked up.
 """
 
-import dataclasses
 import functools
 import itertools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from shapeexec.attention.backends._base import Signature
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE
+from shapeexec.attention.backends.mosaic_gpu._rules import look_into, rule_of
+from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
 from shapeexec.attention.masks import Mask
 
 Array = Any
@@ -23,9 +22,9 @@ _LARGEST_HEAD = 256
 _HOPPER = "9.0"
 _MULTIPROCESSORS = 132  # of an H100 or H200
 
-# What Mosaic lowers of an accumulator's elements; of booleans it lowers no `not`.
+# What Mosaic lowers of an accumulator's elements.
 _OPERATIONS = frozenset(
-    """add sub mul max min neg abs sign rem div and or xor eq ne lt le gt ge select_n
+    """add sub mul max min neg abs sign rem div and or xor not eq ne lt le gt ge select_n
     broadcast_in_dim convert_element_type squeeze shift_left shift_right_logical
     shift_right_arithmetic clamp jit pjit closed_call iota""".split()
 )
@@ -72,37 +71,20 @@ def of_call(signature: Signature, mask: Mask) -> str | None:
 
 def of_mask(mask: Mask) -> str | None:
     """Why a mask's rule cannot run inside the kernels; None if it can."""
-    try:
-        traced, _ = _look_into(mask)
-    except _UnsupportedError as error:
-        return str(error)
+    rule = rule_of(mask)
+    traced, looks = look_into(rule, (TILE, TILE))
     foreign = {eqn.primitive.name for eqn in _equations(traced.jaxpr)} - _OPERATIONS
-    return f"inside a tile it knows no {', '.join(sorted(foreign))}" if foreign else None
-
-
-def roles(mask: Mask) -> tuple[str, ...]:
-    """What the mask asks of each of its arrays: the name of a method of `Positions`, or "".
-
-    Where it asks for several things, the last.
-    """
-    return _look_into(mask)[1]
-
-
-def _look_into(mask: Mask) -> tuple[Any, tuple[str, ...]]:
-    leaves, structure = jax.tree.flatten(mask)
-    probes = [_Probe(leaf.shape, leaf.dtype) for leaf in leaves]
-    probed = jax.tree.unflatten(structure, probes)
-    traced = jax.make_jaxpr(lambda: probed.allows(_Anywhere()))()
-    return traced, tuple(probe.role for probe in probes)
-
-
-@dataclasses.dataclass
-class _Probe:
-    """Stands for an array of a mask and remembers what was asked of it."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    role: str = ""
+    if foreign:
+        return f"inside a tile it knows no {', '.join(sorted(foreign))}"
+    for known in rule.asked:
+        if np.dtype(known.dtype).itemsize > 4:
+            return f"a mask holds {known.dtype}, and it takes at most 32 bits"
+    for look in looks:
+        if look.role == "of_table":
+            return "it looks up no tables inside a tile"
+        if look.role == "of_tile" and any(size % TILE for size in look.more[0]):
+            return f"blocks of {' x '.join(map(str, look.more[0]))} are no multiples of {TILE}"
+    return None
 
 
 def _equations(jaxpr: Any) -> Any:
@@ -113,54 +95,3 @@ def _equations(jaxpr: Any) -> Any:
         if hasattr(value, "eqns") or hasattr(value, "jaxpr")
     )
     return itertools.chain(jaxpr.eqns, *inner)
-
-
-class _UnsupportedError(Exception):
-    pass
-
-
-class _Anywhere:
-    """`Positions` of a tile that is nowhere: they show what a mask does with them."""
-
-    batch = head = query_size = key_size = np.int32(0)
-
-    def __init__(self) -> None:
-        self.query, self.key = (
-            jax.lax.broadcasted_iota(np.int32, (ROWS, ROWS), axis) for axis in (0, 1)
-        )
-
-    def of_batch(self, array: _Probe) -> Array:
-        """See `Positions`."""
-        return self._asked(array, "of_batch", ())
-
-    def of_head(self, array: _Probe) -> Array:
-        """See `Positions`."""
-        return self._asked(array, "of_head", ())
-
-    def of_queries(self, array: _Probe) -> Array:
-        """See `Positions`."""
-        return self._asked(array, "of_queries", (ROWS, ROWS))
-
-    def of_keys(self, array: _Probe) -> Array:
-        """See `Positions`."""
-        return self._asked(array, "of_keys", (ROWS, ROWS))
-
-    def of_pairs(self, array: _Probe) -> Array:
-        """See `Positions`."""
-        return self._asked(array, "of_pairs", (ROWS, ROWS))
-
-    def of_tile(self, array: _Probe, tile: tuple[int, int]) -> Array:
-        """See `Positions`."""
-        if any(size % TILE for size in tile):
-            raise _UnsupportedError(f"blocks of {tile[0]} x {tile[1]} are no multiples of {TILE}")
-        return self._asked(array, "of_tile", ())
-
-    def of_table(self, array: _Probe, index: Array) -> Array:
-        """See `Positions`."""
-        raise _UnsupportedError("it looks up no tables inside a tile")
-
-    def _asked(self, array: _Probe, role: str, shape: tuple[int, ...]) -> Array:
-        if array.dtype.itemsize > 4:
-            raise _UnsupportedError(f"a mask holds {array.dtype}, and it takes at most 32 bits")
-        array.role = role
-        return jnp.zeros(shape, array.dtype)
