@@ -54,7 +54,9 @@ def choose(condition: Any, yes: Array, no: Array) -> Array:
     """`yes` where a `Condition` or an array of booleans holds, else `no`."""
     if isinstance(condition, Condition):
         return condition.choose(yes, no)
-    return jnp.where(condition, yes, no)
+    # Mosaic selects by one boolean for all elements only if that is written out.
+    shape = jnp.broadcast_shapes(jnp.shape(condition), jnp.shape(yes), jnp.shape(no))
+    return jnp.where(jnp.broadcast_to(condition, shape), yes, no)
 
 
 def evaluate(function: Callable[..., Any], *arguments: Array) -> Any:

@@ -180,9 +180,15 @@ class TilePositions:
         self._shape = shape
         self._axes = (1, 0) if by_key else (0, 1)  # of queries and of keys; its own inverse
         self.query, self.key = (
-            plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=plgpu.Layout.WGMMA) + begin
-            for axis, begin in zip(self._axes, first, strict=True)
+            self._counted(axis, begin) for axis, begin in zip(self._axes, first, strict=True)
         )
+
+    def _counted(self, axis: int, begin: Array) -> Array:
+        layout = plgpu.Layout.WGMMA.reduce(1 - axis)
+        along = plgpu.broadcasted_iota(jnp.int32, (self._shape[axis],), 0, layout=layout) + begin
+        # Left to itself, the compiler counts before the loop and holds the numbers in registers
+        # all along, and then spills what the loop needs more.
+        return lax.broadcast_in_dim(lax.optimization_barrier(along), self._shape, [axis])
 
     def of_batch(self, array: Leaf) -> Array:
         """The element of array[B or 1] for this example."""
