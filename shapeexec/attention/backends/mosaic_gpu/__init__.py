@@ -16,14 +16,12 @@ import numpy as np
 from shapeexec._errors import BackendError
 from shapeexec.attention.backends._base import Signature, Work
 from shapeexec.attention.backends.mosaic_gpu import _support
-from shapeexec.attention.backends.mosaic_gpu._backward import (
-    Rows,
-    backward_of_keys,
-    backward_of_queries,
-)
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
+from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Told
+from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_of_keys
+from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
 from shapeexec.attention.backends.mosaic_gpu._rules import Rule, rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,

@@ -33,7 +33,10 @@ def copy_in_valid(ref: Ref, at: tuple, shared: Ref, ready: Ref, landed: Ref, val
     """As `copy_in`, with 0 in the rows from `valid` on; it takes the whole warpgroup.
 
     Args:
-        ref, at, shared, ready: See `copy_in`.
+        ref: See `copy_in`.
+        at: See `copy_in`.
+        shared: See `copy_in`.
+        ready: See `copy_in`.
         landed: A barrier of this warpgroup's own.
         valid: How many of the rows are valid; more than there are where all are.
     """

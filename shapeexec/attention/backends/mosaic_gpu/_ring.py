@@ -123,7 +123,10 @@ def scratch(
     """The scratch that a `Stream` needs, by the names of its attributes.
 
     Args:
-        steps, rows, columns, dtype: Of the tiles.
+        steps: How many places there are.
+        rows: Of a piece.
+        columns: Of a piece.
+        dtype: Of the tiles.
         clears: Whether rows behind the valid length become 0.
         vectors: The dtypes of the numbers that come with the rows.
     """
