@@ -158,7 +158,7 @@ def work(mask: Mask, shape: Shape, sizes: tuple[Array, Array] | None = None) -> 
     grid = tile_grid(length, (128, 128), *(sizes or ()), known=False)
     kinds = tile_kinds(mask, grid)
     each = sizes or whole
-    return Work(mask & Lengths(), *each, lists_by_query(kinds), lists_by_key(kinds))
+    return Work(mask & Lengths(), each[0], each[1], lists_by_query(kinds), lists_by_key(kinds))
 
 
 def passes(
@@ -223,8 +223,12 @@ def checks() -> list[Check]:
             wide,
             BlockMask(blocks, (128, 128), (640, 640), elements=Causal()),
         ),
-        Check("prefix, global, not", wide, (PrefixLM(jnp.array([7, 300])) | Global(3)) & ~Dense(
-            jnp.asarray(rng.random((2, 1, 1, 640)) < 0.2))),
+        Check(
+            "prefix, global, not",
+            wide,
+            (PrefixLM(jnp.array([7, 300])) | Global(3))
+            & ~Dense(jnp.asarray(rng.random((2, 1, 1, 640)) < 0.2)),
+        ),
         Check("ragged", ragged, Causal(), ([640, 333], [500, 333])),
         Check("ragged full", ragged, Full(), ([1, 640], [129, 0])),
         Check("odd", Shape(1, 333, 2, 2, 64, keys=205), Causal(align="end")),
@@ -388,7 +392,7 @@ _COMPILED: dict[Any, Any] = {}
 
 
 def dense_rivals(name: str, shape: Shape, rows: list) -> None:
-    """cuDNN through `jax.nn`, full and causal."""
+    """CuDNN through `jax.nn`, full and causal."""
     q, k, v, d_out = shape.operands()
     for is_causal in (False, True):
         attend = functools.partial(
@@ -433,13 +437,22 @@ def main() -> None:
         begin = time.perf_counter()
         try:
             row = check(case, backend)
-        except Exception as error:  # noqa: BLE001 - one broken case hides no other
-            row = {"case": case.name, "ok": False, "error": f"{type(error).__name__}: {error}"[:400]}
+        except Exception as error:
+            row = {
+                "case": case.name,
+                "ok": False,
+                "error": f"{type(error).__name__}: {error}"[:400],
+            }
             traceback.print_exc(limit=-3)
         failed += not row["ok"]
         rows.append(row)
         told = {k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()}
-        print("ok  " if row["ok"] else "BAD ", told, f"{time.perf_counter() - begin:.1f} s", flush=True)
+        print(
+            "ok  " if row["ok"] else "BAD ",
+            told,
+            f"{time.perf_counter() - begin:.1f} s",
+            flush=True,
+        )
     print(f"# {failed} of the checks failed", flush=True)
     begin = time.perf_counter()
     for name in filter(None, options.shapes.split(",")):
@@ -450,7 +463,7 @@ def main() -> None:
             for kind in options.masks.split(","):
                 if time.perf_counter() - begin < options.budget:
                     measure(name, kind, shape, backend, rows)
-        except Exception:  # noqa: BLE001 - the other shapes may work
+        except Exception:
             traceback.print_exc(limit=-3)
     if options.json:
         Path(options.json).write_text(json.dumps(rows))

@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu._conditions import evaluate
+from shapeexec.attention.backends.mosaic_gpu._products import load
 from shapeexec.attention.backends.mosaic_gpu._rules import Asked, Rule, Traced, look_into
 from shapeexec.attention.backends.mosaic_gpu._tiles import Item, at_or_0, whole_tiles
 
@@ -100,9 +101,8 @@ class Elements:
             zip(self.rule.of_side(int(not self.by_key)), self.columns, strict=True)
         )
         for i in self.rule.of_side(int(self.by_key)):
-            at = _of_item(self.leaves[i], item).at[pl.ds(first_row, rows)]
-            layout = plgpu.Layout.WGMMA.reduce(1)
-            vectors[i] = plgpu.load(at, layout=layout, optimized=False)
+            of_rows = _of_item(self.leaves[i], item).at[pl.ds(first_row, rows)]
+            vectors[i] = load(of_rows, of="rows", where="device")
         return ItemElements(self, item, first_row, vectors)
 
 
@@ -131,11 +131,12 @@ class ItemElements:
             shape: Rows and columns of the tile.
         """
         rule, by_key = self.elements.rule, self.elements.by_key
-        streamed = rule.of_side(int(not by_key))
+        vectors = dict(self.vectors)
+        for i in rule.of_side(int(not by_key)):
+            vectors[i] = vectors[i].at[place]
         leaves = [
-            Leaf(ref, known, vector.at[place] if i in streamed else vector)
+            Leaf(ref, known, vectors.get(i))
             for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.asked, strict=True))
-            for vector in [self.vectors.get(i)]
         ]
         first = (first_column, self.first_row) if by_key else (self.first_row, first_column)
         at = TilePositions(self.item, first, shape, by_key=by_key)
@@ -218,7 +219,7 @@ class TilePositions:
             for side, size in zip(self._axes, self._shape, strict=True)
         )
         ref = array.ref.at[(*lead, rows, columns)]
-        return array.value(plgpu.load(ref, layout=plgpu.Layout.WGMMA, optimized=False))
+        return array.value(load(ref, of="pairs", where="device"))
 
     def of_tile(self, array: Leaf, tile: tuple[int, int]) -> Array:
         """The element of array[B or 1, N or 1, query tiles, key tiles] for this tile."""
@@ -230,5 +231,5 @@ class TilePositions:
         axis = self._axes[array.asked.side]
         loaded = array.vector
         if axis == 1:
-            loaded = plgpu.load(array.vector, layout=plgpu.Layout.WGMMA.reduce(0))
+            loaded = load(array.vector, of="columns", where="shared")
         return array.value(lax.broadcast_in_dim(loaded, self._shape, [axis]))

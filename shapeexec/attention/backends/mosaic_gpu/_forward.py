@@ -235,11 +235,11 @@ class _Rows:
                 keys.release(position)
                 return weigh(scores, largest, weight)
 
-            carry = products.hold(overlapped, shape)
+            made = products.hold(overlapped, shape)
             # What a product reads from registers must be made while none is on its way, or
             # the compiler lets each wait for the one before.
-            *carry, sofar = lax.optimization_barrier((*carry, products.read(total)))
-            weights, largest, weight, decay = carry
+            made = lax.optimization_barrier((*made, products.read(total)))
+            weights, largest, weight, decay, sofar = made
             values.release(position - 1)
             products.write(total, sofar * along_rows(decay, sofar.shape))
             return weights.astype(q.dtype), largest, weight

@@ -22,7 +22,7 @@ from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, hand_out, room, run
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
-from shapeexec.attention.backends.mosaic_gpu._products import along_columns
+from shapeexec.attention.backends.mosaic_gpu._products import along_columns, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
 
@@ -168,7 +168,7 @@ class _Kernel:
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
         key, value = self.keys.at[slot, mine], self.values.at[slot, mine]
         mask = self.elements.of_item(item, first_key, ROWS)
-        layout = plgpu.Layout.WGMMA.reduce(0)
+        loaded = functools.partial(load, of="columns", where="shared")
 
         def step(i: Array, _: None) -> None:
             position = start + i
@@ -186,9 +186,9 @@ class _Kernel:
                 score = products.read(scores)
                 score = lax.cond(i < item.full * _PIECES, lambda x: x, masked, score)
                 products.add(d_weights, value, d_out.transpose((1, 0)))
-                logsumexp = plgpu.load(self.queries.vectors[0].at[place], layout=layout)
+                logsumexp = loaded(self.queries.vectors[0].at[place])
                 weight = jnp.exp2(score * config.scale - along_columns(logsumexp, _SHAPE))
-                delta = plgpu.load(self.d_outs.vectors[0].at[place_of_d_out], layout=layout)
+                delta = loaded(self.d_outs.vectors[0].at[place_of_d_out])
                 d_weight = products.read(d_weights)
                 d_score = weight * (d_weight - along_columns(delta, _SHAPE))
                 return weight.astype(query.dtype), d_score.astype(query.dtype)

@@ -20,7 +20,7 @@ from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, hand_out, room, run
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows
+from shapeexec.attention.backends.mosaic_gpu._products import along_rows, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
 
@@ -135,8 +135,8 @@ class _Kernel:
         products, config = self.block.products, self.config
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
         query, d_out = self.queries.at[slot, mine], self.d_outs.at[slot, mine]
-        layout = plgpu.Layout.WGMMA.reduce(1)
-        logsumexp, delta = (plgpu.load(ref.at[slot, mine], layout=layout) for ref in self.of_rows)
+        loaded = functools.partial(load, of="rows", where="shared")
+        logsumexp, delta = (loaded(ref.at[slot, mine]) for ref in self.of_rows)
         mask = self.elements.of_item(item, first_query, ROWS)
 
         def step(i: Array, _: None, *, partial: bool) -> None:

@@ -7,8 +7,9 @@ matter.
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jax import lax
@@ -25,7 +26,8 @@ class Products:
 
     def hold(self, body: Callable[..., Any], *shapes: tuple[int, int]) -> Any:
         """Run body(*accumulators) with accumulators f32[shape] that are 0."""
-        return pl.run_scoped(body, *(plgpu.ACC(shape, jnp.float32) for shape in shapes))
+        accumulator = functools.partial(plgpu.WGMMAAccumulatorRef, dtype=jnp.float32)
+        return pl.run_scoped(body, *map(accumulator, shapes))
 
     def add(self, accumulator: Ref, left: Ref | Array, right: Ref) -> None:
         """Start accumulator += left @ right; it goes on while the program does."""
@@ -95,6 +97,25 @@ class InterpretedProducts:
 def vector(value: float, rows: int) -> Array:
     """f32[rows], laid out as the row maxima of an accumulator are."""
     return plgpu.layout_cast(jnp.full((rows,), value, jnp.float32), plgpu.Layout.WGMMA.reduce(1))
+
+
+def load(
+    ref: Ref, *, of: Literal["rows", "columns", "pairs"], where: Literal["shared", "device"]
+) -> Array:
+    """Load what belongs to the rows, the columns or the elements of an accumulator.
+
+    Args:
+        ref: [rows], [columns] or [rows, columns].
+        of: Which of them.
+        where: In which memory it is.
+    """
+    layout = {
+        "rows": plgpu.Layout.WGMMA.reduce(1),
+        "columns": plgpu.Layout.WGMMA.reduce(0),
+        "pairs": plgpu.Layout.WGMMA,
+    }[of]
+    # Of device memory Mosaic refuses loads that are not as wide as can be, unless told.
+    return plgpu.load(ref, layout=layout, optimized=where == "shared")  # pyright: ignore[reportCallIssue]
 
 
 def along_rows(column: Array, shape: tuple[int, int]) -> Array:

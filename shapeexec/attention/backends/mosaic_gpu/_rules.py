@@ -136,8 +136,11 @@ def look_into(rule: Rule, shape: tuple[int, int]) -> tuple[Any, list[Look]]:
     tile = np.zeros(shape, np.int32)
     looks: list[Look] = []
     mask = rule.mask()
-    traced = jax.make_jaxpr(lambda *at: mask.allows(Traced(*at, looks)))(*scalars, tile, tile)
-    return traced, looks
+
+    def allows(*at: Array) -> Array:
+        return mask.allows(Traced(*at, looks=looks))  # pyright: ignore[reportCallIssue]
+
+    return jax.make_jaxpr(allows)(*scalars, tile, tile), looks
 
 
 def rule_of(mask: Mask) -> Rule:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.mosaic import gpu as mgpu
@@ -139,7 +140,7 @@ def take(counter: Ref, word: Ref) -> Array:
         counter: i32[1] in device memory, shared by all programs.
         word: i32[1] in shared memory, of this warpgroup alone.
     """
-    scalar = plgpu.ShapeDtypeStruct((), jnp.int32, layout=plgpu.Layout.WG_SPLAT)
+    scalar = plgpu.ShapeDtypeStruct((), np.dtype(np.int32), layout=plgpu.Layout.WG_SPLAT)
 
     @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.RefType()), return_type=scalar)
     def count_up(_: Any, counter: ir.Value, word: ir.Value) -> Any:
@@ -157,4 +158,4 @@ def take(counter: Ref, word: Ref) -> Array:
         utils.warpgroup_barrier()  # nobody overwrites the word before all have read it
         return mgpu.FragmentedArray.splat(seen, (), is_signed=True)
 
-    return count_up(counter, word)
+    return count_up(counter, word)  # pyright: ignore[reportCallIssue] - it is a wrapper now

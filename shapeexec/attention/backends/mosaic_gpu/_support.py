@@ -20,18 +20,21 @@ Array = Any
 _DTYPES = ("bfloat16", "float16")
 _LARGEST_HEAD = 256
 _HOPPER = "9.0"
+_OLDEST_JAX = (0, 11)
 _MULTIPROCESSORS = 132  # of an H100 or H200
 
 # What Mosaic lowers of an accumulator's elements.
 _OPERATIONS = frozenset(
     """add sub mul max min neg abs sign rem div and or xor not eq ne lt le gt ge select_n
     broadcast_in_dim convert_element_type squeeze shift_left shift_right_logical
-    shift_right_arithmetic clamp jit pjit closed_call iota""".split()
+    shift_right_arithmetic clamp jit pjit closed_call""".split()
 )
 
 
 def of_device(platform: str) -> str | None:
     """Why it is not for the devices at hand; None if it is."""
+    if jax.__version_info__ < _OLDEST_JAX:
+        return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))}, and this is {jax.__version__}"
     if platform != "cuda":
         return f"it needs a Hopper GPU, and this is {platform}"
     device = _device()

@@ -15,7 +15,8 @@ Ref = Any
 TILE = 128  # queries and keys of a tile of the lists
 WARPGROUPS = 2  # that compute; one more moves memory
 ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
-WIDE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # what products read
+_TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
+WIDE = (_TRANSFORMS[0]((8, 64)), _TRANSFORMS[1](128))  # of tiles that products read
 
 
 class ListRefs(NamedTuple):
