@@ -23,10 +23,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.mosaic.gpu import profiler
 
-from shapeexec.attention._blocks import BlockMask
+from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import lists_by_key, lists_by_query, tile_kinds
+from shapeexec.attention._positions import Gathered
 from shapeexec.attention.backends import mosaic_gpu
 from shapeexec.attention.backends._base import Signature, Work
 from shapeexec.attention.masks import (
@@ -146,8 +148,6 @@ def pairs(mask: Mask, length: int) -> int:
 
 
 def _dense(mask: Mask, queries: int, keys: int) -> np.ndarray:
-    from shapeexec.attention._blocks import to_dense
-
     return np.asarray(to_dense(mask, (queries, keys)))
 
 
@@ -161,19 +161,15 @@ def work(mask: Mask, shape: Shape, sizes: tuple[Array, Array] | None = None) -> 
     return Work(mask & Lengths(), each[0], each[1], lists_by_query(kinds), lists_by_key(kinds))
 
 
-def passes(
-    shape: Shape, backend: Any, *, turns: bool | None = None, deterministic: bool = True
-) -> tuple[Callable, Callable]:
+def passes(shape: Shape, backend: Any) -> tuple[Callable, Callable]:
     """Forward, and forward with backward, as functions of (work's parts, q, k, v, d_out)."""
     signature = shape.signature()
-    del turns
 
-    def forward(mask: Mask, sizes: Any, lists: Any, q: Array, k: Array, v: Array) -> tuple:
-        return backend.forward(signature, Work(mask, *sizes, *lists), q, k, v, None)
+    def forward(mask: Mask, sizes: Any, lists: Any, *operands: Array) -> tuple:
+        return backend.forward(signature, Work(mask, *sizes, *lists), *operands, None)
 
-    def both(
-        mask: Mask, sizes: Any, lists: Any, q: Array, k: Array, v: Array, d_out: Array
-    ) -> tuple:
+    def both(mask: Mask, sizes: Any, lists: Any, *operands: Array) -> tuple:
+        q, k, v, d_out = operands
         job = Work(mask, *sizes, *lists)
         out, logsumexp = backend.forward(signature, job, q, k, v, None)
         gradients = backend.backward(
@@ -187,7 +183,7 @@ def passes(
             logsumexp,
             d_out,
             None,
-            deterministic=deterministic,
+            deterministic=True,
             bias_gradient=False,
         )
         return out, logsumexp, *gradients[:3]
@@ -265,8 +261,8 @@ def check(case: Check, backend: Any) -> dict[str, Any]:
     want = _wanted(case, arrays, valid, sizes)
     names = ("out", "logsumexp", "dq", "dk", "dv")
     row: dict[str, Any] = {"case": case.name, "same bits": same}
-    for name, a, b in zip(names, got, want, strict=True):
-        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    for name, *both_of_it in zip(names, got, want, strict=True):
+        a, b = (np.asarray(x, np.float32) for x in both_of_it)
         if name == "logsumexp":
             finite = np.isfinite(b)
             row[name] = float(np.abs(a[finite] - b[finite]).max(initial=0))
@@ -295,8 +291,6 @@ def _as_lists(lists: Any) -> Any:
 
 
 def _wanted(case: Check, arrays: list[Array], valid: list[np.ndarray], sizes: tuple) -> list[Array]:
-    from shapeexec.attention._positions import Gathered
-
     shape = case.shape
     at = Gathered(
         np.arange(shape.batch).reshape(-1, 1, 1, 1),
@@ -330,8 +324,6 @@ def _wanted(case: Check, arrays: list[Array], valid: list[np.ndarray], sizes: tu
 
 def clock(call: Callable, *args: Any, most: int = 12) -> list[tuple[str, float]]:
     """Median milliseconds of each kernel of a call, in the order in which they ran."""
-    from jax.experimental.mosaic.gpu import profiler
-
     jax.block_until_ready(call(*args))
     begin = time.perf_counter()
     jax.block_until_ready([call(*args) for _ in range(3)])
@@ -345,14 +337,14 @@ def clock(call: Callable, *args: Any, most: int = 12) -> list[tuple[str, float]]
     ]
 
 
-def measure(name: str, kind: str, shape: Shape, backend: Any, rows: list, **options: Any) -> None:
+def measure(name: str, kind: str, shape: Shape, backend: Any, rows: list) -> None:
     """Time one mask at one shape."""
     mask = MASKS[kind](shape.queries)
     arrays = shape.operands()
     made = jax.jit(lambda mask: _parts(work(mask, shape)))(mask)
     operations = 4.0 * shape.batch * shape.heads * shape.size * pairs(mask, shape.queries)
-    _, both = passes(shape, backend, **options)
-    key = (name, type(mask), str(jax.tree.structure(mask)), tuple(options.items()))
+    _, both = passes(shape, backend)
+    key = (name, type(mask), str(jax.tree.structure(mask)))
     if key not in _COMPILED:
         begin = time.perf_counter()
         lowered = jax.jit(both).lower(*made, *arrays)
@@ -374,7 +366,6 @@ def measure(name: str, kind: str, shape: Shape, backend: Any, rows: list, **opti
         "both TF/s": rate(total, 3.5),
         "backward TF/s": rate(total - forward, 2.5),
         "rest ms": total - forward - sum(backward),
-        **options,
     }
     rows.append(row)
     print(
@@ -392,7 +383,7 @@ _COMPILED: dict[Any, Any] = {}
 
 
 def dense_rivals(name: str, shape: Shape, rows: list) -> None:
-    """CuDNN through `jax.nn`, full and causal."""
+    """Time cuDNN through `jax.nn`, full and causal."""
     q, k, v, d_out = shape.operands()
     for is_causal in (False, True):
         attend = functools.partial(

@@ -1,4 +1,4 @@
-"""The Hopper kernels, in the interpreter and lowered for CUDA; on a GPU the benchmark checks more."""
+"""The Hopper kernels, in the interpreter and lowered for CUDA; on a GPU a benchmark checks."""
 
 import dataclasses
 import re
@@ -220,6 +220,7 @@ def test_layers_with_one_signature_lower_one_kernel():
         ({"bias": ALiBi}, Full(), "no bias"),
         ({"scale": -1.0}, Full(), "-1.0 is not > 0"),
         ({}, MaskFunction(lambda b, h, q, k: jnp.sin(q) > 0), "knows no .*sin"),
+        ({}, MaskFunction(lambda b, h, q, k: ~((q - k) % 3 == 0) | (h == 1)), None),
         (
             {},
             BlockMask(np.ones((3, 3), np.uint8), (64, 64), (192, 192)),
