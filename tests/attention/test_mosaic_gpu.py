@@ -107,6 +107,7 @@ class Case:
 
 
 IDS = np.sort(RNG.integers(0, 5, (1, 192)), axis=1).astype(np.int32)
+IDS_OF_MANY = np.sort(RNG.integers(0, 2, (1, 512)), axis=1).astype(np.int32)
 BLOCKS = np.array([[2, 0], [1, 2]], np.uint8)
 CASES = [
     Case("full tiles, then partial ones", Causal(), queries=200, keys=200),
@@ -124,9 +125,11 @@ CASES = [
 ]
 
 
-def interpreted(case: Case) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def interpreted(
+    case: Case, *, detect_races: bool = False
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Out, logsumexp, dq, dk, dv, with NaN behind the valid lengths, and what is expected."""
-    backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams())
+    backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams(detect_races=detect_races))
     by_queries, by_keys = case.valid
     arrays = case.operands()
     poisoned = [
@@ -145,7 +148,21 @@ def interpreted(case: Case) -> tuple[list[np.ndarray], list[np.ndarray]]:
     return [np.asarray(x, np.float64) for x in (out, logsumexp, *gradients)], expected
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+QUICK = ("documents", "blocks", "ragged", "rows without", "fp16")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case,
+            id=case.name,
+            # The interpreter takes some ten seconds for each.
+            marks=() if case.name.startswith(QUICK) else pytest.mark.slow,
+        )
+        for case in CASES
+    ],
+)
 def test_a_kernel_gives_what_the_formulas_give(case):
     (out, logsumexp, *gradients), (want_out, want_logsumexp, *want) = interpreted(case)
     limit = 2**-7 if case.dtype == "bfloat16" else 2**-10
@@ -157,6 +174,13 @@ def test_a_kernel_gives_what_the_formulas_give(case):
         np.testing.assert_allclose(one, other, atol=limit * max(1, np.abs(other).max()))
         lonely = ~alive[side].any(1)  # in any head
         assert not one[lonely].any(), "what meets nothing is 0, padding too"
+
+
+def test_no_warpgroup_overwrites_what_another_reads():
+    # Long enough for rings and items to come round more than once; a race is an error.
+    case = Case("", Documents(IDS_OF_MANY) & Causal(), queries=512, keys=512)
+    (out, *_), (want, *_) = interpreted(case, detect_races=True)
+    np.testing.assert_allclose(out, want, atol=0.02)
 
 
 def test_a_gradient_of_the_logsumexp_adds_to_that_of_the_scores():

@@ -93,7 +93,10 @@ def _kernel(
     values: dict[str, Ref],
     of_rows: Ref,
 ) -> None:
-    streams = Stream(**keys), Stream(**values)
+    streams = (
+        Stream(**keys, products=block.products),
+        Stream(**values, products=block.products),
+    )
     elements = told.elements(config, by_key=False, columns=list(streams[0].vectors))
     queue = block.queue
 

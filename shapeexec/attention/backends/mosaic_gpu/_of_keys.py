@@ -72,7 +72,10 @@ def backward_of_keys(
 def _kernel(
     config: Config, block: Block, *, told: Told, queries: dict, d_outs: dict, **refs: Any
 ) -> None:
-    streams = Stream(**queries), Stream(**d_outs)
+    streams = (
+        Stream(**queries, products=block.products),
+        Stream(**d_outs, products=block.products),
+    )
     elements = told.elements(config, by_key=True, columns=list(streams[0].vectors[1:]))
     kernel = _Kernel(config, block, elements, *streams, **refs)
     run(block, streams, attend=kernel.attend, begin=kernel.begin, stream=kernel.stream)

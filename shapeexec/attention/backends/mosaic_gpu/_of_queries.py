@@ -67,7 +67,10 @@ def backward_of_queries(
 def _kernel(
     config: Config, block: Block, *, told: Told, keys: dict, values: dict, **refs: Any
 ) -> None:
-    streams = Stream(**keys), Stream(**values)
+    streams = (
+        Stream(**keys, products=block.products),
+        Stream(**values, products=block.products),
+    )
     elements = told.elements(config, by_key=False, columns=list(streams[0].vectors))
     kernel = _Kernel(config, block, elements, *streams, **refs)
     run(block, streams, attend=kernel.attend, begin=kernel.begin, stream=kernel.stream)

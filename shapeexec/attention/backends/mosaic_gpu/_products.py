@@ -45,6 +45,15 @@ class Products:
         """Until every product is done."""
         plgpu.wgmma_wait(0)
 
+    def hand_back(self, free: Ref) -> None:
+        """Tell at a barrier that what was read may be overwritten by a copy.
+
+        Products read as copies write, so nothing lies between. Of ordinary loads PTX asks a fence
+        before; like CUTLASS and FlashAttention-3, who read their vectors so, it is left out: the
+        loads are done when their values are used.
+        """
+        plgpu.barrier_arrive(free)
+
 
 @dataclasses.dataclass(frozen=True)
 class InterpretedProducts:
@@ -81,6 +90,11 @@ class InterpretedProducts:
 
     def wait(self) -> None:
         """See `Products`."""
+
+    def hand_back(self, free: Ref) -> None:
+        """See `Products`. Here they are ordinary loads, and the race detector wants the fence."""
+        plgpu.commit_smem()
+        plgpu.barrier_arrive(free)
 
     @contextlib.contextmanager
     def _taken(self, shapes: Sequence[tuple[int, int]]) -> Iterator[list[Ref]]:

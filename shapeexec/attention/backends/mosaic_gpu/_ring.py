@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
+from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, WARPGROUPS, WIDE
 
 Array = Any
@@ -30,6 +31,7 @@ class Stream:
         landed: A barrier of the warpgroup that copies, if rows behind the valid length are to be
             cleared; else None.
         begins: i32[steps] in shared memory: where each piece begins in its array.
+        products: Who reads the pieces.
         vectors: [steps, rows] each: numbers that come with the rows.
     """
 
@@ -37,6 +39,7 @@ class Stream:
     ready: Ref
     free: Ref
     begins: Ref
+    products: Products | InterpretedProducts
     landed: Ref | None = None
     vectors: tuple[Ref, ...] = ()
 
@@ -74,7 +77,7 @@ class Stream:
 
     def release(self, position: Array) -> None:
         """Tell that one of the two warpgroups has read the piece."""
-        plgpu.barrier_arrive(self.free.at[self.place(position)])
+        self.products.hand_back(self.free.at[self.place(position)])
 
     def drain(self, position: Array) -> None:
         """Wait until everything sent was read: the interpreter wants each barrier drained."""
