@@ -19,6 +19,7 @@ from shapeexec._errors import (
     ValidationError,
 )
 from shapeexec.attention import dot_product_attention
+from shapeexec.attention._blocks import BlockMask
 from shapeexec.attention.masks import (
     ALiBi,
     Causal,
@@ -44,6 +45,7 @@ __all__ = [
     "UNKNOWN",
     "ALiBi",
     "BackendError",
+    "BlockMask",
     "BucketOverflowError",
     "CacheLimits",
     "Causal",

@@ -78,6 +78,22 @@ def describe_aval(aval: Any) -> str:
     return aval.str_short(short_dtypes=True)
 
 
+def varying_alike(*arrays: Any) -> tuple[Any, ...]:
+    """Inside `jax.shard_map`: arrays that all vary over the mesh axes that any of them does."""
+    own = [jax.typeof(array).mat.varying for array in arrays]
+    every = frozenset().union(*own)
+    return tuple(
+        jax.lax.pcast(array, tuple(sorted(every - axes)), to="varying") if every - axes else array
+        for array, axes in zip(arrays, own, strict=True)
+    )
+
+
+def aval_like(aval: Any, shape: tuple[Any, ...], dtype: Any) -> Any:
+    """An aval that varies over the mesh axes of `jax.shard_map` that `aval` does."""
+    whole = aval.sharding.update(spec=jax.sharding.PartitionSpec(*(None for _ in shape)))
+    return ShapedArray(shape, dtype, sharding=whole, manual_axis_type=aval.mat)
+
+
 def is_literal(atom: Any) -> bool:
     """Whether an equation's operand is a constant, not a variable."""
     return isinstance(atom, Literal)

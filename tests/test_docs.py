@@ -71,7 +71,7 @@ def test_a_made_page_is_up_to_date(page: str) -> None:
 
 def test_the_reference_has_every_public_name() -> None:
     told = (DOCS / "reference.md").read_text(encoding="utf-8")
-    modules = {"bucketing", "masking", "shape"}
+    modules = {"attention", "bucketing", "masking", "shape"}
     names = [f"sx.{name}" for name in sx.__all__ if name not in modules]
     names += [f"sx.masking.{name}" for name in sx.masking.__all__]
     assert [name for name in names if f"### {name}\n" not in told] == []

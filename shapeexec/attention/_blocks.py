@@ -15,8 +15,9 @@ import numpy as np
 from shapeexec._errors import ConfigError
 from shapeexec.attention._evaluate import asks_for, look_into
 from shapeexec.attention._grid import TileGrid, tile_grid
-from shapeexec.attention._lists import before_lengths, kinds_of
+from shapeexec.attention._lists import before_lengths, kinds_of, lists_by_key, lists_by_query
 from shapeexec.attention._positions import Gathered
+from shapeexec.attention.backends._base import TileLists
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tile, TileKind, Tiles
 from shapeexec.attention.masks._joined import And
 from shapeexec.attention.masks._value import Value, as_array, is_known, set_field
@@ -168,7 +169,7 @@ class BlockMask(Mask):
         return (self.kinds != TileKind.EMPTY).mean(dtype=np.float32)
 
     def to_dense(self) -> Array:
-        """Every pair, bool[B or 1, N or 1, T, S]: NumPy's if all is known."""
+        """Every pair, bool[B or 1, N or 1, T, S]: NumPy's if the mask's arrays are."""
         return to_dense(self, self.length, *self.kinds.shape[:2])
 
     def plot(self, *, batch: int = 0, head: int = 0, axes: Any = None) -> Any:
@@ -249,22 +250,52 @@ def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
     """
     bounds = mask.bounds(grid)
     kinds = kinds_of(bounds, grid)
-    return kinds if bounds.exact or not is_known(mask, *grid.sizes) else _refine(mask, kinds, grid)
+    return kinds if bounds.exact or grid.xp is not np else _refine(mask, kinds, grid)
+
+
+def call_lists(
+    mask: Mask,
+    length: tuple[int, int],
+    tile: Tile,
+    *,
+    batch: int,
+    heads: int,
+    query_sizes: Array | None = None,
+    key_sizes: Array | None = None,
+) -> tuple[TileLists, TileLists]:
+    """The tiles that a call visits: by query, and by key.
+
+    Of a mask without arrays, at the full lengths, they are NumPy's, looked into, and remembered
+    from call to call; of one whose arrays are known NumPy's too. Of what is traced they are made
+    in the graph, no wider than the mask says they can be.
+
+    Args:
+        mask: Any mask; the valid lengths need not be part of it.
+        length: T and S.
+        tile: Queries and keys of a tile.
+        batch: B.
+        heads: N.
+        query_sizes: How many queries there are truly, i32[B or 1]; None: T.
+        key_sizes: Likewise of keys; None: S.
+    """
+    if query_sizes is None and key_sizes is None and not jax.tree.leaves(mask):
+        return _static_lists(mask, length, tile, batch, heads)
+    sizes = (query_sizes, key_sizes)
+    grid = tile_grid(length, tile, *sizes, known=is_known(mask), batch=batch, heads=heads)
+    return _lists_of(mask, grid)
 
 
 @functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
-def static_kinds(
+def _static_lists(
     mask: Mask, length: tuple[int, int], tile: Tile, batch: int, heads: int
-) -> np.ndarray:
-    """`tile_kinds` of a mask without arrays at its full lengths, refined and remembered.
+) -> tuple[TileLists, TileLists]:
+    return _lists_of(mask, tile_grid(length, tile, batch=batch, heads=heads))
 
-    Returns:
-        NumPy's u8[B or 1, N or 1, query tiles, key tiles], not to be written to.
-    """
-    grid = tile_grid(length, tile, batch=batch, heads=heads)
+
+def _lists_of(mask: Mask, grid: TileGrid) -> tuple[TileLists, TileLists]:
     kinds = before_lengths(refined_kinds(mask, grid), grid)
-    kinds.flags.writeable = False
-    return kinds
+    width = None if grid.xp is np else most_keys(mask, grid.tile)
+    return lists_by_query(kinds, width=width), lists_by_key(kinds)
 
 
 def most_keys(mask: Mask, tile: Tile) -> int | None:
@@ -278,8 +309,7 @@ def most_keys(mask: Mask, tile: Tile) -> int | None:
 
 
 def to_dense(mask: Mask, length: tuple[int, int], batch: int = 1, heads: int = 1) -> Array:
-    """Every pair of a mask, bool[batch, heads, T, S]: NumPy's if all is known."""
-    xp = np if is_known(mask) else jnp
+    """Every pair of a mask, bool[batch, heads, T, S]: NumPy's if the mask's arrays are."""
     size = np.asarray(length, np.int32)
     at = Gathered(
         np.arange(batch, dtype=np.int32).reshape(-1, 1, 1, 1),
@@ -289,11 +319,15 @@ def to_dense(mask: Mask, length: tuple[int, int], batch: int = 1, heads: int = 1
         size[0],
         size[1],
     )
-    return xp.broadcast_to(xp.asarray(mask.allows(at)), (batch, heads, *length))
+    allowed = mask.allows(at)
+    xp: Any = np if isinstance(allowed, (np.ndarray, np.generic)) else jnp
+    return xp.broadcast_to(allowed, (batch, heads, *length))
 
 
 def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:
-    """Look into the partial tiles."""
+    """Look into the partial tiles, under the lengths of each example."""
+    batch = max(len(kinds), *(len(size) for size in grid.sizes))
+    kinds = np.broadcast_to(kinds, (batch, *kinds.shape[1:])).copy()
     by_batch, by_head = asks_for(mask)
     if (by_batch and grid.batch != kinds.shape[0] == 1) or (
         by_head and grid.heads != kinds.shape[1] == 1
@@ -301,7 +335,6 @@ def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:
         return kinds  # one answer would have to do for examples that differ
     tiles = np.argwhere(kinds == TileKind.PARTIAL)
     some, every = look_into(mask, tiles, grid.tile, grid.sizes)
-    kinds = kinds.copy()
     kinds[tuple(tiles[~some].T)] = TileKind.EMPTY
     kinds[tuple(tiles[some & every].T)] = TileKind.FULL
     return kinds

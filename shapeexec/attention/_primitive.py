@@ -28,7 +28,7 @@ gradient_p = _compat.Primitive("attention_gradient")
 
 def attention(operands: Operands, call: Call) -> tuple[Array, Array]:
     """The output [B, T, N, V], and the log-sum-exp f32[B, N, T] of scaled and biased scores."""
-    out, logsumexp = attention_p.bind(*operands.flat(), call=call)
+    out, logsumexp = attention_p.bind(*_compat.varying_alike(*operands.flat()), call=call)
     return out, logsumexp
 
 
@@ -38,13 +38,13 @@ def attention(operands: Operands, call: Call) -> tuple[Array, Array]:
 def _result_avals(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> list[Any]:
     batch, length, heads, _ = query.shape
     return [
-        _compat.ShapedArray((batch, length, heads, value.shape[3]), query.dtype),
-        _compat.ShapedArray((batch, heads, length), np.dtype(np.float32)),
+        _compat.aval_like(query, (batch, length, heads, value.shape[3]), query.dtype),
+        _compat.aval_like(query, (batch, heads, length), np.dtype(np.float32)),
     ]
 
 
 def _gradient_avals(*avals: Any, along: tuple[int, ...], **_: Any) -> list[Any]:
-    return [_compat.ShapedArray(avals[i].shape, avals[i].dtype) for i in along]
+    return [_compat.aval_like(avals[i], avals[i].shape, avals[i].dtype) for i in along]
 
 
 # Derivatives
@@ -146,6 +146,20 @@ def _batch_gradient(
 # Lowering
 
 
+def _local(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Lower as a function of arrays of which nothing is known but shapes and dtypes.
+
+    Inside `shard_map` the loops' carries would have to vary over the mesh as the operands do.
+    """
+    lower = mlir.lower_fun(run, multiple_results=True)
+
+    def lowered(ctx: Any, *operands: Any, **params: Any) -> Any:
+        plain = [_compat.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
+        return lower(ctx.replace(avals_in=plain), *operands, **params)
+
+    return lowered
+
+
 def _define(
     primitive: Any, avals: Callable[..., list[Any]], run: Callable[..., Any], batch: Any, jvp: Any
 ) -> None:
@@ -161,8 +175,7 @@ def _define(
     primitive.def_abstract_eval(avals)
     for platform in (None, "cpu", "cuda", "rocm", "tpu"):
         on_platform = functools.partial(run, platform=platform or "unknown")
-        lowering = mlir.lower_fun(on_platform, multiple_results=True)
-        mlir.register_lowering(primitive, lowering, platform=platform)
+        mlir.register_lowering(primitive, _local(on_platform), platform=platform)
     batching.primitive_batchers[primitive] = batch
     ad.primitive_jvps[primitive] = jvp
 

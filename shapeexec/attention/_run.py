@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec._errors import BackendError
+from shapeexec.attention._blocks import call_lists
 from shapeexec.attention._call import Call, Operands, split
-from shapeexec.attention._grid import tile_grid
-from shapeexec.attention._lists import lists_by_key, lists_by_query, tile_kinds
 from shapeexec.attention.backends._base import Backend, Signature, Work
 from shapeexec.attention.backends._choose import choose
 from shapeexec.attention.masks import Lengths, Mask
@@ -187,7 +186,13 @@ def _work(operands: Operands, mask: Mask, signature: Signature) -> Work:
     ]
     # Sizes of the arrays themselves are shared by all examples, and so are their tiles.
     shared = [None if size is None else known for size, known in zip(given, sizes, strict=True)]
-    grid = tile_grid(length, signature.tile, *shared, known=not operands.mask)
-    kinds = tile_kinds(mask, grid)
-    whole = mask & Lengths()
-    return Work(whole, sizes[0], sizes[1], lists_by_query(kinds), lists_by_key(kinds))
+    by_query, by_key = call_lists(
+        mask,
+        length,
+        signature.tile,
+        batch=signature.batch,
+        heads=signature.query_heads,
+        query_sizes=shared[0],
+        key_sizes=shared[1],
+    )
+    return Work(mask & Lengths(), sizes[0], sizes[1], by_query, by_key)

@@ -26,7 +26,7 @@ class Case:
         options: Makes the keyword arguments; a float array under `bias` is differentiated.
         allowed: Makes bool[B or 1, N or 1, T or 1, S or 1] of them; None: all.
         bias: Makes the bias of them; None: the array under `bias`, or none.
-        plain: Whether `jax.nn.dot_product_attention` takes the same arguments.
+        plain: Whether `jax.nn.dot_product_attention` takes the same arguments, and no row is empty.
     """
 
     name: str
@@ -66,7 +66,8 @@ def random_mask(*axes: int, density: float = 0.5) -> Callable[[Case, Random], di
         b, t, s, n, *_ = case.sizes
         full = [axis or length for axis, length in zip(axes, (b, n, t, s), strict=True)]
         mask = random.random(full) < density
-        mask[..., 0, :] = False  # a row with nothing to attend to
+        if full[2] > 1:
+            mask[:, :, 0] = False  # a row with nothing to attend to
         return {"mask": jnp.asarray(mask)}
 
     return options
@@ -229,7 +230,7 @@ CASES = (
     ),
     Case("a mask of keys", (3, 5, 130, 2, 1, 40, 40), "float32", random_mask(0, 1, 1, 0), the_mask),
     Case("a mask of all", (2, 7, 9, 2, 1, 40, 40), "bfloat16", random_mask(1, 1, 0, 0), the_mask),
-    Case("tiles apart", (1, 400, 400, 2, 1, 40, 40), "float32", tiles_apart, the_mask),
+    Case("tiles apart", (1, 400, 400, 4, 2, 40, 40), "float32", tiles_apart, the_mask),
     Case("lengths", (4, 127, 129, 2, 2, 40, 40), "float32", lengths, within_lengths),
     Case("documents", (2, 300, 300, 2, 1, 40, 40), "float32", documents, same_document),
     Case(
@@ -255,11 +256,14 @@ CASES = (
         "bias of keys", (2, 9, 130, 4, 2, 40, 40), "bfloat16", random_bias(0, 1, 1, 0), plain=True
     ),
     Case(
-        "bias of queries, bf16 itself",
+        "bias of all, bf16 itself",
         (2, 130, 9, 2, 2, 40, 40),
         "bfloat16",
-        random_bias(0, 0, 0, 1, dtype="bfloat16"),
+        random_bias(1, 1, 0, 0, dtype="bfloat16"),
         plain=True,
+    ),
+    Case(
+        "bias of queries", (2, 130, 9, 2, 1, 40, 40), "float32", random_bias(0, 0, 0, 1), plain=True
     ),
     Case("extreme biases", (2, 9, 20, 2, 2, 40, 40), options=extreme_bias),
     Case(

@@ -1,5 +1,6 @@
 """What attention gives is what its formulas say, as exactly as JAX's own."""
 
+import functools
 import inspect
 
 import jax
@@ -11,6 +12,7 @@ import shapeexec as sx
 from tests.attention.cases import CASES, Case
 from tests.attention.reference import Reference, summed_to
 
+_QUICK = {"xla_llvm_disable_expensive_passes": True}  # each program runs once
 _EPSILON = {"float32": 1.2e-7, "bfloat16": 7.8e-3, "float16": 9.8e-4}
 
 
@@ -37,7 +39,7 @@ def reference_of(case: Case, options, q, k, v) -> Reference:
 def with_gradients(attend, options, d_out):
     """`run(q, k, v, bias array or None) -> [out, residual, gradients...]`."""
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=_QUICK)
     def run(q, k, v, bias):
         rest = {name: x for name, x in options.items() if name != "bias"}
 
@@ -55,7 +57,7 @@ def error(actual, expected: np.ndarray) -> float:
     actual = f64(actual)
     np.testing.assert_array_equal(actual[~finite], expected[~finite])
     assert np.isfinite(actual[finite]).all()
-    return np.abs(actual - expected)[finite].max(initial=0)
+    return np.abs(actual[finite] - expected[finite]).max(initial=0)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -69,30 +71,41 @@ def test_result_and_gradients_are_as_exact_as_those_of_jax(case):
     expected = [truth.out, truth.logsumexp, *gradients]
     if hasattr(bias, "shape"):
         expected.append(summed_to(d_bias, bias.shape))
-    elif bias is not None:
-        expected.append(gradient_of_modifier(case, bias, d_bias))
     ours = with_gradients(sx.dot_product_attention, options, d_out)(q, k, v, bias)
-    # JAX knows no row without keys: it is asked for no gradient of these, and its results there
-    # are not looked at.
-    rows = np.isfinite(truth.logsumexp)
-    theirs_of = {"mask": jnp.asarray(truth.allowed), "scale": truth.scale}
-    theirs_bias = jnp.asarray(truth.bias, np.float32) if bias is not None else None
-    if hasattr(bias, "shape"):
-        theirs_bias = bias
-    theirs = with_gradients(
-        jax.nn.dot_product_attention, theirs_of, d_out * jnp.asarray(rows[..., None], d_out.dtype)
-    )(q, k, v, theirs_bias)
+    theirs = of_jax(case, truth, options, q, k, v, d_out)
     for x, like in zip(ours, [q, q, q, k, v], strict=False):
         assert x.dtype == like.dtype
+    if bias is not None and not hasattr(bias, "shape"):
+        *ours, of_modifier = ours
+        want = gradient_of_modifier(case, bias, d_bias)
+        np.testing.assert_allclose(of_modifier, want, 1e-5, 1e-5 * np.abs(want).max())
     for number, (mine, want) in enumerate(zip(ours, expected, strict=True)):
         assert mine.shape == want.shape
-        tolerance = 4 * _EPSILON[case.dtype] * max(1.0, np.abs(want[np.isfinite(want)]).max())
-        if number < len(theirs) and theirs[number].shape == want.shape:
-            other = f64(theirs[number])
-            if number < 2:
-                other = np.where(rows[..., None] if number == 0 else rows, other, want)
-            tolerance = 2 * error(other, want) + tolerance / 4
-        assert error(mine, want) <= tolerance, number
+        rounding = _EPSILON[case.dtype] * max(1.0, np.abs(want[np.isfinite(want)]).max(initial=0))
+        allowed = 4 * rounding if theirs is None else 2 * (error(theirs[number], want) + rounding)
+        assert error(mine, want) <= allowed, number
+
+
+def of_jax(case: Case, truth: Reference, options, *arrays) -> list[np.ndarray] | None:
+    """What JAX's function gives; None where it has no such call."""
+    q, k, v, d_out = arrays
+    if case.dtype == "float16" or v.shape != k.shape:  # the former has no product on a CPU
+        return None
+    if case.plain:
+        return with_gradients(jax.nn.dot_product_attention, options, d_out)(
+            q, k, v, options.get("bias")
+        )
+    # JAX knows no row without keys: it is asked for no gradient of these, and its results there
+    # are not looked at.
+    logsumexp = truth.logsumexp
+    rows = np.isfinite(logsumexp)
+    finite = np.where(np.isfinite(truth.bias), truth.bias, 0)
+    bias = None if truth.bias.size == 1 else jnp.asarray(finite, np.float32)
+    mask = {"mask": jnp.asarray(truth.allowed & np.isfinite(truth.bias)), "scale": truth.scale}
+    d_out = d_out * jnp.asarray(rows[..., None], d_out.dtype)
+    results = with_gradients(jax.nn.dot_product_attention, mask, d_out)(q, k, v, bias)
+    out, residual, *gradients = map(f64, results)
+    return [np.where(rows[..., None], out, 0), np.where(rows, residual, -np.inf), *gradients]
 
 
 def gradient_of_modifier(case: Case, bias, d_bias: np.ndarray) -> np.ndarray:
@@ -102,19 +115,6 @@ def gradient_of_modifier(case: Case, bias, d_bias: np.ndarray) -> np.ndarray:
     index = np.clip(distance, -4, 2) + 4
     entries = [np.where(index == i, d_bias, 0).sum((0, 2, 3)) for i in range(7)]
     return np.stack(entries, -1)[None]
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case.plain], ids=lambda case: case.name)
-def test_it_stands_for_the_function_of_jax(case):
-    random = seeded(case)
-    q, k, v, _ = case.arrays(random)
-    options = case.options(case, random) | {"return_residual": True}
-    mine = sx.dot_product_attention(q, k, v, **options)
-    theirs = jax.nn.dot_product_attention(q, k, v, **options)
-    for ours, other in zip(mine, theirs, strict=True):
-        assert (ours.shape, ours.dtype) == (other.shape, other.dtype)
-        tolerance = 4 * _EPSILON[case.dtype] * 4
-        np.testing.assert_allclose(f64(ours), f64(other), tolerance, tolerance)
 
 
 def test_its_arguments_are_those_of_jax():
@@ -178,6 +178,27 @@ def test_tiles_that_nobody_attends_to_are_not_visited():
     value, gradients = jax.value_and_grad(total, argnums=(0, 1, 2))(q, k, v)
     assert np.isfinite(value)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_behind_the_lengths_all_is_0_whatever_the_operands_hold():
+    random = np.random.default_rng(0)
+    q, k, v, d_out = (random.normal(size=(1, 9, 2, 8)).astype(np.float32) for _ in range(4))
+    q[:, 5:], d_out[:, 5:], k[:, 7:], v[:, 7:] = np.nan, np.inf, np.nan, np.inf
+    v[:, 2] = np.nan  # one that counts
+
+    def attend(q, k, v):
+        return sx.dot_product_attention(
+            q,
+            k,
+            v,
+            query_seq_lengths=np.array([5], np.int32),
+            key_value_seq_lengths=np.array([7], np.int32),
+        )
+
+    out, transpose = jax.vjp(attend, q, k, v)
+    assert np.isnan(out[:, :5]).all()
+    for x, length in zip((out, *transpose(d_out)), (5, 5, 7, 7), strict=True):
+        assert not x[:, length:].any()
 
 
 def test_memory_is_linear_in_the_sizes():

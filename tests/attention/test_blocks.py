@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from shapeexec import ConfigError
-from shapeexec.attention._blocks import BlockMask, most_keys, static_kinds
+from shapeexec.attention._blocks import BlockMask, call_lists, most_keys, refined_kinds
 from shapeexec.attention._grid import tile_grid
-from shapeexec.attention._lists import lists_by_query, tile_kinds
+from shapeexec.attention._lists import lists_by_query
 from shapeexec.attention.masks import (
     Causal,
     Documents,
@@ -21,7 +21,12 @@ from shapeexec.attention.masks import (
     TileKind,
 )
 from tests.attention.masks.cases import call
-from tests.attention.masks.test_masks import assert_never_wrong, kinds_of, true_kinds
+from tests.attention.masks.test_masks import (
+    ask_tile_by_tile,
+    assert_never_wrong,
+    kinds_of,
+    true_kinds,
+)
 
 mpl.use("Agg")
 
@@ -33,15 +38,26 @@ def runs(shape, seed=0):
     return np.cumsum(np.random.default_rng(seed).random(shape) < 0.03, axis=-1) % 3 > 0
 
 
+def mixed(shape):
+    """Blocks of 16 x 32 allowed wholly, forbidden wholly, and in runs."""
+    (*lead, queries, keys) = shape
+    kinds = np.random.default_rng(0).integers(0, 3, (*lead, -(-queries // 16), -(-keys // 32)))
+    kinds = np.kron(kinds, np.ones((16, 32), int))[..., :queries, :keys]
+    return np.where(kinds == 2, runs(shape), kinds == 1)
+
+
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("lead", [(), (3,), (2, 1), (1, 3)])
 def test_a_dense_mask_comes_back_from_its_tiles(length, lead):
     array = runs((*lead, *length))
     blocks = BlockMask.from_dense(array, (16, 32))
-    dense = np.broadcast_to(blocks.to_dense(), (1,) * (2 - len(lead)) + array.shape)
-    np.testing.assert_array_equal(dense.reshape(array.shape), array)
-    traced = jax.jit(lambda a: BlockMask.from_dense(a, (16, 32)).to_dense())(array)
-    np.testing.assert_array_equal(traced.reshape(array.shape), array)
+    np.testing.assert_array_equal(blocks.to_dense().reshape(array.shape), array)
+
+
+def test_a_dense_mask_comes_back_inside_jit():
+    array = runs((2, 1, 65, 127))
+    dense = jax.jit(lambda a: BlockMask.from_dense(a, (16, 32)).to_dense())(array)
+    np.testing.assert_array_equal(dense, array)
 
 
 def test_an_array_without_partial_tiles_is_not_kept():
@@ -53,14 +69,31 @@ def test_an_array_without_partial_tiles_is_not_kept():
 @pytest.mark.parametrize("tile", [(16, 32), (32, 32), (8, 16), (24, 20), (200, 200)])
 def test_tiles_of_another_size_are_never_wrong(tile):
     c = call((65, 127), shorter=(20, 31))
-    # Whole blocks allowed and forbidden, and some of mixed ones.
-    whole = np.random.default_rng(0).integers(0, 3, (2, 2, 9, 8))
-    whole = np.kron(whole, np.ones((8, 16), int))[..., :65, :127]
-    array = np.where(whole == 2, runs((2, 2, *c.length)), whole == 1)
+    array = mixed((2, 2, *c.length))
     blocks = BlockMask.from_dense(array, (16, 32))
     before = np.tri(*c.length, dtype=bool)
     for mask, pairs in ((blocks, array), (~blocks | Causal(), ~array | before)):
         assert_never_wrong(kinds_of(mask, c, tile), true_kinds(pairs, c, tile))
+
+
+@pytest.mark.parametrize("tile", [(16, 32), (8, 16), (24, 20), (65, 127)])
+def test_tiles_of_another_size_allow_the_same_pairs(tile):
+    c = call((65, 127))
+    array = mixed((2, 2, *c.length))
+    blocks = BlockMask.from_dense(array, (16, 32))
+    ends = {"batch": np.arange(2), "head": np.arange(2)}
+    np.testing.assert_array_equal(ask_tile_by_tile(blocks, c, tile, **ends), array)
+    np.testing.assert_array_equal(
+        ask_tile_by_tile(blocks, c, tile, batch=1, head=0)[0, 0], array[1, 0]
+    )
+
+
+def test_a_function_of_examples_whose_number_nobody_told_stays_unknown():
+    mask = MaskFunction(lambda b, h, q, k: q < 16 * b)
+    blocks = BlockMask.from_mask(mask, 32, 32, (16, 16))
+    assert (blocks.kinds == TileKind.PARTIAL).all()
+    told = BlockMask.from_mask(mask, 32, 32, (16, 16), batch=3)
+    np.testing.assert_array_equal(told.kinds[:, 0, :, 0], [[0, 0], [2, 0], [2, 2]])
 
 
 def test_kinds_alone_are_exact_at_their_own_size():
@@ -75,6 +108,16 @@ def test_kinds_alone_are_exact_at_their_own_size():
         assert_never_wrong(kinds_of(blocks, c, tile), true_kinds(pairs, c, tile))
 
 
+@pytest.mark.parametrize("tile", [(16, 32), (8, 8), (32, 64), (24, 40), (200, 200)])
+def test_full_tiles_are_full_whatever_the_elements_say(tile):
+    kinds = np.array([[0, 1, 2], [2, 0, 1]], np.uint8)
+    blocks = BlockMask(kinds, (16, 32), (32, 96), elements=Causal(-999))
+    c = call((32, 96), heads=1, batch=1)
+    pairs = np.kron(kinds == TileKind.FULL, np.ones((16, 32), bool))[None, None]
+    np.testing.assert_array_equal(blocks.to_dense(), pairs)
+    assert_never_wrong(kinds_of(blocks, c, tile), true_kinds(pairs, c, tile))
+
+
 def test_density_is_the_share_of_tiles_with_work():
     kinds = np.array([[0, 1, 2], [2, 0, 0]], np.uint8)
     assert BlockMask(kinds, (8, 8), (16, 24)).density == 0.5
@@ -82,18 +125,18 @@ def test_density_is_the_share_of_tiles_with_work():
     assert traced == 0.5
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("lead", [(), (2, 1), (2, 3)])
 @pytest.mark.parametrize("k", [1, 3, 99])
-def test_the_best_tiles_of_each_row_are_chosen(k, lead, traced):
+@pytest.mark.parametrize("lead", [(), (2, 3)])
+def test_the_best_tiles_of_each_row_are_chosen(k, lead):
     scores = np.random.default_rng(0).normal(size=(*lead, 5, 7)).astype(np.float32)
 
+    @jax.jit
     def kinds(scores):
         return BlockMask.from_topk(scores, k, tile=(16, 8), length=(80, 50)).kinds
 
-    got = np.asarray((jax.jit(kinds) if traced else kinds)(scores)).reshape(scores.shape)
     rank = (-scores).argsort(-1).argsort(-1)
-    np.testing.assert_array_equal(got, np.where(rank < k, 2, 0))
+    chosen = np.asarray(kinds(scores)).reshape(scores.shape)
+    np.testing.assert_array_equal(chosen, np.where(rank < k, 2, 0))
 
 
 def test_chosen_tiles_stay_within_a_mask_and_keep_what_is_always_kept():
@@ -114,7 +157,7 @@ def test_chosen_tiles_stay_within_a_mask_and_keep_what_is_always_kept():
 
 def test_what_has_no_score_is_never_chosen():
     scores = np.array([[np.nan, 1, -np.inf, 2], [np.nan, -np.inf, np.nan, -np.inf]], np.float32)
-    kinds = BlockMask.from_topk(scores, 3, tile=(4, 4), length=(8, 16)).kinds
+    kinds = BlockMask.from_topk(scores, 2, tile=(4, 4), length=(8, 16)).kinds
     np.testing.assert_array_equal(kinds[0, 0], [[0, 2, 0, 2], [0, 0, 0, 0]])
 
 
@@ -127,20 +170,47 @@ def test_no_gradient_flows_to_the_scores():
 
 
 def test_a_chosen_number_bounds_the_lists():
-    scores = np.ones((4, 4), np.float32)
+    scores = np.arange(16, dtype=np.float32).reshape(4, 4)
     blocks = BlockMask.from_topk(scores, 2, tile=(4, 4), length=(16, 16))
     joined = blocks & Documents(np.zeros(16, np.int32))
     assert most_keys(blocks, (4, 4)) == most_keys(joined, (4, 4)) == 2
+    wider = BlockMask.from_topk(scores, 3, tile=(4, 4), length=(16, 16))
+    assert most_keys(joined & wider, (4, 4)) == 2
     assert most_keys(blocks, (8, 8)) is most_keys(~blocks, (4, 4)) is None
-    wide = most_keys(joined, (4, 4))
-    traced = jax.jit(
-        lambda m: (
-            lists_by_query(
-                tile_kinds(m, tile_grid((16, 16), (4, 4), known=False)), width=wide
-            ).tiles
-        )
-    )(joined)
-    assert traced.shape == (1, 1, 4, 2)
+
+    by_query, by_key = jax.jit(lambda m: tuple(map(vars, lists(m))))(joined)
+    assert by_query["tiles"].shape == (1, 1, 4, 2)
+    np.testing.assert_array_equal(by_query["tiles"][0, 0], [[2, 3]] * 4)
+    np.testing.assert_array_equal(by_key["counts"][0, 0], [0, 0, 4, 4])
+
+
+def lists(mask, length=(16, 16), **sizes):
+    return call_lists(mask, length, (4, 4), batch=2, heads=3, **sizes)
+
+
+def test_lists_of_a_mask_without_arrays_are_made_once():
+    assert lists(Causal() & SlidingWindow(5)) is lists(Causal() & SlidingWindow(5))
+    assert lists(Causal() & SlidingWindow(5)) is not lists(Causal() & SlidingWindow(6))
+    by_query, _ = lists(Causal() | MaskFunction(lambda b, h, q, k: (b > 0) & (q < 4 * h)))
+    assert by_query.counts[..., 0].tolist() == [[1, 1, 1], [1, 4, 4]]
+
+
+@pytest.mark.parametrize(
+    "mask", [Causal(), Documents(np.arange(16) // 6)], ids=["static", "known array"]
+)
+@pytest.mark.parametrize("sizes", [None, np.array([16, 9], np.int32)], ids=["full", "shorter"])
+def test_lists_are_the_same_inside_jit(mask, sizes):
+    def work(mask, sizes):
+        return tuple(map(vars, lists(mask, query_sizes=sizes, key_sizes=sizes)))
+
+    known, traced = work(mask, sizes), jax.jit(work)(mask, sizes)
+    for one, other in zip(known, traced, strict=True):
+        assert isinstance(one["tiles"], np.ndarray)
+        for name in ("full", "counts", "order"):
+            np.testing.assert_array_equal(one[name], other[name])
+        for at in np.ndindex(one["counts"].shape):
+            count = one["counts"][at]
+            np.testing.assert_array_equal(one["tiles"][at][:count], other["tiles"][at][:count])
 
 
 def test_a_block_mask_goes_through_jit_and_joins():
@@ -152,18 +222,30 @@ def test_a_block_mask_goes_through_jit_and_joins():
     )
 
 
+def test_a_mask_that_a_traced_function_closes_over_is_looked_into():
+    array = jnp.asarray(runs((32, 32)))
+    mask = Documents(jnp.arange(32) % 2 * 2, jnp.full(32, 1)) | array
+
+    def dense(x):
+        blocks = BlockMask.from_mask(mask, 32, 32, (16, 16))
+        assert isinstance(blocks.kinds, np.ndarray)
+        return x + blocks.to_dense()
+
+    np.testing.assert_array_equal(jax.jit(dense)(0)[0, 0], np.asarray(array))
+
+
 def test_long_sequences_need_megabytes():
     mask = Causal() & SlidingWindow(1024)
     tracemalloc.start()
     blocks = BlockMask.from_mask(mask, 65536, 65536)
-    kinds = static_kinds(mask | Global(200), (65536, 65536), (128, 128), 1, 1)
-    lists = lists_by_query(blocks.kinds)
+    kinds = refined_kinds(mask | Global(200), tile_grid((65536, 65536), (128, 128)))
+    listed = lists_by_query(blocks.kinds)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 32e6
     # Of query tile i: keys from 128 i - 1024 to 128 i + 127.
-    assert lists.counts.max() == 9
-    assert lists.full.max() == 7
+    assert listed.counts.max() == 9
+    assert listed.full.max() == 7
     assert int((blocks.kinds > 0).sum()) == sum(min(i, 8) + 1 for i in range(512))
     # The first tile of queries is global, and of the second, where it is not causal, a part.
     assert (kinds[0, 0, 0] == TileKind.FULL).all()
@@ -173,11 +255,12 @@ def test_long_sequences_need_megabytes():
 def test_a_function_is_asked_in_bounded_memory():
     mask = MaskFunction(lambda b, h, q, k: (k <= q) & (q - k < 300))
     tracemalloc.start()
-    kinds = static_kinds(mask, (8192, 8192), (128, 128), 1, 1)
+    grid = tile_grid((8192, 8192), (128, 128))
+    kinds = refined_kinds(mask, grid)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8e6
-    known = static_kinds(Causal() & SlidingWindow(299), (8192, 8192), (128, 128), 1, 1)
+    known = refined_kinds(Causal() & SlidingWindow(299), grid)
     np.testing.assert_array_equal(kinds, known)
 
 

@@ -20,6 +20,7 @@ KINDS["all empty"] = np.zeros((1, 2, 3, 4), np.uint8)
 KINDS["all full"] = np.full((1, 2, 3, 4), 2, np.uint8)
 KINDS["skewed"] = np.triu(np.full((6, 6), 2, np.uint8))[None, None]
 
+FIELDS = ("tiles", "full", "counts", "order")
 every_kinds = pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
 
 
@@ -27,35 +28,24 @@ def fields(lists):
     return {name: np.asarray(value) for name, value in vars(lists).items()}
 
 
+def both(kinds):
+    return vars(lists_by_query(kinds)), vars(lists_by_key(kinds))
+
+
 @every_kinds
-@pytest.mark.parametrize("by_key", [False, True], ids=["by query", "by key"])
 @pytest.mark.parametrize("traced", [False, True], ids=["known", "traced"])
-def test_the_lists_hold_each_tile_with_work_once(kinds, by_key, traced):
-    make = lists_by_key if by_key else lists_by_query
-    lists = fields(make(kinds)) if not traced else jax.jit(lambda k: vars(make(k)))(kinds)
-    rows = kinds.swapaxes(-1, -2) if by_key else kinds
-    for at in np.ndindex(rows.shape[:-1]):
-        full, count = lists["full"][at], lists["counts"][at]
-        tiles = np.asarray(lists["tiles"][at])
-        assert tiles[:full].tolist() == np.flatnonzero(rows[at] == TileKind.FULL).tolist()
-        partial = np.flatnonzero(rows[at] == TileKind.PARTIAL).tolist()
-        assert tiles[full:count].tolist() == partial
+def test_the_lists_hold_each_tile_with_work_once_and_the_longest_row_first(kinds, traced):
+    made = (jax.jit(both) if traced else both)(kinds)
+    for lists, rows in zip(made, (kinds, kinds.swapaxes(-1, -2)), strict=True):
+        tiles, full, counts, order = (np.asarray(lists[f]) for f in FIELDS)
+        for at in np.ndindex(rows.shape[:-1]):
+            listed = tiles[at][: full[at]].tolist(), tiles[at][full[at] : counts[at]].tolist()
+            assert listed[0] == np.flatnonzero(rows[at] == TileKind.FULL).tolist()
+            assert listed[1] == np.flatnonzero(rows[at] == TileKind.PARTIAL).tolist()
         assert ((tiles >= 0) & (tiles < rows.shape[-1])).all()
-
-
-@every_kinds
-@pytest.mark.parametrize("traced", [False, True], ids=["known", "traced"])
-def test_the_longest_rows_come_first(kinds, traced):
-    make = (
-        jax.jit(lambda k: vars(lists_by_query(k)))
-        if traced
-        else lambda k: fields(lists_by_query(k))
-    )
-    lists = make(kinds)
-    for at in np.ndindex(kinds.shape[:2]):
-        order, counts = np.asarray(lists["order"][at]), np.asarray(lists["counts"][at])
-        assert sorted(order) == list(range(kinds.shape[2]))
-        assert (np.diff(counts[order]) <= 0).all()
+        for at in np.ndindex(rows.shape[:2]):
+            assert sorted(order[at]) == list(range(rows.shape[2]))
+            assert (np.diff(counts[at][order[at]]) <= 0).all()
 
 
 @every_kinds

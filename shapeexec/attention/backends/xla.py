@@ -26,6 +26,8 @@ Array = Any
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _TILE = 128
+_LARGE = 128.0
+"""The log-sum-exp from which on its rounding, half of 2**-16, is worth a pass over the scores."""
 _TOGETHER = 64
 """Most examples times heads that go through the loops together: their tiles stay in a cache."""
 
@@ -288,6 +290,11 @@ class _Setting:
     bias: Any
 
     @property
+    def scale(self) -> Array:
+        """What scores are multiplied by."""
+        return np.asarray(self.signature.scale, _wide(self.signature))
+
+    @property
     def rows(self) -> int:
         """T, in whole tiles."""
         return _whole_tiles(self.signature.query_size, self.signature.tile[0])
@@ -298,7 +305,7 @@ class _Setting:
         return _whole_tiles(self.signature.key_size, self.signature.tile[1])
 
     def clean(self, **arrays: Array) -> dict[str, Array]:
-        """Arrays [B, length, heads, size] as [B, heads, rows, size], scores' scale in q.
+        """Arrays [B, length, heads, size] as [B, heads, rows, size].
 
         What lies behind the valid lengths becomes 0, for it may be NaN.
         """
@@ -306,8 +313,6 @@ class _Setting:
         for name, given in arrays.items():
             of_keys = name in ("k", "v", "d_k", "d_v")
             x = given.astype(_wide(self.signature))
-            if name in ("q", "d_q"):
-                x = x * np.asarray(self.signature.scale, x.dtype)
             x = _valid(x, self.work.key_sizes if of_keys else self.work.query_sizes, 1)
             whole = self.columns if of_keys else self.rows
             x = _pad_to(x, (x.shape[0], whole, *x.shape[2:]))
@@ -501,37 +506,81 @@ class _Group:
         return jnp.where(self.setting.work.mask.allows(at), scores, -np.inf)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Softmax:
+    """A softmax over the scores seen so far.
+
+    Attributes:
+        largest: The largest score of each query, [B, N, tile]; -inf if there is none.
+        total: The sum of exp(score - largest).
+    """
+
+    largest: Array
+    total: Array
+
+    @staticmethod
+    def over(queries: Array) -> "_Softmax":
+        """Nothing seen yet."""
+        shape = queries.shape[:3]
+        return _Softmax(jnp.full(shape, -np.inf, queries.dtype), jnp.zeros(shape, queries.dtype))
+
+    def add(self, scores: Array) -> tuple[Array, Array, "_Softmax"]:
+        """The weights of more scores, what older weights are to be multiplied by, and the sum."""
+        largest = jnp.maximum(self.largest, scores.max(-1))
+        # With nothing seen yet both are -inf, and their difference would be NaN.
+        finite = jnp.where(largest == -np.inf, 0, largest)
+        weights = jnp.exp(scores - finite[..., None])
+        decay = jnp.exp(self.largest - finite)
+        return weights, decay, _Softmax(largest, self.total * decay + weights.sum(-1))
+
+
+def _normalizer(
+    group: _Group, row: Array, q_tile: Array, k: Array, logsumexp: Array
+) -> tuple[Array, Array]:
+    """What to subtract from scores, and to multiply their exponentials by, to get weights.
+
+    The log-sum-exp and 1; but a large one has lost digits, by a bias of 1e30 all of them, and then
+    the softmax is made again.
+    """
+
+    def again() -> tuple[Array, Array]:
+        def on_tile(at: Any, column: Array, is_partial: bool, softmax: _Softmax) -> _Softmax:
+            plain = _times_keys(q_tile, group.take_column(k, column)) * group.setting.scale
+            scores = group.masked(at, group.setting.bias.apply(at, plain), is_partial)
+            return softmax.add(scores)[2]
+
+        softmax = group.each_tile(row, on_tile, _Softmax.over(q_tile))
+        is_empty = softmax.total == 0
+        largest = jnp.where(softmax.largest == -np.inf, 0, softmax.largest)
+        return largest, 1 / jnp.where(is_empty, 1, softmax.total)
+
+    is_large = jnp.any(abs(logsumexp) > _LARGE)
+    return lax.cond(is_large, again, lambda: (logsumexp, jnp.ones_like(logsumexp)))
+
+
 def _forward_group(
     group: _Group, arrays: dict[str, Array], carry: Any
 ) -> tuple[dict[str, Array], Any]:
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
-    bias = group.setting.bias
+    bias, scale = group.setting.bias, group.setting.scale
 
     def on_row(row: Array, results: Any) -> Any:
         q_tile = group.take_row(q, row)
 
         def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
-            acc, row_max, row_sum = state
-            scores = bias.apply(at, _times_keys(q_tile, group.take_column(k, column)))
-            scores = group.masked(at, scores, is_partial)
-            new_max = jnp.maximum(row_max, scores.max(-1))
-            # With nothing seen yet both are -inf, and their difference would be NaN.
-            finite = jnp.where(new_max == -np.inf, 0, new_max)
-            weights = jnp.exp(scores - finite[..., None])
-            decay = jnp.exp(row_max - finite)
+            acc, softmax = state
+            plain = _times_keys(q_tile, group.take_column(k, column)) * scale
+            scores = group.masked(at, bias.apply(at, plain), is_partial)
+            weights, decay, softmax = softmax.add(scores)
             acc = acc * decay[..., None] + _times_values(weights, group.take_column(v, column))
-            return acc, new_max, row_sum * decay + weights.sum(-1)
+            return acc, softmax
 
-        shape = q_tile.shape[:3]
-        empty = (
-            jnp.zeros((*shape, v.shape[3]), q.dtype),
-            jnp.full(shape, -np.inf, q.dtype),
-            jnp.zeros(shape, q.dtype),
-        )
-        acc, row_max, row_sum = group.each_tile(row, on_tile, empty)
-        is_empty = row_sum == 0
-        out = acc / jnp.where(is_empty, 1, row_sum)[..., None]
-        logsumexp = jnp.where(is_empty, -np.inf, row_max + jnp.log(row_sum))
+        acc = jnp.zeros((*q_tile.shape[:3], v.shape[3]), q.dtype)
+        acc, softmax = group.each_tile(row, on_tile, (acc, _Softmax.over(q_tile)))
+        is_empty = softmax.total == 0
+        out = acc / jnp.where(is_empty, 1, softmax.total)[..., None]
+        logsumexp = jnp.where(is_empty, -np.inf, softmax.largest + jnp.log(softmax.total))
         return {
             "out": group.put_row(results["out"], out, row),
             "logsumexp": group.put_row(results["logsumexp"], logsumexp, row),
@@ -548,8 +597,7 @@ def _backward_group(
     group: _Group, arrays: dict[str, Array], gradient: Any
 ) -> tuple[dict[str, Array], Any]:
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
-    bias = group.setting.bias
-    scale = np.asarray(group.setting.signature.scale, q.dtype)
+    bias, scale = group.setting.bias, group.setting.scale
 
     def on_row(row: Array, carry: Any) -> Any:
         d_q, d_k, d_v, gradient = carry
@@ -557,12 +605,14 @@ def _backward_group(
             group.take_row(arrays[name], row) for name in ("q", "d_out", "logsumexp", "delta")
         )
 
+        shift, factor = _normalizer(group, row, q_tile, k, logsumexp)
+
         def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
             d_q_tile, d_k, d_v, gradient = state
             k_tile, v_tile = group.take_column(k, column), group.take_column(v, column)
-            plain = _times_keys(q_tile, k_tile)
+            plain = _times_keys(q_tile, k_tile) * scale
             scores = group.masked(at, bias.apply(at, plain), is_partial)
-            weights = jnp.exp(scores - logsumexp[..., None])
+            weights = jnp.exp(scores - shift[..., None]) * factor[..., None]
             d_weights = _times_keys(d_out, v_tile)
             d_scores = weights * (d_weights - delta[..., None])
             d_plain, gradient = bias.backward(at, plain, d_scores, gradient)
@@ -577,28 +627,30 @@ def _backward_group(
 
     carry = (jnp.zeros_like(q), jnp.zeros_like(k), jnp.zeros_like(v), gradient)
     d_q, d_k, d_v, gradient = group.each_row(on_row, carry)
-    return {"d_q": d_q, "d_k": d_k, "d_v": d_v}, gradient
+    return {"d_q": d_q, "d_k": d_k * scale, "d_v": d_v}, gradient
 
 
 def _tangent_group(
     group: _Group, arrays: dict[str, Array], carry: Any, *, d_bias: Any
 ) -> tuple[dict[str, Array], Any]:
     k, v, d_k, d_v = (arrays[name] for name in ("k", "v", "d_k", "d_v"))
-    bias = group.setting.bias
+    bias, scale = group.setting.bias, group.setting.scale
 
     def on_row(row: Array, results: Any) -> Any:
         q_tile, d_q_tile, out, logsumexp = (
             group.take_row(arrays[name], row) for name in ("q", "d_q", "out", "logsumexp")
         )
 
+        shift, factor = _normalizer(group, row, q_tile, k, logsumexp)
+
         def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
             d_acc, d_sum = state
             k_tile = group.take_column(k, column)
-            plain = _times_keys(q_tile, k_tile)
+            plain = _times_keys(q_tile, k_tile) * scale
             d_plain = _times_keys(d_q_tile, k_tile)
-            d_plain = d_plain + _times_keys(q_tile, group.take_column(d_k, column))
+            d_plain = (d_plain + _times_keys(q_tile, group.take_column(d_k, column))) * scale
             scores = group.masked(at, bias.apply(at, plain), is_partial)
-            weights = jnp.exp(scores - logsumexp[..., None])
+            weights = jnp.exp(scores - shift[..., None]) * factor[..., None]
             d_weights = weights * bias.tangent(at, plain, d_plain, d_bias)
             d_acc = d_acc + _times_values(d_weights, group.take_column(v, column))
             d_acc = d_acc + _times_values(weights, group.take_column(d_v, column))

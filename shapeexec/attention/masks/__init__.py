@@ -1,4 +1,9 @@
-"""The masks: who may attend to whom. They compose, and know their tiles without an array."""
+"""The masks: who may attend to whom. They compose, and know their tiles without an array.
+
+Example: a window of 256 keys, within documents, beside 16 keys that all may see:
+
+    mask = Causal() & Documents(segment_ids) & (SlidingWindow(255) | Global(16))
+"""
 
 from shapeexec.attention.masks._base import Bounds, Mask, Positions, TileKind, Tiles
 from shapeexec.attention.masks._joined import And, Not, Or

@@ -53,7 +53,12 @@ class ALiBi(ScoreModifier):
 
         Where `heads` is no power of 2: those of the power below, and then every second one of
         the power above.
+
+        Raises:
+            ConfigError: `heads` is less than 1.
         """
+        if heads < 1:
+            raise ConfigError(f"heads={heads}: no head has a slope.", fix="heads=1 or more")
         below = 1 << (heads.bit_length() - 1)
         slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
         between = [2.0 ** (-4 * i / below) for i in range(1, 2 * below, 2)]
@@ -108,9 +113,18 @@ class RelativeBias(ScoreModifier):
                 else such keys count as at distance 0, in decoders.
             max_distance: From this distance on it is the last bucket.
 
+        Raises:
+            ConfigError: There are too few buckets, or more exact ones than distances.
+
         Source: Raffel et al. (2020), section 2.1, and the code published with it.
         """
         buckets = table.shape[0] // 2 if bidirectional else table.shape[0]
+        if not 2 <= buckets < 2 * max_distance:
+            raise ConfigError(
+                f"{table.shape[0]} buckets and max_distance={max_distance}.",
+                why=f"half of {buckets} buckets hold one distance each, the others grow from there",
+                fix="pass the table and the distance that the model was trained with",
+            )
         behind = np.array([_t5_bucket(n, buckets, max_distance) for n in range(max_distance + 1)])
         ahead = buckets + behind[1:] if bidirectional else behind[:0]
         return cls(table[np.concatenate([behind[::-1], ahead])].T, left=max_distance)

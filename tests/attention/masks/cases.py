@@ -111,6 +111,12 @@ def _shuffled(c, rng):
     return Documents(query_ids, key_ids), c.full(pairs)
 
 
+def _strangers(c, rng):
+    # Odd and even ids: the ranges of two tiles meet, and never an id.
+    query_ids, key_ids = (2 * rng.integers(0, 9, n) + odd for odd, n in enumerate(c.length))
+    return Documents(query_ids, key_ids), c.full(np.zeros((1, 1, 1, 1), bool))
+
+
 def _dense(*axes):
     def make(c: Call, rng):
         whole = (c.batch, c.heads, *c.length)
@@ -165,12 +171,19 @@ CASES = [
     Case("lengths of queries", _lengths),
     Case("packed documents", _packed),
     Case("shuffled documents", _shuffled, exact=False),
+    Case("documents that never meet", _strangers, exact=False),
     Case("dense", _dense(1, 1, 1, 1)),
+    Case("dense, all that counts", lambda c, _: (Dense(c.inside()), c.inside())),
     Case("dense, shared", _dense(0, 0, 1, 1), exact=False),
     Case("dense, by key", _dense(1, 0, 0, 1)),
     Case("dense, by query", _dense(1, 1, 1, 0)),
     Case("function of all", _function),
     Case("function of positions", _shared_function),
+    _of_positions(
+        "function of late queries",  # in a shorter example all behind its length
+        MaskFunction(lambda b, h, q, k: q >= 46),
+        lambda b, h, q, k, t, s: q >= 46,
+    ),
     _of_positions(
         "causal and window",
         Causal(1) & SlidingWindow(30, 40),

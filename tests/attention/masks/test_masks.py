@@ -1,5 +1,7 @@
 """Every mask, and what it says of tiles, against what it means."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,8 @@ import pytest
 
 from shapeexec.attention._blocks import BlockMask, refined_kinds
 from shapeexec.attention._grid import tile_grid
-from shapeexec.attention._lists import tile_kinds
-from shapeexec.attention._positions import block
+from shapeexec.attention._lists import before_lengths, tile_kinds
+from shapeexec.attention._positions import Gathered, block
 from shapeexec.attention.masks import Documents, Mask, TileKind
 from tests.attention.masks.cases import CASES, Call, Case, call
 
@@ -20,6 +22,7 @@ CALLS = {
     "65x128, 3 examples": (call((65, 128), batch=3, heads=1, shorter=(64, 1)), (13, 64)),
 }
 
+PER_HEAD = ("causal, an offset for each example", "packed documents", "dense", "function of all")
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 every_call = pytest.mark.parametrize(("c", "tile"), CALLS.values(), ids=CALLS)
 
@@ -83,37 +86,52 @@ def test_tiles_are_the_same_inside_jit(case):
     np.testing.assert_array_equal(kinds, kinds_of(mask, c, tile))
 
 
-@every_case
-@pytest.mark.parametrize("one", [False, True], ids=["all heads", "one head"])
-def test_each_tile_allows_the_pairs_that_are_meant(case, one):
-    c, tile = CALLS["127x129, shorter"]
-    mask, pairs = made(case, c)
+def ask_tile_by_tile(mask: Mask, c: Call, tile, *, batch, head):
+    """What a mask allows in each tile, as a loop asks it: bool[B or 1, N or 1, T, S]."""
     rows, columns = tile_grid(c.length, tile).shape
 
-    def allowed(mask, i, j, b, h):
-        batch, head = (b, h) if one else (np.arange(c.batch), np.arange(c.heads))
+    @jax.jit
+    def ask(mask, i, j, batch, head):
         first = (i * tile[0], j * tile[1])
-        return mask.allows(block(first, tile, (c.queries, c.keys), batch=batch, head=head))
+        said = mask.allows(block(first, tile, (c.queries, c.keys), batch=batch, head=head))
+        return jnp.broadcast_to(said, (np.size(batch), np.size(head), *tile))
 
-    ask = jax.jit(allowed)
-    for b, h in np.ndindex(c.batch, c.heads) if one else [(0, 0)]:
-        meant = pairs[b : b + 1, h : h + 1] if one else pairs
-        for i, j in np.ndindex(rows, columns):
-            part = meant[..., i * tile[0] : (i + 1) * tile[0], j * tile[1] : (j + 1) * tile[1]]
-            # A tile may overhang the arrays; what it says of pairs behind them is nobody's.
-            said = np.broadcast_to(ask(mask, i, j, b, h), (*meant.shape[:2], *tile))
-            np.testing.assert_array_equal(said[..., : part.shape[-2], : part.shape[-1]], part)
+    said = [[ask(mask, i, j, batch, head) for j in range(columns)] for i in range(rows)]
+    # A tile may overhang the arrays; what it says of pairs behind them is nobody's.
+    return np.block([[np.asarray(part) for part in row] for row in said])[
+        ..., : c.length[0], : c.length[1]
+    ]
 
 
 @every_case
-def test_a_closer_look_finds_every_tile_that_is_not_partial(case):
-    c, tile = call((65, 127)), (16, 32)
+def test_each_tile_allows_the_pairs_that_are_meant(case):
+    c, tile = CALLS["127x129, shorter"]
     mask, pairs = made(case, c)
-    kinds = refined_kinds(mask, tile_grid(c.length, tile, batch=c.batch, heads=c.heads))
-    truth = np.zeros_like(true_kinds(pairs, c, tile))
-    for i, j in np.ndindex(*truth.shape[2:]):
-        part = pairs[..., i * tile[0] : (i + 1) * tile[0], j * tile[1] : (j + 1) * tile[1]]
-        truth[:, :, i, j] = part.any((-2, -1)).astype(int) + part.all((-2, -1))
+    said = ask_tile_by_tile(mask, c, tile, batch=np.arange(c.batch), head=np.arange(c.heads))
+    np.testing.assert_array_equal(said, pairs)
+
+
+@pytest.mark.parametrize("tile", [(64, 32), (127, 43)], ids=["takes", "slices"])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in PER_HEAD], ids=lambda case: case.name
+)
+def test_each_tile_of_one_head_allows_the_pairs_that_are_meant(case, tile):
+    c, _ = CALLS["127x129, shorter"]
+    mask, pairs = made(case, c)
+    for b, h in np.ndindex(c.batch, c.heads):
+        said = ask_tile_by_tile(mask, c, tile, batch=b, head=h)
+        np.testing.assert_array_equal(said[0, 0], pairs[b, h])
+
+
+@every_case
+@pytest.mark.parametrize("first", ["the longer", "the shorter"])
+def test_a_closer_look_finds_every_tile_that_is_not_partial(case, first):
+    c, tile = call((65, 127), shorter=(20, 31)), (16, 32)
+    if first == "the shorter":
+        c = dataclasses.replace(c, queries=c.queries[::-1], keys=c.keys[::-1])
+    mask, pairs = made(case, c)
+    grid = tile_grid(c.length, tile, c.queries, c.keys, batch=c.batch, heads=c.heads)
+    kinds, truth = before_lengths(refined_kinds(mask, grid), grid), true_kinds(pairs, c, tile)
     np.testing.assert_array_equal(np.broadcast_to(kinds, truth.shape), truth)
 
 
@@ -123,6 +141,15 @@ def test_a_block_mask_made_of_a_mask_means_the_same(case):
     mask, pairs = made(case, c)
     blocks = BlockMask.from_mask(mask, *c.length, tile, batch=c.batch, heads=c.heads)
     np.testing.assert_array_equal(np.broadcast_to(blocks.to_dense(), pairs.shape), pairs)
+
+
+def test_known_positions_may_overhang_the_arrays():
+    mask = Documents(np.array([4, 5, 6]), np.array([5, 6, 4, 6]))
+    q, k = np.ogrid[:8, :8]
+    at = Gathered(q * 0, q * 0, q, k, q * 0 + 3, q * 0 + 4)
+    np.testing.assert_array_equal(
+        mask.allows(at)[:3, :4], [[0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 1]]
+    )
 
 
 def test_garbage_behind_the_lengths_adds_no_tile():

@@ -118,6 +118,12 @@ REFUSED = {
     "slopes": (lambda: ALiBi(np.arange(3)), r"slopes is int64\[3\]", "for_heads"),
     "table": (lambda: RelativeBias(np.zeros(3)), r"table is float64\[3\]", r"float\[N, left"),
     "even table": (lambda: RelativeBias(np.zeros((2, 4))), "a table of 4 distances", "odd number"),
+    "heads": (lambda: ALiBi.for_heads(0), "heads=0", "heads=1"),
+    "buckets": (
+        lambda: RelativeBias.t5(np.zeros((2, 4)), bidirectional=True),
+        "2 buckets and max_distance=128",
+        "trained with",
+    ),
     "left": (lambda: RelativeBias(np.zeros((2, 4)), left=4), "left=4", "from 0 to"),
 }
 

@@ -1,0 +1,55 @@
+"""Every bad call is an error that names the argument and the way out."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+
+Q, K = jnp.ones((2, 5, 4, 8)), jnp.ones((2, 6, 2, 8))
+GOOD = {"query": Q, "key": K, "value": K}
+
+BAD = {
+    "axes": ({"query": Q[0, 0]}, r"query is f32\[4,8\], of 2 axes", "without the batch"),
+    "integers": ({"query": Q.astype(int)}, "query is int32, no floating dtype", "astype"),
+    "dtypes": ({"key": K.astype(np.float16)}, "key is float16, but query is float32", "one dtype"),
+    "batch": ({"value": K[:1]}, "value has 1 examples, but query has 2", "one batch"),
+    "lengths differ": ({"value": K[:, :5]}, "key and value differ in length", r"\[B, S, K, V\]"),
+    "head sizes": ({"query": Q[..., :7]}, "heads of size 8, but query of 7", "one head size"),
+    "heads": ({"query": Q[:, :, :3]}, "3 heads, no multiple of the 2", "same number"),
+    "mask of numbers": ({"mask": jnp.ones((1, 1, 5, 6))}, "mask is f32.*, not bool", "bias="),
+    "mask's shape": ({"mask": jnp.ones((1, 3, 5, 6), bool)}, "does not broadcast", "4 axes"),
+    "mask's axes": ({"mask": jnp.ones((1, 1, 1, 5, 6), bool)}, "does not broadcast", "4 axes"),
+    "documents": ({"mask": sx.Documents(np.zeros((2, 7), int))}, "Documents", "B"),
+    "bias's shape": ({"bias": jnp.ones((1, 1, 5, 5))}, "bias is .* does not broadcast", "4 axes"),
+    "bias of booleans": ({"bias": jnp.ones((5, 6), bool)}, "cannot be added", "mask="),
+    "modifier": ({"bias": sx.ALiBi(jnp.ones(3))}, "ALiBi.slopes", "N"),
+    "lengths' dtype": ({"query_seq_lengths": jnp.ones(2)}, "query_seq_lengths is f32", "int32"),
+    "lengths' shape": (
+        {"key_value_seq_lengths": jnp.ones(3, np.int32)},
+        r"key_value_seq_lengths is i32\[3\], not i32\[2\]",
+        "each example",
+    ),
+    "window": ({"local_window_size": (1, 2, 3)}, "local_window_size=", "keys before"),
+    "scale": ({"scale": np.ones(2)}, r"scale has shape \(2,\)", "one number"),
+    "implementation": ({"implementation": "cuda"}, "implementation='cuda' is not known", "xla"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_argument_is_named(name):
+    bad, what, fix = BAD[name]
+    with pytest.raises(sx.ConfigError, match=what) as caught:
+        sx.dot_product_attention(**(GOOD | bad))
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.fix
+    assert re.search(fix, caught.value.fix)
+
+
+def test_a_back_end_says_why_it_cannot():
+    with pytest.raises(sx.BackendError, match="implementation='cudnn' cannot run") as caught:
+        sx.dot_product_attention(**GOOD, implementation="cudnn")
+    assert caught.value.why == "cudnn because it needs an NVIDIA GPU, and this is cpu"
+    assert "implementation=" in caught.value.fix
