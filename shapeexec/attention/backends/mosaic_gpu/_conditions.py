@@ -1,0 +1,118 @@
+"""Masks as choices: what a rule says of a tile, without an array of booleans joined to another.
+
+Mosaic joins booleans element by element at several times the cost of the comparisons themselves.
+So a rule is traced, and where it joins conditions the choice between two values is nested
+instead: `x if (a and b) else y` is `(x if b else y) if a else y`, one select for each comparison.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array = Any
+
+
+class Condition:
+    """A condition on each element, made of simpler ones; plain ones are arrays of booleans."""
+
+    def choose(self, yes: Array, no: Array) -> Array:
+        """`yes` where it holds, else `no`."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class _Both(Condition):
+    one: Any
+    other: Any
+
+    def choose(self, yes: Array, no: Array) -> Array:
+        return choose(self.one, choose(self.other, yes, no), no)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Either(Condition):
+    one: Any
+    other: Any
+
+    def choose(self, yes: Array, no: Array) -> Array:
+        return choose(self.one, yes, choose(self.other, yes, no))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Not(Condition):
+    one: Any
+
+    def choose(self, yes: Array, no: Array) -> Array:
+        return choose(self.one, no, yes)
+
+
+def choose(condition: Any, yes: Array, no: Array) -> Array:
+    """`yes` where a `Condition` or an array of booleans holds, else `no`."""
+    if isinstance(condition, Condition):
+        return condition.choose(yes, no)
+    # Mosaic selects by one boolean for all elements only if that is written out.
+    shape = jnp.broadcast_shapes(jnp.shape(condition), jnp.shape(yes), jnp.shape(no))
+    return jnp.where(jnp.broadcast_to(condition, shape), yes, no)
+
+
+def evaluate(function: Callable[..., Any], *arguments: Array) -> Any:
+    """function(*arguments), with booleans joined into a `Condition`.
+
+    Args:
+        function: Elementwise code without effects, that returns one array.
+        *arguments: Arrays; it is traced for their shapes and dtypes alone.
+    """
+    shapes = [jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in arguments]
+    traced = jax.make_jaxpr(function)(*shapes)
+    (result,) = _run(traced.jaxpr, traced.consts, arguments)
+    return result
+
+
+def _run(jaxpr: Any, constants: Any, arguments: Any) -> list[Any]:
+    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
+
+    def value_of(atom: Any) -> Any:
+        return atom.val if hasattr(atom, "val") else values[atom]
+
+    for eqn in jaxpr.eqns:
+        operands = [value_of(atom) for atom in eqn.invars]
+        results = _step(eqn, operands)
+        values.update(zip(eqn.outvars, results, strict=True))
+    return [value_of(atom) for atom in jaxpr.outvars]
+
+
+def _step(eqn: Any, operands: list[Any]) -> list[Any]:
+    inner = eqn.params.get("jaxpr")
+    if inner is not None:
+        return _run(inner.jaxpr, inner.consts, operands)
+    if eqn.outvars[0].aval.dtype == bool and (join := _JOINS.get(eqn.primitive.name)):
+        return [join(*operands)]
+    if eqn.primitive.name == "select_n" and isinstance(operands[0], Condition):
+        which, no, yes = operands
+        if eqn.outvars[0].aval.dtype != bool:
+            return [choose(which, yes, no)]
+        return [_Either(_Both(which, yes), _Both(_Not(which), no))]
+    plain = [_as_array(x) if isinstance(x, Condition) else x for x in operands]
+    parameters = eqn.primitive.get_bind_params(eqn.params)
+    results = eqn.primitive.bind(*plain, **parameters)
+    return list(results) if eqn.primitive.multiple_results else [results]
+
+
+def _as_array(condition: Condition) -> Array:
+    return condition.choose(jnp.int32(1), jnp.int32(0)) != 0
+
+
+def _xor(one: Any, other: Any) -> Condition:
+    for known, rest in ((one, other), (other, one)):
+        if isinstance(known, (bool, np.bool_)) or (
+            isinstance(known, np.ndarray) and known.ndim == 0
+        ):
+            return _Not(rest) if known else rest
+    return _Either(_Both(one, _Not(other)), _Both(_Not(one), other))
+
+
+_JOINS: dict[str, Callable[..., Any]] = {"and": _Both, "or": _Either, "not": _Not, "xor": _xor}

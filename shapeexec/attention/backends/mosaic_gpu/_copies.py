@@ -1,0 +1,67 @@
+"""Copies of tiles between device memory and shared memory.
+
+The tensor unit fills what lies behind an array's end with 0 and does not store there; what lies
+behind a valid length inside an array is cleared here.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+Array = Any
+Ref = Any
+
+_BLOCK = 64  # rows and columns cleared at a time: few registers are left where copies are made
+
+
+def copy_in(ref: Ref, at: tuple, shared: Ref, ready: Ref) -> None:
+    """Start ref[at] -> shared, which arrives at `ready` when it is done.
+
+    Args:
+        ref: [B, T, N, H] in device memory.
+        at: Index into the first three axes, of which T's may run past the end.
+        shared: [rows, columns], with columns from H up.
+        ready: A barrier.
+    """
+    plgpu.copy_gmem_to_smem(ref.at[(*at, _columns(at, shared))], shared, ready)
+
+
+def copy_in_valid(ref: Ref, at: tuple, shared: Ref, ready: Ref, landed: Ref, valid: Array) -> None:
+    """As `copy_in`, with 0 in the rows from `valid` on; it takes the whole warpgroup.
+
+    Args:
+        ref: See `copy_in`.
+        at: See `copy_in`.
+        shared: See `copy_in`.
+        ready: See `copy_in`.
+        landed: A barrier of this warpgroup's own.
+        valid: How many of the rows are valid; more than there are where all are.
+    """
+    rows, columns = shared.shape
+
+    def clear() -> None:
+        copy_in(ref, at, shared, landed)
+        plgpu.barrier_wait(landed)
+        for row in range(0, rows, _BLOCK):
+            for column in range(0, columns, _BLOCK):
+                block = shared.at[pl.ds(row, _BLOCK), pl.ds(column, _BLOCK)]
+                value = plgpu.layout_cast(block[...], plgpu.Layout.WGMMA)
+                place = plgpu.broadcasted_iota(jnp.int32, block.shape, 0, layout=plgpu.Layout.WGMMA)
+                block[...] = jnp.where(place < valid - row, value, jnp.zeros_like(value))
+        plgpu.commit_smem()
+        plgpu.barrier_arrive(ready)
+
+    lax.cond(valid < rows, clear, lambda: copy_in(ref, at, shared, ready))
+
+
+def copy_out(shared: Ref, ref: Ref, at: tuple) -> None:
+    """Start shared -> ref[at], as part of the next group that is committed; see `copy_in`."""
+    plgpu.copy_smem_to_gmem(shared, ref.at[(*at, _columns(at, shared))], commit_group=False)
+
+
+def _columns(at: tuple, shared: Ref) -> Any:
+    # Where the start is known, JAX refuses columns behind the array's end.
+    return pl.ds(at[0] * 0, shared.shape[1])

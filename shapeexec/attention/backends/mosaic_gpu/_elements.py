@@ -1,0 +1,235 @@
+"""A mask's rule inside the kernels: its arrays in device memory, and the positions of a tile.
+
+What a mask tells of each row is loaded once for an item; what it tells of each column comes with
+the pieces of the ring; only what it tells of pairs is loaded where it is asked for.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends.mosaic_gpu._conditions import evaluate
+from shapeexec.attention.backends.mosaic_gpu._products import load
+from shapeexec.attention.backends.mosaic_gpu._rules import Asked, Rule, Traced, look_into
+from shapeexec.attention.backends.mosaic_gpu._tiles import Item, at_or_0, whole_tiles
+
+Array = Any
+Ref = Any
+
+
+def as_operand(leaf: Array, known: Asked, *, by_key: bool) -> Array:
+    """An array of a mask as the kernels take it.
+
+    Args:
+        leaf: The array.
+        known: What is asked of it.
+        by_key: Whether rows are keys; pairs are then told by key.
+
+    Returns:
+        Integers or floats of 32 bits, or of 8 for pairs. What tells of one side is [B or 1,
+        length] or [B or 1, N or 1, length]. Lengths are whole tiles, since a load, unlike a copy
+        by the tensor unit, is not clipped at an array's end.
+    """
+    array = jnp.asarray(leaf)
+    if known.side is not None:
+        if array.ndim == 4:
+            array = array.squeeze(3 - known.side)
+        along = (array.ndim - 1,)
+    else:
+        along = (2, 3) if known.role == "of_pairs" and array.shape[2:] != (1, 1) else ()
+    if along and known.side is None:
+        array = array.astype(jnp.int8) if (known.dtype == "bool") else array
+    else:
+        is_float = jnp.issubdtype(array.dtype, jnp.floating)
+        array = array.astype(jnp.float32 if is_float else jnp.int32)
+    pads = [(0, whole_tiles(n) - n if axis in along else 0) for axis, n in enumerate(array.shape)]
+    array = jnp.pad(array, pads) if any(after for _, after in pads) else array
+    return array.swapaxes(2, 3) if by_key and len(along) == 2 else array
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """An array that a mask holds, as the kernel has it.
+
+    Attributes:
+        ref: In device memory.
+        asked: What is asked of it.
+        vector: Its elements of a tile's rows, in registers; or of the columns, in shared memory.
+    """
+
+    ref: Ref
+    asked: Asked
+    vector: Any = None
+
+    def value(self, loaded: Array) -> Array:
+        """What was loaded, as the mask wrote it."""
+        return loaded != 0 if self.asked.dtype == "bool" else loaded
+
+    def element(self, *index: Array) -> Array:
+        """One element; axes of 1 count for all."""
+        return self.value(self.ref[at_or_0(self.ref, *index)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Elements:
+    """A mask, asked by a kernel whose rows are queries, or keys.
+
+    Attributes:
+        rule: What is static about it.
+        leaves: Its arrays.
+        by_key: Whether rows are keys.
+        columns: For each array that tells of columns alone, [steps, columns] in shared memory.
+    """
+
+    rule: Rule
+    leaves: list[Ref]
+    by_key: bool
+    columns: list[Ref]
+
+    def sources(self, item: Item) -> list[Ref]:
+        """For each of `columns` where it comes from: all of an item's, in device memory."""
+        of_columns = [self.leaves[i] for i in self.rule.of_side(int(not self.by_key))]
+        return [_of_item(ref, item) for ref in of_columns]
+
+    def of_item(self, item: Item, first_row: Array, rows: int) -> "ItemElements":
+        """The mask for `rows` rows of an item."""
+        vectors: dict[int, Any] = dict(
+            zip(self.rule.of_side(int(not self.by_key)), self.columns, strict=True)
+        )
+        for i in self.rule.of_side(int(self.by_key)):
+            of_rows = _of_item(self.leaves[i], item).at[pl.ds(first_row, rows)]
+            vectors[i] = load(of_rows, of="rows", where="device")
+        return ItemElements(self, item, first_row, vectors)
+
+
+@dataclasses.dataclass(frozen=True)
+class ItemElements:
+    """A mask for some rows of an item.
+
+    Attributes:
+        elements: The mask.
+        item: The item.
+        first_row: Where the rows begin.
+        vectors: By the number of an array what tells of the rows, or where it tells of columns.
+    """
+
+    elements: Elements
+    item: Item
+    first_row: Array
+    vectors: dict[int, Any]
+
+    def allows(self, first_column: Array, place: Array, shape: tuple[int, int]) -> Any:
+        """Whether each pair of a tile is allowed, for `choose`.
+
+        Args:
+            first_column: Where its columns begin.
+            place: In the ring, of what came with the columns.
+            shape: Rows and columns of the tile.
+        """
+        rule, by_key = self.elements.rule, self.elements.by_key
+        vectors = dict(self.vectors)
+        for i in rule.of_side(int(not by_key)):
+            vectors[i] = vectors[i].at[place]
+        leaves = [
+            Leaf(ref, known, vectors.get(i))
+            for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.asked, strict=True))
+        ]
+        first = (first_column, self.first_row) if by_key else (self.first_row, first_column)
+        at = TilePositions(self.item, first, shape, by_key=by_key)
+        given = (at.batch, at.head, at.query_size, at.key_size, at.query, at.key)
+        _, looks = look_into(rule, shape)
+        found = [getattr(at, look.role)(leaves[look.number], *look.more) for look in looks]
+        mask = rule.mask()
+
+        def allows(*inputs: Array) -> Array:
+            values = iter(inputs[len(given) :])
+            return mask.allows(Traced(*inputs[: len(given)], values=values))
+
+        return evaluate(allows, *given, *found)
+
+
+def _of_item(ref: Ref, item: Item) -> Ref:
+    lead = (item.batch, item.head)[: len(ref.shape) - 1]
+    return ref.at[at_or_0(ref, *lead)]
+
+
+class TilePositions:
+    """`Positions` of a tile that one warpgroup holds in an accumulator's layout.
+
+    Args:
+        item: The example and the query head.
+        first: The first query and the first key.
+        shape: Rows and columns of the tile.
+        by_key: Whether the rows are keys; they are queries otherwise.
+    """
+
+    def __init__(
+        self,
+        item: Item,
+        first: tuple[Array, Array],
+        shape: tuple[int, int],
+        *,
+        by_key: bool,
+    ) -> None:
+        self.batch, self.head = item.batch, item.head
+        self.query_size, self.key_size = item.query_size, item.key_size
+        self._first = first
+        self._shape = shape
+        self._axes = (1, 0) if by_key else (0, 1)  # of queries and of keys; its own inverse
+        self.query, self.key = (
+            self._counted(axis, begin) for axis, begin in zip(self._axes, first, strict=True)
+        )
+
+    def _counted(self, axis: int, begin: Array) -> Array:
+        layout = plgpu.Layout.WGMMA.reduce(1 - axis)
+        along = plgpu.broadcasted_iota(jnp.int32, (self._shape[axis],), 0, layout=layout) + begin
+        # Left to itself, the compiler counts before the loop and holds the numbers in registers
+        # all along, and then spills what the loop needs more.
+        return lax.broadcast_in_dim(lax.optimization_barrier(along), self._shape, [axis])
+
+    def of_batch(self, array: Leaf) -> Array:
+        """The element of array[B or 1] for this example."""
+        return array.element(self.batch)
+
+    def of_head(self, array: Leaf) -> Array:
+        """The element of array[B or 1, N or 1] for this head."""
+        return array.element(self.batch, self.head)
+
+    def of_queries(self, array: Leaf) -> Array:
+        """The elements of array[B or 1, T] at these queries."""
+        return self._vector(array)
+
+    def of_keys(self, array: Leaf) -> Array:
+        """The elements of array[B or 1, S] at these keys."""
+        return self._vector(array)
+
+    def of_pairs(self, array: Leaf) -> Array:
+        """The elements of array[B or 1, N or 1, T or 1, S or 1] at these pairs."""
+        if array.asked.side is not None:
+            return self._vector(array)
+        if array.ref.shape[2:] == (1, 1):
+            return array.element(self.batch, self.head, jnp.int32(0), jnp.int32(0))
+        lead = at_or_0(array.ref, self.batch, self.head)
+        rows, columns = (
+            pl.ds(self._first[side], size)
+            for side, size in zip(self._axes, self._shape, strict=True)
+        )
+        ref = array.ref.at[(*lead, rows, columns)]
+        return array.value(load(ref, of="pairs", where="device"))
+
+    def of_tile(self, array: Leaf, tile: tuple[int, int]) -> Array:
+        """The element of array[B or 1, N or 1, query tiles, key tiles] for this tile."""
+        at = (lax.div(first, jnp.int32(n)) for first, n in zip(self._first, tile, strict=True))
+        return array.value(array.ref[(*at_or_0(array.ref, self.batch, self.head), *at)])
+
+    def _vector(self, array: Leaf) -> Array:
+        assert array.asked.side is not None
+        axis = self._axes[array.asked.side]
+        loaded = array.vector
+        if axis == 1:
+            loaded = load(array.vector, of="columns", where="shared")
+        return array.value(lax.broadcast_in_dim(loaded, self._shape, [axis]))

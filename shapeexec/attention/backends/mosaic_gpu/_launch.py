@@ -1,0 +1,192 @@
+"""What all kernels here have in common: how they are started, and what they are told.
+
+A kernel is a function of its inputs, outputs and scratch, each by name; how work is divided is
+`_schedule`'s matter.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends.mosaic_gpu import _schedule
+from shapeexec.attention.backends.mosaic_gpu._elements import Elements
+from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._rules import Rule
+from shapeexec.attention.backends.mosaic_gpu._tiles import (
+    TILE,
+    WARPGROUPS,
+    ListRefs,
+    Table,
+)
+
+Array = Any
+Ref = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What is static about a call.
+
+    Attributes:
+        signature: The call's, with head sizes that the kernels take.
+        rule: What is static about the mask.
+        programs: How many run at a time: one for each multiprocessor.
+        interpret: Parameters of the interpreter; None on the device.
+    """
+
+    signature: Signature
+    rule: Rule
+    programs: int
+    interpret: Any = None
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """Columns of keys and of values in shared memory."""
+        sizes = self.signature.head_size, self.signature.value_size
+        key, value = (-(-size // 64) * 64 for size in sizes)
+        return key, value
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by for weights that are powers of 2."""
+        return self.signature.scale * math.log2(math.e)
+
+    @property
+    def masked(self) -> float:
+        """What a masked score becomes, before it is scaled.
+
+        It is finite, lest a row without a key in its first tile meets inf - inf, and so low that
+        the next allowed score wipes out what it weighed. It is a power of 2: scaled, it is exact,
+        and nothing is left when the largest score is taken from it in one operation with that.
+        """
+        return -(2.0 ** (120 - max(0, math.ceil(math.log2(self.scale)))))
+
+    @property
+    def crosses_ends(self) -> bool:
+        """Whether a tile with work may hold keys that are none."""
+        return self.signature.is_ragged or self.signature.key_size % TILE > 0
+
+    @property
+    def group(self) -> int:
+        """Query heads of a key head."""
+        return self.signature.query_heads // self.signature.key_heads
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What the kernels are told beside their operands, in device memory.
+
+    Attributes:
+        lists: The tiles.
+        query_sizes, key_sizes: Valid lengths, i32[B].
+        leaves: The mask's arrays.
+    """
+
+    lists: ListRefs
+    query_sizes: Array
+    key_sizes: Array
+    leaves: list[Array]
+
+    def column_dtypes(self, config: Config, *, by_key: bool) -> list[Any]:
+        """The dtypes of what the mask tells of columns alone."""
+        return [self.leaves[i].dtype for i in config.rule.of_side(int(not by_key))]
+
+    def elements(self, config: Config, *, by_key: bool, columns: list[Ref]) -> Elements:
+        """The mask, as a kernel asks it; see `Elements`."""
+        return Elements(config.rule, self.leaves, by_key, columns)
+
+    def table(self, heads: int, group: int, *, by_key: bool) -> Table:
+        """The items of so many heads; see `Table`."""
+        return Table(self.lists, heads, group, (self.query_sizes, self.key_sizes), by_key)
+
+
+jax.tree_util.register_dataclass(Told)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A running program, as one of its warpgroups sees it.
+
+    Attributes:
+        warpgroup: Which one it is; the last one moves memory.
+        queue: The items.
+        products: What multiplies.
+    """
+
+    warpgroup: Array
+    queue: _schedule.Programs
+    products: Products | InterpretedProducts
+
+
+def launch(
+    config: Config,
+    body: Callable[..., None],
+    inputs: dict[str, Any],
+    outputs: dict[str, jax.ShapeDtypeStruct],
+    scratch: dict[str, Any],
+    *,
+    table: Callable[[Told], Table],
+    total: int,
+    slots: int,
+    copies: int,
+    accumulators: list[tuple[int, int]],
+) -> list[Array]:
+    """Run body(block, **inputs, **outputs, **scratch) in persistent programs.
+
+    Args:
+        config: What is static.
+        body: The kernel.
+        inputs: Pytrees of arrays; `told` is among them.
+        outputs: What is made.
+        scratch: Shared memory and barriers.
+        table: The items, from references to `told`.
+        total: How many items there are.
+        slots: How many items may be on their way at a time.
+        copies: How many copies each begins with.
+        accumulators: Shapes of all that are held at a time; the interpreter needs to know.
+    """
+    programs = min(config.programs, total)
+    scratch = {**scratch, "schedule": _schedule.scratch(slots, copies)}
+    if config.interpret is None:
+        inputs = {**inputs, "counter": jax.new_ref(jnp.zeros((1,), jnp.int32))}
+    else:
+        pool = [plgpu.SMEM((WARPGROUPS, *shape), jnp.float32) for shape in accumulators]
+        scratch["pool"] = pool
+    flat, structure = jax.tree.flatten(inputs)
+
+    def kernel(*refs: Ref) -> None:
+        named = jax.tree.unflatten(structure, refs[: len(flat)])
+        named |= dict(zip([*outputs, *scratch], refs[len(flat) :], strict=True))
+        counter, pool, schedule = (named.pop(key, None) for key in ("counter", "pool", "schedule"))
+        warpgroup = lax.axis_index("warpgroup")
+        word = schedule.pop("word")
+        queue = _schedule.Programs(
+            table=table(named["told"]),
+            me=lax.axis_index("program"),
+            count=programs,
+            copies=copies,
+            counter=counter,
+            word=None if counter is None else word,
+            **schedule,
+        )
+        products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
+        body(Block(warpgroup, queue, products), **named)
+
+    return plgpu.kernel(
+        kernel,
+        out_type=list(outputs.values()),
+        scratch_types=list(scratch.values()),
+        grid=(programs,),
+        grid_names=("program",),
+        num_threads=WARPGROUPS + 1,
+        thread_name="warpgroup",
+        compiler_params=plgpu.CompilerParams(approx_math=True),
+        **({} if config.interpret is None else {"interpret": config.interpret}),
+    )(*flat)

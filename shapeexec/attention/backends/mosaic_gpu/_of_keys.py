@@ -1,0 +1,207 @@
+"""The backward pass for keys and values: a persistent kernel over lists by key.
+
+Each of two warpgroups sums dk and dv of 64 keys in registers, while queries pass by, head after
+head of the group. Scores are made with keys as rows, so that weights and their gradients are
+multiplied from registers. What it has in common with that for queries is in `_gradients`.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends.mosaic_gpu import _ring
+from shapeexec.attention.backends.mosaic_gpu._conditions import choose
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
+from shapeexec.attention.backends.mosaic_gpu._elements import Elements
+from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, hand_out, room, run
+from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
+from shapeexec.attention.backends.mosaic_gpu._products import along_columns, load
+from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
+
+Array = Any
+Ref = Any
+
+_SHAPE = (ROWS, PIECE)
+_PIECES = _ring.pieces(PIECE)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def backward_of_keys(
+    config: Config, told: Told, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
+) -> list[Array]:
+    """The gradients of keys and values, from lists by key; 0 behind the valid length.
+
+    What the query heads of a group add to their key head is summed here, head by head.
+    """
+    batch, _, heads, _ = k.shape
+    key_columns, value_columns = config.columns
+    slots, steps = room(config)
+    ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
+    tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
+    of_columns = told.column_dtypes(config, by_key=True)
+    return launch(
+        config,
+        functools.partial(_kernel, config),
+        {"told": told, "rows": rows, "q": q, "k": k, "v": v, "d_out": d_out},
+        {
+            "d_k": jax.ShapeDtypeStruct(k.shape, k.dtype),
+            "d_v": jax.ShapeDtypeStruct(v.shape, v.dtype),
+        },
+        {
+            "keys": tile((slots, TILE, key_columns)),
+            "values": tile((slots, TILE, value_columns)),
+            "queries": ring(key_columns, vectors=[jnp.float32, *of_columns]),
+            "d_outs": ring(value_columns, vectors=[jnp.float32]),
+        },
+        table=lambda told: told.table(heads, config.group, by_key=True),
+        total=batch * heads * told.lists.counts.shape[2],
+        slots=slots,
+        copies=2,
+        accumulators=[_SHAPE, _SHAPE, (ROWS, key_columns), (ROWS, value_columns)],
+    )
+
+
+def _kernel(
+    config: Config, block: Block, *, told: Told, queries: dict, d_outs: dict, **refs: Any
+) -> None:
+    streams = (
+        Stream(**queries, products=block.products),
+        Stream(**d_outs, products=block.products),
+    )
+    elements = told.elements(config, by_key=True, columns=list(streams[0].vectors[1:]))
+    kernel = _Kernel(config, block, elements, *streams, **refs)
+    run(block, streams, attend=kernel.attend, begin=kernel.begin, stream=kernel.stream)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+    """The kernel's state: streams, operands in device memory, and what is in shared memory."""
+
+    config: Config
+    block: Block
+    elements: Elements
+    queries: Stream
+    d_outs: Stream
+    rows: Rows
+    q: Ref
+    k: Ref
+    v: Ref
+    d_out: Ref
+    d_k: Ref
+    d_v: Ref
+    keys: Ref
+    values: Ref
+
+    def begin(self, item: Item, slot: Array) -> None:
+        """Start the copies of an item's keys and values."""
+        at = (item.batch, pl.ds(item.row * TILE, TILE), item.head)
+        for ref, shared in ((self.k, self.keys), (self.v, self.values)):
+            copy_in(ref, at, shared.at[slot], self.block.queue.ready.at[slot])
+
+    def stream(self, item: Item, start: Array) -> Array:
+        """Send the queries of each head; where the next item's begin."""
+        return self._each_head(item, start, self._stream_head)
+
+    def attend(self, item: Item, slot: Array, start: Array) -> Array:
+        """Compute an item whose queries are in the ring from `start` on; where the next begins."""
+        products, warpgroup = self.block.products, self.block.warpgroup
+        mine = pl.ds(warpgroup * ROWS, ROWS)
+        first_key = item.row * TILE + warpgroup * ROWS
+
+        def summed(*sums: Ref) -> tuple:
+            of_head = functools.partial(self._sum_head, slot, first_key, sums)
+            return self._each_head(item, start, of_head), *map(products.read, sums)
+
+        shapes = ((ROWS, columns) for columns in self.config.columns)
+        end, key_sum, value_sum = products.hold(summed, *shapes)
+        valid = item.key_size - first_key
+        at = (item.batch, pl.ds(first_key, ROWS), item.head)
+        scale = self.config.signature.scale
+        hand_out(key_sum, valid, self.keys.at[slot, mine], scale=scale)
+        hand_out(value_sum, valid, self.values.at[slot, mine])
+        copy_out(self.keys.at[slot, mine], self.d_k, at)
+        copy_out(self.values.at[slot, mine], self.d_v, at)
+        plgpu.commit_smem_to_gmem_group()
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        return end
+
+    def _each_head(
+        self, item: Item, position: Array, body: Callable[[Item, Array], Array]
+    ) -> Array:
+        """body(item of one query head, position) for each head of a key head's group."""
+        group = self.config.group
+        if group == 1:
+            return body(item, position)
+
+        def step(i: Array, position: Array) -> Array:
+            head = item.head * group + i
+            full, count = self.block.queue.table.extent(item.batch, head, item.row)
+            return body(item._replace(head=head, full=full, count=count), position)
+
+        return lax.fori_loop(0, group, step, position)
+
+    def _stream_head(self, item: Item, start: Array) -> Array:
+        ours = functools.partial(Source, batch=item.batch, head=item.head, size=item.query_size)
+        logsumexp, delta = (
+            ref.at[item.batch, item.head] for ref in (self.rows.logsumexp, self.rows.delta)
+        )
+        query = ours(self.q, vectors=[logsumexp, *self.elements.sources(item)])
+        d_out = ours(self.d_out, vectors=[delta])
+
+        def step(i: Array, _: None) -> None:
+            first = self.block.queue.table.first_column(item, i, PIECE)
+            self.queries.send(query, first, start + i)
+            self.d_outs.send(d_out, first, start + i)
+
+        lax.fori_loop(0, item.count * _PIECES, step, None)
+        return start + item.count * _PIECES
+
+    def _sum_head(
+        self, slot: Array, first_key: Array, sums: tuple[Ref, Ref], item: Item, start: Array
+    ) -> Array:
+        products, config = self.block.products, self.config
+        mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
+        key, value = self.keys.at[slot, mine], self.values.at[slot, mine]
+        mask = self.elements.of_item(item, first_key, ROWS)
+        loaded = functools.partial(load, of="columns", where="shared")
+
+        def step(i: Array, _: None) -> None:
+            position = start + i
+            place, place_of_d_out = self.queries.receive(position), self.d_outs.receive(position)
+            query, d_out = self.queries.tiles.at[place], self.d_outs.tiles.at[place_of_d_out]
+
+            def masked(score: Array) -> Array:
+                allowed = mask.allows(self.queries.begins[place], place, _SHAPE)
+                return choose(allowed, score, config.masked)
+
+            def gradients(scores: Ref, d_weights: Ref) -> tuple[Array, Array]:
+                products.add(scores, key, query.transpose((1, 0)))
+                # One loop for full and partial tiles, and the mask before the next product is
+                # on its way: registers are short here.
+                score = products.read(scores)
+                score = lax.cond(i < item.full * _PIECES, lambda x: x, masked, score)
+                products.add(d_weights, value, d_out.transpose((1, 0)))
+                logsumexp = loaded(self.queries.vectors[0].at[place])
+                weight = jnp.exp2(score * config.scale - along_columns(logsumexp, _SHAPE))
+                delta = loaded(self.d_outs.vectors[0].at[place_of_d_out])
+                d_weight = products.read(d_weights)
+                d_score = weight * (d_weight - along_columns(delta, _SHAPE))
+                return weight.astype(query.dtype), d_score.astype(query.dtype)
+
+            weight, d_score = products.hold(gradients, _SHAPE, _SHAPE)
+            products.add(sums[1], weight, d_out)
+            products.add(sums[0], d_score, query)
+            products.wait()
+            self.queries.release(position)
+            self.d_outs.release(position)
+
+        lax.fori_loop(0, item.count * _PIECES, step, None)
+        return start + item.count * _PIECES

@@ -1,0 +1,142 @@
+"""Tensor-core products into accumulators, on the device and in the interpreter.
+
+The interpreter knows neither a product whose left operand is in registers nor a store into an
+accumulator; there the accumulators are plain shared memory. What is multiplied is the kernels'
+matter.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+Array = Any
+Ref = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Products:
+    """Accumulators in registers, as the hardware has them."""
+
+    def hold(self, body: Callable[..., Any], *shapes: tuple[int, int]) -> Any:
+        """Run body(*accumulators) with accumulators f32[shape] that are 0."""
+        accumulator = functools.partial(plgpu.WGMMAAccumulatorRef, dtype=jnp.float32)
+        return pl.run_scoped(body, *map(accumulator, shapes))
+
+    def add(self, accumulator: Ref, left: Ref | Array, right: Ref) -> None:
+        """Start accumulator += left @ right; it goes on while the program does."""
+        plgpu.wgmma(accumulator, left, right)
+
+    def read(self, accumulator: Ref, *, pending: int = 0) -> Array:
+        """The accumulator, once all but the last `pending` products are done."""
+        return plgpu.wgmma_accumulator_load(accumulator, wait_n=pending)
+
+    def write(self, accumulator: Ref, value: Array) -> None:
+        """Overwrite the accumulator."""
+        accumulator[...] = value
+
+    def wait(self) -> None:
+        """Until every product is done."""
+        plgpu.wgmma_wait(0)
+
+    def hand_back(self, free: Ref) -> None:
+        """Tell at a barrier that what was read may be overwritten by a copy.
+
+        Products read as copies write, so nothing lies between. Of ordinary loads PTX asks a fence
+        before; like CUTLASS and FlashAttention-3, who read their vectors so, it is left out: the
+        loads are done when their values are used.
+        """
+        plgpu.barrier_arrive(free)
+
+
+@dataclasses.dataclass(frozen=True)
+class InterpretedProducts:
+    """Accumulators in shared memory, for the interpreter.
+
+    Attributes:
+        pool: f32 references [warpgroups, ...], one for each accumulator that is held at a time.
+        warpgroup: Whose they are.
+    """
+
+    pool: list[Ref]
+    warpgroup: Array
+
+    def hold(self, body: Callable[..., Any], *shapes: tuple[int, int]) -> Any:
+        """See `Products`."""
+        with self._taken(shapes) as accumulators:
+            for accumulator, shape in zip(accumulators, shapes, strict=True):
+                accumulator[...] = jnp.zeros(shape, jnp.float32)
+            return body(*accumulators)
+
+    def add(self, accumulator: Ref, left: Ref | Array, right: Ref) -> None:
+        """See `Products`."""
+        product = jnp.dot(left[...], right[...], preferred_element_type=jnp.float32)
+        accumulator[...] = accumulator[...] + product
+
+    def read(self, accumulator: Ref, *, pending: int = 0) -> Array:
+        """See `Products`."""
+        del pending
+        return accumulator[...]
+
+    def write(self, accumulator: Ref, value: Array) -> None:
+        """See `Products`."""
+        accumulator[...] = value
+
+    def wait(self) -> None:
+        """See `Products`."""
+
+    def hand_back(self, free: Ref) -> None:
+        """See `Products`. Here they are ordinary loads, and the race detector wants the fence."""
+        plgpu.commit_smem()
+        plgpu.barrier_arrive(free)
+
+    @contextlib.contextmanager
+    def _taken(self, shapes: Sequence[tuple[int, int]]) -> Iterator[list[Ref]]:
+        taken = []
+        for shape in shapes:
+            place = next(i for i, ref in enumerate(self.pool) if ref.shape[1:] == shape)
+            taken.append(self.pool.pop(place))
+        try:
+            yield [ref.at[self.warpgroup] for ref in taken]
+        finally:
+            self.pool.extend(taken)
+
+
+def vector(value: float, rows: int) -> Array:
+    """f32[rows], laid out as the row maxima of an accumulator are."""
+    return plgpu.layout_cast(jnp.full((rows,), value, jnp.float32), plgpu.Layout.WGMMA.reduce(1))
+
+
+def load(
+    ref: Ref, *, of: Literal["rows", "columns", "pairs"], where: Literal["shared", "device"]
+) -> Array:
+    """Load what belongs to the rows, the columns or the elements of an accumulator.
+
+    Args:
+        ref: [rows], [columns] or [rows, columns].
+        of: Which of them.
+        where: In which memory it is.
+    """
+    layout = {
+        "rows": plgpu.Layout.WGMMA.reduce(1),
+        "columns": plgpu.Layout.WGMMA.reduce(0),
+        "pairs": plgpu.Layout.WGMMA,
+    }[of]
+    # Of device memory Mosaic refuses loads that are not as wide as can be, unless told.
+    return plgpu.load(ref, layout=layout, optimized=where == "shared")  # pyright: ignore[reportCallIssue]
+
+
+def along_rows(column: Array, shape: tuple[int, int]) -> Array:
+    """column[rows] for each column of [rows, columns]."""
+    return lax.broadcast_in_dim(column, shape, [0])
+
+
+def along_columns(row: Array, shape: tuple[int, int]) -> Array:
+    """row[columns] for each row of [rows, columns]."""
+    return lax.broadcast_in_dim(row, shape, [1])

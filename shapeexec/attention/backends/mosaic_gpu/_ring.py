@@ -1,0 +1,143 @@
+"""Pieces of tiles streamed through a ring in shared memory, from one warpgroup to two others.
+
+Each operand has a buffer of its own with a few places; a place is taken again when both
+warpgroups have arrived at its barrier. Which tiles come, the caller says.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
+from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, WARPGROUPS, WIDE
+
+Array = Any
+Ref = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """One operand on its way.
+
+    Attributes:
+        tiles: [steps, rows, columns] in shared memory.
+        ready, free: Barriers, one a place.
+        landed: A barrier of the warpgroup that copies, if rows behind the valid length are to be
+            cleared; else None.
+        begins: i32[steps] in shared memory: where each piece begins in its array.
+        products: Who reads the pieces.
+        vectors: [steps, rows] each: numbers that come with the rows.
+    """
+
+    tiles: Ref
+    ready: Ref
+    free: Ref
+    begins: Ref
+    products: Products | InterpretedProducts
+    landed: Ref | None = None
+    vectors: tuple[Ref, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """How many places there are."""
+        return self.tiles.shape[0]
+
+    @property
+    def rows(self) -> int:
+        """Rows of a piece."""
+        return self.tiles.shape[1]
+
+    def send(self, source: "Source", first: Array, position: Array) -> None:
+        """Start the copies of a piece as soon as its place is free."""
+        place = self.place(position)
+        pl.when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
+        # Looked up in device memory again, it would keep those waiting who compute.
+        self.begins[place] = first
+        rows = pl.ds(first, self.rows)
+        at = (source.batch, rows, source.head)
+        to = (self.tiles.at[place], self.ready.at[place])
+        for vector, shared in zip(source.vectors, self.vectors, strict=True):
+            plgpu.copy_gmem_to_smem(vector.at[rows], shared.at[place], to[1])
+        if self.landed is None:
+            copy_in(source.ref, at, *to)
+        else:
+            copy_in_valid(source.ref, at, *to, self.landed, source.size - first)
+
+    def receive(self, position: Array) -> Array:
+        """Wait for a piece; its place."""
+        place = self.place(position)
+        plgpu.barrier_wait(self.ready.at[place])
+        return place
+
+    def release(self, position: Array) -> None:
+        """Tell that one of the two warpgroups has read the piece."""
+        self.products.hand_back(self.free.at[self.place(position)])
+
+    def drain(self, position: Array) -> None:
+        """Wait until everything sent was read: the interpreter wants each barrier drained."""
+
+        @pl.loop(jnp.maximum(position - self.steps, 0), position)
+        def _(i: Array) -> None:
+            plgpu.barrier_wait(self.free.at[self.place(i)])
+
+    def place(self, position: Array) -> Array:
+        """Where the piece at a position of the stream lies."""
+        return lax.rem(position, jnp.int32(self.steps))
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where pieces come from.
+
+    Attributes:
+        ref: [B, T, N, H] in device memory.
+        batch, head: The example and the head.
+        size: The valid length.
+        vectors: [whole tiles] each: what comes with the rows.
+    """
+
+    ref: Ref
+    batch: Array
+    head: Array
+    size: Array
+    vectors: list[Ref] = dataclasses.field(default_factory=list)
+
+
+def pieces(rows: int) -> int:
+    """How many pieces of this many rows a tile of the lists has."""
+    return TILE // rows
+
+
+def scratch(
+    steps: int,
+    rows: int,
+    columns: int,
+    dtype: Any,
+    *,
+    clears: bool = False,
+    vectors: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """The scratch that a `Stream` needs, by the names of its attributes.
+
+    Args:
+        steps: How many places there are.
+        rows: Of a piece.
+        columns: Of a piece.
+        dtype: Of the tiles.
+        clears: Whether rows behind the valid length become 0.
+        vectors: The dtypes of the numbers that come with the rows.
+    """
+    needed = {
+        "tiles": plgpu.SMEM((steps, rows, columns), dtype, transforms=WIDE),
+        "ready": plgpu.Barrier(num_barriers=steps, num_arrivals=1 + len(vectors)),
+        "free": plgpu.Barrier(num_barriers=steps, num_arrivals=WARPGROUPS),
+        "begins": plgpu.SMEM((steps,), jnp.int32),
+        "vectors": tuple(plgpu.SMEM((steps, rows), kind) for kind in vectors),
+    }
+    return {**needed, "landed": plgpu.Barrier()} if clears else needed

@@ -1,0 +1,161 @@
+"""Who computes what: a fixed number of programs take items one after another.
+
+On the device an item goes to the program that is free first, by a counter in device memory; in
+the interpreter, which has no such counter, to each program in turn.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import llvm, memref
+
+from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
+
+Array = Any
+Ref = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """The two ends of the queue between the warpgroup that moves memory and those that compute.
+
+    Attributes:
+        table: The items.
+        me: The number of this program, i32[].
+        count: How many programs there are.
+        posts: i32[slots, 8] in shared memory: the items on their way.
+        ready: Barriers, one a slot: what an item needs first is there.
+        free: Barriers, one a slot: the item is done with it.
+        copies: How many copies announce an item on `ready`.
+        counter, word: See `take`; None in the interpreter.
+    """
+
+    table: Table
+    me: Array
+    count: int
+    posts: Ref
+    ready: Ref
+    free: Ref
+    copies: int
+    counter: Ref | None
+    word: Ref | None
+
+    @property
+    def slots(self) -> int:
+        return self.posts.shape[0]
+
+    def produce(self, begin: Callable, stream: Callable) -> Array:
+        """Take items and stream what they need; for the warpgroup that moves memory.
+
+        Args:
+            begin: begin(item, slot) starts the `copies` copies that arrive at `ready`.
+            stream: stream(item, ring) starts the rest and returns how far the ring then is.
+
+        Returns:
+            How far the ring is in the end.
+        """
+
+        def step(carry: tuple) -> tuple:
+            item, taken, ring, number = carry
+            slot = self._post(item, taken)
+            begin(item, slot)
+            # The next item is looked up while this one's copies are on their way.
+            number = self._next(number)
+            following = self.table.item(number)
+            return following, taken + 1, stream(item, ring), number
+
+        start = (self.table.item(self.me), jnp.int32(0), jnp.int32(0), self.me)
+        item, taken, ring, _ = lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
+        slot = self._post(item, taken)
+        for _ in range(self.copies):
+            plgpu.barrier_arrive(self.ready.at[slot])
+        # No slot may be given back unread: the interpreter wants each barrier drained.
+        pl.loop(jnp.maximum(taken - self.slots + 1, 0), taken)(
+            lambda i: plgpu.barrier_wait(self.free.at[_rem(i, self.slots)])
+        )
+        return ring
+
+    def consume(self, compute: Callable) -> None:
+        """Compute items as they come; for the warpgroups that compute.
+
+        Args:
+            compute: compute(item, slot, ring) returns how far the ring then is. It is done with
+                the slot when it returns.
+        """
+
+        def receive(taken: Array) -> Item:
+            slot = _rem(taken, self.slots)
+            plgpu.barrier_wait(self.ready.at[slot])
+            return Item(*(self.posts[slot, place] for place in range(len(Item._fields))))
+
+        def step(carry: tuple) -> tuple:
+            item, taken, ring = carry
+            slot = _rem(taken, self.slots)
+            ring = compute(item, slot, ring)
+            plgpu.barrier_arrive(self.free.at[slot])
+            return receive(taken + 1), taken + 1, ring
+
+        start = (receive(jnp.int32(0)), jnp.int32(0), jnp.int32(0))
+        lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
+
+    def _post(self, item: Item, taken: Array) -> Array:
+        slot = _rem(taken, self.slots)
+        pl.when(taken >= self.slots)(lambda: plgpu.barrier_wait(self.free.at[slot]))
+        for place, value in enumerate(item):
+            self.posts[slot, place] = value
+        return slot
+
+    def _next(self, number: Array) -> Array:
+        if self.counter is None:
+            return number + self.count
+        return self.count + take(self.counter, self.word)
+
+
+def scratch(slots: int, copies: int) -> dict[str, Any]:
+    """The scratch that `Programs` needs, by the names of its attributes."""
+    return {
+        "posts": plgpu.SMEM((slots, 8), jnp.int32),
+        "ready": plgpu.Barrier(num_barriers=slots, num_arrivals=copies),
+        "free": plgpu.Barrier(num_barriers=slots, num_arrivals=WARPGROUPS),
+        "word": plgpu.SMEM((1,), jnp.int32),
+    }
+
+
+def _rem(number: Array, by: int) -> Array:
+    return lax.rem(number, jnp.int32(by))
+
+
+def take(counter: Ref, word: Ref) -> Array:
+    """Count one up and return what was there, the same to all threads of the warpgroup.
+
+    Args:
+        counter: i32[1] in device memory, shared by all programs.
+        word: i32[1] in shared memory, of this warpgroup alone.
+    """
+    scalar = plgpu.ShapeDtypeStruct((), np.dtype(np.int32), layout=plgpu.Layout.WG_SPLAT)
+
+    @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.RefType()), return_type=scalar)
+    def count_up(_: Any, counter: ir.Value, word: ir.Value) -> Any:
+        utils = mgpu.utils
+        i32 = ir.IntegerType.get_signless(32)
+        first = [utils.c(0, ir.IndexType.get())]
+        with utils.single_thread(scope=utils.ThreadSubset.WARPGROUP):
+            one = utils.c(1, i32)
+            address = utils.memref_ptr(counter)
+            relaxed = llvm.AtomicOrdering.monotonic
+            old = llvm.atomicrmw(llvm.AtomicBinOp.add, address, one, relaxed)
+            memref.store(old, word, first)
+        utils.warpgroup_barrier()
+        seen = memref.load(word, first)
+        utils.warpgroup_barrier()  # nobody overwrites the word before all have read it
+        return mgpu.FragmentedArray.splat(seen, (), is_signed=True)
+
+    return count_up(counter, word)  # pyright: ignore[reportCallIssue] - it is a wrapper now

@@ -1,0 +1,100 @@
+"""What the kernels for Hopper can run: devices, sizes, and the rules of masks.
+
+It lowers nothing: a mask's rule is traced, and its operations are looked up.
+"""
+
+import functools
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+
+from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends.mosaic_gpu._rules import look_into, rule_of
+from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
+from shapeexec.attention.masks import Mask
+
+Array = Any
+
+_DTYPES = ("bfloat16", "float16")
+_LARGEST_HEAD = 256
+_HOPPER = "9.0"
+_OLDEST_JAX = (0, 11)
+_MULTIPROCESSORS = 132  # of an H100 or H200
+
+# What Mosaic lowers of an accumulator's elements.
+_OPERATIONS = frozenset(
+    """add sub mul max min neg abs sign rem div and or xor not eq ne lt le gt ge select_n
+    broadcast_in_dim convert_element_type squeeze shift_left shift_right_logical
+    shift_right_arithmetic clamp jit pjit closed_call""".split()
+)
+
+
+def of_device(platform: str) -> str | None:
+    """Why it is not for the devices at hand; None if it is."""
+    if jax.__version_info__ < _OLDEST_JAX:
+        return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))}, and this is {jax.__version__}"
+    if platform != "cuda":
+        return f"it needs a Hopper GPU, and this is {platform}"
+    device = _device()
+    if device is None:
+        return "no GPU is here to ask whether it is a Hopper"
+    if device.compute_capability != _HOPPER:
+        return f"it needs compute capability {_HOPPER}, and this has {device.compute_capability}"
+    return None
+
+
+def multiprocessors() -> int:
+    """How many multiprocessors the device has."""
+    return getattr(_device(), "core_count", None) or _MULTIPROCESSORS
+
+
+@functools.cache
+def _device() -> Any:
+    try:
+        return jax.local_devices(backend="gpu")[0]
+    except RuntimeError:
+        return None
+
+
+def of_call(signature: Signature, mask: Mask) -> str | None:
+    """Why it cannot run such a call; None if it can."""
+    if signature.dtype not in _DTYPES:
+        return f"it takes {' and '.join(_DTYPES)}, not {signature.dtype}"
+    largest = max(signature.head_size, signature.value_size)
+    if largest > _LARGEST_HEAD:
+        return f"its heads have at most {_LARGEST_HEAD} elements, not {largest}"
+    if signature.bias is not None:
+        return "it adds no bias"
+    if not signature.scale > 0:
+        return f"it finds the largest score before it scales it, and {signature.scale} is not > 0"
+    return of_mask(mask)
+
+
+def of_mask(mask: Mask) -> str | None:
+    """Why a mask's rule cannot run inside the kernels; None if it can."""
+    rule = rule_of(mask)
+    traced, looks = look_into(rule, (TILE, TILE))
+    foreign = {eqn.primitive.name for eqn in _equations(traced.jaxpr)} - _OPERATIONS
+    if foreign:
+        return f"inside a tile it knows no {', '.join(sorted(foreign))}"
+    for known in rule.asked:
+        if np.dtype(known.dtype).itemsize > 4:
+            return f"a mask holds {known.dtype}, and it takes at most 32 bits"
+    for look in looks:
+        if look.role == "of_table":
+            return "it looks up no tables inside a tile"
+        if look.role == "of_tile" and any(size % TILE for size in look.more[0]):
+            return f"blocks of {' x '.join(map(str, look.more[0]))} are no multiples of {TILE}"
+    return None
+
+
+def _equations(jaxpr: Any) -> Any:
+    inner = (
+        _equations(getattr(value, "jaxpr", value))
+        for eqn in jaxpr.eqns
+        for value in eqn.params.values()
+        if hasattr(value, "eqns") or hasattr(value, "jaxpr")
+    )
+    return itertools.chain(jaxpr.eqns, *inner)

@@ -1,0 +1,115 @@
+"""The tiles of a call as the kernels read them: the lists, and what is one item of work.
+
+Nothing here multiplies anything; the kernels do.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+Array = Any
+Ref = Any
+
+TILE = 128  # queries and keys of a tile of the lists
+WARPGROUPS = 2  # that compute; one more moves memory
+ROWS = TILE // WARPGROUPS  # rows of a tile that one warpgroup computes
+_TRANSFORMS: tuple[Any, Any] = (plgpu.TilingTransform, plgpu.SwizzleTransform)
+WIDE = (_TRANSFORMS[0]((8, 64)), _TRANSFORMS[1](128))  # of tiles that products read
+
+
+class ListRefs(NamedTuple):
+    """`TileLists` in device memory."""
+
+    tiles: Ref
+    full: Ref
+    counts: Ref
+    order: Ref
+
+
+class Item(NamedTuple):
+    """One piece of work: a row of the lists and the tiles that it meets. All i32[].
+
+    Attributes:
+        batch: The example; -1 when no work is left.
+        head: The head whose row it is.
+        row: The tile.
+        full: How many of its tiles need no mask.
+        count: How many there are.
+        query_size, key_size: Valid lengths of the example.
+    """
+
+    batch: Array
+    head: Array
+    row: Array
+    full: Array
+    count: Array
+    query_size: Array
+    key_size: Array
+
+
+def whole_tiles(size: int) -> int:
+    """The least multiple of the tile from `size` up."""
+    return -(-size // TILE) * TILE
+
+
+def at_or_0(ref: Ref, *index: Array) -> tuple[Array, ...]:
+    """An index into the first axes, which may be 1 long and then count for all."""
+    return tuple(i if ref.shape[axis] > 1 else 0 for axis, i in enumerate(index))
+
+
+class Table(NamedTuple):
+    """From the number of an item to the item.
+
+    Attributes:
+        lists: Whose rows are the items.
+        heads: How many heads the items have.
+        group: How many heads of the lists one head of the items stands for.
+        sizes: Valid lengths of queries and of keys, i32[B] each.
+        by_key: Whether the rows are of keys.
+    """
+
+    lists: ListRefs
+    heads: int
+    group: int
+    sizes: tuple[Ref, Ref]
+    by_key: bool
+
+    @property
+    def rows(self) -> int:
+        """How many rows a head has."""
+        return self.lists.counts.shape[2]
+
+    def item(self, number: Array) -> Item:
+        """Item `number`: example by example, head by head, in a head the longest row first.
+
+        Programs at work at a time then share a head's operands in the second-level cache.
+        """
+        total = self.sizes[0].shape[0] * self.heads * self.rows
+        head, place = _divide(jnp.minimum(number, total - 1), self.rows)
+        batch, head = _divide(head, self.heads)
+        order = self.lists.order
+        row = order[(*at_or_0(order, batch, head * self.group), place)]
+        full, count = self.extent(batch, head * self.group, row)
+        sizes = (size[batch] for size in self.sizes)
+        return Item(jnp.where(number < total, batch, -1), head, row, full, count, *sizes)
+
+    def extent(self, batch: Array, head: Array, row: Array) -> tuple[Array, Array]:
+        """How many tiles of a row are full, and how many it has; none behind the valid length."""
+        at = (*at_or_0(self.lists.counts, batch, head), row)
+        valid = row * TILE < self.sizes[int(self.by_key)][batch]
+        full, count = self.lists.full[at], self.lists.counts[at]
+        return jnp.where(valid, full, 0), jnp.where(valid, count, 0)
+
+    def first_column(self, item: Item, step: Array, size: int) -> Array:
+        """Where the piece of a step begins: the listed tiles in order, in pieces of `size`."""
+        tiles, pieces = self.lists.tiles, TILE // size
+        place, piece = _divide(step, pieces)
+        tile = tiles[(*at_or_0(tiles, item.batch, item.head), item.row, place)]
+        return tile * TILE + piece * size
+
+
+def _divide(number: Array, by: int) -> tuple[Array, Array]:
+    divisor = jnp.int32(by)
+    return lax.div(number, divisor), lax.rem(number, divisor)

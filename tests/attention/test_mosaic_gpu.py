@@ -1,0 +1,268 @@
+"""The Hopper kernels, in the interpreter and lowered for CUDA; on a GPU a benchmark checks."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shapeexec.attention._blocks import BlockMask, to_dense
+from shapeexec.attention._grid import tile_grid
+from shapeexec.attention._lists import lists_by_key, lists_by_query, tile_kinds
+from shapeexec.attention.backends._base import Signature, Work
+from shapeexec.attention.masks import (
+    ALiBi,
+    Causal,
+    Dense,
+    Dilated,
+    Documents,
+    Full,
+    Global,
+    Lengths,
+    MaskFunction,
+    PrefixLM,
+    SlidingWindow,
+)
+from tests.attention.reference import Reference
+
+if jax.__version_info__ < (0, 11):
+    pytest.skip("jax < 0.11 has no interpreter for these kernels", allow_module_level=True)
+
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends import mosaic_gpu
+
+RNG = np.random.default_rng(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A call; `sizes` are valid lengths of queries and keys, behind which operands are NaN."""
+
+    name: str
+    mask: object
+    queries: int = 192
+    keys: int = 192
+    heads: tuple[int, int] = (2, 1)
+    head_sizes: tuple[int, int] = (64, 64)
+    batch: int = 1
+    sizes: tuple[list[int], list[int]] | None = None
+    dtype: str = "bfloat16"
+
+    @property
+    def signature(self) -> Signature:
+        return Signature(
+            batch=self.batch,
+            query_size=self.queries,
+            key_size=self.keys,
+            query_heads=self.heads[0],
+            key_heads=self.heads[1],
+            head_size=self.head_sizes[0],
+            value_size=self.head_sizes[1],
+            dtype=self.dtype,
+            scale=self.head_sizes[0] ** -0.5,
+            bias=None,
+            is_ragged=self.sizes is not None,
+            tile=(128, 128),
+        )
+
+    @property
+    def valid(self) -> list[np.ndarray]:
+        """Which queries and which keys count, bool[B, T] and bool[B, S]."""
+        lengths = (self.queries, self.keys)
+        sizes = self.sizes or [[length] * self.batch for length in lengths]
+        return [
+            np.arange(n) < np.asarray(size)[:, None] for n, size in zip(lengths, sizes, strict=True)
+        ]
+
+    def work(self) -> Work:
+        lengths = (self.queries, self.keys)
+        sizes = [valid.sum(1).astype(np.int32) for valid in self.valid]
+        grid = tile_grid(lengths, (128, 128), *sizes, known=True)
+        kinds = tile_kinds(self.mask, grid)
+        lists = lists_by_query(kinds), lists_by_key(kinds)
+        return Work(self.mask & Lengths(), *map(jnp.asarray, sizes), *lists)
+
+    def operands(self) -> list[np.ndarray]:
+        """q, k, v and the gradient of the output, rounded to the dtype."""
+        (heads, key_heads), (size, value_size) = self.heads, self.head_sizes
+        shapes = (
+            (self.batch, self.queries, heads, size),
+            (self.batch, self.keys, key_heads, size),
+            (self.batch, self.keys, key_heads, value_size),
+            (self.batch, self.queries, heads, value_size),
+        )
+        made = (np.random.default_rng(i).standard_normal(shape) for i, shape in enumerate(shapes))
+        return [np.asarray(jnp.asarray(x, self.dtype), np.float64) for x in made]
+
+    def reference(self) -> Reference:
+        q, k, v, _ = self.operands()
+        heads, _ = self.heads
+        by_queries, by_keys = self.valid
+        allowed = to_dense(self.mask, (self.queries, self.keys), self.batch, heads)
+        allowed = allowed & by_queries[:, None, :, None] & by_keys[:, None, None, :]
+        return Reference(q, k, v, np.zeros((1, 1, 1, 1)), allowed, self.signature.scale)
+
+
+IDS = np.sort(RNG.integers(0, 5, (1, 192)), axis=1).astype(np.int32)
+IDS_OF_MANY = np.sort(RNG.integers(0, 2, (1, 512)), axis=1).astype(np.int32)
+BLOCKS = np.array([[2, 0], [1, 2]], np.uint8)
+CASES = [
+    Case("full tiles, then partial ones", Causal(), queries=200, keys=200),
+    Case("documents, by vectors of rows and columns", Documents(IDS) & Causal()),
+    Case("an array of booleans", Dense(RNG.random((1, 2, 192, 192)) < 0.3)),
+    Case("a mask of keys", ~Dense(RNG.random((1, 1, 1, 192)) < 0.3), heads=(2, 2)),
+    Case("blocks", BlockMask(BLOCKS, (128, 128), (256, 256), Causal()), queries=256, keys=256),
+    Case("more keys than queries", Causal(align="end"), queries=5, keys=136),
+    Case("ragged", Full(), batch=2, sizes=([192, 33], [130, 64])),
+    Case("no keys at all", Full(), batch=2, sizes=([192, 70], [0, 192])),
+    Case("rows without keys", ~SlidingWindow(150, 0)),
+    Case("narrow heads, other values", Causal(), head_sizes=(40, 64), heads=(1, 1)),
+    Case("wide heads", Causal(), head_sizes=(136, 192), heads=(1, 1), queries=72, keys=72),
+    Case("fp16", SlidingWindow(9, 2) | Global(3), heads=(1, 1), dtype="float16"),
+]
+
+
+def interpreted(
+    case: Case, *, detect_races: bool = False
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Out, logsumexp, dq, dk, dv, with NaN behind the valid lengths, and what is expected."""
+    backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams(detect_races=detect_races))
+    by_queries, by_keys = case.valid
+    arrays = case.operands()
+    poisoned = [
+        jnp.asarray(np.where(valid[:, :, None, None], x, np.nan), case.dtype)
+        for x, valid in zip(arrays, (by_queries, by_keys, by_keys, by_queries), strict=True)
+    ]
+    q, k, v, d_out = poisoned
+    work, signature = case.work(), case.signature
+    out, logsumexp = backend.forward(signature, work, q, k, v, None)
+    *gradients, _ = backend.backward(
+        signature, work, q, k, v, None, out, logsumexp, d_out, None, deterministic=True
+    )
+    want = case.reference()
+    d_out = np.where(by_queries[:, :, None, None], arrays[3], 0)
+    expected = [want.out, want.logsumexp.transpose(0, 2, 1), *want.gradients(d_out)[:3]]
+    return [np.asarray(x, np.float64) for x in (out, logsumexp, *gradients)], expected
+
+
+QUICK = ("documents", "blocks", "ragged", "rows without", "fp16")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case,
+            id=case.name,
+            # The interpreter takes some ten seconds for each.
+            marks=() if case.name.startswith(QUICK) else pytest.mark.slow,
+        )
+        for case in CASES
+    ],
+)
+def test_a_kernel_gives_what_the_formulas_give(case):
+    (out, logsumexp, *gradients), (want_out, want_logsumexp, *want) = interpreted(case)
+    limit = 2**-7 if case.dtype == "bfloat16" else 2**-10
+    np.testing.assert_allclose(logsumexp, want_logsumexp, atol=1e-5)
+    alive = [case.reference().allowed.any(axis) for axis in (-1, -2)]
+    sides = (0, 0, 1, 1)
+    for one, other, side in zip((out, *gradients), (want_out, *want), sides, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, atol=limit * max(1, np.abs(other).max()))
+        lonely = ~alive[side].any(1)  # in any head
+        assert not one[lonely].any(), "what meets nothing is 0, padding too"
+
+
+def test_no_warpgroup_overwrites_what_another_reads():
+    # Long enough for rings and items to come round more than once; a race is an error.
+    case = Case("", Documents(IDS_OF_MANY) & Causal(), queries=512, keys=512)
+    (out, *_), (want, *_) = interpreted(case, detect_races=True)
+    np.testing.assert_allclose(out, want, atol=0.02)
+
+
+def test_a_gradient_of_the_logsumexp_adds_to_that_of_the_scores():
+    case = Case("", Causal(), queries=64, keys=64, heads=(1, 1))
+    backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams())
+    q, k, v, d_out = (jnp.asarray(x, case.dtype) for x in case.operands())
+    work, signature = case.work(), case.signature
+    out, logsumexp = backend.forward(signature, work, q, k, v, None)
+    ones = jnp.ones_like(logsumexp)
+    d_q, d_k, d_v, _ = backend.backward(
+        signature, work, q, k, v, None, out, logsumexp, d_out * 0, ones, deterministic=True
+    )
+    want = case.reference()
+    of_queries = np.einsum("bnts,bsnh->btnh", want.weights, want.k) * want.scale
+    of_keys = np.einsum("bnts,btnh->bsnh", want.weights, want.q) * want.scale
+    np.testing.assert_allclose(np.asarray(d_q, np.float64), of_queries, atol=0.02)
+    np.testing.assert_allclose(np.asarray(d_k, np.float64), of_keys, atol=0.05)
+    assert not np.asarray(d_v, np.float64).any()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("documents", Documents(IDS) & Causal(), head_sizes=(128, 128)),
+        Case("arrays and rests", Dense(np.ones((1, 1, 192, 192), bool)) & Dilated(3)),
+        Case("wide", PrefixLM(np.array([7], np.int32)), head_sizes=(256, 256)),
+    ],
+    ids=lambda case: case.name,
+)
+def test_kernels_lower_for_cuda_where_no_gpu_is(case):
+    def both(q, k, v, d_out):
+        backend, work, signature = mosaic_gpu.backend, case.work(), case.signature
+        out, logsumexp = backend.forward(signature, work, q, k, v, None)
+        return backend.backward(
+            signature, work, q, k, v, None, out, logsumexp, d_out, None, deterministic=True
+        )[:3]
+
+    operands = [jax.ShapeDtypeStruct(x.shape, case.dtype) for x in case.operands()]
+    lowered = jax.jit(both).trace(*operands).lower(lowering_platforms=("cuda",))
+    assert lowered.as_text().count("@mosaic_gpu") >= 3
+
+
+def test_layers_with_one_signature_lower_one_kernel():
+    case = Case("", Causal(), heads=(1, 1))
+
+    def layers(q, k, v):
+        for _ in range(3):
+            q, _ = mosaic_gpu.backend.forward(case.signature, case.work(), q, k, v, None)
+        return q
+
+    operands = [jax.ShapeDtypeStruct(x.shape, case.dtype) for x in case.operands()[:3]]
+    lowered = jax.jit(layers).trace(*operands).lower(lowering_platforms=("cuda",))
+    assert lowered.as_text().count("@mosaic_gpu") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "mask", "reason"),
+    [
+        ({"dtype": "float32"}, Full(), "bfloat16 and float16, not float32"),
+        ({"head_size": 264}, Full(), "at most 256"),
+        ({"bias": ALiBi}, Full(), "no bias"),
+        ({"scale": -1.0}, Full(), "-1.0 is not > 0"),
+        ({}, MaskFunction(lambda b, h, q, k: jnp.sin(q) > 0), "knows no .*sin"),
+        ({}, MaskFunction(lambda b, h, q, k: ~((q - k) % 3 == 0) | (h == 1)), None),
+        (
+            {},
+            BlockMask(np.ones((3, 3), np.uint8), (64, 64), (192, 192)),
+            "64 x 64 are no multiples",
+        ),
+        ({}, Documents(IDS) | Causal(), None),
+    ],
+)
+def test_it_says_what_it_refuses(change, mask, reason):
+    backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams())
+    signature = dataclasses.replace(Case("", mask).signature, **change)
+    told = backend.refuses(signature, mask, "cpu")
+    assert told is None if reason is None else re.search(reason, told)
+    assert "Hopper" in mosaic_gpu.backend.refuses(signature, mask, "cpu")
+
+
+def test_a_bias_is_an_error_and_not_left_out():
+    case = Case("", Full())
+    q, k, v, _ = (jnp.asarray(x, case.dtype) for x in case.operands())
+    with pytest.raises(Exception, match="no bias"):
+        mosaic_gpu.backend.forward(case.signature, case.work(), q, k, v, jnp.zeros((1, 1, 1, 1)))
