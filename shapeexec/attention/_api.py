@@ -22,7 +22,7 @@ from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends._choose import check_implementation
 from shapeexec.attention.masks import Causal, Dense, Full, Mask, SlidingWindow
 
-Implementation = Literal["triton", "mosaic_tpu", "cudnn", "xla"] | None
+Implementation = Literal["mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla"] | None
 
 
 @overload

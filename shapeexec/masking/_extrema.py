@@ -43,7 +43,7 @@ def compared(ctx: RuleContext) -> tuple[int, Any] | None:
 
 
 def first(ctx: RuleContext, number: int, reduction: Any) -> Array:
-    """bool, shaped as the operand: its first extremum along the reduced axes, unless that is NaN."""
+    """bool, shaped as the operand: its first extremum along the reduced axes, if that is no NaN."""
     find, identity = _FIND[reduction.primitive.name]
     axes = reduction.params["axes"]
     x = ctx.fill(number, identity(ctx.values[number].array.dtype), axes)
@@ -54,7 +54,7 @@ def first(ctx: RuleContext, number: int, reduction: Any) -> Array:
     at = lax.broadcasted_iota(np.int32, rows.shape, rows.ndim - 1)
     is_first = lax.transpose((at == found[..., None]).reshape(moved.shape), np.argsort(order))
     extremum = ctx.values[1 - number].array
-    return is_first & (extremum == extremum)  # noqa: PLR0124 - False for NaN
+    return is_first & ~jnp.isnan(extremum)
 
 
 def _maker(ctx: RuleContext, atom: Any) -> Any | None:

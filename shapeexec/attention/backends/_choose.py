@@ -11,10 +11,10 @@ from shapeexec._errors import BackendError, ConfigError
 from shapeexec.attention.backends._base import Backend, Signature
 from shapeexec.attention.masks import Mask
 
-IMPLEMENTATIONS = ("triton", "mosaic_tpu", "cudnn", "xla")
+IMPLEMENTATIONS = ("mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla")
 """The names of all back ends."""
 
-_BY_PLATFORM: dict[str, tuple[str, ...]] = {}
+_BY_PLATFORM: dict[str, tuple[str, ...]] = {"cuda": ("mosaic_gpu",)}
 """What is asked first on a platform; then `xla`, which runs anywhere."""
 
 
