@@ -30,11 +30,14 @@ def compared(ctx: RuleContext) -> tuple[int, Any] | None:
     """
     for number, other in ((0, 1), (1, 0)):
         operand, spread = ctx.eqn.invars[number], _maker(ctx, ctx.eqn.invars[other])
-        reduction = None if spread is None else _maker(ctx, spread.invars[0])
+        if spread is None or spread.primitive.name not in ("broadcast_in_dim", "reshape"):
+            continue
+        reduction = _maker(ctx, spread.invars[0])
         if (
             reduction is not None
             and reduction.primitive.name in _FIND
             and reduction.invars[0] is operand
+            and ctx.values[number].array.size
             and jnp.issubdtype(operand.aval.dtype, np.floating)
             and _is_spread(spread, operand.aval.shape, reduction.params["axes"])
         ):
@@ -68,8 +71,7 @@ def _is_spread(eqn: Any, shape: tuple[Any, ...], axes: tuple[int, ...]) -> bool:
         return tuple(eqn.params["broadcast_dimensions"]) == tuple(kept)
     made = eqn.outvars[0].aval.shape
     return (
-        eqn.primitive.name == "reshape"
-        and len(made) == len(shape)
+        len(made) == len(shape)
         and all(_dim.dim_text(made[axis]) == "1" for axis in axes)
         and all(_dim.dim_text(made[axis]) == _dim.dim_text(shape[axis]) for axis in kept)
     )
