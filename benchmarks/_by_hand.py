@@ -81,10 +81,6 @@ class Padded:
         result = self.jitted(params, *self.padded(*data))
         return self.cut(result, *data[0].shape[:2])
 
-    def optimised_hlo(self, params: Params, *data: np.ndarray) -> str:
-        """What XLA made of the graph for these arguments."""
-        return self.jitted.lower(params, *self.padded(*data)).compile().as_text() or ""
-
 
 def pad_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """`x` in the front corner of zeros."""

@@ -200,11 +200,6 @@ def compiled_graph(ex: sx.Exec, *args: Any) -> Any:
     return jax.jit(run).lower(plan.size_vector, consts, leaves).compile()
 
 
-def optimised_hlo(ex: sx.Exec, *args: Any) -> str:
-    """What XLA made of the graph that a call with these arguments runs."""
-    return compiled_graph(ex, *args).as_text() or ""
-
-
 def count_ops(hlo: str, op: str) -> int:
     """How many instructions of a kind a program has, inside fusions too."""
     return sum(f" {op}(" in line for line in hlo.splitlines())
