@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec.attention._evaluate import asks_for, look_into
-from shapeexec.attention._positions import block  # noqa: F401 - the other half of the doorway
 from shapeexec.attention.masks._base import Array, Tile
 from shapeexec.attention.masks._value import is_known
 

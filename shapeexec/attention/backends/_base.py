@@ -100,6 +100,23 @@ class Work:
     by_key: TileLists
 
 
+def whole_tiles(length: int, tile: int) -> int:
+    """A length made up to whole tiles."""
+    return -(-length // tile) * tile
+
+
+def refusal_of_sizes(
+    signature: Signature, dtypes: tuple[str, ...], largest_head: int, memory: str
+) -> str | None:
+    """Why a family of kernels cannot take operands of this dtype or with heads of this size."""
+    if signature.dtype not in dtypes:
+        return f"it computes in {', '.join(dtypes)}, and not in {signature.dtype}"
+    largest = max(signature.head_size, signature.value_size)
+    if largest > largest_head:
+        return f"tiles of head size {largest} do not fit into {memory}, {largest_head} do"
+    return None
+
+
 class Backend(Protocol):
     """A family of kernels.
 

@@ -16,7 +16,7 @@ Array = Any
 State = tuple[Array, Array, Array]
 """Sum of weighted values, largest score and sum of weights so far, by query."""
 
-_LARGE = 128.0
+LARGE = 128.0
 """From here on the rounding of a log-sum-exp, 2**-17, makes weights worse than products do."""
 
 
@@ -83,7 +83,7 @@ def normalizer(
     """
     if bias is None:
         return logsumexp, None
-    is_rounded = (abs(logsumexp) > _LARGE) & jnp.isfinite(logsumexp)
+    is_rounded = (abs(logsumexp) > LARGE) & jnp.isfinite(logsumexp)
     return lax.cond(jnp.any(is_rounded), again, lambda: (logsumexp, jnp.ones_like(logsumexp)))
 
 

@@ -18,16 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shapeexec.attention._grid import block
-from shapeexec.attention.backends._base import Signature, TileLists, Work
+from shapeexec.attention._positions import block
+from shapeexec.attention.backends._base import Signature, TileLists, Work, whole_tiles
+from shapeexec.attention.backends._softmax import LARGE
 from shapeexec.attention.masks import Mask
 
 Array = Any
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _TILE = 128
-_LARGE = 128.0
-"""The log-sum-exp from which on its rounding, half of 2**-16, is worth a pass over the scores."""
 _TOGETHER = 64
 """Most examples times heads that go through the loops together: their tiles stay in a cache."""
 
@@ -256,7 +255,7 @@ def _as_modifier(bias: Any, signature: Signature, work: Work) -> Any:
     if not hasattr(bias, "shape"):
         return _Modified(bias, dtype)
     whole = [
-        length if length == 1 else _whole_tiles(length, tile)
+        length if length == 1 else whole_tiles(length, tile)
         for length, tile in zip(bias.shape[2:], signature.tile, strict=True)
     ]
     return _ArrayBias(_pad_to(bias, (*bias.shape[:2], *whole)), bias.shape, dtype)
@@ -265,10 +264,6 @@ def _as_modifier(bias: Any, signature: Signature, work: Work) -> Any:
 def _pad_to(x: Array, shape: tuple[int, ...]) -> Array:
     missing = [(0, want - have) for want, have in zip(shape, x.shape, strict=True)]
     return jnp.pad(x, missing) if any(more for _, more in missing) else x
-
-
-def _whole_tiles(length: int, tile: int) -> int:
-    return -(-length // tile) * tile
 
 
 def _wide(signature: Signature) -> Any:
@@ -297,12 +292,12 @@ class _Setting:
     @property
     def rows(self) -> int:
         """T, in whole tiles."""
-        return _whole_tiles(self.signature.query_size, self.signature.tile[0])
+        return whole_tiles(self.signature.query_size, self.signature.tile[0])
 
     @property
     def columns(self) -> int:
         """S, in whole tiles."""
-        return _whole_tiles(self.signature.key_size, self.signature.tile[1])
+        return whole_tiles(self.signature.key_size, self.signature.tile[1])
 
     def clean(self, **arrays: Array) -> dict[str, Array]:
         """Arrays [B, length, heads, size] as [B, heads, rows, size].
@@ -555,7 +550,7 @@ def _normalizer(
         largest = jnp.where(softmax.largest == -np.inf, 0, softmax.largest)
         return largest, 1 / jnp.where(is_empty, 1, softmax.total)
 
-    is_large = jnp.any(abs(logsumexp) > _LARGE)
+    is_large = jnp.any(abs(logsumexp) > LARGE)
     return lax.cond(is_large, again, lambda: (logsumexp, jnp.ones_like(logsumexp)))
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec._errors import BackendError
-from shapeexec.attention.backends._base import Signature, Work
+from shapeexec.attention.backends._base import Signature, Work, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
@@ -23,11 +23,7 @@ from shapeexec.attention.backends.mosaic_gpu._launch import Config, Told
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
 from shapeexec.attention.backends.mosaic_gpu._rules import Rule, rule_of
-from shapeexec.attention.backends.mosaic_gpu._tiles import (
-    TILE,
-    ListRefs,
-    whole_tiles,
-)
+from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
 from shapeexec.attention.masks import And, Full, Lengths, Mask
 
 Array = Any
@@ -150,7 +146,7 @@ def _rows(
         delta -= d_logsumexp
     behind = _behind(query_sizes, length)
     dead = behind | (logsumexp == -jnp.inf)
-    to_whole = ((0, 0), (0, 0), (0, whole_tiles(length) - length))
+    to_whole = ((0, 0), (0, 0), (0, whole_tiles(length, TILE) - length))
     base_2 = jnp.where(dead, jnp.inf, logsumexp * math.log2(math.e))
     return Rows(
         logsumexp=jnp.pad(base_2, to_whole, constant_values=jnp.inf),

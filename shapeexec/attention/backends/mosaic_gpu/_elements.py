@@ -12,10 +12,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends._base import whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._conditions import evaluate
 from shapeexec.attention.backends.mosaic_gpu._products import load
 from shapeexec.attention.backends.mosaic_gpu._rules import Asked, Rule, Traced, look_into
-from shapeexec.attention.backends.mosaic_gpu._tiles import Item, at_or_0, whole_tiles
+from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, Item, at_or_0
 
 Array = Any
 Ref = Any
@@ -46,7 +47,9 @@ def as_operand(leaf: Array, known: Asked, *, by_key: bool) -> Array:
     else:
         is_float = jnp.issubdtype(array.dtype, jnp.floating)
         array = array.astype(jnp.float32 if is_float else jnp.int32)
-    pads = [(0, whole_tiles(n) - n if axis in along else 0) for axis, n in enumerate(array.shape)]
+    pads = [
+        (0, whole_tiles(n, TILE) - n if axis in along else 0) for axis, n in enumerate(array.shape)
+    ]
     array = jnp.pad(array, pads) if any(after for _, after in pads) else array
     return array.swapaxes(2, 3) if by_key and len(along) == 2 else array
 

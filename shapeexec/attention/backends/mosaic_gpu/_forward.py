@@ -17,6 +17,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends._base import whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
@@ -30,7 +31,6 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     WARPGROUPS,
     WIDE,
     Item,
-    whole_tiles,
 )
 
 Array = Any
@@ -58,7 +58,9 @@ def forward(config: Config, told: Told, q: Array, k: Array, v: Array) -> list[Ar
         {"told": told, "q": q, "k": k, "v": v},
         {
             "out": jax.ShapeDtypeStruct((batch, queries, heads, v.shape[3]), q.dtype),
-            "logsumexp": jax.ShapeDtypeStruct((batch, heads, whole_tiles(queries)), jnp.float32),
+            "logsumexp": jax.ShapeDtypeStruct(
+                (batch, heads, whole_tiles(queries, TILE)), jnp.float32
+            ),
         },
         {
             "queries": tile((slots, TILE, key_columns)),

@@ -49,11 +49,6 @@ class Item(NamedTuple):
     key_size: Array
 
 
-def whole_tiles(size: int) -> int:
-    """The least multiple of the tile from `size` up."""
-    return -(-size // TILE) * TILE
-
-
 def at_or_0(ref: Ref, *index: Array) -> tuple[Array, ...]:
     """An index into the first axes, which may be 1 long and then count for all."""
     return tuple(i if ref.shape[axis] > 1 else 0 for axis, i in enumerate(index))

@@ -6,7 +6,7 @@ It decides what can run, and how large a tile is; the kernels are in the modules
 import dataclasses
 from typing import Any
 
-from shapeexec.attention.backends._base import Signature, Work
+from shapeexec.attention.backends._base import Signature, Work, refusal_of_sizes, whole_tiles
 from shapeexec.attention.backends.mosaic_tpu import _backward, _forward
 from shapeexec.attention.backends.mosaic_tpu._operands import (
     NO_TABLES,
@@ -42,17 +42,18 @@ class _MosaicTpu:
         """Large ones; as narrow as the lanes where a block mask has tiles of its own."""
         has_tiles = asked_by_mask(named(mask), _at_side(signature, _LANES)).tiles
         side = _LANES if has_tiles else _SIDE
-        return min(side, _whole(signature.query_size)), min(side, _whole(signature.key_size))
+        queries, keys = (
+            min(side, whole_tiles(size, _LANES))
+            for size in (signature.query_size, signature.key_size)
+        )
+        return queries, keys
 
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
         """Masks of positions, of arrays and of tiles; biases without a table."""
         if platform != "tpu" and not self.interpret:
             return f"it is made for TPUs, not for {platform}"
-        if signature.dtype not in _DTYPES:
-            return f"it computes in {', '.join(_DTYPES)}, and not in {signature.dtype}"
-        largest = max(signature.head_size, signature.value_size)
-        if largest > _LARGEST_HEAD:
-            return f"tiles of head size {largest} do not fit into vector memory, {_LARGEST_HEAD} do"
+        if reason := refusal_of_sizes(signature, _DTYPES, _LARGEST_HEAD, "vector memory"):
+            return reason
         if signature.bias_gradient:
             return "its kernels make no gradient of a bias"
         if isinstance(signature.bias, type) and issubclass(signature.bias, RelativeBias):
@@ -99,10 +100,6 @@ class _MosaicTpu:
 
 def _at_side(signature: Signature, side: int) -> Signature:
     return dataclasses.replace(signature, tile=(side, side))
-
-
-def _whole(size: int) -> int:
-    return -(-size // _LANES) * _LANES
 
 
 backend = _MosaicTpu()

@@ -6,7 +6,7 @@ It decides what can run, and how large a tile is; the kernels are in the modules
 import dataclasses
 from typing import Any
 
-from shapeexec.attention.backends._base import Signature, Work
+from shapeexec.attention.backends._base import Signature, Work, refusal_of_sizes
 from shapeexec.attention.backends.triton import _backward, _forward
 from shapeexec.attention.backends.triton._tiles import Setting, padded
 from shapeexec.attention.masks import Mask
@@ -41,11 +41,8 @@ class _Triton:
         """Any mask; head sizes up to 256."""
         if platform not in ("cuda", "rocm") and not self.interpret:
             return f"it is made for GPUs, not for {platform}"
-        if signature.dtype not in _DTYPES:
-            return f"it computes in {', '.join(_DTYPES)}, and not in {signature.dtype}"
-        largest = max(signature.head_size, signature.value_size)
-        if largest > _LARGEST_HEAD:
-            return f"tiles of head size {largest} do not fit into shared memory, {_LARGEST_HEAD} do"
+        if reason := refusal_of_sizes(signature, _DTYPES, _LARGEST_HEAD, "shared memory"):
+            return reason
         if signature.bias_gradient and isinstance(signature.bias, type):
             return f"its kernels make no gradient of the arrays in {signature.bias.__name__}"
         return None
