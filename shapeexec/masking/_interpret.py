@@ -160,12 +160,13 @@ class Interpreter:
             scope,
             self.outer,
         )
-        if not is_ragged(eqn):
+        rule = RULES.get(name)
+        if not is_ragged(eqn) and not (rule and rule.also_static):
             # An equation without symbolic dims means what it meant.
             made = _compat.bind_equation(eqn, [value.array for value in values])
-        elif name in RULES:
+        elif rule:
             params = {key: extents.at_capacity(param) for key, param in eqn.params.items()}
-            made = RULES[name].apply(ctx, *[value.array for value in values], **params)
+            made = rule.apply(ctx, *[value.array for value in values], **params)
             made = made if eqn.primitive.multiple_results else [made]
         else:
             dims = [d for var in (*eqn.invars, *eqn.outvars) for d in _dims(var.aval)]

@@ -26,12 +26,14 @@ class Rule:
         kind: One of `KINDS`.
         summary: The first line of the docstring after the kind.
         exact_when: The condition under which it is exact, and raises otherwise; None: always.
+        also_static: Whether it applies to equations without symbolic dims too.
     """
 
     apply: Callable[..., Any]
     kind: str
     summary: str
     exact_when: str | None = None
+    also_static: bool = False
 
 
 RULES: dict[str, Rule] = {}
@@ -41,7 +43,7 @@ REFUSALS: dict[str, str] = {}
 
 
 def register(
-    *primitives: Any, exact_when: str | None = None
+    *primitives: Any, exact_when: str | None = None, also_static: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make the decorated function the rule of each of `primitives`.
 
@@ -49,6 +51,8 @@ def register(
         *primitives: JAX primitives or their names, such as `"reduce_sum"`.
         exact_when: The condition under which the rule is exact, for the table of primitives; where
             it does not hold the rule raises. None: it is exact always.
+        also_static: Whether the rule is for equations without symbolic dims too, which otherwise
+            mean what they meant.
 
     The rule is called as `rule(ctx, *operands, **params)`. Operands are arrays at capacity with
     unspecified padding; each dim inside `params` is its capacity already. It returns the data of
@@ -66,7 +70,7 @@ def register(
         if kind not in KINDS:
             raise ValueError(f"{rule.__name__}: the docstring begins with one of {KINDS}")
         for primitive in primitives:
-            _claim(RULES, primitive, Rule(rule, kind, rest.strip(), exact_when))
+            _claim(RULES, primitive, Rule(rule, kind, rest.strip(), exact_when, also_static))
         return rule
 
     return decorate

@@ -186,7 +186,7 @@ class _Check:
         told = f"{self.what} at {at}"
         plain, leaves = _flat(self.fn, planner, call)
         try:
-            want = plain(*leaves)
+            want = jax.block_until_ready(plain(*leaves))  # some of XLA's errors come late
         except Exception as error:
             report.skipped.setdefault(f"{told}, for it fails: {_first_line(error)}")
             report.step(len(self.padded))

@@ -23,6 +23,8 @@ from shapeexec.shape import _dim
 _MODE = lax.GatherScatterMode
 _NOWHERE = np.int32(np.iinfo(np.int32).max)
 """An index that is out of bounds on every axis."""
+_NEUTRAL = {"scatter-add": -0.0, "scatter-sub": 0.0, "scatter-mul": 1}
+"""What may be added to any number, taken from it, or multiply it, and leave it as it was."""
 
 
 @register("dynamic_slice")
@@ -153,13 +155,50 @@ def scatter(
             operand_batching_dims=numbers.operand_batching_dims,
             scatter_indices_batching_dims=batching,
         )
+    if keep.size == 1:
+        starts = jnp.where(keep[..., None], starts, 0)
+        updates = jnp.where(
+            keep.reshape(()), updates, _no_news(ctx, operand, starts, numbers, updates)
+        )
+    else:
+        starts = jnp.where(keep[..., None], starts, _NOWHERE)
     return ctx.bind(
         operand,
-        jnp.where(keep[..., None], starts, _NOWHERE),
+        starts,
         updates,
         dimension_numbers=numbers,
         mode=_MODE.FILL_OR_DROP,
         **params | {"unique_indices": False, "indices_are_sorted": False},
+    )
+
+
+def _no_news(
+    ctx: RuleContext,
+    operand: Array,
+    starts: Array,
+    numbers: lax.ScatterDimensionNumbers,
+    updates: Array,
+) -> Any:
+    """Updates that change nothing: a write of one row may not be sent out of bounds.
+
+    XLA makes a dynamic slice of it, which on the CPU before jax 0.12 it merges with another one
+    without clamping in between, so that it writes what it read elsewhere.
+    """
+    if ctx.primitive in _NEUTRAL:
+        return np.asarray(_NEUTRAL[ctx.primitive], operand.dtype)
+    windows = _windows(numbers, operand.ndim)
+    return lax.gather(
+        operand,
+        starts,
+        lax.GatherDimensionNumbers(
+            offset_dims=numbers.update_window_dims,
+            collapsed_slice_dims=numbers.inserted_window_dims,
+            start_index_map=numbers.scatter_dims_to_operand_dims,
+            operand_batching_dims=numbers.operand_batching_dims,
+            start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+        ),
+        [updates.shape[windows[a]] if a in windows else 1 for a in range(operand.ndim)],
+        mode=_MODE.CLIP,
     )
 
 

@@ -34,7 +34,7 @@ def pointwise(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
     return ctx.bind(*operands, **ctx.eqn.primitive.get_bind_params(params))
 
 
-@register("eq")
+@register("eq", also_static=True)
 def equal(ctx: RuleContext, *operands: Array, **params: Any) -> Array:
     """Keep: as above; of a row and its maximum or minimum, the first of these is equal surely."""
     result = pointwise(ctx, *operands, **params)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec import _compat
 from shapeexec.tools._validate import gradient_of
 from tests.execution.support import assert_same
 
@@ -71,3 +72,19 @@ def test_no_gradient_is_lost_where_a_row_is_computed_twice():
         with jax.disable_jit():  # each equation by itself
             want = gradients(x)
         np.testing.assert_allclose(both(x)[1], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", ["s, 4", "s, t"])
+def test_an_extremum_is_found_without_one_equal_element_in_a_static_row_too(spec, monkeypatch):
+    def gradient(x):
+        return jax.grad(lambda x: jnp.tanh(x).sum(0).min(keepdims=True).sum())(x)
+
+    as_it_is = _compat.bind_equation
+
+    def nowhere_equal(eqn, *args):  # what two fusions that round differently make of `eq`
+        results = as_it_is(eqn, *args)
+        return [*map(jnp.zeros_like, results)] if eqn.primitive.name == "eq" else results
+
+    monkeypatch.setattr(_compat, "bind_equation", nowhere_equal)
+    x = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    np.testing.assert_allclose(sx.Exec(gradient, (spec,), sx.Pow2())(x), gradient(x), rtol=1e-5)

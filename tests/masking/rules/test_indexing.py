@@ -28,3 +28,17 @@ def test_what_is_read_out_of_bounds_gets_the_gradient_that_it_gets_unpadded(read
     for shape in ((4, 6), (3, 5)):
         # What is out of bounds raises outside of jit.
         assert_runs_as(jax.jit(value_and_gradient), ex, np.int32(index), x[: shape[0], : shape[1]])
+
+
+@pytest.mark.parametrize("index", [-9, -1, 3, 8, 2**31 - 1])
+def test_one_write_out_of_bounds_changes_nothing_behind_a_slice_that_moves(index):
+    def program(x, i):
+        moved = x.reshape(-1)[::-1]  # a roll by the size of the padding: a dynamic slice
+        rows = jnp.stack([moved, -moved], axis=1)
+        writes = ("set", "add", "subtract", "multiply", "min", "max")
+        return [getattr(a.at[i], write)(0.25) for write in writes for a in (moved, rows)]
+
+    ex = sx.Exec(program, ("2*s, 2", None), sx.Pow2())
+    x = np.array([[1, -0.0], [np.nan, 2], [0.1, np.inf], [3, 4]], np.float32)
+    for rows in (4, 2):
+        assert_runs_as(jax.jit(program), ex, x[:rows], np.array([index], np.int32))
