@@ -6,6 +6,7 @@ It decides what can run, and how large a tile is; the kernels are in the modules
 import dataclasses
 from typing import Any
 
+from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Signature, Work, refusal_of_sizes
 from shapeexec.attention.backends.triton import _backward, _forward
 from shapeexec.attention.backends.triton._tiles import Setting, padded
@@ -15,6 +16,7 @@ Array = Any
 
 _DTYPES = ("float16", "bfloat16", "float32")
 _LARGEST_HEAD = 256
+_OLDEST = (8, 0)  # for which Triton compiles: github.com/triton-lang/triton#compatibility
 _LEAST_SIDE, _LARGEST_SIDE = 16, 64
 _SIDE_BYTES = 16_384
 """Most bytes of a tile of q, k or v: the gradient holds four and keeps two more coming."""
@@ -41,6 +43,9 @@ class _Triton:
         """Any mask; head sizes up to 256."""
         if platform not in ("cuda", "rocm") and not self.interpret:
             return f"it is made for GPUs, not for {platform}"
+        capability = _device.compute_capability() if platform == "cuda" else None
+        if capability is not None and capability < _OLDEST:
+            return f"it needs compute capability 8.0, and this is {'.'.join(map(str, capability))}"
         if reason := refusal_of_sizes(signature, _DTYPES, _LARGEST_HEAD, "shared memory"):
             return reason
         if signature.bias_gradient and isinstance(signature.bias, type):
