@@ -76,11 +76,12 @@ def candidates(
         platform: Where it is to run.
         capability: The compute capability of the GPU; None: there is none.
     """
-    band = diagonal_of(mask, signature.query_size, signature.key_size)
+    on_gpu = platform == "cuda"
+    band = diagonal_of(mask, signature.query_size, signature.key_size) if on_gpu else None
     faster = (
         entry.name
         for entry in _FASTER
-        if platform == "cuda" and band and entry.covers(signature, band.kind, capability)
+        if band is not None and entry.covers(signature, band.kind, capability)
     )
     return (*faster, *_BY_PLATFORM.get(platform, ()), "xla")
 
