@@ -12,6 +12,8 @@ import pytest
 
 import shapeexec as sx
 from shapeexec.attention._blocks import BlockMask, to_dense
+from shapeexec.attention._call import Call, Operands
+from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends import _choose, _device
 from shapeexec.attention.backends._base import Signature
 from shapeexec.attention.backends._choose import candidates, choose
@@ -71,6 +73,7 @@ def device(monkeypatch):
         (DENSE, HEAD_64, "mosaic_gpu"),
         (CAUSAL, HEAD_64 | {"is_ragged": True}, "mosaic_gpu"),
         (CAUSAL, HEAD_64 | {"dtype": "float32"}, "triton"),
+        (sx.MaskFunction(lambda b, h, q, k: jnp.cumsum(q + k, 0) > 4), {}, "xla"),
         # Backward, the same bits each time.
         (CAUSAL, BACK, "mosaic_gpu"),
         (FULL, BACK | HEAD_64, "mosaic_gpu"),
@@ -183,6 +186,42 @@ def test_triton_is_not_for_old_gpus(device):
     assert told == "it needs compute capability 8.0, and this is 7.5"
 
 
+TABLE, LIMIT = jnp.arange(64) % 3 > 0, jnp.int32(9)
+RULES = {
+    "elementwise": (lambda b, h, q, k: (q // 3 - k % 7 > h) | (abs(q - k) ** 2 < b), None),
+    "table": (lambda b, h, q, k: TABLE[q // 64] & (k >= 0), "closes over an array"),
+    "number": (lambda b, h, q, k: (q < LIMIT) & (k >= 0), "closes over an array"),
+    "order": (lambda b, h, q, k: jnp.cumsum(q + k, 0) > 4, "inside a tile it knows no cumsum"),
+}
+
+
+@pytest.mark.parametrize("case", RULES)
+@pytest.mark.parametrize(("name", "platform"), [("triton", "cuda"), ("mosaic_tpu", "tpu")])
+def test_a_function_that_a_kernel_cannot_run_is_refused(name, platform, case):
+    function, why = RULES[case]
+    mask = sx.MaskFunction(function) | sx.Documents(np.zeros((1, 256), np.int32))
+    signature = dataclasses.replace(CALL, query_size=256, key_size=256)
+    told = _choose.load(name).refuses(signature, mask, platform)
+    assert told is None if why is None else why in told
+
+
+@pytest.mark.parametrize(("name", "platform"), [("triton", "cuda"), ("mosaic_tpu", "tpu")])
+def test_what_is_not_refused_of_functions_is_lowered(name, platform):
+    def rule(b, h, q, k):
+        x = jnp.where(q > k, q, -k).astype(np.float32) / 7
+        y = jnp.exp(x) + jnp.log(abs(x) + 1) + jnp.sqrt(abs(x)) + jnp.sin(x) * jnp.tanh(x)
+        z = jnp.floor(x) ** 3 + jnp.sign(x) * jnp.clip(y, -1, 1) + jnp.exp2(x)
+        return (y < z) ^ ((q << 1 | k >> 1) & 4 == h % 2)
+
+    x = jnp.zeros((1, 100, 2, 64), jnp.bfloat16)
+
+    def attend(x):
+        mask = sx.MaskFunction(rule)
+        return sx.dot_product_attention(x, x, x, mask=mask, implementation=name)
+
+    assert lowered(attend, x, platform=platform).count("custom_call @")
+
+
 @pytest.mark.parametrize(
     "mask",
     [
@@ -233,6 +272,18 @@ def test_cudnn_is_handed_residuals_and_does_not_run_its_forward_pass_again():
     with pytest.raises(sx.BackendError, match="cannot make the gradient") as caught:
         lowered(jax.grad(loss), x, platform="cuda")
     assert "say deterministic=False" in caught.value.why
+
+
+def test_the_gradient_of_a_log_sum_exp_is_not_asked_of_cudnn():
+    trees = map(jax.tree.structure, (sx.Causal(), None))
+    call = Call(None, *trees, False, False, implementation="cudnn", deterministic=False)
+
+    def loss(x):
+        out, logsumexp = attention(Operands(x, x, x, None, None, (), ()), call)
+        return out.sum() + logsumexp.sum()
+
+    with pytest.raises(sx.BackendError, match="no gradient of the log-sum-exp"):
+        lowered(jax.grad(loss), jnp.zeros((1, 128, 7, 64), jnp.bfloat16), platform="cuda")
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="has no such kernels")

@@ -12,6 +12,7 @@ import numpy as np
 from shapeexec._errors import BackendError
 from shapeexec.attention._blocks import call_lists
 from shapeexec.attention.backends._base import Signature, Work, refusal_of_sizes, whole_tiles
+from shapeexec.attention.backends._elementwise import refusal_of_rule
 from shapeexec.attention.backends.mosaic_tpu import _backward, _forward
 from shapeexec.attention.backends.mosaic_tpu._operands import (
     NO_TABLES,
@@ -64,6 +65,8 @@ class _MosaicTpu:
             return "its kernels make no gradient of a bias"
         if isinstance(signature.bias, type) and issubclass(signature.bias, RelativeBias):
             return NO_TABLES
+        if reason := refusal_of_rule(mask):
+            return reason
         try:
             at_side = _at_side(signature, _LANES)
             asked = asked_by_mask(named(mask), at_side)

@@ -8,6 +8,7 @@ from typing import Any
 
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Signature, Work, refusal_of_sizes
+from shapeexec.attention.backends._elementwise import refusal_of_rule
 from shapeexec.attention.backends.triton import _backward, _forward
 from shapeexec.attention.backends.triton._tiles import Setting, padded
 from shapeexec.attention.masks import Mask
@@ -40,7 +41,7 @@ class _Triton:
         return min(side, padded(signature.query_size)), min(side, padded(signature.key_size))
 
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
-        """Any mask; head sizes up to 256."""
+        """Masks of all kinds; head sizes up to 256."""
         if platform not in ("cuda", "rocm") and not self.interpret:
             return f"it is made for GPUs, not for {platform}"
         capability = _device.compute_capability() if platform == "cuda" else None
@@ -50,7 +51,7 @@ class _Triton:
             return reason
         if signature.bias_gradient and isinstance(signature.bias, type):
             return f"its kernels make no gradient of the arrays in {signature.bias.__name__}"
-        return None
+        return refusal_of_rule(mask)
 
     def forward(
         self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
