@@ -1,6 +1,7 @@
 """Which back end runs which pass of a call, asked without any device."""
 
 import dataclasses
+import functools
 import itertools
 import re
 from types import SimpleNamespace
@@ -272,6 +273,29 @@ def test_cudnn_is_handed_residuals_and_does_not_run_its_forward_pass_again():
     with pytest.raises(sx.BackendError, match="cannot make the gradient") as caught:
         lowered(jax.grad(loss), x, platform="cuda")
     assert "say deterministic=False" in caught.value.why
+
+
+@pytest.mark.parametrize("transform", ["vmap", "checkpoint", "shard_map"])
+def test_under_transformations_cudnn_makes_both_passes(transform):
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    axes = jax.sharding.PartitionSpec("x")
+    around = {
+        "vmap": jax.vmap,
+        "checkpoint": jax.checkpoint,
+        "shard_map": functools.partial(jax.shard_map, mesh=mesh, in_specs=axes, out_specs=axes),
+    }[transform]
+    options = {"implementation": "cudnn", "deterministic": False}
+    x = jnp.zeros((2, *((1,) if transform == "vmap" else ()), 128, 6, 64), jnp.float16)
+
+    def run(x):
+        attend = around(lambda x: sx.dot_product_attention(x, x, x, **options))
+        out, pull = jax.vjp(attend, x)
+        return out, pull(out)
+
+    program = jax.jit(run).trace(x).lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count(GRADIENT) == 1
+    assert program.count(FORWARD) >= 1
+    assert "(tensor<2x128x6x64xf16>, tensor<2x128x6x64xf16>, tensor<2x128x6x64xf16>)" in program
 
 
 def test_the_gradient_of_a_log_sum_exp_is_not_asked_of_cudnn():
