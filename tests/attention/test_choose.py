@@ -70,6 +70,7 @@ def device(monkeypatch):
         (DENSE, {}, "mosaic_gpu"),
         (CAUSAL, HEAD_64, "cudnn"),
         (FULL, HEAD_64, "cudnn"),
+        (FULL, HEAD_64 | {"query_size": 1}, "mosaic_gpu"),
         (WINDOW, HEAD_64, "mosaic_gpu"),
         (DENSE, HEAD_64, "mosaic_gpu"),
         (CAUSAL, HEAD_64 | {"is_ragged": True}, "mosaic_gpu"),

@@ -38,6 +38,7 @@ class Faster:
         is_backward: Which pass.
         kinds: What the mask leaves at these sizes; see `Diagonal.kind`.
         head_sizes: Of queries and values alike.
+        shortest: The least T and S: a query or two is another matter than what was measured.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Faster:
     is_backward: bool
     kinds: frozenset[str]
     head_sizes: frozenset[int]
+    shortest: int = 128
 
     def covers(self, signature: Signature, kind: str, capability: tuple[int, int] | None) -> bool:
         """Whether a call is one of these."""
@@ -54,6 +56,7 @@ class Faster:
             and kind in self.kinds
             and signature.head_size == signature.value_size
             and signature.head_size in self.head_sizes
+            and min(signature.query_size, signature.key_size) >= self.shortest
         )
 
 
