@@ -117,6 +117,32 @@ def test_threefry_is_a_primitive():
     assert _compat.threefry2x32_p.name == "threefry2x32"
 
 
+def test_cudnns_attention_is_a_pair_of_primitives():
+    assert _compat.cudnn_attention_is_known()
+    q, k, v = (jnp.zeros((2, 128, heads, 64), jnp.float16) for heads in (4, 2, 2))
+    options = {"scale": 0.5, "is_causal": True, "window": 3}
+    out, logsumexp = jax.eval_shape(lambda *x: _compat.cudnn_attention(*x, **options), q, k, v)
+    assert (out.shape, out.dtype) == (q.shape, q.dtype)
+    assert (logsumexp.shape, logsumexp.dtype) == ((2, 4, 128), np.float32)
+    gradients = jax.eval_shape(
+        lambda *x: _compat.cudnn_attention_gradient(x[:3], x[3:], x[3], **options),
+        *(q, k, v, out, logsumexp),
+    )
+    assert [x.shape for x in gradients] == [q.shape, k.shape, v.shape]
+
+
+@pytest.mark.parametrize("gone", ["MaskType", "_dot_product_attention_bwd_p"])
+def test_without_one_of_its_names_cudnns_attention_is_not_known(monkeypatch, gone):
+    from jax._src.cudnn import fused_attention_stablehlo  # noqa: PLC0415 - what is taken away
+
+    monkeypatch.delattr(fused_attention_stablehlo, gone)
+    _compat._cudnn.cache_clear()
+    try:
+        assert not _compat.cudnn_attention_is_known()
+    finally:
+        _compat._cudnn.cache_clear()
+
+
 def test_primitives_are_known_by_name():
     known = _compat.registered_primitives()
     assert {"add", "scan", "dot_general", "sort", "while"} <= known.keys()

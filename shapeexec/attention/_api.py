@@ -107,7 +107,8 @@ def dot_product_attention(
         local_window_size: How many keys before and behind its own position a query attends to.
         implementation: The name of a back end; None: the best one for device and shapes.
         return_residual: Whether to return the log-sum-exp of the scores too.
-        deterministic: Whether equal calls give equal bits. If not, the gradient may be faster.
+        deterministic: Whether equal calls give equal bits. If not, cuDNN may make the gradient of
+            full and causal masks, where that is faster; see docs/attention.md.
 
     Returns:
         [B, T, N, V] or [T, N, V] in the dtype of the query. With `return_residual` also the

@@ -16,7 +16,7 @@ class Call:
         mask: The tree definition of the mask.
         bias: That of the bias: of an array, a score modifier, or None.
         has_query_sizes, has_key_sizes: Whether valid lengths are among the operands.
-        implementation: The back end's name; None: the best one for the platform.
+        implementation: The back end's name; None: the best one for each pass.
         deterministic: Whether equal calls must give equal bits, in the gradient too.
     """
 

@@ -101,7 +101,15 @@ def _attention_gradient(
         return [jnp.zeros_like(flat[i]) for i in along]
     first = call.operands - call.bias.num_leaves
     bias_gradient = any(i >= first for i in along)
-    job = _job(operands, call, platform, bias_gradient=bias_gradient)
+    job = _job(
+        operands,
+        call,
+        platform,
+        is_backward=True,
+        bias_gradient=bias_gradient,
+        logsumexp_gradient=bool(more),
+        deterministic=call.deterministic,
+    )
     *gradients, d_bias = job.backend.backward(
         job.signature,
         job.work,
@@ -149,11 +157,12 @@ def _is_empty(operands: Operands) -> bool:
     return 0 in dims
 
 
-def _job(operands: Operands, call: Call, platform: str, *, bias_gradient: bool = False) -> _Job:
+def _job(operands: Operands, call: Call, platform: str, **asked: bool) -> _Job:
+    """A call for the back end that is best for what is `asked`, by the names of a `Signature`."""
     mask = jax.tree.unflatten(call.mask, operands.mask)
     bias = jax.tree.unflatten(call.bias, operands.bias)
     signature = _signature(operands, call, bias)
-    signature = dataclasses.replace(signature, bias_gradient=bias_gradient)
+    signature = dataclasses.replace(signature, **asked)
     backend = choose(call.implementation, signature, mask, platform)
     signature = dataclasses.replace(signature, tile=backend.tile(signature, mask))
     return _Job(backend, signature, _work(operands, mask, signature), bias)

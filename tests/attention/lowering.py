@@ -22,12 +22,17 @@ def lowered(function: Callable[..., Any], *args: Any, platform: str) -> str:
         return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).as_text()
 
 
-def layers(count: int, implementation: Any) -> Callable[[Any], Any]:
+def layers(count: int, implementation: Any, *, deterministic: bool = True) -> Callable[[Any], Any]:
     """The gradient of as many layers of attention, by their first input."""
 
     def model(x: Any) -> Any:
         for _ in range(count):
-            x = sx.dot_product_attention(x, x, x, is_causal=True, implementation=implementation)
+            x = sx.dot_product_attention(
+                *(x, x, x),
+                is_causal=True,
+                implementation=implementation,
+                deterministic=deterministic,
+            )
         return x.sum()
 
     return jax.grad(model)

@@ -10,6 +10,7 @@ import pytest
 import shapeexec as sx
 from shapeexec.attention._blocks import BlockMask
 from shapeexec.attention.backends.mosaic_tpu import _MosaicTpu, backend
+from shapeexec.attention.masks.scores import ScoreModifier
 from tests.attention.kernels import (
     CASES,
     Case,
@@ -75,6 +76,38 @@ def test_what_it_cannot_run_it_refuses_in_words(change, mask, platform, reason):
 def test_tiles_are_large_but_for_block_masks(mask, side):
     signature = signature_of(Case("", (1, 3000, 300, 1, 1, 64, 64)), None)
     assert backend.tile(signature, mask) == (side, min(side, 384))
+
+
+def test_lists_that_scalar_memory_does_not_hold_are_refused():
+    many = signature_of(Case("", (1, 65536, 65536, 4, 1, 64, 64)), None)
+    by_head = np.ones((1, 4, 512, 512), np.uint8)
+    mask = BlockMask(by_head, (128, 128), (65536, 65536))
+    assert "scalar memory holds 900000 bytes" in backend.refuses(many, mask, "tpu")
+    assert backend.refuses(many, sx.Causal() & sx.SlidingWindow(4096), "tpu") is None
+    ragged = dataclasses.replace(many, batch=16, is_ragged=True)
+    assert "lists of tiles need" in backend.refuses(ragged, sx.Full(), "tpu")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bucketed(ScoreModifier):
+    table: object
+    axes = {"table": "BN-"}  # noqa: RUF012
+
+    def modify(self, at, scores):
+        return scores + at.of_table(self.table, abs(at.key - at.query) % 4)
+
+
+def test_a_table_in_a_users_score_modifier_is_an_error_with_a_way_out():
+    x = jnp.zeros((1, 40, 2, 64), jnp.bfloat16)
+
+    def attend(x):
+        bias = Bucketed(jnp.zeros((1, 2, 4)))
+        return sx.dot_product_attention(x, x, x, bias, implementation="mosaic_tpu")
+
+    with pytest.raises(sx.BackendError, match="mosaic_tpu cannot run this mask or bias") as caught:
+        lowered(attend, x, platform="tpu")
+    assert "cannot look up a table" in caught.value.why
+    assert caught.value.fix == 'name implementation="xla"'
 
 
 def test_lists_that_scalar_memory_does_not_hold_are_an_error():

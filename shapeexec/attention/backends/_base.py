@@ -24,8 +24,11 @@ class Signature:
         bias: The shape of the bias, 4 axes, each 1 or full; the type of a score modifier; or None.
         is_ragged: Whether there are valid lengths, behind which operands may hold anything.
         tile: Queries and keys of a tile of the lists.
-        bias_gradient: Whether the gradient of the bias is asked for. Never where the output is:
-            a back end that refuses may still have made it.
+        is_backward: Whether the gradients are asked for, and not the output: each may be made by
+            another back end.
+        bias_gradient: Whether that of the bias is among them.
+        logsumexp_gradient: Whether there is a gradient of the log-sum-exp to go back from.
+        deterministic: Whether equal calls must give equal gradients, bit by bit.
     """
 
     batch: int
@@ -40,7 +43,10 @@ class Signature:
     bias: tuple[int, int, int, int] | type | None
     is_ragged: bool
     tile: tuple[int, int]
+    is_backward: bool = False
     bias_gradient: bool = False
+    logsumexp_gradient: bool = False
+    deterministic: bool = True
 
 
 def made(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:

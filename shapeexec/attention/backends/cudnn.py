@@ -1,22 +1,36 @@
-"""cuDNN's fused attention through `jax.nn`, for masks that it knows: none, causal, and a window.
+"""cuDNN's fused attention, for masks that it knows: none, causal, and a causal window.
 
 It reads all of its operands, so it is not for ragged sizes; and its results depend on its version.
-It needs an NVIDIA GPU.
+It needs an NVIDIA GPU. Its gradient takes the results of any forward pass, so either pass may be
+another back end's.
+
+Its gradient is not the same from call to call: it adds up that of the queries in no fixed order.
+XLA can ask for one that is, for a whole program and not for a call (`xla_gpu_deterministic_ops`),
+so here `deterministic=True` is refused.
+
+Sources: XLA, `cudnn_custom_call_compiler.cc`, `RequireDeterminism`; PyTorch's notes on
+randomness, `SDPBackend.CUDNN_ATTENTION`: forward deterministic, backward not.
 """
 
 from typing import Any
 
-import jax
-import numpy as np
-
-from shapeexec._errors import BackendError
+from shapeexec import _compat
+from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Signature, Work
-from shapeexec.attention.masks import And, Causal, Full, Lengths, Mask, SlidingWindow
+from shapeexec.attention.backends._diagonal import Diagonal, diagonal_of
+from shapeexec.attention.masks import Mask
 
 Array = Any
 
 _DTYPES = ("float16", "bfloat16")
-_LARGEST_HEAD = 128  # 256 from Hopper on, which is known no sooner than on the device
+_OLDEST, _HOPPER = (8, 0), (9, 0)
+_LARGEST_HEAD, _LARGEST_HEAD_OF_HOPPER = 128, 256
+_WHOLE = 128
+"""Behind other lengths its gradient may be NaN, where scores are far below 0.
+
+Sources: github.com/pytorch/pytorch/issues/196678, github.com/NVIDIA/cudnn-frontend/issues/160
+and /1072. An odd length it refuses itself.
+"""
 
 
 class _Cudnn:
@@ -32,29 +46,19 @@ class _Cudnn:
         """It takes half precision and few masks, on CUDA."""
         if platform != "cuda":
             return f"it needs an NVIDIA GPU, and this is {platform}"
-        if signature.dtype not in _DTYPES:
-            return f"it takes {' and '.join(_DTYPES)}, not {signature.dtype}"
-        if signature.head_size % 8 or signature.head_size > _LARGEST_HEAD:
-            return f"its heads are multiples of 8 up to {_LARGEST_HEAD}, not {signature.head_size}"
-        if signature.value_size != signature.head_size:
-            return "its heads of query and value have one size"
-        if signature.bias is not None:
-            return "a bias is left to the other back ends, who know rows of -inf"
-        if signature.is_ragged:
-            return "it reads behind valid lengths"
-        options = _options(mask)
-        if options is None:
-            return f"it knows causal masks and windows, not {mask!r}"
-        if options["local_window_size"] and signature.query_size > signature.key_size:
-            return "some queries have no key in their window"
-        return None
+        if not _compat.cudnn_attention_is_known():
+            return "this version of jax keeps it elsewhere"
+        return (
+            _refusal_of_operands(signature, _device.compute_capability())
+            or _refusal_of_mask(signature, mask)
+            or (_refusal_of_gradient(signature) if signature.is_backward else None)
+        )
 
     def forward(
         self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
-        """See `Backend`. The log-sum-exp has been rounded to the dtype of the operands."""
-        out, residual = _attend(signature, work, q, k, v, return_residual=True)
-        return out, residual.transpose(0, 2, 1).astype(np.float32)
+        """See `Backend`."""
+        return _compat.cudnn_attention(q, k, v, **_told(signature, work))
 
     def backward(
         self,
@@ -72,42 +76,58 @@ class _Cudnn:
         deterministic: bool,
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, Any]:
-        """See `Backend`. The forward pass is run once more: jax.nn does not take its results."""
-        if d_logsumexp is not None:
-            raise BackendError(
-                "cuDNN has no gradient of the log-sum-exp.",
-                why="jax.nn.dot_product_attention stops it",
-                fix='implementation="xla"',
-            )
-        _, transpose = jax.vjp(lambda *x: _attend(signature, work, *x), q, k, v)
-        return (*transpose(d_out), None)
+        """See `Backend`. What `refuses` says of gradients holds."""
+        gradients = _compat.cudnn_attention_gradient(
+            (q, k, v), (out, logsumexp), d_out, **_told(signature, work)
+        )
+        return *gradients, None
 
 
 backend = _Cudnn()
 
 
-def _attend(signature: Signature, work: Work, q: Array, k: Array, v: Array, **more: Any) -> Any:
-    options = _options(work.mask)
-    assert options is not None
-    return jax.nn.dot_product_attention(
-        q, k, v, scale=signature.scale, implementation="cudnn", **options, **more
-    )
+def _refusal_of_operands(signature: Signature, capability: tuple[int, int] | None) -> str | None:
+    if capability is not None and capability < _OLDEST:
+        return f"it needs compute capability 8.0, and this is {'.'.join(map(str, capability))}"
+    if signature.dtype not in _DTYPES:
+        return f"it takes {' and '.join(_DTYPES)}, not {signature.dtype}"
+    largest = _LARGEST_HEAD_OF_HOPPER if capability == _HOPPER else _LARGEST_HEAD
+    if signature.head_size % 8 or signature.head_size > largest:
+        return f"its heads are multiples of 8 up to {largest}, not {signature.head_size}"
+    if signature.value_size != signature.head_size:
+        return "its heads of query and value have one size"
+    if signature.bias is not None:
+        return "a bias is left to the other back ends, who know rows of -inf"
+    return "it reads behind valid lengths" if signature.is_ragged else None
 
 
-def _options(mask: Mask) -> dict[str, Any] | None:
-    """How `jax.nn` is told of a mask; None if it cannot be."""
-    is_causal, left = False, None
-    for part in mask.masks if isinstance(mask, And) else (mask,):
-        match part:
-            case Full() | Lengths(queries=None, keys=None):
-                pass
-            case Causal(offset=0, align="start"):
-                is_causal = True
-            case SlidingWindow(left=int(size), right=0):
-                is_causal, left = True, size if left is None else min(left, size)
-            case SlidingWindow(left=None, right=0):
-                is_causal = True
-            case _:
-                return None
-    window = None if left is None else (left, 0)
-    return {"is_causal": is_causal, "local_window_size": window}
+def _refusal_of_mask(signature: Signature, mask: Mask) -> str | None:
+    band = diagonal_of(mask, signature.query_size, signature.key_size)
+    if band is None or not (band == Diagonal() or band.right == 0):
+        return f"it knows causal masks and causal windows, not {mask!r}"
+    if band.left is not None and band.left < 0:
+        return "a window without a query's own position is not known to it"
+    if band.left is not None and signature.query_size > signature.key_size:
+        return "some queries have no key in their window"
+    return None
+
+
+def _refusal_of_gradient(signature: Signature) -> str | None:
+    if signature.deterministic:
+        return "its gradient differs from call to call in the last bits: say deterministic=False"
+    if signature.logsumexp_gradient:
+        return "it has no gradient of the log-sum-exp"
+    lengths = signature.query_size, signature.key_size
+    if any(length % _WHOLE for length in lengths):
+        return f"its gradient is right at lengths of whole {_WHOLE}s, and these are {lengths}"
+    return None
+
+
+def _told(signature: Signature, work: Work) -> dict[str, Any]:
+    band = diagonal_of(work.mask, signature.query_size, signature.key_size)
+    assert band is not None
+    return {
+        "scale": signature.scale,
+        "is_causal": band.right == 0,
+        "window": None if band.left is None else band.left + 1,
+    }

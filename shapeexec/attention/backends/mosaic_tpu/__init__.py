@@ -6,16 +6,23 @@ It decides what can run, and how large a tile is; the kernels are in the modules
 import dataclasses
 from typing import Any
 
+import jax
+import numpy as np
+
+from shapeexec._errors import BackendError
+from shapeexec.attention._blocks import call_lists
 from shapeexec.attention.backends._base import Signature, Work, refusal_of_sizes, whole_tiles
+from shapeexec.attention.backends._elementwise import refusal_of_rule
 from shapeexec.attention.backends.mosaic_tpu import _backward, _forward
 from shapeexec.attention.backends.mosaic_tpu._operands import (
     NO_TABLES,
-    Unfit,
+    Asked,
     asked_by_mask,
     check_tiles,
     named,
+    numbers_for,
 )
-from shapeexec.attention.backends.mosaic_tpu._steps import Setting
+from shapeexec.attention.backends.mosaic_tpu._steps import SCALAR_BYTES, Setting, words
 from shapeexec.attention.masks import Mask, RelativeBias
 
 Array = Any
@@ -58,12 +65,15 @@ class _MosaicTpu:
             return "its kernels make no gradient of a bias"
         if isinstance(signature.bias, type) and issubclass(signature.bias, RelativeBias):
             return NO_TABLES
+        if reason := refusal_of_rule(mask):
+            return reason
         try:
             at_side = _at_side(signature, _LANES)
-            check_tiles(asked_by_mask(named(mask), at_side), at_side.tile)
-        except Unfit as unfit:
-            return str(unfit)
-        return None
+            asked = asked_by_mask(named(mask), at_side)
+            check_tiles(asked, at_side.tile)
+        except BackendError as error:
+            return error.why
+        return _refusal_of_lists(signature, mask, asked, self.tile(signature, mask))
 
     def forward(
         self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
@@ -96,6 +106,33 @@ class _MosaicTpu:
 
     def _setting(self, signature: Signature, work: Work) -> Setting:
         return Setting(signature, work.by_query.kinds, self.interpret)
+
+
+def _refusal_of_lists(
+    signature: Signature, mask: Mask, asked: Asked, tile: tuple[int, int]
+) -> str | None:
+    """Why scalar memory does not hold the lists of a call, and what its mask reads there."""
+
+    def make(mask: Mask, size: Array | None) -> Any:
+        lists = call_lists(
+            mask,
+            (signature.query_size, signature.key_size),
+            tile,
+            batch=signature.batch,
+            heads=signature.query_heads,
+            query_sizes=size,
+            key_sizes=size,
+        )
+        return lists, numbers_for(asked, jax.tree.leaves(mask))
+
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), mask)
+    size = jax.ShapeDtypeStruct((signature.batch,), np.int32)
+    lists, numbers = jax.eval_shape(make, shapes, size if signature.is_ragged else None)
+    of_one = max(words((own.tiles, own.full, own.counts)) for own in lists)
+    needed = 4 * (of_one + words(numbers) + 2 * signature.batch)
+    if needed > SCALAR_BYTES:
+        return f"scalar memory holds {SCALAR_BYTES} bytes, and its lists of tiles need {needed}"
+    return None
 
 
 def _at_side(signature: Signature, side: int) -> Signature:

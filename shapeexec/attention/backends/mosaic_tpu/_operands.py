@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shapeexec._errors import BackendError
 from shapeexec.attention.backends._base import Signature
 from shapeexec.attention.backends.mosaic_tpu._steps import Block, Where
 from shapeexec.attention.masks._base import Tile
@@ -27,8 +28,11 @@ _MOST_PARTS = 16
 NO_TABLES = "its kernels cannot look up a table by an index that they make themselves"
 
 
-class Unfit(Exception):
-    """A mask or bias asks for something that these kernels cannot give; says what."""
+def unfit(why: str) -> BackendError:
+    """The error of a mask or bias that asks for something that these kernels cannot give."""
+    return BackendError(
+        "mosaic_tpu cannot run this mask or bias.", why=why, fix='name implementation="xla"'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +75,14 @@ class Asked:
 
 
 def asked_by_mask(mask: Any, signature: Signature) -> Asked:
-    """What a mask of `Leaf`s asks for; raises `Unfit`."""
+    """What a mask of `Leaf`s asks for; raises `BackendError`."""
     listener = _Listener(signature.tile)
     jax.eval_shape(lambda: mask.allows(listener))
     return listener.heard()
 
 
 def asked_by_bias(bias: Any, signature: Signature) -> Asked:
-    """What a bias asks for: a `Leaf`, a score modifier of `Leaf`s, or None; raises `Unfit`."""
+    """What a bias asks for: a `Leaf`, a modifier of `Leaf`s, or None; raises `BackendError`."""
     listener = _Listener(signature.tile)
     if isinstance(bias, Leaf):
         listener.of_pairs(bias)
@@ -124,7 +128,7 @@ class _Listener:
         return self._note(array, "of_tile", self.tile)
 
     def of_table(self, array: Leaf, index: Array) -> Array:
-        raise Unfit(NO_TABLES)
+        raise unfit(NO_TABLES)
 
     def _note(self, array: Leaf, how: str, shape: tuple[int, ...]) -> Array:
         self._questions[array.number, how] = None
@@ -287,10 +291,10 @@ class At:
 
 
 def check_tiles(asked: Asked, tile: Tile) -> None:
-    """Check that the tiles asked for and ours lie in each other; raises `Unfit`."""
+    """Check that the tiles asked for and ours lie in each other; raises `BackendError`."""
     for theirs in asked.tiles:
         pairs = list(zip(theirs, tile, strict=True))
         if any(a % b and b % a for a, b in pairs):
-            raise Unfit(f"a block mask's tiles of {theirs} do not fit into tiles of {tile}")
+            raise unfit(f"a block mask's tiles of {theirs} do not fit into tiles of {tile}")
         if math.prod(max(1, b // a) for a, b in pairs) > _MOST_PARTS:
-            raise Unfit(f"a block mask's tiles of {theirs} are too small for a TPU: pass {tile}")
+            raise unfit(f"a block mask's tiles of {theirs} are too small for a TPU: pass {tile}")

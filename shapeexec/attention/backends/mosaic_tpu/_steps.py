@@ -7,6 +7,7 @@ It knows nothing of softmax or masks.
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from shapeexec.attention.backends._base import Signature, TileLists, Work
 Array = Any
 Ref = Any
 
-_SCALAR_BYTES = 900_000
+SCALAR_BYTES = 900_000
 """Of 1 MiB of scalar memory: https://docs.jax.dev/en/latest/pallas/tpu/details.html."""
 
 
@@ -128,15 +129,20 @@ def scalars_of(lists: TileLists, work: Work, more: list[Array]) -> Scalars:
     tiles, full, counts = (jnp.reshape(x, -1) for x in (lists.tiles, lists.full, lists.counts))
     sizes = jnp.asarray(work.query_sizes), jnp.asarray(work.key_sizes)
     scalars = Scalars(tiles, full, counts, *sizes, more)
-    needed = sum(4 * x.size for x in jax.tree.leaves(scalars))
-    if needed > _SCALAR_BYTES:
+    needed = words(scalars) * 4
+    if needed > SCALAR_BYTES:
         raise BackendError(
             f'"mosaic_tpu" needs {needed} bytes for its lists of tiles.',
             got=f"lists of shape {list(lists.tiles.shape)}",
-            why=f"scalar memory holds {_SCALAR_BYTES}",
+            why=f"scalar memory holds {SCALAR_BYTES}",
             fix="share the mask between heads or examples, or pass a larger tile to BlockMask",
         )
     return scalars
+
+
+def words(tree: Any) -> int:
+    """How many words of 4 bytes the arrays of a tree, or their shapes, take."""
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
 
 
 # Which tile a step works on

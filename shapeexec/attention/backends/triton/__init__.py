@@ -6,7 +6,9 @@ It decides what can run, and how large a tile is; the kernels are in the modules
 import dataclasses
 from typing import Any
 
+from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Signature, Work, refusal_of_sizes
+from shapeexec.attention.backends._elementwise import refusal_of_rule
 from shapeexec.attention.backends.triton import _backward, _forward
 from shapeexec.attention.backends.triton._tiles import Setting, padded
 from shapeexec.attention.masks import Mask
@@ -15,6 +17,7 @@ Array = Any
 
 _DTYPES = ("float16", "bfloat16", "float32")
 _LARGEST_HEAD = 256
+_OLDEST = (8, 0)  # for which Triton compiles: github.com/triton-lang/triton#compatibility
 _LEAST_SIDE, _LARGEST_SIDE = 16, 64
 _SIDE_BYTES = 16_384
 """Most bytes of a tile of q, k or v: the gradient holds four and keeps two more coming."""
@@ -38,14 +41,17 @@ class _Triton:
         return min(side, padded(signature.query_size)), min(side, padded(signature.key_size))
 
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
-        """Any mask; head sizes up to 256."""
+        """Masks of all kinds; head sizes up to 256."""
         if platform not in ("cuda", "rocm") and not self.interpret:
             return f"it is made for GPUs, not for {platform}"
+        capability = _device.compute_capability() if platform == "cuda" else None
+        if capability is not None and capability < _OLDEST:
+            return f"it needs compute capability 8.0, and this is {'.'.join(map(str, capability))}"
         if reason := refusal_of_sizes(signature, _DTYPES, _LARGEST_HEAD, "shared memory"):
             return reason
         if signature.bias_gradient and isinstance(signature.bias, type):
             return f"its kernels make no gradient of the arrays in {signature.bias.__name__}"
-        return None
+        return refusal_of_rule(mask)
 
     def forward(
         self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
