@@ -40,6 +40,6 @@ def save_plot(rows: Sequence[Row], path: Path) -> None:
         axes.set_xticks(range(len(masks)), masks, rotation=20)
         axes.set_title(f"{shape}, {_TITLES[passes]}", loc="left", fontsize="medium")
         axes.set_ylabel("TFLOP/s of unmasked pairs")
-    panels[0, 0].legend(fontsize="small")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
     figure.savefig(path, dpi=130)
     plt.close(figure)

@@ -30,6 +30,9 @@ from shapeexec.tools.benchmark.attention._contestant import (
 from shapeexec.tools.benchmark.attention._problems import Cell, Shape
 from shapeexec.tools.benchmark.attention._reference import slopes
 
+SCRIPT = Path(__file__).with_name("_flex_worker.py")
+"""What a worker runs."""
+
 _PATIENCE = 240.0
 """Seconds in which a worker must answer."""
 
@@ -46,7 +49,7 @@ class _Worker:
         # All of them compile at once: each with one thread leaves some cores for JAX.
         environment = {"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("_flex_worker.py"))],
+            [sys.executable, str(SCRIPT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log.open("w"),
