@@ -12,7 +12,7 @@ import pytest
 
 from shapeexec.__main__ import main
 from shapeexec.attention._blocks import to_dense
-from shapeexec.tools.benchmark.attention import _main
+from shapeexec.tools.benchmark.attention import _main, _studies
 from shapeexec.tools.benchmark.attention._contestant import JaxContestant, RefusalError
 from shapeexec.tools.benchmark.attention._ours import mask_of
 from shapeexec.tools.benchmark.attention._problems import PATTERNS, Pattern, pattern_of, shape_of
@@ -151,6 +151,18 @@ def test_who_refuses_fails_nothing():
 def test_what_time_does_not_allow_is_listed():
     (row,) = rows_of((None, ()), minutes=0)
     assert row.reason == "out of time"
+
+
+def test_what_was_measured_before_an_interrupt_is_reported(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(_studies.STUDIES, "lists", interrupted)
+    names = ["--shapes", SHAPE, "--masks", "causal", "--rivals", "none", "--only", "triton"]
+    assert main(["benchmark", "attention", *names]) == 0
+    told = capsys.readouterr().out
+    assert "interrupted" in told
+    assert "study" not in told
 
 
 def test_ours_is_compared_with_the_best_rival():

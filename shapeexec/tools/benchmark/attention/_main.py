@@ -84,14 +84,17 @@ def _measure(plan: Plan, studies: Iterable[str]) -> tuple[list[Row], list[Findin
                 if row.milliseconds is not None or row.is_failure:
                     tell(_told(row))
 
-        measure_rank(0)
-        for name in studies if plan.shapes else ():
-            if plan.is_over():
-                tell(f"{name}: out of time")
-                continue
-            tell(f"{name}: compiling and measuring")
-            findings.extend(STUDIES[name](plan.shapes, plan.patterns, rows))
-        measure_rank(1)
+        try:
+            measure_rank(0)
+            for name in studies if plan.shapes else ():
+                if plan.is_over():
+                    tell(f"{name}: out of time")
+                    continue
+                tell(f"{name}: compiling and measuring")
+                findings.extend(STUDIES[name](plan.shapes, plan.patterns, rows))
+            measure_rank(1)
+        except KeyboardInterrupt:  # what is there was paid for, and is reported
+            tell("interrupted")
     return rows, findings
 
 

@@ -49,7 +49,7 @@ class _Worker:
         # All of them compile at once: each with one thread leaves some cores for JAX.
         environment = {"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, str(SCRIPT)],
+            [sys.executable, "-P", str(SCRIPT)],  # its folder is no place for modules
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log.open("w"),
