@@ -1,5 +1,6 @@
 """The benchmark of attention measures what it says, and calls nothing a figure that is wrong."""
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -69,6 +70,7 @@ def test_the_command_measures_checks_and_writes(tmp_path, capsys):
     told = capsys.readouterr().out
     assert re.search(rf"\| {SHAPE} \| documents .* \(jax_nn_xla\) +\|", told)
     assert "triton, 2 not measured: it is made for GPUs, not for cpu" in told
+    assert "Times are the host's." in told
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
@@ -175,7 +177,10 @@ def test_ours_is_compared_with_the_best_rival():
     assert speed_up(rows, "s", "m", "forward") == (4.0, "b")
     assert speed_up(rows[:3], "s", "m", "forward") == (2.0, "b")
     assert speed_up(rows[:1], "s", "m", "forward") is None
+    rows[0] = dataclasses.replace(rows[0], clock="host")
+    rows[1] = dataclasses.replace(rows[1], clock="device")
     text = Report("", {}, 0.0, rows, [], {}).as_text()
+    assert "Times are the device's, but the host's of s/m/a/forward." in text
     assert "| shape | mask | unmasked | xla   | default | a         | b       |" in text
     assert "4.00 (b) / -" in text
 
@@ -230,6 +235,7 @@ def test_a_process_of_its_own_is_handed_operands_and_hands_back_results(
         assert not row.is_failure
         return
     assert (row.milliseconds, row.wall_milliseconds, row.compile_seconds) == (1.0, 2.0, 1.5)
+    assert row.clock == "device"
 
 
 def test_no_part_of_it_is_imported_with_the_library():

@@ -29,6 +29,6 @@ def progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], N
     with Progress() as bar:
         task = bar.add_task("measuring", total=total)
         yield (
-            lambda text: bar.console.print(text, markup=False, highlight=False),
+            lambda text: bar.console.print(text, markup=False, highlight=False, soft_wrap=True),
             lambda: bar.advance(task),
         )

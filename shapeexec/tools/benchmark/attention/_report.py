@@ -49,6 +49,7 @@ class Report:
             ", ".join(f"{name} {value}" for name, value in self.machine.items()),
             "TFLOP/s of unmasked pairs, forward / forward with backward:",
             _table(*_speeds(self.rows)),
+            _clocks(self.rows),
             *_studies(self.findings),
             *_reasons(self.rows),
             *(f"{name}: {why}" for name, why in self.absent.items()),
@@ -100,6 +101,16 @@ def _speeds(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         line.append(_against_the_best(rows, shape, mask))
         lines.append(line)
     return ["shape", "mask", "unmasked", *names, "ours / best rival"], lines
+
+
+def _clocks(rows: Sequence[Row]) -> str:
+    """By which clock times were told; if by both, who by the worse one."""
+    clocks = {row.clock for row in rows if row.clock}
+    if len(clocks) < 2:
+        return "".join(f"Times are the {clock}'s." for clock in clocks)
+    worse = [row for row in rows if row.clock == "host"]
+    cells = ", ".join(f"{row.shape}/{row.mask}/{row.contestant}/{row.passes}" for row in worse)
+    return f"Times are the device's, but the host's of {cells}."
 
 
 def _against_the_best(rows: Sequence[Row], shape: str, mask: str) -> str:

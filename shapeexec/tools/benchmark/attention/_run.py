@@ -39,8 +39,8 @@ class Row:
         contestant: Who.
         is_ours: Whether it is a back end of this library.
         density: The share of unmasked pairs.
-        milliseconds: Of its kernels; where nobody can tell, of the host's clock. None: see
-            `reason`.
+        milliseconds: By `clock`. None: see `reason`.
+        clock: "device" if they are the sum of its kernels, "host" where nobody can tell.
         wall_milliseconds: By the host's clock, of a queue of calls.
         teraflops: A second, of products on unmasked pairs, by `milliseconds`.
         compile_seconds: From the function to what can be run.
@@ -58,6 +58,7 @@ class Row:
     is_ours: bool
     density: float
     milliseconds: float | None = None
+    clock: str | None = None
     wall_milliseconds: float | None = None
     teraflops: float | None = None
     compile_seconds: float | None = None
@@ -171,6 +172,7 @@ def _with_figures(row: Row, cell: Cell, measurement: Measurement) -> Row:
     return dataclasses.replace(
         row,
         milliseconds=timing.best_known,
+        clock="host" if timing.device is None else "device",
         wall_milliseconds=timing.wall,
         teraflops=cell.problem.operations(cell.passes) / timing.best_known / 1e9,
         compile_seconds=measurement.compile_seconds,
