@@ -6,7 +6,9 @@ import json
 import re
 import sys
 import time
+from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,13 +16,24 @@ import pytest
 from shapeexec.__main__ import main
 from shapeexec.attention._blocks import to_dense
 from shapeexec.tools.benchmark.attention import _main, _studies
-from shapeexec.tools.benchmark.attention._contestant import JaxContestant, RefusalError
+from shapeexec.tools.benchmark.attention._contestant import (
+    JaxContestant,
+    RefusalError,
+    operands,
+    slices,
+)
 from shapeexec.tools.benchmark.attention._ours import mask_of
-from shapeexec.tools.benchmark.attention._problems import PATTERNS, Pattern, pattern_of, shape_of
-from shapeexec.tools.benchmark.attention._reference import dense_mask
+from shapeexec.tools.benchmark.attention._problems import (
+    PATTERNS,
+    Pattern,
+    Problem,
+    pattern_of,
+    shape_of,
+)
+from shapeexec.tools.benchmark.attention._reference import check, dense_mask
 from shapeexec.tools.benchmark.attention._report import Report, speed_up
 from shapeexec.tools.benchmark.attention._run import Plan, Row, measure
-from shapeexec.tools.benchmark.attention.rivals import flex_attention, rivals
+from shapeexec.tools.benchmark.attention.rivals import flash_attention_3, flex_attention, rivals
 
 SHAPE = "2x128x4x2x16:float32"
 SMALL = Pattern("window of 100", is_causal=True, window=100)
@@ -153,6 +166,36 @@ def test_who_refuses_fails_nothing():
 def test_what_time_does_not_allow_is_listed():
     (row,) = rows_of((None, ()), minutes=0)
     assert row.reason == "out of time"
+
+
+def flash_mha(q, k, v, *, is_causal, window_size):
+    left, right = window_size
+    window = None if left < 0 else (left, right)
+    return jax.nn.dot_product_attention(q, k, v, is_causal=is_causal, local_window_size=window)
+
+
+def flash_mha_varlen(q, k, v, starts, longest, *, is_causal, window_size):
+    assert window_size == (-1, -1)
+    assert q.ndim == 3
+    assert longest == np.diff(starts).max()
+    ids = np.searchsorted(starts, np.arange(len(q)), side="right")
+    mask = (ids[:, None] == ids)[None, None]
+    return jax.nn.dot_product_attention(q[None], k[None], v[None], mask=mask, is_causal=is_causal)
+
+
+@pytest.mark.parametrize("name", ["full", "causal", "documents", "window", "random50", "alibi"])
+def test_flash_attention_is_told_the_pattern(name, monkeypatch):
+    module = SimpleNamespace(flash_mha=flash_mha, flash_mha_varlen=flash_mha_varlen)
+    monkeypatch.setitem(sys.modules, "dew_flash_attn", module)
+    pattern = SMALL if name == "window" else pattern_of(name)
+    problem = Problem(shape_of(SHAPE), pattern)
+    if name in ("random50", "alibi"):
+        with pytest.raises(RefusalError, match="neither masks by tile nor biases"):
+            flash_attention_3.rival.attention(problem)
+        return
+    attend, more = flash_attention_3.rival.attention(problem)
+    q, k, v, _ = operands(problem.shape)
+    check(problem, slices(problem.shape, (attend(q, k, v, *more).reshape(q.shape),)))
 
 
 def test_what_was_measured_before_an_interrupt_is_reported(monkeypatch, capsys):

@@ -11,6 +11,9 @@ import jax
 _QUEUE = 0.03
 """Seconds that a queue of calls should take: many times what starting it costs."""
 
+_QUEUES = 5
+"""Of how many the median is taken."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
@@ -32,18 +35,17 @@ class Timing:
         return self.wall if self.device is None else self.device
 
 
-def clock(call: Callable[..., Any], arguments: tuple[Any, ...], *, rounds: int = 5) -> Timing:
+def clock(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Timing:
     """Time a compiled program.
 
     Args:
         call: From `jax.jit(...).lower(...).compile()`.
         arguments: Its arguments.
-        rounds: Of how many queues the median is taken.
     """
     jax.block_until_ready(call(*arguments))
     once = _queue(call, arguments, 1)
     length = int(min(200, max(1, _QUEUE / once)))
-    wall = statistics.median(_queue(call, arguments, length) for _ in range(rounds))
+    wall = statistics.median(_queue(call, arguments, length) for _ in range(_QUEUES))
     kernels = _kernels(call, arguments, min(12, max(4, length)))
     device = sum(milliseconds for _, milliseconds in kernels) or None
     return Timing(1e3 * wall, device, kernels)

@@ -43,7 +43,7 @@ class Row:
         clock: "device" if they are the sum of its kernels, "host" where nobody can tell.
         wall_milliseconds: By the host's clock, of a queue of calls.
         teraflops: A second, of products on unmasked pairs, by `milliseconds`.
-        compile_seconds: From the function to what can be run.
+        compile_seconds: From the function to what can be run, while others compile too.
         temporary_bytes: Beside arguments and results.
         kernels: Each kernel's name and milliseconds.
         reason: Why there is no figure.
