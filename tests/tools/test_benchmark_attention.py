@@ -223,7 +223,7 @@ def test_ours_is_compared_with_the_best_rival():
     rows[0] = dataclasses.replace(rows[0], clock="host")
     rows[1] = dataclasses.replace(rows[1], clock="device")
     text = Report("", {}, 0.0, rows, [], {}).as_text()
-    assert "Times are the device's, but the host's of s/m/a/forward." in text
+    assert "Times are the device's, but the host's of a (1): `clock`" in text
     assert "| shape | mask | unmasked | xla   | default | a         | b       |" in text
     assert "4.00 (b) / -" in text
 

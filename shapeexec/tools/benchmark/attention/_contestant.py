@@ -203,6 +203,8 @@ class JaxContestant:
 
     def forget(self) -> None:
         """See `Contestant`."""
+        for future in self._programs.values():
+            future.cancel()  # at the deadline some have not begun
         self._programs.clear()
 
     def close(self) -> None:

@@ -108,9 +108,9 @@ def _clocks(rows: Sequence[Row]) -> str:
     clocks = {row.clock for row in rows if row.clock}
     if len(clocks) < 2:
         return "".join(f"Times are the {clock}'s." for clock in clocks)
-    worse = [row for row in rows if row.clock == "host"]
-    cells = ", ".join(f"{row.shape}/{row.mask}/{row.contestant}/{row.passes}" for row in worse)
-    return f"Times are the device's, but the host's of {cells}."
+    worse = Counter(row.contestant for row in rows if row.clock == "host")
+    told = ", ".join(f"{name} ({count})" for name, count in worse.items())
+    return f"Times are the device's, but the host's of {told}: `clock` in the JSON says which."
 
 
 def _against_the_best(rows: Sequence[Row], shape: str, mask: str) -> str:

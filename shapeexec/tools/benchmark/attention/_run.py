@@ -126,7 +126,8 @@ def measure(plan: Plan, rank: int, tell: Callable[[str], object]) -> Iterator[Ro
         operands(shape)  # made once, before threads ask for them
         start = time.monotonic()
         tell(f"{shape.name}: compiling {len(group)} programs")
-        concurrent.futures.wait([contestant.compile(cell) for cell, contestant in group])
+        futures = [contestant.compile(cell) for cell, contestant in group]
+        concurrent.futures.wait(futures, timeout=max(0.0, plan.deadline - time.monotonic()))
         tell(f"{shape.name}: compiled in {time.monotonic() - start:.0f} s")
         for cell, contestant in group:
             late = plan.is_over()

@@ -33,7 +33,7 @@ from shapeexec.tools.benchmark.attention._reference import slopes
 SCRIPT = Path(__file__).with_name("_flex_worker.py")
 """What a worker runs."""
 
-_PATIENCE = 240.0
+_PATIENCE = 150.0
 """Seconds in which a worker must answer."""
 
 
