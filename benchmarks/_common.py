@@ -7,13 +7,10 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 import shapeexec as sx
+from shapeexec.tools.benchmark._machine import machine
 
 WIDTH = 132
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
@@ -122,32 +120,6 @@ def show(report: Report, where: Mapping[str, Any]) -> None:
     for claim in report.claims:
         state = "[green]holds[/green]" if claim.holds else "[red]does not hold[/red]"
         console.print(f"{claim.text}: {claim.measured:.3g}, {state}", highlight=False)
-
-
-def machine() -> dict[str, Any]:
-    """What a figure is worth nothing without."""
-    return {
-        "cpu": _cpu_model(),
-        "cores": _cores(),
-        "load": round(os.getloadavg()[0], 2),
-        "device": jax.devices()[0].device_kind,
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("jax", "jaxlib", "numpy")},
-        "shapeexec": sx.__version__,
-    }
-
-
-def _cores() -> int | None:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def _cpu_model() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 # Compilations

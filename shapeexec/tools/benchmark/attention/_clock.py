@@ -1,0 +1,76 @@
+"""How long a compiled program takes: by the device's own account, and by the host's clock."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+_QUEUE = 0.03
+"""Seconds that a queue of calls should take: many times what starting it costs."""
+
+_QUEUES = 5
+"""Of how many the median is taken."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one call.
+
+    Attributes:
+        wall: A queue of calls from start to end, by their number; the median of some queues.
+        device: What its kernels took, without the gaps between them; None: nobody can tell.
+        kernels: Each kernel's name and milliseconds, in the order in which they ran.
+    """
+
+    wall: float
+    device: float | None = None
+    kernels: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def best_known(self) -> float:
+        """The device's account; where there is none, the host's."""
+        return self.wall if self.device is None else self.device
+
+
+def clock(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Timing:
+    """Time a compiled program.
+
+    Args:
+        call: From `jax.jit(...).lower(...).compile()`.
+        arguments: Its arguments.
+    """
+    jax.block_until_ready(call(*arguments))
+    once = _queue(call, arguments, 1)
+    length = int(min(200, max(1, _QUEUE / once)))
+    wall = statistics.median(_queue(call, arguments, length) for _ in range(_QUEUES))
+    kernels = _kernels(call, arguments, min(12, max(4, length)))
+    device = sum(milliseconds for _, milliseconds in kernels) or None
+    return Timing(1e3 * wall, device, kernels)
+
+
+def _queue(call: Callable[..., Any], arguments: tuple[Any, ...], length: int) -> float:
+    start, result = time.perf_counter(), None
+    for _ in range(length):
+        result = call(*arguments)
+    jax.block_until_ready(result)
+    return (time.perf_counter() - start) / length
+
+
+def _kernels(
+    call: Callable[..., Any], arguments: tuple[Any, ...], iterations: int
+) -> tuple[tuple[str, float], ...]:
+    if jax.default_backend() != "gpu":
+        return ()
+    from jax.experimental.mosaic.gpu import profiler  # noqa: PLC0415 - only GPUs have it
+
+    try:
+        _, calls = profiler.measure(call, iterations=iterations, aggregate=False)(*arguments)
+    except RuntimeError:  # CUPTI is not there, or calls differed in what they started
+        return ()
+    return tuple(
+        (kernels[0][0], statistics.median(milliseconds for _, milliseconds in kernels))
+        for kernels in zip(*calls or (), strict=True)
+    )

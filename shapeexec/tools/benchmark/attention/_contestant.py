@@ -1,0 +1,219 @@
+"""Who computes: what the benchmark asks of each contestant, ours and rivals alike.
+
+Most are functions of JAX and differ in the function alone; `JaxContestant` does the rest for them.
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from shapeexec._errors import BackendError
+from shapeexec.tools.benchmark._machine import cores
+from shapeexec.tools.benchmark.attention._clock import Timing, clock
+from shapeexec.tools.benchmark.attention._problems import Cell, Problem, Shape
+
+Array = Any
+NAMES_OF_RESULTS = ("out", "dq", "dk", "dv")
+
+
+class RefusalError(Exception):
+    """A contestant cannot compute a cell; the text says why, in words that follow "because"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What was found of one cell.
+
+    Attributes:
+        timing: How long a call takes.
+        compile_seconds: From the function to what can be run.
+        temporary_bytes: Beside arguments and results; None: nobody can tell.
+    """
+
+    timing: Timing
+    compile_seconds: float
+    temporary_bytes: int | None
+
+
+class Contestant(Protocol):
+    """One that computes attention.
+
+    Attributes:
+        name: On the command line and in tables.
+        is_ours: Whether it is a back end of `sx.dot_product_attention`.
+        rank: Those of rank 0 are measured at all shapes before any of rank 1.
+    """
+
+    name: str
+    is_ours: bool
+    rank: int
+
+    def missing(self) -> str | None:
+        """Why it is not here at all, such as "not installed"; None: it is."""
+        ...
+
+    def compile(self, cell: Cell) -> "concurrent.futures.Future[Any]":
+        """Begin to compile; many do so at once, and nothing is timed meanwhile."""
+        ...
+
+    def measure(self, cell: Cell, check: Callable[[Mapping[str, np.ndarray]], None]) -> Measurement:
+        """Time what was compiled, once `check` has seen its results.
+
+        Args:
+            cell: One that was compiled.
+            check: Raises if the results are wrong: it is handed `slices`.
+
+        Raises:
+            RefusalError: It cannot compute this.
+            Exception: Whatever went wrong: the run goes on.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Give back what is compiled."""
+        ...
+
+    def close(self) -> None:
+        """End; what was started for it is stopped."""
+        ...
+
+
+@functools.cache
+def compilers() -> concurrent.futures.ThreadPoolExecutor:
+    """Threads that compile JAX's functions; half of the cores, for others compile beside them."""
+    return concurrent.futures.ThreadPoolExecutor(max(1, min(8, cores() // 2)))
+
+
+@functools.lru_cache(maxsize=1)
+def operands(shape: Shape) -> tuple[Array, Array, Array, Array]:
+    """q, k, v and the cotangent of the output, the same for every contestant."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    q, k, v, d_out = (
+        jax.random.normal(key, aval.shape, aval.dtype)
+        for key, aval in zip(keys, operand_avals(shape), strict=True)
+    )
+    return q, k, v, d_out
+
+
+def operand_avals(shape: Shape) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The shapes and dtypes of `operands`."""
+    heads = (shape.heads, shape.key_heads, shape.key_heads, shape.heads)
+    return tuple(
+        jax.ShapeDtypeStruct((shape.batch, shape.length, count, shape.head_size), shape.dtype)
+        for count in heads
+    )
+
+
+def slices(shape: Shape, results: tuple[Array, ...]) -> dict[str, np.ndarray]:
+    """What is compared of results [B, T, heads, D]: the last example, its last key head.
+
+    f32[T, group, D] of out and dq, f32[T, 1, D] of dk and dv.
+    """
+    group = shape.heads // shape.key_heads
+    heads = (group, group, 1, 1)
+    return {
+        name: np.asarray(result[-1, :, -count:], np.float32)
+        for name, result, count in zip(NAMES_OF_RESULTS, results, heads, strict=False)
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled function of JAX, and what it cost."""
+
+    call: Callable[..., Any]
+    compile_seconds: float
+    temporary_bytes: int | None
+
+
+def compiled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Program:
+    """A function, compiled for arguments: arrays, or `jax.ShapeDtypeStruct` if it is not run."""
+    start = time.perf_counter()
+    program = jax.jit(function).lower(*arguments).compile()
+    seconds = time.perf_counter() - start
+    memory = program.memory_analysis()
+    return Program(program, seconds, None if memory is None else int(memory.temp_size_in_bytes))
+
+
+@dataclasses.dataclass(eq=False)
+class JaxContestant:
+    """A function of JAX.
+
+    Attributes:
+        name, is_ours, rank: See `Contestant`.
+        attention: Of a problem the function, attend(q, k, v, *more) -> out, and `more`. It raises
+            `RefusalError` or `BackendError`, now or when it is traced, if there is none.
+        absence: See `missing`.
+    """
+
+    name: str
+    attention: Callable[[Problem], tuple[Callable[..., Array], tuple[Any, ...]]]
+    is_ours: bool = False
+    rank: int = 0
+    absence: Callable[[], str | None] = lambda: None
+    _programs: dict[Any, "concurrent.futures.Future[Program]"] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def missing(self) -> str | None:
+        """See `Contestant`."""
+        return self.absence()
+
+    def compile(self, cell: Cell) -> "concurrent.futures.Future[Any]":
+        """See `Contestant`. Masks that differ in their random tiles alone share a program."""
+        key = _program_key(cell)
+        if key not in self._programs:
+            self._programs[key] = compilers().submit(lambda: compiled(*self.function(cell)))
+        return self._programs[key]
+
+    def function(self, cell: Cell) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What is compiled, and its arguments.
+
+        Raises:
+            RefusalError: There is none.
+        """
+        attend, more = self.attention(cell.problem)
+        q, k, v, d_out = operands(cell.problem.shape)
+        if cell.passes == "forward":
+            return lambda q, k, v, *more: (attend(q, k, v, *more),), (q, k, v, *more)
+
+        def both(q: Array, k: Array, v: Array, d_out: Array, *more: Any) -> tuple[Array, ...]:
+            out, transpose = jax.vjp(lambda q, k, v: attend(q, k, v, *more), q, k, v)
+            return out, *transpose(d_out)
+
+        return both, (q, k, v, d_out, *more)
+
+    def measure(self, cell: Cell, check: Callable[[Mapping[str, np.ndarray]], None]) -> Measurement:
+        """See `Contestant`."""
+        try:
+            program = self._programs[_program_key(cell)].result()
+        except BackendError as error:
+            reason = (error.why or error.what).removeprefix(f"{self.name} because ")
+            raise RefusalError(reason) from error
+        _, arguments = self.function(cell)
+        check(slices(cell.problem.shape, program.call(*arguments)))
+        timing = clock(program.call, arguments)
+        return Measurement(timing, program.compile_seconds, program.temporary_bytes)
+
+    def forget(self) -> None:
+        """See `Contestant`."""
+        for future in self._programs.values():
+            future.cancel()  # at the deadline some have not begun
+        self._programs.clear()
+
+    def close(self) -> None:
+        """See `Contestant`."""
+        self.forget()
+
+
+def _program_key(cell: Cell) -> tuple[Any, ...]:
+    pattern = cell.problem.pattern
+    if pattern.density is not None:
+        pattern = dataclasses.replace(pattern, name="", density=1.0)
+    return cell.problem.shape, pattern, cell.passes

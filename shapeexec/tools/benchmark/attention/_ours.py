@@ -1,0 +1,51 @@
+"""Our function, by the name of each of its back ends, and as it chooses by itself."""
+
+import functools
+import operator
+from typing import Any
+
+import jax.numpy as jnp
+
+import shapeexec as sx
+from shapeexec.attention.backends._choose import IMPLEMENTATIONS
+from shapeexec.attention.masks import Mask
+from shapeexec.tools.benchmark.attention._contestant import JaxContestant
+from shapeexec.tools.benchmark.attention._problems import TILE, Pattern, Problem
+
+Array = Any
+DEFAULT = "default"
+"""The implementation that is chosen if nobody names one."""
+
+
+def contestants() -> tuple[JaxContestant, ...]:
+    """All of ours."""
+    return tuple(map(_contestant, (DEFAULT, *IMPLEMENTATIONS)))
+
+
+def mask_of(pattern: Pattern, length: int) -> Mask:
+    """A pattern as a mask of this library."""
+    if pattern.density is not None:
+        kinds = jnp.asarray(pattern.tiles(length).astype("uint8") * 2)
+        return sx.BlockMask(kinds, (TILE, TILE), (length, length))
+    masks: list[Mask] = []
+    if pattern.is_causal:
+        masks.append(sx.Causal())
+    if pattern.window is not None:
+        masks.append(sx.SlidingWindow(pattern.window - 1, 0 if pattern.is_causal else None))
+    if pattern.documents:
+        masks.append(sx.Documents(jnp.asarray(pattern.document_ids(length))))
+    return functools.reduce(operator.and_, masks or [sx.Full()])
+
+
+def _contestant(name: str) -> JaxContestant:
+    attention = functools.partial(_attention, None if name == DEFAULT else name)
+    return JaxContestant(name, attention, is_ours=True, rank=0 if name == DEFAULT else 1)
+
+
+def _attention(implementation: Any, problem: Problem) -> tuple[Any, tuple[Any, ...]]:
+    def attend(q: Array, k: Array, v: Array, mask: Mask, bias: Any) -> Array:
+        return sx.dot_product_attention(q, k, v, bias, mask, implementation=implementation)
+
+    shape = problem.shape
+    bias = sx.ALiBi.for_heads(shape.heads) if problem.pattern.has_alibi else None
+    return attend, (mask_of(problem.pattern, shape.length), bias)

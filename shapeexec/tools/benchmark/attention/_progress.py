@@ -1,0 +1,34 @@
+"""Saying how far a run is, with rich where it is installed and somebody watches."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
+    """Two functions: one tells a line, the other that one more of `total` is done."""
+    start, done = time.monotonic(), 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+
+    def line(text: str) -> None:
+        print(f"[{done}/{total}, {time.monotonic() - start:.0f} s] {text}", flush=True)
+
+    try:
+        from rich.progress import Progress  # noqa: PLC0415 - it may not be installed
+    except ImportError:
+        yield line, advance
+        return
+    if not sys.stdout.isatty():
+        yield line, advance
+        return
+    with Progress() as bar:
+        task = bar.add_task("measuring", total=total)
+        yield (
+            lambda text: bar.console.print(text, markup=False, highlight=False, soft_wrap=True),
+            lambda: bar.advance(task),
+        )

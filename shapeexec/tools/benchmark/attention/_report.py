@@ -1,0 +1,166 @@
+"""What was found, as text for people and as JSON for programs."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from shapeexec.tools.benchmark.attention._ours import DEFAULT
+from shapeexec.tools.benchmark.attention._problems import PASSES, Pass
+from shapeexec.tools.benchmark.attention._run import Row
+from shapeexec.tools.benchmark.attention._studies import Finding
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A run.
+
+    Attributes:
+        command: What was typed.
+        machine: Where; see `machine`.
+        seconds: All of it.
+        rows, findings: What was measured.
+        absent: Who is not there, and why.
+    """
+
+    command: str
+    machine: Mapping[str, Any]
+    seconds: float
+    rows: Sequence[Row]
+    findings: Sequence[Finding]
+    absent: Mapping[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, in plain types."""
+        findings = [{**dataclasses.asdict(one), "ratio": one.ratio} for one in self.findings]
+        return {
+            "benchmark": "attention",
+            "command": self.command,
+            "machine": dict(self.machine),
+            "seconds": round(self.seconds, 1),
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "findings": findings,
+            "absent": dict(self.absent),
+        }
+
+    def as_text(self) -> str:
+        """Markdown."""
+        parts = [
+            ", ".join(f"{name} {value}" for name, value in self.machine.items()),
+            "TFLOP/s of unmasked pairs, forward / forward with backward:",
+            _table(*_speeds(self.rows)),
+            _clocks(self.rows),
+            *_studies(self.findings),
+            *_reasons(self.rows),
+            *(f"{name}: {why}" for name, why in self.absent.items()),
+        ]
+        return "\n\n".join(part for part in parts if part)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a result is wrong, or our own function broke."""
+        return any(row.is_failure for row in self.rows)
+
+
+def contestants(rows: Iterable[Row]) -> list[str]:
+    """Who has a figure: ours first, and then in the order in which they were measured."""
+    names = {row.contestant: row.is_ours for row in rows if row.milliseconds}
+    return sorted(names, key=lambda name: not names[name])
+
+
+def speed_up(rows: Sequence[Row], shape: str, mask: str, passes: Pass) -> tuple[float, str] | None:
+    """Our speed by that of the best rival, and who that is; None if one of them is missing.
+
+    Ours is the default implementation; if that was not measured, the best of the named ones.
+    """
+    here = [
+        row
+        for row in rows
+        if (row.shape, row.mask, row.passes) == (shape, mask, passes) and row.milliseconds
+    ]
+    ours = [row for row in here if row.is_ours]
+    ours = [row for row in ours if row.contestant == DEFAULT] or ours
+    rivals = [row for row in here if not row.is_ours]
+    if not ours or not rivals:
+        return None
+    best, mine = (min(each, key=lambda row: row.milliseconds or 0) for each in (rivals, ours))
+    return (best.milliseconds or 0) / (mine.milliseconds or 1), best.contestant
+
+
+def _speeds(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    names = contestants(rows)
+    by_place = {(row.shape, row.mask, row.passes, row.contestant): row for row in rows}
+    places = {(row.shape, row.mask): row.density for row in rows if row.milliseconds}
+    lines = []
+    for (shape, mask), density in places.items():
+        line = [shape, mask, f"{density:.1%}"]
+        for name in names:
+            both = [by_place.get((shape, mask, passes, name)) for passes in PASSES]
+            figures = [_figure(row.teraflops if row else None) for row in both]
+            line.append("" if figures == ["-", "-"] else " / ".join(figures))
+        line.append(_against_the_best(rows, shape, mask))
+        lines.append(line)
+    return ["shape", "mask", "unmasked", *names, "ours / best rival"], lines
+
+
+def _clocks(rows: Sequence[Row]) -> str:
+    """By which clock times were told; if by both, who by the worse one."""
+    clocks = {row.clock for row in rows if row.clock}
+    if len(clocks) < 2:
+        return "".join(f"Times are the {clock}'s." for clock in clocks)
+    worse = Counter(row.contestant for row in rows if row.clock == "host")
+    told = ", ".join(f"{name} ({count})" for name, count in worse.items())
+    return f"Times are the device's, but the host's of {told}: `clock` in the JSON says which."
+
+
+def _against_the_best(rows: Sequence[Row], shape: str, mask: str) -> str:
+    found = [speed_up(rows, shape, mask, passes) for passes in PASSES]
+    if found[0] and found[1] and found[0][1] == found[1][1]:
+        return f"{found[0][0]:.2f} / {found[1][0]:.2f} ({found[0][1]})"
+    return " / ".join("-" if one is None else f"{one[0]:.2f} ({one[1]})" for one in found)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _studies(findings: Sequence[Finding]) -> list[str]:
+    lines = [
+        [
+            one.study,
+            one.case,
+            f"{one.value:.4g} {one.unit}",
+            f"{one.compared:.4g} {one.unit}",
+            f"{one.ratio:.3g} {one.meaning}",
+        ]
+        for one in findings
+    ]
+    return [_table(["study", "case", "value", "compared with", "ratio"], lines)] if lines else []
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    """Who did not compute what, and why: one line for each reason."""
+    counted = Counter((row.contestant, row.reason) for row in rows if row.reason)
+    told = []
+    for (name, reason), count in counted.items():
+        cells = [
+            f"{row.shape}/{row.mask}/{row.passes}"
+            for row in rows
+            if (row.contestant, row.reason) == (name, reason)
+        ]
+        shown = ", ".join(cells[:4]) + (", ..." if count > 4 else "")
+        told.append(f"{name}, {count} not measured: {reason} ({shown})")
+    return told
+
+
+def _table(head: list[str], lines: list[list[str]]) -> str:
+    if not lines:
+        return "nothing"
+    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
+    rule = ["-" * width for width in widths]
+    return "\n".join(
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
+        for line in (head, rule, *lines)
+    )

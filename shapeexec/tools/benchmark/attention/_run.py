@@ -1,0 +1,182 @@
+"""In which order all is measured: shape by shape, and nothing while anything compiles.
+
+It knows neither who the contestants are nor how results are shown.
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import re
+import time
+from collections.abc import Callable, Iterator
+
+from shapeexec.tools.benchmark.attention._contestant import (
+    Contestant,
+    Measurement,
+    RefusalError,
+    operands,
+)
+from shapeexec.tools.benchmark.attention._problems import (
+    PASSES,
+    Cell,
+    Pass,
+    Pattern,
+    Problem,
+    Shape,
+)
+from shapeexec.tools.benchmark.attention._reference import WrongResultError, check
+
+OUT_OF_TIME = "out of time"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One contestant at one cell.
+
+    Attributes:
+        shape, mask: Names.
+        passes: The result alone, or with gradients.
+        contestant: Who.
+        is_ours: Whether it is a back end of this library.
+        density: The share of unmasked pairs.
+        milliseconds: By `clock`. None: see `reason`.
+        clock: "device" if they are the sum of its kernels, "host" where nobody can tell.
+        wall_milliseconds: By the host's clock, of a queue of calls.
+        teraflops: A second, of products on unmasked pairs, by `milliseconds`.
+        compile_seconds: From the function to what can be run, while others compile too.
+        temporary_bytes: Beside arguments and results.
+        kernels: Each kernel's name and milliseconds.
+        reason: Why there is no figure.
+        is_failure: Whether it is the library's fault that there is none: a wrong result, or an
+            exception in our own function.
+    """
+
+    shape: str
+    mask: str
+    passes: Pass
+    contestant: str
+    is_ours: bool
+    density: float
+    milliseconds: float | None = None
+    clock: str | None = None
+    wall_milliseconds: float | None = None
+    teraflops: float | None = None
+    compile_seconds: float | None = None
+    temporary_bytes: int | None = None
+    kernels: tuple[tuple[str, float], ...] = ()
+    reason: str | None = None
+    is_failure: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is to be measured.
+
+    Attributes:
+        shapes, patterns: All of one at all of the other.
+        contestants: Those who are there.
+        only: Cells whose `shape/mask/contestant/pass` it is found in.
+        deadline: The `time.monotonic()` from which nothing is begun any more.
+    """
+
+    shapes: tuple[Shape, ...]
+    patterns: tuple[Pattern, ...]
+    contestants: tuple[Contestant, ...]
+    only: re.Pattern[str]
+    deadline: float
+
+    def is_over(self) -> bool:
+        """Whether the time is spent."""
+        return time.monotonic() >= self.deadline
+
+    def groups(self, rank: int) -> list[list[tuple[Cell, Contestant]]]:
+        """The cells of contestants of a rank, shape by shape."""
+        who = [contestant for contestant in self.contestants if contestant.rank == rank]
+        groups = []
+        for shape in self.shapes:
+            cells = [
+                Cell(Problem(shape, pattern), passes)
+                for pattern in self.patterns
+                for passes in PASSES
+            ]
+            group = [(cell, one) for cell in cells for one in who if self._is_chosen(cell, one)]
+            groups.append(group)
+        return groups
+
+    def _is_chosen(self, cell: Cell, contestant: Contestant) -> bool:
+        *place, passes = cell.name.split("/")
+        return self.only.search("/".join([*place, contestant.name, passes])) is not None
+
+
+def measure(plan: Plan, rank: int, tell: Callable[[str], object]) -> Iterator[Row]:
+    """Measure the contestants of a rank, shape by shape.
+
+    Args:
+        plan: What.
+        rank: 0 or 1.
+        tell: Called before what takes long.
+    """
+    for group in plan.groups(rank):
+        if not group:
+            continue
+        if plan.is_over():
+            yield from (_row(cell, one, reason=OUT_OF_TIME) for cell, one in group)
+            continue
+        shape = group[0][0].problem.shape
+        operands(shape)  # made once, before threads ask for them
+        start = time.monotonic()
+        tell(f"{shape.name}: compiling {len(group)} programs")
+        futures = [contestant.compile(cell) for cell, contestant in group]
+        concurrent.futures.wait(futures, timeout=max(0.0, plan.deadline - time.monotonic()))
+        tell(f"{shape.name}: compiled in {time.monotonic() - start:.0f} s")
+        for cell, contestant in group:
+            late = plan.is_over()
+            yield (
+                _row(cell, contestant, reason=OUT_OF_TIME) if late else _measured(cell, contestant)
+            )
+        for contestant in {id(one): one for _, one in group}.values():
+            contestant.forget()
+
+
+def _measured(cell: Cell, contestant: Contestant) -> Row:
+    try:
+        measurement = contestant.measure(cell, functools.partial(check, cell.problem))
+    except RefusalError as error:
+        return _row(cell, contestant, reason=str(error))
+    except WrongResultError as error:
+        return _row(cell, contestant, reason=f"WRONG: {error}", is_failure=True)
+    except Exception as error:  # a rival that breaks must not end the run; ours is told apart
+        told = " ".join(str(error).split())[:200]
+        reason = f"{type(error).__name__}: {told}"
+        return _row(cell, contestant, reason=reason, is_failure=contestant.is_ours)
+    return _with_figures(_row(cell, contestant), cell, measurement)
+
+
+def _row(
+    cell: Cell, contestant: Contestant, reason: str | None = None, is_failure: bool = False
+) -> Row:
+    problem = cell.problem
+    return Row(
+        shape=problem.shape.name,
+        mask=problem.pattern.name,
+        passes=cell.passes,
+        contestant=contestant.name,
+        is_ours=contestant.is_ours,
+        density=problem.density,
+        reason=reason,
+        is_failure=is_failure,
+    )
+
+
+def _with_figures(row: Row, cell: Cell, measurement: Measurement) -> Row:
+    timing = measurement.timing
+    return dataclasses.replace(
+        row,
+        milliseconds=timing.best_known,
+        clock="host" if timing.device is None else "device",
+        wall_milliseconds=timing.wall,
+        teraflops=cell.problem.operations(cell.passes) / timing.best_known / 1e9,
+        compile_seconds=measurement.compile_seconds,
+        temporary_bytes=measurement.temporary_bytes,
+        kernels=timing.kernels,
+    )

@@ -1,0 +1,158 @@
+"""What else is asked of our function: what its lists cost, what padding does, and how much memory.
+
+Each study compares two figures; the rows of the benchmark come from elsewhere.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import shapeexec as sx
+from shapeexec.attention._blocks import call_lists
+from shapeexec.tools.benchmark.attention._clock import clock
+from shapeexec.tools.benchmark.attention._contestant import (
+    Program,
+    compiled,
+    operand_avals,
+    operands,
+)
+from shapeexec.tools.benchmark.attention._ours import DEFAULT, mask_of
+from shapeexec.tools.benchmark.attention._problems import (
+    PASSES,
+    TILE,
+    Cell,
+    Pass,
+    Pattern,
+    Problem,
+    Shape,
+)
+from shapeexec.tools.benchmark.attention._run import Row
+
+Array = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Two figures, and the first by the second.
+
+    Attributes:
+        study: Which.
+        case: Of what.
+        unit: Of both figures.
+        value, compared: The figures.
+        meaning: What their ratio is.
+    """
+
+    study: str
+    case: str
+    unit: str
+    value: float
+    compared: float
+    meaning: str
+
+    @property
+    def ratio(self) -> float:
+        """Value by compared."""
+        return self.value / self.compared if self.compared else float("nan")
+
+
+def lists(
+    shapes: Sequence[Shape], patterns: Sequence[Pattern], rows: Sequence[Row]
+) -> Iterator[Finding]:
+    """What it costs to make the lists of tiles on the device, by the attention that they serve.
+
+    Of masks with arrays; the lists of all others are constants. Forward needs the lists by query,
+    backward those by key too. They are timed alone, and so without what XLA may save.
+    """
+    known = {
+        (row.shape, row.mask, row.passes): row.milliseconds
+        for row in rows
+        if row.contestant == DEFAULT and row.milliseconds
+    }
+    programs: dict[Any, Program] = {}  # masks of one kind share one
+    places = [(shape, pattern) for shape in shapes for pattern in patterns]
+    for (shape, pattern), passes in itertools.product(places, PASSES):
+        attention = known.get((shape.name, pattern.name, passes))
+        mask = mask_of(pattern, shape.length)
+        if attention is None or not jax.tree.leaves(mask):
+            continue
+        key = (shape, passes, jax.tree.structure(mask))
+        if key not in programs:
+            programs[key] = compiled(_lists(shape, passes), (mask,))
+        milliseconds = clock(programs[key].call, (mask,)).best_known
+        name = Cell(Problem(shape, pattern), passes).name
+        yield Finding(
+            "lists", name, "ms", milliseconds, attention, "of the attention that they serve"
+        )
+
+
+def padding(
+    shapes: Sequence[Shape], patterns: Sequence[Pattern], rows: Sequence[Row]
+) -> Iterator[Finding]:
+    """A bucket of twice the length, half of it real, by a bucket of the length; causal."""
+    del patterns, rows
+    real = dataclasses.replace(shapes[0], batch=max(1, shapes[0].batch // 2))
+    bucket = dataclasses.replace(real, length=2 * real.length)
+    for passes in PASSES:
+        times = {}
+        for shape in (bucket, real):
+            lengths = jnp.full(shape.batch, real.length, jnp.int32)
+            arguments = (lengths, *operands(shape))
+            program = compiled(_causal(passes, ragged=True), arguments)
+            times[shape] = clock(program.call, arguments).best_known
+        case = f"{bucket.batch} x {real.length} in a bucket of {bucket.length}, {passes}"
+        meaning = f"of a bucket of {real.length}"
+        yield Finding("padding", case, "ms", times[bucket], times[real], meaning)
+
+
+def memory(
+    shapes: Sequence[Shape], patterns: Sequence[Pattern], rows: Sequence[Row]
+) -> Iterator[Finding]:
+    """Temporaries at twice the length, by those at the length: 2 is linear, 4 quadratic."""
+    del patterns, rows
+    short = shapes[0]
+    long = dataclasses.replace(short, length=2 * short.length)
+    for passes in PASSES:
+        used = {}
+        for shape in (long, short):
+            program = compiled(_causal(passes, ragged=False), (None, *operand_avals(shape)))
+            used[shape] = (program.temporary_bytes or 0) / 2**20
+        case = f"{long.length} and {short.length} positions, {passes}"
+        yield Finding("memory", case, "MiB", used[long], used[short], "of half the length")
+
+
+STUDIES: dict[str, Callable[..., Iterator[Finding]]] = {
+    "lists": lists,
+    "padding": padding,
+    "memory": memory,
+}
+
+
+def _lists(shape: Shape, passes: Pass) -> Callable[[Any], Any]:
+    def make(mask: Any) -> Any:
+        length = (shape.length, shape.length)
+        by_query, by_key = call_lists(
+            mask, length, (TILE, TILE), batch=shape.batch, heads=shape.heads
+        )
+        return by_query if passes == "forward" else (by_query, by_key)
+
+    return make
+
+
+def _causal(passes: Pass, *, ragged: bool) -> Callable[..., Any]:
+    def attend(lengths: Array, q: Array, k: Array, v: Array) -> Array:
+        given = lengths if ragged else None
+        return sx.dot_product_attention(
+            q, k, v, is_causal=True, query_seq_lengths=given, key_value_seq_lengths=given
+        )
+
+    def both(lengths: Array, q: Array, k: Array, v: Array, d_out: Array) -> Any:
+        out, transpose = jax.vjp(functools.partial(attend, lengths), q, k, v)
+        return out, transpose(d_out)
+
+    return both if passes == "both" else lambda lengths, q, k, v, d_out: attend(lengths, q, k, v)

@@ -1,0 +1,38 @@
+"""`jax.nn.dot_product_attention`, which two rivals are: it has two implementations."""
+
+import functools
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from shapeexec.tools.benchmark.attention._problems import Problem
+from shapeexec.tools.benchmark.attention._reference import dense_mask, slopes
+
+Array = Any
+
+
+def attention(
+    implementation: Literal["cudnn", "xla"], problem: Problem
+) -> tuple[Any, tuple[Any, ...]]:
+    """The function for a problem, and its arrays: what `jax.nn` has no name for is made dense."""
+    pattern, length = problem.pattern, problem.shape.length
+    attend = functools.partial(
+        jax.nn.dot_product_attention,
+        is_causal=pattern.is_causal,
+        local_window_size=None if pattern.window is None else (pattern.window - 1, 0),
+        implementation=implementation,
+    )
+    bias = mask = None
+    if pattern.documents or pattern.density is not None:
+        mask = dense_mask(pattern, length)[None, None]
+    if pattern.has_alibi:
+        bias = _alibi(slopes(problem), length, problem.shape.dtype)
+    return attend, (bias, mask)
+
+
+@functools.partial(jax.jit, static_argnames=("length", "dtype"))
+def _alibi(slopes: Array, length: int, dtype: str) -> Array:
+    position = jnp.arange(length)
+    distance = abs(position[:, None] - position).astype(jnp.float32)
+    return (-slopes[None, :, None, None] * distance).astype(dtype)

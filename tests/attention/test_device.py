@@ -1,0 +1,132 @@
+"""The public function on a GPU, by the back end that it chooses: right, and always the same bits.
+
+Run on such a machine by `JAX_PLATFORMS=cuda python -m pytest tests/attention -m gpu`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec.attention.masks import Dense, Documents, Mask, PrefixLM
+from tests.attention.kernels import (
+    Case,
+    Random,
+    Sizes,
+    by_head_and_example,
+    causal,
+    causal_at_the_end,
+    made,
+    poisoned,
+    window,
+)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU"),
+]
+NAMES = ("out", "dq", "dk", "dv")
+LIMIT = {"bfloat16": 0.01, "float16": 0.002}
+
+
+def documents(random: Random, sizes: Sizes) -> Mask:
+    ids = np.sort(random.integers(0, 6, sizes[:2]), axis=1).astype(np.int32)
+    return Documents(ids) & sx.Causal()
+
+
+def array(random: Random, sizes: Sizes) -> Mask:
+    return Dense(random.random((1, sizes[3], *sizes[1:3])) < 0.5)
+
+
+def prefix_or_keys(random: Random, sizes: Sizes) -> Mask:
+    absent = Dense(random.random((sizes[0], 1, 1, sizes[2])) < 0.2)
+    return (PrefixLM(np.array([7, 300], np.int32)) | sx.Global(3)) & ~absent
+
+
+def random_tiles(random: Random, sizes: Sizes) -> Mask:
+    """Of 128 by 128, the diagonal kept; in partial ones causal."""
+    count = sizes[1] // 128
+    kinds = np.where(random.random((count, count)) < 0.4, random.integers(1, 3, (count, count)), 0)
+    np.fill_diagonal(kinds, 1)
+    length = (sizes[1], sizes[1])
+    return sx.BlockMask(kinds.astype(np.uint8), (128, 128), length, elements=sx.Causal())
+
+
+def tiles_of_each_head(random: Random, sizes: Sizes) -> Mask:
+    count = (-(-sizes[1] // 128), -(-sizes[2] // 128))
+    kinds = random.integers(0, 3, (1, sizes[3], *count)).astype(np.uint8)
+    return sx.BlockMask(kinds, (128, 128), sizes[1:3], elements=sx.Causal())
+
+
+WIDE = (2, 640, 640, 4, 2, 128, 128)
+CASES = (
+    Case("full", WIDE, "bfloat16"),
+    Case("causal", WIDE, "float16", causal),
+    Case("window", WIDE, "bfloat16", window(200, 3)),
+    Case("documents", WIDE, "bfloat16", documents),
+    Case("an array of each head", WIDE, "bfloat16", array),
+    Case("tiles of each head", WIDE, "bfloat16", tiles_of_each_head),
+    Case("a function of example and head", WIDE, "bfloat16", by_head_and_example),
+    Case("joined by or and not", WIDE, "bfloat16", prefix_or_keys),
+    Case("causal, NaN behind lengths", WIDE, "bfloat16", causal, ([640, 333], [500, 333])),
+    Case("full, NaN behind lengths", WIDE, "bfloat16", lengths=([1, 640], [129, 0])),
+    Case("odd lengths", (1, 333, 205, 2, 2, 64, 64), "bfloat16", causal_at_the_end),
+    Case("one query", (1, 1, 129, 2, 1, 64, 64), "bfloat16"),
+    Case("hardly anything", (1, 7, 3, 2, 1, 128, 128), "bfloat16"),
+    Case("heads of 40", (1, 264, 264, 2, 2, 40, 40), "bfloat16", causal),
+    Case("heads of 80, values of 64", (1, 264, 264, 2, 2, 80, 64), "bfloat16", causal),
+    Case("heads of 192", (1, 264, 264, 2, 2, 192, 192), "bfloat16", causal),
+    Case("heads of 256", (1, 264, 264, 2, 1, 256, 256), "bfloat16", causal),
+    Case("tiles, heads of 64", (1, 1024, 1024, 2, 2, 64, 64), "bfloat16", random_tiles),
+    Case("tiles, many", (1, 2048, 2048, 2, 2, 128, 128), "bfloat16", random_tiles),
+)
+
+
+@jax.jit
+def attention(operands, mask, lengths):
+    """Output and gradients; jitted, so that masks' arrays are traced, as in a model."""
+    q, k, v, d_out = operands
+
+    def attend(q, k, v):
+        given = dict(zip(("query_seq_lengths", "key_value_seq_lengths"), lengths, strict=False))
+        return sx.dot_product_attention(q, k, v, mask=mask, **given)
+
+    out, transpose = jax.vjp(attend, q, k, v)
+    return out, *transpose(d_out)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_results_and_gradients_are_those_of_formulas(case):
+    given = made(case)
+    queries, keys = given.sizes
+    q, d_out = (poisoned(x, queries, 1) for x in (given.q, given.d_out))
+    k, v = (poisoned(x, keys, 1) for x in (given.k, given.v))
+    lengths = () if case.lengths is None else given.sizes
+    actual = attention((q, k, v, d_out), given.mask, lengths)
+    again = attention((q, k, v, d_out), given.mask, lengths)
+    gradients = given.reference.gradients(given.d_out.astype(np.float64))[:3]
+    wanted = (given.reference.out, *gradients)
+    # Queries without a key, and keys without a query, in any head; padding among them.
+    lonely = [~given.reference.allowed.any(axes) for axes in ((1, 3), (1, 2))]
+    for i, (name, mine, same, want) in enumerate(zip(NAMES, actual, again, wanted, strict=True)):
+        np.testing.assert_array_equal(mine, same, name)
+        error = np.linalg.norm(np.asarray(mine, np.float64) - want)
+        assert error <= LIMIT[case.dtype] * np.linalg.norm(want), name
+        assert not np.asarray(mine, np.float32)[lonely[i // 2]].any(), f"{name}: nothing gives 0"
+
+
+@pytest.mark.parametrize("pattern", ["causal", "tiles", "documents"])
+def test_a_hundred_launches_give_the_same_bits(pattern):
+    keys = jax.random.split(jax.random.key(0), 4)
+    operands = [jax.random.normal(key, (2, 4096, 8, 128), jnp.bfloat16) for key in keys]
+    random = np.random.default_rng(0)
+    sizes = (2, 4096, 4096, 8, 8, 128, 128)
+    masks = {"causal": causal, "tiles": random_tiles, "documents": documents}
+    mask = masks[pattern](random, sizes)
+    first = attention(operands, mask, ())
+    # Compared on the device: what differs is counted, and read once at the end.
+    differs = jax.jit(lambda a, b: sum((x != y).sum() for x, y in zip(a, b, strict=True)))
+    counts = [differs(first, attention(operands, mask, ())) for _ in range(100)]
+    assert not np.isnan(np.asarray(first[0], np.float32)).any()
+    assert sum(map(int, counts)) == 0
