@@ -221,6 +221,19 @@ def test_a_kernel_gives_what_the_formulas_give(case):
         assert not one[lonely].any(), "what meets nothing is 0, padding too"
 
 
+def test_scores_far_below_0_are_not_outweighed_by_what_lies_behind_the_end():
+    case = Case("", Full(), queries=64, keys=72, heads=(1, 1))
+    backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams())
+    _, _, v, d_out = (jnp.asarray(x, case.dtype) for x in case.operands())
+    q, k = (jnp.full((1, n, 1, 64), x, case.dtype) for n, x in ((64, 8), (72, -8)))
+    given = case.signature, case.work(), q, k, v, None
+    out, logsumexp = backend.forward(*given)
+    assert logsumexp.max() < -500
+    d_q, *_ = backend.backward(*given, out, logsumexp, d_out, None, deterministic=True)
+    # All weights are alike, and all keys: no query has a gradient but by rounding.
+    np.testing.assert_allclose(np.asarray(d_q, np.float64), 0, atol=0.02)
+
+
 def test_no_warpgroup_overwrites_what_another_reads():
     # Long enough for rings and items to come round more than once; a race is an error.
     case = Case("", Documents(IDS_OF_MANY) & Causal(), queries=512, keys=512)

@@ -22,7 +22,7 @@ from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows, vector
+from shapeexec.attention.backends.mosaic_gpu._products import along_rows, before, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
@@ -206,8 +206,7 @@ class _Rows:
             scores = choose(told.allows(begin, place, shape), scores, form.masked)
             if not self.config.crosses_ends:
                 return scores
-            column = plgpu.broadcasted_iota(jnp.int32, shape, 1, layout=plgpu.Layout.WGMMA)
-            return jnp.where(column < item.key_size - begin, scores, form.masked)
+            return before(item.key_size, begin, scores, form.masked)
 
         def weigh(scores: Array, largest: Array, weight: Array) -> tuple:
             new = jnp.maximum(largest, form.largest(scores))

@@ -20,7 +20,7 @@ from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, hand_out, room, run
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows, load
+from shapeexec.attention.backends.mosaic_gpu._products import along_rows, before, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
 
@@ -151,8 +151,12 @@ class _Kernel:
                 products.add(d_weights, d_out, value.transpose((1, 0)))
                 score = told.biased(self.keys.begins, place, products.read(scores, pending=1))
                 if partial:
-                    allowed = told.allows(self.keys.begins[place], place, _SHAPE)
-                    score = choose(allowed, score, form.masked)
+                    begin = self.keys.begins[place]
+                    score = choose(told.allows(begin, place, _SHAPE), score, form.masked)
+                    if self.config.crosses_ends:
+                        # Keys behind the end are 0, but where all others' scores are far below
+                        # that their weights would be infinite.
+                        score = before(item.key_size, begin, score, form.masked)
                 weight = form.weigh(score, along_rows, *of_weights)
                 d_weight = products.read(d_weights)
                 self.values.release(start + i)

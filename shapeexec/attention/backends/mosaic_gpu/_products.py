@@ -157,6 +157,12 @@ def load(
     return plgpu.load(ref, layout=layout, optimized=where == "shared")  # pyright: ignore[reportCallIssue]
 
 
+def before(end: Array, first: Array, scores: Array, otherwise: float) -> Array:
+    """Scores whose columns begin at `first`: as they are before `end`, `otherwise` behind."""
+    column = plgpu.broadcasted_iota(jnp.int32, scores.shape, 1, layout=plgpu.Layout.WGMMA)
+    return jnp.where(column < end - first, scores, otherwise)
+
+
 def along_rows(column: Array, shape: tuple[int, int]) -> Array:
     """column[rows] for each column of [rows, columns]."""
     return lax.broadcast_in_dim(column, shape, [0])
