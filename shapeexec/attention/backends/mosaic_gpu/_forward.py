@@ -46,7 +46,7 @@ def forward(config: Config, told: Told, q: Array, k: Array, v: Array) -> list[Ar
     """
     batch, queries, heads, _ = q.shape
     widest = max(config.columns)
-    key_rows = TILE if widest <= 128 else TILE // 2
+    key_rows = _key_rows(config)
     slots = 2 if widest <= 192 else 1
     key_columns, value_columns = config.columns
     ring = functools.partial(_ring.scratch, _STEPS, key_rows, dtype=q.dtype)
@@ -76,6 +76,11 @@ def forward(config: Config, told: Told, q: Array, k: Array, v: Array) -> list[Ar
         copies=1,
         accumulators=[(ROWS, key_rows), (ROWS, value_columns)],
     )
+
+
+def _key_rows(config: Config) -> int:
+    """Keys of a piece: as many as registers hold scores of."""
+    return TILE if max(config.columns) <= 128 else TILE // 2
 
 
 def _kernel(
