@@ -134,6 +134,7 @@ def extreme_bias(queries: int, keys: int) -> np.ndarray:
     bias[..., 3, :] = -1e30  # all alike
     bias[..., 4, :] = np.finfo(np.float32).min  # all alike
     bias[..., 129, 140] = 1e30  # forbidden
+    bias[..., 129, :128] = -np.inf  # nothing in the first piece
     return bias
 
 
