@@ -193,6 +193,7 @@ class ItemElements:
             values = iter(rest[len(more) :])
             return ask(Traced(*where, looks=looks, values=values), *rest[: len(more)])
 
+        # Where to look in a table the rule finds out by itself, from what it has looked up before.
         def index(*inputs: Array) -> Array:
             again: list[Look] = []
             run(again, *inputs)
