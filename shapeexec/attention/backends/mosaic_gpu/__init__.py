@@ -110,8 +110,9 @@ class MosaicGpu:
 
     def _prepare(self, signature: Signature, work: Work, bias: Any) -> "_Prepared":
         modifier = _Added(bias) if hasattr(bias, "shape") else bias
+        overhangs = signature.is_ragged or signature.query_size % TILE or signature.key_size % TILE
         # A bias may be anything behind the valid lengths, so with one the mask tells them.
-        mask = work.mask if bias is not None else _without_lengths(work.mask)
+        mask = work.mask if bias is not None and overhangs else _without_lengths(work.mask)
         config = Config(
             signature=signature,
             rule=rule_of(mask, modifier),
