@@ -237,7 +237,8 @@ def bias_as_array(bias: Any, distance: np.ndarray) -> np.ndarray:
     if isinstance(bias, ALiBi):
         return -np.asarray(bias.slopes)[..., None, None] * np.abs(distance)
     if isinstance(bias, RelativeBias):
-        return np.asarray(bias.table, np.float64)[..., np.clip(distance, -5, 3) + 5]
+        last = bias.table.shape[-1] - 1
+        return np.asarray(bias.table, np.float64)[..., (distance + bias.left).clip(0, last)]
     return bias.astype(np.float64)
 
 

@@ -23,8 +23,11 @@ from shapeexec.attention.masks import (
     Lengths,
     MaskFunction,
     PrefixLM,
+    RelativeBias,
+    ScoreModifier,
     SlidingWindow,
 )
+from tests.attention.kernels import bias_as_array, poisoned
 from tests.attention.reference import Reference
 
 if jax.__version_info__ < (0, 11):
@@ -50,6 +53,7 @@ class Case:
     batch: int = 1
     sizes: tuple[list[int], list[int]] | None = None
     dtype: str = "bfloat16"
+    bias: object = None
 
     @property
     def signature(self) -> Signature:
@@ -63,7 +67,7 @@ class Case:
             value_size=self.head_sizes[1],
             dtype=self.dtype,
             scale=self.head_sizes[0] ** -0.5,
-            bias=None,
+            bias=getattr(self.bias, "shape", None if self.bias is None else type(self.bias)),
             is_ragged=self.sizes is not None,
             tile=(128, 128),
         )
@@ -85,6 +89,18 @@ class Case:
         lists = lists_by_query(kinds), lists_by_key(kinds)
         return Work(self.mask & Lengths(), *map(jnp.asarray, sizes), *lists)
 
+    def bias_as_array(self) -> np.ndarray:
+        """f64, broadcastable to [B, N, T, S]."""
+        return bias_as_array(self.bias, np.arange(self.keys) - np.arange(self.queries)[:, None])
+
+    def poisoned_bias(self) -> object:
+        """The bias; where examples have one each, NaN is behind their valid lengths."""
+        bias = self.bias
+        if self.sizes is not None and hasattr(bias, "shape") and bias.shape[0] > 1:
+            for axis, sizes in ((2, self.sizes[0]), (3, self.sizes[1])):
+                bias = poisoned(bias, np.array(sizes), axis) if bias.shape[axis] > 1 else bias
+        return jax.tree.map(jnp.asarray, bias)
+
     def operands(self) -> list[np.ndarray]:
         """q, k, v and the gradient of the output, rounded to the dtype."""
         (heads, key_heads), (size, value_size) = self.heads, self.head_sizes
@@ -103,7 +119,23 @@ class Case:
         by_queries, by_keys = self.valid
         allowed = to_dense(self.mask, (self.queries, self.keys), self.batch, heads)
         allowed = allowed & by_queries[:, None, :, None] & by_keys[:, None, None, :]
-        return Reference(q, k, v, np.zeros((1, 1, 1, 1)), allowed, self.signature.scale)
+        return Reference(q, k, v, self.bias_as_array(), allowed, self.signature.scale)
+
+
+def random_bias(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def extreme_bias(queries: int, keys: int) -> np.ndarray:
+    bias = random_bias(1, 1, queries, keys)
+    bias[..., ::3] = -np.inf
+    bias[..., 1, :] = -np.inf  # nothing to attend to
+    bias[..., 2, 1] = 1e30
+    bias[..., 3, :] = -1e30  # all alike
+    bias[..., 4, :] = np.finfo(np.float32).min  # all alike
+    bias[..., 129, 140] = 1e30  # forbidden
+    bias[..., 129, :128] = -np.inf  # nothing in the first piece
+    return bias
 
 
 IDS = np.sort(RNG.integers(0, 5, (1, 192)), axis=1).astype(np.int32)
@@ -122,6 +154,20 @@ CASES = [
     Case("narrow heads, other values", Causal(), head_sizes=(40, 64), heads=(1, 1)),
     Case("wide heads", Causal(), head_sizes=(136, 192), heads=(1, 1), queries=72, keys=72),
     Case("fp16", SlidingWindow(9, 2) | Global(3), heads=(1, 1), dtype="float16"),
+    Case("ALiBi, full tiles and partial ones", Causal(), bias=ALiBi.for_heads(2), queries=200),
+    Case("a bias by distance", Full(), bias=RelativeBias(random_bias(2, 150), left=100)),
+    Case(
+        "a bias of pairs, NaN behind",
+        Documents(IDS),
+        bias=random_bias(2, 1, 192, 192),
+        batch=2,
+        sizes=([192, 33], [130, 64]),
+        dtype="float16",
+    ),
+    Case("a bias of keys", Full(), bias=random_bias(1, 2, 1, 192), heads=(2, 2)),
+    Case("a bias of queries", Causal(), bias=random_bias(1, 1, 192, 1)),
+    Case("a bias of heads", Causal(), bias=random_bias(1, 2, 1, 1)),
+    Case("extreme biases", Causal(), bias=extreme_bias(130, 192), queries=130),
 ]
 
 
@@ -137,10 +183,10 @@ def interpreted(
         for x, valid in zip(arrays, (by_queries, by_keys, by_keys, by_queries), strict=True)
     ]
     q, k, v, d_out = poisoned
-    work, signature = case.work(), case.signature
-    out, logsumexp = backend.forward(signature, work, q, k, v, None)
+    work, signature, bias = case.work(), case.signature, case.poisoned_bias()
+    out, logsumexp = backend.forward(signature, work, q, k, v, bias)
     *gradients, _ = backend.backward(
-        signature, work, q, k, v, None, out, logsumexp, d_out, None, deterministic=True
+        signature, work, q, k, v, bias, out, logsumexp, d_out, None, deterministic=True
     )
     want = case.reference()
     d_out = np.where(by_queries[:, :, None, None], arrays[3], 0)
@@ -148,7 +194,7 @@ def interpreted(
     return [np.asarray(x, np.float64) for x in (out, logsumexp, *gradients)], expected
 
 
-QUICK = ("documents", "blocks", "ragged", "rows without", "fp16")
+QUICK = ("documents", "blocks", "ragged", "rows without", "fp16", "a bias of pairs", "extreme")
 
 
 @pytest.mark.parametrize(
@@ -174,6 +220,19 @@ def test_a_kernel_gives_what_the_formulas_give(case):
         np.testing.assert_allclose(one, other, atol=limit * max(1, np.abs(other).max()))
         lonely = ~alive[side].any(1)  # in any head
         assert not one[lonely].any(), "what meets nothing is 0, padding too"
+
+
+def test_scores_far_below_0_are_not_outweighed_by_what_lies_behind_the_end():
+    case = Case("", Full(), queries=64, keys=72, heads=(1, 1))
+    backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams())
+    _, _, v, d_out = (jnp.asarray(x, case.dtype) for x in case.operands())
+    q, k = (jnp.full((1, n, 1, 64), x, case.dtype) for n, x in ((64, 8), (72, -8)))
+    given = case.signature, case.work(), q, k, v, None
+    out, logsumexp = backend.forward(*given)
+    assert logsumexp.max() < -500
+    d_q, *_ = backend.backward(*given, out, logsumexp, d_out, None, deterministic=True)
+    # All weights are alike, and all keys: no query has a gradient but by rounding.
+    np.testing.assert_allclose(np.asarray(d_q, np.float64), 0, atol=0.02)
 
 
 def test_no_warpgroup_overwrites_what_another_reads():
@@ -207,19 +266,22 @@ def test_a_gradient_of_the_logsumexp_adds_to_that_of_the_scores():
         Case("documents", Documents(IDS) & Causal(), head_sizes=(128, 128)),
         Case("arrays and rests", Dense(np.ones((1, 1, 192, 192), bool)) & Dilated(3)),
         Case("wide", PrefixLM(np.array([7], np.int32)), head_sizes=(256, 256)),
+        Case("a table", Causal(), bias=RelativeBias(random_bias(2, 9))),
+        Case("a bias", Full(), bias=jnp.asarray(random_bias(1, 1, 192, 192), jnp.bfloat16)),
     ],
     ids=lambda case: case.name,
 )
 def test_kernels_lower_for_cuda_where_no_gpu_is(case):
-    def both(q, k, v, d_out):
+    def both(q, k, v, d_out, bias):
         backend, work, signature = mosaic_gpu.backend, case.work(), case.signature
-        out, logsumexp = backend.forward(signature, work, q, k, v, None)
+        out, logsumexp = backend.forward(signature, work, q, k, v, bias)
         return backend.backward(
-            signature, work, q, k, v, None, out, logsumexp, d_out, None, deterministic=True
+            signature, work, q, k, v, bias, out, logsumexp, d_out, None, deterministic=True
         )[:3]
 
     operands = [jax.ShapeDtypeStruct(x.shape, case.dtype) for x in case.operands()]
-    lowered = jax.jit(both).trace(*operands).lower(lowering_platforms=("cuda",))
+    bias = jax.tree.map(jnp.asarray, case.bias)
+    lowered = jax.jit(both).trace(*operands, bias).lower(lowering_platforms=("cuda",))
     assert lowered.as_text().count("@mosaic_gpu") >= 3
 
 
@@ -236,12 +298,19 @@ def test_layers_with_one_signature_lower_one_kernel():
     assert lowered.as_text().count("@mosaic_gpu") == 1
 
 
+class Softened(ScoreModifier):
+    def modify(self, at, scores):
+        return jnp.tanh(scores)
+
+
 @pytest.mark.parametrize(
     ("change", "mask", "reason"),
     [
         ({"dtype": "float32"}, Full(), "bfloat16 and float16, not float32"),
         ({"head_size": 264}, Full(), "at most 256"),
-        ({"bias": ALiBi}, Full(), "no bias"),
+        ({"bias": ALiBi}, Full(), None),
+        ({"bias": Softened}, Full(), "knows ALiBi and RelativeBias, not Softened"),
+        ({"bias": (1, 1, 1, 1), "bias_gradient": True}, Full(), "no gradient of a bias"),
         ({"scale": -1.0}, Full(), "-1.0 is not > 0"),
         ({}, MaskFunction(lambda b, h, q, k: jnp.sin(q) > 0), "knows no .*sin"),
         ({}, MaskFunction(lambda b, h, q, k: ~((q - k) % 3 == 0) | (h == 1)), None),
@@ -259,10 +328,3 @@ def test_it_says_what_it_refuses(change, mask, reason):
     told = backend.refuses(signature, mask, "cpu")
     assert told is None if reason is None else re.search(reason, told)
     assert "Hopper" in mosaic_gpu.backend.refuses(signature, mask, "cpu")
-
-
-def test_a_bias_is_an_error_and_not_left_out():
-    case = Case("", Full())
-    q, k, v, _ = (jnp.asarray(x, case.dtype) for x in case.operands())
-    with pytest.raises(Exception, match="no bias"):
-        mosaic_gpu.backend.forward(case.signature, case.work(), q, k, v, jnp.zeros((1, 1, 1, 1)))

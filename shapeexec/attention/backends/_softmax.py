@@ -73,16 +73,24 @@ def normalizer(
 ) -> tuple[Array, Array | None]:
     """Shift and factor of the weights; see `weights_again`.
 
-    The log-sum-exp and 1. But a large one has lost digits, by a bias of 1e30 all of them, and the
-    weights of a query would not sum to 1. Scores without a bias have lost as many themselves.
+    Without a bias they are the log-sum-exp and 1, for scores have lost as many digits themselves.
 
     Args:
         logsumexp: f32, of all queries.
         bias: The bias; None: there is none.
         again: Makes the `statistics` of all queries.
     """
-    if bias is None:
-        return logsumexp, None
+    return (logsumexp, None) if bias is None else normalizer_of_biased(logsumexp, again)
+
+
+def normalizer_of_biased(
+    logsumexp: Array, again: Callable[[], tuple[Array, Array]]
+) -> tuple[Array, Array]:
+    """Shift and factor of the weights, where there is a bias; see `normalizer`.
+
+    The log-sum-exp and 1. But a large one has lost digits, by a bias of 1e30 all of them, and the
+    weights of a query would not sum to 1.
+    """
     is_rounded = (abs(logsumexp) > LARGE) & jnp.isfinite(logsumexp)
     return lax.cond(jnp.any(is_rounded), again, lambda: (logsumexp, jnp.ones_like(logsumexp)))
 

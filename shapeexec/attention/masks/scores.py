@@ -66,8 +66,9 @@ class ALiBi(ScoreModifier):
 
     def modify(self, at: Positions, scores: Array) -> Array:
         """See `ScoreModifier`."""
-        distance = abs(at.key - at.query).astype(np.float32)
-        return scores - at.of_head(self.slopes) * distance
+        # As floats, which are exact to 2**24, positions are converted by row and by column.
+        query, key = at.query.astype(np.float32), at.key.astype(np.float32)
+        return scores - at.of_head(self.slopes) * abs(key - query)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

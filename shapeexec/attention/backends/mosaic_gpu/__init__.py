@@ -1,19 +1,19 @@
 """Kernels for Hopper GPUs in Pallas Mosaic GPU: block-sparse forward and backward passes.
 
-They take bf16 and fp16, and masks whose element rules the compiler knows. Only tiles with work are
-visited, whatever made the lists; what lies behind valid lengths is never read into a result.
+They take bf16 and fp16, masks whose element rules the compiler knows, and biases whose gradient
+nobody asks for. Only tiles with work are visited, whatever made the lists; what lies behind valid
+lengths is never read into a result.
 """
 
+import dataclasses
 import functools
-import math
 import operator
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shapeexec._errors import BackendError
 from shapeexec.attention.backends._base import Signature, Work, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
@@ -22,9 +22,9 @@ from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Told
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
-from shapeexec.attention.backends.mosaic_gpu._rules import Rule, rule_of
+from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
-from shapeexec.attention.masks import And, Full, Lengths, Mask
+from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
 
 Array = Any
 
@@ -48,7 +48,7 @@ class MosaicGpu:
         return TILE, TILE
 
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
-        """It takes half precision, heads up to 256 and no bias, on Hopper."""
+        """It takes half precision and heads up to 256, on Hopper; it makes no bias's gradient."""
         if self.interpret is None and (reason := _support.of_device(platform)):
             return reason
         return _support.of_call(signature, mask)
@@ -57,13 +57,12 @@ class MosaicGpu:
         self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
         """See `Backend`."""
-        _no_bias(bias)
-        config, (q, k, v) = self._prepare(signature, work, q, k, v)
-        told = _told(work, config.rule, by_key=False)
-        out, logsumexp = forward(config, told, q, k, v)
+        prepared = self._prepare(signature, work, bias)
+        out, *kept = forward(prepared.config, prepared.told(by_key=False), *_as_copied(q, k, v))
         length = signature.query_size
         behind = _behind(work.query_sizes, length)
-        logsumexp = jnp.where(behind, -jnp.inf, logsumexp[:, :, :length])
+        logsumexp = prepared.config.weights.logsumexp([x[:, :, :length] for x in kept])
+        logsumexp = jnp.where(behind, -jnp.inf, logsumexp)
         return out[:, :length, :, : signature.value_size], logsumexp
 
     def backward(
@@ -84,37 +83,88 @@ class MosaicGpu:
     ) -> tuple[Array, Array, Array, Any]:
         """See `Backend`. It is deterministic in any case."""
         del deterministic, bias_gradient
-        _no_bias(bias)
-        rows = _rows(work.query_sizes, out, logsumexp, d_out, d_logsumexp)
-        config, arrays = self._prepare(signature, work, q, k, v, d_out)
-        d_q = backward_of_queries(config, _told(work, config.rule, by_key=False), rows, *arrays)
-        d_k, d_v = backward_of_keys(config, _told(work, config.rule, by_key=True), rows, *arrays)
+        prepared = self._prepare(signature, work, bias)
+        config, by_query = prepared.config, prepared.told(by_key=False)
+        arrays = _as_copied(q, k, v, d_out)
+
+        def again() -> list[Array]:
+            _, *kept = forward(config, by_query, *arrays[:3])
+            return kept
+
+        length = signature.query_size
+        to_whole = ((0, 0), (0, 0), (0, whole_tiles(length, TILE) - length))
+        logsumexp = jnp.pad(logsumexp, to_whole, constant_values=-jnp.inf)
+        dead = _behind(work.query_sizes, logsumexp.shape[2]) | (logsumexp == -jnp.inf)
+        delta = jnp.pad(_delta(out, d_out, d_logsumexp), to_whole)
+        rows = Rows(
+            of_weights=config.weights.of_gradient(logsumexp, dead, again),
+            delta=jnp.where(dead, 0.0, delta),
+        )
+        d_q = backward_of_queries(config, by_query, rows, *arrays)
+        d_k, d_v = backward_of_keys(config, prepared.told(by_key=True), rows, *arrays)
         gradients = (
             gradient[:, : x.shape[1], :, : x.shape[3]]
             for gradient, x in ((d_q, q), (d_k, k), (d_v, v))
         )
         return (*gradients, None)
 
-    def _prepare(self, signature: Signature, work: Work, *arrays: Array) -> tuple:
+    def _prepare(self, signature: Signature, work: Work, bias: Any) -> "_Prepared":
+        modifier = _Added(bias) if hasattr(bias, "shape") else bias
+        overhangs = signature.is_ragged or signature.query_size % TILE or signature.key_size % TILE
+        # A bias may be anything behind the valid lengths, so with one the mask tells them.
+        mask = work.mask if bias is not None and overhangs else _without_lengths(work.mask)
         config = Config(
             signature=signature,
-            rule=rule_of(_without_lengths(work.mask)),
+            rule=rule_of(mask, modifier),
             programs=_support.multiprocessors() if self.interpret is None else 2,
             interpret=self.interpret,
         )
-        return config, [_as_copied(array) for array in arrays]
+        return _Prepared(config, work, jax.tree.leaves((mask, modifier)))
 
 
 backend = MosaicGpu()
 
 
-def _told(work: Work, rule: Rule, *, by_key: bool) -> Told:
-    lists = work.by_key if by_key else work.by_query
-    as_i32 = functools.partial(jnp.asarray, dtype=jnp.int32)
-    refs = ListRefs(*map(as_i32, (lists.tiles, lists.full, lists.counts, lists.order)))
-    known = zip(jax.tree.leaves(_without_lengths(work.mask)), rule.asked, strict=True)
-    leaves = [as_operand(leaf, asked, by_key=by_key) for leaf, asked in known]
-    return Told(refs, as_i32(work.query_sizes), as_i32(work.key_sizes), leaves)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class _Added(ScoreModifier):
+    """A bias for each pair.
+
+    Attributes:
+        array: float[B or 1, N or 1, T or 1, S or 1].
+    """
+
+    axes: ClassVar = {"array": "BNTS"}
+
+    array: Array
+
+    def modify(self, at: Positions, scores: Array) -> Array:
+        """See `ScoreModifier`."""
+        return scores + at.of_pairs(self.array).astype(scores.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Prepared:
+    """A call, as the kernels take it.
+
+    Attributes:
+        config: What is static.
+        work: The tiles.
+        leaves: The arrays of mask and bias.
+    """
+
+    config: Config
+    work: Work
+    leaves: list[Array]
+
+    def told(self, *, by_key: bool) -> Told:
+        """What a kernel is told whose rows are queries, or keys."""
+        work = self.work
+        lists = work.by_key if by_key else work.by_query
+        as_i32 = functools.partial(jnp.asarray, dtype=jnp.int32)
+        refs = ListRefs(*map(as_i32, (lists.tiles, lists.full, lists.counts, lists.order)))
+        known = zip(self.leaves, self.config.rule.asked, strict=True)
+        leaves = [as_operand(leaf, asked, by_key=by_key) for leaf, asked in known]
+        return Told(refs, as_i32(work.query_sizes), as_i32(work.key_sizes), leaves)
 
 
 def _without_lengths(mask: Mask) -> Mask:
@@ -124,42 +174,27 @@ def _without_lengths(mask: Mask) -> Mask:
     return functools.reduce(operator.and_, map(_without_lengths, mask.masks))
 
 
-def _as_copied(array: Array) -> Array:
-    """The array [B, T, N, H] as the tensor unit can copy it.
+def _as_copied(*arrays: Array) -> list[Array]:
+    """Arrays [B, T, N, H] as the tensor unit can copy them.
 
     It clips tiles at an array's end, but counts rows by 8 and columns by 64. Other lengths are
     made up to that, which costs a pass over the array.
     """
+    return list(map(_one_as_copied, arrays))
+
+
+def _one_as_copied(array: Array) -> Array:
     _, length, _, size = array.shape
     rows = 0 if length < 8 else -length % 8
     columns = 0 if size % 64 == 0 or (size < 64 and size % 8 == 0) else -size % 64
     return jnp.pad(array, ((0, 0), (0, rows), (0, 0), (0, columns))) if rows or columns else array
 
 
-def _rows(
-    query_sizes: Array, out: Array, logsumexp: Array, d_out: Array, d_logsumexp: Array | None
-) -> Rows:
-    length = out.shape[1]
+def _delta(out: Array, d_out: Array, d_logsumexp: Array | None) -> Array:
     product = out.astype(np.float32) * d_out.astype(np.float32)
     delta = product.sum(-1).transpose(0, 2, 1)
-    if d_logsumexp is not None:
-        delta -= d_logsumexp
-    behind = _behind(query_sizes, length)
-    dead = behind | (logsumexp == -jnp.inf)
-    to_whole = ((0, 0), (0, 0), (0, whole_tiles(length, TILE) - length))
-    base_2 = jnp.where(dead, jnp.inf, logsumexp * math.log2(math.e))
-    return Rows(
-        logsumexp=jnp.pad(base_2, to_whole, constant_values=jnp.inf),
-        delta=jnp.pad(jnp.where(dead, 0.0, delta), to_whole),
-    )
+    return delta if d_logsumexp is None else delta - d_logsumexp
 
 
 def _behind(sizes: Array, length: int) -> Array:
     return np.arange(length, dtype=np.int32) >= jnp.asarray(sizes)[:, None, None]
-
-
-def _no_bias(bias: Any) -> None:
-    if bias is not None:
-        raise BackendError(
-            "mosaic_gpu takes no bias.", fix='leave implementation= out, or name "xla"'
-        )

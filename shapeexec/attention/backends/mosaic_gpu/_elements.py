@@ -1,13 +1,16 @@
-"""A mask's rule inside the kernels: its arrays in device memory, and the positions of a tile.
+"""Rules inside the kernels: the arrays of mask and bias, and the positions of a tile.
 
-What a mask tells of each row is loaded once for an item; what it tells of each column comes with
-the pieces of the ring; only what it tells of pairs is loaded where it is asked for.
+What they tell of each row is loaded once for an item; what they tell of each column comes with
+the pieces of the ring; only what they tell of pairs is loaded where it is asked for.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -15,7 +18,13 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._conditions import evaluate
 from shapeexec.attention.backends.mosaic_gpu._products import load
-from shapeexec.attention.backends.mosaic_gpu._rules import Asked, Rule, Traced, look_into
+from shapeexec.attention.backends.mosaic_gpu._rules import (
+    Asked,
+    Look,
+    Rule,
+    Traced,
+    look_into,
+)
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, Item, at_or_0
 
 Array = Any
@@ -23,7 +32,7 @@ Ref = Any
 
 
 def as_operand(leaf: Array, known: Asked, *, by_key: bool) -> Array:
-    """An array of a mask as the kernels take it.
+    """An array of a mask or a bias as the kernels take it.
 
     Args:
         leaf: The array.
@@ -31,9 +40,9 @@ def as_operand(leaf: Array, known: Asked, *, by_key: bool) -> Array:
         by_key: Whether rows are keys; pairs are then told by key.
 
     Returns:
-        Integers or floats of 32 bits, or of 8 for pairs. What tells of one side is [B or 1,
-        length] or [B or 1, N or 1, length]. Lengths are whole tiles, since a load, unlike a copy
-        by the tensor unit, is not clipped at an array's end.
+        Integers or floats of 32 bits; for pairs booleans are of 8, and floats may be of 16. What
+        tells of one side is [B or 1, length] or [B or 1, N or 1, length]. Lengths are whole
+        tiles, since a load, unlike a copy by the tensor unit, is not clipped at an array's end.
     """
     array = jnp.asarray(leaf)
     if known.side is not None:
@@ -42,11 +51,14 @@ def as_operand(leaf: Array, known: Asked, *, by_key: bool) -> Array:
         along = (array.ndim - 1,)
     else:
         along = (2, 3) if known.role == "of_pairs" and array.shape[2:] != (1, 1) else ()
-    if along and known.side is None:
-        array = array.astype(jnp.int8) if (known.dtype == "bool") else array
+    is_of_pairs = along and known.side is None
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        stays = is_of_pairs and array.dtype.itemsize == 2
+        array = array if stays else array.astype(jnp.float32)
+    elif is_of_pairs:
+        array = array.astype(jnp.int8) if known.dtype == "bool" else array
     else:
-        is_float = jnp.issubdtype(array.dtype, jnp.floating)
-        array = array.astype(jnp.float32 if is_float else jnp.int32)
+        array = array.astype(jnp.int32)
     pads = [
         (0, whole_tiles(n, TILE) - n if axis in along else 0) for axis, n in enumerate(array.shape)
     ]
@@ -56,7 +68,7 @@ def as_operand(leaf: Array, known: Asked, *, by_key: bool) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """An array that a mask holds, as the kernel has it.
+    """An array that a mask or a bias holds, as the kernel has it.
 
     Attributes:
         ref: In device memory.
@@ -69,7 +81,7 @@ class Leaf:
     vector: Any = None
 
     def value(self, loaded: Array) -> Array:
-        """What was loaded, as the mask wrote it."""
+        """What was loaded, as it was written."""
         return loaded != 0 if self.asked.dtype == "bool" else loaded
 
     def element(self, *index: Array) -> Array:
@@ -79,19 +91,23 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Elements:
-    """A mask, asked by a kernel whose rows are queries, or keys.
+    """A mask and a bias, asked by a kernel whose rows are queries, or keys.
 
     Attributes:
-        rule: What is static about it.
-        leaves: Its arrays.
+        rule: What is static about them.
+        leaves: Their arrays.
         by_key: Whether rows are keys.
         columns: For each array that tells of columns alone, [steps, columns] in shared memory.
+        look_up: Loads table[index], elementwise.
+        scale: What scores are multiplied by before their bias; None: there is no bias.
     """
 
     rule: Rule
     leaves: list[Ref]
     by_key: bool
     columns: list[Ref]
+    look_up: Callable[[Ref, Array], Array]
+    scale: float | None
 
     def sources(self, item: Item) -> list[Ref]:
         """For each of `columns` where it comes from: all of an item's, in device memory."""
@@ -99,7 +115,7 @@ class Elements:
         return [_of_item(ref, item) for ref in of_columns]
 
     def of_item(self, item: Item, first_row: Array, rows: int) -> "ItemElements":
-        """The mask for `rows` rows of an item."""
+        """Mask and bias for `rows` rows of an item."""
         vectors: dict[int, Any] = dict(
             zip(self.rule.of_side(int(not self.by_key)), self.columns, strict=True)
         )
@@ -111,10 +127,10 @@ class Elements:
 
 @dataclasses.dataclass(frozen=True)
 class ItemElements:
-    """A mask for some rows of an item.
+    """A mask and a bias for some rows of an item.
 
     Attributes:
-        elements: The mask.
+        elements: Both.
         item: The item.
         first_row: Where the rows begin.
         vectors: By the number of an array what tells of the rows, or where it tells of columns.
@@ -133,6 +149,30 @@ class ItemElements:
             place: In the ring, of what came with the columns.
             shape: Rows and columns of the tile.
         """
+        return self._answer(self.elements.rule.allows, first_column, place, shape)
+
+    def biased(self, begins: Ref, place: Array, scores: Array) -> Array:
+        """Scores of a tile, scaled and with their bias; as they are if there is none.
+
+        Args:
+            begins: i32[steps] in shared memory: where the columns in each place begin.
+            place: See `allows`.
+            scores: f32[rows, columns], as a product made them.
+        """
+        scale = self.elements.scale
+        if scale is None:
+            return scores
+        ask = self.elements.rule.modify
+        return self._answer(ask, begins[place], place, scores.shape, scores * scale)
+
+    def _answer(
+        self,
+        ask: Callable[..., Array],
+        first_column: Array,
+        place: Array,
+        shape: tuple[int, int],
+        *more: Array,
+    ) -> Any:
         rule, by_key = self.elements.rule, self.elements.by_key
         vectors = dict(self.vectors)
         for i in rule.of_side(int(not by_key)):
@@ -142,17 +182,29 @@ class ItemElements:
             for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.asked, strict=True))
         ]
         first = (first_column, self.first_row) if by_key else (self.first_row, first_column)
-        at = TilePositions(self.item, first, shape, by_key=by_key)
+        at = TilePositions(self.item, first, shape, self.elements.look_up, by_key=by_key)
         given = (at.batch, at.head, at.query_size, at.key_size, at.query, at.key)
-        _, looks = look_into(rule, shape)
-        found = [getattr(at, look.role)(leaves[look.number], *look.more) for look in looks]
-        mask = rule.mask()
+        zeros = [np.zeros(x.shape, x.dtype) for x in more]
+        _, looks = look_into(ask, shape, *zeros)
+        found: list[Array] = []
 
-        def allows(*inputs: Array) -> Array:
-            values = iter(inputs[len(given) :])
-            return mask.allows(Traced(*inputs[: len(given)], values=values))
+        def run(looks: list[Look], *inputs: Array) -> Array:
+            where, rest = inputs[: len(given)], inputs[len(given) :]
+            values = iter(rest[len(more) :])
+            return ask(Traced(*where, looks=looks, values=values), *rest[: len(more)])
 
-        return evaluate(allows, *given, *found)
+        # Where to look in a table the rule finds out by itself, from what it has looked up before.
+        def index(*inputs: Array) -> Array:
+            again: list[Look] = []
+            run(again, *inputs)
+            return again[len(found)].more[0]
+
+        for look in looks:
+            arguments = look.more
+            if look.role == "of_table":
+                arguments = (evaluate(index, *given, *more, *found),)
+            found.append(getattr(at, look.role)(leaves[look.number], *arguments))
+        return evaluate(functools.partial(run, []), *given, *more, *found)
 
 
 def _of_item(ref: Ref, item: Item) -> Ref:
@@ -167,6 +219,7 @@ class TilePositions:
         item: The example and the query head.
         first: The first query and the first key.
         shape: Rows and columns of the tile.
+        look_up: See `Elements`.
         by_key: Whether the rows are keys; they are queries otherwise.
     """
 
@@ -175,6 +228,7 @@ class TilePositions:
         item: Item,
         first: tuple[Array, Array],
         shape: tuple[int, int],
+        look_up: Callable[[Ref, Array], Array],
         *,
         by_key: bool,
     ) -> None:
@@ -182,6 +236,7 @@ class TilePositions:
         self.query_size, self.key_size = item.query_size, item.key_size
         self._first = first
         self._shape = shape
+        self._look_up = look_up
         self._axes = (1, 0) if by_key else (0, 1)  # of queries and of keys; its own inverse
         self.query, self.key = (
             self._counted(axis, begin) for axis, begin in zip(self._axes, first, strict=True)
@@ -228,6 +283,11 @@ class TilePositions:
         """The element of array[B or 1, N or 1, query tiles, key tiles] for this tile."""
         at = (lax.div(first, jnp.int32(n)) for first, n in zip(self._first, tile, strict=True))
         return array.value(array.ref[(*at_or_0(array.ref, self.batch, self.head), *at)])
+
+    def of_table(self, array: Leaf, index: Array) -> Array:
+        """The elements of array[B or 1, N or 1, entries] at `index`."""
+        lead = at_or_0(array.ref, self.batch, self.head)
+        return self._look_up(array.ref.at[lead], index)
 
     def _vector(self, array: Leaf) -> Array:
         assert array.asked.side is not None

@@ -3,12 +3,11 @@
 Each program has two warpgroups that compute 64 queries each and one that moves memory. Per query
 tile the listed key tiles are streamed through a ring in shared memory; the scores of the next
 ones are computed while the softmax of the last ones still is multiplied with the values
-(FlashAttention-3, arXiv 2407.08608, section 3.2). Biases, dropout and f32 are somebody else's job.
+(FlashAttention-3, arXiv 2407.08608, section 3.2). Dropout and f32 are somebody else's job.
 """
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows, vector
+from shapeexec.attention.backends.mosaic_gpu._products import along_rows, before, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
@@ -41,26 +40,26 @@ _STEPS = 2  # pieces of keys and values in the ring
 
 @functools.partial(jax.jit, static_argnums=0)
 def forward(config: Config, told: Told, q: Array, k: Array, v: Array) -> list[Array]:
-    """The output [B, T, N, value size], and the log-sum-exp f32[B, N, whole tiles of queries].
+    """The output [B, T, N, value size], and what is `kept`, f32[B, N, whole tiles of queries].
 
-    The output is 0 behind a valid length; what the log-sum-exp is there is not said.
+    The output is 0 behind a valid length; what is kept there is not said.
     """
     batch, queries, heads, _ = q.shape
     widest = max(config.columns)
-    key_rows = TILE if widest <= 128 else TILE // 2
+    key_rows = _key_rows(config)
     slots = 2 if widest <= 192 else 1
     key_columns, value_columns = config.columns
     ring = functools.partial(_ring.scratch, _STEPS, key_rows, dtype=q.dtype)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
+    of_rows = jax.ShapeDtypeStruct((batch, heads, whole_tiles(queries, TILE)), jnp.float32)
+    kept = range(len(config.weights.kept_of_nothing))
     return launch(
         config,
         functools.partial(_kernel, config),
         {"told": told, "q": q, "k": k, "v": v},
         {
             "out": jax.ShapeDtypeStruct((batch, queries, heads, v.shape[3]), q.dtype),
-            "logsumexp": jax.ShapeDtypeStruct(
-                (batch, heads, whole_tiles(queries, TILE)), jnp.float32
-            ),
+            **{f"kept_{i}": of_rows for i in kept},
         },
         {
             "queries": tile((slots, TILE, key_columns)),
@@ -69,7 +68,7 @@ def forward(config: Config, told: Told, q: Array, k: Array, v: Array) -> list[Ar
             "keys": ring(key_columns, vectors=told.column_dtypes(config, by_key=False)),
             # A weight of 0 times a value behind the valid length may be NaN.
             "values": ring(value_columns, clears=True),
-            "of_rows": plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32),
+            "of_rows": [plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32) for _ in kept],
         },
         table=lambda told: told.table(heads, 1, by_key=False),
         total=batch * heads * told.lists.counts.shape[2],
@@ -77,6 +76,11 @@ def forward(config: Config, told: Told, q: Array, k: Array, v: Array) -> list[Ar
         copies=1,
         accumulators=[(ROWS, key_rows), (ROWS, value_columns)],
     )
+
+
+def _key_rows(config: Config) -> int:
+    """Keys of a piece: as many as registers hold scores of."""
+    return TILE if max(config.columns) <= 128 else TILE // 2
 
 
 def _kernel(
@@ -88,25 +92,25 @@ def _kernel(
     k: Ref,
     v: Ref,
     out: Ref,
-    logsumexp: Ref,
     queries: Ref,
     outs: list[Ref],
     keys: dict[str, Ref],
     values: dict[str, Ref],
-    of_rows: Ref,
+    of_rows: list[Ref],
+    **kept: Ref,
 ) -> None:
     streams = (
         Stream(**keys, products=block.products),
         Stream(**values, products=block.products),
     )
-    elements = told.elements(config, by_key=False, columns=list(streams[0].vectors))
+    elements = told.elements(config, block, by_key=False, columns=streams[0].vectors)
     queue = block.queue
 
     @pl.when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
         plgpu.set_max_registers(232, action="increase")
         rows = _Rows(config, block, elements, *streams, queries, outs, of_rows)
-        queue.consume(functools.partial(rows.attend, out, logsumexp))
+        queue.consume(functools.partial(rows.attend, out, list(kept.values())))
         plgpu.wait_smem_to_gmem(0)
 
     @pl.when(block.warpgroup == WARPGROUPS)
@@ -151,10 +155,10 @@ class _Rows:
     values: Stream
     queries: Ref
     outs: list[Ref]
-    of_rows: Ref
+    of_rows: list[Ref]
 
     def attend(
-        self, out_ref: Ref, logsumexp_ref: Ref, item: Item, slot: Array, start: Array
+        self, out_ref: Ref, kept_refs: list[Ref], item: Item, slot: Array, start: Array
     ) -> Array:
         """Compute an item whose keys are in the ring from `start` on; where the next begins."""
         warpgroup = self.block.warpgroup
@@ -162,29 +166,32 @@ class _Rows:
         mine = self.queries.at[slot, rows]
         out = self.outs[0].at[rows] if self.outs else mine
         first_query = item.row * TILE + warpgroup * ROWS
-        of_rows = self.of_rows.at[warpgroup]
+        of_rows = [ref.at[warpgroup] for ref in self.of_rows]
+        weights = self.config.weights
 
         @pl.when(item.count == 0)
         def _nothing() -> None:
             out[...] = plgpu.layout_cast(jnp.zeros(out.shape, out.dtype), plgpu.Layout.WGMMA)
-            of_rows[...] = vector(-jnp.inf, ROWS)
+            for ref, value in zip(of_rows, weights.kept_of_nothing, strict=True):
+                ref[...] = vector(value, ROWS)
 
         @pl.when(item.count > 0)
         def _something() -> None:
             total, largest, weight = self._softmax(item, mine, first_query, start)
             row = plgpu.broadcasted_iota(jnp.int32, total.shape, 0, layout=plgpu.Layout.WGMMA)
             valid = row < item.query_size - first_query
-            alive = largest > self.config.masked * self.config.scale / 2
+            alive = weights.is_alive(largest, weight)
             share = jnp.where(alive, 1 / weight, 0.0)
             valid &= along_rows(alive, total.shape)
             out[...] = jnp.where(valid, total * along_rows(share, total.shape), 0).astype(out.dtype)
-            value = (largest + jnp.log2(weight)) * math.log(2)
-            of_rows[...] = jnp.where(alive, value, -jnp.inf)
+            for ref, value in zip(of_rows, weights.kept(largest, weight, alive), strict=True):
+                ref[...] = value
 
         plgpu.commit_smem()
         copy_out(out, out_ref, (item.batch, pl.ds(first_query, ROWS), item.head))
-        to = logsumexp_ref.at[item.batch, item.head, pl.ds(first_query, ROWS)]
-        plgpu.copy_smem_to_gmem(of_rows, to, commit_group=False)
+        for one, ref in zip(of_rows, kept_refs, strict=True):
+            to = ref.at[item.batch, item.head, pl.ds(first_query, ROWS)]
+            plgpu.copy_smem_to_gmem(one, to, commit_group=False)
         plgpu.commit_smem_to_gmem_group()
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         return start + item.count * _ring.pieces(self.keys.rows)
@@ -196,26 +203,26 @@ class _Rows:
         count, full = item.count * pieces, item.full * pieces
         shape = (ROWS, keys.rows)
 
-        mask = self.elements.of_item(item, first_query, ROWS)
+        told = self.elements.of_item(item, first_query, ROWS)
+        form = self.config.weights
 
         def masked(scores: Array, place: Array) -> Array:
             begin = keys.begins[place]
-            scores = choose(mask.allows(begin, place, shape), scores, self.config.masked)
+            scores = choose(told.allows(begin, place, shape), scores, form.masked)
             if not self.config.crosses_ends:
                 return scores
-            column = plgpu.broadcasted_iota(jnp.int32, shape, 1, layout=plgpu.Layout.WGMMA)
-            return jnp.where(column < item.key_size - begin, scores, self.config.masked)
+            return before(item.key_size, begin, scores, form.masked)
 
         def weigh(scores: Array, largest: Array, weight: Array) -> tuple:
-            new = jnp.maximum(largest, scores.max(axis=1) * self.config.scale)
-            decay = jnp.exp2(largest - new)
-            weights = jnp.exp2(scores * self.config.scale - along_rows(new, shape))
+            new = jnp.maximum(largest, form.largest(scores))
+            decay = form.decay(largest, new)
+            weights = form.weigh(scores, along_rows, new)
             return weights, new, weight * decay + weights.sum(axis=1), decay
 
         def first(accumulator: Ref) -> tuple:
             place = keys.receive(start)
             products.add(accumulator, q, keys.tiles.at[place].transpose((1, 0)))
-            scores = products.read(accumulator)
+            scores = told.biased(keys.begins, place, products.read(accumulator))
             scores = lax.cond(
                 full == 0,
                 lambda x: masked(x, place),
@@ -223,8 +230,8 @@ class _Rows:
                 scores,
             )
             keys.release(start)
-            weights, largest, weight, _ = weigh(scores, vector(-jnp.inf, ROWS), vector(0, ROWS))
-            return weights.astype(q.dtype), largest, weight
+            weights, *sofar, _ = weigh(scores, vector(form.nothing, ROWS), vector(0, ROWS))
+            return weights.astype(q.dtype), *sofar
 
         def step(i: Array, carry: tuple, *, total: Ref, partial: bool) -> tuple:
             weights, largest, weight = carry
@@ -235,7 +242,7 @@ class _Rows:
                 products.add(accumulator, q, keys.tiles.at[place].transpose((1, 0)))
                 before = values.receive(position - 1)
                 products.add(total, weights, values.tiles.at[before])
-                scores = products.read(accumulator, pending=1)
+                scores = told.biased(keys.begins, place, products.read(accumulator, pending=1))
                 scores = masked(scores, place) if partial else scores
                 keys.release(position)
                 return weigh(scores, largest, weight)

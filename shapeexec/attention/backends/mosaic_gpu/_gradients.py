@@ -30,12 +30,11 @@ class Rows:
     """What the backward pass needs of each query, f32[B, N, whole tiles of queries].
 
     Attributes:
-        logsumexp: Of scaled scores, in base 2; inf where a query attends to nothing, which makes
-            every weight 0.
+        of_weights: What its weights are made with; see `Weights.of_gradient`.
         delta: What is taken from each gradient of a weight.
     """
 
-    logsumexp: Array
+    of_weights: list[Array]
     delta: Array
 
 

@@ -5,8 +5,7 @@ A kernel is a function of its inputs, outputs and scratch, each by name; how wor
 """
 
 import dataclasses
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +24,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ListRefs,
     Table,
 )
+from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 
 Array = Any
 Ref = Any
@@ -36,7 +36,7 @@ class Config:
 
     Attributes:
         signature: The call's, with head sizes that the kernels take.
-        rule: What is static about the mask.
+        rule: What is static about mask and bias.
         programs: How many run at a time: one for each multiprocessor.
         interpret: Parameters of the interpreter; None on the device.
     """
@@ -54,24 +54,20 @@ class Config:
         return key, value
 
     @property
-    def scale(self) -> float:
-        """What scores are multiplied by for weights that are powers of 2."""
-        return self.signature.scale * math.log2(math.e)
+    def is_biased(self) -> bool:
+        """Whether something is added to the scores."""
+        return self.signature.bias is not None
 
     @property
-    def masked(self) -> float:
-        """What a masked score becomes, before it is scaled.
-
-        It is finite, lest a row without a key in its first tile meets inf - inf, and so low that
-        the next allowed score wipes out what it weighed. It is a power of 2: scaled, it is exact,
-        and nothing is left when the largest score is taken from it in one operation with that.
-        """
-        return -(2.0 ** (120 - max(0, math.ceil(math.log2(self.scale)))))
+    def weights(self) -> Weights | BiasedWeights:
+        """What makes weights of scores."""
+        return BiasedWeights() if self.is_biased else Weights(self.signature.scale)
 
     @property
     def crosses_ends(self) -> bool:
-        """Whether a tile with work may hold keys that are none."""
-        return self.signature.is_ragged or self.signature.key_size % TILE > 0
+        """Whether a tile with work may hold keys that are none, and the mask does not say so."""
+        overhangs = self.signature.is_ragged or self.signature.key_size % TILE > 0
+        return overhangs and not self.is_biased
 
     @property
     def group(self) -> int:
@@ -86,7 +82,7 @@ class Told:
     Attributes:
         lists: The tiles.
         query_sizes, key_sizes: Valid lengths, i32[B].
-        leaves: The mask's arrays.
+        leaves: The arrays of mask and bias.
     """
 
     lists: ListRefs
@@ -95,12 +91,22 @@ class Told:
     leaves: list[Array]
 
     def column_dtypes(self, config: Config, *, by_key: bool) -> list[Any]:
-        """The dtypes of what the mask tells of columns alone."""
+        """The dtypes of what mask and bias tell of columns alone."""
         return [self.leaves[i].dtype for i in config.rule.of_side(int(not by_key))]
 
-    def elements(self, config: Config, *, by_key: bool, columns: list[Ref]) -> Elements:
-        """The mask, as a kernel asks it; see `Elements`."""
-        return Elements(config.rule, self.leaves, by_key, columns)
+    def elements(
+        self, config: Config, block: "Block", *, by_key: bool, columns: Sequence[Ref]
+    ) -> Elements:
+        """Mask and bias, as a kernel asks them; see `Elements`."""
+        look_up = block.products.look_up
+        return Elements(
+            config.rule,
+            self.leaves,
+            by_key,
+            list(columns),
+            look_up,
+            config.signature.scale if config.is_biased else None,
+        )
 
     def table(self, heads: int, group: int, *, by_key: bool) -> Table:
         """The items of so many heads; see `Table`."""

@@ -46,6 +46,7 @@ def backward_of_keys(
     slots, steps = room(config)
     ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
+    of_weights = [x.dtype for x in rows.of_weights]
     of_columns = told.column_dtypes(config, by_key=True)
     return launch(
         config,
@@ -58,7 +59,7 @@ def backward_of_keys(
         {
             "keys": tile((slots, TILE, key_columns)),
             "values": tile((slots, TILE, value_columns)),
-            "queries": ring(key_columns, vectors=[jnp.float32, *of_columns]),
+            "queries": ring(key_columns, vectors=[*of_weights, *of_columns]),
             "d_outs": ring(value_columns, vectors=[jnp.float32]),
         },
         table=lambda told: told.table(heads, config.group, by_key=True),
@@ -76,7 +77,8 @@ def _kernel(
         Stream(**queries, products=block.products),
         Stream(**d_outs, products=block.products),
     )
-    elements = told.elements(config, by_key=True, columns=list(streams[0].vectors[1:]))
+    of_columns = streams[0].vectors[len(refs["rows"].of_weights) :]
+    elements = told.elements(config, block, by_key=True, columns=of_columns)
     kernel = _Kernel(config, block, elements, *streams, **refs)
     run(block, streams, attend=kernel.attend, begin=kernel.begin, stream=kernel.stream)
 
@@ -150,10 +152,8 @@ class _Kernel:
 
     def _stream_head(self, item: Item, start: Array) -> Array:
         ours = functools.partial(Source, batch=item.batch, head=item.head, size=item.query_size)
-        logsumexp, delta = (
-            ref.at[item.batch, item.head] for ref in (self.rows.logsumexp, self.rows.delta)
-        )
-        query = ours(self.q, vectors=[logsumexp, *self.elements.sources(item)])
+        *of_weights, delta = (ref.at[item.batch, item.head] for ref in jax.tree.leaves(self.rows))
+        query = ours(self.q, vectors=[*of_weights, *self.elements.sources(item)])
         d_out = ours(self.d_out, vectors=[delta])
 
         def step(i: Array, _: None) -> None:
@@ -167,10 +167,10 @@ class _Kernel:
     def _sum_head(
         self, slot: Array, first_key: Array, sums: tuple[Ref, Ref], item: Item, start: Array
     ) -> Array:
-        products, config = self.block.products, self.config
+        products, form = self.block.products, self.config.weights
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
         key, value = self.keys.at[slot, mine], self.values.at[slot, mine]
-        mask = self.elements.of_item(item, first_key, ROWS)
+        told = self.elements.of_item(item, first_key, ROWS)
         loaded = functools.partial(load, of="columns", where="shared")
 
         def step(i: Array, _: None) -> None:
@@ -179,18 +179,19 @@ class _Kernel:
             query, d_out = self.queries.tiles.at[place], self.d_outs.tiles.at[place_of_d_out]
 
             def masked(score: Array) -> Array:
-                allowed = mask.allows(self.queries.begins[place], place, _SHAPE)
-                return choose(allowed, score, config.masked)
+                allowed = told.allows(self.queries.begins[place], place, _SHAPE)
+                return choose(allowed, score, form.masked)
 
             def gradients(scores: Ref, d_weights: Ref) -> tuple[Array, Array]:
                 products.add(scores, key, query.transpose((1, 0)))
                 # One loop for full and partial tiles, and the mask before the next product is
                 # on its way: registers are short here.
-                score = products.read(scores)
+                score = told.biased(self.queries.begins, place, products.read(scores))
                 score = lax.cond(i < item.full * _PIECES, lambda x: x, masked, score)
                 products.add(d_weights, value, d_out.transpose((1, 0)))
-                logsumexp = loaded(self.queries.vectors[0].at[place])
-                weight = jnp.exp2(score * config.scale - along_columns(logsumexp, _SHAPE))
+                vectors = self.queries.vectors[: len(self.rows.of_weights)]
+                of_weights = (loaded(vector.at[place]) for vector in vectors)
+                weight = form.weigh(score, along_columns, *of_weights)
                 delta = loaded(self.d_outs.vectors[0].at[place_of_d_out])
                 d_weight = products.read(d_weights)
                 d_score = weight * (d_weight - along_columns(delta, _SHAPE))

@@ -20,7 +20,7 @@ from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, hand_out, room, run
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows, load
+from shapeexec.attention.backends.mosaic_gpu._products import along_rows, before, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
 
@@ -41,7 +41,7 @@ def backward_of_queries(
     slots, steps = room(config)
     ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
-    of_rows = plgpu.SMEM((slots, TILE), jnp.float32)
+    of_rows = [plgpu.SMEM((slots, TILE), jnp.float32) for _ in jax.tree.leaves(rows)]
     (d_q,) = launch(
         config,
         functools.partial(_kernel, config),
@@ -50,7 +50,7 @@ def backward_of_queries(
         {
             "queries": tile((slots, TILE, key_columns)),
             "d_outs": tile((slots, TILE, value_columns)),
-            "of_rows": [of_rows, of_rows],
+            "of_rows": of_rows,
             # Weights and gradients of 0 times what lies behind the valid length may be NaN.
             "keys": ring(key_columns, vectors=told.column_dtypes(config, by_key=False)),
             "values": ring(value_columns),
@@ -58,7 +58,7 @@ def backward_of_queries(
         table=lambda told: told.table(heads, 1, by_key=False),
         total=batch * heads * told.lists.counts.shape[2],
         slots=slots,
-        copies=4,
+        copies=2 + len(of_rows),
         accumulators=[_SHAPE, _SHAPE, (ROWS, key_columns)],
     )
     return d_q
@@ -71,7 +71,7 @@ def _kernel(
         Stream(**keys, products=block.products),
         Stream(**values, products=block.products),
     )
-    elements = told.elements(config, by_key=False, columns=list(streams[0].vectors))
+    elements = told.elements(config, block, by_key=False, columns=streams[0].vectors)
     kernel = _Kernel(config, block, elements, *streams, **refs)
     run(block, streams, attend=kernel.attend, begin=kernel.begin, stream=kernel.stream)
 
@@ -101,7 +101,7 @@ class _Kernel:
         ready = self.block.queue.ready.at[slot]
         for ref, shared in ((self.q, self.queries), (self.d_out, self.d_outs)):
             copy_in(ref, (item.batch, of_item, item.head), shared.at[slot], ready)
-        for ref, shared in zip((self.rows.logsumexp, self.rows.delta), self.of_rows, strict=True):
+        for ref, shared in zip(jax.tree.leaves(self.rows), self.of_rows, strict=True):
             at = ref.at[item.batch, item.head, of_item]
             plgpu.copy_gmem_to_smem(at, shared.at[slot], ready)
 
@@ -135,12 +135,12 @@ class _Kernel:
         return start + item.count * _PIECES
 
     def _sum(self, item: Item, slot: Array, start: Array, first_query: Array, total: Ref) -> Array:
-        products, config = self.block.products, self.config
+        products, form = self.block.products, self.config.weights
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
         query, d_out = self.queries.at[slot, mine], self.d_outs.at[slot, mine]
         loaded = functools.partial(load, of="rows", where="shared")
-        logsumexp, delta = (loaded(ref.at[slot, mine]) for ref in self.of_rows)
-        mask = self.elements.of_item(item, first_query, ROWS)
+        *of_weights, delta = (loaded(ref.at[slot, mine]) for ref in self.of_rows)
+        told = self.elements.of_item(item, first_query, ROWS)
 
         def step(i: Array, _: None, *, partial: bool) -> None:
             place, place_of_value = self.keys.receive(start + i), self.values.receive(start + i)
@@ -149,11 +149,15 @@ class _Kernel:
             def gradient(scores: Ref, d_weights: Ref) -> Array:
                 products.add(scores, query, key.transpose((1, 0)))
                 products.add(d_weights, d_out, value.transpose((1, 0)))
-                score = products.read(scores, pending=1)
+                score = told.biased(self.keys.begins, place, products.read(scores, pending=1))
                 if partial:
-                    allowed = mask.allows(self.keys.begins[place], place, _SHAPE)
-                    score = choose(allowed, score, config.masked)
-                weight = jnp.exp2(score * config.scale - along_rows(logsumexp, _SHAPE))
+                    begin = self.keys.begins[place]
+                    score = choose(told.allows(begin, place, _SHAPE), score, form.masked)
+                    if self.config.crosses_ends:
+                        # Keys behind the end are 0, but where all others' scores are far below
+                        # that their weights would be infinite.
+                        score = before(item.key_size, begin, score, form.masked)
+                weight = form.weigh(score, along_rows, *of_weights)
                 d_weight = products.read(d_weights)
                 self.values.release(start + i)
                 return (weight * (d_weight - along_rows(delta, _SHAPE))).astype(query.dtype)

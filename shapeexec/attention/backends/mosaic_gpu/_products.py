@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith, memref
 
 Array = Any
 Ref = Any
@@ -53,6 +55,25 @@ class Products:
         loads are done when their values are used.
         """
         plgpu.barrier_arrive(free)
+
+    def look_up(self, table: Ref, index: Array) -> Array:
+        """table[index], element by element, from device memory.
+
+        Args:
+            table: [entries] of 32 bits.
+            index: i32[shape], laid out as an accumulator, of entries that are there.
+        """
+        layout = plgpu.Layout.WGMMA
+        made = plgpu.ShapeDtypeStruct(index.shape, table.dtype, layout=layout)
+
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), layout), return_type=made)
+        def gather(_: Any, table: ir.Value, index: Any) -> Any:
+            def element(i: ir.Value, _: Any) -> ir.Value:
+                return memref.load(table, [arith.index_cast(ir.IndexType.get(), i)])
+
+            return index.foreach(element, create_array=True)
+
+        return gather(table, index)  # pyright: ignore[reportCallIssue] - it is a wrapper now
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +117,10 @@ class InterpretedProducts:
         plgpu.commit_smem()
         plgpu.barrier_arrive(free)
 
+    def look_up(self, table: Ref, index: Array) -> Array:
+        """See `Products`."""
+        return jnp.take(table[...], index, mode="clip")
+
     @contextlib.contextmanager
     def _taken(self, shapes: Sequence[tuple[int, int]]) -> Iterator[list[Ref]]:
         taken = []
@@ -130,6 +155,12 @@ def load(
     }[of]
     # Of device memory Mosaic refuses loads that are not as wide as can be, unless told.
     return plgpu.load(ref, layout=layout, optimized=where == "shared")  # pyright: ignore[reportCallIssue]
+
+
+def before(end: Array, first: Array, scores: Array, otherwise: float) -> Array:
+    """Scores whose columns begin at `first`: as they are before `end`, `otherwise` behind."""
+    column = plgpu.broadcasted_iota(jnp.int32, scores.shape, 1, layout=plgpu.Layout.WGMMA)
+    return jnp.where(column < end - first, scores, otherwise)
 
 
 def along_rows(column: Array, shape: tuple[int, int]) -> Array:

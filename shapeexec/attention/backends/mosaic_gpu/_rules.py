@@ -1,17 +1,18 @@
-"""What a mask's rule looks at: which of its arrays, and as what; found by tracing it.
+"""What the rules of a mask and of a bias look at: which of their arrays, and as what.
 
-Inside a kernel the rule is then run on what has been loaded. It knows no kernel.
+It is found by tracing them. Inside a kernel they are then run on what has been loaded. It knows
+no kernel.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shapeexec.attention.masks import Mask
+from shapeexec.attention.masks import Mask, ScoreModifier
 
 Array = Any
 
@@ -20,26 +21,28 @@ _SIDES = {"of_queries": 0, "of_keys": 1}
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What a mask asks of one of its arrays.
+    """What is asked of one of the arrays of a mask or a bias.
 
     Attributes:
         role: A method of `Positions`; "" if nothing.
         side: 0 or 1 if the array tells of queries or of keys alone; else None.
         dtype: What it holds, by name.
+        shape: The array's.
     """
 
     role: str
     side: int | None
     dtype: str
+    shape: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What is static about a mask.
+    """What is static about a mask, and about what changes the scores.
 
     Attributes:
-        structure: The mask's structure.
-        asked: What it asks of each of its arrays.
+        structure: The structure of both.
+        asked: What is asked of each of their arrays.
     """
 
     structure: Any
@@ -49,18 +52,26 @@ class Rule:
         """Which arrays tell of queries alone (0), or of keys alone (1)."""
         return [i for i, known in enumerate(self.asked) if known.side == side]
 
-    def mask(self) -> Mask:
-        """The mask, with a `Named` where each array was."""
-        named = [Named(i, known.dtype) for i, known in enumerate(self.asked)]
+    def allows(self, at: Any) -> Array:
+        """Whether pairs at these `Traced` positions are allowed."""
+        return self._named()[0].allows(at)
+
+    def modify(self, at: Any, scores: Array) -> Array:
+        """Scores at these `Traced` positions, with their bias."""
+        return self._named()[1].modify(at, scores)
+
+    def _named(self) -> tuple[Mask, ScoreModifier]:
+        named = [Named(i, known.dtype, known.shape) for i, known in enumerate(self.asked)]
         return jax.tree.unflatten(self.structure, named)
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """Stands for an array of a mask."""
+    """Stands for an array of a mask or a bias."""
 
     number: int
     dtype: str
+    shape: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +96,7 @@ class Traced:
     Attributes:
         batch, head, query_size, key_size, query, key: See `Positions`.
         looks: What was asked, in order; it grows.
-        values: What the looks found, in order. None: it is not known, and they find 0.
+        values: What the looks found, in order; those after the last one find 0.
     """
 
     batch: Array
@@ -95,7 +106,7 @@ class Traced:
     query: Array
     key: Array
     looks: list[Look] = dataclasses.field(default_factory=list)
-    values: Iterator[Array] | None = None
+    values: Iterator[Array] = dataclasses.field(default_factory=lambda: iter(()))
 
     def of_batch(self, array: Named) -> Array:
         """See `Positions`."""
@@ -123,31 +134,42 @@ class Traced:
 
     def of_table(self, array: Named, index: Array) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_table", index.shape)
+        return self._look(array, "of_table", index.shape, index)
 
     def _look(self, array: Named, role: str, shape: tuple[int, ...], *more: Any) -> Array:
         self.looks.append(Look(array.number, role, more))
-        return jnp.zeros(shape, array.dtype) if self.values is None else next(self.values)
+        found = next(self.values, None)
+        return jnp.zeros(shape, array.dtype) if found is None else found
 
 
-def look_into(rule: Rule, shape: tuple[int, int]) -> tuple[Any, list[Look]]:
-    """A rule for a tile of this shape as a jaxpr, and its looks in order."""
+def look_into(ask: Callable[..., Array], shape: tuple[int, int], *more: Any) -> tuple:
+    """A rule for a tile of this shape as a jaxpr, and its looks in order.
+
+    Args:
+        ask: A method of a `Rule`.
+        shape: Rows and columns.
+        *more: Of its arguments those behind the positions.
+    """
     scalars = [np.int32(0)] * 4
     tile = np.zeros(shape, np.int32)
     looks: list[Look] = []
-    mask = rule.mask()
 
-    def allows(*at: Array) -> Array:
-        return mask.allows(Traced(*at, looks=looks))  # pyright: ignore[reportCallIssue]
+    def asked(at: tuple[Array, ...], *more: Array) -> Array:
+        return ask(Traced(*at, looks=looks), *more)  # pyright: ignore[reportCallIssue]
 
-    return jax.make_jaxpr(allows)(*scalars, tile, tile), looks
+    return jax.make_jaxpr(asked)((*scalars, tile, tile), *more), looks
 
 
-def rule_of(mask: Mask) -> Rule:
-    """What is static about a mask."""
-    leaves, structure = jax.tree.flatten(mask)
-    unknown = tuple(Asked("", None, leaf.dtype.name) for leaf in leaves)
-    _, looks = look_into(Rule(structure, unknown), (64, 64))
+def rule_of(mask: Mask, bias: ScoreModifier | None = None) -> Rule:
+    """What is static about a mask, and a bias."""
+    leaves, structure = jax.tree.flatten((mask, bias))
+    unknown = Rule(
+        structure, tuple(Asked("", None, leaf.dtype.name, leaf.shape) for leaf in leaves)
+    )
+    tile = (64, 64)
+    _, looks = look_into(unknown.allows, tile)
+    if bias is not None:
+        looks = looks + look_into(unknown.modify, tile, np.zeros(tile, np.float32))[1]
     roles = {look.number: look.role for look in looks}
     asked = (_asked(leaf, roles.get(number, "")) for number, leaf in enumerate(leaves))
     return Rule(structure, tuple(asked))
@@ -157,4 +179,4 @@ def _asked(leaf: Array, role: str) -> Asked:
     side = _SIDES.get(role)
     if role == "of_pairs" and 1 in leaf.shape[2:] and leaf.shape[2:] != (1, 1):
         side = int(leaf.shape[3] > 1)
-    return Asked(role, side, leaf.dtype.name)
+    return Asked(role, side, leaf.dtype.name, leaf.shape)

@@ -13,7 +13,7 @@ import numpy as np
 from shapeexec.attention.backends._base import Signature
 from shapeexec.attention.backends.mosaic_gpu._rules import look_into, rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
-from shapeexec.attention.masks import Mask
+from shapeexec.attention.masks import ALiBi, Mask, RelativeBias, ScoreModifier
 
 Array = Any
 
@@ -22,6 +22,9 @@ _LARGEST_HEAD = 256
 _HOPPER = "9.0"
 _OLDEST_JAX = (0, 11)
 _MULTIPROCESSORS = 132  # of an H100 or H200
+
+# A signature tells no more of a modifier than its type.
+_MODIFIERS: tuple[type[ScoreModifier], ...] = (ALiBi, RelativeBias)
 
 # What Mosaic lowers of an accumulator's elements.
 _OPERATIONS = frozenset(
@@ -65,8 +68,11 @@ def of_call(signature: Signature, mask: Mask) -> str | None:
     largest = max(signature.head_size, signature.value_size)
     if largest > _LARGEST_HEAD:
         return f"its heads have at most {_LARGEST_HEAD} elements, not {largest}"
-    if signature.bias is not None:
-        return "it adds no bias"
+    if signature.bias_gradient:
+        return "its kernels make no gradient of a bias"
+    if isinstance(signature.bias, type) and signature.bias not in _MODIFIERS:
+        known = " and ".join(kind.__name__ for kind in _MODIFIERS)
+        return f"of score modifiers it knows {known}, not {signature.bias.__name__}"
     if not signature.scale > 0:
         return f"it finds the largest score before it scales it, and {signature.scale} is not > 0"
     return of_mask(mask)
@@ -75,7 +81,7 @@ def of_call(signature: Signature, mask: Mask) -> str | None:
 def of_mask(mask: Mask) -> str | None:
     """Why a mask's rule cannot run inside the kernels; None if it can."""
     rule = rule_of(mask)
-    traced, looks = look_into(rule, (TILE, TILE))
+    traced, looks = look_into(rule.allows, (TILE, TILE))
     foreign = {eqn.primitive.name for eqn in _equations(traced.jaxpr)} - _OPERATIONS
     if foreign:
         return f"inside a tile it knows no {', '.join(sorted(foreign))}"

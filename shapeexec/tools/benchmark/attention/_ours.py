@@ -15,11 +15,13 @@ from shapeexec.tools.benchmark.attention._problems import TILE, Pattern, Problem
 Array = Any
 DEFAULT = "default"
 """The implementation that is chosen if nobody names one."""
+ANY_BITS = "any_bits"
+"""The same with `deterministic=False`."""
 
 
 def contestants() -> tuple[JaxContestant, ...]:
     """All of ours."""
-    return tuple(map(_contestant, (DEFAULT, *IMPLEMENTATIONS)))
+    return tuple(map(_contestant, (DEFAULT, ANY_BITS, *IMPLEMENTATIONS)))
 
 
 def mask_of(pattern: Pattern, length: int) -> Mask:
@@ -38,13 +40,18 @@ def mask_of(pattern: Pattern, length: int) -> Mask:
 
 
 def _contestant(name: str) -> JaxContestant:
-    attention = functools.partial(_attention, None if name == DEFAULT else name)
-    return JaxContestant(name, attention, is_ours=True, rank=0 if name == DEFAULT else 1)
+    is_named = name in IMPLEMENTATIONS
+    options = {
+        "implementation": name if is_named else None,
+        "deterministic": name not in (ANY_BITS, "cudnn"),  # whose gradient is not, and refused else
+    }
+    attention = functools.partial(_attention, options)
+    return JaxContestant(name, attention, is_ours=True, rank=1 if is_named else 0)
 
 
-def _attention(implementation: Any, problem: Problem) -> tuple[Any, tuple[Any, ...]]:
+def _attention(options: dict[str, Any], problem: Problem) -> tuple[Any, tuple[Any, ...]]:
     def attend(q: Array, k: Array, v: Array, mask: Mask, bias: Any) -> Array:
-        return sx.dot_product_attention(q, k, v, bias, mask, implementation=implementation)
+        return sx.dot_product_attention(q, k, v, bias, mask, **options)
 
     shape = problem.shape
     bias = sx.ALiBi.for_heads(shape.heads) if problem.pattern.has_alibi else None

@@ -1,0 +1,124 @@
+"""Biases in the Hopper kernels, on a Hopper GPU: `JAX_PLATFORMS= pytest -m gpu` on this file."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from tests.attention.kernels import (
+    Case,
+    alibi,
+    assert_right,
+    causal,
+    expected,
+    extreme_bias,
+    made,
+    random_bias,
+    relative,
+    run,
+    work_of,
+)
+
+if jax.__version_info__ < (0, 11):
+    pytest.skip("jax < 0.11 does not run these kernels", allow_module_level=True)
+
+from shapeexec.attention.backends import mosaic_gpu
+from shapeexec.attention.backends.mosaic_gpu import _support
+
+WHY_NOT = _support.of_device("cuda" if jax.default_backend() == "gpu" else "cpu")
+on_hopper = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+
+
+def case(name, length, size, dtype, bias, *, mask=None, lengths=None, heads=(4, 2), keys=None):
+    # The formulas in f64 take the time.
+    sizes = (2 if length < 1000 else 1, length, keys or length, *heads, size, size)
+    more = {} if mask is None else {"mask": mask}
+    return Case(name, sizes, dtype, lengths=lengths, bias=bias, tile=(128, 128), **more)
+
+
+def rounded(bias, dtype):
+    return lambda random, sizes: np.asarray(jnp.asarray(bias(random, sizes), dtype))
+
+
+PAIRS = random_bias(0, 0, 0, 0)
+RAGGED = ([333, 20], [130, 333])
+CASES = (
+    case("ALiBi", 1024, 128, "bfloat16", alibi, mask=causal),
+    case("ALiBi, NaN behind", 333, 64, "float16", alibi, lengths=RAGGED),
+    case("by distance", 333, 64, "bfloat16", relative, mask=causal),
+    case("by distance, fp16", 1024, 128, "float16", relative),
+    case("pairs", 1024, 64, "float16", random_bias(1, 0, 0, 0), mask=causal),
+    case("pairs, NaN behind", 333, 128, "bfloat16", PAIRS, lengths=RAGGED),
+    case("pairs in bf16", 333, 64, "bfloat16", rounded(PAIRS, jnp.bfloat16), lengths=RAGGED),
+    case("pairs in fp16", 333, 128, "float16", rounded(PAIRS, jnp.float16), keys=205),
+    case("of keys, NaN behind", 333, 128, "bfloat16", random_bias(0, 1, 1, 0), lengths=RAGGED),
+    case("of queries", 333, 64, "float16", random_bias(1, 0, 0, 1), mask=causal),
+    case("of heads", 1024, 64, "bfloat16", random_bias(0, 0, 1, 1)),
+    case("extreme", 1024, 128, "float16", extreme_bias, mask=causal, heads=(2, 2)),
+    case("extreme, fewer keys", 333, 64, "bfloat16", extreme_bias, heads=(2, 1), keys=205),
+    case("wide heads", 264, 256, "bfloat16", alibi, mask=causal, heads=(2, 1)),
+)
+
+
+@pytest.mark.gpu
+@on_hopper
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_results_and_gradients_are_those_of_formulas(case):
+    given = made(case)
+    work = work_of(case, given.mask, given.sizes)
+    results = run(mosaic_gpu.backend, case, given, work, bias_gradient=False)
+    want = expected(case, given, bias_gradient=False)
+    assert_right(case, results, want)
+    limit = 0.01 if case.dtype == "bfloat16" else 0.002
+    for one, right in zip(results, want, strict=True):
+        finite = np.isfinite(right)
+        error = np.linalg.norm((one.astype(np.float64) - right)[finite])
+        assert error <= limit * np.linalg.norm(right[finite])
+
+
+@pytest.mark.gpu
+@on_hopper
+def test_the_function_chooses_these_kernels_and_another_one_for_the_gradient_of_the_bias():
+    random = np.random.default_rng(0)
+    x = jnp.asarray(random.normal(size=(2, 200, 2, 64)), jnp.bfloat16)
+    bias = jnp.asarray(random.normal(size=(1, 2, 200, 200)), np.float32)
+
+    def gradients(implementation):
+        def loss(x, bias):
+            out = sx.dot_product_attention(x, x, x, bias, implementation=implementation)
+            return (out.astype(np.float32) ** 2).sum()
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1)))(x, bias)
+
+    for one, other in zip(gradients(None), gradients("xla"), strict=True):
+        error = np.linalg.norm(np.asarray(one - other, np.float32))
+        assert error <= 0.02 * np.linalg.norm(np.asarray(other, np.float32))
+    lowered = jax.jit(
+        lambda x, bias: sx.dot_product_attention(x, x, x, bias, implementation=None)
+    ).lower(x, bias)
+    assert "mosaic_gpu" in lowered.as_text()
+
+
+@pytest.mark.gpu
+@on_hopper
+def test_what_pads_a_bias_does_not_matter_and_equal_calls_give_equal_bits(monkeypatch):
+    monkeypatch.setenv("SHAPEEXEC_POISON", "nan")
+    random = np.random.default_rng(0)
+    x = jnp.asarray(random.normal(size=(1, 200, 2, 64)), jnp.bfloat16)
+    bias = jnp.asarray(random.normal(size=(1, 2, 200, 200)), np.float32)
+    padded = sx.Exec(squares_and_gradient, ("1, s, 2, 64", "1, 2, s, s"), sx.Linear(128))
+    plain = jax.jit(squares_and_gradient)
+    for calls in zip(padded(x, bias), plain(x, bias), plain(x, bias), strict=True):
+        one, two, three = (np.asarray(x, np.float32) for x in calls)
+        np.testing.assert_array_equal(two, three)
+        np.testing.assert_allclose(one, two, rtol=2**-7, atol=2**-7)
+
+
+def squares_and_gradient(x, bias):
+    def squares(x):
+        out = sx.dot_product_attention(x, x, x, bias, is_causal=True)
+        return out.astype(np.float32)
+
+    out, pull = jax.vjp(squares, x)
+    return out, *pull(2 * out)
