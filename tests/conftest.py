@@ -4,6 +4,8 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import jax
+import pytest
 from hypothesis import HealthCheck, settings
 
 _QUIET = tuple(HealthCheck)
@@ -13,3 +15,10 @@ settings.register_profile(
 )
 settings.register_profile("deep", max_examples=200, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_graphs_of_other_modules():
+    """JAX keeps what it has compiled: without this a worker grows to gigabytes, and slow."""
+    yield
+    jax.clear_caches()

@@ -105,9 +105,9 @@ class RuleContext:
 
     def padded(self, operand: int, axes: Sequence[int] | None = None) -> tuple[int, ...]:
         """Those of an operand's axes (all, if None) that may have padding."""
-        shape = self.in_shapes[operand]
+        shape, array = self.in_shapes[operand], self.values[operand].array
         among = range(len(shape)) if axes is None else axes
-        return tuple(axis for axis in among if not isinstance(shape[axis], int))
+        return tuple(a for a in among if not isinstance(shape[a], int) and array.shape[a])
 
     def fill(
         self,

@@ -3,6 +3,11 @@
 Positions are clamped, and dropped, at the true sizes: between the true size and the bucket there
 is room that the plain function does not have. An index row that is padding holds any number, so it
 must neither write nor, through a second clamp of XLA's, move what another row reads.
+
+Single positions are clamped in equations without symbolic dims too. XLA makes dynamic slices of
+them, and before jax 0.12 merges, on the CPU, a slice of a slice without clamping in between: what
+is out of bounds of the second would be read behind it in the first, which here may be of our making
+where the plain function has a slice that does not move.
 """
 
 from collections.abc import Sequence
@@ -16,7 +21,7 @@ from jax import Array, lax
 from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import Length, valid_mask
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._interpret import conform, is_ragged
 from shapeexec.masking._registry import register
 from shapeexec.shape import _dim
 
@@ -27,7 +32,7 @@ _NEUTRAL = {"scatter-add": -0.0, "scatter-sub": 0.0, "scatter-mul": 1}
 """What may be added to any number, taken from it, or multiply it, and leave it as it was."""
 
 
-@register("dynamic_slice")
+@register("dynamic_slice", also_static=True)
 def dynamic_slice(
     ctx: RuleContext, operand: Array, *starts: Any, slice_sizes: tuple[int, ...]
 ) -> Array:
@@ -41,7 +46,7 @@ def dynamic_slice(
     return ctx.bind(operand, *clamped, slice_sizes=slice_sizes)
 
 
-@register("dynamic_update_slice")
+@register("dynamic_update_slice", also_static=True)
 def dynamic_update_slice(ctx: RuleContext, operand: Array, update: Array, *starts: Any) -> Array:
     """Move: the start is clamped at the true sizes, and the update's padding writes nothing."""
     dims, sizes = ctx.in_shapes[0], ctx.in_shapes[1]
@@ -58,7 +63,7 @@ def dynamic_update_slice(ctx: RuleContext, operand: Array, update: Array, *start
     return ctx.bind(operand, update, *clamped)
 
 
-@register("gather", exact_when="its mode is not `GatherScatterMode.ONE_HOT`")
+@register("gather", exact_when="its mode is not `GatherScatterMode.ONE_HOT`", also_static=True)
 def gather(
     ctx: RuleContext,
     operand: Array,
@@ -71,6 +76,8 @@ def gather(
     **params: Any,
 ) -> Array:
     """Move: indices are clamped, or found to be out of bounds, at the true sizes."""
+    if not is_ragged(ctx.eqn) and (mode == _MODE.ONE_HOT or not _is_one_row(indices)):
+        return _compat.bind_equation(ctx.eqn, [operand, indices])[0]
     if mode == _MODE.ONE_HOT:
         raise ctx.unsupported(
             "gather as a product with one-hot rows reads all of the padding",
@@ -97,7 +104,10 @@ def gather(
     return jnp.where(mask, out, _missing(out, fill_value))
 
 
-@register("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
+@register(
+    *("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max"),
+    also_static=True,
+)
 def scatter(
     ctx: RuleContext,
     operand: Array,
@@ -115,6 +125,8 @@ def scatter(
     """
     if operand.size == 0 or updates.size == 0:
         return operand
+    if not is_ragged(ctx.eqn) and not _is_one_row(indices):
+        return _compat.bind_equation(ctx.eqn, [operand, indices, updates])[0]
     numbers, dims = dimension_numbers, ctx.in_shapes[0]
     windows = _windows(numbers, len(dims))
     sizes = [ctx.in_shapes[2][windows[a]] if a in windows else 1 for a in range(len(dims))]
@@ -179,11 +191,7 @@ def _no_news(
     numbers: lax.ScatterDimensionNumbers,
     updates: Array,
 ) -> Any:
-    """Updates that change nothing: a write of one row may not be sent out of bounds.
-
-    XLA makes a dynamic slice of it, which on the CPU before jax 0.12 it merges with another one
-    without clamping in between, so that it writes what it read elsewhere.
-    """
+    """Updates that change nothing: a write of one row may not be sent out of bounds."""
     if ctx.primitive in _NEUTRAL:
         return np.asarray(_NEUTRAL[ctx.primitive], operand.dtype)
     windows = _windows(numbers, operand.ndim)
@@ -200,6 +208,10 @@ def _no_news(
         [updates.shape[windows[a]] if a in windows else 1 for a in range(operand.ndim)],
         mode=_MODE.CLIP,
     )
+
+
+def _is_one_row(indices: Array) -> bool:
+    return indices.size == indices.shape[-1]
 
 
 def _windows(numbers: lax.ScatterDimensionNumbers, rank: int) -> dict[int, int]:

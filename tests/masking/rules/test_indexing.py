@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from tests.execution.support import assert_runs_as
+from tests.execution.support import assert_runs_as, assert_same
 
 PROGRAMS = {
     "one index": lambda i, x: x[i],
@@ -42,3 +42,30 @@ def test_one_write_out_of_bounds_changes_nothing_behind_a_slice_that_moves(index
     x = np.array([[1, -0.0], [np.nan, 2], [0.1, np.inf], [3, 4]], np.float32)
     for rows in (4, 2):
         assert_runs_as(jax.jit(program), ex, x[:rows], np.array([index], np.int32))
+
+
+@pytest.mark.parametrize("index", [-5, -2, 0, 1, 2, 7, 2**31 - 1])
+def test_a_position_out_of_bounds_of_a_slice_is_not_looked_for_behind_the_slice(index):
+    def program(x, i):
+        part = jax.lax.dynamic_slice_in_dim(x, 3, 2, 0)
+        one = jnp.stack([i])
+        return (
+            jax.lax.dynamic_slice_in_dim(part, i, 1, 0),
+            *(part.at[one].get(mode="clip"), part.at[one].get(mode="fill", fill_value=7)),
+            *(part.at[one].set(0.25), part.at[i].add(0.25, mode="clip")),
+            jax.lax.dynamic_update_slice_in_dim(part, part[:1] * 2, i, 0),
+        )
+
+    def values_and_gradients(x, i):
+        results, pull = jax.vjp(lambda x: program(x, i), x)
+        return results, [
+            pull(tuple(jnp.cos(r) if n == number else 0 * r for n, r in enumerate(results)))
+            for number in range(len(results))
+        ]
+
+    ex = sx.Exec(values_and_gradients, ("s", None), sx.Pow2())
+    x = np.arange(9, dtype=np.float32)
+    for size in (9, 5):
+        with jax.disable_jit():
+            want = values_and_gradients(jnp.asarray(x[:size]), jnp.int32(index))
+        assert_same(ex(x[:size], np.int32(index)), want)

@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import shapeexec as sx
 from shapeexec.masking.rules.linalg import _inside_first
 from tests.cases import Case
 from tests.checks import assert_pad_safe
+from tests.execution.support import assert_same
 
 
 @pytest.mark.parametrize(
@@ -91,3 +93,12 @@ def test_a_deficient_matrix_keeps_its_vectors_out_of_the_padding() -> None:
 
     case = Case("gram", gram, ("s, s",), tolerance=1e-5)
     assert_pad_safe(case, {"s": 3}, 4, "nan")
+
+
+@pytest.mark.parametrize("name", ["eigvalsh", "eigvals", "eigh", "svd", "qr", "inv", "cholesky"])
+def test_matrices_without_rows_are_factorized_as_they_are(name) -> None:
+    def factorized(x):
+        return jax.tree.leaves(getattr(jnp.linalg, name)(x[1:] @ x[1:].T))
+
+    x = np.ones((1, 3), np.float32)
+    assert_same(sx.Exec(factorized, ("s, t",), sx.Pow2())(x), factorized(x))
