@@ -6,6 +6,7 @@ Most are functions of JAX and differ in the function alone; `JaxContestant` does
 import concurrent.futures
 import dataclasses
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -123,6 +124,10 @@ def slices(shape: Shape, results: tuple[Array, ...]) -> dict[str, np.ndarray]:
     }
 
 
+_LOWERS = threading.Lock()
+"""Lowering is Python, which threads do not speed up, and kernels' own MLIR is not made for them."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
     """A compiled function of JAX, and what it cost."""
@@ -135,7 +140,9 @@ class Program:
 def compiled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Program:
     """A function, compiled for arguments: arrays, or `jax.ShapeDtypeStruct` if it is not run."""
     start = time.perf_counter()
-    program = jax.jit(function).lower(*arguments).compile()
+    with _LOWERS:
+        lowered = jax.jit(function).lower(*arguments)
+    program = lowered.compile()
     seconds = time.perf_counter() - start
     memory = program.memory_analysis()
     return Program(program, seconds, None if memory is None else int(memory.temp_size_in_bytes))
