@@ -84,7 +84,7 @@ def device(monkeypatch):
         (FULL, LOOSE, "cudnn"),
         (FULL, LOOSE | HEAD_64 | {"dtype": "float16"}, "cudnn"),
         (FULL & sx.SlidingWindow(4095, None), LOOSE, "cudnn"),
-        (WINDOW, LOOSE, "mosaic_gpu"),
+        (WINDOW, LOOSE, "cudnn"),
         (DENSE, LOOSE, "mosaic_gpu"),
         (sx.Dilated(2), LOOSE, "mosaic_gpu"),
         (sx.Documents(np.zeros((1, 4096), np.int32)), LOOSE, "mosaic_gpu"),

@@ -61,9 +61,10 @@ class Faster:
 
 
 _DENSE = frozenset({"full", "causal"})
+_MEASURED = frozenset({64, 128})
 _FASTER = (
     Faster("cudnn", (9, 0), is_backward=False, kinds=_DENSE, head_sizes=frozenset({64})),
-    Faster("cudnn", (9, 0), is_backward=True, kinds=_DENSE, head_sizes=frozenset({64, 128})),
+    Faster("cudnn", (9, 0), is_backward=True, kinds=_DENSE | {"band"}, head_sizes=_MEASURED),
 )
 """Asked before all others. The figures are in docs/attention.md."""
 
