@@ -207,6 +207,14 @@ def test_a_function_that_a_kernel_cannot_run_is_refused(name, platform, case):
     assert told is None if why is None else why in told
 
 
+@pytest.mark.parametrize("case", ["table", "number", "order"])
+def test_a_function_that_a_hopper_kernel_cannot_run_is_refused(device, case):
+    device(HOPPER)
+    function, why = RULES[case]
+    told = _choose.load("mosaic_gpu").refuses(CALL, sx.MaskFunction(function), "cuda")
+    assert why in told
+
+
 @pytest.mark.parametrize(("name", "platform"), [("triton", "cuda"), ("mosaic_tpu", "tpu")])
 def test_what_is_not_refused_of_functions_is_lowered(name, platform):
     def rule(b, h, q, k):

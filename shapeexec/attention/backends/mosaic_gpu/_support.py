@@ -82,6 +82,8 @@ def of_mask(mask: Mask) -> str | None:
     """Why a mask's rule cannot run inside the kernels; None if it can."""
     rule = rule_of(mask)
     traced, looks = look_into(rule.allows, (TILE, TILE))
+    if traced.consts:
+        return "a mask's function closes over an array"
     foreign = {eqn.primitive.name for eqn in _equations(traced.jaxpr)} - _OPERATIONS
     if foreign:
         return f"inside a tile it knows no {', '.join(sorted(foreign))}"
