@@ -71,7 +71,7 @@ def curvature(x, t):
 
 for _policy in ("everything_saveable", "nothing_saveable", "dots_saveable"):
     _keep = getattr(jax.checkpoint_policies, _policy)
-    _block = jax.checkpoint(lambda x: jnp.tanh(x @ x.T) @ x - x.mean(0), policy=_keep)
+    _block = jax.checkpoint(lambda x: jnp.tanh(x @ x.T / 4) @ x / 4 - x.mean(0), policy=_keep)
     transformed(f"checkpoint, {_policy}", "s, 3")(
         jax.grad(functools.partial(lambda f, x: f(f(x)).sum(), _block))
     )
