@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 import re
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -51,11 +50,7 @@ def device(monkeypatch):
     """Have a GPU of a compute capability here, and jax 0.11 at least."""
 
     def put(capability):
-        gpu = capability and SimpleNamespace(
-            compute_capability=".".join(map(str, capability)), core_count=132
-        )
         monkeypatch.setattr(_device, "compute_capability", lambda: capability)
-        monkeypatch.setattr(_support, "_device", lambda: gpu)
         monkeypatch.setattr(_support, "_OLDEST_JAX", (0, 10))
 
     return put

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Signature, Work, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
@@ -116,7 +117,7 @@ class MosaicGpu:
         config = Config(
             signature=signature,
             rule=rule_of(mask, modifier),
-            programs=_support.multiprocessors() if self.interpret is None else 2,
+            programs=_device.multiprocessors() if self.interpret is None else 2,
             interpret=self.interpret,
         )
         return _Prepared(config, work, jax.tree.leaves((mask, modifier)))

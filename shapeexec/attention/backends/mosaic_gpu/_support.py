@@ -3,13 +3,13 @@
 It lowers nothing: a mask's rule is traced, and its operations are looked up.
 """
 
-import functools
 import itertools
 from typing import Any
 
 import jax
 import numpy as np
 
+from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Signature
 from shapeexec.attention.backends.mosaic_gpu._rules import look_into, rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
@@ -19,9 +19,8 @@ Array = Any
 
 _DTYPES = ("bfloat16", "float16")
 _LARGEST_HEAD = 256
-_HOPPER = "9.0"
+_HOPPER = (9, 0)
 _OLDEST_JAX = (0, 11)
-_MULTIPROCESSORS = 132  # of an H100 or H200
 
 # A signature tells no more of a modifier than its type.
 _MODIFIERS: tuple[type[ScoreModifier], ...] = (ALiBi, RelativeBias)
@@ -40,25 +39,13 @@ def of_device(platform: str) -> str | None:
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))}, and this is {jax.__version__}"
     if platform != "cuda":
         return f"it needs a Hopper GPU, and this is {platform}"
-    device = _device()
-    if device is None:
+    capability = _device.compute_capability()
+    if capability is None:
         return "no GPU is here to ask whether it is a Hopper"
-    if device.compute_capability != _HOPPER:
-        return f"it needs compute capability {_HOPPER}, and this has {device.compute_capability}"
+    if capability != _HOPPER:
+        needed, there = (".".join(map(str, each)) for each in (_HOPPER, capability))
+        return f"it needs compute capability {needed}, and this has {there}"
     return None
-
-
-def multiprocessors() -> int:
-    """How many multiprocessors the device has."""
-    return getattr(_device(), "core_count", None) or _MULTIPROCESSORS
-
-
-@functools.cache
-def _device() -> Any:
-    try:
-        return jax.local_devices(backend="gpu")[0]
-    except RuntimeError:
-        return None
 
 
 def of_call(signature: Signature, mask: Mask) -> str | None:
