@@ -31,9 +31,14 @@ def refusal_of_rule(mask: Mask) -> str | None:
     queries, keys = ((_TILE[0], 1), (1, _TILE[1]))
     at = [jax.ShapeDtypeStruct(shape, np.int32) for shape in ((), (), (), (), queries, keys)]
     traced = jax.make_jaxpr(lambda *at: shapes.allows(_Anywhere(*at)))(*at)
+    return refusal_of_operations(traced, _OPERATIONS)
+
+
+def refusal_of_operations(traced: Any, known: frozenset[str]) -> str | None:
+    """Why a kernel cannot run a traced rule, of operations that it knows; None if it can."""
     if traced.consts:
         return "a mask's function closes over an array"
-    foreign = {eqn.primitive.name for eqn in _compat.equations(traced.jaxpr)} - _OPERATIONS
+    foreign = {eqn.primitive.name for eqn in _compat.equations(traced.jaxpr)} - known
     return f"inside a tile it knows no {', '.join(sorted(foreign))}" if foreign else None
 
 

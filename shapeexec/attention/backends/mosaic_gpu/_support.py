@@ -3,7 +3,6 @@
 It lowers nothing: a mask's rule is traced, and its operations are looked up.
 """
 
-import itertools
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends._elementwise import refusal_of_operations
 from shapeexec.attention.backends.mosaic_gpu._rules import look_into, rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
 from shapeexec.attention.masks import ALiBi, Mask, RelativeBias, ScoreModifier
@@ -69,11 +69,8 @@ def of_mask(mask: Mask) -> str | None:
     """Why a mask's rule cannot run inside the kernels; None if it can."""
     rule = rule_of(mask)
     traced, looks = look_into(rule.allows, (TILE, TILE))
-    if traced.consts:
-        return "a mask's function closes over an array"
-    foreign = {eqn.primitive.name for eqn in _equations(traced.jaxpr)} - _OPERATIONS
-    if foreign:
-        return f"inside a tile it knows no {', '.join(sorted(foreign))}"
+    if reason := refusal_of_operations(traced, _OPERATIONS):
+        return reason
     for known in rule.asked:
         if np.dtype(known.dtype).itemsize > 4:
             return f"a mask holds {known.dtype}, and it takes at most 32 bits"
@@ -83,13 +80,3 @@ def of_mask(mask: Mask) -> str | None:
         if look.role == "of_tile" and any(size % TILE for size in look.more[0]):
             return f"blocks of {' x '.join(map(str, look.more[0]))} are no multiples of {TILE}"
     return None
-
-
-def _equations(jaxpr: Any) -> Any:
-    inner = (
-        _equations(getattr(value, "jaxpr", value))
-        for eqn in jaxpr.eqns
-        for value in eqn.params.values()
-        if hasattr(value, "eqns") or hasattr(value, "jaxpr")
-    )
-    return itertools.chain(jaxpr.eqns, *inner)
