@@ -125,7 +125,7 @@ def slices(shape: Shape, results: tuple[Array, ...]) -> dict[str, np.ndarray]:
 
 
 _LOWERS = threading.Lock()
-"""Lowering is Python, which threads do not speed up, and kernels' own MLIR is not made for them."""
+"""Lowering is Python: threads do not speed it up, and waiting for it is not what it costs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +139,8 @@ class Program:
 
 def compiled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Program:
     """A function, compiled for arguments: arrays, or `jax.ShapeDtypeStruct` if it is not run."""
-    start = time.perf_counter()
     with _LOWERS:
+        start = time.perf_counter()
         lowered = jax.jit(function).lower(*arguments)
     program = lowered.compile()
     seconds = time.perf_counter() - start
