@@ -128,9 +128,44 @@ def scan_counts(params: dict[str, Any], operands: int) -> tuple[int, int]:
     return len(tree_util.tree_leaves(list(consts))), len(tree_util.tree_leaves(list(carry)))
 
 
-def expand_hi_primitive(params: dict[str, Any]) -> Callable[..., Any]:
-    """The plain JAX function behind a `call_hi_primitive` equation (jax 0.12's `jnp.nonzero`)."""
-    return params["_prim"].expand
+_HI_PRIMITIVE = "call_hi_primitive"
+
+
+def without_hi_primitives(closed_jaxpr: Any) -> Any:
+    """A closed jaxpr with the plain functions behind its `call_hi_primitive` equations as calls.
+
+    jax 0.12's `jnp.nonzero` is such a primitive. Its function is traced at the dims of the
+    equation, and may ask something of them.
+    """
+    if not any(eqn.primitive.name == _HI_PRIMITIVE for eqn in equations(closed_jaxpr.jaxpr)):
+        return closed_jaxpr
+    opened = closed_jaxpr.jaxpr
+    return closed_jaxpr.replace(jaxpr=opened.replace(eqns=[*map(_expanded, opened.eqns)]))
+
+
+def _expanded(eqn: Any) -> Any:
+    if eqn.primitive.name != _HI_PRIMITIVE:
+        return eqn.replace(params={name: _expanded_param(p) for name, p in eqn.params.items()})
+    structs = [
+        jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
+        for var in eqn.invars
+    ]
+    plain = functools.partial(eqn.primitive.to_lojax, **eqn.params)
+    called = without_hi_primitives(jax.jit(plain).trace(*structs).jaxpr)
+    return eqn.replace(
+        primitive=_extend_core.primitives.closed_call_p, params={"call_jaxpr": called}
+    )
+
+
+def _expanded_param(param: Any) -> Any:
+    if isinstance(param, ClosedJaxpr):
+        return without_hi_primitives(param)
+    if isinstance(param, _extend_core.Jaxpr):
+        return without_hi_primitives(closed(param)).jaxpr
+    if isinstance(param, tuple):
+        items = map(_expanded_param, param)
+        return type(param)(*items) if hasattr(param, "_fields") else tuple(items)
+    return param
 
 
 def sub_jaxprs(params: dict[str, Any]) -> Iterator[Any]:

@@ -117,6 +117,19 @@ def test_threefry_is_a_primitive():
     assert _compat.threefry2x32_p.name == "threefry2x32"
 
 
+def test_primitives_that_stand_for_a_function_become_calls_of_it():
+    row = jnp.arange(4.0)
+    fn = lambda x: jax.lax.map(lambda y: jnp.nonzero(y > 1, size=3)[0], x)  # noqa: E731
+    given = jax.make_jaxpr(fn)(row[None])
+    plain = _compat.without_hi_primitives(given)
+    names = {eqn.primitive.name for eqn in _compat.equations(plain.jaxpr)}
+    assert "call_hi_primitive" not in names
+    (got,) = jax.extend.core.jaxpr_as_fun(plain)(row[None])
+    np.testing.assert_array_equal(got, [[2, 3, 0]])
+    without = jax.make_jaxpr(jnp.sin)(1.0)
+    assert _compat.without_hi_primitives(without) is without
+
+
 def test_cudnns_attention_is_a_pair_of_primitives():
     assert _compat.cudnn_attention_is_known()
     q, k, v = (jnp.zeros((2, 128, heads, 64), jnp.float16) for heads in (4, 2, 2))

@@ -142,12 +142,13 @@ class Program:
                 continue
             if self._known(guards) != known:
                 continue  # what was decided on the way lets JAX know more
-            _check_results(traced.jaxpr.out_avals)
-            self._check_reshapes(traced.jaxpr.jaxpr, questions)
+            jaxpr, out_info = traced
+            _check_results(jaxpr.out_avals)
+            self._check_reshapes(jaxpr.jaxpr, questions)
             symbols = {s for s in self.symbols if known.substitution.inward(s).symbols}
             return Trace(
-                jaxpr=traced.jaxpr,
-                out_tree=jax.tree.structure(traced.out_info),
+                jaxpr=jaxpr,
+                out_tree=jax.tree.structure(out_info),
                 guards=tuple(guards),
                 symbols=frozenset(symbols),
                 substitution=known.substitution,
@@ -159,15 +160,16 @@ class Program:
             "(exact sizes)",
         )
 
-    def _attempt(self, known: "_Known", questions: Questions) -> Any:
+    def _attempt(self, known: "_Known", questions: Questions) -> tuple[Any, Any]:
         scope = export.SymbolicScope(known.constraints)
         structs = [leaf.struct(scope, known.substitution) for leaf in self.leaves]
         with _compat.listen_to_dims(questions, scope):
             traced = jax.jit(_fresh(self.fn)).trace(*structs)
+            jaxpr = _compat.without_hi_primitives(traced.jaxpr)
         if any(need.what != "hash" for need in questions.needs):
             # The function caught the exception, and went on as it would not with an int.
             raise TypeError("a symbolic size cannot be interpreted as an integer")
-        return traced
+        return jaxpr, traced.out_info
 
     def _known(self, guards: Mapping[Guard, None]) -> "_Known":
         symbols, others = substitution((*self.constraints, *guards))

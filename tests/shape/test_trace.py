@@ -273,8 +273,23 @@ def test_a_function_with_many_guards_is_told_once():
         (lambda x: jnp.linspace(0, 1, x.shape[0], endpoint=False), ("s",), [(4,), (1,), (3,)]),
         (lambda x: jnp.sum(x[1:]) / x[1:].size, ("s",), [(4,), (3,), (2,)]),
         (lambda x: jnp.average(x, weights=jnp.arange(1.0, 4)), ("s",), [(3,)]),
+        (
+            lambda x: jnp.where(x[:-1] > 2, size=4, fill_value=0)[1],
+            ("b, s",),
+            [(4, 3), (2, 2), (1, 3), (1, 1)],
+        ),
+        (
+            lambda x: jax.lax.map(lambda row: jnp.nonzero(row > 3, size=2)[0], x),
+            ("b, s",),
+            [(4, 3), (2, 2), (1, 1)],
+        ),
+        (
+            lambda x: jnp.linalg.slogdet(jnp.outer(x, x) + 30 * jnp.eye(x.size))[1],
+            ("b, s",),
+            [(2, 2), (1, 3), (1, 1)],
+        ),
     ],
-    ids=["packbits", "linspace", "size", "average"],
+    ids=["packbits", "linspace", "size", "average", "where", "nonzero in a loop", "one element"],
 )
 def test_jaxs_library_is_answered_as_the_plain_call_is(fn, specs, shapes):
     ex = sx.Exec(fn, specs, P, poison="nan")

@@ -23,7 +23,8 @@ from shapeexec.masking._values import Value, values_of
 
 for _name in ("jit", "pjit"):
     register_nested(_name, lambda params: params["jaxpr"])
-for _name in ("composite", "fused_call", "xla_metadata_call"):  # jax 0.12 has some with a call_
+# jax 0.12 has some of these with a call_.
+for _name in ("composite", "eval_jaxpr", "fused_call", "xla_metadata_call"):
     register_nested(_name, lambda params: params["jaxpr" if "jaxpr" in params else "call_jaxpr"])
 for _name in ("closed_call", "core_call", "call", "custom_jvp_call", "custom_vjp_call"):
     register_nested(_name, lambda params: params["call_jaxpr"])
@@ -58,17 +59,6 @@ def custom_linear_solve(
     first = sum(counts[: list(const_lengths._fields).index("solve")])
     consts = operands[first : first + const_lengths.solve]
     return ctx.interpret(jaxprs.solve, *consts, *operands[sum(counts) :])
-
-
-@register("call_hi_primitive")
-def call_hi_primitive(ctx: RuleContext, *operands: Array, **_: Any) -> Any:
-    """Run: the plain JAX function that stands behind the primitive, traced at the same dims."""
-    structs = [
-        jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
-        for var in ctx.eqn.invars
-    ]
-    traced = jax.jit(_compat.expand_hi_primitive(ctx.params)).trace(*structs)
-    return ctx.interpret(traced.jaxpr, *operands)
 
 
 def _as_declared(variables: Any, values: Sequence[Value]) -> list[Value]:

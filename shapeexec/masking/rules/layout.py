@@ -105,10 +105,10 @@ def groups(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[tuple, tuple]]:
     ends_old, ends_new = _prefix_ends(old), _prefix_ends(new)
     cuts = [(ends_old[size], ends_new[size]) for size in ends_old if size in ends_new]
     found, (i, j) = [], (0, 0)
-    for next_i, next_j in cuts:
-        if (next_i, next_j) != (i, j):
+    for next_i, next_j in sorted(cuts):  # where a guard says b*s == 1, products do not only grow
+        if (next_i, next_j) != (i, j) and next_j >= j:
             found.append((tuple(old[i:next_i]), tuple(new[j:next_j])))
-        i, j = next_i, next_j
+            i, j = next_i, next_j
     if (i, j) != (len(old), len(new)):  # sizes that are equal by a guard only
         found.append((tuple(old[i:]), tuple(new[j:])))
     return found
