@@ -3,6 +3,9 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Pallas' GPU interpreter keeps a thread of XLA's for each warpgroup that waits: with one for each
+# of two cores, those that wait leave none to those who are waited for.
+os.environ.setdefault("NPROC", "16")
 if os.environ["JAX_PLATFORMS"] == "cpu" and os.environ.get("HYPOTHESIS_PROFILE") != "deep":
     # XLA's own passes run as ever; LLVM's behind them take a third of the time, and prove nothing.
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")

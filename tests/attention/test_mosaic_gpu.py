@@ -171,11 +171,20 @@ CASES = [
 ]
 
 
+class AtOnce(mosaic_gpu.MosaicGpu):
+    """Makes all gradients in one kernel, whether that is faster or not."""
+
+    def fuses(self, config, work):
+        assert config.columns[0] == 128
+        return True
+
+
 def interpreted(
-    case: Case, *, detect_races: bool = False
+    case: Case, *, detect_races: bool = False, at_once: bool = False
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Out, logsumexp, dq, dk, dv, with NaN behind the valid lengths, and what is expected."""
-    backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams(detect_races=detect_races))
+    parameters = plgpu.InterpretGPUParams(detect_races=detect_races)
+    backend = (AtOnce if at_once else mosaic_gpu.MosaicGpu)(parameters)
     by_queries, by_keys = case.valid
     arrays = case.operands()
     poisoned = [
@@ -186,7 +195,7 @@ def interpreted(
     work, signature, bias = case.work(), case.signature, case.poisoned_bias()
     out, logsumexp = backend.forward(signature, work, q, k, v, bias)
     *gradients, _ = backend.backward(
-        signature, work, q, k, v, bias, out, logsumexp, d_out, None, deterministic=True
+        signature, work, q, k, v, bias, out, logsumexp, d_out, None, deterministic=not at_once
     )
     want = case.reference()
     d_out = np.where(by_queries[:, :, None, None], arrays[3], 0)
@@ -210,7 +219,37 @@ QUICK = ("documents", "blocks", "ragged", "rows without", "fp16", "a bias of pai
     ],
 )
 def test_a_kernel_gives_what_the_formulas_give(case):
-    (out, logsumexp, *gradients), (want_out, want_logsumexp, *want) = interpreted(case)
+    assert_as_formulas(case, *interpreted(case))
+
+
+def of_wide_heads(name: str, **changes: object) -> Case:
+    (case,) = [case for case in CASES if case.name.startswith(name)]
+    return dataclasses.replace(case, head_sizes=(128, 128), **changes)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        of_wide_heads("documents"),
+        of_wide_heads("ragged"),
+        of_wide_heads("a bias of pairs"),
+        pytest.param(of_wide_heads("full tiles"), marks=pytest.mark.slow),
+        pytest.param(of_wide_heads("no keys"), marks=pytest.mark.slow),
+        pytest.param(of_wide_heads("extreme biases"), marks=pytest.mark.slow),
+        pytest.param(of_wide_heads("fp16"), marks=pytest.mark.slow),
+        pytest.param(
+            dataclasses.replace(of_wide_heads("blocks"), head_sizes=(100, 64)),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=lambda case: case.name,
+)
+def test_all_gradients_of_one_kernel_are_those_of_the_formulas(case):
+    assert_as_formulas(case, *interpreted(case, at_once=True))
+
+
+def assert_as_formulas(case, results, expected):
+    (out, logsumexp, *gradients), (want_out, want_logsumexp, *want) = results, expected
     limit = 2**-7 if case.dtype == "bfloat16" else 2**-10
     np.testing.assert_allclose(logsumexp, want_logsumexp, atol=1e-5)
     alive = [case.reference().allowed.any(axis) for axis in (-1, -2)]
@@ -235,10 +274,13 @@ def test_scores_far_below_0_are_not_outweighed_by_what_lies_behind_the_end():
     np.testing.assert_allclose(np.asarray(d_q, np.float64), 0, atol=0.02)
 
 
-def test_no_warpgroup_overwrites_what_another_reads():
+@pytest.mark.parametrize("at_once", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_no_warpgroup_overwrites_what_another_reads(at_once):
     # Long enough for rings and items to come round more than once; a race is an error.
-    case = Case("", Documents(IDS_OF_MANY) & Causal(), queries=512, keys=512)
-    (out, *_), (want, *_) = interpreted(case, detect_races=True)
+    size = 128 if at_once else 64
+    mask = Documents(IDS_OF_MANY) & Causal()
+    case = Case("", mask, queries=512, keys=512, head_sizes=(size, size))
+    (out, *_), (want, *_) = interpreted(case, detect_races=True, at_once=at_once)
     np.testing.assert_allclose(out, want, atol=0.02)
 
 

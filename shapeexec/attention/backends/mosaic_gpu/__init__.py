@@ -20,14 +20,19 @@ from shapeexec.attention.backends.mosaic_gpu import _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
+from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Told
-from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_of_keys
+from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_at_once, backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
 
 Array = Any
+
+
+_LONG = 16
+"""Tiles of a row, in the mean, from which on one kernel is faster than two: docs/attention.md."""
 
 
 class MosaicGpu:
@@ -82,8 +87,8 @@ class MosaicGpu:
         deterministic: bool,
         bias_gradient: bool = False,
     ) -> tuple[Array, Array, Array, Any]:
-        """See `Backend`. It is deterministic in any case."""
-        del deterministic, bias_gradient
+        """See `Backend`."""
+        del bias_gradient
         prepared = self._prepare(signature, work, bias)
         config, by_query = prepared.config, prepared.told(by_key=False)
         arrays = _as_copied(q, k, v, d_out)
@@ -101,13 +106,27 @@ class MosaicGpu:
             of_weights=config.weights.of_gradient(logsumexp, dead, again),
             delta=jnp.where(dead, 0.0, delta),
         )
-        d_q = backward_of_queries(config, by_query, rows, *arrays)
-        d_k, d_v = backward_of_keys(config, prepared.told(by_key=True), rows, *arrays)
+        by_key = prepared.told(by_key=True)
+        if not deterministic and self.fuses(config, work):
+            d_q, d_k, d_v = backward_at_once(config, by_key, rows, *arrays)
+        else:
+            d_q = backward_of_queries(config, by_query, rows, *arrays)
+            d_k, d_v = backward_of_keys(config, by_key, rows, *arrays)
         gradients = (
             gradient[:, : x.shape[1], :, : x.shape[3]]
             for gradient, x in ((d_q, q), (d_k, k), (d_v, v))
         )
         return (*gradients, None)
+
+    def fuses(self, config: Config, work: Work) -> bool:
+        """Whether one kernel for all three gradients is the faster way.
+
+        It is where rows of tiles are long enough to make up for an f32 array that is filled with
+        0, added to and rounded. How long they are is known if the tiles are; else it is not used.
+        """
+        counts = work.by_key.counts
+        known = isinstance(counts, np.ndarray) and counts.size > 0
+        return known and is_possible(config) and bool(counts.mean() >= _LONG)
 
     def _prepare(self, signature: Signature, work: Work, bias: Any) -> "_Prepared":
         modifier = _Added(bias) if hasattr(bias, "shape") else bias

@@ -64,10 +64,14 @@ class Config:
         return BiasedWeights() if self.is_biased else Weights(self.signature.scale)
 
     @property
+    def overhangs(self) -> bool:
+        """Whether a tile with work may hold keys that are none."""
+        return self.signature.is_ragged or self.signature.key_size % TILE > 0
+
+    @property
     def crosses_ends(self) -> bool:
         """Whether a tile with work may hold keys that are none, and the mask does not say so."""
-        overhangs = self.signature.is_ragged or self.signature.key_size % TILE > 0
-        return overhangs and not self.is_biased
+        return self.overhangs and not self.is_biased
 
     @property
     def group(self) -> int:

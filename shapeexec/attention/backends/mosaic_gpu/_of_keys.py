@@ -1,5 +1,7 @@
 """The backward pass for keys and values: a persistent kernel over lists by key.
 
+Or for all three: see `_into_queries`.
+
 Each of two warpgroups sums dk and dv of 64 keys in registers, while queries pass by, head after
 head of the group. Scores are made with keys as rows, so that weights and their gradients are
 multiplied from registers. What it has in common with that for queries is in `_gradients`.
@@ -16,13 +18,19 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends.mosaic_gpu import _ring
+from shapeexec.attention.backends._base import whole_tiles
+from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, hand_out, room, run
+from shapeexec.attention.backends.mosaic_gpu._into_queries import (
+    InterpretedIntoQueries,
+    IntoQueries,
+    NotIntoQueries,
+)
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
-from shapeexec.attention.backends.mosaic_gpu._products import along_columns, load
+from shapeexec.attention.backends.mosaic_gpu._products import along_columns, in_loop, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
 
@@ -41,9 +49,47 @@ def backward_of_keys(
 
     What the query heads of a group add to their key head is summed here, head by head.
     """
+    return _launched(config, told, rows, {"q": q, "k": k, "v": v, "d_out": d_out})
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def backward_at_once(
+    config: Config, told: Told, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
+) -> list[Array]:
+    """The gradients of queries, keys and values, from lists by key; 0 behind the valid length.
+
+    That of the queries differs from run to run in the last bits.
+    """
+    operands = {"q": q, "k": k, "v": v, "d_out": d_out}
+    batch, length, heads, columns = q.shape
+    if config.interpret is None:
+        total = jax.new_ref(jnp.zeros(q.shape, jnp.float32))
+        d_k, d_v = _launched(config, told, rows, {**operands, "total": total})
+        d_q = total[...]
+    else:
+        shape = (
+            told.lists.counts.shape[2],
+            batch,
+            whole_tiles(length, TILE),
+            heads,
+            columns,
+        )
+        total = {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
+        *totals, d_k, d_v = _launched(config, told, rows, operands, total)
+        d_q = totals[0].sum(0)[:, :length]
+    return [(d_q * config.signature.scale).astype(q.dtype), d_k, d_v]
+
+
+def _launched(
+    config: Config, told: Told, rows: Rows, inputs: dict, outputs: dict | None = None
+) -> list[Array]:
+    q, k, v = (inputs[name] for name in ("q", "k", "v"))
     batch, _, heads, _ = k.shape
     key_columns, value_columns = config.columns
     slots, steps = room(config)
+    fused = {}
+    if "total" in {**inputs, **(outputs or {})}:
+        slots, fused = 1, {"into_queries": _into_queries.scratch(config, q.dtype)}
     ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     of_weights = [x.dtype for x in rows.of_weights]
@@ -51,8 +97,9 @@ def backward_of_keys(
     return launch(
         config,
         functools.partial(_kernel, config),
-        {"told": told, "rows": rows, "q": q, "k": k, "v": v, "d_out": d_out},
+        {"told": told, "rows": rows, **inputs},
         {
+            **(outputs or {}),
             "d_k": jax.ShapeDtypeStruct(k.shape, k.dtype),
             "d_v": jax.ShapeDtypeStruct(v.shape, v.dtype),
         },
@@ -61,6 +108,7 @@ def backward_of_keys(
             "values": tile((slots, TILE, value_columns)),
             "queries": ring(key_columns, vectors=[*of_weights, *of_columns]),
             "d_outs": ring(value_columns, vectors=[jnp.float32]),
+            **fused,
         },
         table=lambda told: told.table(heads, config.group, by_key=True),
         total=batch * heads * told.lists.counts.shape[2],
@@ -71,7 +119,15 @@ def backward_of_keys(
 
 
 def _kernel(
-    config: Config, block: Block, *, told: Told, queries: dict, d_outs: dict, **refs: Any
+    config: Config,
+    block: Block,
+    *,
+    told: Told,
+    queries: dict,
+    d_outs: dict,
+    total: Ref | None = None,
+    into_queries: dict | None = None,
+    **refs: Any,
 ) -> None:
     streams = (
         Stream(**queries, products=block.products),
@@ -79,7 +135,17 @@ def _kernel(
     )
     of_columns = streams[0].vectors[len(refs["rows"].of_weights) :]
     elements = told.elements(config, block, by_key=True, columns=of_columns)
-    kernel = _Kernel(config, block, elements, *streams, **refs)
+    into: IntoQueries | NotIntoQueries = NotIntoQueries()
+    if into_queries is not None:
+        kind = IntoQueries if config.interpret is None else InterpretedIntoQueries
+        into = kind(
+            **into_queries,
+            total=total,
+            products=block.products,
+            warpgroup=block.warpgroup,
+            crosses_ends=config.overhangs,
+        )
+    kernel = _Kernel(config, block, elements, *streams, into=into, **refs)
     run(block, streams, attend=kernel.attend, begin=kernel.begin, stream=kernel.stream)
 
 
@@ -101,12 +167,15 @@ class _Kernel:
     d_v: Ref
     keys: Ref
     values: Ref
+    into: IntoQueries | NotIntoQueries
 
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's keys and values."""
         at = (item.batch, pl.ds(item.row * TILE, TILE), item.head)
-        for ref, shared in ((self.k, self.keys), (self.v, self.values)):
-            copy_in(ref, at, shared.at[slot], self.block.queue.ready.at[slot])
+        ready = self.block.queue.ready.at[slot]
+        valid = item.key_size - item.row * TILE
+        copy_in(self.v, at, self.values.at[slot], ready)
+        self.into.copy_keys(self.k, at, self.keys.at[slot], ready, valid)
 
     def stream(self, item: Item, start: Array) -> Array:
         """Send the queries of each head; where the next item's begin."""
@@ -124,6 +193,7 @@ class _Kernel:
 
         shapes = ((ROWS, columns) for columns in self.config.columns)
         end, key_sum, value_sum = products.hold(summed, *shapes)
+        self.into.leave()
         valid = item.key_size - first_key
         at = (item.batch, pl.ds(first_key, ROWS), item.head)
         scale = self.config.signature.scale
@@ -169,14 +239,17 @@ class _Kernel:
     ) -> Array:
         products, form = self.block.products, self.config.weights
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
-        key, value = self.keys.at[slot, mine], self.values.at[slot, mine]
         told = self.elements.of_item(item, first_key, ROWS)
         loaded = functools.partial(load, of="columns", where="shared")
 
-        def step(i: Array, _: None) -> None:
+        def step(i: Array, before: Array) -> Array:
+            """Piece i of the queries; where it begins. `before`: where the last one began."""
             position = start + i
             place, place_of_d_out = self.queries.receive(position), self.d_outs.receive(position)
             query, d_out = self.queries.tiles.at[place], self.d_outs.tiles.at[place_of_d_out]
+            here = in_loop(slot, before)
+            key, value = self.keys.at[here, mine], self.values.at[here, mine]
+            part = self.into.part(position - 1, self.keys.at[here])
 
             def masked(score: Array) -> Array:
                 allowed = told.allows(self.queries.begins[place], place, _SHAPE)
@@ -184,6 +257,7 @@ class _Kernel:
 
             def gradients(scores: Ref, d_weights: Ref) -> tuple[Array, Array]:
                 products.add(scores, key, query.transpose((1, 0)))
+                self.into.add(part, item, before, i > 0)
                 # One loop for full and partial tiles, and the mask before the next product is
                 # on its way: registers are short here.
                 score = told.biased(self.queries.begins, place, products.read(scores))
@@ -198,11 +272,18 @@ class _Kernel:
                 return weight.astype(query.dtype), d_score.astype(query.dtype)
 
             weight, d_score = products.hold(gradients, _SHAPE, _SHAPE)
+            self.into.share(position, d_score, item.key_size - first_key)
             products.add(sums[1], weight, d_out)
             products.add(sums[0], d_score, query)
+            begins = self.queries.begins[place]
             products.wait()
             self.queries.release(position)
             self.d_outs.release(position)
+            return begins
 
-        lax.fori_loop(0, item.count * _PIECES, step, None)
-        return start + item.count * _PIECES
+        count = item.count * _PIECES
+        self.into.open(item)
+        last = lax.fori_loop(0, count, step, jnp.int32(0))
+        part = self.into.part(start + count - 1, self.keys.at[slot])
+        self.into.add(part, item, last, count > 0)
+        return start + count

@@ -20,7 +20,7 @@ from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, hand_out, room, run
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows, before, load
+from shapeexec.attention.backends.mosaic_gpu._products import along_rows, before, in_loop, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
 
@@ -137,12 +137,14 @@ class _Kernel:
     def _sum(self, item: Item, slot: Array, start: Array, first_query: Array, total: Ref) -> Array:
         products, form = self.block.products, self.config.weights
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
-        query, d_out = self.queries.at[slot, mine], self.d_outs.at[slot, mine]
         loaded = functools.partial(load, of="rows", where="shared")
         *of_weights, delta = (loaded(ref.at[slot, mine]) for ref in self.of_rows)
         told = self.elements.of_item(item, first_query, ROWS)
 
-        def step(i: Array, _: None, *, partial: bool) -> None:
+        def step(i: Array, last: Array, *, partial: bool) -> Array:
+            """Piece i of the keys; where it begins. `last`: where the one before it began."""
+            here = in_loop(slot, last)
+            query, d_out = self.queries.at[here, mine], self.d_outs.at[here, mine]
             place, place_of_value = self.keys.receive(start + i), self.values.receive(start + i)
             key, value = self.keys.tiles.at[place], self.values.tiles.at[place_of_value]
 
@@ -163,10 +165,12 @@ class _Kernel:
                 return (weight * (d_weight - along_rows(delta, _SHAPE))).astype(query.dtype)
 
             products.add(total, products.hold(gradient, _SHAPE, _SHAPE), key)
+            begins = self.keys.begins[place]
             products.wait()
             self.keys.release(start + i)
+            return begins
 
         full, count = item.full * _PIECES, item.count * _PIECES
-        lax.fori_loop(0, full, functools.partial(step, partial=False), None)
-        lax.fori_loop(full, count, functools.partial(step, partial=True), None)
+        last = lax.fori_loop(0, full, functools.partial(step, partial=False), jnp.int32(0))
+        lax.fori_loop(full, count, functools.partial(step, partial=True), last)
         return products.read(total)

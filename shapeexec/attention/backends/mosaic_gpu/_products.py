@@ -133,6 +133,19 @@ class InterpretedProducts:
             self.pool.extend(taken)
 
 
+def in_loop(index: Array, carried: Array) -> Array:
+    """The index, such that what is computed of it is computed anew in each step of a loop.
+
+    The compiler would keep each address that does not change in a register, and has none left for
+    them: they would go to memory and come back from there, more slowly than they are computed.
+
+    Args:
+        index: Of a tile in shared memory.
+        carried: What the loop carries, i32[]; it is not negative, which the compiler cannot know.
+    """
+    return index + lax.shift_right_logical(carried, jnp.int32(31))
+
+
 def vector(value: float, rows: int) -> Array:
     """f32[rows], laid out as the row maxima of an accumulator are."""
     return plgpu.layout_cast(jnp.full((rows,), value, jnp.float32), plgpu.Layout.WGMMA.reduce(1))

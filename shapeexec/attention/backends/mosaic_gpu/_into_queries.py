@@ -1,0 +1,186 @@
+"""What the backward pass for keys adds to the gradient of the queries on its way.
+
+The gradients of scores that the two warpgroups make are brought together in shared memory. Each
+warpgroup multiplies them with the keys for its half of dq's columns, a step later, when the other
+one's are there for sure; the tensor unit adds that to what other programs have added, in whatever
+order they come. So dq's last bits differ from run to run, and 5 products are done instead of 7.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
+from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
+from shapeexec.attention.backends.mosaic_gpu._launch import Config
+from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
+
+Array = Any
+Ref = Any
+
+_SLOTS = 2  # of gradients of scores: one is written while the other is read
+
+
+def is_possible(config: Config) -> bool:
+    """Whether registers and shared memory suffice, and columns can be halved."""
+    key_columns, value_columns = config.columns
+    return key_columns == 128 and value_columns <= 128
+
+
+class NotIntoQueries:
+    """Another kernel makes dq. What a kernel does not do, see `IntoQueries`."""
+
+    def copy_keys(self, ref: Ref, at: tuple, shared: Ref, ready: Ref, valid: Array) -> None:
+        """See `IntoQueries`."""
+        del valid
+        copy_in(ref, at, shared, ready)
+
+    def open(self, item: Item) -> None:
+        """See `IntoQueries`."""
+
+    def part(self, position: Array, keys: Ref) -> None:
+        """See `IntoQueries`."""
+
+    def add(self, part: None, item: Item, first: Array, valid: Array) -> None:
+        """See `IntoQueries`."""
+
+    def share(self, position: Array, d_score: Array, valid: Array) -> None:
+        """See `IntoQueries`."""
+
+    def leave(self) -> None:
+        """See `IntoQueries`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class IntoQueries:
+    """The way from gradients of scores to the gradient of the queries.
+
+    A warpgroup meets the other one each time it is about to read what both have made. It arrives
+    when it has made its part, and waits a step later.
+
+    Attributes:
+        total: What is added to: f32[B, T, N, columns] in device memory.
+        d_scores: [slots, keys, queries] in shared memory, taken in turn.
+        parts: f32[warpgroups, queries, columns]: what is on its way to `total`.
+        met: A barrier at which both warpgroups meet.
+        landed: A barrier of the warpgroup that moves memory.
+        products: Who multiplies.
+        warpgroup: Which one this is.
+        crosses_ends: Whether a tile may hold keys behind the valid length.
+    """
+
+    total: Ref
+    d_scores: Ref
+    parts: Ref
+    met: Ref
+    landed: Ref
+    products: Products | InterpretedProducts
+    warpgroup: Array
+    crosses_ends: bool
+
+    def copy_keys(self, ref: Ref, at: tuple, shared: Ref, ready: Ref, valid: Array) -> None:
+        """Start the copy of an item's keys, with 0 behind the valid ones: dq is summed over all."""
+        copy_in_valid(ref, at, shared, ready, self.landed, valid)
+
+    def open(self, item: Item) -> None:
+        """Before the first piece of a head's queries."""
+        del item
+        plgpu.barrier_arrive(self.met)
+
+    def part(self, position: Array, keys: Ref) -> Array:
+        """Half the columns of what the queries at a position of the stream get."""
+        plgpu.barrier_wait(self.met)
+        d_scores = self.d_scores.at[lax.rem(position + _SLOTS, jnp.int32(_SLOTS))]
+        mine = keys.at[:, self._columns]
+
+        def multiplied(part: Ref) -> Array:
+            self.products.add(part, d_scores.transpose((1, 0)), mine)
+            return self.products.read(part)
+
+        return self.products.hold(multiplied, self.parts.shape[1:])
+
+    def add(self, part: Array, item: Item, first: Array, valid: Array) -> None:
+        """Start the addition of a part.
+
+        Args:
+            part: f32[queries, columns].
+            item: Whose it is.
+            first: The first of the queries.
+            valid: Whether there is a part at all; it may be anything else.
+        """
+        shared = self.parts.at[self.warpgroup]
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        shared[...] = part
+        plgpu.commit_smem()
+        place = self.total.at[item.batch, pl.ds(first, PIECE), item.head, self._columns]
+        plgpu.copy_smem_to_gmem(shared, place, valid, reduction_op="add")
+
+    def share(self, position: Array, d_score: Array, valid: Array) -> None:
+        """Put the gradients of this warpgroup's scores beside the other's.
+
+        Args:
+            position: Of the queries in their stream.
+            d_score: [keys, queries].
+            valid: How many of the keys are valid; the others' may be NaN.
+        """
+        place = lax.rem(position, jnp.int32(_SLOTS))
+        if self.crosses_ends:
+            d_score = lax.cond(valid < ROWS, lambda x: _upto(valid, x), lambda x: x, d_score)
+        self.d_scores.at[place, pl.ds(self.warpgroup * ROWS, ROWS)][...] = d_score
+        plgpu.commit_smem()
+        plgpu.barrier_arrive(self.met)
+
+    def leave(self) -> None:
+        """When all is added: the other warpgroup may still read all keys, and the unit the part."""
+        plgpu.barrier_arrive(self.met)
+        plgpu.barrier_wait(self.met)
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+
+    @property
+    def _columns(self) -> Any:
+        columns = self.parts.shape[2]
+        return pl.ds(self.warpgroup * columns, columns)
+
+
+class InterpretedIntoQueries(IntoQueries):
+    """The same in the interpreter, which cannot add to device memory.
+
+    `total` has an axis in front, for the tiles of keys: each gets a sum of its own.
+    """
+
+    def open(self, item: Item) -> None:
+        """See `IntoQueries`."""
+        length = self.total.shape[2]
+        place = self.total.at[item.row, item.batch, pl.ds(0, length), item.head, self._columns]
+        place[...] = jnp.zeros((length, self.parts.shape[2]), jnp.float32)
+        super().open(item)
+
+    def add(self, part: Array, item: Item, first: Array, valid: Array) -> None:
+        """See `IntoQueries`."""
+        place = self.total.at[item.row, item.batch, pl.ds(first, PIECE), item.head, self._columns]
+
+        @pl.when(valid)
+        def _() -> None:
+            place[...] = place[...] + part
+
+
+def scratch(config: Config, dtype: Any) -> dict[str, Any]:
+    """The scratch that `IntoQueries` needs, by the names of its attributes."""
+    half = config.columns[0] // WARPGROUPS
+    return {
+        "d_scores": plgpu.SMEM((_SLOTS, TILE, PIECE), dtype, transforms=WIDE),
+        "parts": plgpu.SMEM((WARPGROUPS, PIECE, half), jnp.float32),
+        "met": plgpu.Barrier(num_arrivals=WARPGROUPS),
+        "landed": plgpu.Barrier(),
+    }
+
+
+def _upto(valid: Array, x: Array) -> Array:
+    """The rows before `valid`, and 0 from there on."""
+    row = plgpu.broadcasted_iota(jnp.int32, x.shape, 0, layout=plgpu.Layout.WGMMA)
+    return jnp.where(row < valid, x, jnp.zeros_like(x))
