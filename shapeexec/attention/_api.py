@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
+from shapeexec.attention._blocks import known_density
 from shapeexec.attention._call import Call, Operands
 from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends._choose import check_implementation
@@ -107,8 +108,9 @@ def dot_product_attention(
         local_window_size: How many keys before and behind its own position a query attends to.
         implementation: The name of a back end; None: the best one for device and shapes.
         return_residual: Whether to return the log-sum-exp of the scores too.
-        deterministic: Whether equal calls give equal bits. If not, cuDNN may make the gradient of
-            full and causal masks, where that is faster; see docs/attention.md.
+        deterministic: Whether equal calls give equal bits. If not, the gradient may be made where
+            sums are added up in any order, if that is faster: by cuDNN for full and causal masks,
+            by one kernel instead of two where many tiles have work; see docs/attention.md.
 
     Returns:
         [B, T, N, V] or [T, N, V] in the dtype of the query. With `return_residual` also the
@@ -154,6 +156,7 @@ def dot_product_attention(
         has_key_sizes=key_value_seq_lengths is not None,
         implementation=implementation,
         deterministic=bool(deterministic),
+        density=None if deterministic else known_density(who),
     )
     out, logsumexp = attention(operands, call)
     shape = jnp.shape(query)[:-1]

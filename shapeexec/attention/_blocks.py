@@ -6,6 +6,7 @@ itself, so it joins others; it does not know the kernels that skip its empty til
 
 import dataclasses
 import functools
+import math
 from typing import Any, ClassVar
 
 import jax
@@ -251,6 +252,16 @@ def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
     bounds = mask.bounds(grid)
     kinds = kinds_of(bounds, grid)
     return kinds if bounds.exact or grid.xp is not np else _refine(mask, kinds, grid)
+
+
+def known_density(mask: Mask) -> float | None:
+    """The share of tiles that hold work, if a mask of tiles tells it before anything is traced.
+
+    It is rounded down to a power of 2, so that masks of about one density share a graph.
+    """
+    if not isinstance(mask, BlockMask) or not is_known(mask.kinds):
+        return None
+    return 2.0 ** math.floor(math.log2(mask.density)) if mask.density else 0.0
 
 
 def call_lists(

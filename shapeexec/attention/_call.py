@@ -18,6 +18,7 @@ class Call:
         has_query_sizes, has_key_sizes: Whether valid lengths are among the operands.
         implementation: The back end's name; None: the best one for each pass.
         deterministic: Whether equal calls must give equal bits, in the gradient too.
+        density: See `known_density`; None also where nobody asks.
     """
 
     scale: float | None
@@ -27,6 +28,7 @@ class Call:
     has_key_sizes: bool
     implementation: str | None
     deterministic: bool
+    density: float | None = None
 
     @property
     def arrays(self) -> int:

@@ -165,7 +165,7 @@ def _job(operands: Operands, call: Call, platform: str, **asked: bool) -> _Job:
     signature = dataclasses.replace(signature, **asked)
     backend = choose(call.implementation, signature, mask, platform)
     signature = dataclasses.replace(signature, tile=backend.tile(signature, mask))
-    return _Job(backend, signature, _work(operands, mask, signature), bias)
+    return _Job(backend, signature, _work(operands, mask, signature, call.density), bias)
 
 
 def _signature(operands: Operands, call: Call, bias: Any) -> Signature:
@@ -187,7 +187,7 @@ def _signature(operands: Operands, call: Call, bias: Any) -> Signature:
     )
 
 
-def _work(operands: Operands, mask: Mask, signature: Signature) -> Work:
+def _work(operands: Operands, mask: Mask, signature: Signature, density: float | None) -> Work:
     length = (signature.query_size, signature.key_size)
     given = (operands.query_sizes, operands.key_sizes)
     sizes = [
@@ -205,4 +205,7 @@ def _work(operands: Operands, mask: Mask, signature: Signature) -> Work:
         query_sizes=shared[0],
         key_sizes=shared[1],
     )
-    return Work(mask & Lengths(), sizes[0], sizes[1], by_query, by_key)
+    counts, columns = by_query.counts, -(-length[1] // signature.tile[1])
+    if isinstance(counts, np.ndarray):
+        density = float(counts.mean()) / columns
+    return Work(mask & Lengths(), sizes[0], sizes[1], by_query, by_key, density)

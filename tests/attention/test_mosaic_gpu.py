@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import shapeexec as sx
 from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import lists_by_key, lists_by_query, tile_kinds
@@ -325,6 +326,36 @@ def test_kernels_lower_for_cuda_where_no_gpu_is(case):
     bias = jax.tree.map(jnp.asarray, case.bias)
     lowered = jax.jit(both).trace(*operands, bias).lower(lowering_platforms=("cuda",))
     assert lowered.as_text().count("@mosaic_gpu") >= 3
+
+
+FULL_TILES = np.full((1, 1, 16, 16), 2, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_known", "deterministic", "kernels"),
+    [
+        (FULL_TILES, True, True, 3),
+        (FULL_TILES, True, False, 2),
+        (FULL_TILES, False, False, 3),
+        (FULL_TILES * np.eye(16, dtype=np.uint8), True, False, 3),
+        (FULL_TILES * 0, True, False, 3),
+    ],
+)
+def test_one_kernel_makes_all_gradients_where_it_may_and_is_known_to_pay(
+    kinds, is_known, deterministic, kernels, monkeypatch
+):
+    monkeypatch.setattr(mosaic_gpu._support, "of_device", lambda platform: None)
+    monkeypatch.setattr(mosaic_gpu._device, "multiprocessors", lambda: 132)
+    length = 2048
+
+    def loss(x, traced):
+        mask = BlockMask(kinds if is_known else traced, (128, 128), (length, length))
+        options = {"implementation": "mosaic_gpu", "deterministic": deterministic}
+        return sx.dot_product_attention(x, x, x, mask=mask, **options).sum()
+
+    x = jnp.zeros((1, length, 1, 128), jnp.bfloat16)
+    lowered = jax.jit(jax.grad(loss)).trace(x, kinds).lower(lowering_platforms=("cuda",))
+    assert lowered.as_text().count("@mosaic_gpu") == kernels
 
 
 def test_layers_with_one_signature_lower_one_kernel():

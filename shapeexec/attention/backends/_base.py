@@ -97,6 +97,7 @@ class Work:
             NaN too, and results are 0 up to the end of the array.
         by_query: For each query tile its key tiles.
         by_key: For each key tile its query tiles.
+        density: About the share of tiles that hold work; None: it is not known when traced.
     """
 
     mask: Mask
@@ -104,6 +105,7 @@ class Work:
     key_sizes: Array
     by_query: TileLists
     by_key: TileLists
+    density: float | None = None
 
 
 def whole_tiles(length: int, tile: int) -> int:

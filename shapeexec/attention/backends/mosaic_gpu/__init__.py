@@ -122,11 +122,10 @@ class MosaicGpu:
         """Whether one kernel for all three gradients is the faster way.
 
         It is where rows of tiles are long enough to make up for an f32 array that is filled with
-        0, added to and rounded. How long they are is known if the tiles are; else it is not used.
+        0, added to and rounded. Where nobody knows how long they are, it is not used.
         """
-        counts = work.by_key.counts
-        known = isinstance(counts, np.ndarray) and counts.size > 0
-        return known and is_possible(config) and bool(counts.mean() >= _LONG)
+        row = (work.density or 0.0) * config.signature.query_size / TILE
+        return is_possible(config) and row >= _LONG
 
     def _prepare(self, signature: Signature, work: Work, bias: Any) -> "_Prepared":
         modifier = _Added(bias) if hasattr(bias, "shape") else bias

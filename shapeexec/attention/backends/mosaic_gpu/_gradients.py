@@ -1,8 +1,9 @@
-"""What both kernels of the backward pass share, and `Rows`, which they start from.
+"""What the kernels of the backward pass share, and `Rows`, which they start from.
 
-Together they give the same bits in each run: one makes dq, one dk and dv. Both compute the scores
+Two together give the same bits in each run: one makes dq, one dk and dv. Both compute the scores
 and their gradients anew, and each result is summed by one program in the order of a list; nothing
-is added across programs. Source of the formulas: FlashAttention-2 (arXiv 2307.08691), algorithm 2.
+is added across programs. Where bits need not be the same, the second may make dq too. Source of
+the formulas: FlashAttention-2 (arXiv 2307.08691), algorithm 2.
 """
 
 import dataclasses

@@ -9,14 +9,16 @@ order they come. So dq's last bits differ from run to run, and 5 products are do
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends._base import whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
-from shapeexec.attention.backends.mosaic_gpu._launch import Config
+from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 
@@ -27,9 +29,9 @@ _SLOTS = 2  # of gradients of scores: one is written while the other is read
 
 
 def is_possible(config: Config) -> bool:
-    """Whether registers and shared memory suffice, and columns can be halved."""
+    """Whether shared memory and registers suffice, also a bias's, and columns can be halved."""
     key_columns, value_columns = config.columns
-    return key_columns == 128 and value_columns <= 128
+    return key_columns == 128 and value_columns <= 128 and not config.is_biased
 
 
 class NotIntoQueries:
@@ -167,6 +169,27 @@ class InterpretedIntoQueries(IntoQueries):
         @pl.when(valid)
         def _() -> None:
             place[...] = place[...] + part
+
+
+def totals(config: Config, q: Array, key_tiles: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`IntoQueries.total` among the kernel's inputs; in the interpreter among its outputs."""
+    if config.interpret is None:
+        return {"total": jax.new_ref(jnp.zeros(q.shape, jnp.float32))}, {}
+    batch, length, heads, columns = q.shape
+    shape = (key_tiles, batch, whole_tiles(length, TILE), heads, columns)
+    return {}, {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
+
+
+def way(config: Config, block: Block, total: Ref, scratch: dict[str, Ref]) -> IntoQueries:
+    """The way of a running program; `scratch` as the function of this name makes it."""
+    kind = IntoQueries if config.interpret is None else InterpretedIntoQueries
+    return kind(
+        **scratch,
+        total=total,
+        products=block.products,
+        warpgroup=block.warpgroup,
+        crosses_ends=config.overhangs,
+    )
 
 
 def scratch(config: Config, dtype: Any) -> dict[str, Any]:

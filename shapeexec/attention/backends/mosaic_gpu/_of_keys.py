@@ -1,6 +1,4 @@
-"""The backward pass for keys and values: a persistent kernel over lists by key.
-
-Or for all three: see `_into_queries`.
+"""The backward pass for keys and values, or for all three: a persistent kernel over lists by key.
 
 Each of two warpgroups sums dk and dv of 64 keys in registers, while queries pass by, head after
 head of the group. Scores are made with keys as rows, so that weights and their gradients are
@@ -18,17 +16,12 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, hand_out, room, run
-from shapeexec.attention.backends.mosaic_gpu._into_queries import (
-    InterpretedIntoQueries,
-    IntoQueries,
-    NotIntoQueries,
-)
+from shapeexec.attention.backends.mosaic_gpu._into_queries import IntoQueries, NotIntoQueries
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
 from shapeexec.attention.backends.mosaic_gpu._products import along_columns, in_loop, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
@@ -49,7 +42,9 @@ def backward_of_keys(
 
     What the query heads of a group add to their key head is summed here, head by head.
     """
-    return _launched(config, told, rows, {"q": q, "k": k, "v": v, "d_out": d_out})
+    inputs = {"q": q, "k": k, "v": v, "d_out": d_out}
+    slots, _ = room(config)
+    return _launched(config, told, rows, inputs, {}, None, slots)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -60,36 +55,28 @@ def backward_at_once(
 
     That of the queries differs from run to run in the last bits.
     """
-    operands = {"q": q, "k": k, "v": v, "d_out": d_out}
-    batch, length, heads, columns = q.shape
-    if config.interpret is None:
-        total = jax.new_ref(jnp.zeros(q.shape, jnp.float32))
-        d_k, d_v = _launched(config, told, rows, {**operands, "total": total})
-        d_q = total[...]
-    else:
-        shape = (
-            told.lists.counts.shape[2],
-            batch,
-            whole_tiles(length, TILE),
-            heads,
-            columns,
-        )
-        total = {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
-        *totals, d_k, d_v = _launched(config, told, rows, operands, total)
-        d_q = totals[0].sum(0)[:, :length]
+    inputs, outputs = _into_queries.totals(config, q, told.lists.counts.shape[2])
+    inputs |= {"q": q, "k": k, "v": v, "d_out": d_out}
+    # Shared memory has no room for a second item.
+    into = _into_queries.scratch(config, q.dtype)
+    *made, d_k, d_v = _launched(config, told, rows, inputs, outputs, into, slots=1)
+    d_q = inputs["total"][...] if not made else made[0].sum(0)[:, : q.shape[1]]
     return [(d_q * config.signature.scale).astype(q.dtype), d_k, d_v]
 
 
 def _launched(
-    config: Config, told: Told, rows: Rows, inputs: dict, outputs: dict | None = None
+    config: Config,
+    told: Told,
+    rows: Rows,
+    inputs: dict[str, Any],
+    outputs: dict[str, Any],
+    into: dict[str, Any] | None,
+    slots: int,
 ) -> list[Array]:
     q, k, v = (inputs[name] for name in ("q", "k", "v"))
     batch, _, heads, _ = k.shape
     key_columns, value_columns = config.columns
-    slots, steps = room(config)
-    fused = {}
-    if "total" in {**inputs, **(outputs or {})}:
-        slots, fused = 1, {"into_queries": _into_queries.scratch(config, q.dtype)}
+    _, steps = room(config)
     ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     of_weights = [x.dtype for x in rows.of_weights]
@@ -99,7 +86,7 @@ def _launched(
         functools.partial(_kernel, config),
         {"told": told, "rows": rows, **inputs},
         {
-            **(outputs or {}),
+            **outputs,
             "d_k": jax.ShapeDtypeStruct(k.shape, k.dtype),
             "d_v": jax.ShapeDtypeStruct(v.shape, v.dtype),
         },
@@ -108,7 +95,7 @@ def _launched(
             "values": tile((slots, TILE, value_columns)),
             "queries": ring(key_columns, vectors=[*of_weights, *of_columns]),
             "d_outs": ring(value_columns, vectors=[jnp.float32]),
-            **fused,
+            **({} if into is None else {"into": into}),
         },
         table=lambda told: told.table(heads, config.group, by_key=True),
         total=batch * heads * told.lists.counts.shape[2],
@@ -126,7 +113,7 @@ def _kernel(
     queries: dict,
     d_outs: dict,
     total: Ref | None = None,
-    into_queries: dict | None = None,
+    into: dict | None = None,
     **refs: Any,
 ) -> None:
     streams = (
@@ -135,17 +122,8 @@ def _kernel(
     )
     of_columns = streams[0].vectors[len(refs["rows"].of_weights) :]
     elements = told.elements(config, block, by_key=True, columns=of_columns)
-    into: IntoQueries | NotIntoQueries = NotIntoQueries()
-    if into_queries is not None:
-        kind = IntoQueries if config.interpret is None else InterpretedIntoQueries
-        into = kind(
-            **into_queries,
-            total=total,
-            products=block.products,
-            warpgroup=block.warpgroup,
-            crosses_ends=config.overhangs,
-        )
-    kernel = _Kernel(config, block, elements, *streams, into=into, **refs)
+    way = NotIntoQueries() if into is None else _into_queries.way(config, block, total, into)
+    kernel = _Kernel(config, block, elements, *streams, into=way, **refs)
     run(block, streams, attend=kernel.attend, begin=kernel.begin, stream=kernel.stream)
 
 

@@ -27,7 +27,7 @@ def contestants() -> tuple[JaxContestant, ...]:
 def mask_of(pattern: Pattern, length: int) -> Mask:
     """A pattern as a mask of this library."""
     if pattern.density is not None:
-        kinds = jnp.asarray(pattern.tiles(length).astype("uint8") * 2)
+        kinds = pattern.tiles(length).astype("uint8") * 2
         return sx.BlockMask(kinds, (TILE, TILE), (length, length))
     masks: list[Mask] = []
     if pattern.is_causal:
@@ -50,9 +50,15 @@ def _contestant(name: str) -> JaxContestant:
 
 
 def _attention(options: dict[str, Any], problem: Problem) -> tuple[Any, tuple[Any, ...]]:
-    def attend(q: Array, k: Array, v: Array, mask: Mask, bias: Any) -> Array:
-        return sx.dot_product_attention(q, k, v, bias, mask, **options)
-
     shape = problem.shape
     bias = sx.ALiBi.for_heads(shape.heads) if problem.pattern.has_alibi else None
-    return attend, (mask_of(problem.pattern, shape.length), bias)
+    mask = mask_of(problem.pattern, shape.length)
+    # Tiles that are chosen once are known when the program is compiled, as rivals are told them
+    # before the clock starts. Documents are data.
+    is_known = problem.pattern.density is not None
+    fixed, given = (mask, None) if is_known else (None, mask)
+
+    def attend(q: Array, k: Array, v: Array, given: Mask | None, bias: Any) -> Array:
+        return sx.dot_product_attention(q, k, v, bias, given if fixed is None else fixed, **options)
+
+    return attend, (given, bias)
