@@ -379,8 +379,8 @@ class Softened(ScoreModifier):
 @pytest.mark.parametrize(
     ("change", "mask", "reason"),
     [
-        ({"dtype": "float32"}, Full(), "bfloat16 and float16, not float32"),
-        ({"head_size": 264}, Full(), "at most 256"),
+        ({"dtype": "float32"}, Full(), "in bfloat16, float16, and not in float32"),
+        ({"head_size": 264}, Full(), "head size 264 do not fit into shared memory, 256 do"),
         ({"bias": ALiBi}, Full(), None),
         ({"bias": Softened}, Full(), "knows ALiBi and RelativeBias, not Softened"),
         ({"bias": (1, 1, 1, 1), "bias_gradient": True}, Full(), "no gradient of a bias"),

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends._base import Signature, refusal_of_sizes
 from shapeexec.attention.backends._elementwise import refusal_of_operations
 from shapeexec.attention.backends.mosaic_gpu._rules import look_into, rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
@@ -50,11 +50,8 @@ def of_device(platform: str) -> str | None:
 
 def of_call(signature: Signature, mask: Mask) -> str | None:
     """Why it cannot run such a call; None if it can."""
-    if signature.dtype not in _DTYPES:
-        return f"it takes {' and '.join(_DTYPES)}, not {signature.dtype}"
-    largest = max(signature.head_size, signature.value_size)
-    if largest > _LARGEST_HEAD:
-        return f"its heads have at most {_LARGEST_HEAD} elements, not {largest}"
+    if reason := refusal_of_sizes(signature, _DTYPES, _LARGEST_HEAD, "shared memory"):
+        return reason
     if signature.bias_gradient:
         return "its kernels make no gradient of a bias"
     if isinstance(signature.bias, type) and signature.bias not in _MODIFIERS:
