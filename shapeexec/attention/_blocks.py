@@ -261,7 +261,8 @@ def known_density(mask: Mask) -> float | None:
     """
     if not isinstance(mask, BlockMask) or not is_known(mask.kinds):
         return None
-    return 2.0 ** math.floor(math.log2(mask.density)) if mask.density else 0.0
+    density = mask.density
+    return 2.0 ** math.floor(math.log2(density)) if density else 0.0
 
 
 def call_lists(

@@ -56,9 +56,8 @@ def _attention(options: dict[str, Any], problem: Problem) -> tuple[Any, tuple[An
     # Tiles that are chosen once are known when the program is compiled, as rivals are told them
     # before the clock starts. Documents are data.
     is_known = problem.pattern.density is not None
-    fixed, given = (mask, None) if is_known else (None, mask)
 
     def attend(q: Array, k: Array, v: Array, given: Mask | None, bias: Any) -> Array:
-        return sx.dot_product_attention(q, k, v, bias, given if fixed is None else fixed, **options)
+        return sx.dot_product_attention(q, k, v, bias, mask if is_known else given, **options)
 
-    return attend, (given, bias)
+    return attend, (None if is_known else mask, bias)
