@@ -91,27 +91,30 @@ class MosaicGpu:
         del bias_gradient
         prepared = self._prepare(signature, work, bias)
         config, by_query = prepared.config, prepared.told(by_key=False)
-        arrays = _as_copied(q, k, v, d_out)
+        q_, k_, v_, out_, d_out_ = _as_copied(q, k, v, out, d_out)
 
         def again() -> list[Array]:
-            _, *kept = forward(config, by_query, *arrays[:3])
+            _, *kept = forward(config, by_query, q_, k_, v_)
             return kept
 
         length = signature.query_size
         to_whole = ((0, 0), (0, 0), (0, whole_tiles(length, TILE) - length))
         logsumexp = jnp.pad(logsumexp, to_whole, constant_values=-jnp.inf)
         dead = _behind(work.query_sizes, logsumexp.shape[2]) | (logsumexp == -jnp.inf)
-        delta = jnp.pad(_delta(out, d_out, d_logsumexp), to_whole)
-        rows = Rows(
-            of_weights=config.weights.of_gradient(logsumexp, dead, again),
-            delta=jnp.where(dead, 0.0, delta),
-        )
+        of_weights = config.weights.of_gradient(logsumexp, dead, again)
+        less = [] if d_logsumexp is None else [jnp.pad(d_logsumexp, to_whole)]
+        less = [jnp.where(dead, 0.0, x) for x in less]
         by_key = prepared.told(by_key=True)
         if not deterministic and self.fuses(config, work):
-            d_q, d_k, d_v = backward_at_once(config, by_key, rows, *arrays)
+            delta = jnp.where(dead, 0.0, jnp.pad(_delta(out, d_out), to_whole))
+            rows = Rows(of_weights, functools.reduce(operator.sub, less, delta))
+            d_q, d_k, d_v = backward_at_once(config, by_key, rows, q_, k_, v_, d_out_)
         else:
-            d_q = backward_of_queries(config, by_query, rows, *arrays)
-            d_k, d_v = backward_of_keys(config, by_key, rows, *arrays)
+            d_q, delta = backward_of_queries(
+                config, by_query, of_weights, less, q_, k_, v_, out_, d_out_
+            )
+            rows = Rows(of_weights, delta)
+            d_k, d_v = backward_of_keys(config, by_key, rows, q_, k_, v_, d_out_)
         gradients = (
             gradient[:, : x.shape[1], :, : x.shape[3]]
             for gradient, x in ((d_q, q), (d_k, k), (d_v, v))
@@ -209,10 +212,9 @@ def _one_as_copied(array: Array) -> Array:
     return jnp.pad(array, ((0, 0), (0, rows), (0, 0), (0, columns))) if rows or columns else array
 
 
-def _delta(out: Array, d_out: Array, d_logsumexp: Array | None) -> Array:
+def _delta(out: Array, d_out: Array) -> Array:
     product = out.astype(np.float32) * d_out.astype(np.float32)
-    delta = product.sum(-1).transpose(0, 2, 1)
-    return delta if d_logsumexp is None else delta - d_logsumexp
+    return product.sum(-1).transpose(0, 2, 1)
 
 
 def _behind(sizes: Array, length: int) -> Array:

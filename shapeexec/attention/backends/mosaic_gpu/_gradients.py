@@ -32,7 +32,8 @@ class Rows:
 
     Attributes:
         of_weights: What its weights are made with; see `Weights.of_gradient`.
-        delta: What is taken from each gradient of a weight.
+        delta: What is taken from each gradient of a weight: the sum of output times gradient,
+            less the gradient of the log-sum-exp. The kernel for queries makes it.
     """
 
     of_weights: list[Array]
@@ -52,24 +53,35 @@ def run(
     block: Block,
     streams: tuple[Stream, ...],
     *,
-    attend: Callable[..., Array],
+    attend: Callable[..., Any],
     begin: Callable[..., None],
-    stream: Callable[..., Array],
+    stream: Callable[..., Any],
+    start: Any = 0,
 ) -> None:
-    """Let each warpgroup do its part; see `Programs`."""
+    """Let each warpgroup do its part.
+
+    Args:
+        block: The program.
+        streams: What it reads.
+        attend: See `Programs.consume`.
+        begin: See `Programs.produce`.
+        stream: See `Programs.produce`.
+        start: Where the rings begin: of all at once, or a tuple with one for each stream.
+    """
 
     @pl.when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
         plgpu.set_max_registers(_REGISTERS[0], action="increase")
-        block.queue.consume(attend)
+        block.queue.consume(attend, start)
         plgpu.wait_smem_to_gmem(0)
 
     @pl.when(block.warpgroup == WARPGROUPS)
     def _memory() -> None:
         plgpu.set_max_registers(_REGISTERS[1], action="decrease")
-        end = block.queue.produce(begin, stream)
-        for one in streams:
-            one.drain(end)
+        end = block.queue.produce(begin, stream, start)
+        ends = end if isinstance(end, tuple) else (end,) * len(streams)
+        for one, position in zip(streams, ends, strict=True):
+            one.drain(position)
 
 
 def hand_out(total: Array, valid: Array, shared: Ref, *, scale: float = 1.0) -> None:

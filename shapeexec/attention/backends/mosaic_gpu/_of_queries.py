@@ -1,7 +1,9 @@
 """The backward pass for queries: a persistent kernel over lists by query.
 
-Each of two warpgroups sums dq of 64 queries in registers, while keys and values pass by. What it
-has in common with that for keys is in `_gradients`.
+Each of two warpgroups sums dq of 64 queries in registers, while keys and values pass by. Before
+the values the output passes, of which delta is made for both kernels: a pass of its own over
+output and gradient would cost more. What this has in common with the kernel for keys is in
+`_gradients`.
 """
 
 import dataclasses
@@ -14,43 +16,77 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends._base import whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
-from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, hand_out, room, run
+from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, hand_out, room, run
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows, before, in_loop, load
+from shapeexec.attention.backends.mosaic_gpu._products import (
+    along_rows,
+    before,
+    in_loop,
+    load,
+    vector,
+)
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
-from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 
 Array = Any
 Ref = Any
 
 _SHAPE = (ROWS, PIECE)
-_PIECES = _ring.pieces(PIECE)
+_PIECES = _ring.pieces(PIECE)  # of a tile: as many as there are warpgroups
+_BLOCK = 64  # columns multiplied at a time: so many registers are free
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def backward_of_queries(
-    config: Config, told: Told, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
-) -> Array:
-    """The gradient of the queries, from lists by query; 0 behind the valid length."""
-    batch, _, heads, _ = q.shape
+    config: Config,
+    told: Told,
+    of_weights: list[Array],
+    less: list[Array],
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    d_out: Array,
+) -> list[Array]:
+    """The gradient of the queries, from lists by query, and `Rows.delta`; 0 behind valid lengths.
+
+    Args:
+        config: What is static.
+        told: With lists by query.
+        of_weights: See `Rows`.
+        less: What is taken from `Rows.delta`, if anything: one array like it, or none.
+        q: Queries.
+        k: Keys.
+        v: Values.
+        out: The output.
+        d_out: Its gradient.
+    """
+    batch, length, heads, _ = q.shape
     key_columns, value_columns = config.columns
     slots, steps = room(config)
     ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
+    rows = (of_weights, less)
     of_rows = [plgpu.SMEM((slots, TILE), jnp.float32) for _ in jax.tree.leaves(rows)]
-    (d_q,) = launch(
+    whole = (batch, heads, whole_tiles(length, TILE))
+    return launch(
         config,
         functools.partial(_kernel, config),
-        {"told": told, "rows": rows, "q": q, "k": k, "v": v, "d_out": d_out},
-        {"d_q": jax.ShapeDtypeStruct(q.shape, q.dtype)},
+        {"told": told, "rows": rows, "q": q, "k": k, "v": v, "out": out, "d_out": d_out},
+        {
+            "d_q": jax.ShapeDtypeStruct(q.shape, q.dtype),
+            "delta": jax.ShapeDtypeStruct(whole, jnp.float32),
+        },
         {
             "queries": tile((slots, TILE, key_columns)),
             "d_outs": tile((slots, TILE, value_columns)),
             "of_rows": of_rows,
+            "deltas": plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32),
             # Weights and gradients of 0 times what lies behind the valid length may be NaN.
             "keys": ring(key_columns, vectors=told.column_dtypes(config, by_key=False)),
             "values": ring(value_columns),
@@ -61,7 +97,6 @@ def backward_of_queries(
         copies=2 + len(of_rows),
         accumulators=[_SHAPE, _SHAPE, (ROWS, key_columns)],
     )
-    return d_q
 
 
 def _kernel(
@@ -73,7 +108,14 @@ def _kernel(
     )
     elements = told.elements(config, block, by_key=False, columns=streams[0].vectors)
     kernel = _Kernel(config, block, elements, *streams, **refs)
-    run(block, streams, attend=kernel.attend, begin=kernel.begin, stream=kernel.stream)
+    run(
+        block,
+        streams,
+        attend=kernel.attend,
+        begin=kernel.begin,
+        stream=kernel.stream,
+        start=(0, 0),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,15 +127,18 @@ class _Kernel:
     elements: Elements
     keys: Stream
     values: Stream
-    rows: Rows
+    rows: tuple[list[Ref], list[Ref]]
     q: Ref
     k: Ref
     v: Ref
+    out: Ref
     d_out: Ref
     d_q: Ref
+    delta: Ref
     queries: Ref
     d_outs: Ref
     of_rows: list[Ref]
+    deltas: Ref
 
     def begin(self, item: Item, slot: Array) -> None:
         """Start the copies of an item's queries and what belongs to them."""
@@ -105,47 +150,95 @@ class _Kernel:
             at = ref.at[item.batch, item.head, of_item]
             plgpu.copy_gmem_to_smem(at, shared.at[slot], ready)
 
-    def stream(self, item: Item, start: Array) -> Array:
-        """Send keys and values; where the next item's begin."""
+    def stream(self, item: Item, start: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Send the output, keys and values; where the next item's begin."""
+        at_key, at_value = start
+        output = Source(self.out, item.batch, item.head, item.query_size)
+        for piece in range(_PIECES):
+            self.values.send(output, item.row * TILE + piece * PIECE, at_value + piece)
         head = lax.div(item.head, jnp.int32(self.config.group))
         ours = functools.partial(Source, batch=item.batch, head=head, size=item.key_size)
-        sources = ours(self.k, vectors=self.elements.sources(item)), ours(self.v)
+        key, value = ours(self.k, vectors=self.elements.sources(item)), ours(self.v)
 
         def step(i: Array, _: None) -> None:
             first = self.block.queue.table.first_column(item, i, PIECE)
-            for stream, source in zip((self.keys, self.values), sources, strict=True):
-                stream.send(source, first, start + i)
+            self.keys.send(key, first, at_key + i)
+            self.values.send(value, first, at_value + _PIECES + i)
 
         lax.fori_loop(0, item.count * _PIECES, step, None)
-        return start + item.count * _PIECES
+        return self._behind(item, start)
 
-    def attend(self, item: Item, slot: Array, start: Array) -> Array:
-        """Compute an item whose keys are in the ring from `start` on; where the next begins."""
-        mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
-        first_query = item.row * TILE + self.block.warpgroup * ROWS
+    def _behind(self, item: Item, start: tuple[Array, Array]) -> tuple[Array, Array]:
+        count = item.count * _PIECES
+        return start[0] + count, start[1] + _PIECES + count
+
+    def attend(self, item: Item, slot: Array, start: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Compute an item whose pieces are in the rings from `start` on; where the next begin."""
+        warpgroup = self.block.warpgroup
+        mine = pl.ds(warpgroup * ROWS, ROWS)
+        first_query = item.row * TILE + warpgroup * ROWS
+        valid = item.query_size - first_query
+        at_key, at_value = start
+        delta = self._delta(slot, at_value, valid)
         shared = self.queries.at[slot, mine]
-        columns = self.config.columns[0]
         total = self.block.products.hold(
-            functools.partial(self._sum, item, slot, start, first_query), (ROWS, columns)
+            functools.partial(
+                self._sum, item, slot, at_key, at_value + _PIECES, first_query, delta
+            ),
+            (ROWS, self.config.columns[0]),
         )
-        hand_out(total, item.query_size - first_query, shared, scale=self.config.signature.scale)
+        self.deltas[warpgroup] = delta
+        hand_out(total, valid, shared, scale=self.config.signature.scale)
         copy_out(shared, self.d_q, (item.batch, pl.ds(first_query, ROWS), item.head))
+        place = self.delta.at[item.batch, item.head, pl.ds(first_query, ROWS)]
+        plgpu.copy_smem_to_gmem(self.deltas.at[warpgroup], place, commit_group=False)
         plgpu.commit_smem_to_gmem_group()
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        return start + item.count * _PIECES
+        return self._behind(item, start)
 
-    def _sum(self, item: Item, slot: Array, start: Array, first_query: Array, total: Ref) -> Array:
+    def _delta(self, slot: Array, start: Array, valid: Array) -> Array:
+        """`Rows.delta` of this warpgroup's queries, of the output that comes from `start` on."""
+        warpgroup = self.block.warpgroup
+        places = [self.values.receive(start + piece) for piece in range(_PIECES)]
+        mine = jnp.where(warpgroup == 0, *places)
+        rows = pl.ds(warpgroup * ROWS, ROWS)
+        delta = vector(0.0, ROWS)
+        for column in range(0, self.config.columns[1], _BLOCK):
+            block = pl.ds(column, _BLOCK)
+            output, d_output = (
+                plgpu.layout_cast(ref[...], plgpu.Layout.WGMMA).astype(jnp.float32)
+                for ref in (self.values.tiles.at[mine, :, block], self.d_outs.at[slot, rows, block])
+            )
+            delta += (output * d_output).sum(axis=1)
+        for piece in range(_PIECES):
+            self.values.release(start + piece)
+        for ref in self.of_rows[len(self.rows[0]) :]:
+            delta -= load(ref.at[slot, rows], of="rows", where="shared")
+        # Behind the valid length the gradient of the output may be NaN.
+        row = plgpu.broadcasted_iota(jnp.int32, (ROWS,), 0, layout=plgpu.Layout.WGMMA.reduce(1))
+        return jnp.where(row < valid, delta, jnp.zeros_like(delta))
+
+    def _sum(
+        self,
+        item: Item,
+        slot: Array,
+        at_key: Array,
+        at_value: Array,
+        first_query: Array,
+        delta: Array,
+        total: Ref,
+    ) -> Array:
         products, form = self.block.products, self.config.weights
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
         loaded = functools.partial(load, of="rows", where="shared")
-        *of_weights, delta = (loaded(ref.at[slot, mine]) for ref in self.of_rows)
+        of_weights = [loaded(ref.at[slot, mine]) for ref in self.of_rows[: len(self.rows[0])]]
         told = self.elements.of_item(item, first_query, ROWS)
 
         def step(i: Array, last: Array, *, partial: bool) -> Array:
             """Piece i of the keys; where it begins. `last`: where the one before it began."""
             here = in_loop(slot, last)
             query, d_out = self.queries.at[here, mine], self.d_outs.at[here, mine]
-            place, place_of_value = self.keys.receive(start + i), self.values.receive(start + i)
+            place, place_of_value = self.keys.receive(at_key + i), self.values.receive(at_value + i)
             key, value = self.keys.tiles.at[place], self.values.tiles.at[place_of_value]
 
             def gradient(scores: Ref, d_weights: Ref) -> Array:
@@ -161,13 +254,13 @@ class _Kernel:
                         score = before(item.key_size, begin, score, form.masked)
                 weight = form.weigh(score, along_rows, *of_weights)
                 d_weight = products.read(d_weights)
-                self.values.release(start + i)
+                self.values.release(at_value + i)
                 return (weight * (d_weight - along_rows(delta, _SHAPE))).astype(query.dtype)
 
             products.add(total, products.hold(gradient, _SHAPE, _SHAPE), key)
             begins = self.keys.begins[place]
             products.wait()
-            self.keys.release(start + i)
+            self.keys.release(at_key + i)
             return begins
 
         full, count = item.full * _PIECES, item.count * _PIECES

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -52,12 +53,13 @@ class Programs:
     def slots(self) -> int:
         return self.posts.shape[0]
 
-    def produce(self, begin: Callable, stream: Callable) -> Array:
+    def produce(self, begin: Callable, stream: Callable, start: Any = 0) -> Any:
         """Take items and stream what they need; for the warpgroup that moves memory.
 
         Args:
             begin: begin(item, slot) starts the `copies` copies that arrive at `ready`.
             stream: stream(item, ring) starts the rest and returns how far the ring then is.
+            start: Where the ring begins; or a tuple, of several.
 
         Returns:
             How far the ring is in the end.
@@ -72,7 +74,8 @@ class Programs:
             following = self.table.item(number)
             return following, taken + 1, stream(item, ring), number
 
-        start = (self.table.item(self.me), jnp.int32(0), jnp.int32(0), self.me)
+        ring = jax.tree.map(jnp.int32, start)
+        start = (self.table.item(self.me), jnp.int32(0), ring, self.me)
         item, taken, ring, _ = lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
         slot = self._post(item, taken)
         for _ in range(self.copies):
@@ -83,12 +86,13 @@ class Programs:
         )
         return ring
 
-    def consume(self, compute: Callable) -> None:
+    def consume(self, compute: Callable, start: Any = 0) -> None:
         """Compute items as they come; for the warpgroups that compute.
 
         Args:
             compute: compute(item, slot, ring) returns how far the ring then is. It is done with
                 the slot when it returns.
+            start: See `produce`.
         """
 
         def receive(taken: Array) -> Item:
@@ -103,7 +107,7 @@ class Programs:
             plgpu.barrier_arrive(self.free.at[slot])
             return receive(taken + 1), taken + 1, ring
 
-        start = (receive(jnp.int32(0)), jnp.int32(0), jnp.int32(0))
+        start = (receive(jnp.int32(0)), jnp.int32(0), jax.tree.map(jnp.int32, start))
         lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
 
     def _post(self, item: Item, taken: Array) -> Array:
