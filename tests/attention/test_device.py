@@ -3,6 +3,8 @@
 Run on such a machine by `JAX_PLATFORMS=cuda python -m pytest tests/attention -m gpu`.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,14 +85,15 @@ CASES = (
 )
 
 
-@jax.jit
-def attention(operands, mask, lengths):
+@functools.partial(jax.jit, static_argnames="at_once")
+def attention(operands, mask, lengths, *, at_once=False):
     """Output and gradients; jitted, so that masks' arrays are traced, as in a model."""
     q, k, v, d_out = operands
+    options = {"implementation": "mosaic_gpu", "deterministic": False} if at_once else {}
 
     def attend(q, k, v):
         given = dict(zip(("query_seq_lengths", "key_value_seq_lengths"), lengths, strict=False))
-        return sx.dot_product_attention(q, k, v, mask=mask, **given)
+        return sx.dot_product_attention(q, k, v, mask=mask, **given, **options)
 
     out, transpose = jax.vjp(attend, q, k, v)
     return out, *transpose(d_out)
@@ -98,22 +101,36 @@ def attention(operands, mask, lengths):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_results_and_gradients_are_those_of_formulas(case):
+    actual = assert_as_formulas(case)
+    for mine, same in zip(actual, assert_as_formulas(case), strict=True):
+        np.testing.assert_array_equal(mine, same)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if 64 < case.sizes[5] <= 128], ids=lambda case: case.name
+)
+def test_all_gradients_of_one_kernel_are_those_of_formulas(case, monkeypatch):
+    monkeypatch.setattr("shapeexec.attention.backends.mosaic_gpu._LONG", 0)
+    assert_as_formulas(case, at_once=True)
+
+
+def assert_as_formulas(case, **options):
+    """Compute a case, compare it with the formulas, and return what was computed."""
     given = made(case)
     queries, keys = given.sizes
     q, d_out = (poisoned(x, queries, 1) for x in (given.q, given.d_out))
     k, v = (poisoned(x, keys, 1) for x in (given.k, given.v))
     lengths = () if case.lengths is None else given.sizes
-    actual = attention((q, k, v, d_out), given.mask, lengths)
-    again = attention((q, k, v, d_out), given.mask, lengths)
+    actual = attention((q, k, v, d_out), given.mask, lengths, **options)
     gradients = given.reference.gradients(given.d_out.astype(np.float64))[:3]
     wanted = (given.reference.out, *gradients)
     # Queries without a key, and keys without a query, in any head; padding among them.
     lonely = [~given.reference.allowed.any(axes) for axes in ((1, 3), (1, 2))]
-    for i, (name, mine, same, want) in enumerate(zip(NAMES, actual, again, wanted, strict=True)):
-        np.testing.assert_array_equal(mine, same, name)
+    for i, (name, mine, want) in enumerate(zip(NAMES, actual, wanted, strict=True)):
         error = np.linalg.norm(np.asarray(mine, np.float64) - want)
         assert error <= LIMIT[case.dtype] * np.linalg.norm(want), name
         assert not np.asarray(mine, np.float32)[lonely[i // 2]].any(), f"{name}: nothing gives 0"
+    return actual
 
 
 @pytest.mark.parametrize("pattern", ["causal", "tiles", "documents"])
