@@ -1,16 +1,19 @@
 """From a mask to the kinds of its tiles, and from these to the lists that drive the loops.
 
-It knows no kernel. What is known at trace time is made with NumPy and becomes a constant of the
-graph; else it is a handful of operations on one number per tile, none of them a sort of tiles.
+What is known at trace time is made with NumPy and becomes a constant of the graph; else it is a
+handful of operations on one number per tile, none of them a sort of tiles, or a kernel's work.
 """
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from shapeexec._errors import ConfigError
 from shapeexec.attention._grid import TileGrid
+from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import TileLists
 from shapeexec.attention.masks._base import Bounds, Mask, TileKind
 from shapeexec.attention.masks._value import is_known
@@ -63,25 +66,50 @@ def lists_by_query(kinds: Array, *, width: int | None = None) -> TileLists:
         ConfigError: The kinds are known, and `width` is less than the longest list.
 
     Inside `jax.jit` this costs two products of the kinds with a constant square matrix, a scatter
-    of one number per tile, and a sort of the counts.
+    of one number per tile, and a sort of the counts; on an NVIDIA GPU one kernel, if there are not
+    too many tiles.
     """
-    return _lists(kinds, width)
+    return _lists(kinds, width, by_key=False)
 
 
 def lists_by_key(kinds: Array, *, width: int | None = None) -> TileLists:
     """For each key tile its query tiles; else as `lists_by_query`."""
-    return _lists(kinds.swapaxes(-1, -2), width)
+    return _lists(kinds, width, by_key=True)
 
 
-def _lists(kinds: Array, width: int | None) -> TileLists:
-    xp: Any = np if is_known(kinds) else jnp
-    kinds = xp.asarray(kinds)
+_OLDEST = (8, 0)
+"""The compute capability of GPUs that Triton compiles for."""
+
+
+def _lists(kinds: Array, width: int | None, *, by_key: bool) -> TileLists:
+    columns = kinds.shape[-2 if by_key else -1]
+    if is_known(kinds):
+        kinds = np.asarray(kinds)
+        counts = (kinds != TileKind.EMPTY).sum(-2 if by_key else -1)
+        return _graph(kinds, room=min(_longest(counts, width), columns), by_key=by_key)
+    graph = functools.partial(_graph, room=min(width or columns, columns), by_key=by_key)
+    if (_device.compute_capability() or (0, 0)) < _OLDEST:
+        return graph(kinds)
+    from shapeexec.attention import _lists_kernel  # noqa: PLC0415 - Triton is not everywhere
+
+    if not _lists_kernel.suffices(kinds.shape):
+        return graph(kinds)
+    kernel = functools.partial(_lists_kernel.lists, **graph.keywords)
+    return lax.platform_dependent(kinds, cuda=kernel, default=graph)
+
+
+def _graph(kinds: Array, *, room: int, by_key: bool) -> TileLists:
+    if by_key:
+        kinds = kinds.swapaxes(-1, -2)
+    xp: Any = np if isinstance(kinds, np.ndarray) else jnp
+    if by_key and xp is jnp:
+        # Lists of both sides together XLA would make in one layout, and one of them slowly.
+        kinds = lax.optimization_barrier(kinds)
     columns = kinds.shape[-1]
     is_full, is_partial = kinds == TileKind.FULL, kinds == TileKind.PARTIAL
     rank_full, rank_partial = _running_count(is_full), _running_count(is_partial)
     full, partial = rank_full[..., -1], rank_partial[..., -1]
     counts = full + partial
-    room = min(_longest(counts, width) if xp is np else width or columns, columns)
     # The place of each tile among all of its row: full, partial, then empty ones. A permutation,
     # so the scatter writes every place once and what lies behind the counts is a tile too.
     column = np.arange(columns, dtype=np.int32).reshape((1,) * (kinds.ndim - 1) + (-1,))

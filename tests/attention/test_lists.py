@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 
 from shapeexec import ConfigError
+from shapeexec.attention import _lists_kernel
 from shapeexec.attention._lists import lists_by_key, lists_by_query
+from shapeexec.attention.backends import _device
 from shapeexec.attention.masks import TileKind
+from tests.attention.lowering import lowered
 
 SHAPES = [(1, 1, 1, 1), (1, 1, 5, 3), (2, 3, 4, 7), (2, 1, 1, 9), (1, 2, 9, 1)]
 
@@ -94,3 +97,53 @@ def test_inside_jit_no_sort_runs_over_the_tiles():
     text = str(jaxpr)
     assert text.count("sort[") == 1
     assert "i32[2,3,32,64] i32[2,3,32,64] = sort" not in text
+
+
+@every_kinds
+@pytest.mark.parametrize("by_key", [False, True], ids=["by query", "by key"])
+@pytest.mark.parametrize("cut", [1, 2])
+def test_the_kernel_makes_the_same_lists(kinds, by_key, cut):
+    room = -(-kinds.shape[-2 if by_key else -1] // cut)
+    make = lists_by_key if by_key else lists_by_query
+    whole = fields(jax.jit(make)(kinds))
+    made = fields(_lists_kernel.lists(kinds, room=room, by_key=by_key, interpret=True))
+    for name in ("full", "counts", "order"):
+        np.testing.assert_array_equal(made[name], whole[name])
+    np.testing.assert_array_equal(made["tiles"], whole["tiles"][..., :room])
+
+
+@pytest.mark.parametrize(
+    ("capability", "shape", "is_kernel"),
+    [
+        ((9, 0), (2, 1, 32, 128), True),
+        ((9, 0), (1, 1, 129, 128), False),
+        ((7, 5), (1, 1, 8, 8), False),
+        (None, (1, 1, 8, 8), False),
+    ],
+)
+def test_a_kernel_makes_them_where_there_is_a_gpu_and_room(
+    monkeypatch, capability, shape, is_kernel
+):
+    monkeypatch.setattr(_device, "compute_capability", lambda: capability)
+    kinds = random_kinds(shape)
+    for make in (lists_by_query, lists_by_key):
+        text = lowered(lambda k, make=make: vars(make(k)), kinds, platform="cuda")
+        assert ("attention_lists" in text) == is_kernel
+        # Elsewhere the same program runs without it.
+        for name, value in fields(jax.jit(make)(kinds)).items():
+            known = getattr(make(kinds), name)
+            np.testing.assert_array_equal(value[..., : known.shape[-1]], known)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 1, 128, 128), (4, 1, 32, 100), (1, 1, 300, 9)])
+def test_a_gpu_makes_the_lists_that_numpy_makes(shape):
+    kinds = random_kinds(shape)
+    for make in (lists_by_query, lists_by_key):
+        known, made = fields(make(kinds)), fields(jax.jit(make)(kinds))
+        for name in ("full", "counts", "order"):
+            np.testing.assert_array_equal(made[name], known[name])
+        for at in np.ndindex(known["counts"].shape):
+            count = known["counts"][at]
+            np.testing.assert_array_equal(made["tiles"][at][:count], known["tiles"][at][:count])

@@ -31,7 +31,7 @@ from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, Score
 Array = Any
 
 
-_LONG = 16
+_LONG = 8
 """Tiles of a row, in the mean, from which on one kernel is faster than two: docs/attention.md."""
 
 

@@ -1,0 +1,92 @@
+"""The lists of tiles by one Triton kernel: on a GPU each operation costs a microsecond or two.
+
+So many of them as `_lists` needs elsewhere would cost more than a twentieth of a short forward
+pass. A program makes the list of one row; to know the row's place in the order it counts all.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from shapeexec.attention.backends._base import TileLists
+from shapeexec.attention.masks._base import TileKind
+
+Array = Any
+Ref = Any
+
+_LARGEST = 128 * 128
+"""Tiles of a head that registers hold. Of more, lists cost little beside the attention."""
+
+
+def suffices(shape: tuple[int, ...]) -> bool:
+    """Whether kinds u8[B, N, query tiles, key tiles] are not too many, and there are some."""
+    rows, columns = map(pl.next_power_of_2, shape[2:])
+    return 0 not in shape and rows * columns <= _LARGEST
+
+
+def lists(kinds: Array, *, room: int, by_key: bool, interpret: bool = False) -> TileLists:
+    """As `_lists` makes them.
+
+    Args:
+        kinds: u8[B or 1, N or 1, query tiles, key tiles] of `TileKind`.
+        room: The width of the lists.
+        by_key: Whether the rows are of keys.
+        interpret: Whether Pallas' interpreter runs it, on any device.
+    """
+    *heads, queries, keys = kinds.shape
+    rows, columns = (keys, queries) if by_key else (queries, keys)
+    of_rows = jax.ShapeDtypeStruct((*heads, rows), jnp.int32)
+    made = pl.pallas_call(
+        functools.partial(_kernel, rows=rows, columns=columns, room=room, by_key=by_key),
+        grid=(*heads, rows),
+        out_shape=[jax.ShapeDtypeStruct((*heads, rows, room), jnp.int32), *[of_rows] * 3],
+        interpret=interpret,
+        compiler_params=plgpu.CompilerParams(num_warps=8),
+        name="attention_lists",
+    )(kinds)
+    return TileLists(*made)
+
+
+def _kernel(
+    kinds_ref: Ref,
+    tiles_ref: Ref,
+    full_ref: Ref,
+    counts_ref: Ref,
+    order_ref: Ref,
+    *,
+    rows: int,
+    columns: int,
+    room: int,
+    by_key: bool,
+) -> None:
+    batch, head, mine = map(pl.program_id, range(3))
+    row, column, place = (jnp.arange(pl.next_power_of_2(n)) for n in (rows, columns, room))
+
+    def kinds(row: Array, column: Array) -> Array:
+        at = (column, row) if by_key else (row, column)
+        inside = (row < rows) & (column < columns)
+        return plgpu.load(kinds_ref.at[batch, head, *at], mask=inside, other=0).astype(jnp.int32)
+
+    counts = (kinds(row[:, None], column[None, :]) != TileKind.EMPTY).astype(jnp.int32).sum(axis=1)
+    kind = kinds(jnp.full_like(column, mine), column)
+    is_full, is_partial = (
+        (kind == which).astype(jnp.int32) for which in (TileKind.FULL, TileKind.PARTIAL)
+    )
+    full, partial = is_full.sum(), is_partial.sum()
+    count = full + partial
+    rank_full, rank_partial = jnp.cumsum(is_full), jnp.cumsum(is_partial)
+    # The place of each tile among all of the row: full, partial, then empty ones.
+    of_empty = count + column - rank_full - rank_partial
+    of_others = jnp.where(is_full > 0, rank_full, full + rank_partial) - 1
+    places = jnp.where(kind == TileKind.EMPTY, of_empty, of_others)
+    is_there = (places[:, None] == place[None, :]) & (column < columns)[:, None]
+    tiles = jnp.where(is_there, column[:, None], 0).sum(axis=0)
+    plgpu.store(tiles_ref.at[batch, head, mine, place], tiles, mask=place < room)
+    full_ref[batch, head, mine] = full
+    counts_ref[batch, head, mine] = count
+    is_before = (counts > count) | ((counts == count) & (row < mine))
+    order_ref[batch, head, (is_before & (row < rows)).astype(jnp.int32).sum()] = mine
