@@ -154,6 +154,7 @@ CASES = [
     Case("rows without keys", ~SlidingWindow(150, 0)),
     Case("narrow heads, other values", Causal(), head_sizes=(40, 64), heads=(1, 1)),
     Case("wide heads", Causal(), head_sizes=(136, 192), heads=(1, 1), queries=72, keys=72),
+    Case("the widest heads", Causal(), head_sizes=(256, 256), heads=(1, 1), queries=72, keys=72),
     Case("fp16", SlidingWindow(9, 2) | Global(3), heads=(1, 1), dtype="float16"),
     Case("ALiBi, full tiles and partial ones", Causal(), bias=ALiBi.for_heads(2), queries=200),
     Case("a bias by distance", Full(), bias=RelativeBias(random_bias(2, 150), left=100)),
@@ -204,7 +205,16 @@ def interpreted(
     return [np.asarray(x, np.float64) for x in (out, logsumexp, *gradients)], expected
 
 
-QUICK = ("documents", "blocks", "ragged", "rows without", "fp16", "a bias of pairs", "extreme")
+QUICK = (
+    "documents",
+    "blocks",
+    "ragged",
+    "rows without",
+    "the widest",
+    "fp16",
+    "a bias of pairs",
+    "extreme",
+)
 
 
 @pytest.mark.parametrize(

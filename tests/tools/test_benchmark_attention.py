@@ -22,7 +22,7 @@ from shapeexec.tools.benchmark.attention._contestant import (
     operands,
     slices,
 )
-from shapeexec.tools.benchmark.attention._ours import mask_of
+from shapeexec.tools.benchmark.attention._ours import contestants, mask_of
 from shapeexec.tools.benchmark.attention._problems import (
     PATTERNS,
     Pattern,
@@ -161,6 +161,15 @@ def test_who_refuses_fails_nothing():
 
     (row,) = rows_of((attend, ()), is_ours=True)
     assert (row.reason, row.is_failure) == ("it does not", False)
+
+
+def test_tiles_that_are_known_when_a_program_is_compiled_are_not_anothers():
+    (ours,) = (one for one in contestants() if one.name == "default")
+    patterns = tuple(map(pattern_of, ("random90", "random30")))
+    shape = shape_of("1x512x1x1x8:float32")
+    plan = Plan((shape,), patterns, (ours,), re.compile("forward"), time.monotonic() + 60)
+    rows = list(measure(plan, 0, lambda text: None))
+    assert [row.mask for row in rows if row.milliseconds] == ["random90", "random30"]
 
 
 def test_what_time_does_not_allow_is_listed():

@@ -119,7 +119,12 @@ def _kernel(
 
         def begin(item: Item, slot: Array) -> None:
             at = (item.batch, pl.ds(item.row * TILE, TILE), item.head)
-            copy_in(q, at, queries.at[slot], queue.ready.at[slot])
+            ready = queue.ready.at[slot]
+            lax.cond(
+                item.count > 0,
+                lambda: copy_in(q, at, queries.at[slot], ready),
+                lambda: plgpu.barrier_arrive(ready),  # nobody reads queries without a key
+            )
 
         def stream(item: Item, start: Array) -> Array:
             head = lax.div(item.head, jnp.int32(config.group))

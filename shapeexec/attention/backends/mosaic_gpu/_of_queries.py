@@ -199,19 +199,28 @@ class _Kernel:
     def _delta(self, slot: Array, start: Array, valid: Array) -> Array:
         """`Rows.delta` of this warpgroup's queries, of the output that comes from `start` on."""
         warpgroup = self.block.warpgroup
-        places = [self.values.receive(start + piece) for piece in range(_PIECES)]
-        mine = jnp.where(warpgroup == 0, *places)
         rows = pl.ds(warpgroup * ROWS, ROWS)
-        delta = vector(0.0, ROWS)
-        for column in range(0, self.config.columns[1], _BLOCK):
-            block = pl.ds(column, _BLOCK)
-            output, d_output = (
-                plgpu.layout_cast(ref[...], plgpu.Layout.WGMMA).astype(jnp.float32)
-                for ref in (self.values.tiles.at[mine, :, block], self.d_outs.at[slot, rows, block])
-            )
-            delta += (output * d_output).sum(axis=1)
-        for piece in range(_PIECES):
+
+        def summed(place: Array) -> Array:
+            total = vector(0.0, ROWS)
+            for column in range(0, self.config.columns[1], _BLOCK):
+                block = pl.ds(column, _BLOCK)
+                tiles = self.values.tiles.at[place, :, block], self.d_outs.at[slot, rows, block]
+                output, d_output = (
+                    plgpu.layout_cast(tile[...], plgpu.Layout.WGMMA).astype(jnp.float32)
+                    for tile in tiles
+                )
+                total += (output * d_output).sum(axis=1)
+            return total
+
+        def step(piece: Array, delta: Array) -> Array:
+            # One after the other: of wide heads the ring has room for a single one.
+            place = self.values.receive(start + piece)
+            delta = lax.cond(piece == warpgroup, lambda: summed(place), lambda: delta)
             self.values.release(start + piece)
+            return delta
+
+        delta = lax.fori_loop(0, _PIECES, step, vector(0.0, ROWS))
         for ref in self.of_rows[len(self.rows[0]) :]:
             delta -= load(ref.at[slot, rows], of="rows", where="shared")
         # Behind the valid length the gradient of the output may be NaN.

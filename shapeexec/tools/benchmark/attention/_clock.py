@@ -7,6 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+
+_WARM = 1.0
+"""Seconds of work before anything is measured."""
 
 _QUEUE = 0.03
 """Seconds that a queue of calls should take: many times what starting it costs."""
@@ -49,6 +53,17 @@ def clock(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Timing:
     kernels = _kernels(call, arguments, min(12, max(4, length)))
     device = sum(milliseconds for _, milliseconds in kernels) or None
     return Timing(1e3 * wall, device, kernels)
+
+
+def warm_up() -> None:
+    """Keep a GPU busy for a second: one that was idle is faster for a moment."""
+    if jax.default_backend() != "gpu":
+        return
+    matrix = jax.random.normal(jax.random.key(0), (8192, 8192), jnp.bfloat16)
+    call = jax.jit(jnp.matmul).lower(matrix, matrix).compile()
+    start = time.perf_counter()
+    while time.perf_counter() - start < _WARM:
+        _queue(call, (matrix, matrix), 10)
 
 
 def _queue(call: Callable[..., Any], arguments: tuple[Any, ...], length: int) -> float:

@@ -164,7 +164,7 @@ class JaxContestant:
     is_ours: bool = False
     rank: int = 0
     absence: Callable[[], str | None] = lambda: None
-    _programs: dict[Any, "concurrent.futures.Future[Program]"] = dataclasses.field(
+    _programs: dict[Cell, "concurrent.futures.Future[Program]"] = dataclasses.field(
         default_factory=dict
     )
 
@@ -173,11 +173,10 @@ class JaxContestant:
         return self.absence()
 
     def compile(self, cell: Cell) -> "concurrent.futures.Future[Any]":
-        """See `Contestant`. Masks that differ in their random tiles alone share a program."""
-        key = _program_key(cell)
-        if key not in self._programs:
-            self._programs[key] = compilers().submit(lambda: compiled(*self.function(cell)))
-        return self._programs[key]
+        """See `Contestant`."""
+        if cell not in self._programs:
+            self._programs[cell] = compilers().submit(lambda: compiled(*self.function(cell)))
+        return self._programs[cell]
 
     def function(self, cell: Cell) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """What is compiled, and its arguments.
@@ -199,7 +198,7 @@ class JaxContestant:
     def measure(self, cell: Cell, check: Callable[[Mapping[str, np.ndarray]], None]) -> Measurement:
         """See `Contestant`."""
         try:
-            program = self._programs[_program_key(cell)].result()
+            program = self._programs[cell].result()
         except BackendError as error:
             reason = (error.why or error.what).removeprefix(f"{self.name} because ")
             raise RefusalError(reason) from error
@@ -217,10 +216,3 @@ class JaxContestant:
     def close(self) -> None:
         """See `Contestant`."""
         self.forget()
-
-
-def _program_key(cell: Cell) -> tuple[Any, ...]:
-    pattern = cell.problem.pattern
-    if pattern.density is not None:
-        pattern = dataclasses.replace(pattern, name="", density=1.0)
-    return cell.problem.shape, pattern, cell.passes

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
+from shapeexec.tools.benchmark.attention._clock import warm_up
 from shapeexec.tools.benchmark.attention._contestant import (
     Contestant,
     Measurement,
@@ -129,6 +130,7 @@ def measure(plan: Plan, rank: int, tell: Callable[[str], object]) -> Iterator[Ro
         futures = [contestant.compile(cell) for cell, contestant in group]
         concurrent.futures.wait(futures, timeout=max(0.0, plan.deadline - time.monotonic()))
         tell(f"{shape.name}: compiled in {time.monotonic() - start:.0f} s")
+        warm_up()
         for cell, contestant in group:
             late = plan.is_over()
             yield (
