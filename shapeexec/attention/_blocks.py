@@ -255,13 +255,19 @@ def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
 
 
 def known_density(mask: Mask) -> float | None:
-    """The share of tiles that hold work, if a mask of tiles tells it before anything is traced.
+    """About the share of tiles that hold work, if a mask of tiles tells it when it is traced.
 
-    It is rounded down to a power of 2, so that masks of about one density share a graph.
+    Of tiles that are chosen on the device it is the most that it can be. It is rounded down to a
+    power of 2, so that masks of about one density share a graph.
     """
-    if not isinstance(mask, BlockMask) or not is_known(mask.kinds):
+    if not isinstance(mask, BlockMask):
         return None
-    density = mask.density
+    if is_known(mask.kinds):
+        density = mask.density
+    elif mask.most_keys is not None:
+        density = mask.most_keys / mask.kinds.shape[-1]
+    else:
+        return None
     return 2.0 ** math.floor(math.log2(density)) if density else 0.0
 
 

@@ -368,6 +368,22 @@ def test_one_kernel_makes_all_gradients_where_it_may_and_is_known_to_pay(
     assert lowered.as_text().count("@mosaic_gpu") == kernels
 
 
+@pytest.mark.parametrize(("k", "kernels"), [(8, 2), (7, 3)])
+def test_of_tiles_chosen_on_the_device_it_is_known_how_many_there_are(k, kernels, monkeypatch):
+    monkeypatch.setattr(mosaic_gpu._support, "of_device", lambda platform: None)
+    monkeypatch.setattr(mosaic_gpu._device, "multiprocessors", lambda: 132)
+    options = {"implementation": "mosaic_gpu", "deterministic": False}
+
+    def loss(x, scores):
+        mask = BlockMask.from_topk(scores, k, tile=(128, 128), length=(2048, 2048))
+        return sx.dot_product_attention(x, x, x, mask=mask, **options).sum()
+
+    x = jnp.zeros((1, 2048, 1, 128), jnp.bfloat16)
+    scores = jnp.zeros((16, 16))
+    lowered = jax.jit(jax.grad(loss)).trace(x, scores).lower(lowering_platforms=("cuda",))
+    assert lowered.as_text().count("@mosaic_gpu") == kernels
+
+
 def test_layers_with_one_signature_lower_one_kernel():
     case = Case("", Causal(), heads=(1, 1))
 
