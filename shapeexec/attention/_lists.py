@@ -77,28 +77,28 @@ def lists_by_key(kinds: Array, *, width: int | None = None) -> TileLists:
     return _lists(kinds, width, by_key=True)
 
 
-_OLDEST = (8, 0)
-"""The compute capability of GPUs that Triton compiles for."""
-
-
 def _lists(kinds: Array, width: int | None, *, by_key: bool) -> TileLists:
     columns = kinds.shape[-2 if by_key else -1]
     if is_known(kinds):
         kinds = np.asarray(kinds)
         counts = (kinds != TileKind.EMPTY).sum(-2 if by_key else -1)
-        return _graph(kinds, room=min(_longest(counts, width), columns), by_key=by_key)
-    graph = functools.partial(_graph, room=min(width or columns, columns), by_key=by_key)
-    if (_device.compute_capability() or (0, 0)) < _OLDEST:
-        return graph(kinds)
+        return _by_operations(kinds, room=min(_longest(counts, width), columns), by_key=by_key)
+    options = {"room": min(width or columns, columns), "by_key": by_key}
+    capability = _device.compute_capability()
+    if capability is None or capability < _device.OLDEST_FOR_TRITON:
+        return _by_operations(kinds, **options)
     from shapeexec.attention import _lists_kernel  # noqa: PLC0415 - Triton is not everywhere
 
     if not _lists_kernel.suffices(kinds.shape):
-        return graph(kinds)
-    kernel = functools.partial(_lists_kernel.lists, **graph.keywords)
-    return lax.platform_dependent(kinds, cuda=kernel, default=graph)
+        return _by_operations(kinds, **options)
+    return lax.platform_dependent(
+        kinds,
+        cuda=functools.partial(_lists_kernel.lists, **options),
+        default=functools.partial(_by_operations, **options),
+    )
 
 
-def _graph(kinds: Array, *, room: int, by_key: bool) -> TileLists:
+def _by_operations(kinds: Array, *, room: int, by_key: bool) -> TileLists:
     if by_key:
         kinds = kinds.swapaxes(-1, -2)
     xp: Any = np if isinstance(kinds, np.ndarray) else jnp

@@ -5,6 +5,9 @@ from typing import Any
 
 import jax
 
+OLDEST_FOR_TRITON = (8, 0)
+"""The least compute capability it compiles for: github.com/triton-lang/triton#compatibility."""
+
 _MULTIPROCESSORS = 132  # of an H100 or H200
 
 

@@ -91,10 +91,10 @@ class MosaicGpu:
         del bias_gradient
         prepared = self._prepare(signature, work, bias)
         config, by_query = prepared.config, prepared.told(by_key=False)
-        q_, k_, v_, out_, d_out_ = _as_copied(q, k, v, out, d_out)
+        *arrays, copied_out, copied_d_out = _as_copied(q, k, v, out, d_out)
 
         def again() -> list[Array]:
-            _, *kept = forward(config, by_query, q_, k_, v_)
+            _, *kept = forward(config, by_query, *arrays)
             return kept
 
         length = signature.query_size
@@ -108,13 +108,13 @@ class MosaicGpu:
         if not deterministic and self.fuses(config, work):
             delta = jnp.where(dead, 0.0, jnp.pad(_delta(out, d_out), to_whole))
             rows = Rows(of_weights, functools.reduce(operator.sub, less, delta))
-            d_q, d_k, d_v = backward_at_once(config, by_key, rows, q_, k_, v_, d_out_)
+            d_q, d_k, d_v = backward_at_once(config, by_key, rows, *arrays, copied_d_out)
         else:
             d_q, delta = backward_of_queries(
-                config, by_query, of_weights, less, q_, k_, v_, out_, d_out_
+                config, by_query, of_weights, less, *arrays, copied_out, copied_d_out
             )
             rows = Rows(of_weights, delta)
-            d_k, d_v = backward_of_keys(config, by_key, rows, q_, k_, v_, d_out_)
+            d_k, d_v = backward_of_keys(config, by_key, rows, *arrays, copied_d_out)
         gradients = (
             gradient[:, : x.shape[1], :, : x.shape[3]]
             for gradient, x in ((d_q, q), (d_k, k), (d_v, v))

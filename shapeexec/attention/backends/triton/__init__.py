@@ -17,7 +17,6 @@ Array = Any
 
 _DTYPES = ("float16", "bfloat16", "float32")
 _LARGEST_HEAD = 256
-_OLDEST = (8, 0)  # for which Triton compiles: github.com/triton-lang/triton#compatibility
 _LEAST_SIDE, _LARGEST_SIDE = 16, 64
 _SIDE_BYTES = 16_384
 """Most bytes of a tile of q, k or v: the gradient holds four and keeps two more coming."""
@@ -45,7 +44,7 @@ class _Triton:
         if platform not in ("cuda", "rocm") and not self.interpret:
             return f"it is made for GPUs, not for {platform}"
         capability = _device.compute_capability() if platform == "cuda" else None
-        if capability is not None and capability < _OLDEST:
+        if capability is not None and capability < _device.OLDEST_FOR_TRITON:
             return f"it needs compute capability 8.0, and this is {'.'.join(map(str, capability))}"
         if reason := refusal_of_sizes(signature, _DTYPES, _LARGEST_HEAD, "shared memory"):
             return reason
