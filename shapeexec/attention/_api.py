@@ -19,6 +19,7 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.attention._blocks import known_density
 from shapeexec.attention._call import Call, Operands
+from shapeexec.attention._dropout import check_dropout, with_dropout
 from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends._choose import check_implementation
 from shapeexec.attention.masks import Causal, Dense, Full, Mask, SlidingWindow
@@ -42,6 +43,8 @@ def dot_product_attention(
     implementation: Implementation = None,
     return_residual: Literal[False] = ...,
     deterministic: bool = True,
+    dropout_rate: float = 0.0,
+    dropout_key: ArrayLike | None = None,
 ) -> Array: ...
 
 
@@ -61,6 +64,8 @@ def dot_product_attention(
     implementation: Implementation = None,
     return_residual: Literal[True],
     deterministic: bool = True,
+    dropout_rate: float = 0.0,
+    dropout_key: ArrayLike | None = None,
 ) -> tuple[Array, Array]: ...
 
 
@@ -79,6 +84,8 @@ def dot_product_attention(
     implementation: Implementation = None,
     return_residual: bool = False,
     deterministic: bool = True,
+    dropout_rate: float = 0.0,
+    dropout_key: ArrayLike | None = None,
 ) -> Array | tuple[Array, Array]:
     """Softmax(scale * query @ key^T + bias) @ value, over the keys that each query may attend to.
 
@@ -111,6 +118,10 @@ def dot_product_attention(
         deterministic: Whether equal calls give equal bits. If not, the gradient may be made where
             sums are added up in any order, if that is faster: by cuDNN for full and causal masks,
             by one kernel instead of two where many tiles have work; see docs/attention.md.
+        dropout_rate: The probability that a weight becomes 0, a number from 0 to below 1; the
+            others are divided by 1 - dropout_rate. It costs a second pass over the scores.
+        dropout_key: A key of `jax.random`, which says which weights these are: the same ones by
+            every back end, and under padding.
 
     Returns:
         [B, T, N, V] or [T, N, V] in the dtype of the query. With `return_residual` also the
@@ -129,6 +140,7 @@ def dot_product_attention(
     Source: the meaning is `jax.nn.dot_product_attention`'s.
     """
     check_implementation(implementation)
+    check_dropout(dropout_rate, dropout_key)
     q, k, v = (
         _with_batch(x, name) for x, name in ((query, "query"), (key, "key"), (value, "value"))
     )
@@ -137,28 +149,31 @@ def dot_product_attention(
     who = _mask(mask, axes, is_causal, local_window_size)
     bias = _bias(bias, axes)
     q, fixed_scale = _scaled(q, scale)
-    mask_leaves, mask_tree = jax.tree.flatten(who)
     bias_leaves, bias_tree = jax.tree.flatten(bias)
-    operands = Operands(
-        q,
-        k,
-        v,
+    sizes = (
         _lengths(query_seq_lengths, "query_seq_lengths", axes["B"]),
         _lengths(key_value_seq_lengths, "key_value_seq_lengths", axes["B"]),
-        tuple(map(jnp.asarray, mask_leaves)),
-        tuple(map(jnp.asarray, bias_leaves)),
     )
-    call = Call(
-        scale=fixed_scale,
-        mask=mask_tree,
-        bias=bias_tree,
-        has_query_sizes=query_seq_lengths is not None,
-        has_key_sizes=key_value_seq_lengths is not None,
-        implementation=implementation,
-        deterministic=bool(deterministic),
-        density=None if deterministic else known_density(who),
-    )
-    out, logsumexp = attention(operands, call)
+
+    def attend(who: Mask, v: Array) -> tuple[Array, Array]:
+        mask_leaves, mask_tree = jax.tree.flatten(who)
+        arrays = (tuple(map(jnp.asarray, leaves)) for leaves in (mask_leaves, bias_leaves))
+        call = Call(
+            scale=fixed_scale,
+            mask=mask_tree,
+            bias=bias_tree,
+            has_query_sizes=query_seq_lengths is not None,
+            has_key_sizes=key_value_seq_lengths is not None,
+            implementation=implementation,
+            deterministic=bool(deterministic),
+            density=None if deterministic else known_density(who),
+        )
+        return attention(Operands(q, k, v, *sizes, *arrays), call)
+
+    if dropout_rate:
+        out, logsumexp = with_dropout(attend, who, v, dropout_rate, dropout_key)
+    else:
+        out, logsumexp = attend(who, v)
     shape = jnp.shape(query)[:-1]
     out = out.reshape(*shape, v.shape[3])
     if not return_residual:

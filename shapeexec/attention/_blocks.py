@@ -103,6 +103,10 @@ class BlockMask(Mask):
         mask.check_axes({"T": query_size, "S": key_size})
         grid = tile_grid(length, tile, known=is_known(mask), batch=batch, heads=heads)
         kinds = refined_kinds(mask, grid)
+        # Kinds that all share may be of pairs that differ: `to_dense` must know for how many.
+        asked = zip(asks_for(mask), (batch, heads), kinds.shape, strict=False)
+        shape = (many if asks and many else one for asks, many, one in asked)
+        kinds = grid.xp.broadcast_to(kinds, (*shape, *kinds.shape[2:]))
         is_partial = not is_known(kinds) or bool((kinds == TileKind.PARTIAL).any())
         return cls(kinds, tile, length, mask if is_partial else None)
 

@@ -79,14 +79,14 @@ def _kernel(
     full, partial = is_full.sum(), is_partial.sum()
     count = full + partial
     rank_full, rank_partial = jnp.cumsum(is_full), jnp.cumsum(is_partial)
-    # The place of each tile among all of the row: full, partial, then empty ones.
+    # The place of each tile among all of the row: full, partial, then empty ones. What lies behind
+    # the kinds is empty, so it comes last, and is not stored.
     of_empty = count + column - rank_full - rank_partial
     of_others = jnp.where(is_full > 0, rank_full, full + rank_partial) - 1
     places = jnp.where(kind == TileKind.EMPTY, of_empty, of_others)
-    is_there = (places[:, None] == place[None, :]) & (column < columns)[:, None]
-    tiles = jnp.where(is_there, column[:, None], 0).sum(axis=0)
+    tiles = jnp.where(places[:, None] == place[None, :], column[:, None], 0).sum(axis=0)
     plgpu.store(tiles_ref.at[batch, head, mine, place], tiles, mask=place < room)
     full_ref[batch, head, mine] = full
     counts_ref[batch, head, mine] = count
     is_before = (counts > count) | ((counts == count) & (row < mine))
-    order_ref[batch, head, (is_before & (row < rows)).astype(jnp.int32).sum()] = mine
+    order_ref[batch, head, is_before.astype(jnp.int32).sum()] = mine

@@ -31,6 +31,7 @@ from shapeexec.attention.masks import (
     RelativeBias,
     SlidingWindow,
 )
+from shapeexec.attention.masks.kept import Kept
 from tests.attention.reference import Reference, summed_to
 
 Random = np.random.Generator
@@ -94,6 +95,11 @@ def array_of_keys(random: Random, sizes: Sizes) -> Mask:
 
 def by_head_and_example(random: Random, sizes: Sizes) -> Mask:
     return MaskFunction(lambda b, h, q, k: (q + k + h + 2 * b) % 3 > 0) | Global(2)
+
+
+def random_share(random: Random, sizes: Sizes) -> Mask:
+    seeds = random.integers(-(2**31), 2**31, sizes[0]).astype(np.int32)
+    return Kept(0.4, seeds) & SlidingWindow(15, None)
 
 
 def blocks(random: Random, sizes: Sizes) -> Mask:
@@ -169,6 +175,7 @@ CASES = (
         bias=random_bias(0, 1, 1, 0),
     ),
     Case("a function", (2, 20, 40, 2, 1, 40, 40), mask=by_head_and_example, bias=alibi),
+    Case("a random share of a window", (2, 40, 40, 4, 2, 40, 40), mask=random_share),
     Case("blocks of one tile, of more and of less", (1, 60, 50, 2, 1, 40, 40), mask=blocks),
     Case(
         "extreme biases", (2, 20, 24, 2, 1, 40, 40), bias=extreme_bias, tile=(16, 32), mask=causal

@@ -34,6 +34,9 @@ BAD = {
     ),
     "window": ({"local_window_size": (1, 2, 3)}, "local_window_size=", "keys before"),
     "scale": ({"scale": np.ones(2)}, r"scale has shape \(2,\)", "one number"),
+    "dropout": ({"dropout_rate": 1}, "dropout_rate=1 is no number from 0 to below 1", "=0.1"),
+    "no rate": ({"dropout_rate": "0.1"}, "dropout_rate='0.1' is no number", "=0.1"),
+    "no key": ({"dropout_rate": 0.1}, "dropout_rate=0.1 needs a key", "jax.random.key"),
     "implementation": ({"implementation": "cuda"}, "implementation='cuda' is not known", "xla"),
 }
 

@@ -28,6 +28,7 @@ from shapeexec.attention.masks import (
     ScoreModifier,
     SlidingWindow,
 )
+from shapeexec.attention.masks.kept import Kept
 from tests.attention.kernels import bias_as_array, poisoned
 from tests.attention.reference import Reference
 
@@ -150,6 +151,7 @@ CASES = [
     Case("blocks", BlockMask(BLOCKS, (128, 128), (256, 256), Causal()), queries=256, keys=256),
     Case("more keys than queries", Causal(align="end"), queries=5, keys=136),
     Case("ragged", Full(), batch=2, sizes=([192, 33], [130, 64])),
+    Case("a random share", Kept(0.4, np.array([-5, 2**30], np.int32)) & Causal(), batch=2),
     Case("no keys at all", Full(), batch=2, sizes=([192, 70], [0, 192])),
     Case("rows without keys", ~SlidingWindow(150, 0)),
     Case("narrow heads, other values", Causal(), head_sizes=(40, 64), heads=(1, 1)),
@@ -210,6 +212,7 @@ QUICK = (
     "blocks",
     "ragged",
     "rows without",
+    "a random share",
     "the widest",
     "fp16",
     "a bias of pairs",

@@ -18,6 +18,7 @@ from shapeexec.attention.masks import (
     PrefixLM,
     SlidingWindow,
 )
+from shapeexec.attention.masks.kept import Kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +129,22 @@ def _dense(*axes):
     return make
 
 
+def _mixed(x):
+    # lowbias32, with the shifts of unsigned numbers.
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+def _kept(c: Call, _):
+    seeds = _by_example(c, 7, -(2**31), 2**31 - 1)
+    _, h, q, k, _, _ = (np.asarray(x).astype(np.uint32) for x in c.grids())
+    of_head = seeds.astype(np.uint32).reshape(-1, 1, 1, 1) + h * np.uint32(0x9E3779B1)
+    number = _mixed(_mixed(of_head + q * np.uint32(0x85EBCA77)) ^ (k * np.uint32(0xC2B2AE3D)))
+    # The lowest numbers of all are those of the smallest signed ones.
+    return Kept(0.3, seeds), c.full((number ^ np.uint32(2**31)) >= 0.3 * 2**32)
+
+
 def _function(c: Call, _):
     b, h, q, k, _, _ = c.grids()
     mask = MaskFunction(lambda b, h, q, k: (k - q <= 5 * h) & (q - k <= 7 + 20 * b))
@@ -177,6 +194,7 @@ CASES = [
     Case("dense, shared", _dense(0, 0, 1, 1), exact=False),
     Case("dense, by key", _dense(1, 0, 0, 1)),
     Case("dense, by query", _dense(1, 1, 1, 0)),
+    Case("a random share", _kept, exact=False),
     Case("function of all", _function),
     Case("function of positions", _shared_function),
     _of_positions(
