@@ -16,7 +16,7 @@ import numpy as np
 from shapeexec._errors import BackendError
 from shapeexec.attention._blocks import call_lists
 from shapeexec.attention._call import Call, Operands, split
-from shapeexec.attention.backends._base import Backend, Signature, Work
+from shapeexec.attention.backends._base import Backend, Residuals, Signature, Work
 from shapeexec.attention.backends._choose import choose
 from shapeexec.attention.masks import Lengths, Mask
 
@@ -113,12 +113,7 @@ def _attention_gradient(
     *gradients, d_bias = job.backend.backward(
         job.signature,
         job.work,
-        operands.query,
-        operands.key,
-        operands.value,
-        job.bias,
-        out,
-        logsumexp,
+        Residuals(operands.query, operands.key, operands.value, job.bias, out, logsumexp),
         d_out,
         more[0] if more else None,
         deterministic=call.deterministic,

@@ -17,7 +17,7 @@ from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import lists_by_key, lists_by_query, tile_kinds
 from shapeexec.attention.backends import _choose
-from shapeexec.attention.backends._base import Signature, Work
+from shapeexec.attention.backends._base import Residuals, Signature, Work
 from shapeexec.attention.masks import (
     ALiBi,
     Causal,
@@ -301,7 +301,7 @@ def run(
         work, q, k, v, bias, d_out, d_logsumexp = arrays
         out, logsumexp = backend.forward(signature, work, q, k, v, bias)
         gradients = backend.backward(
-            *(signature, work, q, k, v, bias, out, logsumexp, d_out, d_logsumexp),
+            *(signature, work, Residuals(q, k, v, bias, out, logsumexp), d_out, d_logsumexp),
             deterministic=True,
             bias_gradient=bias_gradient,
         )

@@ -12,7 +12,7 @@ import shapeexec as sx
 from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import lists_by_key, lists_by_query, tile_kinds
-from shapeexec.attention.backends._base import Signature, Work
+from shapeexec.attention.backends._base import Residuals, Signature, Work
 from shapeexec.attention.masks import (
     ALiBi,
     Causal,
@@ -198,8 +198,9 @@ def interpreted(
     q, k, v, d_out = poisoned
     work, signature, bias = case.work(), case.signature, case.poisoned_bias()
     out, logsumexp = backend.forward(signature, work, q, k, v, bias)
+    residuals = Residuals(q, k, v, bias, out, logsumexp)
     *gradients, _ = backend.backward(
-        signature, work, q, k, v, bias, out, logsumexp, d_out, None, deterministic=not at_once
+        signature, work, residuals, d_out, None, deterministic=not at_once
     )
     want = case.reference()
     d_out = np.where(by_queries[:, :, None, None], arrays[3], 0)
@@ -280,10 +281,11 @@ def test_scores_far_below_0_are_not_outweighed_by_what_lies_behind_the_end():
     backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams())
     _, _, v, d_out = (jnp.asarray(x, case.dtype) for x in case.operands())
     q, k = (jnp.full((1, n, 1, 64), x, case.dtype) for n, x in ((64, 8), (72, -8)))
-    given = case.signature, case.work(), q, k, v, None
-    out, logsumexp = backend.forward(*given)
+    call = case.signature, case.work()
+    out, logsumexp = backend.forward(*call, q, k, v, None)
     assert logsumexp.max() < -500
-    d_q, *_ = backend.backward(*given, out, logsumexp, d_out, None, deterministic=True)
+    residuals = Residuals(q, k, v, None, out, logsumexp)
+    d_q, *_ = backend.backward(*call, residuals, d_out, None, deterministic=True)
     # All weights are alike, and all keys: no query has a gradient but by rounding.
     np.testing.assert_allclose(np.asarray(d_q, np.float64), 0, atol=0.02)
 
@@ -305,8 +307,9 @@ def test_a_gradient_of_the_logsumexp_adds_to_that_of_the_scores():
     work, signature = case.work(), case.signature
     out, logsumexp = backend.forward(signature, work, q, k, v, None)
     ones = jnp.ones_like(logsumexp)
+    residuals = Residuals(q, k, v, None, out, logsumexp)
     d_q, d_k, d_v, _ = backend.backward(
-        signature, work, q, k, v, None, out, logsumexp, d_out * 0, ones, deterministic=True
+        signature, work, residuals, d_out * 0, ones, deterministic=True
     )
     want = case.reference()
     of_queries = np.einsum("bnts,bsnh->btnh", want.weights, want.k) * want.scale
@@ -331,9 +334,8 @@ def test_kernels_lower_for_cuda_where_no_gpu_is(case):
     def both(q, k, v, d_out, bias):
         backend, work, signature = mosaic_gpu.backend, case.work(), case.signature
         out, logsumexp = backend.forward(signature, work, q, k, v, bias)
-        return backend.backward(
-            signature, work, q, k, v, bias, out, logsumexp, d_out, None, deterministic=True
-        )[:3]
+        residuals = Residuals(q, k, v, bias, out, logsumexp)
+        return backend.backward(signature, work, residuals, d_out, None, deterministic=True)[:3]
 
     operands = [jax.ShapeDtypeStruct(x.shape, case.dtype) for x in case.operands()]
     bias = jax.tree.map(jnp.asarray, case.bias)

@@ -108,6 +108,24 @@ class Work:
     density: float | None = None
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Residuals:
+    """What the forward pass was given and what it made: what the backward pass starts from.
+
+    Attributes:
+        q, k, v, bias: See `Backend.forward`.
+        out, logsumexp: Its results.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    bias: Any
+    out: Array
+    logsumexp: Array
+
+
 def whole_tiles(length: int, tile: int) -> int:
     """A length made up to whole tiles."""
     return -(-length // tile) * tile
@@ -157,12 +175,7 @@ class Backend(Protocol):
         self,
         signature: Signature,
         work: Work,
-        q: Array,
-        k: Array,
-        v: Array,
-        bias: Any,
-        out: Array,
-        logsumexp: Array,
+        residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
         *,
@@ -170,6 +183,8 @@ class Backend(Protocol):
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, Any]:
         """The gradients of q, k, v and bias, in their shapes and dtypes.
+
+        `d_out` and `d_logsumexp` are those of the results.
 
         That of the bias is of the bias's structure; None if `bias_gradient` is False.
         """

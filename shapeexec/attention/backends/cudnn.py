@@ -16,7 +16,7 @@ from typing import Any
 
 from shapeexec import _compat
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends._base import Signature, Work
+from shapeexec.attention.backends._base import Residuals, Signature, Work
 from shapeexec.attention.backends._diagonal import Diagonal, diagonal_of
 from shapeexec.attention.masks import Mask
 
@@ -64,12 +64,7 @@ class _Cudnn:
         self,
         signature: Signature,
         work: Work,
-        q: Array,
-        k: Array,
-        v: Array,
-        bias: Any,
-        out: Array,
-        logsumexp: Array,
+        residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
         *,
@@ -78,7 +73,10 @@ class _Cudnn:
     ) -> tuple[Array, Array, Array, Any]:
         """See `Backend`. What `refuses` says of gradients holds."""
         gradients = _compat.cudnn_attention_gradient(
-            (q, k, v), (out, logsumexp), d_out, **_told(signature, work)
+            (residuals.q, residuals.k, residuals.v),
+            (residuals.out, residuals.logsumexp),
+            d_out,
+            **_told(signature, work),
         )
         return *gradients, None
 

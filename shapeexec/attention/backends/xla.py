@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from shapeexec.attention._positions import block
-from shapeexec.attention.backends._base import Signature, TileLists, Work, whole_tiles
+from shapeexec.attention.backends._base import Residuals, Signature, TileLists, Work, whole_tiles
 from shapeexec.attention.backends._softmax import LARGE
 from shapeexec.attention.masks import Mask
 
@@ -60,12 +60,7 @@ class _Xla:
         self,
         signature: Signature,
         work: Work,
-        q: Array,
-        k: Array,
-        v: Array,
-        bias: Any,
-        out: Array,
-        logsumexp: Array,
+        residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
         *,
@@ -73,14 +68,15 @@ class _Xla:
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, Any]:
         """See `Backend`. It is deterministic always."""
+        q, k, v, bias = residuals.q, residuals.k, residuals.v, residuals.bias
         setting = _Setting(signature, work, _as_modifier(bias, signature, work))
-        arrays = setting.clean(q=q, k=k, v=v, out=out, d_out=d_out)
+        arrays = setting.clean(q=q, k=k, v=v, out=residuals.out, d_out=d_out)
         out = arrays.pop("out")
         # What a score's gradient loses because weights sum to 1; d logsumexp / d score is a weight.
         delta = (out * arrays["d_out"]).sum(-1)
         if d_logsumexp is not None:
             delta = delta - setting.by_row(d_logsumexp)
-        arrays |= {"delta": delta, "logsumexp": setting.finite(logsumexp)}
+        arrays |= {"delta": delta, "logsumexp": setting.finite(residuals.logsumexp)}
         gradient = setting.bias.zero() if bias is not None and bias_gradient else None
         results, gradient = setting.each_group(_backward_group, arrays, gradient)
         return (

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends._base import Signature, Work, whole_tiles
+from shapeexec.attention.backends._base import Residuals, Signature, Work, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
@@ -75,12 +75,7 @@ class MosaicGpu:
         self,
         signature: Signature,
         work: Work,
-        q: Array,
-        k: Array,
-        v: Array,
-        bias: Any,
-        out: Array,
-        logsumexp: Array,
+        residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
         *,
@@ -89,9 +84,10 @@ class MosaicGpu:
     ) -> tuple[Array, Array, Array, Any]:
         """See `Backend`."""
         del bias_gradient
-        prepared = self._prepare(signature, work, bias)
+        operands, out = (residuals.q, residuals.k, residuals.v), residuals.out
+        prepared = self._prepare(signature, work, residuals.bias)
         config, by_query = prepared.config, prepared.told(by_key=False)
-        *arrays, copied_out, copied_d_out = _as_copied(q, k, v, out, d_out)
+        *arrays, copied_out, copied_d_out = _as_copied(*operands, out, d_out)
 
         def again() -> list[Array]:
             _, *kept = forward(config, by_query, *arrays)
@@ -99,7 +95,7 @@ class MosaicGpu:
 
         length = signature.query_size
         to_whole = ((0, 0), (0, 0), (0, whole_tiles(length, TILE) - length))
-        logsumexp = jnp.pad(logsumexp, to_whole, constant_values=-jnp.inf)
+        logsumexp = jnp.pad(residuals.logsumexp, to_whole, constant_values=-jnp.inf)
         dead = _behind(work.query_sizes, logsumexp.shape[2]) | (logsumexp == -jnp.inf)
         of_weights = config.weights.of_gradient(logsumexp, dead, again)
         less = [] if d_logsumexp is None else [jnp.pad(d_logsumexp, to_whole)]
@@ -117,7 +113,7 @@ class MosaicGpu:
             d_k, d_v = backward_of_keys(config, by_key, rows, *arrays, copied_d_out)
         gradients = (
             gradient[:, : x.shape[1], :, : x.shape[3]]
-            for gradient, x in ((d_q, q), (d_k, k), (d_v, v))
+            for gradient, x in zip((d_q, d_k, d_v), operands, strict=True)
         )
         return (*gradients, None)
 

@@ -11,7 +11,13 @@ import numpy as np
 
 from shapeexec._errors import BackendError
 from shapeexec.attention._blocks import call_lists
-from shapeexec.attention.backends._base import Signature, Work, refusal_of_sizes, whole_tiles
+from shapeexec.attention.backends._base import (
+    Residuals,
+    Signature,
+    Work,
+    refusal_of_sizes,
+    whole_tiles,
+)
 from shapeexec.attention.backends._elementwise import refusal_of_rule
 from shapeexec.attention.backends.mosaic_tpu import _backward, _forward
 from shapeexec.attention.backends.mosaic_tpu._operands import (
@@ -85,12 +91,7 @@ class _MosaicTpu:
         self,
         signature: Signature,
         work: Work,
-        q: Array,
-        k: Array,
-        v: Array,
-        bias: Any,
-        out: Array,
-        logsumexp: Array,
+        residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
         *,
@@ -99,9 +100,7 @@ class _MosaicTpu:
     ) -> tuple[Array, Array, Array, None]:
         """See `Backend`. It is deterministic always."""
         setting = self._setting(signature, work)
-        gradients = _backward.backward(
-            work, q, k, v, bias, out, logsumexp, d_out, d_logsumexp, setting=setting
-        )
+        gradients = _backward.backward(work, residuals, d_out, d_logsumexp, setting=setting)
         return *gradients, None
 
     def _setting(self, signature: Signature, work: Work) -> Setting:

@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Work, made
+from shapeexec.attention.backends._base import Residuals, Work, made
 from shapeexec.attention.backends.mosaic_tpu._forward import statistics
 from shapeexec.attention.backends.mosaic_tpu._scores import Blocks, Given, by_head, prepared
 from shapeexec.attention.backends.mosaic_tpu._steps import (
@@ -76,25 +76,21 @@ class Arrays:
 @functools.partial(jax.jit, static_argnames="setting")
 def backward(
     work: Work,
-    q: Array,
-    k: Array,
-    v: Array,
-    bias: Any,
-    out: Array,
-    logsumexp: Array,
+    residuals: Residuals,
     d_out: Array,
     d_logsumexp: Array | None,
     *,
     setting: Setting,
 ) -> tuple[Array, Array, Array]:
     """The gradients of q, k and v."""
-    q, k, v, d_out = map(by_head, (q, k, v, d_out))
+    q, k, v, d_out = map(by_head, (residuals.q, residuals.k, residuals.v, d_out))
+    bias = residuals.bias
     shift, factor = _softmax.normalizer(
-        logsumexp[..., None], bias, lambda: statistics(setting, work, q, k, v, bias)
+        residuals.logsumexp[..., None], bias, lambda: statistics(setting, work, q, k, v, bias)
     )
     arrays = Arrays(q, k, v, d_out, shift, factor)
     ends = None if d_logsumexp is None else d_logsumexp[..., None]
-    d_q, delta = _of_queries(setting, work, arrays, bias, by_head(out), ends)
+    d_q, delta = _of_queries(setting, work, arrays, bias, by_head(residuals.out), ends)
     d_k, d_v = _of_keys(setting, work, arrays, bias, delta)
     return by_head(d_q), by_head(d_k), by_head(d_v)
 

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends._base import Signature, Work, refusal_of_sizes
+from shapeexec.attention.backends._base import Residuals, Signature, Work, refusal_of_sizes
 from shapeexec.attention.backends._elementwise import refusal_of_rule
 from shapeexec.attention.backends.triton import _backward, _forward
 from shapeexec.attention.backends.triton._tiles import Setting, padded
@@ -62,12 +62,7 @@ class _Triton:
         self,
         signature: Signature,
         work: Work,
-        q: Array,
-        k: Array,
-        v: Array,
-        bias: Any,
-        out: Array,
-        logsumexp: Array,
+        residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
         *,
@@ -77,12 +72,7 @@ class _Triton:
         """See `Backend`. It is deterministic always."""
         return _backward.backward(
             work,
-            q,
-            k,
-            v,
-            bias,
-            out,
-            logsumexp,
+            residuals,
             d_out,
             d_logsumexp,
             setting=self._setting(signature, work),

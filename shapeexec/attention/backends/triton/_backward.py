@@ -18,7 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import TileLists, Work, made
+from shapeexec.attention.backends._base import Residuals, TileLists, Work, made
 from shapeexec.attention.backends.triton._forward import statistics
 from shapeexec.attention.backends.triton._scores import Given, Head, Operands, head_of, prepared
 from shapeexec.attention.backends.triton._tiles import (
@@ -59,12 +59,7 @@ class Arrays:
 @functools.partial(jax.jit, static_argnames=("setting", "bias_gradient"))
 def backward(
     work: Work,
-    q: Array,
-    k: Array,
-    v: Array,
-    bias: Any,
-    out: Array,
-    logsumexp: Array,
+    residuals: Residuals,
     d_out: Array,
     d_logsumexp: Array | None,
     *,
@@ -72,13 +67,14 @@ def backward(
     bias_gradient: bool,
 ) -> tuple[Array, Array, Array, Array | None]:
     """The gradients of q, k, v and of a bias that is an array; None if it is not asked for."""
+    q, k, v, bias = residuals.q, residuals.k, residuals.v, residuals.bias
     shift, factor = _softmax.normalizer(
-        logsumexp, bias, lambda: statistics(setting, work, q, k, v, bias)
+        residuals.logsumexp, bias, lambda: statistics(setting, work, q, k, v, bias)
     )
     arrays = Arrays(q, k, v, d_out, shift, factor)
     shape = bias.shape if bias_gradient else None
     d_q, delta, *by_query = _by_query(
-        setting, work, arrays, bias, out, d_logsumexp, shape is not None and shape[3] == 1
+        setting, work, arrays, bias, residuals.out, d_logsumexp, shape is not None and shape[3] == 1
     )
     d_k, d_v, *by_key = _by_key(
         setting, work, arrays, bias, delta, shape is not None and shape[2] == 1 != shape[3]
