@@ -39,7 +39,7 @@ def with_dropout(
         key: Of `jax.random`.
     """
     bits = jax.random.bits(key, value.shape[:1], np.uint32)
-    kept = Kept(float(rate), lax.bitcast_convert_type(bits, np.int32))
+    kept = Kept(rate, lax.bitcast_convert_type(bits, np.int32))
     out, of_kept = attend(mask & kept, value)
     _, logsumexp = attend(mask, jnp.zeros((*value.shape[:3], _COLUMNS), value.dtype))
     # Where no key is allowed, there is none kept: 0, and no difference of infinities.

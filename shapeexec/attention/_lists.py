@@ -4,6 +4,7 @@ What is known at trace time is made with NumPy and becomes a constant of the gra
 handful of operations on one number per tile, none of them a sort of tiles, or a kernel's work.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -80,9 +81,9 @@ def lists_by_key(kinds: Array, *, width: int | None = None) -> TileLists:
 def _lists(kinds: Array, width: int | None, *, by_key: bool) -> TileLists:
     columns = kinds.shape[-2 if by_key else -1]
     if is_known(kinds):
-        kinds = np.asarray(kinds)
-        counts = (kinds != TileKind.EMPTY).sum(-2 if by_key else -1)
-        return _by_operations(kinds, room=min(_longest(counts, width), columns), by_key=by_key)
+        lists = _by_operations(np.asarray(kinds), room=columns, by_key=by_key)
+        room = min(_longest(lists.counts, width), columns)
+        return dataclasses.replace(lists, tiles=np.ascontiguousarray(lists.tiles[..., :room]))
     options = {"room": min(width or columns, columns), "by_key": by_key}
     capability = _device.compute_capability()
     if capability is None or capability < _device.OLDEST_FOR_TRITON:
@@ -145,7 +146,7 @@ def _scatter(place: Array, column: np.ndarray, room: int) -> Array:
     if isinstance(place, np.ndarray):
         tiles = np.empty(place.shape, np.int32)
         np.put_along_axis(tiles, place, np.broadcast_to(column, place.shape), -1)
-        return np.ascontiguousarray(tiles[..., :room])
+        return tiles[..., :room]
     index = tuple(np.ix_(*map(np.arange, place.shape))[:-1])
     empty = jnp.zeros((*place.shape[:-1], room), np.int32)
     columns = jnp.broadcast_to(column, place.shape)

@@ -14,6 +14,7 @@ class Reference:
         bias: f64, broadcastable to [B, N, T, S].
         allowed: bool, broadcastable to [B, N, T, S].
         scale: What scores are multiplied by.
+        factor: What weights are multiplied by before they meet values, as by dropout.
     """
 
     q: np.ndarray
@@ -22,6 +23,7 @@ class Reference:
     bias: np.ndarray
     allowed: np.ndarray
     scale: float
+    factor: np.ndarray | float = 1.0
 
     @property
     def weights(self) -> np.ndarray:
@@ -35,7 +37,7 @@ class Reference:
     @property
     def out(self) -> np.ndarray:
         """f64[B, T, N, V]."""
-        return np.einsum("bnts,bsnv->btnv", self.weights, self._per_head(self.v))
+        return np.einsum("bnts,bsnv->btnv", self.weights * self.factor, self._per_head(self.v))
 
     @property
     def logsumexp(self) -> np.ndarray:
@@ -50,12 +52,12 @@ class Reference:
     def gradients(self, d_out: np.ndarray) -> tuple[np.ndarray, ...]:
         """Those of q, k, v, and of a bias f64[B, N, T, S], if that of the output is `d_out`."""
         weights = self.weights
-        d_weights = np.einsum("btnv,bsnv->bnts", d_out, self._per_head(self.v))
+        d_weights = np.einsum("btnv,bsnv->bnts", d_out, self._per_head(self.v)) * self.factor
         mean = (weights * d_weights).sum(-1, keepdims=True)
         d_scores = weights * (d_weights - mean)
         d_q = np.einsum("bnts,bsnh->btnh", d_scores, self._per_head(self.k)) * self.scale
         d_k = np.einsum("bnts,btnh->bsnh", d_scores, self.q) * self.scale
-        d_v = np.einsum("bnts,btnv->bsnv", weights, d_out)
+        d_v = np.einsum("bnts,btnv->bsnv", weights * self.factor, d_out)
         return d_q, self._per_key_head(d_k), self._per_key_head(d_v), d_scores
 
     def _scores(self) -> np.ndarray:

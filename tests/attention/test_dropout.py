@@ -1,7 +1,5 @@
 """Dropout of weights: the right share, the right formula, and the same under padding."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,30 +18,6 @@ KEY = jax.random.key(5)
 def kept(batch: int, heads: int, lengths: tuple[int, int], key=KEY, rate=RATE) -> np.ndarray:
     bits = np.asarray(jax.random.bits(key, (batch,), np.uint32))
     return np.asarray(to_dense(Kept(rate, bits.view(np.int32)), lengths, batch, heads))
-
-
-@dataclasses.dataclass(frozen=True)
-class Dropped(Reference):
-    """What attention with dropout is; `kept` is bool[B, N, T, S]."""
-
-    kept: np.ndarray
-
-    @property
-    def share(self) -> np.ndarray:
-        return self.kept / (1 - RATE)
-
-    @property
-    def out(self) -> np.ndarray:
-        return np.einsum("bnts,bsnv->btnv", self.weights * self.share, self._per_head(self.v))
-
-    def gradients(self, d_out: np.ndarray) -> tuple[np.ndarray, ...]:
-        weights = self.weights
-        d_weights = np.einsum("btnv,bsnv->bnts", d_out, self._per_head(self.v)) * self.share
-        d_scores = weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True))
-        d_q = np.einsum("bnts,bsnh->btnh", d_scores, self._per_head(self.k)) * self.scale
-        d_k = np.einsum("bnts,btnh->bsnh", d_scores, self.q) * self.scale
-        d_v = np.einsum("bnts,btnv->bsnv", weights * self.share, d_out)
-        return d_q, self._per_key_head(d_k), self._per_key_head(d_v), d_scores
 
 
 def operands(b: int, t: int, s: int, heads=(4, 2), size=8) -> list[np.ndarray]:
@@ -95,7 +69,8 @@ def test_result_and_gradients_are_those_of_the_formula_and_three_queries_have_no
     bias = np.random.default_rng(1).normal(size=(1, 4, t, s)).astype(np.float32)
     allowed = np.broadcast_to(np.tri(t, s, k=-3, dtype=bool), (b, 4, t, s))
     wide = (x.astype(np.float64) for x in (q, k, v, bias))
-    truth = Dropped(*wide, allowed, q.shape[3] ** -0.5, kept(b, 4, (t, s)))
+    factor = kept(b, 4, (t, s)) / (1 - RATE)
+    truth = Reference(*wide, allowed, q.shape[3] ** -0.5, factor)
     out, *gradients = jax.jit(lambda *x: with_gradients(*x, mask=sx.Causal(-3)))(
         q, k, v, d_out, bias
     )

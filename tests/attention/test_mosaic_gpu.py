@@ -343,9 +343,17 @@ def test_kernels_lower_for_cuda_where_no_gpu_is(case):
     assert lowered.as_text().count("@mosaic_gpu") >= 3
 
 
+@pytest.fixture
+def hopper(monkeypatch):
+    """As if there were one."""
+    monkeypatch.setattr(mosaic_gpu._support, "of_device", lambda platform: None)
+    monkeypatch.setattr(mosaic_gpu._device, "multiprocessors", lambda: 132)
+
+
 FULL_TILES = np.full((1, 1, 16, 16), 2, np.uint8)
 
 
+@pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize(
     ("kinds", "is_known", "deterministic", "kernels"),
     [
@@ -357,10 +365,8 @@ FULL_TILES = np.full((1, 1, 16, 16), 2, np.uint8)
     ],
 )
 def test_one_kernel_makes_all_gradients_where_it_may_and_is_known_to_pay(
-    kinds, is_known, deterministic, kernels, monkeypatch
+    kinds, is_known, deterministic, kernels
 ):
-    monkeypatch.setattr(mosaic_gpu._support, "of_device", lambda platform: None)
-    monkeypatch.setattr(mosaic_gpu._device, "multiprocessors", lambda: 132)
     length = 2048
 
     def loss(x, traced):
@@ -373,10 +379,9 @@ def test_one_kernel_makes_all_gradients_where_it_may_and_is_known_to_pay(
     assert lowered.as_text().count("@mosaic_gpu") == kernels
 
 
+@pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize(("k", "kernels"), [(8, 2), (7, 3)])
-def test_of_tiles_chosen_on_the_device_it_is_known_how_many_there_are(k, kernels, monkeypatch):
-    monkeypatch.setattr(mosaic_gpu._support, "of_device", lambda platform: None)
-    monkeypatch.setattr(mosaic_gpu._device, "multiprocessors", lambda: 132)
+def test_of_tiles_chosen_on_the_device_it_is_known_how_many_there_are(k, kernels):
     options = {"implementation": "mosaic_gpu", "deterministic": False}
 
     def loss(x, scores):

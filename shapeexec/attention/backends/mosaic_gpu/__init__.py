@@ -32,7 +32,7 @@ Array = Any
 
 
 _LONG = 8
-"""Tiles of a row, in the mean, from which on one kernel is faster than two: docs/attention.md."""
+"""Tiles of a row, in the mean, from which on one kernel is faster than two: docs/adr/0009."""
 
 
 class MosaicGpu:
@@ -98,8 +98,8 @@ class MosaicGpu:
         logsumexp = jnp.pad(residuals.logsumexp, to_whole, constant_values=-jnp.inf)
         dead = _behind(work.query_sizes, logsumexp.shape[2]) | (logsumexp == -jnp.inf)
         of_weights = config.weights.of_gradient(logsumexp, dead, again)
-        less = [] if d_logsumexp is None else [jnp.pad(d_logsumexp, to_whole)]
-        less = [jnp.where(dead, 0.0, x) for x in less]
+        given = [] if d_logsumexp is None else [d_logsumexp]
+        less = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
         by_key = prepared.told(by_key=True)
         if not deterministic and self.fuses(config, work):
             delta = jnp.where(dead, 0.0, jnp.pad(_delta(out, d_out), to_whole))
