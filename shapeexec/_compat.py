@@ -13,7 +13,8 @@ import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -22,8 +23,10 @@ from jax import dtypes, tree_util
 from jax import numpy as jnp
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import dtypes as _dtypes
 from jax._src import source_info_util as _source_info
 from jax._src.export.shape_poly import _DimExpr
+from jax._src.interpreters.partial_eval import DynamicJaxprTrace as _DynamicJaxprTrace
 from jax._src.lax import lax as _lax
 from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
 from jax._src.numpy.array_methods import _IndexUpdateHelper
@@ -34,6 +37,7 @@ from jax.extend import source_info_util as _extend_source_info
 ClosedJaxpr = _extend_core.ClosedJaxpr
 Literal = _extend_core.Literal
 Primitive = _extend_core.Primitive
+JaxDim = _DimExpr
 ShapedArray = _core.ShapedArray
 
 InconclusiveDimensionOperation = jax.errors.InconclusiveDimensionOperation
@@ -77,6 +81,37 @@ def with_weak_type(array: Any, aval: Any) -> Any:
 def describe_aval(aval: Any) -> str:
     """An aval as jaxprs print it: `f32[b,s]`."""
     return aval.str_short(short_dtypes=True)
+
+
+def aval_of_number(value: Any) -> Any:
+    """What a number of Python or NumPy is to JAX: its dtype, and weak if it is Python's.
+
+    `jax.typeof` refuses a Python integer that i32 does not hold.
+    """
+    python_type = type(value)
+    return jax.typeof(python_type() if python_type in (int, float, complex) else value)
+
+
+_number_types: set[type] = set()
+
+
+def register_numbers(kinds: Mapping[type, type | None], aval: Callable[[Any], Any]) -> None:
+    """Let operations of JAX take instances of some classes as scalars.
+
+    Args:
+        kinds: By class the type of Python's whose place its instances take; None: arrays.
+        aval: What an instance is to JAX. In a function that is traced `instance.as_array()` is
+            the operand.
+    """
+    for kind, python_type in kinds.items():
+        _number_types.add(kind)
+        _core.pytype_aval_mappings[kind] = aval
+        _dtypes.register_canonicalize_value_handler(kind, None)
+        if python_type is not None:
+            dtypes_of_python = _dtypes.python_scalar_types_to_dtypes
+            _dtypes.register_weak_scalar_type(kind)
+            _dtypes.python_scalar_types.add(kind)
+            dtypes_of_python[kind] = dtypes_of_python[python_type]
 
 
 def varying_alike(*arrays: Any) -> tuple[Any, ...]:
@@ -139,13 +174,12 @@ def without_hi_primitives(closed_jaxpr: Any) -> Any:
     """
     if not any(eqn.primitive.name == _HI_PRIMITIVE for eqn in equations(closed_jaxpr.jaxpr)):
         return closed_jaxpr
-    opened = closed_jaxpr.jaxpr
-    return closed_jaxpr.replace(jaxpr=opened.replace(eqns=[*map(_expanded, opened.eqns)]))
+    return with_equations(closed_jaxpr, lambda eqns: [*map(_expanded, eqns)])
 
 
 def _expanded(eqn: Any) -> Any:
     if eqn.primitive.name != _HI_PRIMITIVE:
-        return eqn.replace(params={name: _expanded_param(p) for name, p in eqn.params.items()})
+        return eqn
     structs = [
         jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
         for var in eqn.invars
@@ -157,13 +191,23 @@ def _expanded(eqn: Any) -> Any:
     )
 
 
-def _expanded_param(param: Any) -> Any:
+def with_equations(closed_jaxpr: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
+    """A closed jaxpr with its list of equations changed, and that of each jaxpr inside of it."""
+    opened = closed_jaxpr.jaxpr
+    eqns = [
+        eqn.replace(params={name: _changed(param, change) for name, param in eqn.params.items()})
+        for eqn in change([*opened.eqns])
+    ]
+    return closed_jaxpr.replace(jaxpr=opened.replace(eqns=eqns))
+
+
+def _changed(param: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
     if isinstance(param, ClosedJaxpr):
-        return without_hi_primitives(param)
+        return with_equations(param, change)
     if isinstance(param, _extend_core.Jaxpr):
-        return without_hi_primitives(closed(param)).jaxpr
+        return with_equations(closed(param), change).jaxpr
     if isinstance(param, tuple):
-        items = map(_expanded_param, param)
+        items = (_changed(item, change) for item in param)
         return type(param)(*items) if hasattr(param, "_fields") else tuple(items)
     return param
 
@@ -314,6 +358,29 @@ def _origin(filename: str, name: str) -> str:
     return "user"
 
 
+def _codes(function: Any) -> Iterator[types.CodeType]:
+    """The code of a function, and of the functions in it."""
+    pending = [getattr(function, "__code__", None)]
+    while pending:
+        code = pending.pop()
+        if code is not None:
+            yield code
+            pending += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+
+
+# How JAX compares and prints the type of an array: whoever calls it asks of the dims.
+_OF_AVALS = frozenset(
+    code
+    for owner, names in (
+        (ShapedArray, "__repr__ __str__ str_short"),
+        (jax.ShapeDtypeStruct, "__repr__ __eq__ __hash__"),
+        (_core, "str_short_aval _get_shape_sharding_str"),
+    )
+    for name in names.split()
+    for code in _codes(getattr(owner, name, None))
+)
+
+
 def _asked_by(depth: int) -> tuple[str, str | None]:
     """Who asks, by the nearest frame that speaks for itself, and the user's `file:line`.
 
@@ -322,7 +389,8 @@ def _asked_by(depth: int) -> tuple[str, str | None]:
     frame, asker = sys._getframe(depth), None
     while frame is not None:
         code = frame.f_code
-        origin = _origin(code.co_filename, code.co_name)
+        is_of_avals = code in _OF_AVALS
+        origin = "transparent" if is_of_avals else _origin(code.co_filename, code.co_name)
         asker = origin if asker is None and origin != "transparent" else asker
         if asker == "internal":
             return "internal", None
@@ -330,6 +398,36 @@ def _asked_by(depth: int) -> tuple[str, str | None]:
             return asker or "user", f"{code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return asker or "internal", None
+
+
+def is_asked_by_user(depth: int) -> bool:
+    """Whether the frame at a depth from the caller's speaks for user code."""
+    return _asked_by(depth + 1)[0] == "user"
+
+
+def user_place() -> str | None:
+    """`path/file.py:12` of the innermost user frame that runs."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if _origin(code.co_filename, code.co_name) == "user":
+            return f"{code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+_CONVERSIONS = {"array": "array", "_convert_element_type": "convert"}
+
+
+def conversion_asked() -> str:
+    """How the caller's caller takes a number: by `array`, by `convert`, or as an `argument`.
+
+    `jnp.asarray(n, dtype)` converts a Python number of any size; as an argument of an operation it
+    is an i32 or f32 first.
+    """
+    code = sys._getframe(2).f_code
+    is_of_jax = code.co_filename.startswith(_JAX_DIR)
+    return _CONVERSIONS.get(code.co_name, "argument") if is_of_jax else "argument"
 
 
 def _source_text(filename: str, line: int) -> str:
@@ -374,7 +472,7 @@ def error_place(error: BaseException) -> str | None:
 
 
 class DimListener(Protocol):
-    """Hears what is asked of symbolic dims while a function is traced."""
+    """Hears what is asked of symbolic dims while a function is traced, and computes with them."""
 
     def decide(self, left: Any, op: str, right: Any, place: str | None) -> Any:
         """The answer to a comparison that JAX leaves open: a bool, or NotImplemented.
@@ -394,26 +492,50 @@ class DimListener(Protocol):
         """JAX's own code asks whether dims are equal, or divides or bounds one by another."""
         ...
 
+    def calculate(self, name: str, left: Any, right: Any) -> Any:
+        """What an operator makes of a dim and something else; None leaves it to JAX."""
+        ...
 
-_listeners = threading.local()
+    def compute(self, function: Callable[..., Any], pattern: str, *operands: Any) -> Any:
+        """What a function of Python makes of a dim."""
+        ...
+
+    def call_method(self, dim: Any, name: str, args: Any, options: Any) -> Any:
+        """What a method of int gives."""
+        ...
+
+    def ufunc(self, function: Any, method: str, operands: Any, options: Any) -> Any:
+        """What a ufunc of NumPy makes of dims and other numbers."""
+        ...
+
+    def reduce(self, function: Callable[..., Any], named: Any, elements: Sequence[Any]) -> Any:
+        """What a function of NumPy makes of a list with dims in it; `function` is variadic."""
+        ...
+
+    def as_array(self, dim: Any, via: str) -> Any:
+        """A dim as an array of JAX's; None leaves it to JAX."""
+        ...
+
+    def is_of_numpy(self, dim: Any) -> bool:
+        """Whether a dim is a number of NumPy's in the plain call."""
+        ...
+
+
+_listening: dict[int, tuple[Any, DimListener]] = {}  # by the scope's id; any thread may ask
 _patch_lock = threading.Lock()
-_patch_users = 0
 _COMPARISONS = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
-_OPERATIONS = {
-    "__floordiv__": "//",
-    "__mod__": "%",
-    "__divmod__": "//",
-    "max": "max",
-    "rmax": "max",
-    "min": "min",
-    "rmin": "min",
-}
+_BOUNDS = {"max": "max", "rmax": "max", "min": "min", "rmin": "min"}
+# By operator how JAX's dims may divide, and what is told of it.
+_DIVISIONS = {"floordiv": "//", "mod": "%", "divmod": "//"}
+_ARITHMETIC = "add sub mul truediv floordiv mod divmod pow lshift rshift and or xor".split()
 _ORIGINAL: dict[str, Any] = {
-    name: getattr(_DimExpr, name)
+    name: getattr(_DimExpr, name, None)
     for name in (
         *("__eq__", "__ne__", "__hash__", "__str__", "__repr__", "__int__"),
+        *("__jax_array__", "dimension_as_value"),
         *_COMPARISONS,
-        *_OPERATIONS,
+        *_BOUNDS,
+        *(f"__{side}{name}__" for name in _ARITHMETIC for side in ("", "r")),
     )
 }
 
@@ -423,8 +545,9 @@ def _listener(dim: Any, other: Any = None) -> DimListener | None:
 
     JAX keeps dims of earlier scopes in its caches, and dims are simplified in scopes of their own.
     """
-    listener, scope = getattr(_listeners, "current", (None, None))
-    if dim.scope is not scope or (isinstance(other, _DimExpr) and other.scope is not scope):
+    scope = dim.scope
+    known, listener = _listening.get(id(scope), (None, None))
+    if known is not scope or (isinstance(other, _DimExpr) and other.scope is not scope):
         return None
     return listener
 
@@ -490,14 +613,172 @@ def _ordered(name: str) -> Callable[[Any, Any], Any]:
     return compare
 
 
-def _operation(name: str) -> Callable[[Any, Any], Any]:
+def _bounded(name: str) -> Callable[[Any, Any], Any]:
+    def bound(self: Any, other: Any) -> Any:
+        listener = _listener(self, other)
+        if listener is not None:
+            listener.hear(self, _BOUNDS[name], other)
+        return _ORIGINAL[name](self, other)
+
+    return bound
+
+
+def _arithmetic(name: str, side: str) -> Callable[..., Any]:
+    original = _ORIGINAL[f"__{side}{name}__"]
+
     def operate(self: Any, other: Any) -> Any:
         listener = _listener(self, other)
         if listener is not None:
-            listener.hear(self, _OPERATIONS[name], other)
-        return _ORIGINAL[name](self, other)
+            left, right = (other, self) if side else (self, other)
+            if name in _DIVISIONS:
+                _heard_division(listener, left, _DIVISIONS[name], right)
+            answer = listener.calculate(name, left, right)
+            if answer is not None:
+                return answer
+        return NotImplemented if original is None else original(self, other)
 
     return operate
+
+
+def _heard_division(listener: DimListener, left: Any, op: str, right: Any) -> None:
+    if isinstance(left, _DimExpr):
+        listener.hear(left, op, right)
+    if isinstance(right, _DimExpr):
+        origin, place = _asked_by(3)
+        if origin != "internal" and listener.decide(right, "==", 0, place):
+            raise ZeroDivisionError("integer division or modulo by zero")
+
+
+def _method_of_int(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        listener = _listener(self)
+        if listener is None:
+            raise AttributeError(f"'_DimExpr' object has no attribute {name!r}")
+        return listener.call_method(self, name, args, options)
+
+    return method
+
+
+def _round(self: Any, digits: int | None = None) -> Any:
+    listener = _listener(self)
+    if listener is None or digits is None or digits >= 0:
+        return self
+    return listener.compute(round, "round({}, {})", self, digits)
+
+
+def _jax_array(self: Any) -> Any:
+    listener = _listener(self)
+    value = None if listener is None else listener.as_array(self, conversion_asked())
+    return _ORIGINAL["__jax_array__"](self) if value is None else value
+
+
+def _dimension_as_value(self: Any) -> Any:
+    listener = _listener(self)
+    value = None if listener is None else listener.as_array(self, "argument")
+    return _ORIGINAL["dimension_as_value"](self) if value is None else value
+
+
+def _array_ufunc(self: Any, function: Any, method: str, *operands: Any, **options: Any) -> Any:
+    listener = _listener(self)
+    if listener is None or _asked_by(2)[0] == "internal":
+        boxed = [_boxed(x) if isinstance(x, _DimExpr) else x for x in operands]
+        return getattr(function, method)(*boxed, **options)
+    return listener.ufunc(function, method, operands, options)
+
+
+def _boxed(dim: Any) -> np.ndarray:
+    box = np.empty((), object)
+    box[()] = dim
+    return box
+
+
+def copy_of_dim(dim: Any) -> Any:
+    """Another dim of JAX's that is the same size."""
+    return _DimExpr(dim._sorted_terms, dim.scope)
+
+
+def _canonical_shape(shape: Any, context: str = "") -> Any:
+    """Shapes hold sizes and no numbers of NumPy: `operator.index` makes an int of these."""
+    canonical = _canonicalize_shape(shape, context)
+    if not any(type(dim) is _DimExpr for dim in canonical):
+        return canonical
+    return tuple(_plain_dim(dim) if type(dim) is _DimExpr else dim for dim in canonical)
+
+
+def _plain_dim(dim: Any) -> Any:
+    listener = _listener(dim)
+    return copy_of_dim(dim) if listener is not None and listener.is_of_numpy(dim) else dim
+
+
+_canonicalize_shape = _core.canonicalize_shape
+
+
+def _as_operand(self: Any, x: Any, source_info: Any) -> Any:
+    if type(x) in _number_types:
+        with _core.set_current_trace(self):
+            x = x.as_array()
+    return _to_jaxpr_tracer(self, x, source_info)
+
+
+_to_jaxpr_tracer = _DynamicJaxprTrace.to_jaxpr_tracer
+
+
+def _of_sizes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of NumPy that computes with a tuple of sizes as it does with one of ints."""
+
+    @functools.wraps(function)
+    def computed(a: Any, *args: Any, **options: Any) -> Any:
+        is_list = isinstance(a, tuple | list)
+        dims = [x for x in a if isinstance(x, _DimExpr)] if is_list else []
+        listener = _listener(dims[0]) if dims else None
+        if listener is None or _asked_by(2)[0] != "user":
+            return function(a, *args, **options)
+        return listener.reduce(functools.partial(_with_list, function, args, options), function, a)
+
+    return computed
+
+
+def _with_list(function: Any, args: Any, options: Any, *elements: Any) -> Any:
+    return function(elements, *args, **options)
+
+
+# How the types of arrays are compared: JAX makes one object of equal ones.
+
+
+def _dims_of(aval: Any) -> list[Any]:
+    return [dim for dim in aval.shape if isinstance(dim, _DimExpr)]
+
+
+def _avals_equal(self: Any, other: Any) -> Any:
+    if self is other or not isinstance(other, ShapedArray):
+        return True if self is other else NotImplemented
+    dims = [*_dims_of(self), *_dims_of(other)]
+    if not dims or _listener(dims[0]) is None or _asked_by(2)[0] != "user":
+        return NotImplemented
+    fixed = [(x.dtype, x.weak_type, x.sharding, len(x.shape)) for x in (self, other)]
+    return fixed[0] == fixed[1] and all(
+        _dims_equal(a, b) for a, b in zip(self.shape, other.shape, strict=True)
+    )
+
+
+def _dims_equal(left: Any, right: Any) -> bool:
+    if not isinstance(left, _DimExpr):
+        left, right = right, left
+    if not isinstance(left, _DimExpr) or _ORIGINAL["__eq__"](left, right):
+        return bool(left == right)
+    listener = _listener(left, right)
+    answer = None if listener is None else listener.decide(left, "==", right, user_place())
+    return bool(answer)
+
+
+def _aval_hash(self: Any) -> int:
+    dims = _dims_of(self)
+    if dims and _asked_by(2)[0] == "user":
+        for dim in dims:
+            listener = _listener(dim)
+            if listener is not None:
+                listener.need(dim, "hash", user_place())
+    return object.__hash__(self)
 
 
 def _needed(dim: Any, what: str) -> Any:
@@ -552,7 +833,8 @@ def _indexed(owner: Any) -> Callable[[Any, Any], Any]:
 
 def _as_index(index: Any) -> Any:
     """JAX takes a size for an index only as an array, which means what the int does."""
-    return jnp.asarray(index) if isinstance(index, _DimExpr) else index
+    is_number = isinstance(index, _DimExpr) or type(index) in _number_types
+    return jnp.asarray(index) if is_number else index
 
 
 def _getattribute(self: Any, name: str) -> Any:
@@ -568,20 +850,6 @@ def _abs(self: Any) -> Any:
     return self if self >= 0 else -self
 
 
-def _shifted_left(self: Any, bits: Any) -> Any:
-    return self * 2**bits if isinstance(bits, int) and bits >= 0 else NotImplemented
-
-
-def _shifted_right(self: Any, bits: Any) -> Any:
-    return self // 2**bits if isinstance(bits, int) and bits >= 0 else NotImplemented
-
-
-def _low_bits(self: Any, mask: Any) -> Any:
-    """`s & 7` is `s % 8`; other masks have no dim."""
-    is_low = type(mask) is int and mask >= 0 and mask & (mask + 1) == 0
-    return self % (mask + 1) if is_low else NotImplemented
-
-
 _DIM_METHODS: dict[str, Any] = {
     "__eq__": _eq,
     "__ne__": _ne,
@@ -594,21 +862,40 @@ _DIM_METHODS: dict[str, Any] = {
     "__index__": _index,
     "__float__": _float,
     "__getattribute__": _getattribute,
+    **{f"__{s}{name}__": _arithmetic(name, s) for name in _ARITHMETIC for s in ("", "r")},
     "__abs__": _abs,
     "__pos__": lambda self: self,
     "__invert__": lambda self: -self - 1,
-    "__lshift__": _shifted_left,
-    "__rshift__": _shifted_right,
-    "__and__": _low_bits,
-    "__rand__": _low_bits,
+    "__round__": _round,
+    **{f"__{name}__": lambda self: self for name in ("ceil", "floor", "trunc")},
+    "__array_ufunc__": _array_ufunc,
+    "__jax_array__": _jax_array,
+    "dimension_as_value": _dimension_as_value,
     **{name: _ordered(name) for name in _COMPARISONS},
-    **{name: _operation(name) for name in _OPERATIONS},
+    **{name: _bounded(name) for name in _BOUNDS},
+    "real": property(lambda self: self),
+    "imag": property(lambda self: 0),
+    "numerator": property(lambda self: self),
+    "denominator": property(lambda self: 1),
+    "conjugate": lambda self: self,
+    **{
+        name: _method_of_int(name)
+        for name in "as_integer_ratio bit_count bit_length is_integer to_bytes".split()
+        if hasattr(int, name)
+    },
 }
+# What NumPy makes of a tuple of sizes.
+_OF_SIZES = "prod sum max min amax amin mean median average std var cumsum cumprod".split()
 _INDEXED = (_core.Tracer, _IndexUpdateHelper)
 # By class and name what stands there while anybody listens, and what at other times, if anything.
 _PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
     **{(_DimExpr, name): (new, _ORIGINAL.get(name)) for name, new in _DIM_METHODS.items()},
     **{(owner, "__getitem__"): (_indexed(owner), owner.__getitem__) for owner in _INDEXED},
+    **{(np, name): (_of_sizes(getattr(np, name)), getattr(np, name)) for name in _OF_SIZES},
+    (ShapedArray, "__eq__"): (_avals_equal, vars(ShapedArray).get("__eq__")),
+    (ShapedArray, "__hash__"): (_aval_hash, vars(ShapedArray).get("__hash__")),
+    (_core, "canonicalize_shape"): (_canonical_shape, _canonicalize_shape),
+    (_DynamicJaxprTrace, "to_jaxpr_tracer"): (_as_operand, _to_jaxpr_tracer),
 }
 
 
@@ -622,26 +909,22 @@ def _patch(*, listening: bool) -> None:
 
 @contextlib.contextmanager
 def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[None]:
-    """Let `listener` hear what is asked of the dims of `scope` in this thread, and answer it.
+    """Let `listener` hear what is asked of the dims of `scope`, in any thread, and answer it.
 
     JAX says False to every `==` that it cannot prove, True to `bool(dim)`, gives a dim a hash that
     no int has, and its symbol as text: each silently picks one branch for all sizes. What JAX's
     core asks with `==` keeps JAX's answer, for it is written for that.
     """
-    global _patch_users  # noqa: PLW0603 - a patch of a class is global, so is its count of users
     with _patch_lock:
-        _patch_users += 1
-        if _patch_users == 1:
+        if not _listening:
             _patch(listening=True)
-    outer = getattr(_listeners, "current", (None, None))
-    _listeners.current = listener, scope
+        _listening[id(scope)] = scope, listener
     try:
         yield
     finally:
-        _listeners.current = outer
         with _patch_lock:
-            _patch_users -= 1
-            if _patch_users == 0:
+            del _listening[id(scope)]
+            if not _listening:
                 _patch(listening=False)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -10,8 +11,10 @@ import jax
 import numpy as np
 
 from shapeexec.execution import _monitor
+from shapeexec.masking._hosted import host_operands, unpacked
 from shapeexec.masking._masked import Masked
 from shapeexec.masking._values import MaskNote
+from shapeexec.shape._host import HostOperand, packed
 from shapeexec.shape._trace import Trace
 
 
@@ -97,6 +100,40 @@ def check_tracing() -> None:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Numbers:
+    """What a graph is told of a call's sizes: one vector, i32[words].
+
+    Attributes:
+        symbols: The symbols, whose sizes come first.
+        operands: The numbers of the host, whose bits come behind them.
+    """
+
+    symbols: tuple[str, ...]
+    operands: tuple[HostOperand, ...]
+
+    def vector(self, sizes: Mapping[str, int]) -> np.ndarray:
+        """The vector at some sizes.
+
+        Raises:
+            Exception: Whatever the function's own arithmetic raises at these sizes.
+        """
+        head = np.asarray([sizes[symbol] for symbol in self.symbols], np.int32)
+        return np.concatenate([head, packed(self.operands, sizes)]) if self.operands else head
+
+    def read(self, vector: Any) -> tuple[dict[str, Any], dict[HostOperand, Any]]:
+        """The sizes and the numbers that a vector holds."""
+        count = len(self.symbols)
+        sizes = {symbol: vector[i] for i, symbol in enumerate(self.symbols)}
+        return sizes, unpacked(self.operands, vector[count:])
+
+    @property
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """What the vector is like."""
+        words = len(self.symbols) + sum(operand.words for operand in self.operands)
+        return jax.ShapeDtypeStruct((words,), np.int32)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Recipe:
     """All that is needed to compile one graph.
 
@@ -114,6 +151,11 @@ class Recipe:
     poison: str | None
     donate: tuple[int, ...] = ()
 
+    @functools.cached_property
+    def numbers(self) -> Numbers:
+        """What the graph is told of sizes."""
+        return Numbers(self.symbols, host_operands(self.trace, self.ranges))
+
     @property
     def masked(self) -> Masked:
         """The function at these capacities."""
@@ -122,8 +164,9 @@ class Recipe:
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
         """What is compiled."""
         check_tracing()
-        by_symbol = {symbol: sizes[i] for i, symbol in enumerate(self.symbols)}
-        results = self.masked(by_symbol, consts, jax.tree.leaves((args, kwargs)))
+        by_symbol, hosted = self.numbers.read(sizes)
+        leaves = jax.tree.leaves((args, kwargs))
+        results = self.masked(by_symbol, consts, leaves, hosted=hosted)
         return jax.tree.unflatten(self.trace.out_tree, results)
 
     def notes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[MaskNote]:
@@ -131,12 +174,11 @@ class Recipe:
         notes: list[MaskNote] = []
 
         def run(sizes: Any, consts: Any, leaves: Any) -> Any:
-            by_symbol = {symbol: sizes[i] for i, symbol in enumerate(self.symbols)}
-            return self.masked(by_symbol, consts, leaves, notes)
+            by_symbol, hosted = self.numbers.read(sizes)
+            return self.masked(by_symbol, consts, leaves, notes, hosted=hosted)
 
-        sizes = np.zeros(len(self.symbols), np.int32)
         consts = tuple(self.trace.jaxpr.consts)
-        jax.eval_shape(run, sizes, consts, jax.tree.leaves((args, kwargs)))
+        jax.eval_shape(run, self.numbers.struct, consts, jax.tree.leaves((args, kwargs)))
         return notes
 
 

@@ -19,12 +19,13 @@ from shapeexec import _compat
 from shapeexec._errors import SpecError, UnsupportedPrimitiveError
 from shapeexec.bucketing import checked_bucket
 from shapeexec.execution import _monitor, _transfer
-from shapeexec.execution._compile import Graph, SignatureChanged, check_tracing
+from shapeexec.execution._compile import Graph, Numbers, SignatureChanged, check_tracing
 from shapeexec.execution._examples import Examples, Layout, Reduce, add
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.execution._planner import Arguments, Planner
 from shapeexec.execution._ready import Outcome
 from shapeexec.masking._extents import Extents
+from shapeexec.masking._hosted import host_operands
 from shapeexec.masking._masked import Masked
 from shapeexec.masking.folding import sum_over_examples
 from shapeexec.shape._trace import Trace
@@ -61,7 +62,7 @@ class MapRecipe:
         """What is compiled.
 
         Args:
-            sizes: i32[examples, symbols], and i32[]: how many examples are no fillers.
+            sizes: i32[examples, words], and i32[]: how many examples are no fillers.
             consts: The arrays that the function closed over.
             kwargs: As for one example, with a first axis for the examples where they differ.
             *args: Likewise.
@@ -71,8 +72,9 @@ class MapRecipe:
         masked = Masked(self.trace, self.ranges, self.poison, zero_padded=self.poison is None)
 
         def one(vector: Any, leaves: Any) -> list[Any]:
-            by_symbol = {symbol: vector[i] for i, symbol in enumerate(self.symbols)}
-            return [*itertools.compress(masked(by_symbol, consts, leaves), self.is_number)]
+            by_symbol, hosted = self.numbers.read(vector)
+            results = masked(by_symbol, consts, leaves, hosted=hosted)
+            return [*itertools.compress(results, self.is_number)]
 
         axes = [0 if mapped else None for mapped in self.is_mapped]
         each = jax.vmap(one, in_axes=(0, axes))
@@ -86,6 +88,11 @@ class MapRecipe:
             _compat.with_weak_type(result, aval)
             for result, aval in zip(results, self.out_avals, strict=True)
         ]
+
+    @functools.cached_property
+    def numbers(self) -> Numbers:
+        """What the graph is told of an example's sizes."""
+        return Numbers(self.symbols, host_operands(self.trace, self.ranges))
 
     @property
     def is_number(self) -> list[bool]:
@@ -120,8 +127,8 @@ class Group:
 
     @property
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
-        """i32[capacity, symbols] and i32[]: see `MapRecipe.body`. Fillers are the first example."""
-        vectors = [plan.size_vector for plan in self.plans]
+        """i32[capacity, words] and i32[]: see `MapRecipe.body`. Fillers are the first example."""
+        vectors = [self.recipe.numbers.vector(plan.sizes) for plan in self.plans]
         vectors += [vectors[0]] * (self.capacity - len(vectors))
         return np.stack(vectors), np.asarray(len(self.plans), np.int32)
 

@@ -67,8 +67,8 @@ class Plan:
 
     @property
     def size_vector(self) -> np.ndarray:
-        """i32[symbols]: the true sizes, as the graph takes them."""
-        return np.asarray([self.sizes[symbol] for symbol in self.recipe.symbols], np.int32)
+        """i32[words]: the true sizes, and what is computed from them, as the graph takes them."""
+        return self.recipe.numbers.vector(self.sizes)
 
     @property
     def waste(self) -> Mapping[str, float]:

@@ -1,7 +1,7 @@
 """What dims are worth in one graph: their capacities, constants, and their lengths, data."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from jax import Array, export
 
 from shapeexec.masking._fill import Length
 from shapeexec.shape import _dim
+from shapeexec.shape._host import HostOperand, of_dim
 from shapeexec.shape._substitution import Substitution
 
 
@@ -21,6 +22,7 @@ class Extents:
             bucket.
         sizes: The true size of each symbol: i32[], traced or not.
         substitution: What the symbols of the call are in these dims.
+        host: The operand of the graph that stands for a number of the host, i32[] or otherwise.
     """
 
     def __init__(
@@ -28,10 +30,12 @@ class Extents:
         ranges: Mapping[str, tuple[int, int]],
         sizes: Mapping[str, Array],
         substitution: Substitution | None = None,
+        host: Callable[[HostOperand], Array] | None = None,
     ) -> None:
         self._substitution = Substitution() if substitution is None else substitution
         self._ranges = self._substitution.ranges(ranges)
         self._sizes = self._substitution.sizes(sizes)
+        self._host = host
         self._lengths: dict[str, Array] = {}
 
     def fork(self) -> "Extents":
@@ -56,8 +60,28 @@ class Extents:
             return int(dim)  # parameters hold NumPy integers too, of which a rule must know
         text = _dim.dim_text(dim)
         if text not in self._lengths:
-            self._lengths[text] = jnp.asarray(_dim.evaluate(text, self._sizes), np.int32)
+            operand = self.beyond_i32(text)
+            self._lengths[text] = (
+                jnp.asarray(_dim.evaluate(text, self._sizes), np.int32)
+                if operand is None
+                else self.host_value(operand)
+            )
         return self._lengths[text]
+
+    def beyond_i32(self, dim: Any, dtype: Any = np.int32, via: str = "length") -> Any:
+        """The operand that a dim has to be, for a graph that computes in i32; None: it may."""
+        text = _dim.dim_text(dim)
+        if isinstance(dim, int | np.integer) or _dim.fits_i32(text, self._ranges):
+            return None
+        return HostOperand(of_dim(self._outward(text)), np.dtype(dtype), (), via)
+
+    def _outward(self, text: str) -> str:
+        return self._substitution.outward(text).text if self._substitution.outer else text
+
+    def host_value(self, operand: HostOperand) -> Array:
+        """A number of the host, as this graph has it."""
+        assert self._host is not None, "sizes are known without one"
+        return self._host(operand)
 
     def capacities(self, dims: Any) -> tuple[int, ...]:
         """One capacity per dim."""
@@ -79,7 +103,7 @@ class Extents:
 
 
 def holds_dim(param: Any) -> bool:
-    """Whether a primitive's parameter holds a symbolic dim."""
+    """Whether a primitive's parameter holds a symbolic dim, or a number computed from sizes."""
     if type(param) in (tuple, list):
         return any(holds_dim(part) for part in param)
-    return export.is_symbolic_dim(param)
+    return export.is_symbolic_dim(param) or isinstance(param, HostOperand)

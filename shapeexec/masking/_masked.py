@@ -13,10 +13,12 @@ from jax import Array
 from shapeexec import _compat
 from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._fill import fill
+from shapeexec.masking._hosted import at_sizes
 from shapeexec.masking._interpret import Interpreter, Watch, conform
 from shapeexec.masking._knowledge import Known, constant, nothing_known_of
 from shapeexec.masking._poison import poison_padding
 from shapeexec.masking._values import Fills, MaskNote, Value
+from shapeexec.shape._host import HostOperand
 from shapeexec.shape._trace import Trace
 
 
@@ -44,6 +46,8 @@ class Masked:
         leaves: Sequence[Any],
         notes: list[MaskNote] | None = None,
         watch: Watch | None = None,
+        *,
+        hosted: Mapping[HostOperand, Array] | None = None,
     ) -> list[Array]:
         """Run on padded arrays.
 
@@ -53,6 +57,8 @@ class Masked:
             leaves: The flat arguments, at capacity.
             notes: Where masks are reported; None: nowhere.
             watch: Sees each equation, see `Interpreter`.
+            hosted: The numbers of the host; None: they are computed from `sizes`, which takes a
+                call back to Python where these are traced.
 
         Returns:
             The flat results, at capacity, in the dtypes and weak types of the plain function.
@@ -61,10 +67,11 @@ class Masked:
         planned = Fills()
         if self.poison is None:  # under poison each reader of padding has to look after itself
             first = Interpreter()
-            jax.eval_shape(functools.partial(self._run, interpreter=first), sizes, consts, leaves)
+            run = functools.partial(self._run, interpreter=first, hosted=hosted)
+            jax.eval_shape(run, sizes, consts, leaves)
             planned = first.fills
         interpreter = Interpreter(self.poison, planned=planned, notes=notes, watch=watch)
-        return self._run(sizes, consts, leaves, interpreter)
+        return self._run(sizes, consts, leaves, interpreter, hosted)
 
     def _run(
         self,
@@ -72,10 +79,12 @@ class Masked:
         consts: Sequence[Any],
         leaves: Sequence[Any],
         interpreter: Interpreter,
+        hosted: Mapping[HostOperand, Array] | None = None,
     ) -> list[Array]:
         jaxpr = self.trace.jaxpr.jaxpr
         lengths = {s: jnp.asarray(n, np.int32) for s, n in sizes.items()}
-        extents = Extents(self.ranges, lengths, self.trace.substitution)
+        host = at_sizes(sizes) if hosted is None else hosted.__getitem__
+        extents = Extents(self.ranges, lengths, self.trace.substitution, host)
         operands = [
             self._argument(var.aval, leaf, extents)
             for var, leaf in zip(jaxpr.invars, leaves, strict=True)

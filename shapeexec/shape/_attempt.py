@@ -12,7 +12,9 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError, InconclusiveShapeError
 from shapeexec.shape import _dim
 from shapeexec.shape._guards import Guard
-from shapeexec.shape._questions import Need, Questions
+from shapeexec.shape._host import HostExpression, are_alike
+from shapeexec.shape._numbers import with_conversions
+from shapeexec.shape._questions import AnyGuard, Need, Questions
 from shapeexec.shape._shape import dtype_name
 from shapeexec.shape._substitution import Substitution, substitution
 
@@ -58,13 +60,16 @@ class Trace:
         symbols: The symbols of the call that are still free: a guard such as `s == 5` makes `s` an
             int.
         substitution: What the symbols of the call are in the jaxpr.
+        kinds: What the function computes from sizes on the host, and of what kind the results are:
+            at other sizes they may be of another one, or raise.
     """
 
     jaxpr: Any
     out_tree: Any
-    guards: tuple[Guard, ...]
+    guards: tuple[AnyGuard, ...]
     symbols: frozenset[str]
     substitution: Substitution
+    kinds: tuple[tuple[HostExpression, Any], ...] = ()
 
     @property
     def ragged_arguments(self) -> list[str]:
@@ -75,7 +80,7 @@ class Trace:
 
     def admits(self, sizes: Mapping[str, int]) -> bool:
         """Whether the trace speaks for a call at `sizes`."""
-        return all(guard.holds(sizes) for guard in self.guards)
+        return all(guard.holds(sizes) for guard in self.guards) and are_alike(self.kinds, sizes)
 
 
 class Stuck(Exception):
@@ -128,7 +133,7 @@ class Program:
             Stuck: It cannot be traced with these facts.
             InconclusiveShapeError: A question cannot be decided, for there are no sizes.
         """
-        guards = dict.fromkeys(facts)
+        guards: dict[AnyGuard, None] = dict.fromkeys(facts)
         for _ in range(_MOST_ATTEMPTS):
             known = self._known(guards)
             questions = Questions(self.sizes, known.substitution, guards, heard)
@@ -152,6 +157,7 @@ class Program:
                 guards=tuple(guards),
                 symbols=frozenset(symbols),
                 substitution=known.substitution,
+                kinds=tuple(questions.kinds.items()),
             )
         raise InconclusiveShapeError(
             f"the function asks of its sizes more than {_MOST_ATTEMPTS} questions in a row.",
@@ -165,14 +171,15 @@ class Program:
         structs = [leaf.struct(scope, known.substitution) for leaf in self.leaves]
         with _compat.listen_to_dims(questions, scope):
             traced = jax.jit(_fresh(self.fn)).trace(*structs)
-            jaxpr = _compat.without_hi_primitives(traced.jaxpr)
+            jaxpr = with_conversions(_compat.without_hi_primitives(traced.jaxpr))
         if any(need.what != "hash" for need in questions.needs):
             # The function caught the exception, and went on as it would not with an int.
             raise TypeError("a symbolic size cannot be interpreted as an integer")
         return jaxpr, traced.out_info
 
-    def _known(self, guards: Mapping[Guard, None]) -> "_Known":
-        symbols, others = substitution((*self.constraints, *guards))
+    def _known(self, guards: Mapping[AnyGuard, None]) -> "_Known":
+        of_dims = [guard for guard in guards if isinstance(guard, Guard)]
+        symbols, others = substitution((*self.constraints, *of_dims))
         accepted: list[str] = []
         # Every symbol is at least 1, also where another dim stands for it.
         texts = [f"{dim} >= 1" for dim in symbols.inner.values() if not dim.is_static]

@@ -79,6 +79,34 @@ def _extreme(
     return int(bound)
 
 
+def fits(text: str, ranges: Mapping[str, tuple[int, int]], limit: int) -> bool:
+    """Whether no step of evaluating a dimension over `ranges` exceeds `limit`, or divides by 0.
+
+    False where interval arithmetic cannot tell. Parameters are those of `extreme`.
+    """
+    used = tuple((symbol, ranges[symbol]) for symbol in parse(text).symbols if symbol in ranges)
+    return _fits(text, used, limit)
+
+
+@functools.lru_cache(maxsize=16384)
+def _fits(text: str, ranges: tuple[tuple[str, tuple[int, int]], ...], limit: int) -> bool:
+    expression = parse(text)
+    box: _Box = dict.fromkeys(expression.symbols, _ASSUMED) | dict(ranges)
+    nodes = [node for node in ast.walk(expression.tree) if isinstance(node, ast.expr)]
+    nodes = [n for n in nodes if not isinstance(n, ast.Name) or n.id in box]
+    if any(abs(end) > limit for node in nodes for end in _interval(node, box)):
+        return False
+    divisors = [n.args[1] for n in nodes if isinstance(n, ast.Call) and _name(n) in _DIVISIONS]
+    return not any(low <= 0 <= high for low, high in (_interval(d, box) for d in divisors))
+
+
+_DIVISIONS = ("floordiv", "mod")
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
 def _fix_monotone_symbols(tree: ast.expr, box: _Box, sign: Literal[-1, 1]) -> None:
     pending = True
     while pending:  # fixing one symbol narrows the others' products, so ask again

@@ -266,6 +266,14 @@ def minimum(
     return dim if isinstance(dim, int) else _bounds.extreme(dim_text(dim), ranges, -1, limit)
 
 
+def fits_i32(dim: DimLike | Any, ranges: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether i32 arithmetic gives a dimension exactly, at all sizes in `ranges`.
+
+    No step on the way may leave i32 either, and no divisor may be 0.
+    """
+    return isinstance(dim, int) or _bounds.fits(dim_text(dim), ranges, 2**31 - 1)
+
+
 def to_jax(dim: DimLike, scope: jax.export.SymbolicScope) -> Any:
     """Return a dimension as JAX's dim of `scope`, or as an integer where it is one there.
 

@@ -1,11 +1,14 @@
 """What a function and JAX ask of sizes while it is traced, and the answers.
 
 A question that only known sizes answer is decided at the sizes of the call at hand, and the answer
-is a guard. Tracing itself is not known here.
+is a guard. What code computes from sizes becomes a number of the host. Tracing itself is not known
+here.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,33 @@ from shapeexec import _compat
 from shapeexec._errors import InconclusiveShapeError, UnboundedDimError
 from shapeexec.shape import _dim
 from shapeexec.shape._guards import Guard, pin
+from shapeexec.shape._host import (
+    HostExpression,
+    HostGuard,
+    HostOperand,
+    HostValues,
+    kind_of,
+    of_dim,
+)
+from shapeexec.shape._numbers import BINARY, HostNumber, bind, is_operand, number_of
 from shapeexec.shape._substitution import Substitution
+
+AnyGuard = Guard | HostGuard
+
+# Operators that make a dim of dims and integers.
+_OF_DIMS = frozenset("add sub mul floordiv mod divmod".split())
+_OF_DIMS_BY_UFUNC = {
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.floor_divide: operator.floordiv,
+    np.remainder: operator.mod,
+    np.negative: operator.neg,
+    np.positive: operator.pos,
+}
+_LARGEST_POWER = 16  # of a size that is a dim: JAX multiplies it out
+_MOST_SHIFTED = 64
+_ASSUMED_SIZE = 97  # tells of what kind a number is where there is no call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +73,17 @@ class Questions:
         heard: Where to put what would be true of the sizes and help JAX, had it known: what its
             own code compares, bounds and divides. None: nowhere.
         needs: Sizes that were wanted as Python values.
+        kinds: What was computed on the host, and of what kind the results are.
+        numpy_dims: By id the dims that are numbers of NumPy's in the plain call, and what they are.
     """
 
     sizes: Mapping[str, int] | None
     substitution: Substitution
-    guards: dict[Guard, None]
+    guards: dict[AnyGuard, None]
     heard: dict[Guard, None] | None = None
     needs: list[Need] = dataclasses.field(default_factory=list)
+    kinds: dict[HostExpression, Any] = dataclasses.field(default_factory=dict)
+    numpy_dims: dict[int, tuple[Any, HostExpression]] = dataclasses.field(default_factory=dict)
 
     def decide(self, left: Any, op: str, right: Any, place: str | None) -> Any:
         """See `_compat.DimListener`."""
@@ -126,8 +159,241 @@ class Questions:
                 text = f"mod({self._outer(symbol)}, {right})"
                 self.heard.setdefault(Guard(text, "==", str(remainder), splits=True))
 
+    # Computing on the host
+
+    def calculate(self, name: str, left: Any, right: Any) -> Any:
+        """See `_compat.DimListener`."""
+        if not self.numpy_dims and type(left) in _SIZES and type(right) in _SIZES:
+            is_exact = name in _OF_DIMS  # the way of nearly all arithmetic that JAX does itself
+        else:
+            if not (is_operand(left) and is_operand(right)):
+                return None
+            is_exact = name in _OF_DIMS and all(map(self._is_size, (left, right)))
+            if is_exact and any(map(self._is_number_of_numpy, (left, right))):
+                return self._numpy_dim(*BINARY[name], left, right)
+        if is_exact or any(isinstance(x, HostNumber) for x in (left, right)):
+            return None if is_exact else NotImplemented
+        if name in ("lshift", "rshift", "and", "pow"):
+            dim = _as_dim(name, left, right)
+            if dim is not None:
+                return dim
+        left, right = (int(x) if type(x) is bool else x for x in (left, right))
+        if name in _OF_DIMS and all(map(self._is_size, (left, right))):
+            return BINARY[name][0](left, right)
+        return self.compute(*BINARY[name], left, right)
+
+    def compute(self, function: Callable[..., Any], pattern: str, *operands: Any) -> Any:
+        """See `_compat.DimListener`, and `Computer`."""
+        return self._computed(HostExpression(function, self._as_operands(operands), pattern))
+
+    def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:
+        """See `_compat.DimListener`, and `Computer`."""
+        method = operator.methodcaller(name, *args, **options)
+        told = f"{args}{options or ''}".replace("{", "{{").replace("}", "}}")
+        return self.compute(method, f"{{}}.{name}{told}", number)
+
+    def ufunc(
+        self, function: Any, method: str, operands: Sequence[Any], options: Mapping[str, Any]
+    ) -> Any:
+        """See `_compat.DimListener`."""
+        if not all(map(is_operand, operands)) or "out" in options:
+            return NotImplemented
+        applied, pattern = getattr(function, method), f"np.{function.__name__}"
+        if options or method != "__call__":
+            applied, pattern = functools.partial(applied, **options), f"{pattern}.{method}{options}"
+        pattern = pattern.replace("{", "{{").replace("}", "}}")
+        pattern += f"({', '.join('{}' for _ in operands)})"
+        exact = _OF_DIMS_BY_UFUNC.get(function)
+        if exact and method == "__call__" and not options and all(map(self._is_size, operands)):
+            return self._numpy_dim(applied, pattern, *operands, exact=exact)
+        return self.compute(applied, pattern, *operands)
+
+    def reduce(self, function: Callable[..., Any], named: Any, elements: Sequence[Any]) -> Any:
+        """See `_compat.DimListener`."""
+        if not all(map(is_operand, elements)):
+            return named(elements)
+        expression = HostExpression(
+            function,
+            self._as_operands(elements),
+            f"np.{named.__name__}(({', '.join('{}' for _ in elements)}))",
+        )
+        exact = _REDUCTIONS.get(named.__name__)
+        value = self._value(expression)
+        if exact is None or not all(map(self._is_size, elements)) or np.ndim(value):
+            return self._computed(expression)
+        dim = exact([self._plain(x) for x in elements])
+        return self._marked(dim, expression)
+
+    def as_array(self, dim: Any, via: str) -> Any:
+        """See `_compat.DimListener`."""
+        _, expression = self.numpy_dims.get(id(dim), (None, None))
+        if expression is None:
+            if via == "argument":
+                return None  # a size, which is data anyway
+            expression = self._expression(dim)
+        aval = _compat.aval_of_number(self._value(expression))
+        return bind(HostOperand(expression, aval.dtype, (), via), weak_type=aval.weak_type)
+
+    def is_of_numpy(self, dim: Any) -> bool:
+        """See `_compat.DimListener`."""
+        return id(dim) in self.numpy_dims
+
+    def need_value(self, number: HostNumber, what: str) -> Any:
+        """See `Computer`."""
+        if what in ("str", "repr", "format", "hash"):
+            if not _compat.is_asked_by_user(3):
+                return hash(number.expression) if what == "hash" else str(number.expression)
+            self._pin(number.expression.symbols)
+            tell = {"str": str, "repr": repr, "hash": hash}.get(what, lambda value: value)
+            return tell(number.value)
+        kind = "float" if what in ("float", "complex") else "int"
+        self.needs.append(Need(number.expression.symbols, kind, _compat.user_place()))
+        raise TypeError(f"the {what} of `{number.expression}` is not known while tracing")
+
+    @functools.cached_property
+    def _values(self) -> HostValues:
+        if self.sizes is not None:
+            return HostValues(self.sizes)
+        return HostValues(_AnySize())
+
+    def _value(self, expression: HostExpression) -> Any:
+        """The value of an expression at the sizes of the call; how it ends is remembered."""
+        try:
+            value = self._values.of(expression)
+        except Exception as error:
+            if self.sizes is None:
+                raise InconclusiveShapeError(
+                    f"`{expression}` raises {type(error).__name__} at some sizes.",
+                    symbols=expression.symbols,
+                    where=_compat.describe_line(_compat.user_place()),
+                    fix="pass the sizes as Python ints, or make the dims static",
+                ) from error
+            place = _compat.user_place()
+            self.guards.setdefault(HostGuard(expression, type(error), place))
+            raise
+        self.kinds.setdefault(expression, kind_of(value))
+        return value
+
+    def _computed(self, expression: HostExpression) -> Any:
+        """What code gets that computes an expression."""
+        value = self._value(expression)
+        if isinstance(value, bool | np.bool_):
+            if self.sizes is None:
+                raise InconclusiveShapeError(
+                    f"`{expression}` cannot be decided for all sizes.",
+                    symbols=expression.symbols,
+                    where=_compat.describe_line(_compat.user_place()),
+                    fix="pass a constraint that decides it, or make the dim static",
+                )
+            self.guards.setdefault(HostGuard(expression, bool(value), _compat.user_place()))
+            return value
+        number = number_of(self, expression, value)
+        if number is not None:
+            return number
+        if isinstance(value, tuple):
+            return tuple(
+                self._computed(HostExpression(operator.itemgetter(i), (expression,), f"{{}}[{i}]"))
+                for i in range(len(value))
+            )
+        self._pin(expression.symbols)  # a text, or bytes: what it is tells sizes apart
+        return value
+
+    def _pin(self, symbols: frozenset[str]) -> None:
+        if self.sizes is not None:
+            self.pin(Need(symbols, "str", _compat.user_place()))
+
+    def _as_operands(self, operands: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(map(self._expression, operands))
+
+    def _expression(self, operand: Any) -> Any:
+        """The expression of a dim or a number; any other operand is a constant."""
+        if isinstance(operand, HostNumber):
+            return operand.expression
+        if not export.is_symbolic_dim(operand):
+            return operand
+        if id(operand) in self.numpy_dims:
+            return self.numpy_dims[id(operand)][1]
+        return of_dim(self._outer(_dim.dim_text(operand)))
+
+    # Dims that are numbers of NumPy's
+
+    def _is_size(self, x: Any) -> bool:
+        """Whether it is a dim or an integer, of Python or NumPy."""
+        return type(x) is int or isinstance(x, np.integer) or export.is_symbolic_dim(x)
+
+    def _is_number_of_numpy(self, x: Any) -> bool:
+        if export.is_symbolic_dim(x):
+            return id(x) in self.numpy_dims
+        return isinstance(x, np.integer) and _compat.is_asked_by_user(4)
+
+    def _plain(self, x: Any) -> Any:
+        if export.is_symbolic_dim(x):
+            return _compat.copy_of_dim(x) if id(x) in self.numpy_dims else x
+        return int(x)
+
+    def _numpy_dim(
+        self,
+        function: Callable[..., Any],
+        pattern: str,
+        *operands: Any,
+        exact: Callable[..., Any] | None = None,
+    ) -> Any:
+        """What NumPy's arithmetic makes of dims: a dim, for a shape, that is also its number."""
+        dim = (exact or function)(*map(self._plain, operands))
+        expression = HostExpression(function, self._as_operands(operands), pattern)
+        if not isinstance(dim, tuple):
+            return self._marked(dim, expression)
+        return tuple(
+            self._marked(one, HostExpression(operator.itemgetter(i), (expression,), f"{{}}[{i}]"))
+            for i, one in enumerate(dim)
+        )
+
+    def _marked(self, dim: Any, expression: HostExpression) -> Any:
+        value = self._value(expression)
+        if not export.is_symbolic_dim(dim):
+            return value  # it is the same at all sizes
+        dim = _compat.copy_of_dim(dim)
+        self.numpy_dims[id(dim)] = (dim, expression)
+        return dim
+
     def _outer(self, text: str) -> str:
         return text if not self.substitution.outer else self.substitution.outward(text).text
+
+
+_SIZES = frozenset((int, _compat.JaxDim))
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "prod": functools.partial(functools.reduce, operator.mul),
+    "sum": sum,
+    **dict.fromkeys(("max", "amax"), max),
+    **dict.fromkeys(("min", "amin"), min),
+}
+
+
+class _AnySize(dict[str, int]):
+    """Some size for each symbol, where no call says which."""
+
+    def __missing__(self, symbol: str) -> int:
+        return _ASSUMED_SIZE
+
+    def __contains__(self, symbol: object) -> bool:
+        return True
+
+
+def _as_dim(name: str, left: Any, right: Any) -> Any:
+    """What an operator of integers makes of a dim and a constant, where that is a dim."""
+    is_constant = type(right) is int and right >= 0 and export.is_symbolic_dim(left)
+    if not is_constant:
+        left, right = (right, left) if name == "and" else (left, right)
+        if name != "and" or type(right) is not int or right < 0:
+            return None
+    if name == "and":
+        return left % (right + 1) if right & (right + 1) == 0 else None
+    if name == "pow":
+        is_small = right <= _LARGEST_POWER
+        return functools.reduce(operator.mul, [left] * right, 1) if is_small else None
+    if right > _MOST_SHIFTED:
+        return None
+    return left * 2**right if name == "lshift" else left // 2**right
 
 
 def _is_known(difference: Any) -> bool:

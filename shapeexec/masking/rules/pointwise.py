@@ -9,6 +9,7 @@ from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._knowledge import Known, through_pointwise
 from shapeexec.masking._registry import register, register_knowledge
+from shapeexec.shape._host import HostOperand
 
 _POINTWISE = frozenset(
     """
@@ -108,5 +109,14 @@ def bitcast_convert_type(ctx: RuleContext, operand: Array, *, new_dtype: Any) ->
 def dim_as_value(ctx: RuleContext, *, dim: Any) -> Array:
     """Keep: the size itself, as data."""
     del dim  # the rule wants the true size, not the capacity
-    aval = ctx.eqn.outvars[0].aval
-    return lax.convert_element_type(ctx.length(ctx.params["dim"]), aval.dtype)
+    aval, size = ctx.eqn.outvars[0].aval, ctx.params["dim"]
+    operand = ctx.extents.beyond_i32(size, aval.dtype, "argument")
+    value = ctx.length(size) if operand is None else ctx.extents.host_value(operand)
+    return lax.convert_element_type(value, aval.dtype)
+
+
+@register("host_value")
+def host_value(ctx: RuleContext, *, operand: HostOperand, weak_type: bool) -> Array:
+    """Keep: a number that Python computed from the sizes, as data."""
+    del weak_type  # it is the result's, which the jaxpr says
+    return ctx.extents.host_value(operand)

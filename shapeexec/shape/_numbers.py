@@ -1,0 +1,287 @@
+"""Numbers of the host while a function is traced: they act as Python's and NumPy's numbers do.
+
+Each knows its expression, and its value at the sizes of the call that is traced. Arithmetic makes
+further ones, a comparison is answered and becomes a guard, and an operation of JAX takes one as the
+scalar that it is, by the primitive `host_value`. What is asked of them goes to a `Computer`.
+"""
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from shapeexec import _compat
+from shapeexec.shape._host import HostExpression, HostOperand
+
+
+class Computer(Protocol):
+    """Who computes with sizes for one attempt to trace."""
+
+    def compute(self, function: Callable[..., Any], pattern: str, *operands: Any) -> Any:
+        """What `function` makes of numbers, sizes and constants: a `HostNumber`, or an answer."""
+        ...
+
+    def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:
+        """What a method of a number gives."""
+        ...
+
+    def need_value(self, number: "HostNumber", what: str) -> Any:
+        """Code wants the value itself: its `int`, `float`, `str` or `hash`."""
+        ...
+
+    def ufunc(self, function: np.ufunc, method: str, operands: Any, options: Any) -> Any:
+        """What a ufunc of NumPy makes of numbers and sizes."""
+        ...
+
+
+class HostNumber:
+    """A number that code computed from sizes.
+
+    Args:
+        computer: Who computes with it.
+        expression: What it is.
+        value: What it is at the sizes of the call that is traced.
+    """
+
+    __slots__ = ("_computer", "expression", "value")
+    __array_priority__ = 1001  # more than JAX's dims have
+
+    def __init__(self, computer: Computer, expression: HostExpression, value: Any) -> None:
+        self._computer, self.expression, self.value = computer, expression, value
+
+    @property
+    def aval(self) -> Any:
+        """What it is to JAX."""
+        return _compat.aval_of_number(self.value)
+
+    def as_array(self, via: str = "argument") -> Any:
+        """It as an operand of the function that is traced."""
+        aval = self.aval
+        operand = HostOperand(self.expression, aval.dtype, tuple(aval.shape), via)
+        return bind(operand, weak_type=aval.weak_type)
+
+    def __jax_array__(self) -> Any:
+        return self.as_array(_compat.conversion_asked())
+
+    def __array_ufunc__(self, function: Any, method: str, *operands: Any, **options: Any) -> Any:
+        return self._computer.ufunc(function, method, operands, options)
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of the number: `real`, or a method such as `is_integer`."""
+        if name.startswith("__") or not hasattr(self.value, name):
+            raise AttributeError(f"{type(self.value).__name__!r} object has no attribute {name!r}")
+        if not callable(getattr(self.value, name)):
+            return self._computer.compute(operator.attrgetter(name), f"{{}}.{name}", self)
+        return lambda *args, **options: self._computer.call_method(self, name, args, options)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__" and _compat.is_asked_by_user(2):
+            return type(object.__getattribute__(self, "value"))  # `isinstance(n / 2, float)`
+        return object.__getattribute__(self, name)
+
+    def __bool__(self) -> bool:
+        return self._computer.compute(bool, "bool({})", self)
+
+    def __hash__(self) -> int:
+        return self._computer.need_value(self, "hash")
+
+    def __str__(self) -> str:
+        return self._computer.need_value(self, "str")
+
+    def __repr__(self) -> str:
+        return self._computer.need_value(self, "repr")
+
+    def __format__(self, spec: str) -> str:
+        return format(self._computer.need_value(self, "format"), spec)
+
+    def __int__(self) -> int:
+        return self._computer.need_value(self, "int")
+
+    def __index__(self) -> int:
+        return self._computer.need_value(self, "index")
+
+    def __float__(self) -> float:
+        return self._computer.need_value(self, "float")
+
+    def __complex__(self) -> complex:
+        return self._computer.need_value(self, "complex")
+
+
+class HostInt(HostNumber):
+    """One that is a Python int."""
+
+
+class HostFloat(HostNumber):
+    """One that is a Python float."""
+
+
+class HostComplex(HostNumber):
+    """One that is a Python complex number."""
+
+
+class HostArray(HostNumber):
+    """One that is a scalar or an array of NumPy, whose dtype is not weak."""
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype that JAX gives it."""
+        return self.aval.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape, which no size changes."""
+        return tuple(np.shape(self.value))
+
+    @property
+    def ndim(self) -> int:
+        """Its rank."""
+        return np.ndim(self.value)
+
+
+def number_of(computer: Computer, expression: HostExpression, value: Any) -> HostNumber | None:
+    """The number that stands for a value; None if it is no number."""
+    kinds: tuple[tuple[Any, type[HostNumber]], ...] = (
+        (int, HostInt),
+        (float, HostFloat),
+        (complex, HostComplex),
+    )
+    for python_type, kind in kinds:
+        if type(value) is python_type:
+            return kind(computer, expression, value)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+        return HostArray(computer, expression, value)
+    return None
+
+
+# Operators
+
+BINARY: dict[str, tuple[Callable[..., Any], str]] = {
+    "add": (operator.add, "{} + {}"),
+    "sub": (operator.sub, "{} - {}"),
+    "mul": (operator.mul, "{} * {}"),
+    "truediv": (operator.truediv, "{} / {}"),
+    "floordiv": (operator.floordiv, "{} // {}"),
+    "mod": (operator.mod, "{} % {}"),
+    "divmod": (divmod, "divmod({}, {})"),
+    "pow": (pow, "{}**{}"),
+    "lshift": (operator.lshift, "{} << {}"),
+    "rshift": (operator.rshift, "{} >> {}"),
+    "and": (operator.and_, "{} & {}"),
+    "or": (operator.or_, "{} | {}"),
+    "xor": (operator.xor, "{} ^ {}"),
+}
+COMPARISONS: dict[str, tuple[Callable[..., Any], str]] = {
+    "eq": (operator.eq, "{} == {}"),
+    "ne": (operator.ne, "{} != {}"),
+    "lt": (operator.lt, "{} < {}"),
+    "le": (operator.le, "{} <= {}"),
+    "gt": (operator.gt, "{} > {}"),
+    "ge": (operator.ge, "{} >= {}"),
+}
+UNARY: dict[str, tuple[Callable[..., Any], str]] = {
+    "neg": (operator.neg, "-{}"),
+    "pos": (operator.pos, "{}"),
+    "invert": (operator.invert, "~{}"),
+    "abs": (abs, "abs({})"),
+    "ceil": (math.ceil, "ceil({})"),
+    "floor": (math.floor, "floor({})"),
+    "trunc": (math.trunc, "trunc({})"),
+}
+
+
+def is_operand(x: Any) -> bool:
+    """Whether numbers of the host compute with it: arrays of JAX do that themselves."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.kind in "biufc"
+    return isinstance(x, HostNumber | int | float | complex | np.generic) or (
+        jax.export.is_symbolic_dim(x)
+    )
+
+
+def _binary(function: Callable[..., Any], pattern: str, *, reflected: bool) -> Callable[..., Any]:
+    def method(self: HostNumber, other: Any) -> Any:
+        if not is_operand(other):
+            return NotImplemented
+        operands = (other, self) if reflected else (self, other)
+        return self._computer.compute(function, pattern, *operands)
+
+    return method
+
+
+def _unary(function: Callable[..., Any], pattern: str) -> Callable[..., Any]:
+    return lambda self: self._computer.compute(function, pattern, self)
+
+
+def rounded(self: Any, computer: Computer, digits: Any) -> Any:
+    """`round(self)`, or to so many digits."""
+    if digits is None:
+        return computer.compute(round, "round({})", self)
+    return computer.compute(round, "round({}, {})", self, digits)
+
+
+for _name, _entry in (*BINARY.items(), *COMPARISONS.items()):
+    setattr(HostNumber, f"__{_name}__", _binary(*_entry, reflected=False))
+    if _name in BINARY:
+        setattr(HostNumber, f"__r{_name}__", _binary(*_entry, reflected=True))
+for _name, _entry in UNARY.items():
+    setattr(HostNumber, f"__{_name}__", _unary(*_entry))
+HostNumber.__round__ = lambda self, digits=None: rounded(self, self._computer, digits)  # pyright: ignore
+
+_compat.register_numbers(
+    {HostInt: int, HostFloat: float, HostComplex: complex, HostArray: None},
+    lambda number: number.aval,
+)
+
+
+# The primitive
+
+host_value_p = _compat.Primitive("host_value")
+
+
+def bind(operand: HostOperand, *, weak_type: bool) -> Any:
+    """A host value in the function that is traced; it knows no sizes, only what it is."""
+    return host_value_p.bind(operand=operand, weak_type=weak_type)
+
+
+@host_value_p.def_abstract_eval
+def _aval(*, operand: HostOperand, weak_type: bool) -> Any:
+    return _compat.ShapedArray(operand.shape, operand.dtype, weak_type=weak_type)
+
+
+def with_conversions(closed_jaxpr: Any) -> Any:
+    """A closed jaxpr whose conversions of host values are part of these.
+
+    `jnp.float32(n**4)` converts the Python integer, of any size, and no i32.
+    """
+    return _compat.with_equations(closed_jaxpr, _converted)
+
+
+def _converted(eqns: list[Any]) -> list[Any]:
+    values = {
+        eqn.outvars[0]: eqn
+        for eqn in eqns
+        if eqn.primitive is host_value_p and eqn.params["operand"].via != "argument"
+    }
+    if not values:
+        return eqns
+    made = [_conversion(eqn, values) for eqn in eqns]
+    read = {var for eqn in made for var in eqn.invars if not _compat.is_literal(var)}
+    return [e for e in made if e.outvars[0] in read or e.primitive is not host_value_p]
+
+
+def _conversion(eqn: Any, values: dict[Any, Any]) -> Any:
+    if eqn.primitive.name != "convert_element_type" or _compat.is_literal(eqn.invars[0]):
+        return eqn
+    source = values.get(eqn.invars[0])
+    if source is None:
+        return eqn
+    aval, operand = eqn.outvars[0].aval, source.params["operand"]
+    converted = HostOperand(operand.expression, np.dtype(aval.dtype), operand.shape, operand.via)
+    return eqn.replace(
+        primitive=host_value_p,
+        invars=[],
+        params={"operand": converted, "weak_type": aval.weak_type},
+    )
