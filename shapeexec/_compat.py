@@ -496,6 +496,10 @@ class DimListener(Protocol):
         """What an operator makes of a dim and something else; None leaves it to JAX."""
         ...
 
+    def compare(self, name: str, left: Any, right: Any) -> Any:
+        """The answer to a comparison, `__lt__` or another, of a dim with no integer."""
+        ...
+
     def compute(self, function: Callable[..., Any], pattern: str, *operands: Any) -> Any:
         """What a function of Python makes of a dim."""
         ...
@@ -596,6 +600,9 @@ def _bool(self: Any) -> bool:
 
 def _ordered(name: str) -> Callable[[Any, Any], Any]:
     def compare(self: Any, other: Any) -> Any:
+        if not isinstance(other, int | np.integer | _DimExpr):
+            listener = _listener(self)
+            return NotImplemented if listener is None else listener.compare(name, self, other)
         try:
             return _ORIGINAL[name](self, other)
         except InconclusiveDimensionOperation:

@@ -26,7 +26,7 @@ from shapeexec.shape._host import (
     kind_of,
     of_dim,
 )
-from shapeexec.shape._numbers import BINARY, HostNumber, bind, is_operand, number_of
+from shapeexec.shape._numbers import BINARY, COMPARISONS, HostNumber, bind, is_operand, number_of
 from shapeexec.shape._substitution import Substitution
 
 AnyGuard = Guard | HostGuard
@@ -182,6 +182,12 @@ class Questions:
             return BINARY[name][0](left, right)
         return self.compute(*BINARY[name], left, right)
 
+    def compare(self, name: str, left: Any, right: Any) -> Any:
+        """See `_compat.DimListener`."""
+        if isinstance(right, HostNumber) or not is_operand(right):
+            return NotImplemented
+        return self.compute(*COMPARISONS[name.strip("_")], left, right)
+
     def compute(self, function: Callable[..., Any], pattern: str, *operands: Any) -> Any:
         """See `_compat.DimListener`, and `Computer`."""
         return self._computed(HostExpression(function, self._as_operands(operands), pattern))
@@ -286,6 +292,9 @@ class Questions:
                     fix="pass a constraint that decides it, or make the dim static",
                 )
             self.guards.setdefault(HostGuard(expression, bool(value), _compat.user_place()))
+            return value
+        if isinstance(value, np.ndarray) and value.dtype == np.bool_:
+            self._computed(HostExpression(np.array_equal, (expression, value), "{} is {}"))
             return value
         number = number_of(self, expression, value)
         if number is not None:
@@ -416,7 +425,7 @@ def _as_int(value: Any) -> Any:
     """
     if isinstance(value, float):
         return int(value) if value.is_integer() else NotImplemented
-    if hasattr(value, "shape"):
+    if hasattr(value, "shape") or isinstance(value, HostNumber):
         return NotImplemented
     index: Any = getattr(value, "__index__", None)
     return NotImplemented if index is None else index()
