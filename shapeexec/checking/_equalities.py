@@ -77,21 +77,21 @@ class Maker:
         result = folded(asked.op, known, asked.params, asked.kind)
         return None if result is None else self.table.constant(result)
 
-    def own(self, op: str, operand: int, kind: Kind, **params: Any) -> int:
-        """An operation of our own on one array, by the function of its name in `_RUNS`."""
-        run = functools.partial(_run_one, _RUNS[op], params)
-        (made,) = self.make(op, params, [operand], [kind], run, lambda p: tuple(p.items()))
+    def own(self, op: str, operands: Sequence[int], kind: Kind, **params: Any) -> int:
+        """An operation of our own, by the function of its name in `_RUNS`."""
+        run = functools.partial(_run_own, _RUNS[op], params)
+        (made,) = self.make(op, params, operands, [kind], run, lambda p: tuple(p.items()))
         return made
 
     def reshape(self, operand: int, shape: Sequence[int]) -> int:
         """`operand` in another shape."""
         kind = Kind(tuple(shape), self.table.kind(operand).dtype)
-        return self.own("shaped", operand, kind, new_sizes=kind.shape)
+        return self.own("shaped", [operand], kind, new_sizes=kind.shape)
 
     def pick(self, operand: int, axes: Sequence[Axis]) -> int:
         """The elements of `operand` on a grid, which lies within it."""
         kind = Kind(tuple(count for *_, count in axes), self.table.kind(operand).dtype)
-        return self.own("pick", operand, kind, axes=tuple(map(_plain_axis, axes)))
+        return self.own("pick", [operand], kind, axes=tuple(map(_plain_axis, axes)))
 
     def place(self, operand: int, axes: Sequence[Axis], shape: Sequence[int]) -> int:
         """`operand` on a grid of zeros of a shape."""
@@ -99,13 +99,13 @@ class Maker:
         back = [(n - 1, -1, n) if step < 0 else (0, 1, n) for _, step, n in axes]
         kind = Kind(tuple(shape), self.table.kind(operand).dtype)
         turned_axes = tuple(map(_plain_axis, turned))
-        return self.own("place", self.pick(operand, back), kind, axes=turned_axes)
+        return self.own("place", [self.pick(operand, back)], kind, axes=turned_axes)
 
     def transpose(self, operand: int, permutation: Sequence[int]) -> int:
         """`operand` with its axes in another order."""
         kind = self.table.kind(operand)
         moved = Kind(tuple(kind.shape[axis] for axis in permutation), kind.dtype)
-        return self.own("turned", operand, moved, permutation=tuple(permutation))
+        return self.own("turned", [operand], moved, permutation=tuple(permutation))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,10 +151,10 @@ def _plain_axis(axis: Axis) -> Axis:
 # How the operations of our own run
 
 
-def _run_one(
+def _run_own(
     function: Callable[..., Any], params: Mapping[str, Any], arrays: Sequence[Any]
 ) -> list[Any]:
-    return [function(jnp.asarray(arrays[0]), **params)]
+    return [function(*map(jnp.asarray, arrays), **params)]
 
 
 def _run_pick(x: Any, *, axes: Sequence[Axis]) -> Any:
@@ -168,11 +168,38 @@ def _run_place(x: Any, *, axes: Sequence[Axis], shape: Sequence[int]) -> Any:
     return jnp.zeros(shape, x.dtype).at[where].set(x)
 
 
+def _run_contract(a: Any, b: Any, *, batch: int, inner: int, precision: Any, dtype: Any) -> Any:
+    together = range(batch), range(batch)
+    inside = range(a.ndim - inner, a.ndim), range(b.ndim - inner, b.ndim)
+    return lax.dot_general(
+        a,
+        b,
+        ((tuple(inside[0]), tuple(inside[1])), (tuple(together[0]), tuple(together[1]))),
+        precision=precision,
+        preferred_element_type=dtype,
+    )
+
+
+def _run_reduced(x: Any, *, how: str, axes: Sequence[int]) -> Any:
+    return getattr(jnp, _REDUCTIONS[how])(x, axis=tuple(axes)).astype(x.dtype)
+
+
+_REDUCTIONS = {
+    "reduce_sum": "sum",
+    "reduce_prod": "prod",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_and": "all",
+    "reduce_or": "any",
+}
+
 _RUNS: Mapping[str, Callable[..., Any]] = {
     "shaped": lambda x, new_sizes: lax.reshape(x, new_sizes),
     "turned": lambda x, permutation: lax.transpose(x, permutation),
     "pick": _run_pick,
     "place": _run_place,
+    "contract": _run_contract,
+    "reduced": _run_reduced,
 }
 
 
@@ -262,6 +289,54 @@ def _turned(asked: Asked) -> int | None:
     return asked.maker.transpose(node.operands[0], [inner[axis] for axis in order])
 
 
+# Axes of size 1, which JAX leaves out where it knows of them
+
+
+def _contracted(asked: Asked) -> int | None:
+    """A product of matrices without the axes of size 1, contracted axes last."""
+    (left_in, right_in), (left_with, right_with) = asked.params["dimension_numbers"]
+    if asked.params["out_sharding"] is not None:
+        return None
+    pairs = sorted(zip(map(int, left_in), map(int, right_in), strict=True))
+    sides = [(left_with, [a for a, _ in pairs]), (right_with, [b for _, b in pairs])]
+    parts, free_sizes = [], []
+    for operand, (together, inner) in enumerate(sides):
+        shape = asked.shape(operand)
+        free = [axis for axis in range(len(shape)) if axis not in (*together, *inner)]
+        order = [axis for axis in (*together, *free, *inner) if shape[axis] != 1]
+        rest = [axis for axis in range(len(shape)) if shape[axis] == 1]
+        turned = asked.maker.transpose(asked.operands[operand], [*rest, *order])
+        parts.append(asked.maker.reshape(turned, [shape[axis] for axis in order]))
+        free_sizes += [shape[axis] for axis in free if shape[axis] != 1]
+    batch = [asked.shape()[axis] for axis in left_with if asked.shape()[axis] != 1]
+    inner_count = sum(asked.shape()[a] != 1 for a, _ in pairs)
+    made = asked.maker.own(
+        "contract",
+        parts,
+        Kind((*batch, *free_sizes), asked.kind.dtype),
+        batch=len(batch),
+        inner=inner_count,
+        precision=asked.params["precision"],
+        dtype=asked.params["preferred_element_type"],
+    )
+    return asked.maker.reshape(made, asked.kind.shape)
+
+
+def _reduced(asked: Asked) -> int | None:
+    """A reduction without the axes of size 1."""
+    if asked.params.get("out_sharding") is not None or asked.op not in _REDUCTIONS:
+        return None
+    shape, axes = asked.shape(), asked.params["axes"]
+    long = [axis for axis, size in enumerate(shape) if size != 1]
+    value = asked.maker.reshape(asked.operands[0], [shape[axis] for axis in long])
+    along = tuple(place for place, axis in enumerate(long) if axis in axes)
+    if along:
+        kept = tuple(shape[axis] for axis in long if axis not in axes)
+        kind = Kind(kept, asked.kind.dtype)
+        value = asked.maker.own("reduced", [value], kind, how=asked.op, axes=along)
+    return asked.maker.reshape(value, asked.kind.shape)
+
+
 # Grids
 
 
@@ -317,6 +392,8 @@ def _placed(asked: Asked) -> int | None:
 def _padded(asked: Asked) -> int | None:
     """Padding with zeros places an array on a grid; with negative padding, a part of it."""
     fill = asked.constant(1)
+    if fill is not None and 0 in asked.shape():
+        return asked.table.constant(np.broadcast_to(fill, asked.kind.shape))
     if fill is None or not _is_zero(fill):
         return None
     picked, placed = [], []
@@ -495,6 +572,11 @@ def _scalars(maker: Maker, vector: int) -> list[int] | None:
     return [*itertools.chain.from_iterable(part or () for part in parts)]
 
 
+def _unwritten(asked: Asked) -> int | None:
+    """An array where nothing is written."""
+    return asked.operands[0] if 0 in asked.shape(2) else None
+
+
 def _scattered(asked: Asked) -> int | None:
     """Adding at known indices to zeros places an array on a grid."""
     operand, indices = asked.constant(0), asked.constant(1)
@@ -547,6 +629,14 @@ EQUALITIES: Mapping[str, Sequence[Equality]] = {
     "pad": (_padded,),
     "dynamic_slice": (_dynamically_sliced,),
     "gather": (_gathered,),
-    "scatter-add": (_scattered,),
+    "dot_general": (_contracted,),
+    **{name: (_reduced,) for name in _REDUCTIONS},
+    "scatter": (_unwritten,),
+    "scatter-add": (_unwritten, _scattered),
+    "scatter-mul": (_unwritten,),
+    "scatter-min": (_unwritten,),
+    "scatter-max": (_unwritten,),
+    "scatter_mul": (_unwritten,),
+    "stop_gradient": (_itself,),
 }
 """The normal forms of each operation, tried in turn."""

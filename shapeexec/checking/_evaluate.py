@@ -16,7 +16,7 @@ from jax import numpy as jnp
 from shapeexec import _compat
 from shapeexec.checking._values import Kind, Node, Table
 
-_MOST_OPERATIONS = 200
+_MOST_OPERATIONS = 60
 _MOST_ELEMENTS = 1 << 18
 _MOST_FLOPS = 1 << 24
 _ROUNDING = 64
@@ -158,8 +158,8 @@ class _Draw:
 
 
 _DRAWS = (
-    _Draw(lambda rng, shape: rng.normal(size=shape), (0, 3)),
-    _Draw(lambda rng, shape: rng.uniform(0.1, 2.0, shape), (0, 8)),
+    _Draw(lambda rng, shape: rng.normal(size=shape), (0, 2)),
+    _Draw(lambda rng, shape: rng.uniform(0.1, 2.0, shape), (0, 2)),
     _Draw(lambda rng, shape: 10 * rng.normal(size=shape), (-6, 12)),
     _Draw(lambda rng, shape: rng.uniform(-1.0, 1.0, shape), (0, 128)),
 )
@@ -219,7 +219,5 @@ def _is_equal(left: np.ndarray, right: np.ndarray, tolerance: float) -> bool:
 
 def _tells_something(draws: Sequence[np.ndarray]) -> bool:
     """Whether results hang on the data: not NaN everywhere, and not the same at each draw."""
-    finite = [np.isfinite(draw) if draw.dtype.kind in "fc" else draw == draw for draw in draws]
-    if not all(part.any() for part in finite[:2]):
-        return False
-    return any(not np.array_equal(draw, draws[0], equal_nan=True) for draw in draws[1:])
+    telling = [x for x in draws if x.dtype.kind not in "fc" or np.isfinite(x).any()]
+    return any(not np.array_equal(x, telling[0], equal_nan=True) for x in telling)

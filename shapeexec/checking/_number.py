@@ -152,7 +152,10 @@ def _cond(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
     if index is not None:
         taken = min(max(int(index), 0), len(branches) - 1)
         return scope.run(branches[taken], operands)
-    results = [scope.run(branch, operands) for branch in branches]
+    results = [
+        scope.run(branch, [_within_branch(scope.table, which, i, value) for value in operands])
+        for i, branch in enumerate(branches)
+    ]
     made = []
     for i, var in enumerate(eqn.outvars):
         cases = [result[i] for result in results]
@@ -163,6 +166,13 @@ def _cond(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
             "cond", (), [which, *cases], [kind_of(var.aval)], _choose
         )
     return made
+
+
+def _within_branch(table: Table, which: int, branch: int, value: int) -> int:
+    """What a value is where an index is known: the gradient branches as the function did."""
+    node = table[value]
+    chosen = node.op == "cond" and node.operands[0] == which
+    return node.operands[1 + branch] if chosen and branch + 1 < len(node.operands) else value
 
 
 def _choose(arrays: Sequence[Any]) -> list[Any]:

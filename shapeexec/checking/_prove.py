@@ -17,7 +17,7 @@ from shapeexec.checking._values import Table
 
 Pair = tuple[int, int]
 
-_MOST_EVALUATIONS = 24
+_MOST_EVALUATIONS = 12
 _MOST_LEVELS = 3
 """How far above the place where two programs part they are still taken for the same."""
 
