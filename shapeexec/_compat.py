@@ -35,6 +35,7 @@ from jax.extend import random as _extend_random
 from jax.extend import source_info_util as _extend_source_info
 
 ClosedJaxpr = _extend_core.ClosedJaxpr
+Jaxpr = _extend_core.Jaxpr
 Literal = _extend_core.Literal
 Primitive = _extend_core.Primitive
 JaxDim = _DimExpr
@@ -229,6 +230,33 @@ def bind_equation(
 def closed(jaxpr: Any) -> Any:
     """A jaxpr as a closed one: some primitives keep theirs open, without constants."""
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def new_variable(aval: Any) -> Any:
+    """A variable of a jaxpr to be made."""
+    return _extend_core.Var(aval)
+
+
+def new_literal(value: Any, aval: Any) -> Any:
+    """A scalar constant as an operand; `value` is a NumPy scalar in the dtype of `aval`."""
+    return Literal(value, aval)
+
+
+def new_jaxpr(
+    like: Any,
+    constvars: Sequence[Any],
+    invars: Sequence[Any],
+    outvars: Sequence[Any],
+    eqns: Sequence[Any],
+) -> Any:
+    """An open jaxpr of these equations, with the effects and the names of another.
+
+    From jax 0.12 on it becomes a closed one by its constants; see `ClosedJaxpr`.
+    """
+    debug_info = like.debug_info.with_unknown_names()
+    return Jaxpr(
+        [*constvars], [*invars], [*outvars], [*eqns], like.effects, debug_info=debug_info
+    )
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

@@ -1,0 +1,16 @@
+"""Every trace is checked against the plain one: translation validation."""
+
+from shapeexec.checking._check import Difference, Outcome, check, compare, difference, examine
+from shapeexec.checking._instantiate import EXPANSIONS, instantiate, register_expansion
+
+__all__ = [
+    "EXPANSIONS",
+    "Difference",
+    "Outcome",
+    "check",
+    "compare",
+    "difference",
+    "examine",
+    "instantiate",
+    "register_expansion",
+]

@@ -1,0 +1,202 @@
+"""Whether a symbolic trace is, at given sizes, the program that plain JAX traces there.
+
+Source: translation validation, Pnueli, Siegel, Singerman, TACAS 1998: each translation is proven by
+itself, instead of the translator once and for all.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from shapeexec import _compat
+from shapeexec.checking._equalities import EQUALITIES
+from shapeexec.checking._instantiate import instantiate
+from shapeexec.checking._number import Program, number_program
+from shapeexec.checking._params import params_text
+from shapeexec.checking._prove import Pair, prove
+from shapeexec.checking._values import Node, Table
+from shapeexec.shape._trace import Leaf, Trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Where a symbolic trace is another function than the plain one.
+
+    Attributes:
+        text: What differs, in one line.
+        line: The user's line where the two programs part, `code  (file.py:12)`, as plain JAX
+            traced it; None: unknown.
+        symbolic_line: The line where the symbolic trace does something else.
+    """
+
+    text: str
+    line: str | None = None
+    symbolic_line: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of comparing two programs.
+
+    Attributes:
+        difference: Where they differ; None: they are the same program.
+        unequal: In how many places they do other things, by structure and equalities alone.
+        evaluated: How many of those places evaluation on random data found equal.
+    """
+
+    difference: Difference | None
+    unequal: int = 0
+    evaluated: int = 0
+
+
+def check(
+    trace: Trace, fn: Callable[..., Any], leaves: Sequence[Leaf], sizes: Mapping[str, int]
+) -> Difference | None:
+    """Tell where a symbolic trace is another function at these sizes than plain JAX traces.
+
+    Args:
+        trace: What `shapeexec.shape.trace` made of `fn` and `leaves`; it admits `sizes`.
+        fn: Called with one tracer per leaf.
+        leaves: The arguments' dims and dtypes.
+        sizes: By symbol of the call.
+
+    Raises:
+        Exception: Whatever plain JAX raises of `fn` at these sizes, as it is.
+    """
+    return examine(trace, fn, leaves, sizes).difference
+
+
+def examine(
+    trace: Trace, fn: Callable[..., Any], leaves: Sequence[Leaf], sizes: Mapping[str, int]
+) -> Outcome:
+    """Do as `check`, and count what it took."""
+    structs = [leaf.at(sizes) for leaf in leaves]
+    traced = jax.jit(functools.partial(fn)).trace(*structs)  # JAX must not find an earlier trace
+    plain = _compat.without_hi_primitives(traced.jaxpr)
+    tree = jax.tree.structure(traced.out_info)
+    if tree != trace.out_tree:
+        return Outcome(Difference(f"the result is {trace.out_tree} instead of {tree}"), 1)
+    every = {**sizes, **trace.substitution.sizes(sizes)}
+    return compare(instantiate(trace.jaxpr, every), plain)
+
+
+def difference(symbolic: Any, plain: Any) -> Difference | None:
+    """Tell where two concrete closed jaxprs are not the same program; None: they are.
+
+    Args:
+        symbolic: From `instantiate`.
+        plain: A closed jaxpr as JAX traced it.
+    """
+    return compare(symbolic, plain).difference
+
+
+def compare(symbolic: Any, plain: Any, equalities: Mapping[str, Any] = EQUALITIES) -> Outcome:
+    """Do as `difference`, and count what it took.
+
+    Args:
+        symbolic: From `instantiate`.
+        plain: A closed jaxpr as JAX traced it.
+        equalities: By operation what tells that two are the same.
+    """
+    plain = instantiate(plain, {})  # opens its calls
+    unlike = _unlike_types(symbolic, plain)
+    if unlike is not None:
+        return Outcome(unlike, 1)
+    table = Table()
+    numbered = [number_program(table, closed, equalities) for closed in (symbolic, plain)]
+    if len(numbered[0].effects) != len(numbered[1].effects):
+        return Outcome(_unlike_effects(table, *numbered), 1)
+    proof = prove(table, *numbered)
+    if proof.parted is None:
+        return Outcome(None, proof.unequal, proof.evaluated)
+    told = _told(table, proof.parted, *numbered)
+    return Outcome(told, proof.unequal, proof.evaluated)
+
+
+def _unlike_types(symbolic: Any, plain: Any) -> Difference | None:
+    """A difference in number, shapes, dtypes or weak types of arguments and results."""
+    for what in ("in_avals", "out_avals"):
+        word = "argument" if what == "in_avals" else "result"
+        ours, theirs = getattr(symbolic, what), getattr(plain, what)
+        if len(ours) != len(theirs):
+            return Difference(f"{len(ours)} {word}s instead of {len(theirs)}")
+        for i, (got, want) in enumerate(zip(ours, theirs, strict=True)):
+            if _type_text(got) == _type_text(want):
+                continue
+            text = f"{word} {i} is {_type_text(got)} instead of {_type_text(want)}"
+            if word == "argument":
+                return Difference(text)
+            return Difference(text, _line_of_result(plain, i), _line_of_result(symbolic, i))
+    return None
+
+
+def _type_text(aval: Any) -> str:
+    weak = ", weakly typed" if getattr(aval, "weak_type", False) else ""
+    return _compat.describe_aval(aval) + weak
+
+
+def _line_of_result(closed: Any, result: int) -> str | None:
+    var = closed.jaxpr.outvars[result]
+    makers = (eqn for eqn in closed.jaxpr.eqns if any(out is var for out in eqn.outvars))
+    eqn = next(makers, None)
+    return None if eqn is None else _compat.eqn_line(eqn)
+
+
+def _unlike_effects(table: Table, symbolic: Program, plain: Program) -> Difference:
+    counts = f"{len(symbolic.effects)} effects instead of {len(plain.effects)}"
+    pairs = zip(symbolic.effects, plain.effects, strict=False)
+    same = sum(1 for _ in pairs if _[0] == _[1])
+    line = _line(plain, plain.effects[same : same + 1])
+    return Difference(counts, line, _line(symbolic, symbolic.effects[same : same + 1]))
+
+
+def _told(table: Table, parted: Sequence[Pair], symbolic: Program, plain: Program) -> Difference:
+    left, right = (table[value] for value in parted[0])
+    if left.kind != right.kind or left.op != right.op:
+        text = f"{_described(left)} instead of {_described(right)}"
+    elif left.op == "constant":
+        text = f"the constant {_shown(left)} instead of {_shown(right)}"
+    else:
+        text = f"{_described(left)} instead of {_described(right)}, with other parameters"
+        params = params_text(left.params, right.params)
+        text = f"{_described(left)} with {params}" if params else text
+    return Difference(
+        text,
+        _line(plain, [pair[1] for pair in parted if table[pair[1]].op != "constant"]),
+        _line(symbolic, [pair[0] for pair in parted if table[pair[0]].op != "constant"]),
+    )
+
+
+def _line(program: Program, values: Sequence[int]) -> str | None:
+    """The line of the first of these values that has one."""
+    eqns = (program.origins.get(value) for value in values)
+    lines = (_compat.eqn_line(eqn) for eqn in eqns if eqn is not None)
+    return next((line for line in lines if line is not None), None)
+
+
+_OWN_WORDS = {
+    "pick": "a slice",
+    "place": "padding",
+    "shaped": "a reshape",
+    "turned": "a transpose",
+    "captured": "a value from outside of a loop",
+    "argument": "a loop's argument",
+}
+
+
+def _described(node: Node) -> str:
+    if node.op == "constant":
+        return f"the constant {_shown(node)} {node.kind}"
+    if node.op == "input":
+        return f"argument {node.params}, {node.kind},"
+    word = _OWN_WORDS.get(node.op, f"`{node.op}`")
+    return f"{word} {node.kind}"
+
+
+def _shown(node: Node) -> str:
+    if node.constant is None or node.constant.size != 1:
+        return ""
+    return str(node.constant.flat[0])

@@ -1,0 +1,223 @@
+"""Whether two values agree on random data, as far as that proves anything.
+
+They are made from the values that both have in common, which are drawn at random, so that only
+what differs is run.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import dtypes
+from jax import numpy as jnp
+
+from shapeexec import _compat
+from shapeexec.checking._values import Kind, Node, Table
+
+_MOST_OPERATIONS = 60
+_MOST_ELEMENTS = 1 << 18
+_MOST_FLOPS = 1 << 24
+_ROUNDING = 64
+"""In units of the last place of a result's largest element."""
+
+
+def agree(table: Table, left: int, right: int, proven: Mapping[int, int]) -> bool:
+    """Whether two values are equal up to rounding whatever their common ancestors are.
+
+    Args:
+        table: The values.
+        left: A value.
+        right: Another.
+        proven: By value an equal one, which stands for it.
+
+    Returns:
+        False also where they are too large to evaluate, hold loops without a known end, or give
+        nothing but NaN, or the same whatever the data: that proves nothing.
+    """
+    if table.kind(left) != table.kind(right):
+        return False
+    inputs, order = _between(table, (left, right), proven)
+    nodes = [table[value] for value in order]
+    if any(node.run is None and node.constant is None for node in nodes):
+        return False
+    if not _is_cheap(table, nodes, inputs):
+        return False
+    run = _runner(table, inputs, order, (left, right), proven)
+    try:
+        return _agree_on_draws(run, [table.kind(value) for value in inputs])
+    except Exception:  # whatever an operation says to data that it was not made for: no proof
+        return False
+
+
+def _between(
+    table: Table, ends: tuple[int, int], proven: Mapping[int, int]
+) -> tuple[list[int], list[int]]:
+    """The values that both ends are made of, and those that lie between, operands first."""
+    above = [_ancestors(table, end, proven) for end in ends]
+    common = above[0] & above[1]
+    inputs: set[int] = set()
+    order: set[int] = set()
+    waiting = [*ends]
+    while waiting:
+        value = waiting.pop()
+        if value in order or value in inputs:
+            continue
+        node = table[value]
+        is_given = node.run is None and node.constant is None
+        if (value in common or is_given) and node.op != "constant":
+            inputs.add(value)
+            continue
+        order.add(value)
+        waiting += [proven.get(operand, operand) for operand in node.inputs]
+    return sorted(inputs), sorted(order)
+
+
+def _ancestors(table: Table, end: int, proven: Mapping[int, int]) -> set[int]:
+    found: set[int] = set()
+    waiting = [end]
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            waiting += [proven.get(operand, operand) for operand in table[value].inputs]
+    return found
+
+
+def _is_cheap(table: Table, nodes: Sequence[Node], inputs: Sequence[int]) -> bool:
+    if len(nodes) > _MOST_OPERATIONS or any(node.op == "while" for node in nodes):
+        return False
+    elements = sum(node.kind.size for node in nodes)
+    elements += sum(table.kind(value).size for value in inputs)
+    return elements <= _MOST_ELEMENTS and sum(_flops(table, node) for node in nodes) <= _MOST_FLOPS
+
+
+def _flops(table: Table, node: Node) -> int:
+    """An upper bound on what one element of each operand with each of another takes."""
+    if node.op == "scan":
+        steps = node.params[0] if isinstance(node.params, tuple) else 1
+        return int(steps) * 16 * sum(table.kind(value).size for value in node.inputs)
+    if node.op in ("dot_general", "conv_general_dilated") and len(node.inputs) > 1:
+        first = table.kind(node.inputs[0]).size
+        return first * table.kind(node.inputs[1]).size
+    return node.kind.size
+
+
+def _runner(
+    table: Table,
+    inputs: Sequence[int],
+    order: Sequence[int],
+    ends: tuple[int, int],
+    proven: Mapping[int, int],
+) -> Callable[..., Any]:
+    def run(arrays: Sequence[Any]) -> tuple[Any, Any]:
+        env: dict[int, Any] = dict(zip(inputs, arrays, strict=True))
+        made: dict[int, Sequence[Any]] = {}
+        for value in order:
+            node = table[value]
+            if id(node.call) not in made or node.call is None:
+                operands = [env[proven.get(operand, operand)] for operand in node.inputs]
+                results = [node.constant] if node.run is None else node.run(operands)
+                made[id(node.call)] = results
+            env[value] = made[id(node.call)][node.result]
+        return env[ends[0]], env[ends[1]]
+
+    return run
+
+
+def _agree_on_draws(run: Callable[..., Any], kinds: Sequence[Kind]) -> bool:
+    if not kinds:
+        left, right = run([])
+        return _is_equal(_comparable(left), _comparable(right), 0.0)
+    compiled = jax.jit(run)
+    seen: list[np.ndarray] = []
+    for draw in _DRAWS:
+        rng = np.random.default_rng(len(seen))
+        left, right = compiled([_drawn(kind, draw, rng) for kind in kinds])
+        if left.shape != right.shape or left.dtype != right.dtype:
+            return False
+        tolerance = _tolerance(left.dtype)
+        if not _is_equal(_comparable(left), _comparable(right), tolerance):
+            return False
+        seen.append(_comparable(right))
+    return _tells_something(seen)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Draw:
+    """How random data are made.
+
+    Attributes:
+        number: From a generator and a shape, floats.
+        integers: From where to where integers lie, the end excluded.
+    """
+
+    number: Callable[[np.random.Generator, tuple[int, ...]], Any]
+    integers: tuple[int, int]
+
+
+_DRAWS = (
+    _Draw(lambda rng, shape: rng.normal(size=shape), (0, 2)),
+    _Draw(lambda rng, shape: rng.uniform(0.1, 2.0, shape), (0, 2)),
+    _Draw(lambda rng, shape: 10 * rng.normal(size=shape), (-6, 12)),
+    _Draw(lambda rng, shape: rng.uniform(-1.0, 1.0, shape), (0, 128)),
+)
+
+
+def _drawn(kind: Kind, draw: _Draw, rng: np.random.Generator) -> Any:
+    shape, dtype = kind.shape, kind.dtype
+    if _compat.is_extended(dtype):
+        words = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, dtype))
+        data = rng.integers(0, 2**32, words.shape).astype(np.uint32)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(_key_of(dtype)))
+    if dtype == dtypes.float0:
+        return np.zeros(shape, dtype)
+    if dtype == np.bool_:
+        return rng.random(shape) < 0.5
+    if jnp.issubdtype(dtype, np.unsignedinteger):
+        low, high = draw.integers
+        return rng.integers(max(0, low), high, shape).astype(dtype)
+    if jnp.issubdtype(dtype, np.integer):
+        return rng.integers(*draw.integers, shape).astype(dtype)
+    if jnp.issubdtype(dtype, np.complexfloating):
+        return (draw.number(rng, shape) + 1j * draw.number(rng, shape)).astype(dtype)
+    return np.asarray(draw.number(rng, shape)).astype(dtype)
+
+
+def _key_of(dtype: Any) -> Any:
+    return jax.ShapeDtypeStruct((), dtype)
+
+
+def _comparable(x: Any) -> np.ndarray:
+    if _compat.is_extended(getattr(x, "dtype", np.float32)):
+        x = jax.random.key_data(x)
+    x = np.asarray(x)
+    if x.dtype.kind in "biufc":
+        return x
+    return x.astype(np.float64) if jnp.issubdtype(x.dtype, np.inexact) else x.astype(np.int64)
+
+
+def _tolerance(dtype: Any) -> float:
+    """Relative to the largest element; 0 for what does not round."""
+    inexact = not _compat.is_extended(dtype) and jnp.issubdtype(dtype, np.inexact)
+    return _ROUNDING * float(jnp.finfo(dtype).eps) if inexact else 0.0
+
+
+def _is_equal(left: np.ndarray, right: np.ndarray, tolerance: float) -> bool:
+    if left.shape != right.shape:
+        return False
+    if not tolerance:
+        return bool(np.array_equal(left, right, equal_nan=left.dtype.kind in "fc"))
+    finite = np.isfinite(left) & np.isfinite(right)
+    with np.errstate(all="ignore"):
+        odd = (left == right) | (np.isnan(left) & np.isnan(right))
+        largest = np.abs(right[finite]).max(initial=0.0)
+        close = np.abs(left - right) <= tolerance * largest
+    return bool(np.all(np.where(finite, close, odd)))
+
+
+def _tells_something(draws: Sequence[np.ndarray]) -> bool:
+    """Whether results hang on the data: not NaN everywhere, and not the same at each draw."""
+    telling = [x for x in draws if x.dtype.kind not in "fc" or np.isfinite(x).any()]
+    return any(not np.array_equal(x, telling[0], equal_nan=True) for x in telling)

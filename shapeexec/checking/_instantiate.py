@@ -1,0 +1,203 @@
+"""A symbolic jaxpr with the sizes put in, its calls opened: a program as plain JAX traces it.
+
+Nothing is evaluated here but dims; what two programs have in common is not known.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+from shapeexec import _compat
+from shapeexec.shape import _dim
+from shapeexec.shape._host import HostOperand, HostValues
+from shapeexec.shape._numbers import host_value_p
+
+Expansion = Callable[..., Callable[..., Any]]
+
+EXPANSIONS: dict[str, Expansion] = {}
+"""By primitive of ours, which plain JAX never traces, what it stands for once sizes are known."""
+
+
+def register_expansion(primitive: Any, expand: Expansion) -> None:
+    """Say what a primitive stands for that only symbolic traces hold.
+
+    Args:
+        primitive: The primitive, or its name.
+        expand: `expand(sizes, **params) -> function of the operands`. `sizes` are those of the
+            call's symbols and of the trace's own; in `params` each dim is its int. The function gives one result
+            per result of the equation: NumPy or Python values where there are no operands (a
+            number that the host computed), else what JAX is to trace in its place.
+
+    Raises:
+        ValueError: It is registered already.
+    """
+    name = primitive if isinstance(primitive, str) else primitive.name
+    if name in EXPANSIONS:
+        raise ValueError(f"`{name}` is registered already")
+    EXPANSIONS[name] = expand
+
+
+def _number(sizes: Mapping[str, int], *, operand: HostOperand, weak_type: bool) -> Any:
+    del weak_type  # the equation's result has it
+    return lambda: operand.at(HostValues(sizes))
+
+
+register_expansion(host_value_p, _number)
+
+
+# Calls that mean their body, and the parameter that holds it. What derivatives they have, or what
+# they keep in memory, was settled when the function was traced.
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "checkpoint": "jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "custom_vmap_call": "call",
+}
+
+
+def instantiate(closed: Any, sizes: Mapping[str, int]) -> Any:
+    """Return a closed jaxpr with sizes put in and calls inlined.
+
+    Args:
+        closed: A closed jaxpr, whose dims may be symbolic.
+        sizes: By symbol of the jaxpr (`Trace.substitution.sizes(sizes)` has those); may be empty
+            for a jaxpr without symbols.
+
+    Returns:
+        A closed jaxpr of the same results: `dim_as_value` became constants, primitives of
+        `EXPANSIONS` what they stand for, jaxprs in parameters are instantiated too.
+
+    Raises:
+        SpecError: A symbol has no size.
+        Exception: What an expansion raises at these sizes, such as an OverflowError.
+    """
+    flat = _Flat(sizes)
+    outs = flat.inline(closed.jaxpr, closed.consts, flat.inputs(closed.jaxpr.invars))
+    return flat.closed(closed, outs)
+
+
+class _Flat:
+    """The equations of one jaxpr, as its calls are opened."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = sizes
+        self._invars: list[Any] = []
+        self._constvars: dict[int, tuple[Any, Any]] = {}
+        self._eqns: list[Any] = []
+
+    def inputs(self, invars: Sequence[Any]) -> list[Any]:
+        self._invars = [_compat.new_variable(self._param(var.aval)) for var in invars]
+        return self._invars
+
+    def closed(self, original: Any, outs: Sequence[Any]) -> Any:
+        constvars = [var for var, _ in self._constvars.values()]
+        consts = [const for _, const in self._constvars.values()]
+        opened = _compat.new_jaxpr(original.jaxpr, constvars, self._invars, outs, self._eqns)
+        return _compat.ClosedJaxpr(opened, consts)
+
+    def inline(
+        self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any], within: Any = None
+    ) -> list[Any]:
+        """The atoms of a jaxpr's results. `within`: the call that holds it, for its line."""
+        env: dict[Any, Any] = dict(zip(jaxpr.invars, operands, strict=True))
+        for var, const in zip(jaxpr.constvars, consts, strict=True):
+            env[var] = self._constant(const, self._param(var.aval))
+        for eqn in jaxpr.eqns:
+            atoms = [self._read(env, atom) for atom in eqn.invars]
+            results = self._equation(eqn, atoms, within)
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [self._read(env, atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, atoms: list[Any], within: Any) -> list[Any]:
+        name = eqn.primitive.name
+        if name == "dim_as_value":
+            return [self._host(_dim.evaluate(eqn.params["dim"], self._sizes), eqn.outvars[0])]
+        if name in _CALLS and _CALLS[name] in eqn.params:
+            inner = _compat.closed(eqn.params[_CALLS[name]])
+            return self.inline(inner.jaxpr, inner.consts, atoms, _line_of(eqn, within))
+        params = {key: self._param(param) for key, param in eqn.params.items()}
+        if name in EXPANSIONS:
+            return self._expanded(eqn, params, atoms, within)
+        outvars = [_compat.new_variable(self._param(var.aval)) for var in eqn.outvars]
+        source = _line_of(eqn, within).source_info
+        self._eqns.append(
+            eqn.replace(invars=atoms, outvars=outvars, params=params, source_info=source)
+        )
+        return outvars
+
+    def _expanded(
+        self, eqn: Any, params: dict[str, Any], atoms: list[Any], within: Any
+    ) -> list[Any]:
+        meant = EXPANSIONS[eqn.primitive.name](self._sizes, **params)
+        if not atoms:
+            results = meant()
+            results = results if eqn.primitive.multiple_results else [results]
+            return [self._host(r, var) for r, var in zip(results, eqn.outvars, strict=True)]
+        structs = [
+            jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype, weak_type=atom.aval.weak_type)
+            for atom in atoms
+        ]
+        traced = jax.jit(lambda *operands: meant(*operands)).trace(*structs).jaxpr
+        traced = _compat.without_hi_primitives(traced)
+        return self.inline(traced.jaxpr, traced.consts, atoms, _line_of(eqn, within))
+
+    def _host(self, value: Any, var: Any) -> Any:
+        """A value that is known on the host, as the constant that the graph would be given."""
+        aval = self._param(var.aval)
+        const = _as_constant(value, aval.dtype)
+        return _compat.new_literal(const[()], aval) if not const.ndim else self._constant(const, aval)
+
+    def _constant(self, const: Any, aval: Any) -> Any:
+        if id(const) not in self._constvars:
+            self._constvars[id(const)] = _compat.new_variable(aval), const
+        return self._constvars[id(const)][0]
+
+    def _read(self, env: Mapping[Any, Any], atom: Any) -> Any:
+        return atom if _compat.is_literal(atom) else env[atom]
+
+    def _param(self, param: Any) -> Any:
+        """A parameter, or an aval, with each dim in it replaced by its size."""
+        if export.is_symbolic_dim(param):
+            return _dim.evaluate(param, self._sizes)
+        if isinstance(param, _compat.ClosedJaxpr):
+            return instantiate(param, self._sizes)
+        if isinstance(param, _compat.Jaxpr):
+            closed = instantiate(_compat.closed(param), self._sizes)
+            return closed if closed.consts else closed.jaxpr
+        if isinstance(param, _compat.ShapedArray):
+            if not any(map(export.is_symbolic_dim, param.shape)):
+                return param
+            return param.update(shape=self._param(tuple(param.shape)), sharding=None)
+        if isinstance(param, tuple | list):
+            return _like(param, map(self._param, param))
+        if type(param) is dict:
+            return {key: self._param(value) for key, value in param.items()}
+        return param
+
+
+def _like(sequence: Any, items: Iterator[Any]) -> Any:
+    kind = type(sequence)
+    return kind(*items) if hasattr(sequence, "_fields") else kind(items)
+
+
+def _as_constant(value: Any, dtype: Any) -> np.ndarray:
+    """A number of Python's or NumPy's in the dtype of the graph, where an integer may wrap."""
+    if isinstance(value, int) and np.issubdtype(dtype, np.integer):
+        bits = 8 * np.dtype(dtype).itemsize
+        return np.asarray(value % 2**bits, f"uint{bits}").astype(dtype)
+    return np.asarray(value).astype(dtype)
+
+
+def _line_of(eqn: Any, within: Any) -> Any:
+    """The equation whose line to tell: JAX keeps the user's with the call of a jitted function."""
+    return eqn if within is None or _compat.eqn_line(eqn) is not None else within

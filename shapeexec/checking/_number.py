@@ -1,0 +1,318 @@
+"""Numbering the values of a program: its equations, and the bodies of its loops and branches.
+
+Equations are known by their primitive's name alone; what is equal to what beyond that, the tables
+of equalities and of folds say.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from shapeexec import _compat
+from shapeexec.checking._equalities import EQUALITIES, Maker
+from shapeexec.checking._params import params_key
+from shapeexec.checking._values import Table, kind_of
+
+Origins = dict[int, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """One of the two programs, numbered.
+
+    Attributes:
+        results: The values of its results.
+        effects: What it does to the world, in order.
+        origins: The equation that first made a value in this program.
+    """
+
+    results: tuple[int, ...]
+    effects: tuple[int, ...]
+    origins: Origins
+
+
+def number_program(table: Table, closed: Any, equalities: Mapping[str, Any] = EQUALITIES) -> Program:
+    """Number the values of a concrete closed jaxpr whose calls are inlined."""
+    scope = Scope(table, equalities, {})
+    inputs = [
+        table.given("input", i, kind_of(aval)) for i, aval in enumerate(closed.in_avals)
+    ]
+    results = scope.run(closed, inputs)
+    return Program(tuple(results), tuple(scope.effects), scope.origins)
+
+
+@dataclasses.dataclass
+class Scope:
+    """The values of one program, or of a body in it.
+
+    Attributes:
+        table: Where values are numbered.
+        equalities: See `_equalities`.
+        origins: By value the equation that made it.
+        effects: Effects so far, in order.
+    """
+
+    table: Table
+    equalities: Mapping[str, Any]
+    origins: Origins
+    effects: list[int] = dataclasses.field(default_factory=list)
+
+    def run(self, closed: Any, operands: Sequence[int]) -> list[int]:
+        """The values of a closed jaxpr's results."""
+        jaxpr = closed.jaxpr
+        env: dict[Any, int] = dict(zip(jaxpr.invars, operands, strict=True))
+        for var, const in zip(jaxpr.constvars, closed.consts, strict=True):
+            env[var] = self.table.constant(const)
+        live = _live(jaxpr)
+        for eqn in live:
+            values = [self._read(env, atom) for atom in eqn.invars]
+            made = self._equation(eqn, values)
+            for var, value in zip(eqn.outvars, made, strict=True):
+                env[var] = value
+                self.origins.setdefault(value, eqn)
+        return [self._read(env, atom) for atom in jaxpr.outvars]
+
+    def _read(self, env: Mapping[Any, int], atom: Any) -> int:
+        if not _compat.is_literal(atom):
+            return env[atom]
+        if _compat.is_extended(atom.aval.dtype):
+            return self.table.constant(atom.val)
+        return self.table.constant(np.asarray(atom.val, atom.aval.dtype))
+
+    def _equation(self, eqn: Any, values: list[int]) -> list[int]:
+        name = eqn.primitive.name
+        if name in _BODIES and not eqn.effects:
+            return _BODIES[name](self, eqn, values)
+        kinds = [kind_of(var.aval) for var in eqn.outvars]
+        maker = Maker(self.table, self.equalities)
+        run = functools.partial(_compat.bind_equation, eqn)
+        if not eqn.effects:
+            key = functools.partial(params_key, number=self.closed_key)
+            return maker.make(name, eqn.params, values, kinds, run, key)
+        moment = len(self.effects), params_key(eqn.params, self.closed_key)
+        made = self.table.make(name, ("effect", *moment), values, kinds, run)
+        if not made:  # an effect has a value, which is told from others by what it does
+            made = self.table.make(name, ("effect", *moment), values, [_NOTHING], run)
+            self.effects += made
+            return []
+        self.effects += made[:1]
+        return made
+
+    def closed_key(self, closed: Any) -> Hashable:
+        """The key of a jaxpr that a parameter holds, a function of its inputs alone."""
+        body = self.inner()
+        inputs = [body.argument(i, aval) for i, aval in enumerate(closed.in_avals)]
+        results = tuple(body.run(closed, inputs))
+        return results, tuple(body.effects), tuple(map(kind_of, closed.in_avals))
+
+    def inner(self) -> "Scope":
+        """The scope of a body: values of its own, origins for all."""
+        return Scope(self.table, self.equalities, self.origins)
+
+    def argument(self, position: Hashable, aval: Any) -> int:
+        """What a body is given anew each time it runs."""
+        return self.table.given("argument", position, kind_of(aval))
+
+    def captured(self, value: int) -> int:
+        """A value from outside of a body, inside. Constants are what they are."""
+        node = self.table[value]
+        if node.op == "constant":
+            return value
+        return self.table.captured(value)
+
+
+_NOTHING = kind_of(None)
+
+
+def _live(jaxpr: Any) -> list[Any]:
+    """The equations that results or effects hang on."""
+    needed = {var for var in jaxpr.outvars if not _compat.is_literal(var)}
+    live = []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or any(var in needed for var in eqn.outvars):
+            live.append(eqn)
+            needed.update(var for var in eqn.invars if not _compat.is_literal(var))
+    return live[::-1]
+
+
+# Loops and branches
+
+
+def _cond(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
+    """A choice among the results of branches, which see what is outside as it is."""
+    which, *operands = values
+    branches = [_compat.closed(branch) for branch in eqn.params["branches"]]
+    index = scope.table.constant_of(which)
+    if index is not None:
+        taken = min(max(int(index), 0), len(branches) - 1)
+        return scope.run(branches[taken], operands)
+    results = [
+        scope.run(branch, [_within_branch(scope.table, which, i, value) for value in operands])
+        for i, branch in enumerate(branches)
+    ]
+    made = []
+    for i, var in enumerate(eqn.outvars):
+        cases = [result[i] for result in results]
+        if len(set(cases)) == 1:
+            made.append(cases[0])
+            continue
+        made += scope.table.make(
+            "cond", (), [which, *cases], [kind_of(var.aval)], _choose
+        )
+    return made
+
+
+def _within_branch(table: Table, which: int, branch: int, value: int) -> int:
+    """What a value is where an index is known: the gradient branches as the function did."""
+    node = table[value]
+    chosen = node.op == "cond" and node.operands[0] == which
+    return node.operands[1 + branch] if chosen and branch + 1 < len(node.operands) else value
+
+
+def _choose(arrays: Sequence[Any]) -> list[Any]:
+    which, *cases = arrays
+    index = jnp.clip(jnp.asarray(which, np.int32), 0, len(cases) - 1)
+    return [jax.lax.switch(index, [lambda case=case: case for case in cases])]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loop:
+    """A loop's body, and what of it goes round.
+
+    Attributes:
+        carried: By position of a carry the value that it starts with; others never change.
+        arguments: By position of the carry what the body gets.
+        results: By position what the body makes of it; behind them what each step puts out.
+    """
+
+    carried: Mapping[int, int]
+    arguments: Sequence[int]
+    results: Sequence[int]
+    tests: Sequence[int]
+
+
+def _settled(
+    scope: Scope, starts: Sequence[int], avals: Sequence[Any], run: Callable[..., Any]
+) -> _Loop:
+    """Number a body until the carries that it hands on as they are have become constants of it."""
+    fixed: set[int] = set()
+    while True:
+        inner, places = scope.inner(), itertools.count()
+        arguments = [
+            inner.captured(start)
+            if i in fixed
+            else inner.argument(("carry", next(places)), aval)
+            for i, (start, aval) in enumerate(zip(starts, avals, strict=True))
+        ]
+        results, tests = run(inner, arguments)
+        still = {i for i, arg in enumerate(arguments) if results[i] == arg} - fixed
+        if not still:
+            carried = {i: start for i, start in enumerate(starts) if i not in fixed}
+            return _Loop(carried, arguments, results, tests)
+        fixed |= still
+
+
+def _scan(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
+    params = eqn.params
+    consts, carry = _compat.scan_counts(params, len(values))
+    closed = _compat.closed(params["jaxpr"])
+    starts, rows = values[consts : consts + carry], values[consts + carry :]
+    avals = closed.in_avals
+
+    def run(inner: Scope, arguments: list[int]) -> tuple[list[int], list[int]]:
+        outside = [inner.captured(value) for value in values[:consts]]
+        of_rows = [inner.argument(("row", i), a) for i, a in enumerate(avals[consts + carry :])]
+        return inner.run(closed, [*outside, *arguments, *of_rows]), []
+
+    loop = _settled(scope, starts, avals[consts : consts + carry], run)
+    length = int(params["length"])
+    return _looped(scope, eqn, values, loop, (length, bool(params["reverse"])), rows)
+
+
+def _while(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
+    params = eqn.params
+    tested, made = params["cond_nconsts"], params["body_nconsts"]
+    test, body = _compat.closed(params["cond_jaxpr"]), _compat.closed(params["body_jaxpr"])
+    starts = values[tested + made :]
+
+    def run(inner: Scope, arguments: list[int]) -> tuple[list[int], list[int]]:
+        of_test = [inner.captured(value) for value in values[:tested]]
+        of_body = [inner.captured(value) for value in values[tested : tested + made]]
+        results = inner.run(body, [*of_body, *arguments])
+        return results, inner.run(test, [*of_test, *arguments])
+
+    loop = _settled(scope, starts, body.in_avals[made:], run)
+    steps = _steps(scope.table, loop)
+    if steps is not None:
+        return _looped(scope, eqn, values, loop, (steps, False), [])
+    return _looped(scope, eqn, values, loop, None, [])
+
+
+def _steps(table: Table, loop: _Loop) -> int | None:
+    """How often `while i < n: i = i + 1` runs, if that is what a loop does, with known numbers."""
+    node = table[loop.tests[0]]
+    if node.op != "lt":
+        return None
+    counter, limit = node.operands
+    end = table.constant_of(limit)
+    for i, start in loop.carried.items():
+        first = table.constant_of(start)
+        if loop.arguments[i] != counter or first is None or end is None:
+            continue
+        step = table[loop.results[i]]
+        one = table.constant(np.ones((), first.dtype))
+        if step.op == "add" and step.operands in ((counter, one), (one, counter)):
+            return max(0, int(end) - int(first))
+    return None
+
+
+def _looped(
+    scope: Scope,
+    eqn: Any,
+    values: list[int],
+    loop: _Loop,
+    steps: tuple[int, bool] | None,
+    rows: list[int],
+) -> list[int]:
+    """The results of a loop: of `steps` many, in reverse or not; None: while its test holds."""
+    table, carries = scope.table, len(loop.arguments)
+    op = "while" if steps is None else "scan"
+    order = {i: place for place, i in enumerate(loop.carried)}
+    kinds = [table.kind(loop.arguments[i]) for i in order]
+    body = tuple(loop.results[i] for i in order)
+    outputs = tuple(loop.results[carries:])
+    kinds += [kind_of(var.aval) for var in eqn.outvars[carries:]]
+    bodies = (body + outputs, tuple(loop.tests) if steps is None else ())
+    made = table.make(
+        op,
+        steps,
+        [*loop.carried.values(), *rows],
+        kinds,
+        _results_of(eqn, [*order, *range(carries, len(eqn.outvars))]),
+        inputs=values,
+        bodies=bodies,
+    )
+    starts = values[len(values) - len(rows) - carries : len(values) - len(rows)]
+    results = [made[order[i]] if i in order else starts[i] for i in range(carries)]
+    return results + made[len(order) :]
+
+
+def _results_of(eqn: Any, places: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        results = _compat.bind_equation(eqn, arrays)
+        return [results[place] for place in places]
+
+    return run
+
+
+_BODIES: dict[str, Callable[[Scope, Any, list[int]], list[int]]] = {
+    "cond": _cond,
+    "scan": _scan,
+    "while": _while,
+}

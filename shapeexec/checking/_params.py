@@ -1,0 +1,136 @@
+"""What the parameters of equations say, as keys: two that are equal mean the same.
+
+Whatever is not known here is compared by its own `==`; so an object that has none is unequal to
+any other, which errs on the safe side.
+"""
+
+import dataclasses
+import enum
+import functools
+import types
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from shapeexec import _compat
+
+# Names, hints to the compiler, and what only a weak type would tell: no value hangs on them.
+_SILENT = frozenset(
+    """name debug_info unroll _split_transpose indices_are_sorted unique_indices weak_type
+    ctx_mesh inline keep_unused donated_invars compiler_options_kvs""".split()
+)
+_DEEPEST = 8
+
+Number = Callable[[Any], Hashable]
+"""The key of a closed jaxpr."""
+
+
+def params_key(params: Mapping[str, Any], number: Number) -> Hashable:
+    """The key of an equation's parameters, sorted by name."""
+    return tuple(
+        (name, key(value, number)) for name, value in sorted(params.items()) if name not in _SILENT
+    )
+
+
+def key(value: Any, number: Number, depth: int = 0) -> Hashable:
+    """A hashable that equals another's only if the values mean the same."""
+    if value is None or isinstance(value, str | bytes | enum.Enum):
+        return value
+    if isinstance(value, bool | np.bool_):
+        return bool, bool(value)
+    if isinstance(value, int | np.integer):
+        return int, int(value)
+    if isinstance(value, float | complex | np.generic | np.ndarray) or _is_array(value):
+        return _array_key(value)
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return "dtype", np.dtype(value)
+    if isinstance(value, _compat.ShapedArray):
+        return "aval", tuple(value.shape), value.dtype
+    if isinstance(value, _compat.ClosedJaxpr | _compat.Jaxpr):
+        return "jaxpr", number(_compat.closed(value))
+    if depth > _DEEPEST:
+        return id(value), _Same(value)
+    into = functools.partial(key, number=number, depth=depth + 1)
+    if isinstance(value, tuple | list):
+        return type(value).__name__, *map(into, value)
+    if isinstance(value, dict):
+        return dict, tuple((into(name), into(held)) for name, held in value.items())
+    return _object_key(value, into)
+
+
+def _object_key(value: Any, into: Callable[[Any], Hashable]) -> Hashable:
+    if isinstance(value, types.FunctionType):
+        cells = tuple(map(_content, value.__closure__ or ()))
+        return "function", value.__code__, *map(into, (value.__defaults__, cells))
+    if isinstance(value, types.MethodType):
+        return "method", *map(into, (value.__self__, value.__func__))
+    if isinstance(value, functools.partial):
+        return "partial", *map(into, (value.func, value.args, value.keywords))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return type(value), into(fields)
+    try:
+        hash(value)
+    except TypeError:
+        return _Same(value)
+    return type(value), value
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array__") and hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def _array_key(value: Any) -> Hashable:
+    if _compat.is_extended(getattr(value, "dtype", np.float32)):
+        return _Same(value)
+    array = np.asarray(value)
+    return "array", array.dtype, array.shape, array.tobytes()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Same:
+    """Equal to what holds the very same object; keeps it alive, so that no other takes its id."""
+
+    held: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.held is other.held
+
+    def __hash__(self) -> int:
+        return id(self.held)
+
+
+def params_text(left: Hashable, right: Hashable) -> str | None:
+    """Which of two operations' parameters differ, and how, where that is short; else None."""
+    if not (isinstance(left, tuple) and isinstance(right, tuple) and len(left) == len(right)):
+        return None
+    for pair in zip(left, right, strict=True):
+        mine, others = pair
+        if mine == others or not all(isinstance(one, tuple) and len(one) == 2 for one in pair):
+            continue
+        texts = [_text(one[1]) for one in pair]
+        if mine[0] == others[0] and all(len(text) < _LONGEST_TEXT for text in texts):
+            return f"{mine[0]}={texts[0]} instead of {texts[1]}"
+        return f"another {mine[0]}"
+    return None
+
+
+_LONGEST_TEXT = 60
+
+
+def _text(keyed: Any) -> str:
+    """The value that a key stands for."""
+    match keyed:
+        case ("tuple" | "list", *items):
+            return f"({', '.join(map(_text, items))})"
+        case (kind, value) if isinstance(kind, type | str):
+            return str(value)
+    return str(keyed)
