@@ -517,7 +517,7 @@ class DimListener(Protocol):
         ...
 
     def hear(self, left: Any, op: str, right: Any) -> None:
-        """JAX's own code asks whether dims are equal, or divides or bounds one by another."""
+        """JAX's own code compares dims, which it answers itself, or divides or bounds them."""
         ...
 
     def calculate(self, name: str, left: Any, right: Any) -> Any:
@@ -639,6 +639,7 @@ def _ordered(name: str) -> Callable[[Any, Any], Any]:
                 raise
             origin, place = _asked_by(2)
             if origin == "internal":  # JAX's core may have an answer to the exception
+                listener.hear(self, _COMPARISONS[name], other)
                 raise
             answer = listener.decide(self, _COMPARISONS[name], other, place)
             if answer is None:

@@ -24,6 +24,7 @@ from shapeexec.execution._explain import Explanation
 from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, Settings, structs_at_capacity
+from shapeexec.execution._proofs import Check
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
 from shapeexec.execution._signature import by_position, signature
 from shapeexec.execution._stats import Counters, Stats
@@ -67,6 +68,10 @@ class Exec:
         donate_argnums: Positions of arguments whose memory the result may take.
         examples: The strategy for how many examples a graph of `map` takes.
         limits: How many graphs, or bytes of them, are kept.
+        check: Each trace is held against what plain JAX traces at the true sizes, without compiling
+            anything: `"graphs"`, at the first sizes of each graph; `"sizes"`, at all new sizes;
+            `"off"`, nowhere. Where they differ the sizes run exactly, with a warning that tells the
+            line, and `stats.differences` counts them.
         poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to hunt for a mask that
             is missing. None: what the environment variable SHAPEEXEC_POISON says, else nothing.
 
@@ -94,14 +99,13 @@ class Exec:
         donate_argnums: int | Sequence[int] = (),
         examples: Strategy | Callable[[int], int] | None = None,
         limits: CacheLimits | None = None,
+        check: Check = "graphs",
         poison: str | None = None,
     ) -> None:
         if not callable(fn):
             raise ConfigError(f"fn={fn!r} cannot be called.", fix="pass a function of arrays")
-        if on_unsupported not in ("raise", "exact"):
-            raise ConfigError(
-                f"on_unsupported={on_unsupported!r} is not known.", fix='"raise" or "exact"'
-            )
+        _options.check_choice("on_unsupported", on_unsupported, ("raise", "exact"))
+        _options.check_choice("check", check, ("graphs", "sizes", "off"))
         _options.check_kind("limits", limits, CacheLimits, "sx.CacheLimits(graphs=256)")
         _options.check_kind("kwarg_shapes", kwarg_shapes, Mapping, 'kwarg_shapes={"mask": "b, s"}')
         numbers = _options.as_numbers("static_argnums", static_argnums)
@@ -129,6 +133,7 @@ class Exec:
             examples=_options.as_lawful_strategy(
                 "examples", Pow2() if examples is None else examples
             ),
+            check=check,
         )
         self._start(settings, limits or CacheLimits())
 
@@ -312,7 +317,7 @@ class Exec:
     # Private
 
     def _planner_of(self, settings: Settings) -> Planner:
-        return Planner(settings, self._cache.__contains__, lambda: self._counters.add(traces=1))
+        return Planner(settings, self._cache.__contains__, self._counters.add)
 
     def _mapper(self, examples: Examples) -> Mapper:
         """The mapper for the specs of the Exec, or for what a call's defaults are."""

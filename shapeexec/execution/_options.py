@@ -142,6 +142,18 @@ def check_kind(name: str, given: Any, kind: type, fix: str) -> None:
         raise ConfigError(f"{name}={given!r} is not a {kind.__name__}.", fix=fix)
 
 
+def check_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
+    """Check that an option is one of a few texts.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if given not in choices:
+        *others, last = map(repr, choices)
+        told = f"{', '.join(others)} or {last}".replace("'", '"')
+        raise ConfigError(f"{name}={given!r} is not known.", fix=told)
+
+
 def typed(value: Any) -> Hashable:
     """A static value that differs from equals of other types: 1, 1.0 and True, in tuples too."""
     return (type(value), tuple(map(typed, value)) if isinstance(value, tuple) else value)

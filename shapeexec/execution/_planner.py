@@ -25,8 +25,10 @@ from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
 from shapeexec.execution._options import check_symbols, typed
 from shapeexec.execution._plan import Key, Plan
+from shapeexec.execution._proofs import Check, Proofs
 from shapeexec.masking._extents import Extents
 from shapeexec.shape import _dim
+from shapeexec.shape._attempt import Program
 from shapeexec.shape._binding import BoundSpec
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._search import needed
@@ -51,6 +53,7 @@ class Settings:
         static_argnames: Keywords of arguments that are Python values.
         donate_argnums: Positions of arguments whose memory may be reused.
         examples: The strategy for the number of examples of `Exec.map`.
+        check: Which calls' traces are checked against the plain function's.
     """
 
     fn: Callable[..., Any]
@@ -64,6 +67,7 @@ class Settings:
     static_argnames: tuple[str, ...]
     donate_argnums: tuple[int, ...]
     examples: Strategy
+    check: Check = "graphs"
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
@@ -104,6 +108,11 @@ class _Call:
     sizes: dict[str, int]
     fn: Callable[..., Any]
 
+    def leaves(self, exact: Mapping[str, int]) -> list[Leaf]:
+        """The arguments to trace, with some symbols replaced by their sizes."""
+        dims = [tuple(_dim.substitute(dim, exact) for dim in leaf) for leaf in self.dims]
+        return [Leaf(d, *dtype) for d, dtype in zip(dims, self.dtypes, strict=True)]
+
 
 class Planner:
     """Plans calls, and keeps the traces that this takes.
@@ -111,18 +120,19 @@ class Planner:
     Args:
         settings: How calls map to graphs.
         is_cached: Whether the graph of a key is compiled.
-        on_trace: Called for each trace that is made.
+        count: Told what to add to the counters `traces`, `checks` and `differences`.
     """
 
     def __init__(
         self,
         settings: Settings,
         is_cached: Callable[[Hashable], bool],
-        on_trace: Callable[[], None],
+        count: Callable[..., None],
     ) -> None:
         self._settings = settings
         self._is_cached = is_cached
-        self._on_trace = on_trace
+        self._count = count
+        self._proofs = Proofs(settings.check, count)
         self._lock = threading.Lock()
         self._trace_numbers = itertools.count()
         self._bound: dict[Hashable, BoundSpec] = {}
@@ -135,6 +145,7 @@ class Planner:
             self._bound.clear()
             self._structures.clear()
             self._forced_exact.clear()
+        self._proofs.clear()
 
     def plan(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], trial: Iterable[str] = ()
@@ -157,11 +168,46 @@ class Planner:
         call = self._take_apart(args, kwargs)
         while True:
             forced = self._forced_exact.get(call.base, {}) | dict.fromkeys(trial, "on trial")
+            forced |= self._proofs.exact(call.base, call.sizes)
             try:
-                return self._plan(call, forced)
+                plan = self._plan(call, forced)
             except InconclusiveShapeError as error:
                 if not self.make_exact(call.base, error.symbols or call.sizes.keys(), error):
                     raise
+                continue
+            difference = self._difference(call, plan)
+            if difference is None:
+                return plan
+            self._proofs.set_apart(
+                call.base, call.sizes, self._fewest_apart(call, forced), difference
+            )
+
+    def _difference(self, call: _Call, plan: Plan) -> str | None:
+        """How the trace of a plan differs from the plain function at the sizes of the call."""
+        graph, traced = (plan.key, plan.kind), plan.recipe.trace
+        leaves = call.leaves({})
+        found = self._proofs.difference(graph, traced, call.fn, leaves, call.sizes)
+        if found is not None:
+            return found
+        try:
+            _ = plan.size_vector
+        except Exception as error:
+            Program(call.fn, leaves, call.sizes, ()).run_plain()
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def _fewest_apart(self, call: _Call, forced: Mapping[str, str]) -> list[str]:
+        """The fewest symbols to be exact so that the trace is the plain function's."""
+        open_symbols = [symbol for symbol in call.sizes if symbol not in forced]
+
+        def is_proven(symbols: Sequence[str]) -> bool:
+            try:
+                plan = self._plan(call, {**forced, **dict.fromkeys(symbols, "on trial")})
+            except InconclusiveShapeError:
+                return False
+            return self._difference(call, plan) is None
+
+        return needed(open_symbols, is_proven)
 
     def make_exact(self, base: Hashable, symbols: Iterable[str], error: ShapeExecError) -> bool:
         """Run calls of one kind at the exact sizes of `symbols` from now on, because of `error`.
@@ -279,10 +325,7 @@ class Planner:
             for symbol, size in call.sizes.items()
             if size == 0 or symbol in forced or self._settings.strategy(symbol) == Exact()
         }
-        dims = tuple(
-            tuple(_dim.substitute(dim, exact) for dim in leaf_dims) for leaf_dims in call.dims
-        )
-        traced, number = self._trace(call, dims, exact)
+        traced, number = self._trace(call, exact)
         symbols = traced.substitution
         ranges = {symbol: self._range(symbol, call.sizes[symbol]) for symbol in traced.symbols}
         ranges = dict(sorted(ranges.items()))
@@ -324,9 +367,7 @@ class Planner:
         bucket = checked_bucket(strategy, size)
         return strategy.lower_bound(bucket), bucket
 
-    def _trace(
-        self, call: _Call, dims: tuple[tuple[Any, ...], ...], exact: Mapping[str, int]
-    ) -> tuple[Trace, int]:
+    def _trace(self, call: _Call, exact: Mapping[str, int]) -> tuple[Trace, int]:
         """The trace that speaks for these sizes, and its number, which no other one ever has."""
         with self._lock:
             key = (call.base, tuple(exact.items()))
@@ -338,13 +379,9 @@ class Planner:
             for number, known in structure.traces.items():
                 if known.admits(call.sizes):
                     return known, number
-            leaves = [
-                Leaf(leaf_dims, dtype, weak_type)
-                for leaf_dims, (dtype, weak_type) in zip(dims, call.dtypes, strict=True)
-            ]
             symbolic = [g for g in self._settings.constraints if not g.symbols & exact.keys()]
-            made = trace(call.fn, leaves, call.sizes, constraints=symbolic)
-            self._on_trace()
+            made = trace(call.fn, call.leaves(exact), call.sizes, constraints=symbolic)
+            self._count(traces=1)
             number = next(self._trace_numbers)
             structure.traces[number] = made
             if len(structure.traces) == _MANY_TRACES:

@@ -14,6 +14,9 @@ class Stats:
         misses: Calls that did not.
         plain_calls: Calls inside somebody's trace, which ran the plain function.
         traces: Times the function was traced at symbolic sizes.
+        checks: Times a trace was held against what plain JAX traces at the true sizes.
+        check_evaluations: Places in these where running both on random data had to settle it.
+        differences: Sizes at which the two differed, and which run exactly for it.
         compiles: XLA compilations of graphs, as JAX counts them.
         compile_seconds: The time that XLA took for them.
         copy_compiles: XLA compilations of pads and slices on an accelerator.
@@ -28,6 +31,9 @@ class Stats:
     misses: int = 0
     plain_calls: int = 0
     traces: int = 0
+    checks: int = 0
+    check_evaluations: int = 0
+    differences: int = 0
     compiles: int = 0
     compile_seconds: float = 0.0
     copy_compiles: int = 0

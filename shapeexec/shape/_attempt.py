@@ -62,6 +62,8 @@ class Trace:
         substitution: What the symbols of the call are in the jaxpr.
         kinds: What the function computes from sizes on the host, and of what kind the results are:
             at other sizes they may be of another one, or raise.
+        open: What JAX's core compared and answered for all sizes: where it is true of some, plain
+            JAX may do something else there.
     """
 
     jaxpr: Any
@@ -70,6 +72,7 @@ class Trace:
     symbols: frozenset[str]
     substitution: Substitution
     kinds: tuple[tuple[HostExpression, Any], ...] = ()
+    open: tuple[Guard, ...] = ()
 
     @property
     def ragged_arguments(self) -> list[str]:
@@ -158,6 +161,7 @@ class Program:
                 symbols=frozenset(symbols),
                 substitution=known.substitution,
                 kinds=tuple(questions.kinds.items()),
+                open=tuple(questions.open),
             )
         raise InconclusiveShapeError(
             f"the function asks of its sizes more than {_MOST_ATTEMPTS} questions in a row.",

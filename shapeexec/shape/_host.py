@@ -139,6 +139,10 @@ class HostOperand:
             Exception: Whatever the computation raises.
         """
         value = values.of(self.expression)
+        with np.errstate(all="ignore"):  # a float that f32 does not hold is infinite
+            return self._converted(value)
+
+    def _converted(self, value: Any) -> np.ndarray:
         if self.via == "array":
             return np.asarray(value, self.dtype)
         if self.via == "length":  # no array is as long: whatever it is, nobody reads so far
@@ -148,8 +152,7 @@ class HostOperand:
             limits = np.iinfo(self.dtype)
             if not limits.min <= value <= limits.max:
                 raise OverflowError(f"Python int {value} too large to convert to {self.dtype}")
-        with np.errstate(all="ignore"):
-            return np.asarray(value).astype(self.dtype)
+        return np.asarray(value).astype(self.dtype)
 
     @property
     def words(self) -> int:

@@ -74,6 +74,7 @@ class Questions:
             own code compares, bounds and divides. None: nowhere.
         needs: Sizes that were wanted as Python values.
         kinds: What was computed on the host, and of what kind the results are.
+        open: What JAX's core compared and answered as it does if nothing is known.
         numpy_dims: By id the dims that are numbers of NumPy's in the plain call, and what they are.
     """
 
@@ -83,7 +84,9 @@ class Questions:
     heard: dict[Guard, None] | None = None
     needs: list[Need] = dataclasses.field(default_factory=list)
     kinds: dict[HostExpression, Any] = dataclasses.field(default_factory=dict)
+    open: dict[Guard, None] = dataclasses.field(default_factory=dict)
     numpy_dims: dict[int, tuple[Any, HostExpression]] = dataclasses.field(default_factory=dict)
+    _compared: dict[Guard, None] = dataclasses.field(default_factory=dict)
 
     def decide(self, left: Any, op: str, right: Any, place: str | None) -> Any:
         """See `_compat.DimListener`."""
@@ -138,18 +141,18 @@ class Questions:
 
     def hear(self, left: Any, op: str, right: Any) -> None:
         """See `_compat.DimListener`."""
-        if self.heard is None or self.sizes is None:
+        if self.sizes is None:
+            return
+        if op in ("==", "<", "<=", ">", ">="):
+            self._hear_comparison(left, op, right)
+        if self.heard is None:
             return
         sizes = self.substitution.sizes(self.sizes)
         if op in ("max", "min"):
             asked = Guard(self._outer(_dim.dim_text(left)), ">=", self._outer(_dim.dim_text(right)))
             self.heard.setdefault(asked.decided(self.sizes))
-        elif op == "==":
-            if not (isinstance(right, int) or export.is_symbolic_dim(right)):
-                return
-            if not _is_known(left - right) and not _dim.evaluate(left - right, sizes):
-                left, right = self._outer(_dim.dim_text(left)), self._outer(_dim.dim_text(right))
-                self.heard.setdefault(Guard(left, "==", right))
+        elif op not in ("//", "%"):
+            pass
         elif export.is_symbolic_dim(right):
             sign = (">=", "1") if _dim.evaluate(right, sizes) > 0 else ("<=", "-1")
             self.heard.setdefault(Guard(self._outer(_dim.dim_text(right)), *sign))
@@ -158,6 +161,22 @@ class Questions:
                 remainder = sizes[symbol] % right
                 text = f"mod({self._outer(symbol)}, {right})"
                 self.heard.setdefault(Guard(text, "==", str(remainder), splits=True))
+
+    def _hear_comparison(self, left: Any, op: str, right: Any) -> None:
+        if not (isinstance(right, int) or export.is_symbolic_dim(right)):
+            return
+        asked = Guard(_dim.dim_text(left), op, _dim.dim_text(right))
+        if asked in self._compared:
+            return
+        self._compared[asked] = None
+        if op == "==" and _is_known(left - right):
+            return
+        guard = dataclasses.replace(
+            asked, left=self._outer(asked.left), right=self._outer(asked.right)
+        )
+        self.open.setdefault(guard)
+        if self.heard is not None and op == "==" and guard.holds(self.sizes or {}):
+            self.heard.setdefault(guard)
 
     # Computing on the host
 

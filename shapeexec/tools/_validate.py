@@ -86,7 +86,7 @@ def validate(
     poisons = tuple(map(check_poison, poisons))
     settings = ex.settings
     call = by_position(settings, args, kwargs)
-    planner = Planner(settings, lambda _: False, lambda: None)
+    planner = Planner(settings, lambda _: False, lambda **_: None)
     rng = np.random.default_rng(seed)
     dims = planner.ragged_dims(*call)
     sizes = planner.sizes(*call)

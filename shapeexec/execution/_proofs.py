@@ -1,0 +1,117 @@
+"""Which traces have been proven at which sizes, and the sizes at which one was not.
+
+A trace is proven where it is the program that plain JAX traces there. At other sizes symbols are
+exact. How a proof is made is not known here, nor what a plan is.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal
+
+from shapeexec.checking import Difference, Outcome, examine
+from shapeexec.shape._attempt import Program
+from shapeexec.shape._trace import Leaf, Trace
+
+Check = Literal["graphs", "sizes", "off"]
+_MOST_PROVEN = 65536
+
+
+class Proofs:
+    """What has been proven of the traces of one function.
+
+    Args:
+        mode: Which calls are checked: the first in each graph, and the first at which something
+            that JAX's core compared is otherwise; each at new sizes; or none.
+        count: Told what to add to the counters `checks`, `check_evaluations` and `differences`.
+    """
+
+    def __init__(self, mode: Check, count: Callable[..., None]) -> None:
+        self._mode, self._count = mode, count
+        self._lock = threading.Lock()
+        self._proven: dict[Hashable, None] = {}
+        self._exact: dict[Hashable, dict[str, str]] = {}
+        self._has_warned = False
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._proven.clear()
+            self._exact.clear()
+
+    def exact(self, base: Hashable, sizes: Mapping[str, int]) -> Mapping[str, str]:
+        """The symbols that are exact at these sizes alone, and why."""
+        return self._exact.get((base, *sizes.items()), {})
+
+    def difference(
+        self,
+        graph: tuple[Hashable, Hashable],
+        trace: Trace,
+        fn: Callable[..., Any],
+        leaves: Sequence[Leaf],
+        sizes: Mapping[str, int],
+    ) -> str | None:
+        """How a trace differs from the plain one at some sizes; None: it is proven, or not checked.
+
+        Args:
+            graph: The key of the graph, and what graphs of the same trace have in common.
+            trace: The trace.
+            fn: The plain function, of flat arrays.
+            leaves: Its arguments.
+            sizes: The size of each symbol.
+
+        Raises:
+            Exception: Whatever the plain function raises at these sizes.
+        """
+        if self._mode == "off" or not trace.symbols:
+            return None
+        key, kind = graph
+        if self._mode == "graphs":
+            proof = (key, *(guard.holds(sizes) for guard in trace.open))
+        else:
+            proof = (kind, *sizes.items())
+        if proof in self._proven:
+            return None
+        outcome = _examined(trace, fn, leaves, sizes)
+        self._count(checks=1, check_evaluations=outcome.evaluated)
+        if outcome.difference is not None:
+            return _told(outcome.difference)
+        with self._lock:
+            if len(self._proven) >= _MOST_PROVEN:
+                self._proven.clear()  # what occurs again is proven again
+            self._proven[proof] = None
+        return None
+
+    def set_apart(
+        self, base: Hashable, sizes: Mapping[str, int], symbols: Sequence[str], reason: str
+    ) -> None:
+        """Make symbols exact at these sizes, and tell of the first such case."""
+        self._count(differences=1)
+        with self._lock:
+            has_warned, self._has_warned = self._has_warned, True
+            self._exact[(base, *sizes.items())] = dict.fromkeys(symbols, reason)
+        if not has_warned:
+            at = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
+            warnings.warn(
+                f"shapeexec: at symbolic sizes the function is another one than at {at}: {reason}\n"
+                "  These sizes run exactly, in graphs of their own; stats.differences counts them.\n"
+                "  Fix:   let the code ask of sizes what shapeexec hears: `n == 4`, `n > 4`, "
+                "isinstance(n, int); not type(n), `n is m`, or an exception",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _examined(
+    trace: Trace, fn: Callable[..., Any], leaves: Sequence[Leaf], sizes: Mapping[str, int]
+) -> Outcome:
+    try:
+        return examine(trace, fn, leaves, sizes)
+    except Exception:
+        # Does the plain function fail by itself? Then its own error is the one to see.
+        Program(fn, leaves, sizes, ()).run_plain()
+        raise
+
+
+def _told(difference: Difference) -> str:
+    return f"{difference.text}   <- {difference.line}" if difference.line else difference.text
