@@ -26,7 +26,10 @@ from jax._src import core as _core
 from jax._src import dtypes as _dtypes
 from jax._src import source_info_util as _source_info
 from jax._src.export.shape_poly import _DimExpr
-from jax._src.interpreters.partial_eval import DynamicJaxprTrace as _DynamicJaxprTrace
+from jax._src.interpreters.partial_eval import (
+    DynamicJaxprTrace as _DynamicJaxprTrace,
+    DynamicJaxprTracer as _DynamicJaxprTracer,
+)
 from jax._src.lax import lax as _lax
 from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
 from jax._src.numpy.array_methods import _IndexUpdateHelper
@@ -254,9 +257,7 @@ def new_jaxpr(
     From jax 0.12 on it becomes a closed one by its constants; see `ClosedJaxpr`.
     """
     debug_info = like.debug_info.with_unknown_names()
-    return Jaxpr(
-        [*constvars], [*invars], [*outvars], [*eqns], like.effects, debug_info=debug_info
-    )
+    return Jaxpr([*constvars], [*invars], [*outvars], [*eqns], like.effects, debug_info=debug_info)
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
@@ -403,6 +404,8 @@ _OF_AVALS = frozenset(
         (ShapedArray, "__repr__ __str__ str_short"),
         (jax.ShapeDtypeStruct, "__repr__ __eq__ __hash__"),
         (_core, "str_short_aval _get_shape_sharding_str"),
+        (_core.Tracer, "__repr__ __str__ __format__ _pretty_print"),
+        (_DynamicJaxprTracer, "_short_repr"),
     )
     for name in names.split()
     for code in _codes(getattr(owner, name, None))
@@ -532,8 +535,8 @@ class DimListener(Protocol):
         """What a function of Python makes of a dim."""
         ...
 
-    def call_method(self, dim: Any, name: str, args: Any, options: Any) -> Any:
-        """What a method of int gives."""
+    def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:
+        """What a method of int gives for a dim."""
         ...
 
     def ufunc(self, function: Any, method: str, operands: Any, options: Any) -> Any:
@@ -826,8 +829,23 @@ def _needed(dim: Any, what: str) -> Any:
 
 
 def _hash(self: Any) -> int:
-    _needed(self, "hash")
+    listener = _listener(self)
+    if listener is not None:
+        _needed(self, "hash")
+        frame = sys._getframe(1)
+        if dis.opname[frame.f_code.co_code[frame.f_lasti]] == "SET_ADD":
+            for other in _dims_beside(frame):
+                listener.hear(self, "==", other)
     return _ORIGINAL["__hash__"](self)
+
+
+def _dims_beside(frame: Any) -> list[Any]:
+    """The dims of the arrays in a frame that puts shapes in a set: so JAX compares them, too."""
+    known = [*frame.f_locals.values()]
+    if frame.f_code.co_name == "<setcomp>":
+        known += frame.f_back.f_locals.values()
+    arrays = [x for value in known if isinstance(value, list | tuple) for x in value]
+    return [dim for x in (*known, *arrays) for dim in getattr(x, "shape", ())]
 
 
 def _str(self: Any) -> str:

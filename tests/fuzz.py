@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 
 import jax
@@ -38,6 +39,7 @@ class Verdict:
         text: The error.
         comparisons: How many runs were compared.
         source: The shrunk program, where it failed.
+        differences: Where a symbolic trace was found to be another program than the plain one.
     """
 
     seed: int
@@ -45,6 +47,7 @@ class Verdict:
     text: str = ""
     comparisons: int = 0
     source: str = ""
+    differences: tuple[str, ...] = ()
 
 
 def check(program: Program) -> Verdict:
@@ -64,6 +67,15 @@ def check(program: Program) -> Verdict:
 
 
 def _validated(ex: sx.Exec, program: Program, poison: str | None) -> Verdict:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        verdict = _verdict(ex, program, poison)
+    differences = (str(warning.message).splitlines()[0] for warning in told)
+    differences = tuple(text for text in differences if "at symbolic sizes" in text)
+    return dataclasses.replace(verdict, differences=differences)
+
+
+def _verdict(ex: sx.Exec, program: Program, poison: str | None) -> Verdict:
     seed = program.seed
     try:
         done = sx.validate(
@@ -136,10 +148,11 @@ def _report(verdicts: Iterator[Verdict], total: int, minutes: float) -> int:
     start = time.monotonic()
     kinds: collections.Counter[str] = collections.Counter()
     reasons: collections.Counter[str] = collections.Counter()
-    comparisons = 0
+    comparisons, differing = 0, []
     for number, verdict in enumerate(verdicts, 1):
         kinds[verdict.kind] += 1
         comparisons += verdict.comparisons
+        differing += [f"{verdict.seed}: {text}" for text in verdict.differences]
         if verdict.kind in _FAILURES:
             print(f"\n{verdict.kind}: seed {verdict.seed}\n\n{verdict.source}\n\n{verdict.text}\n")
         elif verdict.text:
@@ -151,6 +164,9 @@ def _report(verdicts: Iterator[Verdict], total: int, minutes: float) -> int:
         if elapsed > 60 * minutes:
             break
     print(f"{comparisons} comparisons of a padded run with the unpadded function")
+    print(f"{len(differing)} programs had a trace that differed from the plain one:")
+    for text in differing:
+        print(f"  {text}")
     for reason, count in reasons.most_common(12):
         print(f"  {count:4d}  {reason}")
     return sum(kinds[kind] for kind in _FAILURES)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 import numpy as np
 
 from shapeexec.execution._compile import Recipe
-from shapeexec.shape._guards import Guard
+from shapeexec.shape._questions import AnyGuard
 
 Shape = tuple[int, ...]
 
@@ -53,7 +53,7 @@ class Plan:
 
     sizes: Mapping[str, int]
     buckets: Mapping[str, int]
-    guards: tuple[Guard, ...]
+    guards: tuple[AnyGuard, ...]
     in_capacities: tuple[Shape, ...]
     out_shapes: tuple[Shape, ...]
     out_capacities: tuple[Shape, ...]

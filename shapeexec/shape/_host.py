@@ -87,9 +87,7 @@ class HostValues:
         while pending:  # no recursion: a loop in user code makes long chains
             last = pending[-1]
             open_operands = [
-                x
-                for x in last.operands
-                if isinstance(x, HostExpression) and x not in self._values
+                x for x in last.operands if isinstance(x, HostExpression) and x not in self._values
             ]
             if last in self._values or not open_operands:
                 pending.pop()

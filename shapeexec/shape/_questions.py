@@ -7,6 +7,7 @@ here.
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -390,7 +391,7 @@ class Questions:
 
 _SIZES = frozenset((int, _compat.JaxDim))
 _REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "prod": functools.partial(functools.reduce, operator.mul),
+    "prod": math.prod,
     "sum": sum,
     **dict.fromkeys(("max", "amax"), max),
     **dict.fromkeys(("min", "amin"), min),
@@ -417,8 +418,7 @@ def _as_dim(name: str, left: Any, right: Any) -> Any:
     if name == "and":
         return left % (right + 1) if right & (right + 1) == 0 else None
     if name == "pow":
-        is_small = right <= _LARGEST_POWER
-        return functools.reduce(operator.mul, [left] * right, 1) if is_small else None
+        return math.prod([left] * right) if right <= _LARGEST_POWER else None
     if right > _MOST_SHIFTED:
         return None
     return left * 2**right if name == "lshift" else left // 2**right

@@ -1,6 +1,7 @@
 """Random programs: made from a seed, run as text, printed as they are."""
 
 import dataclasses
+import math
 import random
 import re
 import string
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import shapeexec as sx
+from tests.fuzzing.sizes import attempt, pooled, strided
 from tests.fuzzing.templates import FAMILIES
 
 # Two sets of sizes without a common size: arrays that have equal shapes at both are equally shaped.
@@ -22,6 +24,8 @@ _SPECS = (
 )
 _INDICES = ("s", "s", "b, s", "b", "3", "t")
 _TRIES = 400
+_SCOPE = {"jax": jax, "jnp": jnp, "np": np, "math": math}
+_SCOPE |= {"attempt": attempt, "pooled": pooled, "strided": strided}
 _MOST_ELEMENTS = 4000
 
 
@@ -94,7 +98,7 @@ class Program:
 
     def function(self) -> Callable[..., Any]:
         """The function."""
-        scope: dict[str, Any] = {"jax": jax, "jnp": jnp}
+        scope: dict[str, Any] = dict(_SCOPE)
         exec(compile(self.source, "program.py", "exec"), scope)
         return scope["program"]
 
@@ -225,12 +229,12 @@ def _filled(rng: random.Random, template: str, pool: Sequence[_Value]) -> str | 
 def _outcome(text: str, pool: Sequence[_Value], at: int) -> Any:
     """The shape and dtype of an expression at the sizes of that number; None if it has none."""
     dtypes = {"f": np.float32, "i": np.int32, "b": np.bool_}
-    scope = {"jax": jax, "jnp": jnp}
     structs = [jax.ShapeDtypeStruct(v.shapes[at], dtypes[v.kind]) for v in pool]
     code = compile(text, "program.py", "eval")
 
     def run(*values: Any) -> Any:
-        return eval(code, scope, {v.name: x for v, x in zip(pool, values, strict=True)})
+        named = {v.name: x for v, x in zip(pool, values, strict=True)}
+        return eval(code, {**_SCOPE, **named})  # as globals: lambdas read them too
 
     try:
         out = jax.eval_shape(run, *structs)

@@ -13,6 +13,8 @@ What factorizations and transforms make of infinities and NaN is under "Limits" 
 they get none here; nor do sums get numbers that overflow in one order and not in another.
 """
 
+from tests.fuzzing import sizes
+
 POINTWISE = """
 jnp.sin({x})
 jnp.tanh({x}) * {k}
@@ -257,4 +259,9 @@ WEIGHTS = {
     RANDOM: 1,
     LINALG: 1,
 }
-FAMILIES = {tuple(text.strip().splitlines()): weight for text, weight in WEIGHTS.items()}
+FAMILIES = {
+    **{tuple(text.strip().splitlines()): weight for text, weight in WEIGHTS.items()},
+    sizes.uses(): 3,
+    tuple(sizes.QUESTIONS.strip().splitlines()): 1,
+    tuple(sizes.STRIDED.strip().splitlines()): 2,
+}

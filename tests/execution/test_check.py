@@ -1,0 +1,155 @@
+"""What code does with a size that is not heard: each trace is held against the plain one."""
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import shapeexec as sx
+from tests.execution.support import assert_runs_as, ones, refused
+
+FIVE = jax.core.ShapedArray((5,), jnp.float32)
+FIVES = jax.ShapeDtypeStruct((5,), jnp.float32)
+
+
+def either(is_five):
+    """A program that goes one way at size 5, as it finds out by `is_five`."""
+
+    def fn(x):
+        return x.sum() if is_five(x) else x.max() * 3
+
+    return fn
+
+
+def in_a_thread(x):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: x.shape[0] == 5).result()
+
+
+def struct(x):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+HEARD = {
+    "the type of an array": lambda x: jax.typeof(x) == FIVE,
+    "another type": lambda x: [True, False][jax.typeof(x) != FIVE],
+    "a type in a list": lambda x: jax.typeof(x) in [FIVE],
+    "a type in a set": lambda x: jax.typeof(x) in {FIVE},
+    "a type as a key": lambda x: {FIVE: True}.get(jax.typeof(x), False),
+    "a struct": lambda x: struct(x) == FIVES,
+    "another struct": lambda x: [True, False][struct(x) != FIVES],
+    "a struct in a set": lambda x: struct(x) in {FIVES},
+    "a struct as a key": lambda x: {FIVES: True}.get(struct(x), False),
+    "the shape of a result": lambda x: jax.eval_shape(lambda y: y * 2, x) == FIVES,
+    "the text of a type": lambda x: "[5]" in str(jax.typeof(x)),
+    "the short text of a type": lambda x: "[5]" in jax.typeof(x).str_short(),
+    "the text of a struct": lambda x: "5" in repr(struct(x)).replace("32", ""),
+    "the text of a traced array": lambda x: "[5]" in repr(x),
+    "a traced array in a text": lambda x: "[5]" in f"{x}",
+    "a question of another thread": in_a_thread,
+}
+
+
+@pytest.mark.parametrize("is_five", HEARD.values(), ids=HEARD)
+def test_a_question_about_the_type_of_an_array_is_a_guard(is_five):
+    fn = either(is_five)
+    ex = sx.Exec(fn, ("s",), sx.Linear(8))
+    for size in (4, 5, 6, 5, 7):
+        assert_runs_as(fn, ex, ones(size))
+    assert ex.stats.differences == 0
+    assert ex.plan(ones(5)).guards
+
+
+def test_types_that_are_equal_at_all_sizes_ask_nothing():
+    fn = either(lambda x: jax.typeof(x) == jax.typeof(x * 2))
+    ex = sx.Exec(fn, ("s",), sx.Linear(8))
+    assert_runs_as(fn, ex, ones(4))
+    assert ex.plan(ones(4)).guards == ()
+
+
+def caught(fn, otherwise):
+    def tried(x):
+        try:
+            return fn(x)
+        except Exception:
+            return otherwise(x)
+
+    return tried
+
+
+def largest(x):
+    return x.max() * 3
+
+
+UNHEARD = {
+    "type(n) is int": either(lambda x: type(x.shape[0]) is int),
+    "an attribute that ints lack": either(lambda x: hasattr(x.shape[0], "scope")),
+    "a list of the elements": caught(lambda x: sum(list(x)), largest),
+    "a product that fits": caught(lambda x: x @ jnp.ones(5), largest),
+    "a sum that fits": caught(lambda x: (x + jnp.ones(5)).sum(), largest),
+    "a stack that fits": caught(lambda x: jnp.stack([x, jnp.ones(5)]).sum(), largest),
+}
+
+
+@pytest.mark.parametrize("fn", UNHEARD.values(), ids=UNHEARD)
+@pytest.mark.parametrize("first", [5, 6])
+@pytest.mark.filterwarnings("ignore:shapeexec. at symbolic sizes:RuntimeWarning")
+def test_what_is_not_heard_is_found_and_runs_exactly(fn, first):
+    ex = sx.Exec(fn, ("s",), sx.Linear(8))
+    for size in (first, 5, 6, 7, 5, 4):
+        assert_runs_as(fn, ex, ones(size))
+    assert ex.stats.differences >= 1
+
+
+def test_a_difference_is_told_once_with_the_line_and_the_way_out():
+    def fn(x):
+        if type(x.shape[0]) is int:
+            return x.sum()  # here
+        return x.max()
+
+    ex = sx.Exec(fn, ("s",), sx.Linear(8))
+    with pytest.warns(RuntimeWarning) as told:
+        results = [ex(ones(size)) for size in (4, 5, 4)]
+    assert [float(x) for x in results] == [10, 15, 10]
+    assert len(told) == 1
+    text = str(told[0].message)
+    assert "at symbolic sizes the function is another one than at s=4" in text
+    assert "# here" in text
+    assert "isinstance(n, int)" in text
+    assert (ex.stats.differences, ex.stats.exact) == (2, {"s": 3})
+    assert "# here" in str(ex.explain(ones(4)))
+
+
+def test_only_the_symbols_that_matter_are_exact():
+    def fn(x):
+        return x.sum(0) if type(x.shape[1]) is int else x.max(0)
+
+    ex = sx.Exec(fn, ("b, s",), sx.Linear(8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for shape in ((3, 4), (5, 4), (6, 4)):
+            assert_runs_as(fn, ex, ones(*shape))
+    assert ex.plan(ones(7, 4)).exact == ("s",)
+    assert ex.cache_size == 1
+
+
+def test_each_graph_is_checked_once_and_sizes_too_if_that_is_wanted():
+    for check, checks in (("graphs", 2), ("sizes", 5), ("off", 0)):
+        ex = sx.Exec(jnp.sort, ("s",), sx.Linear(8), check=check)
+        for size in (4, 5, 6, 4, 7, 12):
+            assert_runs_as(jnp.sort, ex, ones(size))
+        assert ex.stats.checks == checks
+
+
+def test_a_size_at_which_jax_compares_otherwise_is_checked_too():
+    ex = sx.Exec(lambda x: x + x[:1], ("s",), sx.Linear(8))
+    for size in (4, 5, 1, 6):
+        assert_runs_as(lambda x: x + x[:1], ex, ones(size))
+    assert ex.stats.checks == 2
+
+
+def test_an_unknown_way_to_check_is_refused():
+    with refused(sx.ConfigError, "check='all' is not known.", '"graphs", "sizes" or "off"'):
+        sx.Exec(jnp.sort, ("s",), check="all")
