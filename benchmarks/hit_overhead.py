@@ -1,7 +1,9 @@
 """What a cache hit costs beside the least that padding by hand can cost.
 
 The least is: copy the input into a padded NumPy buffer, and call an ahead-of-time compiled
-function. Both have one ragged array and 100 parameter arrays; both wait for the result.
+function. Both have one ragged array and 100 parameter arrays; both wait for the result. One
+function computes with its size in Python; by hand these numbers are operands. What the numbers of
+a size cost that was not seen before is told apart: a hit has them already.
 """
 
 import argparse
@@ -39,22 +41,44 @@ def scalar_by_hand(params: dict[str, Array], x: Array, size: Array) -> Array:
     return jnp.where(is_valid[:, None], ragged(params, x), 0).sum()
 
 
+def numbers(n: Any) -> tuple[Any, Any, Any]:
+    """What a function may compute of a size in Python."""
+    return n * (n - 1) / 2, 0.9**n, round(n / 3, 1)
+
+
+def with_numbers(params: dict[str, Array], x: Array) -> Array:
+    """`scalar` with three numbers that Python computes: f32[]."""
+    pairs, decay, third = numbers(x.shape[0])
+    return ragged(params, x).sum() / pairs * decay + third
+
+
+def numbers_by_hand(params: dict[str, Array], x: Array, size: Array, given: Array) -> Array:
+    """`with_numbers`, which are given."""
+    return scalar_by_hand(params, x, size) / given[0] * given[1] + given[2]
+
+
 def by_hand(output: str, params: dict[str, Array]) -> Callable[[Any], Any]:
     """The bare call: a copy into a padded buffer, then the compiled function; nothing is cut."""
-    x, size = (jax.ShapeDtypeStruct((BUCKET, WIDTH), np.float32), np.int32(SIZE))
-    if output == "scalar":
-        compiled = jax.jit(scalar_by_hand).lower(params, x, size).compile()
-    else:
-        compiled = jax.jit(ragged).lower(params, x).compile()
+    fn, operands = {
+        "ragged": (ragged, lambda n: ()),
+        "scalar": (scalar_by_hand, lambda n: (np.int32(n),)),
+        "scalar, 3 numbers of Python": (
+            numbers_by_hand,
+            lambda n: (np.int32(n), np.asarray(numbers(n), np.float32)),
+        ),
+    }[output]
+    x = jax.ShapeDtypeStruct((BUCKET, WIDTH), np.float32)
+    compiled = jax.jit(fn).lower(params, x, *operands(SIZE)).compile()
 
     def call(x: Any) -> Any:
         padded = np.zeros((BUCKET, WIDTH), np.float32)
         padded[: len(x)] = x
-        if output == "scalar":
-            return compiled(params, padded, np.int32(len(x)))
-        return compiled(params, padded)
+        return compiled(params, padded, *operands(len(x)))
 
     return call
+
+
+OUTPUTS = {"ragged": ragged, "scalar": scalar, "scalar, 3 numbers of Python": with_numbers}
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -65,7 +89,7 @@ def run(options: argparse.Namespace) -> Report:
     host = np.ones((SIZE, WIDTH), np.float32)
     inputs = {"NumPy": host, "jax.Array": jax.block_until_ready(jax.device_put(host))}
     figures, rows, claims = {}, [], []
-    for output, fn in (("ragged", ragged), ("scalar", scalar)):
+    for output, fn in OUTPUTS.items():
         bare = by_hand(output, params)
         ex = sx.Exec(fn, in_shapes=(None, f"n, {WIDTH}"), buckets=sx.Linear(BUCKET))
         exact = jax.jit(fn)
@@ -89,6 +113,14 @@ def run(options: argparse.Namespace) -> Report:
             }
             text = f"at most {MOST} times the bare call, {case}"
             claims.append(Claim(text, ratio.ratio, ratio.ratio <= MOST))
+        ex(params, host)
+        plan = ex.plan(params, host)
+        (new,) = take_turns(
+            {"": lambda plan=plan: plan.size_vector}, rounds=rounds, repeats=1
+        ).values()
+        timing = Timing.of(new)
+        figures[f"{output} output, NumPy input"]["seconds"]["new size"] = asdict(timing)
+        rows.append((f"{output} output, numbers of a new size", "", str(timing), "", ""))
     columns = ("", "bare call, padded", "sx.Exec", "jax.jit, exact", "sx.Exec / bare")
     title = f"a call with {LEAVES} parameter arrays: median (quartiles)"
     return Report([Table(title, columns, rows)], figures, claims)
