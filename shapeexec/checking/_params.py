@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
+from jax.core import Tracer
 
 from shapeexec import _compat
 
@@ -89,7 +90,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _array_key(value: Any) -> Hashable:
-    if _compat.is_extended(getattr(value, "dtype", np.float32)):
+    if _compat.is_extended(getattr(value, "dtype", np.float32)) or isinstance(value, Tracer):
         return _Same(value)
     array = np.asarray(value)
     return "array", array.dtype, array.shape, array.tobytes()

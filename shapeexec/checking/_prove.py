@@ -62,7 +62,9 @@ def _below(table: Table, roots: list[Pair]) -> dict[Pair, list[Pair]]:
         if pair in found:
             continue
         left, right = table[pair[0]], table[pair[1]]
-        found[pair] = [p for p in _parts(table, pair) if p[0] != p[1]] if left.is_like(right) else []
+        found[pair] = (
+            [p for p in _parts(table, pair) if p[0] != p[1]] if left.is_like(right) else []
+        )
         waiting += found[pair]
     return found
 

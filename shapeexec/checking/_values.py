@@ -132,9 +132,7 @@ class Table:
         node = self._known(params, kind, array, array)
         return self._intern(("constant", kind, params), node)
 
-    def _known(
-        self, params: Hashable, kind: Kind, value: Any, constant: np.ndarray | None
-    ) -> Node:
+    def _known(self, params: Hashable, kind: Kind, value: Any, constant: np.ndarray | None) -> Node:
         def run(_: Sequence[Any]) -> list[Any]:
             return [value]
 
