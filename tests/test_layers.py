@@ -18,10 +18,11 @@ MAY_IMPORT = {
     "_errors": set(),
     "_compat": {"_errors"},
     "shape": {"_errors", "_compat"},
+    "checking": {"_errors", "_compat", "shape"},
     "bucketing": {"_errors"},
     "masking": {"_errors", "_compat", "shape"},
     "attention": {"_errors", "_compat", "shape", "masking"},
-    "execution": {"_errors", "_compat", "shape", "bucketing", "masking"},
+    "execution": {"_errors", "_compat", "shape", "checking", "bucketing", "masking"},
 }
 ABOVE = {"__init__", "__main__", "tools"}  # these may import any room
 NOT_AT_IMPORT = ("matplotlib", "rich", "flax", "equinox", "optax", "jax.experimental.pallas")

@@ -27,9 +27,9 @@ class Difference:
 
     Attributes:
         text: What differs, in one line.
-        line: The user's line where the two programs part, `code  (file.py:12)`, as plain JAX
-            traced it; None: unknown.
-        symbolic_line: The line where the symbolic trace does something else.
+        line: The user's line where the two programs part, `code  (file.py:12)`: where plain JAX
+            does what the symbolic trace does not; else the symbolic one's; None: unknown.
+        symbolic_line: The line where the symbolic trace does something else; None: unknown.
     """
 
     text: str
@@ -162,11 +162,11 @@ def _told(table: Table, parted: Sequence[Pair], symbolic: Program, plain: Progra
         text = f"{_described(left)} instead of {_described(right)}, with other parameters"
         params = params_text(left.params, right.params)
         text = f"{_described(left)} with {params}" if params else text
-    return Difference(
-        text,
-        _line(plain, [pair[1] for pair in parted if table[pair[1]].op != "constant"]),
-        _line(symbolic, [pair[0] for pair in parted if table[pair[0]].op != "constant"]),
-    )
+    at = [
+        _line(program, [pair[i] for pair in parted if table[pair[i]].op != "constant"])
+        for i, program in enumerate((symbolic, plain))
+    ]
+    return Difference(text, at[1] or at[0], at[0])
 
 
 def _line(program: Program, values: Sequence[int]) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shapeexec.checking import _indexing
-from shapeexec.checking._normal import Asked, Equality
+from shapeexec.checking._normal import Asked, Equality, own_params
 
 # No operation at all
 
@@ -94,7 +94,7 @@ def _turned(asked: Asked) -> int | None:
     node = asked.table[asked.operands[0]]
     if node.op != "turned":
         return None
-    inner = dict(node.params)["permutation"]
+    inner = own_params(node)["permutation"]
     return asked.maker.transpose(node.operands[0], [inner[axis] for axis in order])
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from shapeexec.checking._normal import Asked, Axis, Maker
+from shapeexec.checking._normal import Asked, Axis, Maker, own_params
 from shapeexec.checking._values import Kind, Table
 
 
@@ -47,7 +47,7 @@ def picked(asked: Asked) -> int | None:
     composed = [
         (first + by * start, by * step, count)
         for (first, by, _), (start, step, count) in zip(
-            dict(node.params)["axes"], axes, strict=True
+            own_params(node)["axes"], axes, strict=True
         )
     ]
     return asked.maker.pick(node.operands[0], composed)
@@ -64,7 +64,7 @@ def placed(asked: Asked) -> int | None:
     composed = [
         (first + by * start, by * step, count)
         for (start, step, count), (first, by, _) in zip(
-            dict(node.params)["axes"], axes, strict=True
+            own_params(node)["axes"], axes, strict=True
         )
     ]
     return asked.maker.place(node.operands[0], composed, asked.kind.shape)

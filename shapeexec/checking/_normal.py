@@ -16,7 +16,7 @@ from jax import numpy as jnp
 
 from shapeexec import _compat
 from shapeexec.checking._fold import folded
-from shapeexec.checking._values import Kind, Run, Table
+from shapeexec.checking._values import Kind, Node, Run, Table
 
 Axis = tuple[int, int, int]
 """Along one axis: where a grid begins, its step and its number of points."""
@@ -170,6 +170,12 @@ class Asked:
 
 
 Equality = Callable[[Asked], int | None]
+
+
+def own_params(node: Node) -> dict[str, Any]:
+    """The parameters of an operation of our own, by name."""
+    params: Any = node.params
+    return dict(params)
 
 
 def _own_key(params: Mapping[str, Any]) -> Hashable:
