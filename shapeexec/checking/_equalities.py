@@ -30,11 +30,15 @@ def _without_neutral(neutral: float, *places: int, integers_only: bool = False) 
             constant, other = asked.constant(place), asked.operands[1 - place]
             if constant is None or asked.table.kind(other) != asked.kind:
                 continue
-            if np.all(constant == neutral) and not np.any(np.signbit(constant)):
+            if np.all(constant == neutral) and not _has_sign(constant):
                 return other
         return None
 
     return equality
+
+
+def _has_sign(constant: np.ndarray) -> bool:
+    return constant.dtype.kind == "f" and bool(np.any(np.signbit(constant)))
 
 
 def _one_case(asked: Asked) -> int | None:

@@ -46,9 +46,7 @@ def picked(asked: Asked) -> int | None:
         return None
     composed = [
         (first + by * start, by * step, count)
-        for (first, by, _), (start, step, count) in zip(
-            own_params(node)["axes"], axes, strict=True
-        )
+        for (first, by, _), (start, step, count) in zip(own_params(node)["axes"], axes, strict=True)
     ]
     return asked.maker.pick(node.operands[0], composed)
 
@@ -63,9 +61,7 @@ def placed(asked: Asked) -> int | None:
         return None
     composed = [
         (first + by * start, by * step, count)
-        for (start, step, count), (first, by, _) in zip(
-            own_params(node)["axes"], axes, strict=True
-        )
+        for (start, step, count), (first, by, _) in zip(own_params(node)["axes"], axes, strict=True)
     ]
     return asked.maker.place(node.operands[0], composed, asked.kind.shape)
 

@@ -287,7 +287,7 @@ def _looped(
     bodies = (body + outputs, tuple(loop.tests) if steps is None else ())
     made = table.make(
         op,
-        steps,
+        (steps, len(order)),
         [*loop.carried.values(), *rows],
         kinds,
         _results_of(eqn, [*order, *range(carries, len(eqn.outvars))]),
