@@ -192,7 +192,7 @@ def _described(node: Node) -> str:
     if node.op == "input":
         return f"argument {node.params}, {node.kind},"
     word = _OWN_WORDS.get(node.op, f"`{node.op}`")
-    return f"{word} {node.kind}"
+    return f"{word} {node.kind}".rstrip()
 
 
 def _shown(node: Node) -> str:

@@ -122,7 +122,7 @@ def _contracted(asked: Asked) -> int | None:
         parts.append(asked.maker.only(asked.operands[operand], order))
     key = asked.key({name: asked.params[name] for name in ("precision", "preferred_element_type")})
     long = [axis for axis, size in enumerate(asked.kind.shape) if size != 1]
-    return asked.derived("contract", (key, len(batch), len(pairs)), parts, long)
+    return asked.derived((key, len(batch), len(pairs)), parts, long)
 
 
 def _reduced(asked: Asked) -> int | None:
@@ -136,7 +136,7 @@ def _reduced(asked: Asked) -> int | None:
     if not along:
         return asked.maker.reshape(value, asked.kind.shape)
     kept = [axis for axis, size in enumerate(asked.kind.shape) if size != 1]
-    return asked.derived("reduced", (asked.op, along), [value], kept)
+    return asked.derived((along,), [value], kept)
 
 
 _REDUCTIONS = "reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or".split()

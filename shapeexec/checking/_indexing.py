@@ -300,7 +300,7 @@ def gathered_without_ones(asked: Asked) -> int | None:
         _pairs(numbers.operand_batching_dims, numbers.start_indices_batching_dims, kept, long),
     )
     operands = [_only(asked, 0, kept), _only(asked, 1, [*long, len(batch)])]
-    return asked.derived("gathered", params, operands, order)
+    return asked.derived(params, operands, order)
 
 
 def scattered_without_ones(asked: Asked) -> int | None:
@@ -316,7 +316,6 @@ def scattered_without_ones(asked: Asked) -> int | None:
     order = [of_batch[i] for i in long]
     order += [place for place in sorted(places) if updates[place] != 1]
     params = (
-        asked.op,
         asked.key({name: asked.params[name] for name in ("mode", "update_jaxpr", "update_consts")}),
         tuple(kept.index(axis) for axis in numbers.scatter_dims_to_operand_dims),
         tuple(kept.index(axis) for place, axis in sorted(places.items()) if updates[place] != 1),
@@ -327,7 +326,7 @@ def scattered_without_ones(asked: Asked) -> int | None:
         _only(asked, 1, [*long, len(batch)]),
         _only(asked, 2, order),
     ]
-    return asked.derived("scattered", params, operands, kept)
+    return asked.derived(params, operands, kept)
 
 
 def _kept(shape: Sequence[int], indexed: Sequence[int]) -> list[int]:

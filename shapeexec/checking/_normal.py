@@ -138,10 +138,8 @@ class Asked:
     run: Run
     key: Callable[[Mapping[str, Any]], Hashable]
 
-    def derived(
-        self, op: str, params: Hashable, operands: Sequence[int], order: Sequence[int]
-    ) -> int:
-        """What is asked for, made by `op`, whose result has these axes in this order alone."""
+    def derived(self, params: Hashable, operands: Sequence[int], order: Sequence[int]) -> int:
+        """What is asked for, of other operands; its result has these axes in this order alone."""
         ones = [axis for axis in range(len(self.kind.shape)) if axis not in order]
         permutation = [*ones, *order]
         kind = Kind(tuple(self.kind.shape[axis] for axis in order), self.kind.dtype)
@@ -150,7 +148,7 @@ class Asked:
             (whole,) = self.run(arrays)
             return [lax.reshape(lax.transpose(whole, permutation), kind.shape)]
 
-        (made,) = self.table.make(op, params, operands, [kind], run, inputs=self.operands)
+        (made,) = self.table.make(self.op, params, operands, [kind], run, inputs=self.operands)
         back = [[*order].index(axis) for axis in sorted(order)]
         short = self.maker.transpose(made, back)
         return self.maker.reshape(short, self.kind.shape)

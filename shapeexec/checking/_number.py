@@ -99,10 +99,11 @@ class Scope:
         moment = len(self.effects), params_key(eqn.params, self.closed_key)
         made = self.table.make(name, ("effect", *moment), values, kinds, run)
         if not made:  # an effect has a value, which is told from others by what it does
-            made = self.table.make(name, ("effect", *moment), values, [_NOTHING], run)
-            self.effects += made
-            return []
-        self.effects += made[:1]
+            (done,) = self.table.make(name, ("effect", *moment), values, [_NOTHING], run)
+        else:
+            done = made[0]
+        self.effects.append(done)
+        self.origins.setdefault(done, eqn)
         return made
 
     def closed_key(self, closed: Any) -> Hashable:

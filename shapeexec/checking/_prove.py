@@ -85,7 +85,7 @@ class _Search:
         levels: How many levels a pair that is told apart lies above the place where its two
             programs part; 0 also where evaluation then proved it.
         proven: The pairs that evaluation proved, by the plain value.
-        final: The pairs that differ whatever evaluation would say further up: constants, for
+        final: The pairs that differ whatever evaluation would say: constants and parameters, for
             neither rounding nor a draw that misses them must hide that.
         evaluations: How many there were.
     """
@@ -111,7 +111,7 @@ class _Search:
             return
         failed = [part for part in parts if not self.holds(part)]
         self.levels[pair] = 1 + min(self.levels[part] for part in failed) if failed else 0
-        if any(part in self.final for part in failed):
+        if any(part in self.final for part in failed) or self._asks_otherwise(pair):
             self.final.add(pair)
         if self._may_be_evaluated(pair):
             self.evaluations += 1
@@ -121,6 +121,11 @@ class _Search:
                 return
         if all(self.table[value].is_fixed for value in pair):
             self.final.add(pair)
+
+    def _asks_otherwise(self, pair: Pair) -> bool:
+        """Whether one operation has other parameters: a precision may not show on this machine."""
+        left, right = (self.table[value] for value in pair)
+        return left.op == right.op and left.params != right.params
 
     def _may_be_evaluated(self, pair: Pair) -> bool:
         if self.acts & {*pair} or self.evaluations >= _MOST_EVALUATIONS:

@@ -38,6 +38,8 @@ class Kind:
         return int(np.prod(self.shape, dtype=np.int64))
 
     def __str__(self) -> str:
+        if isinstance(self.dtype, str):  # a token, or the value of an effect
+            return ""
         return _compat.describe_aval(_compat.ShapedArray(self.shape, self.dtype))
 
 

@@ -31,7 +31,7 @@ def examined(
 
 def plain_jaxpr(fn: Callable[..., Any], *structs: Any) -> Any:
     """What plain JAX traces."""
-    return jax.jit(lambda *args: fn(*args)).trace(*structs).jaxpr
+    return jax.jit(fn).trace(*structs).jaxpr
 
 
 def f32(*shape: int) -> jax.ShapeDtypeStruct:
