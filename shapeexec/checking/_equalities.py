@@ -106,23 +106,45 @@ def _turned(asked: Asked) -> int | None:
 
 
 def _contracted(asked: Asked) -> int | None:
-    """A product of matrices without the axes of size 1, contracted axes last."""
-    contracted, together = asked.params["dimension_numbers"]
+    """A product of matrices without the axes of size 1, contracted axes last.
+
+    Its operands stand in the order of their numbers: JAX's gradients have them in either.
+    """
     if asked.params["out_sharding"] is not None:
         return None
-    pairs = [pair for pair in sorted(zip(*contracted, strict=True)) if asked.shape()[pair[0]] != 1]
-    batch = [i for i, axis in enumerate(together[0]) if asked.shape()[axis] != 1]
-    parts = []
-    for operand in (0, 1):
-        shape, with_other = asked.shape(operand), [*map(int, together[operand])]
-        inner = [int(pair[operand]) for pair in pairs]
-        used = (*with_other, *map(int, contracted[operand]))
-        free = [axis for axis, n in enumerate(shape) if axis not in used and n != 1]
-        order = [*(with_other[i] for i in batch), *free, *inner]
-        parts.append(asked.maker.only(asked.operands[operand], order))
+    parts = _factors(asked, (0, 1))
+    sides = (0, 1)
+    if parts[0] > parts[1] and not isinstance(asked.params["precision"], tuple):
+        sides = (1, 0)
+        parts = _factors(asked, sides)
+    contracted, together = asked.params["dimension_numbers"]
+    batch = len(together[0])
+    free = len(asked.shape()) - batch - len(contracted[0])  # of the left operand
+    places = range(batch), range(batch, batch + free), range(batch + free, len(asked.kind.shape))
+    order = [*places[0], *places[1 + sides[0]], *places[1 + sides[1]]]
+    long = [axis for axis in order if asked.kind.shape[axis] != 1]
     key = asked.key({name: asked.params[name] for name in ("precision", "preferred_element_type")})
-    long = [axis for axis, size in enumerate(asked.kind.shape) if size != 1]
-    return asked.derived((key, len(batch), len(pairs)), parts, long)
+    counts = sum(asked.kind.shape[axis] != 1 for axis in places[0]), _summed(asked)
+    return asked.derived((key, counts), parts, long)
+
+
+def _factors(asked: Asked, sides: tuple[int, int]) -> list[int]:
+    """The operands in this order, each as its batch, its free and its contracted axes."""
+    contracted, together = asked.params["dimension_numbers"]
+    pairs = sorted(zip(contracted[sides[0]], contracted[sides[1]], strict=True))
+    parts = []
+    for place, side in enumerate(sides):
+        shape = asked.shape(side)
+        inner = [int(pair[place]) for pair in pairs]
+        free = [axis for axis in range(len(shape)) if axis not in (*together[side], *inner)]
+        order = [int(axis) for axis in (*together[side], *free, *inner) if shape[axis] != 1]
+        parts.append(asked.maker.only(asked.operands[side], order))
+    return parts
+
+
+def _summed(asked: Asked) -> int:
+    """How many axes longer than 1 are contracted."""
+    return sum(asked.shape()[axis] != 1 for axis in asked.params["dimension_numbers"][0][0])
 
 
 def _reduced(asked: Asked) -> int | None:
@@ -164,6 +186,7 @@ EQUALITIES: Mapping[str, Sequence[Equality]] = {
     "place": (_indexing.placed,),
     "pad": (_indexing.padded,),
     "dynamic_slice": (_indexing.dynamically_sliced,),
+    "dynamic_update_slice": (_indexing.dynamically_updated,),
     "gather": (_indexing.gathered, _indexing.gathered_without_ones),
     "dot_general": (_contracted,),
     **{name: (_reduced,) for name in _REDUCTIONS},

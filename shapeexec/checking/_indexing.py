@@ -126,6 +126,22 @@ def _clamped(table: Table, start: int, most: int) -> int:
     return table.constant(np.asarray(min(max(int(known), 0), most), np.int32))
 
 
+def dynamically_updated(asked: Asked) -> int | None:
+    """Written over all of an array it is what is written; into zeros it is placed there."""
+    operand, update, *starts = asked.operands
+    if asked.shape(1) == asked.shape():
+        return update
+    zeros = asked.table.constant_of(operand)
+    sizes = zip(starts, asked.shape(), asked.shape(1), strict=True)
+    clamped = [_clamped(asked.table, start, n - size) for start, n, size in sizes]
+    known = [asked.table.constant_of(start) for start in clamped]
+    at = [int(start) for start in known if start is not None]
+    if zeros is None or not _is_zero(zeros) or len(at) < len(starts):
+        return None
+    axes = [(start, 1, size) for start, size in zip(at, asked.shape(1), strict=True)]
+    return asked.maker.place(update, axes, asked.kind.shape)
+
+
 _INSIDE = ("PROMISE_IN_BOUNDS", "CLIP")
 
 

@@ -52,7 +52,11 @@ _CALLS = {
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr",
     "custom_vmap_call": "call",
+    "custom_partitioning": "call",
     "linear_call": "callee",
+    "composite": "jaxpr",
+    "eval_jaxpr": "jaxpr",
+    "call": "call_jaxpr",
 }
 
 
