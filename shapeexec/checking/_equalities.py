@@ -90,11 +90,10 @@ def _transposed(asked: Asked) -> int | None:
 
 
 def _turned(asked: Asked) -> int | None:
-    """A transpose that leaves the axes longer than 1 in order is a reshape; two are one."""
-    order, shape = asked.params["permutation"], asked.shape()
-    long = [axis for axis in order if shape[axis] != 1]
-    if long == sorted(long):
-        return asked.maker.reshape(asked.operands[0], asked.kind.shape)
+    """A transpose that leaves the axes in order is nothing; two are one."""
+    order = asked.params["permutation"]
+    if [*order] == sorted(order):
+        return asked.operands[0]
     node = asked.table[asked.operands[0]]
     if node.op != "turned":
         return None

@@ -69,11 +69,13 @@ class Maker:
         return self.table.make(op, key(params), operands, kinds, run)
 
     def _folded(self, asked: "Asked") -> int | None:
-        constants = [self.table.constant_of(value) for value in asked.operands]
-        if any(constant is None for constant in constants):
-            return None
-        known: list[Any] = constants
-        result = folded(asked.op, known, asked.params, asked.kind)
+        constants: list[np.ndarray] = []
+        for value in asked.operands:
+            constant = self.table.constant_of(value)
+            if constant is None:
+                return None
+            constants.append(constant)
+        result = folded(asked.op, constants, asked.params, asked.kind)
         return None if result is None else self.table.constant(result)
 
     def own(self, op: str, operands: Sequence[int], kind: Kind, **params: Any) -> int:
@@ -84,7 +86,10 @@ class Maker:
 
     def reshape(self, operand: int, shape: Sequence[int]) -> int:
         """`operand` in another shape."""
-        kind = Kind(tuple(shape), self.table.kind(operand).dtype)
+        given = self.table.kind(operand)
+        kind = Kind(tuple(shape), given.dtype)
+        if given.shape == kind.shape:
+            return operand
         return self.own("shaped", [operand], kind, new_sizes=kind.shape)
 
     def pick(self, operand: int, axes: Sequence[Axis]) -> int:
@@ -110,10 +115,16 @@ class Maker:
         return self.reshape(turned, [shape[axis] for axis in order])
 
     def transpose(self, operand: int, permutation: Sequence[int]) -> int:
-        """`operand` with its axes in another order."""
+        """`operand` with its axes in another order: it is turned without those of size 1."""
         kind = self.table.kind(operand)
-        moved = Kind(tuple(kind.shape[axis] for axis in permutation), kind.dtype)
-        return self.own("turned", [operand], moved, permutation=tuple(permutation))
+        if [*permutation] == sorted(permutation):
+            return operand
+        long = [axis for axis, size in enumerate(kind.shape) if size != 1]
+        order = [long.index(axis) for axis in permutation if axis in long]
+        moved = Kind(tuple(kind.shape[long[place]] for place in order), kind.dtype)
+        short = self.reshape(operand, [kind.shape[axis] for axis in long])
+        turned = self.own("turned", [short], moved, permutation=tuple(order))
+        return self.reshape(turned, [kind.shape[axis] for axis in permutation])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ Source: value numbering by hashing, Cocke and Schwartz, Programming Languages an
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ class Kind:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     def __str__(self) -> str:
         if isinstance(self.dtype, str):  # a token, or the value of an effect

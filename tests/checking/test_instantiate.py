@@ -108,7 +108,9 @@ def test_a_number_of_the_host_becomes_a_constant():
     closed = instance(fn, "s", {"s": 1001})
     (eqn,) = closed.jaxpr.eqns
     assert eqn.primitive.name == "mul"
-    assert [float(atom.val) for atom in eqn.invars if _compat.is_literal(atom)] == [np.float32(1001**3)]
+    assert [float(atom.val) for atom in eqn.invars if _compat.is_literal(atom)] == [
+        np.float32(1001**3)
+    ]
     assert check(traced_at(fn, "s", {"s": 7}), fn, [leaf("s")], {"s": 1001}) is None
 
 
