@@ -79,7 +79,12 @@ def examine(
     tree = jax.tree.structure(traced.out_info)
     if tree != trace.out_tree:
         return Outcome(Difference(f"the result is {trace.out_tree} instead of {tree}"), 1)
-    return compare(instantiate(trace.jaxpr, trace.substitution.sizes(sizes)), plain)
+    try:
+        symbolic = instantiate(trace.jaxpr, trace.substitution.sizes(sizes))
+    except ArithmeticError as error:  # in a number of the host, where the plain function has none
+        text = f"the symbolic trace raises {type(error).__name__}: {error}"
+        return Outcome(Difference(text, _compat.describe_line(_compat.error_place(error))), 1)
+    return compare(symbolic, plain)
 
 
 def difference(symbolic: Any, plain: Any) -> Difference | None:

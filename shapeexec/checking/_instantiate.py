@@ -174,7 +174,7 @@ class _Flat:
         if isinstance(param, _compat.ShapedArray):
             if not any(map(export.is_symbolic_dim, param.shape)):
                 return param
-            return param.update(shape=self._param(tuple(param.shape)), sharding=None)
+            return param.update(shape=self._param(tuple(param.shape)))
         if isinstance(param, tuple | list):
             return _like(param, map(self._param, param))
         if type(param) is dict:

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jax.core import Tracer
 
@@ -66,6 +67,8 @@ def _object_key(value: Any, into: Callable[[Any], Hashable]) -> Hashable:
         return "function", value.__code__, *map(into, (value.__defaults__, cells))
     if isinstance(value, types.MethodType):
         return "method", *map(into, (value.__self__, value.__func__))
+    if isinstance(value, jax.tree_util.PyTreeDef):
+        return "tree", value.num_leaves, *map(into, (value.node_data(), value.children()))
     if isinstance(value, functools.partial):
         return "partial", *map(into, (value.func, value.args, value.keywords))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -9,10 +9,20 @@ import numpy as np
 import pytest
 from jax import lax
 
+import shapeexec as sx
 from shapeexec.checking import compare, difference, instantiate
 from tests.checking.support import f32, plain_jaxpr
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
+
+
+def _scaled_by(factor: int) -> Callable[..., Any]:
+    return lambda x: factor * x
+
+
+def _masked_by_a_function(x: jax.Array) -> jax.Array:
+    q = x[None, :, None, :]  # the mask's function is another object each time
+    return sx.dot_product_attention(q, q, q, mask=sx.MaskFunction(lambda b, h, q, k: k <= q))
 
 
 def _scan_of(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,6 +105,14 @@ MUTATIONS: dict[str, Pair] = {
         lambda x: jax.pure_callback(np.sin, x, x),
         lambda x: jax.pure_callback(np.cos, x, x),
     ),
+    "what a callback closes over": (
+        lambda x: jax.pure_callback(_scaled_by(2), x, x),
+        lambda x: jax.pure_callback(_scaled_by(3), x, x),
+    ),
+    "the mask of an attention": (
+        _masked_by_a_function,
+        lambda x: sx.dot_product_attention(*[x[None, :, None, :]] * 3, mask=sx.Causal(align="end")),
+    ),
     "how a scatter combines": (
         lambda x: x.at[jnp.argsort(x[0])].add(1.0),
         lambda x: x.at[jnp.argsort(x[0])].multiply(2.0),
@@ -173,6 +191,11 @@ EQUALS: dict[str, Pair] = {
         lambda x: lax.scan(lambda c, r: ((c[0] + r * c[1], c[1]), None), (x[0], jnp.sin(x[0])), x)[
             0
         ][0],
+    ),
+    "a function made anew in a parameter": (_masked_by_a_function, _masked_by_a_function),
+    "a callback made anew": (
+        lambda x: jax.pure_callback(_scaled_by(2), x, x),
+        lambda x: jax.pure_callback(_scaled_by(2), x, x),
     ),
     "a branch that is known": (
         jnp.sin,
