@@ -488,6 +488,9 @@ def hide_from_places(directory: str) -> None:
     _extend_source_info.register_exclusion(directory)
 
 
+hide_from_places(__file__)  # indexing goes through `_indexed` while anybody listens
+
+
 def error_place(error: BaseException) -> str | None:
     """`path/file.py:12` of the last user frame in an exception's traceback."""
     found, step = None, error.__traceback__

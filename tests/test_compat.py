@@ -22,6 +22,35 @@ def eqns(fn, *args):
     return jax.make_jaxpr(fn)(*args).jaxpr.eqns
 
 
+def test_a_jaxpr_is_put_together_and_runs():
+    jaxpr = jax.make_jaxpr(lambda x: x * 2)(ones(3)).jaxpr
+    aval = _compat.ShapedArray((5,), np.dtype(np.float32))
+    x, factor, out = (_compat.new_variable(aval) for _ in range(3))
+    scalar = _compat.ShapedArray((), np.dtype(np.float32))
+    doubled = _compat.new_variable(aval)
+    eqns = [
+        jaxpr.eqns[0].replace(invars=[x, factor], outvars=[doubled]),
+        jaxpr.eqns[0].replace(
+            invars=[doubled, _compat.new_literal(np.float32(2), scalar)], outvars=[out]
+        ),
+    ]
+    opened = _compat.new_jaxpr(jaxpr, [factor], [x], [out], eqns)
+    closed = _compat.ClosedJaxpr(opened, [np.full(5, 3, np.float32)])
+    assert isinstance(closed.jaxpr, _compat.Jaxpr)
+    assert [a.shape for a in closed.in_avals] == [(5,)]
+    (result,) = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, ones(5))
+    np.testing.assert_array_equal(result, 6 * ones(5))
+
+
+def test_indexing_while_somebody_listens_has_the_users_line():
+    scope = export.SymbolicScope()
+    (s,) = export.symbolic_shape("s", scope=scope)
+    struct = jax.ShapeDtypeStruct((s,), np.float32)
+    with _compat.listen_to_dims(None, scope):  # pyright: ignore[reportArgumentType]
+        jaxpr = jax.jit(lambda x: x[1]).trace(struct).jaxpr
+    assert "test_compat.py" in (_compat.eqn_line(jaxpr.eqns[0]) or "")
+
+
 def test_a_compilation_is_an_event():
     with counted() as count:
         jax.jit(lambda x: x * 3 + 7)(ones(3))

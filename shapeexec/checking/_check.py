@@ -27,9 +27,9 @@ class Difference:
 
     Attributes:
         text: What differs, in one line.
-        line: The user's line where the two programs part, `code  (file.py:12)`, as plain JAX
-            traced it; None: unknown.
-        symbolic_line: The line where the symbolic trace does something else.
+        line: The user's line where the two programs part, `code  (file.py:12)`: where plain JAX
+            does what the symbolic trace does not; else the symbolic one's; None: unknown.
+        symbolic_line: The line where the symbolic trace does something else; None: unknown.
     """
 
     text: str
@@ -79,8 +79,13 @@ def examine(
     tree = jax.tree.structure(traced.out_info)
     if tree != trace.out_tree:
         return Outcome(Difference(f"the result is {trace.out_tree} instead of {tree}"), 1)
-    every = {**sizes, **trace.substitution.sizes(sizes)}
-    return compare(instantiate(trace.jaxpr, every), plain)
+    try:
+        every = {**sizes, **trace.substitution.sizes(sizes)}
+        symbolic = instantiate(trace.jaxpr, every)
+    except ArithmeticError as error:  # in a number of the host, where the plain function has none
+        text = f"the symbolic trace raises {type(error).__name__}: {error}"
+        return Outcome(Difference(text, _compat.describe_line(_compat.error_place(error))), 1)
+    return compare(symbolic, plain)
 
 
 def difference(symbolic: Any, plain: Any) -> Difference | None:
@@ -163,11 +168,11 @@ def _told(table: Table, parted: Sequence[Pair], symbolic: Program, plain: Progra
         text = f"{_described(left)} instead of {_described(right)}, with other parameters"
         params = params_text(left.params, right.params)
         text = f"{_described(left)} with {params}" if params else text
-    return Difference(
-        text,
-        _line(plain, [pair[1] for pair in parted if table[pair[1]].op != "constant"]),
-        _line(symbolic, [pair[0] for pair in parted if table[pair[0]].op != "constant"]),
-    )
+    at = [
+        _line(program, [pair[i] for pair in parted if table[pair[i]].op != "constant"])
+        for i, program in enumerate((symbolic, plain))
+    ]
+    return Difference(text, at[1] or at[0], at[0])
 
 
 def _line(program: Program, values: Sequence[int]) -> str | None:
@@ -193,7 +198,7 @@ def _described(node: Node) -> str:
     if node.op == "input":
         return f"argument {node.params}, {node.kind},"
     word = _OWN_WORDS.get(node.op, f"`{node.op}`")
-    return f"{word} {node.kind}"
+    return f"{word} {node.kind}".rstrip()
 
 
 def _shown(node: Node) -> str:

@@ -4,7 +4,6 @@ They are made from the values that both have in common, which are drawn at rando
 what differs is run.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -46,7 +45,8 @@ def agree(table: Table, left: int, right: int, proven: Mapping[int, int]) -> boo
         return False
     run = _runner(table, inputs, order, (left, right), proven)
     try:
-        return _agree_on_draws(run, [table.kind(value) for value in inputs])
+        kinds = [table.kind(value) for value in inputs]
+        return _agree_on_draws(run, kinds, _constants(nodes))
     except Exception:  # whatever an operation says to data that it was not made for: no proof
         return False
 
@@ -95,8 +95,8 @@ def _is_cheap(table: Table, nodes: Sequence[Node], inputs: Sequence[int]) -> boo
 
 def _flops(table: Table, node: Node) -> int:
     """An upper bound on what one element of each operand with each of another takes."""
-    if node.op == "scan":
-        steps = node.params[0] if isinstance(node.params, tuple) else 1
+    if node.op == "scan" and isinstance(node.params, tuple):
+        (steps, _), _ = node.params
         return int(steps) * 16 * sum(table.kind(value).size for value in node.inputs)
     if node.op in ("dot_general", "conv_general_dilated") and len(node.inputs) > 1:
         first = table.kind(node.inputs[0]).size
@@ -126,15 +126,17 @@ def _runner(
     return run
 
 
-def _agree_on_draws(run: Callable[..., Any], kinds: Sequence[Kind]) -> bool:
+def _agree_on_draws(
+    run: Callable[..., Any], kinds: Sequence[Kind], special: Sequence[np.ndarray]
+) -> bool:
     if not kinds:
         left, right = run([])
         return _is_equal(_comparable(left), _comparable(right), 0.0)
     compiled = jax.jit(run)
+    rng = np.random.default_rng(0)
     seen: list[np.ndarray] = []
     for draw in _DRAWS:
-        rng = np.random.default_rng(len(seen))
-        left, right = compiled([_drawn(kind, draw, rng) for kind in kinds])
+        left, right = compiled([_drawn(kind, draw, special, rng) for kind in kinds])
         if left.shape != right.shape or left.dtype != right.dtype:
             return False
         tolerance = _tolerance(left.dtype)
@@ -144,28 +146,45 @@ def _agree_on_draws(run: Callable[..., Any], kinds: Sequence[Kind]) -> bool:
     return _tells_something(seen)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Draw:
-    """How random data are made.
+# Data
 
-    Attributes:
-        number: From a generator and a shape, floats.
-        integers: From where to where integers lie, the end excluded.
-    """
-
-    number: Callable[[np.random.Generator, tuple[int, ...]], Any]
-    integers: tuple[int, int]
+Draw = Callable[[np.random.Generator, tuple[int, ...], Any], Any]
+"""Numbers of a shape for a dtype, floats or integers."""
 
 
-_DRAWS = (
-    _Draw(lambda rng, shape: rng.normal(size=shape), (0, 2)),
-    _Draw(lambda rng, shape: rng.uniform(0.1, 2.0, shape), (0, 2)),
-    _Draw(lambda rng, shape: 10 * rng.normal(size=shape), (-6, 12)),
-    _Draw(lambda rng, shape: rng.uniform(-1.0, 1.0, shape), (0, 128)),
+def _integers_from(low: int, high: int) -> Draw:
+    return lambda rng, shape, _: rng.integers(low, high, shape)
+
+
+def _scaled(power: float) -> Draw:
+    """Normals as far from 1 as their squares stay finite, or as many times 1."""
+    return lambda rng, shape, dtype: rng.normal(size=shape) * _tiny(dtype) ** power
+
+
+def _tiny(dtype: Any) -> float:
+    return float(jnp.finfo(dtype).tiny) if jnp.issubdtype(dtype, np.inexact) else 1.0
+
+
+# How floats and integers are drawn: plain, positive, tiny, huge, and ones that often tie and are 0.
+# Small integers are indices into anything; those out of range are seen too.
+_PLAIN: Sequence[tuple[Draw, Draw]] = (
+    (_scaled(0), _integers_from(0, 2)),
+    (lambda rng, shape, _: rng.uniform(0.1, 2.0, shape), _integers_from(0, 2)),
+    (_scaled(0.4), _integers_from(-6, 12)),
+    (_scaled(-0.2), _integers_from(0, 128)),
+    (_integers_from(-1, 2), _integers_from(-1, 2)),
 )
+_SPECIAL_DRAWS = 8
+_DRAWS: Sequence[tuple[Draw, Draw] | None] = (*_PLAIN, *[None] * _SPECIAL_DRAWS, _PLAIN[0])
+"""None: half of the elements are the constants of what is run, their neighbours, and extremes."""
 
 
-def _drawn(kind: Kind, draw: _Draw, rng: np.random.Generator) -> Any:
+def _drawn(
+    kind: Kind,
+    draw: tuple[Draw, Draw] | None,
+    special: Sequence[np.ndarray],
+    rng: np.random.Generator,
+) -> Any:
     shape, dtype = kind.shape, kind.dtype
     if _compat.is_extended(dtype):
         words = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, dtype))
@@ -175,14 +194,37 @@ def _drawn(kind: Kind, draw: _Draw, rng: np.random.Generator) -> Any:
         return np.zeros(shape, dtype)
     if dtype == np.bool_:
         return rng.random(shape) < 0.5
-    if jnp.issubdtype(dtype, np.unsignedinteger):
-        low, high = draw.integers
-        return rng.integers(max(0, low), high, shape).astype(dtype)
-    if jnp.issubdtype(dtype, np.integer):
-        return rng.integers(*draw.integers, shape).astype(dtype)
+    of_floats, of_integers = draw or _PLAIN[3]
+    is_integer = jnp.issubdtype(dtype, np.integer)
+    numbers = (of_integers if is_integer else of_floats)(rng, shape, dtype)
     if jnp.issubdtype(dtype, np.complexfloating):
-        return (draw.number(rng, shape) + 1j * draw.number(rng, shape)).astype(dtype)
-    return np.asarray(draw.number(rng, shape)).astype(dtype)
+        numbers = numbers + 1j * of_floats(rng, shape, dtype)
+    if jnp.issubdtype(dtype, np.unsignedinteger):
+        numbers = np.abs(numbers)
+    numbers = np.asarray(numbers).astype(dtype)
+    if draw is not None:
+        return numbers
+    pool = _pool(dtype, special)
+    return np.where(rng.random(shape) < 0.5, rng.choice(pool, shape), numbers)
+
+
+def _pool(dtype: Any, special: Sequence[np.ndarray]) -> np.ndarray:
+    """The numbers at which what is run may change its ways."""
+    if jnp.issubdtype(dtype, np.integer):
+        info = jnp.iinfo(dtype)
+        near = [int(c) + step for c in special for step in (-1, 0, 1)]
+        kept = [n for n in near if info.min <= n <= info.max]
+        return np.asarray([info.min, info.max, 0, *kept]).astype(dtype)
+    near = [float(c) * by for c in special for by in (0.99, 1, 1.01)]
+    return np.asarray([0.0, 1.0, *near]).astype(dtype)
+
+
+def _constants(nodes: Sequence[Node]) -> list[np.ndarray]:
+    """The finite real numbers among the constants that are run."""
+    scalars = (
+        node.constant.flat[0] for node in nodes if node.constant is not None and node.kind.size
+    )
+    return [x for x in scalars if x.dtype.kind in "iuf" and np.isfinite(x)]
 
 
 def _key_of(dtype: Any) -> Any:

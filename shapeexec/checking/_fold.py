@@ -138,8 +138,8 @@ _FOLDS: Mapping[str, Fold] = {
 
 
 _POINTWISE = frozenset(
-    """add add_any sub mul neg abs sign max min div rem sqrt floor ceil is_finite integer_pow
-    square eq ne lt le gt ge and or xor not shift_left select_n clamp convert_element_type""".split()
+    """add add_any sub mul neg abs sign max min div rem sqrt floor ceil is_finite integer_pow square
+    eq ne lt le gt ge and or xor not shift_left select_n clamp convert_element_type""".split()
 )
 _MOVES = frozenset("broadcast_in_dim reshape shaped transpose turned rev slice pick".split())
 

@@ -62,6 +62,11 @@ _CALLS = {
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr",
     "custom_vmap_call": "call",
+    "custom_partitioning": "call",
+    "linear_call": "callee",
+    "composite": "jaxpr",
+    "eval_jaxpr": "jaxpr",
+    "call": "call_jaxpr",
 }
 
 
@@ -147,7 +152,7 @@ class _Flat:
             jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype, weak_type=atom.aval.weak_type)
             for atom in atoms
         ]
-        traced = jax.jit(lambda *operands: meant(*operands)).trace(*structs).jaxpr
+        traced = jax.jit(meant).trace(*structs).jaxpr
         traced = _compat.without_hi_primitives(traced)
         return self.inline(traced.jaxpr, traced.consts, atoms, _line_of(eqn, within))
 
@@ -155,7 +160,9 @@ class _Flat:
         """A value that is known on the host, as the constant that the graph would be given."""
         aval = self._param(var.aval)
         const = _as_constant(value, aval.dtype)
-        return _compat.new_literal(const[()], aval) if not const.ndim else self._constant(const, aval)
+        return (
+            _compat.new_literal(const[()], aval) if not const.ndim else self._constant(const, aval)
+        )
 
     def _constant(self, const: Any, aval: Any) -> Any:
         if id(const) not in self._constvars:
@@ -177,7 +184,7 @@ class _Flat:
         if isinstance(param, _compat.ShapedArray):
             if not any(map(export.is_symbolic_dim, param.shape)):
                 return param
-            return param.update(shape=self._param(tuple(param.shape)), sharding=None)
+            return param.update(shape=self._param(tuple(param.shape)))
         if isinstance(param, tuple | list):
             return _like(param, map(self._param, param))
         if type(param) is dict:

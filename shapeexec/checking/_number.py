@@ -15,7 +15,8 @@ import numpy as np
 from jax import numpy as jnp
 
 from shapeexec import _compat
-from shapeexec.checking._equalities import EQUALITIES, Maker
+from shapeexec.checking._equalities import EQUALITIES
+from shapeexec.checking._normal import Maker
 from shapeexec.checking._params import params_key
 from shapeexec.checking._values import Table, kind_of
 
@@ -37,12 +38,12 @@ class Program:
     origins: Origins
 
 
-def number_program(table: Table, closed: Any, equalities: Mapping[str, Any] = EQUALITIES) -> Program:
+def number_program(
+    table: Table, closed: Any, equalities: Mapping[str, Any] = EQUALITIES
+) -> Program:
     """Number the values of a concrete closed jaxpr whose calls are inlined."""
     scope = Scope(table, equalities, {})
-    inputs = [
-        table.given("input", i, kind_of(aval)) for i, aval in enumerate(closed.in_avals)
-    ]
+    inputs = [table.given("input", i, kind_of(aval)) for i, aval in enumerate(closed.in_avals)]
     results = scope.run(closed, inputs)
     return Program(tuple(results), tuple(scope.effects), scope.origins)
 
@@ -94,14 +95,15 @@ class Scope:
         run = functools.partial(_compat.bind_equation, eqn)
         if not eqn.effects:
             key = functools.partial(params_key, number=self.closed_key)
-            return maker.make(name, eqn.params, values, kinds, run, key)
+            return maker.make(name, eqn.params, values, kinds, run=run, key=key)
         moment = len(self.effects), params_key(eqn.params, self.closed_key)
         made = self.table.make(name, ("effect", *moment), values, kinds, run)
         if not made:  # an effect has a value, which is told from others by what it does
-            made = self.table.make(name, ("effect", *moment), values, [_NOTHING], run)
-            self.effects += made
-            return []
-        self.effects += made[:1]
+            (done,) = self.table.make(name, ("effect", *moment), values, [_NOTHING], run)
+        else:
+            done = made[0]
+        self.effects.append(done)
+        self.origins.setdefault(done, eqn)
         return made
 
     def closed_key(self, closed: Any) -> Hashable:
@@ -162,9 +164,7 @@ def _cond(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
         if len(set(cases)) == 1:
             made.append(cases[0])
             continue
-        made += scope.table.make(
-            "cond", (), [which, *cases], [kind_of(var.aval)], _choose
-        )
+        made += scope.table.make("cond", (), [which, *cases], [kind_of(var.aval)], _choose)
     return made
 
 
@@ -205,9 +205,7 @@ def _settled(
     while True:
         inner, places = scope.inner(), itertools.count()
         arguments = [
-            inner.captured(start)
-            if i in fixed
-            else inner.argument(("carry", next(places)), aval)
+            inner.captured(start) if i in fixed else inner.argument(("carry", next(places)), aval)
             for i, (start, aval) in enumerate(zip(starts, avals, strict=True))
         ]
         results, tests = run(inner, arguments)
@@ -231,8 +229,8 @@ def _scan(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
         return inner.run(closed, [*outside, *arguments, *of_rows]), []
 
     loop = _settled(scope, starts, avals[consts : consts + carry], run)
-    length = int(params["length"])
-    return _looped(scope, eqn, values, loop, (length, bool(params["reverse"])), rows)
+    steps = int(params["length"]), bool(params["reverse"])
+    return _looped(scope, eqn, values, loop, steps=steps, rows=rows)
 
 
 def _while(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
@@ -248,10 +246,8 @@ def _while(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
         return results, inner.run(test, [*of_test, *arguments])
 
     loop = _settled(scope, starts, body.in_avals[made:], run)
-    steps = _steps(scope.table, loop)
-    if steps is not None:
-        return _looped(scope, eqn, values, loop, (steps, False), [])
-    return _looped(scope, eqn, values, loop, None, [])
+    count = _steps(scope.table, loop)
+    return _looped(scope, eqn, values, loop, steps=None if count is None else (count, False))
 
 
 def _steps(table: Table, loop: _Loop) -> int | None:
@@ -277,8 +273,9 @@ def _looped(
     eqn: Any,
     values: list[int],
     loop: _Loop,
+    *,
     steps: tuple[int, bool] | None,
-    rows: list[int],
+    rows: Sequence[int] = (),
 ) -> list[int]:
     """The results of a loop: of `steps` many, in reverse or not; None: while its test holds."""
     table, carries = scope.table, len(loop.arguments)
@@ -291,7 +288,7 @@ def _looped(
     bodies = (body + outputs, tuple(loop.tests) if steps is None else ())
     made = table.make(
         op,
-        steps,
+        (steps, len(order)),
         [*loop.carried.values(), *rows],
         kinds,
         _results_of(eqn, [*order, *range(carries, len(eqn.outvars))]),

@@ -11,7 +11,9 @@ import types
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
+from jax.core import Tracer
 
 from shapeexec import _compat
 
@@ -65,6 +67,8 @@ def _object_key(value: Any, into: Callable[[Any], Hashable]) -> Hashable:
         return "function", value.__code__, *map(into, (value.__defaults__, cells))
     if isinstance(value, types.MethodType):
         return "method", *map(into, (value.__self__, value.__func__))
+    if isinstance(value, jax.tree_util.PyTreeDef):
+        return "tree", value.num_leaves, *map(into, (value.node_data(), value.children()))
     if isinstance(value, functools.partial):
         return "partial", *map(into, (value.func, value.args, value.keywords))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -89,7 +93,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _array_key(value: Any) -> Hashable:
-    if _compat.is_extended(getattr(value, "dtype", np.float32)):
+    if _compat.is_extended(getattr(value, "dtype", np.float32)) or isinstance(value, Tracer):
         return _Same(value)
     array = np.asarray(value)
     return "array", array.dtype, array.shape, array.tobytes()

@@ -9,6 +9,7 @@ Source: value numbering by hashing, Cocke and Schwartz, Programming Languages an
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -35,9 +36,11 @@ class Kind:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     def __str__(self) -> str:
+        if isinstance(self.dtype, str):  # a token, or the value of an effect
+            return ""
         return _compat.describe_aval(_compat.ShapedArray(self.shape, self.dtype))
 
 
@@ -132,9 +135,7 @@ class Table:
         node = self._known(params, kind, array, array)
         return self._intern(("constant", kind, params), node)
 
-    def _known(
-        self, params: Hashable, kind: Kind, value: Any, constant: np.ndarray | None
-    ) -> Node:
+    def _known(self, params: Hashable, kind: Kind, value: Any, constant: np.ndarray | None) -> Node:
         def run(_: Sequence[Any]) -> list[Any]:
             return [value]
 

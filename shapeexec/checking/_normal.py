@@ -1,0 +1,224 @@
+"""Operations in normal form, and the operations of our own that normal forms are made of.
+
+Each of our own stands for several of JAX's: `pick` takes the elements of an array that lie on a
+grid, `place` puts an array on a grid of zeros, `shaped` and `turned` reshape and transpose.
+Others are JAX's without axes of size 1. Which operation has which normal form, `_equalities` says.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from shapeexec import _compat
+from shapeexec.checking._fold import folded
+from shapeexec.checking._values import Kind, Node, Run, Table
+
+Axis = tuple[int, int, int]
+"""Along one axis: where a grid begins, its step and its number of points."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Maker:
+    """Makes values in normal form.
+
+    Attributes:
+        table: Where they are numbered.
+        equalities: The table of normal forms, by operation.
+    """
+
+    table: Table
+    equalities: Mapping[str, Sequence["Equality"]]
+
+    def make(
+        self,
+        op: str,
+        params: Mapping[str, Any],
+        operands: Sequence[int],
+        kinds: Sequence[Kind],
+        *,
+        run: Run,
+        key: Callable[[Mapping[str, Any]], Hashable],
+    ) -> list[int]:
+        """The results of an operation.
+
+        Args:
+            op: Its name.
+            params: Its parameters.
+            operands: The values that it takes.
+            kinds: The types of its results.
+            run: See `Node`.
+            key: The key of its parameters.
+        """
+        kind = kinds[0] if kinds else None
+        asked = Asked(self, op, params, tuple(operands), kind, run, key)
+        if len(kinds) == 1:
+            if not kinds[0].size and not _compat.is_extended(kinds[0].dtype):
+                return [self.table.constant(np.zeros(kinds[0].shape, kinds[0].dtype))]
+            constant = self._folded(asked)
+            if constant is not None:
+                return [constant]
+            for equality in self.equalities.get(op, ()):
+                normal = equality(asked)
+                if normal is not None:
+                    return [normal]
+        return self.table.make(op, key(params), operands, kinds, run)
+
+    def _folded(self, asked: "Asked") -> int | None:
+        constants: list[np.ndarray] = []
+        for value in asked.operands:
+            constant = self.table.constant_of(value)
+            if constant is None:
+                return None
+            constants.append(constant)
+        result = folded(asked.op, constants, asked.params, asked.kind)
+        return None if result is None else self.table.constant(result)
+
+    def own(self, op: str, operands: Sequence[int], kind: Kind, **params: Any) -> int:
+        """An operation of our own, by the function of its name in `_RUNS`."""
+        run = functools.partial(_run_own, _RUNS[op], params)
+        (made,) = self.make(op, params, operands, [kind], run=run, key=_own_key)
+        return made
+
+    def reshape(self, operand: int, shape: Sequence[int]) -> int:
+        """`operand` in another shape."""
+        given = self.table.kind(operand)
+        kind = Kind(tuple(shape), given.dtype)
+        if given.shape == kind.shape:
+            return operand
+        return self.own("shaped", [operand], kind, new_sizes=kind.shape)
+
+    def pick(self, operand: int, axes: Sequence[Axis]) -> int:
+        """The elements of `operand` on a grid, which lies within it."""
+        kind = Kind(tuple(count for *_, count in axes), self.table.kind(operand).dtype)
+        return self.own("pick", [operand], kind, axes=tuple(map(_plain_axis, axes)))
+
+    def place(self, operand: int, axes: Sequence[Axis], shape: Sequence[int]) -> int:
+        """`operand` on a grid of zeros of a shape."""
+        turned = [
+            (s + step * (n - 1), -step, n) if step < 0 else (s, step, n) for s, step, n in axes
+        ]
+        back = [(n - 1, -1, n) if step < 0 else (0, 1, n) for _, step, n in axes]
+        kind = Kind(tuple(shape), self.table.kind(operand).dtype)
+        turned_axes = tuple(map(_plain_axis, turned))
+        return self.own("place", [self.pick(operand, back)], kind, axes=turned_axes)
+
+    def only(self, operand: int, order: Sequence[int]) -> int:
+        """`operand` with these axes in this order; all others are of size 1."""
+        shape = self.table.kind(operand).shape
+        ones = [axis for axis in range(len(shape)) if axis not in order]
+        turned = self.transpose(operand, [*ones, *order])
+        return self.reshape(turned, [shape[axis] for axis in order])
+
+    def transpose(self, operand: int, permutation: Sequence[int]) -> int:
+        """`operand` with its axes in another order: it is turned without those of size 1."""
+        kind = self.table.kind(operand)
+        if [*permutation] == sorted(permutation):
+            return operand
+        long = [axis for axis, size in enumerate(kind.shape) if size != 1]
+        order = [long.index(axis) for axis in permutation if axis in long]
+        moved = Kind(tuple(kind.shape[long[place]] for place in order), kind.dtype)
+        short = self.reshape(operand, [kind.shape[axis] for axis in long])
+        turned = self.own("turned", [short], moved, permutation=tuple(order))
+        return self.reshape(turned, [kind.shape[axis] for axis in permutation])
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """An operation to be put into normal form.
+
+    Attributes:
+        maker: Makes the normal form.
+        op: Its name.
+        params: Its parameters, which hold ints for dims.
+        operands: The values that it takes.
+        kind: The type of its one result.
+        run: See `Node`.
+        key: The key of parameters.
+    """
+
+    maker: Maker
+    op: str
+    params: Mapping[str, Any]
+    operands: tuple[int, ...]
+    kind: Any
+    run: Run
+    key: Callable[[Mapping[str, Any]], Hashable]
+
+    def derived(self, params: Hashable, operands: Sequence[int], order: Sequence[int]) -> int:
+        """What is asked for, of other operands; its result has these axes in this order alone."""
+        ones = [axis for axis in range(len(self.kind.shape)) if axis not in order]
+        permutation = [*ones, *order]
+        kind = Kind(tuple(self.kind.shape[axis] for axis in order), self.kind.dtype)
+
+        def run(arrays: Sequence[Any]) -> list[Any]:
+            (whole,) = self.run(arrays)
+            return [lax.reshape(lax.transpose(whole, permutation), kind.shape)]
+
+        (made,) = self.table.make(self.op, params, operands, [kind], run, inputs=self.operands)
+        back = [[*order].index(axis) for axis in sorted(order)]
+        short = self.maker.transpose(made, back)
+        return self.maker.reshape(short, self.kind.shape)
+
+    @property
+    def table(self) -> Table:
+        """The table of all values."""
+        return self.maker.table
+
+    def shape(self, operand: int = 0) -> tuple[int, ...]:
+        """The shape of an operand."""
+        return self.table.kind(self.operands[operand]).shape
+
+    def constant(self, operand: int) -> np.ndarray | None:
+        """An operand, if its value is known."""
+        return self.table.constant_of(self.operands[operand])
+
+
+Equality = Callable[[Asked], int | None]
+
+
+def own_params(node: Node) -> dict[str, Any]:
+    """The parameters of an operation of our own, by name."""
+    params: Any = node.params
+    return dict(params)
+
+
+def _own_key(params: Mapping[str, Any]) -> Hashable:
+    return tuple(params.items())
+
+
+def _plain_axis(axis: Axis) -> Axis:
+    start, step, count = map(int, axis)
+    return start, step if count > 1 else 1, count
+
+
+# How the operations of our own run
+
+
+def _run_own(
+    function: Callable[..., Any], params: Mapping[str, Any], arrays: Sequence[Any]
+) -> list[Any]:
+    return [function(*map(jnp.asarray, arrays), **params)]
+
+
+def _run_pick(x: Any, *, axes: Sequence[Axis]) -> Any:
+    for axis, (start, step, count) in enumerate(axes):
+        x = jnp.take(x, start + step * np.arange(count), axis=axis)
+    return x
+
+
+def _run_place(x: Any, *, axes: Sequence[Axis], shape: Sequence[int]) -> Any:
+    where = np.ix_(*(start + step * np.arange(count) for start, step, count in axes))
+    return jnp.zeros(shape, x.dtype).at[where].set(x)
+
+
+_RUNS: Mapping[str, Callable[..., Any]] = {
+    "shaped": lax.reshape,
+    "turned": lax.transpose,
+    "pick": _run_pick,
+    "place": _run_place,
+}

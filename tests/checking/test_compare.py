@@ -1,0 +1,271 @@
+"""Programs that differ in one thing are told apart; those that do the same are not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import shapeexec as sx
+from shapeexec.checking import compare, difference, instantiate
+from tests.checking.support import f32, plain_jaxpr
+
+Pair = tuple[Callable[..., Any], Callable[..., Any]]
+
+
+def _scaled_by(factor: int) -> Callable[..., Any]:
+    return lambda x: factor * x
+
+
+def _masked_by_a_function(x: jax.Array) -> jax.Array:
+    q = x[None, :, None, :]  # the mask's function is another object each time
+    return sx.dot_product_attention(q, q, q, mask=sx.MaskFunction(lambda b, h, q, k: k <= q))
+
+
+def _scan_of(body: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x: lax.scan(body, jnp.float32(0), x)[0].sum()
+
+
+def _while_of(test: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x: lax.while_loop(test, lambda c: c * 2 + 1, x.sum())
+
+
+def _sorted_by(order: int) -> Callable[..., Any]:
+    return lambda x: lax.sort((x, -x), num_keys=order)
+
+
+MUTATIONS: dict[str, Pair] = {
+    "the last digit of a constant": (
+        lambda x: x * 0.1,
+        lambda x: x * np.nextafter(np.float32(0.1), 1),
+    ),
+    "the last digit, further up": (
+        lambda x: jnp.sin(x * 0.1).sum(),
+        lambda x: jnp.sin(x * np.nextafter(np.float32(0.1), 1)).sum(),
+    ),
+    "the sign of a zero": (lambda x: x / 0.0, lambda x: x / -0.0),
+    "an integer constant": (lambda x: jnp.minimum(x, 3), lambda x: jnp.minimum(x, 4)),
+    "an element of a constant": (
+        lambda x: x * np.float32([1, 2, 3]),
+        lambda x: x * np.float32([1, 2, 4]),
+    ),
+    "an axis": (lambda x: x.sum(0), lambda x: x.T.sum(0)),
+    "an axis of a maximum": (lambda x: x.max(0) + 1, lambda x: x.max(1) + 1),
+    "operands of a difference": (lambda x: x - x.T, lambda x: x.T - x),
+    "a missing equation": (lambda x: jnp.maximum(x, 0), lambda x: x),
+    "a missing epsilon": (lambda x: x / (x.std() + 1e-12), lambda x: x / x.std()),
+    "a clip that is seldom met": (lambda x: jnp.clip(x, -300, 300), lambda x: x),
+    "another function": (jnp.sin, jnp.cos),
+    "a permutation": (lambda x: x, lambda x: x.T),
+    "a reversed axis": (lambda x: x[::-1], lambda x: x[:, ::-1]),
+    "a slice": (lambda x: x[1:, 0], lambda x: x[:-1, 0]),
+    "a step": (lambda x: x[::2].sum(), lambda x: x[:2].sum()),
+    "where padding goes": (
+        lambda x: jnp.pad(x, ((1, 0), (0, 0))),
+        lambda x: jnp.pad(x, ((0, 1), (0, 0))),
+    ),
+    "the body of a scan": (
+        _scan_of(lambda c, row: (c + row.sum(), None)),
+        _scan_of(lambda c, row: (c + row.max(), None)),
+    ),
+    "a constant in the body of a scan": (
+        _scan_of(lambda c, row: (c + 2 * row.sum(), None)),
+        _scan_of(lambda c, row: (c + 3 * row.sum(), None)),
+    ),
+    "the direction of a scan": (
+        lambda x: lax.scan(lambda c, row: (c * row, c), x[0], x)[1],
+        lambda x: lax.scan(lambda c, row: (c * row, c), x[0], x, reverse=True)[1],
+    ),
+    "the test of a loop": (_while_of(lambda c: c < 9), _while_of(lambda c: c <= 9)),
+    "a branch": (
+        lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x),
+        lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.tan, x),
+    ),
+    "branches changed over": (
+        lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x),
+        lambda x: lax.cond(x.sum() > 0, jnp.cos, jnp.sin, x),
+    ),
+    "the keys of a sort": (_sorted_by(1), _sorted_by(2)),
+    "the contracted axis": (
+        lambda x: jnp.einsum("ab,cb->ac", x, jnp.sin(x)),
+        lambda x: jnp.einsum("ab,bc->ac", x, jnp.sin(x)),
+    ),
+    "the precision of a product": (
+        lambda x: lax.dot(x, x, precision="highest"),
+        lambda x: lax.dot(x, x, precision="default"),
+    ),
+    "the seed": (
+        lambda x: x * jax.random.normal(jax.random.key(0), x.shape),
+        lambda x: x * jax.random.normal(jax.random.key(1), x.shape),
+    ),
+    "what a callback does": (
+        lambda x: jax.pure_callback(np.sin, x, x),
+        lambda x: jax.pure_callback(np.cos, x, x),
+    ),
+    "what a callback closes over": (
+        lambda x: jax.pure_callback(_scaled_by(2), x, x),
+        lambda x: jax.pure_callback(_scaled_by(3), x, x),
+    ),
+    "the mask of an attention": (
+        _masked_by_a_function,
+        lambda x: sx.dot_product_attention(*[x[None, :, None, :]] * 3, mask=sx.Causal(align="end")),
+    ),
+    "how a scatter combines": (
+        lambda x: x.at[jnp.argsort(x[0])].add(1.0),
+        lambda x: x.at[jnp.argsort(x[0])].multiply(2.0),
+    ),
+    "the mode of an index": (
+        lambda x: x.at[jnp.int32(x[0, 0])].get(mode="clip"),
+        lambda x: x.at[jnp.int32(x[0, 0])].get(mode="fill"),
+    ),
+    "results changed over": (lambda x: (x, x + 1), lambda x: (x + 1, x)),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_is_told(name):
+    one, other = (plain_jaxpr(fn, f32(3, 3)) for fn in MUTATIONS[name])
+    assert difference(instantiate(one, {}), instantiate(one, {})) is None
+    told = difference(instantiate(one, {}), other)
+    assert told is not None
+    assert difference(instantiate(other, {}), one) is not None
+
+
+def _with_aval(jaxpr: Any, **changes: Any) -> Any:
+    """A jaxpr whose last equation claims another type of its result."""
+    flat = instantiate(jaxpr, {})
+    (out,) = flat.jaxpr.outvars
+    out.aval = out.aval.update(**changes)
+    return flat
+
+
+def test_a_weak_type_of_a_result_is_told():
+    jaxpr = plain_jaxpr(jnp.sin, f32(3))
+    told = difference(_with_aval(jaxpr, weak_type=True), jaxpr)
+    assert told is not None
+    assert told.text == "result 0 is f32[3], weakly typed instead of f32[3]"
+
+
+def _squared(x: jax.Array) -> jax.Array:
+    return x * x
+
+
+def _multiplied(x: jax.Array, by: jax.Array) -> jax.Array:
+    return lax.scan(lambda c, row: (c + row * by, None), x[0], x)[0]
+
+
+EQUALS: dict[str, Pair] = {
+    "order of unrelated equations": (
+        lambda x: (jnp.sin(x), jnp.cos(x)),
+        lambda x: (jnp.cos(x), jnp.sin(x))[::-1],
+    ),
+    "dead code": (lambda x: x + 1, lambda x: (jnp.sin(x), x + 1)[1]),
+    "twice the same": (lambda x: jnp.sin(x) * jnp.sin(x), lambda x: _squared(jnp.sin(x))),
+    "a call": (jax.jit(jnp.sin), lax.sin),
+    "a checkpoint": (jax.checkpoint(lambda x: jnp.sin(x) * 2), lambda x: lax.sin(x) * 2),
+    "reversed by a gather": (lambda x: x[::-1], lambda x: x[jnp.arange(2, -1, -1)]),
+    "strided by a gather": (lambda x: x[::2], lambda x: x[2 * jnp.arange(2)]),
+    "a grid": (lambda x: x[::2, ::-1], lambda x: x[2 * jnp.arange(2)][:, jnp.arange(2, -1, -1)]),
+    "reversed twice": (lambda x: x, lambda x: x[::-1][::-1]),
+    "transposed twice": (lambda x: x, lambda x: x.T.T),
+    "reshaped twice": (lambda x: x.reshape(9), lambda x: x.reshape(3, 3, 1).reshape(9)),
+    "the gradient of a slice": (
+        jax.grad(lambda y: jnp.sin(y[1:]).sum()),
+        jax.grad(lambda y: jnp.sin(y[1 + jnp.arange(2)]).sum()),
+    ),
+    "a loop that counts": (
+        lambda x: lax.fori_loop(0, 3, lambda i, c: c + x[i], x[0]),
+        lambda x: lax.while_loop(
+            lambda c: c[0] < c[1], lambda c: (c[0] + 1, c[1], c[2] + x[c[0]]), (0, 3, x[0])
+        )[2],
+    ),
+    "a constant from outside of a loop": (
+        lambda x: lax.scan(lambda c, r: (c + r * 2.0, None), x[0], x)[0],
+        lambda x: _multiplied(x, jnp.float32(1) + jnp.float32(1)),
+    ),
+    "a carry that never changes": (
+        lambda x: _multiplied(x, jnp.sin(x[0])),
+        lambda x: lax.scan(lambda c, r: ((c[0] + r * c[1], c[1]), None), (x[0], jnp.sin(x[0])), x)[
+            0
+        ][0],
+    ),
+    "a function made anew in a parameter": (_masked_by_a_function, _masked_by_a_function),
+    "a callback made anew": (
+        lambda x: jax.pure_callback(_scaled_by(2), x, x),
+        lambda x: jax.pure_callback(_scaled_by(2), x, x),
+    ),
+    "a branch that is known": (
+        jnp.sin,
+        lambda x: lax.cond(jnp.int32(1) > 0, jnp.sin, jnp.cos, x),
+    ),
+    "a size as it is counted": (
+        lambda x: x.sum() / 3.0,
+        lambda x: x.sum() / lax.convert_element_type(jnp.int32(4) - 1, np.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EQUALS)
+def test_what_is_the_same_is_known_without_evaluating(name):
+    one, other = (plain_jaxpr(fn, f32(3, 3)) for fn in EQUALS[name])
+    found = compare(instantiate(one, {}), other)
+    assert found.difference is None
+    assert found.evaluated == 0
+
+
+SETTLED: dict[str, Pair] = {
+    "a power and a product": (lambda x: x**3, lambda x: x * x * x),
+    "division by a constant": (lambda x: x / 7.0, lambda x: x * (1 / 7)),
+    "a sum in another order": (lambda x: x.sum(), lambda x: x.T.sum()),
+    "inside a scan": (
+        _scan_of(lambda c, row: (c + (row**2).sum(), None)),
+        _scan_of(lambda c, row: (c + (row * row).sum(), None)),
+    ),
+    "integers": (lambda x: jnp.int32(x) * 2, lambda x: jnp.int32(x) + jnp.int32(x)),
+}
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_what_rounds_alike_is_settled_by_evaluation(name):
+    one, other = (plain_jaxpr(fn, f32(3, 3)) for fn in SETTLED[name])
+    found = compare(instantiate(one, {}), other)
+    assert found.difference is None
+    assert found.evaluated >= 1
+    assert found.unequal >= found.evaluated
+
+
+PROVES_NOTHING: dict[str, Pair] = {
+    "nothing but NaN": (lambda x: x * np.nan + 1, lambda x: x + np.nan),
+    "the same whatever the data": (lambda x: jnp.sin(x) * 0, lambda x: jnp.cos(x) * 0),
+    "a loop without a known end": (
+        lambda x: lax.while_loop(lambda c: c > 1, lambda c: c / 2, x[0, 0]),
+        lambda x: lax.while_loop(lambda c: c[0] > 1, lambda c: (c[0] / 2, 1 + c[1]), (x[0, 0], 0))[
+            0
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROVES_NOTHING)
+def test_evaluation_that_proves_nothing_leaves_a_difference(name):
+    one, other = (plain_jaxpr(fn, f32(3, 3)) for fn in PROVES_NOTHING[name])
+    assert difference(instantiate(one, {}), other) is not None
+
+
+def test_what_is_too_large_to_evaluate_is_a_difference():
+    one, other = (plain_jaxpr(fn, f32(2048, 2048)) for fn in SETTLED["a power and a product"])
+    assert difference(instantiate(one, {}), other) is not None
+
+
+def test_a_difference_says_what_and_where():
+    one = plain_jaxpr(lambda x: jnp.sin(x.sum(0)), f32(3, 3))
+    other = plain_jaxpr(lambda x: jnp.sin(x.max(0)), f32(3, 3))
+    told = difference(instantiate(one, {}), other)
+    assert told is not None
+    assert "reduce_sum" in told.text
+    assert "reduce_max" in told.text
+    assert "x.max(0)" in (told.line or "")
+    assert "x.sum(0)" in (told.symbolic_line or "")

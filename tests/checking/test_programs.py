@@ -1,0 +1,20 @@
+"""A trace that is right is never told to be another program: a false difference costs a graph."""
+
+import pytest
+
+from shapeexec.checking import examine
+from shapeexec.shape._trace import Leaf, trace
+from tests.cases import ALL
+
+PROGRAMS = [case for each in ALL for case in (each, each.gradient()) if case is not None]
+
+
+@pytest.mark.parametrize("case", PROGRAMS, ids=lambda case: case.name)
+def test_a_right_trace_is_the_plain_program_at_every_size(case):
+    leaves = [Leaf(dims, dtype) for dims, dtype in zip(case.dims, case.arg_dtypes, strict=True)]
+    sizes = {symbol: case.sizes[symbol] for symbol in case.symbols}
+    traced = trace(case.fn, leaves, sizes)
+    for least in (0, 1, 7):  # its own sizes, the smallest, and larger ones
+        others = {s: max(least, case.least.get(s, 1)) if least else sizes[s] for s in sizes}
+        if traced.admits(others):
+            assert examine(traced, case.fn, leaves, others).difference is None
