@@ -185,6 +185,8 @@ class _Flat:
             if not any(map(export.is_symbolic_dim, param.shape)):
                 return param
             return param.update(shape=self._param(tuple(param.shape)))
+        if hasattr(param, "inner_aval"):  # of a reference
+            return param.update(inner_aval=self._param(param.inner_aval))
         if isinstance(param, tuple | list):
             return _like(param, map(self._param, param))
         if type(param) is dict:

@@ -261,6 +261,8 @@ def _steps(table: Table, loop: _Loop) -> int | None:
         first = table.constant_of(start)
         if loop.arguments[i] != counter or first is None or end is None:
             continue
+        if first.ndim or end.ndim:  # a loop for each example of a vmap
+            return None
         step = table[loop.results[i]]
         one = table.constant(np.ones((), first.dtype))
         if step.op == "add" and step.operands in ((counter, one), (one, counter)):

@@ -93,7 +93,8 @@ class Proofs:
         if not has_warned:
             at = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
             warnings.warn(
-                f"shapeexec: at symbolic sizes the function is another one than at {at}: {reason}\n"
+                "shapeexec: at symbolic sizes the function is another one than at "
+                f"{at}: {reason}\n"
                 "  These sizes run exactly, in graphs of their own; stats.differences counts them.\n"
                 "  Fix:   let the code ask of sizes what shapeexec hears: `n == 4`, `n > 4`, "
                 "isinstance(n, int); not type(n), `n is m`, or an exception",

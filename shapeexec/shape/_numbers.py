@@ -265,11 +265,7 @@ def _converted(eqns: list[Any]) -> list[Any]:
         for eqn in eqns
         if eqn.primitive is host_value_p and eqn.params["operand"].via != "argument"
     }
-    if not values:
-        return eqns
-    made = [_conversion(eqn, values) for eqn in eqns]
-    read = {var for eqn in made for var in eqn.invars if not _compat.is_literal(var)}
-    return [e for e in made if e.outvars[0] in read or e.primitive is not host_value_p]
+    return [_conversion(eqn, values) for eqn in eqns]
 
 
 def _conversion(eqn: Any, values: dict[Any, Any]) -> Any:

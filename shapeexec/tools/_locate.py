@@ -20,12 +20,14 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._ready import make_pads, make_ready
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import Extents
+from shapeexec.masking._hosted import at_sizes
 from shapeexec.masking._interpret import Interpreter, is_ragged, is_ragged_jaxpr
 from shapeexec.masking._knowledge import nothing_known
 from shapeexec.masking._registry import NESTED
 from shapeexec.masking._scope import Scope
 from shapeexec.masking._values import Value
 from shapeexec.shape import _dim
+from shapeexec.shape._host import HostValues
 from shapeexec.tools import _closeness
 
 
@@ -55,7 +57,7 @@ class Lockstep:
     """The unpadded run beside a padded one; an `Interpreter` may be watched by it.
 
     Attributes:
-        sizes: The true size of each symbol of the jaxpr.
+        sizes: The true size of each symbol of the jaxpr, and of the call.
         unpadded: By number of value the array without padding.
         culprit: The first equation that differs.
     """
@@ -118,7 +120,7 @@ def locate(plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Culpr
     """
     args, kwargs = make_ready(plan, make_pads(plan, arrays, named)).pad(arrays, named)
     traced = plan.recipe.trace
-    lockstep = Lockstep(traced.substitution.sizes(plan.sizes))
+    lockstep = Lockstep({**plan.sizes, **traced.substitution.sizes(plan.sizes)})
     sizes = {symbol: np.int32(size) for symbol, size in plan.sizes.items()}
     leaves = jax.tree.leaves((tuple(args), kwargs))
     with contextlib.suppress(_Found):
@@ -135,11 +137,14 @@ def run_unpadded(eqn: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> l
     if name == "dim_as_value":
         (out,) = eqn.outvars
         return [jnp.asarray(_dim.evaluate(eqn.params["dim"], sizes), out.aval.dtype)]
+    if name == "host_value":
+        return [jnp.asarray(eqn.params["operand"].at(HostValues(sizes)))]
     params = {key: _at_sizes(param, sizes) for key, param in eqn.params.items()}
     if any(map(is_ragged_jaxpr, _compat.sub_jaxprs(params))):
         # Some calls keep their functions where no size can be put in: the rule, nothing padded.
         ranges = {symbol: (size, size) for symbol, size in sizes.items()}
-        extents = Extents(ranges, {symbol: jnp.int32(size) for symbol, size in sizes.items()})
+        lengths = {symbol: jnp.int32(size) for symbol, size in sizes.items()}
+        extents = Extents(ranges, lengths, host=at_sizes(sizes))
         values = [Value(x, nothing_known(np.ndim(x), x.dtype)) for x in arrays]
         is_used, scope = [True] * len(eqn.outvars), Scope({}, [eqn], eqn.outvars)
         results = Interpreter().run_equation(eqn, extents, values, is_used, scope)

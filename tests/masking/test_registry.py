@@ -101,7 +101,7 @@ def test_a_second_refusal_is_refused():
 
 
 def test_every_rule_is_of_a_primitive_that_jax_has(primitives):
-    own = {"attention", "attention_tangent", "attention_gradient"}
+    own = {"attention", "attention_tangent", "attention_gradient", "host_value"}
     known = primitives.keys() | _OF_SOME_VERSIONS | own
     assert not (RULES.keys() | NESTED.keys() | KNOWLEDGE.keys()) - known
 
