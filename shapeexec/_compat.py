@@ -13,7 +13,7 @@ import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -24,6 +24,7 @@ from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info
 from jax._src.export.shape_poly import _DimExpr
+from jax._src.interpreters import ad as _ad
 from jax._src.lax import lax as _lax
 from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
 from jax._src.numpy.array_methods import _IndexUpdateHelper
@@ -618,6 +619,8 @@ def _patch(*, listening: bool) -> None:
             setattr(owner, name, new if listening else original)
         else:
             delattr(owner, name)
+    for table, primitive, new, original in _TRANSPOSES:
+        table[primitive] = new if listening else original
 
 
 @contextlib.contextmanager
@@ -643,6 +646,76 @@ def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[None]:
             _patch_users -= 1
             if _patch_users == 0:
                 _patch(listening=False)
+
+
+# Transposes of linear primitives
+
+TransposeRule = Callable[..., list[Any] | None]
+"""`rule(cotangent, *operands, **params)`: a cotangent or None per operand, as JAX's rules give.
+
+Operands that the equation is linear in are `ad.UndefinedPrimal`. None: JAX's own rule is right.
+"""
+
+# JAX's table, the primitive, the rule that stands there while anybody listens, and JAX's own.
+_TRANSPOSES: list[tuple[dict[Any, Any], Any, Any, Any]] = []
+
+
+def take_over_transposes(rules: Mapping[Any, TransposeRule]) -> None:
+    """Ask these rules how primitives are transposed, where dims that are listened to occur.
+
+    JAX keeps rules in two tables: in one they return cotangents, in the other they add them to
+    accumulators.
+    """
+    for primitive, rule in rules.items():
+        for table, wrap in (
+            (_ad.primitive_transposes, _returning),
+            (_ad.fancy_transposes, _accumulating),
+        ):
+            if primitive in table:
+                original = table[primitive]
+                _TRANSPOSES.append((table, primitive, wrap(rule, original), original))
+
+
+def _returning(rule: TransposeRule, original: Any) -> Any:
+    @functools.wraps(original)
+    def transpose(cotangent: Any, *operands: Any, **params: Any) -> Any:
+        results = None
+        if type(cotangent) is not _ad.Zero and _meets_listener(cotangent, operands):
+            results = rule(cotangent, *operands, **params)
+        return original(cotangent, *operands, **params) if results is None else results
+
+    return transpose
+
+
+def _accumulating(rule: TransposeRule, original: Any) -> Any:
+    @functools.wraps(original)
+    def transpose(cotangent: Any, *operands: Any, **params: Any) -> None:
+        if (
+            type(cotangent) is _ad.Zero
+            or any(isinstance(x, _ad.NullAccum) for x in operands)
+            or not _meets_listener(cotangent, operands)
+        ):
+            return original(cotangent, *operands, **params)
+        given = [_ad.UndefinedPrimal(x.aval) if isinstance(x, _ad.GradAccum) else x for x in operands]
+        results = rule(cotangent, *given, **params)
+        if results is None:
+            return original(cotangent, *operands, **params)
+        for operand, result in zip(operands, results, strict=True):
+            if result is not None:
+                operand.accum(result)
+        return None
+
+    return transpose
+
+
+def _meets_listener(cotangent: Any, operands: Sequence[Any]) -> bool:
+    """Whether a dim that is listened to in this thread is one of any operand's."""
+    avals = [getattr(x, "aval", x) for x in (cotangent, *operands)]
+    return any(
+        isinstance(dim, _DimExpr) and _listener(dim) is not None
+        for aval in avals
+        for dim in getattr(aval, "shape", ())
+    )
 
 
 _INCONCLUSIVE = re.compile(r"comparison '(.+?)' (<=|>=|<|>) '(.+?)' is inconclusive", re.DOTALL)
