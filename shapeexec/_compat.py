@@ -696,7 +696,9 @@ def _accumulating(rule: TransposeRule, original: Any) -> Any:
             or not _meets_listener(cotangent, operands)
         ):
             return original(cotangent, *operands, **params)
-        given = [_ad.UndefinedPrimal(x.aval) if isinstance(x, _ad.GradAccum) else x for x in operands]
+        given = [
+            _ad.UndefinedPrimal(x.aval) if isinstance(x, _ad.GradAccum) else x for x in operands
+        ]
         results = rule(cotangent, *given, **params)
         if results is None:
             return original(cotangent, *operands, **params)

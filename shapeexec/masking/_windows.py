@@ -5,7 +5,7 @@ unpadded operand. How far windows reach is told by the capacity of the result.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,11 +14,13 @@ from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
-from shapeexec.masking._fill import Length, zero
+from shapeexec.masking._fill import Length, highest, lowest, zero
 from shapeexec.masking._interpret import conform
 
 STATIC_STEPS = "strides and dilations are static"
 EXACT_WHEN = f"{STATIC_STEPS}, and a window of ragged size covers its axis alone"
+# By the comparison that selects within a window: what is selected only if all else is as bad.
+LOSER: dict[str, Callable[[Any], Any]] = {"ge": lowest, "le": highest}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,18 +54,34 @@ class WindowAxis:
             return True
         return not 0 <= self.low < self.reach
 
-    def lay(self, x: Array, value: Any) -> tuple[Array, tuple[int, int], int]:
-        """`x`, whose padding is `value`, with (lo, hi) and dilation so that it covers `reach`.
+    def layout(self, width: int) -> tuple[int, tuple[int, int], int]:
+        """How many of `width` elements are laid, with which (lo, hi) and at which distance.
 
-        It is cut rather than given a negative hi, which not every primitive takes.
+        They are cut rather than given a negative hi, which not every primitive takes.
         """
         if self.is_placed:
-            return self.place(x, value), (0, 0), 1
+            return self.reach, (0, 0), 1
         assert isinstance(self.low, int)
-        width = min(x.shape[self.axis], (self.reach - self.low - 1) // self.dilation + 1)
-        x = lax.slice_in_dim(x, 0, width, axis=self.axis)
+        width = min(width, (self.reach - self.low - 1) // self.dilation + 1)
         stretched = max(0, (width - 1) * self.dilation + 1)
-        return x, (self.low, self.reach - self.low - stretched), self.dilation
+        return width, (self.low, self.reach - self.low - stretched), self.dilation
+
+    def lay(self, x: Array, value: Any) -> tuple[Array, tuple[int, int], int]:
+        """`x`, whose padding is `value`, with (lo, hi) and dilation so that it covers `reach`."""
+        width, pads, dilation = self.layout(x.shape[self.axis])
+        if self.is_placed:
+            return self.place(x, value), pads, dilation
+        return lax.slice_in_dim(x, 0, width, axis=self.axis), pads, dilation
+
+    def take_back(self, x: Array, width: int) -> Array:
+        """The transpose of laying `width` elements: what stands at the place of each, or 0."""
+        if self.is_placed:
+            position = self.low + jnp.arange(width, dtype=np.int32) * self.dilation
+            is_read = (position >= 0) & (position < self.reach)
+            if self.limit is not None:
+                is_read &= position < self.limit
+            return take(x, position, is_read, self.axis, zero(x.dtype))
+        return conform(x, (*x.shape[: self.axis], width, *x.shape[self.axis + 1 :]))
 
     def place(self, x: Array, value: Any) -> Array:
         """The `reach` positions themselves, with `value` where no valid element stands."""
@@ -84,15 +102,17 @@ def take(x: Array, index: Array, is_element: Array, axis: int, value: Any) -> Ar
     return lax.select(mask, moved, lax.full_like(moved, value))
 
 
-def reduced_axes(ctx: RuleContext, windows_in: tuple[Any, ...]) -> list[WindowAxis]:
+def reduced_axes(
+    ctx: RuleContext, shape: tuple[Any, ...], windows_in: tuple[Any, ...]
+) -> list[WindowAxis]:
     """The axes along which a windowed reduction reads across padding.
 
     Args:
-        ctx: An equation whose last operand or, if general, each of the first half is windowed.
+        ctx: An equation with the parameters of such a reduction.
+        shape: The dims of what is reduced.
         windows_in: Per axis the number of windows: a dim.
     """
     params = ctx.params
-    shape = ctx.in_shapes[0] if ctx.primitive == "reduce_window" else ctx.in_shapes[-1]
     ones = (1,) * len(shape)
     strides, padding = params["window_strides"], params["padding"]
     base = params.get("base_dilation", ones)
@@ -138,14 +158,20 @@ def in_place(axes: Sequence[WindowAxis]) -> list[int]:
 
 def by_lhs_axis(ctx: RuleContext, spatial: Sequence[Any], other: Any) -> list[Any]:
     """What is given per spatial axis, by the axes of the left operand."""
-    by_axis = [other] * len(ctx.in_shapes[0])
+    by_axis = [other] * len(ctx.params["dimension_numbers"].lhs_spec)
     for axis, given in zip(ctx.params["dimension_numbers"].lhs_spec[2:], spatial, strict=True):
         by_axis[axis] = given
     return by_axis
 
 
-def spatial_axes(ctx: RuleContext) -> list[WindowAxis]:
-    """The left operand's axes along which the kernel meets padding."""
+def spatial_axes(ctx: RuleContext, shapes: Sequence[tuple[Any, ...]]) -> list[WindowAxis]:
+    """The left operand's axes along which the kernel meets padding.
+
+    Args:
+        ctx: An equation with the parameters of a convolution.
+        shapes: The dims of its left and right operands and of its result.
+    """
+    left, right, result = shapes
     params = ctx.params
     strides, base, dilations = (
         params[name] for name in ("window_strides", "lhs_dilation", "rhs_dilation")
@@ -157,8 +183,8 @@ def spatial_axes(ctx: RuleContext) -> list[WindowAxis]:
     for i, (axis, rhs_axis, out_axis) in enumerate(
         zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
     ):
-        dim, window = ctx.in_shapes[0][axis], ctx.in_shapes[1][rhs_axis]
-        count, pads = ctx.out_shapes[0][out_axis], tuple(params["padding"][i])
+        dim, window = left[axis], right[rhs_axis]
+        count, pads = result[out_axis], tuple(params["padding"][i])
         if holds_dim((dim, window, count, pads)):
             covered = (ctx.capacity(window) - 1) * dilations[i] + 1
             reach = max(0, (ctx.capacity(count) - 1) * strides[i] + covered)

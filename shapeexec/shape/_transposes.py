@@ -1,9 +1,9 @@
 """Transposes of strided windows, as primitives that say what they transpose.
 
-JAX's own transposes compute paddings from sizes: how many elements a stride of 2 leaves over depends
-on whether a size is even. While a function is traced at symbolic sizes, such a transpose is one
-equation that carries the linear operation, so that nothing is asked of a size; at capacity, and
-wherever sizes are numbers, it is what JAX makes of it. Padding is not known here.
+JAX's own transposes compute paddings from sizes: what a stride of 2 leaves over depends on whether
+a size is even. While a function is traced at symbolic sizes, such a transpose is one equation that
+carries the linear operation, so that nothing is asked of a size; where sizes are numbers, it is
+what JAX makes of it. Padding is not known here.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ class Transposed:
     """The transpose of a linear primitive, by one of its operands.
 
     The primitive is bound as `(cotangent, *others)`, where `others` are the operands that the
-    transpose reads. Its parameters are those of the linear primitive, and `shape` and `dtype` of the
-    operand that it is transposed by, which are the result's too.
+    transpose reads. Its parameters are those of the linear primitive, and `shape` and `dtype` of
+    the operand that it is transposed by, which are the result's too.
 
     Attributes:
         primitive: Our primitive.

@@ -249,13 +249,14 @@ def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
 def pad(ctx: RuleContext, operand: Array, value: Array, **_: Any) -> Array:
     """Move: the pad value goes behind the valid length, in front of it and in between."""
     for axis, (low, _, interior) in enumerate(ctx.params["padding_config"]):
-        operand = _pad_axis(ctx, operand, value, axis=axis, low=low, interior=interior)
+        operand = pad_axis(ctx, operand, value, axis=axis, low=low, interior=interior)
     return operand
 
 
-def _pad_axis(
+def pad_axis(
     ctx: RuleContext, x: Array, value: Array, *, axis: int, low: Any, interior: Any
 ) -> Array:
+    """`x`, the equation's first operand, with `value` in front of, between and behind elements."""
     length, capacity = ctx.in_lengths[0][axis], ctx.out_capacities[0][axis]
     lengths: list[Length] = [1] * x.ndim
     lengths[axis] = length

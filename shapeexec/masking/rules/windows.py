@@ -4,7 +4,6 @@ A window that reaches past the valid length must find there what it finds past t
 unpadded operand: the identity. How far windows reach is told by the capacity of the result.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,19 +14,28 @@ from jax import Array, lax
 from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
-from shapeexec.masking._fill import Length, highest, lowest, valid_mask, zero
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._fill import highest, lowest, valid_mask, zero
 from shapeexec.masking._pairs import of_valid
 from shapeexec.masking._registry import register
+from shapeexec.masking._windows import (
+    EXACT_WHEN,
+    LOSER,
+    STATIC_STEPS,
+    WindowAxis,
+    by_lhs_axis,
+    close_up_groups,
+    in_place,
+    lay_all,
+    reduced_axes,
+    spatial_axes,
+    spread_groups,
+)
 
 _IDENTITY: dict[str, Callable[[Any], Any]] = {
     "reduce_window_sum": zero,
     "reduce_window_max": lowest,
     "reduce_window_min": highest,
 }
-# By the comparison that selects within a window: what is selected only if all else is as bad.
-_LOSER: dict[str, Callable[[Any], Any]] = {"ge": lowest, "le": highest}
-
 
 
 # Windowed reductions
@@ -41,7 +49,7 @@ def reduce_window_monoid(
 
     Where the first window's start depends on a size (SAME with a stride), elements are moved.
     """
-    axes = reduced_axes(ctx, ctx.out_shapes[0])
+    axes = reduced_axes(ctx, ctx.in_shapes[0], ctx.out_shapes[0])
     identity = _IDENTITY[ctx.primitive](operand.dtype)
     operand = ctx.fill(0, identity, in_place(axes))
     operand, padding, base_dilation = lay_all(axes, operand, identity, padding, base_dilation)
@@ -57,7 +65,7 @@ def reduce_window(
     With f' = "f if both are valid, else the valid one" an element of padding counts as one past
     the end of the operand does.
     """
-    axes = reduced_axes(ctx, ctx.out_shapes[0])
+    axes = reduced_axes(ctx, ctx.in_shapes[0], ctx.out_shapes[0])
     if not axes:
         return ctx.bind(*operands, jaxpr=jaxpr, consts=consts, **params)
     count = len(operands) // 2
@@ -74,7 +82,7 @@ def select_and_gather_add(
     ctx: RuleContext, tangents: Array, operand: Array, *, select_prim: Any, **params: Any
 ) -> Array:
     """Fill: as in `reduce_window`, for of a NaN and padding the comparison selects the latter."""
-    axes = reduced_axes(ctx, ctx.out_shapes[0])
+    axes = reduced_axes(ctx, ctx.in_shapes[0], ctx.out_shapes[0])
     if not axes:
         return ctx.bind(tangents, operand, select_prim=select_prim, **params)
 
@@ -82,7 +90,7 @@ def select_and_gather_add(
         is_left = select_prim.bind(left[1], right[1])
         return [lax.select(is_left, x, y) for x, y in zip(left, right, strict=True)]
 
-    loser = _LOSER[select_prim.name](operand.dtype)
+    loser = LOSER[select_prim.name](operand.dtype)
     inits = (zero(tangents.dtype), loser)
     return _reduce_valid(ctx, axes, (tangents, operand), inits, combine, **params)[0]
 
@@ -127,19 +135,15 @@ def select_and_scatter_add(
     **params: Any,
 ) -> Array:
     """Fill: 0 in the source of windows behind the valid ones; the operand with what never wins."""
-    axes = reduced_axes(ctx, ctx.in_shapes[0])
+    axes = reduced_axes(ctx, ctx.in_shapes[1], ctx.in_shapes[0])
     shape = operand.shape
     source = ctx.fill(0, zero(source.dtype), [each.axis for each in axes])
-    loser = _LOSER[select_prim.name](operand.dtype)
+    loser = LOSER[select_prim.name](operand.dtype)
     operand = ctx.fill(1, loser, in_place(axes))
     operand, padding, _ = lay_all(axes, operand, loser, padding, (1,) * operand.ndim)
     out = ctx.bind(source, operand, select_prim=select_prim, padding=padding, **params)
     for each in axes:
-        # An element that no window reaches gets nothing.
-        shift = each.low if each.is_placed else 0
-        position = jnp.arange(shape[each.axis], dtype=np.int32) + shift
-        is_reached = (position >= 0) & (position < out.shape[each.axis])
-        out = take(out, position, is_reached, each.axis, zero(out.dtype))
+        out = each.take_back(out, shape[each.axis])  # what no window reaches gets nothing
     return out
 
 
@@ -171,7 +175,7 @@ def conv_general_dilated(
         (out_batch, out_feature, *_),
     ) = dimension_numbers
     groups, batch_groups = ctx.params["feature_group_count"], ctx.params["batch_group_count"]
-    axes = spatial_axes(ctx)
+    axes = spatial_axes(ctx, (*ctx.in_shapes, *ctx.out_shapes))
     lhs_fill, rhs_fill = [*in_place(axes), lhs_feature], [*rhs_space, rhs_feature]
     if holds_dim((groups, batch_groups)):
         lhs_fill.append(lhs_batch)
@@ -204,5 +208,3 @@ def conv_general_dilated(
         **params,
     )
     return close_up_groups(ctx, out, out_feature, group_count, per_group)
-
-
