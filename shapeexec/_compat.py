@@ -8,11 +8,13 @@ import contextlib
 import dis
 import functools
 import importlib
+import operator
 import os
 import re
 import sys
 import sysconfig
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -25,6 +27,7 @@ from jax._src import core as _core
 from jax._src import source_info_util as _source_info
 from jax._src.export.shape_poly import _DimExpr
 from jax._src.interpreters import ad as _ad
+from jax._src.lax import convolution as _convolution
 from jax._src.lax import lax as _lax
 from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
 from jax._src.numpy.array_methods import _IndexUpdateHelper
@@ -605,11 +608,26 @@ _DIM_METHODS: dict[str, Any] = {
     **{name: _ordered(name) for name in _COMPARISONS},
     **{name: _operation(name) for name in _OPERATIONS},
 }
+class _SymbolicPads(types.ModuleType):
+    """`operator`, as JAX's convolutions use it: paddings are ints, or dims that stay as they are.
+
+    `vmap` of a convolution passes its paddings through the public function, which wants ints.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(operator, name)
+
+    @staticmethod
+    def index(value: Any) -> Any:
+        return value if isinstance(value, _DimExpr) else operator.index(value)
+
+
 _INDEXED = (_core.Tracer, _IndexUpdateHelper)
 # By class and name what stands there while anybody listens, and what at other times, if anything.
 _PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
     **{(_DimExpr, name): (new, _ORIGINAL.get(name)) for name, new in _DIM_METHODS.items()},
     **{(owner, "__getitem__"): (_indexed(owner), owner.__getitem__) for owner in _INDEXED},
+    (_convolution, "operator"): (_SymbolicPads("operator"), operator),
 }
 
 
