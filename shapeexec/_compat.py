@@ -8,6 +8,7 @@ import contextlib
 import dis
 import functools
 import importlib
+import math
 import operator
 import os
 import re
@@ -25,6 +26,8 @@ from jax import numpy as jnp
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info
+from jax._src.export import shape_poly as _shape_poly
+from jax._src.export import shape_poly_decision as _shape_poly_decision
 from jax._src.export.shape_poly import _DimExpr
 from jax._src.interpreters import ad as _ad
 from jax._src.lax import convolution as _convolution
@@ -735,6 +738,57 @@ def _meets_listener(cotangent: Any, operands: Sequence[Any]) -> bool:
         isinstance(dim, _DimExpr) and _listener(dim) is not None
         for aval in avals
         for dim in getattr(aval, "shape", ())
+    )
+
+
+# Bounds of dims
+
+_MOST_STEPS = 1024
+"""How many terms JAX may eliminate to find the bounds of one dim."""
+
+SignRule = Callable[..., tuple[float, float] | None]
+"""See `shape._decide.sign_bounds`."""
+
+_DECISION = _shape_poly_decision._DecisionByElimination
+_BOUNDS = _shape_poly._bounds_decision
+_ELIMINATE = _DECISION._bounds_for_sorted_terms
+
+
+def take_over_bounds(rule: SignRule) -> None:
+    """Ask this rule first what sign a dim has that is listened to, and JAX only within a bound."""
+
+    def bounds(dim: Any, precision: Any) -> tuple[float, float]:
+        if not isinstance(dim, _DimExpr) or _listener(dim) is None:
+            return _BOUNDS(dim, precision)
+        found, scope = None, dim.scope
+        if precision is not _shape_poly.BoundsPrecision.BEST:
+            is_strict = precision is _shape_poly.BoundsPrecision.FOR_GEQ0_OR_LT0
+            found = rule(_ORIGINAL["__str__"](dim), _constraints(scope), is_strict=is_strict)
+        if found is None:
+            _listeners.steps = 0
+            found = _BOUNDS(dim, precision)
+            _listeners.steps = None
+        return found
+
+    def eliminate(self: Any, *args: Any) -> tuple[float, float]:
+        steps = getattr(_listeners, "steps", None)
+        if steps is not None:
+            if steps >= _MOST_STEPS:
+                return -math.inf, math.inf
+            _listeners.steps = steps + 1
+        return _ELIMINATE(self, *args)
+
+    _PATCHES[_shape_poly, "_bounds_decision"] = bounds, _BOUNDS
+    _PATCHES[_DECISION, "_bounds_for_sorted_terms"] = eliminate, _ELIMINATE
+
+
+def _constraints(scope: Any) -> tuple[tuple[str, str], ...]:
+    """What holds in a scope: dims, and how they compare with 0."""
+    signs = {_shape_poly.Comparator.GEQ: ">=", _shape_poly.Comparator.EQ: "=="}
+    return tuple(
+        (_ORIGINAL["__str__"](each.diff), signs[each.cmp])
+        for each in scope._explicit_constraints
+        if isinstance(each.diff, _DimExpr)
     )
 
 
