@@ -507,6 +507,36 @@ def _operation(name: str) -> Callable[[Any, Any], Any]:
     return operate
 
 
+def _floordiv(self: Any, divisor: Any) -> Any:
+    listener = _listener(self, divisor)
+    if listener is None or not isinstance(divisor, int) or divisor == 0:
+        return _heard_floordiv(self, divisor)
+    listener.hear(self, "//", divisor)
+    return _quotient(-self, -divisor) if divisor < 0 else _quotient(self, divisor)
+
+
+def _quotient(dim: Any, divisor: int) -> Any:
+    """`dim // divisor` in one form, however it is written, so that JAX sees what is equal.
+
+    `-(-s // 2)`, `(s - 1) // 2 + 1` and `(s + 1) // 2` are all the last one, and a quotient of a
+    quotient is one, so that strided layers do not nest.
+    """
+    if not isinstance(dim, _DimExpr):
+        return dim // divisor
+    term, count = dim._leading_term
+    if count < 0:
+        return -_quotient(divisor - 1 - dim, divisor)
+    constant = next((n for other, n in dim._sorted_terms if other.is_constant), 0)
+    rest, factor = dim - constant, term.to_factor()
+    if count == 1 and factor is not None and factor.operation == _FLOORDIV:
+        inner, by = factor.operands
+        by = _DimExpr._to_constant(by)
+        if rest._to_single_term() is not None and by is not None and by > 0:
+            return _quotient(inner + constant * by, divisor * by)
+    whole, left = divmod(constant, divisor)
+    return _ORIGINAL["__floordiv__"](rest + left, divisor) + whole
+
+
 def _needed(dim: Any, what: str) -> Any:
     listener = _listener(dim)
     if listener is None:
@@ -589,6 +619,8 @@ def _low_bits(self: Any, mask: Any) -> Any:
     return self % (mask + 1) if is_low else NotImplemented
 
 
+_FLOORDIV = _shape_poly._DimFactor.FLOORDIV
+_heard_floordiv = _operation("__floordiv__")
 _DIM_METHODS: dict[str, Any] = {
     "__eq__": _eq,
     "__ne__": _ne,
@@ -610,7 +642,10 @@ _DIM_METHODS: dict[str, Any] = {
     "__rand__": _low_bits,
     **{name: _ordered(name) for name in _COMPARISONS},
     **{name: _operation(name) for name in _OPERATIONS},
+    "__floordiv__": _floordiv,
 }
+
+
 class _SymbolicPads(types.ModuleType):
     """`operator`, as JAX's convolutions use it: paddings are ints, or dims that stay as they are.
 
