@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
-from shapeexec.masking._fill import Length, highest, lowest, zero
+from shapeexec.masking._fill import Length, fill, highest, lowest, zero
 from shapeexec.masking._interpret import conform
 
 STATIC_STEPS = "strides and dilations are static"
@@ -100,6 +100,43 @@ def take(x: Array, index: Array, is_element: Array, axis: int, value: Any) -> Ar
     moved = jnp.take(x, index, axis=axis, mode="clip")
     mask = lax.broadcast_in_dim(is_element, moved.shape, (axis,))
     return lax.select(mask, moved, lax.full_like(moved, value))
+
+
+def pad_axis(
+    ctx: RuleContext, x: Array, value: Array, *, axis: int, low: Any, interior: Any
+) -> Array:
+    """`x`, the equation's first operand, with `value` in front of, between and behind elements."""
+    length, capacity = ctx.in_lengths[0][axis], ctx.out_capacities[0][axis]
+    if not (isinstance(low, int) and isinstance(interior, int)):
+        step = ctx.length(interior) + 1
+        shifted = jnp.arange(capacity, dtype=np.int32) - ctx.length(low)
+        source = jnp.floor_divide(shifted, step)
+        is_element = (shifted >= 0) & (shifted % step == 0) & (source < length)
+        return take(x, source, is_element, axis, value)
+    lengths: list[Length] = [1] * x.ndim
+    lengths[axis] = length
+    width = x.shape[axis]
+    stretched = width + max(0, width - 1) * interior
+    config = [(0, 0, 0)] * x.ndim
+    config[axis] = (low, capacity - low - stretched, interior)
+    return lax.pad(fill(x, lengths, value, (axis,)), value, config)
+
+
+def unpad_axis(
+    x: Array, axis: int, length: Length, place: tuple[Length, Length], width: int
+) -> Array:
+    """`width` elements of `x` along `axis`, from `place[0]` on in steps of `place[1]`, or 0."""
+    low, step = place
+    if not (isinstance(low, int) and isinstance(step, int)):
+        position = low + jnp.arange(width, dtype=np.int32) * step
+        return take(x, position, (position >= 0) & (position < length), axis, zero(x.dtype))
+    lengths: list[Length] = [1] * x.ndim
+    lengths[axis] = length
+    x = fill(x, lengths, zero(x.dtype), (axis,))
+    reach = max(0, (width - 1) * step + 1)
+    config = [(0, 0, 0)] * x.ndim
+    config[axis] = (-low, reach - (x.shape[axis] - low), 0)
+    return lax.slice_in_dim(lax.pad(x, zero(x.dtype), config), 0, reach, step, axis)
 
 
 def reduced_axes(

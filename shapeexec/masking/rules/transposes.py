@@ -1,8 +1,8 @@
-"""Transposes of strided windows: what the gradients of convolutions, pooling and slices are made of.
+"""Transposes of strided windows: the gradients of convolutions, pooling and slices.
 
-At capacity sizes are numbers, and the transpose of an operation without padding is JAX's own. Around
-it stands the transpose of what the operation's own rule does: cotangents of padding are 0, and each
-element takes what its position got.
+At capacity sizes are numbers, and the transpose is JAX's own. Around it stands the transpose of
+what the operation's own rule does: cotangents of padding are 0, and each element takes what its
+position got.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ from shapeexec.masking._windows import (
     by_lhs_axis,
     close_up_groups,
     in_place,
+    pad_axis,
     reduced_axes,
     spatial_axes,
     spread_groups,
-    take,
+    unpad_axis,
 )
-from shapeexec.masking.rules.layout import pad_axis
 from shapeexec.shape import _transposes
 
 
@@ -94,28 +94,17 @@ def gather_selected(
     shape: tuple[int, ...],
     select_prim: Any,
     padding: Any,
-    base_dilation: Any,
     window_strides: Any,
     window_dimensions: Any,
     **_: Any,
 ) -> Array:
-    """Fill: 0 for windows behind the valid ones; between dilated elements stands what never wins."""
-    ragged = {each.axis: each for each in reduced_axes(ctx, ctx.in_shapes[1], ctx.in_shapes[0])}
-    axes = [ragged.get(axis) for axis in range(operand.ndim)]
-    cotangent = ctx.fill(0, zero(cotangent.dtype), list(ragged))
+    """Fill: 0 for windows behind the valid ones, and between dilated elements what never wins."""
+    axes = _dilated_axes(ctx, reduced_axes(ctx, ctx.in_shapes[1], ctx.in_shapes[0]))
+    cotangent = ctx.fill(0, zero(cotangent.dtype), [each.axis for each in axes])
     loser = LOSER[select_prim.name](operand.dtype)
     pads = [tuple(pair) for pair in padding]
-    for axis, each in enumerate(axes):
-        if each is None and base_dilation[axis] == 1:
-            continue
-        if each is None:
-            count, window = cotangent.shape[axis], window_dimensions[axis]
-            reach = max(0, (count - 1) * window_strides[axis] + window)
-            each = WindowAxis(axis, shape[axis], pads[axis][0], base_dilation[axis], reach)
-        # The primitive knows no dilation: all positions have to be there.
-        limit = each.reach if each.limit is None else each.limit
-        axes[axis] = dataclasses.replace(each, limit=limit)
-        operand, pads[axis], _step = axes[axis].lay(operand, loser)
+    for each in axes:
+        operand, pads[each.axis], _step = each.lay(operand, loser)
     out = lax.select_and_scatter_add_p.bind(
         conform(cotangent, ctx.in_capacities[0]),
         operand,
@@ -125,8 +114,23 @@ def gather_selected(
         padding=tuple(pads),
     )
     for each in axes:
-        out = out if each is None else each.take_back(out, shape[each.axis])
+        out = each.take_back(out, shape[each.axis])
     return out
+
+
+def _dilated_axes(ctx: RuleContext, ragged: Sequence[WindowAxis]) -> list[WindowAxis]:
+    """The ragged axes and those of dilated elements, all positions of which have to be there."""
+    params, known = ctx.params, {each.axis: each for each in ragged}
+    for axis, dilation in enumerate(params["base_dilation"]):
+        if axis not in known and dilation != 1:
+            count, window = ctx.in_shapes[0][axis], params["window_dimensions"][axis]
+            reach = max(0, (count - 1) * params["window_strides"][axis] + window)
+            low = params["padding"][axis][0]
+            known[axis] = WindowAxis(axis, ctx.in_shapes[1][axis], low, dilation, reach)
+    return [
+        dataclasses.replace(each, limit=each.reach if each.limit is None else each.limit)
+        for each in known.values()
+    ]
 
 
 # Convolutions
@@ -247,7 +251,7 @@ def conv_by_kernel(
     dtype: Any,
     **params: Any,
 ) -> Array:
-    """Fill: 0 along windows and the batch, in the cotangent and in the data, as far as it is read."""
+    """Fill: 0 along windows and the batch, in the cotangent and in the data; 0 where none reads."""
     shapes = (ctx.in_shapes[1], ctx.params["shape"], ctx.in_shapes[0])
     conv = _Convolution(ctx, shapes, spatial_axes(ctx, shapes), params)
     (rows, features, *_), _, (out_rows, out_features, *space) = conv.numbers
@@ -269,7 +273,7 @@ def conv_by_kernel(
 
 
 def _without_unread(conv: _Convolution, lhs: Array) -> Array:
-    """The left operand with 0 for valid elements that stride over the end: 0 times NaN is NaN."""
+    """The left operand with 0 for elements behind the last window: 0 times NaN is NaN."""
     lengths: list[Length] = [1] * lhs.ndim
     ctx, params, numbers = conv.ctx, conv.params, conv.numbers
     own = {each.axis: each for each in conv.axes}
@@ -305,22 +309,5 @@ def padding(ctx: RuleContext, cotangent: Array, *, shape: tuple[int, ...], **_: 
     """Move: each element takes what stands where it was put, or 0 if it was cut off."""
     for axis, (low, _high, interior) in enumerate(ctx.params["padding_config"]):
         place = (ctx.length(low), ctx.length(interior) + 1)
-        cotangent = _unpad_axis(cotangent, axis, ctx.in_lengths[0][axis], place, shape[axis])
+        cotangent = unpad_axis(cotangent, axis, ctx.in_lengths[0][axis], place, shape[axis])
     return cotangent
-
-
-def _unpad_axis(
-    x: Array, axis: int, length: Length, place: tuple[Length, Length], width: int
-) -> Array:
-    """`width` elements of `x` along `axis`, from `place[0]` on in steps of `place[1]`, or 0."""
-    low, step = place
-    if not (isinstance(low, int) and isinstance(step, int)):
-        position = low + jnp.arange(width, dtype=np.int32) * step
-        return take(x, position, (position >= 0) & (position < length), axis, zero(x.dtype))
-    lengths: list[Length] = [1] * x.ndim
-    lengths[axis] = length
-    x = fill(x, lengths, zero(x.dtype), (axis,))
-    reach = max(0, (width - 1) * step + 1)
-    config = [(0, 0, 0)] * x.ndim
-    config[axis] = (-low, reach - (x.shape[axis] - low), 0)
-    return lax.slice_in_dim(lax.pad(x, zero(x.dtype), config), 0, reach, step, axis)
