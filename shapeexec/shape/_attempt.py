@@ -155,6 +155,8 @@ class Program:
             )
         raise InconclusiveShapeError(
             f"the function asks of its sizes more than {_MOST_ATTEMPTS} questions in a row.",
+            symbols=frozenset(symbol for guard in guards for symbol in guard.symbols),
+            where=_compat.describe_line(next((g.place for g in guards if g.place), None)),
             got=", ".join(map(str, guards)),
             fix="give facts as constraints=..., or leave these symbols out of buckets= "
             "(exact sizes)",

@@ -62,7 +62,7 @@ class _Linear:
     scale: int = 1
 
     def plus(self, other: "_Linear", factor: int) -> "_Linear":
-        """This sum and `factor` times another one, whose scale is 1."""
+        """Add `factor` times another sum, whose scale is 1."""
         atoms = dict(self.atoms)
         for atom, count in other.atoms.items():
             atoms[atom] = atoms.get(atom, 0) + factor * count
@@ -70,12 +70,12 @@ class _Linear:
         return _Linear(atoms, _plus(self.rest, _times(other.rest, factor)), self.scale)
 
     def without(self, atom: str) -> "_Linear":
-        """This sum without an atom."""
+        """Leave out an atom."""
         atoms = {other: count for other, count in self.atoms.items() if other != atom}
         return dataclasses.replace(self, atoms=atoms)
 
     def scaled(self, factor: int) -> "_Linear":
-        """This sum, `factor` times as large."""
+        """Take it `factor` times."""
         return dataclasses.replace(_Linear({}).plus(self, factor), scale=self.scale * factor)
 
 
