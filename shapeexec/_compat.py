@@ -8,6 +8,8 @@ import contextlib
 import dis
 import functools
 import importlib
+import math
+import operator
 import os
 import re
 import sys
@@ -25,11 +27,17 @@ from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import dtypes as _dtypes
 from jax._src import source_info_util as _source_info
+from jax._src.export import shape_poly as _shape_poly
+from jax._src.export import shape_poly_decision as _shape_poly_decision
 from jax._src.export.shape_poly import _DimExpr
+from jax._src.interpreters import ad as _ad
 from jax._src.interpreters.partial_eval import (
     DynamicJaxprTrace as _DynamicJaxprTrace,
+)
+from jax._src.interpreters.partial_eval import (
     DynamicJaxprTracer as _DynamicJaxprTracer,
 )
+from jax._src.lax import convolution as _convolution
 from jax._src.lax import lax as _lax
 from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
 from jax._src.numpy.array_methods import _IndexUpdateHelper
@@ -677,6 +685,8 @@ def _arithmetic(name: str, side: str) -> Callable[..., Any]:
             answer = listener.calculate(name, left, right)
             if answer is not None:
                 return answer
+            if name == "floordiv" and not side and isinstance(other, int) and other != 0:
+                return _quotient(-self, -other) if other < 0 else _quotient(self, other)
         return NotImplemented if original is None else original(self, other)
 
     return operate
@@ -823,6 +833,28 @@ def _aval_hash(self: Any) -> int:
     return object.__hash__(self)
 
 
+def _quotient(dim: Any, divisor: int) -> Any:
+    """`dim // divisor` in one form, however it is written, so that JAX sees what is equal.
+
+    `-(-s // 2)`, `(s - 1) // 2 + 1` and `(s + 1) // 2` are all the last one, and a quotient of a
+    quotient is one, so that strided layers do not nest.
+    """
+    if not isinstance(dim, _DimExpr):
+        return dim // divisor
+    term, count = dim._leading_term
+    if count < 0:
+        return -_quotient(divisor - 1 - dim, divisor)
+    constant = next((n for other, n in dim._sorted_terms if other.is_constant), 0)
+    rest, factor = dim - constant, term.to_factor()
+    if count == 1 and factor is not None and factor.operation == _FLOORDIV:
+        inner, by = factor.operands
+        by = _DimExpr._to_constant(by)
+        if rest._to_single_term() is not None and by is not None and by > 0:
+            return _quotient(inner + constant * by, divisor * by)
+    whole, left = divmod(constant, divisor)
+    return _ORIGINAL["__floordiv__"](rest + left, divisor) + whole
+
+
 def _needed(dim: Any, what: str) -> Any:
     listener = _listener(dim)
     if listener is None:
@@ -907,6 +939,7 @@ def _abs(self: Any) -> Any:
     return self if self >= 0 else -self
 
 
+_FLOORDIV = _shape_poly._DimFactor.FLOORDIV
 _DIM_METHODS: dict[str, Any] = {
     "__eq__": _eq,
     "__ne__": _ne,
@@ -943,6 +976,22 @@ _DIM_METHODS: dict[str, Any] = {
 }
 # What NumPy makes of a tuple of sizes.
 _OF_SIZES = "prod sum max min amax amin mean median average std var cumsum cumprod".split()
+
+
+class _SymbolicPads(types.ModuleType):
+    """`operator`, as JAX's convolutions use it: paddings are ints, or dims that stay as they are.
+
+    `vmap` of a convolution passes its paddings through the public function, which wants ints.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(operator, name)
+
+    @staticmethod
+    def index(value: Any) -> Any:
+        return value if isinstance(value, _DimExpr) else operator.index(value)
+
+
 _INDEXED = (_core.Tracer, _IndexUpdateHelper)
 # By class and name what stands there while anybody listens, and what at other times, if anything.
 _PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
@@ -953,6 +1002,7 @@ _PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
     (ShapedArray, "__hash__"): (_aval_hash, vars(ShapedArray).get("__hash__")),
     (_core, "canonicalize_shape"): (_canonical_shape, _canonicalize_shape),
     (_DynamicJaxprTrace, "to_jaxpr_tracer"): (_as_operand, _to_jaxpr_tracer),
+    (_convolution, "operator"): (_SymbolicPads("operator"), operator),
 }
 
 
@@ -962,6 +1012,8 @@ def _patch(*, listening: bool) -> None:
             setattr(owner, name, new if listening else original)
         else:
             delattr(owner, name)
+    for table, primitive, new, original in _TRANSPOSES:
+        table[primitive] = new if listening else original
 
 
 @contextlib.contextmanager
@@ -983,6 +1035,131 @@ def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[None]:
             del _listening[id(scope)]
             if not _listening:
                 _patch(listening=False)
+
+
+# Transposes of linear primitives
+
+TransposeRule = Callable[..., list[Any] | None]
+"""`rule(cotangent, *operands, **params)`: a cotangent or None per operand, as JAX's rules give.
+
+Operands that the equation is linear in are `ad.UndefinedPrimal`. None: JAX's own rule is right.
+"""
+
+# JAX's table, the primitive, the rule that stands there while anybody listens, and JAX's own.
+_TRANSPOSES: list[tuple[dict[Any, Any], Any, Any, Any]] = []
+
+
+def take_over_transposes(rules: Mapping[Any, TransposeRule]) -> None:
+    """Ask these rules how primitives are transposed, where dims that are listened to occur.
+
+    JAX keeps rules in two tables: in one they return cotangents, in the other they add them to
+    accumulators.
+    """
+    for primitive, rule in rules.items():
+        for table, wrap in (
+            (_ad.primitive_transposes, _returning),
+            (_ad.fancy_transposes, _accumulating),
+        ):
+            if primitive in table:
+                original = table[primitive]
+                _TRANSPOSES.append((table, primitive, wrap(rule, original), original))
+
+
+def _returning(rule: TransposeRule, original: Any) -> Any:
+    @functools.wraps(original)
+    def transpose(cotangent: Any, *operands: Any, **params: Any) -> Any:
+        results = None
+        if type(cotangent) is not _ad.Zero and _meets_listener(cotangent, operands):
+            results = rule(cotangent, *operands, **params)
+        return original(cotangent, *operands, **params) if results is None else results
+
+    return transpose
+
+
+def _accumulating(rule: TransposeRule, original: Any) -> Any:
+    @functools.wraps(original)
+    def transpose(cotangent: Any, *operands: Any, **params: Any) -> None:
+        if (
+            type(cotangent) is _ad.Zero
+            or any(isinstance(x, _ad.NullAccum) for x in operands)
+            or not _meets_listener(cotangent, operands)
+        ):
+            return original(cotangent, *operands, **params)
+        given = [
+            _ad.UndefinedPrimal(x.aval) if isinstance(x, _ad.GradAccum) else x for x in operands
+        ]
+        results = rule(cotangent, *given, **params)
+        if results is None:
+            return original(cotangent, *operands, **params)
+        for operand, result in zip(operands, results, strict=True):
+            if result is not None:
+                operand.accum(result)
+        return None
+
+    return transpose
+
+
+def _meets_listener(cotangent: Any, operands: Sequence[Any]) -> bool:
+    """Whether a dim that is listened to in this thread is one of any operand's."""
+    avals = [getattr(x, "aval", x) for x in (cotangent, *operands)]
+    return any(
+        isinstance(dim, _DimExpr) and _listener(dim) is not None
+        for aval in avals
+        for dim in getattr(aval, "shape", ())
+    )
+
+
+# Bounds of dims
+
+_MOST_STEPS = 1024
+"""How many terms JAX may eliminate to find the bounds of one dim."""
+
+_search = threading.local()
+
+SignRule = Callable[..., tuple[float, float] | None]
+"""See `shape._decide.sign_bounds`."""
+
+_DECISION = _shape_poly_decision._DecisionByElimination
+_JAX_BOUNDS = _shape_poly._bounds_decision
+_ELIMINATE = _DECISION._bounds_for_sorted_terms
+
+
+def take_over_bounds(rule: SignRule) -> None:
+    """Ask this rule first what sign a dim has that is listened to, and JAX only within a bound."""
+
+    def bounds(dim: Any, precision: Any) -> tuple[float, float]:
+        if not isinstance(dim, _DimExpr) or _listener(dim) is None:
+            return _JAX_BOUNDS(dim, precision)
+        found, scope = None, dim.scope
+        if precision is not _shape_poly.BoundsPrecision.BEST:
+            is_strict = precision is _shape_poly.BoundsPrecision.FOR_GEQ0_OR_LT0
+            found = rule(_ORIGINAL["__str__"](dim), _constraints(scope), is_strict=is_strict)
+        if found is None:
+            _search.steps = 0
+            found = _JAX_BOUNDS(dim, precision)
+            _search.steps = None
+        return found
+
+    def eliminate(self: Any, *args: Any) -> tuple[float, float]:
+        steps = getattr(_search, "steps", None)
+        if steps is not None:
+            if steps >= _MOST_STEPS:
+                return -math.inf, math.inf
+            _search.steps = steps + 1
+        return _ELIMINATE(self, *args)
+
+    _PATCHES[_shape_poly, "_bounds_decision"] = bounds, _JAX_BOUNDS
+    _PATCHES[_DECISION, "_bounds_for_sorted_terms"] = eliminate, _ELIMINATE
+
+
+def _constraints(scope: Any) -> tuple[tuple[str, str], ...]:
+    """What holds in a scope: dims, and how they compare with 0."""
+    signs = {_shape_poly.Comparator.GEQ: ">=", _shape_poly.Comparator.EQ: "=="}
+    return tuple(
+        (_ORIGINAL["__str__"](each.diff), signs[each.cmp])
+        for each in scope._explicit_constraints
+        if isinstance(each.diff, _DimExpr)
+    )
 
 
 _INCONCLUSIVE = re.compile(r"comparison '(.+?)' (<=|>=|<|>) '(.+?)' is inconclusive", re.DOTALL)

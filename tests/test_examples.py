@@ -9,9 +9,11 @@ import pytest
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 GRAPHS = {
+    "audio_strided": 1,
     "cnn": 5,
     "embedding": 2,
     "ragged_batch": 3,
+    "resnet_mixed_sizes": 1,
     "train_last_batch": 1,
     "transformer": 3,
     "video_frames": 4,

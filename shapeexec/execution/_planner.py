@@ -24,6 +24,7 @@ from shapeexec.bucketing import Exact, Strategy, checked_bucket
 from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
 from shapeexec.execution._options import check_symbols, typed
+from shapeexec.execution._outcomes import are_many
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.execution._proofs import Check, Proofs
 from shapeexec.masking._extents import Extents
@@ -384,7 +385,7 @@ class Planner:
             self._count(traces=1)
             number = next(self._trace_numbers)
             structure.traces[number] = made
-            if len(structure.traces) == _MANY_TRACES:
+            if are_many(tuple(structure.traces.values())):
                 _warn_of_guards(tuple(structure.traces.values()))
             return made, number
 
@@ -439,9 +440,6 @@ def structs_at_capacity(
         if any(not isinstance(dim, int) for dim in aval.shape):
             leaves[index] = _transfer.struct_like(leaves[index], plan.in_capacities[index])
     return jax.tree.unflatten(treedef, leaves)
-
-
-_MANY_TRACES = 8
 
 
 def _warn_of_guards(traces: Sequence[Trace]) -> None:

@@ -10,7 +10,7 @@ from jax import export
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, InconclusiveShapeError
-from shapeexec.shape import _dim
+from shapeexec.shape import _decide, _dim, _transposes  # noqa: F401 - they register rules
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._host import HostExpression, are_alike
 from shapeexec.shape._numbers import with_conversions
@@ -165,6 +165,8 @@ class Program:
             )
         raise InconclusiveShapeError(
             f"the function asks of its sizes more than {_MOST_ATTEMPTS} questions in a row.",
+            symbols=frozenset(symbol for guard in guards for symbol in guard.symbols),
+            where=_compat.describe_line(next((g.place for g in guards if g.place), None)),
             got=", ".join(map(str, guards)),
             fix="give facts as constraints=..., or leave these symbols out of buckets= "
             "(exact sizes)",

@@ -1,6 +1,7 @@
 """JAX's errors of symbolic tracing, in our words."""
 
 import re
+from collections.abc import Iterable
 
 from shapeexec import _compat
 from shapeexec._errors import InconclusiveShapeError
@@ -65,17 +66,55 @@ def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inconclusiv
     place = _compat.error_place(stuck.error)
     if place is None and stuck.needs:
         place = stuck.needs[-1].place
-    names = " and ".join(f"`{symbol}`" for symbol in sorted(symbols))
-    ragged = [leaf for leaf in program.leaves if any(not isinstance(d, int) for d in leaf.dims)]
-    got = f"arguments {', '.join(map(str, ragged))}"
-    if program.sizes:
-        got += f" at {', '.join(f'{s}={size}' for s, size in sorted(program.sizes.items()))}"
+    names = _named(symbols)
+    got = _arguments(program)
     return InconclusiveShapeError(
         f"the function {meaning}{f': {names}' if names else ''}.",
         symbols=symbols,
         where=_compat.describe_line(place),
         got=got,
-        why=text.strip().splitlines()[0] if text.strip() else type(stuck.error).__name__,
+        why=_first_line(stuck.error),
         fix=f"{way_out}; or make {names or 'the symbol'} exact: "
         'on_unsupported="exact", or no strategy in buckets=',
     )
+
+
+def given_up(stuck: Stuck, program: Program, spent: str) -> InconclusiveShapeError:
+    """What to tell of a function for which too many facts of its sizes would have to be searched.
+
+    Args:
+        stuck: What happened first.
+        program: The function.
+        spent: What is too much.
+    """
+    place = _compat.error_place(stuck.error)
+    symbols = program.symbols
+    multiple = max(symbols)
+    return InconclusiveShapeError(
+        f"the function can be traced with facts of {_named(symbols)} only, and there are too many.",
+        symbols=symbols,
+        where=_compat.describe_line(place),
+        got=_arguments(program),
+        why=f"{spent}; JAX: {_first_line(stuck.error)}",
+        fix=f'write what divides into the spec, such as "8*{multiple}" (pad the data to it), or '
+        f"pass constraints=...; or make {_named(symbols)} exact: "
+        'on_unsupported="exact", or no strategy in buckets=',
+    )
+
+
+def _named(symbols: Iterable[str]) -> str:
+    return " and ".join(f"`{symbol}`" for symbol in sorted(symbols))
+
+
+def _arguments(program: Program) -> str:
+    """The ragged arguments of a function, and the sizes of the call."""
+    ragged = [leaf for leaf in program.leaves if any(not isinstance(d, int) for d in leaf.dims)]
+    got = f"arguments {', '.join(map(str, ragged))}"
+    if program.sizes:
+        got += f" at {', '.join(f'{s}={size}' for s, size in sorted(program.sizes.items()))}"
+    return got
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -10,8 +10,9 @@ from typing import Any
 
 from shapeexec.shape import _dim
 from shapeexec.shape._attempt import Leaf, Program, Stuck, Trace
+from shapeexec.shape._budget import Budget, SpentError
 from shapeexec.shape._guards import Guard, pin
-from shapeexec.shape._meanings import told
+from shapeexec.shape._meanings import given_up, told
 from shapeexec.shape._search import needed
 
 __all__ = ["Leaf", "Trace", "trace"]
@@ -41,7 +42,7 @@ def trace(
 
     Raises:
         InconclusiveShapeError: `fn` asks of a symbolic size what no guard can answer. Its symbols
-            are the fewest that have to be exact.
+            are the fewest that have to be exact; or all, where the search for them is given up.
         Exception: Whatever `fn` raises at the exact sizes as well.
     """
     program = Program(fn, leaves, sizes, tuple(constraints))
@@ -52,7 +53,10 @@ def trace(
             raise told(stuck, program, frozenset()) from stuck.error
         # Does the function fail by itself? Then its own error is the one to see.
         program.run_plain()
-        facts, exact = _facts(program)
+        try:
+            facts, exact = _facts(program)
+        except SpentError as spent:
+            raise given_up(stuck, program, str(spent)) from stuck.error
         if exact:
             raise told(stuck, program, exact) from stuck.error
         return program.settled(facts)
@@ -67,8 +71,10 @@ def _facts(program: Program) -> tuple[list[Guard], frozenset[str]]:
         if program.sizes[a] == program.sizes[b]
     )
     heard = dict.fromkeys(equal)  # JAX compares some shapes by their hash
+    budget = Budget()
 
     def works(facts: list[Guard]) -> bool:
+        budget.spend(heard)
         try:
             program.settled(facts, heard)
         except Stuck:

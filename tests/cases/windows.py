@@ -58,7 +58,6 @@ CASES = (
         lambda x, kernel: conv(x, kernel, stride=2),
         ("b, s, 2", "3, 2, 3"),
         sizes={"b": 3, "s": 4},
-        grad=False,
         naive="differs",
     ),
     Case(
@@ -76,7 +75,6 @@ CASES = (
         two_ragged_axes,
         ("2, 2, b, s", "3, 2, 2, 3"),
         sizes={"b": 3, "s": 4},
-        grad=False,
     ),
     Case(
         "depthwise conv over ragged features",

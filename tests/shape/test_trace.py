@@ -366,8 +366,7 @@ def test_the_gradient_of_a_strided_convolution_runs_padded(stride, padding):
     ex = sx.Exec(fn, ("b, s, 1",), P, poison="nan")
     for size in (9, 8, 7, 3):
         assert_runs_as(fn, ex, ones(2, size, 1))
-    residues = {ex.plan(ones(2, size, 1)).key for size in range(9, 15)}
-    assert len(residues) == stride
+    assert len({ex.plan(ones(2, size, 1)).key for size in range(9, 15)}) == 1
     assert ex.stats.exact == {}
 
 
@@ -376,8 +375,8 @@ def test_strides_may_follow_each_other():
     ex = sx.Exec(fn, ("b, s, 1",), P, poison="nan")
     for size in (9, 1):
         assert_runs_as(fn, ex, ones(2, size, 1))
-    guards = [str(guard) for guard in ex.plan(ones(2, 9, 1)).guards]
-    assert guards == ["mod(s, 2) == 1", "mod(floordiv(s + 1, 2), 2) == 1"]
+    assert ex.plan(ones(2, 9, 1)).guards == ()
+    assert ex.stats.traces == 1
 
 
 # The trace by itself

@@ -14,10 +14,11 @@ from jax import Array, lax
 
 from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import Length, fill
+from shapeexec.masking._fill import Length
 from shapeexec.masking._interpret import conform
 from shapeexec.masking._knowledge import Known, by_dtype
 from shapeexec.masking._registry import register, register_knowledge
+from shapeexec.masking._windows import pad_axis
 from shapeexec.shape import _dim
 
 
@@ -249,30 +250,8 @@ def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
 def pad(ctx: RuleContext, operand: Array, value: Array, **_: Any) -> Array:
     """Move: the pad value goes behind the valid length, in front of it and in between."""
     for axis, (low, _, interior) in enumerate(ctx.params["padding_config"]):
-        operand = _pad_axis(ctx, operand, value, axis=axis, low=low, interior=interior)
+        operand = pad_axis(ctx, operand, value, axis=axis, low=low, interior=interior)
     return operand
-
-
-def _pad_axis(
-    ctx: RuleContext, x: Array, value: Array, *, axis: int, low: Any, interior: Any
-) -> Array:
-    length, capacity = ctx.in_lengths[0][axis], ctx.out_capacities[0][axis]
-    lengths: list[Length] = [1] * x.ndim
-    lengths[axis] = length
-    if isinstance(low, int) and isinstance(interior, int):
-        width = x.shape[axis]
-        stretched = width + max(0, width - 1) * interior
-        x = fill(x, lengths, value, (axis,))
-        config = [(0, 0, 0)] * x.ndim
-        config[axis] = (low, capacity - low - stretched, interior)
-        return lax.pad(x, value, config)
-    step = ctx.length(interior) + 1
-    shifted = jnp.arange(capacity, dtype=np.int32) - ctx.length(low)
-    source = jnp.floor_divide(shifted, step)
-    is_element = (shifted >= 0) & (shifted % step == 0) & (source < length)
-    moved = take(x, source, axis)
-    mask = lax.broadcast_in_dim(is_element, moved.shape, (axis,))
-    return jnp.where(mask, moved, value)
 
 
 @register_knowledge("reshape")

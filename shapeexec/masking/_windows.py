@@ -1,0 +1,249 @@
+"""Windows along axes of an operand: which positions they read, and what stands there.
+
+A window that reaches past the valid length must find there what it finds past the end of the
+unpadded operand. How far windows reach is told by the capacity of the result.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from shapeexec.masking._context import RuleContext
+from shapeexec.masking._extents import holds_dim
+from shapeexec.masking._fill import Length, fill, highest, lowest, zero
+from shapeexec.masking._interpret import conform
+
+STATIC_STEPS = "strides and dilations are static"
+EXACT_WHEN = f"{STATIC_STEPS}, and a window of ragged size covers its axis alone"
+# By the comparison that selects within a window: what is selected only if all else is as bad.
+LOSER: dict[str, Callable[[Any], Any]] = {"ge": lowest, "le": highest}
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowAxis:
+    """An axis of an operand along which windows meet padding.
+
+    Attributes:
+        axis: The operand's axis.
+        length: The operand's valid length.
+        low: How many positions the first window begins in front of the operand.
+        dilation: The distance of the operand's elements.
+        reach: How many positions the windows cover together, at capacity.
+        limit: How many of them are read; None: all.
+    """
+
+    axis: int
+    length: Length
+    low: Length
+    dilation: int
+    reach: int
+    limit: Length | None = None
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the elements have to be moved to the positions that the windows read.
+
+        If not, a constant (lo, hi) does, for the primitive to apply. A negative lo is not left to
+        it: convolutions of XLA on the CPU as of jax 0.10 get some of them wrong.
+        """
+        if self.limit is not None or not isinstance(self.low, int):
+            return True
+        return not 0 <= self.low < self.reach
+
+    def layout(self, width: int) -> tuple[int, tuple[int, int], int]:
+        """How many of `width` elements are laid, with which (lo, hi) and at which distance.
+
+        They are cut rather than given a negative hi, which not every primitive takes.
+        """
+        if self.is_placed:
+            return self.reach, (0, 0), 1
+        assert isinstance(self.low, int)
+        width = min(width, (self.reach - self.low - 1) // self.dilation + 1)
+        stretched = max(0, (width - 1) * self.dilation + 1)
+        return width, (self.low, self.reach - self.low - stretched), self.dilation
+
+    def lay(self, x: Array, value: Any) -> tuple[Array, tuple[int, int], int]:
+        """`x`, whose padding is `value`, with (lo, hi) and dilation so that it covers `reach`."""
+        width, pads, dilation = self.layout(x.shape[self.axis])
+        if self.is_placed:
+            return self.place(x, value), pads, dilation
+        return lax.slice_in_dim(x, 0, width, axis=self.axis), pads, dilation
+
+    def take_back(self, x: Array, width: int) -> Array:
+        """The transpose of laying `width` elements: what stands at the place of each, or 0."""
+        if self.is_placed:
+            position = self.low + jnp.arange(width, dtype=np.int32) * self.dilation
+            is_read = (position >= 0) & (position < self.reach)
+            if self.limit is not None:
+                is_read &= position < self.limit
+            return take(x, position, is_read, self.axis, zero(x.dtype))
+        return conform(x, (*x.shape[: self.axis], width, *x.shape[self.axis + 1 :]))
+
+    def place(self, x: Array, value: Any) -> Array:
+        """The `reach` positions themselves, with `value` where no valid element stands."""
+        position = jnp.arange(self.reach, dtype=np.int32)
+        shifted = position - self.low
+        source = jnp.floor_divide(shifted, self.dilation)
+        is_element = (shifted >= 0) & (shifted % self.dilation == 0) & (source < self.length)
+        if self.limit is not None:
+            is_element &= position < self.limit
+        return take(x, source, is_element, self.axis, value)
+
+
+def take(x: Array, index: Array, is_element: Array, axis: int, value: Any) -> Array:
+    """The elements of `x` at `index` along `axis`, and `value` where `is_element` is False."""
+    x = conform(x, (*x.shape[:axis], max(1, x.shape[axis]), *x.shape[axis + 1 :]))
+    moved = jnp.take(x, index, axis=axis, mode="clip")
+    mask = lax.broadcast_in_dim(is_element, moved.shape, (axis,))
+    return lax.select(mask, moved, lax.full_like(moved, value))
+
+
+def pad_axis(
+    ctx: RuleContext, x: Array, value: Array, *, axis: int, low: Any, interior: Any
+) -> Array:
+    """`x`, the equation's first operand, with `value` in front of, between and behind elements."""
+    length, capacity = ctx.in_lengths[0][axis], ctx.out_capacities[0][axis]
+    if not (isinstance(low, int) and isinstance(interior, int)):
+        step = ctx.length(interior) + 1
+        shifted = jnp.arange(capacity, dtype=np.int32) - ctx.length(low)
+        source = jnp.floor_divide(shifted, step)
+        is_element = (shifted >= 0) & (shifted % step == 0) & (source < length)
+        return take(x, source, is_element, axis, value)
+    lengths: list[Length] = [1] * x.ndim
+    lengths[axis] = length
+    width = x.shape[axis]
+    stretched = width + max(0, width - 1) * interior
+    config = [(0, 0, 0)] * x.ndim
+    config[axis] = (low, capacity - low - stretched, interior)
+    return lax.pad(fill(x, lengths, value, (axis,)), value, config)
+
+
+def unpad_axis(
+    x: Array, axis: int, length: Length, place: tuple[Length, Length], width: int
+) -> Array:
+    """`width` elements of `x` along `axis`, from `place[0]` on in steps of `place[1]`, or 0."""
+    low, step = place
+    if not (isinstance(low, int) and isinstance(step, int)):
+        position = low + jnp.arange(width, dtype=np.int32) * step
+        return take(x, position, (position >= 0) & (position < length), axis, zero(x.dtype))
+    lengths: list[Length] = [1] * x.ndim
+    lengths[axis] = length
+    x = fill(x, lengths, zero(x.dtype), (axis,))
+    reach = max(0, (width - 1) * step + 1)
+    config = [(0, 0, 0)] * x.ndim
+    config[axis] = (-low, reach - (x.shape[axis] - low), 0)
+    return lax.slice_in_dim(lax.pad(x, zero(x.dtype), config), 0, reach, step, axis)
+
+
+def reduced_axes(
+    ctx: RuleContext, shape: tuple[Any, ...], windows_in: tuple[Any, ...]
+) -> list[WindowAxis]:
+    """The axes along which a windowed reduction reads across padding.
+
+    Args:
+        ctx: An equation with the parameters of such a reduction.
+        shape: The dims of what is reduced.
+        windows_in: Per axis the number of windows: a dim.
+    """
+    params = ctx.params
+    ones = (1,) * len(shape)
+    strides, padding = params["window_strides"], params["padding"]
+    base = params.get("base_dilation", ones)
+    dilations = params.get("window_dilation", ones)
+    axes = []
+    for axis, (dim, window, count) in enumerate(
+        zip(shape, params["window_dimensions"], windows_in, strict=True)
+    ):
+        pads = tuple(padding[axis])
+        if not holds_dim((dim, window, pads, count)):
+            continue
+        steps = (window, strides[axis], base[axis], *pads)
+        if not holds_dim(steps) and steps == (1, 1, 1, 0, 0):
+            continue  # each window is an element of its own
+        if holds_dim((strides[axis], base[axis], dilations[axis])):
+            raise ctx.unsupported("strides and dilations of ragged size have no rule")
+        limit = None
+        if not isinstance(window, int):
+            if not (isinstance(count, int) and count == 1 and dilations[axis] == 1):
+                raise ctx.unsupported("a window of ragged size moves along its axis", [window])
+            limit = ctx.length(window)
+        covered = (ctx.capacity(window) - 1) * dilations[axis] + 1
+        reach = max(0, (ctx.capacity(count) - 1) * strides[axis] + covered)
+        low = ctx.length(pads[0])
+        axes.append(WindowAxis(axis, ctx.length(dim), low, base[axis], reach, limit))
+    return axes
+
+
+def lay_all(
+    axes: Sequence[WindowAxis], x: Array, value: Any, padding: Any, dilation: Sequence[int]
+) -> tuple[Array, tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """`x` laid along each of `axes`, with the padding and the dilation of all its axes."""
+    pads, steps = [tuple(pair) for pair in padding], list(dilation)
+    for each in axes:
+        x, pads[each.axis], steps[each.axis] = each.lay(x, value)
+    return x, tuple(pads), tuple(steps)
+
+
+def in_place(axes: Sequence[WindowAxis]) -> list[int]:
+    """The axes whose padding is read where it is, and so has to be filled."""
+    return [each.axis for each in axes if not each.is_placed]
+
+
+def by_lhs_axis(ctx: RuleContext, spatial: Sequence[Any], other: Any) -> list[Any]:
+    """What is given per spatial axis, by the axes of the left operand."""
+    by_axis = [other] * len(ctx.params["dimension_numbers"].lhs_spec)
+    for axis, given in zip(ctx.params["dimension_numbers"].lhs_spec[2:], spatial, strict=True):
+        by_axis[axis] = given
+    return by_axis
+
+
+def spatial_axes(ctx: RuleContext, shapes: Sequence[tuple[Any, ...]]) -> list[WindowAxis]:
+    """The left operand's axes along which the kernel meets padding.
+
+    Args:
+        ctx: An equation with the parameters of a convolution.
+        shapes: The dims of its left and right operands and of its result.
+    """
+    left, right, result = shapes
+    params = ctx.params
+    strides, base, dilations = (
+        params[name] for name in ("window_strides", "lhs_dilation", "rhs_dilation")
+    )
+    if holds_dim((tuple(strides), tuple(base), tuple(dilations))):
+        raise ctx.unsupported("strides and dilations of ragged size have no rule")
+    numbers = params["dimension_numbers"]
+    axes = []
+    for i, (axis, rhs_axis, out_axis) in enumerate(
+        zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
+    ):
+        dim, window = left[axis], right[rhs_axis]
+        count, pads = result[out_axis], tuple(params["padding"][i])
+        if holds_dim((dim, window, count, pads)):
+            covered = (ctx.capacity(window) - 1) * dilations[i] + 1
+            reach = max(0, (ctx.capacity(count) - 1) * strides[i] + covered)
+            axes.append(WindowAxis(axis, ctx.length(dim), ctx.length(pads[0]), base[i], reach))
+    return axes
+
+
+def spread_groups(ctx: RuleContext, x: Array, axis: int, groups: int, size: Any) -> Array:
+    """Groups of `size` elements along `axis`, each widened to its capacity."""
+    if groups == 1 or isinstance(size, int):
+        return x
+    capacity, length = ctx.capacity(size), ctx.length(size)
+    position = jnp.arange(groups * capacity, dtype=np.int32)
+    group, within = position // max(1, capacity), position % max(1, capacity)
+    return take(x, group * length + within, within < length, axis, zero(x.dtype))
+
+
+def close_up_groups(ctx: RuleContext, x: Array, axis: int, groups: int, size: Any) -> Array:
+    """The inverse of `spread_groups`."""
+    if groups == 1 or isinstance(size, int):
+        return x
+    capacity, length = ctx.capacity(size), jnp.maximum(ctx.length(size), 1)
+    position = jnp.arange(x.shape[axis], dtype=np.int32)
+    source = position // length * capacity + position % length
+    return jnp.take(x, source, axis=axis, mode="clip")

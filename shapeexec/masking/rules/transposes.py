@@ -1,0 +1,313 @@
+"""Transposes of strided windows: the gradients of convolutions, pooling and slices.
+
+At capacity sizes are numbers, and the transpose is JAX's own. Around it stands the transpose of
+what the operation's own rule does: cotangents of padding are 0, and each element takes what its
+position got.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from shapeexec.masking._context import RuleContext
+from shapeexec.masking._extents import holds_dim
+from shapeexec.masking._fill import Length, fill, zero
+from shapeexec.masking._interpret import conform
+from shapeexec.masking._registry import register
+from shapeexec.masking._windows import (
+    EXACT_WHEN,
+    LOSER,
+    STATIC_STEPS,
+    WindowAxis,
+    by_lhs_axis,
+    close_up_groups,
+    in_place,
+    pad_axis,
+    reduced_axes,
+    spatial_axes,
+    spread_groups,
+    unpad_axis,
+)
+from shapeexec.shape import _transposes
+
+
+def _transposed(
+    forward: Callable[[Array], Array], shape: Sequence[int], dtype: Any, cotangent: Array
+) -> Array:
+    """JAX's transpose of `forward`, a linear function of one array, at known sizes."""
+    struct = jax.ShapeDtypeStruct(tuple(shape), dtype)
+    (result,) = jax.linear_transpose(forward, struct)(cotangent)
+    return result
+
+
+def _layouts(
+    axes: Sequence[WindowAxis], shape: Sequence[int], padding: Any, dilation: Sequence[int]
+) -> tuple[list[int], list[tuple[int, int]], list[int]]:
+    """The shape of what is laid along `axes`, with the padding and the dilation of all its axes."""
+    laid, pads, steps = list(shape), [tuple(pair) for pair in padding], list(dilation)
+    for each in axes:
+        laid[each.axis], pads[each.axis], steps[each.axis] = each.layout(shape[each.axis])
+    return laid, pads, steps
+
+
+# Windowed reductions
+
+
+@register(_transposes.window_sum.primitive, exact_when=EXACT_WHEN)
+def window_sum(
+    ctx: RuleContext,
+    cotangent: Array,
+    *,
+    shape: tuple[int, ...],
+    dtype: Any,
+    padding: Any,
+    base_dilation: Any,
+    **params: Any,
+) -> Array:
+    """Fill: 0 for windows behind the valid ones."""
+    axes = reduced_axes(ctx, ctx.params["shape"], ctx.in_shapes[0])
+    cotangent = ctx.fill(0, zero(cotangent.dtype), [each.axis for each in axes])
+    laid, pads, steps = _layouts(axes, shape, padding, base_dilation)
+
+    def forward(x: Array) -> Array:
+        return lax.reduce_window_sum_p.bind(
+            x, padding=tuple(pads), base_dilation=tuple(steps), **params
+        )
+
+    out = _transposed(forward, laid, dtype, conform(cotangent, ctx.in_capacities[0]))
+    for each in axes:
+        out = each.take_back(out, shape[each.axis])
+    return out
+
+
+@register(_transposes.gather_selected.primitive, exact_when=EXACT_WHEN)
+def gather_selected(
+    ctx: RuleContext,
+    cotangent: Array,
+    operand: Array,
+    *,
+    shape: tuple[int, ...],
+    select_prim: Any,
+    padding: Any,
+    window_strides: Any,
+    window_dimensions: Any,
+    **_: Any,
+) -> Array:
+    """Fill: 0 for windows behind the valid ones, and between dilated elements what never wins."""
+    axes = _dilated_axes(ctx, reduced_axes(ctx, ctx.in_shapes[1], ctx.in_shapes[0]))
+    cotangent = ctx.fill(0, zero(cotangent.dtype), [each.axis for each in axes])
+    loser = LOSER[select_prim.name](operand.dtype)
+    pads = [tuple(pair) for pair in padding]
+    for each in axes:
+        operand, pads[each.axis], _step = each.lay(operand, loser)
+    out = lax.select_and_scatter_add_p.bind(
+        conform(cotangent, ctx.in_capacities[0]),
+        operand,
+        select_prim=select_prim,
+        window_dimensions=window_dimensions,
+        window_strides=window_strides,
+        padding=tuple(pads),
+    )
+    for each in axes:
+        out = each.take_back(out, shape[each.axis])
+    return out
+
+
+def _dilated_axes(ctx: RuleContext, ragged: Sequence[WindowAxis]) -> list[WindowAxis]:
+    """The ragged axes and those of dilated elements, all positions of which have to be there."""
+    params, known = ctx.params, {each.axis: each for each in ragged}
+    for axis, dilation in enumerate(params["base_dilation"]):
+        if axis not in known and dilation != 1:
+            count, window = ctx.in_shapes[0][axis], params["window_dimensions"][axis]
+            reach = max(0, (count - 1) * params["window_strides"][axis] + window)
+            low = params["padding"][axis][0]
+            known[axis] = WindowAxis(axis, ctx.in_shapes[1][axis], low, dilation, reach)
+    return [
+        dataclasses.replace(each, limit=each.reach if each.limit is None else each.limit)
+        for each in known.values()
+    ]
+
+
+# Convolutions
+
+
+@dataclasses.dataclass(frozen=True)
+class _Convolution:
+    """The convolution that an equation transposes, at capacity.
+
+    Attributes:
+        ctx: The equation.
+        shapes: The dims of the left and right operands and of the result.
+        axes: The left operand's axes along which the kernel meets padding.
+        params: The parameters at capacity, without what follows from `axes`.
+    """
+
+    ctx: RuleContext
+    shapes: tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+    axes: Sequence[WindowAxis]
+    params: dict[str, Any]
+
+    @property
+    def numbers(self) -> Any:
+        """Which axis of what is which."""
+        return self.params["dimension_numbers"]
+
+    @property
+    def has_ragged_groups(self) -> bool:
+        """Whether the number of groups is ragged."""
+        own = self.ctx.params
+        return holds_dim((own["feature_group_count"], own["batch_group_count"]))
+
+    def groups(self) -> tuple[list[tuple[int, int, Any]], ...]:
+        """Per array of `shapes` the axes that hold groups: axis, how many, and the dim of one."""
+        (rows, features, *_), (outs, inner, *_), (out_rows, out_features, *_) = self.numbers
+        own, params = self.ctx.params, self.params
+        total = params["feature_group_count"] * params["batch_group_count"]
+        per_group = self.shapes[1][outs] // (own["feature_group_count"] * own["batch_group_count"])
+        left = [
+            (features, params["feature_group_count"], self.shapes[1][inner]),
+            (rows, params["batch_group_count"], self.shapes[2][out_rows]),
+        ]
+        return left, [(outs, total, per_group)], [(out_features, total, per_group)]
+
+    def spread(self, which: int, x: Array) -> Array:
+        """One of the arrays with each of its groups widened to its capacity."""
+        for axis, count, size in self.groups()[which]:
+            x = spread_groups(self.ctx, x, axis, count, size)
+        return x
+
+    def close_up(self, which: int, x: Array) -> Array:
+        """The inverse of `spread`."""
+        for axis, count, size in self.groups()[which]:
+            x = close_up_groups(self.ctx, x, axis, count, size)
+        return x
+
+    def spread_shape(self, which: int) -> list[int]:
+        """The shape of one of the arrays at capacity, spread."""
+        shape = list(self.ctx.extents.capacities(self.shapes[which]))
+        for axis, count, size in self.groups()[which]:
+            if count != 1 and not isinstance(size, int):
+                shape[axis] = count * self.ctx.capacity(size)
+        return shape
+
+    def layout(self) -> tuple[list[int], Callable[[Array, Array], Array]]:
+        """The shape of the left operand as it is laid, and the convolution of that."""
+        params, space = self.params, self.numbers.lhs_spec[2:]
+        padding = by_lhs_axis(self.ctx, params["padding"], (0, 0))
+        dilation = by_lhs_axis(self.ctx, params["lhs_dilation"], 1)
+        laid, pads, steps = _layouts(self.axes, self.spread_shape(0), padding, dilation)
+        static = {
+            **params,
+            "padding": tuple(pads[axis] for axis in space),
+            "lhs_dilation": tuple(steps[axis] for axis in space),
+        }
+
+        def convolve(lhs: Array, rhs: Array) -> Array:
+            return lax.conv_general_dilated_p.bind(lhs, rhs, **static)
+
+        return laid, convolve
+
+
+@register(_transposes.conv_lhs.primitive, exact_when=STATIC_STEPS)
+def conv_by_data(
+    ctx: RuleContext,
+    cotangent: Array,
+    rhs: Array,
+    *,
+    shape: tuple[int, ...],
+    dtype: Any,
+    **params: Any,
+) -> Array:
+    """Fill: 0 along windows and contracted features, in the cotangent and in the kernel."""
+    shapes = (ctx.params["shape"], ctx.in_shapes[1], ctx.in_shapes[0])
+    conv = _Convolution(ctx, shapes, spatial_axes(ctx, shapes), params)
+    _, (outs, inner, *kernel), (out_rows, out_features, *space) = conv.numbers
+    groups = conv.has_ragged_groups
+    cotangent = ctx.fill(
+        0, zero(cotangent.dtype), [*space, out_features, *([out_rows] if groups else [])]
+    )
+    rhs = ctx.fill(1, zero(rhs.dtype), [*kernel, outs, *([inner] if groups else [])])
+    cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
+    rhs = conv.spread(1, conform(rhs, ctx.in_capacities[1]))
+    laid, convolve = conv.layout()
+    out = _transposed(lambda x: convolve(x, rhs), laid, dtype, cotangent)
+    for each in conv.axes:
+        out = each.take_back(out, shape[each.axis])
+    return conv.close_up(0, out)
+
+
+@register(_transposes.conv_rhs.primitive, exact_when=STATIC_STEPS)
+def conv_by_kernel(
+    ctx: RuleContext,
+    cotangent: Array,
+    lhs: Array,
+    *,
+    shape: tuple[int, ...],
+    dtype: Any,
+    **params: Any,
+) -> Array:
+    """Fill: 0 along windows and the batch, in the cotangent and in the data; 0 where none reads."""
+    shapes = (ctx.in_shapes[1], ctx.params["shape"], ctx.in_shapes[0])
+    conv = _Convolution(ctx, shapes, spatial_axes(ctx, shapes), params)
+    (rows, features, *_), _, (out_rows, out_features, *space) = conv.numbers
+    groups = conv.has_ragged_groups
+    cotangent = ctx.fill(
+        0, zero(cotangent.dtype), [*space, out_rows, *([out_features] if groups else [])]
+    )
+    lhs = ctx.fill(
+        1, zero(lhs.dtype), [*in_place(conv.axes), rows, *([features] if groups else [])]
+    )
+    lhs = _without_unread(conv, conform(lhs, ctx.in_capacities[1]))
+    cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
+    for each in conv.axes:
+        lhs, *_ = each.lay(lhs, zero(lhs.dtype))
+    lhs = conv.spread(0, lhs)
+    _, convolve = conv.layout()
+    out = _transposed(lambda x: convolve(lhs, x), conv.spread_shape(1), dtype, cotangent)
+    return conv.close_up(1, out)
+
+
+def _without_unread(conv: _Convolution, lhs: Array) -> Array:
+    """The left operand with 0 for elements behind the last window: 0 times NaN is NaN."""
+    lengths: list[Length] = [1] * lhs.ndim
+    ctx, params, numbers = conv.ctx, conv.params, conv.numbers
+    own = {each.axis: each for each in conv.axes}
+    for i, axis in enumerate(numbers.lhs_spec[2:]):
+        stride, each = params["window_strides"][i], own.get(axis)
+        if stride == 1 or each is None:
+            continue
+        count = ctx.length(conv.shapes[2][numbers.out_spec[2 + i]])
+        window = ctx.length(conv.shapes[1][numbers.rhs_spec[2 + i]])
+        reach = (count - 1) * stride + (window - 1) * params["rhs_dilation"][i] + 1
+        read = jnp.floor_divide(reach - each.low + each.dilation - 1, each.dilation)
+        lengths[axis] = jnp.minimum(jnp.asarray(read, np.int32), each.length)
+    return fill(lhs, lengths, zero(lhs.dtype), list(own))
+
+
+# Slices and pads
+
+
+@register(_transposes.strided_slice.primitive)
+def strided_slice(ctx: RuleContext, cotangent: Array, **_: Any) -> Array:
+    """Move: each element goes to where it was read, between zeros."""
+    starts, strides = ctx.params["start_indices"], ctx.params["strides"]
+    for axis, start in enumerate(starts):
+        gap = 0 if strides is None else strides[axis] - 1
+        cotangent = pad_axis(
+            ctx, cotangent, zero(cotangent.dtype), axis=axis, low=start, interior=gap
+        )
+    return cotangent
+
+
+@register(_transposes.padding.primitive)
+def padding(ctx: RuleContext, cotangent: Array, *, shape: tuple[int, ...], **_: Any) -> Array:
+    """Move: each element takes what stands where it was put, or 0 if it was cut off."""
+    for axis, (low, _high, interior) in enumerate(ctx.params["padding_config"]):
+        place = (ctx.length(low), ctx.length(interior) + 1)
+        cotangent = unpad_axis(cotangent, axis, ctx.in_lengths[0][axis], place, shape[axis])
+    return cotangent

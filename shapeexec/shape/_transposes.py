@@ -1,0 +1,287 @@
+"""Transposes of strided windows, as primitives that say what they transpose.
+
+JAX's own transposes compute paddings from sizes: what a stride of 2 leaves over depends on whether
+a size is even. While a function is traced at symbolic sizes, such a transpose is one equation that
+carries the linear operation, so that nothing is asked of a size; where sizes are numbers, it is
+what JAX makes of it. Padding is not known here.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export, lax
+from jax.interpreters import ad, batching, mlir
+
+from shapeexec import _compat
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Transposed:
+    """The transpose of a linear primitive, by one of its operands.
+
+    The primitive is bound as `(cotangent, *others)`, where `others` are the operands that the
+    transpose reads. Its parameters are those of the linear primitive, and `shape` and `dtype` of
+    the operand that it is transposed by, which are the result's too.
+
+    Attributes:
+        primitive: Our primitive.
+        forward: `forward(x, *others, **params)`: the linear primitive, of the operand `x`.
+    """
+
+    primitive: Any
+    forward: Callable[..., Any]
+
+    def __call__(self, cotangent: Any, *others: Any, like: Any, **params: Any) -> Any:
+        """Bind the transpose by an operand with the shape and dtype of the aval `like`."""
+        shape, dtype = tuple(like.shape), np.dtype(like.dtype)
+        return self.primitive.bind(cotangent, *others, shape=shape, dtype=dtype, **params)
+
+
+def expand(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
+    """The operations that JAX itself makes of a transpose whose sizes are all ints.
+
+    Args:
+        primitive: One of `TRANSPOSED`'s primitives.
+        params: The parameters of its equation, without symbolic dims.
+
+    Returns:
+        A function of the equation's operands.
+    """
+    return functools.partial(_compute, TRANSPOSED[primitive.name], **params)
+
+
+def _compute(
+    kind: Transposed, cotangent: Any, *others: Any, shape: Any, dtype: Any, **params: Any
+) -> Any:
+    def forward(x: Any) -> Any:
+        return kind.forward(x, *others, **params)
+
+    (result,) = jax.linear_transpose(forward, jax.ShapeDtypeStruct(shape, dtype))(cotangent)
+    return result
+
+
+def _batch(
+    kind: Transposed,
+    operands: Sequence[Any],
+    axes: Sequence[int | None],
+    *,
+    shape: Any,
+    dtype: Any,
+    **params: Any,
+) -> tuple[Any, int]:
+    """The transpose of the batched operation, of which JAX knows how it is made."""
+    (cotangent, *others), (axis, *other_axes) = operands, axes
+    count = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
+    if axis is None:
+        cotangent = jnp.broadcast_to(cotangent, (count, *cotangent.shape))
+    else:
+        cotangent = jnp.moveaxis(cotangent, axis, 0)
+
+    def forward(x: Any) -> Any:
+        each = functools.partial(kind.forward, **params)
+        return jax.vmap(each, in_axes=(0, *other_axes))(x, *others)
+
+    struct = jax.ShapeDtypeStruct((count, *shape), dtype)
+    (result,) = jax.linear_transpose(forward, struct)(cotangent)
+    return result, 0
+
+
+def _aval(cotangent: Any, *_: Any, shape: Any, dtype: Any, **__: Any) -> Any:
+    return _compat.aval_like(cotangent, shape, dtype)
+
+
+TRANSPOSED: dict[str, Transposed] = {}
+"""By the name of our primitive what it is."""
+
+
+def _define(name: str, forward: Callable[..., Any]) -> Transposed:
+    kind = Transposed(_compat.Primitive(name), forward)
+    compute = functools.partial(_compute, kind)
+
+    @functools.partial(jax.jit, static_argnames="params")
+    def eagerly(*operands: Any, params: tuple[tuple[str, Any], ...]) -> Any:
+        return compute(*operands, **dict(params))
+
+    def impl(*operands: Any, **params: Any) -> Any:
+        return eagerly(*operands, params=tuple(params.items()))
+
+    kind.primitive.def_impl(impl)
+    kind.primitive.def_abstract_eval(_aval)
+    mlir.register_lowering(kind.primitive, mlir.lower_fun(compute, multiple_results=False))
+    batching.primitive_batchers[kind.primitive] = functools.partial(_batch, kind)
+    TRANSPOSED[name] = kind
+    return kind
+
+
+def _of(bind: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the linear primitive's own parameters."""
+
+    def bound(*operands: Any, shape: Any, dtype: Any, **params: Any) -> Any:
+        return bind(*operands, **params)
+
+    return bound
+
+
+# The primitives, and their derivatives
+
+
+def _pad(x: Any, **params: Any) -> Any:
+    return lax.pad_p.bind(x, np.zeros((), x.dtype), **params)
+
+
+def _swapped(rhs: Any, lhs: Any, **params: Any) -> Any:
+    return lax.conv_general_dilated_p.bind(lhs, rhs, **params)
+
+
+conv_lhs = _define("conv_general_dilated_transpose_lhs", lax.conv_general_dilated_p.bind)
+conv_rhs = _define("conv_general_dilated_transpose_rhs", _swapped)
+window_sum = _define("reduce_window_sum_transpose", lax.reduce_window_sum_p.bind)
+gather_selected = _define("select_and_gather_add_transpose", lax.select_and_gather_add_p.bind)
+strided_slice = _define("slice_transpose", lax.slice_p.bind)
+padding = _define("pad_transpose", _pad)
+
+for _kind in (window_sum, strided_slice, padding):
+    _again = _of(_kind.forward)
+    ad.deflinear2(_kind.primitive, lambda g, _, again=_again, **params: [again(g, **params)])
+
+
+def _by_other(other: Transposed) -> Callable[..., Any]:
+    """The transpose of a convolution's transpose by what is no cotangent: the other transpose."""
+
+    def transpose(g: Any, cotangent: Any, operand: Any, *, shape: Any, dtype: Any, **params: Any):
+        return other(cotangent, g, like=operand.aval, **params)
+
+    return transpose
+
+
+for _kind, _other in ((conv_lhs, conv_rhs), (conv_rhs, conv_lhs)):
+    _again = _of(_kind.forward)
+    ad.defbilinear(
+        _kind.primitive,
+        lambda g, _, operand, again=_again, **params: again(g, operand, **params),
+        _by_other(_other),
+    )
+
+
+def _gather_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    """What is selected is constant but for jumps, so only the cotangent has a direction."""
+    bind = functools.partial(gather_selected.primitive.bind, **params)
+    direction = ad.instantiate_zeros(tangents[0])
+    return bind(*primals), bind(direction, primals[1])
+
+
+def _gather_transpose(g: Any, _: Any, operand: Any, **params: Any) -> Any:
+    return [_of(gather_selected.forward)(g, operand, **params), None]
+
+
+ad.primitive_jvps[gather_selected.primitive] = _gather_jvp
+ad.primitive_transposes[gather_selected.primitive] = _gather_transpose
+
+
+# Where they stand for JAX's own
+
+
+def _is_plain(stride: Any, dilation: Any, *lengths: Any) -> bool:
+    """Whether an axis keeps its length but for a constant, so that paddings are constants."""
+    if not all(isinstance(step, int | np.integer) and step == 1 for step in (stride, dilation)):
+        return False
+    dim, result, *others = lengths
+    return not any(map(export.is_symbolic_dim, (dim - result, *others)))
+
+
+def _conv(cotangent: Any, lhs: Any, rhs: Any, **params: Any) -> list[Any] | None:
+    numbers = params["dimension_numbers"]
+    left, right = (getattr(x, "aval", x).shape for x in (lhs, rhs))
+    steps = zip(params["window_strides"], params["lhs_dilation"], params["padding"], strict=True)
+    spatial = zip(*(spec[2:] for spec in numbers), steps, strict=True)
+    if all(
+        _is_plain(stride, dilation, left[i], cotangent.shape[k], right[j], *pads)
+        for i, j, k, (stride, dilation, pads) in spatial
+        if _holds_dim((left[i], right[j], cotangent.shape[k], *pads))
+    ):
+        return None
+    by_lhs = ad.is_undefined_primal(lhs)
+    like = (lhs if by_lhs else rhs).aval
+    if cotangent.dtype != (params["preferred_element_type"] or like.dtype):
+        return None
+    if by_lhs:
+        return [conv_lhs(cotangent, rhs, like=like, **params), None]
+    return [None, conv_rhs(cotangent, lhs, like=like, **params)]
+
+
+def _window_sum(cotangent: Any, operand: Any, **params: Any) -> list[Any] | None:
+    steps = (params[name] for name in ("window_strides", "base_dilation", "window_dimensions"))
+    if all(
+        _is_plain(stride, dilation, dim, count, window, *pads)
+        for dim, count, stride, dilation, window, pads in zip(
+            operand.aval.shape, cotangent.shape, *steps, params["padding"], strict=True
+        )
+        if _holds_dim((dim, count, window, *pads))
+    ):
+        return None
+    return _unless_cast(window_sum, cotangent, operand.aval, params)
+
+
+def _gather_selected(
+    cotangent: Any, tangents: Any, operand: Any, **params: Any
+) -> list[Any] | None:
+    steps = params["base_dilation"]
+    if all(step == 1 for step in steps) or any(step != 1 for step in params["window_dilation"]):
+        return None  # JAX asks nothing, or refuses
+    return [gather_selected(cotangent, operand, like=tangents.aval, **params), None]
+
+
+def _slice(cotangent: Any, operand: Any, **params: Any) -> list[Any] | None:
+    shape = operand.aval.shape
+    strides = params["strides"] or (1,) * len(shape)
+    ends = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
+    if all(
+        _is_plain(stride, 1, dim, count + start + (dim - limit))
+        for dim, count, (start, limit, stride) in zip(shape, cotangent.shape, ends, strict=True)
+        if _holds_dim((dim, count, start, limit))
+    ):
+        return None
+    return _unless_cast(strided_slice, cotangent, operand.aval, params)
+
+
+def _padding(cotangent: Any, operand: Any, value: Any, **params: Any) -> list[Any] | None:
+    if not ad.is_undefined_primal(operand):
+        return None
+    if all(
+        _is_plain(1, interior + 1, dim, count - low - high)
+        for dim, count, (low, high, interior) in zip(
+            operand.aval.shape, cotangent.shape, params["padding_config"], strict=True
+        )
+        if _holds_dim((dim, count, low, high, interior))
+    ):
+        return None
+    results = _unless_cast(padding, cotangent, operand.aval, params)
+    if results is None or not ad.is_undefined_primal(value):
+        return results and [*results, None]
+    axes = tuple(range(cotangent.ndim))
+    return [*results, jnp.sum(cotangent, axes) - jnp.sum(results[0], axes)]
+
+
+def _unless_cast(kind: Transposed, cotangent: Any, like: Any, params: Any) -> list[Any] | None:
+    """The transpose, unless the cotangent flows in another dtype: that is left to JAX."""
+    return [kind(cotangent, like=like, **params)] if cotangent.dtype == like.dtype else None
+
+
+def _holds_dim(dims: Iterable[Any]) -> bool:
+    return any(map(export.is_symbolic_dim, dims))
+
+
+_compat.take_over_transposes(
+    {
+        lax.conv_general_dilated_p: _conv,
+        lax.reduce_window_sum_p: _window_sum,
+        lax.select_and_gather_add_p: _gather_selected,
+        lax.slice_p: _slice,
+        lax.pad_p: _padding,
+    }
+)
