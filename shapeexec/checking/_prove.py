@@ -123,9 +123,20 @@ class _Search:
             self.final.add(pair)
 
     def _asks_otherwise(self, pair: Pair) -> bool:
-        """Whether one operation has other parameters: a precision may not show on this machine."""
+        """Whether one operation has other parameters, or one more is done with a constant.
+
+        A precision may not show on this machine, nor 1.0000001 beside rounding.
+        """
         left, right = (self.table[value] for value in pair)
-        return left.op == right.op and left.params != right.params
+        if left.op == right.op and left.params != right.params:
+            return True
+        return self._is_one_more(*pair) or self._is_one_more(*pair[::-1])
+
+    def _is_one_more(self, value: int, other: int) -> bool:
+        """Whether a value is made of another and of constants alone."""
+        operands = self.table[value].operands
+        rest = [operand for operand in operands if operand != other]
+        return len(rest) == 1 < len(operands) and self.table[rest[0]].is_fixed
 
     def _may_be_evaluated(self, pair: Pair) -> bool:
         if self.acts & {*pair} or self.evaluations >= _MOST_EVALUATIONS:

@@ -42,6 +42,7 @@ MUTATIONS: dict[str, Pair] = {
         lambda x: x * 0.1,
         lambda x: x * np.nextafter(np.float32(0.1), 1),
     ),
+    "the last digit of 1": (lambda x: x * 1.0, lambda x: x * np.nextafter(np.float32(1), 2)),
     "the last digit, further up": (
         lambda x: jnp.sin(x * 0.1).sum(),
         lambda x: jnp.sin(x * np.nextafter(np.float32(0.1), 1)).sum(),
