@@ -186,7 +186,7 @@ def without_hi_primitives(closed_jaxpr: Any) -> Any:
     """
     if not any(eqn.primitive.name == _HI_PRIMITIVE for eqn in equations(closed_jaxpr.jaxpr)):
         return closed_jaxpr
-    return with_equations(closed_jaxpr, lambda eqns: [*map(_expanded, eqns)])
+    return with_equations(closed_jaxpr, lambda jaxpr: [*map(_expanded, jaxpr.eqns)])
 
 
 def _expanded(eqn: Any) -> Any:
@@ -203,17 +203,20 @@ def _expanded(eqn: Any) -> Any:
     )
 
 
-def with_equations(closed_jaxpr: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
-    """A closed jaxpr with its list of equations changed, and that of each jaxpr inside of it."""
+def with_equations(closed_jaxpr: Any, change: Callable[[Any], list[Any]]) -> Any:
+    """A closed jaxpr with other equations, those that `change` makes of an open one.
+
+    So are the jaxprs inside of it.
+    """
     opened = closed_jaxpr.jaxpr
     eqns = [
         eqn.replace(params={name: _changed(param, change) for name, param in eqn.params.items()})
-        for eqn in change([*opened.eqns])
+        for eqn in change(opened)
     ]
     return closed_jaxpr.replace(jaxpr=opened.replace(eqns=eqns))
 
 
-def _changed(param: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
+def _changed(param: Any, change: Callable[[Any], list[Any]]) -> Any:
     if isinstance(param, ClosedJaxpr):
         return with_equations(param, change)
     if isinstance(param, _extend_core.Jaxpr):

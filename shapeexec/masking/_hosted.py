@@ -31,13 +31,11 @@ def host_operands(trace: Trace, ranges: Mapping[str, tuple[int, int]]) -> tuple[
 
 
 def _operands(jaxpr: Any, extents: Extents) -> Iterator[HostOperand]:
-    read = {id(var) for eqn in jaxpr.eqns for var in eqn.invars} | set(map(id, jaxpr.outvars))
     for var in jaxpr.invars:
         yield from _of_dims(var.aval, extents)
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == _VALUE:
-            if id(eqn.outvars[0]) in read:
-                yield eqn.params["operand"]
+            yield eqn.params["operand"]
             continue
         for var in eqn.outvars:
             yield from _of_dims(var.aval, extents)

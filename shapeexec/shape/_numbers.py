@@ -259,20 +259,20 @@ def with_conversions(closed_jaxpr: Any) -> Any:
     return _compat.with_equations(closed_jaxpr, _converted)
 
 
-def _converted(eqns: list[Any]) -> list[Any]:
-    values = {
-        eqn.outvars[0]: eqn
-        for eqn in eqns
-        if eqn.primitive is host_value_p and eqn.params["operand"].via != "argument"
-    }
-    return [_conversion(eqn, values) for eqn in eqns]
+def _converted(jaxpr: Any) -> list[Any]:
+    values = {eqn.outvars[0]: eqn for eqn in jaxpr.eqns if eqn.primitive is host_value_p}
+    made = [_conversion(eqn, values) for eqn in jaxpr.eqns]
+    read = {var for eqn in made for var in eqn.invars if not _compat.is_literal(var)}
+    read |= {var for var in jaxpr.outvars if not _compat.is_literal(var)}
+    # One that nobody reads any more may be too large for its own dtype.
+    return [e for e in made if e.primitive is not host_value_p or e.outvars[0] in read]
 
 
 def _conversion(eqn: Any, values: dict[Any, Any]) -> Any:
     if eqn.primitive.name != "convert_element_type" or _compat.is_literal(eqn.invars[0]):
         return eqn
     source = values.get(eqn.invars[0])
-    if source is None:
+    if source is None or source.params["operand"].via == "argument":
         return eqn
     aval, operand = eqn.outvars[0].aval, source.params["operand"]
     converted = HostOperand(operand.expression, np.dtype(aval.dtype), operand.shape, operand.via)
