@@ -149,14 +149,14 @@ def dot_product_attention(
     who = _mask(mask, axes, is_causal, local_window_size)
     bias = _bias(bias, axes)
     q, fixed_scale = _scaled(q, scale)
-    bias_leaves, bias_tree = jax.tree.flatten(bias)
     sizes = (
         _lengths(query_seq_lengths, "query_seq_lengths", axes["B"]),
         _lengths(key_value_seq_lengths, "key_value_seq_lengths", axes["B"]),
     )
 
-    def attend(who: Mask, v: Array) -> tuple[Array, Array]:
+    def attend(who: Mask, v: Array, bias: Any) -> tuple[Array, Array]:
         mask_leaves, mask_tree = jax.tree.flatten(who)
+        bias_leaves, bias_tree = jax.tree.flatten(bias)
         arrays = (tuple(map(jnp.asarray, leaves)) for leaves in (mask_leaves, bias_leaves))
         call = Call(
             scale=fixed_scale,
@@ -171,9 +171,9 @@ def dot_product_attention(
         return attention(Operands(q, k, v, *sizes, *arrays), call)
 
     if dropout_rate:
-        out, logsumexp = with_dropout(attend, who, v, dropout_rate, dropout_key)
+        out, logsumexp = with_dropout(attend, who, bias, v, dropout_rate, dropout_key)
     else:
-        out, logsumexp = attend(who, v)
+        out, logsumexp = attend(who, v, bias)
     shape = jnp.shape(query)[:-1]
     out = out.reshape(*shape, v.shape[3])
     if not return_residual:

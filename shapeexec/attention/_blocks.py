@@ -194,7 +194,9 @@ class BlockMask(Mask):
         kind = at.of_tile(self.kinds, self.tile)
         if self.elements is None:
             return kind != TileKind.EMPTY
-        is_allowed = (kind == TileKind.PARTIAL) & self.elements.allows(at)
+        # They were looked into where every query and key counts: `length` is what they mean.
+        whole = _OfLength(at, *map(np.int32, self.length))
+        is_allowed = (kind == TileKind.PARTIAL) & self.elements.allows(whole)
         return (kind == TileKind.FULL) | is_allowed
 
     def bounds(self, tiles: Tiles) -> Bounds:
@@ -205,7 +207,7 @@ class BlockMask(Mask):
             return Bounds(largest != TileKind.EMPTY, least != TileKind.EMPTY, exact=is_same)
         some, every = largest != TileKind.EMPTY, least == TileKind.FULL
         if tiles.tile != self.tile:
-            inner = self.elements.bounds(tiles)
+            inner = self.elements.bounds(tiles.whole())
             some = (largest == TileKind.FULL) | (some & inner.some)
             every = every | ((least != TileKind.EMPTY) & inner.all)
         return Bounds(some, every)
@@ -241,6 +243,16 @@ class BlockMask(Mask):
         if self.elements is not None:
             told.append(f"partial tiles: {self.elements!r}")
         return f"BlockMask({'; '.join(told)})"
+
+
+class _OfLength:
+    """`Positions` where so many queries and keys count."""
+
+    def __init__(self, at: Positions, query_size: Any, key_size: Any) -> None:
+        self._at, self.query_size, self.key_size = at, query_size, key_size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._at, name)
 
 
 def refined_kinds(mask: Mask, grid: TileGrid) -> Array:

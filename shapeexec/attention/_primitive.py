@@ -5,6 +5,7 @@
 back end is chosen where they are lowered, and sizes are numbers.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from jax.interpreters import ad, batching, mlir
 from shapeexec import _compat
 from shapeexec._errors import BackendError
 from shapeexec.attention import _run
-from shapeexec.attention._call import Call, Operands
+from shapeexec.attention._call import Call, Operands, wide
 
 Array = Any
 
@@ -27,7 +28,10 @@ gradient_p = _compat.Primitive("attention_gradient")
 
 
 def attention(operands: Operands, call: Call) -> tuple[Array, Array]:
-    """The output [B, T, N, V], and the log-sum-exp f32[B, N, T] of scaled and biased scores."""
+    """The output [B, T, N, V], and the log-sum-exp [B, N, T] of scaled and biased scores.
+
+    The latter is f32, or f64 for operands of f64.
+    """
     out, logsumexp = attention_p.bind(*_compat.varying_alike(*operands.flat()), call=call)
     return out, logsumexp
 
@@ -36,15 +40,22 @@ def attention(operands: Operands, call: Call) -> tuple[Array, Array]:
 
 
 def _result_avals(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> list[Any]:
-    batch, length, heads, _ = query.shape
+    (batch, length, heads, _), (over_b, over_t, over_n, _) = query.shape, _compat.spec_of(query)
+    over_v = _compat.spec_of(value)[3]
+    if over_v is not None and over_v in (over_b, over_t, over_n):
+        over_v = None  # a mesh axis cuts one axis only
+    out = (over_b, over_t, over_n, over_v)
     return [
-        _compat.aval_like(query, (batch, length, heads, value.shape[3]), query.dtype),
-        _compat.aval_like(query, (batch, heads, length), np.dtype(np.float32)),
+        _compat.aval_like(query, (batch, length, heads, value.shape[3]), query.dtype, out),
+        _compat.aval_like(
+            query, (batch, heads, length), wide(query.dtype), (over_b, over_n, over_t)
+        ),
     ]
 
 
 def _gradient_avals(*avals: Any, along: tuple[int, ...], **_: Any) -> list[Any]:
-    return [_compat.aval_like(avals[i], avals[i].shape, avals[i].dtype) for i in along]
+    of = (avals[i] for i in along)
+    return [_compat.aval_like(aval, aval.shape, aval.dtype, _compat.spec_of(aval)) for aval in of]
 
 
 # Derivatives
@@ -121,8 +132,17 @@ def _batched(
     for i, (x, axis) in enumerate(zip(args, axes, strict=True)):
         is_shareable = call.arrays <= i < call.operands and i not in along
         merged.append(_merge(x, axis, count, batch, whole=not is_shareable))
+    call = dataclasses.replace(
+        call, mask=_of_merged(call.mask, batch), bias=_of_merged(call.bias, batch)
+    )
     results = primitive.bind(*merged, call=call, **params)
     return [x.reshape(count, batch, *x.shape[1:]) for x in results]
+
+
+def _of_merged(structure: Any, examples: Any) -> Any:
+    """The structure of a mask or bias for calls that are merged; see `Value.of_merged`."""
+    value = jax.tree.unflatten(structure, [object()] * structure.num_leaves)
+    return jax.tree.structure(value.of_merged(examples)) if hasattr(value, "of_merged") else structure
 
 
 def _batch(

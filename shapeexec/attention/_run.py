@@ -15,7 +15,7 @@ import numpy as np
 
 from shapeexec._errors import BackendError
 from shapeexec.attention._blocks import call_lists
-from shapeexec.attention._call import Call, Operands, split
+from shapeexec.attention._call import Call, Operands, split, wide
 from shapeexec.attention.backends._base import Backend, Residuals, Signature, Work
 from shapeexec.attention.backends._choose import choose
 from shapeexec.attention.masks import Lengths, Mask
@@ -66,7 +66,7 @@ def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
     if _is_empty(operands):
         batch, length, heads, _ = query.shape
         out = jnp.zeros((batch, length, heads, value.shape[3]), query.dtype)
-        return [out, jnp.full((batch, heads, length), -jnp.inf, np.float32)]
+        return [out, jnp.full((batch, heads, length), -jnp.inf, wide(query.dtype))]
     job = _job(operands, call, platform)
     return [*job.backend.forward(job.signature, job.work, query, operands.key, value, job.bias)]
 

@@ -18,10 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shapeexec.attention._call import wide
 from shapeexec.attention._positions import block
 from shapeexec.attention.backends._base import Residuals, Signature, TileLists, Work, whole_tiles
 from shapeexec.attention.backends._softmax import LARGE
 from shapeexec.attention.masks import Mask
+from shapeexec.attention.masks.scores import Added
 
 Array = Any
 
@@ -176,6 +178,10 @@ class _ArrayBias:
     def directions(self, given: Mapping[int, Array]) -> Any:
         return None if 0 not in given else _pad_to(given[0], self.array.shape)
 
+    @property
+    def leaves(self) -> int:
+        return 1
+
     def zero(self) -> Array:
         return jnp.zeros(self.array.shape, self.dtype)
 
@@ -218,6 +224,10 @@ class _Modified:
             if _is_float(leaf)
         ]
 
+    @property
+    def leaves(self) -> int:
+        return len(jax.tree.leaves(self.modifier))
+
     def zero(self) -> list[Array]:
         leaves = jax.tree.leaves(self.modifier)
         return [jnp.zeros(leaf.shape, self.dtype) for leaf in leaves if _is_float(leaf)]
@@ -240,6 +250,49 @@ class _Modified:
         return [leaf.astype(self.dtype) for leaf in leaves if _is_float(leaf)], modify
 
 
+@dataclasses.dataclass(frozen=True)
+class _Both:
+    """One upon the other; see `Added`.
+
+    Attributes:
+        one: Comes first.
+        other: An array.
+    """
+
+    one: Any
+    other: _ArrayBias
+
+    def apply(self, at: Any, scores: Array) -> Array:
+        return self.other.apply(at, self.one.apply(at, scores))
+
+    def tangent(self, at: Any, scores: Array, d_scores: Array, d_bias: Any) -> Array:
+        d_one, d_other = d_bias
+        d_scores = self.one.tangent(at, scores, d_scores, d_one)
+        return self.other.tangent(at, scores, d_scores, d_other)
+
+    def backward(self, at: Any, scores: Array, d_scores: Array, gradient: Any) -> tuple[Array, Any]:
+        of_one, of_other = (None, None) if gradient is None else gradient
+        d_scores, of_other = self.other.backward(at, scores, d_scores, of_other)
+        d_scores, of_one = self.one.backward(at, scores, d_scores, of_one)
+        return d_scores, None if gradient is None else (of_one, of_other)
+
+    def directions(self, given: Mapping[int, Array]) -> Any:
+        last = self.leaves - 1
+        of_other = {0: given[last]} if last in given else {}
+        of_one = {i: direction for i, direction in given.items() if i != last}
+        return self.one.directions(of_one), self.other.directions(of_other)
+
+    def zero(self) -> Any:
+        return self.one.zero(), self.other.zero()
+
+    def result(self, gradient: Any) -> Any:
+        return self.one.result(gradient[0]), self.other.result(gradient[1])
+
+    @property
+    def leaves(self) -> int:
+        return self.one.leaves + self.other.leaves
+
+
 def _is_float(leaf: Array) -> bool:
     return jnp.issubdtype(leaf.dtype, np.floating)
 
@@ -248,6 +301,8 @@ def _as_modifier(bias: Any, signature: Signature, work: Work) -> Any:
     if bias is None:
         return _NoBias()
     dtype = _wide(signature)
+    if isinstance(bias, Added):
+        return _Both(*(_as_modifier(part, signature, work) for part in (bias.bias, bias.rows)))
     if not hasattr(bias, "shape"):
         return _Modified(bias, dtype)
     whole = [
@@ -263,7 +318,7 @@ def _pad_to(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _wide(signature: Signature) -> Any:
-    return jnp.promote_types(signature.dtype, np.float32)
+    return wide(signature.dtype)
 
 
 # What all groups share
@@ -333,8 +388,8 @@ class _Setting:
         return _valid(x, self.work.key_sizes, 1)
 
     def logsumexp(self, x: Array) -> Array:
-        """[B, N, rows] as f32[B, N, T]."""
-        return x[:, :, : self.signature.query_size].astype(np.float32)
+        """[B, N, rows] as [B, N, T]."""
+        return x[:, :, : self.signature.query_size].astype(_wide(self.signature))
 
     def each_group(
         self, run: Callable[..., Any], arrays: dict[str, Array], carry: Any

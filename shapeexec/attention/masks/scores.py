@@ -6,7 +6,7 @@ They are no masks: a modifier changes scores, and forbids nothing.
 import abc
 import dataclasses
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -135,6 +135,29 @@ class RelativeBias(ScoreModifier):
         left = self.left or 0
         distance = (at.key - at.query).clip(-left, self.table.shape[-1] - 1 - left)
         return scores + at.of_table(self.table, distance + left).astype(scores.dtype)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Added(ScoreModifier):
+    """A number for each query, added after another bias: it changes the log-sum-exp alone.
+
+    Attributes:
+        bias: An array as `dot_product_attention` takes it, with four axes; or a score modifier.
+        rows: float[B or 1, N or 1, T or 1, 1].
+    """
+
+    axes: ClassVar = {"bias": "BNTS", "rows": "BNTS"}
+
+    bias: Any
+    rows: Array
+
+    def modify(self, at: Positions, scores: Array) -> Array:
+        """See `ScoreModifier`."""
+        if isinstance(self.bias, ScoreModifier):
+            scores = self.bias.modify(at, scores)
+        else:
+            scores = scores + at.of_pairs(self.bias).astype(scores.dtype)
+        return scores + at.of_pairs(self.rows).astype(scores.dtype)
 
 
 def _t5_bucket(distance: int, buckets: int, max_distance: int) -> int:
