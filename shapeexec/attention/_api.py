@@ -18,11 +18,11 @@ from jax.typing import ArrayLike
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.attention._blocks import known_density
-from shapeexec.attention._call import Call, Operands
+from shapeexec.attention._call import Call, Operands, wide
 from shapeexec.attention._dropout import check_dropout, with_dropout
 from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends._choose import check_implementation
-from shapeexec.attention.masks import Causal, Dense, Full, Mask, SlidingWindow
+from shapeexec.attention.masks import Causal, Dense, Full, Mask, ScoreModifier, SlidingWindow
 
 Implementation = Literal["mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla"] | None
 
@@ -147,7 +147,7 @@ def dot_product_attention(
     _check_arrays(q, k, v)
     axes = {"B": q.shape[0], "N": q.shape[2], "T": q.shape[1], "S": k.shape[1]}
     who = _mask(mask, axes, is_causal, local_window_size)
-    bias = _bias(bias, axes)
+    bias = _bias(bias, axes, q.dtype)
     q, fixed_scale = _scaled(q, scale)
     sizes = (
         _lengths(query_seq_lengths, "query_seq_lengths", axes["B"]),
@@ -182,8 +182,17 @@ def dot_product_attention(
     return out, lax.stop_gradient(residual)
 
 
+def _as_array(x: Any, name: str, fix: str) -> Array:
+    try:
+        return jnp.asarray(x)
+    except (TypeError, ValueError) as error:
+        what = x.__name__ if isinstance(x, type) else type(x).__name__
+        what = f"the class {what}" if isinstance(x, type) else f"of type {what}"
+        raise ConfigError(f"{name} is {what}, and no array.", fix=fix) from error
+
+
 def _with_batch(x: ArrayLike, name: str) -> Array:
-    array = jnp.asarray(x)
+    array = _as_array(x, name, "pass [batch, length, heads, size] of a floating dtype")
     if array.ndim not in (3, 4):
         raise ConfigError(
             f"{name} is {_told(array)}, of {array.ndim} axes.",
@@ -238,12 +247,13 @@ def _mask(mask: Any, axes: dict[str, Any], is_causal: bool, local_window_size: A
     elif isinstance(mask, Mask):
         whole = mask
     else:
-        array = jnp.asarray(mask)
+        array = _as_array(mask, "mask", "pass a bool array, or a mask such as Causal() & other")
         if array.dtype != np.bool_:
             raise ConfigError(
                 f"mask is {_told(array)}, not bool.",
                 why="True says that a query may attend to a key",
-                fix="pass what is to be added to the scores as bias=",
+                fix="pass mask != 0 if it holds 1 where a query may attend to a key, and as bias="
+                " what is to be added to the scores",
             )
         whole = Dense(_pairs(array, "mask", axes))
     whole.check_axes(axes)
@@ -261,21 +271,26 @@ def _mask(mask: Any, axes: dict[str, Any], is_causal: bool, local_window_size: A
     return whole & SlidingWindow(*local_window_size)
 
 
-def _bias(bias: Any, axes: dict[str, Any]) -> Any:
+def _bias(bias: Any, axes: dict[str, Any], dtype: Any) -> Any:
     if bias is None:
         return None
-    if hasattr(bias, "modify"):
+    if isinstance(bias, ScoreModifier):
         bias.check_axes(axes)
-        return bias
-    array = jnp.asarray(bias)
+        return jax.tree.map(lambda x: _no_wider(jnp.asarray(x), dtype), bias)
+    array = _as_array(bias, "bias", "pass an array, or a score modifier such as ALiBi(slopes)")
     if jnp.issubdtype(array.dtype, np.integer):
-        array = array.astype(np.float32)
+        array = array.astype(wide(dtype))
     if not jnp.issubdtype(array.dtype, np.floating):
         raise ConfigError(
             f"bias is {_told(array)}, which cannot be added to scores.",
             fix="pass real numbers as bias=, and True or False as mask=",
         )
     return _pairs(array, "bias", axes)
+
+
+def _no_wider(array: Array, dtype: Any) -> Array:
+    """An array of a score modifier, with no more digits than scores have."""
+    return array.astype(wide(dtype)) if array.dtype == np.float64 else array
 
 
 def _pairs(array: Array, name: str, axes: dict[str, Any]) -> Array:
@@ -313,6 +328,8 @@ def _scaled(q: Array, scale: Any) -> tuple[Array, float | None]:
     if not isinstance(scale, Tracer):
         if np.ndim(scale):
             raise ConfigError(f"scale has shape {np.shape(scale)}.", fix="pass one number")
+        if not isinstance(scale, (numbers.Real, np.ndarray, np.generic, Array)):
+            raise ConfigError(f"scale={scale!r} is no number.", fix="pass one number, such as 0.125")
         return q, float(scale)
     if scale.ndim:
         raise ConfigError(f"scale is {_told(scale)}.", fix="pass one number")

@@ -171,7 +171,7 @@ class _ArrayBias:
         summed = [axis for axis, length in enumerate(gradient.shape) if length == 1]
         part = d_scores.sum(summed, keepdims=True)
         first = (at.batch.reshape(-1)[0], at.head.reshape(-1)[0], *at.first)
-        start = [0 if axis in summed else first[axis] for axis in range(4)]
+        start = [np.int32(0) if axis in summed else first[axis] for axis in range(4)]
         old = lax.dynamic_slice(gradient, start, part.shape)
         return d_scores, lax.dynamic_update_slice(gradient, old + part, start)
 
@@ -504,7 +504,13 @@ class _Group:
     def each_row(self, body: Callable[..., Any], carry: Any) -> Any:
         """`body(row, carry)` for each query tile."""
         count = self.lists.counts.shape[-1]
-        return lax.fori_loop(0, count, body, carry) if count > 1 else body(0, carry)
+        if count == 1:
+            return body(np.int32(0), carry)
+
+        def step(row: Array, carry: Any) -> Any:
+            return body(jnp.asarray(row, np.int32), carry)  # the loop's are i64 under x64
+
+        return lax.fori_loop(0, count, step, carry)
 
     def each_tile(self, row: Array, body: Callable[..., Any], carry: Any) -> Any:
         """`body(at, column, is_partial, carry)` for each tile of a row: full ones first."""

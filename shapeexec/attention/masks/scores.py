@@ -8,6 +8,7 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -29,7 +30,8 @@ class ALiBi(ScoreModifier):
     """Less score the farther away: `scores - slope * abs(key - query)`.
 
     Attributes:
-        slopes: f32[N] or f32[B or 1, N or 1], one for each query head; see `for_heads`.
+        slopes: float[N] or float[B or 1, N or 1], one for each query head; see `for_heads`. They
+            are kept as f32, or as f64 where JAX has that.
 
     Source: Press, Smith, Lewis: Train Short, Test Long (2022), section 3.
     """
@@ -45,7 +47,8 @@ class ALiBi(ScoreModifier):
                 f"slopes is {slopes.dtype}{list(slopes.shape)}.",
                 fix="pass a float for each query head, or ALiBi.for_heads(N)",
             )
-        set_field(self, "slopes", slopes.astype(np.float32)[(None,) * (2 - slopes.ndim)])
+        dtype = jax.dtypes.canonicalize_dtype(jnp.promote_types(slopes.dtype, np.float32))
+        set_field(self, "slopes", slopes.astype(dtype)[(None,) * (2 - slopes.ndim)])
 
     @classmethod
     def for_heads(cls, heads: int) -> "ALiBi":
@@ -62,13 +65,13 @@ class ALiBi(ScoreModifier):
         below = 1 << (heads.bit_length() - 1)
         slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
         between = [2.0 ** (-4 * i / below) for i in range(1, 2 * below, 2)]
-        return cls(np.array(slopes + between[: heads - below], np.float32))
+        return cls(np.array(slopes + between[: heads - below]))
 
     def modify(self, at: Positions, scores: Array) -> Array:
         """See `ScoreModifier`."""
         # As floats, which are exact to 2**24, positions are converted by row and by column.
         query, key = at.query.astype(np.float32), at.key.astype(np.float32)
-        return scores - at.of_head(self.slopes) * abs(key - query)
+        return scores - (at.of_head(self.slopes) * abs(key - query)).astype(scores.dtype)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
