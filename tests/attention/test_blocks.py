@@ -8,7 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from shapeexec import ConfigError
+from shapeexec import ConfigError, dot_product_attention
 from shapeexec.attention._blocks import BlockMask, call_lists, most_keys, refined_kinds
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import lists_by_query
@@ -293,6 +293,27 @@ def test_the_plot_shows_each_kind():
         f"{name}: {n}" for name, n in zip(("empty", "partial", "full"), counts, strict=True)
     ]
     assert axes.get_ylim() == (250, 0)
+
+
+@pytest.mark.parametrize("tile", [(64, 64), (32, 128)], ids=str)
+def test_what_a_mask_of_tiles_means_does_not_depend_on_the_lengths_of_a_call(tile):
+    random = np.random.default_rng(0)
+    q, k = (jnp.asarray(random.normal(size=(2, 256, 2, 8)), np.float32) for _ in range(2))
+    to_the_end = Causal(-100, align="end")
+    blocks = BlockMask.from_mask(to_the_end, 256, 256, tile)
+    chosen = BlockMask.from_topk(
+        np.ones((4, 4), np.float32), 4, tile=(64, 64), length=(256, 256), within=to_the_end
+    )
+    lengths = {
+        "query_seq_lengths": jnp.array([256, 70], np.int32),
+        "key_value_seq_lengths": jnp.array([128, 250], np.int32),
+    }
+    assert blocks.elements is not None
+    for mask in (blocks, blocks & Documents(np.zeros(256, int)), chosen, ~~blocks):
+        out = dot_product_attention(q, k, k, mask=mask, **lengths)
+        want = dot_product_attention(q, k, k, mask=jnp.asarray(mask.to_dense() if isinstance(
+            mask, BlockMask) else blocks.to_dense()), **lengths)
+        np.testing.assert_allclose(out, want, 1e-5, 1e-5)
 
 
 REFUSED = {
