@@ -18,11 +18,12 @@ from jax.typing import ArrayLike
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.attention._blocks import known_density
-from shapeexec.attention._call import Call, Operands, wide
+from shapeexec.attention._call import Call, Operands
 from shapeexec.attention._dropout import check_dropout, with_dropout
 from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends._choose import check_implementation
 from shapeexec.attention.masks import Causal, Dense, Full, Mask, ScoreModifier, SlidingWindow
+from shapeexec.attention.masks._value import wide
 
 Implementation = Literal["mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla"] | None
 
@@ -314,7 +315,7 @@ def _pairs(array: Array, name: str, axes: dict[str, Any]) -> Array:
 def _lengths(lengths: Any, name: str, batch: Any) -> Array | None:
     if lengths is None:
         return None
-    array = jnp.asarray(lengths)
+    array = _as_array(lengths, name, "one length for each example, int32")
     if array.dtype != np.int32 or array.ndim != 1 or array.shape[0] != batch:
         raise ConfigError(
             f"{name} is {_told(array)}, not i32[{batch}].", fix="one length for each example, int32"

@@ -4,9 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
 Array = Any
 
 
@@ -69,11 +66,6 @@ class Operands:
         """The operands in the order of the primitives."""
         sizes = (size for size in (self.query_sizes, self.key_sizes) if size is not None)
         return (self.query, self.key, self.value, *sizes, *self.mask, *self.bias)
-
-
-def wide(dtype: Any) -> Any:
-    """What sums are made in, and a log-sum-exp is kept in: f32, or f64 for operands of that."""
-    return jnp.promote_types(dtype, np.float32)
 
 
 def split(call: Call, flat: Sequence[Any]) -> tuple[Operands, tuple[Any, ...]]:

@@ -67,7 +67,8 @@ def with_dropout(
     one = _finite(of_kept) - _finite(logsumexp)
     one = jnp.exp(one - lax.stop_gradient(one))
     factor = with_digits * one / (1 - rate)
-    return (out * factor.transpose(0, 2, 1)[..., None]).astype(out.dtype), logsumexp
+    dropped = out.astype(factor.dtype) * factor.transpose(0, 2, 1)[..., None]
+    return dropped.astype(out.dtype), logsumexp
 
 
 def _finite(logsumexp: Array) -> Array:

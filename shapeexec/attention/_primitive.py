@@ -18,7 +18,8 @@ from jax.interpreters import ad, batching, mlir
 from shapeexec import _compat
 from shapeexec._errors import BackendError
 from shapeexec.attention import _run
-from shapeexec.attention._call import Call, Operands, wide
+from shapeexec.attention._call import Call, Operands
+from shapeexec.attention.masks._value import wide
 
 Array = Any
 

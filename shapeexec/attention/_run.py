@@ -15,10 +15,11 @@ import numpy as np
 
 from shapeexec._errors import BackendError
 from shapeexec.attention._blocks import call_lists
-from shapeexec.attention._call import Call, Operands, split, wide
+from shapeexec.attention._call import Call, Operands, split
 from shapeexec.attention.backends._base import Backend, Residuals, Signature, Work
 from shapeexec.attention.backends._choose import choose
 from shapeexec.attention.masks import Lengths, Mask
+from shapeexec.attention.masks._value import wide
 
 Array = Any
 

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shapeexec.attention._call import wide
 from shapeexec.attention._positions import block
 from shapeexec.attention.backends._base import Residuals, Signature, TileLists, Work, whole_tiles
 from shapeexec.attention.backends._softmax import LARGE
 from shapeexec.attention.masks import Mask
+from shapeexec.attention.masks._value import wide
 from shapeexec.attention.masks.scores import Added
 
 Array = Any

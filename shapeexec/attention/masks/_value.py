@@ -143,6 +143,11 @@ def as_array(value: Any) -> Any:
     return value if isinstance(value, jax.Array) else jnp.asarray(value)
 
 
+def wide(dtype: Any) -> np.dtype:
+    """What sums are made in, and a log-sum-exp is kept in: f32, or f64 for operands of that."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
 def set_field(value: Any, name: str, content: Any) -> None:
     """Set a field of a frozen dataclass while it is made."""
     object.__setattr__(value, name, content)

@@ -14,7 +14,7 @@ import numpy as np
 
 from shapeexec._errors import ConfigError
 from shapeexec.attention.masks._base import Array, Positions
-from shapeexec.attention.masks._value import Value, as_array, set_field
+from shapeexec.attention.masks._value import Value, as_array, set_field, wide
 
 
 class ScoreModifier(Value, abc.ABC):
@@ -47,7 +47,7 @@ class ALiBi(ScoreModifier):
                 f"slopes is {slopes.dtype}{list(slopes.shape)}.",
                 fix="pass a float for each query head, or ALiBi.for_heads(N)",
             )
-        dtype = jax.dtypes.canonicalize_dtype(jnp.promote_types(slopes.dtype, np.float32))
+        dtype = jax.dtypes.canonicalize_dtype(wide(slopes.dtype))
         set_field(self, "slopes", slopes.astype(dtype)[(None,) * (2 - slopes.ndim)])
 
     @classmethod

@@ -90,7 +90,7 @@ def test_integers_of_every_width_are_one_number(dtype):
     for number in (3, most):
         assert_means(Causal(dtype(number)), K <= Q + number)
         assert_means(Causal(np.array([number], dtype)), K <= Q + number)
-    assert_means(PrefixLM(jnp.array([3], dtype)), (K < 3) | (K <= Q))
+    assert_means(PrefixLM(jnp.asarray(np.array([3], dtype))), (K < 3) | (K <= Q))
 
 
 @pytest.mark.parametrize("make", [Causal, Global, PrefixLM, Dilated, SlidingWindow, Lengths])
