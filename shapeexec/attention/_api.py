@@ -43,7 +43,7 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None,
     implementation: Implementation = None,
     return_residual: Literal[False] = ...,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
 ) -> Array: ...
@@ -64,7 +64,7 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None,
     implementation: Implementation = None,
     return_residual: Literal[True],
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
 ) -> tuple[Array, Array]: ...
@@ -84,7 +84,7 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None,
     implementation: Implementation = None,
     return_residual: bool = False,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
 ) -> Array | tuple[Array, Array]:
@@ -116,9 +116,11 @@ def dot_product_attention(
         local_window_size: How many keys before and behind its own position a query attends to.
         implementation: The name of a back end; None: the best one for device and shapes.
         return_residual: Whether to return the log-sum-exp of the scores too.
-        deterministic: Whether equal calls give equal bits. If not, the gradient may be made where
-            sums are added up in any order, if that is faster: by cuDNN for full and causal masks,
-            by one kernel instead of two where many tiles have work; see docs/attention.md.
+        deterministic: Whether equal calls give equal bits; None: they do. If not, the gradient may
+            be made where sums are added up in any order, if that is faster: by cuDNN for full and
+            causal masks, by one kernel instead of two where many tiles have work; see
+            docs/attention.md. Flax says True where nothing is to be dropped: with a rate it is
+            refused.
         dropout_rate: The probability that a weight becomes 0, a number from 0 to below 1; the
             others are divided by 1 - dropout_rate. It costs a second pass over the scores.
         dropout_key: A key of `jax.random`, which says which weights these are: the same ones by
@@ -141,7 +143,8 @@ def dot_product_attention(
     Source: the meaning is `jax.nn.dot_product_attention`'s.
     """
     check_implementation(implementation)
-    check_dropout(dropout_rate, dropout_key)
+    check_dropout(dropout_rate, dropout_key, deterministic)
+    is_fixed = deterministic is None or bool(deterministic)
     q, k, v = (
         _with_batch(x, name) for x, name in ((query, "query"), (key, "key"), (value, "value"))
     )
@@ -166,8 +169,8 @@ def dot_product_attention(
             has_query_sizes=query_seq_lengths is not None,
             has_key_sizes=key_value_seq_lengths is not None,
             implementation=implementation,
-            deterministic=bool(deterministic),
-            density=None if deterministic else known_density(who),
+            deterministic=is_fixed,
+            density=None if is_fixed else known_density(who),
         )
         return attention(Operands(q, k, v, *sizes, *arrays), call)
 

@@ -7,6 +7,7 @@ itself, so it joins others; it does not know the kernels that skip its empty til
 import dataclasses
 import functools
 import math
+import operator
 from typing import Any, ClassVar
 
 import jax
@@ -24,6 +25,9 @@ from shapeexec.attention.masks._joined import And
 from shapeexec.attention.masks._value import Value, as_array, is_known, set_field
 from shapeexec.attention.masks.dense import Dense
 from shapeexec.attention.masks.positions import Full
+
+
+_KINDS = tuple(map(int, TileKind))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -48,8 +52,15 @@ class BlockMask(Mask):
     most_keys: int | None = None
 
     def __post_init__(self) -> None:
-        _check_tile(self.tile)
+        set_field(self, "tile", _check_tile(self.tile))
+        set_field(self, "length", tuple(map(operator.index, self.length)))
         kinds = as_array(self.kinds)
+        is_integral = kinds.dtype == bool or jnp.issubdtype(kinds.dtype, np.integer)
+        if not is_integral or (isinstance(kinds, np.ndarray) and not np.isin(kinds, _KINDS).all()):
+            raise ConfigError(
+                f"kinds is {kinds.dtype}{list(kinds.shape)}, and holds others than kinds of tiles.",
+                fix="pass integers: 0 for an empty, 1 for a partial, 2 for a full tile",
+            )
         count = _count(self.length, self.tile)
         if not 2 <= kinds.ndim <= 4 or kinds.shape[-2:] != count:
             raise ConfigError(
@@ -98,8 +109,9 @@ class BlockMask(Mask):
         Memory is what the tiles take, and time what looking into the tiles takes whose kind the
         mask does not know by itself.
         """
-        length = (query_size, key_size)
-        _check_tile(tile)
+        # A symbolic size has no tiles yet: whoever traces with it tells so, and what to do.
+        length = (operator.index(query_size), operator.index(key_size))
+        tile = _check_tile(tile)
         mask.check_axes({"T": query_size, "S": key_size})
         grid = tile_grid(length, tile, known=is_known(mask), batch=batch, heads=heads)
         kinds = refined_kinds(mask, grid)
@@ -382,10 +394,11 @@ def _count(length: tuple[int, int], tile: Tile) -> tuple[int, int]:
     return tile_grid(length, tile).shape
 
 
-def _check_tile(tile: Any) -> None:
+def _check_tile(tile: Any) -> Tile:
     is_pair = isinstance(tile, tuple) and len(tile) == 2
-    if not is_pair or not all(isinstance(n, int) and n > 0 for n in tile):
+    if not is_pair or not all(isinstance(n, (int, np.integer)) and n > 0 for n in tile):
         raise ConfigError(f"tile={tile!r}.", fix="pass how many queries and keys: (128, 128)")
+    return int(tile[0]), int(tile[1])
 
 
 def _check_room(kept: Array, k: int) -> None:

@@ -75,11 +75,12 @@ def _finite(logsumexp: Array) -> Array:
     return jnp.where(logsumexp == -np.inf, 0, logsumexp)
 
 
-def check_dropout(rate: Any, key: Any) -> None:
+def check_dropout(rate: Any, key: Any, deterministic: Any) -> None:
     """Check the arguments of the public function.
 
     Raises:
-        ConfigError: The rate is not a known number from 0 to below 1, or there is no key.
+        ConfigError: The rate is not a known number from 0 to below 1, there is no single key, or
+            it may be that nothing was to be dropped.
     """
     if not isinstance(rate, numbers.Real) or not 0 <= float(rate) < 1:
         raise ConfigError(
@@ -92,3 +93,22 @@ def check_dropout(rate: Any, key: Any) -> None:
             f"dropout_rate={rate} needs a key.",
             fix="dropout_key=jax.random.key(0), another one for each call",
         )
+    if rate and not _is_key(key):
+        raise ConfigError(
+            f"dropout_key={key!r} is no single key.",
+            fix="dropout_key=jax.random.key(0), another one for each call",
+        )
+    if rate and deterministic:
+        raise ConfigError(
+            f"deterministic=True with dropout_rate={rate}.",
+            why="in Flax it means that nothing is dropped, as in evaluation; here that equal calls"
+            " give equal bits, which they do by default",
+            fix="leave deterministic= out, or dropout_rate=0 where nothing is to be dropped; to Flax"
+            " give shapeexec.attention.flax_attention_fn",
+        )
+
+
+def _is_key(key: Any) -> bool:
+    if jnp.issubdtype(getattr(key, "dtype", None), jax.dtypes.prng_key):
+        return np.ndim(key) == 0
+    return getattr(key, "dtype", None) == np.uint32 and np.ndim(key) == 1  # as jax.random.PRNGKey

@@ -138,7 +138,7 @@ def saturated(value: Any) -> Any:
 
 def as_array(value: Any) -> Any:
     """NumPy's arrays and lists as NumPy arrays; what is JAX's stays JAX's."""
-    if isinstance(value, (np.ndarray, np.generic, list, tuple)):
+    if isinstance(value, (np.ndarray, np.generic, list, tuple, bool)):
         return np.asarray(value)
     return value if isinstance(value, jax.Array) else jnp.asarray(value)
 

@@ -77,16 +77,32 @@ class MaskFunction(Mask):
         try:
             some, every = tiles.answers(self)
         except jax.errors.TracerArrayConversionError as error:
-            raise ConfigError(
-                f"the mask function {_name(self.function)} closes over a traced array.",
-                why="a function is static, and its tiles are found while tracing",
-                fix="make the array a mask of its own: Dense, Documents, or a BlockMask",
-            ) from error
+            raise _refused(self.function) from error
         whole = all(
             is_known(size) and bool((np.asarray(size) >= length).all())
             for size, length in zip((tiles.query_size, tiles.key_size), tiles.length, strict=True)
         )
         return Bounds(some, every, exact=whole)
+
+
+def _refused(function: Callable[..., Any]) -> ConfigError:
+    """Why a function of traced positions asked for the values of a traced array."""
+    fix = "make the array a mask of its own: Dense, Documents, or a BlockMask"
+    position = jax.ShapeDtypeStruct((1, 1, 1, 1), np.int32)
+    try:
+        jax.eval_shape(function, *[position] * 4)
+    except jax.errors.TracerArrayConversionError:
+        return ConfigError(
+            f"the mask function {_name(function)} makes a NumPy array of its positions.",
+            why="they are traced, and neither a NumPy array can be indexed by them, nor a function"
+            " of NumPy be called with them",
+            fix=f"jnp.asarray(array)[q], and functions of jnp; or {fix}",
+        )
+    return ConfigError(
+        f"the mask function {_name(function)} closes over a traced array.",
+        why="a function is static, and its tiles are found while tracing",
+        fix=fix,
+    )
 
 
 def _is_hashable(function: Any) -> bool:

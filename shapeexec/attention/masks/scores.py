@@ -6,6 +6,7 @@ They are no masks: a modifier changes scores, and forbids nothing.
 import abc
 import dataclasses
 import math
+import operator
 from typing import Any, ClassVar
 
 import jax
@@ -98,7 +99,7 @@ class RelativeBias(ScoreModifier):
                 f"table is {table.dtype}{list(table.shape)}.",
                 fix="pass float[N, left + 1 + right]: for each head a bias for each distance",
             )
-        left = (table.shape[-1] - 1) // 2 if self.left is None else self.left
+        left = (table.shape[-1] - 1) // 2 if self.left is None else operator.index(self.left)
         if not 0 <= left < table.shape[-1] or (self.left is None and table.shape[-1] % 2 == 0):
             raise ConfigError(
                 f"left={self.left} with a table of {table.shape[-1]} distances.",
