@@ -106,11 +106,21 @@ class BlockMask(Mask):
             batch: B; needed if a mask function asks for the example.
             heads: N; needed if a mask function asks for the head.
 
+        Raises:
+            ConfigError: T or S is symbolic, as where an `Exec` traces, or an array of the mask
+                does not fit them.
+
         Memory is what the tiles take, and time what looking into the tiles takes whose kind the
         mask does not know by itself.
         """
-        # A symbolic size has no tiles yet: whoever traces with it tells so, and what to do.
-        length = (operator.index(query_size), operator.index(key_size))
+        for size in (query_size, key_size):
+            if not isinstance(size, (int, np.integer)):
+                raise ConfigError(
+                    f"BlockMask.from_mask makes tiles of {size} positions, a number that is not"
+                    " known yet. Hand over the mask itself: its tiles are made where it is.",
+                    fix="mask=mask in place of mask=BlockMask.from_mask(mask, ...)",
+                )
+        length = (int(query_size), int(key_size))
         tile = _check_tile(tile)
         mask.check_axes({"T": query_size, "S": key_size})
         grid = tile_grid(length, tile, known=is_known(mask), batch=batch, heads=heads)
@@ -213,7 +223,10 @@ class BlockMask(Mask):
 
     def bounds(self, tiles: Tiles) -> Bounds:
         """See `Mask`. As exact as the kinds for tiles of this size; never wrong for others."""
-        least, largest = tiles.range_of_tiles(self.kinds, self.tile)
+        kinds, missing = self.kinds, _missing(self.kinds, _count(tiles.length, self.tile))
+        if any(missing):  # arrays are longer under padding; nothing counts there
+            kinds = tiles.xp.pad(kinds, [(0, 0), (0, 0), *((0, more) for more in missing)])
+        least, largest = tiles.range_of_tiles(kinds, self.tile)
         if self.elements is None:
             is_same = tiles.tile == self.tile
             return Bounds(largest != TileKind.EMPTY, least != TileKind.EMPTY, exact=is_same)
@@ -227,7 +240,8 @@ class BlockMask(Mask):
     def check_axes(self, lengths: Any) -> None:
         """See `Value`; the lengths too."""
         for axis, mine in zip("TS", self.length, strict=True):
-            if isinstance(lengths.get(axis), int) and lengths[axis] != mine:
+            # Of a symbolic length too: whoever traces answers, and remembers it.
+            if lengths.get(axis) is not None and not lengths[axis] == mine:  # noqa: SIM201
                 raise ConfigError(
                     f"a BlockMask for {axis}={mine} meets a call with {axis}={lengths[axis]}.",
                     fix=f"make the block mask for {axis}={lengths[axis]}",
@@ -236,25 +250,27 @@ class BlockMask(Mask):
 
     def __repr__(self) -> str:
         (queries, keys), (tile_q, tile_k) = self.length, self.tile
+        told = [f"{queries} x {keys}", f"tiles of {tile_q} x {tile_k}", *self._told_of_kinds()]
+        if self.elements is not None:
+            told.append(f"partial tiles: {self.elements!r}")
+        return f"BlockMask({'; '.join(told)})"
+
+    def _told_of_kinds(self) -> list[str]:
+        if not isinstance(self.kinds, (np.ndarray, jax.Array)) or self.kinds.ndim != 4:
+            return [f"kinds={self.kinds!r}"]  # of a tree in whose leaves something else stands
         batch, heads, *count = self.kinds.shape
         told = [
-            f"{queries} x {keys}",
-            f"tiles of {tile_q} x {tile_k}",
             f"{count[0]} x {count[1]} of them",
             f"batch {batch}" if batch > 1 else "shared by the batch",
             f"heads {heads}" if heads > 1 else "shared by heads",
         ]
-        if is_known(self.kinds):
-            counts = np.bincount(np.asarray(self.kinds).reshape(-1), minlength=3)
-            names = zip(counts, ("empty", "partial", "full"), strict=True)
-            told += [", ".join(f"{n} {name}" for n, name in names), f"density {self.density:.1%}"]
-        else:
-            told.append(
-                "traced" if self.most_keys is None else f"at most {self.most_keys} in a row"
-            )
-        if self.elements is not None:
-            told.append(f"partial tiles: {self.elements!r}")
-        return f"BlockMask({'; '.join(told)})"
+        if not is_known(self.kinds):
+            most = self.most_keys
+            return [*told, "traced" if most is None else f"at most {most} in a row"]
+        counts = np.bincount(np.asarray(self.kinds).reshape(-1), minlength=3)
+        names = zip(counts, ("empty", "partial", "full"), strict=True)
+        of_each = ", ".join(f"{n} {name}" for n, name in names)
+        return [*told, of_each, f"density {self.density:.1%}"]
 
 
 class _OfLength:
@@ -392,6 +408,10 @@ def _kinds(mask: Mask, length: tuple[int, int], tile: Tile) -> Array:
 
 def _count(length: tuple[int, int], tile: Tile) -> tuple[int, int]:
     return tile_grid(length, tile).shape
+
+
+def _missing(kinds: Array, count: tuple[int, int]) -> tuple[int, ...]:
+    return tuple(want - have for have, want in zip(kinds.shape[2:], count, strict=True))
 
 
 def _check_tile(tile: Any) -> Tile:

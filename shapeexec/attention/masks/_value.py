@@ -72,7 +72,7 @@ class Value:
         """Check that the arrays fit a call.
 
         Args:
-            lengths: Of the axes B, N, T and S. One that is no int is not checked.
+            lengths: Of the axes B, N, T and S. A symbolic one is compared with known lengths only.
 
         Raises:
             ConfigError: An array has another length than the call, and it is not a 1 that
@@ -231,9 +231,11 @@ def _check_array(name: str, array: Any, names: str, lengths: Mapping[str, int]) 
     wanted = [lengths.get(axis) for axis in names]
     may_be_one = ("B", "N", "T", "S") if len(names) == 4 else ("B", "N")
     for axis, length, want in zip(names, array.shape, wanted, strict=True):
-        if not isinstance(want, int) or not isinstance(length, int) or length == want:
+        is_known = isinstance(length, int), isinstance(want, int)
+        if want is None or not any(is_known) or (is_known[0] and length == 1 and axis in may_be_one):
             continue
-        if length == 1 and axis in may_be_one:
+        # Of a symbolic size and a known one: whoever traces answers, and remembers it.
+        if length == want:
             continue
         raise ConfigError(
             f"{name} has shape {list(array.shape)}, whose axis {axis} is {length}, not {want}.",
