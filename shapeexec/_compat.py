@@ -90,7 +90,7 @@ def varying_alike(*arrays: Any) -> tuple[Any, ...]:
 
 
 def spec_of(aval: Any) -> tuple[Any, ...]:
-    """Over which mesh axes each axis of an aval is cut, in its type; None: over none, or unknown."""
+    """Over which mesh axes each axis of an aval is cut, by its type; None: over none."""
     spec = tuple(aval.sharding.spec)
     return spec + (None,) * (len(aval.shape) - len(spec))
 

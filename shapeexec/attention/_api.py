@@ -175,7 +175,7 @@ def dot_product_attention(
         return attention(Operands(q, k, v, *sizes, *arrays), call)
 
     if dropout_rate:
-        out, logsumexp = with_dropout(attend, who, bias, v, dropout_rate, dropout_key)
+        out, logsumexp = with_dropout(attend, who, bias, v, rate=dropout_rate, key=dropout_key)
     else:
         out, logsumexp = attend(who, v, bias)
     shape = jnp.shape(query)[:-1]
@@ -333,7 +333,9 @@ def _scaled(q: Array, scale: Any) -> tuple[Array, float | None]:
         if np.ndim(scale):
             raise ConfigError(f"scale has shape {np.shape(scale)}.", fix="pass one number")
         if not isinstance(scale, (numbers.Real, np.ndarray, np.generic, Array)):
-            raise ConfigError(f"scale={scale!r} is no number.", fix="pass one number, such as 0.125")
+            raise ConfigError(
+                f"scale={scale!r} is no number.", fix="pass one number, such as 0.125"
+            )
         return q, float(scale)
     if scale.ndim:
         raise ConfigError(f"scale is {_told(scale)}.", fix="pass one number")

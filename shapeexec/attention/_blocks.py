@@ -26,7 +26,6 @@ from shapeexec.attention.masks._value import Value, as_array, is_known, set_fiel
 from shapeexec.attention.masks.dense import Dense
 from shapeexec.attention.masks.positions import Full
 
-
 _KINDS = tuple(map(int, TileKind))
 
 
@@ -241,7 +240,7 @@ class BlockMask(Mask):
         """See `Value`; the lengths too."""
         for axis, mine in zip("TS", self.length, strict=True):
             # Of a symbolic length too: whoever traces answers, and remembers it.
-            if lengths.get(axis) is not None and not lengths[axis] == mine:  # noqa: SIM201
+            if lengths.get(axis) is not None and not lengths[axis] == mine:
                 raise ConfigError(
                     f"a BlockMask for {axis}={mine} meets a call with {axis}={lengths[axis]}.",
                     fix=f"make the block mask for {axis}={lengths[axis]}",

@@ -5,9 +5,9 @@ With K the keys that are kept, and the weights w = exp(score - lse) of all of th
     sum over K of w / (1 - rate) * value  =  attention over K * exp(lse of K - lse) / (1 - rate),
 
 so two calls do, and their gradients too: over the pairs kept, and for the log-sum-exp alone. Where
-scores are large, as by a bias of -1e9, the difference of the two has lost its digits. Then it is made
-of two calls more, whose scores are moved by the log-sum-exp of their row. The derivative of the
-difference needs no other digits than that of each.
+scores are large, as by a bias of -1e9, the difference of the two has lost its digits. Then it is
+made of two calls more, whose scores are moved by the log-sum-exp of their row. The derivative of
+the difference needs no other digits than that of each.
 """
 
 import numbers
@@ -32,7 +32,7 @@ _LARGE = 128.0  # from here on a log-sum-exp of f32 has an error of 2**-17 and m
 
 
 def with_dropout(
-    attend: Attend, mask: Mask, bias: Any, value: Array, rate: float, key: Array
+    attend: Attend, mask: Mask, bias: Any, value: Array, *, rate: float, key: Array
 ) -> tuple[Array, Array]:
     """What `attend` gives, with weights dropped; the log-sum-exp is that of all scores.
 
@@ -103,8 +103,8 @@ def check_dropout(rate: Any, key: Any, deterministic: Any) -> None:
             f"deterministic=True with dropout_rate={rate}.",
             why="in Flax it means that nothing is dropped, as in evaluation; here that equal calls"
             " give equal bits, which they do by default",
-            fix="leave deterministic= out, or dropout_rate=0 where nothing is to be dropped; to Flax"
-            " give shapeexec.attention.flax_attention_fn",
+            fix="leave deterministic= out, or dropout_rate=0 where nothing is to be dropped; to"
+            " Flax give shapeexec.attention.flax_attention_fn",
         )
 
 

@@ -15,7 +15,7 @@ from shapeexec.attention._api import Implementation, dot_product_attention
 from shapeexec.attention.masks import Mask, ScoreModifier
 
 
-def flax_attention_fn(
+def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
     query: Array,
     key: Array,
     value: Array,
@@ -59,7 +59,9 @@ def flax_attention_fn(
         precision: It is up to the back end, whatever it says.
         module: Whom to tell the weights. Nobody can be told: they are never held.
         force_fp32_for_softmax: It is so always.
-        einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum: None only.
+        einsum_dot_general: None only.
+        qk_attn_weights_einsum: None only.
+        attn_weights_value_einsum: None only.
         is_causal: Whether queries attend to keys up to their own position only.
         within: Only pairs that this mask allows too. Modules hand over a `mask=` of their own in
             each call; this one is for `functools.partial`.

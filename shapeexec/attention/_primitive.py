@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from shapeexec import _compat
@@ -173,7 +172,9 @@ def _batched(
 def _of_merged(structure: Any, examples: Any) -> Any:
     """The structure of a mask or bias for calls that are merged; see `Value.of_merged`."""
     value = jax.tree.unflatten(structure, [object()] * structure.num_leaves)
-    return jax.tree.structure(value.of_merged(examples)) if hasattr(value, "of_merged") else structure
+    return (
+        jax.tree.structure(value.of_merged(examples)) if hasattr(value, "of_merged") else structure
+    )
 
 
 def _batch(

@@ -317,7 +317,11 @@ def test_what_a_mask_of_tiles_means_does_not_depend_on_the_lengths_of_a_call(til
 
 
 REFUSED = {
-    "kinds": (lambda: BlockMask(np.zeros((2, 2), int), (8, 8), (16, 24)), r"\[2, 2\]", "1, 2, 3|2, 3"),
+    "kinds": (
+        lambda: BlockMask(np.zeros((2, 2), int), (8, 8), (16, 24)),
+        r"\[2, 2\]",
+        "1, 2, 3|2, 3",
+    ),
     "tile": (lambda: BlockMask.from_mask(Causal(), 8, 8, (0, 8)), r"tile=\(0, 8\)", "128, 128"),
     "scores": (
         lambda: BlockMask.from_topk(np.zeros((2, 2)), 1, tile=(8, 8), length=(16, 24)),

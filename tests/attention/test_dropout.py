@@ -129,9 +129,11 @@ def test_large_scores_lose_no_digits_of_the_share(name):
             argnums = [i for i, x in enumerate(args) if np.ndim(x)]
             return jax.jit(jax.value_and_grad(lambda *a: (f(*a) ** 2).sum(), argnums))(*args)
 
-        mine = with_gradient(ours, arrays) if arrays[3] is not None else jax.jit(
-            jax.value_and_grad(lambda *a: (ours(*a) ** 2).sum(), (0, 1, 2))
-        )(q, k, v)
+        mine = (
+            with_gradient(ours, arrays)
+            if arrays[3] is not None
+            else jax.jit(jax.value_and_grad(lambda *a: (ours(*a) ** 2).sum(), (0, 1, 2)))(q, k, v)
+        )
         want = with_gradient(plainly, given)
         np.testing.assert_allclose(mine[0], want[0], 1e-5)
         for one, other in zip(mine[1], want[1], strict=True):

@@ -251,7 +251,9 @@ def test_tiles_of_a_size_that_is_not_known_yet_are_refused_or_exact():
         return sx.dot_product_attention(x, x, x, mask=blocks)
 
     x = np.random.default_rng(0).normal(size=(2, 40, 2, 8)).astype(np.float32)
-    with pytest.raises(sx.InconclusiveShapeError, match=r"(?s)BlockMask.*Hand over the mask itself"):
+    with pytest.raises(
+        sx.InconclusiveShapeError, match=r"(?s)BlockMask.*Hand over the mask itself"
+    ):
         sx.Exec(run, ("b, s, _, _",))(x)
     exact = sx.Exec(run, ("b, s, _, _",), on_unsupported="exact")
     assert_close(exact(x), run(x))

@@ -95,4 +95,3 @@ def test_a_traced_array_that_a_function_closes_over_is_refused(wrap):
 
     with pytest.raises(sx.ConfigError, match=r"(?s)closes over a traced array.*Fix:.*Documents"):
         wrap(run)(jnp.int32(3) if wrap is jax.jit else jnp.arange(3))
-

@@ -85,9 +85,8 @@ class Value:
             if name in self.axes and hasattr(value, "shape"):
                 _check_array(f"{type(self).__name__}.{name}", value, self.axes[name], lengths)
 
-
     def of_merged(self, examples: Any) -> "Any":
-        """This value for a batch that many calls are merged into, as `jax.vmap` does.
+        """The same for a batch that many calls are merged into, as `jax.vmap` does.
 
         Arrays are merged by who merges; this is for what else depends on the number of an example.
         Override it if `allows` or `modify` reads `at.batch` other than to ask an array.
@@ -232,7 +231,11 @@ def _check_array(name: str, array: Any, names: str, lengths: Mapping[str, int]) 
     may_be_one = ("B", "N", "T", "S") if len(names) == 4 else ("B", "N")
     for axis, length, want in zip(names, array.shape, wanted, strict=True):
         is_known = isinstance(length, int), isinstance(want, int)
-        if want is None or not any(is_known) or (is_known[0] and length == 1 and axis in may_be_one):
+        if (
+            want is None
+            or not any(is_known)
+            or (is_known[0] and length == 1 and axis in may_be_one)
+        ):
             continue
         # Of a symbolic size and a known one: whoever traces answers, and remembers it.
         if length == want:

@@ -29,14 +29,14 @@ NUMBERS = {
     "jax": lambda n: jnp.array([max(min(n, 2**31 - 1), -(2**31))], jnp.int32),
 }
 MASKS = {
-    "causal": (Causal, lambda n: K <= Q + n),
-    "causal to the end": (lambda n: Causal(n, align="end"), lambda n: K - 7 <= Q - 9 + n),
+    "causal": (Causal, lambda n: Q + n >= K),
+    "causal to the end": (lambda n: Causal(n, align="end"), lambda n: Q - 9 + n >= K - 7),
     "window left": (lambda n: SlidingWindow(n, 2), lambda n: (Q - n <= K) & (K <= Q + 2)),
-    "window right": (lambda n: SlidingWindow(5, n), lambda n: (Q - 5 <= K) & (K <= Q + n)),
-    "window": (lambda n: SlidingWindow(n, n), lambda n: (Q - n <= K) & (K <= Q + n)),
-    "global": (Global, lambda n: (Q < n) | (K < n)),
-    "prefix": (PrefixLM, lambda n: (K < n) | (K <= Q)),
-    "lengths": (lambda n: Lengths(n, n), lambda n: (Q < n) & (K < n)),
+    "window right": (lambda n: SlidingWindow(5, n), lambda n: (Q - 5 <= K) & (Q + n >= K)),
+    "window": (lambda n: SlidingWindow(n, n), lambda n: (Q - n <= K) & (Q + n >= K)),
+    "global": (Global, lambda n: (n > Q) | (n > K)),
+    "prefix": (PrefixLM, lambda n: (n > K) | (K <= Q)),
+    "lengths": (lambda n: Lengths(n, n), lambda n: (n > Q) & (n > K)),
     "dilated": (Dilated, lambda n: (K - Q) % n == 0),
 }
 
@@ -88,23 +88,23 @@ WIDTHS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32,
 def test_integers_of_every_width_are_one_number(dtype):
     most = int(np.iinfo(dtype).max)
     for number in (3, most):
-        assert_means(Causal(dtype(number)), K <= Q + number)
-        assert_means(Causal(np.array([number], dtype)), K <= Q + number)
+        assert_means(Causal(dtype(number)), Q + number >= K)
+        assert_means(Causal(np.array([number], dtype)), Q + number >= K)
     assert_means(PrefixLM(jnp.asarray(np.array([3], dtype))), (K < 3) | (K <= Q))
 
 
 @pytest.mark.parametrize("make", [Causal, Global, PrefixLM, Dilated, SlidingWindow, Lengths])
 @pytest.mark.parametrize("value", [True, np.True_, 1.5, "x", [[1]], np.array([1.0])], ids=repr)
 def test_what_is_no_integer_is_refused(make, value):
-    with pytest.raises(ConfigError, match="(?s)(is no number|is .*int|is .*bool|is .*float).*Fix"):
+    with pytest.raises(ConfigError, match=r"(?s)(is no number|is .*int|is .*bool|is .*float).*Fix"):
         make(value)
 
 
 def test_strides_that_are_none():
     for bad in (0, -3, np.array([2, 0])):
-        with pytest.raises(ConfigError, match="step=.*no stride"):
+        with pytest.raises(ConfigError, match=r"step=.*no stride"):
             Dilated(bad)
-    # Of what is traced the values are not known: multiples of -3 are those of 3, 0 has itself alone.
+    # Of what is traced nobody knows the values: multiples of -3 are those of 3, 0 has one.
     traced = jax.jit(lambda n: to_dense(Dilated(n), LENGTH))
     np.testing.assert_array_equal(traced(-3)[0, 0], (K - Q) % 3 == 0)
     np.testing.assert_array_equal(traced(0)[0, 0], K == Q)

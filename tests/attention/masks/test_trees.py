@@ -60,7 +60,7 @@ def test_paths_name_fields(mask):
     paths, _ = jax.tree_util.tree_flatten_with_path({"mask": mask})
     for path, leaf in paths:
         named = jax.tree_util.keystr(path)
-        assert eval("tree" + named, {"tree": {"mask": mask}}) is leaf  # noqa: S307
+        assert eval("tree" + named, {"tree": {"mask": mask}}) is leaf
 
 
 @each_mask
@@ -133,4 +133,3 @@ def test_masks_go_through_loops_branches_and_shapes():
     shapes = jax.eval_shape(lambda m: m, mask)
     assert jax.tree.structure(shapes) == jax.tree.structure(mask)
     assert jax.jit(attend).lower(X, shapes).out_info.shape == X.shape
-

@@ -204,9 +204,7 @@ def test_a_function_that_makes_numpy_arrays_is_told_so(function, wrap):
 def test_a_function_may_close_over_an_array_of_jax():
     table = jnp.asarray(TABLE)
     x = np.random.default_rng(0).normal(size=(1, 20, 2, 8)).astype(np.float32)
-    out = dot_product_attention(
-        x, x, x, mask=MaskFunction(lambda b, h, q, k: table[q] == table[k])
-    )
+    out = dot_product_attention(x, x, x, mask=MaskFunction(lambda b, h, q, k: table[q] == table[k]))
     want = dot_product_attention(x, x, x, mask=Documents(TABLE))
     np.testing.assert_allclose(out, want, 1e-6)
 
