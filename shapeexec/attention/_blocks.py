@@ -216,7 +216,7 @@ class BlockMask(Mask):
         if self.elements is None:
             return kind != TileKind.EMPTY
         # They were looked into where every query and key counts: `length` is what they mean.
-        whole = _OfLength(at, *map(np.int32, self.length))
+        whole: Any = _OfLength(at, *map(np.int32, self.length))
         is_allowed = (kind == TileKind.PARTIAL) & self.elements.allows(whole)
         return (kind == TileKind.FULL) | is_allowed
 

@@ -109,6 +109,7 @@ def check_dropout(rate: Any, key: Any, deterministic: Any) -> None:
 
 
 def _is_key(key: Any) -> bool:
-    if jnp.issubdtype(getattr(key, "dtype", None), jax.dtypes.prng_key):
-        return np.ndim(key) == 0
-    return getattr(key, "dtype", None) == np.uint32 and np.ndim(key) == 1  # as jax.random.PRNGKey
+    dtype: Any = getattr(key, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return key.ndim == 0
+    return dtype == np.uint32 and np.ndim(key) == 1  # as of jax.random.PRNGKey
