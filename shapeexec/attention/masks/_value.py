@@ -144,7 +144,7 @@ def as_array(value: Any) -> Any:
 
 def wide(dtype: Any) -> np.dtype:
     """What sums are made in, and a log-sum-exp is kept in: f32, or f64 for operands of that."""
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+    return np.dtype(np.float64 if jnp.dtype(dtype) == np.float64 else np.float32)
 
 
 def set_field(value: Any, name: str, content: Any) -> None:
