@@ -54,8 +54,7 @@ class BlockMask(Mask):
         set_field(self, "tile", _check_tile(self.tile))
         set_field(self, "length", tuple(map(operator.index, self.length)))
         kinds = as_array(self.kinds)
-        is_integral = kinds.dtype == bool or jnp.issubdtype(kinds.dtype, np.integer)
-        if not is_integral or (isinstance(kinds, np.ndarray) and not np.isin(kinds, _KINDS).all()):
+        if isinstance(kinds, np.ndarray) and not np.isin(kinds, _KINDS).all():
             raise ConfigError(
                 f"kinds is {kinds.dtype}{list(kinds.shape)}, and holds others than kinds of tiles.",
                 fix="pass integers: 0 for an empty, 1 for a partial, 2 for a full tile",

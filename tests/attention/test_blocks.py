@@ -345,11 +345,6 @@ REFUSED = {
         "holds others than kinds",
         "0 for an empty",
     ),
-    "kinds of floats": (
-        lambda: BlockMask(jnp.ones((2, 3)), (8, 8), (16, 24)),
-        r"kinds is float32\[2, 3\]",
-        "pass integers",
-    ),
     "length": (
         lambda: BlockMask.from_mask(Causal(), 8, 8, (4, 4)).check_axes({"T": 9, "S": 8}),
         "T=8 meets a call with T=9",
