@@ -136,10 +136,26 @@ def varying_alike(*arrays: Any) -> tuple[Any, ...]:
     )
 
 
-def aval_like(aval: Any, shape: tuple[Any, ...], dtype: Any) -> Any:
-    """An aval that varies over the mesh axes of `jax.shard_map` that `aval` does."""
-    whole = aval.sharding.update(spec=jax.sharding.PartitionSpec(*(None for _ in shape)))
-    return ShapedArray(shape, dtype, sharding=whole, manual_axis_type=aval.mat)
+def spec_of(aval: Any) -> tuple[Any, ...]:
+    """Over which mesh axes each axis of an aval is cut, by its type; None: over none."""
+    spec = tuple(aval.sharding.spec)
+    return spec + (None,) * (len(aval.shape) - len(spec))
+
+
+def aval_like(
+    aval: Any, shape: tuple[Any, ...], dtype: Any, spec: tuple[Any, ...] | None = None
+) -> Any:
+    """An aval that varies over the mesh axes of `jax.shard_map` that `aval` does.
+
+    Args:
+        aval: On the same mesh.
+        shape: Of the new one.
+        dtype: Likewise.
+        spec: Over which axes of the mesh each axis is cut; None: over none.
+    """
+    spec = tuple(None for _ in shape) if spec is None else spec
+    sharding = aval.sharding.update(spec=jax.sharding.PartitionSpec(*spec))
+    return ShapedArray(shape, dtype, sharding=sharding, manual_axis_type=aval.mat)
 
 
 def is_literal(atom: Any) -> bool:

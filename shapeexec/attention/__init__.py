@@ -5,7 +5,8 @@ import os
 from shapeexec import _compat
 from shapeexec.attention import _rule as _rule  # registers the rule of the primitives
 from shapeexec.attention._api import dot_product_attention
+from shapeexec.attention._flax import flax_attention_fn
 
-__all__ = ["dot_product_attention"]
+__all__ = ["dot_product_attention", "flax_attention_fn"]
 
 _compat.hide_from_places(os.path.dirname(__file__))

@@ -22,7 +22,8 @@ from shapeexec.attention._call import Call, Operands
 from shapeexec.attention._dropout import check_dropout, with_dropout
 from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends._choose import check_implementation
-from shapeexec.attention.masks import Causal, Dense, Full, Mask, SlidingWindow
+from shapeexec.attention.masks import Causal, Dense, Full, Mask, ScoreModifier, SlidingWindow
+from shapeexec.attention.masks._value import wide
 
 Implementation = Literal["mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla"] | None
 
@@ -42,7 +43,7 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None,
     implementation: Implementation = None,
     return_residual: Literal[False] = ...,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
 ) -> Array: ...
@@ -63,7 +64,7 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None,
     implementation: Implementation = None,
     return_residual: Literal[True],
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
 ) -> tuple[Array, Array]: ...
@@ -83,7 +84,7 @@ def dot_product_attention(
     local_window_size: int | tuple[int, int] | None = None,
     implementation: Implementation = None,
     return_residual: bool = False,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
 ) -> Array | tuple[Array, Array]:
@@ -115,9 +116,11 @@ def dot_product_attention(
         local_window_size: How many keys before and behind its own position a query attends to.
         implementation: The name of a back end; None: the best one for device and shapes.
         return_residual: Whether to return the log-sum-exp of the scores too.
-        deterministic: Whether equal calls give equal bits. If not, the gradient may be made where
-            sums are added up in any order, if that is faster: by cuDNN for full and causal masks,
-            by one kernel instead of two where many tiles have work; see docs/attention.md.
+        deterministic: Whether equal calls give equal bits; None: they do. If not, the gradient may
+            be made where sums are added up in any order, if that is faster: by cuDNN for full and
+            causal masks, by one kernel instead of two where many tiles have work; see
+            docs/attention.md. Flax says True where nothing is to be dropped: with a rate it is
+            refused.
         dropout_rate: The probability that a weight becomes 0, a number from 0 to below 1; the
             others are divided by 1 - dropout_rate. It costs a second pass over the scores.
         dropout_key: A key of `jax.random`, which says which weights these are: the same ones by
@@ -140,23 +143,24 @@ def dot_product_attention(
     Source: the meaning is `jax.nn.dot_product_attention`'s.
     """
     check_implementation(implementation)
-    check_dropout(dropout_rate, dropout_key)
+    check_dropout(dropout_rate, dropout_key, deterministic)
+    is_fixed = deterministic is None or bool(deterministic)
     q, k, v = (
         _with_batch(x, name) for x, name in ((query, "query"), (key, "key"), (value, "value"))
     )
     _check_arrays(q, k, v)
     axes = {"B": q.shape[0], "N": q.shape[2], "T": q.shape[1], "S": k.shape[1]}
     who = _mask(mask, axes, is_causal, local_window_size)
-    bias = _bias(bias, axes)
+    bias = _bias(bias, axes, q.dtype)
     q, fixed_scale = _scaled(q, scale)
-    bias_leaves, bias_tree = jax.tree.flatten(bias)
     sizes = (
         _lengths(query_seq_lengths, "query_seq_lengths", axes["B"]),
         _lengths(key_value_seq_lengths, "key_value_seq_lengths", axes["B"]),
     )
 
-    def attend(who: Mask, v: Array) -> tuple[Array, Array]:
+    def attend(who: Mask, v: Array, bias: Any) -> tuple[Array, Array]:
         mask_leaves, mask_tree = jax.tree.flatten(who)
+        bias_leaves, bias_tree = jax.tree.flatten(bias)
         arrays = (tuple(map(jnp.asarray, leaves)) for leaves in (mask_leaves, bias_leaves))
         call = Call(
             scale=fixed_scale,
@@ -165,15 +169,15 @@ def dot_product_attention(
             has_query_sizes=query_seq_lengths is not None,
             has_key_sizes=key_value_seq_lengths is not None,
             implementation=implementation,
-            deterministic=bool(deterministic),
-            density=None if deterministic else known_density(who),
+            deterministic=is_fixed,
+            density=None if is_fixed else known_density(who),
         )
         return attention(Operands(q, k, v, *sizes, *arrays), call)
 
     if dropout_rate:
-        out, logsumexp = with_dropout(attend, who, v, dropout_rate, dropout_key)
+        out, logsumexp = with_dropout(attend, who, bias, v, rate=dropout_rate, key=dropout_key)
     else:
-        out, logsumexp = attend(who, v)
+        out, logsumexp = attend(who, v, bias)
     shape = jnp.shape(query)[:-1]
     out = out.reshape(*shape, v.shape[3])
     if not return_residual:
@@ -182,8 +186,17 @@ def dot_product_attention(
     return out, lax.stop_gradient(residual)
 
 
+def _as_array(x: Any, name: str, fix: str) -> Array:
+    try:
+        return jnp.asarray(x)
+    except (TypeError, ValueError) as error:
+        what = x.__name__ if isinstance(x, type) else type(x).__name__
+        what = f"the class {what}" if isinstance(x, type) else f"of type {what}"
+        raise ConfigError(f"{name} is {what}, and no array.", fix=fix) from error
+
+
 def _with_batch(x: ArrayLike, name: str) -> Array:
-    array = jnp.asarray(x)
+    array = _as_array(x, name, "pass [batch, length, heads, size] of a floating dtype")
     if array.ndim not in (3, 4):
         raise ConfigError(
             f"{name} is {_told(array)}, of {array.ndim} axes.",
@@ -238,12 +251,13 @@ def _mask(mask: Any, axes: dict[str, Any], is_causal: bool, local_window_size: A
     elif isinstance(mask, Mask):
         whole = mask
     else:
-        array = jnp.asarray(mask)
+        array = _as_array(mask, "mask", "pass a bool array, or a mask such as Causal() & other")
         if array.dtype != np.bool_:
             raise ConfigError(
                 f"mask is {_told(array)}, not bool.",
                 why="True says that a query may attend to a key",
-                fix="pass what is to be added to the scores as bias=",
+                fix="pass mask != 0 if it holds 1 where a query may attend to a key, and as bias="
+                " what is to be added to the scores",
             )
         whole = Dense(_pairs(array, "mask", axes))
     whole.check_axes(axes)
@@ -261,21 +275,26 @@ def _mask(mask: Any, axes: dict[str, Any], is_causal: bool, local_window_size: A
     return whole & SlidingWindow(*local_window_size)
 
 
-def _bias(bias: Any, axes: dict[str, Any]) -> Any:
+def _bias(bias: Any, axes: dict[str, Any], dtype: Any) -> Any:
     if bias is None:
         return None
-    if hasattr(bias, "modify"):
+    if isinstance(bias, ScoreModifier):
         bias.check_axes(axes)
-        return bias
-    array = jnp.asarray(bias)
+        return jax.tree.map(lambda x: _no_wider(jnp.asarray(x), dtype), bias)
+    array = _as_array(bias, "bias", "pass an array, or a score modifier such as ALiBi(slopes)")
     if jnp.issubdtype(array.dtype, np.integer):
-        array = array.astype(np.float32)
+        array = array.astype(wide(dtype))
     if not jnp.issubdtype(array.dtype, np.floating):
         raise ConfigError(
             f"bias is {_told(array)}, which cannot be added to scores.",
             fix="pass real numbers as bias=, and True or False as mask=",
         )
     return _pairs(array, "bias", axes)
+
+
+def _no_wider(array: Array, dtype: Any) -> Array:
+    """An array of a score modifier, with no more digits than scores have."""
+    return array.astype(wide(dtype)) if array.dtype == np.float64 else array
 
 
 def _pairs(array: Array, name: str, axes: dict[str, Any]) -> Array:
@@ -299,7 +318,7 @@ def _pairs(array: Array, name: str, axes: dict[str, Any]) -> Array:
 def _lengths(lengths: Any, name: str, batch: Any) -> Array | None:
     if lengths is None:
         return None
-    array = jnp.asarray(lengths)
+    array = _as_array(lengths, name, "one length for each example, int32")
     if array.dtype != np.int32 or array.ndim != 1 or array.shape[0] != batch:
         raise ConfigError(
             f"{name} is {_told(array)}, not i32[{batch}].", fix="one length for each example, int32"
@@ -313,6 +332,10 @@ def _scaled(q: Array, scale: Any) -> tuple[Array, float | None]:
     if not isinstance(scale, Tracer):
         if np.ndim(scale):
             raise ConfigError(f"scale has shape {np.shape(scale)}.", fix="pass one number")
+        if not isinstance(scale, (numbers.Real, np.ndarray, np.generic, Array)):
+            raise ConfigError(
+                f"scale={scale!r} is no number.", fix="pass one number, such as 0.125"
+            )
         return q, float(scale)
     if scale.ndim:
         raise ConfigError(f"scale is {_told(scale)}.", fix="pass one number")

@@ -7,6 +7,7 @@ itself, so it joins others; it does not know the kernels that skip its empty til
 import dataclasses
 import functools
 import math
+import operator
 from typing import Any, ClassVar
 
 import jax
@@ -24,6 +25,8 @@ from shapeexec.attention.masks._joined import And
 from shapeexec.attention.masks._value import Value, as_array, is_known, set_field
 from shapeexec.attention.masks.dense import Dense
 from shapeexec.attention.masks.positions import Full
+
+_KINDS = tuple(map(int, TileKind))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -48,8 +51,14 @@ class BlockMask(Mask):
     most_keys: int | None = None
 
     def __post_init__(self) -> None:
-        _check_tile(self.tile)
+        set_field(self, "tile", _check_tile(self.tile))
+        set_field(self, "length", tuple(map(operator.index, self.length)))
         kinds = as_array(self.kinds)
+        if isinstance(kinds, np.ndarray) and not np.isin(kinds, _KINDS).all():
+            raise ConfigError(
+                f"kinds is {kinds.dtype}{list(kinds.shape)}, and holds others than kinds of tiles.",
+                fix="pass integers: 0 for an empty, 1 for a partial, 2 for a full tile",
+            )
         count = _count(self.length, self.tile)
         if not 2 <= kinds.ndim <= 4 or kinds.shape[-2:] != count:
             raise ConfigError(
@@ -95,11 +104,22 @@ class BlockMask(Mask):
             batch: B; needed if a mask function asks for the example.
             heads: N; needed if a mask function asks for the head.
 
+        Raises:
+            ConfigError: T or S is symbolic, as where an `Exec` traces, or an array of the mask
+                does not fit them.
+
         Memory is what the tiles take, and time what looking into the tiles takes whose kind the
         mask does not know by itself.
         """
-        length = (query_size, key_size)
-        _check_tile(tile)
+        for size in (query_size, key_size):
+            if not isinstance(size, (int, np.integer)):
+                raise ConfigError(
+                    f"BlockMask.from_mask makes tiles of {size} positions, a number that is not"
+                    " known yet. Hand over the mask itself: its tiles are made where it is.",
+                    fix="mask=mask in place of mask=BlockMask.from_mask(mask, ...)",
+                )
+        length = (int(query_size), int(key_size))
+        tile = _check_tile(tile)
         mask.check_axes({"T": query_size, "S": key_size})
         grid = tile_grid(length, tile, known=is_known(mask), batch=batch, heads=heads)
         kinds = refined_kinds(mask, grid)
@@ -194,18 +214,23 @@ class BlockMask(Mask):
         kind = at.of_tile(self.kinds, self.tile)
         if self.elements is None:
             return kind != TileKind.EMPTY
-        is_allowed = (kind == TileKind.PARTIAL) & self.elements.allows(at)
+        # They were looked into where every query and key counts: `length` is what they mean.
+        whole: Any = _OfLength(at, *map(np.int32, self.length))
+        is_allowed = (kind == TileKind.PARTIAL) & self.elements.allows(whole)
         return (kind == TileKind.FULL) | is_allowed
 
     def bounds(self, tiles: Tiles) -> Bounds:
         """See `Mask`. As exact as the kinds for tiles of this size; never wrong for others."""
-        least, largest = tiles.range_of_tiles(self.kinds, self.tile)
+        kinds, missing = self.kinds, _missing(self.kinds, _count(tiles.length, self.tile))
+        if any(missing):  # arrays are longer under padding; nothing counts there
+            kinds = tiles.xp.pad(kinds, [(0, 0), (0, 0), *((0, more) for more in missing)])
+        least, largest = tiles.range_of_tiles(kinds, self.tile)
         if self.elements is None:
             is_same = tiles.tile == self.tile
             return Bounds(largest != TileKind.EMPTY, least != TileKind.EMPTY, exact=is_same)
         some, every = largest != TileKind.EMPTY, least == TileKind.FULL
         if tiles.tile != self.tile:
-            inner = self.elements.bounds(tiles)
+            inner = self.elements.bounds(tiles.whole())
             some = (largest == TileKind.FULL) | (some & inner.some)
             every = every | ((least != TileKind.EMPTY) & inner.all)
         return Bounds(some, every)
@@ -213,7 +238,8 @@ class BlockMask(Mask):
     def check_axes(self, lengths: Any) -> None:
         """See `Value`; the lengths too."""
         for axis, mine in zip("TS", self.length, strict=True):
-            if isinstance(lengths.get(axis), int) and lengths[axis] != mine:
+            # Of a symbolic length too: whoever traces answers, and remembers it.
+            if lengths.get(axis) is not None and not lengths[axis] == mine:
                 raise ConfigError(
                     f"a BlockMask for {axis}={mine} meets a call with {axis}={lengths[axis]}.",
                     fix=f"make the block mask for {axis}={lengths[axis]}",
@@ -222,25 +248,37 @@ class BlockMask(Mask):
 
     def __repr__(self) -> str:
         (queries, keys), (tile_q, tile_k) = self.length, self.tile
+        told = [f"{queries} x {keys}", f"tiles of {tile_q} x {tile_k}", *self._told_of_kinds()]
+        if self.elements is not None:
+            told.append(f"partial tiles: {self.elements!r}")
+        return f"BlockMask({'; '.join(told)})"
+
+    def _told_of_kinds(self) -> list[str]:
+        if not isinstance(self.kinds, (np.ndarray, jax.Array)) or self.kinds.ndim != 4:
+            return [f"kinds={self.kinds!r}"]  # of a tree in whose leaves something else stands
         batch, heads, *count = self.kinds.shape
         told = [
-            f"{queries} x {keys}",
-            f"tiles of {tile_q} x {tile_k}",
             f"{count[0]} x {count[1]} of them",
             f"batch {batch}" if batch > 1 else "shared by the batch",
             f"heads {heads}" if heads > 1 else "shared by heads",
         ]
-        if is_known(self.kinds):
-            counts = np.bincount(np.asarray(self.kinds).reshape(-1), minlength=3)
-            names = zip(counts, ("empty", "partial", "full"), strict=True)
-            told += [", ".join(f"{n} {name}" for n, name in names), f"density {self.density:.1%}"]
-        else:
-            told.append(
-                "traced" if self.most_keys is None else f"at most {self.most_keys} in a row"
-            )
-        if self.elements is not None:
-            told.append(f"partial tiles: {self.elements!r}")
-        return f"BlockMask({'; '.join(told)})"
+        if not is_known(self.kinds):
+            most = self.most_keys
+            return [*told, "traced" if most is None else f"at most {most} in a row"]
+        counts = np.bincount(np.asarray(self.kinds).reshape(-1), minlength=3)
+        names = zip(counts, ("empty", "partial", "full"), strict=True)
+        of_each = ", ".join(f"{n} {name}" for n, name in names)
+        return [*told, of_each, f"density {self.density:.1%}"]
+
+
+class _OfLength:
+    """`Positions` where so many queries and keys count."""
+
+    def __init__(self, at: Positions, query_size: Any, key_size: Any) -> None:
+        self._at, self.query_size, self.key_size = at, query_size, key_size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._at, name)
 
 
 def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
@@ -370,10 +408,15 @@ def _count(length: tuple[int, int], tile: Tile) -> tuple[int, int]:
     return tile_grid(length, tile).shape
 
 
-def _check_tile(tile: Any) -> None:
+def _missing(kinds: Array, count: tuple[int, int]) -> tuple[int, ...]:
+    return tuple(want - have for have, want in zip(kinds.shape[2:], count, strict=True))
+
+
+def _check_tile(tile: Any) -> Tile:
     is_pair = isinstance(tile, tuple) and len(tile) == 2
-    if not is_pair or not all(isinstance(n, int) and n > 0 for n in tile):
+    if not is_pair or not all(isinstance(n, (int, np.integer)) and n > 0 for n in tile):
         raise ConfigError(f"tile={tile!r}.", fix="pass how many queries and keys: (128, 128)")
+    return int(tile[0]), int(tile[1])
 
 
 def _check_room(kept: Array, k: int) -> None:

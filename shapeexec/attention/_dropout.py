@@ -4,7 +4,10 @@ With K the keys that are kept, and the weights w = exp(score - lse) of all of th
 
     sum over K of w / (1 - rate) * value  =  attention over K * exp(lse of K - lse) / (1 - rate),
 
-so two calls do, and their gradients too: over the pairs kept, and for the log-sum-exp alone.
+so two calls do, and their gradients too: over the pairs kept, and for the log-sum-exp alone. Where
+scores are large, as by a bias of -1e9, the difference of the two has lost its digits. Then it is
+made of two calls more, whose scores are moved by the log-sum-exp of their row. The derivative of
+the difference needs no other digits than that of each.
 """
 
 import numbers
@@ -19,40 +22,65 @@ from jax import lax
 from shapeexec._errors import ConfigError
 from shapeexec.attention.masks import Mask
 from shapeexec.attention.masks.kept import Kept
+from shapeexec.attention.masks.scores import Added
 
 Array = Any
-Attend = Callable[[Mask, Array], tuple[Array, Array]]
+Attend = Callable[[Mask, Array, Any], tuple[Array, Array]]
 
 _COLUMNS = 8  # of values that nobody asks for: the fewest that every kernel takes
+_LARGE = 128.0  # from here on a log-sum-exp of f32 has an error of 2**-17 and more
 
 
 def with_dropout(
-    attend: Attend, mask: Mask, value: Array, rate: float, key: Array
+    attend: Attend, mask: Mask, bias: Any, value: Array, *, rate: float, key: Array
 ) -> tuple[Array, Array]:
     """What `attend` gives, with weights dropped; the log-sum-exp is that of all scores.
 
     Args:
-        attend: attend(mask, value) gives the output [B, T, N, V] and the log-sum-exp f32[B, N, T].
+        attend: attend(mask, value, bias) gives the output [B, T, N, V] and the log-sum-exp
+            [B, N, T].
         mask: Who may attend to whom.
+        bias: An array of four axes, a score modifier, or None.
         value: [B, S, K, V].
         rate: The probability that a weight becomes 0; the others are divided by 1 - rate.
         key: Of `jax.random`.
     """
     bits = jax.random.bits(key, value.shape[:1], np.uint32)
-    kept = Kept(rate, lax.bitcast_convert_type(bits, np.int32))
-    out, of_kept = attend(mask & kept, value)
-    _, logsumexp = attend(mask, jnp.zeros((*value.shape[:3], _COLUMNS), value.dtype))
-    # Where no key is allowed, there is none kept: 0, and no difference of infinities.
-    least = jnp.where(logsumexp == -np.inf, 0.0, logsumexp)
-    share = jnp.exp(of_kept - least) / (1 - rate)
-    return (out * share.transpose(0, 2, 1)[..., None]).astype(out.dtype), logsumexp
+    kept = mask & Kept(rate, lax.bitcast_convert_type(bits, np.int32))
+    no_value = jnp.zeros((*value.shape[:3], _COLUMNS), value.dtype)
+    out, of_kept = attend(kept, value, bias)
+    _, logsumexp = attend(mask, no_value, bias)
+
+    def share() -> Array:
+        # Where no key is allowed, there is none kept: 0, and no difference of infinities.
+        return jnp.exp(of_kept - _finite(logsumexp))
+
+    def share_near_0() -> Array:
+        rows = -_finite(logsumexp)[..., None]
+        moved = rows if bias is None else Added(bias, rows)
+        kept_near_0, near_0 = (attend(who, no_value, moved)[1] for who in (kept, mask))
+        return jnp.exp(kept_near_0 - _finite(near_0))
+
+    is_large = jnp.any((abs(logsumexp) > _LARGE) & jnp.isfinite(logsumexp))
+    with_digits = lax.stop_gradient(lax.cond(is_large, share_near_0, share))
+    # 1, whose derivative is that of the logarithm of the share.
+    one = _finite(of_kept) - _finite(logsumexp)
+    one = jnp.exp(one - lax.stop_gradient(one))
+    factor = with_digits * one / (1 - rate)
+    dropped = out.astype(factor.dtype) * factor.transpose(0, 2, 1)[..., None]
+    return dropped.astype(out.dtype), logsumexp
 
 
-def check_dropout(rate: Any, key: Any) -> None:
+def _finite(logsumexp: Array) -> Array:
+    return jnp.where(logsumexp == -np.inf, 0, logsumexp)
+
+
+def check_dropout(rate: Any, key: Any, deterministic: Any) -> None:
     """Check the arguments of the public function.
 
     Raises:
-        ConfigError: The rate is not a known number from 0 to below 1, or there is no key.
+        ConfigError: The rate is not a known number from 0 to below 1, there is no single key, or
+            it may be that nothing was to be dropped.
     """
     if not isinstance(rate, numbers.Real) or not 0 <= float(rate) < 1:
         raise ConfigError(
@@ -65,3 +93,23 @@ def check_dropout(rate: Any, key: Any) -> None:
             f"dropout_rate={rate} needs a key.",
             fix="dropout_key=jax.random.key(0), another one for each call",
         )
+    if rate and not _is_key(key):
+        raise ConfigError(
+            f"dropout_key={key!r} is no single key.",
+            fix="dropout_key=jax.random.key(0), another one for each call",
+        )
+    if rate and deterministic:
+        raise ConfigError(
+            f"deterministic=True with dropout_rate={rate}.",
+            why="in Flax it means that nothing is dropped, as in evaluation; here that equal calls"
+            " give equal bits, which they do by default",
+            fix="leave deterministic= out, or dropout_rate=0 where nothing is to be dropped; to"
+            " Flax give shapeexec.attention.flax_attention_fn",
+        )
+
+
+def _is_key(key: Any) -> bool:
+    dtype: Any = getattr(key, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return key.ndim == 0
+    return dtype == np.uint32 and np.ndim(key) == 1  # as of jax.random.PRNGKey

@@ -10,9 +10,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from shapeexec._errors import ConfigError
 from shapeexec.attention._evaluate import asks_for, look_into
 from shapeexec.attention.masks._base import Array, Tile
-from shapeexec.attention.masks._value import is_known
+from shapeexec.attention.masks._value import FARTHEST, is_known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +116,11 @@ class TileGrid:
             largest = _retiled(self.xp.maximum, largest, axis, sizes, length)
         return least, largest
 
+    def whole(self) -> "TileGrid":
+        """See `Tiles`."""
+        sizes = (np.full((1, 1, 1, 1), size, np.int32) for size in self.length)
+        return dataclasses.replace(self, sizes=tuple(sizes))
+
     def answers(self, mask: Any) -> tuple[Array, Array]:
         """See `Tiles`."""
         return _answers(mask, self.length, self.tile, (self.batch or 1, self.heads or 1))
@@ -162,7 +168,16 @@ def tile_grid(
             everything is made with NumPy.
         batch: B; only masks that are functions ask for it.
         heads: N; likewise.
+
+    Raises:
+        ConfigError: T or S is too large.
     """
+    if max(length) > FARTHEST:
+        raise ConfigError(
+            f"attention of {length[0]} queries and {length[1]} keys.",
+            why=f"positions are kept below {FARTHEST}, so that their sums fit into int32",
+            fix="cut the sequences into parts",
+        )
     given = (query_sizes, key_sizes)
     sizes = [
         np.full((1, 1, 1, 1), whole, np.int32) if size is None else _sizes(size)

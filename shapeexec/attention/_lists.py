@@ -21,6 +21,8 @@ from shapeexec.attention.masks._value import is_known
 
 Array = Any
 
+_EMPTY, _PARTIAL, _FULL = map(np.uint8, (TileKind.EMPTY, TileKind.PARTIAL, TileKind.FULL))
+
 
 def tile_kinds(mask: Mask, grid: TileGrid) -> Array:
     """What the mask makes of each tile, u8[B or 1, N or 1, query tiles, key tiles].
@@ -38,7 +40,7 @@ def tile_kinds(mask: Mask, grid: TileGrid) -> Array:
 def kinds_of(bounds: Bounds, grid: TileGrid) -> Array:
     """Bounds as kinds, u8[B or 1, N or 1, query tiles, key tiles]; lengths do not matter here."""
     xp = grid.xp
-    kinds = xp.where(bounds.all, TileKind.FULL, bounds.some * TileKind.PARTIAL).astype(np.uint8)
+    kinds = xp.where(bounds.all, _FULL, xp.where(bounds.some, _PARTIAL, _EMPTY))
     return xp.broadcast_to(kinds, (*kinds.shape[:2], *grid.shape))
 
 
@@ -47,7 +49,7 @@ def before_lengths(kinds: Array, grid: TileGrid) -> Array:
     (query_size, key_size), (tile_q, tile_k) = grid.sizes, grid.tile
     some = (grid.first_query < query_size) & (grid.first_key < key_size)
     whole = (grid.first_query + tile_q <= query_size) & (grid.first_key + tile_k <= key_size)
-    at_most = grid.xp.where(whole, TileKind.FULL, some * TileKind.PARTIAL).astype(np.uint8)
+    at_most = grid.xp.where(whole, _FULL, grid.xp.where(some, _PARTIAL, _EMPTY))
     return grid.xp.minimum(kinds, at_most)
 
 

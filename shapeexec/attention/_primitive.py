@@ -5,19 +5,20 @@
 back end is chosen where they are lowered, and sizes are numbers.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from shapeexec import _compat
 from shapeexec._errors import BackendError
 from shapeexec.attention import _run
 from shapeexec.attention._call import Call, Operands
+from shapeexec.attention.masks._value import wide
 
 Array = Any
 
@@ -27,7 +28,10 @@ gradient_p = _compat.Primitive("attention_gradient")
 
 
 def attention(operands: Operands, call: Call) -> tuple[Array, Array]:
-    """The output [B, T, N, V], and the log-sum-exp f32[B, N, T] of scaled and biased scores."""
+    """The output [B, T, N, V], and the log-sum-exp [B, N, T] of scaled and biased scores.
+
+    The latter is f32, or f64 for operands of f64.
+    """
     out, logsumexp = attention_p.bind(*_compat.varying_alike(*operands.flat()), call=call)
     return out, logsumexp
 
@@ -36,15 +40,29 @@ def attention(operands: Operands, call: Call) -> tuple[Array, Array]:
 
 
 def _result_avals(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> list[Any]:
-    batch, length, heads, _ = query.shape
+    (batch, length, heads, _), (over_b, over_t, over_n, _) = query.shape, _compat.spec_of(query)
+    over_v = _compat.spec_of(value)[3]
+    if _mesh_axes(over_v) & _mesh_axes((over_b, over_t, over_n)):
+        over_v = None  # a mesh axis cuts one axis only
+    out = (over_b, over_t, over_n, over_v)
     return [
-        _compat.aval_like(query, (batch, length, heads, value.shape[3]), query.dtype),
-        _compat.aval_like(query, (batch, heads, length), np.dtype(np.float32)),
+        _compat.aval_like(query, (batch, length, heads, value.shape[3]), query.dtype, out),
+        _compat.aval_like(
+            query, (batch, heads, length), wide(query.dtype), (over_b, over_n, over_t)
+        ),
     ]
 
 
 def _gradient_avals(*avals: Any, along: tuple[int, ...], **_: Any) -> list[Any]:
-    return [_compat.aval_like(avals[i], avals[i].shape, avals[i].dtype) for i in along]
+    of = (avals[i] for i in along)
+    return [_compat.aval_like(aval, aval.shape, aval.dtype, _compat.spec_of(aval)) for aval in of]
+
+
+def _mesh_axes(spec: Any) -> frozenset[Any]:
+    """The mesh axes of a part of a `PartitionSpec`."""
+    if isinstance(spec, tuple):
+        return frozenset().union(*map(_mesh_axes, spec))
+    return frozenset() if spec is None else frozenset({spec})
 
 
 # Derivatives
@@ -97,8 +115,27 @@ def _merge(x: Any, axis: int | None, count: Any, batch: Any, *, whole: bool) -> 
     if axis is None and not whole and _is_one(x.shape[0]):
         return x
     x = x[None] if axis is None else jnp.moveaxis(x, axis, 0)
+    # JAX merges no axis that is cut over a mesh into one before it.
+    x = _cut_over(x, 1, None)
     x = jnp.broadcast_to(x, (count, batch, *x.shape[2:]))
     return x.reshape(count * batch, *x.shape[2:])
+
+
+def _cut_over(x: Any, axis: int, mesh_axes: Any) -> Any:
+    """An array whose type says that an axis is cut over these axes of an explicit mesh."""
+    spec = list(_compat.spec_of(jax.typeof(x)))
+    if spec[axis] == mesh_axes:
+        return x
+    taken = _mesh_axes(mesh_axes)
+    spec = [None if _mesh_axes(over) & taken else over for over in spec]
+    spec[axis] = mesh_axes
+    return jax.sharding.reshard(x, jax.P(*spec))
+
+
+def _batch_is_over(x: Any, axis: int | None) -> Any:
+    """Over which mesh axes the batch of an operand is cut, in its type."""
+    spec = _compat.spec_of(jax.typeof(x))
+    return next(over for i, over in enumerate(spec) if i != axis)
 
 
 def _unmapped(x: Any, axis: int | None) -> list[Any]:
@@ -121,8 +158,23 @@ def _batched(
     for i, (x, axis) in enumerate(zip(args, axes, strict=True)):
         is_shareable = call.arrays <= i < call.operands and i not in along
         merged.append(_merge(x, axis, count, batch, whole=not is_shareable))
+    call = dataclasses.replace(
+        call, mask=_of_merged(call.mask, batch), bias=_of_merged(call.bias, batch)
+    )
     results = primitive.bind(*merged, call=call, **params)
-    return [x.reshape(count, batch, *x.shape[1:]) for x in results]
+    like = along if primitive is gradient_p else (0,) * len(results)
+    return [
+        _cut_over(x.reshape(count, batch, *x.shape[1:]), 1, _batch_is_over(args[i], axes[i]))
+        for i, x in zip(like, results, strict=True)
+    ]
+
+
+def _of_merged(structure: Any, examples: Any) -> Any:
+    """The structure of a mask or bias for calls that are merged; see `Value.of_merged`."""
+    value = jax.tree.unflatten(structure, [object()] * structure.num_leaves)
+    return (
+        jax.tree.structure(value.of_merged(examples)) if hasattr(value, "of_merged") else structure
+    )
 
 
 def _batch(

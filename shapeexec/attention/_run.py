@@ -19,6 +19,7 @@ from shapeexec.attention._call import Call, Operands, split
 from shapeexec.attention.backends._base import Backend, Residuals, Signature, Work
 from shapeexec.attention.backends._choose import choose
 from shapeexec.attention.masks import Lengths, Mask
+from shapeexec.attention.masks._value import wide
 
 Array = Any
 
@@ -66,7 +67,7 @@ def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
     if _is_empty(operands):
         batch, length, heads, _ = query.shape
         out = jnp.zeros((batch, length, heads, value.shape[3]), query.dtype)
-        return [out, jnp.full((batch, heads, length), -jnp.inf, np.float32)]
+        return [out, jnp.full((batch, heads, length), -jnp.inf, wide(query.dtype))]
     job = _job(operands, call, platform)
     return [*job.backend.forward(job.signature, job.work, query, operands.key, value, job.bias)]
 

@@ -8,7 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from shapeexec import ConfigError
+from shapeexec import ConfigError, dot_product_attention
 from shapeexec.attention._blocks import BlockMask, call_lists, most_keys, refined_kinds
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import lists_by_query
@@ -295,8 +295,33 @@ def test_the_plot_shows_each_kind():
     assert axes.get_ylim() == (250, 0)
 
 
+@pytest.mark.parametrize("tile", [(64, 64), (32, 128)], ids=str)
+def test_what_a_mask_of_tiles_means_does_not_depend_on_the_lengths_of_a_call(tile):
+    random = np.random.default_rng(0)
+    q, k = (jnp.asarray(random.normal(size=(2, 256, 2, 8)), np.float32) for _ in range(2))
+    to_the_end = Causal(-100, align="end")
+    blocks = BlockMask.from_mask(to_the_end, 256, 256, tile)
+    chosen = BlockMask.from_topk(
+        np.ones((4, 4), np.float32), 4, tile=(64, 64), length=(256, 256), within=to_the_end
+    )
+    lengths = {
+        "query_seq_lengths": jnp.array([256, 70], np.int32),
+        "key_value_seq_lengths": jnp.array([128, 250], np.int32),
+    }
+    assert blocks.elements is not None
+    for mask in (blocks, chosen):
+        want = dot_product_attention(q, k, k, mask=jnp.asarray(mask.to_dense()), **lengths)
+        for same in (mask, mask & Documents(np.zeros(256, int))):
+            out = dot_product_attention(q, k, k, mask=same, **lengths)
+            np.testing.assert_allclose(out, want, 1e-5, 1e-5)
+
+
 REFUSED = {
-    "kinds": (lambda: BlockMask(np.zeros((2, 2)), (8, 8), (16, 24)), r"\[2, 2\]", "1, 2, 3|2, 3"),
+    "kinds": (
+        lambda: BlockMask(np.zeros((2, 2), int), (8, 8), (16, 24)),
+        r"\[2, 2\]",
+        "1, 2, 3|2, 3",
+    ),
     "tile": (lambda: BlockMask.from_mask(Causal(), 8, 8, (0, 8)), r"tile=\(0, 8\)", "128, 128"),
     "scores": (
         lambda: BlockMask.from_topk(np.zeros((2, 2)), 1, tile=(8, 8), length=(16, 24)),
@@ -314,6 +339,11 @@ REFUSED = {
         ),
         "k=1, but `always` keeps 2",
         "k=2 or more",
+    ),
+    "numbers of no kind": (
+        lambda: BlockMask(np.full((2, 3), 3), (8, 8), (16, 24)),
+        "holds others than kinds",
+        "0 for an empty",
     ),
     "length": (
         lambda: BlockMask.from_mask(Causal(), 8, 8, (4, 4)).check_axes({"T": 9, "S": 8}),

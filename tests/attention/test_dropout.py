@@ -82,6 +82,81 @@ def test_result_and_gradients_are_those_of_the_formula_and_three_queries_have_no
     assert not np.asarray(out[:, :3]).any()
 
 
+LARGE = {
+    "nothing": (0.0, None),
+    "a constant": (1e6, None),
+    "a finite mask of all keys": (-1e9, None),
+    "the least number": (float(np.finfo(np.float32).min), None),
+    "a finite mask of some rows": (-1e9, "rows"),
+    "a finite mask of some keys": (-1e9, "keys"),
+    "no key by -inf": (-np.inf, "rows"),
+    "large scores": (None, None),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_scores_lose_no_digits_of_the_share(name):
+    constant, where = LARGE[name]
+    random = np.random.default_rng(0)
+    # So few digits that scores are exact, before a bias and after.
+    q, k, v = (random.integers(-8, 9, (2, 40, 2, 16)).astype(np.float32) / 8 for _ in range(3))
+    bias = np.zeros((1, 2, 40, 40), np.float32)
+    if constant is None:
+        q, k, bias = 1024 * q, 64 * k, bias[:, :, :1]
+        k[..., :15] = 1  # scores differ little, and are large
+        q[..., 15] = 1 / 64
+    elif where == "rows":
+        bias[:, 0, 5:9] = constant
+    elif where == "keys":
+        bias[..., 30:] = constant
+    else:
+        bias[:] = constant
+    factor = kept(2, 2, (40, 40)) / (1 - RATE)
+
+    def plainly(q, k, v, bias):
+        scores = jnp.einsum("btnh,bsnh->bnts", q, k) / 4 + bias
+        is_empty = scores.max(-1, keepdims=True) == -np.inf
+        weights = jax.nn.softmax(jnp.where(is_empty, 0, scores), -1) * factor
+        return jnp.einsum("bnts,bsnh->btnh", jnp.where(is_empty, 0, weights), v)
+
+    def ours(*args):
+        return sx.dot_product_attention(*args, dropout_rate=RATE, dropout_key=KEY)
+
+    for arrays in ((q, k, v, bias), *(((q, k, v, None),) if constant is None else ())):
+        given = arrays if arrays[3] is not None else (q, k, v, np.float32(0))
+
+        def with_gradient(f, args):
+            argnums = [i for i, x in enumerate(args) if np.ndim(x)]
+            return jax.jit(jax.value_and_grad(lambda *a: (f(*a) ** 2).sum(), argnums))(*args)
+
+        mine = (
+            with_gradient(ours, arrays)
+            if arrays[3] is not None
+            else jax.jit(jax.value_and_grad(lambda *a: (ours(*a) ** 2).sum(), (0, 1, 2)))(q, k, v)
+        )
+        want = with_gradient(plainly, given)
+        np.testing.assert_allclose(mine[0], want[0], 1e-5)
+        for one, other in zip(mine[1], want[1], strict=True):
+            scale = abs(np.asarray(other)).max()
+            np.testing.assert_allclose(one, other, 1e-4, 1e-5 * float(scale) + 1e-30)
+        if constant is not None:
+            np.testing.assert_allclose(ours(*arrays), plainly(*given), 1e-5, 1e-6)
+
+
+def test_in_an_exec_and_mapped_large_scores_lose_no_digits_either():
+    def run(q, k, bias, key):
+        return sx.dot_product_attention(q, k, k, bias, dropout_rate=RATE, dropout_key=key)
+
+    q, k, _, _ = operands(2, 20, 20, heads=(2, 2))
+    bias = np.full((1, 1, 1, 20), -1e9, np.float32)
+    want = run(q, k, bias, KEY)
+    spec = ("b, t, _, _", "b, s, _, _", "_, _, _, s", None)
+    padded = sx.Exec(run, spec, sx.Linear(32), poison="nan")
+    np.testing.assert_allclose(padded(q, k, bias, KEY), want, 1e-5, 1e-6)
+    mapped = jax.vmap(run, (0, 0, None, None))(np.stack([q, q]), np.stack([k, k]), bias, KEY)
+    np.testing.assert_allclose(mapped[0], want, 1e-5, 1e-6)
+
+
 def test_where_every_weight_is_dropped_result_and_gradients_are_0():
     q, k, v, d_out = operands(1, 9, 9)
 

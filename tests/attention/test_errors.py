@@ -2,6 +2,7 @@
 
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -37,6 +38,30 @@ BAD = {
     "dropout": ({"dropout_rate": 1}, "dropout_rate=1 is no number from 0 to below 1", "=0.1"),
     "no rate": ({"dropout_rate": "0.1"}, "dropout_rate='0.1' is no number", "=0.1"),
     "no key": ({"dropout_rate": 0.1}, "dropout_rate=0.1 needs a key", "jax.random.key"),
+    "a class": ({"mask": sx.Causal}, "mask is the class Causal, and no array", "Causal\\(\\) &"),
+    "a list of masks": ({"mask": [sx.Causal(), sx.Causal()]}, "mask is of type list", "&"),
+    "a function": ({"mask": lambda b, h, q, k: k <= q}, "mask is of type function", "bool array"),
+    "a modifier as mask": ({"mask": sx.ALiBi.for_heads(4)}, "mask is of type ALiBi", "bool array"),
+    "a mask's name": ({"mask": "causal"}, "mask is of type str", "bool array"),
+    "bias's class": ({"bias": sx.ALiBi}, "bias is the class ALiBi", "ALiBi\\(slopes\\)"),
+    "a mask as bias": ({"bias": sx.Causal()}, "bias is of type Causal", "an array"),
+    "nothing": ({"query": None}, "query is of type NoneType, and no array", "floating"),
+    "lengths' name": ({"query_seq_lengths": "5"}, "query_seq_lengths is of type str", "int32"),
+    "scale's name": ({"scale": "x"}, "scale='x' is no number", "0.125"),
+    "complex scale": ({"scale": 1j}, "scale=1j is no number", "0.125"),
+    "window's numbers": ({"local_window_size": ("x", 1)}, "left='x' is no number", "int"),
+    "window's floats": ({"local_window_size": (1.5, 1)}, "left is float", "int"),
+    "keys": (
+        {"dropout_rate": 0.1, "dropout_key": jax.random.split(jax.random.key(0), 2)},
+        "is no single key",
+        "jax.random.key",
+    ),
+    "a seed": ({"dropout_rate": 0.1, "dropout_key": 3}, "dropout_key=3 is no single", "key"),
+    "evaluation": (
+        {"dropout_rate": 0.1, "dropout_key": jax.random.key(0), "deterministic": True},
+        "deterministic=True with dropout_rate=0.1",
+        "flax_attention_fn",
+    ),
     "implementation": ({"implementation": "cuda"}, "implementation='cuda' is not known", "xla"),
 }
 

@@ -214,6 +214,51 @@ def test_examples_of_different_sizes_are_mapped_together():
         assert_close(out, truth.out[0])
 
 
+def test_tiles_made_before_fit_their_own_size_alone():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(1, 40, 2, 8)).astype(np.float32)
+    for tile in ((16, 16), (64, 64)):
+        blocks = sx.BlockMask.from_mask(sx.Causal() & sx.SlidingWindow(9), 40, 40, tile)
+
+        def run(x, mask=blocks):
+            return sx.dot_product_attention(x, x, x, mask=mask)
+
+        padded = sx.Exec(run, ("b, s, _, _",), sx.Linear(160), poison="nan")
+        assert_close(padded(x), run(x))
+        for call in (run, padded):
+            with pytest.raises(sx.ConfigError, match="for T=40 meets a call with T=33"):
+                call(x[:, :33])
+
+
+def test_ids_of_one_size_are_refused_at_another():
+    ids = sx.Documents(np.arange(40) // 7)
+    x = np.random.default_rng(0).normal(size=(1, 40, 2, 8)).astype(np.float32)
+
+    def run(x):
+        return sx.dot_product_attention(x, x, x, mask=ids)
+
+    padded = sx.Exec(run, ("b, s, _, _",), sx.Linear(64), poison="nan")
+    assert_close(padded(x), run(x))
+    for call in (run, padded):
+        with pytest.raises(sx.ConfigError, match="axis T is 40, not 33"):
+            call(x[:, :33])
+
+
+def test_tiles_of_a_size_that_is_not_known_yet_are_refused_or_exact():
+    def run(x):
+        n = x.shape[1]
+        blocks = sx.BlockMask.from_mask(sx.Causal(), n, n, (16, 16))
+        return sx.dot_product_attention(x, x, x, mask=blocks)
+
+    x = np.random.default_rng(0).normal(size=(2, 40, 2, 8)).astype(np.float32)
+    with pytest.raises(
+        sx.InconclusiveShapeError, match=r"(?s)BlockMask.*Hand over the mask itself"
+    ):
+        sx.Exec(run, ("b, s, _, _",))(x)
+    exact = sx.Exec(run, ("b, s, _, _",), on_unsupported="exact")
+    assert_close(exact(x), run(x))
+
+
 X = np.ones((1, 5, 4, 8), np.float32)
 REFUSED = {
     "heads": (lambda q: sx.dot_product_attention(q, q, q), (X,), ("_, _, n, _",), "heads"),

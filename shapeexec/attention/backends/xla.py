@@ -22,6 +22,8 @@ from shapeexec.attention._positions import block
 from shapeexec.attention.backends._base import Residuals, Signature, TileLists, Work, whole_tiles
 from shapeexec.attention.backends._softmax import LARGE
 from shapeexec.attention.masks import Mask
+from shapeexec.attention.masks._value import wide
+from shapeexec.attention.masks.scores import Added
 
 Array = Any
 
@@ -169,12 +171,16 @@ class _ArrayBias:
         summed = [axis for axis, length in enumerate(gradient.shape) if length == 1]
         part = d_scores.sum(summed, keepdims=True)
         first = (at.batch.reshape(-1)[0], at.head.reshape(-1)[0], *at.first)
-        start = [0 if axis in summed else first[axis] for axis in range(4)]
+        start = [np.int32(0) if axis in summed else first[axis] for axis in range(4)]
         old = lax.dynamic_slice(gradient, start, part.shape)
         return d_scores, lax.dynamic_update_slice(gradient, old + part, start)
 
     def directions(self, given: Mapping[int, Array]) -> Any:
         return None if 0 not in given else _pad_to(given[0], self.array.shape)
+
+    @property
+    def leaves(self) -> int:
+        return 1
 
     def zero(self) -> Array:
         return jnp.zeros(self.array.shape, self.dtype)
@@ -218,6 +224,10 @@ class _Modified:
             if _is_float(leaf)
         ]
 
+    @property
+    def leaves(self) -> int:
+        return len(jax.tree.leaves(self.modifier))
+
     def zero(self) -> list[Array]:
         leaves = jax.tree.leaves(self.modifier)
         return [jnp.zeros(leaf.shape, self.dtype) for leaf in leaves if _is_float(leaf)]
@@ -240,6 +250,49 @@ class _Modified:
         return [leaf.astype(self.dtype) for leaf in leaves if _is_float(leaf)], modify
 
 
+@dataclasses.dataclass(frozen=True)
+class _Both:
+    """One upon the other; see `Added`.
+
+    Attributes:
+        one: Comes first.
+        other: An array.
+    """
+
+    one: Any
+    other: _ArrayBias
+
+    def apply(self, at: Any, scores: Array) -> Array:
+        return self.other.apply(at, self.one.apply(at, scores))
+
+    def tangent(self, at: Any, scores: Array, d_scores: Array, d_bias: Any) -> Array:
+        d_one, d_other = d_bias
+        d_scores = self.one.tangent(at, scores, d_scores, d_one)
+        return self.other.tangent(at, scores, d_scores, d_other)
+
+    def backward(self, at: Any, scores: Array, d_scores: Array, gradient: Any) -> tuple[Array, Any]:
+        of_one, of_other = (None, None) if gradient is None else gradient
+        d_scores, of_other = self.other.backward(at, scores, d_scores, of_other)
+        d_scores, of_one = self.one.backward(at, scores, d_scores, of_one)
+        return d_scores, None if gradient is None else (of_one, of_other)
+
+    def directions(self, given: Mapping[int, Array]) -> Any:
+        last = self.leaves - 1
+        of_other = {0: given[last]} if last in given else {}
+        of_one = {i: direction for i, direction in given.items() if i != last}
+        return self.one.directions(of_one), self.other.directions(of_other)
+
+    def zero(self) -> Any:
+        return self.one.zero(), self.other.zero()
+
+    def result(self, gradient: Any) -> Any:
+        return self.one.result(gradient[0]), self.other.result(gradient[1])
+
+    @property
+    def leaves(self) -> int:
+        return self.one.leaves + self.other.leaves
+
+
 def _is_float(leaf: Array) -> bool:
     return jnp.issubdtype(leaf.dtype, np.floating)
 
@@ -248,6 +301,8 @@ def _as_modifier(bias: Any, signature: Signature, work: Work) -> Any:
     if bias is None:
         return _NoBias()
     dtype = _wide(signature)
+    if isinstance(bias, Added):
+        return _Both(*(_as_modifier(part, signature, work) for part in (bias.bias, bias.rows)))
     if not hasattr(bias, "shape"):
         return _Modified(bias, dtype)
     whole = [
@@ -263,7 +318,7 @@ def _pad_to(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _wide(signature: Signature) -> Any:
-    return jnp.promote_types(signature.dtype, np.float32)
+    return wide(signature.dtype)
 
 
 # What all groups share
@@ -333,8 +388,8 @@ class _Setting:
         return _valid(x, self.work.key_sizes, 1)
 
     def logsumexp(self, x: Array) -> Array:
-        """[B, N, rows] as f32[B, N, T]."""
-        return x[:, :, : self.signature.query_size].astype(np.float32)
+        """[B, N, rows] as [B, N, T]."""
+        return x[:, :, : self.signature.query_size].astype(_wide(self.signature))
 
     def each_group(
         self, run: Callable[..., Any], arrays: dict[str, Array], carry: Any
@@ -449,7 +504,13 @@ class _Group:
     def each_row(self, body: Callable[..., Any], carry: Any) -> Any:
         """`body(row, carry)` for each query tile."""
         count = self.lists.counts.shape[-1]
-        return lax.fori_loop(0, count, body, carry) if count > 1 else body(0, carry)
+        if count == 1:
+            return body(np.int32(0), carry)
+
+        def step(row: Array, carry: Any) -> Any:
+            return body(jnp.asarray(row, np.int32), carry)  # the loop's are i64 under x64
+
+        return lax.fori_loop(0, count, step, carry)
 
     def each_tile(self, row: Array, body: Callable[..., Any], carry: Any) -> Any:
         """`body(at, column, is_partial, carry)` for each tile of a row: full ones first."""

@@ -9,7 +9,7 @@ import dataclasses
 import enum
 from typing import Any, NoReturn, Protocol
 
-from shapeexec.attention.masks._value import Value
+from shapeexec.attention.masks._value import Value, saturated
 
 Array = Any
 Tile = tuple[int, int]
@@ -31,7 +31,8 @@ class Positions(Protocol):
     and whether an array that a mask holds is an array or a reference, is the back end's matter.
 
     Attributes:
-        batch: The example, i32[].
+        batch: The example, i32[]. Under `vmap` mapped examples are merged into the batch, and this
+            is the number among all: what a mask asks arrays of. See `Value.of_merged`.
         head: The query head, i32[].
         query: Positions of the queries, i32, from 0.
         key: Positions of the keys, i32, from 0.
@@ -157,6 +158,10 @@ class Tiles(Protocol):
         """
         ...
 
+    def whole(self) -> "Tiles":
+        """The same tiles where every query and key counts."""
+        ...
+
     def answers(self, mask: "Mask") -> tuple[Array, Array]:
         """Whether any and whether all pairs of each tile are allowed, by asking for each pair.
 
@@ -225,8 +230,8 @@ class Mask(Value, abc.ABC):
 
 
 def number(where: Positions | Tiles, value: Array) -> Array:
-    """An int, or array[B or 1], in terms of a tile or of all tiles."""
-    return value if isinstance(value, int) else where.of_batch(value)
+    """An int, or array[B or 1], in terms of a tile or of all tiles; see `saturated`."""
+    return saturated(value) if isinstance(value, int) else where.of_batch(value)
 
 
 def _joined() -> Any:

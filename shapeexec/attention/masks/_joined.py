@@ -10,7 +10,6 @@ import operator
 from typing import Any
 
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles
-from shapeexec.attention.masks._value import Value
 from shapeexec.attention.masks.dense import Dense
 from shapeexec.attention.masks.lengths import Lengths
 from shapeexec.attention.masks.positions import Band, Full
@@ -111,10 +110,11 @@ def negation(mask: Mask) -> Mask:
 def _operands(left: Any, right: Any, kind: type) -> tuple[Mask, ...] | None:
     operands = []
     for side in (left, right):
-        if isinstance(side, Value) and not isinstance(side, Mask):
-            return None
-        mask = side if isinstance(side, Mask) else Dense(side) if hasattr(side, "shape") else None
-        if mask is None:
+        if isinstance(side, Mask):
+            mask = side
+        elif hasattr(side, "shape") or isinstance(side, (bool, list)):
+            mask = Dense(side)  # pyright: ignore[reportArgumentType]
+        else:
             return None
         operands.extend(mask.masks if isinstance(mask, kind) else (mask,))  # pyright: ignore[reportAttributeAccessIssue]
     return tuple(operands)

@@ -4,6 +4,7 @@ A field's arrays are leaves; all else in it is static. Which of the two a field 
 its value: a number that the caller knows is a constant of the graph, a traced one is an operand.
 """
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -17,7 +18,11 @@ from shapeexec._errors import ConfigError
 
 Array = Any
 
+FARTHEST = 2**29
+"""No two positions are so far apart: beyond it all numbers say the same, and sums fit into i32."""
+
 _LEAF = "leaf"  # stands in the static part where a leaf goes
+_LEAVES = "_leaves"  # the attribute that remembers which fields of an unflattened value are leaves
 
 
 class Value:
@@ -53,13 +58,13 @@ class Value:
 
     def __hash__(self) -> int:
         leaves, structure = jax.tree.flatten(self)
-        return hash((structure, *((np.shape(leaf), leaf.dtype) for leaf in leaves)))
+        return hash((structure, *map(_kind_of, leaves)))
 
     def __repr__(self) -> str:
         told = ", ".join(
             f"{name}={_told(value)}"
             for name, value, field in _fields(self)
-            if not (_is_static(value) and value == field.default)
+            if name in _leaf_fields(self) or value != field.default
         )
         return f"{type(self).__name__}({told})"
 
@@ -67,7 +72,7 @@ class Value:
         """Check that the arrays fit a call.
 
         Args:
-            lengths: Of the axes B, N, T and S. One that is no int is not checked.
+            lengths: Of the axes B, N, T and S. A symbolic one is compared with known lengths only.
 
         Raises:
             ConfigError: An array has another length than the call, and it is not a 1 that
@@ -80,29 +85,66 @@ class Value:
             if name in self.axes and hasattr(value, "shape"):
                 _check_array(f"{type(self).__name__}.{name}", value, self.axes[name], lengths)
 
+    def of_merged(self, examples: Any) -> "Any":
+        """The same for a batch that many calls are merged into, as `jax.vmap` does.
+
+        Arrays are merged by who merges; this is for what else depends on the number of an example.
+        Override it if `allows` or `modify` reads `at.batch` other than to ask an array.
+
+        Args:
+            examples: How many there are in each call; may be symbolic.
+        """
+        changed = copy.copy(self)
+        for name, content, _ in _fields(self):
+            if isinstance(content, Value):
+                set_field(changed, name, content.of_merged(examples))
+            elif isinstance(content, tuple):
+                parts = (p.of_merged(examples) if isinstance(p, Value) else p for p in content)
+                set_field(changed, name, tuple(parts))
+        return changed
+
 
 def as_int_or_array(value: Any, name: str) -> Any:
     """An int as it is; what is traced, a symbolic dim, or one per example as i32[B or 1].
+
+    Those of an array that are farther from 0 than `FARTHEST` become that.
 
     Raises:
         ConfigError: It is neither, or not integral.
     """
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return int(value)
-    array = as_array(value)
+    fix = f"pass {name} as an int, or as int32[B]: one for each example"
+    try:
+        array = as_array(value)
+    except TypeError as error:
+        raise ConfigError(f"{name}={value!r} is no number.", fix=fix) from error
     if array.ndim > 1 or not jnp.issubdtype(array.dtype, jnp.integer):
-        raise ConfigError(
-            f"{name} is {array.dtype}{list(array.shape)}.",
-            fix=f"pass {name} as an int, or as int32[B]: one for each example",
-        )
-    return array.reshape(-1).astype(np.int32)
+        raise ConfigError(f"{name} is {array.dtype}{list(array.shape)}.", fix=fix)
+    return saturated(array.reshape(-1))
+
+
+def saturated(value: Any) -> Any:
+    """An int, or an array of integers as i32, with no element beyond `FARTHEST`."""
+    if isinstance(value, int):
+        return max(-FARTHEST, min(FARTHEST, value))
+    info = jnp.iinfo(value.dtype)
+    low, high = max(int(info.min), -FARTHEST), min(int(info.max), FARTHEST)
+    # In the array's own dtype: i32 has other bits for what it does not hold.
+    fits = (low, high) == (info.min, info.max)
+    return (value if fits else value.clip(low, high)).astype(np.int32)
 
 
 def as_array(value: Any) -> Any:
     """NumPy's arrays and lists as NumPy arrays; what is JAX's stays JAX's."""
-    if isinstance(value, (np.ndarray, np.generic, list, tuple)):
+    if isinstance(value, (np.ndarray, np.generic, list, tuple, bool)):
         return np.asarray(value)
     return value if isinstance(value, jax.Array) else jnp.asarray(value)
+
+
+def wide(dtype: Any) -> np.dtype:
+    """What sums are made in, and a log-sum-exp is kept in: f32, or f64 for operands of that."""
+    return np.dtype(np.float64 if jnp.dtype(dtype) == np.float64 else np.float32)
 
 
 def set_field(value: Any, name: str, content: Any) -> None:
@@ -120,37 +162,62 @@ def _fields(value: Any) -> list[tuple[str, Any, dataclasses.Field]]:
 
 
 def _is_static(content: Any) -> bool:
+    if isinstance(content, Value) or (hasattr(content, "shape") and hasattr(content, "dtype")):
+        return isinstance(content, type)
     if isinstance(content, tuple):
-        return all(_is_static(part) for part in content)
-    return content is None or isinstance(content, (int, float, str, type)) or callable(content)
+        return all(map(_is_static, content))
+    return not isinstance(content, (list, dict))
+
+
+def _leaf_fields(value: Any) -> frozenset[str]:
+    """The fields that are children of a value as a tree.
+
+    JAX and its libraries put anything where leaves were: ints, None, names, other trees. So a
+    value that was unflattened has the structure that it was given, and its content is not asked.
+    """
+    known = getattr(value, _LEAVES, None)
+    if known is None:
+        known = frozenset(name for name, content, _ in _fields(value) if not _is_static(content))
+    return known
 
 
 def _flatten(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
-    contents = [content for _, content, _ in _fields(value)]
-    static = tuple((content,) if _is_static(content) else _LEAF for content in contents)
-    return [content for content in contents if not _is_static(content)], static
+    children, static = _flatten_with_keys(value)
+    return [child for _, child in children], static
 
 
 def _flatten_with_keys(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
-    leaves, static = _flatten(value)
-    names = [name for name, content, _ in _fields(value) if not _is_static(content)]
-    return list(zip(map(jax.tree_util.GetAttrKey, names), leaves, strict=True)), static
+    names, fields = _leaf_fields(value), _fields(value)
+    static = tuple(_LEAF if name in names else (content,) for name, content, _ in fields)
+    children = [(name, content) for name, content, _ in fields if name in names]
+    return [(jax.tree_util.GetAttrKey(name), child) for name, child in children], static
 
 
 def _unflatten(cls: type, static: tuple[Any, ...], leaves: Any) -> Any:
     value = object.__new__(cls)
     remaining = iter(leaves)
-    for field, content in zip(dataclasses.fields(cls), static, strict=True):  # pyright: ignore[reportArgumentType]
-        set_field(value, field.name, next(remaining) if content == _LEAF else content[0])
+    names = [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+    for name, content in zip(names, static, strict=True):
+        set_field(value, name, next(remaining) if content == _LEAF else content[0])
+    of_leaves = (name for name, content in zip(names, static, strict=True) if content == _LEAF)
+    set_field(value, _LEAVES, frozenset(of_leaves))
     return value
 
 
 def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    if not is_known(one, other) or one.dtype != other.dtype:
+    if not is_known(one, other) or _kind_of(one) != _kind_of(other):
         return False
-    return np.array_equal(np.asarray(one), np.asarray(other))
+    return np.array_equal(np.asarray(one), np.asarray(other)) if _is_array(one) else one == other
+
+
+def _kind_of(leaf: Any) -> Any:
+    return (np.shape(leaf), leaf.dtype) if _is_array(leaf) else type(leaf)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (np.ndarray, np.generic, jax.Array))
 
 
 def _told(content: Any) -> str:
@@ -163,9 +230,15 @@ def _check_array(name: str, array: Any, names: str, lengths: Mapping[str, int]) 
     wanted = [lengths.get(axis) for axis in names]
     may_be_one = ("B", "N", "T", "S") if len(names) == 4 else ("B", "N")
     for axis, length, want in zip(names, array.shape, wanted, strict=True):
-        if not isinstance(want, int) or not isinstance(length, int) or length == want:
+        is_known = isinstance(length, int), isinstance(want, int)
+        if (
+            want is None
+            or not any(is_known)
+            or (is_known[0] and length == 1 and axis in may_be_one)
+        ):
             continue
-        if length == 1 and axis in may_be_one:
+        # Of a symbolic size and a known one: whoever traces answers, and remembers it.
+        if length == want:
             continue
         raise ConfigError(
             f"{name} has shape {list(array.shape)}, whose axis {axis} is {length}, not {want}.",

@@ -25,12 +25,12 @@ class Dense(Mask):
 
     def __post_init__(self) -> None:
         array = as_array(self.array)
-        if array.dtype != bool or not 2 <= array.ndim <= 4:
+        if array.dtype != bool or array.ndim > 4:
             raise ConfigError(
                 f"a mask of type {array.dtype}{list(array.shape)}.",
                 why="a mask says True where a query may attend to a key",
-                fix="pass bool[B, N, T, S], where each axis may be 1, or its last 2 or 3 axes;"
-                " what is to be added to the scores goes to `bias`",
+                fix="pass bool[B, N, T, S], where each axis may be 1, or its last axes: `mask != 0`"
+                " if it holds 1 for True; what is to be added to the scores goes to `bias`",
             )
         set_field(self, "array", array[(None,) * (4 - array.ndim)])
 

@@ -1,8 +1,9 @@
 """The mask of packed documents: several sequences in one row, none sees another."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
 from shapeexec._errors import ConfigError
@@ -15,7 +16,8 @@ class Documents(Mask):
     """A query attends to the keys whose id equals its own.
 
     Attributes:
-        query_ids: int[B or 1, T], or int[T] for all examples alike.
+        query_ids: int[B or 1, T], or int[T] for all examples alike, of any integer dtype. NumPy's
+            that do not fit into int32 become their ranks.
         key_ids: int[B or 1, S], or int[S]. None: those of the queries.
     """
 
@@ -26,9 +28,9 @@ class Documents(Mask):
 
     def __post_init__(self) -> None:
         query_ids = _ids(self.query_ids, "query_ids")
-        set_field(self, "query_ids", query_ids)
         key_ids = query_ids if self.key_ids is None else _ids(self.key_ids, "key_ids")
-        set_field(self, "key_ids", key_ids)
+        for name, ids in zip(("query_ids", "key_ids"), _alike(query_ids, key_ids), strict=True):
+            set_field(self, name, ids)
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
@@ -48,10 +50,60 @@ class Documents(Mask):
 
 
 def _ids(ids: Array, name: str) -> Array:
-    ids = as_array(ids)
+    try:
+        ids = as_array(ids)
+    except TypeError as error:
+        raise ConfigError(f"{name}={ids!r} is no array.", fix="pass integers") from error
     if ids.ndim not in (1, 2) or not np.issubdtype(ids.dtype, np.integer):
         raise ConfigError(
             f"{name} is {ids.dtype}{list(ids.shape)}.",
             fix="pass an integer for each position, as [T] or [B, T]",
         )
     return ids[None] if ids.ndim == 1 else ids
+
+
+def _alike(query_ids: Array, key_ids: Array) -> tuple[Array, Array]:
+    """The same documents by ids of one dtype, which JAX does not cut on their way to the device.
+
+    Raises:
+        ConfigError: There is no such dtype.
+    """
+    both = (query_ids, key_ids)
+    known = [isinstance(ids, np.ndarray) for ids in both]
+    if all(known):
+        if all(map(_fits, both, (np.int32, np.int32))):
+            return _as_int32(query_ids), _as_int32(key_ids)
+        return _ranks(query_ids, key_ids)
+    wanted = [_wider(ids.dtype) for ids, of_host in zip(both, known, strict=True) if not of_host]
+    common = np.promote_types(wanted[0], wanted[-1])
+    is_held = np.issubdtype(common, np.integer) and jax.dtypes.canonicalize_dtype(common) == common
+    if is_held and all(_fits(ids, common) for ids in both if isinstance(ids, np.ndarray)):
+        return query_ids.astype(common), key_ids.astype(common)
+    raise ConfigError(
+        f"query_ids is {query_ids.dtype} and key_ids {key_ids.dtype}, and no dtype at hand holds"
+        " the ids of both.",
+        why="documents are told apart by their ids, so none may be changed",
+        fix="give both one dtype, such as int32, with ids that it holds",
+    )
+
+
+def _fits(ids: np.ndarray, dtype: Any) -> bool:
+    info = np.iinfo(dtype)
+    return ids.size == 0 or (int(ids.min()) >= info.min and int(ids.max()) <= info.max)
+
+
+def _as_int32(ids: np.ndarray) -> np.ndarray:
+    return ids.astype(np.int32, copy=False)
+
+
+def _wider(dtype: Any) -> Any:
+    """A dtype of 32 bits or more."""
+    return np.int32 if np.iinfo(dtype).bits < 32 else dtype
+
+
+def _ranks(query_ids: np.ndarray, key_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each id's place among all, which is in the same order."""
+    if not np.issubdtype(np.result_type(query_ids, key_ids), np.integer):
+        query_ids, key_ids = query_ids.astype(object), key_ids.astype(object)
+    every = np.unique(np.concatenate([query_ids.reshape(-1), key_ids.reshape(-1)]))
+    return tuple(np.searchsorted(every, ids).astype(np.int32) for ids in (query_ids, key_ids))  # pyright: ignore[reportReturnType]

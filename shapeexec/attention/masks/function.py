@@ -5,11 +5,12 @@ pair: T * S of them whenever a call is traced, in bounded memory.
 """
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 
 from shapeexec._errors import ConfigError
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles
@@ -25,12 +26,15 @@ class MaskFunction(Mask):
             int32 and broadcasting to the others; gives bool elementwise. JAX must be able to
             trace it. It is static: pass the same function object to run the same graph, and
             hand over arrays that it would close over as other masks, such as `Dense`.
+        examples: How many of them are one call's. Under `jax.vmap` and `Exec.map` many calls are
+            merged into one batch, and b is the number of an example in its own call. None: all.
     """
 
     function: Callable[[Array, Array, Array, Array], Array]
+    examples: int | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.function) or not isinstance(self.function, Hashable):
+        if not callable(self.function) or not _is_hashable(self.function):
             raise ConfigError(
                 f"function={self.function!r} cannot be called and compared.",
                 fix="pass a function of (b, h, q, k), such as `lambda b, h, q, k: k <= q`",
@@ -38,13 +42,27 @@ class MaskFunction(Mask):
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
-        allowed: Any = self.function(at.batch, at.head, at.query, at.key)
+        batch = at.batch if self.examples is None else _modulo(at.batch, self.examples)
+        allowed: Any = self.function(batch, at.head, at.query, at.key)
         if not hasattr(allowed, "dtype") or allowed.dtype != bool:
             raise ConfigError(
                 f"the mask function {_name(self.function)} gives {_type(allowed)}.",
                 fix="give bool, by a comparison",
             )
         return allowed
+
+    def of_merged(self, examples: Any) -> "MaskFunction":
+        """See `Value`."""
+        if self.examples is not None:
+            return self
+        if not isinstance(examples, int):
+            raise ConfigError(
+                f"the mask function {_name(self.function)} under `vmap` with a batch of"
+                f" {examples}, which is not known yet.",
+                why="mapped calls are merged into one batch, and its b is the number in each",
+                fix="map over single examples, [T, N, H], or give the batch one size",
+            )
+        return dataclasses.replace(self, examples=examples)
 
     def bounds(self, tiles: Tiles) -> Bounds:
         """See `Mask`. Exact before the arrays' ends, from the answers for all pairs.
@@ -59,16 +77,45 @@ class MaskFunction(Mask):
         try:
             some, every = tiles.answers(self)
         except jax.errors.TracerArrayConversionError as error:
-            raise ConfigError(
-                f"the mask function {_name(self.function)} closes over a traced array.",
-                why="a function is static, and its tiles are found while tracing",
-                fix="make the array a mask of its own: Dense, Documents, or a BlockMask",
-            ) from error
+            raise _refused(self.function) from error
         whole = all(
             is_known(size) and bool((np.asarray(size) >= length).all())
             for size, length in zip((tiles.query_size, tiles.key_size), tiles.length, strict=True)
         )
         return Bounds(some, every, exact=whole)
+
+
+def _refused(function: Callable[..., Any]) -> ConfigError:
+    """Why a function of traced positions asked for the values of a traced array."""
+    fix = "make the array a mask of its own: Dense, Documents, or a BlockMask"
+    position = jax.ShapeDtypeStruct((1, 1, 1, 1), np.int32)
+    try:
+        jax.eval_shape(function, *[position] * 4)
+    except jax.errors.TracerArrayConversionError:
+        return ConfigError(
+            f"the mask function {_name(function)} makes a NumPy array of its positions.",
+            why="they are traced, and neither a NumPy array can be indexed by them, nor a function"
+            " of NumPy be called with them",
+            fix=f"jnp.asarray(array)[q], and functions of jnp; or {fix}",
+        )
+    return ConfigError(
+        f"the mask function {_name(function)} closes over a traced array.",
+        why="a function is static, and its tiles are found while tracing",
+        fix=fix,
+    )
+
+
+def _is_hashable(function: Any) -> bool:
+    try:
+        hash(function)
+    except TypeError:  # a module with arrays is of a type that says it can be
+        return False
+    return True
+
+
+def _modulo(number: Array, count: int) -> Array:
+    # Not below 0: of traced ones the plain remainder is one operation.
+    return lax.rem(number, np.int32(count)) if isinstance(number, jax.Array) else number % count
 
 
 def _name(function: Any) -> str:

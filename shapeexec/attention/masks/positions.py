@@ -7,9 +7,13 @@ import abc
 import dataclasses
 from typing import ClassVar, Literal
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from shapeexec._errors import ConfigError
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles, number
-from shapeexec.attention.masks._value import as_int_or_array, set_field
+from shapeexec.attention.masks._value import FARTHEST, as_int_or_array, set_field
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -176,7 +180,7 @@ class Dilated(Mask):
     """A query attends to itself and each `step`-th key before and behind it.
 
     Attributes:
-        step: An int of at least 1, or i32[B].
+        step: An int of at least 1, or i32[B] of such.
     """
 
     axes: ClassVar = {"step": "B"}
@@ -185,8 +189,12 @@ class Dilated(Mask):
 
     def __post_init__(self) -> None:
         set_field(self, "step", as_int_or_array(self.step, "step"))
-        if isinstance(self.step, int) and self.step < 1:
+        if isinstance(self.step, (int, np.ndarray)) and np.less(self.step, 1).any():
             raise ConfigError(f"step={self.step}: no stride.", fix="step=1 or more")
+        if isinstance(self.step, jax.Array):
+            # Its values are not at hand. Of 0 there is one multiple, and -n has those of n.
+            step = jnp.where(self.step == 0, FARTHEST, abs(self.step))
+            set_field(self, "step", step.astype(np.int32))
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""

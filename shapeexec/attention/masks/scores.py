@@ -6,14 +6,16 @@ They are no masks: a modifier changes scores, and forbids nothing.
 import abc
 import dataclasses
 import math
-from typing import ClassVar
+import operator
+from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from shapeexec._errors import ConfigError
 from shapeexec.attention.masks._base import Array, Positions
-from shapeexec.attention.masks._value import Value, as_array, set_field
+from shapeexec.attention.masks._value import Value, as_array, set_field, wide
 
 
 class ScoreModifier(Value, abc.ABC):
@@ -29,7 +31,8 @@ class ALiBi(ScoreModifier):
     """Less score the farther away: `scores - slope * abs(key - query)`.
 
     Attributes:
-        slopes: f32[N] or f32[B or 1, N or 1], one for each query head; see `for_heads`.
+        slopes: float[N] or float[B or 1, N or 1], one for each query head; see `for_heads`. They
+            are kept as f32, or as f64 where JAX has that.
 
     Source: Press, Smith, Lewis: Train Short, Test Long (2022), section 3.
     """
@@ -45,7 +48,8 @@ class ALiBi(ScoreModifier):
                 f"slopes is {slopes.dtype}{list(slopes.shape)}.",
                 fix="pass a float for each query head, or ALiBi.for_heads(N)",
             )
-        set_field(self, "slopes", slopes.astype(np.float32)[(None,) * (2 - slopes.ndim)])
+        dtype = jax.dtypes.canonicalize_dtype(wide(slopes.dtype))
+        set_field(self, "slopes", slopes.astype(dtype)[(None,) * (2 - slopes.ndim)])
 
     @classmethod
     def for_heads(cls, heads: int) -> "ALiBi":
@@ -62,13 +66,13 @@ class ALiBi(ScoreModifier):
         below = 1 << (heads.bit_length() - 1)
         slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
         between = [2.0 ** (-4 * i / below) for i in range(1, 2 * below, 2)]
-        return cls(np.array(slopes + between[: heads - below], np.float32))
+        return cls(np.array(slopes + between[: heads - below]))
 
     def modify(self, at: Positions, scores: Array) -> Array:
         """See `ScoreModifier`."""
         # As floats, which are exact to 2**24, positions are converted by row and by column.
         query, key = at.query.astype(np.float32), at.key.astype(np.float32)
-        return scores - at.of_head(self.slopes) * abs(key - query)
+        return scores - (at.of_head(self.slopes) * abs(key - query)).astype(scores.dtype)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -95,7 +99,7 @@ class RelativeBias(ScoreModifier):
                 f"table is {table.dtype}{list(table.shape)}.",
                 fix="pass float[N, left + 1 + right]: for each head a bias for each distance",
             )
-        left = (table.shape[-1] - 1) // 2 if self.left is None else self.left
+        left = (table.shape[-1] - 1) // 2 if self.left is None else operator.index(self.left)
         if not 0 <= left < table.shape[-1] or (self.left is None and table.shape[-1] % 2 == 0):
             raise ConfigError(
                 f"left={self.left} with a table of {table.shape[-1]} distances.",
@@ -135,6 +139,29 @@ class RelativeBias(ScoreModifier):
         left = self.left or 0
         distance = (at.key - at.query).clip(-left, self.table.shape[-1] - 1 - left)
         return scores + at.of_table(self.table, distance + left).astype(scores.dtype)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Added(ScoreModifier):
+    """A number for each query, added after another bias: it changes the log-sum-exp alone.
+
+    Attributes:
+        bias: An array as `dot_product_attention` takes it, with four axes; or a score modifier.
+        rows: float[B or 1, N or 1, T or 1, 1].
+    """
+
+    axes: ClassVar = {"bias": "BNTS", "rows": "BNTS"}
+
+    bias: Any
+    rows: Array
+
+    def modify(self, at: Positions, scores: Array) -> Array:
+        """See `ScoreModifier`."""
+        if isinstance(self.bias, ScoreModifier):
+            scores = self.bias.modify(at, scores)
+        else:
+            scores = scores + at.of_pairs(self.bias).astype(scores.dtype)
+        return scores + at.of_pairs(self.rows).astype(scores.dtype)
 
 
 def _t5_bucket(distance: int, buckets: int, max_distance: int) -> int:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shapeexec import ConfigError
+from shapeexec import ConfigError, dot_product_attention
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._positions import block
 from shapeexec.attention.masks import (
@@ -27,6 +27,16 @@ from tests.attention.masks.cases import CASES, call
 
 def causal(b, h, q, k):
     return k <= q
+
+
+class Unhashable:
+    """As a module with arrays: its type says that it can be hashed."""
+
+    def __call__(self, b, h, q, k):
+        return k <= q
+
+    def __hash__(self):
+        return hash({})
 
 
 EQUAL = [
@@ -106,7 +116,8 @@ def test_a_symbolic_dim_is_a_number_of_a_mask():
 
 REFUSED = {
     "no bool": (lambda: Dense(np.zeros((3, 3))), r"a mask of type float64\[3, 3\]", "bias"),
-    "one axis": (lambda: Dense(np.zeros(3, bool)), r"a mask of type bool\[3\]", "bool"),
+    "five axes": (lambda: Dense(np.zeros((1,) * 5, bool)), r"bool\[1, 1, 1, 1, 1\]", "last axes"),
+    "a module": (lambda: MaskFunction(Unhashable()), "cannot be called and compared", "lambda b"),
     "no integer": (lambda: Global(1.5), r"n is float", "pass n as an int"),
     "too many axes": (lambda: Global(np.zeros((2, 2), int)), r"n is int64\[2, 2\]", "an int"),
     "no stride": (lambda: Dilated(0), "step=0", "step=1 or more"),
@@ -171,6 +182,48 @@ def test_a_function_that_closes_over_a_traced_array_is_refused():
 
     with pytest.raises(ConfigError, match=r"(?s)closes over a traced array.*Fix:.*Dense"):
         use(np.array([True]))
+
+
+TABLE = np.arange(20) % 3
+
+
+@pytest.mark.parametrize(
+    "function", [lambda b, h, q, k: TABLE[q] == TABLE[k], lambda b, h, q, k: np.abs(q - k) < 3]
+)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.vmap])
+def test_a_function_that_makes_numpy_arrays_is_told_so(function, wrap):
+    x = np.ones((1, 20, 2, 8), np.float32)
+
+    def use(x):
+        return dot_product_attention(x, x, x, mask=MaskFunction(function))
+
+    with pytest.raises(ConfigError, match=r"(?s)makes a NumPy array of its pos.*Fix:.*jnp.asarray"):
+        wrap(use)(x[None] if wrap is jax.vmap else x)
+
+
+def test_a_function_may_close_over_an_array_of_jax():
+    table = jnp.asarray(TABLE)
+    x = np.random.default_rng(0).normal(size=(1, 20, 2, 8)).astype(np.float32)
+    out = dot_product_attention(x, x, x, mask=MaskFunction(lambda b, h, q, k: table[q] == table[k]))
+    want = dot_product_attention(x, x, x, mask=Documents(TABLE))
+    np.testing.assert_allclose(out, want, 1e-6)
+
+
+ARRAYS = [np.True_, True, np.zeros(6, bool), [[True] * 6] * 5, np.eye(5, 6, dtype=bool)]
+ARRAYS += [jnp.ones((3, 1, 6), bool), np.ones((2, 1, 5, 1), bool)]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(np.shape(array)))
+def test_an_array_is_joined_in_every_shape_that_an_argument_may_have(array):
+    x = np.random.default_rng(0).normal(size=(2, 6, 3, 8)).astype(np.float32)
+
+    def attend(mask, **options):
+        return dot_product_attention(x[:, :5], x, x, mask=mask, **options)
+
+    want = attend(array, is_causal=True)
+    np.testing.assert_array_equal(attend(Causal() & array), want)
+    np.testing.assert_array_equal(attend(array & Causal()), want)
+    np.testing.assert_array_equal(attend(~(~Causal() | ~np.asarray(array))), want)
 
 
 def test_a_function_is_asked_at_trace_time_only():

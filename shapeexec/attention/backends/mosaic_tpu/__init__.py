@@ -30,6 +30,7 @@ from shapeexec.attention.backends.mosaic_tpu._operands import (
 )
 from shapeexec.attention.backends.mosaic_tpu._steps import SCALAR_BYTES, Setting, words
 from shapeexec.attention.masks import Mask, RelativeBias
+from shapeexec.attention.masks.scores import Added
 
 Array = Any
 
@@ -71,6 +72,8 @@ class _MosaicTpu:
             return "its kernels make no gradient of a bias"
         if isinstance(signature.bias, type) and issubclass(signature.bias, RelativeBias):
             return NO_TABLES
+        if isinstance(signature.bias, type) and issubclass(signature.bias, Added):
+            return "a bias by row comes upon a bias, of which the signature does not tell"
         if reason := refusal_of_rule(mask):
             return reason
         try:
