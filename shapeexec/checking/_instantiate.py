@@ -3,6 +3,7 @@
 Nothing is evaluated here but dims; what two programs have in common is not known.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from shapeexec import _compat
 from shapeexec.shape import _dim
 from shapeexec.shape._host import HostOperand, HostValues
 from shapeexec.shape._numbers import host_value_p
+from shapeexec.shape._transposes import TRANSPOSED, expand
 
 Expansion = Callable[..., Callable[..., Any]]
 
@@ -46,6 +48,15 @@ def _number(sizes: Mapping[str, int], *, operand: HostOperand, weak_type: bool) 
 
 
 register_expansion(host_value_p, _number)
+
+
+def _transpose(primitive: Any, sizes: Mapping[str, int], **params: Any) -> Callable[..., Any]:
+    del sizes  # they are in the parameters already
+    return expand(primitive, params)
+
+
+for _kind in TRANSPOSED.values():
+    register_expansion(_kind.primitive, functools.partial(_transpose, _kind.primitive))
 
 
 # Calls that mean their body, and the parameter that holds it. What derivatives they have, or what
