@@ -3,6 +3,7 @@
 It wires the rooms together. A call flows in one direction: arguments, plan, graph, pad, run, cut.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -10,8 +11,6 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
-
-import jax
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveError
@@ -26,6 +25,7 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, Settings, structs_at_capacity
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
 from shapeexec.execution._signature import by_position, signature
+from shapeexec.execution._split import FUNCTION, Call, Place, Result, has_parts, places, take
 from shapeexec.execution._stats import Counters, Stats
 from shapeexec.masking._poison import check_poison
 from shapeexec.masking._values import MaskNote
@@ -140,7 +140,8 @@ class Exec:
         self._planner = self._planner_of(self._settings)
         self._mappers: dict[Hashable, Mapper] = {}
         self._ready: dict[Hashable, Ready] = {}
-        self._example: tuple[Any, Any] | None = None
+        self._example: Call | None = None
+        self._places: frozenset[Place] = frozenset({FUNCTION} if has_parts(settings.fn) else ())
         self._is_frozen = False
         self._warn_lock = threading.Lock()
         self._has_warned = False
@@ -162,18 +163,8 @@ class Exec:
             self._counters.add(plain_calls=1)
             return self._settings.fn(*args, **kwargs)
         args, kwargs = by_position(self._settings, args, kwargs)
-        known_as = signature(self._settings, args, kwargs)
-        ready = self._ready.get(known_as)
-        graph = None if ready is None else self._cache.find(ready.key)
-        if ready is not None and graph is not None:
-            try:
-                arrays, named = self._planner.without_static(args, kwargs)
-                outcome = ready.run(graph, arrays, named, retrace=False)
-            except SignatureChanged:
-                pass  # a static argument has other dtypes or another structure than last time
-            else:
-                return self._finish(ready, outcome, "hits")
-        return self._run_planned(args, kwargs, known_as)
+        result, call = self._run(args, kwargs)
+        return result.whole(call) if type(result) is Result else result
 
     def map(self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any) -> Any:
         """Run `fn`, a function of one example, on examples of different sizes in one graph.
@@ -206,15 +197,14 @@ class Exec:
         """
         check_reduce(reduce)
         args, kwargs = by_position(self._settings, args, kwargs)
-        examples = take_examples(self._settings, args, kwargs, reduce)
+        examples = take_examples(self._settings, args, kwargs, reduce, self._places)
         if not _compat.trace_state_clean():
             self._counters.add(plain_calls=examples.count)
             return map_plainly(examples, reduce)
         return self._mapper(examples).run(examples, reduce) if examples.count else []
 
     def __repr__(self) -> str:
-        fn = self._settings.fn
-        return f"Exec({getattr(fn, '__qualname__', fn)}, {len(self._cache)} graphs)"
+        return f"Exec({_options.name_of(self._settings.fn)}, {len(self._cache)} graphs)"
 
     def variant(self, **changes: Any) -> "Exec":
         """An Exec with some settings changed, and graphs of its own.
@@ -251,7 +241,7 @@ class Exec:
 
         Arguments may be `jax.ShapeDtypeStruct`.
         """
-        return self._planner.plan(*by_position(self._settings, args, kwargs))
+        return self._planner.plan(self._call(*by_position(self._settings, args, kwargs)))
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Each mask of the graph that a call with these arguments would run, and why.
@@ -259,10 +249,11 @@ class Exec:
         Arguments may be `jax.ShapeDtypeStruct`.
         """
 
-        def notes(plan: Plan, arrays: Any, named: Any) -> list[MaskNote]:
-            return plan.recipe.notes(*structs_at_capacity(plan, arrays, named))
+        def notes(plan: Plan, call: Call) -> list[MaskNote]:
+            return plan.recipe.notes(*structs_at_capacity(plan, call.arrays, call.named))
 
-        plan, told = self._planned(notes, *by_position(self._settings, args, kwargs))
+        call = self._call(*by_position(self._settings, args, kwargs))
+        plan, told = self._planned(notes, call)
         return Explanation(plan, tuple(told))
 
     # Keeping graphs
@@ -288,7 +279,7 @@ class Exec:
             ConfigError: There are no examples, a symbol has no sizes or is not known, or the
                 function's guards make too many combinations.
         """
-        example = by_position(self._settings, args, {}) if args else self._example
+        example = self._call(*by_position(self._settings, args, {})) if args else self._example
         if example is None:
             raise ConfigError(
                 "warmup: the shapes and dtypes of the arguments are not known yet.",
@@ -323,7 +314,9 @@ class Exec:
         mapper = self._mappers.get(specs)
         if mapper is None:
             planner = self._planner if specs is None else self._planner_of(settings)
-            mapper = Mapper(planner, specs, self._cache.find, self._map_graph, self._finish)
+            mapper = Mapper(
+                planner, specs, self._cache.find, self._map_graph, self._finish, self._see
+            )
             mapper = self._mappers.setdefault(specs, mapper)
         return mapper
 
@@ -332,37 +325,57 @@ class Exec:
             group.key, lambda: self._compiled(group.recipe, group.sizes, args, kwargs, group)
         )
 
-    def _run_planned(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], known_as: Hashable
-    ) -> Any:
-        plan, graph = self._planned(self._graph, args, kwargs)
-        arrays, named = self._planner.without_static(args, kwargs)
-        ready = make_ready(plan, make_pads(plan, arrays, named))
-        self._remember(known_as, ready, args, kwargs)
-        outcome = ready.run(graph, arrays, named, retrace=True)
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """The call, taken apart after a look at each leaf."""
+        self._see(places(self._settings.fn, args, kwargs))
+        return _take(self._settings, args, kwargs, self._places)
+
+    def _see(self, found: Iterable[Place]) -> None:
+        """Remember where arguments hold more than arrays."""
+        self._places |= frozenset(found)
+
+    def _run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Call]:
+        """The result as the graph gives it, and the call."""
+        call = _take(self._settings, args, kwargs, self._places)
+        known_as = signature(self._settings, call)
+        ready = self._ready.get(known_as)
+        graph = None if ready is None else self._cache.find(ready.key)
+        if ready is not None and graph is not None:
+            # What is static to the specs may have other dtypes or another structure than last
+            # time, or be no array at all, which JAX tells by a TypeError.
+            with contextlib.suppress(SignatureChanged, TypeError):
+                outcome = ready.run(graph, call.arrays, call.named, retrace=False)
+                return self._finish(ready, outcome, "hits"), call
+        seen, call = self._places, self._call(args, kwargs)
+        if self._places != seen:
+            known_as = signature(self._settings, call)
+        return self._run_planned(call, known_as), call
+
+    def _run_planned(self, call: Call, known_as: Hashable) -> Any:
+        plan, graph = self._planned(self._graph, call)
+        ready = make_ready(plan, make_pads(plan, call.arrays, call.named))
+        self._remember(known_as, ready, call)
+        outcome = ready.run(graph, call.arrays, call.named, retrace=True)
         return self._finish(ready, outcome, "hits" if plan.is_compiled else "misses")
 
-    def _planned(
-        self, use: Callable[[Plan, Any, Any], Used], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Plan, Used]:
-        """The plan of a call, and what `use(plan, arrays, named)` makes of it.
+    def _planned(self, use: Callable[[Plan, Call], Used], call: Call) -> tuple[Plan, Used]:
+        """The plan of a call, and what `use(plan, call)` makes of it.
 
         Where that meets something that cannot be padded, and may be exact, the plan is another.
         """
-        arrays, named = self._planner.without_static(args, kwargs)
         while True:
-            plan = self._planner.plan(args, kwargs)
+            plan = self._planner.plan(call)
             try:
-                return plan, use(plan, arrays, named)
+                return plan, use(plan, call)
             except UnsupportedPrimitiveError as error:
-                if not self._planner.make_fewest_exact(plan, error, args, kwargs):
+                if not self._planner.make_fewest_exact(plan, error, call):
                     raise
 
-    def _graph(self, plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Graph:
-        return self._cache.get(plan.key, lambda: self._compile(plan, arrays, named))
+    def _graph(self, plan: Plan, call: Call) -> Graph:
+        return self._cache.get(plan.key, lambda: self._compile(plan, call))
 
-    def _compile(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
-        args, kwargs = structs_at_capacity(plan, args, kwargs)
+    def _compile(self, plan: Plan, call: Call) -> Graph:
+        args, kwargs = structs_at_capacity(plan, call.arrays, call.named)
         return self._compiled(plan.recipe, plan.size_vector, args, kwargs, plan)
 
     def _compiled(
@@ -395,13 +408,12 @@ class Exec:
                 )
         return outcome.result
 
-    def _remember(self, known_as: Hashable, ready: Ready, args: Any, kwargs: Any) -> None:
+    def _remember(self, known_as: Hashable, ready: Ready, call: Call) -> None:
         if known_as is not None:
             if len(self._ready) >= _MOST_READY:
                 self._ready.clear()  # sizes that occur again are back after one plan each
             self._ready[known_as] = ready
-        arrays = jax.tree.map(_as_struct, self._planner.without_static(args, kwargs))
-        self._example = self._planner.with_static(arrays, (args, kwargs))
+        self._example = call.remembered()
 
     def _warn_if_thrashing(self, told: Plan | Group) -> None:
         if self._cache.remade < _THRASHING:
@@ -431,10 +443,24 @@ def bucketed(
     return lambda fn: Exec(fn, in_shapes, buckets, **options)
 
 
-def _as_struct(leaf: Any) -> Any:
-    """The shape of an array, so that remembering a call keeps no data alive."""
-    if not hasattr(leaf, "shape"):
-        return leaf
-    weak_type = getattr(leaf, "weak_type", False)
-    sharding = _compat.committed_sharding(leaf)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak_type)
+def taken(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """A call of an Exec with these settings, taken apart."""
+    return _take(settings, args, kwargs, places(settings.fn, args, kwargs))
+
+
+def run_taken(ex: Exec, call: Call) -> Any:
+    """The result of a call as its graph gives it; no argument is changed."""
+    return ex._run_planned(call, None)
+
+
+def _take(
+    settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any], at: Iterable[Place]
+) -> Call:
+    return take(
+        settings.fn,
+        args,
+        kwargs,
+        static_argnums=settings.static_argnums,
+        static_argnames=settings.static_argnames,
+        at=at,
+    )
