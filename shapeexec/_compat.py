@@ -332,6 +332,17 @@ def _asked_by(depth: int) -> tuple[str, str | None]:
     return asker or "internal", None
 
 
+def user_line() -> str | None:
+    """`code  (file.py:12)` of the innermost frame of the user's own code that is running."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if _origin(code.co_filename, code.co_name) == "user":
+            return _source_text(code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
 def _source_text(filename: str, line: int) -> str:
     import linecache  # noqa: PLC0415 - only errors and reports need it
 

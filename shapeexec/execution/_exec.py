@@ -4,10 +4,13 @@ It wires the rooms together. A call flows in one direction: arguments, plan, gra
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
+import inspect
 import os
 import threading
+import types
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
@@ -15,28 +18,66 @@ from typing import Any, Literal, TypeVar
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveError
 from shapeexec.bucketing import Pow2, Strategy
-from shapeexec.execution import _monitor, _options, _warmup
+from shapeexec.execution import _monitor, _options, _pickling, _warmup
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
 from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._map import Group, Mapper
+from shapeexec.execution._method import without_self
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, Settings, structs_at_capacity
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
 from shapeexec.execution._signature import by_position, signature
-from shapeexec.execution._split import FUNCTION, Call, Place, Result, has_parts, places, take
+from shapeexec.execution._split import (
+    FUNCTION,
+    Call,
+    Place,
+    Result,
+    has_parts,
+    is_running,
+    places,
+    take,
+)
 from shapeexec.execution._stats import Counters, Stats
 from shapeexec.masking._poison import check_poison
 from shapeexec.masking._values import MaskNote
 from shapeexec.shape._guards import parse_constraint
+from shapeexec.shape._spec import spec_symbols
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
 _MOST_READY = 8192
 _THRASHING = 2  # graphs made again after they had to leave
 
 Used = TypeVar("Used")
-Buckets = Strategy | Callable[[int], int] | Mapping[str, Strategy | Callable[[int], int]]
+OneSymbol = Strategy | int | Sequence[int] | Callable[[int], int]
+Buckets = OneSymbol | Mapping[str, OneSymbol]
+
+
+@dataclasses.dataclass
+class _Seen:
+    """What an Exec has met, in each of its views alike.
+
+    Attributes:
+        example: The last call that was planned, without its data.
+        places: Where arguments hold more than arrays.
+        is_frozen: Whether a graph that is missing is an error.
+        warned: Of what there has been a warning.
+        lock: Held to warn.
+    """
+
+    example: Call | None = None
+    places: frozenset[Place] = frozenset()
+    is_frozen: bool = False
+    warned: set[str] = dataclasses.field(default_factory=set)
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def is_first(self, what: str) -> bool:
+        """Whether nobody has been warned of this before."""
+        with self.lock:
+            is_first = what not in self.warned
+            self.warned.add(what)
+            return is_first
 
 
 class Exec:
@@ -49,12 +90,16 @@ class Exec:
     `jit` or `scan` body, it runs the plain function, for there shapes are static.
 
     Args:
-        fn: A pure function of arrays and trees of arrays.
+        fn: A pure function of arrays and of trees of them. What is no array in a tree (a text, a
+            function, a field of a module) is a constant, with a graph of its own. Modules of
+            flax's nnx are changed as by `nnx.jit`. It may be a method, a module, an object or a
+            `functools.partial`: then the arrays that these hold are arguments, too.
         in_shapes: One spec per positional argument, each a pytree prefix of it: a text such as
             `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."` or `"_, s"`, an `sx.Shape`, or None for what
             is static. None alone: axis 0 of each argument that is one array is `b`.
-        buckets: A strategy for all symbols, or one per symbol; a symbol without one is exact. A
-            strategy may also be any object with `bucket(size)`, or a function.
+        buckets: A strategy for all symbols, or one per symbol; a symbol without one is exact. An
+            int stands for its multiples, `Linear(32)`, a list for a `Ladder`. A strategy may also
+            be any object with `bucket(size)`, or a function.
         kwarg_shapes: Specs by keyword; a keyword without one is static.
         constraints: Facts about the sizes, such as `"s >= 2"`; they decide questions that `fn`
             asks of its sizes. A call that breaks one is a `ConstraintError`.
@@ -115,11 +160,14 @@ class Exec:
             kwarg_shapes=kwarg_shapes or (),
         )
         numbers, names = _options.by_number_and_name(fn, numbers, names)
+        strategies = _options.as_strategies(Pow2() if buckets is None else buckets)
+        specs = _options.as_in_shapes(in_shapes)
+        _options.check_symbols(strategies, spec_symbols(specs, kwarg_shapes))
         settings = Settings(
             fn=fn,
-            in_shapes=_options.as_in_shapes(in_shapes),
+            in_shapes=specs,
             kwarg_shapes=kwarg_shapes,
-            strategies=_options.as_strategies(Pow2() if buckets is None else buckets),
+            strategies=strategies,
             constraints=tuple(map(parse_constraint, _options.as_texts("constraints", constraints))),
             on_unsupported=on_unsupported,
             poison=check_poison(os.environ.get(POISON_VARIABLE) if poison is None else poison),
@@ -140,11 +188,10 @@ class Exec:
         self._planner = self._planner_of(self._settings)
         self._mappers: dict[Hashable, Mapper] = {}
         self._ready: dict[Hashable, Ready] = {}
-        self._example: Call | None = None
-        self._places: frozenset[Place] = frozenset({FUNCTION} if has_parts(settings.fn) else ())
-        self._is_frozen = False
-        self._warn_lock = threading.Lock()
-        self._has_warned = False
+        self._seen = _Seen(places=frozenset({FUNCTION} if has_parts(settings.fn) else ()))
+        self._core = self
+        self._method: Exec | None = None
+        self._is_method = False
         _monitor.listen()
         functools.update_wrapper(self, settings.fn, updated=())
 
@@ -159,8 +206,10 @@ class Exec:
             InconclusiveShapeError: `fn` asks of a size what only an exact size can answer.
             FrozenError: The Exec is frozen, and the call needs a graph that it does not hold.
         """
+        if self._is_method:
+            return self._of_self(args)(*args[1:], **kwargs)
         if not _compat.trace_state_clean():
-            self._counters.add(plain_calls=1)
+            self._count_plain(1)
             return self._settings.fn(*args, **kwargs)
         args, kwargs = by_position(self._settings, args, kwargs)
         result, call = self._run(args, kwargs)
@@ -195,11 +244,13 @@ class Exec:
             >>> [float(m) for m in mean.map([jax.numpy.arange(5.0), jax.numpy.ones(3)])]
             [2.0, 1.0]
         """
+        if self._is_method:
+            return self._of_self(args).map(*args[1:], reduce=reduce, **kwargs)
         check_reduce(reduce)
         args, kwargs = by_position(self._settings, args, kwargs)
-        examples = take_examples(self._settings, args, kwargs, reduce, self._places)
+        examples = take_examples(self._settings, args, kwargs, reduce, self._seen.places)
         if not _compat.trace_state_clean():
-            self._counters.add(plain_calls=examples.count)
+            self._count_plain(examples.count)
             return map_plainly(examples, reduce)
         return self._mapper(examples).run(examples, reduce) if examples.count else []
 
@@ -215,6 +266,40 @@ class Exec:
         other = type(self).__new__(type(self))
         other._start(dataclasses.replace(self._settings, **changes), self._limits)
         return other
+
+    # As Python's functions are
+
+    def __get__(self, instance: Any, owner: type | None = None) -> "Exec":
+        """The method of an instance: an Exec of the arguments behind `self`, with shared graphs.
+
+        What `self` holds is an argument: arrays are data, all else is constant. So instances that
+        differ in arrays only share graphs, and an attribute that is set later is heeded.
+        """
+        if self._method is None:
+            self._method = self.variant()
+            self._method._start(without_self(self._settings), self._limits)
+            self._method._is_method = True
+        if instance is None:
+            return self._method
+        return self._method._of_self((instance,))
+
+    def __copy__(self) -> "Exec":
+        return self.variant()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Exec":
+        return self.variant(fn=copy.deepcopy(self._settings.fn, memo))
+
+    def __reduce__(self) -> Any:
+        fn = self._settings.fn
+        if (
+            isinstance(fn, types.MethodType)
+            and _name_in(type(fn.__self__), fn.__name__) is not None
+        ):
+            return getattr, (fn.__self__, fn.__name__)
+        if _pickling.is_global(self, fn):
+            return fn.__qualname__
+        _pickling.check_settings(self._settings)
+        return _made_anew, (type(self), self._settings, self._limits)
 
     # Looking before running
 
@@ -241,6 +326,8 @@ class Exec:
 
         Arguments may be `jax.ShapeDtypeStruct`.
         """
+        if self._is_method:
+            return self._of_self(args).plan(*args[1:], **kwargs)
         return self._planner.plan(self._call(*by_position(self._settings, args, kwargs)))
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
@@ -248,6 +335,8 @@ class Exec:
 
         Arguments may be `jax.ShapeDtypeStruct`.
         """
+        if self._is_method:
+            return self._of_self(args).explain(*args[1:], **kwargs)
 
         def notes(plan: Plan, call: Call) -> list[MaskNote]:
             return plan.recipe.notes(*structs_at_capacity(plan, call.arrays, call.named))
@@ -270,7 +359,9 @@ class Exec:
             *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
                 those of the last call that was planned.
             progress: Called with (done, total) before each graph and at the end.
-            **sizes: Per symbol the sizes to prepare for: `b=range(1, 17), s=512`.
+            **sizes: Per symbol the sizes to prepare for: `b=range(1, 17), s=512`. One that is left
+                out is prepared for all buckets of its strategy, if they end: by `maximum=` or in a
+                ladder.
 
         Returns:
             How many graphs were compiled.
@@ -279,7 +370,9 @@ class Exec:
             ConfigError: There are no examples, a symbol has no sizes or is not known, or the
                 function's guards make too many combinations.
         """
-        example = self._call(*by_position(self._settings, args, {})) if args else self._example
+        if self._is_method:
+            return self._of_self(args).warmup(*args[1:], progress=progress, **sizes)
+        example = self._call(*by_position(self._settings, args, {})) if args else self._seen.example
         if example is None:
             raise ConfigError(
                 "warmup: the shapes and dtypes of the arguments are not known yet.",
@@ -298,9 +391,42 @@ class Exec:
 
     def freeze(self) -> None:
         """Make it an error from now on if a call needs a graph that is not compiled."""
-        self._is_frozen = True
+        self._seen.is_frozen = True
 
     # Private
+
+    def _of_self(self, args: Sequence[Any]) -> "Exec":
+        """The method of the instance that is the first argument."""
+        if not args:
+            raise ConfigError(
+                f"{_options.name_of(self._settings.fn)} is a method, and no instance is given.",
+                fix="call it on an instance, or pass one as the first argument",
+            )
+        bound = type(self).__new__(type(self))
+        vars(bound).update(vars(self))
+        method = types.MethodType(self._settings.fn, args[0])
+        bound._settings = dataclasses.replace(self._settings, fn=method)
+        bound._is_method = False
+        bound.__wrapped__ = method  # of which `inspect.signature` tells
+        return bound
+
+    def _count_plain(self, count: int) -> None:
+        """Count calls of the plain function in somebody's trace; tell of the first."""
+        self._counters.add(plain_calls=count)
+        if is_running() or not self._seen.is_first("plain"):
+            return  # what runs in another Exec is padded there
+        told = _options.name_of(self._settings.fn)
+        name = told if told.isidentifier() else "fn"
+        warnings.warn(
+            f"shapeexec: the Exec of {told} was called inside a transformation (jit, grad, vmap, "
+            "scan, ...), where shapes are fixed: the plain function runs, nothing is padded, and "
+            "each size is compiled anew.\n"
+            f"  Where: {_compat.user_line()}\n"
+            f"  Fix:   transform first, pad last: Exec(jax.grad({name})), not "
+            f"jax.grad(Exec({name})); for jit, use the Exec in its place",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def _planner_of(self, settings: Settings) -> Planner:
         return Planner(settings, self._cache.__contains__, lambda: self._counters.add(traces=1))
@@ -313,9 +439,12 @@ class Exec:
             specs = (settings.in_shapes, named, examples.positions, examples.names)
         mapper = self._mappers.get(specs)
         if mapper is None:
-            planner = self._planner if specs is None else self._planner_of(settings)
+            core = self._core  # a view of an instance would keep it alive
+            planner = self._planner
+            if specs is not None:
+                planner = core._planner_of(dataclasses.replace(settings, fn=core._settings.fn))
             mapper = Mapper(
-                planner, specs, self._cache.find, self._map_graph, self._finish, self._see
+                planner, specs, self._cache.find, core._map_graph, core._finish, core._see
             )
             mapper = self._mappers.setdefault(specs, mapper)
         return mapper
@@ -328,15 +457,15 @@ class Exec:
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """The call, taken apart after a look at each leaf."""
         self._see(places(self._settings.fn, args, kwargs))
-        return _take(self._settings, args, kwargs, self._places)
+        return _take(self._settings, args, kwargs, self._seen.places)
 
     def _see(self, found: Iterable[Place]) -> None:
         """Remember where arguments hold more than arrays."""
-        self._places |= frozenset(found)
+        self._seen.places |= frozenset(found)
 
     def _run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Call]:
         """The result as the graph gives it, and the call."""
-        call = _take(self._settings, args, kwargs, self._places)
+        call = _take(self._settings, args, kwargs, self._seen.places)
         known_as = signature(self._settings, call)
         ready = self._ready.get(known_as)
         graph = None if ready is None else self._cache.find(ready.key)
@@ -346,8 +475,8 @@ class Exec:
             with contextlib.suppress(SignatureChanged, TypeError):
                 outcome = ready.run(graph, call.arrays, call.named, retrace=False)
                 return self._finish(ready, outcome, "hits"), call
-        seen, call = self._places, self._call(args, kwargs)
-        if self._places != seen:
+        known, call = self._seen.places, self._call(args, kwargs)
+        if self._seen.places != known:
             known_as = signature(self._settings, call)
         return self._run_planned(call, known_as), call
 
@@ -381,7 +510,7 @@ class Exec:
     def _compiled(
         self, recipe: Compilable, sizes: Any, args: Any, kwargs: Any, told: Plan | Group
     ) -> Graph:
-        if self._is_frozen:
+        if self._seen.is_frozen:
             raise FrozenError(
                 f"frozen, and no graph is compiled for {told}.",
                 got=f"arguments {', '.join(recipe.trace.ragged_arguments)}",
@@ -400,7 +529,7 @@ class Exec:
                 compile_seconds=outcome.compile_seconds,
                 copy_compiles=outcome.copy_compiles,
             )
-            if self._is_frozen and outcome.compiles:
+            if self._seen.is_frozen and outcome.compiles:
                 raise FrozenError(
                     "frozen, and JAX compiled the graph anew for this call.",
                     why="the arguments stand on other devices than those it was compiled for",
@@ -413,14 +542,12 @@ class Exec:
             if len(self._ready) >= _MOST_READY:
                 self._ready.clear()  # sizes that occur again are back after one plan each
             self._ready[known_as] = ready
-        self._example = call.remembered()
+        self._seen.example = call.remembered()
 
     def _warn_if_thrashing(self, told: Plan | Group) -> None:
         if self._cache.remade < _THRASHING:
             return
-        with self._warn_lock:
-            has_warned, self._has_warned = self._has_warned, True
-        if not has_warned:
+        if self._seen.is_first("thrashing"):
             warnings.warn(
                 f"shapeexec: graphs are compiled again after they left the cache, now for {told}; "
                 f"{len(self._cache)} are kept, {self._cache.evictions} have left.\n"
@@ -464,3 +591,16 @@ def _take(
         static_argnames=settings.static_argnames,
         at=at,
     )
+
+
+def _made_anew(kind: type[Exec], settings: Settings, limits: CacheLimits) -> Exec:
+    """An Exec that was pickled: its graphs stayed where they were."""
+    ex = kind.__new__(kind)
+    ex._start(settings, limits)
+    return ex
+
+
+def _name_in(owner: type, name: str) -> Exec | None:
+    """The Exec that a class has under a name."""
+    found = inspect.getattr_static(owner, name, None)
+    return found if isinstance(found, Exec) else None

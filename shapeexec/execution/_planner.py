@@ -24,7 +24,6 @@ from shapeexec._errors import (
 from shapeexec.bucketing import Exact, Strategy, checked_bucket
 from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
-from shapeexec.execution._options import check_symbols
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.execution._split import Call
 from shapeexec.masking._extents import Extents
@@ -332,7 +331,6 @@ class Planner:
                 kwarg_shapes=self._settings.kwarg_shapes,
                 kwargs=kwargs,
             )
-            check_symbols(self._settings.strategies, bound.symbols)
             self._bound[key] = bound
         return bound
 

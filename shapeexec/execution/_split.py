@@ -5,12 +5,14 @@ what names a graph, compared by equality. What is an array and what is none is d
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import sys
+import threading
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,10 +33,30 @@ _NUMBERS = (bool, int, float, complex)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Constant:
-    """A leaf that is no array."""
+    """A leaf that is no array. One that its identity tells is not kept alive."""
 
-    value: Any
+    held: Any
     key: Hashable
+
+    @classmethod
+    def of(cls, value: Any, key: Hashable) -> "_Constant":
+        return cls(None if isinstance(key, _Identity) else value, key)
+
+    @property
+    def value(self) -> Any:
+        """The leaf.
+
+        Raises:
+            ConfigError: It is gone.
+        """
+        if not isinstance(self.key, _Identity):
+            return self.held
+        value = self.key.value()
+        if value is None:
+            raise ConfigError(
+                "the call before held an object that is gone.", fix="pass example arguments"
+            )
+        return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +150,7 @@ class _Walk:
 
     def _leaf(self, leaf: Any, numbers: bool, structure: Any, number: int) -> tuple[Any, Any]:
         if type(leaf) in _NUMBERS and not numbers:
-            return _Constant(leaf, typed(leaf)), None
+            return _Constant.of(leaf, typed(leaf)), None
         if is_data(leaf):
             return None, leaf
         if _modules.is_nnx(leaf):
@@ -143,13 +165,13 @@ class _Walk:
                 return _Made(kind, make, part), arrays
         if id(leaf) in self.objects:
             return _Again([*self.objects].index(id(leaf))), None
-        if _is_open(leaf):
+        if _is_open(leaf, any_hash=self.is_function and not self.objects):
             self.objects[id(leaf)] = leaf
             own = len(self.objects) - 1
-            part, arrays = self._part(dict(vars(leaf)), False)
+            part, arrays = self._part(_attributes(leaf), False)
             kind = type(leaf)
             return _Made(kind, functools.partial(_remade, kind), part, own), arrays
-        return _Constant(leaf, self._key(leaf, structure, number)), None
+        return _Constant.of(leaf, self._key(leaf, structure, number)), None
 
     def _key(self, leaf: Any, structure: Any, number: int) -> Hashable:
         kind = type(leaf)
@@ -190,14 +212,14 @@ class _Slot:
 class _Identity:
     """Tells one object from all others, and does not keep it alive if it can help it."""
 
-    __slots__ = ("_hash", "_of")
+    __slots__ = ("_hash", "value")
 
     def __init__(self, value: Any) -> None:
         self._hash = id(value)
         try:
-            self._of: Any = weakref.ref(value)
+            self.value: Callable[[], Any] = weakref.ref(value)
         except TypeError:
-            self._of = lambda: value
+            self.value = lambda: value
 
     def __hash__(self) -> int:
         return self._hash
@@ -205,18 +227,35 @@ class _Identity:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Identity):
             return False
-        value = self._of()
-        return value is not None and value is other._of()
+        value = self.value()
+        return value is not None and value is other.value()
 
 
 def _same(value: Any) -> Any:
     return value
 
 
+def _attributes(value: Any) -> dict[str, Any]:
+    slots = {slot for base in type(value).__mro__ for slot in _slots(base)}
+    held = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
+    return {**held, **getattr(value, "__dict__", {})}
+
+
+def _slots(base: type) -> set[str]:
+    slots = base.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return set(names) - {"__dict__", "__weakref__"}
+
+
 def _remade(kind: Any, attributes: Mapping[str, Any]) -> Any:
     copy = object.__new__(kind)
-    vars(copy).update(attributes)
+    _assign(copy, attributes)
     return copy
+
+
+def _assign(value: Any, attributes: Mapping[str, Any]) -> None:
+    for name, attribute in attributes.items():
+        object.__setattr__(value, name, attribute)  # frozen or not
 
 
 # What a function may be made of, beside objects: its fields, and how it is made of them.
@@ -240,18 +279,18 @@ _LIBRARIES = {"jax", "jaxlib", "numpy", "flax", "equinox", "optax", "shapeexec"}
 _LIBRARIES |= set(sys.stdlib_module_names) - {"__main__"}
 
 
-def _is_open(value: Any) -> bool:
+def _is_open(value: Any, *, any_hash: bool = False) -> bool:
     """Whether a value is an object of a plain class, which its attributes tell.
 
-    It is not if it has a hash of its own, which tells it. Objects of libraries are left alone.
+    It is not if it has a hash of its own, which tells it, unless `any_hash`. Objects of libraries
+    are left alone.
     """
     kind = type(value)
-    if not hasattr(value, "__dict__") or isinstance(value, (type, types.ModuleType)):
+    if isinstance(value, (type, types.ModuleType)) or kind.__new__ is not object.__new__:
         return False
-    if kind.__module__.partition(".")[0] in _LIBRARIES or kind.__hash__ not in _BY_IDENTITY:
+    if kind.__module__.partition(".")[0] in _LIBRARIES:
         return False
-    slots = (slot for base in kind.__mro__ for slot in getattr(base, "__slots__", ()))
-    return kind.__new__ is object.__new__ and not set(slots) - {"__dict__", "__weakref__"}
+    return any_hash or kind.__hash__ in _BY_IDENTITY
 
 
 _BY_IDENTITY = (object.__hash__, None)
@@ -302,8 +341,12 @@ class Call:
     def remembered(self) -> "Call":
         """The call with shapes for arrays, which keeps neither data nor modules alive."""
         arrays, named = jax.tree.map(_as_struct, (list(self.arrays), dict(self.named)))
+        return self._without_objects(arrays, named)
+
+    def _without_objects(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> "Call":
         nodes = None if self.nodes is None else self.nodes.forgotten()
-        return dataclasses.replace(self, arrays=arrays, named=named, nodes=nodes)
+        fn = _gone if FUNCTION in self.parts else self.fn
+        return dataclasses.replace(self, arrays=arrays, named=named, nodes=nodes, fn=fn)
 
     def pure(self) -> Callable[..., Any]:
         """The function of the flat arrays of such calls; it changes nothing.
@@ -311,14 +354,12 @@ class Call:
         It returns a tree of arrays, or a `Result` where there is more to it.
         """
         tree = jax.tree.structure((tuple(self.arrays), dict(self.named)))
-        count = len(self.arrays)
-        shell = dataclasses.replace(self, arrays=(None,) * count, named=dict.fromkeys(self.named))
+        count, nodes = len(self.arrays), self.nodes
+        shell = self._without_objects((None,) * count, dict.fromkeys(self.named))
 
         def fn(*flat: Any) -> Any:
             arrays, named = jax.tree.unflatten(tree, flat)
-            if shell.nodes is None:
-                return shell._run(arrays, named)
-            with _modules.updating():
+            with _inside(), contextlib.nullcontext() if nodes is None else _modules.updating():
                 return shell._run(arrays, named)
 
         return fn
@@ -350,6 +391,28 @@ class Call:
                 "Exec itself",
             )
         return _result(out, [])
+
+
+_running = threading.local()
+
+
+@contextlib.contextmanager
+def _inside() -> Iterator[None]:
+    outer = is_running()
+    _running.value = True
+    try:
+        yield
+    finally:
+        _running.value = outer
+
+
+def is_running() -> bool:
+    """Whether the function of an Exec is being traced for it in this thread."""
+    return getattr(_running, "value", False)
+
+
+def _gone(*_: Any, **__: Any) -> Any:
+    raise AssertionError("the function is among the parts of its call")
 
 
 def _put(args: list[Any], kwargs: dict[str, Any], place: Place, value: Any) -> None:
@@ -396,7 +459,7 @@ class _Merge:
             return leaf.make(self.whole(leaf.part, arrays))
         made = self.objects[leaf.number] = leaf.make({})
         attributes = self.whole(leaf.part, arrays)
-        vars(made).update(attributes)
+        _assign(made, attributes)
         self.given[leaf.number] = jax.tree.flatten(attributes)
         return made
 
@@ -407,8 +470,8 @@ class _Merge:
             ConfigError: It has, and outside nothing would be seen of it.
         """
         for number, (leaves, tree) in self.given.items():
-            attributes = vars(self.objects[number])
-            now, structure = jax.tree.flatten(dict(attributes))
+            attributes = _attributes(self.objects[number])
+            now, structure = jax.tree.flatten(attributes)
             if structure == tree and all(a is b for a, b in zip(leaves, now, strict=True)):
                 continue
             kind = type(self.objects[number]).__name__
@@ -533,7 +596,7 @@ def places(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
 
 def has_parts(fn: Callable[..., Any]) -> bool:
     """Whether a function is made of what may change: a method, a module, an object."""
-    return isinstance(fn, tuple(_COMPOSITES)) or _is_taken(fn) or _is_open(fn)
+    return isinstance(fn, tuple(_COMPOSITES)) or _is_taken(fn) or _is_open(fn, any_hash=True)
 
 
 def _holds_more(argument: Any) -> bool:

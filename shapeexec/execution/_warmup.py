@@ -9,6 +9,7 @@ import jax
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
+from shapeexec.bucketing._fixed import last_bucket
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
 from shapeexec.execution._split import Call
@@ -31,7 +32,8 @@ def warm(
     Args:
         planner: Plans calls.
         example: A call, of any size.
-        sizes: Per symbol an int or an iterable of ints.
+        sizes: Per symbol an int or an iterable of ints. For a symbol that is left out, all up to
+            its strategy's last bucket, if it has one.
         compile_one: Plans a call and compiles its graph; returns the plan first.
         progress: Called with (done, total) before each graph and at the end.
 
@@ -44,11 +46,17 @@ def warm(
     dims = planner.ragged_dims(example)
     listed = {symbol: as_sizes(symbol, given) for symbol, given in sizes.items()}
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
+    for symbol in symbols - listed.keys():
+        last = last_bucket(planner.strategy(symbol))
+        if last is not None:
+            listed[symbol] = tuple(range(1, last + 1))
     if symbols != listed.keys():
         raise ConfigError(
             f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
             f"are {', '.join(sorted(symbols)) or 'none'}.",
-            fix="give sizes for each symbol: " + ", ".join(f"{s}=..." for s in sorted(symbols)),
+            fix="give sizes for each symbol: "
+            + ", ".join(f"{s}=..." for s in sorted(symbols))
+            + "; or strategies with maximum=, whose buckets are then all of them",
         )
     count = 0
     while True:

@@ -361,6 +361,7 @@ def test_arrays_that_the_function_closed_over_are_passed_in():
 # Inside a trace
 
 
+@pytest.mark.filterwarnings("ignore:shapeexec:RuntimeWarning")
 def test_inside_a_trace_the_plain_function_runs():
     ex = sx.Exec(lambda x: x.mean(), ("s",), P)
     x = jnp.asarray(ones(5))
@@ -370,6 +371,7 @@ def test_inside_a_trace_the_plain_function_runs():
     assert (ex.cache_size, ex.stats.plain_calls) == (0, 3)
 
 
+@pytest.mark.filterwarnings("ignore:shapeexec:RuntimeWarning")
 def test_inside_a_trace_constants_run_the_plain_function_as_well():
     ex = sx.Exec(lambda x: x.mean(), ("s",), P)
     const = jnp.asarray(ones(5))
