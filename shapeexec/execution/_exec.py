@@ -407,7 +407,7 @@ class Exec:
         method = types.MethodType(self._settings.fn, args[0])
         bound._settings = dataclasses.replace(self._settings, fn=method)
         bound._is_method = False
-        bound.__wrapped__ = method  # of which `inspect.signature` tells
+        vars(bound)["__wrapped__"] = method  # of which `inspect.signature` tells
         return bound
 
     def _count_plain(self, count: int) -> None:

@@ -21,6 +21,7 @@ from shapeexec.bucketing import checked_bucket
 from shapeexec.execution import _monitor, _transfer
 from shapeexec.execution._compile import Graph, SignatureChanged, check_tracing
 from shapeexec.execution._examples import Examples, Layout, Reduce, add
+from shapeexec.execution._one_by_one import calls_the_host, one_by_one, sum_one_by_one
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.execution._planner import Planner
 from shapeexec.execution._ready import Outcome
@@ -75,6 +76,10 @@ class MapRecipe:
             by_symbol = {symbol: vector[i] for i, symbol in enumerate(self.symbols)}
             return [*itertools.compress(masked(by_symbol, consts, leaves), self.is_number)]
 
+        if calls_the_host(self.trace.jaxpr.jaxpr):
+            leaves = jax.tree.leaves((args, kwargs))
+            results = one_by_one(one, vectors, leaves, self.is_mapped, count)
+            return self._as_declared(sum_one_by_one(results) if self.reduce == "sum" else results)
         axes = [0 if mapped else None for mapped in self.is_mapped]
         each = jax.vmap(one, in_axes=(0, axes))
         leaves = jax.tree.leaves((args, kwargs))
@@ -83,6 +88,9 @@ class MapRecipe:
             results = sum_over_examples(each, is_example, vectors, leaves)
         else:
             results = each(vectors, leaves)
+        return self._as_declared(results)
+
+    def _as_declared(self, results: Sequence[Any]) -> list[Any]:
         return [
             _compat.with_weak_type(result, aval)
             for result, aval in zip(results, self.out_avals, strict=True)
