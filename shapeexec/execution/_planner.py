@@ -21,7 +21,8 @@ from shapeexec._errors import (
     SpecError,
     UnsupportedPrimitiveError,
 )
-from shapeexec.bucketing import Exact, Strategy, checked_bucket
+from shapeexec.bucketing import Exact, Strategy
+from shapeexec.bucketing._laws import checked_range
 from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
 from shapeexec.execution._plan import Key, Plan
@@ -289,8 +290,7 @@ class Planner:
     def _range(self, symbol: str, size: int) -> tuple[int, int]:
         """The least size in the bucket of a size, and the bucket."""
         strategy = self._settings.strategy(symbol)
-        bucket = checked_bucket(strategy, size)
-        return strategy.lower_bound(bucket), bucket
+        return checked_range(strategy, size)
 
     def _trace(
         self, call: _Bound, dims: tuple[tuple[Any, ...], ...], exact: Mapping[str, int]

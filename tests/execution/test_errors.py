@@ -61,6 +61,20 @@ def test_a_strategy_that_breaks_a_law_is_an_error_at_once():
         sx.Exec(identity, ("s",), {"s": lambda size: size - 1})
 
 
+def test_a_strategy_that_breaks_a_law_between_the_sizes_that_were_tried_is_an_error_there():
+    def bucket(size):  # right at all sizes that are tried when the Exec is made
+        return 112 if 90 <= size <= 112 else 1 << (size - 1).bit_length()
+
+    fn = lambda x: jnp.concatenate([x, x[::-1]])[: 128 - x.shape[0]]  # noqa: E731
+    ex = sx.Exec(fn, ("s",), bucket)
+    for size in (3, 64, 100, 112, 120):
+        assert_runs_as(fn, ex, ones(size))
+    for run in (ex, ex.plan, lambda x: ex.map([x])):
+        with refused(sx.StrategyError, "is not monotone", "never get smaller") as caught:
+            run(ones(70))
+        assert "Got:   bucket(70) = 128, yet bucket(112) = 112" in str(caught.value)
+
+
 def test_a_strategy_for_a_symbol_that_no_spec_has_is_an_error():
     with refused(sx.ConfigError, "buckets: no spec has a symbol `t`", "name a symbol"):
         sx.Exec(identity, ("s",), {"t": P})
