@@ -45,6 +45,11 @@ class Nodes:
     trees: tuple[Any, ...]
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """How many arrays each node has."""
+        return tuple(tree.num_leaves for tree in self.trees)
+
+    @property
     def key(self) -> Hashable:
         """What two calls must have in common that share a trace."""
         return (self.graph, self.trees)

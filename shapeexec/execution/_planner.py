@@ -230,9 +230,10 @@ class Planner:
 
     def _take_apart(self, call: Call) -> _Bound:
         _check_constants(call)
-        leaves, treedef = jax.tree.flatten((tuple(call.arrays), dict(call.named)))
+        arrays, named = call.trees()
+        leaves, treedef = jax.tree.flatten((tuple(arrays), named))
         self._check_specs(call)
-        bound = self._bind(treedef, call.arrays, call.named)
+        bound = self._bind(treedef, arrays, named)
         shapes = bound.shapes(leaves)
         sizes = dict(sorted(bound.sizes(shapes).items()))
         self._check_constraints(sizes)

@@ -8,6 +8,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 import sys
 import threading
 import types
@@ -21,7 +22,7 @@ from jax import export
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _modules
-from shapeexec.execution._options import typed
+from shapeexec.execution._options import name_of, typed
 from shapeexec.shape._shape import is_array
 
 FUNCTION = "<function>"
@@ -120,58 +121,64 @@ class _Walk:
     """What is met while trees are taken apart.
 
     Attributes:
-        is_function: Whether this is the function itself: then what cannot be hashed is told by its
-            identity, as plain functions are.
+        is_function: Whether this is the function itself: then an object is opened whatever its
+            hash, and what libraries keep in it may be told by its identity.
+        is_result: Whether this is a result: then what cannot be hashed is no error.
         nodes: The nodes of nnx.
         objects: By identity the objects that were opened, and kept alive.
         where: What to name in errors.
     """
 
     is_function: bool = False
+    is_result: bool = False
     nodes: list[Any] = dataclasses.field(default_factory=list)
     objects: dict[int, Any] = dataclasses.field(default_factory=dict)
     where: str = ""
 
-    def part(self, tree: Any, *, numbers_are_arrays: bool = True) -> tuple[Part, Any]:
-        """A tree taken apart, and the tree of its arrays."""
-        return self._part(tree, numbers_are_arrays)
+    def part(self, tree: Any, *, numbers_are_arrays: bool = True) -> tuple[Part, list[Any]]:
+        """A tree taken apart, and its arrays, with a `_Slot` for those of each node."""
+        arrays: list[Any] = []
+        return self._part(tree, numbers_are_arrays, arrays), arrays
 
-    def _part(self, tree: Any, numbers: bool) -> tuple[Part, Any]:
+    def _part(self, tree: Any, numbers: bool, arrays: list[Any]) -> Part:
         # Within a module of equinox and an object numbers are constants, as for `eqx.filter_jit`.
         is_leaf = _is_taken if numbers else _modules.is_nnx
         leaves, structure = jax.tree.flatten(tree, is_leaf=is_leaf)
-        kinds, arrays = [], []
+        kinds = []
         for number, leaf in enumerate(leaves):
-            kind, array = self._leaf(leaf, numbers, structure, number)
-            kinds.append(kind)
-            arrays.append(array)
+            if isinstance(leaf, jax.Array) or self._is_array(leaf, numbers):
+                arrays.append(leaf)
+                kinds.append(None)
+            else:
+                kinds.append(self._leaf(leaf, numbers, structure, number, arrays))
         key = (structure, tuple(None if kind is None else kind.key for kind in kinds))
-        return Part(structure, tuple(kinds), key), jax.tree.unflatten(structure, arrays)
+        return Part(structure, tuple(kinds), key)
 
-    def _leaf(self, leaf: Any, numbers: bool, structure: Any, number: int) -> tuple[Any, Any]:
-        if type(leaf) in _NUMBERS and not numbers:
-            return _Constant.of(leaf, typed(leaf)), None
-        if is_data(leaf):
-            return None, leaf
+    def _is_array(self, leaf: Any, numbers: bool) -> bool:
+        return (numbers or type(leaf) not in _NUMBERS) and is_data(leaf)
+
+    def _leaf(
+        self, leaf: Any, numbers: bool, structure: Any, number: int, arrays: list[Any]
+    ) -> Any:
+        if type(leaf) in _NUMBERS:
+            return _Constant.of(leaf, typed(leaf))
         if _modules.is_nnx(leaf):
             self.nodes.append(leaf)
-            return _Node(len(self.nodes) - 1), _Slot(len(self.nodes) - 1)
+            arrays.append(_Slot(len(self.nodes) - 1))
+            return _Node(len(self.nodes) - 1)
         if numbers and _modules.is_equinox(leaf):
-            part, arrays = self._part(leaf, False)
-            return _Made("equinox", _same, part), arrays
+            return _Made("equinox", _same, self._part(leaf, False, arrays))
         for kind, (fields, make) in _COMPOSITES.items():
             if isinstance(leaf, kind):
-                part, arrays = self._part(fields(leaf), False)
-                return _Made(kind, make, part), arrays
+                return _Made(kind, make, self._part(fields(leaf), False, arrays))
         if id(leaf) in self.objects:
-            return _Again([*self.objects].index(id(leaf))), None
+            return _Again([*self.objects].index(id(leaf)))
         if _is_open(leaf, any_hash=self.is_function and not self.objects):
             self.objects[id(leaf)] = leaf
             own = len(self.objects) - 1
-            part, arrays = self._part(_attributes(leaf), False)
-            kind = type(leaf)
-            return _Made(kind, functools.partial(_remade, kind), part, own), arrays
-        return _Constant.of(leaf, self._key(leaf, structure, number)), None
+            kind, part = type(leaf), self._part(_attributes(leaf), False, arrays)
+            return _Made(kind, functools.partial(_remade, kind), part, own)
+        return _Constant.of(leaf, self._key(leaf, structure, number))
 
     def _key(self, leaf: Any, structure: Any, number: int) -> Hashable:
         kind = type(leaf)
@@ -181,7 +188,7 @@ class _Walk:
             key = (kind, _FROZEN[kind](leaf)) if kind in _FROZEN else typed(leaf)
             hash(key)
         except TypeError as error:
-            if self.is_function:
+            if self.is_result or (self.is_function and _is_of_library(kind)):
                 return _Identity(leaf)
             (path, _), *_ = [
                 pair
@@ -279,6 +286,10 @@ _LIBRARIES = {"jax", "jaxlib", "numpy", "flax", "equinox", "optax", "shapeexec"}
 _LIBRARIES |= set(sys.stdlib_module_names) - {"__main__"}
 
 
+def _is_of_library(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in _LIBRARIES
+
+
 def _is_open(value: Any, *, any_hash: bool = False) -> bool:
     """Whether a value is an object of a plain class, which its attributes tell.
 
@@ -288,7 +299,7 @@ def _is_open(value: Any, *, any_hash: bool = False) -> bool:
     kind = type(value)
     if isinstance(value, (type, types.ModuleType)) or kind.__new__ is not object.__new__:
         return False
-    if kind.__module__.partition(".")[0] in _LIBRARIES:
+    if _is_of_library(kind):
         return False
     return any_hash or kind.__hash__ in _BY_IDENTITY
 
@@ -302,11 +313,18 @@ def is_data(leaf: Any) -> bool:
         return True
     if export.is_symbolic_dim(leaf):
         return True
-    try:
-        jax.typeof(leaf)
-    except TypeError:
-        return False
-    return True
+    kind = type(leaf)
+    if kind not in _is_known:
+        try:
+            jax.typeof(leaf)
+        except TypeError:
+            _is_known[kind] = False
+        else:
+            _is_known[kind] = True
+    return _is_known[kind]
+
+
+_is_known: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -314,8 +332,8 @@ class Call:
     """A call, taken apart.
 
     Attributes:
-        arrays: Per positional argument its arrays: itself, or a tree with nothing in the place of
-            what is no array; None for one that is static.
+        arrays: Per positional argument its arrays: itself, or where it is taken apart a tuple of
+            them; None for one that is static.
         named: The same by keyword, and those of the function itself as `FUNCTION`.
         fn: The function; of one that is taken apart nothing is used but what `parts` say.
         parts: What else there is, by place.
@@ -333,6 +351,14 @@ class Call:
     static: Hashable
     nodes: _modules.Nodes | None = None
     is_map: bool = False
+
+    def trees(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arrays in trees like the arguments, with None in the place of what is no array."""
+        args, kwargs = list(self.arrays), dict(self.named)
+        counts = () if self.nodes is None else self.nodes.counts
+        for place, part in self.parts.items():
+            _put(args, kwargs, place, _tree(part, iter(_at(args, kwargs, place)), counts))
+        return args, kwargs
 
     def replaced(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> "Call":
         """The call with other arrays."""
@@ -370,12 +396,12 @@ class Call:
             constants = {k: v for k, v in self.constants.items() if isinstance(k, str)}
             return _result(self.fn(*args, **named, **constants), [])
         merge = _Merge(self.nodes)
-        merge.collect((arrays, named), self.parts)
+        merge.collect([_at(arrays, named, place) for place in self.parts], self.parts.values())
         args, kwargs = list(arrays), dict(named)
         for place, value in self.constants.items():
             _put(args, kwargs, place, value)
         for place, part in self.parts.items():
-            _put(args, kwargs, place, merge.whole(part, _at(arrays, named, place)))
+            _put(args, kwargs, place, merge.whole(part, iter(_at(arrays, named, place))))
         fn = kwargs.pop(FUNCTION, (self.fn,))[0]
         before = _modules.state(merge.nodes) if self.is_map else None
         out = fn(*args, **kwargs)
@@ -431,27 +457,27 @@ class _Merge:
     objects: dict[int, Any] = dataclasses.field(default_factory=dict)
     given: dict[int, Any] = dataclasses.field(default_factory=dict)
 
-    def collect(self, arrays: Any, parts: Mapping[Place, Part]) -> None:
+    def collect(self, arrays: Iterable[Any], parts: Iterable[Part]) -> None:
         """Find the arrays of all nodes, and make these."""
         if self.split is None:
             return
         own: dict[int, Any] = {}
-        (positional, named) = arrays
-        for place, part in parts.items():
-            _arrays_of_nodes(part, _at(positional, named, place), own)
+        for part, held in zip(parts, arrays, strict=True):
+            _collect(part, iter(held), self.split.counts, own)
         self.nodes = self.split.merged([own[number] for number in range(len(own))])
 
-    def whole(self, part: Part, arrays: Any) -> Any:
-        """The tree of a part."""
-        pairs = zip(part.leaves, part.tree.flatten_up_to(arrays), strict=True)
-        return jax.tree.unflatten(part.tree, [self._leaf(leaf, own) for leaf, own in pairs])
+    def whole(self, part: Part, arrays: Iterator[Any]) -> Any:
+        """The tree of a part, from its arrays."""
+        return jax.tree.unflatten(part.tree, [self._leaf(leaf, arrays) for leaf in part.leaves])
 
-    def _leaf(self, leaf: Any, arrays: Any) -> Any:
+    def _leaf(self, leaf: Any, arrays: Iterator[Any]) -> Any:
         if leaf is None:
-            return arrays
+            return next(arrays)
         if isinstance(leaf, _Constant):
             return leaf.value
         if isinstance(leaf, _Node):
+            if self.split is not None:  # its arrays stand among the others
+                _next(arrays, self.split.counts[leaf.number])
             return self.nodes[leaf.number]
         if isinstance(leaf, _Again):
             return self.objects[leaf.number]
@@ -495,26 +521,46 @@ def _is_same(x: Any, y: Any) -> bool:
     return first == second and all(p is q for p, q in zip(a, b, strict=True))
 
 
-def _arrays_of_nodes(part: Part, arrays: Any, found: dict[int, Any]) -> None:
-    for leaf, own in zip(part.leaves, part.tree.flatten_up_to(arrays), strict=True):
-        if isinstance(leaf, _Node):
-            found[leaf.number] = own
-        elif isinstance(leaf, _Made):
-            _arrays_of_nodes(leaf.part, own, found)
+def _next(arrays: Iterator[Any], count: int) -> tuple[Any, ...]:
+    return tuple(itertools.islice(arrays, count))
+
+
+def _tree(part: Part, arrays: Iterator[Any], counts: Sequence[int]) -> Any:
+    """The arrays of a part in a tree like its own."""
+    return jax.tree.unflatten(part.tree, [_subtree(kind, arrays, counts) for kind in part.leaves])
+
+
+def _subtree(kind: Any, arrays: Iterator[Any], counts: Sequence[int]) -> Any:
+    if kind is None:
+        return next(arrays)
+    if isinstance(kind, _Node):
+        return _next(arrays, counts[kind.number])
+    return _tree(kind.part, arrays, counts) if isinstance(kind, _Made) else None
+
+
+def _collect(
+    part: Part, arrays: Iterator[Any], counts: Sequence[int], found: dict[int, Any]
+) -> None:
+    for kind in part.leaves:
+        if kind is None:
+            next(arrays)
+        elif isinstance(kind, _Node):
+            found[kind.number] = _next(arrays, counts[kind.number])
+        elif isinstance(kind, _Made):
+            _collect(kind.part, arrays, counts, found)
 
 
 class Result:
     """A result that holds more than arrays, as a graph returns it: a pytree of its arrays.
 
     Args:
-        arrays: The tree of its arrays, and the arrays of each nnx node.
+        arrays: Its arrays, and those of each nnx node.
         part: What else there is.
         nodes: What the function has made of the nodes of its arguments, and those of its result.
-        inputs: How many nodes the arguments have.
     """
 
-    def __init__(self, arrays: Any, part: Part, nodes: _modules.Nodes | None, inputs: int) -> None:
-        self.arrays, self.part, self.nodes, self.inputs = arrays, part, nodes, inputs
+    def __init__(self, arrays: Any, part: Part, nodes: _modules.Nodes | None) -> None:
+        self.arrays, self.part, self.nodes = arrays, part, nodes
 
     def whole(self, call: Call | None) -> Any:
         """The result; the nodes of the call's arguments become what the function has made of them.
@@ -522,18 +568,18 @@ class Result:
         Args:
             call: The call; None: its arguments stay as they are.
         """
-        tree, arrays = self.arrays
+        own, arrays = self.arrays
         merge = _Merge(None)
         if self.nodes is not None:
             given = call.nodes if call is not None else None
             given = _modules.Nodes((), None, ()) if given is None else given
             merge.nodes = given.update(self.nodes, arrays)
-        return merge.whole(self.part, tree)
+        return merge.whole(self.part, iter(own))
 
     @property
     def key(self) -> Hashable:
         """What is the same for two results that differ in arrays only."""
-        return (self.part.key, None if self.nodes is None else self.nodes.key, self.inputs)
+        return (self.part.key, None if self.nodes is None else self.nodes.key)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -551,23 +597,23 @@ class _Rest:
 
 jax.tree_util.register_pytree_node(
     Result,
-    lambda r: ((r.arrays,), _Rest(Result(None, r.part, r.nodes, r.inputs))),
-    lambda rest, kids: Result(kids[0], rest.result.part, rest.result.nodes, rest.result.inputs),
+    lambda r: ((r.arrays,), _Rest(Result(None, r.part, r.nodes))),
+    lambda rest, kids: Result(kids[0], rest.result.part, rest.result.nodes),
 )
 
 
 def _result(out: Any, nodes: list[Any]) -> Any:
     """What a function returned, as a graph can return it."""
-    walk = _Walk(is_function=True, nodes=list(nodes))
+    walk = _Walk(is_result=True, nodes=list(nodes))
     leaves = jax.tree.leaves(out, is_leaf=_is_taken)
     if not nodes and not any(map(_is_taken, leaves)) and all(map(is_data, leaves)):
         return out
     part, arrays = walk.part(out)
     if not walk.nodes:
-        return Result((arrays, []), part, None, 0)
+        return Result((arrays, []), part, None)
     split, own = _modules.split(walk.nodes, is_inner=True) if nodes else _new_nodes(walk.nodes)
-    arrays = _without_slots(arrays, [()] * len(walk.nodes))
-    return Result((arrays, own), part, split.forgotten(), len(nodes))
+    arrays = [x for x in arrays if not isinstance(x, _Slot)]
+    return Result((arrays, own), part, split.forgotten())
 
 
 def _new_nodes(nodes: list[Any]) -> tuple[_modules.Nodes, list[Any]]:
@@ -579,12 +625,10 @@ def _is_taken(value: Any) -> bool:
     return _modules.is_nnx(value) or _modules.is_equinox(value)
 
 
-def _without_slots(tree: Any, arrays: Sequence[Any]) -> Any:
-    return jax.tree.map(
-        lambda x: arrays[x.number] if isinstance(x, _Slot) else x,
-        tree,
-        is_leaf=lambda x: isinstance(x, _Slot),
-    )
+def _filled(arrays: Iterable[Any], nodes: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """Arrays with those of nodes in the place of their slots."""
+    own = (nodes[x.number] if isinstance(x, _Slot) else (x,) for x in arrays)
+    return tuple(itertools.chain.from_iterable(own))
 
 
 def places(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[Place]:
@@ -646,18 +690,19 @@ def take(
             continue
         walk.is_function = place == FUNCTION
         walk.where = f"args[{place}]" if isinstance(place, int) else f"kwargs[{place!r}]"
+        walk.where = name_of(fn) if walk.is_function else walk.where
         value = (fn,) if walk.is_function else _at(args, kwargs, place)
         part, taken = walk.part(value, numbers_are_arrays=not walk.is_function)
         if any(part.leaves):
             parts[place] = part
-            _put(arrays, named, place, taken)
+            _put(arrays, named, place, tuple(taken))
     if not parts:
         return Call(arrays, named, fn, {}, constants, static)
     nodes = None
     if walk.nodes:
         nodes, own = _modules.split(walk.nodes)
         for place in parts:
-            _put(arrays, named, place, _without_slots(_at(arrays, named, place), own))
+            _put(arrays, named, place, _filled(_at(arrays, named, place), own))
     told = tuple((place, part.key) for place, part in parts.items())
     if nodes is None:
         return Call(arrays, named, fn, parts, constants, (static, told))

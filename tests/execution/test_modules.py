@@ -110,14 +110,17 @@ def test_what_is_no_array_can_be_planned_explained_and_warmed_up():
 
 
 def test_what_cannot_be_hashed_is_told_by_its_path_and_with_a_way_that_works():
-    class Unhashable:
-        __slots__ = ("values",)
-        __hash__ = None  # pyright: ignore[reportAssignmentType]
+    class Names(list):
+        def count_of(self, x: jax.Array) -> jax.Array:
+            return len(self) * x
 
-    ex = sx.Exec(lambda p, x: x, (None, "s"), P)
-    what = "args[0]['how'] is a Unhashable, which is neither an array nor hashable."
-    with refused(sx.ConfigError, what, "a frozen dataclass"):
-        ex({"how": Unhashable()}, ones(3))
+    ex = sx.Exec(lambda p, x: x * len(p["how"]), (None, "s"), P)
+    what = "args[0]['how'] is a Names, which is neither an array nor hashable."
+    with refused(sx.ConfigError, what, "a tuple, a frozen dataclass"):
+        ex({"how": Names("ab")}, ones(3))
+    assert_same(ex({"how": ("a", "b")}, ones(3)), jnp.asarray(2 * ones(3)))
+    with refused(sx.ConfigError, "is a Names, which is neither an array nor", "a pytree"):
+        sx.Exec(Names("ab").count_of, ("s",), P)(ones(3))
 
 
 def test_a_set_is_a_constant_that_is_told_by_what_it_holds():
