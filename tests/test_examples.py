@@ -13,6 +13,7 @@ GRAPHS = {
     "embedding": 2,
     "ragged_batch": 3,
     "train_last_batch": 1,
+    "train_module": 2,
     "transformer": 3,
     "video_frames": 4,
     "watch_the_cache": 4,
