@@ -158,17 +158,31 @@ def test_what_a_function_assigns_to_an_object_is_an_error():
         sx.Exec(fn, (None, "s"), P)(Counter(), ones(3))
 
 
-def test_a_constant_is_not_kept_alive():
-    class Config:
-        pass
+class Config:
+    pass
 
-    ex = sx.Exec(lambda c, x: x, (None, "s"), P)
-    config = Config()
-    ex(config, ones(3))
+
+@pytest.mark.parametrize("make", [Config, lambda: lambda x: 2 * x], ids=["object", "function"])
+def test_a_constant_is_not_kept_alive(make):
+    ex = sx.Exec(lambda c, x: c[0](x) if callable(c[0]) else x, (None, "s"), P)
+    config = make()
+    for n in (3, 4):
+        ex([config], ones(n))
+    ex.map([config], [ones(3)])
     alive = weakref.ref(config)
     del config
     gc.collect()
     assert alive() is None
+
+
+def test_an_example_that_is_gone_is_told():
+    ex = sx.Exec(lambda c, x: c[0](x), (None, "s"), P)
+    ex([lambda x: 2 * x], ones(3))
+    gc.collect()
+    assert ex.warmup(s=8) == 1  # from the trace of the call
+    ex.clear()
+    with refused(sx.ConfigError, "the call before held an object that is gone.", "example"):
+        ex.warmup(s=8)
 
 
 # equinox
