@@ -27,9 +27,9 @@ FUNCTION = "<function>"
 Place = int | str
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)  # not frozen: each hit makes one, in less time
 class Call:
-    """A call, taken apart.
+    """A call, taken apart. Nobody changes it.
 
     Attributes:
         arrays: Per positional argument its arrays: itself, or where it is taken apart a tuple of
