@@ -474,6 +474,11 @@ def user_place() -> str | None:
     return None
 
 
+def user_line() -> str | None:
+    """`code  (file.py:12)` of the innermost frame of the user's own code that is running."""
+    return describe_line(user_place())
+
+
 _CONVERSIONS = {"array": "array", "_convert_element_type": "convert"}
 
 

@@ -15,6 +15,7 @@ GRAPHS = {
     "ragged_batch": 3,
     "resnet_mixed_sizes": 1,
     "train_last_batch": 1,
+    "train_module": 2,
     "transformer": 3,
     "video_frames": 4,
     "watch_the_cache": 4,

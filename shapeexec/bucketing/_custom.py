@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing._base import Strategy
+from shapeexec.bucketing._checks import is_int
+from shapeexec.bucketing._fixed import Ladder, Linear
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -46,11 +48,12 @@ class Custom(Strategy):
 
 
 def as_strategy(value: object, name: str = "buckets") -> Strategy:
-    """Make a strategy of a strategy, an object with a `bucket` method, or a function.
+    """Make a strategy of a strategy, a number, a list, an object with `bucket`, or a function.
 
     Args:
-        value: A `Strategy`, which is returned as it is; any other object with a method
-            `bucket(size)`; or a function from size to bucket.
+        value: A `Strategy`, which is returned as it is; an int, for the multiples of which
+            `Linear` stands; a list or tuple of ints, the buckets of a `Ladder`; any other object
+            with a method `bucket(size)`; or a function from size to bucket.
         name: The option that it was given for.
 
     Returns:
@@ -61,6 +64,10 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
     """
     if isinstance(value, Strategy):
         return value
+    if is_int(value):
+        return Linear(value)
+    if isinstance(value, (list, tuple, range)):
+        return Ladder(value)
     if isinstance(value, type):
         raise ConfigError(
             f"{name}={value.__name__} is a class, not a strategy.", fix=f"{value.__name__}(...)"
@@ -70,7 +77,7 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
         raise ConfigError(
             f"{name}={value!r} is no strategy.",
             got=type(value).__name__,
-            fix="a strategy such as Pow2(), an object with a method bucket(size), or a function "
-            "from size to bucket",
+            fix="a strategy such as Pow2(), 32 for multiples of 32, [8, 16] for these buckets, an "
+            "object with a method bucket(size), or a function from size to bucket",
         )
     return Custom(function)  # pyright: ignore[reportArgumentType]  # `checked_bucket` sees its answers

@@ -239,3 +239,10 @@ class Ladder(Strategy):
 
     def __repr__(self) -> str:
         return f"Ladder({list(self.buckets)})"
+
+
+def last_bucket(strategy: Strategy) -> int | None:
+    """The last bucket of a finite ladder; None: there is none, or it does not tell."""
+    if isinstance(strategy, Ladder):
+        return strategy.buckets[-1]
+    return strategy.maximum if isinstance(strategy, Bounded) else None

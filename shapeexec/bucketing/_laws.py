@@ -19,6 +19,14 @@ class HasBucket(Protocol):
         ...
 
 
+class HasLowerBound(HasBucket, Protocol):
+    """Whatever tells the least size of a bucket, too."""
+
+    def lower_bound(self, bucket: int, /) -> int:
+        """Find the smallest size that falls in a bucket."""
+        ...
+
+
 _SMALL = range(1, 65)
 _AROUND_POWERS = (2**power + offset for power in range(7, 21) for offset in (-1, 0, 1))
 SPREAD = (*_SMALL, *_AROUND_POWERS)
@@ -55,13 +63,7 @@ def check_laws(strategy: HasBucket, sizes: Iterable[int] = SPREAD) -> None:
             break
     for (smaller, bucket), (larger, next_bucket) in itertools.pairwise(found):
         if next_bucket < bucket:
-            raise StrategyError(
-                f"{strategy!r} is not monotone: a larger size gets a smaller bucket.",
-                got=f"bucket({smaller}) = {bucket}, yet bucket({larger}) = {next_bucket}",
-                why="the sizes that share a bucket must be neighbours: warm-up and bounds on "
-                "sizes rely on it",
-                fix="let larger sizes never get smaller buckets",
-            )
+            raise _not_monotone(strategy, (smaller, bucket), (larger, next_bucket))
 
 
 def checked_bucket(strategy: HasBucket, size: int) -> int:
@@ -98,6 +100,36 @@ def checked_bucket(strategy: HasBucket, size: int) -> int:
     if again != bucket:
         raise _not_idempotent(strategy, size, bucket, str(again))
     return bucket
+
+
+def checked_range(strategy: HasLowerBound, size: int) -> tuple[int, int]:
+    """The least size that shares a size's bucket, and the bucket.
+
+    The size lies between them, as monotony has it. `check_laws` tries a spread of sizes only, so
+    this is where it shows at others.
+
+    Raises:
+        StrategyError: It does not, or the bucket breaks another law.
+        BucketOverflowError: The size lies past the strategy's last bucket.
+    """
+    bucket = checked_bucket(strategy, size)
+    least = strategy.lower_bound(bucket)
+    if least > size:
+        between = least - 1  # has a smaller bucket, or it would be the least
+        raise _not_monotone(strategy, (size, bucket), (between, checked_bucket(strategy, between)))
+    return least, bucket
+
+
+def _not_monotone(
+    strategy: HasBucket, smaller: tuple[int, int], larger: tuple[int, int]
+) -> StrategyError:
+    return StrategyError(
+        f"{strategy!r} is not monotone: a larger size gets a smaller bucket.",
+        got=f"bucket({smaller[0]}) = {smaller[1]}, yet bucket({larger[0]}) = {larger[1]}",
+        why="the sizes that share a bucket must be neighbours: warm-up and bounds on sizes rely "
+        "on it",
+        fix="let larger sizes never get smaller buckets",
+    )
 
 
 def _ask(strategy: HasBucket, size: int) -> int:

@@ -29,9 +29,9 @@ def register_expansion(primitive: Any, expand: Expansion) -> None:
     Args:
         primitive: The primitive, or its name.
         expand: `expand(sizes, **params) -> function of the operands`. `sizes` are those of the
-            call's symbols and of the trace's own; in `params` each dim is its int. The function gives one result
-            per result of the equation: NumPy or Python values where there are no operands (a
-            number that the host computed), else what JAX is to trace in its place.
+            call's symbols and of the trace's own; in `params` each dim is its int. The function
+            gives one result per result of the equation: NumPy or Python values where there are no
+            operands (a number that the host computed), else what JAX is to trace in its place.
 
     Raises:
         ValueError: It is registered already.

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec._errors import ConfigError, SpecError
-from shapeexec.execution._options import typed
-from shapeexec.execution._planner import Arguments, Settings
+from shapeexec.execution import _split
+from shapeexec.execution._planner import Settings
+from shapeexec.execution._split import Call, Place
 from shapeexec.shape._spec import default_in_shapes, default_kwarg_shapes
 
 Reduce = Literal["sum"] | None
@@ -45,6 +46,8 @@ class Examples:
         positions: The positional arguments that are lists of examples.
         names: The keywords that are.
         count: How many examples there are.
+        at: Where arguments hold more than arrays, as far as that is known.
+        calls: The calls that were taken apart, by example.
     """
 
     settings: Settings
@@ -53,8 +56,35 @@ class Examples:
     positions: frozenset[int]
     names: frozenset[str]
     count: int
+    at: frozenset[Place]
+    calls: dict[int, Call] = dataclasses.field(default_factory=dict, compare=False)
 
-    def one(self, number: int) -> Arguments:
+    def complete(self) -> "Examples":
+        """The same once each leaf was looked at for what is no array."""
+        found: set[Place] = set(self.at)
+        for number in range(self.count):
+            found |= _split.places(self.settings.fn, *self.arguments(number))
+        return dataclasses.replace(self, at=frozenset(found), calls={})
+
+    def holds_only_arrays(self, number: int) -> bool:
+        """Whether all places are known where the arguments of an example hold more than arrays."""
+        return _split.places(self.settings.fn, *self.arguments(number)) <= self.at
+
+    def one(self, number: int) -> Call:
+        """The call with one example."""
+        if number not in self.calls:
+            settings = self.settings
+            self.calls[number] = _split.take(
+                settings.fn,
+                *self.arguments(number),
+                static_argnums=settings.static_argnums,
+                static_argnames=settings.static_argnames,
+                at=self.at,
+                is_map=True,
+            )
+        return self.calls[number]
+
+    def arguments(self, number: int) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of one example."""
         args = [arg[number] if i in self.positions else arg for i, arg in enumerate(self.args)]
         kwargs = {k: arg[number] if k in self.names else arg for k, arg in self.kwargs.items()}
@@ -62,39 +92,48 @@ class Examples:
 
     def layout(self, number: int) -> Layout:
         """Where the arguments of one example have leaves of their own."""
-        settings, (args, kwargs) = self.settings, self.one(number)
-        places = [i for i in range(len(args)) if i not in settings.static_argnums]
-        # As JAX orders the keys of a dict.
-        places += [name for name in sorted(kwargs) if name not in settings.static_argnames]
+        call = self.one(number)
+        places: list[Place] = [*range(len(call.arrays)), *sorted(call.named)]  # as JAX orders keys
         is_mapped: list[bool] = []
         mapped = []
         for place in places:
             is_own = place in self.positions or place in self.names
-            tree = jax.tree.structure(args[place] if isinstance(place, int) else kwargs[place])
+            tree = jax.tree.structure(arrays_at(call, place))
             if is_own:
                 mapped.append((place, tree, len(is_mapped)))
             is_mapped += [is_own] * tree.num_leaves
         return Layout(tuple(is_mapped), tuple(mapped))
 
     def signatures(self) -> list[Hashable]:
-        """Per example what tells it apart: its own shapes and dtypes, and static arguments.
+        """Per example what tells it apart: its own shapes and dtypes, and what is constant.
 
         None where something cannot be told so. What all examples share is not looked at: JAX's own
         fast path checks it at each run.
         """
-        settings = self.settings
-        static = (
-            tuple(typed(arg) for i, arg in enumerate(self.args) if i in settings.static_argnums),
-            tuple((k, typed(v)) for k, v in self.kwargs.items() if k in settings.static_argnames),
-        )
-        mapped = [self.args[i] for i in sorted(self.positions)]
-        mapped += [self.kwargs[name] for name in sorted(self.names)]
+        numbers, own = range(self.count), [*sorted(self.positions), *sorted(self.names)]
+        is_alike = not self.at.intersection(own)
+        calls = [self.one(0)] * self.count if is_alike else [self.one(i) for i in numbers]
         try:
-            hash(static)
+            hash(tuple(call.static for call in calls[:1] if is_alike))
         except TypeError:  # planning finds the error and tells it
             return [None] * self.count
-        names = (len(self.args), *self.kwargs, *sorted(self.positions), *sorted(self.names))
-        return [(names, static, *map(_signature, own)) for own in zip(*mapped, strict=True)]
+        names = (len(self.args), *self.kwargs, *own)
+        mapped = [self.of(place) for place in own]
+        return [
+            (names, call.static, *map(_signature, leaves))
+            for call, leaves in zip(calls, zip(*mapped, strict=True), strict=True)
+        ]
+
+    def of(self, place: Place) -> list[Any]:
+        """The arrays of a list of examples."""
+        if place not in self.at:
+            return self.args[place] if isinstance(place, int) else self.kwargs[place]
+        return [arrays_at(self.one(number), place) for number in range(self.count)]
+
+
+def arrays_at(call: Call, place: Place) -> Any:
+    """The arrays of one argument."""
+    return call.arrays[place] if isinstance(place, int) else call.named[place]
 
 
 def _signature(example: Any) -> Hashable:
@@ -111,7 +150,11 @@ def _leaf_signature(leaf: Any) -> Hashable:
 
 
 def take_examples(
-    settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any], reduce: Reduce
+    settings: Settings,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    reduce: Reduce,
+    at: frozenset[Place] = frozenset(),
 ) -> Examples:
     """Tell examples from what they share.
 
@@ -163,7 +206,7 @@ def take_examples(
             why="the shape of a result follows from an example",
             fix="pass at least one example",
         )
-    return Examples(settings, tuple(args), dict(kwargs), positions, names, count)
+    return Examples(settings, tuple(args), dict(kwargs), positions, names, count, at)
 
 
 _LISTS = (list, tuple)
@@ -187,7 +230,7 @@ def map_plainly(examples: Examples, reduce: Reduce) -> Any:
     """What `map` stands for: a Python loop over the plain function."""
     results = []
     for number in range(examples.count):
-        args, kwargs = examples.one(number)
+        args, kwargs = examples.arguments(number)
         results.append(examples.settings.fn(*args, **kwargs))
     return results if reduce is None else functools.reduce(add, results)
 

@@ -3,41 +3,82 @@
 It wires the rooms together. A call flows in one direction: arguments, plan, graph, pad, run, cut.
 """
 
+import contextlib
+import copy
 import dataclasses
 import functools
+import inspect
 import os
 import threading
+import types
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-import jax
-
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveError
 from shapeexec.bucketing import Pow2, Strategy
-from shapeexec.execution import _monitor, _options, _warmup
+from shapeexec.execution import _monitor, _options, _pickling, _warmup
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
 from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._map import Group, Mapper
+from shapeexec.execution._method import without_self
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, Settings, structs_at_capacity
 from shapeexec.execution._proofs import Check
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
 from shapeexec.execution._signature import by_position, signature
+from shapeexec.execution._split import (
+    FUNCTION,
+    Call,
+    Place,
+    Result,
+    has_parts,
+    is_running,
+    places,
+    take,
+)
 from shapeexec.execution._stats import Counters, Stats
 from shapeexec.masking._poison import check_poison
 from shapeexec.masking._values import MaskNote
 from shapeexec.shape._guards import parse_constraint
+from shapeexec.shape._spec import spec_symbols
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
 _MOST_READY = 8192
 _THRASHING = 2  # graphs made again after they had to leave
 
 Used = TypeVar("Used")
-Buckets = Strategy | Callable[[int], int] | Mapping[str, Strategy | Callable[[int], int]]
+OneSymbol = Strategy | int | Sequence[int] | Callable[[int], int]
+Buckets = OneSymbol | Mapping[str, OneSymbol]
+
+
+@dataclasses.dataclass
+class _Seen:
+    """What an Exec has met, in each of its views alike.
+
+    Attributes:
+        example: The last call that was planned, without its data.
+        places: Where arguments hold more than arrays.
+        is_frozen: Whether a graph that is missing is an error.
+        warned: Of what there has been a warning.
+        lock: Held to warn.
+    """
+
+    example: Call | None = None
+    places: frozenset[Place] = frozenset()
+    is_frozen: bool = False
+    warned: set[str] = dataclasses.field(default_factory=set)
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def is_first(self, what: str) -> bool:
+        """Whether nobody has been warned of this before."""
+        with self.lock:
+            is_first = what not in self.warned
+            self.warned.add(what)
+            return is_first
 
 
 class Exec:
@@ -50,12 +91,16 @@ class Exec:
     `jit` or `scan` body, it runs the plain function, for there shapes are static.
 
     Args:
-        fn: A pure function of arrays and trees of arrays.
+        fn: A pure function of arrays and of trees of them. What is no array in a tree (a text, a
+            function, a field of a module) is a constant, with a graph of its own. Modules of
+            flax's nnx are changed as by `nnx.jit`. It may be a method, a module, an object or a
+            `functools.partial`: then the arrays that these hold are arguments, too.
         in_shapes: One spec per positional argument, each a pytree prefix of it: a text such as
             `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."` or `"_, s"`, an `sx.Shape`, or None for what
             is static. None alone: axis 0 of each argument that is one array is `b`.
-        buckets: A strategy for all symbols, or one per symbol; a symbol without one is exact. A
-            strategy may also be any object with `bucket(size)`, or a function.
+        buckets: A strategy for all symbols, or one per symbol; a symbol without one is exact. An
+            int stands for its multiples, `Linear(32)`, a list for a `Ladder`. A strategy may also
+            be any object with `bucket(size)`, or a function.
         kwarg_shapes: Specs by keyword; a keyword without one is static.
         constraints: Facts about the sizes, such as `"s >= 2"`; they decide questions that `fn`
             asks of its sizes. A call that breaks one is a `ConstraintError`.
@@ -119,11 +164,14 @@ class Exec:
             kwarg_shapes=kwarg_shapes or (),
         )
         numbers, names = _options.by_number_and_name(fn, numbers, names)
+        strategies = _options.as_strategies(Pow2() if buckets is None else buckets)
+        specs = _options.as_in_shapes(in_shapes)
+        _options.check_symbols(strategies, spec_symbols(specs, kwarg_shapes))
         settings = Settings(
             fn=fn,
-            in_shapes=_options.as_in_shapes(in_shapes),
+            in_shapes=specs,
             kwarg_shapes=kwarg_shapes,
-            strategies=_options.as_strategies(Pow2() if buckets is None else buckets),
+            strategies=strategies,
             constraints=tuple(map(parse_constraint, _options.as_texts("constraints", constraints))),
             on_unsupported=on_unsupported,
             poison=check_poison(os.environ.get(POISON_VARIABLE) if poison is None else poison),
@@ -145,10 +193,10 @@ class Exec:
         self._planner = self._planner_of(self._settings)
         self._mappers: dict[Hashable, Mapper] = {}
         self._ready: dict[Hashable, Ready] = {}
-        self._example: tuple[Any, Any] | None = None
-        self._is_frozen = False
-        self._warn_lock = threading.Lock()
-        self._has_warned = False
+        self._seen = _Seen(places=frozenset({FUNCTION} if has_parts(settings.fn) else ()))
+        self._core = self
+        self._method: Exec | None = None
+        self._is_method = False
         _monitor.listen()
         functools.update_wrapper(self, settings.fn, updated=())
 
@@ -163,22 +211,14 @@ class Exec:
             InconclusiveShapeError: `fn` asks of a size what only an exact size can answer.
             FrozenError: The Exec is frozen, and the call needs a graph that it does not hold.
         """
+        if self._is_method:
+            return self._of_self(args)(*args[1:], **kwargs)
         if not _compat.trace_state_clean():
-            self._counters.add(plain_calls=1)
+            self._count_plain(1)
             return self._settings.fn(*args, **kwargs)
         args, kwargs = by_position(self._settings, args, kwargs)
-        known_as = signature(self._settings, args, kwargs)
-        ready = self._ready.get(known_as)
-        graph = None if ready is None else self._cache.find(ready.key)
-        if ready is not None and graph is not None:
-            try:
-                arrays, named = self._planner.without_static(args, kwargs)
-                outcome = ready.run(graph, arrays, named, retrace=False)
-            except SignatureChanged:
-                pass  # a static argument has other dtypes or another structure than last time
-            else:
-                return self._finish(ready, outcome, "hits")
-        return self._run_planned(args, kwargs, known_as)
+        result, call = self._run(args, kwargs)
+        return result.whole(call) if type(result) is Result else result
 
     def map(self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any) -> Any:
         """Run `fn`, a function of one example, on examples of different sizes in one graph.
@@ -209,17 +249,18 @@ class Exec:
             >>> [float(m) for m in mean.map([jax.numpy.arange(5.0), jax.numpy.ones(3)])]
             [2.0, 1.0]
         """
+        if self._is_method:
+            return self._of_self(args).map(*args[1:], reduce=reduce, **kwargs)
         check_reduce(reduce)
         args, kwargs = by_position(self._settings, args, kwargs)
-        examples = take_examples(self._settings, args, kwargs, reduce)
+        examples = take_examples(self._settings, args, kwargs, reduce, self._seen.places)
         if not _compat.trace_state_clean():
-            self._counters.add(plain_calls=examples.count)
+            self._count_plain(examples.count)
             return map_plainly(examples, reduce)
         return self._mapper(examples).run(examples, reduce) if examples.count else []
 
     def __repr__(self) -> str:
-        fn = self._settings.fn
-        return f"Exec({getattr(fn, '__qualname__', fn)}, {len(self._cache)} graphs)"
+        return f"Exec({_options.name_of(self._settings.fn)}, {len(self._cache)} graphs)"
 
     def variant(self, **changes: Any) -> "Exec":
         """An Exec with some settings changed, and graphs of its own.
@@ -230,6 +271,40 @@ class Exec:
         other = type(self).__new__(type(self))
         other._start(dataclasses.replace(self._settings, **changes), self._limits)
         return other
+
+    # As Python's functions are
+
+    def __get__(self, instance: Any, owner: type | None = None) -> "Exec":
+        """The method of an instance: an Exec of the arguments behind `self`, with shared graphs.
+
+        What `self` holds is an argument: arrays are data, all else is constant. So instances that
+        differ in arrays only share graphs, and an attribute that is set later is heeded.
+        """
+        if self._method is None:
+            self._method = self.variant()
+            self._method._start(without_self(self._settings), self._limits)
+            self._method._is_method = True
+        if instance is None:
+            return self._method
+        return self._method._of_self((instance,))
+
+    def __copy__(self) -> "Exec":
+        return self.variant()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Exec":
+        return self.variant(fn=copy.deepcopy(self._settings.fn, memo))
+
+    def __reduce__(self) -> Any:
+        fn = self._settings.fn
+        if (
+            isinstance(fn, types.MethodType)
+            and _name_in(type(fn.__self__), fn.__name__) is not None
+        ):
+            return getattr, (fn.__self__, fn.__name__)
+        if _pickling.is_global(self, fn):
+            return fn.__qualname__
+        _pickling.check_settings(self._settings)
+        return _made_anew, (type(self), self._settings, self._limits)
 
     # Looking before running
 
@@ -256,18 +331,23 @@ class Exec:
 
         Arguments may be `jax.ShapeDtypeStruct`.
         """
-        return self._planner.plan(*by_position(self._settings, args, kwargs))
+        if self._is_method:
+            return self._of_self(args).plan(*args[1:], **kwargs)
+        return self._planner.plan(self._call(*by_position(self._settings, args, kwargs)))
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Each mask of the graph that a call with these arguments would run, and why.
 
         Arguments may be `jax.ShapeDtypeStruct`.
         """
+        if self._is_method:
+            return self._of_self(args).explain(*args[1:], **kwargs)
 
-        def notes(plan: Plan, arrays: Any, named: Any) -> list[MaskNote]:
-            return plan.recipe.notes(*structs_at_capacity(plan, arrays, named))
+        def notes(plan: Plan, call: Call) -> list[MaskNote]:
+            return plan.recipe.notes(*structs_at_capacity(plan, call.arrays, call.named))
 
-        plan, told = self._planned(notes, *by_position(self._settings, args, kwargs))
+        call = self._call(*by_position(self._settings, args, kwargs))
+        plan, told = self._planned(notes, call)
         return Explanation(plan, tuple(told))
 
     # Keeping graphs
@@ -284,7 +364,9 @@ class Exec:
             *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
                 those of the last call that was planned.
             progress: Called with (done, total) before each graph and at the end.
-            **sizes: Per symbol the sizes to prepare for: `b=range(1, 17), s=512`.
+            **sizes: Per symbol the sizes to prepare for: `b=range(1, 17), s=512`. One that is left
+                out is prepared for all buckets of its strategy, if they end: by `maximum=` or in a
+                ladder.
 
         Returns:
             How many graphs were compiled.
@@ -293,7 +375,9 @@ class Exec:
             ConfigError: There are no examples, a symbol has no sizes or is not known, or the
                 function's guards make too many combinations.
         """
-        example = by_position(self._settings, args, {}) if args else self._example
+        if self._is_method:
+            return self._of_self(args).warmup(*args[1:], progress=progress, **sizes)
+        example = self._call(*by_position(self._settings, args, {})) if args else self._seen.example
         if example is None:
             raise ConfigError(
                 "warmup: the shapes and dtypes of the arguments are not known yet.",
@@ -312,9 +396,42 @@ class Exec:
 
     def freeze(self) -> None:
         """Make it an error from now on if a call needs a graph that is not compiled."""
-        self._is_frozen = True
+        self._seen.is_frozen = True
 
     # Private
+
+    def _of_self(self, args: Sequence[Any]) -> "Exec":
+        """The method of the instance that is the first argument."""
+        if not args:
+            raise ConfigError(
+                f"{_options.name_of(self._settings.fn)} is a method, and no instance is given.",
+                fix="call it on an instance, or pass one as the first argument",
+            )
+        bound = type(self).__new__(type(self))
+        vars(bound).update(vars(self))
+        method = types.MethodType(self._settings.fn, args[0])
+        bound._settings = dataclasses.replace(self._settings, fn=method)
+        bound._is_method = False
+        vars(bound)["__wrapped__"] = method  # of which `inspect.signature` tells
+        return bound
+
+    def _count_plain(self, count: int) -> None:
+        """Count calls of the plain function in somebody's trace; tell of the first."""
+        self._counters.add(plain_calls=count)
+        if is_running() or not self._seen.is_first("plain"):
+            return  # what runs in another Exec is padded there
+        told = _options.name_of(self._settings.fn)
+        name = told if told.isidentifier() else "fn"
+        warnings.warn(
+            f"shapeexec: the Exec of {told} was called inside a transformation (jit, grad, vmap, "
+            "scan, ...), where shapes are fixed: the plain function runs, nothing is padded, and "
+            "each size is compiled anew.\n"
+            f"  Where: {_compat.user_line()}\n"
+            f"  Fix:   transform first, pad last: Exec(jax.grad({name})), not "
+            f"jax.grad(Exec({name})); for jit, use the Exec in its place",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def _planner_of(self, settings: Settings) -> Planner:
         return Planner(settings, self._cache.__contains__, self._counters.add)
@@ -327,8 +444,13 @@ class Exec:
             specs = (settings.in_shapes, named, examples.positions, examples.names)
         mapper = self._mappers.get(specs)
         if mapper is None:
-            planner = self._planner if specs is None else self._planner_of(settings)
-            mapper = Mapper(planner, specs, self._cache.find, self._map_graph, self._finish)
+            core = self._core  # a view of an instance would keep it alive
+            planner = self._planner
+            if specs is not None:
+                planner = core._planner_of(dataclasses.replace(settings, fn=core._settings.fn))
+            mapper = Mapper(
+                planner, specs, self._cache.find, core._map_graph, core._finish, core._see
+            )
             mapper = self._mappers.setdefault(specs, mapper)
         return mapper
 
@@ -337,43 +459,63 @@ class Exec:
             group.key, lambda: self._compiled(group.recipe, group.sizes, args, kwargs, group)
         )
 
-    def _run_planned(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], known_as: Hashable
-    ) -> Any:
-        plan, graph = self._planned(self._graph, args, kwargs)
-        arrays, named = self._planner.without_static(args, kwargs)
-        ready = make_ready(plan, make_pads(plan, arrays, named))
-        self._remember(known_as, ready, args, kwargs)
-        outcome = ready.run(graph, arrays, named, retrace=True)
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """The call, taken apart after a look at each leaf."""
+        self._see(places(self._settings.fn, args, kwargs))
+        return _take(self._settings, args, kwargs, self._seen.places)
+
+    def _see(self, found: Iterable[Place]) -> None:
+        """Remember where arguments hold more than arrays."""
+        self._seen.places |= frozenset(found)
+
+    def _run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Call]:
+        """The result as the graph gives it, and the call."""
+        call = _take(self._settings, args, kwargs, self._seen.places)
+        known_as = signature(self._settings, call)
+        ready = self._ready.get(known_as)
+        graph = None if ready is None else self._cache.find(ready.key)
+        if ready is not None and graph is not None:
+            # What is static to the specs may have other dtypes or another structure than last
+            # time, or be no array at all, which JAX tells by a TypeError.
+            with contextlib.suppress(SignatureChanged, TypeError):
+                outcome = ready.run(graph, call.arrays, call.named, retrace=False)
+                return self._finish(ready, outcome, "hits"), call
+        known, call = self._seen.places, self._call(args, kwargs)
+        if self._seen.places != known:
+            known_as = signature(self._settings, call)
+        return self._run_planned(call, known_as), call
+
+    def _run_planned(self, call: Call, known_as: Hashable) -> Any:
+        plan, graph = self._planned(self._graph, call)
+        ready = make_ready(plan, make_pads(plan, call.arrays, call.named))
+        self._remember(known_as, ready, call)
+        outcome = ready.run(graph, call.arrays, call.named, retrace=True)
         return self._finish(ready, outcome, "hits" if plan.is_compiled else "misses")
 
-    def _planned(
-        self, use: Callable[[Plan, Any, Any], Used], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Plan, Used]:
-        """The plan of a call, and what `use(plan, arrays, named)` makes of it.
+    def _planned(self, use: Callable[[Plan, Call], Used], call: Call) -> tuple[Plan, Used]:
+        """The plan of a call, and what `use(plan, call)` makes of it.
 
         Where that meets something that cannot be padded, and may be exact, the plan is another.
         """
-        arrays, named = self._planner.without_static(args, kwargs)
         while True:
-            plan = self._planner.plan(args, kwargs)
+            plan = self._planner.plan(call)
             try:
-                return plan, use(plan, arrays, named)
+                return plan, use(plan, call)
             except UnsupportedPrimitiveError as error:
-                if not self._planner.make_fewest_exact(plan, error, args, kwargs):
+                if not self._planner.make_fewest_exact(plan, error, call):
                     raise
 
-    def _graph(self, plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Graph:
-        return self._cache.get(plan.key, lambda: self._compile(plan, arrays, named))
+    def _graph(self, plan: Plan, call: Call) -> Graph:
+        return self._cache.get(plan.key, lambda: self._compile(plan, call))
 
-    def _compile(self, plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Graph:
-        args, kwargs = structs_at_capacity(plan, args, kwargs)
+    def _compile(self, plan: Plan, call: Call) -> Graph:
+        args, kwargs = structs_at_capacity(plan, call.arrays, call.named)
         return self._compiled(plan.recipe, plan.size_vector, args, kwargs, plan)
 
     def _compiled(
         self, recipe: Compilable, sizes: Any, args: Any, kwargs: Any, told: Plan | Group
     ) -> Graph:
-        if self._is_frozen:
+        if self._seen.is_frozen:
             raise FrozenError(
                 f"frozen, and no graph is compiled for {told}.",
                 got=f"arguments {', '.join(recipe.trace.ragged_arguments)}",
@@ -392,7 +534,7 @@ class Exec:
                 compile_seconds=outcome.compile_seconds,
                 copy_compiles=outcome.copy_compiles,
             )
-            if self._is_frozen and outcome.compiles:
+            if self._seen.is_frozen and outcome.compiles:
                 raise FrozenError(
                     "frozen, and JAX compiled the graph anew for this call.",
                     why="the arguments stand on other devices than those it was compiled for",
@@ -400,20 +542,17 @@ class Exec:
                 )
         return outcome.result
 
-    def _remember(self, known_as: Hashable, ready: Ready, args: Any, kwargs: Any) -> None:
+    def _remember(self, known_as: Hashable, ready: Ready, call: Call) -> None:
         if known_as is not None:
             if len(self._ready) >= _MOST_READY:
                 self._ready.clear()  # sizes that occur again are back after one plan each
             self._ready[known_as] = ready
-        arrays = jax.tree.map(_as_struct, self._planner.without_static(args, kwargs))
-        self._example = self._planner.with_static(arrays, (args, kwargs))
+        self._seen.example = call.remembered()
 
     def _warn_if_thrashing(self, told: Plan | Group) -> None:
         if self._cache.remade < _THRASHING:
             return
-        with self._warn_lock:
-            has_warned, self._has_warned = self._has_warned, True
-        if not has_warned:
+        if self._seen.is_first("thrashing"):
             warnings.warn(
                 f"shapeexec: graphs are compiled again after they left the cache, now for {told}; "
                 f"{len(self._cache)} are kept, {self._cache.evictions} have left.\n"
@@ -436,10 +575,37 @@ def bucketed(
     return lambda fn: Exec(fn, in_shapes, buckets, **options)
 
 
-def _as_struct(leaf: Any) -> Any:
-    """The shape of an array, so that remembering a call keeps no data alive."""
-    if not hasattr(leaf, "shape"):
-        return leaf
-    weak_type = getattr(leaf, "weak_type", False)
-    sharding = _compat.committed_sharding(leaf)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak_type)
+def taken(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """A call of an Exec with these settings, taken apart."""
+    return _take(settings, args, kwargs, places(settings.fn, args, kwargs))
+
+
+def run_taken(ex: Exec, call: Call) -> Any:
+    """The result of a call as its graph gives it; no argument is changed."""
+    return ex._run_planned(call, None)
+
+
+def _take(
+    settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any], at: Iterable[Place]
+) -> Call:
+    return take(
+        settings.fn,
+        args,
+        kwargs,
+        static_argnums=settings.static_argnums,
+        static_argnames=settings.static_argnames,
+        at=at,
+    )
+
+
+def _made_anew(kind: type[Exec], settings: Settings, limits: CacheLimits) -> Exec:
+    """An Exec that was pickled: its graphs stayed where they were."""
+    ex = kind.__new__(kind)
+    ex._start(settings, limits)
+    return ex
+
+
+def _name_in(owner: type, name: str) -> Exec | None:
+    """The Exec that a class has under a name."""
+    found = inspect.getattr_static(owner, name, None)
+    return found if isinstance(found, Exec) else None

@@ -16,14 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec import _compat
-from shapeexec._errors import SpecError, UnsupportedPrimitiveError
+from shapeexec._errors import ConfigError, SpecError, UnsupportedPrimitiveError
 from shapeexec.bucketing import checked_bucket
 from shapeexec.execution import _monitor, _transfer
 from shapeexec.execution._compile import Graph, Numbers, SignatureChanged, check_tracing
 from shapeexec.execution._examples import Examples, Layout, Reduce, add
+from shapeexec.execution._one_by_one import calls_the_host, one_by_one, sum_one_by_one
 from shapeexec.execution._plan import Key, Plan
-from shapeexec.execution._planner import Arguments, Planner
+from shapeexec.execution._planner import Planner
 from shapeexec.execution._ready import Outcome
+from shapeexec.execution._split import Place, Result
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._hosted import host_operands
 from shapeexec.masking._masked import Masked
@@ -76,6 +78,10 @@ class MapRecipe:
             results = masked(by_symbol, consts, leaves, hosted=hosted)
             return [*itertools.compress(results, self.is_number)]
 
+        if calls_the_host(self.trace.jaxpr.jaxpr):
+            leaves = jax.tree.leaves((args, kwargs))
+            results = one_by_one(one, vectors, leaves, self.is_mapped, count)
+            return self._as_declared(sum_one_by_one(results) if self.reduce == "sum" else results)
         axes = [0 if mapped else None for mapped in self.is_mapped]
         each = jax.vmap(one, in_axes=(0, axes))
         leaves = jax.tree.leaves((args, kwargs))
@@ -84,6 +90,9 @@ class MapRecipe:
             results = sum_over_examples(each, is_example, vectors, leaves)
         else:
             results = each(vectors, leaves)
+        return self._as_declared(results)
+
+    def _as_declared(self, results: Sequence[Any]) -> list[Any]:
         return [
             _compat.with_weak_type(result, aval)
             for result, aval in zip(results, self.out_avals, strict=True)
@@ -166,17 +175,19 @@ class Mapper:
         find: The graph of a key, if it is compiled.
         get: The graph of a group, compiled if it must be, from its stacked arguments.
         finish: Told of each run of a graph: the group, the outcome, and `"hits"` or `"misses"`.
+        seen: Told where arguments hold more than arrays.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what an Exec does for it
         self,
         planner: Planner,
         specs: Hashable,
         find: Callable[[Hashable], Graph | None],
         get: Callable[[Group, Sequence[Any], Mapping[str, Any]], Graph],
         finish: Callable[[Group, Outcome, str], Any],
+        seen: Callable[[frozenset[Place]], None],
     ) -> None:
-        self._planner, self._specs = planner, specs
+        self._planner, self._specs, self._seen = planner, specs, seen
         self._find, self._get, self._finish = find, get, finish
         self._plans: dict[Hashable, Plan] = {}
         self._layouts: dict[Key, Layout] = {}
@@ -190,25 +201,31 @@ class Mapper:
     def run(self, examples: Examples, reduce: Reduce) -> Any:
         """A list of the results, or their sum."""
         numbers = range(examples.count)
-        signatures = examples.signatures()
-        with contextlib.suppress(SignatureChanged):  # if plans were for other shared arguments
-            plans = [self._plan(examples.one(i), signatures[i], is_new=False) for i in numbers]
+        # If plans were for other shared arguments, or something is no array that was one.
+        with contextlib.suppress(SignatureChanged, TypeError, ConfigError):
+            signatures = examples.signatures()
+            plans = [self._plan(examples, i, signatures[i], is_new=False) for i in numbers]
             groups = self._groups(examples, plans, reduce)
             graphs = [self._find(group.key) for group in groups]
             if all(graphs):
                 return self._results(examples, groups, graphs, retrace=False)
+        examples = examples.complete()
+        self._seen(examples.at)
+        signatures = examples.signatures()
         while True:
-            plans = [self._plan(examples.one(i), signatures[i], is_new=True) for i in numbers]
+            plans = [self._plan(examples, i, signatures[i], is_new=True) for i in numbers]
             groups = self._groups(examples, plans, reduce)
             if reduce == "sum":
                 _check_sum(groups)
             with contextlib.suppress(_PlanAgain):
                 return self._results(examples, groups, [None] * len(groups), retrace=True)
 
-    def _plan(self, call: Arguments, known_as: Hashable, *, is_new: bool) -> Plan:
+    def _plan(self, examples: Examples, number: int, known_as: Hashable, *, is_new: bool) -> Plan:
         plan = None if is_new or known_as is None else self._plans.get(known_as)
         if plan is None:
-            plan = self._planner.plan(*call)
+            if not is_new and not examples.holds_only_arrays(number):
+                raise SignatureChanged
+            plan = self._planner.plan(examples.one(number))
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
                 self._layouts.clear()
@@ -255,11 +272,11 @@ class Mapper:
         told = [self._finish(group, outcome, kind) for group, outcome, kind in outcomes]
         if groups[0].recipe.reduce == "sum":
             _check_sum(groups)
-            return functools.reduce(add, told)
+            return _whole_result(functools.reduce(add, told))
         results = {
             number: result
             for group, rows in zip(groups, told, strict=True)
-            for number, result in zip(group.numbers, rows, strict=True)
+            for number, result in zip(group.numbers, map(_whole_result, rows), strict=True)
         }
         return [results[number] for number in range(examples.count)]
 
@@ -268,7 +285,7 @@ class Mapper:
     ) -> tuple[Outcome, bool]:
         totals = _monitor.totals
         start = totals.count
-        args, kwargs = self._planner.without_static(*_stacked(group, examples))
+        args, kwargs = _stacked(group, examples)
         copied = totals.count - start
         is_hit = graph is not None or self._find(group.key) is not None
         if graph is None:
@@ -289,10 +306,10 @@ class Mapper:
         except UnsupportedPrimitiveError as error:
             planner, first = self._planner, group.plans[0]
             call = examples.one(group.numbers[0])
-            if planner.make_fewest_exact(first, error, *call) and (
+            if planner.make_fewest_exact(first, error, call) and (
                 # Alone, at sizes from its bucket's least one up, an example may be masked all the
                 # same.
-                planner.plan(*call).kind != first.kind
+                planner.plan(call).kind != first.kind
                 or planner.make_exact(first.base, error.symbols or first.sizes, error)
             ):
                 raise _PlanAgain from error
@@ -301,13 +318,14 @@ class Mapper:
 
 def _stacked(group: Group, examples: Examples) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a group's graph: those that examples have of their own are stacked."""
-    args, kwargs = [*examples.args], {**examples.kwargs}
+    call = examples.one(group.numbers[0])
+    args, kwargs = [*call.arrays], {**call.named}
     avals, extents = (
         group.recipe.trace.jaxpr.in_avals,
         Extents(group.recipe.ranges, {}, group.recipe.trace.substitution),
     )
     for place, tree, start in group.layout.places:
-        given = args[place] if isinstance(place, int) else kwargs[place]
+        given = examples.of(place)
         leaves = [tree.flatten_up_to(given[number]) for number in group.numbers]
         stacked = [
             _transfer.stack(rows, extents.capacities(aval.shape), group.capacity)
@@ -341,6 +359,10 @@ def _whole(group: Group, leaves: Sequence[Any], plan: Plan | None = None) -> Any
         for is_number, shape in zip(recipe.is_number, shapes, strict=True)
     ]
     return jax.tree.unflatten(recipe.trace.out_tree, whole)
+
+
+def _whole_result(result: Any) -> Any:
+    return result.whole(None) if isinstance(result, Result) else result
 
 
 def _check_sum(groups: Sequence[Group]) -> None:

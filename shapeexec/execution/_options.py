@@ -1,5 +1,7 @@
 """The options of an Exec, checked and brought into one form."""
 
+import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
@@ -154,9 +156,27 @@ def check_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{name}={given!r} is not known.", fix=told)
 
 
+def name_of(fn: Any) -> str:
+    """What a function is called, in one line."""
+    if isinstance(fn, functools.partial):
+        return f"partial({name_of(fn.func)})"
+    name = getattr(fn, "__qualname__", None)
+    return name if isinstance(name, str) else type(fn).__qualname__
+
+
 def typed(value: Any) -> Hashable:
-    """A static value that differs from equals of other types: 1, 1.0 and True, in tuples too."""
-    return (type(value), tuple(map(typed, value)) if isinstance(value, tuple) else value)
+    """A static value that differs from its equals: 1, 1.0, True; 0.0 and -0.0.
+
+    So do tuples, frozen sets and dataclasses that hold them.
+    """
+    if isinstance(value, tuple):
+        return (type(value), tuple(map(typed, value)))
+    if isinstance(value, frozenset):
+        return (type(value), frozenset(map(typed, value)))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        held = (getattr(value, field.name, None) for field in dataclasses.fields(value))
+        return (type(value), value, tuple(map(typed, held)))
+    return (type(value), value.hex() if isinstance(value, float) else value)
 
 
 def check_symbols(strategies: Any, symbols: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from shapeexec.shape import _expression
 from shapeexec.shape._guards import Guard
+from shapeexec.shape._questions import AnyGuard
 from shapeexec.shape._trace import Trace
 
 _MANY = 8
@@ -30,7 +31,7 @@ def _foreseen(traces: Sequence[Trace]) -> bool:
     return outcomes(guards) > _MANY
 
 
-def outcomes(guards: Iterable[Guard]) -> int:
+def outcomes(guards: Iterable[AnyGuard]) -> int:
     """How many outcomes guards can have together, as far as their form tells.
 
     A remainder by m has m, another question 2, and questions of the same two dims as many as there
@@ -40,6 +41,9 @@ def outcomes(guards: Iterable[Guard]) -> int:
     by_question: dict[tuple[str, ...], int] = {}
     pins: dict[str, set[str]] = {}
     for guard in guards:
+        if not isinstance(guard, Guard):
+            by_question[guard.expression.digest.hex(),] = 2
+            continue
         divisor = _divisor(guard)
         if divisor is not None:
             by_question[guard.left,] = divisor

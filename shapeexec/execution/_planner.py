@@ -18,15 +18,17 @@ from shapeexec._errors import (
     ConstraintError,
     InconclusiveShapeError,
     ShapeExecError,
+    SpecError,
     UnsupportedPrimitiveError,
 )
-from shapeexec.bucketing import Exact, Strategy, checked_bucket
+from shapeexec.bucketing import Exact, Strategy
+from shapeexec.bucketing._laws import checked_range
 from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
-from shapeexec.execution._options import check_symbols, typed
 from shapeexec.execution._outcomes import are_many
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.execution._proofs import Check, Proofs
+from shapeexec.execution._split import Call
 from shapeexec.masking._extents import Extents
 from shapeexec.shape import _dim
 from shapeexec.shape._attempt import Program
@@ -92,8 +94,8 @@ class _Structure:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Call:
-    """A call, taken apart.
+class _Bound:
+    """A call, its arguments bound to their specs.
 
     Attributes:
         base: All that the call has in common with others that may share its traces.
@@ -148,14 +150,11 @@ class Planner:
             self._forced_exact.clear()
         self._proofs.clear()
 
-    def plan(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], trial: Iterable[str] = ()
-    ) -> Plan:
+    def plan(self, call: Call, trial: Iterable[str] = ()) -> Plan:
         """Plan a call, whose arguments may be arrays or `jax.ShapeDtypeStruct`.
 
         Args:
-            args: The positional arguments.
-            kwargs: The others.
+            call: The call.
             trial: Symbols that are exact in this plan, and not for that in the next.
 
         Raises:
@@ -166,24 +165,23 @@ class Planner:
             StrategyError: A strategy breaks one of its laws.
             InconclusiveShapeError: The function cannot be traced at symbolic sizes.
         """
-        call = self._take_apart(args, kwargs)
+        bound = self._take_apart(call)
         while True:
-            forced = self._forced_exact.get(call.base, {}) | dict.fromkeys(trial, "on trial")
-            forced |= self._proofs.exact(call.base, call.sizes)
+            forced = self._forced_exact.get(bound.base, {}) | dict.fromkeys(trial, "on trial")
+            forced |= self._proofs.exact(bound.base, bound.sizes)
             try:
-                plan = self._plan(call, forced)
+                plan = self._plan(bound, forced)
             except InconclusiveShapeError as error:
-                if not self.make_exact(call.base, error.symbols or call.sizes.keys(), error):
+                if not self.make_exact(bound.base, error.symbols or bound.sizes.keys(), error):
                     raise
                 continue
-            difference = self._difference(call, plan)
+            difference = self._difference(bound, plan)
             if difference is None:
                 return plan
-            self._proofs.set_apart(
-                call.base, call.sizes, self._fewest_apart(call, forced), difference
-            )
+            fewest = self._fewest_apart(bound, forced)
+            self._proofs.set_apart(bound.base, bound.sizes, fewest, difference)
 
-    def _difference(self, call: _Call, plan: Plan) -> str | None:
+    def _difference(self, call: _Bound, plan: Plan) -> str | None:
         """How the trace of a plan differs from the plain function at the sizes of the call."""
         graph, traced = (plan.key, plan.kind), plan.recipe.trace
         leaves = call.leaves({})
@@ -197,7 +195,7 @@ class Planner:
             return f"{type(error).__name__}: {error}"
         return None
 
-    def _fewest_apart(self, call: _Call, forced: Mapping[str, str]) -> list[str]:
+    def _fewest_apart(self, call: _Bound, forced: Mapping[str, str]) -> list[str]:
         """The fewest symbols to be exact so that the trace is the plain function's."""
         open_symbols = [symbol for symbol in call.sizes if symbol not in forced]
 
@@ -228,16 +226,14 @@ class Planner:
         self,
         plan: Plan,
         error: UnsupportedPrimitiveError,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        call: Call,
     ) -> bool:
         """Make exact what has to be for a call to be masked, and no symbol more.
 
         Args:
             plan: The plan whose masking met `error`.
             error: What it met.
-            args: The positional arguments of the call.
-            kwargs: The others.
+            call: The call.
 
         Returns:
             False if that is not allowed, or does not help.
@@ -251,20 +247,16 @@ class Planner:
             suspects |= dict.fromkeys(sorted(met.symbols or plan.sizes))
             if len(suspects) == known:
                 return False
-            met = self._met_on_trial(args, kwargs, suspects)
-        fewest = needed(
-            list(suspects), lambda symbols: self._met_on_trial(args, kwargs, symbols) is None
-        )
+            met = self._met_on_trial(call, suspects)
+        fewest = needed(list(suspects), lambda symbols: self._met_on_trial(call, symbols) is None)
         # None if another thread, or a trace on trial, has made them exact meanwhile.
         return not fewest or self.make_exact(plan.base, fewest, error)
 
-    def _met_on_trial(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], symbols: Iterable[str]
-    ) -> UnsupportedPrimitiveError | None:
+    def _met_on_trial(self, call: Call, symbols: Iterable[str]) -> UnsupportedPrimitiveError | None:
         """What masking a call meets while some symbols are exact."""
-        plan = self.plan(args, kwargs, symbols)
+        plan = self.plan(call, symbols)
         try:
-            plan.recipe.notes(*structs_at_capacity(plan, *self.without_static(args, kwargs)))
+            plan.recipe.notes(*structs_at_capacity(plan, call.arrays, call.named))
         except UnsupportedPrimitiveError as error:
             return error
         return None
@@ -273,38 +265,20 @@ class Planner:
         """The strategy of a symbol."""
         return self._settings.strategy(symbol)
 
-    def sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, int]:
+    def sizes(self, call: Call) -> dict[str, int]:
         """The size of each symbol in a call."""
-        return self._take_apart(args, kwargs).sizes
+        return self._take_apart(call).sizes
 
-    def ragged_dims(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> dict[int, tuple[Any, ...]]:
+    def ragged_dims(self, call: Call) -> dict[int, tuple[Any, ...]]:
         """By number of leaf the dims of those arguments that are ragged."""
-        dims = self._take_apart(args, kwargs).dims
+        dims = self._take_apart(call).dims
         return {i: d for i, d in enumerate(dims) if any(_dim.symbols_of(dim) for dim in d)}
 
-    def without_static(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments with None, a tree without leaves, in the place of each static one."""
-        settings = self._settings
-        arrays = [None if i in settings.static_argnums else arg for i, arg in enumerate(args)]
-        named = {k: v for k, v in kwargs.items() if k not in settings.static_argnames}
-        return arrays, named
-
-    def with_static(self, arrays: Arguments, call: Arguments) -> tuple[list[Any], dict[str, Any]]:
-        """What `without_static` left, with the static arguments of `call` back in their places."""
-        settings = self._settings
-        (dynamic, named), (args, kwargs) = arrays, call
-        positional = [args[i] if i in settings.static_argnums else x for i, x in enumerate(dynamic)]
-        constant = {k: v for k, v in kwargs.items() if k in settings.static_argnames}
-        return positional, {**named, **constant}
-
-    def _take_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call:
-        static = self._static_values(args, kwargs)
-        arrays, named = self.without_static(args, kwargs)
+    def _take_apart(self, call: Call) -> _Bound:
+        _check_constants(call)
+        arrays, named = call.trees()
         leaves, treedef = jax.tree.flatten((tuple(arrays), named))
+        self._check_specs(call)
         bound = self._bind(treedef, arrays, named)
         shapes = bound.shapes(leaves)
         sizes = dict(sorted(bound.sizes(shapes).items()))
@@ -312,15 +286,10 @@ class Planner:
         dims = tuple(() if d is None else d for d in bound.dims(shapes))
         dtypes = tuple(_dtype(leaf, index, treedef) for index, leaf in enumerate(leaves))
         texts = tuple(tuple(map(_dim.dim_text, leaf_dims)) for leaf_dims in dims)
-        base = (treedef, texts, dtypes, static, _compat.config_fingerprint())
+        base = (treedef, texts, dtypes, call.static, _compat.config_fingerprint())
+        return _Bound(base, dims, dtypes, sizes, call.pure())
 
-        def fn(*flat: Any) -> Any:
-            positional, named = self.with_static(jax.tree.unflatten(treedef, flat), (args, kwargs))
-            return self._settings.fn(*positional, **named)
-
-        return _Call(base, dims, dtypes, sizes, fn)
-
-    def _plan(self, call: _Call, forced: Mapping[str, str]) -> Plan:
+    def _plan(self, call: _Bound, forced: Mapping[str, str]) -> Plan:
         exact = {
             symbol: size
             for symbol, size in call.sizes.items()
@@ -365,10 +334,9 @@ class Planner:
     def _range(self, symbol: str, size: int) -> tuple[int, int]:
         """The least size in the bucket of a size, and the bucket."""
         strategy = self._settings.strategy(symbol)
-        bucket = checked_bucket(strategy, size)
-        return strategy.lower_bound(bucket), bucket
+        return checked_range(strategy, size)
 
-    def _trace(self, call: _Call, exact: Mapping[str, int]) -> tuple[Trace, int]:
+    def _trace(self, call: _Bound, exact: Mapping[str, int]) -> tuple[Trace, int]:
         """The trace that speaks for these sizes, and its number, which no other one ever has."""
         with self._lock:
             key = (call.base, tuple(exact.items()))
@@ -401,9 +369,22 @@ class Planner:
                 kwarg_shapes=self._settings.kwarg_shapes,
                 kwargs=kwargs,
             )
-            check_symbols(self._settings.strategies, bound.symbols)
             self._bound[key] = bound
         return bound
+
+    def _check_specs(self, call: Call) -> None:
+        in_shapes, named = self._settings.in_shapes or (), self._settings.kwarg_shapes or {}
+        for place, part in call.parts.items():
+            if isinstance(place, int):
+                path, spec = f"args[{place}]", in_shapes[place] if place < len(in_shapes) else None
+            else:
+                path, spec = f"kwargs[{place!r}]", named.get(place)
+            if spec is not None and part.is_constant:
+                raise SpecError(
+                    f'{path} has the spec "{spec}" but is not an array.',
+                    got=type(part.leaves[0].value).__name__,
+                    fix="pass an array, or make its spec None",
+                )
 
     def _check_constraints(self, sizes: dict[str, int]) -> None:
         for constraint in self._settings.constraints:
@@ -416,19 +397,17 @@ class Planner:
                     fix="call the plain function at these sizes, or loosen constraints=...",
                 )
 
-    def _static_values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
-        settings = self._settings
-        values = [(f"args[{i}]", args[i]) for i in settings.static_argnums if i < len(args)]
-        values += [(k, kwargs[k]) for k in settings.static_argnames if k in kwargs]
-        for path, value in values:
-            try:
-                hash(value)
-            except TypeError as error:
-                raise ConfigError(
-                    f"the static argument {path} cannot be hashed: {type(value).__name__}.",
-                    fix="pass a hashable value (a tuple for a list), or do not make it static",
-                ) from error
-        return tuple((path, typed(value)) for path, value in values)
+
+def _check_constants(call: Call) -> None:
+    for place, value in call.constants.items():
+        try:
+            hash(value)
+        except TypeError as error:
+            path = place if isinstance(place, str) else f"args[{place}]"
+            raise ConfigError(
+                f"the static argument {path} cannot be hashed: {type(value).__name__}.",
+                fix="pass a hashable value (a tuple for a list), or do not make it static",
+            ) from error
 
 
 def structs_at_capacity(
@@ -466,8 +445,8 @@ def _dtype(leaf: Any, index: int, treedef: Any) -> tuple[Any, bool]:
         (first, *rest), _ = jax.tree_util.tree_leaves_with_path(indices)[index]
         path = ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
         raise ConfigError(
-            f"{path} is a {type(leaf).__name__}, which is not an array.",
+            f"{path} is a {type(leaf).__name__} that JAX has no dtype for.",
             got=f"{leaf!r:.80}",
-            fix="name it in static_argnums= or static_argnames=",
+            fix="pass numbers, or a tuple, which is a constant of the graph",
         ) from error
     return aval.dtype, bool(getattr(aval, "weak_type", False))

@@ -95,7 +95,7 @@ class Proofs:
             warnings.warn(
                 "shapeexec: at symbolic sizes the function is another one than at "
                 f"{at}: {reason}\n"
-                "  These sizes run exactly, in graphs of their own; stats.differences counts them.\n"
+                "  These sizes run exactly, in graphs of their own: see stats.differences.\n"
                 "  Fix:   let the code ask of sizes what shapeexec hears: `n == 4`, `n > 4`, "
                 "isinstance(n, int); not type(n), `n is m`, or an exception",
                 RuntimeWarning,

@@ -45,6 +45,7 @@ class Ready:
         cuts: Per leaf of the result its true shape, None for one that is whole.
         padding: (symbol, size, bucket) of each symbol.
         exact: Symbols that run exactly for want of a rule.
+        donated: The positions of padded arguments whose memory may be taken.
     """
 
     key: Hashable
@@ -53,6 +54,7 @@ class Ready:
     cuts: tuple[Shape | None, ...]
     padding: tuple[tuple[str, int, int], ...]
     exact: tuple[str, ...]
+    donated: tuple[int, ...] = ()
 
     def pad(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -61,7 +63,8 @@ class Ready:
         args = list(args)
         for place, tree, capacities in self.pads:
             if isinstance(place, int):
-                args[place] = _padded(args[place], tree, capacities)
+                is_donated = place in self.donated
+                args[place] = _padded(args[place], tree, capacities, is_donated=is_donated)
             else:
                 kwargs = {**kwargs, place: _padded(kwargs[place], tree, capacities)}
         return args, kwargs
@@ -82,10 +85,13 @@ class Ready:
         """
         totals = _monitor.totals
         start = totals.count
+        given = args
         args, kwargs = self.pad(args, kwargs)
         padded, seconds = totals.count, totals.seconds
         run = graph.retraced if retrace else graph
         result = run(self.sizes, args, kwargs)
+        for place in self.donated:
+            _transfer.delete_donated(given[place], args[place])
         ran, seconds = totals.count, totals.seconds - seconds
         result = self._cut(result)
         return Outcome(result, totals.count - ran + padded - start, ran - padded, seconds)
@@ -104,10 +110,13 @@ class Ready:
         return jax.tree.unflatten(tree, cut)
 
 
-def _padded(argument: Any, tree: Any, capacities: tuple[Shape, ...]) -> Any:
+def _padded(
+    argument: Any, tree: Any, capacities: tuple[Shape, ...], *, is_donated: bool = False
+) -> Any:
     if tree is None:
-        return _transfer.pad(argument, capacities[0])
-    leaves = map(_transfer.pad, tree.flatten_up_to(argument), capacities)
+        return _transfer.pad(argument, capacities[0], is_donated=is_donated)
+    pairs = zip(tree.flatten_up_to(argument), capacities, strict=True)
+    leaves = [_transfer.pad(leaf, capacity, is_donated=is_donated) for leaf, capacity in pairs]
     return jax.tree.unflatten(tree, leaves)
 
 
@@ -141,4 +150,5 @@ def make_ready(plan: Plan, pads: tuple[tuple[int | str, Any, tuple[Shape, ...]],
         ),
         padding=tuple((s, n, plan.buckets[s]) for s, n in plan.sizes.items()),
         exact=plan.exact,
+        donated=tuple(place for place, *_ in pads if place in plan.recipe.donate),
     )

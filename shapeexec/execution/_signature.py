@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from shapeexec.execution import _options
 from shapeexec.execution._planner import Settings
+from shapeexec.execution._split import FUNCTION, Call
 
 
 def by_position(
@@ -32,16 +32,17 @@ def by_position(
     return args, kwargs
 
 
-def signature(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
-    """The shapes and dtypes of arguments that may be ragged, and the values of static ones.
+def signature(settings: Settings, call: Call) -> Hashable:
+    """The shapes and dtypes of arguments that may be ragged, and all that is constant.
 
     None where an argument does not fit: planning finds the error and tells it.
     """
     try:
         parts = (
-            len(args),
-            *(_of_position(settings, number, arg) for number, arg in enumerate(args)),
-            *((name, _of_name(settings, name, arg)) for name, arg in kwargs.items()),
+            call.static,
+            len(call.arrays),
+            *(_of_position(settings, number, arg) for number, arg in enumerate(call.arrays)),
+            *((name, _of_name(settings, name, arg)) for name, arg in call.named.items()),
         )
         hash(parts)
     except (AttributeError, IndexError, TypeError):
@@ -51,15 +52,15 @@ def signature(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 def _of_position(settings: Settings, number: int, arg: Any) -> Hashable:
     if number in settings.static_argnums:
-        return _options.typed(arg)
+        return None
     if settings.in_shapes is None:
         return _of_array(arg) if hasattr(arg, "shape") else None
     return None if settings.in_shapes[number] is None else _of_tree(arg)
 
 
 def _of_name(settings: Settings, name: str, arg: Any) -> Hashable:
-    if name in settings.static_argnames:
-        return _options.typed(arg)
+    if name == FUNCTION:
+        return None
     has_spec = settings.in_shapes is None or name in (settings.kwarg_shapes or {})
     return _of_tree(arg) if has_spec else None
 

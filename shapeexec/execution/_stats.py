@@ -49,6 +49,7 @@ class Stats:
             f"{self.graphs} graphs ({self.compiles} compilations in {self.compile_seconds:.2f} s), "
             f"{self.hits} hits, {self.misses} misses, {self.evictions} evictions, "
             f"padding: {waste or 'none'}"
+            + (f", {self.plain_calls} plain calls" if self.plain_calls else "")
         )
 
 

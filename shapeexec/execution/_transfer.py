@@ -20,11 +20,12 @@ Shape = tuple[int, ...]
 _WIDE = 8  # bytes: narrower dtypes are canonical always
 
 
-def pad(x: Any, capacity: Shape) -> Any:
+def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
     """`x` at `capacity`, its padding zero; a JAX array itself if nothing is missing.
 
-    The result is committed to a device if `x` is. NumPy data is copied always: JAX reads it after
-    the call has returned, when its owner may write to it again.
+    What is made of a JAX array that `is_donated` is one, too, so that it tells whether its memory
+    was taken. The result is committed to a device if `x` is. NumPy data is copied always: JAX reads
+    it after the call has returned, when its owner may write to it again.
     """
     if not isinstance(x, jax.Array):
         return _pad_host(np.asarray(x), capacity)
@@ -33,11 +34,19 @@ def pad(x: Any, capacity: Shape) -> Any:
     if not _is_on_host(x):
         return _device_pad(x.shape, capacity)(x)
     padded = _pad_host(np.asarray(x), capacity)
-    if not (_compat.is_committed(x) or x.weak_type):
+    if not (_compat.is_committed(x) or x.weak_type or is_donated):
         return padded
     return _compat.array_from_host(
         padded, dtype=x.dtype, weak_type=x.weak_type, like=x, committed=_compat.is_committed(x)
     )
+
+
+def delete_donated(own: Any, padded: Any) -> None:
+    """Delete the arrays whose padded copies a graph has taken the memory of, as `jax.jit` does."""
+    for x, copy in zip(jax.tree.leaves(own), jax.tree.leaves(padded), strict=True):
+        is_copy = isinstance(x, jax.Array) and isinstance(copy, jax.Array) and copy is not x
+        if is_copy and copy.is_deleted():
+            x.delete()
 
 
 def cut(x: Any, shape: Shape) -> Any:

@@ -9,15 +9,15 @@ import jax
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
+from shapeexec.bucketing._fixed import last_bucket
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
+from shapeexec.execution._split import Call
 from shapeexec.execution._transfer import struct_like
 from shapeexec.shape import _dim
 
 MOST_COMBINATIONS = 100_000
 """Of sizes that may be looked at one by one, where guards or exact symbols tell them apart."""
-
-Call = tuple[Any, Any]
 
 
 def warm(
@@ -31,8 +31,9 @@ def warm(
 
     Args:
         planner: Plans calls.
-        example: The arguments of a call, of any size.
-        sizes: Per symbol an int or an iterable of ints.
+        example: A call, of any size.
+        sizes: Per symbol an int or an iterable of ints. For a symbol that is left out, all up to
+            its strategy's last bucket, if it has one.
         compile_one: Plans a call and compiles its graph; returns the plan first.
         progress: Called with (done, total) before each graph and at the end.
 
@@ -42,14 +43,20 @@ def warm(
     Raises:
         ConfigError: Sizes are missing, of a symbol that there is not, or too many.
     """
-    dims = planner.ragged_dims(*example)
+    dims = planner.ragged_dims(example)
     listed = {symbol: as_sizes(symbol, given) for symbol, given in sizes.items()}
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
+    for symbol in symbols - listed.keys():
+        last = last_bucket(planner.strategy(symbol))
+        if last is not None:
+            listed[symbol] = tuple(range(1, last + 1))
     if symbols != listed.keys():
         raise ConfigError(
             f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
             f"are {', '.join(sorted(symbols)) or 'none'}.",
-            fix="give sizes for each symbol: " + ", ".join(f"{s}=..." for s in sorted(symbols)),
+            fix="give sizes for each symbol: "
+            + ", ".join(f"{s}=..." for s in sorted(symbols))
+            + "; or strategies with maximum=, whose buckets are then all of them",
         )
     count = 0
     while True:
@@ -57,7 +64,7 @@ def warm(
         for done, (exact, call) in enumerate(wanted):
             if progress is not None:
                 progress(done, len(wanted))
-            plan, _ = compile_one(*call)
+            plan, _ = compile_one(call)
             count += 1
             if plan.exact != exact:
                 break  # what cannot be padded was met: now other graphs are wanted, too
@@ -80,9 +87,9 @@ def _missing(
         _check_number(sizes)
         plans = {}
         for combination in combinations(sizes):
-            arrays = at_sizes(planner.without_static(*example), dims, combination)
-            call = planner.with_static(arrays, example)
-            plan = planner.plan(*call)
+            arrays = at_sizes((list(example.arrays), dict(example.named)), dims, combination)
+            call = example.replaced(*arrays)
+            plan = planner.plan(call)
             plans.setdefault(plan.key, (plan, call))
         if not any(plan.guards or plan.exact for plan, _ in plans.values()):
             break

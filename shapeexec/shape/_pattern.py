@@ -6,6 +6,7 @@ Arguments are not known here.
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable
 from types import EllipsisType
 from typing import Any
@@ -92,9 +93,17 @@ def parse_spec(text: str) -> Spec:
                 f'axis {axis} of the spec "{text}" is not a dimension: "{entry}".',
                 got=error.where,
                 why=error.why,
-                fix=_FIX,
+                fix=_parted(text) or _FIX,
             ) from None
     return make_spec(dims, text)
+
+
+def _parted(text: str) -> str | None:
+    """The way to write `b s`; None if blanks alone do not part its axes."""
+    if re.search(r"\w\s+\w", text) is None:
+        return None
+    parted = re.sub(r"(?<=\w)\s+(?=\w)", ", ", text)
+    return f'part the axes by commas: "{parted}"'
 
 
 def make_spec(

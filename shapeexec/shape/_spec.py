@@ -75,6 +75,25 @@ def compile_spec(
     return BoundSpec(jax.tree.structure((tuple(args), kwargs)), tuple(specs))
 
 
+def spec_symbols(
+    in_shapes: Sequence[SpecTree] | None, kwarg_shapes: Mapping[str, SpecTree] | None
+) -> frozenset[str]:
+    """Read all specs, before there are arguments; return their symbols.
+
+    Raises:
+        SpecError: One is malformed.
+    """
+    trees = [(f"in_shapes[{i}]", tree) for i, tree in enumerate(in_shapes or ())]
+    trees += [(f"kwarg_shapes[{name!r}]", tree) for name, tree in (kwarg_shapes or {}).items()]
+    symbols = parse_spec(_DEFAULT).symbols if in_shapes is None else frozenset()
+    for path, tree in trees:
+        leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_spec_leaf)
+        for key, leaf in leaves:
+            spec = _read(leaf, f"{path}{jax.tree_util.keystr(key)}")
+            symbols |= frozenset() if spec is None else spec.symbols
+    return symbols
+
+
 def _check_count(in_shapes: Sequence[SpecTree], arguments: int) -> None:
     if not isinstance(in_shapes, tuple | list):
         raise SpecError(

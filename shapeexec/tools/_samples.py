@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec.bucketing import checked_bucket
-from shapeexec.execution._planner import Arguments, Planner
+from shapeexec.execution._planner import Planner
+from shapeexec.execution._split import Call
 from shapeexec.shape import _dim
 
 
@@ -34,25 +35,25 @@ def size_sets(
 
 
 def resized(
-    call: Arguments,
+    call: Call,
     dims: Mapping[int, Sequence[Any]],
     sizes: Mapping[str, int],
     rng: np.random.Generator,
-) -> Arguments:
-    """The arguments at other sizes: their elements are drawn, row by row, from those there are.
+) -> Call:
+    """A call at other sizes: its elements are drawn, row by row, from those there are.
 
     Args:
-        call: Arguments without the static ones.
+        call: A call.
         dims: By number of leaf the dims of those that are ragged.
         sizes: The size of each symbol.
         rng: What rows are drawn with.
     """
-    leaves, tree = jax.tree.flatten((tuple(call[0]), dict(call[1])))
+    leaves, tree = jax.tree.flatten((tuple(call.arrays), dict(call.named)))
     for index, leaf_dims in dims.items():
         shape = tuple(_dim.evaluate(dim, sizes) for dim in leaf_dims)
         leaves[index] = _drawn(leaves[index], shape, rng)
     args, kwargs = jax.tree.unflatten(tree, leaves)
-    return list(args), kwargs
+    return call.replaced(list(args), kwargs)
 
 
 def _drawn(leaf: Any, shape: tuple[int, ...], rng: np.random.Generator) -> Any:

@@ -10,8 +10,11 @@ import numpy as np
 
 from shapeexec._errors import ConfigError, ConstraintError, ShapeExecError, ValidationError
 from shapeexec.execution import Exec
-from shapeexec.execution._planner import Arguments, Planner, Settings
+from shapeexec.execution._exec import run_taken, taken
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._planner import Planner, Settings
 from shapeexec.execution._signature import by_position
+from shapeexec.execution._split import Call
 from shapeexec.masking._poison import POISONS, check_poison
 from shapeexec.tools import _closeness, _samples
 from shapeexec.tools._locate import locate
@@ -84,22 +87,18 @@ def validate(
     if not isinstance(rounds, int) or rounds < 1:
         raise ConfigError(f"rounds={rounds!r} is not a number of rounds.", fix="at least 1")
     poisons = tuple(map(check_poison, poisons))
-    settings = ex.settings
-    call = by_position(settings, args, kwargs)
-    planner = Planner(settings, lambda _: False, lambda **_: None)
+    args, kwargs = by_position(ex.settings, args, kwargs)
     rng = np.random.default_rng(seed)
-    dims = planner.ragged_dims(*call)
-    sizes = planner.sizes(*call)
-    chosen = list(_samples.size_sets(planner, sizes, rounds, rng))
-    dynamic = planner.without_static(*call)
-    checks = [_Check("the result", settings.fn, ex, poisons)]
-    if gradients and any(map(_is_inexact, jax.tree.leaves(dynamic))):
-        checks.append(_Check("the gradient", gradient_of(settings), ex, poisons))
+    first = _Check("the result", ex, args, kwargs, poisons)
+    chosen = list(_samples.size_sets(first.planner, first.planner.sizes(first.call), rounds, rng))
+    checks = [first]
+    if gradients and any(map(_is_inexact, jax.tree.leaves((first.call.arrays, first.call.named)))):
+        derived = ex.variant(fn=gradient_of(ex.settings))
+        checks.append(_Check("the gradient", derived, args, kwargs, poisons, may_be_refused=True))
     report = _Report(progress, len(chosen) * len(checks) * len(poisons))
     for at in chosen:
-        arrays = _samples.resized(dynamic, dims, at, rng)
         for check in checks:
-            check.run(planner, planner.with_static(arrays, call), at, report)
+            check.run(_samples.resized(check.call, check.dims, at, rng), at, report)
     report.step(0)
     return Validation(
         comparisons=report.compared,
@@ -117,19 +116,16 @@ def gradient_of(settings: Settings) -> Callable[..., Any]:
     """
 
     def gradients(*args: Any, **kwargs: Any) -> Any:
-        positional = [None if i in settings.static_argnums else a for i, a in enumerate(args)]
-        named = {k: v for k, v in kwargs.items() if k not in settings.static_argnames}
-        leaves, tree = jax.tree.flatten((positional, named))
+        call = taken(settings, args, kwargs)
+        leaves, _ = jax.tree.flatten((tuple(call.arrays), dict(call.named)))
         inexact = [i for i, leaf in enumerate(leaves) if _is_inexact(leaf)]
+        pure = call.pure()
 
         def loss(*floats: Any) -> Any:
             changed = list(leaves)
             for i, leaf in zip(inexact, floats, strict=True):
                 changed[i] = leaf
-            given, by_name = jax.tree.unflatten(tree, changed)
-            static = {k: v for k, v in kwargs.items() if k in settings.static_argnames}
-            given = [args[i] if i in settings.static_argnums else a for i, a in enumerate(given)]
-            results = jax.tree.leaves(settings.fn(*given, **by_name, **static))
+            results = jax.tree.leaves(pure(*changed))
             return sum((_weighted(x) for x in results if _is_inexact(x)), jnp.float32(0))
 
         return jax.grad(loss, argnums=tuple(range(len(inexact))))(*[leaves[i] for i in inexact])
@@ -169,22 +165,37 @@ class _Report:
 
 
 class _Check:
-    """A function, and an Exec of it for each poison, whose graphs serve all sizes."""
+    """A function, and an Exec of it for each poison, whose graphs serve all sizes.
+
+    Attributes:
+        planner: Plans its calls.
+        call: The call of which others are made.
+        dims: By number of leaf the dims of those that are ragged.
+    """
 
     def __init__(
-        self, what: str, fn: Callable[..., Any], ex: Exec, poisons: Sequence[str | None]
+        self,
+        what: str,
+        ex: Exec,
+        args: Any,
+        kwargs: Any,
+        poisons: Sequence[str | None],
+        *,
+        may_be_refused: bool = False,
     ) -> None:
-        self.what, self.fn = what, fn
-        self.may_be_refused = fn is not ex.settings.fn  # nobody has asked for its gradient yet
-        self.padded = [ex.variant(fn=fn, poison=poison) for poison in poisons]
+        self.what = what
+        self.may_be_refused = may_be_refused  # nobody has asked for its gradient yet
+        self.planner = Planner(ex.settings, lambda _: False, lambda **_: None)
+        self.call = taken(ex.settings, args, kwargs)
+        self.dims = self.planner.ragged_dims(self.call)
+        self.padded = [ex.variant(poison=poison) for poison in poisons]
 
-    def run(
-        self, planner: Planner, call: Arguments, sizes: Mapping[str, int], report: _Report
-    ) -> None:
+    def run(self, call: Call, sizes: Mapping[str, int], report: _Report) -> None:
         """Compare the runs of one call."""
         at = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
         told = f"{self.what} at {at}"
-        plain, leaves = _flat(self.fn, planner, call)
+        plain = jax.jit(call.pure())
+        leaves = jax.tree.leaves((tuple(call.arrays), dict(call.named)))
         try:
             want = jax.block_until_ready(plain(*leaves))  # some of XLA's errors come late
         except Exception as error:
@@ -194,7 +205,7 @@ class _Check:
         for padded in self.padded:
             report.step()
             try:
-                got = padded(*call[0], **call[1])
+                got = run_taken(padded, call)
             except ShapeExecError as error:
                 if not (self.may_be_refused or isinstance(error, ConstraintError)):
                     raise
@@ -204,17 +215,16 @@ class _Check:
             text = _difference(got, want)
             if text is None:
                 continue
-            _raise_if_an_equation_differs(padded, planner, call, f"{told}: {text}")
+            plan, poison = self.planner.plan(call), padded.settings.poison
+            _raise_if_an_equation_differs(plan, poison, call, f"{told}: {text}")
             if not _is_rounding(plain, leaves, got, want):
-                raise _of_another_function(padded, call, f"{told}: {text}")
+                raise _of_another_function(plan, poison, f"{told}: {text}")
             report.rounding.setdefault(f"{told}: {text}")
 
 
-def _raise_if_an_equation_differs(
-    padded: Exec, planner: Planner, call: Arguments, told: str
-) -> None:
-    plan, poison = padded.plan(*call[0], **call[1]), padded.settings.poison
-    culprit = locate(plan, *planner.without_static(*call))
+def _raise_if_an_equation_differs(plan: Plan, poison: str | None, call: Call, told: str) -> None:
+    recipe = dataclasses.replace(plan.recipe, poison=poison)
+    culprit = locate(dataclasses.replace(plan, recipe=recipe), call.arrays, call.named)
     if culprit is not None:
         raise ValidationError(
             f"padding changes {told}.",
@@ -239,28 +249,15 @@ def _is_rounding(plain: Callable[..., Any], leaves: Sequence[Any], got: Any, wan
     )
 
 
-def _of_another_function(padded: Exec, call: Arguments, told: str) -> ValidationError:
+def _of_another_function(plan: Plan, poison: str | None, told: str) -> ValidationError:
     return ValidationError(
         f"symbolic sizes change {told}.",
         primitive=None,
-        sizes=dict(padded.plan(*call[0], **call[1]).sizes),
-        poison=padded.settings.poison,
+        sizes=dict(plan.sizes),
+        poison=poison,
         why="each equation is right by itself: the function is another one at symbolic sizes",
         fix="look for what only an int size does: `isinstance(s, int)`, `str(s)`, `s is ...`",
     )
-
-
-def _flat(
-    fn: Callable[..., Any], planner: Planner, call: Arguments
-) -> tuple[Callable[..., Any], list[Any]]:
-    """The compiled plain function of flat arrays, and the arrays."""
-    leaves, tree = jax.tree.flatten(planner.without_static(*call))
-
-    def flat(*given: Any) -> Any:
-        args, kwargs = planner.with_static(jax.tree.unflatten(tree, given), call)
-        return fn(*args, **kwargs)
-
-    return jax.jit(flat), leaves
 
 
 def _difference(got: Any, want: Any) -> str | None:

@@ -296,10 +296,10 @@ def test_a_function_is_a_strategy():
     ("value", "first_line", "fix"),
     [
         (
-            128,
-            "buckets=128 is no strategy.",
-            "a strategy such as Pow2(), an object with a method bucket(size), or a function from "
-            "size to bucket",
+            128.0,
+            "buckets=128.0 is no strategy.",
+            "a strategy such as Pow2(), 32 for multiples of 32, [8, 16] for these buckets, an "
+            "object with a method bucket(size), or a function from size to bucket",
         ),
         (Pow2, "buckets=Pow2 is a class, not a strategy.", "Pow2(...)"),
     ],

@@ -23,7 +23,6 @@ def identity(x):
         ({"buckets": {1: P}}, "buckets: 1 is not a symbol.", "sx.Pow2()"),
         ({"buckets": {"b, s": P}}, "buckets: 'b, s' is not a symbol.", "sx.Pow2()"),
         ({"buckets": {"s": "pow2"}}, "", ""),
-        ({"buckets": 8}, "", ""),
         ({"constraints": "s >> 2"}, "constraints: 's >> 2'", "write a comparison"),
         ({"constraints": ["s"]}, "constraints: 's' is not a comparison.", "write a comparison"),
         ({"constraints": [3]}, "constraints=[3] are not texts.", "constraints="),
@@ -62,10 +61,23 @@ def test_a_strategy_that_breaks_a_law_is_an_error_at_once():
         sx.Exec(identity, ("s",), {"s": lambda size: size - 1})
 
 
+def test_a_strategy_that_breaks_a_law_between_the_sizes_that_were_tried_is_an_error_there():
+    def bucket(size):  # right at all sizes that are tried when the Exec is made
+        return 112 if 90 <= size <= 112 else 1 << (size - 1).bit_length()
+
+    fn = lambda x: jnp.concatenate([x, x[::-1]])[: 128 - x.shape[0]]  # noqa: E731
+    ex = sx.Exec(fn, ("s",), bucket)
+    for size in (3, 64, 100, 112, 120):
+        assert_runs_as(fn, ex, ones(size))
+    for run in (ex, ex.plan, lambda x: ex.map([x])):
+        with refused(sx.StrategyError, "is not monotone", "never get smaller") as caught:
+            run(ones(70))
+        assert "Got:   bucket(70) = 128, yet bucket(112) = 112" in str(caught.value)
+
+
 def test_a_strategy_for_a_symbol_that_no_spec_has_is_an_error():
-    ex = sx.Exec(identity, ("s",), {"t": P})
     with refused(sx.ConfigError, "buckets: no spec has a symbol `t`", "name a symbol"):
-        ex(ones(3))
+        sx.Exec(identity, ("s",), {"t": P})
 
 
 def test_a_malformed_spec_tells_where_it_is():
@@ -93,10 +105,11 @@ def test_a_static_argument_that_does_not_hash_is_an_error():
         ex(ones(3), [1])
 
 
-def test_a_leaf_that_is_no_array_is_told_by_its_path():
+def test_an_array_that_jax_does_not_know_is_told_by_its_path():
     ex = sx.Exec(lambda p, x: x, (None, "s"), P)
-    with refused(sx.ConfigError, "args[0]['mode'] is a str, which is", "static_argnums="):
-        ex({"mode": "train"}, ones(3))
+    with refused(sx.ConfigError, "args[0]['mode'] is a ndarray that JAX has no", "or a tuple"):
+        ex({"mode": np.array(["train"])}, ones(3))
+    np.testing.assert_array_equal(ex({"mode": ("train",)}, ones(3)), ones(3))
 
 
 def test_a_ragged_argument_that_is_no_array_is_an_error():

@@ -361,6 +361,7 @@ def test_arrays_that_the_function_closed_over_are_passed_in():
 # Inside a trace
 
 
+@pytest.mark.filterwarnings("ignore:shapeexec:RuntimeWarning")
 def test_inside_a_trace_the_plain_function_runs():
     ex = sx.Exec(lambda x: x.mean(), ("s",), P)
     x = jnp.asarray(ones(5))
@@ -370,6 +371,7 @@ def test_inside_a_trace_the_plain_function_runs():
     assert (ex.cache_size, ex.stats.plain_calls) == (0, 3)
 
 
+@pytest.mark.filterwarnings("ignore:shapeexec:RuntimeWarning")
 def test_inside_a_trace_constants_run_the_plain_function_as_well():
     ex = sx.Exec(lambda x: x.mean(), ("s",), P)
     const = jnp.asarray(ones(5))
@@ -406,13 +408,13 @@ def test_results_share_no_memory_that_is_used_again():
         np.testing.assert_array_equal(np.asarray(doubled), ones(3) * i * 2)
 
 
-def test_a_donated_argument_is_taken_if_it_fills_its_bucket():
+def test_a_donated_argument_is_taken_whether_or_not_it_fills_its_bucket():
     ex = sx.Exec(lambda x: x + 1, ("s",), P, donate_argnums=0)
     full, part = jnp.asarray(ones(4)), jnp.asarray(ones(3))
     assert_same(ex(full), jnp.asarray(ones(4) + 1))
     assert_same(ex(part), jnp.asarray(ones(3) + 1))
     assert full.is_deleted()
-    assert not part.is_deleted()
+    assert part.is_deleted()
 
 
 def test_calls_are_remembered_without_their_arrays():

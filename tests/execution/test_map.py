@@ -242,6 +242,7 @@ def test_a_frozen_exec_maps_what_it_has_compiled():
         ex.map([ones(3), ones(5)])
 
 
+@pytest.mark.filterwarnings("ignore:shapeexec:RuntimeWarning")
 def test_inside_a_trace_the_plain_function_runs_in_a_loop():
     ex = sx.Exec(lambda w, x: (w * x).sum(), (None, "s"), P)
     examples = [ones(2), ones(3)]

@@ -135,3 +135,51 @@ def test_examples_of_different_lengths_are_called_back_one_by_one() -> None:
     examples = [ones(3), ones(5), ones(1)]
     for got, x in zip(sx.Exec(fn, ("s",), BUCKETS).map(examples), examples, strict=True):
         np.testing.assert_array_equal(got, np.cumsum(x))
+
+
+@pytest.mark.parametrize("reduce", [None, "sum"])
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_examples_are_called_back_once_each_and_in_the_order_of_a_loop(count: int, reduce: Any):
+    def make(seen: Seen) -> Any:
+        def fn(w: jax.Array, x: jax.Array) -> Any:
+            struct = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            jax.debug.callback(seen, x, ordered=True)
+            y = io_callback(seen, struct, w * x, ordered=True)
+            z = jax.pure_callback(seen, struct, y, vmap_method="sequential")
+            jax.debug.callback(seen, z.sum(), ordered=True)
+            return y.sum() + z.sum(), {"n": x.shape[0], "half": jnp.float16(1e4) * w.sum()}
+
+        return fn
+
+    examples = [ones(n) for n in (3, 5, 1, 2)[:count]]
+    seen, plain = Seen(), Seen()
+    ex = sx.Exec(make(seen), (None, "s"), BUCKETS, examples=sx.Linear(4), poison="nan")
+    w = np.float32([2])
+    for _ in range(2):
+        got = ex.map(w, examples, reduce=reduce)
+        want = [jax.jit(make(plain))(w, x) for x in examples]
+        jax.effects_barrier()
+        assert [call[0] for call in seen.calls] == [call[0] for call in plain.calls]
+        if reduce == "sum":
+            got, want = [got], [jax.tree.map(lambda *xs: sum(xs), *want)]
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_allclose(a, b)
+    assert (ex.cache_size, ex.stats.hits) == (1, 1)
+
+
+def test_callbacks_without_an_order_are_called_once_for_each_example() -> None:
+    seen = Seen()
+
+    def fn(x: jax.Array) -> jax.Array:
+        jax.lax.cond(x.sum() > 0, lambda: jax.debug.callback(seen, x), lambda: None)
+        io_callback(seen, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+        return jax.random.split(jax.random.key(x.sum().astype(int)), 2)
+
+    examples = [ones(n) for n in (3, 5, 1)]
+    got = sx.Exec(fn, ("s",), BUCKETS).map(examples)
+    jax.effects_barrier()
+    assert sorted(len(call[0]) for call in seen.calls) == [1, 1, 3, 3, 5, 5]
+    for keys, x in zip(got, examples, strict=True):
+        wanted = jax.random.split(jax.random.key(int(x.sum())), 2)
+        np.testing.assert_array_equal(jax.random.key_data(keys), jax.random.key_data(wanted))

@@ -183,6 +183,7 @@ def test_an_exec_inside_of_another():
     assert (inner.cache_size, inner.stats.plain_calls) == (0, 4)  # in the trace, and in its proof
 
 
+@pytest.mark.filterwarnings("ignore:shapeexec:RuntimeWarning")
 @pytest.mark.parametrize("transform", [jax.jit, jax.vmap], ids=["jit", "vmap"])
 def test_an_exec_inside_of_somebodys_trace(transform):
     ex = sx.Exec(rowwise, ("s",), sx.Pow2())

@@ -1,0 +1,55 @@
+"""An Exec as a method of a class: its settings without `self`, which is taken apart as modules are.
+
+What a call does is not known here.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shapeexec.execution._planner import Settings
+
+
+def without_self(settings: Settings) -> Settings:
+    """The settings of a method for the arguments behind `self`.
+
+    Positions count `self`, as those of `jax.jit` do. Its spec, None, may be left out.
+    """
+    in_shapes = settings.in_shapes
+    if in_shapes and in_shapes[0] is None and len(in_shapes) >= _least_arguments(settings.fn):
+        in_shapes = in_shapes[1:]
+    names = set(settings.static_argnames) - {_first_name(settings.fn)}
+    return dataclasses.replace(
+        settings,
+        in_shapes=in_shapes,
+        static_argnums=_shifted(settings.static_argnums),
+        static_argnames=tuple(sorted(names)),
+        donate_argnums=_shifted(settings.donate_argnums),
+    )
+
+
+def _shifted(numbers: Sequence[int]) -> tuple[int, ...]:
+    return tuple(number - 1 for number in numbers if number)
+
+
+def _least_arguments(fn: Callable[..., Any]) -> int:
+    """How many positional arguments a function has that must be given, `self` among them."""
+    return sum(
+        parameter.kind in _POSITIONAL and parameter.default is inspect.Parameter.empty
+        for parameter in _parameters(fn)
+    )
+
+
+def _first_name(fn: Callable[..., Any]) -> str | None:
+    return next((parameter.name for parameter in _parameters(fn)), None)
+
+
+def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return [*inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):  # a callable without a signature
+        return []
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -1,0 +1,133 @@
+"""Modules of flax's nnx and of equinox, told and taken apart without importing either.
+
+A module can be met only if its library is imported already. What an nnx module holds may be
+changed by the function, and objects may be shared: nnx itself splits and merges them, as `nnx.jit`
+has it do.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+
+_TAG = "shapeexec"
+
+
+def is_equinox(value: Any) -> bool:
+    """Whether a value is a module of equinox: an immutable tree, not only of arrays."""
+    kind = getattr(sys.modules.get("equinox"), "Module", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def is_nnx(value: Any) -> bool:
+    """Whether a value is a module, a variable or another node of a graph of flax's nnx."""
+    nnx = sys.modules.get("flax.nnx")
+    graphs = getattr(nnx, "graphlib", None)
+    if nnx is None or graphs is None:
+        return False
+    return isinstance(value, nnx.Variable) or bool(graphs.is_graph_node(value))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Nodes:
+    """The nnx nodes among the arguments of a call, split at once, for they may share variables.
+
+    Attributes:
+        nodes: The caller's objects; empty where only their shapes are remembered.
+        graph: What nnx knows of them beside arrays.
+        trees: Per node the structure of its arrays; what an earlier node holds too is not repeated.
+    """
+
+    nodes: tuple[Any, ...]
+    graph: Any
+    trees: tuple[Any, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many arrays each node has."""
+        return tuple(tree.num_leaves for tree in self.trees)
+
+    @property
+    def key(self) -> Hashable:
+        """What two calls must have in common that share a trace."""
+        return (self.graph, self.trees)
+
+    def merged(self, arrays: Sequence[Sequence[Any]]) -> list[Any]:
+        """New nodes with these arrays; inside of `updating()` nnx knows them again."""
+        nnx = sys.modules["flax.nnx"]
+        with nnx.merge_context(_TAG, inner=True) as context:
+            return list(context.merge(self.graph, _state(self.trees, arrays)))
+
+    def forgotten(self) -> "Nodes":
+        """The same without the caller's objects."""
+        return dataclasses.replace(self, nodes=())
+
+    def update(self, changed: "Nodes", arrays: Sequence[Sequence[Any]]) -> list[Any]:
+        """Bring the caller's objects to what the function made of them.
+
+        Args:
+            changed: What the function left: these nodes, and behind them those of its result.
+            arrays: The arrays of each.
+
+        Returns:
+            The caller's objects, and those of the result; objects that both have are the same.
+        """
+        nnx = sys.modules["flax.nnx"]
+        with updating():
+            with nnx.split_context(_TAG) as context:
+                context.split(list(self.nodes))
+            with nnx.merge_context(_TAG, inner=False) as context:
+                return list(context.merge(changed.graph, _state(changed.trees, arrays)))
+
+
+def updating() -> Any:
+    """Within it nnx remembers which object of a function is which of its caller's."""
+    return sys.modules["flax.nnx"].update_context(_TAG)
+
+
+def split(nodes: Sequence[Any], *, is_inner: bool = False) -> tuple[Nodes, list[tuple[Any, ...]]]:
+    """Nodes, and the arrays of each.
+
+    Args:
+        nodes: Modules or variables.
+        is_inner: Whether this is at the end of the function, inside of `updating()`.
+    """
+    nnx = sys.modules["flax.nnx"]
+    if is_inner:
+        with nnx.split_context(_TAG) as context:
+            graph, state = context.split(list(nodes))
+    else:
+        graph, state = nnx.split(list(nodes))
+    trees, arrays = [], []
+    for number in range(len(nodes)):
+        leaves, tree = jax.tree.flatten(state.get(number))
+        trees.append(tree)
+        arrays.append(tuple(leaves))
+    return Nodes(tuple(nodes), graph, tuple(trees)), arrays
+
+
+def state(nodes: Sequence[Any]) -> Any:
+    """What nodes are and hold at this moment."""
+    if not nodes:
+        return None, []
+    graph, held = sys.modules["flax.nnx"].split(list(nodes))
+    return graph, jax.tree.leaves(held)
+
+
+def is_same_state(before: Any, after: Any) -> bool:
+    """Whether nothing was assigned between two `state`s."""
+    (graph, held), (other_graph, other) = before, after
+    is_alike = graph == other_graph and len(held) == len(other)
+    return is_alike and all(x is y for x, y in zip(held, other, strict=True))
+
+
+def _state(trees: Sequence[Any], arrays: Sequence[Sequence[Any]]) -> Any:
+    nnx = sys.modules["flax.nnx"]
+    whole = {
+        number: jax.tree.unflatten(tree, leaves)
+        for number, (tree, leaves) in enumerate(zip(trees, arrays, strict=True))
+        if leaves or tree.num_nodes > 1
+    }
+    return nnx.State(whole)

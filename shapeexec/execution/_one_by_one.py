@@ -1,0 +1,67 @@
+"""Examples run one after the other, where the host takes part: callbacks are called once for each.
+
+A vmap would call them for fillers too, and all first ones before all second ones.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from shapeexec import _compat
+
+_CALLBACKS = {"debug_callback", "debug_print", "io_callback", "pure_callback"}
+
+
+def calls_the_host(jaxpr: Any) -> bool:
+    """Whether an equation of an open jaxpr, or of one inside of it, is a callback."""
+    return any(eqn.primitive.name in _CALLBACKS for eqn in _compat.equations(jaxpr))
+
+
+def one_by_one(
+    one: Callable[..., Sequence[Any]],
+    vectors: Any,
+    leaves: Sequence[Any],
+    is_mapped: Sequence[bool],
+    count: Any,
+) -> list[Any]:
+    """What a vmap of `one` gives, from a loop over the first `count` examples.
+
+    Args:
+        one: Called with the sizes and the leaves of one example.
+        vectors: i32[examples, symbols].
+        leaves: The arguments, those that are mapped with a first axis for the examples.
+        is_mapped: Per leaf whether it is.
+        count: i32[]: how many examples are no fillers.
+
+    Returns:
+        Its results with a first axis for the examples; zeros for fillers.
+    """
+
+    def at(number: Any) -> Sequence[Any]:
+        own = [
+            lax.dynamic_index_in_dim(leaf, number, keepdims=False) if mapped else leaf
+            for leaf, mapped in zip(leaves, is_mapped, strict=True)
+        ]
+        return one(lax.dynamic_index_in_dim(vectors, number, keepdims=False), own)
+
+    def step(number: Any, results: list[Any]) -> list[Any]:
+        pairs = zip(results, at(number), strict=True)
+        return [lax.dynamic_update_index_in_dim(all_, own, number, 0) for all_, own in pairs]
+
+    shapes = jax.eval_shape(at, np.int32(0))
+    empty = [lax.full((len(vectors), *x.shape), 0, x.dtype) for x in shapes]  # of keys, too
+    return lax.fori_loop(0, count, step, empty)
+
+
+def sum_one_by_one(results: Sequence[Any]) -> list[Any]:
+    """The sums over examples of what `one_by_one` gives, in its dtypes, in at least 32 bits."""
+    return [jnp.sum(_wide(x), axis=0).astype(x.dtype) for x in results]
+
+
+def _wide(x: Any) -> Any:
+    is_narrow = jnp.issubdtype(x.dtype, np.floating) and x.dtype.itemsize < np.float32().itemsize
+    return x.astype(np.float32) if is_narrow else x

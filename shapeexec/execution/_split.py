@@ -1,0 +1,324 @@
+"""The arguments of one call, taken apart into arrays, which go into a graph, and constants.
+
+Modules, functions, texts and objects are split leaf by leaf: arrays are data, all else is part of
+what names a graph, compared by equality.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from shapeexec import _compat
+from shapeexec._errors import ConfigError
+from shapeexec.execution import _modules
+from shapeexec.execution._merge import Merge, tree_of
+from shapeexec.execution._options import name_of, typed
+from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_data, is_open, is_taken
+from shapeexec.shape._shape import is_array
+
+FUNCTION = "<function>"
+"""Where the arrays of the function itself stand among the keywords: of a module, or of `self`."""
+
+Place = int | str
+
+
+@dataclasses.dataclass(slots=True, eq=False)  # not frozen: each hit makes one, in less time
+class Call:
+    """A call, taken apart. Nobody changes it.
+
+    Attributes:
+        arrays: Per positional argument its arrays: itself, or where it is taken apart a tuple of
+            them; None for one that is static.
+        named: The same by keyword, and those of the function itself as `FUNCTION`.
+        fn: The function; of one that is taken apart nothing is used but what `parts` say.
+        parts: What else there is, by place.
+        constants: The static arguments by place.
+        static: What two calls have in common that may share traces, but for their arrays.
+        nodes: The nodes of nnx; None if there are none.
+        is_map: Whether this is one example of many: then no node may change.
+    """
+
+    arrays: Sequence[Any]
+    named: Mapping[str, Any]
+    fn: Callable[..., Any]
+    parts: Mapping[Place, Part]
+    constants: Mapping[Place, Any]
+    static: Hashable
+    nodes: _modules.Nodes | None = None
+    is_map: bool = False
+
+    def trees(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arrays in trees like the arguments, with None in the place of what is no array."""
+        args, kwargs = list(self.arrays), dict(self.named)
+        counts = () if self.nodes is None else self.nodes.counts
+        for place, part in self.parts.items():
+            _put(args, kwargs, place, tree_of(part, iter(_at(args, kwargs, place)), counts))
+        return args, kwargs
+
+    def replaced(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> "Call":
+        """The call with other arrays."""
+        return dataclasses.replace(self, arrays=arrays, named=named)
+
+    def remembered(self) -> "Call":
+        """The call with shapes for arrays, which keeps neither data nor modules alive."""
+        arrays, named = jax.tree.map(_as_struct, (list(self.arrays), dict(self.named)))
+        return self._without_objects(arrays, named)
+
+    def _without_objects(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> "Call":
+        nodes = None if self.nodes is None else self.nodes.forgotten()
+        fn = _gone if FUNCTION in self.parts else self.fn
+        return dataclasses.replace(self, arrays=arrays, named=named, nodes=nodes, fn=fn)
+
+    def pure(self) -> Callable[..., Any]:
+        """The function of the flat arrays of such calls; it changes nothing.
+
+        It returns a tree of arrays, or a `Result` where there is more to it.
+        """
+        tree = jax.tree.structure((tuple(self.arrays), dict(self.named)))
+        count, nodes = len(self.arrays), self.nodes
+        shell = self._without_objects((None,) * count, dict.fromkeys(self.named))
+
+        def fn(*flat: Any) -> Any:
+            arrays, named = jax.tree.unflatten(tree, flat)
+            with _inside(), contextlib.nullcontext() if nodes is None else _modules.updating():
+                return shell._run(arrays, named)
+
+        return fn
+
+    def _run(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        if not self.parts:
+            args = [self.constants.get(i, x) for i, x in enumerate(arrays)]
+            constants = {k: v for k, v in self.constants.items() if isinstance(k, str)}
+            return _result(self.fn(*args, **named, **constants), [])
+        merge = Merge(self.nodes)
+        merge.collect([_at(arrays, named, place) for place in self.parts], self.parts.values())
+        args, kwargs = list(arrays), dict(named)
+        for place, value in self.constants.items():
+            _put(args, kwargs, place, value)
+        for place, part in self.parts.items():
+            _put(args, kwargs, place, merge.whole(part, iter(_at(arrays, named, place))))
+        fn = kwargs.pop(FUNCTION, (self.fn,))[0]
+        before = _modules.state(merge.nodes) if self.is_map else None
+        out = fn(*args, **kwargs)
+        merge.check_unchanged()
+        if before is None:
+            return _result(out, merge.nodes)
+        if not _modules.is_same_state(before, _modules.state(merge.nodes)):
+            raise ConfigError(
+                "map: the function changes a module of nnx.",
+                got=", ".join(type(node).__name__ for node in merge.nodes),
+                why="the examples run side by side, so no one's change is there for the next",
+                fix="pass random keys and statistics as arguments, one per example, or call the "
+                "Exec itself",
+            )
+        return _result(out, [])
+
+
+_running = threading.local()
+
+
+@contextlib.contextmanager
+def _inside() -> Iterator[None]:
+    outer = is_running()
+    _running.value = True
+    try:
+        yield
+    finally:
+        _running.value = outer
+
+
+def is_running() -> bool:
+    """Whether the function of an Exec is being traced for it in this thread."""
+    return getattr(_running, "value", False)
+
+
+def _gone(*_: Any, **__: Any) -> Any:
+    raise AssertionError("the function is among the parts of its call")
+
+
+def _put(args: list[Any], kwargs: dict[str, Any], place: Place, value: Any) -> None:
+    if isinstance(place, int):
+        args[place] = value
+    else:
+        kwargs[place] = value
+
+
+class Result:
+    """A result that holds more than arrays, as a graph returns it: a pytree of its arrays.
+
+    Args:
+        arrays: Its arrays, and those of each nnx node.
+        part: What else there is.
+        nodes: What the function has made of the nodes of its arguments, and those of its result.
+    """
+
+    def __init__(self, arrays: Any, part: Part, nodes: _modules.Nodes | None) -> None:
+        self.arrays, self.part, self.nodes = arrays, part, nodes
+
+    def whole(self, call: Call | None) -> Any:
+        """The result; the nodes of the call's arguments become what the function has made of them.
+
+        Args:
+            call: The call; None: its arguments stay as they are.
+        """
+        own, arrays = self.arrays
+        merge = Merge(None)
+        if self.nodes is not None:
+            given = call.nodes if call is not None else None
+            given = _modules.Nodes((), None, ()) if given is None else given
+            merge.nodes = given.update(self.nodes, arrays)
+        return merge.whole(self.part, iter(own))
+
+    @property
+    def key(self) -> Hashable:
+        """What is the same for two results that differ in arrays only."""
+        return (self.part.key, None if self.nodes is None else self.nodes.key)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rest:
+    """All of a result but its arrays."""
+
+    result: Result
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Rest) and self.result.key == other.result.key
+
+    def __hash__(self) -> int:
+        return hash(self.result.key)
+
+
+jax.tree_util.register_pytree_node(
+    Result,
+    lambda r: ((r.arrays,), _Rest(Result(None, r.part, r.nodes))),
+    lambda rest, kids: Result(kids[0], rest.result.part, rest.result.nodes),
+)
+
+
+def _result(out: Any, nodes: list[Any]) -> Any:
+    """What a function returned, as a graph can return it."""
+    walk = Walk(is_result=True, nodes=list(nodes))
+    leaves = jax.tree.leaves(out, is_leaf=is_taken)
+    if not nodes and not any(map(is_taken, leaves)) and all(map(is_data, leaves)):
+        return out
+    part, arrays = walk.part(out)
+    if not walk.nodes:
+        return Result((arrays, []), part, None)
+    split, own = _modules.split(walk.nodes, is_inner=True) if nodes else _new_nodes(walk.nodes)
+    arrays = [x for x in arrays if not isinstance(x, Slot)]
+    return Result((arrays, own), part, split.forgotten())
+
+
+def _new_nodes(nodes: list[Any]) -> tuple[_modules.Nodes, list[Any]]:
+    with _modules.updating():
+        return _modules.split(nodes, is_inner=True)
+
+
+def _filled(arrays: Iterable[Any], nodes: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """Arrays with those of nodes in the place of their slots."""
+    own = (nodes[x.number] if isinstance(x, Slot) else (x,) for x in arrays)
+    return tuple(itertools.chain.from_iterable(own))
+
+
+def places(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[Place]:
+    """Where arguments are that hold more than arrays; looks at each leaf."""
+    found: set[Place] = {FUNCTION} if has_parts(fn) else set()
+    found |= {i for i, arg in enumerate(args) if _holds_more(arg)}
+    return found | {name for name, arg in kwargs.items() if _holds_more(arg)}
+
+
+def has_parts(fn: Callable[..., Any]) -> bool:
+    """Whether a function is made of what may change: a method, a module, an object."""
+    return isinstance(fn, tuple(COMPOSITES)) or is_taken(fn) or is_open(fn, any_hash=True)
+
+
+def _holds_more(argument: Any) -> bool:
+    if is_array(argument):
+        return False
+    leaves = jax.tree.leaves(argument, is_leaf=is_taken)
+    return any(is_taken(leaf) or not is_data(leaf) for leaf in leaves)
+
+
+def take(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    static_argnums: Sequence[int],
+    static_argnames: Sequence[str],
+    at: Iterable[Place],
+    is_map: bool = False,
+) -> Call:
+    """Take a call apart.
+
+    Args:
+        fn: The function.
+        args: The positional arguments.
+        kwargs: The others.
+        static_argnums: Positions of arguments that are constants as a whole.
+        static_argnames: Keywords of such.
+        at: Where there are arguments that hold more than arrays, see `places`. Others are taken as
+            they are, unseen.
+        is_map: See `Call`.
+
+    Raises:
+        ConfigError: A constant cannot be hashed.
+    """
+    arrays = [None if i in static_argnums else arg for i, arg in enumerate(args)]
+    named = {k: v for k, v in kwargs.items() if k not in static_argnames}
+    constants: dict[Place, Any] = {}
+    if static_argnums or static_argnames:
+        constants = {i: args[i] for i in static_argnums if i < len(args)}
+        constants |= {k: kwargs[k] for k in static_argnames if k in kwargs}
+    static = tuple((place, typed(value)) for place, value in constants.items())
+    if not at:
+        return Call(arrays, named, fn, {}, constants, static)
+    walk, parts = Walk(), {}
+    for place in _in_order(at, len(args), kwargs):
+        if place in constants:
+            continue
+        walk.is_function = place == FUNCTION
+        walk.where = f"args[{place}]" if isinstance(place, int) else f"kwargs[{place!r}]"
+        walk.where = name_of(fn) if walk.is_function else walk.where
+        value = (fn,) if walk.is_function else _at(args, kwargs, place)
+        part, taken = walk.part(value, numbers_are_arrays=not walk.is_function)
+        if any(part.leaves):
+            parts[place] = part
+            _put(arrays, named, place, tuple(taken))
+    if not parts:
+        return Call(arrays, named, fn, {}, constants, static)
+    nodes = None
+    if walk.nodes:
+        nodes, own = _modules.split(walk.nodes)
+        for place in parts:
+            _put(arrays, named, place, _filled(_at(arrays, named, place), own))
+    told = tuple((place, part.key) for place, part in parts.items())
+    if nodes is None:
+        return Call(arrays, named, fn, parts, constants, (static, told))
+    static = (static, told, nodes.key, is_map)
+    return Call(arrays, named, fn, parts, constants, static, nodes, is_map)
+
+
+def _at(args: Sequence[Any], kwargs: Mapping[str, Any], place: Place) -> Any:
+    return args[place] if isinstance(place, int) else kwargs[place]
+
+
+def _in_order(at: Iterable[Place], count: int, kwargs: Mapping[str, Any]) -> list[Place]:
+    wanted = set(at)
+    found: list[Place] = [i for i in range(count) if i in wanted]
+    found += [name for name in sorted(kwargs) if name in wanted]
+    return found + [FUNCTION] * (FUNCTION in wanted)
+
+
+def _as_struct(leaf: Any) -> Any:
+    """The shape of an array, so that remembering a call keeps no data alive."""
+    if not hasattr(leaf, "shape"):
+        return leaf
+    weak_type = getattr(leaf, "weak_type", False)
+    sharding = _compat.committed_sharding(leaf)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak_type)

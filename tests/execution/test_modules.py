@@ -1,0 +1,430 @@
+"""Arguments and results that hold more than arrays: modules, functions, texts and objects."""
+
+import dataclasses
+import gc
+import weakref
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import shapeexec as sx
+from tests.execution.support import assert_same, ones, refused
+
+P = sx.Pow2(minimum=4)
+KEY = jax.random.key(0)
+SIZES = (3, 4, 2)  # one bucket, which one of them fills
+
+
+def batch(size: int, width: int = 3) -> np.ndarray:
+    return np.random.default_rng(size).normal(size=(size, width)).astype(np.float32)
+
+
+def assert_close(got: Any, want: Any) -> None:
+    """The same leaves: arrays up to rounding, all else by equality."""
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        if eqx.is_array(b):
+            assert_same(a, b)
+        else:
+            assert a == b
+            assert type(a) is type(b)
+
+
+# Trees whose leaves are not all arrays
+
+
+def scaled(settings: dict[str, Any], x: jax.Array) -> Any:
+    y = settings["activation"](x * settings["scale"])
+    return {"mean": y.mean() if settings["mode"] == "mean" else y.sum(), "mode": settings["mode"]}
+
+
+def test_texts_and_functions_in_a_tree_are_constants_and_arrays_data():
+    ex = sx.Exec(scaled, (None, "s, 3"), P)
+    for n in SIZES:
+        for mode in ("mean", "sum"):
+            for function in (jnp.tanh, jnp.abs):
+                settings = {"mode": mode, "activation": function, "scale": np.float32(n)}
+                assert_close(ex(settings, batch(n)), eqx.filter_jit(scaled)(settings, batch(n)))
+    assert ex.cache_size == 4
+
+
+def test_a_text_that_comes_later_is_seen():
+    ex = sx.Exec(lambda p, x: (p, x.sum()), (None, "s"), P)
+    for p in ([1.0, np.ones(2)], ["a", np.ones(2)], ["b", np.ones(2)], [1.0, np.ones(2)]):
+        got, total = ex(p, ones(3))
+        assert got[0] == p[0]
+        assert total == 6
+    assert ex.cache_size == 3
+
+
+def test_constants_of_other_types_or_signs_have_their_own_graphs():
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        scale: float
+
+    fn = lambda c, x: (1 / (c.scale * x), c.scale * jnp.arange(3))  # noqa: E731
+    ex = sx.Exec(fn, (None, "s"), P)
+    for scale in (0.0, -0.0, 0, False):
+        assert_same(
+            ex(Config(scale), ones(3)), jax.jit(fn, static_argnums=0)(Config(scale), ones(3))
+        )
+        jax.clear_caches()  # for which these are one
+
+
+def test_texts_beside_ragged_arrays_are_constants():
+    ex = sx.Exec(lambda d: d["x"].mean() if d["how"] == "mean" else d["x"].sum(), ("s",), P)
+    for n in SIZES:
+        assert ex({"x": ones(n), "how": "mean"}) == ones(n).mean()
+        assert ex({"x": ones(n), "how": "sum"}) == ones(n).sum()
+    assert (ex.cache_size, ex.stats.hits) == (2, 4)
+    ex = sx.Exec(lambda d: d["x"].mean(), ({"x": "s", "how": None},), P)
+    assert ex({"x": ones(3), "how": "mean"}) == 2
+
+
+def test_a_text_is_no_ragged_argument():
+    with refused(sx.SpecError, 'args[0] has the spec "s" but is not an array.', "pass an array"):
+        sx.Exec(lambda x: x, ("s",), P)("text")
+
+
+def test_what_is_no_array_can_be_planned_explained_and_warmed_up():
+    ex = sx.Exec(scaled, (None, "s, 3"), P)
+    settings = {
+        "mode": "mean",
+        "activation": jnp.tanh,
+        "scale": jax.ShapeDtypeStruct((), "float32"),
+    }
+    x = jax.ShapeDtypeStruct((3, 3), jnp.float32)
+    assert ex.plan(settings, x).buckets == {"s": 4}
+    assert len(ex.explain(settings, x).added) == 1
+    assert ex.warmup(settings, x, s=range(1, 9)) == 2
+    ex.freeze()
+    settings["scale"] = np.float32(2)
+    assert_close(ex(settings, batch(5)), eqx.filter_jit(scaled)(settings, batch(5)))
+    assert ex.warmup(s=7) == 0  # the last call is the example
+
+
+def test_what_cannot_be_hashed_is_told_by_its_path_and_with_a_way_that_works():
+    class Names(list):
+        def count_of(self, x: jax.Array) -> jax.Array:
+            return len(self) * x
+
+    ex = sx.Exec(lambda p, x: x * len(p["how"]), (None, "s"), P)
+    what = "args[0]['how'] is a Names, which is neither an array nor hashable."
+    with refused(sx.ConfigError, what, "a tuple, a frozen dataclass"):
+        ex({"how": Names("ab")}, ones(3))
+    assert_same(ex({"how": ("a", "b")}, ones(3)), jnp.asarray(2 * ones(3)))
+    with refused(sx.ConfigError, "is a Names, which is neither an array nor", "a pytree"):
+        sx.Exec(Names("ab").count_of, ("s",), P)(ones(3))
+
+
+def test_a_set_is_a_constant_that_is_told_by_what_it_holds():
+    ex = sx.Exec(lambda p, x: x * len(p["of"]), (None, "s"), P)
+    of = {1, 2}
+    assert ex({"of": of}, ones(1)) == 2
+    of.add(3)
+    assert ex({"of": of}, ones(1)) == 3
+
+
+def test_an_object_is_told_by_its_attributes_as_they_are_at_each_call():
+    class Config:
+        def __init__(self) -> None:
+            self.scale, self.offset, self.inner = 2, jnp.ones(()), None
+
+    ex = sx.Exec(lambda c, x: x.sum() * c.scale + c.offset, (None, "s"), P)
+    config = Config()
+    config.inner = config  # an object may hold itself
+    assert ex(config, ones(3)) == 13
+    config.offset = jnp.float32(5)  # another value of the same type
+    assert (ex(config, ones(3)), ex.cache_size) == (17, 1)
+    config.scale = 3
+    assert (ex(config, ones(3)), ex.cache_size) == (23, 2)
+
+
+def test_what_a_function_assigns_to_an_object_is_an_error():
+    class Counter:
+        count = 0
+
+    def fn(counter: Counter, x: jax.Array) -> jax.Array:
+        counter.count += 1
+        return x
+
+    with refused(sx.ConfigError, "the function changes `count` of a Counter.", "return the new"):
+        sx.Exec(fn, (None, "s"), P)(Counter(), ones(3))
+
+
+class Config:
+    pass
+
+
+@pytest.mark.parametrize("make", [Config, lambda: lambda x: 2 * x], ids=["object", "function"])
+def test_a_constant_is_not_kept_alive(make):
+    ex = sx.Exec(lambda c, x: c[0](x) if callable(c[0]) else x, (None, "s"), P)
+    config = make()
+    for n in (3, 4):
+        ex([config], ones(n))
+    ex.map([config], [ones(3)])
+    alive = weakref.ref(config)
+    del config
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_example_that_is_gone_is_told():
+    ex = sx.Exec(lambda c, x: c[0](x), (None, "s"), P)
+    ex([lambda x: 2 * x], ones(3))
+    gc.collect()
+    assert ex.warmup(s=8) == 1  # from the trace of the call
+    ex.clear()
+    with refused(sx.ConfigError, "the call before held an object that is gone.", "example"):
+        ex.warmup(s=8)
+
+
+# equinox
+
+
+class Model(eqx.Module):
+    """Layers with functions, texts and numbers among their leaves."""
+
+    layers: list[Any]
+    dropout: eqx.nn.Dropout
+    name: str
+
+    def __init__(self, key: Any) -> None:
+        self.layers = [eqx.nn.MLP(3, 4, 8, 1, key=key), eqx.nn.LayerNorm(4), jnp.tanh]
+        self.dropout = eqx.nn.Dropout(0.5)
+        self.name = "model"
+
+    def __call__(self, x: jax.Array, key: Any) -> jax.Array:
+        for layer in self.layers:
+            x = jax.vmap(layer)(x)
+        return self.dropout(x, key=key)
+
+
+def step_of(optimizer: optax.GradientTransformation) -> Any:
+    def loss(model: Model, x: jax.Array, key: Any) -> jax.Array:
+        return (model(x, key) ** 2).mean()
+
+    def step(model: Model, state: Any, x: jax.Array, key: Any) -> Any:
+        value, gradient = eqx.filter_value_and_grad(loss)(model, x, key)
+        updates, state = optimizer.update(gradient, state, eqx.filter(model, eqx.is_inexact_array))
+        return eqx.apply_updates(model, updates), state, value
+
+    return step
+
+
+def test_an_equinox_module_is_trained_as_by_filter_jit():
+    optimizer = optax.adamw(1e-2)
+    step = step_of(optimizer)
+    ex = sx.Exec(step, (None, None, "b, 3", None), P)
+    model = plain = Model(KEY)
+    state = plain_state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
+    for n in (*SIZES, 5):
+        key = jax.random.key(n)
+        model, state, value = ex(model, state, batch(n), key)
+        plain, plain_state, wanted = eqx.filter_jit(step)(plain, plain_state, batch(n), key)
+        assert_same(value, wanted)
+    assert_close(model, plain)
+    assert_close(state, plain_state)
+    assert (ex.cache_size, ex.stats.hits) == (2, 2)
+
+
+def test_another_mode_of_an_equinox_module_is_another_graph():
+    ex = sx.Exec(lambda m, x, key: m(x, key), (None, "b, 3", None), P)
+    model = Model(KEY)
+    for module in (model, eqx.nn.inference_mode(model), model):
+        assert_same(ex(module, batch(3), KEY), eqx.filter_jit(module)(batch(3), KEY))
+    assert ex.cache_size == 2
+
+
+def test_equinox_modules_with_equal_constants_share_a_graph():
+    ex = sx.Exec(lambda m, x: jax.vmap(m)(x), (None, "b, 3"), P)
+    for seed in range(3):
+        module = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(seed))
+        assert_same(ex(module, batch(3)), jax.vmap(module)(batch(3)))
+    assert ex.cache_size == 1
+
+
+def test_numbers_in_an_equinox_module_are_constants_also_deep_in_a_tree():
+    ex = sx.Exec(lambda p, x: p["d"](x, key=KEY) if p["n"] is not None else x, (None, "s"), P)
+    for dropout in (eqx.nn.Dropout(0.5), eqx.nn.Dropout(0.5, inference=True)):
+        tree = {"d": dropout, "n": 1.0}
+        assert_same(ex(tree, ones(3)), jax.jit(lambda x, d=dropout: d(x, key=KEY))(ones(3)))
+
+
+def test_examples_share_an_equinox_module():
+    model = Model(KEY)
+    fn = lambda m, x: m(x, KEY)  # noqa: E731
+    ex = sx.Exec(fn, (None, "s, 3"), P)
+    for got, n in zip(ex.map(model, [batch(n) for n in SIZES]), SIZES, strict=True):
+        assert_same(got, eqx.filter_jit(fn)(model, batch(n)))
+    assert ex.cache_size == 1
+    gradients = sx.Exec(eqx.filter_grad(lambda m, x: m(x, KEY).sum()), (None, "s, 3"), P)
+    total = gradients.map(model, [batch(n) for n in SIZES], reduce="sum")
+    wanted = [eqx.filter_grad(lambda m, x: m(x, KEY).sum())(model, batch(n)) for n in SIZES]
+    for got, *parts in zip(*map(jax.tree.leaves, (total, *wanted)), strict=True):
+        np.testing.assert_allclose(got, sum(parts), rtol=1e-4, atol=1e-5)
+
+
+def test_examples_may_have_constants_of_their_own():
+    ex = sx.Exec(lambda d: d["x"].sum() * len(d["name"]), ("s",), P)
+    examples = [{"x": ones(n), "name": "a" * n} for n in (1, 2, 2)]
+    assert [float(x) for x in ex.map(examples)] == [1, 6, 6]
+    assert [float(x) for x in ex.map(examples[:2])] == [1, 6]
+
+
+def test_an_equinox_module_is_validated():
+    module = eqx.nn.MLP(3, 2, 4, 1, key=KEY)
+    ex = sx.Exec(lambda m, x: jax.vmap(m)(x).mean(0), (None, "b, 3"), P)
+    done = sx.validate(ex, module, batch(3), rounds=2, poisons=("nan",))
+    assert (done.comparisons, done.skipped) == (4, ())
+
+
+# nnx
+
+
+class Net(nnx.Module):
+    """Parameters, statistics, random state, a shared layer and a flag."""
+
+    def __init__(self, seed: int) -> None:
+        rngs = nnx.Rngs(seed)
+        self.layer, self.norm = nnx.Linear(3, 3, rngs=rngs), nnx.BatchNorm(3, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.tied, self.calls = self.layer, nnx.Variable(jnp.zeros((), jnp.int32))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        self.calls[...] += 1
+        return self.tied(self.dropout(self.norm(self.layer(x))))
+
+
+def nnx_step(net: Net, optimizer: nnx.Optimizer, x: jax.Array) -> jax.Array:
+    value, gradient = nnx.value_and_grad(lambda net: (net(x) ** 2).mean())(net)
+    optimizer.update(net, gradient)
+    return value
+
+
+def assert_nets_agree(got: Any, want: Any) -> None:
+    for a, b in zip(*(jax.tree.leaves(nnx.state(x)) for x in (got, want)), strict=True):
+        np.testing.assert_allclose(_numbers(a), _numbers(b), rtol=1e-4, atol=1e-5)
+
+
+def _numbers(x: Any) -> Any:
+    return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+def test_an_nnx_module_is_trained_as_by_nnx_jit():
+    ex, plain_step = sx.Exec(nnx_step, (None, None, "b, 3"), P), nnx.jit(nnx_step)
+    net, plain = Net(0), Net(0)
+    before = np.asarray(net.layer.kernel[...])
+    kept = net.layer
+    optimizer, other = (nnx.Optimizer(m, optax.adam(1e-2), wrt=nnx.Param) for m in (net, plain))
+    for n in (*SIZES, 5):
+        assert_same(ex(net, optimizer, batch(n)), plain_step(plain, other, batch(n)))
+        assert_nets_agree(net, plain)
+        assert_nets_agree(optimizer, other)
+    assert net.calls[...] == 4
+    assert net.layer is net.tied is kept  # the caller's own objects, as shared as before
+    assert not np.allclose(before, net.layer.kernel[...])
+    assert (ex.cache_size, ex.stats.hits) == (2, 2)
+
+
+def test_the_random_state_of_an_nnx_module_moves_on():
+    net, plain = Net(0), Net(0)
+    ex, jitted = sx.Exec(lambda net, x: net(x), (None, "b, 3"), P), nnx.jit(lambda net, x: net(x))
+    seen = []
+    for _ in range(3):
+        seen.append(np.asarray(ex(net, batch(3))))
+        np.testing.assert_allclose(seen[-1], jitted(plain, batch(3)), rtol=1e-4, atol=1e-5)
+    assert not np.allclose(seen[0], seen[1])
+    assert ex.cache_size == 1
+
+
+def test_another_mode_of_an_nnx_module_is_another_graph():
+    net, plain = Net(0), Net(0)
+    ex = sx.Exec(lambda net, x: net(x), (None, "b, 3"), P)
+    for mode in ("eval", "train", "eval"):
+        getattr(net, mode)()
+        getattr(plain, mode)()
+        np.testing.assert_allclose(ex(net, batch(3)), plain(batch(3)), rtol=1e-4, atol=1e-5)
+        assert_nets_agree(net, plain)
+    assert ex.cache_size == 2
+
+
+def test_what_a_function_attaches_and_returns_of_nnx_comes_back_as_the_objects_they_are():
+    def fn(tree: Any, x: jax.Array) -> Any:
+        net = tree["net"]
+        net.extra = nnx.Intermediate(x.sum())
+        net.dropout.deterministic = True
+        return {"in": net.layer, "new": nnx.Linear(3, 2, rngs=nnx.Rngs(1)), "text": "done"}
+
+    net = Net(0)
+    ex = sx.Exec(fn, (None, "b, 3"), P)
+    for n in SIZES:
+        got = ex({"net": net}, batch(n))
+        assert got["in"] is net.layer
+        assert got["text"] == "done"
+        assert got["new"](batch(2)).shape == (2, 2)
+        np.testing.assert_allclose(net.extra[...], batch(n).sum(), rtol=1e-5, atol=1e-6)
+        assert net.dropout.deterministic
+
+
+def test_an_nnx_module_that_examples_share_may_not_change():
+    net = Net(0)
+    with refused(sx.ConfigError, "map: the function changes a module of nnx.", "one per example"):
+        sx.Exec(lambda net, x: net(x), (None, "s, 3"), P).map(net, [batch(3), batch(2)])
+    ex = sx.Exec(lambda net, x: net.layer(x), (None, "s, 3"), P)
+    for got, n in zip(ex.map(net, [batch(n) for n in SIZES]), SIZES, strict=True):
+        assert_same(got, net.layer(batch(n)))
+
+
+def test_validating_explaining_and_warming_up_train_nothing():
+    net, same = Net(0), Net(0)
+    ex = sx.Exec(lambda net, x: net(x), (None, "b, 3"), P)
+    done = sx.validate(ex, net, batch(3), rounds=2, poisons=("nan",))
+    assert (done.comparisons, done.skipped) == (4, ())
+    ex.explain(net, batch(3))
+    assert ex.warmup(net, batch(3), b=range(1, 9)) == 2
+    assert_nets_agree(net, same)
+    assert_same(ex(net, batch(7)), nnx.jit(lambda net, x: net(x))(same, batch(7)))
+
+
+def test_nnx_state_passed_as_a_tree_is_what_it_was():
+    graph, state = nnx.split(Net(0))
+
+    def fn(state: Any, x: jax.Array) -> Any:
+        net = nnx.merge(graph, state)
+        return net(x), nnx.state(net)
+
+    ex = sx.Exec(fn, (None, "b, 3"), P)
+    for n in SIZES:
+        (got, new), (want, changed) = ex(state, batch(n)), jax.jit(fn)(state, batch(n))
+        assert_same(got, want)
+        assert_nets_agree(new, changed)
+
+
+def test_a_function_without_arrays_in_its_result_still_runs():
+    ex = sx.Exec(lambda x: {"name": "sum", "none": None}, ("s",), P)
+    assert ex(ones(3)) == {"name": "sum", "none": None}
+    assert ex(ones(2)) == {"name": "sum", "none": None}
+
+
+def test_a_size_that_is_returned_is_no_constant():
+    ex = sx.Exec(lambda x: {"size": x.shape[0], "twice": 2 * x.shape[0], "name": "n"}, ("s",), P)
+    for n in SIZES:
+        got = ex(ones(n))
+        assert (int(got["size"]), int(got["twice"])) == (n, 2 * n)
+    assert ex.cache_size == 1
+
+
+@pytest.mark.parametrize("fn", [jnp.sum, lambda x: x.sum()])
+def test_the_name_of_a_function_stands_in_one_line(fn):
+    assert "\n" not in repr(sx.Exec(fn, ("s",), P))
+
+
+def test_the_name_of_a_module_stands_in_one_line():
+    assert repr(sx.Exec(eqx.nn.MLP(3, 2, 4, 1, key=KEY), ("3",))) == "Exec(MLP, 0 graphs)"

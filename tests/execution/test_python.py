@@ -1,0 +1,388 @@
+"""An Exec as Python knows functions: methods, pickles, copies, signatures, doctests."""
+
+import concurrent.futures
+import copy
+import doctest
+import functools
+import gc
+import inspect
+import multiprocessing
+import pickle
+import weakref
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import shapeexec as sx
+from tests.execution import python_module
+from tests.execution.python_module import Scaled, mean, plain_mean, total
+from tests.execution.support import assert_same, ones, refused
+
+P = sx.Pow2()
+
+
+# Methods
+
+
+def test_a_method_is_bound_and_instances_share_graphs():
+    first, second = Scaled(2), Scaled(3)
+    made = Scaled.total.stats.misses
+    for instance, weight in ((first, 2), (second, 3), (first, 2)):
+        assert instance.total(ones(3)) == weight * 6
+    assert Scaled.total.stats.misses <= made + 1
+    assert Scaled.total(second, ones(3)) == 18
+    assert first.total.cache_size == Scaled.total.cache_size
+
+
+def test_an_attribute_that_is_set_later_is_heeded():
+    instance = Scaled(2)
+    assert instance.total(ones(3)) == 12
+    instance.weight = jnp.float32(5)
+    assert instance.total(ones(3)) == 30
+    instance.power = 2
+    assert instance.total(ones(3)) == 70
+
+
+class Everything:
+    """A method with a static and a keyword argument."""
+
+    scale = 2
+
+    @functools.partial(
+        sx.bucketed, (None, "s", None), P, static_argnums=2, kwarg_shapes={"mask": "s"}
+    )()
+    def run(self, x: jax.Array, how: str, *, mask: Any = 1.0) -> jax.Array:
+        return getattr(x * mask, how)() * self.scale
+
+
+def test_positions_count_self_and_its_spec_may_be_written():
+    instance = Everything()
+    assert instance.run(ones(3), "sum") == 12
+    assert instance.run(ones(3), "mean", mask=ones(3)) == pytest.approx(2 * (1 + 4 + 9) / 3)
+    assert Everything.run(instance, ones(2), "sum") == 6
+    assert instance.run.plan(ones(3), "sum").buckets == {"s": 4}
+    assert Everything.run.plan(instance, ones(3), "sum").buckets == {"s": 4}
+    assert instance.run.map([ones(2), ones(3)], "sum")[1] == 12
+    assert Everything.run.map(instance, [ones(2), ones(3)], "sum")[0] == 6
+    assert "0 masks" in str(instance.run.explain(ones(3), "sum"))
+    assert "0 masks" in str(Everything.run.explain(instance, ones(3), "sum"))
+    assert instance.run.warmup(ones(3), "sum", s=range(1, 9)) == 2
+    assert Everything.run.warmup(instance, ones(3), "sum", s=16) == 1
+    assert instance.run.warmup(s=15) == 0
+    with refused(sx.ConfigError, "run is a method, and no instance is given.", "on an instance"):
+        Everything.run()
+
+
+class Net(nnx.Module):
+    def __init__(self) -> None:
+        self.weight = nnx.Param(jnp.float32(2))
+
+    @sx.bucketed(buckets=P)
+    def total(self, x: jax.Array) -> jax.Array:
+        return self.weight[...] * x.sum()
+
+
+class Frozen(eqx.Module):
+    weight: jax.Array
+
+    @sx.bucketed(("s",), P)
+    def total(self, x: jax.Array) -> jax.Array:
+        return self.weight * x.sum()
+
+
+@pytest.mark.parametrize("make", [lambda: Scaled(2), Net, lambda: Frozen(jnp.float32(2))])
+def test_instances_are_held_weakly(make):
+    instance = make()
+    for n in (3, 4):
+        assert instance.total(ones(n)) == 2 * ones(n).sum()
+    assert instance.total.map([ones(3)]) == [12]
+    alive = weakref.ref(instance)
+    del instance
+    gc.collect()
+    assert alive() is None
+
+
+class Slotted:
+    __slots__ = ("__weakref__", "weight")
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+    @sx.bucketed(("s",), P)
+    def total(self, x: jax.Array) -> jax.Array:
+        return self.weight * x.sum()
+
+
+def test_instances_that_are_equal_by_their_own_word_share_no_weights():
+    assert [float(Slotted(w).total(ones(2))) for w in (2.0, 3.0)] == [6, 9]
+
+
+def test_a_method_that_assigns_to_self_is_refused():
+    class Counter:
+        count = 0
+
+        @sx.bucketed(("s",), P)
+        def add(self, x: jax.Array) -> jax.Array:
+            self.count += 1
+            return x
+
+    with refused(sx.ConfigError, "the function changes `count` of a Counter.", "return the new"):
+        Counter().add(ones(3))
+
+
+def test_a_method_of_an_equinox_module_has_its_arrays_for_arguments():
+    class Model(eqx.Module):
+        linear: eqx.nn.Linear
+
+        @sx.bucketed(("b, 3",), P)
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return jax.vmap(self.linear)(x)
+
+    for seed in (0, 1):
+        model = Model(eqx.nn.Linear(3, 2, key=jax.random.key(seed)))
+        assert_same(model(ones(5, 3)), jax.vmap(model.linear)(ones(5, 3)))
+    assert Model.__dict__["__call__"].__get__(None).cache_size == 1
+
+
+def test_a_method_of_an_nnx_module_changes_it():
+    class Counter(nnx.Module):
+        def __init__(self) -> None:
+            self.count = nnx.Variable(jnp.float32(0))
+
+        @sx.bucketed(("s",), P)
+        def add(self, x: jax.Array) -> jax.Array:
+            self.count[...] += x.sum()
+            return self.count[...] * x
+
+    counter = Counter()
+    assert_same(counter.add(ones(2)), jnp.asarray(3 * ones(2)))
+    counter.add(ones(3))
+    assert counter.count[...] == 9
+
+
+# What may be called
+
+
+def test_what_a_callable_holds_is_an_argument():
+    class Scale:
+        def __init__(self, by: Any) -> None:
+            self.by = by
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.by * x.sum()
+
+    scale = Scale(jnp.float32(2))
+    for ex in (sx.Exec(scale, ("s",), P), sx.Exec(scale.__call__, ("s",), P)):
+        scale.by = jnp.float32(2)
+        assert ex(ones(3)) == 12
+        scale.by = jnp.float32(3)
+        assert ex(ones(3)) == 18
+        assert ex.cache_size == 1
+
+
+def test_an_nnx_module_that_is_called_trains_on():
+    linear = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    ex = sx.Exec(linear, ("b, 3",), P)
+    for _ in range(2):
+        assert_same(ex(ones(5, 3)), linear(ones(5, 3)))
+        linear.kernel[...] += 1
+    assert ex.cache_size == 1
+
+
+def test_a_partial_holds_arguments():
+    def fn(w: jax.Array, x: jax.Array, *, bias: Any) -> jax.Array:
+        return (w * x).sum() + bias
+
+    weight = np.float32([2])
+    ex = sx.Exec(functools.partial(fn, weight, bias=1.0), ("s",), P)
+    assert ex(ones(3)) == 13
+    weight[:] = 3  # NumPy's arrays change in place
+    assert ex(ones(3)) == 19
+    assert repr(ex).startswith("Exec(partial(")
+    bound = functools.partial(sx.Exec(fn, (None, "s"), P), weight, bias=1.0)
+    assert bound(ones(3)) == 19
+
+
+@pytest.mark.parametrize("ex", [total, plain_mean, Scaled(1).total, Scaled.total])
+def test_the_signature_is_that_of_the_function(ex):
+    assert inspect.signature(ex) == inspect.signature(ex.settings.fn)
+
+
+def test_examples_in_docstrings_are_found():
+    found = {test.name.rpartition("python_module")[2]: test for test in _tests() if test.examples}
+    assert {".total", ".Scaled.total"} <= found.keys()
+    runner = doctest.DocTestRunner()
+    for test in found.values():
+        assert runner.run(test).failed == 0
+
+
+def _tests() -> list[doctest.DocTest]:
+    return doctest.DocTestFinder().find(python_module, globs={**vars(python_module)})
+
+
+# Pickles and copies
+
+
+def test_settings_travel_and_graphs_do_not():
+    plain_mean(ones(3))
+    other = pickle.loads(pickle.dumps(plain_mean))
+    assert isinstance(other, sx.Exec)
+    assert other.settings == plain_mean.settings
+    assert (other.cache_size, other.stats.hits) == (0, 0)
+    assert_same(other(ones(5)), jnp.asarray(mean(ones(5))))
+
+
+def test_what_a_decorator_made_is_pickled_by_its_name():
+    assert pickle.loads(pickle.dumps(total)) is total
+    method = pickle.loads(pickle.dumps(Scaled(3).total))
+    assert method(ones(2)) == 9
+    assert pickle.loads(pickle.dumps(Scaled.total))(Scaled(2), ones(2)) == 6
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_has_graphs_of_its_own(copied):
+    ex = sx.Exec(lambda x: x.sum(), ("s",), lambda n: n + n % 2)
+    ex(ones(3))
+    other = copied(ex)
+    assert other.cache_size == 0
+    assert other(ones(3)) == 6
+    assert (ex.stats.hits, other.stats.misses) == (0, 1)
+
+
+def test_a_deep_copy_of_a_method_is_of_a_copy_of_its_instance():
+    instance = Scaled(2)
+    other = copy.deepcopy(instance.total)
+    instance.weight = jnp.float32(3)
+    assert other(ones(2)) == 6
+
+
+@pytest.mark.parametrize(
+    ("ex", "name"),
+    [
+        (sx.Exec(lambda x: x, ("s",)), "fn"),
+        (sx.Exec(mean, ("s",), lambda n: n), "buckets"),
+        (sx.Exec(mean, ("s",), {"s": lambda n: n}), "buckets"),
+    ],
+)
+def test_what_cannot_be_pickled_is_named(ex, name):
+    what = f"an Exec whose {name} cannot be pickled cannot be pickled."
+    with refused(sx.ConfigError, what, "at the top level of a module"):
+        pickle.dumps(ex)
+
+
+def test_a_spawned_process_makes_graphs_of_its_own():
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        done = pool.submit(python_module.run_in_another_process, pickle.dumps(plain_mean))
+        assert done.result() == (1.5, 1)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("buckets", "strategy"),
+    [
+        (32, sx.Linear(32)),
+        (np.int64(32), sx.Linear(32)),
+        ([8, 16], sx.Ladder([8, 16])),
+        ((8, 16), sx.Ladder([8, 16])),
+        (range(8, 32, 8), sx.Ladder([8, 16, 24])),
+    ],
+)
+def test_numbers_and_lists_are_strategies(buckets, strategy):
+    assert sx.Exec(mean, ("s",), buckets).settings.strategies == strategy
+    assert sx.Exec(mean, ("s",), {"s": buckets}).settings.strategies == {"s": strategy}
+    assert sx.Exec(mean, ("s",), examples=buckets).settings.examples == strategy
+
+
+@pytest.mark.parametrize(
+    ("buckets", "what"),
+    [
+        (0, "step=0 is not an integer"),
+        (-8, "step=-8 is not an integer"),
+        ([], "buckets is empty"),
+        ([8, 0], "buckets[1]=0 is not an integer"),
+        (["8"], "buckets[0]='8' is not an integer"),
+        (True, "buckets=True is no strategy."),
+        (8.0, "buckets=8.0 is no strategy."),
+        ("pow2", "buckets='pow2' is no strategy."),
+    ],
+)
+def test_other_numbers_and_lists_are_none(buckets, what):
+    with refused(sx.ConfigError, what, ""):
+        sx.Exec(mean, ("s",), buckets)
+
+
+@pytest.mark.parametrize(
+    ("specs", "what", "fix"),
+    [
+        (("b,,(",), "axis 1 of the spec", "one entry an axis"),
+        (("b s",), 'axis 0 of the spec "b s" is not a dimension', 'commas: "b, s"'),
+        (("b s 512, t",), "is not a dimension", 'commas: "b, s, 512, t"'),
+        ((None, {"x": "b, b("}), "is not a dimension", "one entry an axis"),
+        ((3,), "is 3, which is not a spec.", "a text such as"),
+    ],
+)
+def test_a_spec_is_read_where_the_exec_is_made(specs, what, fix):
+    with refused(sx.SpecError, what, fix):
+        sx.Exec(mean, specs)
+    with refused(sx.SpecError, what, fix):
+        sx.Exec(lambda x, **_: x, kwarg_shapes={"mask": specs[-1]})
+
+
+def test_a_strategy_for_a_keyword_that_is_left_out_is_no_error():
+    ex = sx.Exec(lambda x, mask=1.0: x.sum(), ("s",), {"s": P, "t": P}, kwarg_shapes={"mask": "t"})
+    assert ex(ones(3)) == 6
+
+
+def test_sizes_that_are_left_out_are_those_of_a_finite_ladder():
+    x = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    ex = sx.Exec(lambda x: x.sum(), ("b, s",), {"b": [2, 4], "s": sx.Pow2(maximum=8)})
+    assert ex.warmup(x) == 2 * 4
+    ex.freeze()
+    for shape in ((1, 8), (4, 3), (2, 1)):
+        assert ex(ones(*shape)) == ones(*shape).sum()
+    assert sx.Exec(lambda x: x.sum(), ("b, s",), {"b": [2, 4], "s": P}).warmup(x, s=3) == 2
+    with refused(sx.ConfigError, "warmup: sizes for b, but the symbols are b, s.", "maximum="):
+        sx.Exec(lambda x: x.sum(), ("b, s",), {"b": [2, 4], "s": P}).warmup(x)
+
+
+# Inside of a transformation
+
+
+def test_an_exec_inside_of_a_transformation_warns_once_and_counts():
+    ex = sx.Exec(lambda x: x.sum(), ("s",), P)
+    with pytest.warns(RuntimeWarning, match="inside a transformation") as caught:
+        gradient = jax.grad(lambda x: 2 * ex(x))(ones(3))
+    jax.jit(ex)(ones(3))
+    (warning,) = caught
+    np.testing.assert_array_equal(gradient, [2, 2, 2])
+    assert "jax.grad(lambda x: 2 * ex(x))(ones(3))  (test_python.py:" in str(warning.message)
+    assert "Fix:   transform first, pad last: Exec(jax.grad(" in str(warning.message)
+    assert str(ex.stats).endswith(", 2 plain calls")
+    assert "plain_calls=2" in repr(ex.stats)
+
+
+@pytest.mark.parametrize("transform", [jax.jit, eqx.filter_jit, nnx.jit, jax.grad, jax.vmap])
+def test_each_transformation_is_told(transform):
+    ex = sx.Exec(lambda x: (x * x).sum(), ("...",))
+    with pytest.warns(RuntimeWarning, match="inside a transformation"):
+        transform(ex)(jnp.ones(3) if transform is jax.vmap else jnp.ones(()))
+
+
+def test_an_exec_inside_of_another_is_no_matter(recwarn):
+    inner = sx.Exec(lambda x: x.sum(), ("s",), P)
+    assert sx.Exec(lambda x: inner(x) + 1, ("s",), P)(ones(3)) == 7
+    assert not [warning for warning in recwarn if "shapeexec" in str(warning.message)]
