@@ -4,11 +4,15 @@ An upgrade of JAX is an edit of this file. `tests/test_compat.py` checks that ea
 does what is said here on the JAX that is installed. Names serve jax 0.10 to 0.12 unless it says so.
 """
 
+import ast
+import builtins
 import contextlib
+import dataclasses
 import dis
 import functools
 import importlib
 import inspect
+import itertools
 import operator
 import os
 import re
@@ -282,6 +286,16 @@ def threefry_is_partitionable() -> bool:
     return _config.threefry_partitionable.value
 
 
+def told_as(fn: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """`wrapper`, which errors of JAX's tell by the name, the file and the line of `fn`."""
+    own = inspect.signature(wrapper)
+    inner = inspect.unwrap(getattr(fn, "func", fn))  # a functools.partial has its function's
+    if hasattr(inner, "__code__"):
+        functools.update_wrapper(wrapper, inner, ("__name__", "__qualname__"), ())
+        wrapper.__signature__ = own  # pyright: ignore[reportFunctionMemberAccess]
+    return wrapper
+
+
 # Where a line of code comes from
 
 _JAX_DIR = os.path.dirname(jax.__file__) + os.sep
@@ -377,6 +391,58 @@ def error_place(error: BaseException) -> str | None:
             found = f"{code.co_filename}:{step.tb_lineno}"
         step = step.tb_next
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class FailedCall:
+    """The call in user code that an exception came out of.
+
+    Attributes:
+        text: The expression, `np.sqrt(x.shape[0])`.
+        function: What was called, or the object on which it was looked up: `len`, `numpy`.
+        name: Its name, without that of the module: `len`, `sqrt`.
+        argument: The first argument, `x.shape[0]`.
+    """
+
+    text: str
+    function: Any
+    name: str
+    argument: str
+
+
+def failed_call(error: BaseException) -> FailedCall | None:
+    """The call in the last user frame in an exception's traceback, if a call failed there."""
+    found, step = None, error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if _origin(code.co_filename, code.co_name) == "user":
+            found = step
+        step = step.tb_next
+    text = None if found is None else _failed_expression(found)
+    if found is None or text is None:
+        return None
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        return None
+    if not (isinstance(call, ast.Call) and call.args):
+        return None
+    root, *names = ast.unparse(call.func).split(".")
+    frame = found.tb_frame
+    spaces = (frame.f_locals, frame.f_globals, vars(builtins))
+    owner = next((space[root] for space in spaces if root in space), None)
+    return FailedCall(text.strip(), owner, ".".join(names) or root, ast.unparse(call.args[0]))
+
+
+def _failed_expression(step: types.TracebackType) -> str | None:
+    import linecache  # noqa: PLC0415 - only errors need it
+
+    code = step.tb_frame.f_code
+    place = next(itertools.islice(code.co_positions(), step.tb_lasti // 2, None), None)
+    if place is None or None in place or place[0] != place[1]:
+        return None  # no columns, or of several lines
+    line, _, start, end = place
+    return linecache.getline(code.co_filename, line or 0).encode()[start:end].decode() or None
 
 
 # What is asked of symbolic dimensions

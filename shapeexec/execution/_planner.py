@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
+import numpy as np
 
 from shapeexec import _compat
 from shapeexec._errors import (
@@ -18,6 +19,7 @@ from shapeexec._errors import (
     ConstraintError,
     InconclusiveShapeError,
     ShapeExecError,
+    StrategyError,
     UnsupportedPrimitiveError,
 )
 from shapeexec.bucketing import Exact, Strategy, checked_bucket
@@ -28,6 +30,7 @@ from shapeexec.execution._plan import Key, Plan
 from shapeexec.masking._extents import Extents
 from shapeexec.shape import _dim
 from shapeexec.shape._binding import BoundSpec
+from shapeexec.shape._foreign import refused_dtype
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._search import needed
 from shapeexec.shape._shape import is_array
@@ -271,7 +274,7 @@ class Planner:
             positional, named = self.with_static(jax.tree.unflatten(treedef, flat), (args, kwargs))
             return self._settings.fn(*positional, **named)
 
-        return _Call(base, dims, dtypes, sizes, fn)
+        return _Call(base, dims, dtypes, sizes, _compat.told_as(self._settings.fn, fn))
 
     def _plan(self, call: _Call, forced: Mapping[str, str]) -> Plan:
         exact = {
@@ -321,8 +324,17 @@ class Planner:
     def _range(self, symbol: str, size: int) -> tuple[int, int]:
         """The least size in the bucket of a size, and the bucket."""
         strategy = self._settings.strategy(symbol)
-        bucket = checked_bucket(strategy, size)
-        return strategy.lower_bound(bucket), bucket
+        try:
+            bucket = checked_bucket(strategy, size)
+            return strategy.lower_bound(bucket), bucket
+        except ShapeExecError:
+            raise
+        except Exception as error:
+            raise StrategyError(
+                f"the strategy of `{symbol}` raised {type(error).__name__} at {symbol}={size}.",
+                got=f"{strategy!r}: {error}",
+                fix="return a bucket for each size from 1 on, or have a maximum",
+            ) from error
 
     def _trace(
         self, call: _Call, dims: tuple[tuple[Any, ...], ...], exact: Mapping[str, int]
@@ -430,6 +442,8 @@ def _dtype(leaf: Any, index: int, treedef: Any) -> tuple[Any, bool]:
         indices = jax.tree.unflatten(treedef, range(treedef.num_leaves))
         (first, *rest), _ = jax.tree_util.tree_leaves_with_path(indices)[index]
         path = ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
+        if isinstance(leaf, np.ndarray | np.generic):
+            raise refused_dtype(path, leaf) from error
         raise ConfigError(
             f"{path} is a {type(leaf).__name__}, which is not an array.",
             got=f"{leaf!r:.80}",
