@@ -300,7 +300,7 @@ def told_as(fn: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[...
 
 _JAX_DIR = os.path.dirname(jax.__file__) + os.sep
 _OWN_DIR = os.path.dirname(__file__) + os.sep
-_STAND_INS_DIR = os.path.join(_OWN_DIR, "shape", "library") + os.sep
+_STAND_INS_DIR = os.path.join(_OWN_DIR, "shape", "_library") + os.sep
 _NUMPY_DIR = os.path.dirname(np.__file__) + os.sep
 _STDLIB_DIR = sysconfig.get_paths()["stdlib"] + os.sep
 _SITE_DIRS = tuple(sysconfig.get_paths()[name] + os.sep for name in ("purelib", "platlib"))

@@ -19,13 +19,12 @@ from shapeexec._errors import (
     ConstraintError,
     InconclusiveShapeError,
     ShapeExecError,
-    StrategyError,
     UnsupportedPrimitiveError,
 )
 from shapeexec.bucketing import Exact, Strategy, checked_bucket
 from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
-from shapeexec.execution._options import check_symbols, typed
+from shapeexec.execution._options import check_symbols, strategy_raised, typed
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.masking._extents import Extents
 from shapeexec.shape import _dim
@@ -330,11 +329,7 @@ class Planner:
         except ShapeExecError:
             raise
         except Exception as error:
-            raise StrategyError(
-                f"the strategy of `{symbol}` raised {type(error).__name__} at {symbol}={size}.",
-                got=f"{strategy!r}: {error}",
-                fix="return a bucket for each size from 1 on, or have a maximum",
-            ) from error
+            raise strategy_raised(f"the strategy of `{symbol}`", strategy, error) from error
 
     def _trace(
         self, call: _Call, dims: tuple[tuple[Any, ...], ...], exact: Mapping[str, int]

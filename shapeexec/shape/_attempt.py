@@ -10,7 +10,7 @@ from jax import export
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, InconclusiveShapeError
-from shapeexec.shape import _dim, library  # noqa: F401 - the latter registers what stands in
+from shapeexec.shape import _dim, _library  # noqa: F401 - the latter registers what stands in
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._questions import Need, Questions
 from shapeexec.shape._shape import dtype_name

@@ -30,7 +30,7 @@ _LOSER: dict[str, Callable[[Any], Any]] = {"ge": lowest, "le": highest}
 
 
 _STATIC_STEPS = "strides and dilations are static"
-_EXACT_WHEN = f"{_STATIC_STEPS}, and a window of ragged size covers its axis alone"
+_EXACT_WHEN = "a base dilation is static"
 
 # Windows along one axis
 
@@ -46,6 +46,8 @@ class _Axis:
         dilation: The distance of the operand's elements.
         reach: How many positions the windows cover together, at capacity.
         limit: How many of them are read; None: all.
+        windows: The windows one after the other, in the place of the operand, where their size or
+            their distance is ragged; None: they lie in the operand.
     """
 
     axis: int
@@ -54,6 +56,7 @@ class _Axis:
     dilation: int
     reach: int
     limit: Length | None = None
+    windows: "_Windows | None" = None
 
     @property
     def is_placed(self) -> bool:
@@ -62,7 +65,7 @@ class _Axis:
         If not, a constant (lo, hi) does, for the primitive to apply. A negative lo is not left to
         it: convolutions of XLA on the CPU as of jax 0.10 get some of them wrong.
         """
-        if self.limit is not None or not isinstance(self.low, int):
+        if self.limit is not None or self.windows or not isinstance(self.low, int):
             return True
         return not 0 <= self.low < self.reach
 
@@ -81,13 +84,42 @@ class _Axis:
 
     def place(self, x: Array, value: Any) -> Array:
         """The `reach` positions themselves, with `value` where no valid element stands."""
+        source, is_element = self.sources()
+        return _take(x, source, is_element, self.axis, value)
+
+    def sources(self) -> tuple[Array, Array]:
+        """i32[reach] and bool[reach]: which element stands at a position, and whether one does."""
         position = jnp.arange(self.reach, dtype=np.int32)
+        is_read = None if self.limit is None else position < self.limit
+        if self.windows is not None:
+            position, is_read = self.windows.positions(position)
         shifted = position - self.low
         source = jnp.floor_divide(shifted, self.dilation)
         is_element = (shifted >= 0) & (shifted % self.dilation == 0) & (source < self.length)
-        if self.limit is not None:
-            is_element &= position < self.limit
-        return _take(x, source, is_element, self.axis, value)
+        return source, is_element if is_read is None else is_element & is_read
+
+
+@dataclasses.dataclass(frozen=True)
+class _Windows:
+    """Windows of a ragged size, or at a ragged distance, along one axis.
+
+    Attributes:
+        capacity: The most elements of a window.
+        size: Its valid elements.
+        stride: The distance of windows.
+        dilation: The distance of elements of a window.
+    """
+
+    capacity: int
+    size: Length
+    stride: Length
+    dilation: Length
+
+    def positions(self, place: Array) -> tuple[Array, Array]:
+        """What each of the windows' places reads, counted from the first window; and whether."""
+        capacity = max(1, self.capacity)
+        window, within = place // capacity, place % capacity
+        return window * self.stride + within * self.dilation, within < self.size
 
 
 def _take(x: Array, index: Array, is_element: Array, axis: int, value: Any) -> Array:
@@ -121,18 +153,35 @@ def _reduced_axes(ctx: RuleContext, windows_in: tuple[Any, ...]) -> list[_Axis]:
         steps = (window, strides[axis], base[axis], *pads)
         if not holds_dim(steps) and steps == (1, 1, 1, 0, 0):
             continue  # each window is an element of its own
-        if holds_dim((strides[axis], base[axis], dilations[axis])):
-            raise ctx.unsupported("strides and dilations of ragged size have no rule")
-        limit = None
-        if not isinstance(window, int):
-            if not (isinstance(count, int) and count == 1 and dilations[axis] == 1):
-                raise ctx.unsupported("a window of ragged size moves along its axis", [window])
-            limit = ctx.length(window)
+        length, low = ctx.length(dim), ctx.length(pads[0])
+        if holds_dim(base[axis]):
+            raise ctx.unsupported("a base dilation of ragged size has no rule", [base[axis]])
+        if holds_dim((window, strides[axis], dilations[axis])) and not (
+            isinstance(count, int) and count == 1 and dilations[axis] == 1
+        ):
+            size, reach = ctx.capacity(window), ctx.capacity(count) * ctx.capacity(window)
+            steps = (ctx.length(strides[axis]), ctx.length(dilations[axis]))
+            windows = _Windows(size, ctx.length(window), *steps)
+            axes.append(_Axis(axis, length, low, base[axis], reach, windows=windows))
+            continue
+        limit = None if isinstance(window, int) else ctx.length(window)
         covered = (ctx.capacity(window) - 1) * dilations[axis] + 1
-        reach = max(0, (ctx.capacity(count) - 1) * strides[axis] + covered)
-        low = ctx.length(pads[0])
-        axes.append(_Axis(axis, ctx.length(dim), low, base[axis], reach, limit))
+        reach = max(0, (ctx.capacity(count) - 1) * ctx.capacity(strides[axis]) + covered)
+        axes.append(_Axis(axis, length, low, base[axis], reach, limit))
     return axes
+
+
+def _steps(axes: Sequence[_Axis], params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters with the steps of windows that have been laid one after the other."""
+    params, steps = dict(params), [each for each in axes if each.windows]
+    for name in ("window_strides", "window_dilation"):
+        if name in params and steps:
+            values = list(params[name])
+            for each in steps:
+                assert each.windows is not None
+                values[each.axis] = each.windows.capacity if name == "window_strides" else 1
+            params[name] = tuple(values)
+    return params
 
 
 def _lay_all(
@@ -160,12 +209,15 @@ def reduce_window_monoid(
     """Fill: the identity, as far as the windows reach; other axes keep their padding.
 
     Where the first window's start depends on a size (SAME with a stride), elements are moved.
+    Windows of a ragged size that move are laid one after the other, which takes memory for each
+    element of each window.
     """
     axes = _reduced_axes(ctx, ctx.out_shapes[0])
     identity = _IDENTITY[ctx.primitive](operand.dtype)
     operand = ctx.fill(0, identity, _in_place(axes))
     operand, padding, base_dilation = _lay_all(axes, operand, identity, padding, base_dilation)
-    return ctx.bind(operand, padding=padding, base_dilation=base_dilation, **params)
+    steps = _steps(axes, params)
+    return ctx.bind(operand, padding=padding, base_dilation=base_dilation, **steps)
 
 
 @register("reduce_window", exact_when=_EXACT_WHEN)
@@ -231,7 +283,7 @@ def _reduce_valid(
         of_valid(combine),
         padding=padding,
         base_dilation=base_dilation,
-        **params,
+        **_steps(axes, params),
     )
     return results
 
@@ -253,14 +305,26 @@ def select_and_scatter_add(
     loser = _LOSER[select_prim.name](operand.dtype)
     operand = ctx.fill(1, loser, _in_place(axes))
     operand, padding, _ = _lay_all(axes, operand, loser, padding, (1,) * operand.ndim)
-    out = ctx.bind(source, operand, select_prim=select_prim, padding=padding, **params)
+    steps = _steps(axes, params)
+    out = ctx.bind(source, operand, select_prim=select_prim, padding=padding, **steps)
     for each in axes:
+        if each.windows is not None:
+            out = _added_up(out, each, shape[each.axis])
+            continue
         # An element that no window reaches gets nothing.
         shift = each.low if each.is_placed else 0
         position = jnp.arange(shape[each.axis], dtype=np.int32) + shift
         is_reached = (position >= 0) & (position < out.shape[each.axis])
         out = _take(out, position, is_reached, each.axis, zero(out.dtype))
     return out
+
+
+def _added_up(x: Array, axis: _Axis, capacity: int) -> Array:
+    """What windows one after the other give to each element that they read, added up."""
+    source, is_element = axis.sources()
+    index = (*(slice(None),) * axis.axis, jnp.where(is_element, source, capacity))
+    sums = jnp.zeros((*x.shape[: axis.axis], capacity, *x.shape[axis.axis + 1 :]), x.dtype)
+    return sums.at[index].add(x, mode="drop")
 
 
 # Convolutions

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shapeexec import _compat
-from shapeexec.shape.library.scans import levels_of
+from shapeexec.shape._library.scans import levels_of
 
 
 @_compat.stands_in("reduce_jvp")

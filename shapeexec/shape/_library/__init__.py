@@ -6,7 +6,7 @@ another runs in the place of each, which computes the same numbers from sizes th
 no size is symbolic JAX's own runs. All of JAX's private names are in `_compat`.
 """
 
-from shapeexec.shape.library import (  # noqa: F401 - each registers what stands in
+from shapeexec.shape._library import (  # noqa: F401 - each registers what stands in
     dtypes,
     randomness,
     reductions,
