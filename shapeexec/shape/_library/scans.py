@@ -53,9 +53,9 @@ def associative_scan(
         both = fn(tree_util.tree_unflatten(tree, left), tree_util.tree_unflatten(tree, right))
         return tree_util.tree_leaves(both)
 
-    flat = [lax.rev(x, [own_axis]) for x in flat] if reverse else flat
+    flat = [lax.rev(x, [axis]) for x in flat] if reverse else flat
     scanned = _Tree(combine, size, levels_of(size), own_axis).scan(flat)
-    scanned = [lax.rev(x, [own_axis]) for x in scanned] if reverse else scanned
+    scanned = [lax.rev(x, [axis]) for x in scanned] if reverse else scanned
     return tree_util.tree_unflatten(tree, scanned)
 
 
