@@ -727,7 +727,8 @@ def stands_in(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        assert name in _LIBRARY and name not in _STAND_INS
+        assert name in _LIBRARY
+        assert name not in _STAND_INS
         _STAND_INS[name] = function
         return function
 
@@ -753,9 +754,10 @@ def _copied(function: Any, names: dict[str, Any]) -> Callable[..., Any]:
 
 
 def _call_of_stand_in(*args: Any, **kwargs: Any) -> Any:
-    from shapeexec import _compat  # noqa: PLC0415 - it runs with the globals of a module of JAX's
+    # It runs with the globals of a module of JAX's, and finds nothing of ours there.
+    from shapeexec._compat import run_stand_in  # noqa: PLC0415
 
-    return _compat.run_stand_in("place", *args, **kwargs)
+    return run_stand_in("place", *args, **kwargs)
 
 
 def run_stand_in(place: str, *args: Any, **kwargs: Any) -> Any:

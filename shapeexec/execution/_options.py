@@ -61,8 +61,7 @@ def strategy_raised(whose: str, strategy: Strategy, error: Exception) -> Strateg
     return StrategyError(
         f"{whose} raised {type(error).__name__}: {error}",
         where=(notes or [f"{strategy!r}"])[-1].removeprefix("Where: "),
-        fix="return a bucket for each size from 1 on; a strategy with an end has a `maximum`, or is "
-        "a Ladder",
+        fix="return a bucket for each size from 1 on; one with an end is a Ladder or has a maximum",
     )
 
 

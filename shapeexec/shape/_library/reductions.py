@@ -13,7 +13,7 @@ from shapeexec.shape._library.scans import levels_of
 
 
 @_compat.stands_in("reduce_jvp")
-def reduce_jvp(
+def reduce_jvp(  # noqa: PLR0917 - JAX's parameters
     original: Any,
     reducer: Callable[..., Any],
     init_values: Sequence[Any],
@@ -64,4 +64,3 @@ def _halved(
     both = reducer(*first, *second)
     is_one = jnp.asarray(size) <= 1
     return tuple(jnp.where(is_one, x, y) for x, y in zip(first, both, strict=True))
-

@@ -31,7 +31,7 @@ def searchsorted(
 
 
 @_compat.stands_in("searchsorted_scan")
-def searchsorted_scan(
+def searchsorted_scan(  # noqa: PLR0917 - JAX's parameters
     original: Any, sorted_arr: Any, query: Any, side: str, dtype: Any, unrolled: bool
 ) -> Any:
     """The same halving of intervals, as often as the bits of the size say.
