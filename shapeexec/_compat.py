@@ -13,7 +13,6 @@ import functools
 import importlib
 import inspect
 import itertools
-import operator
 import os
 import re
 import sys
@@ -692,6 +691,7 @@ _PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
 _LIBRARY: dict[str, tuple[tuple[str, str], ...]] = {
     "associative_scan": (("jax._src.lax.control_flow.loops", "associative_scan"),),
     "choice": (("jax._src.random.core", "choice"),),
+    "conv_general_dilated": (("jax._src.lax.convolution", "conv_general_dilated"),),
     "int_dtype_for_dim": (("jax._src.lax.utils", "int_dtype_for_dim"),),
     "int_dtype_for_shape": (("jax._src.lax.utils", "int_dtype_for_shape"),),
     "permutation": (("jax._src.random.core", "permutation"),),
@@ -810,19 +810,7 @@ def _length(x: Any) -> Any:
     return dims[0] if dims and isinstance(dims[0], _DimExpr) else len(x)
 
 
-class _Operator:
-    """The module `operator`, whose `index` takes a dim for the int that it is."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(operator, name)
-
-    @staticmethod
-    def index(x: Any) -> Any:
-        return x if isinstance(x, _DimExpr) else operator.index(x)
-
-
 _ANYWHERE |= {
-    ("jax._src.lax.convolution", "operator"): _Operator(),
     ("jax._src.numpy.hijax", "len"): _length,
     ("jax._src.numpy.lax_numpy", "len"): _length,
     ("jax._src.numpy.polynomial", "len"): _length,

@@ -13,4 +13,5 @@ from shapeexec.shape._library import (  # noqa: F401 - each registers what stand
     scans,
     searching,
     spectra,
+    windows,
 )
