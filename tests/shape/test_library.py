@@ -194,6 +194,27 @@ def test_so_are_the_gradients(name):
         assert_runs_as(fn, ex, *arguments(specs, sizes, seed))
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: lax.associative_scan(jnp.multiply, x, reverse=True),
+        lambda x: jnp.searchsorted(jnp.sort(x), x),
+        lambda x: jax.random.permutation(KEY, x),
+        lambda x: jnp.convolve(x, ones(2), "same"),
+        jax.grad(lambda x: jnp.sin(x).prod()),
+        lambda x: lax.reduce_window(x, 0.0, lax.add, x.shape, (1,), "SAME"),
+        lambda x: signal.stft(x, nperseg=2)[2],
+    ],
+    ids=["associative_scan", "searchsorted", "permutation", "convolve", "prod", "window", "stft"],
+)
+def test_examples_of_different_sizes_share_a_graph(fn):
+    ex = sx.Exec(fn, ("s",), P, poison="nan")
+    examples = [ones(n) / 3 for n in (5, 7, 6)]
+    for got, want in zip(ex.map(examples), map(jax.jit(fn), examples), strict=True):
+        np.testing.assert_allclose(got, want, 1e-5, 1e-6)
+    assert ex.stats.compiles == 1
+
+
 def test_a_size_past_a_power_of_16_takes_another_trace_and_a_bucket_no_more():
     fn = lambda x: lax.associative_scan(jnp.add, x)  # noqa: E731
     ex = sx.Exec(fn, ("s",), P)
