@@ -240,6 +240,13 @@ def test_an_overflow_beyond_the_size_reaches_no_gradient():
         np.testing.assert_allclose(ex(x), jax.jit(fn)(x), 1e-5)
 
 
+def test_what_is_not_combined_is_not_differentiated():
+    fn = gradient(lambda x: lax.associative_scan(jnp.divide, x))  # by 0 it would be NaN
+    ex = sx.Exec(fn, ("s",), P, poison="nan")
+    for size in (1, 2, 3, 4, 8):
+        assert_runs_as(fn, ex, ones(size))
+
+
 def test_arrays_of_different_sizes_are_refused_as_ever():
     def fn(x, y):
         return lax.associative_scan(lambda a, b: a, (x, y))
