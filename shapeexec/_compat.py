@@ -4,10 +4,15 @@ An upgrade of JAX is an edit of this file. `tests/test_compat.py` checks that ea
 does what is said here on the JAX that is installed. Names serve jax 0.10 to 0.12 unless it says so.
 """
 
+import ast
+import builtins
 import contextlib
+import dataclasses
 import dis
 import functools
 import importlib
+import inspect
+import itertools
 import math
 import operator
 import os
@@ -379,10 +384,21 @@ def threefry_is_partitionable() -> bool:
     return _config.threefry_partitionable.value
 
 
+def told_as(fn: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """`wrapper`, which errors of JAX's tell by the name, the file and the line of `fn`."""
+    own = inspect.signature(wrapper)
+    inner = inspect.unwrap(getattr(fn, "func", fn))  # a functools.partial has its function's
+    if hasattr(inner, "__code__"):
+        functools.update_wrapper(wrapper, inner, ("__name__", "__qualname__"), ())
+        wrapper.__signature__ = own  # pyright: ignore[reportFunctionMemberAccess]
+    return wrapper
+
+
 # Where a line of code comes from
 
 _JAX_DIR = os.path.dirname(jax.__file__) + os.sep
 _OWN_DIR = os.path.dirname(__file__) + os.sep
+_STAND_INS_DIR = os.path.join(_OWN_DIR, "shape", "_library") + os.sep
 _NUMPY_DIR = os.path.dirname(np.__file__) + os.sep
 _STDLIB_DIR = sysconfig.get_paths()["stdlib"] + os.sep
 _SITE_DIRS = tuple(sysconfig.get_paths()[name] + os.sep for name in ("purelib", "platlib"))
@@ -395,6 +411,7 @@ _JAX_LIBRARY = (
         for place in (f"{room}{name}{os.sep}", f"{room}{name}.py")
     ),
     os.path.join(_JAX_DIR, "_src", "lax", "fft.py"),  # the gradient of rfft asks for parity
+    _STAND_INS_DIR,
 )
 
 
@@ -520,7 +537,8 @@ def hide_from_places(directory: str) -> None:
     _extend_source_info.register_exclusion(directory)
 
 
-hide_from_places(__file__)  # indexing goes through `_indexed` while anybody listens
+hide_from_places(_STAND_INS_DIR)
+hide_from_places(__file__)
 
 
 def error_place(error: BaseException) -> str | None:
@@ -532,6 +550,58 @@ def error_place(error: BaseException) -> str | None:
             found = f"{code.co_filename}:{step.tb_lineno}"
         step = step.tb_next
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class FailedCall:
+    """The call in user code that an exception came out of.
+
+    Attributes:
+        text: The expression, `np.sqrt(x.shape[0])`.
+        function: What was called, or the object on which it was looked up: `len`, `numpy`.
+        name: Its name, without that of the module: `len`, `sqrt`.
+        argument: The first argument, `x.shape[0]`.
+    """
+
+    text: str
+    function: Any
+    name: str
+    argument: str
+
+
+def failed_call(error: BaseException) -> FailedCall | None:
+    """The call in the last user frame in an exception's traceback, if a call failed there."""
+    found, step = None, error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if _origin(code.co_filename, code.co_name) == "user":
+            found = step
+        step = step.tb_next
+    text = None if found is None else _failed_expression(found)
+    if found is None or text is None:
+        return None
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        return None
+    if not (isinstance(call, ast.Call) and call.args):
+        return None
+    root, *names = ast.unparse(call.func).split(".")
+    frame = found.tb_frame
+    spaces = (frame.f_locals, frame.f_globals, vars(builtins))
+    owner = next((space[root] for space in spaces if root in space), None)
+    return FailedCall(text.strip(), owner, ".".join(names) or root, ast.unparse(call.args[0]))
+
+
+def _failed_expression(step: types.TracebackType) -> str | None:
+    import linecache  # noqa: PLC0415 - only errors need it
+
+    code = step.tb_frame.f_code
+    place = next(itertools.islice(code.co_positions(), step.tb_lasti // 2, None), None)
+    if place is None or None in place or place[0] != place[1]:
+        return None  # no columns, or of several lines
+    line, _, start, end = place
+    return linecache.getline(code.co_filename, line or 0).encode()[start:end].decode() or None
 
 
 # What is asked of symbolic dimensions
@@ -1030,7 +1100,139 @@ _PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
 }
 
 
+# What stands in for functions of JAX that want sizes as ints
+
+_LIBRARY: dict[str, tuple[tuple[str, str], ...]] = {
+    "associative_scan": (("jax._src.lax.control_flow.loops", "associative_scan"),),
+    "choice": (("jax._src.random.core", "choice"),),
+    "int_dtype_for_dim": (("jax._src.lax.utils", "int_dtype_for_dim"),),
+    "int_dtype_for_shape": (("jax._src.lax.utils", "int_dtype_for_shape"),),
+    "permutation": (("jax._src.random.core", "permutation"),),
+    "reduce_jvp": (("jax._src.lax.lax", "_reduce_jvp"),),
+    "searchsorted": (
+        ("jax._src.numpy.hijax", "searchsorted"),
+        ("jax._src.numpy.hijax", "searchsorted_via_expand"),
+    ),
+    "searchsorted_scan": (("jax._src.numpy.hijax", "_searchsorted_scan_impl"),),
+    "shuffle": (("jax._src.random.core", "_shuffle"),),
+    "spectral_helper": (("jax._src.scipy.signal", "_spectral_helper"),),
+    "squeeze": (("jax._src.numpy.lax_numpy", "_squeeze"),),
+}
+"""Functions of JAX's that ask a symbolic size for an int, by the name that a stand-in has here.
+
+Where there are several places, not every version of JAX has each.
+"""
+_ANYWHERE: dict[tuple[str, str], Any] = {}
+"""What a name of a module of JAX's means while anybody listens, beside functions."""
+_STAND_INS: dict[str, Callable[..., Any]] = {}
+_JAX_OWN: dict[str, Callable[..., Any]] = {}
+_prepared: set[tuple[str, str]] = set()
+
+
+def stands_in(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the decorated function run in the place of one of JAX's, where a size is symbolic.
+
+    It is called as `function(original, *args, **kwargs)`: with JAX's own function, and only while
+    somebody listens to the scope of a dim that is among the arguments or their shapes.
+
+    Args:
+        name: One of the names in `_LIBRARY`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        assert name in _LIBRARY
+        assert name not in _STAND_INS
+        _STAND_INS[name] = function
+        return function
+
+    return decorate
+
+
+def jax_function(module: str, name: str) -> Callable[..., Any]:
+    """A function of a private module, by name."""
+    return getattr(importlib.import_module(f"jax._src.{module}"), name)
+
+
+def run_with_names(function: Callable[..., Any], **names: Any) -> Callable[..., Any]:
+    """A copy of one of JAX's functions in which some global names mean something else."""
+    return _copied(function, {**function.__globals__, **names})
+
+
+def _copied(function: Any, names: dict[str, Any]) -> Callable[..., Any]:
+    copied = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+def _call_of_stand_in(*args: Any, **kwargs: Any) -> Any:
+    # It runs with the globals of a module of JAX's, and finds nothing of ours there.
+    from shapeexec._compat import run_stand_in  # noqa: PLC0415
+
+    return run_stand_in("place", *args, **kwargs)
+
+
+def run_stand_in(place: str, *args: Any, **kwargs: Any) -> Any:
+    """What a function of JAX's at `name@module.function` does while anybody listens."""
+    original = _JAX_OWN[place]
+    leaves = tree_util.tree_leaves((args, kwargs))
+    if not any(map(_is_listened_to, leaves)):
+        return original(*args, **kwargs)
+    return _STAND_INS[place.partition("@")[0]](original, *args, **kwargs)
+
+
+def _is_listened_to(leaf: Any) -> bool:
+    dims = (leaf,) if isinstance(leaf, _DimExpr) else getattr(leaf, "shape", ())
+    return any(isinstance(d, _DimExpr) and _listener(d) is not None for d in _as_tuple(dims))
+
+
+def _as_tuple(dims: Any) -> tuple[Any, ...]:
+    return dims if isinstance(dims, tuple) else ()
+
+
+def _prepare_stand_ins() -> None:
+    """Add patches for the modules of JAX that are loaded by now: some are only on demand.
+
+    A function keeps its identity, and gets the code of another: so it is found by whatever name it
+    was imported, and beneath `jax.jit`.
+    """
+    for name, places in _LIBRARY.items():
+        for module, function in places:
+            if name not in _STAND_INS or (module, function) in _prepared:
+                continue
+            found = getattr(sys.modules.get(module), function, None)
+            if found is None:
+                continue
+            _prepared.add((module, function))
+            inner, place = inspect.unwrap(found), f"{name}@{module}.{function}"
+            _JAX_OWN[place] = _copied(inner, inner.__globals__)
+            own = _call_of_stand_in.__code__
+            consts = tuple(place if const == "place" else const for const in own.co_consts)
+            _PATCHES[inner, "__code__"] = (own.replace(co_consts=consts), inner.__code__)
+    for (module, name), meaning in _ANYWHERE.items():
+        if (module, name) not in _prepared and module in sys.modules:
+            _prepared.add((module, name))
+            owner = sys.modules[module]
+            _PATCHES[owner, name] = (meaning, vars(owner).get(name))
+
+
+def _length(x: Any) -> Any:
+    """`len` of an array whose first axis has a symbolic size is that size."""
+    dims = getattr(x, "shape", ())
+    return dims[0] if dims and isinstance(dims[0], _DimExpr) else len(x)
+
+
+_ANYWHERE |= {
+    ("jax._src.numpy.hijax", "len"): _length,
+    ("jax._src.numpy.lax_numpy", "len"): _length,
+    ("jax._src.numpy.polynomial", "len"): _length,
+}
+
+
 def _patch(*, listening: bool) -> None:
+    if listening:
+        _prepare_stand_ins()
     for (owner, name), (new, original) in _PATCHES.items():
         if listening or original is not None:
             setattr(owner, name, new if listening else original)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
-from shapeexec._errors import ConfigError, SpecError
+from shapeexec._errors import ConfigError, ShapeExecError, SpecError, StrategyError
 from shapeexec.bucketing import Strategy, as_strategy, check_laws
 
 
@@ -25,20 +25,46 @@ def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
             raise ConfigError(
                 f"buckets: {symbol!r} is not a symbol.", fix='buckets={"b": sx.Pow2(), ...}'
             )
-        strategies[symbol] = as_lawful_strategy("buckets", given)
+        strategies[symbol] = as_lawful_strategy("buckets", given, f"the strategy of `{symbol}`")
     return strategies
 
 
-def as_lawful_strategy(name: str, given: Any) -> Strategy:
+def as_lawful_strategy(name: str, given: Any, whose: str = "the strategy") -> Strategy:
     """The strategy given for an option, whose laws hold.
+
+    Args:
+        name: The option.
+        given: What it was given.
+        whose: How an error calls it.
 
     Raises:
         ConfigError: It is no strategy.
-        StrategyError: It breaks a law.
+        StrategyError: It breaks a law, or raises.
     """
     strategy = as_strategy(given, name)
-    check_laws(strategy)
+    try:
+        check_laws(strategy)
+    except ShapeExecError:
+        raise
+    except Exception as error:
+        raise strategy_raised(whose, strategy, error) from error
     return strategy
+
+
+def strategy_raised(whose: str, strategy: Strategy, error: Exception) -> StrategyError:
+    """What to tell of a strategy that raises an exception of its own.
+
+    Args:
+        whose: `the strategy of `s``, and the size where it is known.
+        strategy: The strategy.
+        error: What it raised; its last note tells the size, if `bucket` did.
+    """
+    notes = [note.strip() for note in getattr(error, "__notes__", ()) if "shapeexec" in note]
+    return StrategyError(
+        f"{whose} raised {type(error).__name__}: {error}",
+        where=(notes or [f"{strategy!r}"])[-1].removeprefix("Where: "),
+        fix="return a bucket for each size from 1 on; one with an end is a Ladder or has a maximum",
+    )
 
 
 def as_in_shapes(in_shapes: Any) -> tuple[Any, ...] | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
+import numpy as np
 
 from shapeexec import _compat
 from shapeexec._errors import (
@@ -25,6 +26,7 @@ from shapeexec.bucketing import Exact, Strategy
 from shapeexec.bucketing._laws import checked_range
 from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
+from shapeexec.execution._options import strategy_raised
 from shapeexec.execution._outcomes import are_many
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.execution._proofs import Check, Proofs
@@ -33,6 +35,7 @@ from shapeexec.masking._extents import Extents
 from shapeexec.shape import _dim
 from shapeexec.shape._attempt import Program
 from shapeexec.shape._binding import BoundSpec
+from shapeexec.shape._foreign import refused_dtype
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._search import needed
 from shapeexec.shape._shape import is_array
@@ -287,7 +290,8 @@ class Planner:
         dtypes = tuple(_dtype(leaf, index, treedef) for index, leaf in enumerate(leaves))
         texts = tuple(tuple(map(_dim.dim_text, leaf_dims)) for leaf_dims in dims)
         base = (treedef, texts, dtypes, call.static, _compat.config_fingerprint())
-        return _Bound(base, dims, dtypes, sizes, call.pure())
+        fn = _compat.told_as(self._settings.fn, call.pure())
+        return _Bound(base, dims, dtypes, sizes, fn)
 
     def _plan(self, call: _Bound, forced: Mapping[str, str]) -> Plan:
         exact = {
@@ -334,7 +338,12 @@ class Planner:
     def _range(self, symbol: str, size: int) -> tuple[int, int]:
         """The least size in the bucket of a size, and the bucket."""
         strategy = self._settings.strategy(symbol)
-        return checked_range(strategy, size)
+        try:
+            return checked_range(strategy, size)
+        except ShapeExecError:
+            raise
+        except Exception as error:
+            raise strategy_raised(f"the strategy of `{symbol}`", strategy, error) from error
 
     def _trace(self, call: _Bound, exact: Mapping[str, int]) -> tuple[Trace, int]:
         """The trace that speaks for these sizes, and its number, which no other one ever has."""
@@ -444,6 +453,8 @@ def _dtype(leaf: Any, index: int, treedef: Any) -> tuple[Any, bool]:
         indices = jax.tree.unflatten(treedef, range(treedef.num_leaves))
         (first, *rest), _ = jax.tree_util.tree_leaves_with_path(indices)[index]
         path = ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
+        if isinstance(leaf, np.ndarray | np.generic):
+            raise refused_dtype(path, leaf) from error
         raise ConfigError(
             f"{path} is a {type(leaf).__name__} that JAX has no dtype for.",
             got=f"{leaf!r:.80}",

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from shapeexec import _compat
+from shapeexec._errors import ConfigError
 
 Shape = tuple[int, ...]
 
@@ -28,7 +29,7 @@ def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
     it after the call has returned, when its owner may write to it again.
     """
     if not isinstance(x, jax.Array):
-        return _pad_host(np.asarray(x), capacity)
+        return _pad_host(_on_host(x), capacity)
     if x.shape == capacity:
         return x
     if not _is_on_host(x):
@@ -63,13 +64,23 @@ def cut(x: Any, shape: Shape) -> Any:
     )
 
 
+def _on_host(x: Any) -> np.ndarray:
+    if isinstance(x, jax.ShapeDtypeStruct):
+        raise ConfigError(
+            "a call takes arrays, and was given a jax.ShapeDtypeStruct.",
+            got=f"{x}",
+            fix="pass an array; `plan`, `explain` and `warmup` take shapes alone",
+        )
+    return np.asarray(x)
+
+
 def stack(rows: Sequence[Any], capacity: Shape, count: int) -> Any:
     """Arrays, each padded to `capacity`, along a new first axis of `count` entries.
 
     What is missing at the end is more of the first row.
     """
     if all(not isinstance(row, jax.Array) or _is_on_host(row) for row in rows):
-        hosts = [np.asarray(row) for row in rows]
+        hosts = [_on_host(row) for row in rows]
         stacked = np.zeros((count, *capacity), _canonical(hosts[0].dtype))
         for row, host in enumerate(hosts):
             stacked[(row, *map(slice, host.shape))] = host

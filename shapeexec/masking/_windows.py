@@ -18,7 +18,7 @@ from shapeexec.masking._fill import Length, fill, highest, lowest, zero
 from shapeexec.masking._interpret import conform
 
 STATIC_STEPS = "strides and dilations are static"
-EXACT_WHEN = f"{STATIC_STEPS}, and a window of ragged size covers its axis alone"
+EXACT_WHEN = "a base dilation is static"
 # By the comparison that selects within a window: what is selected only if all else is as bad.
 LOSER: dict[str, Callable[[Any], Any]] = {"ge": lowest, "le": highest}
 
@@ -34,6 +34,8 @@ class WindowAxis:
         dilation: The distance of the operand's elements.
         reach: How many positions the windows cover together, at capacity.
         limit: How many of them are read; None: all.
+        windows: The windows one after the other, in the place of the operand, where their size or
+            their distance is ragged; None: they lie in the operand.
     """
 
     axis: int
@@ -42,6 +44,7 @@ class WindowAxis:
     dilation: int
     reach: int
     limit: Length | None = None
+    windows: "Windows | None" = None
 
     @property
     def is_placed(self) -> bool:
@@ -50,7 +53,7 @@ class WindowAxis:
         If not, a constant (lo, hi) does, for the primitive to apply. A negative lo is not left to
         it: convolutions of XLA on the CPU as of jax 0.10 get some of them wrong.
         """
-        if self.limit is not None or not isinstance(self.low, int):
+        if self.limit is not None or self.windows or not isinstance(self.low, int):
             return True
         return not 0 <= self.low < self.reach
 
@@ -75,6 +78,8 @@ class WindowAxis:
 
     def take_back(self, x: Array, width: int) -> Array:
         """The transpose of laying `width` elements: what stands at the place of each, or 0."""
+        if self.windows is not None:
+            return self._added_up(x, width)
         if self.is_placed:
             position = self.low + jnp.arange(width, dtype=np.int32) * self.dilation
             is_read = (position >= 0) & (position < self.reach)
@@ -85,13 +90,62 @@ class WindowAxis:
 
     def place(self, x: Array, value: Any) -> Array:
         """The `reach` positions themselves, with `value` where no valid element stands."""
+        source, is_element = self._sources()
+        return take(x, source, is_element, self.axis, value)
+
+    def _sources(self) -> tuple[Array, Array]:
+        """i32[reach] and bool[reach]: which element stands at a position, and whether one does."""
         position = jnp.arange(self.reach, dtype=np.int32)
+        is_read = None if self.limit is None else position < self.limit
+        if self.windows is not None:
+            position, is_read = self.windows.positions(position)
         shifted = position - self.low
         source = jnp.floor_divide(shifted, self.dilation)
         is_element = (shifted >= 0) & (shifted % self.dilation == 0) & (source < self.length)
-        if self.limit is not None:
-            is_element &= position < self.limit
-        return take(x, source, is_element, self.axis, value)
+        return source, is_element if is_read is None else is_element & is_read
+
+    def _added_up(self, x: Array, width: int) -> Array:
+        """What windows one after the other give to each element that they read, added up."""
+        source, is_element = self._sources()
+        index = (*(slice(None),) * self.axis, jnp.where(is_element, source, width))
+        sums = jnp.zeros((*x.shape[: self.axis], width, *x.shape[self.axis + 1 :]), x.dtype)
+        return sums.at[index].add(x, mode="drop")
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """Windows of a ragged size, or at a ragged distance, along one axis.
+
+    Attributes:
+        capacity: The most elements of a window.
+        size: Its valid elements.
+        stride: The distance of windows.
+        dilation: The distance of elements of a window.
+    """
+
+    capacity: int
+    size: Length
+    stride: Length
+    dilation: Length
+
+    def positions(self, place: Array) -> tuple[Array, Array]:
+        """What each of the windows' places reads, counted from the first window; and whether."""
+        capacity = max(1, self.capacity)
+        window, within = place // capacity, place % capacity
+        return window * self.stride + within * self.dilation, within < self.size
+
+
+def stepped(axes: Sequence[WindowAxis], params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters with the steps of windows that have been laid one after the other."""
+    params, laid = dict(params), [each for each in axes if each.windows]
+    for name in ("window_strides", "window_dilation"):
+        if name in params and laid:
+            values = list(params[name])
+            for each in laid:
+                assert each.windows is not None
+                values[each.axis] = each.windows.capacity if name == "window_strides" else 1
+            params[name] = tuple(values)
+    return params
 
 
 def take(x: Array, index: Array, is_element: Array, axis: int, value: Any) -> Array:
@@ -164,17 +218,21 @@ def reduced_axes(
         steps = (window, strides[axis], base[axis], *pads)
         if not holds_dim(steps) and steps == (1, 1, 1, 0, 0):
             continue  # each window is an element of its own
-        if holds_dim((strides[axis], base[axis], dilations[axis])):
-            raise ctx.unsupported("strides and dilations of ragged size have no rule")
-        limit = None
-        if not isinstance(window, int):
-            if not (isinstance(count, int) and count == 1 and dilations[axis] == 1):
-                raise ctx.unsupported("a window of ragged size moves along its axis", [window])
-            limit = ctx.length(window)
+        length, low = ctx.length(dim), ctx.length(pads[0])
+        if holds_dim(base[axis]):
+            raise ctx.unsupported("a base dilation of ragged size has no rule", [base[axis]])
+        if holds_dim((window, strides[axis], dilations[axis])) and not (
+            isinstance(count, int) and count == 1 and dilations[axis] == 1
+        ):
+            size, reach = ctx.capacity(window), ctx.capacity(count) * ctx.capacity(window)
+            steps = (ctx.length(strides[axis]), ctx.length(dilations[axis]))
+            windows = Windows(size, ctx.length(window), *steps)
+            axes.append(WindowAxis(axis, length, low, base[axis], reach, windows=windows))
+            continue
+        limit = None if isinstance(window, int) else ctx.length(window)
         covered = (ctx.capacity(window) - 1) * dilations[axis] + 1
-        reach = max(0, (ctx.capacity(count) - 1) * strides[axis] + covered)
-        low = ctx.length(pads[0])
-        axes.append(WindowAxis(axis, ctx.length(dim), low, base[axis], reach, limit))
+        reach = max(0, (ctx.capacity(count) - 1) * ctx.capacity(strides[axis]) + covered)
+        axes.append(WindowAxis(axis, length, low, base[axis], reach, limit))
     return axes
 
 

@@ -10,7 +10,7 @@ from jax import export
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, InconclusiveShapeError
-from shapeexec.shape import _decide, _dim, _transposes  # noqa: F401 - they register rules
+from shapeexec.shape import _decide, _dim, _library, _transposes  # noqa: F401 - they register rules
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._host import HostExpression, are_alike
 from shapeexec.shape._numbers import with_conversions

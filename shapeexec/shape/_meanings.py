@@ -1,7 +1,12 @@
 """JAX's errors of symbolic tracing, in our words."""
 
+import operator
 import re
 from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
 
 from shapeexec import _compat
 from shapeexec._errors import InconclusiveShapeError
@@ -22,11 +27,6 @@ _MEANINGS = (
         "requires a constant|interpreted as an integer|process_primitive|'_DimExpr'.*int"
         "|unhashable: the size|has no attribute|not iterable",
         *_AS_INT,
-    ),
-    (
-        "associative scan|associative_scan",
-        "is an associative scan, whose graph depends on the exact size",
-        "use `jax.lax.scan` or `jnp.cumsum`",
     ),
     ("non-integer powers|negative powers|must be real number|float\\(\\)", *_AS_FLOAT),
     (
@@ -63,6 +63,7 @@ def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inconclusiv
         if re.search(pattern, text, re.DOTALL):
             meaning, way_out = means, fix
             break
+    meaning, way_out = _of_call(_compat.failed_call(stuck.error)) or (meaning, way_out)
     place = _compat.error_place(stuck.error)
     if place is None and stuck.needs:
         place = stuck.needs[-1].place
@@ -118,3 +119,24 @@ def _arguments(program: Program) -> str:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def _of_call(call: _compat.FailedCall | None) -> tuple[str, str] | None:
+    """What a call of `len` or of NumPy with a size means, and the way out."""
+    if call is None:
+        return None
+    if call.function is len:
+        way_out = f"write `{call.argument}.shape[0]`, which keeps the size symbolic"
+    elif call.function is np and _is_in(jnp, call.name):
+        way_out = f"write `jnp.{call.name}`: NumPy wants a number, and JAX takes the size"
+    else:
+        return None
+    return f"needs the size as a Python int for `{call.text}`", way_out
+
+
+def _is_in(module: Any, name: str) -> bool:
+    try:
+        operator.attrgetter(name)(module)
+    except AttributeError:
+        return False
+    return True

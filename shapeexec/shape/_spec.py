@@ -104,10 +104,12 @@ def _check_count(in_shapes: Sequence[SpecTree], arguments: int) -> None:
     if len(in_shapes) != arguments:
         missing = ("None",) * (arguments - len(in_shapes))
         wanted = tuple_text([*map(repr, in_shapes), *missing][:arguments])
+        left_out = "pass None for each argument that is left out; or " if not missing else ""
         raise SpecError(
             f"in_shapes has {_count(len(in_shapes), 'spec')} for {_count(arguments, 'argument')}.",
             got=f"in_shapes={tuple_text(list(map(repr, in_shapes)))}",
-            fix=f"one spec for each positional argument, None for a static one: in_shapes={wanted}",
+            fix=f"{left_out}one spec for each positional argument, None for a static one: "
+            f"in_shapes={wanted}",
         )
 
 

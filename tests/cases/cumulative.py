@@ -6,11 +6,15 @@ from jax import lax
 
 from tests.cases._case import Case
 
-# JAX cannot trace the gradients of all but `cumsum` at a symbolic size.
+
+def recur(left, right):
+    return left[0] * right[0], right[0] * left[1] + right[1]
+
+
 CASES = (
     Case("cumsum, summed", lambda x: jnp.cumsum(x, 1).sum(1), ("b, s",)),
     Case("cumsum from the end", lambda x: lax.cumsum(x + 1, 1, reverse=True), ("b, s",)),
-    Case("cumprod from the end", lambda x: lax.cumprod(x, 0, reverse=True), ("s, b",), grad=False),
+    Case("cumprod from the end", lambda x: lax.cumprod(x, 0, reverse=True), ("s, b",)),
     Case(
         "cummax and cummin from the end",
         lambda x: (lax.cummax(x, 0, reverse=True), lax.cummin(-x, 0, reverse=True)),
@@ -22,7 +26,11 @@ CASES = (
         "cumlogsumexp from the end",
         lambda x: lax.cumlogsumexp(x, 1, reverse=True),
         ("b, s",),
-        grad=False,
+    ),
+    Case(
+        "a linear recurrence",
+        lambda a, x: lax.associative_scan(recur, (a, x), reverse=True, axis=1),
+        ("b, s", "b, s"),
     ),
     Case(
         "complex cumlogsumexp from the end",

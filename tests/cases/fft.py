@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy import signal
 
 from tests.cases._case import Case
 
@@ -18,6 +19,13 @@ def of_reals(x):
 
 
 CASES = (
+    Case(
+        "stft",
+        lambda x: signal.stft(jnp.cos(x), nperseg=4)[1:],
+        ("b, s + 3",),
+        grad=False,
+        naive="differs",
+    ),
     Case(
         "Fourier transform over a batch",
         lambda x: jnp.abs(jnp.fft.rfft(x)),

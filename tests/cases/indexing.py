@@ -129,6 +129,16 @@ CASES = (
         dtypes=(F, I, F),
     ),
     Case(
+        "searchsorted",
+        lambda x, y: (
+            jnp.searchsorted(jnp.sort(x), y),
+            jnp.searchsorted(jnp.sort(x), y, "right", method="sort"),
+        ),
+        ("s", "b, t"),
+        grad=False,
+    ),
+    Case("interp", lambda x, p, f: jnp.interp(x, jnp.sort(p), f), ("b, t", "s", "s")),
+    Case(
         "segment sum",
         lambda x, i: jax.ops.segment_sum(x, i, 4),
         ("s, b", "s"),

@@ -52,12 +52,12 @@ def solutions(x, rhs):
 def svd_of_rectangles(x):
     """What of the singular vectors does not hang on their signs, and that they are orthonormal."""
     left, values, right = jnp.linalg.svd(x, full_matrices=False)
-    left_all, _, right_all = jnp.linalg.svd(jnp.ones_like(x))  # of rank one
+    left_all, _, right_all = jnp.linalg.svd(jnp.ones_like(x), full_matrices=False)  # of rank one
     return (
         values,
         jnp.einsum("...ij,...j,...jk->...ik", left, jnp.sin(values), right),
-        jnp.einsum("...ij,...kj->...ik", left_all, left_all),
-        jnp.einsum("...ji,...jk->...ik", right_all, right_all),
+        jnp.einsum("...ji,...jk->...ik", left_all, left_all),
+        jnp.einsum("...ij,...kj->...ik", right_all, right_all),
     )
 
 

@@ -33,6 +33,24 @@ def gamma_per_row(x):
 
 
 CASES = (
+    Case(
+        "permutation",
+        lambda x: (
+            random.permutation(random.key(0), x),
+            random.permutation(random.key(1), x.shape[0]),
+        ),
+        ("s, b",),
+        tolerance=1e-6,
+    ),
+    Case(
+        "choice",
+        lambda x: (
+            random.choice(random.key(0), x, (4,)),
+            random.choice(random.key(1), x.shape[0], x.shape, replace=False),
+        ),
+        ("s",),
+        tolerance=1e-6,
+    ),
     Case("dropout", dropout, ("b, s", ""), dtypes=(np.float32, np.int32), tolerance=1e-6),
     Case(
         "normal on a leading ragged axis",

@@ -15,6 +15,8 @@ def with_nan(x: jax.Array) -> jax.Array:
 
 
 CASES = (
+    Case("product of all", lambda x: ((x + 2).prod(1), jnp.floor(x + 2).prod()), ("b, s",)),
+    Case("covariance", lambda x: jnp.cov(x + 1), ("b, s",), least={"s": 2}),
     Case("sum over all axes", lambda x: x.sum(), ("b, s",), naive="agrees"),
     Case("mean over s", lambda x: x.mean(1), ("b, s",)),
     Case("softmax over s", lambda x: jax.nn.softmax(x, -1), ("b, s",)),

@@ -45,6 +45,13 @@ def two_ragged_axes(x, kernel):
 
 
 CASES = (
+    Case("convolve", lambda x, y: jnp.convolve(x + 1, y + 1, "same"), ("s", "t")),
+    Case("correlate", lambda x, y: jnp.correlate(x + 1, y + 1, "full"), ("s", "t")),
+    Case(
+        "running sum in windows of the whole axis",
+        lambda x: lax.reduce_window(x + 1, 0.0, lax.add, (1, x.shape[1]), (1, 1), "SAME"),
+        ("b, s",),
+    ),
     Case("convolutional network, dynamic batch", small_network, ("b, 6, 2", "3, 2, 3")),
     Case("conv SAME", conv, ("b, s, 2", "3, 2, 3"), naive="agrees"),
     Case(

@@ -1,5 +1,7 @@
 """Each error, its first line and its way out."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -157,12 +159,11 @@ def test_what_cannot_be_padded_names_the_primitive_and_the_line():
         (lambda x: sum(x[i] for i in range(x.shape[0])), "needs the size as a Python int"),
         (lambda x: x * float(x.shape[0]), "needs the size as a Python float"),
         (lambda x: x * np.zeros(x.shape), "needs the size as a Python int"),
-        (lambda x: jax.lax.associative_scan(jnp.add, x), "is an associative scan"),
-        (lambda x: jax.random.permutation(jax.random.key(0), x), ": `s`."),
+        (lambda x: x * np.sqrt(x.shape[0]), "a Python int for `np.sqrt(x.shape[0])`: `s`."),
         (lambda x: jnp.pad(x, 2, mode="wrap"), ": `s`."),
         (lambda x: jnp.partition(x, x.shape[0] // 2), ": `s`."),  # would split s without end
     ],
-    ids=["range", "float", "np.zeros", "scan", "permutation", "wrap", "partition"],
+    ids=["range", "float", "np.zeros", "np.sqrt", "wrap", "partition"],
 )
 def test_what_cannot_be_traced_tells_what_it_needs(fn, what):
     with refused(sx.InconclusiveShapeError, what, 'on_unsupported="exact"'):
@@ -238,3 +239,118 @@ def test_a_result_that_is_no_array_is_told():
     with pytest.raises(sx.ConfigError, match="of type AbstractToken, which is no array") as caught:
         ex(np.ones(3, np.float32))
     assert caught.value.fix == "return arrays alone"
+
+
+@pytest.mark.parametrize(
+    ("fn", "what", "fix"),
+    [
+        (lambda x: x * np.arange(x.shape[0]), "`np.arange(x.shape[0])`", "write `jnp.arange`:"),
+        (lambda x: x * np.sqrt(x.shape[0]), "`np.sqrt(x.shape[0])`", "write `jnp.sqrt`:"),
+        (lambda x: x * len(x), "`len(x)`", "write `x.shape[0]`, which keeps"),
+        (lambda x: x[: len(x.T) // 2], "`len(x.T)`", "write `x.T.shape[0]`"),
+        (lambda x: x * sum(range(x.shape[0])), "(a loop over it,", "jax.lax.fori_loop"),
+    ],
+    ids=["np.arange", "np.sqrt", "len", "len of an expression", "range"],
+)
+def test_numpy_and_len_of_a_size_are_told_by_the_call_and_the_way_out(fn, what, fix):
+    with refused(sx.InconclusiveShapeError, what, fix) as caught:
+        sx.Exec(fn, ("s",), P)(ones(5))
+    assert "(test_errors.py:" in caught.value.where
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype", "fix"),
+    [
+        (np.array([1, None]), "object", "x.astype(np.float32)"),
+        (np.array(["a"]), "<U1", "in the place of texts"),
+        (np.array([b"a"]), "|S1", "np.frombuffer(x, np.uint8)"),
+        (np.array(["2020-01-01"], "M8[D]"), "datetime64[D]", "x.astype(np.int64)"),
+        (np.array([3], "m8[s]"), "timedelta64[s]", "x.astype(np.int64)"),
+        (np.ones(3, ">f4"), ">f4", "x.astype(x.dtype.newbyteorder('='))"),
+        (np.ones(3, np.longdouble), "float", "x.astype(np.float64)"),
+        (np.zeros(3, [("a", np.int32)]), "[('a', '<i4')]", "{name: x[name] for name in"),
+    ],
+    ids=lambda part: str(getattr(part, "dtype", "")),
+)
+@pytest.mark.parametrize("spec", ["s", None], ids=["ragged", "static"])
+def test_an_array_of_a_dtype_that_jax_lacks_is_told_what_to_pass(array, dtype, fix, spec):
+    ex = sx.Exec(lambda x, y: x, ("t", {"a": spec}), P)
+    with refused(sx.ConfigError, "args[1]['a'] is an array of dtype ", fix) as caught:
+        ex(ones(3), {"a": array})
+    assert dtype in caught.value.what
+
+
+def test_a_shape_in_the_place_of_an_array_is_told_which_methods_take_it():
+    ex, shape = sx.Exec(identity, ("s",), P), jax.ShapeDtypeStruct((5,), np.float32)
+    for call in (ex, lambda x: ex.map([x])):
+        with refused(sx.ConfigError, "a call takes arrays", "`plan`, `explain` and `warmup`"):
+            call(shape)
+
+
+def test_a_strategy_that_raises_is_named_with_its_symbol_and_the_size():
+    def five(size):
+        if size == 70:
+            raise KeyError("seventy")
+        return size
+
+    ex = sx.Exec(identity, ("s",), {"s": five})
+    with refused(sx.StrategyError, "the strategy of `s` raised KeyError: 'seventy'", "") as caught:
+        ex(ones(70))
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert "asked by shapeexec for the bucket of size 70" in caught.value.where
+
+
+def test_a_strategy_that_raises_when_its_laws_are_checked_is_named_at_once():
+    with refused(sx.StrategyError, "the strategy of `s` raised KeyError: 1", "Ladder") as caught:
+        sx.Exec(identity, ("s",), {"s": lambda size: {8: 8}[size]})
+    assert "for the bucket of size 1" in caught.value.where
+
+
+def test_an_argument_that_is_left_out_may_be_none():
+    def fn(x, mask=None):
+        return x if mask is None else x * mask
+
+    ex = sx.Exec(fn, ("s", "s"), P)
+    with refused(sx.SpecError, "2 specs for 1 argument", "pass None for each argument that is"):
+        ex(ones(3))
+    assert_runs_as(fn, ex, ones(3), None)
+    assert_runs_as(fn, ex, ones(3), ones(3))
+
+
+def converted_to_bool(x):
+    return x if x.sum() > 0 else -x
+
+
+def converted_to_int(x):
+    return x[: int(x[0])]
+
+
+def converted_to_numpy(x):
+    return np.asarray(x) + 1
+
+
+class WithState:
+    def __call__(self, x):
+        return converted_to_int(x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind", "name"),
+    [
+        (converted_to_bool, jax.errors.TracerBoolConversionError, "converted_to_bool"),
+        (converted_to_int, jax.errors.ConcretizationTypeError, "converted_to_int"),
+        (converted_to_numpy, jax.errors.TracerArrayConversionError, "converted_to_numpy"),
+        (jax.jit(converted_to_int), jax.errors.ConcretizationTypeError, "converted_to_int"),
+        (functools.partial(converted_to_int), jax.errors.ConcretizationTypeError, "converted_to"),
+        (WithState(), jax.errors.ConcretizationTypeError, ""),
+    ],
+    ids=["bool", "int", "array", "jitted", "partial", "object"],
+)
+@pytest.mark.parametrize("spec", ["s", "5"], ids=["ragged", "static"])
+def test_an_error_of_a_tracer_names_the_users_function_and_file(fn, kind, name, spec):
+    with pytest.raises(kind) as caught:
+        sx.Exec(fn, (spec,), P)(ones(5))
+    if name:
+        assert f"function {name}" in str(caught.value)
+        assert "test_errors.py:" in str(caught.value)
+        assert "_planner.py" not in str(caught.value)

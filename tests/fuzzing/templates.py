@@ -129,6 +129,17 @@ jnp.triu({x}, {k})
 jnp.broadcast_to({x}, (2, *{x}.shape))
 jnp.broadcast_to({x}[None], ({x}.shape[-1], *{x}.shape))
 jnp.gradient({x}, axis={a})
+jax.lax.associative_scan(jnp.maximum, {x}, axis={a})
+jax.lax.associative_scan(lambda l, r: (l[0] * r[0], r[0] * l[1] + r[1]), (jnp.tanh({x}), {y}))[1]
+jax.lax.associative_scan(jnp.add, {x}, reverse=True, axis={a})
+jax.random.permutation(jax.random.key({k}), {x}, {a})
+jnp.convolve({x}.mean(-1).ravel(), {z}.ravel()[: {k}], "same")
+jnp.convolve({x}.ravel()[:5], {z}.mean(0).ravel())
+jnp.correlate({x}.ravel()[:9], {z}.mean(-1).ravel(), "full")
+jnp.interp({x}, jnp.sort(jnp.nan_to_num({z}).max(-1).ravel()), {z}.mean(-1).ravel())
+jnp.squeeze({x})
+jax.lax.reduce_window({x}, 0.0, jax.lax.add, {x}.shape, (1,) * {x}.ndim, "SAME")
+jax.lax.reduce_window({x}, -jnp.inf, jax.lax.max, {x}.shape, (1,) * {x}.ndim, "SAME")
 """
 
 CONTRACTIONS = """
@@ -175,6 +186,9 @@ jax.lax.dynamic_index_in_dim({x}, {i}.ravel()[0], {a})
 jax.nn.one_hot({i}, 4)
 jnp.bincount({i}.ravel(), length=4)
 jnp.searchsorted(jnp.sort({x}.ravel()), 0.1)
+jnp.searchsorted(jnp.sort({x}.ravel()), {z}, "right")
+jnp.searchsorted(jnp.sort({z}.max(-1).ravel()), {x}, method="sort")
+jnp.digitize({x}, jnp.sort({z}.max(-1).ravel()))
 jnp.where({x} > 0, size=4, fill_value=0)[0]
 """
 
@@ -223,6 +237,10 @@ jax.vmap(lambda r, q: jnp.where(r > 0, q, r).sum())({x}, {y})
 jax.checkpoint(lambda v: jnp.tanh(v).sum({a}))({x})
 jax.jit(lambda v: v - v.max({a}, keepdims=True))({x})
 jax.grad(lambda v: (v.mean({a}) ** 2).sum())({x})
+jax.grad(lambda v: jnp.tanh(jnp.tanh(v).prod({a})).sum())({x})
+jax.grad(lambda v: jnp.sin(jax.lax.cumprod(jnp.tanh(v), {a})).sum())({x})
+jax.grad(lambda v: jnp.sin(jax.lax.cummax(v, {a}, reverse=True)).sum())({x})
+jax.grad(lambda v: jnp.tanh(jax.lax.cumlogsumexp(v, {a})).sum())({x})
 jax.grad(lambda v: jax.nn.logsumexp(v * {y}))({x})
 jax.jvp(lambda v: jax.nn.softmax(v, {a}), ({x},), ({y},))[1]
 jax.lax.map(lambda r: r.sum() + r, {x})
@@ -233,6 +251,9 @@ jax.random.normal(jax.random.key({n}), {x}.shape) * {x}
 jnp.where(jax.random.bernoulli(jax.random.key({k}), 0.7, {x}.shape), {x}, 0)
 jax.random.uniform(jax.random.key({n}), ({x}.shape[{a}], 2))
 jax.random.categorical(jax.random.key({k}), {x}, {a})
+jax.random.permutation(jax.random.key({n}), {x}.shape[{a}])
+jax.random.choice(jax.random.key({n}), {x}, (3,), axis={a})
+jax.random.choice(jax.random.key({n}), {x}.shape[{a}], ({k},), replace=False)
 jax.random.randint(jax.random.key({n}), {x}.shape, 0, 3)
 jax.vmap(jax.random.normal)(jax.random.split(jax.random.key({n}), {x}.shape[{a}])) * {k}
 """
@@ -242,6 +263,7 @@ LINALG = """
 (lambda v: jnp.linalg.solve(v @ v.T + 30 * jnp.eye(v.shape[0]), v))(FINITE)
 (lambda v: jnp.linalg.inv(v.T @ v + 30 * jnp.eye(v.shape[1])))(FINITE)
 (lambda v: jnp.linalg.slogdet(v @ v.T + 30 * jnp.eye(v.shape[0]))[1])(FINITE)
+jnp.cov(FINITE)
 (lambda v: jnp.linalg.eigvalsh(v @ v.T + jnp.diag(30.0 * jnp.arange(v.shape[0]))))(FINITE)
 jnp.fft.fft(FINITE, 4, 0).real
 """.replace("FINITE", "jnp.nan_to_num({x}, posinf=9.0, neginf=-9.0)")

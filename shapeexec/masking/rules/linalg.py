@@ -117,16 +117,24 @@ def ormqr(
     return ctx.bind(reflectors, taus, matrix, left=left, **params)
 
 
-@register("svd", exact_when="`subset_by_index` is None, or its matrices are static")
+@register(
+    "svd",
+    exact_when="`subset_by_index` is None and nobody reads the null vectors of `full_matrices=True`"
+    ", or its matrices are static",
+)
 def svd(
     ctx: RuleContext, matrix: Array, *, compute_uv: bool, full_matrices: bool, **params: Any
 ) -> Any:
     """Fill: 0 for singular values; for vectors, a block whose values come first and are cut off.
 
     Vectors of a singular value 0 could lie in the padding, were there any rows or columns of 0. So
-    a matrix that is not square is first reduced to one that is, by a QR from each side.
+    a matrix that is not square is first reduced to one that is, by a QR from each side. The vectors
+    that `full_matrices=True` adds are any basis of what the others leave: LAPACK's choice depends
+    on the whole matrix, and is refused where somebody reads it.
     """
     ragged = ctx.padded(0, _core(matrix))
+    if ragged and compute_uv and full_matrices:
+        _refuse_null_vectors(ctx)
     if ragged and params.get("subset_by_index") is not None:
         raise ctx.unsupported(
             "a subset of the singular values of a ragged matrix has no rule", ctx.in_shapes[0][-2:]
@@ -157,6 +165,21 @@ def svd(
             _in_corner(right, length, after.shape[-1]), _adjoint(after), precision="highest"
         ),
     )
+
+
+def _refuse_null_vectors(ctx: RuleContext) -> None:
+    rows, columns = ctx.in_shapes[0][-2:]
+    if _is_square(ctx, 0):
+        return
+    for result, more in ((1, rows - columns), (2, columns - rows)):
+        if ctx.is_used[result] and ctx.capacity(more) > 0:
+            raise ctx.unsupported(
+                "the vectors that full_matrices=True adds are an arbitrary basis of what is left, "
+                "which depends on how the matrix is padded",
+                (rows, columns),
+                fix="full_matrices=False, which leaves them out; or make the symbol exact: leave "
+                'it out of buckets=, or pass on_unsupported="exact"',
+            )
 
 
 @register("eigh", exact_when="all eigenvalues are wanted in order, or its matrices are static")

@@ -31,6 +31,7 @@ from shapeexec.masking._windows import (
     reduced_axes,
     spatial_axes,
     spread_groups,
+    stepped,
     unpad_axis,
 )
 from shapeexec.shape import _transposes
@@ -76,7 +77,7 @@ def window_sum(
 
     def forward(x: Array) -> Array:
         return lax.reduce_window_sum_p.bind(
-            x, padding=tuple(pads), base_dilation=tuple(steps), **params
+            x, padding=tuple(pads), base_dilation=tuple(steps), **stepped(axes, params)
         )
 
     out = _transposed(forward, laid, dtype, conform(cotangent, ctx.in_capacities[0]))
@@ -109,9 +110,8 @@ def gather_selected(
         conform(cotangent, ctx.in_capacities[0]),
         operand,
         select_prim=select_prim,
-        window_dimensions=window_dimensions,
-        window_strides=window_strides,
         padding=tuple(pads),
+        **stepped(axes, {"window_dimensions": window_dimensions, "window_strides": window_strides}),
     )
     for each in axes:
         out = each.take_back(out, shape[each.axis])
@@ -128,7 +128,9 @@ def _dilated_axes(ctx: RuleContext, ragged: Sequence[WindowAxis]) -> list[Window
             low = params["padding"][axis][0]
             known[axis] = WindowAxis(axis, ctx.in_shapes[1][axis], low, dilation, reach)
     return [
-        dataclasses.replace(each, limit=each.reach if each.limit is None else each.limit)
+        each
+        if each.windows or each.limit is not None
+        else dataclasses.replace(each, limit=each.reach)
         for each in known.values()
     ]
 

@@ -29,6 +29,7 @@ from shapeexec.masking._windows import (
     reduced_axes,
     spatial_axes,
     spread_groups,
+    stepped,
 )
 
 _IDENTITY: dict[str, Callable[[Any], Any]] = {
@@ -48,12 +49,14 @@ def reduce_window_monoid(
     """Fill: the identity, as far as the windows reach; other axes keep their padding.
 
     Where the first window's start depends on a size (SAME with a stride), elements are moved.
+    Windows of a ragged size that move are laid one after the other, which takes memory for each
+    element of each window.
     """
     axes = reduced_axes(ctx, ctx.in_shapes[0], ctx.out_shapes[0])
     identity = _IDENTITY[ctx.primitive](operand.dtype)
     operand = ctx.fill(0, identity, in_place(axes))
     operand, padding, base_dilation = lay_all(axes, operand, identity, padding, base_dilation)
-    return ctx.bind(operand, padding=padding, base_dilation=base_dilation, **params)
+    return ctx.bind(operand, padding=padding, base_dilation=base_dilation, **stepped(axes, params))
 
 
 @register("reduce_window", exact_when=EXACT_WHEN)
@@ -119,7 +122,7 @@ def _reduce_valid(
         of_valid(combine),
         padding=padding,
         base_dilation=base_dilation,
-        **params,
+        **stepped(axes, params),
     )
     return results
 
@@ -141,6 +144,7 @@ def select_and_scatter_add(
     loser = LOSER[select_prim.name](operand.dtype)
     operand = ctx.fill(1, loser, in_place(axes))
     operand, padding, _ = lay_all(axes, operand, loser, padding, (1,) * operand.ndim)
+    params = stepped(axes, params)
     out = ctx.bind(source, operand, select_prim=select_prim, padding=padding, **params)
     for each in axes:
         out = each.take_back(out, shape[each.axis])  # what no window reaches gets nothing

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import shapeexec as sx
+from shapeexec.masking._poison import POISONS
 from shapeexec.masking.rules.linalg import _inside_first
 from tests.cases import Case
 from tests.checks import assert_pad_safe
@@ -38,8 +39,20 @@ from tests.execution.support import assert_same
             "a subset of the singular values of a ragged matrix",
             "leave `s` out of buckets=",
         ),
+        (
+            lambda x: jnp.linalg.svd(x[:, 1:])[2],
+            "svd",
+            "an arbitrary basis of what is left",
+            "full_matrices=False",
+        ),
+        (
+            lambda x: jnp.linalg.svd(x[:, :, :2])[0],
+            "svd",
+            "an arbitrary basis of what is left",
+            "full_matrices=False",
+        ),
     ],
-    ids=["eigh out of order", "a subset of eigh", "a subset of svd"],
+    ids=["eigh out of order", "a subset of eigh", "a subset of svd", "null rows", "null vectors"],
 )
 def test_what_is_asked_of_a_ragged_matrix_only_in_part_is_refused(fn, primitive, why, fix) -> None:
     run = sx.Exec(fn, ("b, s, s",))
@@ -102,3 +115,13 @@ def test_matrices_without_rows_are_factorized_as_they_are(name) -> None:
 
     x = np.ones((1, 3), np.float32)
     assert_same(sx.Exec(factorized, ("s, t",), sx.Pow2())(x), factorized(x))
+
+
+def test_vectors_of_a_full_svd_that_are_no_basis_of_a_null_space_are_exact() -> None:
+    def spanned(x):
+        _, values, right = jnp.linalg.svd(x)  # more rows than columns: the rows span all
+        return values, jnp.einsum("ij,i,ik->jk", right, values, right)
+
+    case = Case("spanned", spanned, ("s + 3, 3",), tolerance=1e-4)
+    for slack, poison in zip((0, 1, 6), POISONS, strict=False):
+        assert_pad_safe(case, {"s": 4}, slack, poison)

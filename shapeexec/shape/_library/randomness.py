@@ -1,0 +1,61 @@
+"""Random choices among as many things as a size says."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export, lax
+
+from shapeexec import _compat
+
+
+@_compat.stands_in("permutation")
+def permutation(original: Any, key: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """A permutation of `n` is one of `arange(n)`."""
+    x = jnp.arange(x) if export.is_symbolic_dim(x) else x
+    return original(key, x, *args, **kwargs)
+
+
+@_compat.stands_in("choice")
+def choice(original: Any, key: Any, a: Any, *args: Any, **kwargs: Any) -> Any:
+    """A choice from `n` is one from `arange(n)`."""
+    a = jnp.arange(a) if export.is_symbolic_dim(a) else a
+    return original(key, a, *args, **kwargs)
+
+
+_GREATEST = np.iinfo(np.uint32).max
+
+
+def _greatest_size(rounds: int) -> int:
+    """The greatest size that JAX shuffles in so many rounds of sorting by 32 random bits."""
+    size = math.floor(_GREATEST ** (rounds / 3))
+    while _rounds(size + 1) <= rounds:
+        size += 1
+    while _rounds(size) > rounds:
+        size -= 1
+    return size
+
+
+def _rounds(size: int) -> int:
+    return int(np.ceil(3 * np.log(max(1, size)) / np.log(_GREATEST)))
+
+
+_MOST_OF_ROUNDS = (1, 2)
+
+
+@_compat.stands_in("shuffle")
+def shuffle(original: Any, key: Any, x: Any, axis: int) -> Any:
+    """Rounds of sorting by random keys, as many as JAX makes; how many is a question.
+
+    One element, for which JAX makes none, is left alone by one as well.
+    """
+    del original
+    size = math.prod(x.shape)
+    rounds = next((n for n in _MOST_OF_ROUNDS if size <= _greatest_size(n)), 3)
+    for _ in range(rounds):
+        key, own = jax.random.split(key)
+        bits = jax.random.bits(own, x.shape)
+        _, x = lax.sort_key_val(bits, x, axis)
+    return x

@@ -1,0 +1,66 @@
+"""The derivative of `reduce_prod` and `reduce`: JAX takes it of a tree of halves."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shapeexec import _compat
+from shapeexec.shape._library.scans import levels_of
+
+
+@_compat.stands_in("reduce_jvp")
+def reduce_jvp(  # noqa: PLR0917 - JAX's parameters
+    original: Any,
+    reducer: Callable[..., Any],
+    init_values: Sequence[Any],
+    primals: Sequence[Array],
+    tangents: Sequence[Array],
+    axes: Sequence[int],
+) -> Any:
+    """The same tree: its halves have sizes that are data, down to one element.
+
+    Where a bucket is wider than the size, further levels leave one element as it is.
+    """
+    del original
+    shape = primals[0].shape
+    others = [axis for axis in range(len(shape)) if axis not in axes]
+    size = math.prod(shape[axis] for axis in axes)
+    rest = [shape[axis] for axis in others]
+
+    def in_front(x: Array) -> Array:
+        return lax.reshape(lax.transpose(x, (*axes, *others)), (size, *rest))
+
+    for _ in range(len(rest) + 1):
+        reducer = jax.vmap(reducer)
+
+    def tree(*xs: Array) -> tuple[Array, ...]:
+        for level in range(1, levels_of(size) + 1):
+            half = (size + (2**level - 1)) // 2**level
+            xs = _halved(reducer, init_values, xs, half)
+        return tuple(lax.index_in_dim(x, 0, keepdims=False) for x in xs)
+
+    return jax.jvp(tree, tuple(map(in_front, primals)), tuple(map(in_front, tangents)))
+
+
+def _halved(
+    reducer: Callable[..., Any], init_values: Sequence[Any], xs: Sequence[Array], half: Any
+) -> tuple[Array, ...]:
+    """The first `half` of the elements, each reduced with its partner in the second."""
+    size = xs[0].shape[0]
+    around = [(0, 0, 0)] * (xs[0].ndim - 1)
+    inits = [
+        lax.convert_element_type(init, x.dtype) for x, init in zip(xs, init_values, strict=True)
+    ]
+
+    def part(low: Any, high: Any) -> list[Array]:
+        config = [(low, high, 0), *around]
+        return [lax.pad(x, init, config) for x, init in zip(xs, inits, strict=True)]
+
+    first, second = part(0, half - size), part(-half, 2 * half - size)
+    both = reducer(*first, *second)
+    is_one = jnp.asarray(size) <= 1
+    return tuple(jnp.where(is_one, x, y) for x, y in zip(first, both, strict=True))

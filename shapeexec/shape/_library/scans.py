@@ -1,0 +1,121 @@
+"""`jax.lax.associative_scan`, whose depth depends on the size of the axis."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, tree_util
+
+from shapeexec import _compat
+
+_LEVELS = (4, 8, 12, 16, 20, 24, 31)
+"""The numbers of levels that trees are traced with; each makes a trace of its own."""
+
+Arrays = list[Array]
+Combine = Callable[[Arrays, Arrays], Arrays]
+
+
+def levels_of(size: Any) -> int:
+    """A number of times to halve a size, rounded down, after which at most 1 is left of it.
+
+    With a symbolic size it is one of few, and a question; what a bucket is too small for has
+    arrays of size 0, which cost nothing.
+    """
+    if isinstance(size, int):
+        return max(0, size - 1).bit_length()
+    return next((levels for levels in _LEVELS if size <= 2**levels), _LEVELS[-1])
+
+
+@_compat.stands_in("associative_scan")
+def associative_scan(
+    original: Any, fn: Callable[..., Any], elems: Any, reverse: bool = False, axis: int = 0
+) -> Any:
+    """The tree that JAX builds, in which element k depends on k alone and not on the size.
+
+    So results are those of the plain call, grouped alike, and so are gradients where several
+    elements are the greatest. At each level what lies beyond the size is not combined; in its
+    lane the first pair is combined once more, which the plain function combines as well.
+
+    Source: G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990.
+    """
+    flat, tree = tree_util.tree_flatten(elems)
+    own_axis = axis % flat[0].ndim if flat and flat[0].ndim else 0
+    size = flat[0].shape[own_axis] if flat else 0
+    if isinstance(size, int) or not callable(fn):
+        return original(fn, elems, reverse=reverse, axis=axis)
+    if any(x.shape[own_axis] != size for x in flat):
+        shapes = [x.shape for x in flat]
+        raise ValueError(f"associative_scan: arrays differ in size along axis {axis}: {shapes}")
+
+    def combine(left: Arrays, right: Arrays) -> Arrays:
+        both = fn(tree_util.tree_unflatten(tree, left), tree_util.tree_unflatten(tree, right))
+        return tree_util.tree_leaves(both)
+
+    flat = [lax.rev(x, [axis]) for x in flat] if reverse else flat
+    scanned = _Tree(combine, size, levels_of(size), own_axis).scan(flat)
+    scanned = [lax.rev(x, [axis]) for x in scanned] if reverse else scanned
+    return tree_util.tree_unflatten(tree, scanned)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tree:
+    """The prefixes of `size` elements along `axis`, at a level that has `size // 2**level`."""
+
+    combine: Combine
+    size: Any
+    levels: int
+    axis: int
+
+    def scan(self, elems: Arrays, level: int = 0) -> Arrays:
+        """All prefixes of the elements of a level, of which there may be none."""
+        if level == self.levels:
+            return elems
+        axis, unit = self.axis, 2**level
+        size, odd_count = self.size // unit, self.size // (2 * unit)
+        even_count = (self.size + unit) // (2 * unit)
+        pairs = [_pairs(x, odd_count, axis) for x in elems]
+        left, right = [x for x, _ in pairs], [y for _, y in pairs]
+        odd = self.scan(self.combine(left, right), level + 1)
+
+        even = [_pairs(x, even_count, axis)[0] for x in elems]
+        following = [_resized(x, odd_count, axis, skip=1) for x in even]
+        is_inside = jnp.arange(odd_count, dtype=np.int32) < even_count - 1
+
+        def where_inside(x: Array, other: Array) -> Array:
+            mask = lax.broadcast_in_dim(is_inside, x.shape, (axis,))
+            return jnp.where(mask, x, _resized(other, 1, axis))
+
+        even_behind = self.combine(
+            list(map(where_inside, odd, left)), list(map(where_inside, following, right))
+        )
+        return [
+            _interleaved(_resized(first, 1, axis), x, y, size, axis)
+            for first, x, y in zip(even, odd, even_behind, strict=True)
+        ]
+
+
+def _resized(x: Array, size: Any, axis: int, skip: int = 0) -> Array:
+    """`size` elements of `x` behind the first `skip`, with zeros where there are none.
+
+    A pad with a negative end asks nothing of sizes, which a slice does.
+    """
+    config = [(0, 0, 0)] * x.ndim
+    config[axis] = (-skip, size - x.shape[axis] + skip, 0)
+    return lax.pad(x, np.zeros((), x.dtype), config)
+
+
+def _pairs(x: Array, count: Any, axis: int) -> tuple[Array, Array]:
+    """The first and the second elements of `count` pairs of neighbours."""
+    x = _resized(x, 2 * count, axis)
+    split = x.reshape((*x.shape[:axis], count, 2, *x.shape[axis + 1 :]))
+    first, second = (lax.index_in_dim(split, i, axis + 1, keepdims=False) for i in (0, 1))
+    return first, second
+
+
+def _interleaved(first: Array, x: Array, y: Array, size: Any, axis: int) -> Array:
+    """`first`, x0, y0, x1, y1, ..., as many as `size`."""
+    pairs = jnp.stack([x, y], axis + 1)
+    pairs = pairs.reshape((*x.shape[:axis], 2 * x.shape[axis], *x.shape[axis + 1 :]))
+    return _resized(lax.concatenate([first, pairs], axis), size, axis)

@@ -1,0 +1,70 @@
+"""Binary search, and what else asks how many elements there are."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from shapeexec import _compat
+
+
+@_compat.stands_in("searchsorted")
+def searchsorted(
+    original: Any,
+    sorted_arr: Any,
+    query: Any,
+    /,
+    *,
+    side: str = "left",
+    dimension: int = 0,
+    batch_dims: int = 0,
+    method: str = "scan",
+    dtype: Any = np.int32,
+) -> Any:
+    """What is behind JAX's primitive, whose class looks whether the size fits into `dtype`."""
+    del original
+    implementation = _compat.jax_function("numpy.hijax", "_searchsorted_impl")
+    options = {"dimension": dimension, "batch_dims": batch_dims, "side": side, "method": method}
+    return implementation(sorted_arr, query, dtype=np.dtype(dtype), **options)
+
+
+@_compat.stands_in("searchsorted_scan")
+def searchsorted_scan(  # noqa: PLR0917 - JAX's parameters
+    original: Any, sorted_arr: Any, query: Any, side: str, dtype: Any, unrolled: bool
+) -> Any:
+    """The same halving of intervals, as often as the bits of the size say.
+
+    A step more would change nothing, so that it is the plain search also of what is not sorted.
+    """
+    (size,) = sorted_arr.shape
+    if isinstance(size, int):  # its number of steps is known
+        return original(sorted_arr, query, side=side, dtype=dtype, unrolled=unrolled)
+    compare = "_sort_le_comparator" if side == "left" else "_sort_lt_comparator"
+    goes_left = _compat.jax_function("lax.lax", compare)
+    sorted_arr, query = map(lax.stop_gradient, (sorted_arr, query))  # the results are integers
+
+    def halve(_: Any, interval: Any) -> Any:
+        low, high = interval
+        middle = low + (high - low) // 2
+        is_left = goes_left(query, jnp.take(sorted_arr, middle, mode="clip"))
+        return lax.select(is_left, low, middle), lax.select(is_left, middle, high)
+
+    low = jnp.zeros_like(query, np.int32)
+    high = jnp.full_like(low, jnp.asarray(size, np.int32))
+    _, high = jax.lax.fori_loop(0, bit_length(size), halve, (low, high))
+    return high.astype(dtype)
+
+
+def bit_length(size: Any) -> Any:
+    """i32[]: the number of bits of a size, which is `ceil(log2(size + 1))`."""
+    return 32 - lax.clz(jnp.asarray(size, np.int32))
+
+
+@_compat.stands_in("squeeze")
+def squeeze(original: Any, a: Any, axis: Any) -> Any:
+    """Which of the axes have one element is a question like any other."""
+    if axis is None:
+        axis = tuple(number for number, dim in enumerate(a.shape) if dim == 1)
+    return original(a, axis)

@@ -1,0 +1,346 @@
+"""What stands in for functions of JAX's library: the plain results, where sizes are symbolic."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.scipy import signal
+
+import shapeexec as sx
+from shapeexec import _compat
+from tests.execution.support import assert_runs_as, ones
+
+P = sx.Pow2()
+KEY = jax.random.key(3)
+
+
+def gradient(fn):
+    """The gradient of a sum in which each result counts differently, by all arguments."""
+
+    def loss(*args):
+        return sum(jnp.sin(leaf).sum() for leaf in jax.tree.leaves(fn(*args)))
+
+    return lambda *args: jax.grad(loss, tuple(range(len(args))))(*args)
+
+
+def searched(method, side):
+    def search(x, y):
+        unsorted = jnp.searchsorted(x, y, side, method=method)
+        return unsorted, jnp.searchsorted(jnp.sort(x), y[::-1], side, method=method)
+
+    return search
+
+
+def linear_recurrence(x, y):
+    def combine(left, right):
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    return lax.associative_scan(combine, (x, y), axis=1)
+
+
+def of_matrices(x):
+    matrices = {"m": jnp.stack([x, 1 - x, jnp.cos(x), x / 2], -1).reshape(-1, 2, 2)}
+    product = lambda a, b: {"m": a["m"] @ b["m"]}  # noqa: E731
+    return lax.associative_scan(product, matrices), lax.associative_scan(product, matrices, True)
+
+
+def with_ties(fn):
+    return lambda x: fn(jnp.floor(2 * x), 1)
+
+
+def in_place_of_a_size(x):
+    n = x.shape[0]
+    return jax.random.permutation(KEY, n), jax.random.choice(KEY, n, (4,))
+
+
+def chosen(x):
+    p = jax.nn.softmax(x)
+    return [
+        jax.random.choice(KEY, x, (3, 2)),
+        jax.random.choice(KEY, x.shape[0], (3,), p=p),
+        jax.random.choice(KEY, x, x.shape, replace=False),
+        jax.random.choice(KEY, x.shape[0], (1,), replace=False),
+        jax.random.choice(KEY, x, (1,), replace=False, p=p),
+    ]
+
+
+def permuted(x):
+    return [
+        jax.random.permutation(KEY, x),
+        jax.random.permutation(KEY, x, axis=1),
+        jax.random.permutation(KEY, x, axis=1, independent=True),
+    ]
+
+
+def interpolated(x, xp, fp):
+    xp = jnp.sort(xp)
+    return [
+        jnp.interp(x, xp, fp),
+        jnp.interp(x, xp, fp, left="extrapolate", right="extrapolate"),
+        jnp.interp(x, xp, fp, left=-1, right=1),
+        jnp.interp(x, xp, fp, period=1.5),
+    ]
+
+
+def covariances(x, w):
+    return [
+        jnp.cov(x),
+        jnp.cov(x, rowvar=False, bias=True),
+        jnp.cov(x, aweights=w),
+        jnp.cov(w, x),
+    ]
+
+
+# By name: the function, the specs of its arguments, and whether the gradient is tested too.
+PROGRAMS = {
+    **{
+        f"searchsorted {method} {side}": (searched(method, side), ("s", "t, 2"), False)
+        for method in ("scan", "sort", "compare_all")
+        for side in ("left", "right")
+    },
+    "searchsorted, unrolled": (searched("scan_unrolled", "left"), ("s", "t"), False),
+    "searchsorted in rows": (jax.vmap(searched("scan", "left")), ("b, s", "b, t"), False),
+    "searchsorted in what is known": (
+        lambda x: (jnp.searchsorted(jnp.arange(3.0), x), jnp.digitize(x, jnp.arange(3.0))),
+        ("s",),
+        False,
+    ),
+    **{
+        f"{name} {mode}": (lambda x, y, f=f, mode=mode: f(x, y, mode), ("s", "t"), True)
+        for name, f in {"convolve": jnp.convolve, "correlate": jnp.correlate}.items()
+        for mode in ("full", "same", "valid")
+    },
+    "convolve with a kernel": (
+        lambda x: [jnp.convolve(x, ones(3), mode) for mode in ("full", "same", "valid")],
+        ("s",),
+        True,
+    ),
+    "signal.convolve": (lambda x, y: signal.convolve(x, y, "same"), ("s", "t"), True),
+    "covariances": (covariances, ("b, s", "s"), False),
+    "corrcoef": (jnp.corrcoef, ("s", "s"), False),
+    "interp": (interpolated, ("t", "s", "s"), True),
+    "squeeze": (lambda x: jnp.squeeze(x[None] * 2), ("b, s",), True),
+    "permutation": (permuted, ("b, s",), True),
+    "permutation of a size": (in_place_of_a_size, ("s",), False),
+    "choice": (chosen, ("s",), False),
+    "associative_scan": (lambda x: lax.associative_scan(jnp.add, x), ("s",), True),
+    "associative_scan from the end": (
+        lambda x: lax.associative_scan(jnp.maximum, x, reverse=True, axis=1),
+        ("b, s",),
+        True,
+    ),
+    "associative_scan of pairs": (linear_recurrence, ("b, s", "b, s"), True),
+    "associative_scan of matrices": (of_matrices, ("s",), True),
+    "associative_scan in rows": (
+        jax.vmap(lambda row: lax.associative_scan(jnp.multiply, row)),
+        ("b, s",),
+        False,
+    ),
+    **{
+        f"gradient of {fn.__name__} over ties": (gradient(with_ties(fn)), ("b, s",), False)
+        for fn in (lax.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp)
+    },
+    "product": (lambda x: (x.prod(1), x.prod()), ("b, s",), True),
+    "curvature of a product": (jax.hessian(jnp.prod), ("s",), False),
+    "reduce with a function of the user's": (
+        lambda x: lax.reduce(x, np.float32(1), lambda a, b: a * b, (0,)),
+        ("s, b",),
+        True,
+    ),
+    "stft": (
+        lambda x: signal.stft(x, nperseg=4, noverlap=3, boundary=None)[1:],
+        ("s + 3",),
+        False,
+    ),
+    "stft and back": (
+        lambda x: signal.istft(signal.stft(x, fs=2.0, nperseg=4)[2], fs=2.0, nperseg=4),
+        ("b, s + 5",),
+        False,
+    ),
+    "welch": (lambda x: signal.welch(x, nperseg=4), ("s + 5",), False),
+}
+SIZES = ((2, 1, 1), (2, 5, 3), (2, 8, 4), (1, 3, 5))
+
+
+def arguments(specs, sizes, seed):
+    b, s, t = sizes
+    rng = np.random.default_rng(seed)
+    shapes = [eval(f"({spec},)", {"b": b, "s": s, "t": t}) for spec in specs]
+    return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+def padded(specs):
+    """All sizes of a program in one bucket."""
+    return {symbol: sx.Linear(8) for symbol in "bst" if symbol in " ".join(specs)}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_results_are_those_of_the_plain_function(name):
+    fn, specs, _ = PROGRAMS[name]
+    ex = sx.Exec(fn, specs, padded(specs), poison="nan")
+    for seed, sizes in enumerate(SIZES):
+        assert_runs_as(fn, ex, *arguments(specs, sizes, seed))
+
+
+@pytest.mark.parametrize("name", [name for name, (*_, has) in PROGRAMS.items() if has])
+def test_so_are_the_gradients(name):
+    fn, specs, _ = PROGRAMS[name]
+    fn = gradient(fn)
+    ex = sx.Exec(fn, specs, padded(specs), poison="max")
+    for seed, sizes in enumerate(SIZES[1:]):
+        assert_runs_as(fn, ex, *arguments(specs, sizes, seed))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: lax.associative_scan(jnp.multiply, x, reverse=True),
+        lambda x: jnp.searchsorted(jnp.sort(x), x),
+        lambda x: jax.random.permutation(KEY, x),
+        lambda x: jnp.convolve(x, ones(2), "same"),
+        jax.grad(lambda x: jnp.sin(x).prod()),
+        lambda x: lax.reduce_window(x, 0.0, lax.add, x.shape, (1,), "SAME"),
+        lambda x: signal.stft(x, nperseg=2)[2],
+    ],
+    ids=["associative_scan", "searchsorted", "permutation", "convolve", "prod", "window", "stft"],
+)
+def test_examples_of_different_sizes_share_a_graph(fn):
+    ex = sx.Exec(fn, ("s",), P, poison="nan")
+    examples = [ones(n) / 3 for n in (5, 7, 6)]
+    for got, want in zip(ex.map(examples), map(jax.jit(fn), examples), strict=True):
+        np.testing.assert_allclose(got, want, 1e-5, 1e-6)
+    assert ex.stats.compiles == 1
+
+
+def test_a_size_past_a_power_of_16_takes_another_trace_and_a_bucket_no_more():
+    fn = lambda x: lax.associative_scan(jnp.add, x)  # noqa: E731
+    ex = sx.Exec(fn, ("s",), P)
+    for size in range(1, 40):
+        assert_runs_as(fn, ex, ones(size))
+    assert ex.stats.compiles == 7
+    assert ex.stats.traces == 2
+
+
+def test_a_scan_groups_elements_as_the_plain_one_does():
+    x = np.random.default_rng(0).integers(-9, 9, 300, dtype=np.int32)
+    fn = lambda x: lax.associative_scan(jnp.subtract, x)  # noqa: E731 - it is not associative
+    ex = sx.Exec(fn, ("s",), P)
+    for size in (37, 300):
+        np.testing.assert_array_equal(ex(x[:size]), jax.jit(fn)(x[:size]))
+
+
+def test_an_overflow_beyond_the_size_reaches_no_gradient():
+    fn = jax.grad(lambda x: lax.associative_scan(jnp.multiply, x)[-1])
+    ex = sx.Exec(fn, ("s",), P, poison="max")
+    for numbers in ([1e-5, 1e-5, 1e-5, 1e-5, 1e10], [1e20, 1e15], [1e30] * 3):
+        x = np.asarray(numbers, np.float32)
+        np.testing.assert_allclose(ex(x), jax.jit(fn)(x), 1e-5)
+
+
+def test_what_is_not_combined_is_not_differentiated():
+    fn = gradient(lambda x: lax.associative_scan(jnp.divide, x))  # by 0 it would be NaN
+    ex = sx.Exec(fn, ("s",), P, poison="nan")
+    for size in (1, 2, 3, 4, 8):
+        assert_runs_as(fn, ex, ones(size))
+
+
+def test_arrays_of_different_sizes_are_refused_as_ever():
+    def fn(x, y):
+        return lax.associative_scan(lambda a, b: a, (x, y))
+
+    with pytest.raises(ValueError, match="same first dimension"):
+        sx.Exec(fn, ("s", "t"), P)(ones(3), ones(4))
+
+
+def test_a_permutation_takes_as_many_rounds_as_the_plain_one():
+    fn = lambda x: jax.random.permutation(KEY, x)  # noqa: E731
+    ex = sx.Exec(fn, ("s",), sx.Linear(2048))
+    for size in (1, 1625, 1626, 2000):
+        assert_runs_as(fn, ex, np.arange(size, dtype=np.int32))
+    assert ex.stats.traces == 2
+
+
+def test_whole_axes_of_one_element_are_squeezed_at_that_size_alone():
+    ex = sx.Exec(jnp.cov, ("b, s",), {"b": P, "s": P}, poison="nan")
+    for rows in (1, 2, 3, 4):
+        assert_runs_as(jnp.cov, ex, ones(rows, 5) ** 2)
+
+
+def test_indices_have_the_dtype_of_the_plain_ones_also_where_integers_are_wide():
+    def fn(x):
+        return jnp.argsort(x), jnp.searchsorted(x, x), jnp.nonzero(x, size=2)
+
+    with jax.enable_x64(True):
+        assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(5))
+
+
+def test_where_no_size_is_symbolic_jax_runs_its_own():
+    def fn(x, y):
+        known = [lax.associative_scan(jnp.add, y), jnp.searchsorted(y, y), jnp.cov(y)]
+        known += [jax.random.permutation(KEY, y), jnp.convolve(y, y), signal.stft(y, nperseg=4)]
+        return x, known
+
+    plan = sx.Exec(fn, ("s", None), P).plan(ones(3), ones(5))
+    assert plan.guards == ()
+    assert_runs_as(fn, sx.Exec(fn, ("s", None), P), ones(3), ones(300))
+
+
+def test_jax_is_as_it_was_when_nobody_traces():
+    own = inspect.unwrap(lax.associative_scan)
+    names = inspect.unwrap(jnp.searchsorted).__globals__
+    seen = []
+
+    def fn(x):
+        seen.append((own.__code__, names.get("len")))
+        return x
+
+    before = own.__code__
+    sx.Exec(fn, ("s",), P)(ones(3))
+    (code, length), *_ = seen
+    assert code is not before
+    assert length is not None
+    assert own.__code__ is before
+    assert "len" not in names
+
+
+def test_a_function_is_found_by_whatever_name_it_was_imported():
+    from jax.lax import associative_scan  # noqa: PLC0415
+    from jax.numpy import convolve, searchsorted  # noqa: PLC0415
+
+    def fn(x):
+        return associative_scan(jnp.add, x), searchsorted(x, x), jax.jit(convolve)(x, x[::-1])
+
+    assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(5))
+
+
+def test_what_the_users_line_is_does_not_change():
+    def fn(x):
+        return lax.associative_scan(jnp.add, x) + jnp.searchsorted(x, 2.0)
+
+    told = str(sx.Exec(fn, ("s",), P).explain(ones(5)))
+    assert "<- return lax.associative_scan(jnp.add, x) + jnp" in told
+    assert "scans.py" not in told
+    assert "_compat.py" not in told
+
+
+def test_each_stand_in_is_for_a_function_of_this_version():
+    for module, name in [place for places in _compat._LIBRARY.values() for place in places[:1]]:
+        assert callable(_compat.jax_function(module.removeprefix("jax._src."), name))
+    assert _compat._LIBRARY.keys() == _compat._STAND_INS.keys()
+    for module, name in _compat._ANYWHERE:
+        owner = _compat.jax_function(*module.removeprefix("jax._src.").rsplit(".", 1))
+        assert name == "len" or hasattr(owner, name)
+
+
+def test_stand_ins_take_the_parameters_of_what_they_stand_in_for():
+    for name, places in _compat._LIBRARY.items():
+        own = inspect.signature(_compat._STAND_INS[name])
+        _, *ours = own.parameters.values()
+        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in ours):
+            continue
+        module, function = places[0]
+        theirs = inspect.signature(_compat.jax_function(module.removeprefix("jax._src."), function))
+        assert [p.name for p in ours] == list(theirs.parameters)
