@@ -77,7 +77,7 @@ CASES = (
     _case("filled with it", lambda x: jnp.full_like(x, x.shape[0] / 3) + jnp.full(3, 0.1)[0]),
     _case("a list with it", lambda x: jnp.array([x.shape[0] / 3, x.shape[0], 2.0]) * x.sum()),
     _case(
-        "an argument of functions", lambda x: jnp.maximum(jnp.where(x > 0, x, x.shape[0] / 9), 1)
+        "an argument of functions", lambda x: jnp.maximum(jnp.where(x > 0, x, x.shape[0] / 9), 0.1)
     ),
     _case(
         "an argument of a jitted one", lambda x: jax.jit(lambda y, h: y * h)(x, x.shape[0] * 0.1)
