@@ -475,6 +475,16 @@ def _asked_by(depth: int) -> tuple[str, str | None]:
     return asker or "internal", None
 
 
+def is_foreign(code: types.CodeType) -> bool:
+    """Whether a function is no user code: of JAX, of NumPy, of Python's library or of our own."""
+    return _origin(code.co_filename, code.co_name) != "user"
+
+
+def is_installed(code: types.CodeType) -> bool:
+    """Whether a function is of an installed package, and not of the user's own files."""
+    return code.co_filename.startswith(_SITE_DIRS)
+
+
 def is_asked_by_user(depth: int) -> bool:
     """Whether the frame at a depth from the caller's speaks for user code."""
     return _asked_by(depth + 1)[0] == "user"

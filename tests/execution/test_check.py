@@ -1,5 +1,6 @@
 """What code does with a size that is not heard: each trace is held against the plain one."""
 
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -83,12 +84,22 @@ def largest(x):
     return x.max() * 3
 
 
+def unpacked(x):
+    first, _b, _c, _d, last = x
+    return (first + last) * x.sum()
+
+
 UNHEARD = {
     "type(n) is int": either(lambda x: type(x.shape[0]) is int),
     "an attribute that ints lack": either(lambda x: hasattr(x.shape[0], "scope")),
     "a list of the elements": caught(lambda x: sum(list(x)), largest),
     "a product that fits": caught(lambda x: x @ jnp.ones(5), largest),
     "a sum that fits": caught(lambda x: (x + jnp.ones(5)).sum(), largest),
+    "so many elements": caught(unpacked, largest),
+    "the same loop": caught(
+        lambda x: jax.lax.scan(lambda c, v: (c + v[0] * v[1], None), 0.0, (x, jnp.ones(5)))[0],
+        largest,
+    ),
     "a stack that fits": caught(lambda x: jnp.stack([x, jnp.ones(5)]).sum(), largest),
 }
 
@@ -101,6 +112,35 @@ def test_what_is_not_heard_is_found_and_runs_exactly(fn, first):
     for size in (first, 5, 6, 7, 5, 4):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.differences >= 1
+
+
+@pytest.mark.filterwarnings("ignore:shapeexec. at symbolic sizes:RuntimeWarning")
+def test_sizes_that_are_the_same_object_are_found():
+    def fn(x, y):
+        return x.sum() * (2 if x.shape[0] is y.shape[0] else 3) + y.max()
+
+    ex = sx.Exec(fn, ("s", "t"), sx.Linear(8))
+    for sizes in ((5, 3), (5, 5), (6, 3), (4, 4)):
+        assert_runs_as(fn, ex, *map(ones, sizes))
+
+
+def test_python_traces_as_before_when_it_is_over():
+    before = sys.gettrace()
+    assert_runs_as(jnp.sort, sx.Exec(jnp.sort, ("s",)), ones(5))
+    assert sys.gettrace() is before
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python tells of exceptions by events")
+def test_under_a_debugger_each_size_is_checked():
+    ex = sx.Exec(jnp.sort, ("s",), sx.Linear(8))
+    before = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    try:
+        for size in (4, 5, 6):
+            assert_runs_as(jnp.sort, ex, ones(size))
+    finally:
+        sys.settrace(before)
+    assert ex.stats.checks == 3
 
 
 def test_a_difference_is_told_once_with_the_line_and_the_way_out():
