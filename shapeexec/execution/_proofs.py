@@ -13,7 +13,8 @@ from shapeexec.checking import Difference, Outcome, examine
 from shapeexec.shape._attempt import Program
 from shapeexec.shape._trace import Leaf, Trace
 
-Check = Literal["graphs", "sizes", "off"]
+Check = Literal["graphs", "sizes", "worker", "off"]
+CHECKS: tuple[Check, ...] = ("graphs", "sizes", "worker", "off")
 _MOST_PROVEN = 65536
 
 
@@ -23,7 +24,8 @@ class Proofs:
     Args:
         mode: Which calls are checked: the first in each graph, and the first at which something
             that JAX's core compared is otherwise, or other sizes are equal to each other; each at
-            new sizes; or none. Each is, too, where the function handles exceptions.
+            new sizes, perhaps in a worker; or none. Each is, too, where the function handles
+            exceptions.
         count: Told what to add to the counters `checks`, `check_evaluations` and `differences`.
     """
 
@@ -67,7 +69,7 @@ class Proofs:
         if self._mode == "off" or not trace.symbols:
             return None
         key, kind = graph
-        if self._mode == "sizes" or trace.handled:
+        if self._mode in ("sizes", "worker") or trace.handled:
             proof = (kind, *sizes.items())
         else:
             proof = (key, *(guard.holds(sizes) for guard in trace.open), *_alike(sizes))

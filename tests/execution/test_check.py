@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import shapeexec as sx
-from tests.execution.support import assert_runs_as, ones, refused
+from tests.execution.support import assert_runs_as, assert_same, ones, refused
 
 FIVE = jax.core.ShapedArray((5,), jnp.float32)
 FIVES = jax.ShapeDtypeStruct((5,), jnp.float32)
@@ -176,11 +176,35 @@ def test_only_the_symbols_that_matter_are_exact():
 
 
 def test_each_graph_is_checked_once_and_sizes_too_if_that_is_wanted():
-    for check, checks in (("graphs", 2), ("sizes", 5), ("off", 0)):
+    for check, checks in (("graphs", 2), ("sizes", 5), ("worker", 5), ("off", 0)):
         ex = sx.Exec(jnp.sort, ("s",), sx.Linear(8), check=check)
         for size in (4, 5, 6, 4, 7, 12):
             assert_runs_as(jnp.sort, ex, ones(size))
         assert ex.stats.checks == checks
+
+
+@pytest.mark.filterwarnings("ignore:shapeexec. at symbolic sizes:RuntimeWarning")
+def test_a_worker_holds_an_answer_back_until_it_is_proven():
+    is_odd = [False]
+
+    def fn(x):  # another function from the second call on, as nobody can hear
+        return x.sum() * (2 if type(x.shape[0]) is int and is_odd[0] else 3)
+
+    ex = sx.Exec(fn, ("s",), sx.Linear(8), check="worker")
+    assert float(ex(ones(4))) == 30
+    is_odd[0] = True
+    assert float(ex(ones(5))) == 30
+    assert float(ex(ones(6))) == 42
+    assert (ex.stats.differences, ex.stats.checks > 2) == (2, True)
+    with jax.numpy_dtype_promotion("strict"):  # for this thread alone
+        assert float(ex(ones(7))) == 56
+
+
+def test_a_worker_proves_before_an_argument_is_donated():
+    ex = sx.Exec(lambda x: x * 2, ("s",), sx.Linear(8), check="worker", donate_argnums=0)
+    for size in (4, 5):
+        assert_same(ex(jnp.asarray(ones(size))), jnp.asarray(ones(size)) * 2)
+    assert ex.stats.checks == 2
 
 
 def test_a_size_at_which_jax_compares_otherwise_is_checked_too():
@@ -191,5 +215,5 @@ def test_a_size_at_which_jax_compares_otherwise_is_checked_too():
 
 
 def test_an_unknown_way_to_check_is_refused():
-    with refused(sx.ConfigError, "check='all' is not known.", '"graphs", "sizes" or "off"'):
+    with refused(sx.ConfigError, "check='all' is not known.", '"sizes", "worker" or "off"'):
         sx.Exec(jnp.sort, ("s",), check="all")
