@@ -173,6 +173,11 @@ def is_extended(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, dtypes.extended))
 
 
+def is_traced(x: Any) -> bool:
+    """Whether it is an array of a function that JAX traces."""
+    return isinstance(x, _core.Tracer)
+
+
 def is_committed(array: jax.Array) -> bool:
     """Whether `array` was put on its device on purpose."""
     return array.committed

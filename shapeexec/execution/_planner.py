@@ -153,9 +153,7 @@ class Planner:
             self._forced_exact.clear()
         self._proofs.clear()
 
-    def plan(
-        self, call: Call, trial: Iterable[str] = (), *, is_proven_later: bool = False
-    ) -> Plan:
+    def plan(self, call: Call, trial: Iterable[str] = (), *, is_proven_later: bool = False) -> Plan:
         """Plan a call, whose arguments may be arrays or `jax.ShapeDtypeStruct`.
 
         Args:

@@ -225,6 +225,8 @@ class Questions:
         if not all(map(is_operand, operands)) or "out" in options:
             return NotImplemented
         applied, pattern = getattr(function, method), f"np.{function.__name__}"
+        if getattr(np, function.__name__, None) is not function:  # of which there may be several
+            pattern = f"{function.__name__} at {id(function):x}"
         if options or method != "__call__":
             applied, pattern = functools.partial(applied, **options), f"{pattern}.{method}{options}"
         pattern = pattern.replace("{", "{{").replace("}", "}}")
