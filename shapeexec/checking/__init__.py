@@ -1,6 +1,7 @@
 """Every trace is checked against the plain one: translation validation."""
 
 from shapeexec.checking._check import Difference, Outcome, check, compare, difference, examine
+from shapeexec.checking._handled import handled_exceptions
 from shapeexec.checking._instantiate import EXPANSIONS, instantiate, register_expansion
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "compare",
     "difference",
     "examine",
+    "handled_exceptions",
     "instantiate",
     "register_expansion",
 ]

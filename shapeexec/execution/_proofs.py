@@ -4,12 +4,13 @@ A trace is proven where it is the program that plain JAX traces there. At other 
 exact. How a proof is made is not known here, nor what a plan is.
 """
 
+import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal
 
-from shapeexec.checking import Difference, Outcome, examine
+from shapeexec.checking import Difference, Outcome, examine, handled_exceptions
 from shapeexec.shape._attempt import Program
 from shapeexec.shape._trace import Leaf, Trace
 
@@ -34,6 +35,7 @@ class Proofs:
         self._lock = threading.Lock()
         self._proven: dict[Hashable, None] = {}
         self._exact: dict[Hashable, dict[str, str]] = {}
+        self._handles: dict[Hashable, bool] = {}  # by what graphs of one trace have in common
         self._has_warned = False
 
     def clear(self) -> None:
@@ -41,6 +43,7 @@ class Proofs:
         with self._lock:
             self._proven.clear()
             self._exact.clear()
+            self._handles.clear()
 
     def exact(self, base: Hashable, sizes: Mapping[str, int]) -> Mapping[str, str]:
         """The symbols that are exact at these sizes alone, and why."""
@@ -69,21 +72,35 @@ class Proofs:
         if self._mode == "off" or not trace.symbols:
             return None
         key, kind = graph
-        if self._mode in ("sizes", "worker") or trace.handled:
-            proof = (kind, *sizes.items())
-        else:
-            proof = (key, *(guard.holds(sizes) for guard in trace.open), *_alike(sizes))
-        if proof in self._proven:
+        handles = self._handles.get(kind)
+        if self._proof(key, kind, trace, sizes, handles=handles) in self._proven:
             return None
-        outcome = _examined(trace, fn, leaves, sizes)
+        watched = handled_exceptions() if handles is None else contextlib.nullcontext({})
+        with watched as places:
+            outcome = _examined(trace, fn, leaves, sizes)
         self._count(checks=1, check_evaluations=outcome.evaluated)
-        if outcome.difference is not None:
-            return _told(outcome.difference)
+        handles = bool(places) if handles is None else handles
         with self._lock:
+            self._handles[kind] = handles
             if len(self._proven) >= _MOST_PROVEN:
                 self._proven.clear()  # what occurs again is proven again
-            self._proven[proof] = None
-        return None
+            if outcome.difference is None:
+                self._proven[self._proof(key, kind, trace, sizes, handles=handles)] = None
+        return None if outcome.difference is None else _told(outcome.difference)
+
+    def _proof(
+        self,
+        key: Hashable,
+        kind: Hashable,
+        trace: Trace,
+        sizes: Mapping[str, int],
+        *,
+        handles: bool | None,
+    ) -> Hashable:
+        """What calls have in common that one proof serves."""
+        if self._mode in ("sizes", "worker") or handles:
+            return (kind, *sizes.items())
+        return (key, *(guard.holds(sizes) for guard in trace.open), *_alike(sizes))
 
     def set_apart(
         self, base: Hashable, sizes: Mapping[str, int], symbols: Sequence[str], reason: str

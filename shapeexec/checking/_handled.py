@@ -1,8 +1,8 @@
 """Exceptions that user code handles while it is traced.
 
-Code that catches what only a symbolic size raises, or a size that does not fit, goes another way at
-other sizes, and no question of it is heard. So it is noted that there was such an exception. What
-follows from it is not known here.
+Code that catches what a size raises that does not fit goes another way at other sizes, and no
+question of it is heard. So it is noted that there was such an exception. What follows from it is
+not known here.
 """
 
 import contextlib
