@@ -173,6 +173,11 @@ def is_extended(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, dtypes.extended))
 
 
+def is_traced(x: Any) -> bool:
+    """Whether it is an array of a function that JAX traces."""
+    return isinstance(x, _core.Tracer)
+
+
 def is_committed(array: jax.Array) -> bool:
     """Whether `array` was put on its device on purpose."""
     return array.committed
@@ -473,6 +478,16 @@ def _asked_by(depth: int) -> tuple[str, str | None]:
             return asker or "user", f"{code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return asker or "internal", None
+
+
+def is_foreign(code: types.CodeType) -> bool:
+    """Whether a function is no user code: of JAX, of NumPy, of Python's library or of our own."""
+    return _origin(code.co_filename, code.co_name) != "user"
+
+
+def is_installed(code: types.CodeType) -> bool:
+    """Whether a function is of an installed package, and not of the user's own files."""
+    return code.co_filename.startswith(_SITE_DIRS)
 
 
 def is_asked_by_user(depth: int) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import shapeexec.masking  # noqa: F401 - registers the rules
 from shapeexec.masking._masked import Masked
 from shapeexec.shape._dim import evaluate
+from shapeexec.shape._guards import Guard
 from shapeexec.shape._trace import Leaf, trace
 from tests.cases import Case
 
@@ -30,7 +31,8 @@ def run_padded(
     """The case's flat results, run in `buckets` and cut to their valid lengths."""
     leaves = [Leaf(dims, dtype) for dims, dtype in zip(case.dims, case.arg_dtypes, strict=True)]
     traced = trace(case.fn, leaves, sizes)
-    exact = {g.left for g in traced.guards if g.op == "==" and g.right.isdigit()}
+    pins = [g for g in traced.guards if isinstance(g, Guard) and g.op == "=="]
+    exact = {g.left for g in pins if g.right.isdigit()}
     buckets = {s: sizes[s] if s in exact else buckets[s] for s in sizes}
     padded = [
         pad_to(arg, [evaluate(dim, buckets) for dim in dims])

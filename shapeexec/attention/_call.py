@@ -28,7 +28,7 @@ class Call:
     has_key_sizes: bool
     implementation: str | None
     deterministic: bool
-    density: float | None = None
+    density: float | None = dataclasses.field(default=None, metadata={"is_hint": True})
 
     @property
     def arrays(self) -> int:

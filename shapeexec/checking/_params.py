@@ -1,7 +1,8 @@
 """What the parameters of equations say, as keys: two that are equal mean the same.
 
 Whatever is not known here is compared by its own `==`; so an object that has none is unequal to
-any other, which errs on the safe side.
+any other, which errs on the safe side. A dataclass says of a field that it is a hint, on which no
+value hangs, by `metadata={"is_hint": True}`.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ _SILENT = frozenset(
     """name debug_info unroll _split_transpose indices_are_sorted unique_indices weak_type
     ctx_mesh inline keep_unused donated_invars compiler_options_kvs""".split()
 )
-_DEEPEST = 8
+_DEEPEST = 32
 
 Number = Callable[[Any], Hashable]
 """The key of a closed jaxpr."""
@@ -72,8 +73,8 @@ def _object_key(value: Any, into: Callable[[Any], Hashable]) -> Hashable:
     if isinstance(value, functools.partial):
         return "partial", *map(into, (value.func, value.args, value.keywords))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return type(value), into(fields)
+        told = [f.name for f in dataclasses.fields(value) if not f.metadata.get("is_hint")]
+        return type(value), into({name: getattr(value, name) for name in told})
     try:
         hash(value)
     except TypeError:

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveError
 from shapeexec.bucketing import Pow2, Strategy
-from shapeexec.execution import _monitor, _options, _pickling, _warmup
+from shapeexec.execution import _monitor, _options, _pickling, _warmup, _worker
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
 from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
@@ -27,7 +27,7 @@ from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._method import without_self
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, Settings, structs_at_capacity
-from shapeexec.execution._proofs import Check
+from shapeexec.execution._proofs import CHECKS, Check
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
 from shapeexec.execution._signature import by_position, signature
 from shapeexec.execution._split import (
@@ -115,8 +115,9 @@ class Exec:
         limits: How many graphs, or bytes of them, are kept.
         check: Each trace is held against what plain JAX traces at the true sizes, without compiling
             anything: `"graphs"`, at the first sizes of each graph; `"sizes"`, at all new sizes;
-            `"off"`, nowhere. Where they differ the sizes run exactly, with a warning that tells the
-            line, and `stats.differences` counts them.
+            `"worker"`, at these in another thread while the graph runs, and an answer is held back
+            until its sizes are proven; `"off"`, nowhere. Where they differ the sizes run exactly,
+            with a warning that tells the line, and `stats.differences` counts them.
         poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to hunt for a mask that
             is missing. None: what the environment variable SHAPEEXEC_POISON says, else nothing.
 
@@ -150,7 +151,7 @@ class Exec:
         if not callable(fn):
             raise ConfigError(f"fn={fn!r} cannot be called.", fix="pass a function of arrays")
         _options.check_choice("on_unsupported", on_unsupported, ("raise", "exact"))
-        _options.check_choice("check", check, ("graphs", "sizes", "off"))
+        _options.check_choice("check", check, CHECKS)
         _options.check_kind("limits", limits, CacheLimits, "sx.CacheLimits(graphs=256)")
         _options.check_kind("kwarg_shapes", kwarg_shapes, Mapping, 'kwarg_shapes={"mask": "b, s"}')
         numbers = _options.as_numbers("static_argnums", static_argnums)
@@ -486,19 +487,25 @@ class Exec:
         return self._run_planned(call, known_as), call
 
     def _run_planned(self, call: Call, known_as: Hashable) -> Any:
-        plan, graph = self._planned(self._graph, call)
+        plan, graph = self._planned(self._graph, call, is_proven_later=True)
         ready = make_ready(plan, make_pads(plan, call.arrays, call.named))
-        self._remember(known_as, ready, call)
+        may_wait = self._planner.may_wait(plan)
+        proven = _worker.begin(lambda: self._planner.plan(call)) if may_wait else lambda: plan
         outcome = ready.run(graph, call.arrays, call.named, retrace=True)
+        if proven().key != plan.key:
+            return self._run_planned(call, known_as)  # as it has to be at these sizes
+        self._remember(known_as, ready, call)
         return self._finish(ready, outcome, "hits" if plan.is_compiled else "misses")
 
-    def _planned(self, use: Callable[[Plan, Call], Used], call: Call) -> tuple[Plan, Used]:
+    def _planned(
+        self, use: Callable[[Plan, Call], Used], call: Call, *, is_proven_later: bool = False
+    ) -> tuple[Plan, Used]:
         """The plan of a call, and what `use(plan, call)` makes of it.
 
         Where that meets something that cannot be padded, and may be exact, the plan is another.
         """
         while True:
-            plan = self._planner.plan(call)
+            plan = self._planner.plan(call, is_proven_later=is_proven_later)
             try:
                 return plan, use(plan, call)
             except UnsupportedPrimitiveError as error:

@@ -153,12 +153,13 @@ class Planner:
             self._forced_exact.clear()
         self._proofs.clear()
 
-    def plan(self, call: Call, trial: Iterable[str] = ()) -> Plan:
+    def plan(self, call: Call, trial: Iterable[str] = (), *, is_proven_later: bool = False) -> Plan:
         """Plan a call, whose arguments may be arrays or `jax.ShapeDtypeStruct`.
 
         Args:
             call: The call.
             trial: Symbols that are exact in this plan, and not for that in the next.
+            is_proven_later: Whether the caller proves what `may_wait`, by planning once more.
 
         Raises:
             ConfigError: A static argument cannot be hashed, or another is not an array.
@@ -178,11 +179,19 @@ class Planner:
                 if not self.make_exact(bound.base, error.symbols or bound.sizes.keys(), error):
                     raise
                 continue
+            if is_proven_later and self.may_wait(plan):
+                return plan
             difference = self._difference(bound, plan)
             if difference is None:
                 return plan
             fewest = self._fewest_apart(bound, forced)
             self._proofs.set_apart(bound.base, bound.sizes, fewest, difference)
+
+    def may_wait(self, plan: Plan) -> bool:
+        """Whether a graph may run before its trace is proven, and perhaps in vain."""
+        settings, jaxpr = self._settings, plan.recipe.trace.jaxpr
+        in_vain = not settings.donate_argnums and not jaxpr.effects
+        return settings.check == "worker" and plan.is_compiled and in_vain
 
     def _difference(self, call: _Bound, plan: Plan) -> str | None:
         """How the trace of a plan differs from the plain function at the sizes of the call."""

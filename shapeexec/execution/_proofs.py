@@ -13,7 +13,8 @@ from shapeexec.checking import Difference, Outcome, examine
 from shapeexec.shape._attempt import Program
 from shapeexec.shape._trace import Leaf, Trace
 
-Check = Literal["graphs", "sizes", "off"]
+Check = Literal["graphs", "sizes", "worker", "off"]
+CHECKS: tuple[Check, ...] = ("graphs", "sizes", "worker", "off")
 _MOST_PROVEN = 65536
 
 
@@ -22,7 +23,9 @@ class Proofs:
 
     Args:
         mode: Which calls are checked: the first in each graph, and the first at which something
-            that JAX's core compared is otherwise; each at new sizes; or none.
+            that JAX's core compared is otherwise, or other sizes are equal to each other; each at
+            new sizes, perhaps in a worker; or none. Each is, too, where the function handles
+            exceptions.
         count: Told what to add to the counters `checks`, `check_evaluations` and `differences`.
     """
 
@@ -66,10 +69,10 @@ class Proofs:
         if self._mode == "off" or not trace.symbols:
             return None
         key, kind = graph
-        if self._mode == "graphs":
-            proof = (key, *(guard.holds(sizes) for guard in trace.open))
-        else:
+        if self._mode in ("sizes", "worker") or trace.handled:
             proof = (kind, *sizes.items())
+        else:
+            proof = (key, *(guard.holds(sizes) for guard in trace.open), *_alike(sizes))
         if proof in self._proven:
             return None
         outcome = _examined(trace, fn, leaves, sizes)
@@ -101,6 +104,12 @@ class Proofs:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def _alike(sizes: Mapping[str, int]) -> list[int]:
+    """Which sizes equal each other: per size the first that it equals (`n is m` is not heard)."""
+    listed = [*sizes.values()]
+    return [listed.index(size) for size in listed]
 
 
 def _examined(

@@ -6,7 +6,6 @@ the true sizes of each call. JAX is not known here.
 """
 
 import dataclasses
-import functools
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,8 +24,7 @@ _ATOM = re.compile(r"[\w.]+(\(.*\))?")
 class HostExpression:
     """A computation on the host, whose operands are sizes, constants and other computations.
 
-    Two expressions are equal if they do the same to the same operands. What is done is told by
-    the pattern, but for ufuncs: several that `np.frompyfunc` makes may have one name.
+    Two expressions are equal if they do the same to the same operands.
 
     Attributes:
         function: What computes it; None: it is the dim whose text is the only operand.
@@ -43,9 +41,6 @@ class HostExpression:
 
     def __post_init__(self) -> None:
         digest = hashlib.blake2b(self.pattern.encode(), digest_size=16)
-        ufunc = _ufunc_of(self.function)
-        if ufunc is not None:
-            digest.update(str(id(ufunc)).encode())  # it lives as long as the expression
         for operand in self.operands:
             digest.update(_digest(operand))
         inner = [x for x in self.operands if isinstance(x, HostExpression)]
@@ -221,13 +216,6 @@ def are_alike(kinds: Iterable[tuple[HostExpression, Any]], sizes: Mapping[str, i
         return all(kind_of(values.of(expression)) == kind for expression, kind in kinds)
     except Exception:  # it raises here: the trace made here will raise where the code does
         return False
-
-
-def _ufunc_of(function: Any) -> np.ufunc | None:
-    """The ufunc that `function` calls, as it is, with options, or by a method of its."""
-    called = function.func if isinstance(function, functools.partial) else function
-    owner = called if isinstance(called, np.ufunc) else getattr(called, "__self__", None)
-    return owner if isinstance(owner, np.ufunc) else None
 
 
 def _digest(operand: Any) -> bytes:

@@ -7,7 +7,7 @@ scalar that it is, by the primitive `host_value`. What is asked of them goes to 
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import jax
@@ -148,6 +148,38 @@ class HostArray(HostNumber):
     def ndim(self) -> int:
         """Its rank."""
         return np.ndim(self.value)
+
+    def __getitem__(self, index: Any) -> Any:
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(part, HostNumber) or _compat.is_traced(part) for part in parts):
+            raise TypeError(f"`{self.expression}` is indexed by what is not known while tracing")
+        getter = operator.itemgetter(index)
+        return self._computer.compute(getter, f"{{}}[{_escaped(index)}]", self)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self.value)))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        """What a function of NumPy makes of it: of arrays, and of lists of them."""
+        del types
+        leaves, tree = jax.tree.flatten((args, options), is_leaf=lambda x: x is None)
+        if any(map(_compat.is_traced, leaves)):
+            return NotImplemented
+
+        def applied(*values: Any) -> Any:
+            given, named = jax.tree.unflatten(tree, values)
+            return function(*given, **named)
+
+        text = ", ".join("{}" for _ in leaves)
+        pattern = f"{function.__module__}.{function.__name__}({text}) of {_escaped(tree)}"
+        return self._computer.compute(applied, pattern, *leaves)
+
+
+def _escaped(value: Any) -> str:
+    return str(value).replace("{", "{{").replace("}", "}}")
 
 
 def number_of(computer: Computer, expression: HostExpression, value: Any) -> HostNumber | None:

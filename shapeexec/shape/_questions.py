@@ -214,7 +214,7 @@ class Questions:
     def compute(self, function: Callable[..., Any], pattern: str, *operands: Any) -> Any:
         """See `_compat.DimListener`, and `Computer`."""
         if self.has_ended:
-            return function(*(x.value if isinstance(x, HostNumber) else x for x in operands))
+            return function(*map(_without_ended, operands))
         return self._computed(HostExpression(function, self._as_operands(operands), pattern))
 
     def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:
@@ -230,6 +230,8 @@ class Questions:
         if not all(map(is_operand, operands)) or "out" in options:
             return NotImplemented
         applied, pattern = getattr(function, method), f"np.{function.__name__}"
+        if getattr(np, function.__name__, None) is not function:  # of which there may be several
+            pattern = f"{function.__name__} at {id(function):x}"
         if options or method != "__call__":
             applied, pattern = functools.partial(applied, **options), f"{pattern}.{method}{options}"
         pattern = pattern.replace("{", "{{").replace("}", "}}")
@@ -342,8 +344,9 @@ class Questions:
 
     def _expression(self, operand: Any) -> Any:
         """The expression of a dim or a number; any other operand is a constant."""
+        operand = _without_ended(operand)
         if isinstance(operand, HostNumber):
-            return operand.value if operand.has_ended else operand.expression
+            return operand.expression
         if not export.is_symbolic_dim(operand):
             # User code may go on to change an array.
             return operand.copy() if isinstance(operand, np.ndarray) else operand
@@ -422,6 +425,12 @@ class _AnySize(dict[str, int]):
 
     def __contains__(self, symbol: object) -> bool:
         return True
+
+
+def _without_ended(operand: Any) -> Any:
+    """What an operand is to another trace than its own: code may have kept it since."""
+    is_ended = isinstance(operand, HostNumber) and operand.has_ended
+    return operand.value if is_ended else operand
 
 
 def _as_dim(name: str, left: Any, right: Any) -> Any:

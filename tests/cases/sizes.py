@@ -39,6 +39,10 @@ def carried(x: jax.Array) -> jax.Array:
     return lax.scan(lambda c, v: (c + v * (n / 3), c * (n**0.5)), n / 2, x)[1]
 
 
+PLUS_ONE = np.frompyfunc(lambda a: np.float64(a + 1), 1, 1)
+TRIPLE = np.frompyfunc(lambda a: np.float64(a * 3), 1, 1)
+
+
 def _case(name, fn, in_shapes=("s",), **options) -> Case:
     return Case(name, fn, in_shapes, **{"naive": "differs", **options})
 
@@ -71,13 +75,25 @@ CASES = (
         dtypes=np.uint8,
     ),
     _case("NumPy's mean of a shape", lambda x: x * np.mean(x.shape) + np.log(np.prod(x.shape))),
+    _case(
+        "parts of an array of NumPy",
+        lambda x: sum((np.array([0.1, 2.0]) * x.shape[0])[:1]) * x + np.stack([x.shape[0] / 3])[0],
+    ),
+    _case(
+        "ufuncs of one name",
+        lambda x: x * PLUS_ONE(x.shape[0] / 2) + 100 * TRIPLE(x.shape[0] / 2),
+    ),
+    _case(
+        "functions of NumPy",
+        lambda x: x * np.concatenate([np.arange(2) * x.shape[0], np.ones(1)]).cumsum()[-1],
+    ),
     _case("an array of NumPy", lambda x: x.sum() * (np.array([0.1, 0.2]) * x.shape[0])),
     _case("a product is a shape", lambda x: x.reshape(np.prod(x.shape)) * x.shape[0], ("b, s",)),
     _case("conversions", lambda x: x * jnp.float32(x.shape[0] / 3) + jnp.asarray(x.shape[0] * 0.1)),
     _case("filled with it", lambda x: jnp.full_like(x, x.shape[0] / 3) + jnp.full(3, 0.1)[0]),
     _case("a list with it", lambda x: jnp.array([x.shape[0] / 3, x.shape[0], 2.0]) * x.sum()),
     _case(
-        "an argument of functions", lambda x: jnp.maximum(jnp.where(x > 0, x, x.shape[0] / 9), 1)
+        "an argument of functions", lambda x: jnp.maximum(jnp.where(x > 0, x, x.shape[0] / 9), 0.1)
     ),
     _case(
         "an argument of a jitted one", lambda x: jax.jit(lambda y, h: y * h)(x, x.shape[0] * 0.1)

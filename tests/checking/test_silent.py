@@ -27,7 +27,7 @@ def is_the_same_object(x: jax.Array) -> jax.Array:
 
 
 def has_an_attribute(x: jax.Array) -> jax.Array:
-    return x * 2 if hasattr(x.shape[0], "bit_length") else x  # told
+    return x * 2 if hasattr(x.shape[0], "from_bytes") else x  # told
 
 
 def aval_equals(x: jax.Array) -> jax.Array:

@@ -1,5 +1,6 @@
 """What code does with a size that is not heard: each trace is held against the plain one."""
 
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import shapeexec as sx
-from tests.execution.support import assert_runs_as, ones, refused
+from tests.execution.support import assert_runs_as, assert_same, ones, refused
 
 FIVE = jax.core.ShapedArray((5,), jnp.float32)
 FIVES = jax.ShapeDtypeStruct((5,), jnp.float32)
@@ -83,12 +84,22 @@ def largest(x):
     return x.max() * 3
 
 
+def unpacked(x):
+    first, _b, _c, _d, last = x
+    return (first + last) * x.sum()
+
+
 UNHEARD = {
     "type(n) is int": either(lambda x: type(x.shape[0]) is int),
     "an attribute that ints lack": either(lambda x: hasattr(x.shape[0], "scope")),
     "a list of the elements": caught(lambda x: sum(list(x)), largest),
     "a product that fits": caught(lambda x: x @ jnp.ones(5), largest),
     "a sum that fits": caught(lambda x: (x + jnp.ones(5)).sum(), largest),
+    "so many elements": caught(unpacked, largest),
+    "the same loop": caught(
+        lambda x: jax.lax.scan(lambda c, v: (c + v[0] * v[1], None), 0.0, (x, jnp.ones(5)))[0],
+        largest,
+    ),
     "a stack that fits": caught(lambda x: jnp.stack([x, jnp.ones(5)]).sum(), largest),
 }
 
@@ -101,6 +112,35 @@ def test_what_is_not_heard_is_found_and_runs_exactly(fn, first):
     for size in (first, 5, 6, 7, 5, 4):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.differences >= 1
+
+
+@pytest.mark.filterwarnings("ignore:shapeexec. at symbolic sizes:RuntimeWarning")
+def test_sizes_that_are_the_same_object_are_found():
+    def fn(x, y):
+        return x.sum() * (2 if x.shape[0] is y.shape[0] else 3) + y.max()
+
+    ex = sx.Exec(fn, ("s", "t"), sx.Linear(8))
+    for sizes in ((5, 3), (5, 5), (6, 3), (4, 4)):
+        assert_runs_as(fn, ex, *map(ones, sizes))
+
+
+def test_python_traces_as_before_when_it_is_over():
+    before = sys.gettrace()
+    assert_runs_as(jnp.sort, sx.Exec(jnp.sort, ("s",)), ones(5))
+    assert sys.gettrace() is before
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python tells of exceptions by events")
+def test_under_a_debugger_each_size_is_checked():
+    ex = sx.Exec(jnp.sort, ("s",), sx.Linear(8))
+    before = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    try:
+        for size in (4, 5, 6):
+            assert_runs_as(jnp.sort, ex, ones(size))
+    finally:
+        sys.settrace(before)
+    assert ex.stats.checks == 3
 
 
 def test_a_difference_is_told_once_with_the_line_and_the_way_out():
@@ -136,11 +176,35 @@ def test_only_the_symbols_that_matter_are_exact():
 
 
 def test_each_graph_is_checked_once_and_sizes_too_if_that_is_wanted():
-    for check, checks in (("graphs", 2), ("sizes", 5), ("off", 0)):
+    for check, checks in (("graphs", 2), ("sizes", 5), ("worker", 5), ("off", 0)):
         ex = sx.Exec(jnp.sort, ("s",), sx.Linear(8), check=check)
         for size in (4, 5, 6, 4, 7, 12):
             assert_runs_as(jnp.sort, ex, ones(size))
         assert ex.stats.checks == checks
+
+
+@pytest.mark.filterwarnings("ignore:shapeexec. at symbolic sizes:RuntimeWarning")
+def test_a_worker_holds_an_answer_back_until_it_is_proven():
+    is_odd = [False]
+
+    def fn(x):  # another function from the second call on, as nobody can hear
+        return x.sum() * (2 if type(x.shape[0]) is int and is_odd[0] else 3)
+
+    ex = sx.Exec(fn, ("s",), sx.Linear(8), check="worker")
+    assert float(ex(ones(4))) == 30
+    is_odd[0] = True
+    assert float(ex(ones(5))) == 30
+    assert float(ex(ones(6))) == 42
+    assert (ex.stats.differences, ex.stats.checks > 2) == (2, True)
+    with jax.numpy_dtype_promotion("strict"):  # for this thread alone
+        assert float(ex(ones(7))) == 56
+
+
+def test_a_worker_proves_before_an_argument_is_donated():
+    ex = sx.Exec(lambda x: x * 2, ("s",), sx.Linear(8), check="worker", donate_argnums=0)
+    for size in (4, 5):
+        assert_same(ex(jnp.asarray(ones(size))), jnp.asarray(ones(size)) * 2)
+    assert ex.stats.checks == 2
 
 
 def test_a_size_at_which_jax_compares_otherwise_is_checked_too():
@@ -151,5 +215,5 @@ def test_a_size_at_which_jax_compares_otherwise_is_checked_too():
 
 
 def test_an_unknown_way_to_check_is_refused():
-    with refused(sx.ConfigError, "check='all' is not known.", '"graphs", "sizes" or "off"'):
+    with refused(sx.ConfigError, "check='all' is not known.", '"sizes", "worker" or "off"'):
         sx.Exec(jnp.sort, ("s",), check="all")

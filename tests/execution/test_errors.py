@@ -109,7 +109,7 @@ def test_a_static_argument_that_does_not_hash_is_an_error():
 
 def test_an_array_that_jax_does_not_know_is_told_by_its_path():
     ex = sx.Exec(lambda p, x: x, (None, "s"), P)
-    with refused(sx.ConfigError, "args[0]['mode'] is a ndarray that JAX has no", "or a tuple"):
+    with refused(sx.ConfigError, "args[0]['mode'] is an array of dtype <U5", "positions in a"):
         ex({"mode": np.array(["train"])}, ones(3))
     np.testing.assert_array_equal(ex({"mode": ("train",)}, ones(3)), ones(3))
 
@@ -159,11 +159,11 @@ def test_what_cannot_be_padded_names_the_primitive_and_the_line():
         (lambda x: sum(x[i] for i in range(x.shape[0])), "needs the size as a Python int"),
         (lambda x: x * float(x.shape[0]), "needs the size as a Python float"),
         (lambda x: x * np.zeros(x.shape), "needs the size as a Python int"),
-        (lambda x: x * np.sqrt(x.shape[0]), "a Python int for `np.sqrt(x.shape[0])`: `s`."),
+        (lambda x: x * np.arange(x.shape[0]), "a Python int for `np.arange(x.shape[0])`: `s`."),
         (lambda x: jnp.pad(x, 2, mode="wrap"), ": `s`."),
         (lambda x: jnp.partition(x, x.shape[0] // 2), ": `s`."),  # would split s without end
     ],
-    ids=["range", "float", "np.zeros", "np.sqrt", "wrap", "partition"],
+    ids=["range", "float", "np.zeros", "np.arange", "wrap", "partition"],
 )
 def test_what_cannot_be_traced_tells_what_it_needs(fn, what):
     with refused(sx.InconclusiveShapeError, what, 'on_unsupported="exact"'):
@@ -245,12 +245,12 @@ def test_a_result_that_is_no_array_is_told():
     ("fn", "what", "fix"),
     [
         (lambda x: x * np.arange(x.shape[0]), "`np.arange(x.shape[0])`", "write `jnp.arange`:"),
-        (lambda x: x * np.sqrt(x.shape[0]), "`np.sqrt(x.shape[0])`", "write `jnp.sqrt`:"),
+        (lambda x: x * np.tri(x.shape[0]), "`np.tri(x.shape[0])`", "write `jnp.tri`:"),
         (lambda x: x * len(x), "`len(x)`", "write `x.shape[0]`, which keeps"),
         (lambda x: x[: len(x.T) // 2], "`len(x.T)`", "write `x.T.shape[0]`"),
         (lambda x: x * sum(range(x.shape[0])), "(a loop over it,", "jax.lax.fori_loop"),
     ],
-    ids=["np.arange", "np.sqrt", "len", "len of an expression", "range"],
+    ids=["np.arange", "np.tri", "len", "len of an expression", "range"],
 )
 def test_numpy_and_len_of_a_size_are_told_by_the_call_and_the_way_out(fn, what, fix):
     with refused(sx.InconclusiveShapeError, what, fix) as caught:

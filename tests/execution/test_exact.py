@@ -49,14 +49,13 @@ def test_what_cannot_be_padded_runs_at_its_exact_size_and_the_rest_padded(fn, sy
     assert ex.plan(ones(3, 5)).exact == tuple(symbols)
 
 
-def test_a_symbol_that_was_split_is_told_by_its_own_name():
+def test_a_symbol_with_a_remainder_is_told_by_its_own_name():
     def fn(x):
         halves = x[..., 0::2] + x[..., 1::2]  # fits if `s` is even
         return about_the_largest(halves, 2)
 
     with pytest.raises(sx.UnsupportedPrimitiveError, match="over padded `s`") as caught:
         sx.Exec(fn, ("1, 1, s",), P)(ones(1, 1, 6))
-    assert "s_by_2" in caught.value.got
     assert caught.value.symbols == {"s"}
     ex = sx.Exec(fn, ("1, 1, s",), P, on_unsupported="exact")
     assert_runs_as(fn, ex, ones(1, 1, 6))

@@ -210,3 +210,17 @@ def test_an_array_that_code_changes_afterwards_is_kept_as_it_was():
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.compiles == 1
     assert ex.stats.differences == 0
+
+
+def test_a_kept_number_and_one_of_the_next_trace_make_one_of_the_next_trace():
+    kept = []
+
+    def fn(x):
+        kept.append(n_of(x) / 2)
+        return x * (kept[0] * 1.0)
+
+    sx.Exec(fn, ("s",), P)(ones(10))
+    five, ex = kept[0], sx.Exec(lambda x: x * (five + n_of(x) / 4) * (five - n_of(x)), ("s",), P)
+    for size in (8, 6):
+        np.testing.assert_allclose(ex(ones(size)), ones(size) * (5 + size / 4) * (5 - size))
+    assert ex.stats.compiles == 1

@@ -21,12 +21,13 @@ from shapeexec.masking._registry import (
     register,
     status,
 )
+from shapeexec.shape._transposes import TRANSPOSED
 
 # Names that the installed JAX may lack, for another supported version has them.
 _OF_SOME_VERSIONS = frozenset(
     """
     call call_hi_primitive closed_call copy_p core_call expand_dims log2 one_minus_square pjit
-    polynomial reduced_vary_cast reduced_vary_cast_p relayout
+    polynomial program_order reduced_vary_cast reduced_vary_cast_p relayout
     """.split()
 )
 
@@ -101,7 +102,7 @@ def test_a_second_refusal_is_refused():
 
 
 def test_every_rule_is_of_a_primitive_that_jax_has(primitives):
-    own = {"attention", "attention_tangent", "attention_gradient", "host_value"}
+    own = {"attention", "attention_tangent", "attention_gradient", "host_value", *TRANSPOSED}
     known = primitives.keys() | _OF_SOME_VERSIONS | own
     assert not (RULES.keys() | NESTED.keys() | KNOWLEDGE.keys()) - known
 

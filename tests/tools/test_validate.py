@@ -116,10 +116,27 @@ def test_a_loop_is_compared_with_what_jax_makes_of_it():
 
 
 def test_a_function_that_is_another_one_at_symbolic_sizes_is_told():
-    error = blamed(lambda x: x.sum() * (2 if type(x.shape[0]) is int else 3), X)
-    assert error.primitive is None
-    assert "symbolic sizes change the result at s=5" in str(error)
-    assert "isinstance(s, int)" in error.fix
+    ex = sx.Exec(lambda x: x.sum() * (2 if type(x.shape[0]) is int else 3), ("s, 4",), sx.Pow2())
+    done = sx.validate(ex, X, rounds=2, gradients=False)
+    assert len(done.differences) == 2
+    assert "the result at s=5: the constant 3.0 instead of 2.0   <- " in done.differences[0]
+    assert "another function at symbolic sizes: the result at s=5" in str(done)
+
+
+def test_an_update_of_a_gradient_that_is_zero_but_for_rounding_is_no_defect():
+    def update(w, x):
+        gradient = jax.grad(lambda w: ((x - x.mean(0)) @ w).sum())(w)
+        return w - gradient / (jnp.abs(gradient) + 1e-8)
+
+    x = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    done = sx.validate(sx.Exec(update, (None, "s, 4"), sx.Pow2()), np.ones(4, np.float32), x)
+    assert done.rounding
+    assert not done.differences
+
+
+def test_results_may_be_python_numbers():
+    ex = sx.Exec(lambda x: (x.sum(), 3, x.shape[0], 0.5, True), ("s, 4",), sx.Pow2())
+    assert sx.validate(ex, X, rounds=2).comparisons == 20
 
 
 def test_rounding_that_a_function_amplifies_is_no_defect():

@@ -26,7 +26,9 @@ for _name in ("jit", "pjit"):
 # jax 0.12 has some of these with a call_.
 for _name in ("composite", "eval_jaxpr", "fused_call", "xla_metadata_call"):
     register_nested(_name, lambda params: params["jaxpr" if "jaxpr" in params else "call_jaxpr"])
-for _name in ("closed_call", "core_call", "call", "custom_jvp_call", "custom_vjp_call"):
+for _name in (
+    *("closed_call", "core_call", "call", "custom_jvp_call", "custom_vjp_call", "program_order"),
+):
     register_nested(_name, lambda params: params["call_jaxpr"])
 for _name in ("custom_vmap_call", "custom_partitioning"):
     register_nested(_name, lambda params: params["call"])

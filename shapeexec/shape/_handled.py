@@ -1,0 +1,121 @@
+"""Exceptions that user code handles while it is traced.
+
+Code that catches what only a symbolic size raises, or a size that does not fit, goes another way at
+other sizes, and no question of it is heard. So it is noted that there was such an exception. What
+follows from it is not known here.
+"""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from shapeexec import _compat
+
+_UNKNOWN = "unknown: a debugger or a profiler is at work"
+
+
+@contextlib.contextmanager
+def handled_exceptions() -> Iterator[dict[str, None]]:
+    """The places, `path/file.py:12`, where user code in this thread handles exceptions.
+
+    Where Python does not tell, since somebody else is told already, one unknown place stands for
+    all that may be.
+    """
+    places: dict[str, None] = {}
+    watch = _watch_events if hasattr(sys, "monitoring") else _watch_frames
+    with watch(places):
+        yield places
+
+
+def _matters(code: CodeType, error: BaseException) -> bool:
+    """Whether it may depend on sizes that some code handles an exception.
+
+    Any may that the user's own code handles. An installed library handles many of its own, so there
+    the exception has to come from JAX, NumPy or this library.
+    """
+    if isinstance(error, StopIteration | GeneratorExit | StopAsyncIteration):
+        return False
+    return not _compat.is_installed(code) or _is_foreign(error)
+
+
+def _is_foreign(error: BaseException) -> bool:
+    """Whether code of JAX, NumPy or this library raised it."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return step is not None and _compat.is_foreign(step.tb_frame.f_code)
+
+
+# From Python 3.12 on: one event for each exception that is handled, and no cost elsewhere
+
+_lock = threading.Lock()
+_by_thread: dict[int, dict[str, None]] = {}
+_TOOLS = (4, 3, 5)
+
+
+def _handled(code: CodeType, _offset: int, error: BaseException) -> None:
+    places = _by_thread.get(threading.get_ident())
+    if places is not None and not _compat.is_foreign(code) and _matters(code, error):
+        step = error.__traceback__
+        line = code.co_firstlineno if step is None else step.tb_lineno
+        places.setdefault(f"{code.co_filename}:{line}")
+
+
+@contextlib.contextmanager
+def _watch_events(places: dict[str, None]) -> Iterator[None]:
+    monitoring: Any = sys.monitoring  # pyright: ignore[reportAttributeAccessIssue]
+    thread, name = threading.get_ident(), "shapeexec"
+    with _lock:
+        tool = next((i for i in _TOOLS if monitoring.get_tool(i) in (None, name)), None)
+        outer = _by_thread.get(thread)
+        if tool is None:
+            places.setdefault(_UNKNOWN)
+        elif not _by_thread:
+            monitoring.use_tool_id(tool, name)
+            event = monitoring.events.EXCEPTION_HANDLED
+            monitoring.register_callback(tool, event, _handled)
+            monitoring.set_events(tool, event)
+        if tool is not None:
+            _by_thread[thread] = places
+    try:
+        yield
+    finally:
+        with _lock:
+            if outer is not None:
+                _by_thread[thread] = outer
+            else:
+                _by_thread.pop(thread, None)
+            if tool is not None and not _by_thread:
+                monitoring.set_events(tool, 0)
+                monitoring.free_tool_id(tool)
+
+
+# Python 3.11: the frames of user code are followed
+
+
+@contextlib.contextmanager
+def _watch_frames(places: dict[str, None]) -> Iterator[None]:
+    if sys.gettrace() is not None:
+        places.setdefault(_UNKNOWN)
+        yield
+        return
+
+    def in_frame(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "exception" and _matters(frame.f_code, argument[1]):
+            places.setdefault(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        return in_frame
+
+    def at_call(frame: FrameType, _event: str, _argument: Any) -> Any:
+        if _compat.is_foreign(frame.f_code):
+            return None
+        frame.f_trace_lines = False
+        return in_frame
+
+    sys.settrace(at_call)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
