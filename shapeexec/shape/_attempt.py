@@ -172,12 +172,15 @@ class Program:
             "(exact sizes)",
         )
 
-    def _attempt(self, known: "_Known", questions: Questions) -> tuple[Any, Any, tuple[str, ...]]:
+    def _attempt(self, known: "_Known", questions: Questions) -> tuple[Any, Any]:
         scope = export.SymbolicScope(known.constraints)
         structs = [leaf.struct(scope, known.substitution) for leaf in self.leaves]
-        with _compat.listen_to_dims(questions, scope):
-            traced = jax.jit(_fresh(self.fn)).trace(*structs)
-            jaxpr = with_conversions(_compat.without_hi_primitives(traced.jaxpr))
+        try:
+            with _compat.listen_to_dims(questions, scope):
+                traced = jax.jit(_fresh(self.fn)).trace(*structs)
+                jaxpr = with_conversions(_compat.without_hi_primitives(traced.jaxpr))
+        finally:
+            questions.has_ended = True
         if any(need.what != "hash" for need in questions.needs):
             # The function caught the exception, and went on as it would not with an int.
             raise TypeError("a symbolic size cannot be interpreted as an integer")

@@ -20,6 +20,8 @@ from shapeexec.shape._host import HostExpression, HostOperand
 class Computer(Protocol):
     """Who computes with sizes for one attempt to trace."""
 
+    has_ended: bool
+
     def compute(self, function: Callable[..., Any], pattern: str, *operands: Any) -> Any:
         """What `function` makes of numbers, sizes and constants: a `HostNumber`, or an answer."""
         ...
@@ -53,12 +55,19 @@ class HostNumber:
         self._computer, self.expression, self.value = computer, expression, value
 
     @property
+    def has_ended(self) -> bool:
+        """Whether its trace has: then it is but its value, also to another trace."""
+        return self._computer.has_ended
+
+    @property
     def aval(self) -> Any:
         """What it is to JAX."""
         return _compat.aval_of_number(self.value)
 
     def as_array(self, via: str = "argument") -> Any:
         """It as an operand of the function that is traced."""
+        if self.has_ended:
+            return jax.numpy.asarray(self.value)
         aval = self.aval
         operand = HostOperand(self.expression, aval.dtype, tuple(aval.shape), via)
         return bind(operand, weak_type=aval.weak_type)

@@ -77,6 +77,8 @@ class Questions:
         kinds: What was computed on the host, and of what kind the results are.
         open: What JAX's core compared and answered as it does if nothing is known.
         numpy_dims: By id the dims that are numbers of NumPy's in the plain call, and what they are.
+        has_ended: Whether the attempt is over. A number that user code kept, as `lru_cache` does,
+            is from then on what plain code would have kept: its value.
     """
 
     sizes: Mapping[str, int] | None
@@ -87,6 +89,7 @@ class Questions:
     kinds: dict[HostExpression, Any] = dataclasses.field(default_factory=dict)
     open: dict[Guard, None] = dataclasses.field(default_factory=dict)
     numpy_dims: dict[int, tuple[Any, HostExpression]] = dataclasses.field(default_factory=dict)
+    has_ended: bool = False
     _compared: dict[Guard, None] = dataclasses.field(default_factory=dict)
 
     def decide(self, left: Any, op: str, right: Any, place: str | None) -> Any:
@@ -210,6 +213,8 @@ class Questions:
 
     def compute(self, function: Callable[..., Any], pattern: str, *operands: Any) -> Any:
         """See `_compat.DimListener`, and `Computer`."""
+        if self.has_ended:
+            return function(*map(_without_ended, operands))
         return self._computed(HostExpression(function, self._as_operands(operands), pattern))
 
     def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:
@@ -268,12 +273,13 @@ class Questions:
 
     def need_value(self, number: HostNumber, what: str) -> Any:
         """See `Computer`."""
+        if self.has_ended:
+            return _TOLD.get(what, lambda value: value)(number.value)
         if what in ("str", "repr", "format", "hash"):
             if not _compat.is_asked_by_user(3):
                 return hash(number.expression) if what == "hash" else str(number.expression)
             self._pin(number.expression.symbols)
-            tell = {"str": str, "repr": repr, "hash": hash}.get(what, lambda value: value)
-            return tell(number.value)
+            return _TOLD.get(what, lambda value: value)(number.value)
         kind = "float" if what in ("float", "complex") else "int"
         self.needs.append(Need(number.expression.symbols, kind, _compat.user_place()))
         raise TypeError(f"the {what} of `{number.expression}` is not known while tracing")
@@ -338,10 +344,12 @@ class Questions:
 
     def _expression(self, operand: Any) -> Any:
         """The expression of a dim or a number; any other operand is a constant."""
+        operand = _without_ended(operand)
         if isinstance(operand, HostNumber):
             return operand.expression
         if not export.is_symbolic_dim(operand):
-            return operand
+            # User code may go on to change an array.
+            return operand.copy() if isinstance(operand, np.ndarray) else operand
         if id(operand) in self.numpy_dims:
             return self.numpy_dims[id(operand)][1]
         return of_dim(self._outer(_dim.dim_text(operand)))
@@ -391,6 +399,15 @@ class Questions:
         return text if not self.substitution.outer else self.substitution.outward(text).text
 
 
+_TOLD: dict[str, Callable[[Any], Any]] = {
+    "str": str,
+    "repr": repr,
+    "hash": hash,
+    "int": int,
+    "index": operator.index,
+    "float": float,
+    "complex": complex,
+}
 _SIZES = frozenset((int, _compat.JaxDim))
 _REDUCTIONS: dict[str, Callable[..., Any]] = {
     "prod": math.prod,
@@ -408,6 +425,12 @@ class _AnySize(dict[str, int]):
 
     def __contains__(self, symbol: object) -> bool:
         return True
+
+
+def _without_ended(operand: Any) -> Any:
+    """What an operand is to another trace than its own: code may have kept it since."""
+    is_ended = isinstance(operand, HostNumber) and operand.has_ended
+    return operand.value if is_ended else operand
 
 
 def _as_dim(name: str, left: Any, right: Any) -> Any:

@@ -1,5 +1,6 @@
 """What code computes from sizes, it computes in Python's numbers, at each call's true sizes."""
 
+import functools
 import warnings
 
 import jax
@@ -166,3 +167,60 @@ def test_a_number_where_python_needs_an_int_is_refused_or_exact(fn):
         sx.Exec(fn, ("s",), P)(ones(5))
     ex = sx.Exec(fn, ("s",), P, on_unsupported="exact")
     assert_runs_as(fn, ex, ones(5))
+
+
+def test_a_number_that_a_memo_keeps_is_what_plain_code_would_have_kept():
+    @functools.lru_cache(None)
+    def inverse(number):
+        return 1.0 / number
+
+    def fn(x):
+        return x * inverse(n_of(x) * 1.0) + x * inverse(n_of(x) * 2.0)
+
+    ex = sx.Exec(fn, ("s",), P)
+    for size in (10, 5, 20):
+        np.testing.assert_allclose(ex(ones(size)), 1.5 / size * ones(size), rtol=1e-6)
+    again = sx.Exec(lambda x: x * inverse(n_of(x) * 4.0), ("s",), P)
+    np.testing.assert_allclose(again(ones(5)), ones(5) / 20, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(fn)(ones(10)), 0.15 * ones(10), rtol=1e-6)
+    assert float(inverse(10.0)) == 0.1
+    assert str(inverse(10.0)) == "0.1"
+
+
+def test_ufuncs_of_one_name_are_not_taken_for_each_other():
+    more = np.frompyfunc(lambda a: np.float64(a + 1), 1, 1)
+    thrice = np.frompyfunc(lambda a: np.float64(a * 3), 1, 1)
+
+    def fn(x):
+        return x * more(n_of(x) / 2) + 100 * thrice(n_of(x) / 2)
+
+    for size in (5, 3, 8):
+        assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(size))
+
+
+def test_an_array_that_code_changes_afterwards_is_kept_as_it_was():
+    def fn(x):
+        factors = np.array([1.0, 2.0])
+        before = factors * n_of(x)
+        factors[0] = 7.0
+        return x.sum() * before + factors * n_of(x)
+
+    ex = sx.Exec(fn, ("s",), sx.Linear(8))
+    for size in (5, 3, 8):
+        assert_runs_as(fn, ex, ones(size))
+    assert ex.stats.compiles == 1
+    assert ex.stats.differences == 0
+
+
+def test_a_kept_number_and_one_of_the_next_trace_make_one_of_the_next_trace():
+    kept = []
+
+    def fn(x):
+        kept.append(n_of(x) / 2)
+        return x * (kept[0] * 1.0)
+
+    sx.Exec(fn, ("s",), P)(ones(10))
+    five, ex = kept[0], sx.Exec(lambda x: x * (five + n_of(x) / 4) * (five - n_of(x)), ("s",), P)
+    for size in (8, 6):
+        np.testing.assert_allclose(ex(ones(size)), ones(size) * (5 + size / 4) * (5 - size))
+    assert ex.stats.compiles == 1
