@@ -23,7 +23,7 @@ def levels_of(size: Any) -> int:
     With a symbolic size it is one of few, and a question; what a bucket is too small for has
     arrays of size 0, which cost nothing.
     """
-    if isinstance(size, int):
+    if not _compat.is_symbolic(size):
         return max(0, size - 1).bit_length()
     return next((levels for levels in _LEVELS if size <= 2**levels), _LEVELS[-1])
 
@@ -43,7 +43,7 @@ def associative_scan(
     flat, tree = tree_util.tree_flatten(elems)
     own_axis = axis % flat[0].ndim if flat and flat[0].ndim else 0
     size = flat[0].shape[own_axis] if flat else 0
-    if isinstance(size, int) or not callable(fn):
+    if not _compat.is_symbolic(size) or not callable(fn):
         return original(fn, elems, reverse=reverse, axis=axis)
     if any(x.shape[own_axis] != size for x in flat):
         shapes = [x.shape for x in flat]
