@@ -1176,64 +1176,69 @@ def _call_of_stand_in(*args: Any, **kwargs: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class StandInCall:
-    """A call of a function of JAX's in whose place a stand-in ran.
+    """A call, while a function was traced, of a function of JAX's that has a stand-in.
 
     Attributes:
         place: The function, `name@module.function`.
         frames: The user's code that led there, innermost first: code and offset of each frame.
         dims: Per leaf of the arguments its dims, or the int or dim that it is.
-        answers: What `is_symbolic` told the stand-in, in order.
+        answers: What `is_symbolic` told the stand-in, in order; None: JAX's own function ran.
     """
 
     place: str
     frames: tuple[tuple[types.CodeType, int], ...]
     dims: tuple[tuple[Any, ...], ...]
-    answers: list[bool] = dataclasses.field(default_factory=list)
+    answers: list[bool] | None
 
 
 class _Replay:
     """The calls to run stand-ins for where all sizes are ints; its identity keys JAX's caches."""
 
     def __init__(self, calls: Iterable[StandInCall], evaluate: Callable[[Any], int]) -> None:
-        self._answers: dict[Any, list[list[bool]]] = {}
+        self._answers: dict[Any, list[list[bool] | None]] = {}
         for call in calls:
             dims = tuple(tuple(map(evaluate, leaf)) for leaf in call.dims)
             of_key = self._answers.setdefault((call.place, call.frames, dims), [])
             of_key.append(call.answers)
 
-    def answers(self, call: StandInCall) -> list[bool] | None:
-        """Those of the call that this one repeats; None: there is none.
+    def answers(self, *call: Any) -> list[bool] | None:
+        """Those of the call that this one repeats; None: JAX's own function ran, or it is new.
 
         JAX traces the body of a loop once or more. Where one place has several calls that are
         alike at these sizes, they follow in order, and the last one stands for further ones.
         """
-        found = self._answers.get((call.place, call.frames, call.dims))
+        found = self._answers.get(call)
         if found is None:
             return None
         return found.pop(0) if len(found) > 1 else found[0]
 
 
 _replay = jax.make_user_context(None)
-_running = threading.local()  # what answers the stand-in that runs
+_running = threading.local()
+"""Of each thread: `answer`, for the stand-in that runs; `calls`, where it traces symbolically."""
 
 
 def run_stand_in(place: str, *args: Any, **kwargs: Any) -> Any:
     """What a function of JAX's at `name@module.function` does while anybody listens."""
     original = _JAX_OWN[place]
+    replay, calls = _replay.value, getattr(_running, "calls", None)
     dims = tuple(map(_sizes_in, tree_util.tree_leaves((args, kwargs))))
     heard = next((dim for leaf in dims for dim in leaf if _is_listened_to(dim)), None)
-    replay = _replay.value
-    if heard is None and replay is None:
+    if heard is None and replay is None and calls is None:
         return original(*args, **kwargs)
-    call = StandInCall(place, _user_frames(), dims)
+    frames = _user_frames()
     if heard is not None:
-        _listening[id(heard.scope)][2].append(call)
-        answer = functools.partial(_recorded, call.answers)
+        answers: list[bool] | None = []
+        _listening[id(heard.scope)][2].append(StandInCall(place, frames, dims, answers))
+        answer = functools.partial(_recorded, answers)
+    elif replay is not None:
+        answers = replay.answers(place, frames, dims)
+        answer = functools.partial(next, iter(answers or ()))
     else:
-        answers = replay.answers(call)
-        if answers is None:
-            return original(*args, **kwargs)
-        answer = functools.partial(next, iter(answers))
+        answers, answer = None, None
+        calls.append(StandInCall(place, frames, dims, None))
+    if answers is None:
+        return original(*args, **kwargs)
     before = getattr(_running, "answer", None)
     _running.answer = answer
     try:
@@ -1259,14 +1264,14 @@ def replay_stand_ins(
     """In this thread let stand-ins run at known sizes, where they ran at symbolic ones.
 
     A call is known by the user's code that led to it and by its dims, not by its number: JAX traces
-    bodies of loops more than once, and finds others in its caches. Another call runs JAX's own
+    bodies of loops more than once, and finds others in its caches. An unknown call runs JAX's own
     function. JAX's caches give nothing to what runs here, and take nothing from it to elsewhere.
 
     Args:
         calls: As `listen_to_dims` gave them.
         evaluate: The size of a dim of theirs.
     """
-    if not calls:
+    if all(call.answers is None for call in calls):
         yield
         return
     replay = _Replay(calls, evaluate)
@@ -1362,11 +1367,16 @@ def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[list[StandInCa
     no int has, and its symbol as text: each silently picks one branch for all sizes. What JAX's
     core asks with `==` keeps JAX's answer, for it is written for that.
 
-    Gives the calls at which stand-ins ran, a list that grows.
+    Gives the calls of functions that have stand-ins, a list that grows.
     """
     calls: list[StandInCall] = []
-    with _patched(id(scope), (scope, listener, calls)):
-        yield calls
+    before = getattr(_running, "calls", None)
+    _running.calls = calls
+    try:
+        with _patched(id(scope), (scope, listener, calls)):
+            yield calls
+    finally:
+        _running.calls = before
 
 
 @contextlib.contextmanager

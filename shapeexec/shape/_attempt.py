@@ -64,7 +64,7 @@ class Trace:
             at other sizes they may be of another one, or raise.
         open: What JAX's core compared and answered for all sizes: where it is true of some, plain
             JAX may do something else there.
-        calls: Where stand-ins ran for functions of JAX's.
+        calls: The calls of functions of JAX's that have stand-ins.
     """
 
     jaxpr: Any
