@@ -79,19 +79,15 @@ class _Tree:
         left, right = [x for x, _ in pairs], [y for _, y in pairs]
         odd = self.scan(self.combine(left, right), level + 1)
 
+        # As many as JAX's own tree combines: one less than there are, and none of none.
+        rest_count = even_count - (self.size + 2**self.levels - unit) // 2**self.levels
         even = [_pairs(x, even_count, axis)[0] for x in elems]
-        following = [_resized(x, odd_count, axis, skip=1) for x in even]
-        is_inside = jnp.arange(odd_count, dtype=np.int32) < even_count - 1
-
-        def where_inside(x: Array, other: Array) -> Array:
-            mask = lax.broadcast_in_dim(is_inside, x.shape, (axis,))
-            return jnp.where(mask, x, _resized(other, 1, axis))
-
         even_behind = self.combine(
-            list(map(where_inside, odd, left)), list(map(where_inside, following, right))
+            [_resized(x, rest_count, axis) for x in odd],
+            [_resized(x, rest_count, axis, skip=1) for x in even],
         )
         return [
-            _interleaved(_resized(first, 1, axis), x, y, size, axis)
+            _interleaved(_resized(first, 1, axis), x, _resized(y, odd_count, axis), size, axis)
             for first, x, y in zip(even, odd, even_behind, strict=True)
         ]
 
