@@ -241,6 +241,23 @@ def test_a_scan_groups_elements_as_the_plain_one_does():
         np.testing.assert_array_equal(ex(x[:size]), jax.jit(fn)(x[:size]))
 
 
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda a, b: a + b - 0.1 * b.mean(),
+        lambda a, b: a + jnp.cumsum(b),
+        lambda a, b: a + b * a.shape[0],
+    ],
+    ids=["mean", "cumsum", "number"],
+)
+def test_a_scan_combines_as_many_elements_at_once_as_the_plain_one_does(combine):
+    fn = lambda x: lax.associative_scan(combine, x)  # noqa: E731
+    ex = sx.Exec(fn, ("s",), sx.Linear(16), poison="nan")
+    for size in (5, 6, 12):
+        assert_runs_as(fn, ex, ones(size))
+    assert ex.stats.differences == 0
+
+
 def test_an_overflow_beyond_the_size_reaches_no_gradient():
     fn = jax.grad(lambda x: lax.associative_scan(jnp.multiply, x)[-1])
     ex = sx.Exec(fn, ("s",), P, poison="max")

@@ -35,8 +35,8 @@ def associative_scan(
     """The tree that JAX builds, in which element k depends on k alone and not on the size.
 
     So results are those of the plain call, grouped alike, and so are gradients where several
-    elements are the greatest. At each level what lies beyond the size is not combined; in its
-    lane the first pair is combined once more, which the plain function combines as well.
+    elements are the greatest. At each level `fn` is given as many elements as JAX gives it, for
+    it may mix them, or ask how many there are; levels of no element are further calls.
 
     Source: G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990.
     """
