@@ -21,7 +21,7 @@ import sys
 import sysconfig
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -676,7 +676,8 @@ class DimListener(Protocol):
         ...
 
 
-_listening: dict[int, tuple[Any, DimListener]] = {}  # by the scope's id; any thread may ask
+# By the scope's id: the scope, who listens, and the calls of stand-ins. Any thread may ask.
+_listening: dict[int, tuple[Any, DimListener, list[Any]]] = {}
 _patch_lock = threading.Lock()
 _COMPARISONS = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _BOUNDS = {"max": "max", "rmax": "max", "min": "min", "rmin": "min"}
@@ -701,7 +702,7 @@ def _listener(dim: Any, other: Any = None) -> DimListener | None:
     JAX keeps dims of earlier scopes in its caches, and dims are simplified in scopes of their own.
     """
     scope = dim.scope
-    known, listener = _listening.get(id(scope), (None, None))
+    known, listener, _ = _listening.get(id(scope), (None, None, None))
     if known is not scope or (isinstance(other, _DimExpr) and other.scope is not scope):
         return None
     return listener
@@ -1188,22 +1189,138 @@ def _call_of_stand_in(*args: Any, **kwargs: Any) -> Any:
     return run_stand_in("place", *args, **kwargs)
 
 
+@dataclasses.dataclass(frozen=True)
+class StandInCall:
+    """A call, while a function was traced, of a function of JAX's that has a stand-in.
+
+    Attributes:
+        place: The function, `name@module.function`.
+        frames: The user's code that led there, innermost first: code and offset of each frame.
+        dims: Per leaf of the arguments its dims, or the int or dim that it is.
+        answers: What `is_symbolic` told the stand-in, in order; None: JAX's own function ran.
+    """
+
+    place: str
+    frames: tuple[tuple[types.CodeType, int], ...]
+    dims: tuple[tuple[Any, ...], ...]
+    answers: list[bool] | None
+
+
+class _Replay:
+    """The calls to run stand-ins for where all sizes are ints; its identity keys JAX's caches."""
+
+    def __init__(self, calls: Iterable[StandInCall], evaluate: Callable[[Any], int]) -> None:
+        self._answers: dict[Any, list[list[bool] | None]] = {}
+        for call in calls:
+            dims = tuple(tuple(map(evaluate, leaf)) for leaf in call.dims)
+            of_key = self._answers.setdefault((call.place, call.frames, dims), [])
+            of_key.append(call.answers)
+
+    def answers(self, *call: Any) -> list[bool] | None:
+        """Those of the call that this one repeats; None: JAX's own function ran, or it is new.
+
+        JAX traces the body of a loop once or more. Where one place has several calls that are
+        alike at these sizes, they follow in order, and the last one stands for further ones.
+        """
+        found = self._answers.get(call)
+        if found is None:
+            return None
+        return found.pop(0) if len(found) > 1 else found[0]
+
+
+_replay = jax.make_user_context(None)
+_running = threading.local()
+"""Of each thread: `answer`, for the stand-in that runs; `calls`, where it traces symbolically."""
+
+
 def run_stand_in(place: str, *args: Any, **kwargs: Any) -> Any:
     """What a function of JAX's at `name@module.function` does while anybody listens."""
     original = _JAX_OWN[place]
-    leaves = tree_util.tree_leaves((args, kwargs))
-    if not any(map(_is_listened_to, leaves)):
+    replay, calls = _replay.value, getattr(_running, "calls", None)
+    dims = tuple(map(_sizes_in, tree_util.tree_leaves((args, kwargs))))
+    heard = next((dim for leaf in dims for dim in leaf if _is_listened_to(dim)), None)
+    if heard is None and replay is None and calls is None:
         return original(*args, **kwargs)
-    return _STAND_INS[place.partition("@")[0]](original, *args, **kwargs)
+    frames = _user_frames()
+    if heard is not None:
+        answers: list[bool] | None = []
+        _listening[id(heard.scope)][2].append(StandInCall(place, frames, dims, answers))
+        answer = functools.partial(_recorded, answers)
+    elif replay is not None:
+        answers = replay.answers(place, frames, dims)
+        answer = functools.partial(next, iter(answers or ()))
+    else:
+        answers, answer = None, None
+        calls.append(StandInCall(place, frames, dims, None))
+    if answers is None:
+        return original(*args, **kwargs)
+    before = getattr(_running, "answer", None)
+    _running.answer = answer
+    try:
+        return _STAND_INS[place.partition("@")[0]](original, *args, **kwargs)
+    finally:
+        _running.answer = before
 
 
-def _is_listened_to(leaf: Any) -> bool:
-    dims = (leaf,) if isinstance(leaf, _DimExpr) else getattr(leaf, "shape", ())
-    return any(isinstance(d, _DimExpr) and _listener(d) is not None for d in _as_tuple(dims))
+def is_symbolic(dim: Any) -> bool:
+    """Whether a size is no int; for stand-ins, also while they are replayed, where it is one."""
+    return _running.answer(isinstance(dim, _DimExpr))
 
 
-def _as_tuple(dims: Any) -> tuple[Any, ...]:
+def _recorded(answers: list[bool], answer: bool) -> bool:
+    answers.append(answer)
+    return answer
+
+
+@contextlib.contextmanager
+def replay_stand_ins(
+    calls: Collection[StandInCall], evaluate: Callable[[Any], int]
+) -> Iterator[None]:
+    """In this thread let stand-ins run at known sizes, where they ran at symbolic ones.
+
+    A call is known by the user's code that led to it and by its dims, not by its number: JAX traces
+    bodies of loops more than once, and finds others in its caches. An unknown call runs JAX's own
+    function. JAX's caches give nothing to what runs here, and take nothing from it to elsewhere.
+
+    Args:
+        calls: As `listen_to_dims` gave them.
+        evaluate: The size of a dim of theirs.
+    """
+    if all(call.answers is None for call in calls):
+        yield
+        return
+    replay = _Replay(calls, evaluate)
+    with _patched(id(replay), (None, None, None)), _replay(replay):
+        yield
+
+
+def _is_listened_to(dim: Any) -> bool:
+    return isinstance(dim, _DimExpr) and _listener(dim) is not None
+
+
+def _sizes_in(leaf: Any) -> tuple[Any, ...]:
+    if isinstance(leaf, _DimExpr | int):
+        return (leaf,)
+    dims = getattr(leaf, "shape", ())
     return dims if isinstance(dims, tuple) else ()
+
+
+_TRACERS = (
+    os.path.join(_OWN_DIR, "shape", "_attempt.py"),
+    os.path.join(_OWN_DIR, "checking", "_check.py"),
+)
+
+
+def _user_frames() -> tuple[tuple[types.CodeType, int], ...]:
+    """The frames of user code that run, innermost first, as far as they are of one trace."""
+    found = []
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename not in _TRACERS:
+        code = frame.f_code
+        if _origin(code.co_filename, code.co_name) == "user":
+            found.append((code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(found)
 
 
 def _prepare_stand_ins() -> None:
@@ -1258,22 +1375,37 @@ def _patch(*, listening: bool) -> None:
 
 
 @contextlib.contextmanager
-def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[None]:
+def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[list[StandInCall]]:
     """Let `listener` hear what is asked of the dims of `scope`, in any thread, and answer it.
 
     JAX says False to every `==` that it cannot prove, True to `bool(dim)`, gives a dim a hash that
     no int has, and its symbol as text: each silently picks one branch for all sizes. What JAX's
     core asks with `==` keeps JAX's answer, for it is written for that.
+
+    Gives the calls of functions that have stand-ins, a list that grows.
     """
+    calls: list[StandInCall] = []
+    before = getattr(_running, "calls", None)
+    _running.calls = calls
+    try:
+        with _patched(id(scope), (scope, listener, calls)):
+            yield calls
+    finally:
+        _running.calls = before
+
+
+@contextlib.contextmanager
+def _patched(key: int, entry: tuple[Any, Any, Any]) -> Iterator[None]:
+    """Exchange what is exchanged in JAX, as long as anybody needs it."""
     with _patch_lock:
         if not _listening:
             _patch(listening=True)
-        _listening[id(scope)] = scope, listener
+        _listening[key] = entry
     try:
         yield
     finally:
         with _patch_lock:
-            del _listening[id(scope)]
+            del _listening[key]
             if not _listening:
                 _patch(listening=False)
 

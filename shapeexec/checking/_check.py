@@ -18,6 +18,7 @@ from shapeexec.checking._number import Program, number_program
 from shapeexec.checking._params import params_text
 from shapeexec.checking._prove import Pair, prove
 from shapeexec.checking._values import Node, Table
+from shapeexec.shape._dim import evaluate
 from shapeexec.shape._trace import Leaf, Trace
 
 
@@ -74,13 +75,14 @@ def examine(
 ) -> Outcome:
     """Do as `check`, and count what it took."""
     structs = [leaf.at(sizes) for leaf in leaves]
-    traced = jax.jit(functools.partial(fn)).trace(*structs)  # JAX must not find an earlier trace
-    plain = _compat.without_hi_primitives(traced.jaxpr)
+    every = {**sizes, **trace.substitution.sizes(sizes)}
+    with _compat.replay_stand_ins(trace.calls, functools.partial(evaluate, env=every)):
+        traced = jax.jit(functools.partial(fn)).trace(*structs)  # must find no earlier trace
+        plain = _compat.without_hi_primitives(traced.jaxpr)
     tree = jax.tree.structure(traced.out_info)
     if tree != trace.out_tree:
         return Outcome(Difference(f"the result is {trace.out_tree} instead of {tree}"), 1)
     try:
-        every = {**sizes, **trace.substitution.sizes(sizes)}
         symbolic = instantiate(trace.jaxpr, every)
     except ArithmeticError as error:  # in a number of the host, where the plain function has none
         text = f"the symbolic trace raises {type(error).__name__}: {error}"

@@ -64,6 +64,7 @@ class Trace:
             at other sizes they may be of another one, or raise.
         open: What JAX's core compared and answered for all sizes: where it is true of some, plain
             JAX may do something else there.
+        calls: The calls of functions of JAX's that have stand-ins.
     """
 
     jaxpr: Any
@@ -73,6 +74,7 @@ class Trace:
     substitution: Substitution
     kinds: tuple[tuple[HostExpression, Any], ...] = ()
     open: tuple[Guard, ...] = ()
+    calls: tuple[_compat.StandInCall, ...] = ()
 
     @property
     def ragged_arguments(self) -> list[str]:
@@ -150,7 +152,7 @@ class Program:
                 continue
             if self._known(guards) != known:
                 continue  # what was decided on the way lets JAX know more
-            jaxpr, out_info = traced
+            jaxpr, out_info, calls = traced
             _check_results(jaxpr.out_avals)
             self._check_reshapes(jaxpr.jaxpr, questions)
             symbols = {s for s in self.symbols if known.substitution.inward(s).symbols}
@@ -162,6 +164,7 @@ class Program:
                 substitution=known.substitution,
                 kinds=tuple(questions.kinds.items()),
                 open=tuple(questions.open),
+                calls=tuple(calls),
             )
         raise InconclusiveShapeError(
             f"the function asks of its sizes more than {_MOST_ATTEMPTS} questions in a row.",
@@ -172,11 +175,11 @@ class Program:
             "(exact sizes)",
         )
 
-    def _attempt(self, known: "_Known", questions: Questions) -> tuple[Any, Any]:
+    def _attempt(self, known: "_Known", questions: Questions) -> tuple[Any, Any, Any]:
         scope = export.SymbolicScope(known.constraints)
         structs = [leaf.struct(scope, known.substitution) for leaf in self.leaves]
         try:
-            with _compat.listen_to_dims(questions, scope):
+            with _compat.listen_to_dims(questions, scope) as calls:
                 traced = jax.jit(_fresh(self.fn)).trace(*structs)
                 jaxpr = with_conversions(_compat.without_hi_primitives(traced.jaxpr))
         finally:
@@ -184,7 +187,7 @@ class Program:
         if any(need.what != "hash" for need in questions.needs):
             # The function caught the exception, and went on as it would not with an int.
             raise TypeError("a symbolic size cannot be interpreted as an integer")
-        return jaxpr, traced.out_info
+        return jaxpr, traced.out_info, calls
 
     def _known(self, guards: Mapping[AnyGuard, None]) -> "_Known":
         of_dims = [guard for guard in guards if isinstance(guard, Guard)]

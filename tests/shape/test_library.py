@@ -177,21 +177,30 @@ def padded(specs):
     return {symbol: sx.Linear(8) for symbol in "bst" if symbol in " ".join(specs)}
 
 
+def assert_has_proven_all(ex):
+    """No size ran exactly: all are of one bucket, and each trace has one graph."""
+    assert ex.stats.differences == 0
+    assert ex.stats.checks > 1
+    assert ex.stats.compiles == ex.stats.traces
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_results_are_those_of_the_plain_function(name):
     fn, specs, _ = PROGRAMS[name]
-    ex = sx.Exec(fn, specs, padded(specs), poison="nan")
+    ex = sx.Exec(fn, specs, padded(specs), poison="nan", check="sizes")
     for seed, sizes in enumerate(SIZES):
         assert_runs_as(fn, ex, *arguments(specs, sizes, seed))
+    assert_has_proven_all(ex)
 
 
 @pytest.mark.parametrize("name", [name for name, (*_, has) in PROGRAMS.items() if has])
 def test_so_are_the_gradients(name):
     fn, specs, _ = PROGRAMS[name]
     fn = gradient(fn)
-    ex = sx.Exec(fn, specs, padded(specs), poison="max")
+    ex = sx.Exec(fn, specs, padded(specs), poison="max", check="sizes")
     for seed, sizes in enumerate(SIZES[1:]):
         assert_runs_as(fn, ex, *arguments(specs, sizes, seed))
+    assert_has_proven_all(ex)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +239,23 @@ def test_a_scan_groups_elements_as_the_plain_one_does():
     ex = sx.Exec(fn, ("s",), P)
     for size in (37, 300):
         np.testing.assert_array_equal(ex(x[:size]), jax.jit(fn)(x[:size]))
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda a, b: a + b - 0.1 * b.mean(),
+        lambda a, b: a + jnp.cumsum(b),
+        lambda a, b: a + b * a.shape[0],
+    ],
+    ids=["mean", "cumsum", "number"],
+)
+def test_a_scan_combines_as_many_elements_at_once_as_the_plain_one_does(combine):
+    fn = lambda x: lax.associative_scan(combine, x)  # noqa: E731
+    ex = sx.Exec(fn, ("s",), sx.Linear(16), poison="nan")
+    for size in (5, 6, 12):
+        assert_runs_as(fn, ex, ones(size))
+    assert ex.stats.differences == 0
 
 
 def test_an_overflow_beyond_the_size_reaches_no_gradient():

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export, lax
+from jax import lax
 
 from shapeexec import _compat
 
@@ -14,14 +14,14 @@ from shapeexec import _compat
 @_compat.stands_in("permutation")
 def permutation(original: Any, key: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     """A permutation of `n` is one of `arange(n)`."""
-    x = jnp.arange(x) if export.is_symbolic_dim(x) else x
+    x = jnp.arange(x) if _compat.is_symbolic(x) else x
     return original(key, x, *args, **kwargs)
 
 
 @_compat.stands_in("choice")
 def choice(original: Any, key: Any, a: Any, *args: Any, **kwargs: Any) -> Any:
     """A choice from `n` is one from `arange(n)`."""
-    a = jnp.arange(a) if export.is_symbolic_dim(a) else a
+    a = jnp.arange(a) if _compat.is_symbolic(a) else a
     return original(key, a, *args, **kwargs)
 
 

@@ -23,7 +23,7 @@ def levels_of(size: Any) -> int:
     With a symbolic size it is one of few, and a question; what a bucket is too small for has
     arrays of size 0, which cost nothing.
     """
-    if isinstance(size, int):
+    if not _compat.is_symbolic(size):
         return max(0, size - 1).bit_length()
     return next((levels for levels in _LEVELS if size <= 2**levels), _LEVELS[-1])
 
@@ -35,15 +35,15 @@ def associative_scan(
     """The tree that JAX builds, in which element k depends on k alone and not on the size.
 
     So results are those of the plain call, grouped alike, and so are gradients where several
-    elements are the greatest. At each level what lies beyond the size is not combined; in its
-    lane the first pair is combined once more, which the plain function combines as well.
+    elements are the greatest. At each level `fn` is given as many elements as JAX gives it, for
+    it may mix them, or ask how many there are; levels of no element are further calls.
 
     Source: G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990.
     """
     flat, tree = tree_util.tree_flatten(elems)
     own_axis = axis % flat[0].ndim if flat and flat[0].ndim else 0
     size = flat[0].shape[own_axis] if flat else 0
-    if isinstance(size, int) or not callable(fn):
+    if not _compat.is_symbolic(size) or not callable(fn):
         return original(fn, elems, reverse=reverse, axis=axis)
     if any(x.shape[own_axis] != size for x in flat):
         shapes = [x.shape for x in flat]
@@ -79,19 +79,15 @@ class _Tree:
         left, right = [x for x, _ in pairs], [y for _, y in pairs]
         odd = self.scan(self.combine(left, right), level + 1)
 
+        # As many as JAX's own tree combines: one less than there are, and none of none.
+        rest_count = even_count - (self.size + 2**self.levels - unit) // 2**self.levels
         even = [_pairs(x, even_count, axis)[0] for x in elems]
-        following = [_resized(x, odd_count, axis, skip=1) for x in even]
-        is_inside = jnp.arange(odd_count, dtype=np.int32) < even_count - 1
-
-        def where_inside(x: Array, other: Array) -> Array:
-            mask = lax.broadcast_in_dim(is_inside, x.shape, (axis,))
-            return jnp.where(mask, x, _resized(other, 1, axis))
-
         even_behind = self.combine(
-            list(map(where_inside, odd, left)), list(map(where_inside, following, right))
+            [_resized(x, rest_count, axis) for x in odd],
+            [_resized(x, rest_count, axis, skip=1) for x in even],
         )
         return [
-            _interleaved(_resized(first, 1, axis), x, y, size, axis)
+            _interleaved(_resized(first, 1, axis), x, _resized(y, odd_count, axis), size, axis)
             for first, x, y in zip(even, odd, even_behind, strict=True)
         ]
 

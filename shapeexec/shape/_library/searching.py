@@ -39,7 +39,7 @@ def searchsorted_scan(  # noqa: PLR0917 - JAX's parameters
     A step more would change nothing, so that it is the plain search also of what is not sorted.
     """
     (size,) = sorted_arr.shape
-    if isinstance(size, int):  # its number of steps is known
+    if not _compat.is_symbolic(size):  # its number of steps is known
         return original(sorted_arr, query, side=side, dtype=dtype, unrolled=unrolled)
     compare = "_sort_le_comparator" if side == "left" else "_sort_lt_comparator"
     goes_left = _compat.jax_function("lax.lax", compare)
