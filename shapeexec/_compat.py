@@ -49,6 +49,7 @@ from jax._src.numpy.array_methods import _IndexUpdateHelper
 from jax.extend import core as _extend_core
 from jax.extend import random as _extend_random
 from jax.extend import source_info_util as _extend_source_info
+from jax.interpreters import ad as _interpreters_ad
 
 ClosedJaxpr = _extend_core.ClosedJaxpr
 Jaxpr = _extend_core.Jaxpr
@@ -955,7 +956,8 @@ def _quotient(dim: Any, divisor: int) -> Any:
     if count < 0:
         return -_quotient(divisor - 1 - dim, divisor)
     constant = next((n for other, n in dim._sorted_terms if other.is_constant), 0)
-    rest, factor = dim - constant, term.to_factor()
+    rest: Any = dim - constant
+    factor = term.to_factor()
     if count == 1 and factor is not None and factor.operation == _FLOORDIV:
         inner, by = factor.operands
         by = _DimExpr._to_constant(by)
@@ -1251,7 +1253,8 @@ def run_stand_in(place: str, *args: Any, **kwargs: Any) -> Any:
         answer = functools.partial(next, iter(answers or ()))
     else:
         answers, answer = None, None
-        calls.append(StandInCall(place, frames, dims, None))
+        if calls is not None:
+            calls.append(StandInCall(place, frames, dims, None))
     if answers is None:
         return original(*args, **kwargs)
     before = getattr(_running, "answer", None)
@@ -1442,7 +1445,7 @@ def _returning(rule: TransposeRule, original: Any) -> Any:
     @functools.wraps(original)
     def transpose(cotangent: Any, *operands: Any, **params: Any) -> Any:
         results = None
-        if type(cotangent) is not _ad.Zero and _meets_listener(cotangent, operands):
+        if type(cotangent) is not _interpreters_ad.Zero and _meets_listener(cotangent, operands):
             results = rule(cotangent, *operands, **params)
         return original(cotangent, *operands, **params) if results is None else results
 
@@ -1453,7 +1456,7 @@ def _accumulating(rule: TransposeRule, original: Any) -> Any:
     @functools.wraps(original)
     def transpose(cotangent: Any, *operands: Any, **params: Any) -> None:
         if (
-            type(cotangent) is _ad.Zero
+            type(cotangent) is _interpreters_ad.Zero
             or any(isinstance(x, _ad.NullAccum) for x in operands)
             or not _meets_listener(cotangent, operands)
         ):
