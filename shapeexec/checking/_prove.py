@@ -110,7 +110,7 @@ class _Search:
             self.same.add(pair)
             return
         failed = [part for part in parts if not self.holds(part)]
-        self.levels[pair] = 1 + min(self.levels[part] for part in failed) if failed else 0
+        self.levels[pair] = min((self._levels_above(pair, part) for part in failed), default=0)
         if any(part in self.final for part in failed) or self._asks_otherwise(pair):
             self.final.add(pair)
         if self._may_be_evaluated(pair):
@@ -121,6 +121,15 @@ class _Search:
                 return
         if all(self.table[value].is_fixed for value in pair):
             self.final.add(pair)
+
+    def _levels_above(self, pair: Pair, part: Pair) -> int:
+        """The levels of a pair by one that it hangs on: a sum of many cotangents is one place.
+
+        JAX adds them up in the order in which it meets their equations; where nothing is written
+        or read at some sizes, there is none.
+        """
+        is_one_sum = all(self.table[value].op == "add_any" for value in (*pair, *part))
+        return self.levels[part] + (0 if is_one_sum else 1)
 
     def _asks_otherwise(self, pair: Pair) -> bool:
         """Whether one operation has other parameters, or one more is done with a constant.
