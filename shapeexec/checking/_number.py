@@ -15,6 +15,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from shapeexec import _compat
+from shapeexec.checking._counting import counted, counters
 from shapeexec.checking._equalities import EQUALITIES
 from shapeexec.checking._normal import Maker
 from shapeexec.checking._params import params_key
@@ -323,8 +324,30 @@ def _looped(
     )
     starts = values[len(values) - len(rows) - carries : len(values) - len(rows)]
     results = [made[order[i]] if i in order else starts[i] for i in range(carries)]
-    put_out = zip(made[len(order) :], whole, strict=True)
-    return results + [scope.reshape(value, kind.shape) for value, kind in put_out]
+    put_out = made[len(order) :]
+    if steps is not None and put_out:
+        put_out = _known_rows(table, loop, steps, outputs, put_out)
+    pairs = zip(put_out, whole, strict=True)
+    return results + [scope.reshape(value, kind.shape) for value, kind in pairs]
+
+
+def _known_rows(
+    table: Table,
+    loop: _Loop,
+    steps: tuple[int, bool],
+    outputs: Sequence[int],
+    made: Sequence[int],
+) -> list[int]:
+    """What is put out row by row, as a constant where it hangs on a counter alone."""
+    count, is_reversed = steps
+    starts = {loop.arguments[i]: start for i, start in loop.carried.items()}
+    results = {loop.arguments[i]: loop.results[i] for i in loop.carried}
+    known: dict[int, np.ndarray | None] = {**counters(table, starts, results, count)}
+    rows = [counted(table, output, known, count) if known else None for output in outputs]
+    return [
+        value if row is None else table.constant(row[::-1] if is_reversed else row)
+        for value, row in zip(made, rows, strict=True)
+    ]
 
 
 def _results_of(eqn: Any, places: Sequence[int], kinds: Sequence[Kind]) -> Run:
