@@ -157,17 +157,28 @@ def _clamped(table: Table, start: int, most: int) -> int:
 def dynamically_updated(asked: Asked) -> int | None:
     """Written over all of an array it is what is written; into zeros it is placed there."""
     operand, update, *starts = asked.operands
-    if asked.shape(1) == asked.shape():
+    return _updated_at(asked.maker, operand, update, starts)
+
+
+def _updated_at(maker: Maker, operand: int, update: int, starts: Sequence[int]) -> int:
+    table = maker.table
+    kind, counts = table.kind(operand), table.kind(update).shape
+    if counts == kind.shape:
         return update
-    zeros = asked.table.constant_of(operand)
-    sizes = zip(starts, asked.shape(), asked.shape(1), strict=True)
-    clamped = [_clamped(asked.table, start, n - size) for start, n, size in sizes]
-    known = [asked.table.constant_of(start) for start in clamped]
+    sizes = zip(starts, kind.shape, counts, strict=True)
+    clamped = [_clamped(table, start, n - size) for start, n, size in sizes]
+    known = [table.constant_of(start) for start in clamped]
     at = [int(start) for start in known if start is not None]
-    if zeros is None or not _is_zero(zeros) or len(at) < len(starts):
-        return None
-    axes = [(start, 1, size) for start, size in zip(at, asked.shape(1), strict=True)]
-    return asked.maker.place(update, axes, asked.kind.shape)
+    zeros = table.constant_of(operand)
+    if zeros is not None and _is_zero(zeros) and len(at) == len(starts):
+        axes = [(start, 1, size) for start, size in zip(at, counts, strict=True)]
+        return maker.place(update, axes, kind.shape)
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        into, what, *where = map(jnp.asarray, arrays)
+        return [lax.dynamic_update_slice(into, what, where)]
+
+    return table.make("dynamic_update_slice", (), [operand, update, *clamped], [kind], run)[0]
 
 
 _INSIDE = ("PROMISE_IN_BOUNDS", "CLIP")
@@ -295,13 +306,13 @@ def unwritten(asked: Asked) -> int | None:
 
 
 def scattered(asked: Asked) -> int | None:
-    """Adding at known indices to zeros places an array on a grid."""
+    """Adding at known indices to zeros places an array on a grid; at one index, it updates them."""
     operand, indices = asked.constant(0), asked.constant(1)
     numbers = asked.params["dimension_numbers"]
-    if operand is None or indices is None or not _is_zero(operand):
+    if operand is None or not _is_zero(operand) or numbers.operand_batching_dims:
         return None
-    if numbers.operand_batching_dims:
-        return None
+    if indices is None:
+        return _scattered_at(asked)
     updates, shape = asked.shape(2), asked.kind.shape
     inserted = numbers.inserted_window_dims
     windows = iter([updates[place] for place in numbers.update_window_dims])
@@ -321,6 +332,30 @@ def scattered(asked: Asked) -> int | None:
     value = asked.maker.transpose(asked.operands[2], [*rest, *given])
     value = asked.maker.reshape(value, [count for *_, count in axes])
     return asked.maker.place(value, axes, shape)
+
+
+def _scattered_at(asked: Asked) -> int | None:
+    """One window, at an index that is computed.
+
+    What is promised to lie within the array has no meaning elsewhere. Where JAX indexes by a
+    scalar, its gather and the scatter of its gradient promise that; at ints it clamps.
+    """
+    mode, numbers = _mode(asked), asked.params["dimension_numbers"]
+    is_promised = mode == "PROMISE_IN_BOUNDS" and asked.params["unique_indices"]
+    if not (mode == "CLIP" or is_promised) or len(asked.shape(1)) != 1:
+        return None
+    scalars = _scalars(asked.maker, asked.operands[1])
+    if scalars is None:
+        return None
+    shape, windows = asked.kind.shape, iter(asked.shape(2))
+    sizes = [
+        1 if axis in numbers.inserted_window_dims else next(windows) for axis in range(len(shape))
+    ]
+    zero = asked.table.constant(np.zeros((), np.int32))
+    at = dict(zip(numbers.scatter_dims_to_operand_dims, scalars, strict=True))
+    starts = [at.get(axis, zero) for axis in range(len(shape))]
+    update = asked.maker.reshape(asked.operands[2], sizes)
+    return _updated_at(asked.maker, asked.operands[0], update, starts)
 
 
 # Axes of size 1 in indexing

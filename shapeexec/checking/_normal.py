@@ -20,6 +20,7 @@ from shapeexec.checking._fold import folded
 from shapeexec.checking._grids import Axis, plain
 from shapeexec.checking._values import Kind, Node, Run, Table
 
+
 @dataclasses.dataclass(frozen=True)
 class Maker:
     """Makes values in normal form.
