@@ -63,6 +63,12 @@ def _index(x: jax.Array) -> jax.Array:
     return lax.stop_gradient(x[0, 0]).astype(jnp.int32)
 
 
+def _sliced(x: jax.Array, index: jax.Array) -> jax.Array:
+    """A row as JAX reads it at ints."""
+    row = lax.dynamic_slice(x, (index, 0), (1, 3), allow_negative_indices=False)
+    return lax.squeeze(row, (0,))
+
+
 def _gathered(x: jax.Array, index: jax.Array, mode: Any = "promise_in_bounds") -> jax.Array:
     """A row by the gather that JAX makes of `x[index]` at symbolic sizes."""
     numbers = lax.GatherDimensionNumbers(
@@ -172,11 +178,7 @@ MUTATIONS: dict[str, Pair] = {
         lambda x: _convolved(x, ("NHC", "OIH", "NCH")),
     ),
     "the mode of an index in the gradient": (
-        jax.grad(
-            lambda x: jnp.sin(
-                lax.dynamic_slice(x, (_index(x), 0), (1, 3), allow_negative_indices=False)
-            ).sum()
-        ),
+        jax.grad(lambda x: jnp.sin(_sliced(x, _index(x))).sum()),
         jax.grad(lambda x: jnp.sin(_gathered(x, _index(x), "fill")).sum()),
     ),
     "what a loop counts from": (_counting(0), _counting(1)),
@@ -265,11 +267,7 @@ EQUALS: dict[str, Pair] = {
         lambda x: lax.cond(jnp.int32(1) > 0, jnp.sin, jnp.cos, x),
     ),
     "the gradient at an index": (
-        jax.grad(
-            lambda x: jnp.sin(
-                lax.dynamic_slice(x, (_index(x), 0), (1, 3), allow_negative_indices=False)
-            ).sum()
-        ),
+        jax.grad(lambda x: jnp.sin(_sliced(x, _index(x))).sum()),
         jax.grad(lambda x: jnp.sin(_gathered(x, _index(x))).sum()),
     ),
     "a part of what is padded": (
