@@ -1,7 +1,8 @@
 """What tells that two operations are the same: a table of small functions, by operation.
 
 Each turns an operation into its normal form, or has nothing to say. A sum of one element, which XLA
-begins with zero, may turn -0.0 into 0.0; that is not told apart here.
+begins with zero, may turn -0.0 into 0.0; that is not told apart here. Nor is it in a sum of
+cotangents (`add_any`), where JAX leaves out those that it knows to be zero.
 """
 
 import math
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shapeexec.checking import _indexing
+from shapeexec.checking import _indexing, _windows
 from shapeexec.checking._normal import Asked, Equality, own_params
 
 # No operation at all
@@ -170,6 +171,7 @@ EQUALITIES: Mapping[str, Sequence[Equality]] = {
     "mul": (_without_neutral(1, 0, 1),),
     "div": (_without_neutral(1, 1),),
     "add": (_without_neutral(0, 0, 1, integers_only=True),),
+    "add_any": (_without_neutral(0, 0, 1),),
     "sub": (_without_neutral(0, 1),),
     "select_n": (_one_case,),
     "reshape": (_reshaped,),
@@ -188,6 +190,8 @@ EQUALITIES: Mapping[str, Sequence[Equality]] = {
     "dynamic_update_slice": (_indexing.dynamically_updated,),
     "gather": (_indexing.gathered, _indexing.gathered_without_ones),
     "dot_general": (_contracted,),
+    "reduce_window_sum": (_windows.window_sum,),
+    "conv_general_dilated": (_windows.convolved,),
     **{name: (_reduced,) for name in _REDUCTIONS},
     **dict.fromkeys(_SCATTERS, (_indexing.unwritten, _indexing.scattered_without_ones)),
     "scatter-add": (

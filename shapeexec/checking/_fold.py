@@ -168,6 +168,18 @@ def folded(
     return np.asarray(result) if is_right else None
 
 
+def folded_each(op: str, operands: Sequence[np.ndarray], dtype: Any) -> np.ndarray | None:
+    """What a pointwise operation makes of rows of scalars; None if that is not worked out here."""
+    if op not in _POINTWISE or op == "integer_pow":
+        return None
+    if not all(map(_is_plain, [dtype, *(a.dtype for a in operands)])):
+        return None
+    known = {"new_dtype": dtype} if op == "convert_element_type" else {}
+    with np.errstate(all="ignore"):
+        result = _FOLDS[op](*operands, **known)
+    return result if result is not None and result.dtype == dtype else None
+
+
 def _spread(one: Any, kind: Any) -> np.ndarray | None:
     return np.broadcast_to(np.asarray(one), kind.shape) if one.dtype == kind.dtype else None
 

@@ -6,6 +6,7 @@ which JAX leaves out where it knows of them. A scatter into zeros may turn -0.0 
 not told apart here.
 """
 
+import functools
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -14,8 +15,10 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from shapeexec.checking._normal import Asked, Axis, Maker, own_params
-from shapeexec.checking._values import Kind, Table
+from shapeexec.checking._grids import Axis, common, laid, padding_of, whole
+from shapeexec.checking._normal import Asked, Maker, own_params
+from shapeexec.checking._values import Kind, Node, Table
+from shapeexec.checking._windows import picked_windows
 
 
 def sliced(asked: Asked) -> int | None:
@@ -39,9 +42,13 @@ def turned_round(asked: Asked) -> int | None:
 def picked(asked: Asked) -> int | None:
     """A grid of a grid is a grid; one of all elements in order is nothing."""
     (value,), axes = asked.operands, asked.params["axes"]
-    if all(axis == (0, 1, n) for axis, n in zip(axes, asked.shape(), strict=True)):
+    if axes == whole(asked.shape()):
         return value
     node = asked.table[value]
+    if node.op == "place":
+        return _picked_of_placed(asked.maker, node, axes)
+    if node.op == "window_sum":
+        return picked_windows(asked.maker, node, axes)
     if node.op != "pick":
         return None
     composed = [
@@ -51,10 +58,21 @@ def picked(asked: Asked) -> int | None:
     return asked.maker.pick(node.operands[0], composed)
 
 
+def _picked_of_placed(maker: Maker, node: Node, axes: Sequence[Axis]) -> int:
+    """The part of a placed array that lies on a grid, placed where the grid has it."""
+    counts = tuple(count for *_, count in axes)
+    found = [common(on, of) for on, of in zip(own_params(node)["axes"], axes, strict=True)]
+    both = [pair for pair in found if pair is not None]
+    if len(both) < len(found):
+        return maker.table.constant(np.zeros(counts, node.kind.dtype))
+    part = maker.pick(node.operands[0], [of_array for of_array, _ in both])
+    return maker.place(part, [of_grid for _, of_grid in both], counts)
+
+
 def placed(asked: Asked) -> int | None:
     """A grid on a grid is a grid; an array that fills it is itself."""
     (value,), axes = asked.operands, asked.params["axes"]
-    if all(axis == (0, 1, n) for axis, n in zip(axes, asked.kind.shape, strict=True)):
+    if axes == whole(asked.kind.shape):
         return value
     node = asked.table[value]
     if node.op != "place":
@@ -67,24 +85,34 @@ def placed(asked: Asked) -> int | None:
 
 
 def padded(asked: Asked) -> int | None:
-    """Padding with zeros places an array on a grid; with negative padding, a part of it."""
-    fill = asked.constant(1)
-    if fill is not None and 0 in asked.shape():
-        return asked.table.constant(np.broadcast_to(fill, asked.kind.shape))
-    if fill is None or not _is_zero(fill):
+    """Padding with zeros places an array on a grid; with negative padding, a part of it.
+
+    Padding with something else has no negative part, which is picked before.
+    """
+    shape, config = asked.shape(), asked.params["padding_config"]
+    fill, found = asked.constant(1), laid(config, shape, asked.kind.shape)
+    if found is None:
+        return None if fill is None else _filled(asked, fill)
+    of_array, of_grid = found
+    part = asked.maker.pick(asked.operands[0], of_array)
+    if fill is not None and _is_zero(fill):
+        return asked.maker.place(part, of_grid, asked.kind.shape)
+    if of_grid == whole(asked.kind.shape):
+        return part
+    outside = padding_of(of_grid, asked.kind.shape)
+    if part == asked.operands[0] and outside == tuple(tuple(map(int, axis)) for axis in config):
         return None
-    picked, placed = [], []
-    config = asked.params["padding_config"]
-    for (before, _, between), n, size in zip(config, asked.shape(), asked.kind.shape, strict=True):
-        low, step = int(before), int(between) + 1
-        first = max(0, -(low // step))
-        last = min(n, -((low - size) // step))
-        picked.append((first, 1, last - first))
-        placed.append((low + step * first, step, last - first))
-    if any(count <= 0 for *_, count in placed):
-        return None
-    part = asked.maker.pick(asked.operands[0], picked)
-    return asked.maker.place(part, placed, asked.kind.shape)
+    params, operands = {"padding_config": outside}, [part, asked.operands[1]]
+    run = functools.partial(_run_pad, outside)
+    return asked.maker.make("pad", params, operands, [asked.kind], run=run, key=asked.key)[0]
+
+
+def _filled(asked: Asked, fill: np.ndarray) -> int:
+    return asked.table.constant(np.broadcast_to(fill, asked.kind.shape))
+
+
+def _run_pad(config: Sequence[tuple[int, int, int]], arrays: Sequence[Any]) -> list[Any]:
+    return [lax.pad(*map(jnp.asarray, arrays), config)]
 
 
 def _is_zero(array: np.ndarray) -> bool:
@@ -129,17 +157,28 @@ def _clamped(table: Table, start: int, most: int) -> int:
 def dynamically_updated(asked: Asked) -> int | None:
     """Written over all of an array it is what is written; into zeros it is placed there."""
     operand, update, *starts = asked.operands
-    if asked.shape(1) == asked.shape():
+    return _updated_at(asked.maker, operand, update, starts)
+
+
+def _updated_at(maker: Maker, operand: int, update: int, starts: Sequence[int]) -> int:
+    table = maker.table
+    kind, counts = table.kind(operand), table.kind(update).shape
+    if counts == kind.shape:
         return update
-    zeros = asked.table.constant_of(operand)
-    sizes = zip(starts, asked.shape(), asked.shape(1), strict=True)
-    clamped = [_clamped(asked.table, start, n - size) for start, n, size in sizes]
-    known = [asked.table.constant_of(start) for start in clamped]
+    sizes = zip(starts, kind.shape, counts, strict=True)
+    clamped = [_clamped(table, start, n - size) for start, n, size in sizes]
+    known = [table.constant_of(start) for start in clamped]
     at = [int(start) for start in known if start is not None]
-    if zeros is None or not _is_zero(zeros) or len(at) < len(starts):
-        return None
-    axes = [(start, 1, size) for start, size in zip(at, asked.shape(1), strict=True)]
-    return asked.maker.place(update, axes, asked.kind.shape)
+    zeros = table.constant_of(operand)
+    if zeros is not None and _is_zero(zeros) and len(at) == len(starts):
+        axes = [(start, 1, size) for start, size in zip(at, counts, strict=True)]
+        return maker.place(update, axes, kind.shape)
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        into, what, *where = map(jnp.asarray, arrays)
+        return [lax.dynamic_update_slice(into, what, where)]
+
+    return table.make("dynamic_update_slice", (), [operand, update, *clamped], [kind], run)[0]
 
 
 _INSIDE = ("PROMISE_IN_BOUNDS", "CLIP")
@@ -267,13 +306,13 @@ def unwritten(asked: Asked) -> int | None:
 
 
 def scattered(asked: Asked) -> int | None:
-    """Adding at known indices to zeros places an array on a grid."""
+    """Adding at known indices to zeros places an array on a grid; at one index, it updates them."""
     operand, indices = asked.constant(0), asked.constant(1)
     numbers = asked.params["dimension_numbers"]
-    if operand is None or indices is None or not _is_zero(operand):
+    if operand is None or not _is_zero(operand) or numbers.operand_batching_dims:
         return None
-    if numbers.operand_batching_dims:
-        return None
+    if indices is None:
+        return _scattered_at(asked)
     updates, shape = asked.shape(2), asked.kind.shape
     inserted = numbers.inserted_window_dims
     windows = iter([updates[place] for place in numbers.update_window_dims])
@@ -293,6 +332,30 @@ def scattered(asked: Asked) -> int | None:
     value = asked.maker.transpose(asked.operands[2], [*rest, *given])
     value = asked.maker.reshape(value, [count for *_, count in axes])
     return asked.maker.place(value, axes, shape)
+
+
+def _scattered_at(asked: Asked) -> int | None:
+    """One window, at an index that is computed.
+
+    What is promised to lie within the array has no meaning elsewhere. Where JAX indexes by a
+    scalar, its gather and the scatter of its gradient promise that; at ints it clamps.
+    """
+    mode, numbers = _mode(asked), asked.params["dimension_numbers"]
+    is_promised = mode == "PROMISE_IN_BOUNDS" and asked.params["unique_indices"]
+    if not (mode == "CLIP" or is_promised) or len(asked.shape(1)) != 1:
+        return None
+    scalars = _scalars(asked.maker, asked.operands[1])
+    if scalars is None:
+        return None
+    shape, windows = asked.kind.shape, iter(asked.shape(2))
+    sizes = [
+        1 if axis in numbers.inserted_window_dims else next(windows) for axis in range(len(shape))
+    ]
+    zero = asked.table.constant(np.zeros((), np.int32))
+    at = dict(zip(numbers.scatter_dims_to_operand_dims, scalars, strict=True))
+    starts = [at.get(axis, zero) for axis in range(len(shape))]
+    update = asked.maker.reshape(asked.operands[2], sizes)
+    return _updated_at(asked.maker, asked.operands[0], update, starts)
 
 
 # Axes of size 1 in indexing

@@ -1,7 +1,8 @@
 """Operations in normal form, and the operations of our own that normal forms are made of.
 
 Each of our own stands for several of JAX's: `pick` takes the elements of an array that lie on a
-grid, `place` puts an array on a grid of zeros, `shaped` and `turned` reshape and transpose.
+grid, `place` puts an array on a grid of zeros, `shaped` and `turned` reshape and transpose,
+`window_sum` sums in windows without padding.
 Others are JAX's without axes of size 1. Which operation has which normal form, `_equalities` says.
 """
 
@@ -16,10 +17,8 @@ from jax import numpy as jnp
 
 from shapeexec import _compat
 from shapeexec.checking._fold import folded
+from shapeexec.checking._grids import Axis, plain
 from shapeexec.checking._values import Kind, Node, Run, Table
-
-Axis = tuple[int, int, int]
-"""Along one axis: where a grid begins, its step and its number of points."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Maker:
     def pick(self, operand: int, axes: Sequence[Axis]) -> int:
         """The elements of `operand` on a grid, which lies within it."""
         kind = Kind(tuple(count for *_, count in axes), self.table.kind(operand).dtype)
-        return self.own("pick", [operand], kind, axes=tuple(map(_plain_axis, axes)))
+        return self.own("pick", [operand], kind, axes=tuple(map(plain, axes)))
 
     def place(self, operand: int, axes: Sequence[Axis], shape: Sequence[int]) -> int:
         """`operand` on a grid of zeros of a shape."""
@@ -104,7 +103,7 @@ class Maker:
         ]
         back = [(n - 1, -1, n) if step < 0 else (0, 1, n) for _, step, n in axes]
         kind = Kind(tuple(shape), self.table.kind(operand).dtype)
-        turned_axes = tuple(map(_plain_axis, turned))
+        turned_axes = tuple(map(plain, turned))
         return self.own("place", [self.pick(operand, back)], kind, axes=turned_axes)
 
     def only(self, operand: int, order: Sequence[int]) -> int:
@@ -191,11 +190,6 @@ def _own_key(params: Mapping[str, Any]) -> Hashable:
     return tuple(params.items())
 
 
-def _plain_axis(axis: Axis) -> Axis:
-    start, step, count = map(int, axis)
-    return start, step if count > 1 else 1, count
-
-
 # How the operations of our own run
 
 
@@ -216,9 +210,18 @@ def _run_place(x: Any, *, axes: Sequence[Axis], shape: Sequence[int]) -> Any:
     return jnp.zeros(shape, x.dtype).at[where].set(x)
 
 
+def _run_window_sum(
+    x: Any, *, windows: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Any:
+    ones = (1,) * x.ndim
+    zero = np.zeros((), x.dtype)
+    return lax.reduce_window(x, zero, lax.add, windows, strides, "VALID", ones, dilations)
+
+
 _RUNS: Mapping[str, Callable[..., Any]] = {
     "shaped": lax.reshape,
     "turned": lax.transpose,
     "pick": _run_pick,
     "place": _run_place,
+    "window_sum": _run_window_sum,
 }

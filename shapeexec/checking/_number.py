@@ -15,10 +15,11 @@ import numpy as np
 from jax import numpy as jnp
 
 from shapeexec import _compat
+from shapeexec.checking._counting import counted, counters
 from shapeexec.checking._equalities import EQUALITIES
 from shapeexec.checking._normal import Maker
 from shapeexec.checking._params import params_key
-from shapeexec.checking._values import Table, kind_of
+from shapeexec.checking._values import Kind, Run, Table, kind_of
 
 Origins = dict[int, Any]
 
@@ -121,6 +122,15 @@ class Scope:
         """What a body is given anew each time it runs."""
         return self.table.given("argument", position, kind_of(aval))
 
+    def row(self, position: int, kind: Kind) -> int:
+        """What a body is given of an array: a row without axes of size 1, in its shape."""
+        value = self.table.given("argument", ("row", position), _without_ones(kind))
+        return self.reshape(value, kind.shape)
+
+    def reshape(self, value: int, shape: Sequence[int]) -> int:
+        """A value in another shape."""
+        return Maker(self.table, self.equalities).reshape(value, shape)
+
     def captured(self, value: int) -> int:
         """A value from outside of a body, inside. Constants are what they are."""
         node = self.table[value]
@@ -130,6 +140,13 @@ class Scope:
 
 
 _NOTHING = kind_of(None)
+
+
+def _without_ones(kind: Kind, first: int = 0) -> Kind:
+    """A kind without the axes of size 1, but for the first ones."""
+    if _compat.is_extended(kind.dtype):
+        return kind
+    return Kind((*kind.shape[:first], *(n for n in kind.shape[first:] if n != 1)), kind.dtype)
 
 
 def _live(jaxpr: Any) -> list[Any]:
@@ -225,7 +242,7 @@ def _scan(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
 
     def run(inner: Scope, arguments: list[int]) -> tuple[list[int], list[int]]:
         outside = [inner.captured(value) for value in values[:consts]]
-        of_rows = [inner.argument(("row", i), a) for i, a in enumerate(avals[consts + carry :])]
+        of_rows = [inner.row(i, kind_of(a)) for i, a in enumerate(avals[consts + carry :])]
         return inner.run(closed, [*outside, *arguments, *of_rows]), []
 
     loop = _settled(scope, starts, avals[consts : consts + carry], run)
@@ -279,33 +296,65 @@ def _looped(
     steps: tuple[int, bool] | None,
     rows: Sequence[int] = (),
 ) -> list[int]:
-    """The results of a loop: of `steps` many, in reverse or not; None: while its test holds."""
+    """The results of a loop: of `steps` many, in reverse or not; None: while its test holds.
+
+    What goes in and out row by row has no axes of size 1: JAX's indices have or lack them.
+    """
     table, carries = scope.table, len(loop.arguments)
     op = "while" if steps is None else "scan"
     order = {i: place for place, i in enumerate(loop.carried)}
     kinds = [table.kind(loop.arguments[i]) for i in order]
     body = tuple(loop.results[i] for i in order)
-    outputs = tuple(loop.results[carries:])
-    kinds += [kind_of(var.aval) for var in eqn.outvars[carries:]]
+    outputs = tuple(
+        scope.reshape(value, _without_ones(table.kind(value)).shape)
+        for value in loop.results[carries:]
+    )
+    whole = [kind_of(var.aval) for var in eqn.outvars[carries:]]
+    kinds += [_without_ones(kind, 1) for kind in whole]
+    rows = [scope.reshape(row, _without_ones(table.kind(row), 1).shape) for row in rows]
     bodies = (body + outputs, tuple(loop.tests) if steps is None else ())
     made = table.make(
         op,
         (steps, len(order)),
         [*loop.carried.values(), *rows],
         kinds,
-        _results_of(eqn, [*order, *range(carries, len(eqn.outvars))]),
+        _results_of(eqn, [*order, *range(carries, len(eqn.outvars))], kinds),
         inputs=values,
         bodies=bodies,
     )
     starts = values[len(values) - len(rows) - carries : len(values) - len(rows)]
     results = [made[order[i]] if i in order else starts[i] for i in range(carries)]
-    return results + made[len(order) :]
+    put_out = made[len(order) :]
+    if steps is not None and put_out:
+        put_out = _known_rows(table, loop, steps, outputs, put_out)
+    pairs = zip(put_out, whole, strict=True)
+    return results + [scope.reshape(value, kind.shape) for value, kind in pairs]
 
 
-def _results_of(eqn: Any, places: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
+def _known_rows(
+    table: Table,
+    loop: _Loop,
+    steps: tuple[int, bool],
+    outputs: Sequence[int],
+    made: Sequence[int],
+) -> list[int]:
+    """What is put out row by row, as a constant where it hangs on a counter alone."""
+    count, is_reversed = steps
+    starts = {loop.arguments[i]: start for i, start in loop.carried.items()}
+    results = {loop.arguments[i]: loop.results[i] for i in loop.carried}
+    known: dict[int, np.ndarray | None] = {**counters(table, starts, results, count)}
+    rows = [counted(table, output, known, count) if known else None for output in outputs]
+    return [
+        value if row is None else table.constant(row[::-1] if is_reversed else row)
+        for value, row in zip(made, rows, strict=True)
+    ]
+
+
+def _results_of(eqn: Any, places: Sequence[int], kinds: Sequence[Kind]) -> Run:
     def run(arrays: Sequence[Any]) -> list[Any]:
         results = _compat.bind_equation(eqn, arrays)
-        return [results[place] for place in places]
+        pairs = [(results[place], kind.shape) for place, kind in zip(places, kinds, strict=True)]
+        return [x if x.shape == shape else jax.lax.reshape(x, shape) for x, shape in pairs]
 
     return run
 

@@ -5,7 +5,9 @@ programs do different things. Such a pair may still be proven by evaluating both
 values that both programs hold; how, `_evaluate` says.
 """
 
+import collections
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 
 from shapeexec.checking._evaluate import agree
@@ -14,7 +16,10 @@ from shapeexec.checking._values import Table
 
 Pair = tuple[int, int]
 
+_SUM = "add_any"  # of cotangents
+
 _MOST_EVALUATIONS = 12
+_MOST_TERMS = 1024  # a sum of a value and itself, again and again, has very many
 _MOST_LEVELS = 2
 """How far above the place where two programs part they are still taken for the same."""
 
@@ -68,9 +73,27 @@ def _below(table: Table, roots: list[Pair]) -> dict[Pair, list[Pair]]:
 
 def _parts(table: Table, pair: Pair) -> Iterator[Pair]:
     left, right = table[pair[0]], table[pair[1]]
+    if left.op == _SUM:
+        terms = [[*itertools.islice(_terms(table, value), _MOST_TERMS + 1)] for value in pair]
+        mine, others = map(collections.Counter, terms)
+        unlike = [sorted((one - two).elements()) for one, two in ((mine, others), (others, mine))]
+        if len(terms[0]) == len(terms[1]) <= _MOST_TERMS:
+            yield from zip(*unlike, strict=True)
+            return
     yield from zip(left.operands, right.operands, strict=True)
     for mine, others in zip(left.bodies, right.bodies, strict=True):
         yield from zip(mine, others, strict=True)
+
+
+def _terms(table: Table, value: int) -> Iterator[int]:
+    """What is added up: JAX adds cotangents in the order in which it meets their equations."""
+    waiting = [value]
+    while waiting:
+        node = table[value := waiting.pop()]
+        if node.op == _SUM:
+            waiting += node.operands
+        else:
+            yield value
 
 
 @dataclasses.dataclass
@@ -106,7 +129,7 @@ class _Search:
     def decide(self, pair: Pair) -> None:
         """Find out whether two values are the same, once it is known of what they hang on."""
         parts = self.below[pair]
-        if parts and all(map(self.holds, parts)):
+        if parts and all(map(self.holds, parts)) and self._is_in_order(pair):
             self.same.add(pair)
             return
         failed = [part for part in parts if not self.holds(part)]
@@ -121,6 +144,12 @@ class _Search:
                 return
         if all(self.table[value].is_fixed for value in pair):
             self.final.add(pair)
+
+    def _is_in_order(self, pair: Pair) -> bool:
+        """Whether sums add the same up in the same order: in another one they round otherwise."""
+        left, right = (self.table[value] for value in pair)
+        operands = zip(left.operands, right.operands, strict=True)
+        return left.op != _SUM or all(map(self.holds, operands))
 
     def _asks_otherwise(self, pair: Pair) -> bool:
         """Whether one operation has other parameters, or one more is done with a constant.

@@ -37,6 +37,47 @@ def _sorted_by(order: int) -> Callable[..., Any]:
     return lambda x: lax.sort((x, -x), num_keys=order)
 
 
+def _in_windows(width: int, stride: int) -> Callable[..., Any]:
+    def summed(x: jax.Array) -> jax.Array:
+        return lax.reduce_window(x.ravel(), 0.0, lax.add, (width,), (stride,), "VALID")[:2]
+
+    return summed
+
+
+def _convolved(x: jax.Array, layout: tuple[str, str, str]) -> jax.Array:
+    kernel = jnp.ones((3, 3, 2))
+    return lax.conv_general_dilated(x[None], kernel, (1,), "SAME", dimension_numbers=layout)
+
+
+def _counting(start: int) -> Callable[..., Any]:
+    """A loop that puts out what it counts, two numbers at a step."""
+
+    def loop(x: jax.Array) -> jax.Array:
+        rows = lax.scan(lambda i, _: (i + 1, i * 2), jnp.int32(start), None, length=3)[1]
+        return x * rows
+
+    return loop
+
+
+def _index(x: jax.Array) -> jax.Array:
+    return lax.stop_gradient(x[0, 0]).astype(jnp.int32)
+
+
+def _sliced(x: jax.Array, index: jax.Array) -> jax.Array:
+    """A row as JAX reads it at ints."""
+    row = lax.dynamic_slice(x, (index, 0), (1, 3), allow_negative_indices=False)
+    return lax.squeeze(row, (0,))
+
+
+def _gathered(x: jax.Array, index: jax.Array, mode: Any = "promise_in_bounds") -> jax.Array:
+    """A row by the gather that JAX makes of `x[index]` at symbolic sizes."""
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(0,), collapsed_slice_dims=(0,), start_index_map=(0,)
+    )
+    mode = lax.GatherScatterMode.from_any(mode)
+    return lax.gather(x, index[None], numbers, (1, 3), unique_indices=True, mode=mode)
+
+
 MUTATIONS: dict[str, Pair] = {
     "the last digit of a constant": (
         lambda x: x * 0.1,
@@ -122,6 +163,29 @@ MUTATIONS: dict[str, Pair] = {
         lambda x: x.at[jnp.int32(x[0, 0])].get(mode="clip"),
         lambda x: x.at[jnp.int32(x[0, 0])].get(mode="fill"),
     ),
+    "the stride of windows": (_in_windows(3, 2), _in_windows(3, 1)),
+    "the width of windows": (_in_windows(3, 2), _in_windows(2, 2)),
+    "the part of what is padded": (
+        lambda x: jnp.pad(x, ((1, 1), (0, 0)))[:2],
+        lambda x: jnp.pad(x, ((1, 1), (0, 0)))[2:4],
+    ),
+    "what is padded with": (
+        lambda x: lax.pad(x, 1.0, ((-1, 1, 0), (0, 0, 0))),
+        lambda x: lax.pad(x, 2.0, ((-1, 1, 0), (0, 0, 0))),
+    ),
+    "the layout of a convolution": (
+        lambda x: _convolved(x, ("NCH", "OIH", "NCH")),
+        lambda x: _convolved(x, ("NHC", "OIH", "NCH")),
+    ),
+    "the mode of an index in the gradient": (
+        jax.grad(lambda x: jnp.sin(_sliced(x, _index(x))).sum()),
+        jax.grad(lambda x: jnp.sin(_gathered(x, _index(x), "fill")).sum()),
+    ),
+    "what a loop counts from": (_counting(0), _counting(1)),
+    "a cotangent that is summed": (
+        jax.grad(lambda x: (jnp.sin(x) * x + jnp.cos(x) * x).sum()),
+        jax.grad(lambda x: (jnp.sin(x) * x + jnp.tanh(x) * x).sum()),
+    ),
     "results changed over": (lambda x: (x, x + 1), lambda x: (x + 1, x)),
 }
 
@@ -202,6 +266,54 @@ EQUALS: dict[str, Pair] = {
         jnp.sin,
         lambda x: lax.cond(jnp.int32(1) > 0, jnp.sin, jnp.cos, x),
     ),
+    "the gradient at an index": (
+        jax.grad(lambda x: jnp.sin(_sliced(x, _index(x))).sum()),
+        jax.grad(lambda x: jnp.sin(_gathered(x, _index(x))).sum()),
+    ),
+    "a part of what is padded": (
+        lambda x: lax.pad(lax.pad(x, 0.0, ((0, 0, 1), (0, 0, 0))), 0.0, ((-1, 2, 0), (0, 0, 0))),
+        lambda x: lax.pad(x, 0.0, ((-1, 2, 1), (0, 0, 0))),
+    ),
+    "a part of padding alone": (
+        lambda x: jnp.pad(x, ((2, 0), (0, 0)))[:2],
+        lambda x: jnp.zeros((2, 3)),
+    ),
+    "padding taken away": (
+        lambda x: lax.pad(x, 1.0, ((-1, 0, 0), (0, -1, 0))),
+        lambda x: x[1:, :2],
+    ),
+    "windows of what is padded": (
+        lambda x: lax.reduce_window(x.ravel(), 0.0, lax.add, (3,), (2,), [(0, 1)]),
+        lambda x: lax.reduce_window(jnp.pad(x.ravel(), 2), 0.0, lax.add, (3,), (1,), "VALID")[
+            2:9:2
+        ],
+    ),
+    "windows of one element": (
+        lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 1), (2, 1), "VALID"),
+        lambda x: x[::2],
+    ),
+    "a convolution in another layout": (
+        lambda x: _convolved(x, ("NCH", "OIH", "NCH")),
+        lambda x: _convolved(x.T, ("NHC", "OIH", "NHC")).transpose(0, 2, 1),
+    ),
+    "a cotangent of what is not read": (
+        jax.grad(lambda x: (x * x + x[3:].sum()).sum()),
+        jax.grad(lambda x: (x * x).sum()),
+    ),
+    "what a loop counts": (
+        _counting(1),
+        lambda x: x * jnp.int32([2, 4, 6]),
+    ),
+    "what a loop counts backwards": (
+        lambda x: x * lax.scan(lambda i, _: (i + 1, i), 0, None, length=3, reverse=True)[1],
+        lambda x: x * jnp.int32([2, 1, 0]),
+    ),
+    "rows with an axis of size 1": (
+        lambda x: lax.scan(lambda c, r: (c + r, c * r), x[0, 0], x[0])[1],
+        lambda x: lax.scan(lambda c, r: (c + r[0], (c * r[0])[None]), x[0, 0], x[0, :, None])[1][
+            :, 0
+        ],
+    ),
     "a size as it is counted": (
         lambda x: x.sum() / 3.0,
         lambda x: x.sum() / lax.convert_element_type(jnp.int32(4) - 1, np.float32),
@@ -224,6 +336,10 @@ SETTLED: dict[str, Pair] = {
     "inside a scan": (
         _scan_of(lambda c, row: (c + (row**2).sum(), None)),
         _scan_of(lambda c, row: (c + (row * row).sum(), None)),
+    ),
+    "cotangents in another order": (
+        jax.grad(lambda x: (jnp.sin(x) + jnp.cos(x) + jnp.tanh(x)).sum()),
+        jax.grad(lambda x: (jnp.tanh(x) + jnp.sin(x) + jnp.cos(x)).sum()),
     ),
     "integers": (lambda x: jnp.int32(x) * 2, lambda x: jnp.int32(x) + jnp.int32(x)),
 }

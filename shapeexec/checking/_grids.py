@@ -1,0 +1,71 @@
+"""Grids of ints: which points two of them share, and what padding makes of them.
+
+What is done to arrays on them, `_indexing` and `_windows` say.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Axis = tuple[int, int, int]
+"""Along one axis: where a grid begins, its step and its number of points."""
+
+
+def whole(shape: Sequence[int]) -> tuple[Axis, ...]:
+    """The grid of all elements of an array, in order."""
+    return tuple((0, 1, n) for n in shape)
+
+
+def plain(axis: Axis) -> Axis:
+    """A grid in Python's ints; the step of a single point is 1."""
+    start, step, count = map(int, axis)
+    return start, step if count > 1 else 1, count
+
+
+def common(one: Axis, other: Axis) -> tuple[Axis, Axis] | None:
+    """The points that two grids of one axis share: their numbers in each; None: they share none."""
+    points = [start + step * np.arange(count) for start, step, count in (one, other)]
+    _, *numbers = np.intersect1d(*points, assume_unique=True, return_indices=True)
+    if not len(numbers[0]):
+        return None
+    order = np.argsort(numbers[1])
+    of_one, of_other = (_grid_of(each[order]) for each in numbers)
+    return of_one, of_other
+
+
+def _grid_of(numbers: np.ndarray) -> Axis:
+    """Numbers that are evenly spaced, as those are that two grids share."""
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+    return plain((numbers[0], step, len(numbers)))
+
+
+def laid(
+    config: Sequence[Sequence[int]], shape: Sequence[int], padded: Sequence[int]
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:
+    """Which part of an array padding leaves, and on which grid it lies; None: it leaves nothing.
+
+    Args:
+        config: As `lax.pad` takes it, negative paddings too.
+        shape: Of the array.
+        padded: The shape of what is padded.
+    """
+    of_array, of_grid = [], []
+    for (before, _, between), n, size in zip(config, shape, padded, strict=True):
+        low, step = int(before), int(between) + 1
+        first = max(0, -(low // step))
+        last = min(n, -((low - size) // step))
+        of_array.append(plain((first, 1, last - first)))
+        of_grid.append(plain((low + step * first, step, last - first)))
+    if any(count <= 0 for *_, count in of_grid):
+        return None
+    return tuple(of_array), tuple(of_grid)
+
+
+def padding_of(grid: Sequence[Axis], shape: Sequence[int]) -> tuple[Axis, ...]:
+    """What `lax.pad` takes to lay an array on a grid within a shape."""
+    ends = [size - (start + step * (n - 1) + 1) for (start, step, n), size in _both(grid, shape)]
+    return tuple((start, end, step - 1) for (start, step, _), end in _both(grid, ends))
+
+
+def _both(grid: Sequence[Axis], others: Sequence[int]) -> list[tuple[Axis, int]]:
+    return list(zip(grid, others, strict=True))

@@ -1,0 +1,103 @@
+"""Normal forms of sums in windows, and of convolutions.
+
+Transposes of strided windows pad, dilate and pick where the function has a stride, and the other
+way round.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from shapeexec.checking._grids import Axis, laid
+from shapeexec.checking._normal import Asked, Maker, own_params
+from shapeexec.checking._values import Kind, Node
+
+
+def window_sum(asked: Asked) -> int | None:
+    """A sum in windows of what is padded and dilated before, up to where the last window ends.
+
+    Windows of one element hold that element.
+    """
+    params = asked.params
+    shape, config, padded = asked.shape(), [], []
+    for (low, high), dilation, n in zip(
+        params["padding"], params["base_dilation"], shape, strict=True
+    ):
+        config.append((low, high, dilation - 1))
+        padded.append(int(low) + int(high) + (n - 1) * int(dilation) + 1)
+    found = laid(config, shape, padded)
+    if found is None:  # windows of padding alone
+        return asked.table.constant(np.zeros(asked.kind.shape, asked.kind.dtype))
+    of_array, of_grid = found
+    part = asked.maker.pick(asked.operands[0], of_array)
+    operand = asked.maker.place(part, of_grid, padded)
+    return _windows(
+        asked.maker,
+        operand,
+        [(0, int(by), n) for by, n in zip(params["window_strides"], asked.kind.shape, strict=True)],
+        tuple(map(int, params["window_dimensions"])),
+        tuple(map(int, params["window_dilation"])),
+    )
+
+
+def picked_windows(maker: Maker, node: Node, axes: Sequence[Axis]) -> int | None:
+    """The sums in some of the windows; None: they are taken backwards."""
+    if any(step < 0 for _, step, _ in axes):
+        return None
+    params = own_params(node)
+    begins = [
+        (start * by, step * by, n)
+        for (start, step, n), by in zip(axes, params["strides"], strict=True)
+    ]
+    return _windows(maker, node.operands[0], begins, params["windows"], params["dilations"])
+
+
+def _windows(
+    maker: Maker,
+    operand: int,
+    begins: Sequence[Axis],
+    windows: tuple[int, ...],
+    dilations: tuple[int, ...],
+) -> int:
+    """The sums in the windows that begin on a grid, of what they cover."""
+    covered = [
+        (start, 1, by * (n - 1) + (window - 1) * dilation + 1)
+        for (start, by, n), window, dilation in zip(begins, windows, dilations, strict=True)
+    ]
+    part = maker.pick(operand, covered)
+    counts = tuple(n for *_, n in begins)
+    strides = tuple(by if n > 1 else 1 for _, by, n in begins)
+    if all(window == 1 for window in windows):
+        return maker.pick(part, [(0, by, n) for by, n in zip(strides, counts, strict=True)])
+    kind = Kind(counts, maker.table.kind(part).dtype)
+    return maker.own(
+        *("window_sum", [part], kind), windows=windows, strides=strides, dilations=dilations
+    )
+
+
+def convolved(asked: Asked) -> int | None:
+    """A convolution of operands in the order batch, feature, space; its result is in it too."""
+    numbers, params = asked.params["dimension_numbers"], asked.params
+    specs = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
+    if all(tuple(spec) == tuple(range(len(spec))) for spec in specs):
+        return None
+    lhs, rhs = (
+        asked.maker.transpose(value, spec)
+        for value, spec in zip(asked.operands, specs, strict=False)
+    )
+    order = tuple(range(len(numbers.out_spec)))
+    ordered = {**params, "dimension_numbers": lax.ConvDimensionNumbers(order, order, order)}
+    kind = Kind(tuple(asked.kind.shape[axis] for axis in numbers.out_spec), asked.kind.dtype)
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        return [_bound(ordered, arrays)]
+
+    (made,) = asked.maker.make(asked.op, ordered, [lhs, rhs], [kind], run=run, key=asked.key)
+    return asked.maker.transpose(made, [numbers.out_spec.index(axis) for axis in order])
+
+
+def _bound(params: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
+    return lax.conv_general_dilated_p.bind(*map(jnp.asarray, arrays), **params)
