@@ -278,6 +278,20 @@ def new_variable(aval: Any) -> Any:
     return _extend_core.Var(aval)
 
 
+def jaxpr_of(eqn: Any) -> Any:
+    """One equation as a closed jaxpr, whose inputs are its operands."""
+    invars = [new_variable(atom.aval) for atom in eqn.invars]
+    outvars = [new_variable(var.aval) for var in eqn.outvars]
+    like = jax.make_jaxpr(lambda: ())().jaxpr.replace(effects=eqn.effects)
+    only = eqn.replace(invars=invars, outvars=outvars)
+    return ClosedJaxpr(new_jaxpr(like, (), invars, outvars, [only]), ())
+
+
+def jaxpr_as_function(closed_jaxpr: Any) -> Callable[..., list[Any]]:
+    """The function of flat arrays that a closed jaxpr is."""
+    return _extend_core.jaxpr_as_fun(closed_jaxpr)
+
+
 def new_literal(value: Any, aval: Any) -> Any:
     """A scalar constant as an operand; `value` is a NumPy scalar in the dtype of `aval`."""
     return Literal(value, aval)

@@ -14,13 +14,12 @@ import multiprocessing
 import os
 import sys
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 
 import jax
 
 import shapeexec as sx
-from shapeexec.tools._validate import gradient_of
+from shapeexec.tools._validate import UNEXPLAINED, gradient_of
 from tests.fuzzing.programs import Program, make_program, smaller
 
 _MOST_SHRINKS = 40
@@ -39,7 +38,8 @@ class Verdict:
         text: The error.
         comparisons: How many runs were compared.
         source: The shrunk program, where it failed.
-        differences: Where a symbolic trace was found to be another program than the plain one.
+        differences: Where a symbolic trace was found to be another program than the plain one,
+            and roundings that nudges do not explain.
     """
 
     seed: int
@@ -67,15 +67,6 @@ def check(program: Program) -> Verdict:
 
 
 def _validated(ex: sx.Exec, program: Program, poison: str | None) -> Verdict:
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        verdict = _verdict(ex, program, poison)
-    differences = (str(warning.message).splitlines()[0] for warning in told)
-    differences = tuple(text for text in differences if "at symbolic sizes" in text)
-    return dataclasses.replace(verdict, differences=differences)
-
-
-def _verdict(ex: sx.Exec, program: Program, poison: str | None) -> Verdict:
     seed = program.seed
     try:
         done = sx.validate(
@@ -89,7 +80,10 @@ def _verdict(ex: sx.Exec, program: Program, poison: str | None) -> Verdict:
         return Verdict(seed, kind, f"{type(error).__name__}: {error}")
     except Exception as error:
         return Verdict(seed, "crash", f"{type(error).__name__}: {error}")
-    return Verdict(seed, "exact", "\n".join(done.skipped), done.comparisons)
+    skipped = "\n".join(done.skipped)
+    odd = tuple(text for text in done.rounding if UNEXPLAINED in text)
+    differences = (*done.differences, *odd)
+    return Verdict(seed, "exact", skipped, done.comparisons, differences=differences)
 
 
 def run(seed: int) -> Verdict:
@@ -164,7 +158,7 @@ def _report(verdicts: Iterator[Verdict], total: int, minutes: float) -> int:
         if elapsed > 60 * minutes:
             break
     print(f"{comparisons} comparisons of a padded run with the unpadded function")
-    print(f"{len(differing)} programs had a trace that differed from the plain one:")
+    print(f"{len(differing)} traces differed from the plain one, or roundings from nudges:")
     for text in differing:
         print(f"  {text}")
     for reason, count in reasons.most_common(12):

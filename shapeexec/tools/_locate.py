@@ -13,21 +13,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export
 
 from shapeexec import _compat
+from shapeexec.checking import instantiate
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._ready import make_pads, make_ready
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._extents import Extents
-from shapeexec.masking._hosted import at_sizes
-from shapeexec.masking._interpret import Interpreter, is_ragged, is_ragged_jaxpr
-from shapeexec.masking._knowledge import nothing_known
-from shapeexec.masking._registry import NESTED
-from shapeexec.masking._scope import Scope
+from shapeexec.masking._interpret import is_ragged
 from shapeexec.masking._values import Value
 from shapeexec.shape import _dim
-from shapeexec.shape._host import HostValues
 from shapeexec.tools import _closeness
 
 
@@ -130,55 +124,8 @@ def locate(plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Culpr
 
 def run_unpadded(eqn: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> list[Any]:
     """The results of one equation on arrays without padding, as JAX defines it."""
-    name = eqn.primitive.name
-    if name in NESTED:
-        inner = NESTED[name](eqn.params)
-        return _run_jaxpr(_compat.closed(inner), sizes, arrays)
-    if name == "dim_as_value":
-        (out,) = eqn.outvars
-        return [jnp.asarray(_dim.evaluate(eqn.params["dim"], sizes), out.aval.dtype)]
-    if name == "host_value":
-        return [jnp.asarray(eqn.params["operand"].at(HostValues(sizes)))]
-    params = {key: _at_sizes(param, sizes) for key, param in eqn.params.items()}
-    if any(map(is_ragged_jaxpr, _compat.sub_jaxprs(params))):
-        # Some calls keep their functions where no size can be put in: the rule, nothing padded.
-        ranges = {symbol: (size, size) for symbol, size in sizes.items()}
-        lengths = {symbol: jnp.int32(size) for symbol, size in sizes.items()}
-        extents = Extents(ranges, lengths, host=at_sizes(sizes))
-        values = [Value(x, nothing_known(np.ndim(x), x.dtype)) for x in arrays]
-        is_used, scope = [True] * len(eqn.outvars), Scope({}, [eqn], eqn.outvars)
-        results = Interpreter().run_equation(eqn, extents, values, is_used, scope)
-        return [value.array for value in results]
-    return _compat.bind_equation(eqn, arrays, params)
-
-
-def _run_jaxpr(closed: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> list[Any]:
-    jaxpr = closed.jaxpr
-    env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *arrays], strict=True))
-
-    def read(atom: Any) -> Any:
-        return jnp.asarray(atom.val, atom.aval.dtype) if _compat.is_literal(atom) else env[atom]
-
-    for eqn in jaxpr.eqns:
-        results = run_unpadded(eqn, sizes, [read(atom) for atom in eqn.invars])
-        env.update(zip(eqn.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
-
-
-def _at_sizes(param: Any, sizes: Mapping[str, int]) -> Any:
-    """A parameter with a known size in the place of each dim, in functions too."""
-    if type(param) in (tuple, list):
-        return type(param)(_at_sizes(part, sizes) for part in param)
-    if isinstance(param, _compat.ClosedJaxpr) and is_ragged_jaxpr(param):
-        structs = [
-            jax.ShapeDtypeStruct(
-                [_dim.evaluate(d, sizes) for d in aval.shape], aval.dtype, weak_type=aval.weak_type
-            )
-            for aval in param.in_avals
-        ]
-        return jax.make_jaxpr(lambda *arrays: _run_jaxpr(param, sizes, arrays))(*structs)
-    dim: Any = param
-    return _dim.evaluate(dim, sizes) if export.is_symbolic_dim(dim) else param
+    known = instantiate(_compat.jaxpr_of(eqn), sizes)
+    return _compat.jaxpr_as_function(known)(*arrays)
 
 
 def _corner(x: Any, shape: Sequence[int]) -> Any:

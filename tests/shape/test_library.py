@@ -224,6 +224,7 @@ def test_examples_of_different_sizes_share_a_graph(fn):
     assert ex.stats.compiles == 1
 
 
+@pytest.mark.slow
 def test_a_size_past_a_power_of_16_takes_another_trace_and_a_bucket_no_more():
     fn = lambda x: lax.associative_scan(jnp.add, x)  # noqa: E731
     ex = sx.Exec(fn, ("s",), P)

@@ -99,6 +99,7 @@ def test_four_layers_over_a_ragged_length_have_one_trace(padding, poison):
     assert_one_graph(fn, (None, "b, s, 3"), calls, poison)
 
 
+@pytest.mark.slow
 def test_validate_finds_every_equation_right():
     apply = network("ca")
     fn = jax.grad(lambda kernels, x: total(apply(kernels, x)), argnums=(0, 1))
