@@ -1115,6 +1115,7 @@ _PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
 _LIBRARY: dict[str, tuple[tuple[str, str], ...]] = {
     "associative_scan": (("jax._src.lax.control_flow.loops", "associative_scan"),),
     "choice": (("jax._src.random.core", "choice"),),
+    "const": (("jax._src.lax.lax", "_const"),),
     "int_dtype_for_dim": (("jax._src.lax.utils", "int_dtype_for_dim"),),
     "int_dtype_for_shape": (("jax._src.lax.utils", "int_dtype_for_shape"),),
     "permutation": (("jax._src.random.core", "permutation"),),

@@ -20,6 +20,7 @@ from shapeexec.execution._options import typed
 from shapeexec.shape._shape import is_array
 
 _NUMBERS = (bool, int, float, complex)
+_Keys = tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,7 +147,7 @@ class Walk:
         except _Untold as error:
             raise error.told(self._place(error.path)) from error
 
-    def _place(self, path: "_Keys") -> str:
+    def _place(self, path: _Keys) -> str:
         keys = jax.tree_util.keystr(path[1:] if self.is_function else path)
         within = keys.removeprefix(".__self__")
         return f"self{within}" if within != keys else f"{self.where}{keys}"
@@ -210,9 +211,9 @@ class Walk:
         except (TypeError, ValueError) as error:  # ValueError: a memory view that can be written
             if self.is_result:
                 return _Identity(leaf)
-            raise _Untold(leaf) from error
+            raise _Untold(leaf, is_hashable=False) from error
         if by is _objects.Told.BY_NOTHING and not self.is_result:
-            raise _Untold(leaf)
+            raise _Untold(leaf, is_hashable=True)
         return key
 
 
@@ -252,26 +253,23 @@ def _same(value: Any) -> Any:
 class _Untold(Exception):
     """A leaf that nothing tells from another, and on its way out the path to it."""
 
-    def __init__(self, leaf: Any) -> None:
+    def __init__(self, leaf: Any, *, is_hashable: bool) -> None:
         super().__init__()
-        self.leaf, self.path = leaf, ()
+        self.leaf, self.is_hashable = leaf, is_hashable
+        self.path: _Keys = ()
 
     def told(self, place: str) -> ConfigError:
         """What the user is told, who wrote the leaf at a place."""
         kind = type(self.leaf)
-        is_hashable = kind.__hash__ is not None
         return ConfigError(
             f"{place} is a {kind.__name__}, which "
-            + ("may change unseen." if is_hashable else "is neither an array nor hashable."),
+            + ("may change unseen." if self.is_hashable else "is neither an array nor hashable."),
             got=f"{self.leaf!r:.80}",
             why="what is no array is a constant of a graph, and constants are told apart by "
             "their hash and by ==, or by what they hold, if that can be read",
             fix="make it hashable (a tuple, a frozen dataclass), make it a pytree "
             "(jax.tree_util.register_dataclass), or pass an array",
         )
-
-
-_Keys = tuple[Any, ...]
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import array
 import collections
 import ctypes
 import dataclasses
+import itertools
 import random
 import string
 import threading
@@ -144,7 +145,7 @@ MAPPINGS = [
     lambda: collections.ChainMap({"k": 2.0}),
     lambda: Dict(k=2.0),
     lambda: Ordered(k=2.0),
-    lambda: Default(int, k=2.0),
+    lambda: Default(int, {"k": 2.0}),
 ]
 SEQUENCES = [
     lambda: collections.UserList([2.0]),
@@ -226,7 +227,7 @@ def test_an_object_without_attributes_is_itself():
 
 
 def test_an_object_may_hold_itself_through_its_items():
-    class Tree(list[Any]):
+    class Tree(List):
         parent: Any = None
 
     tree, leaf = Tree(), Tree([2.0])
@@ -271,6 +272,10 @@ class Number(ctypes.c_int):
     pass
 
 
+class Count(itertools.count):  # pyright: ignore[reportMissingTypeArgument]
+    pass
+
+
 class Abstract(abc.ABC):  # noqa: B024 - what matters is its metaclass
     lock: Any = None
 
@@ -278,7 +283,8 @@ class Abstract(abc.ABC):  # noqa: B024 - what matters is its metaclass
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (Number, "self.held.inner is a Number, which may change unseen."),
+        (Count, "self.held.inner is a Count, which may change unseen."),
+        (Number, "self.held.inner is a Number, which is neither an array nor hashable."),
         ({}.keys, "self.held.inner is a dict_keys, which is neither an array nor hash"),
     ],
 )
