@@ -184,6 +184,19 @@ def test_an_example_that_is_gone_is_told():
         ex.warmup(s=8)
 
 
+def test_a_result_whose_constants_depend_on_a_size_is_right_and_told_in_words():
+    class Sized(eqx.Module):
+        x: Any
+        n: int = eqx.field(static=True)
+
+    ex = sx.Exec(lambda x: Sized(2 * x, x.shape[0]), ("s",), P)
+    with pytest.warns(RuntimeWarning, match="holds beside arrays .* depends on a size") as caught:
+        result = ex(ones(3))
+    assert (result.n, len(result.x)) == (3, 3)
+    assert "0x" not in str(caught[0].message)
+    assert ex(ones(4)).n == 4
+
+
 # equinox
 
 
