@@ -19,6 +19,7 @@ from shapeexec.execution import _modules, _objects
 from shapeexec.execution._merge import Merge, tree_of
 from shapeexec.execution._options import name_of, typed
 from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_data, is_taken
+from shapeexec.execution._tracer_errors import add_names
 from shapeexec.shape._shape import is_array
 
 FUNCTION = "<function>"
@@ -86,7 +87,11 @@ class Call:
         def fn(*flat: Any) -> Any:
             arrays, named = jax.tree.unflatten(tree, flat)
             with _inside(), contextlib.nullcontext() if nodes is None else _modules.updating():
-                return shell._run(arrays, named)
+                try:
+                    return shell._run(arrays, named)
+                except jax.errors.JAXTypeError as error:
+                    add_names(error, shell.fn, tree, shell.parts.keys())
+                    raise
 
         return fn
 
