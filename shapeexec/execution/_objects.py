@@ -228,4 +228,5 @@ def assign(value: Any, attributes: Mapping[str, Any]) -> None:
         try:
             object.__setattr__(value, name, attribute)  # frozen or not
         except TypeError:  # the class is no plain one, and has a setter of its own in C
-            _c_base(type(value)).__setattr__(value, name, attribute)
+            setter: Any = _c_base(type(value)).__setattr__
+            setter(value, name, attribute)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from tests.execution.support import assert_same, ones
+from tests.execution.support import assert_same, ones, refused
 
 P = sx.Pow2(minimum=4)
 
@@ -34,6 +34,16 @@ def test_a_donated_array_is_deleted_as_by_jit(size, commit, hits):
         np.asarray(x)
     with pytest.raises((RuntimeError, ValueError), match="deleted"):
         ex(x, w)
+
+
+@pytest.mark.parametrize("size", [3, 4], ids=["padded", "whole"])
+def test_a_donated_array_that_is_given_twice_is_refused_at_each_size(size):
+    ex = sx.Exec(lambda x, y: (x * 2, y.sum()), ("s", "s"), P, donate_argnums=0)
+    x = jnp.asarray(ones(size))
+    with refused(sx.ConfigError, "a donated array is given twice.", "pass a copy"):
+        ex(x, x)
+    assert not x.is_deleted()
+    assert ex(x, x.copy())[1] == size
 
 
 @pytest.mark.parametrize("size", [3, 4], ids=["padded", "whole"])

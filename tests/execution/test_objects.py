@@ -212,7 +212,7 @@ def test_an_argument_is_told_by_its_value_at_each_call(make, change, read):
 def test_arrays_that_an_object_of_any_class_holds_are_data():
     ex = sx.Exec(lambda c, x: x.sum() * c["k"].a + c["k"].b[0], (None, "s"), P)
     for a in (1.0, 2.0):
-        held = collections.UserDict(k=argparse.Namespace(a=jnp.float32(a), b=[jnp.float32(a)]))
+        held = collections.UserDict({"k": argparse.Namespace(a=jnp.float32(a), b=[jnp.float32(a)])})
         assert ex(held, ones(3)) == 4 * a
     assert ex.cache_size == 1
 
@@ -308,7 +308,9 @@ def test_handles_of_the_process_and_modules_are_told_by_identity(make):
 
 def test_objects_of_any_class_come_back_in_results():
     def fn(x: jax.Array) -> Any:
-        return collections.Counter(k=x * 2), argparse.Namespace(a=x.sum(), b="text")
+        counter: Any = collections.Counter()
+        counter["k"] = x * 2
+        return counter, argparse.Namespace(a=x.sum(), b="text")
 
     counter, space = sx.Exec(fn, ("s",), P)(ones(3))
     assert type(counter) is collections.Counter

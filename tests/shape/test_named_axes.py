@@ -38,7 +38,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "number of rows": over_rows(lambda x: x / lax.psum(1, "b")),
     "sum of a float": over_rows(lambda x: x / lax.psum(1.5, "b")),
     "sum of a bool": over_rows(lambda x: x * lax.psum(True, "b")),
-    "sum of a constant": over_rows(lambda x: x * lax.psum(np.float32([1, 2, 3]), "b")),
+    "sum of a constant": over_rows(lambda x: x * lax.psum(np.arange(3, dtype=np.float32), "b")),
     "sum of a small integer": over_rows(lambda x: (x, lax.psum(np.int8(3), "b"))),
     "sum of a half": over_rows(lambda x: (x, lax.psum(np.float16(3), "b"))),
     "axis size": over_rows(lambda x: x / lax.axis_size("b")),
