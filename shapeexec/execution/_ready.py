@@ -86,9 +86,9 @@ class Ready:
         totals = _monitor.totals
         start = totals.count
         given = args
+        args, kwargs = self.pad(args, kwargs)
         if self.donated:
             _transfer.check_given_once(args, kwargs, self.donated)
-        args, kwargs = self.pad(args, kwargs)
         padded, seconds = totals.count, totals.seconds
         run = graph.retraced if retrace else graph
         result = run(self.sizes, args, kwargs)

@@ -47,8 +47,15 @@ def check_given_once(
 ) -> None:
     """Check that no donated array is given at another place, too.
 
+    What is padded is a copy of its own at each place, and no matter.
+
+    Args:
+        args: The positional arguments at capacity.
+        kwargs: The others.
+        donated: Positions.
+
     Raises:
-        ConfigError: One is; XLA refuses that where nothing is padded.
+        ConfigError: One is, which XLA would refuse.
     """
     own = {id(x) for i in donated for x in jax.tree.leaves(args[i]) if isinstance(x, jax.Array)}
     every = [x for x in jax.tree.leaves((list(args), dict(kwargs))) if id(x) in own]
