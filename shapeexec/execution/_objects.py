@@ -166,6 +166,15 @@ def _c_base(kind: type) -> type:
 
 def _base(kind: type) -> Any:
     """The built-in type that says what objects of a class hold beside attributes, if any does."""
+    if kind not in _bases:
+        _bases[kind] = _find_base(kind)
+    return _bases[kind]
+
+
+_bases: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
+
+
+def _find_base(kind: type) -> Any:
     for base in kind.__mro__:
         if base in _ITEMS:
             return base if base is not object or _is_made_by_object(kind) else None
@@ -204,8 +213,10 @@ def is_opened(value: Any) -> bool:
 def can_open(kind: type) -> bool:
     """Whether a function that is an object of this class can be opened, whatever its hash."""
     library = kind.__module__.partition(".")[0]
-    is_left_alone = issubclass(kind, _ATOMS) or library in _ARRAYS | sys.stdlib_module_names
-    return _base(kind) is object and (library == "__main__" or not is_left_alone)
+    if issubclass(kind, _ATOMS) or library in _ARRAYS:
+        return False
+    is_own = library == "__main__" or library not in sys.stdlib_module_names
+    return is_own and _base(kind) is object
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
