@@ -3,12 +3,11 @@
 What is an array, and what tells one constant from another, is decided here alone.
 """
 
-import contextlib
 import dataclasses
 import functools
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -184,8 +183,11 @@ class Walk:
             return Made("equinox", _same, self._part(leaf, False, arrays))
         for kind, (fields, make) in COMPOSITES.items():
             if isinstance(leaf, kind):
-                with _inside(_field_of(kind)):
+                try:
                     return Made(kind, make, self._part(fields(leaf), False, arrays))
+                except _Untold as error:
+                    error.path = _field_of(kind)(error.path)
+                    raise
         if id(leaf) in self.objects:
             return Again([*self.objects].index(id(leaf)))
         is_first = self.is_function and not self.objects
@@ -198,8 +200,11 @@ class Walk:
         self.objects[id(leaf)] = leaf
         number = len(self.objects) - 1
         held = (_objects.items_of(kind).read(leaf), _objects.attributes_of(leaf))
-        with _inside(_held_by):
+        try:
             return Made(kind, None, self._part(held, False, arrays), number)
+        except _Untold as error:
+            error.path = _held_by(error.path)
+            raise
 
     def _key(self, leaf: Any) -> Hashable:
         by = _objects.told(type(leaf))
@@ -270,16 +275,6 @@ class _Untold(Exception):
             fix="make it hashable (a tuple, a frozen dataclass), make it a pytree "
             "(jax.tree_util.register_dataclass), or pass an array",
         )
-
-
-@contextlib.contextmanager
-def _inside(step: Callable[[_Keys], _Keys]) -> Iterator[None]:
-    """Write the path within a tree that was made of a leaf as its user would."""
-    try:
-        yield
-    except _Untold as error:
-        error.path = step(error.path)
-        raise
 
 
 def _held_by(path: _Keys) -> _Keys:
