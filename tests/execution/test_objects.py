@@ -314,4 +314,4 @@ def test_objects_of_any_class_come_back_in_results():
 
     counter, space = sx.Exec(fn, ("s",), P)(ones(3))
     assert type(counter) is collections.Counter
-    assert (list(counter["k"]), space.a, space.b) == ([2, 2, 2], 3, "text")
+    assert (counter["k"].tolist(), space.a, space.b) == ([2.0, 2.0, 2.0], 3, "text")
