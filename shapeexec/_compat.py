@@ -521,6 +521,22 @@ def user_place() -> str | None:
     return None
 
 
+def caller_place() -> tuple[str, int] | None:
+    """File and line of the innermost running frame outside of JAX and of installed packages.
+
+    Where all user code is installed, the innermost of it.
+    """
+    found, frame = None, sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if _origin(code.co_filename, code.co_name) == "user":
+            if not is_installed(code):
+                return code.co_filename, frame.f_lineno
+            found = found or (code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return found
+
+
 def user_line() -> str | None:
     """`code  (file.py:12)` of the innermost frame of the user's own code that is running."""
     return describe_line(user_place())
@@ -1137,6 +1153,7 @@ _PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
 _LIBRARY: dict[str, tuple[tuple[str, str], ...]] = {
     "associative_scan": (("jax._src.lax.control_flow.loops", "associative_scan"),),
     "choice": (("jax._src.random.core", "choice"),),
+    "const": (("jax._src.lax.lax", "_const"),),
     "int_dtype_for_dim": (("jax._src.lax.utils", "int_dtype_for_dim"),),
     "int_dtype_for_shape": (("jax._src.lax.utils", "int_dtype_for_shape"),),
     "permutation": (("jax._src.random.core", "permutation"),),

@@ -423,15 +423,17 @@ class Exec:
             return  # what runs in another Exec is padded there
         told = _options.name_of(self._settings.fn)
         name = told if told.isidentifier() else "fn"
-        warnings.warn(
+        file, line = _compat.caller_place() or ("<unknown>", 0)
+        warnings.warn_explicit(
             f"shapeexec: the Exec of {told} was called inside a transformation (jit, grad, vmap, "
             "scan, ...), where shapes are fixed: the plain function runs, nothing is padded, and "
             "each size is compiled anew.\n"
-            f"  Where: {_compat.user_line()}\n"
+            f"  Where: {_compat.describe_line(f'{file}:{line}')}\n"
             f"  Fix:   transform first, pad last: Exec(jax.grad({name})), not "
             f"jax.grad(Exec({name})); for jit, use the Exec in its place",
             RuntimeWarning,
-            stacklevel=3,
+            file,
+            line,
         )
 
     def _planner_of(self, settings: Settings) -> Planner:

@@ -2,14 +2,14 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from shapeexec._errors import ConfigError
-from shapeexec.execution import _modules
-from shapeexec.execution._parts import Again, Constant, Made, Node, Part, assign, attributes_of
+from shapeexec.execution import _modules, _objects
+from shapeexec.execution._parts import Again, Constant, Made, Node, Part
 
 
 @dataclasses.dataclass
@@ -20,6 +20,7 @@ class Merge:
     nodes: list[Any] = dataclasses.field(default_factory=list)
     objects: dict[int, Any] = dataclasses.field(default_factory=dict)
     given: dict[int, Any] = dataclasses.field(default_factory=dict)
+    sentinels: list[Any] = dataclasses.field(default_factory=list)
 
     def collect(self, arrays: Iterable[Any], parts: Iterable[Part]) -> None:
         """Find the arrays of all nodes, and make these."""
@@ -38,20 +39,42 @@ class Merge:
         if leaf is None:
             return next(arrays)
         if isinstance(leaf, Constant):
+            if leaf.is_sentinel:
+                self.sentinels.append(leaf.value)
             return leaf.value
         if isinstance(leaf, Node):
             if self.split is not None:  # its arrays stand among the others
                 _next(arrays, self.split.counts[leaf.number])
             return self.nodes[leaf.number]
         if isinstance(leaf, Again):
-            return self.objects[leaf.number]
-        if leaf.number is None:
+            return self._met(leaf.number)
+        if leaf.make is not None:
             return leaf.make(self.whole(leaf.part, arrays))
-        made = self.objects[leaf.number] = leaf.make({})
-        attributes = self.whole(leaf.part, arrays)
-        assign(made, attributes)
-        self.given[leaf.number] = jax.tree.flatten(attributes)
+        return self._object(leaf.kind, leaf.number, leaf.part, arrays)
+
+    def _object(self, kind: Any, number: Any, part: Part, arrays: Iterator[Any]) -> Any:
+        how, (structure, rest) = _objects.items_of(kind), part.tree.children()
+        if how.fill is not None:
+            self.objects[number] = how.new(kind)  # first, for it may hold itself
+        count = structure.num_leaves
+        items = structure.unflatten([self._leaf(leaf, arrays) for leaf in part.leaves[:count]])
+        if how.fill is None:
+            self.objects[number] = how.new(kind, items)
+        else:
+            how.fill(self.objects[number], items)
+        attributes = rest.unflatten([self._leaf(leaf, arrays) for leaf in part.leaves[count:]])
+        made = self.objects[number]
+        _objects.assign(made, attributes)
+        self.given[number] = _held(items, attributes)
         return made
+
+    def _met(self, number: int) -> Any:
+        if number not in self.objects:
+            raise ConfigError(
+                "an object that cannot change is among its own items.",
+                fix="break the cycle, or hold the inner one in an attribute",
+            )
+        return self.objects[number]
 
     def check_unchanged(self) -> None:
         """Check that the function has assigned to no attribute of an object.
@@ -59,30 +82,45 @@ class Merge:
         Raises:
             ConfigError: It has, and outside nothing would be seen of it.
         """
-        for number, (leaves, tree) in self.given.items():
-            attributes = attributes_of(self.objects[number])
-            now, structure = jax.tree.flatten(attributes)
-            if structure == tree and all(a is b for a, b in zip(leaves, now, strict=True)):
-                continue
-            kind = type(self.objects[number]).__name__
-            before = jax.tree.unflatten(tree, leaves)
-            changed = sorted(
-                name
-                for name in {*before, *attributes}
-                if name not in before
-                or name not in attributes
-                or not _is_same(before[name], attributes[name])
-            )
-            raise ConfigError(
-                f"the function changes {', '.join(f'`{name}`' for name in changed)} of a {kind}.",
-                why="it runs once for each graph, not at each call, so the change would be lost",
-                fix="return the new value and assign it outside, or hold it in an nnx.Variable",
-            )
+        for number, before in self.given.items():
+            value = self.objects[number]
+            items = _objects.items_of(type(value)).read(value)
+            _check_same(value, before, _held(items, _objects.attributes_of(value)))
+        for value in self.sentinels:
+            attributes = _objects.attributes_of(value)
+            for name in attributes:  # it is the caller's own
+                object.__delattr__(value, name)
+            _check_same(value, _held((), {}), _held((), attributes))
 
 
-def _is_same(x: Any, y: Any) -> bool:
-    (a, first), (b, second) = jax.tree.flatten(x), jax.tree.flatten(y)
-    return first == second and all(p is q for p, q in zip(a, b, strict=True))
+def _check_same(value: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changed = sorted(
+        name
+        for name in {*before, *now}
+        if name not in before or name not in now or not _is_same(before[name], now[name])
+    )
+    if changed:
+        raise ConfigError(
+            f"the function changes {', '.join(changed)} of a {type(value).__name__}.",
+            why="it runs once for each graph, not at each call, so the change would be lost",
+            fix="return the new value and assign it outside, or hold it in an nnx.Variable",
+        )
+
+
+def _held(items: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What an object holds, by what to call it, so that no later change of it is seen."""
+    named = {f"`{name}`": jax.tree.flatten(held) for name, held in attributes.items()}
+    return {**named, "the items": jax.tree.flatten(items)}
+
+
+def _is_same(x: tuple[list[Any], Any], y: tuple[list[Any], Any]) -> bool:
+    (a, first), (b, second) = x, y
+    return first == second and all(map(_is_one, a, b))
+
+
+def _is_one(x: Any, y: Any) -> bool:
+    # Some items are read anew each time.
+    return x is y or (type(x) is type(y) and type(x) in (str, bytes, int, float) and x == y)
 
 
 def _next(arrays: Iterator[Any], count: int) -> tuple[Any, ...]:

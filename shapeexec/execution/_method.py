@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from shapeexec._errors import ConfigError
+from shapeexec.execution._options import name_of
 from shapeexec.execution._planner import Settings
 
 
@@ -15,7 +17,17 @@ def without_self(settings: Settings) -> Settings:
     """The settings of a method for the arguments behind `self`.
 
     Positions count `self`, as those of `jax.jit` do. Its spec, None, may be left out.
+
+    Raises:
+        ConfigError: `self` is to be donated.
     """
+    if 0 in settings.donate_argnums:
+        raise ConfigError(
+            "donate_argnums: 0 is `self`, whose arrays would be gone from the object.",
+            got=f"the method {name_of(settings.fn)}",
+            fix="donate arrays that are arguments of the method, or write a function that takes "
+            "the object's arrays as an argument and returns the new ones",
+        )
     in_shapes = settings.in_shapes
     if in_shapes and in_shapes[0] is None and len(in_shapes) >= _least_arguments(settings.fn):
         in_shapes = in_shapes[1:]

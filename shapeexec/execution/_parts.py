@@ -3,24 +3,23 @@
 What is an array, and what tells one constant from another, is decided here alone.
 """
 
-import collections
 import dataclasses
 import functools
-import sys
 import types
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 from jax import export
 
 from shapeexec._errors import ConfigError
-from shapeexec.execution import _modules
+from shapeexec.execution import _modules, _objects
 from shapeexec.execution._options import typed
 from shapeexec.shape._shape import is_array
 
 _NUMBERS = (bool, int, float, complex)
+_Keys = tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,6 +49,12 @@ class Constant:
             )
         return value
 
+    @property
+    def is_sentinel(self) -> bool:
+        """Whether the leaf is an object without attributes, and given to the function itself."""
+        by_content = _objects.Told.BY_CONTENT
+        return isinstance(self.key, _Identity) and _objects.told(type(self.value)) is by_content
+
 
 @dataclasses.dataclass(frozen=True)
 class Node:
@@ -75,10 +80,17 @@ class Again:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Made:
-    """A leaf that is made of a tree: an object of its attributes, a module of its fields."""
+    """A leaf that is made of a tree: a module of its fields, an object of what it holds.
+
+    Attributes:
+        kind: What it is.
+        make: Makes it of its tree; None for an object, whose tree is its items and attributes.
+        part: The tree.
+        number: Which object it is.
+    """
 
     kind: Hashable
-    make: Callable[[Any], Any]
+    make: Callable[[Any], Any] | None
     part: "Part"
     number: int | None = None
 
@@ -113,7 +125,7 @@ class Walk:
 
     Attributes:
         is_function: Whether this is the function itself: then an object is opened whatever its
-            hash, and what libraries keep in it may be told by its identity.
+            hash.
         is_result: Whether this is a result: then what cannot be hashed is no error.
         nodes: The nodes of nnx.
         objects: By identity the objects that were opened, and kept alive.
@@ -129,7 +141,15 @@ class Walk:
     def part(self, tree: Any, *, numbers_are_arrays: bool = True) -> tuple[Part, list[Any]]:
         """A tree taken apart, and its arrays, with a `Slot` for those of each node."""
         arrays: list[Any] = []
-        return self._part(tree, numbers_are_arrays, arrays), arrays
+        try:
+            return self._part(tree, numbers_are_arrays, arrays), arrays
+        except _Untold as error:
+            raise error.told(self._place(error.path)) from error
+
+    def _place(self, path: _Keys) -> str:
+        keys = jax.tree_util.keystr(path[1:] if self.is_function else path)
+        within = keys.removeprefix(".__self__")
+        return f"self{within}" if within != keys else f"{self.where}{keys}"
 
     def _part(self, tree: Any, numbers: bool, arrays: list[Any]) -> Part:
         # Within a module of equinox and an object numbers are constants, as for `eqx.filter_jit`.
@@ -140,17 +160,19 @@ class Walk:
             if isinstance(leaf, jax.Array) or self._is_array(leaf, numbers):
                 arrays.append(leaf)
                 kinds.append(None)
-            else:
-                kinds.append(self._leaf(leaf, numbers, structure, number, arrays))
+                continue
+            try:
+                kinds.append(self._leaf(leaf, numbers, arrays))
+            except _Untold as error:
+                error.path = (*_path(structure, number), *error.path)
+                raise
         key = (structure, tuple(None if kind is None else kind.key for kind in kinds))
         return Part(structure, tuple(kinds), key)
 
     def _is_array(self, leaf: Any, numbers: bool) -> bool:
         return (numbers or type(leaf) not in _NUMBERS) and is_data(leaf)
 
-    def _leaf(
-        self, leaf: Any, numbers: bool, structure: Any, number: int, arrays: list[Any]
-    ) -> Any:
+    def _leaf(self, leaf: Any, numbers: bool, arrays: list[Any]) -> Any:
         if type(leaf) in _NUMBERS:
             return Constant.of(leaf, typed(leaf))
         if _modules.is_nnx(leaf):
@@ -161,42 +183,42 @@ class Walk:
             return Made("equinox", _same, self._part(leaf, False, arrays))
         for kind, (fields, make) in COMPOSITES.items():
             if isinstance(leaf, kind):
-                return Made(kind, make, self._part(fields(leaf), False, arrays))
+                try:
+                    return Made(kind, make, self._part(fields(leaf), False, arrays))
+                except _Untold as error:
+                    error.path = _field_of(kind)(error.path)
+                    raise
         if id(leaf) in self.objects:
             return Again([*self.objects].index(id(leaf)))
-        if is_open(leaf, any_hash=self.is_function and not self.objects):
-            self.objects[id(leaf)] = leaf
-            own = len(self.objects) - 1
-            kind, part = type(leaf), self._part(attributes_of(leaf), False, arrays)
-            return Made(kind, functools.partial(_remade, kind), part, own)
-        return Constant.of(leaf, self._key(leaf, structure, number))
+        is_first = self.is_function and not self.objects
+        if _objects.is_opened(leaf) or (is_first and _objects.can_open(type(leaf))):
+            return self._opened(leaf, arrays)
+        return Constant.of(leaf, self._key(leaf))
 
-    def _key(self, leaf: Any, structure: Any, number: int) -> Hashable:
+    def _opened(self, leaf: Any, arrays: list[Any]) -> Made:
         kind = type(leaf)
-        if kind.__hash__ is object.__hash__:
+        self.objects[id(leaf)] = leaf
+        number = len(self.objects) - 1
+        held = (_objects.items_of(kind).read(leaf), _objects.attributes_of(leaf))
+        try:
+            return Made(kind, None, self._part(held, False, arrays), number)
+        except _Untold as error:
+            error.path = _held_by(error.path)
+            raise
+
+    def _key(self, leaf: Any) -> Hashable:
+        by = _objects.told(type(leaf))
+        if by is _objects.Told.BY_IDENTITY or by is _objects.Told.BY_CONTENT:
             return _Identity(leaf)
         try:
-            key = (kind, _FROZEN[kind](leaf)) if kind in _FROZEN else typed(leaf)
+            key = typed(leaf)
             hash(key)
-        except TypeError as error:
-            if self.is_result or (self.is_function and _is_of_library(kind)):
+        except (TypeError, ValueError) as error:  # ValueError: a memory view that can be written
+            if self.is_result:
                 return _Identity(leaf)
-            (path, _), *_ = [
-                pair
-                for pair in jax.tree_util.tree_leaves_with_path(
-                    jax.tree.unflatten(structure, range(structure.num_leaves))
-                )
-                if pair[1] == number
-            ]
-            told = f"{self.where}{jax.tree_util.keystr(path)}"
-            raise ConfigError(
-                f"{told} is a {kind.__name__}, which is neither an array nor hashable.",
-                got=f"{leaf!r:.80}",
-                why="what is no array is a constant of a graph, and constants are told apart by "
-                "their hash and by ==",
-                fix="make it hashable (a tuple, a frozen dataclass), make it a pytree "
-                "(jax.tree_util.register_dataclass), or pass an array",
-            ) from error
+            raise _Untold(leaf, is_hashable=False) from error
+        if by is _objects.Told.BY_NOTHING and not self.is_result:
+            raise _Untold(leaf, is_hashable=True)
         return key
 
 
@@ -233,27 +255,46 @@ def _same(value: Any) -> Any:
     return value
 
 
-def attributes_of(value: Any) -> dict[str, Any]:
-    slots = {slot for base in type(value).__mro__ for slot in _slots(base)}
-    held = {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
-    return {**held, **getattr(value, "__dict__", {})}
+class _Untold(Exception):
+    """A leaf that nothing tells from another, and on its way out the path to it."""
+
+    def __init__(self, leaf: Any, *, is_hashable: bool) -> None:
+        super().__init__()
+        self.leaf, self.is_hashable = leaf, is_hashable
+        self.path: _Keys = ()
+
+    def told(self, place: str) -> ConfigError:
+        """What the user is told, who wrote the leaf at a place."""
+        kind = type(self.leaf)
+        return ConfigError(
+            f"{place} is a {kind.__name__}, which "
+            + ("may change unseen." if self.is_hashable else "is neither an array nor hashable."),
+            got=f"{self.leaf!r:.80}",
+            why="what is no array is a constant of a graph, and constants are told apart by "
+            "their hash and by ==, or by what they hold, if that can be read",
+            fix="make it hashable (a tuple, a frozen dataclass), make it a pytree "
+            "(jax.tree_util.register_dataclass), or pass an array",
+        )
 
 
-def _slots(base: type) -> set[str]:
-    slots = base.__dict__.get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return set(names) - {"__dict__", "__weakref__"}
+def _held_by(path: _Keys) -> _Keys:
+    which, *rest = path
+    if not which.idx:
+        return tuple(rest)
+    return (jax.tree_util.GetAttrKey(rest[0].key), *rest[1:])
 
 
-def _remade(kind: Any, attributes: Mapping[str, Any]) -> Any:
-    copy = object.__new__(kind)
-    assign(copy, attributes)
-    return copy
+def _field_of(kind: type) -> Callable[[_Keys], _Keys]:
+    names = {types.MethodType: ("__func__", "__self__"), functools.partial: _PARTIAL}[kind]
+    return lambda path: (jax.tree_util.GetAttrKey(names[path[0].idx]), *path[1:])
 
 
-def assign(value: Any, attributes: Mapping[str, Any]) -> None:
-    for name, attribute in attributes.items():
-        object.__setattr__(value, name, attribute)  # frozen or not
+_PARTIAL = ("func", "args", "keywords")
+
+
+def _path(structure: Any, number: int) -> _Keys:
+    tree = jax.tree.unflatten(structure, range(structure.num_leaves))
+    return next(path for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if leaf == number)
 
 
 # What a function may be made of, beside objects: its fields, and how it is made of them.
@@ -267,39 +308,12 @@ COMPOSITES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda fields: functools.partial(fields[0], *fields[1], **fields[2]),
     ),
 }
-# Values that change in place are told by what they hold when they are met.
-_FROZEN: dict[type, Callable[[Any], Hashable]] = {
-    set: lambda items: frozenset(map(typed, items)),
-    bytearray: bytes,
-    collections.deque: lambda items: tuple(map(typed, items)),
-}
-_LIBRARIES = {"jax", "jaxlib", "numpy", "flax", "equinox", "optax", "shapeexec"}
-_LIBRARIES |= set(sys.stdlib_module_names) - {"__main__"}
-
-
-def _is_of_library(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _LIBRARIES
-
-
-def is_open(value: Any, *, any_hash: bool = False) -> bool:
-    """Whether a value is an object of a plain class, which its attributes tell.
-
-    It is not if it has a hash of its own, which tells it, unless `any_hash`. Objects of libraries
-    are left alone.
-    """
-    kind = type(value)
-    if isinstance(value, (type, types.ModuleType)) or kind.__new__ is not object.__new__:
-        return False
-    if _is_of_library(kind):
-        return False
-    return any_hash or kind.__hash__ in _BY_IDENTITY
-
-
-_BY_IDENTITY = (object.__hash__, None)
 
 
 def is_data(leaf: Any) -> bool:
     """Whether a leaf goes into a graph: an array, a number, a dim, or what JAX takes for one."""
+    if isinstance(leaf, types.ModuleType):  # jax.numpy has `shape` and `dtype`, too
+        return False
     if is_array(leaf) or type(leaf) in _NUMBERS or hasattr(leaf, "__jax_array__"):
         return True
     if export.is_symbolic_dim(leaf):

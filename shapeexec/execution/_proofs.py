@@ -117,7 +117,8 @@ class Proofs:
                 f"{at}: {reason}\n"
                 "  These sizes run exactly, in graphs of their own: see stats.differences.\n"
                 "  Fix:   let the code ask of sizes what shapeexec hears: `n == 4`, `n > 4`, "
-                "isinstance(n, int); not type(n), `n is m`, or an exception",
+                "isinstance(n, int); not type(n), `n is m`, or an exception; and return a "
+                "size as a result of its own, not within an object",
                 RuntimeWarning,
                 stacklevel=2,
             )

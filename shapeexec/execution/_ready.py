@@ -87,6 +87,8 @@ class Ready:
         start = totals.count
         given = args
         args, kwargs = self.pad(args, kwargs)
+        if self.donated:
+            _transfer.check_given_once(args, kwargs, self.donated)
         padded, seconds = totals.count, totals.seconds
         run = graph.retraced if retrace else graph
         result = run(self.sizes, args, kwargs)

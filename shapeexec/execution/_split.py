@@ -15,10 +15,11 @@ import jax
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
-from shapeexec.execution import _modules
+from shapeexec.execution import _modules, _objects
 from shapeexec.execution._merge import Merge, tree_of
 from shapeexec.execution._options import name_of, typed
-from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_data, is_open, is_taken
+from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_data, is_taken
+from shapeexec.execution._tracer_errors import add_names
 from shapeexec.shape._shape import is_array
 
 FUNCTION = "<function>"
@@ -86,7 +87,11 @@ class Call:
         def fn(*flat: Any) -> Any:
             arrays, named = jax.tree.unflatten(tree, flat)
             with _inside(), contextlib.nullcontext() if nodes is None else _modules.updating():
-                return shell._run(arrays, named)
+                try:
+                    return shell._run(arrays, named)
+                except jax.errors.JAXTypeError as error:
+                    add_names(error, shell.fn, tree, shell.parts.keys())
+                    raise
 
         return fn
 
@@ -234,7 +239,7 @@ def places(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
 
 def has_parts(fn: Callable[..., Any]) -> bool:
     """Whether a function is made of what may change: a method, a module, an object."""
-    return isinstance(fn, tuple(COMPOSITES)) or is_taken(fn) or is_open(fn, any_hash=True)
+    return isinstance(fn, tuple(COMPOSITES)) or is_taken(fn) or _objects.can_open(type(fn))
 
 
 def _holds_more(argument: Any) -> bool:

@@ -6,7 +6,7 @@ and cut by a compiled program per shape, kept and counted apart.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,6 +40,32 @@ def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
     return _compat.array_from_host(
         padded, dtype=x.dtype, weak_type=x.weak_type, like=x, committed=_compat.is_committed(x)
     )
+
+
+def check_given_once(
+    args: Sequence[Any], kwargs: Mapping[str, Any], donated: Sequence[int]
+) -> None:
+    """Check that no donated array is given at another place, too.
+
+    What is padded is a copy of its own at each place, and no matter.
+
+    Args:
+        args: The positional arguments at capacity.
+        kwargs: The others.
+        donated: Positions.
+
+    Raises:
+        ConfigError: One is, which XLA would refuse.
+    """
+    own = {id(x) for i in donated for x in jax.tree.leaves(args[i]) if isinstance(x, jax.Array)}
+    every = [x for x in jax.tree.leaves((list(args), dict(kwargs))) if id(x) in own]
+    if len(every) > len(own):
+        raise ConfigError(
+            "a donated array is given twice.",
+            got=f"donate_argnums={tuple(donated)}, {every[0].aval}",
+            why="its memory becomes that of a result, and the other argument would be overwritten",
+            fix="pass a copy (`x.copy()`), or donate neither",
+        )
 
 
 def delete_donated(own: Any, padded: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from tests.execution.support import assert_same, ones
+from tests.execution.support import assert_same, ones, refused
 
 P = sx.Pow2(minimum=4)
 
@@ -34,6 +34,15 @@ def test_a_donated_array_is_deleted_as_by_jit(size, commit, hits):
         np.asarray(x)
     with pytest.raises((RuntimeError, ValueError), match="deleted"):
         ex(x, w)
+
+
+def test_a_donated_array_that_is_given_twice_at_capacity_is_refused():
+    ex = sx.Exec(lambda x, y: (x * 2, y.sum()), ("s", "s"), P, donate_argnums=0)
+    x = jnp.asarray(ones(4))
+    with refused(sx.ConfigError, "a donated array is given twice.", "pass a copy"):
+        ex(x, x)
+    assert not x.is_deleted()
+    assert ex(x, x.copy())[1] == np.asarray(ones(4)).sum()
 
 
 @pytest.mark.parametrize("size", [3, 4], ids=["padded", "whole"])

@@ -354,3 +354,38 @@ def test_an_error_of_a_tracer_names_the_users_function_and_file(fn, kind, name, 
         assert f"function {name}" in str(caught.value)
         assert "test_errors.py:" in str(caught.value)
         assert "_planner.py" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "note"),
+    [
+        (
+            lambda x: sx.Exec(lambda x, p, flag: x if flag else -x, ("s", None, None))(x, {}, True),
+            "is args[2] (`flag`). Numbers and arrays are data, whose values are not known while "
+            "tracing. If it is a setting, make it a constant: static_argnames='flag', and pass",
+        ),
+        (
+            lambda x: sx.Exec(lambda x, p: x if p["a"] > 0 else -x, ("s", None))(x, {"a": 1}),
+            "is args[1]['a'] (`p`).",
+        ),
+        (
+            lambda x: sx.Exec(lambda x, *, flag: x if flag else -x, ("s",))(x, flag=True),
+            "is kwargs['flag']. Numbers and arrays are data, whose values are not known while "
+            "tracing. If it is a setting, make it a constant: static_argnames='flag'",
+        ),
+        (
+            lambda x: sx.Exec(lambda *all_: all_[0] if all_[1] else 0, ("s", None))(x, True),
+            "make it a constant: static_argnums=1",
+        ),
+    ],
+    ids=["position", "tree", "keyword", "variable"],
+)
+def test_an_argument_whose_value_is_asked_is_named_with_the_way_out(call, note):
+    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+        call(np.ones(3, np.float32))
+    assert [told for told in caught.value.__notes__ if note in told]
+
+
+def test_the_way_out_for_an_argument_whose_value_is_asked_works():
+    ex = sx.Exec(lambda x, flag: x if flag else -x, ("s",), static_argnames="flag")
+    assert ex(np.ones(3, np.float32), flag=False).sum() == -3

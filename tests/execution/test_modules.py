@@ -1,6 +1,7 @@
 """Arguments and results that hold more than arrays: modules, functions, texts and objects."""
 
 import dataclasses
+import functools
 import gc
 import weakref
 from typing import Any
@@ -109,18 +110,18 @@ def test_what_is_no_array_can_be_planned_explained_and_warmed_up():
     assert ex.warmup(s=7) == 0  # the last call is the example
 
 
-def test_what_cannot_be_hashed_is_told_by_its_path_and_with_a_way_that_works():
-    class Names(list):
-        def count_of(self, x: jax.Array) -> jax.Array:
-            return len(self) * x
+def test_what_cannot_be_told_is_told_by_its_path_and_with_a_way_that_works():
+    def count_of(view: Any, x: jax.Array) -> jax.Array:
+        return len(view) * x
 
     ex = sx.Exec(lambda p, x: x * len(p["how"]), (None, "s"), P)
-    what = "args[0]['how'] is a Names, which is neither an array nor hashable."
+    view = memoryview(bytearray(b"ab"))
+    what = "args[0]['how'] is a memoryview, which is neither an array nor hashable."
     with refused(sx.ConfigError, what, "a tuple, a frozen dataclass"):
-        ex({"how": Names("ab")}, ones(3))
+        ex({"how": view}, ones(3))
     assert_same(ex({"how": ("a", "b")}, ones(3)), jnp.asarray(2 * ones(3)))
-    with refused(sx.ConfigError, "is a Names, which is neither an array nor", "a pytree"):
-        sx.Exec(Names("ab").count_of, ("s",), P)(ones(3))
+    with refused(sx.ConfigError, ".args[0] is a memoryview, which is neither", "a pytree"):
+        sx.Exec(functools.partial(count_of, view), ("s",), P)(ones(3))
 
 
 def test_a_set_is_a_constant_that_is_told_by_what_it_holds():
@@ -181,6 +182,19 @@ def test_an_example_that_is_gone_is_told():
     gc.collect()
     with refused(sx.ConfigError, "the call before held an object that is gone.", "example"):
         ex.warmup(s=8)
+
+
+def test_a_result_whose_constants_depend_on_a_size_is_right_and_told_in_words():
+    class Sized(eqx.Module):
+        x: Any
+        n: int = eqx.field(static=True)
+
+    ex = sx.Exec(lambda x: Sized(2 * x, x.shape[0]), ("s",), P)
+    with pytest.warns(RuntimeWarning, match="holds beside arrays .* depends on a size") as caught:
+        results = [ex(ones(3)), ex(ones(4))]
+    assert [(result.n, len(result.x)) for result in results] == [(3, 3), (4, 4)]
+    assert "0x" not in str(caught[0].message)
+    assert "return a size as a result of its own" in str(caught[0].message)
 
 
 # equinox

@@ -382,6 +382,26 @@ def test_each_transformation_is_told(transform):
         transform(ex)(jnp.ones(3) if transform is jax.vmap else jnp.ones(()))
 
 
+@pytest.mark.parametrize("transform", [eqx.filter_jit, eqx.filter_grad, nnx.jit, jax.grad, jax.jit])
+def test_an_exec_inside_of_a_library_is_told_at_the_users_own_line(transform):
+    ex = sx.Exec(lambda x: (x * x).sum(), ("...",))
+    with pytest.warns(RuntimeWarning, match="inside a transformation") as caught:
+        transform(ex)(jnp.ones(()))
+    (warning,) = caught
+    assert "Where: transform(ex)(jnp.ones(()))  (test_python.py:" in str(warning.message)
+    assert warning.filename == __file__
+
+
+def test_a_method_cannot_donate_self():
+    class Scaled:
+        @sx.bucketed((None, "s"), P, donate_argnums=(0,))
+        def of(self, x: jax.Array) -> jax.Array:
+            return x
+
+    with refused(sx.ConfigError, "donate_argnums: 0 is `self`, whose arrays", "donate arrays"):
+        Scaled().of(ones(3))
+
+
 def test_an_exec_inside_of_another_is_no_matter(recwarn):
     inner = sx.Exec(lambda x: x.sum(), ("s",), P)
     assert sx.Exec(lambda x: inner(x) + 1, ("s",), P)(ones(3)) == 7

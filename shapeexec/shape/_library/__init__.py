@@ -8,6 +8,7 @@ no size is symbolic JAX's own runs. All of JAX's private names are in `_compat`.
 
 from shapeexec.shape._library import (  # noqa: F401 - each registers what stands in
     dtypes,
+    named_axes,
     randomness,
     reductions,
     scans,

@@ -1,0 +1,243 @@
+"""Objects that are no trees of JAX: by what one is told, and how a copy of it is made.
+
+An object that may change, and whose value a function can read, is told by what it holds at each
+call. Only what has no value to read is told by its identity: a function, a lock, a sentinel.
+"""
+
+import array
+import collections
+import dataclasses
+import enum
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+
+class Told(enum.Enum):
+    """By what objects of a class are told apart."""
+
+    BY_IDENTITY = "they have no value to read, or are handles of the running process"
+    BY_VALUE = "their class says so with `==` and a hash"
+    BY_CONTENT = "by their attributes and items, as they are at the call"
+    BY_NOTHING = "they may change, and what they hold cannot be read"
+
+
+@dataclasses.dataclass(frozen=True)
+class Items:
+    """What objects of a built-in type hold beside attributes.
+
+    Attributes:
+        read: What one holds, as a tree.
+        new: A new object of a class: empty, or of these items where nothing can fill it.
+        fill: Puts items into an empty object, which may then hold itself.
+    """
+
+    read: Callable[[Any], Any]
+    new: Callable[..., Any]
+    fill: Callable[[Any, Any], Any] | None = None
+
+
+def _nothing(base: type) -> Items:
+    return Items(lambda _: (), base.__new__, lambda value, items: None)
+
+
+def _value(base: Any) -> Items:
+    return Items(base, base.__new__)
+
+
+def _mapping(base: Any) -> Items:
+    def read(value: Any) -> Any:
+        keys = list(base.__iter__(value))
+        return keys, [base.__getitem__(value, key) for key in keys]
+
+    def fill(value: Any, items: Any) -> None:
+        for key, item in zip(*items, strict=True):
+            base.__setitem__(value, key, item)
+
+    return Items(read, base.__new__, fill)
+
+
+def _fill_default(value: Any, items: Any) -> None:
+    value.default_factory, (keys, held) = items
+    for key, item in zip(keys, held, strict=True):
+        dict.__setitem__(value, key, item)
+
+
+def _sorted(items: Iterable[Any]) -> list[Any]:
+    # Any order will do that most equal sets have: another one is another graph.
+    return sorted(items, key=lambda item: (type(item).__qualname__, hash(item)))
+
+
+_DICT = _mapping(dict)
+_ITEMS: dict[Any, Items] = {
+    object: _nothing(object),
+    types.SimpleNamespace: _nothing(types.SimpleNamespace),
+    threading.local: _nothing(threading.local),
+    str: _value(str),
+    bytes: _value(bytes),
+    int: _value(int),
+    float: _value(float),
+    complex: _value(complex),
+    bytearray: Items(bytes, bytearray.__new__, bytearray.extend),
+    tuple: Items(lambda x: list(tuple.__iter__(x)), tuple.__new__),
+    frozenset: Items(_sorted, frozenset.__new__),
+    set: Items(_sorted, set.__new__, set.update),
+    list: Items(lambda x: list(list.__iter__(x)), list.__new__, list.extend),
+    dict: _DICT,
+    collections.OrderedDict: _mapping(collections.OrderedDict),
+    collections.defaultdict: Items(
+        lambda x: (x.default_factory, _DICT.read(x)),
+        collections.defaultdict.__new__,
+        _fill_default,
+    ),
+    collections.deque: Items(
+        lambda x: (list(x), x.maxlen),
+        collections.deque.__new__,
+        lambda value, items: collections.deque.__init__(value, *items),
+    ),
+    array.array: Items(
+        lambda x: (x.typecode, x.tobytes()), lambda kind, x: array.array.__new__(kind, *x)
+    ),
+    types.MappingProxyType: Items(dict, lambda _, x: types.MappingProxyType(x)),
+    slice: Items(lambda x: [x.start, x.stop, x.step], lambda _, x: slice(*x)),
+    BaseException: Items(lambda x: list(x.args), lambda kind, x: kind.__new__(kind, *x)),
+}
+# Objects of these libraries that are told by identity are told so under `jax.jit`, too.
+_ARRAYS = {"jax", "jaxlib", "numpy", "flax", "equinox", "optax", "shapeexec"}
+# Their objects belong to the running process: what they hold is no value.
+_HANDLES = set(
+    """_asyncio _contextvars _io _queue _random _socket _sqlite3 _ssl _thread _weakref abc asyncio
+    builtins concurrent contextlib contextvars functools importlib inspect io itertools logging
+    multiprocessing operator queue random select selectors socket sqlite3 ssl subprocess tempfile
+    threading types typing weakref""".split()
+)
+_ATOMS = (type, types.ModuleType, types.FunctionType, enum.Enum)
+_C_NEW = type(int.__new__)
+
+
+def told(kind: type) -> Told:
+    """By what objects of a class are told apart."""
+    found = _told.get(kind)
+    if found is None:
+        found = _told[kind] = _tell(kind)
+    return found
+
+
+_told: weakref.WeakKeyDictionary[type, Told] = weakref.WeakKeyDictionary()
+
+
+def _tell(kind: type) -> Told:
+    is_own = kind.__hash__ is object.__hash__ or kind.__eq__ is object.__eq__
+    if issubclass(kind, _ATOMS):
+        return Told.BY_IDENTITY if kind.__hash__ is object.__hash__ else Told.BY_VALUE
+    if kind.__hash__ is not None and is_own:
+        return _told_by_own_identity(kind)
+    base = _base(kind)
+    if kind.__hash__ is None or base is frozenset:
+        return Told.BY_NOTHING if base is None else Told.BY_CONTENT
+    # A text with attributes: the equality of texts knows nothing of them.
+    is_inherited = base not in (None, object, kind) and kind.__eq__ is base.__eq__
+    return Told.BY_CONTENT if is_inherited else Told.BY_VALUE
+
+
+def _told_by_own_identity(kind: type) -> Told:
+    library, base = kind.__module__.partition(".")[0], _base(kind)
+    if library in _ARRAYS or kind is object:
+        return Told.BY_IDENTITY
+    if library in _HANDLES and kind is not threading.local:
+        return Told.BY_IDENTITY
+    if base is not None:
+        return Told.BY_CONTENT
+    is_python = bool(kind.__flags__ & _HEAP_TYPE) and _c_base(kind) is not kind
+    is_called = any("__call__" in vars(base) for base in kind.__mro__)
+    return Told.BY_NOTHING if is_python and not is_called else Told.BY_IDENTITY
+
+
+_HEAP_TYPE = 1 << 9  # CPython's Py_TPFLAGS_HEAPTYPE
+
+
+def _c_base(kind: type) -> type:
+    """The class whose `__new__` makes the memory of its subclasses."""
+    return next(base for base in kind.__mro__ if isinstance(vars(base).get("__new__"), _C_NEW))
+
+
+def _base(kind: type) -> Any:
+    """The built-in type that says what objects of a class hold beside attributes, if any does."""
+    if kind not in _bases:
+        _bases[kind] = _find_base(kind)
+    return _bases[kind]
+
+
+_bases: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
+
+
+def _find_base(kind: type) -> Any:
+    for base in kind.__mro__:
+        if base in _ITEMS:
+            return base if base is not object or _is_made_by_object(kind) else None
+        if isinstance(vars(base).get("__new__"), _C_NEW) and not issubclass(base, BaseException):
+            return None
+    return None
+
+
+def _is_made_by_object(kind: type) -> bool:
+    try:
+        object.__new__(kind)
+    except TypeError:  # it has memory of its own, written in C
+        return False
+    return True
+
+
+def items_of(kind: type) -> Items:
+    """How the items of objects of a class are read and made, where content tells them."""
+    return _ITEMS[_base(kind)]
+
+
+def is_opened(value: Any) -> bool:
+    """Whether a value is told by what it holds."""
+    kind = type(value)
+    by = told(kind)
+    if by is Told.BY_CONTENT:
+        # One without a value is a sentinel, and compared with `is`.
+        return kind.__hash__ is None or _base(kind) is not object or bool(attributes_of(value))
+    if by is not Told.BY_VALUE or not dataclasses.is_dataclass(value):
+        return False
+    if kind.__module__.partition(".")[0] in _ARRAYS or _base(kind) is not object:
+        return False
+    return any(map(is_opened, attributes_of(value).values()))
+
+
+def can_open(kind: type) -> bool:
+    """Whether a function that is an object of this class can be opened, whatever its hash."""
+    library = kind.__module__.partition(".")[0]
+    if issubclass(kind, _ATOMS) or library in _ARRAYS:
+        return False
+    is_own = library == "__main__" or library not in sys.stdlib_module_names
+    return is_own and _base(kind) is object
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    slots = {slot for base in type(value).__mro__ for slot in _slots(base)}
+    held = {slot: getattr(value, slot) for slot in sorted(slots) if hasattr(value, slot)}
+    return {**held, **getattr(value, "__dict__", {})}
+
+
+def _slots(base: type) -> set[str]:
+    slots = vars(base).get("__slots__", ())
+    names = {slots} if isinstance(slots, str) else set(slots)
+    names -= {"__dict__", "__weakref__"}
+    owner = base.__name__.lstrip("_")
+    is_private = {name: name.startswith("__") and not name.endswith("__") for name in names}
+    return {f"_{owner}{name}" if is_private[name] and owner else name for name in names}
+
+
+def assign(value: Any, attributes: Mapping[str, Any]) -> None:
+    for name, attribute in attributes.items():
+        try:
+            object.__setattr__(value, name, attribute)  # frozen or not
+        except TypeError:  # the class is no plain one, and has a setter of its own in C
+            setter: Any = _c_base(type(value)).__setattr__
+            setter(value, name, attribute)

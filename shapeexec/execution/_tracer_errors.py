@@ -1,0 +1,47 @@
+"""JAX's errors of values that are not known while tracing, with the user's own arguments named."""
+
+import inspect
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+
+
+def add_names(error: Exception, fn: Callable[..., Any], tree: Any, apart: Collection[Any]) -> None:
+    """Say in a note which arguments JAX speaks of, and what to do.
+
+    Args:
+        error: It names arguments by their number among all arrays, `flat[9]`.
+        fn: The function of the user.
+        tree: The structure of the positional arguments' arrays, and of those by keyword.
+        apart: The places of arguments that are taken apart.
+    """
+    numbers = dict.fromkeys(map(int, re.findall(r"flat\[(\d+)\]", str(error))))
+    whole = jax.tree.unflatten(tree, range(tree.num_leaves))
+    paths = {leaf: path for path, leaf in jax.tree_util.tree_leaves_with_path(whole)}
+    for number in numbers:
+        is_named, place, *rest = paths[number]
+        key = place.key if is_named.idx else place.idx
+        told = f"kwargs[{key!r}]" if is_named.idx else f"args[{key}]"
+        within = "" if key in apart else jax.tree_util.keystr(tuple(rest))
+        name = key if is_named.idx else _parameter(fn, key)
+        way_out = f"static_argnames={name!r}" if name else f"static_argnums={key}"
+        error.add_note(
+            f"shapeexec: flat[{number}] is {told}{within}"
+            + (f" (`{name}`)" if name and not is_named.idx else "")
+            + ". Numbers and arrays are data, whose values are not known while tracing. If it is a "
+            f"setting, make it a constant: {way_out}"
+            + (", and pass it by keyword" if name and not is_named.idx else "")
+        )
+
+
+def _parameter(fn: Callable[..., Any], position: int) -> str | None:
+    try:
+        parameters = [*inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):  # a callable without a signature
+        return None
+    if position >= len(parameters):
+        return None
+    parameter = parameters[position]
+    return parameter.name if parameter.kind is parameter.POSITIONAL_OR_KEYWORD else None
