@@ -59,7 +59,10 @@ def trace(
             raise given_up(stuck, program, str(spent)) from stuck.error
         if exact:
             raise told(stuck, program, exact) from stuck.error
-        return program.settled(facts)
+        try:
+            return program.settled(facts)
+        except Stuck as again:  # with these facts known the function asks for more
+            raise told(again, program, program.symbols) from again.error
 
 
 def _facts(program: Program) -> tuple[list[Guard], frozenset[str]]:
