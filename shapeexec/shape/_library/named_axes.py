@@ -10,13 +10,15 @@ from shapeexec import _compat
 
 @_compat.stands_in("const")
 def const(original: Any, example: Any, val: Any) -> Any:
-    """A size as a number of the type that another one has.
+    """A size as a number of the type that another one has; JAX's own for any other number.
 
-    Beside a Python number, or what has the type of one, it stays a number of the host.
+    Beside a Python number, or a scalar that has the type of one, it stays a number of the host.
     """
-    del original
+    if not _compat.is_symbolic(val):
+        return original(example, val)
     dtype = np.dtype(type(example)) if _is_python(example) else example.dtype
-    if not (_is_python(example) or getattr(example, "weak_type", False)):
+    is_weak = getattr(example, "weak_type", False) and np.ndim(example) == 0
+    if not (_is_python(example) or is_weak):
         return jnp.asarray(val).astype(dtype)
     one = {"f": 1.0, "c": 1.0 + 0.0j}.get(dtype.kind)
     return val if one is None else val * one
