@@ -112,7 +112,8 @@ def _filled(asked: Asked, fill: np.ndarray) -> int:
 
 
 def _run_pad(config: Sequence[tuple[int, int, int]], arrays: Sequence[Any]) -> list[Any]:
-    return [lax.pad(*map(jnp.asarray, arrays), config)]
+    x, fill = map(jnp.asarray, arrays)
+    return [lax.pad(x, fill, config)]
 
 
 def _is_zero(array: np.ndarray) -> bool:
