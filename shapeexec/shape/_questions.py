@@ -155,9 +155,9 @@ class Questions:
         if op in ("max", "min"):
             asked = Guard(self._outer(_dim.dim_text(left)), ">=", self._outer(_dim.dim_text(right)))
             self.heard.setdefault(asked.decided(self.sizes))
-        elif op not in ("//", "%"):
-            pass
-        elif export.is_symbolic_dim(right):
+        if op not in ("//", "%"):
+            return
+        if export.is_symbolic_dim(right):
             sign = (">=", "1") if _dim.evaluate(right, sizes) > 0 else ("<=", "-1")
             self.heard.setdefault(Guard(self._outer(_dim.dim_text(right)), *sign))
         elif isinstance(right, int) and right > 1:
@@ -244,7 +244,7 @@ class Questions:
     def reduce(self, function: Callable[..., Any], named: Any, elements: Sequence[Any]) -> Any:
         """See `_compat.DimListener`."""
         if not all(map(is_operand, elements)):
-            return named(elements)
+            return function(*elements)
         expression = HostExpression(
             function,
             self._as_operands(elements),
