@@ -694,8 +694,10 @@ class DimListener(Protocol):
         """What a ufunc of NumPy makes of dims and other numbers."""
         ...
 
-    def reduce(self, function: Callable[..., Any], named: Any, elements: Sequence[Any]) -> Any:
-        """What a function of NumPy makes of a list with dims in it; `function` is variadic."""
+    def reduce(
+        self, function: Any, elements: Sequence[Any], args: Any, options: Mapping[str, Any]
+    ) -> Any:
+        """What `function(elements, *args, **options)` of NumPy makes of a list with dims in it."""
         ...
 
     def as_array(self, dim: Any, via: str) -> Any:
@@ -926,13 +928,9 @@ def _of_sizes(function: Callable[..., Any]) -> Callable[..., Any]:
         listener = _listener(dims[0]) if dims else None
         if listener is None or _asked_by(2)[0] != "user":
             return function(a, *args, **options)
-        return listener.reduce(functools.partial(_with_list, function, args, options), function, a)
+        return listener.reduce(function, a, args, options)
 
     return computed
-
-
-def _with_list(function: Any, args: Any, options: Any, *elements: Any) -> Any:
-    return function(elements, *args, **options)
 
 
 # How the types of arrays are compared: JAX makes one object of equal ones.

@@ -1,6 +1,7 @@
 """The decision before the deed: which graph a call runs in, at which sizes."""
 
 import dataclasses
+import functools
 from collections.abc import Hashable, Mapping
 
 import numpy as np
@@ -65,7 +66,7 @@ class Plan:
     key: Key = dataclasses.field(repr=False)
     recipe: Recipe = dataclasses.field(repr=False)
 
-    @property
+    @functools.cached_property
     def size_vector(self) -> np.ndarray:
         """i32[words]: the true sizes, and what is computed from them, as the graph takes them."""
         return self.recipe.numbers.vector(self.sizes)

@@ -45,6 +45,8 @@ _OF_DIMS_BY_UFUNC = {
 }
 _LARGEST_POWER = 16  # of a size that is a dim: JAX multiplies it out
 _MOST_SHIFTED = 64
+_OR_CONSTRAINT = "pass a constraint that decides it, or make the dim static"
+_OR_INTS = "pass the sizes as Python ints, or make the dims static"
 _ASSUMED_SIZE = 97  # tells of what kind a number is where there is no call
 
 
@@ -117,7 +119,7 @@ class Questions:
                 f"`{asked}` cannot be decided for all sizes.",
                 symbols=asked.symbols,
                 where=_compat.describe_line(asked.place),
-                fix="pass a constraint that decides it, or make the dim static",
+                fix=_OR_CONSTRAINT,
             )
         guard = asked.decided(self.sizes)
         self.guards.setdefault(guard)
@@ -241,18 +243,23 @@ class Questions:
             return self._numpy_dim(applied, pattern, *operands, exact=exact)
         return self.compute(applied, pattern, *operands)
 
-    def reduce(self, function: Callable[..., Any], named: Any, elements: Sequence[Any]) -> Any:
+    def reduce(
+        self, function: Any, elements: Sequence[Any], args: Any, options: Mapping[str, Any]
+    ) -> Any:
         """See `_compat.DimListener`."""
         if not all(map(is_operand, elements)):
-            return function(*elements)
+            return function(elements, *args, **options)
+        told = [*map(repr, args), *(f"{name}={value!r}" for name, value in options.items())]
+        told = "".join(f", {text}" for text in told).replace("{", "{{").replace("}", "}}")
         expression = HostExpression(
-            function,
+            functools.partial(_with_list, function, args, options),
             self._as_operands(elements),
-            f"np.{named.__name__}(({', '.join('{}' for _ in elements)}))",
+            f"np.{function.__name__}(({', '.join('{}' for _ in elements)}){told})",
         )
-        exact = _REDUCTIONS.get(named.__name__)
+        exact = None if args or options.keys() - {"dtype"} else _REDUCTIONS.get(function.__name__)
         value = self._value(expression)
-        if exact is None or not all(map(self._is_size, elements)) or np.ndim(value):
+        is_size = self._is_size(value) and all(map(self._is_size, elements))
+        if exact is None or not is_size:
             return self._computed(expression)
         dim = exact([self._plain(x) for x in elements])
         return self._marked(dim, expression)
@@ -296,12 +303,8 @@ class Questions:
             value = self._values.of(expression)
         except Exception as error:
             if self.sizes is None:
-                raise InconclusiveShapeError(
-                    f"`{expression}` raises {type(error).__name__} at some sizes.",
-                    symbols=expression.symbols,
-                    where=_compat.describe_line(_compat.user_place()),
-                    fix="pass the sizes as Python ints, or make the dims static",
-                ) from error
+                told = f"`{expression}` raises {type(error).__name__} at some sizes."
+                raise _undecided(told, expression, _OR_INTS) from error
             place = _compat.user_place()
             self.guards.setdefault(HostGuard(expression, type(error), place))
             raise
@@ -313,12 +316,8 @@ class Questions:
         value = self._value(expression)
         if isinstance(value, bool | np.bool_):
             if self.sizes is None:
-                raise InconclusiveShapeError(
-                    f"`{expression}` cannot be decided for all sizes.",
-                    symbols=expression.symbols,
-                    where=_compat.describe_line(_compat.user_place()),
-                    fix="pass a constraint that decides it, or make the dim static",
-                )
+                told = f"`{expression}` cannot be decided for all sizes."
+                raise _undecided(told, expression, _OR_CONSTRAINT)
             self.guards.setdefault(HostGuard(expression, bool(value), _compat.user_place()))
             return value
         if isinstance(value, np.ndarray) and value.dtype == np.bool_:
@@ -431,6 +430,15 @@ def _without_ended(operand: Any) -> Any:
     """What an operand is to another trace than its own: code may have kept it since."""
     is_ended = isinstance(operand, HostNumber) and operand.has_ended
     return operand.value if is_ended else operand
+
+
+def _undecided(told: str, expression: HostExpression, fix: str) -> InconclusiveShapeError:
+    where = _compat.describe_line(_compat.user_place())
+    return InconclusiveShapeError(told, symbols=expression.symbols, where=where, fix=fix)
+
+
+def _with_list(function: Any, args: Any, options: Mapping[str, Any], *elements: Any) -> Any:
+    return function(elements, *args, **options)
 
 
 def _as_dim(name: str, left: Any, right: Any) -> Any:

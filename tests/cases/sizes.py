@@ -70,6 +70,26 @@ CASES = (
         dtypes=np.uint8,
     ),
     _case(
+        "a product of a shape, with options",
+        lambda x: (
+            x * np.prod(x.shape) + np.sum(x.shape),
+            x * np.prod(x.shape, dtype=np.float32) + np.sum(x.shape, dtype=np.int16),
+            x * np.prod(x.shape, initial=3) + np.sum(x.shape, keepdims=True),
+            x * np.sum(x.shape, None, np.float32) + np.max(x.shape, initial=100),
+        ),
+        ("b, s",),
+        dtypes=np.uint8,
+    ),
+    _case(
+        "a product with an option is a shape",
+        lambda x: x.reshape(np.prod(x.shape, dtype=int)) * np.prod(x.shape, dtype=int),
+        ("b, s",),
+    ),
+    _case(
+        "a product along an axis, of sizes and arrays",
+        lambda x: np.prod((x.shape[0], np.array([0.1, 0.2])[1]), axis=0) * x,
+    ),
+    _case(
         "NumPy's scalars",
         lambda x: (x * (np.int64(2) * x.shape[0]), x * np.float32(0.1) * np.sqrt(x.shape[0])),
         dtypes=np.uint8,
