@@ -31,6 +31,7 @@ def linen(rate=0.0, **options):
     return nn.MultiHeadDotProductAttention(num_heads=4, dropout_rate=rate, **options)
 
 
+@functools.cache
 def variables():
     return linen().init(jax.random.key(0), X)
 
