@@ -1,7 +1,10 @@
 """Each error, its first line and its way out."""
 
 import functools
+import math
+from math import sqrt
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -168,6 +171,67 @@ def test_what_cannot_be_padded_names_the_primitive_and_the_line():
 def test_what_cannot_be_traced_tells_what_it_needs(fn, what):
     with refused(sx.InconclusiveShapeError, what, 'on_unsupported="exact"'):
         sx.Exec(fn, ("s",), P)(ones(8))
+
+
+@pytest.mark.parametrize(
+    ("fn", "what", "fix", "mended"),
+    [
+        (
+            lambda x: x[: int(x.shape[0] / 2)],
+            "needs a number that is computed from the size as a Python int: `s`.",
+            "`n // 2` for `int(n / 2)`",
+            lambda x: x[: x.shape[0] // 2],
+        ),
+        (
+            lambda x: x[: round(0.9 * x.shape[0])],
+            "needs a number that is computed from the size as a Python int: `s`.",
+            "`n * 9 // 10` for `int(0.9 * n)`",
+            lambda x: x[: x.shape[0] * 9 // 10],
+        ),
+        (
+            lambda x: x[: int(np.ceil(x.shape[0] / 2))],
+            "needs a number that is computed from the size as a Python int: `s`.",
+            "`math.ceil(n / 2)`",
+            lambda x: x[: math.ceil(x.shape[0] / 2)],
+        ),
+        (
+            lambda x: x * float(x.shape[0]),
+            "needs the size as a Python float",
+            "write `1.0 * s` for `float(s)`",
+            lambda x: x * (1.0 * x.shape[0]),
+        ),
+        (
+            lambda x: x / sqrt(x.shape[0]),
+            "needs the size as a Python float",
+            "call `math.sqrt(s)` by that name, not `sqrt(s)`",
+            lambda x: x / math.sqrt(x.shape[0]),
+        ),
+    ],
+    ids=["int", "round", "np.ceil", "float", "sqrt"],
+)
+def test_a_number_of_python_that_is_wanted_has_a_way_out_that_works(fn, what, fix, mended):
+    with refused(sx.InconclusiveShapeError, what, fix) as caught:
+        sx.Exec(fn, ("s",), P)(ones(7))
+    assert "(test_errors.py:" in caught.value.where
+    ex = sx.Exec(mended, ("s",), P)
+    assert_runs_as(fn, ex, ones(7))
+    assert_runs_as(fn, ex, ones(5))
+    assert ex.stats.compiles == 1
+
+
+def test_a_line_of_a_library_is_told_behind_the_users_own():
+    key = jax.random.key(0, impl="rbg")
+    drop = eqx.nn.Dropout(0.5)
+
+    def fn(x):
+        return drop(x, key=key) + 1
+
+    with refused(sx.UnsupportedPrimitiveError, "`random_bits`", "threefry2x32") as caught:
+        sx.Exec(fn, ("s",), P)(ones(7))
+    own, through = caught.value.where.split(", through ")
+    assert own.startswith("return drop(x, key=key) + 1  (test_errors.py:")
+    assert through.startswith("mask = ")
+    assert "(_dropout.py:" in through
 
 
 def test_a_function_that_takes_any_argument_may_have_any_option():

@@ -85,6 +85,19 @@ def interpolated(x, xp, fp):
     ]
 
 
+def scanned(x):
+    def step(carry, _):
+        key, total = carry
+        key, own = jax.random.split(key)
+        return (key, 0.9 * total + jax.random.normal(own)), total
+
+    def last(length, **options):
+        (_, total), totals = lax.scan(step, (KEY, x.sum()), None, length=length, **options)
+        return total, totals
+
+    return last(x.shape[0]), last(2 * x.size + 1, reverse=True), last(x.shape[0], unroll=2)
+
+
 def covariances(x, w):
     return [
         jnp.cov(x),
@@ -161,6 +174,52 @@ PROGRAMS = {
         False,
     ),
     "welch": (lambda x: signal.welch(x, nperseg=4), ("s + 5",), False),
+    **{
+        f"fftconvolve {mode}": (
+            lambda x, y, mode=mode: signal.fftconvolve(x, y, mode),
+            ("s", "t"),
+            mode == "same",
+        )
+        for mode in ("full", "same", "valid")
+    },
+    "fftconvolve of rows": (
+        lambda x, y: signal.fftconvolve(x, y, axes=1),
+        ("b, s", "b, 3"),
+        False,
+    ),
+    "fftconvolve of planes": (
+        lambda x: signal.convolve(x, ones(2, 3), method="fft"),
+        ("b, s",),
+        False,
+    ),
+    "Fourier transforms of a length": (
+        lambda x, y: [
+            jnp.fft.fft(x, n=2 * x.shape[0]),
+            jnp.fft.rfft(x, n=y.shape[0] + 1),
+            jnp.fft.irfft(jnp.fft.rfft(x), n=x.shape[0]),
+            jnp.fft.ifft2(x[:, None] * y, s=(x.shape[0] + 1, y.shape[0])),
+        ],
+        ("s", "t"),
+        False,
+    ),
+    "detrend": (
+        lambda x: (signal.detrend(x, axis=1), signal.detrend(x, type="constant")),
+        ("b, s + 5",),
+        False,
+    ),
+    "polyfit": (
+        lambda x, y: jnp.polyfit(jnp.arange(x.shape[0]) / 2, x, 2, full=True),
+        ("s + 5", "t"),
+        False,
+    ),
+    "polyfit with its covariance": (
+        lambda x: jnp.polyfit(jnp.arange(x.shape[0]) / 2, x, 2, cov=True),
+        ("s + 5",),
+        False,
+    ),
+    "matrix_rank": (lambda x: jnp.linalg.matrix_rank(x[:, None] * x), ("s + 1",), False),
+    "scan of a length": (scanned, ("s",), True),
+    "scan of a length in rows": (jax.vmap(scanned), ("b, s",), True),
 }
 SIZES = ((2, 1, 1), (2, 5, 3), (2, 8, 4), (1, 3, 5))
 
@@ -272,6 +331,26 @@ def test_what_is_not_combined_is_not_differentiated():
     ex = sx.Exec(fn, ("s",), P, poison="nan")
     for size in (1, 2, 3, 4, 8):
         assert_runs_as(fn, ex, ones(size))
+
+
+def test_a_scan_of_arrays_whose_sizes_are_not_its_length_is_refused_as_ever():
+    fn = lambda x: lax.scan(lambda c, y: (c + y, c), 0.0, x, length=x.shape[0] - 1)  # noqa: E731
+    with pytest.raises(ValueError, match="`length` argument of 4 which disagrees"):
+        sx.Exec(fn, ("s",), P)(ones(5))
+    fn = lambda x, y: lax.scan(lambda c, y: (c + y, c), 0.0, x, length=y.size)  # noqa: E731
+    ex = sx.Exec(fn, ("s", "t"), P)
+    assert_runs_as(fn, ex, ones(5), ones(5))
+    with pytest.raises(ValueError, match="`length` argument of 6 which disagrees"):
+        ex(ones(5), ones(6))
+
+
+def test_a_size_has_no_more_attributes_for_a_user_than_an_int():
+    def fn(x):
+        return x * 2 if hasattr(x.shape[0], "astype") else x
+
+    ex = sx.Exec(fn, ("s",), P)
+    assert_runs_as(fn, ex, ones(5))
+    assert ex.stats.differences == 0
 
 
 def test_arrays_of_different_sizes_are_refused_as_ever():
