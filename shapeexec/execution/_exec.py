@@ -23,6 +23,7 @@ from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
 from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
 from shapeexec.execution._explain import Explanation
+from shapeexec.execution._functions import MANY, Functions
 from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._method import without_self
 from shapeexec.execution._plan import Plan
@@ -64,6 +65,7 @@ class _Seen:
         places: Where arguments hold more than arrays.
         is_frozen: Whether a graph that is missing is an error.
         warned: Of what there has been a warning.
+        functions: The functions that are constants of graphs.
         lock: Held to warn.
     """
 
@@ -71,6 +73,7 @@ class _Seen:
     places: frozenset[Place] = frozenset()
     is_frozen: bool = False
     warned: set[str] = dataclasses.field(default_factory=set)
+    functions: Functions = dataclasses.field(default_factory=Functions)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def is_first(self, what: str) -> bool:
@@ -200,6 +203,8 @@ class Exec:
         self._is_method = False
         _monitor.listen()
         functools.update_wrapper(self, settings.fn, updated=())
+        if getattr(settings.fn, "__isabstractmethod__", False):
+            self.__isabstractmethod__ = True  # `abc` asks it of what a class holds
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `fn` on the arguments.
@@ -518,6 +523,9 @@ class Exec:
         return self._cache.get(plan.key, lambda: self._compile(plan, call))
 
     def _compile(self, plan: Plan, call: Call) -> Graph:
+        for key in self._seen.functions.gone():
+            self._cache.drop(key)
+        self._warn_of_new_functions(self._seen.functions.meet(call.functions(), plan.key))
         args, kwargs = structs_at_capacity(plan, call.arrays, call.named)
         return self._compiled(plan.recipe, plan.size_vector, args, kwargs, plan)
 
@@ -557,6 +565,20 @@ class Exec:
                 self._ready.clear()  # sizes that occur again are back after one plan each
             self._ready[known_as] = ready
         self._seen.example = call.remembered()
+
+    def _warn_of_new_functions(self, met: tuple[str, Any] | None) -> None:
+        if met is None or not self._seen.is_first("functions"):
+            return
+        path, code = met
+        warnings.warn(
+            f"shapeexec: {path} has been another function {MANY} times, each from one definition, "
+            "and each has graphs of its own.\n"
+            f"  Where: {_compat.describe_line(f'{code.co_filename}:{code.co_firstlineno}')}\n"
+            "  Fix:   define the function once, before the calls, and pass what changes in it as "
+            "arguments",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _warn_if_thrashing(self, told: Plan | Group) -> None:
         if self._cache.remade < _THRASHING:
