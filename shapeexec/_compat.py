@@ -1486,7 +1486,20 @@ def _length(x: Any) -> Any:
     return dims[0] if dims and isinstance(dims[0], _DimExpr) else len(x)
 
 
+def _set_of_sizes(items: Iterable[Any] = ()) -> Any:
+    """The different ones of some sizes: dims are told apart by `==`, for they have no hash."""
+    items = [*items]
+    if not any(map(_is_listened_to, items)):
+        return set(items)
+    found: list[Any] = []
+    for item in items:
+        if not any(item == other for other in found):
+            found.append(item)
+    return found
+
+
 _ANYWHERE |= {
+    ("flax.core.lift", "set"): _set_of_sizes,  # `nn.scan`, `nn.RNN` and `nn.vmap`
     ("jax._src.numpy.hijax", "len"): _length,
     ("jax._src.numpy.lax_numpy", "len"): _length,
     ("jax._src.numpy.polynomial", "len"): _length,
