@@ -219,6 +219,22 @@ def test_a_number_of_python_that_is_wanted_has_a_way_out_that_works(fn, what, fi
     assert ex.stats.compiles == 1
 
 
+def test_a_shard_map_over_a_ragged_axis_is_told_with_a_way_out_that_works():
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    over = jax.sharding.PartitionSpec("d")
+
+    @jax.jit
+    def inner(x):
+        mapped = jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=over, out_specs=over)
+        return mapped(x)
+
+    fn = lambda x: inner(x) + 1  # noqa: E731
+    with refused(sx.UnsupportedPrimitiveError, "`shard_map` over padded `s`", "exact") as caught:
+        sx.Exec(fn, ("4, s",), P)(ones(4, 5))
+    assert caught.value.where.startswith("return mapped(x)  (test_errors.py:")
+    assert_runs_as(fn, sx.Exec(fn, ("4, s",), P, on_unsupported="exact"), ones(4, 5))
+
+
 def test_a_line_of_a_library_is_told_behind_the_users_own():
     key = jax.random.key(0, impl="rbg")
     drop = eqx.nn.Dropout(0.5)
