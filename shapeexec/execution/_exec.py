@@ -96,11 +96,12 @@ class Exec:
     Args:
         fn: A pure function of arrays and of trees of them. What is no array in a tree (a text, a
             function, a field of a module) is a constant, with a graph of its own. Modules and
-            variables of flax's nnx are changed as by `nnx.jit`. It may be a method, a module, an object or a
-            `functools.partial`: then the arrays that these hold are arguments, too.
+            variables of flax's nnx are changed as by `nnx.jit`. It may be a method, a module, an
+            object or a `functools.partial`: then the arrays that these hold are arguments, too.
         in_shapes: One spec per positional argument, each a pytree prefix of it: a text such as
             `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."` or `"_, s"`, an `sx.Shape`, or None for what
-            is static. Arguments with defaults may be left out. None alone: axis 0 of each argument that is one array is `b`.
+            is static. Arguments with defaults may be left out. None alone: axis 0 of each argument
+            that is one array is `b`.
         buckets: A strategy for all symbols, or one per symbol; a symbol without one is exact. An
             int stands for its multiples, `Linear(32)`, a list for a `Ladder`. A strategy may also
             be any object with `bucket(size)`, or a function.
