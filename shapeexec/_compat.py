@@ -44,7 +44,9 @@ from jax._src.interpreters.partial_eval import (
 )
 from jax._src.lax import convolution as _convolution
 from jax._src.lax import lax as _lax
+from jax._src.lax.control_flow import loops as _loops
 from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
+from jax._src.numpy import fft as _fft
 from jax._src.numpy.array_methods import _IndexUpdateHelper
 from jax.extend import core as _extend_core
 from jax.extend import random as _extend_random
@@ -573,9 +575,25 @@ def describe_line(place: str | None) -> str | None:
 
 
 def eqn_line(eqn: Any) -> str | None:
-    """`code  (file.py:12)` of the innermost user frame that made an equation."""
-    frame = _source_info.user_frame(eqn.source_info.traceback)
-    return None if frame is None else _source_text(frame.file_name, frame.start_line)
+    """`code  (file.py:12)` of the innermost user frame that made an equation.
+
+    Where that is of an installed package the user's own line stands before it.
+    """
+    frames = _source_info.user_frames(eqn.source_info.traceback)
+    return _own_line((f.file_name, f.function_name, f.start_line) for f in frames)
+
+
+def _own_line(frames: Iterable[tuple[str, str, int]]) -> str | None:
+    """What tells of frames, innermost first: of each file, function and line."""
+    of_users = (frame for frame in frames if _origin(*frame[:2]) == "user")
+    inner = next(of_users, None)
+    if inner is None:
+        return None
+    told = _source_text(inner[0], inner[2])
+    if not inner[0].startswith(_SITE_DIRS):
+        return told
+    own = next((frame for frame in of_users if not frame[0].startswith(_SITE_DIRS)), None)
+    return told if own is None else f"{_source_text(own[0], own[2])}, through {told}"
 
 
 def hide_from_places(directory: str) -> None:
@@ -596,6 +614,19 @@ def error_place(error: BaseException) -> str | None:
             found = f"{code.co_filename}:{step.tb_lineno}"
         step = step.tb_next
     return found
+
+
+def error_line(error: BaseException) -> str | None:
+    """`code  (file.py:12)` of the last user frame in an exception's traceback.
+
+    Where that is of an installed package the user's own line stands before it.
+    """
+    frames, step = [], error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        frames.append((code.co_filename, code.co_name, step.tb_lineno))
+        step = step.tb_next
+    return _own_line(reversed(frames))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -854,6 +885,19 @@ def _method_of_int(name: str) -> Callable[..., Any]:
     return method
 
 
+def _astype(self: Any) -> Any:
+    """In JAX's own code `np.max` of a shape is a number of NumPy's, which an int is not."""
+    listener = _listener(self)
+    if listener is None or _asked_by(3)[0] == "user":  # beneath `_getattribute`
+        raise AttributeError("'_DimExpr' object has no attribute 'astype'")
+
+    def astype(dtype: Any) -> Any:
+        kind = np.dtype(dtype)
+        return listener.compute(kind.type, f"np.{kind}({{}})", self)
+
+    return astype
+
+
 def _round(self: Any, digits: int | None = None) -> Any:
     listener = _listener(self)
     if listener is None or digits is None or digits >= 0:
@@ -931,6 +975,29 @@ def _of_sizes(function: Callable[..., Any]) -> Callable[..., Any]:
         return listener.reduce(function, a, args, options)
 
     return computed
+
+
+def _of_numbers(name: str) -> Callable[..., Any]:
+    """A function of `math` that takes sizes, and what is computed from them, for numbers."""
+    function = getattr(math, name)
+
+    @functools.wraps(function)
+    def computed(*operands: Any) -> Any:
+        computer = next(filter(None, map(_computer, operands)), None)
+        is_known = all(isinstance(x, int | float | np.generic) or _computer(x) for x in operands)
+        if computer is None or not is_known or _asked_by(2)[0] == "internal":
+            return function(*operands)
+        pattern = f"math.{name}({', '.join('{}' for _ in operands)})"
+        return computer.compute(function, pattern, *operands)
+
+    return computed
+
+
+def _computer(number: Any) -> Any:
+    """Who computes with a dim or a number of the host; None: nobody has to."""
+    if type(number) in _number_types:
+        return number.computer
+    return _listener(number) if isinstance(number, _DimExpr) else None
 
 
 # How the types of arrays are compared: JAX makes one object of equal ones.
@@ -1108,6 +1175,7 @@ _DIM_METHODS: dict[str, Any] = {
     "numerator": property(lambda self: self),
     "denominator": property(lambda self: 1),
     "conjugate": lambda self: self,
+    "astype": property(_astype),
     **{
         name: _method_of_int(name)
         for name in "as_integer_ratio bit_count bit_length is_integer to_bytes".split()
@@ -1116,33 +1184,70 @@ _DIM_METHODS: dict[str, Any] = {
 }
 # What NumPy makes of a tuple of sizes.
 _OF_SIZES = "prod sum max min amax amin mean median average std var cumsum cumprod".split()
+# What Python's `math` makes of numbers.
+_OF_NUMBERS = """acos acosh asin asinh atan atan2 atanh cbrt comb copysign cos cosh degrees erf
+    erfc exp exp2 expm1 fabs factorial fmod gamma gcd hypot isqrt lcm ldexp lgamma log log10 log1p
+    log2 perm pow radians remainder sin sinh sqrt tan tanh""".split()
 
 
-class _SymbolicPads(types.ModuleType):
-    """`operator`, as JAX's convolutions use it: paddings are ints, or dims that stay as they are.
+class ModuleWith(types.ModuleType):
+    """A module in which some names mean something else."""
+
+    def __init__(self, module: types.ModuleType, **names: Any) -> None:
+        super().__init__(module.__name__)
+        self._module = module
+        vars(self).update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _index_or_dim(value: Any) -> Any:
+    """What `operator.index` makes of a padding or of the length of a Fourier transform.
 
     `vmap` of a convolution passes its paddings through the public function, which wants ints.
     """
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(operator, name)
-
-    @staticmethod
-    def index(value: Any) -> Any:
-        return value if isinstance(value, _DimExpr) else operator.index(value)
+    return value if isinstance(value, _DimExpr) else operator.index(value)
 
 
+def _copied(function: Any, names: dict[str, Any]) -> Callable[..., Any]:
+    copied = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+def _int_or_dim(value: Any) -> Any:
+    """What `int` makes of the `length` of a scan, which may be a dim as well."""
+    return value if _is_listened_to(value) else int(value)
+
+
+def _concrete_or_number(kind: Any, value: Any, context: str = "") -> Any:
+    """What `core.concrete_or_error` makes of `rcond`, which is `len(x)` times a constant."""
+    return value if type(value) in _number_types else _core.concrete_or_error(kind, value, context)
+
+
+_infer_scan_length: Any = _loops._infer_scan_length
 _INDEXED = (_core.Tracer, _IndexUpdateHelper)
 # By class and name what stands there while anybody listens, and what at other times, if anything.
 _PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
     **{(_DimExpr, name): (new, _ORIGINAL.get(name)) for name, new in _DIM_METHODS.items()},
     **{(owner, "__getitem__"): (_indexed(owner), owner.__getitem__) for owner in _INDEXED},
     **{(np, name): (_of_sizes(getattr(np, name)), getattr(np, name)) for name in _OF_SIZES},
+    **{(math, name): (_of_numbers(name), getattr(math, name)) for name in _OF_NUMBERS},
     (ShapedArray, "__eq__"): (_avals_equal, vars(ShapedArray).get("__eq__")),
     (ShapedArray, "__hash__"): (_aval_hash, vars(ShapedArray).get("__hash__")),
     (_core, "canonicalize_shape"): (_canonical_shape, _canonicalize_shape),
     (_DynamicJaxprTrace, "to_jaxpr_tracer"): (_as_operand, _to_jaxpr_tracer),
-    (_convolution, "operator"): (_SymbolicPads("operator"), operator),
+    **{
+        (module, "operator"): (ModuleWith(operator, index=_index_or_dim), operator)
+        for module in (_convolution, _fft)
+    },
+    (_loops, "_infer_scan_length"): (
+        _copied(_infer_scan_length, {**_infer_scan_length.__globals__, "int": _int_or_dim}),
+        _infer_scan_length,
+    ),
 }
 
 
@@ -1203,14 +1308,6 @@ def jax_function(module: str, name: str) -> Callable[..., Any]:
 def run_with_names(function: Callable[..., Any], **names: Any) -> Callable[..., Any]:
     """A copy of one of JAX's functions in which some global names mean something else."""
     return _copied(function, {**function.__globals__, **names})
-
-
-def _copied(function: Any, names: dict[str, Any]) -> Callable[..., Any]:
-    copied = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-    )
-    copied.__kwdefaults__ = function.__kwdefaults__
-    return copied
 
 
 def _call_of_stand_in(*args: Any, **kwargs: Any) -> Any:
@@ -1387,10 +1484,25 @@ def _length(x: Any) -> Any:
     return dims[0] if dims and isinstance(dims[0], _DimExpr) else len(x)
 
 
+def _set_of_sizes(items: Iterable[Any] = ()) -> Any:
+    """The different ones of some sizes: dims are told apart by `==`, for they have no hash."""
+    items = [*items]
+    if not any(map(_is_listened_to, items)):
+        return set(items)
+    found: list[Any] = []
+    for item in items:
+        if not any(item == other for other in found):
+            found.append(item)
+    return found
+
+
 _ANYWHERE |= {
+    ("flax.core.lift", "set"): _set_of_sizes,  # `nn.scan`, `nn.RNN` and `nn.vmap`
     ("jax._src.numpy.hijax", "len"): _length,
     ("jax._src.numpy.lax_numpy", "len"): _length,
     ("jax._src.numpy.polynomial", "len"): _length,
+    ("jax._src.numpy.polynomial", "core"): ModuleWith(_core, concrete_or_error=_concrete_or_number),
+    ("jax._src.numpy.polynomial", "lax"): ModuleWith(jax.lax, asarray=jnp.asarray),
 }
 
 

@@ -86,7 +86,7 @@ def examine(
         symbolic = instantiate(trace.jaxpr, every)
     except ArithmeticError as error:  # in a number of the host, where the plain function has none
         text = f"the symbolic trace raises {type(error).__name__}: {error}"
-        return Outcome(Difference(text, _compat.describe_line(_compat.error_place(error))), 1)
+        return Outcome(Difference(text, _compat.error_line(error)), 1)
     return compare(symbolic, plain)
 
 

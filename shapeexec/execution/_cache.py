@@ -139,6 +139,11 @@ class GraphCache(Generic[Entry]):
         flight.done.set()
         return entry
 
+    def drop(self, key: Hashable) -> None:
+        """Forget the entry at `key`, if there is one: nobody can ask for it again."""
+        with self._lock:
+            self._entries.pop(key, None)
+
     def clear(self) -> None:
         """Forget all entries; what is being made now stays."""
         with self._lock:

@@ -177,7 +177,8 @@ def take_examples(
         names = frozenset()
     if settings.in_shapes is None:
         settings = _with_default_specs(settings, args, kwargs)
-    positions = frozenset(range(len(args))) & positions - frozenset(settings.static_argnums)
+    given = frozenset(i for i, arg in enumerate(args) if arg is not None)
+    positions = given & positions - frozenset(settings.static_argnums)
     names -= frozenset(settings.static_argnames)
     told = {f"args[{i}]": args[i] for i in sorted(positions)}
     told |= {f"kwargs[{k!r}]": kwargs[k] for k in sorted(names)}

@@ -23,6 +23,7 @@ from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
 from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
 from shapeexec.execution._explain import Explanation
+from shapeexec.execution._functions import MANY, Functions
 from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._method import without_self
 from shapeexec.execution._plan import Plan
@@ -64,6 +65,7 @@ class _Seen:
         places: Where arguments hold more than arrays.
         is_frozen: Whether a graph that is missing is an error.
         warned: Of what there has been a warning.
+        functions: The functions that are constants of graphs.
         lock: Held to warn.
     """
 
@@ -71,6 +73,7 @@ class _Seen:
     places: frozenset[Place] = frozenset()
     is_frozen: bool = False
     warned: set[str] = dataclasses.field(default_factory=set)
+    functions: Functions = dataclasses.field(default_factory=Functions)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def is_first(self, what: str) -> bool:
@@ -92,12 +95,13 @@ class Exec:
 
     Args:
         fn: A pure function of arrays and of trees of them. What is no array in a tree (a text, a
-            function, a field of a module) is a constant, with a graph of its own. Modules of
-            flax's nnx are changed as by `nnx.jit`. It may be a method, a module, an object or a
-            `functools.partial`: then the arrays that these hold are arguments, too.
+            function, a field of a module) is a constant, with a graph of its own. Modules and
+            variables of flax's nnx are changed as by `nnx.jit`. It may be a method, a module, an
+            object or a `functools.partial`: then the arrays that these hold are arguments, too.
         in_shapes: One spec per positional argument, each a pytree prefix of it: a text such as
             `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."` or `"_, s"`, an `sx.Shape`, or None for what
-            is static. None alone: axis 0 of each argument that is one array is `b`.
+            is static. Arguments with defaults may be left out. None alone: axis 0 of each argument
+            that is one array is `b`.
         buckets: A strategy for all symbols, or one per symbol; a symbol without one is exact. An
             int stands for its multiples, `Linear(32)`, a list for a `Ladder`. A strategy may also
             be any object with `bucket(size)`, or a function.
@@ -200,6 +204,8 @@ class Exec:
         self._is_method = False
         _monitor.listen()
         functools.update_wrapper(self, settings.fn, updated=())
+        if getattr(settings.fn, "__isabstractmethod__", False):
+            self.__isabstractmethod__ = True  # `abc` asks it of what a class holds
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `fn` on the arguments.
@@ -518,6 +524,9 @@ class Exec:
         return self._cache.get(plan.key, lambda: self._compile(plan, call))
 
     def _compile(self, plan: Plan, call: Call) -> Graph:
+        for key in self._seen.functions.gone():
+            self._cache.drop(key)
+        self._warn_of_new_functions(self._seen.functions.meet(call.functions(), plan.key))
         args, kwargs = structs_at_capacity(plan, call.arrays, call.named)
         return self._compiled(plan.recipe, plan.size_vector, args, kwargs, plan)
 
@@ -557,6 +566,20 @@ class Exec:
                 self._ready.clear()  # sizes that occur again are back after one plan each
             self._ready[known_as] = ready
         self._seen.example = call.remembered()
+
+    def _warn_of_new_functions(self, met: tuple[str, Any] | None) -> None:
+        if met is None or not self._seen.is_first("functions"):
+            return
+        path, code = met
+        warnings.warn(
+            f"shapeexec: {path} has been another function {MANY} times, each from one definition, "
+            "and each has graphs of its own.\n"
+            f"  Where: {_compat.describe_line(f'{code.co_filename}:{code.co_firstlineno}')}\n"
+            "  Fix:   define the function once, before the calls, and pass what changes in it as "
+            "arguments",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _warn_if_thrashing(self, told: Plan | Group) -> None:
         if self._cache.remade < _THRASHING:

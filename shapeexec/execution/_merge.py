@@ -85,12 +85,18 @@ class Merge:
         for number, before in self.given.items():
             value = self.objects[number]
             items = _objects.items_of(type(value)).read(value)
-            _check_same(value, before, _held(items, _objects.attributes_of(value)))
+            now = _held(items, _objects.attributes_of(value))
+            cached = {f"`{name}`" for name in _objects.cached_properties(type(value))}
+            _check_same(
+                value, before, {k: x for k, x in now.items() if k in before or k not in cached}
+            )
         for value in self.sentinels:
             attributes = _objects.attributes_of(value)
             for name in attributes:  # it is the caller's own
                 object.__delattr__(value, name)
-            _check_same(value, _held((), {}), _held((), attributes))
+            cached = _objects.cached_properties(type(value))
+            added = {name: held for name, held in attributes.items() if name not in cached}
+            _check_same(value, _held((), {}), _held((), added))
 
 
 def _check_same(value: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

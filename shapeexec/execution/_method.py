@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shapeexec._errors import ConfigError
-from shapeexec.execution._options import name_of
+from shapeexec.execution._options import POSITIONAL, name_of, parameters_of
 from shapeexec.execution._planner import Settings
 
 
@@ -48,20 +48,10 @@ def _shifted(numbers: Sequence[int]) -> tuple[int, ...]:
 def _least_arguments(fn: Callable[..., Any]) -> int:
     """How many positional arguments a function has that must be given, `self` among them."""
     return sum(
-        parameter.kind in _POSITIONAL and parameter.default is inspect.Parameter.empty
-        for parameter in _parameters(fn)
+        parameter.kind in POSITIONAL and parameter.default is inspect.Parameter.empty
+        for parameter in parameters_of(fn)
     )
 
 
 def _first_name(fn: Callable[..., Any]) -> str | None:
-    return next((parameter.name for parameter in _parameters(fn)), None)
-
-
-def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        return [*inspect.signature(fn).parameters.values()]
-    except (TypeError, ValueError):  # a callable without a signature
-        return []
-
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return next((parameter.name for parameter in parameters_of(fn)), None)

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 _TAG = "shapeexec"
 
@@ -25,9 +26,26 @@ def is_nnx(value: Any) -> bool:
     """Whether a value is a module, a variable or another node of a graph of flax's nnx."""
     nnx = sys.modules.get("flax.nnx")
     graphs = getattr(nnx, "graphlib", None)
-    if nnx is None or graphs is None:
+    if nnx is None or graphs is None or isinstance(value, jax.Array | np.ndarray):
         return False
     return isinstance(value, nnx.Variable) or bool(graphs.is_graph_node(value))
+
+
+def held_by_states(tree: Any, leaves: Sequence[Any]) -> set[int]:
+    """The variables, by identity, of the `nnx.State`s in a tree: data, as they are to `jax.jit`.
+
+    A variable that stands in a tree by itself may be changed there. `leaves` are those of the tree,
+    variables among them.
+    """
+    kind = sys.modules["flax.nnx"].State
+    if isinstance(tree, kind):
+        return set(map(id, leaves))
+    states = [
+        value
+        for value in jax.tree.leaves(tree, is_leaf=lambda value: isinstance(value, kind))
+        if isinstance(value, kind)
+    ]
+    return set(map(id, jax.tree.leaves(states, is_leaf=is_nnx)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ import array
 import collections
 import dataclasses
 import enum
+import functools
 import sys
 import threading
 import types
@@ -217,6 +218,17 @@ def can_open(kind: type) -> bool:
         return False
     is_own = library == "__main__" or library not in sys.stdlib_module_names
     return is_own and _base(kind) is object
+
+
+def cached_properties(kind: type) -> set[str]:
+    """The attributes that objects of a class make of their others, and keep.
+
+    Within a function they are made anew for each graph, and kept nowhere: what they are made of may
+    be another array at the next call.
+    """
+    cached = functools.cached_property
+    held = ((name, value) for base in kind.__mro__ for name, value in vars(base).items())
+    return {name for name, value in held if isinstance(value, cached)}
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

@@ -102,13 +102,9 @@ def by_number_and_name(
     fn: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Arguments by their numbers and by their names, each told by either, as for `jax.jit`."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):  # a callable without a signature
-        return numbers, names
     either = [
         (number, parameter.name)
-        for number, parameter in enumerate(parameters)
+        for number, parameter in enumerate(parameters_of(fn))
         if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         and (number in numbers or parameter.name in names)
     ]
@@ -132,8 +128,7 @@ def check_arguments(fn: Callable[..., Any], **options: Iterable[int | str]) -> N
     except (TypeError, ValueError):  # a callable without a signature
         return
     kinds = [parameter.kind for parameter in parameters.values()]
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    count = sum(kind in positional for kind in kinds)
+    count = sum(kind in POSITIONAL for kind in kinds)
     for option, given in options.items():
         for argument in given:
             if isinstance(argument, int):
@@ -180,6 +175,17 @@ def check_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
         *others, last = map(repr, choices)
         told = f"{', '.join(others)} or {last}".replace("'", '"')
         raise ConfigError(f"{name}={given!r} is not known.", fix=told)
+
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def parameters_of(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a function; none of one without a signature."""
+    try:
+        return [*inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):
+        return []
 
 
 def name_of(fn: Any) -> str:

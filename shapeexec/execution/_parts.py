@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import types
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import jax
@@ -113,6 +113,14 @@ class Part:
     leaves: tuple[Any, ...]
     key: Hashable
 
+    def functions(self) -> Iterator[types.FunctionType]:
+        """The plain functions among its constants."""
+        for leaf in self.leaves:
+            if isinstance(leaf, Made):
+                yield from leaf.part.functions()
+            elif isinstance(leaf, Constant) and isinstance(leaf.value, types.FunctionType):
+                yield leaf.value
+
     @property
     def is_constant(self) -> bool:
         """Whether it is one leaf that is no array."""
@@ -155,9 +163,13 @@ class Walk:
         # Within a module of equinox and an object numbers are constants, as for `eqx.filter_jit`.
         is_leaf = is_taken if numbers else _modules.is_nnx
         leaves, structure = jax.tree.flatten(tree, is_leaf=is_leaf)
-        kinds = []
+        kinds, data = [], None
         for number, leaf in enumerate(leaves):
-            if isinstance(leaf, jax.Array) or self._is_array(leaf, numbers):
+            is_one = isinstance(leaf, jax.Array) or self._is_array(leaf, numbers)
+            if is_one and _modules.is_nnx(leaf):  # a variable has a shape and a dtype as well
+                data = _modules.held_by_states(tree, leaves) if data is None else data
+                is_one = id(leaf) in data
+            if is_one:
                 arrays.append(leaf)
                 kinds.append(None)
                 continue

@@ -26,7 +26,7 @@ from shapeexec.bucketing import Exact, Strategy
 from shapeexec.bucketing._laws import checked_range
 from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
-from shapeexec.execution._options import strategy_raised
+from shapeexec.execution._options import parameters_of, strategy_raised
 from shapeexec.execution._outcomes import are_many
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.execution._proofs import Check, Proofs
@@ -382,7 +382,7 @@ class Planner:
         bound = self._bound.get(key)
         if bound is None:
             bound = compile_spec(
-                self._settings.in_shapes,
+                _given_specs(self._settings, len(args), kwargs),
                 args,
                 kwarg_shapes=self._settings.kwarg_shapes,
                 kwargs=kwargs,
@@ -414,6 +414,19 @@ class Planner:
                     sizes=sizes,
                     fix="call the plain function at these sizes, or loosen constraints=...",
                 )
+
+
+def _given_specs(settings: Settings, count: int, named: Mapping[str, Any]) -> Any:
+    """The specs by position, without those of arguments behind `count` that have defaults."""
+    specs = settings.in_shapes
+    if specs is None or count >= len(specs):
+        return specs
+    rest = parameters_of(settings.fn)[count : len(specs)]
+    may_miss = len(rest) == len(specs) - count and all(
+        parameter.default is not parameter.empty and parameter.name not in named
+        for parameter in rest
+    )
+    return specs[:count] if may_miss else specs
 
 
 def _check_constants(call: Call) -> None:

@@ -46,6 +46,7 @@ class Ready:
         padding: (symbol, size, bucket) of each symbol.
         exact: Symbols that run exactly for want of a rule.
         donated: The positions of padded arguments whose memory may be taken.
+        donate: Those of all such arguments.
     """
 
     key: Hashable
@@ -55,6 +56,7 @@ class Ready:
     padding: tuple[tuple[str, int, int], ...]
     exact: tuple[str, ...]
     donated: tuple[int, ...] = ()
+    donate: tuple[int, ...] = ()
 
     def pad(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -82,16 +84,22 @@ class Ready:
 
         Raises:
             SignatureChanged: It would have to, and may not.
+            ConfigError: A donated array is given twice.
         """
         totals = _monitor.totals
         start = totals.count
         given = args
         args, kwargs = self.pad(args, kwargs)
-        if self.donated:
-            _transfer.check_given_once(args, kwargs, self.donated)
+        if self.donated or (self.donate and retrace):
+            _transfer.check_given_once(args, kwargs, self.donate)
         padded, seconds = totals.count, totals.seconds
         run = graph.retraced if retrace else graph
-        result = run(self.sizes, args, kwargs)
+        try:
+            result = run(self.sizes, args, kwargs)
+        except (ValueError, jax.errors.JaxRuntimeError):  # the former on the fast path
+            if self.donate:  # XLA refuses it in words of its own
+                _transfer.check_given_once(args, kwargs, self.donate)
+            raise
         for place in self.donated:
             _transfer.delete_donated(given[place], args[place])
         ran, seconds = totals.count, totals.seconds - seconds
@@ -153,4 +161,5 @@ def make_ready(plan: Plan, pads: tuple[tuple[int | str, Any, tuple[Shape, ...]],
         padding=tuple((s, n, plan.buckets[s]) for s, n in plan.sizes.items()),
         exact=plan.exact,
         donated=tuple(place for place, *_ in pads if place in plan.recipe.donate),
+        donate=plan.recipe.donate,
     )

@@ -3,12 +3,12 @@
 Static arrays are not looked at: JAX's own fast path checks them at each run.
 """
 
-import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from shapeexec.execution._options import POSITIONAL, parameters_of
 from shapeexec.execution._planner import Settings
 from shapeexec.execution._split import FUNCTION, Call
 
@@ -16,20 +16,34 @@ from shapeexec.execution._split import FUNCTION, Call
 def by_position(
     settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Arguments that have a spec by position but were passed by name, put at their position."""
+    """Arguments that have a spec by position, put there where they were passed by name.
+
+    One that was left out and is None by default is None there. One that was passed by position, and
+    has its spec by name, goes among the others.
+    """
     in_shapes = settings.in_shapes
-    if not kwargs or in_shapes is None or len(args) >= len(in_shapes):
+    if in_shapes is None or len(args) == len(in_shapes):
         return args, kwargs
-    try:
-        names = list(inspect.signature(settings.fn).parameters)[: len(in_shapes)]
-    except (TypeError, ValueError):  # a callable without a signature
-        return args, kwargs
+    if len(args) > len(in_shapes):
+        return _by_name(settings, args, kwargs)
     args, kwargs = list(args), dict(kwargs)
-    for name in names[len(args) :]:
-        if name not in kwargs:
+    for parameter in parameters_of(settings.fn)[len(args) : len(in_shapes)]:
+        if parameter.name in kwargs and parameter.kind is not parameter.POSITIONAL_ONLY:
+            args.append(kwargs.pop(parameter.name))
+        elif parameter.default is None and parameter.kind in POSITIONAL:
+            args.append(None)
+        else:
             break
-        args.append(kwargs.pop(name))
     return args, kwargs
+
+
+def _by_name(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    count, specs = len(settings.in_shapes or ()), settings.kwarg_shapes or {}
+    rest = parameters_of(settings.fn)[count : len(args)] if specs else []
+    names = [p.name for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in specs]
+    if len(names) < len(args) - count or not kwargs.keys().isdisjoint(names):
+        return args, kwargs
+    return args[:count], {**kwargs, **dict(zip(names, args[count:], strict=True))}
 
 
 def signature(settings: Settings, call: Call) -> Hashable:

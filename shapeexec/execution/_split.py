@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import threading
+import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -64,6 +65,15 @@ class Call:
     def replaced(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> "Call":
         """The call with other arrays."""
         return dataclasses.replace(self, arrays=arrays, named=named)
+
+    def functions(self) -> Iterator[tuple[str, types.FunctionType]]:
+        """The plain functions among the constants, each with the argument that it stands in."""
+        for place, value in self.constants.items():
+            if isinstance(value, types.FunctionType):
+                yield _path_of(place), value
+        for place, part in self.parts.items():
+            if place != FUNCTION:
+                yield from ((_path_of(place), function) for function in part.functions())
 
     def remembered(self) -> "Call":
         """The call with shapes for arrays, which keeps neither data nor modules alive."""
@@ -135,6 +145,10 @@ def _inside() -> Iterator[None]:
         yield
     finally:
         _running.value = outer
+
+
+def _path_of(place: Place) -> str:
+    return f"args[{place}]" if isinstance(place, int) else f"kwargs[{place!r}]"
 
 
 def is_running() -> bool:
@@ -243,7 +257,7 @@ def has_parts(fn: Callable[..., Any]) -> bool:
 
 
 def _holds_more(argument: Any) -> bool:
-    if is_array(argument):
+    if is_array(argument) and not _modules.is_nnx(argument):
         return False
     leaves = jax.tree.leaves(argument, is_leaf=is_taken)
     return any(is_taken(leaf) or not is_data(leaf) for leaf in leaves)
@@ -288,8 +302,7 @@ def take(
         if place in constants:
             continue
         walk.is_function = place == FUNCTION
-        walk.where = f"args[{place}]" if isinstance(place, int) else f"kwargs[{place!r}]"
-        walk.where = name_of(fn) if walk.is_function else walk.where
+        walk.where = name_of(fn) if walk.is_function else _path_of(place)
         value = (fn,) if walk.is_function else _at(args, kwargs, place)
         part, taken = walk.part(value, numbers_are_arrays=not walk.is_function)
         if any(part.leaves):

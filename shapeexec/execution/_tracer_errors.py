@@ -1,11 +1,12 @@
 """JAX's errors of values that are not known while tracing, with the user's own arguments named."""
 
-import inspect
 import re
 from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
+
+from shapeexec.execution._options import parameters_of
 
 
 def add_names(error: Exception, fn: Callable[..., Any], tree: Any, apart: Collection[Any]) -> None:
@@ -37,10 +38,7 @@ def add_names(error: Exception, fn: Callable[..., Any], tree: Any, apart: Collec
 
 
 def _parameter(fn: Callable[..., Any], position: int) -> str | None:
-    try:
-        parameters = [*inspect.signature(fn).parameters.values()]
-    except (TypeError, ValueError):  # a callable without a signature
-        return None
+    parameters = parameters_of(fn)
     if position >= len(parameters):
         return None
     parameter = parameters[position]

@@ -57,7 +57,9 @@ def check_given_once(
     Raises:
         ConfigError: One is, which XLA would refuse.
     """
-    own = {id(x) for i in donated for x in jax.tree.leaves(args[i]) if isinstance(x, jax.Array)}
+    own = {
+        id(x) for i in donated for x in jax.tree.leaves(args[i : i + 1]) if isinstance(x, jax.Array)
+    }
     every = [x for x in jax.tree.leaves((list(args), dict(kwargs))) if id(x) in own]
     if len(every) > len(own):
         raise ConfigError(

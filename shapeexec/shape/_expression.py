@@ -50,6 +50,9 @@ _MEANINGS: dict[Kind, dict[str, Callable[..., Any]]] = {
     },
 }
 
+# A text can name none of them, but JAX's C code imports modules at its first use, wherever that is.
+_BUILTINS = {"__import__": __import__}
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expression:
@@ -114,7 +117,8 @@ def _compile(tree: ast.expr, symbols: tuple[str, ...]) -> Mapping[Kind, Callable
     body = ast.fix_missing_locations(ast.Expression(ast.Lambda(parameters, tree)))
     code = compile(body, "<dimension>", "eval")
     functions: dict[Kind, Callable[..., Any]] = {
-        kind: eval(code, {"__builtins__": {}, **meanings}) for kind, meanings in _MEANINGS.items()
+        kind: eval(code, {"__builtins__": _BUILTINS, **meanings})
+        for kind, meanings in _MEANINGS.items()
     }
     return types.MappingProxyType(functions)
 

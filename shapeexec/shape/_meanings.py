@@ -17,12 +17,19 @@ _AS_INT = (
     "loop with `jax.lax.scan` or `jax.lax.fori_loop`",
 )
 _AS_FLOAT = (
-    "needs the size as a Python float (`float(s)`, `math.sqrt(s)`, `s ** 0.5`)",
-    "use `jnp.sqrt(s)`: JAX arithmetic keeps the size symbolic",
+    "needs the size as a Python float (`float(s)`, `from math import sqrt`)",
+    "write `1.0 * s` for `float(s)`, and call `math.sqrt(s)` by that name, not `sqrt(s)`: then the "
+    "size stays symbolic",
+)
+_AS_INTEGER = (
+    "needs a number that is computed from the size as a Python int",
+    "compute it in integers: `n // 2` for `int(n / 2)` and `n * 9 // 10` for `int(0.9 * n)`, or by "
+    "`math.floor(n / 2)` or `math.ceil(n / 2)`",
 )
 _BY_NEED = {"int": _AS_INT, "float": _AS_FLOAT}
 # What errors mean, by the text they carry: (pattern, what the function does, way out).
 _MEANINGS = (
+    ("^the (int|index) of `", *_AS_INTEGER),
     (
         "requires a constant|interpreted as an integer|process_primitive|'_DimExpr'.*int"
         "|unhashable: the size|has no attribute|not iterable",
@@ -64,15 +71,15 @@ def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inconclusiv
             meaning, way_out = means, fix
             break
     meaning, way_out = _of_call(_compat.failed_call(stuck.error)) or (meaning, way_out)
-    place = _compat.error_place(stuck.error)
-    if place is None and stuck.needs:
-        place = stuck.needs[-1].place
+    where = _compat.error_line(stuck.error)
+    if where is None and stuck.needs:
+        where = _compat.describe_line(stuck.needs[-1].place)
     names = _named(symbols)
     got = _arguments(program)
     return InconclusiveShapeError(
         f"the function {meaning}{f': {names}' if names else ''}.",
         symbols=symbols,
-        where=_compat.describe_line(place),
+        where=where,
         got=got,
         why=_first_line(stuck.error),
         fix=f"{way_out}; or make {names or 'the symbol'} exact: "
@@ -88,13 +95,12 @@ def given_up(stuck: Stuck, program: Program, spent: str) -> InconclusiveShapeErr
         program: The function.
         spent: What is too much.
     """
-    place = _compat.error_place(stuck.error)
     symbols = program.symbols
     multiple = max(symbols)
     return InconclusiveShapeError(
         f"the function can be traced with facts of {_named(symbols)} only, and there are too many.",
         symbols=symbols,
-        where=_compat.describe_line(place),
+        where=_compat.error_line(stuck.error),
         got=_arguments(program),
         why=f"{spent}; JAX: {_first_line(stuck.error)}",
         fix=f'write what divides into the spec, such as "8*{multiple}" (pad the data to it), or '

@@ -55,6 +55,11 @@ class HostNumber:
         self._computer, self.expression, self.value = computer, expression, value
 
     @property
+    def computer(self) -> Computer:
+        """Who computes with it."""
+        return self._computer
+
+    @property
     def has_ended(self) -> bool:
         """Whether its trace has: then it is but its value, also to another trace."""
         return self._computer.has_ended

@@ -79,6 +79,7 @@ class Questions:
         kinds: What was computed on the host, and of what kind the results are.
         open: What JAX's core compared and answered as it does if nothing is known.
         numpy_dims: By id the dims that are numbers of NumPy's in the plain call, and what they are.
+        quotients: By the expression of a true division of a dim by a positive int the two.
         has_ended: Whether the attempt is over. A number that user code kept, as `lru_cache` does,
             is from then on what plain code would have kept: its value.
     """
@@ -91,6 +92,7 @@ class Questions:
     kinds: dict[HostExpression, Any] = dataclasses.field(default_factory=dict)
     open: dict[Guard, None] = dataclasses.field(default_factory=dict)
     numpy_dims: dict[int, tuple[Any, HostExpression]] = dataclasses.field(default_factory=dict)
+    quotients: dict[HostExpression, tuple[Any, int]] = dataclasses.field(default_factory=dict)
     has_ended: bool = False
     _compared: dict[Guard, None] = dataclasses.field(default_factory=dict)
 
@@ -205,7 +207,11 @@ class Questions:
         left, right = (int(x) if type(x) is bool else x for x in (left, right))
         if name in _OF_DIMS and all(map(self._is_size, (left, right))):
             return BINARY[name][0](left, right)
-        return self.compute(*BINARY[name], left, right)
+        made = self.compute(*BINARY[name], left, right)
+        is_quotient = name == "truediv" and type(left) is _compat.JaxDim and type(right) is int
+        if is_quotient and right > 0 and not self.is_of_numpy(left):
+            self.quotients[made.expression] = (left, right)
+        return made
 
     def compare(self, name: str, left: Any, right: Any) -> Any:
         """See `_compat.DimListener`."""
@@ -217,6 +223,10 @@ class Questions:
         """See `_compat.DimListener`, and `Computer`."""
         if self.has_ended:
             return function(*map(_without_ended, operands))
+        if function in (math.floor, math.ceil) and isinstance(operands[0], HostNumber):
+            dim, divisor = self.quotients.get(operands[0].expression, (None, 1))
+            if dim is not None:  # f64 rounds no quotient of a size across an integer
+                return dim // divisor if function is math.floor else -(-dim // divisor)
         return self._computed(HostExpression(function, self._as_operands(operands), pattern))
 
     def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:

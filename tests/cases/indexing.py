@@ -38,6 +38,17 @@ def add_to_a_window_of_each_row(x: Any, i: Any, y: Any) -> Any:
 
 
 CASES = (
+    Case(
+        "a constant that is set in a loop",
+        lambda x: lax.fori_loop(
+            0,
+            x.shape[0] // 2,
+            lambda i, marks: marks.at[2 * i].set(True),
+            jnp.zeros(x.shape[0], bool),
+        ),
+        ("s",),
+        grad=False,
+    ),
     Case("reversed and strided", lambda x: (x[::-1], x[:, ::-2]), ("b, s",)),
     Case("shifted by one", lambda x: x[1:] - x[:-1], ("s, b",), naive="agrees"),
     Case("last element", lambda x: x[-1] + x[..., -1:], ("s, s",)),

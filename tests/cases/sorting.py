@@ -45,5 +45,22 @@ CASES = (
         ("s",),
         dtypes=np.int32,
     ),
+    Case("approx_max_k", lambda x: lax.approx_max_k(-jnp.abs(x), 3), ("b, s",), least={"s": 3}),
+    Case(
+        "approx_min_k of columns",
+        lambda x: lax.approx_min_k(jnp.abs(x), 2, reduction_dimension=0),
+        ("s, b",),
+        dtypes=np.float16,
+        least={"s": 2},
+    ),
+    Case(
+        "approx_max_k and approx_min_k of all, with infinities",
+        lambda x: [
+            pick(jnp.where(jnp.abs(x) > 1, x * np.inf, x), x.shape[1])[0]
+            for pick in (lax.approx_max_k, lax.approx_min_k)
+        ],
+        ("b, s",),
+        grad=False,
+    ),
     Case("median", lambda x: jnp.median(x, 1), ("b, s",)),
 )

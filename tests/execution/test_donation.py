@@ -6,7 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 import shapeexec as sx
 from tests.execution.support import assert_same, ones, refused
@@ -102,6 +104,90 @@ def test_the_arrays_of_a_module_are_donated():
     ex = sx.Exec(fn, (None, "s"), P, donate_argnums=0)
     ex(module, ones(3))
     assert module.weight.is_deleted()
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.inner = nnx.Linear(4, 3, rngs=rngs)
+        self.norm = nnx.BatchNorm(3, rngs=rngs)
+        self.out = nnx.Linear(3, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.out(nnx.tanh(self.norm(self.inner(x))))
+
+
+def train(net, optimizer, x):
+    loss, gradients = nnx.value_and_grad(lambda net: (net(x) ** 2).mean())(net)
+    optimizer.update(net, gradients)
+    return loss
+
+
+def held(*nodes):
+    leaves = [x for node in nodes for x in jax.tree.leaves(nnx.state(node))]
+    return [x for x in leaves if isinstance(x, jax.Array)]
+
+
+@pytest.mark.parametrize("donated", [(0, 1), (1,), ()], ids=str)
+def test_the_arrays_of_nnx_modules_are_deleted_where_nnx_jit_deletes_them(donated):
+    seen = []
+    for wrap in (
+        lambda fn: nnx.jit(fn, donate_argnums=donated),
+        lambda fn: sx.Exec(fn, (None, None, "b, 4"), sx.Pow2(minimum=8), donate_argnums=donated),
+    ):
+        net = Net(nnx.Rngs(0))
+        optimizer = nnx.Optimizer(net, optax.sgd(1e-2, momentum=0.9), wrt=nnx.Param)
+        fn, deleted = wrap(train), []
+        for n in (5, 6, 8):
+            before = held(net, optimizer)
+            fn(net, optimizer, np.random.default_rng(n).normal(size=(n, 4)).astype(np.float32))
+            deleted.append([x.is_deleted() for x in before])
+            assert not any(x.is_deleted() for x in held(net, optimizer))
+        seen.append((deleted, held(net)))
+    (plain, expected), (ours, got) = seen
+    assert ours == plain
+    assert any(ours[0]) == bool(donated)
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_ragged_variable_is_donated():
+    def double(v, x):
+        v[...] = 2 * v[...] + x
+
+    v, ex = nnx.Param(jnp.asarray(ones(3))), sx.Exec(double, ("s", "s"), P, donate_argnums=0)
+    for _ in range(2):
+        before = v[...]
+        ex(v, ones(3))
+        assert before.is_deleted()
+    np.testing.assert_array_equal(v[...], 7 * ones(3))
+
+
+def test_a_module_whose_function_raises_keeps_its_arrays():
+    def fail(net, x):
+        net.inner.bias[...] = net.inner.bias[...] + x.sum()
+        raise KeyError("mine")
+
+    net = Net(nnx.Rngs(0))
+    with pytest.raises(KeyError, match="mine"):
+        sx.Exec(fail, (None, "s"), P, donate_argnums=0)(net, ones(3))
+    assert not any(x.is_deleted() for x in held(net))
+
+
+class Tied(eqx.Module):
+    a: jax.Array
+    b: jax.Array
+
+
+@pytest.mark.parametrize("hits", [0, 1])
+def test_an_array_that_a_module_holds_twice_is_refused_in_our_words(hits):
+    fn = lambda t, x: Tied(t.a + x.sum(), t.b * 2)  # noqa: E731
+    ex, w = sx.Exec(fn, (None, "s"), P, donate_argnums=0), jnp.asarray(ones(2))
+    for _ in range(hits):
+        ex(Tied(w + 1, w + 2), ones(3))
+    with refused(sx.ConfigError, "a donated array is given twice.", "pass a copy"):
+        ex(Tied(w, w), ones(3))
+    assert not w.is_deleted()
+    np.testing.assert_array_equal(ex(Tied(w, w.copy()), ones(3)).a, ones(2) + ones(3).sum())
 
 
 def test_examples_are_not_donated():

@@ -196,28 +196,28 @@ def test_padding_of_examples_and_fillers_is_counted():
 
 
 def test_what_cannot_be_padded_is_refused_or_runs_exactly():
-    def largest(x):
-        return jax.lax.approx_max_k(x, 2)[0]
+    def noisy(x):
+        return x + jax.random.uniform(jax.random.key(0, impl="rbg"), x.shape[-1:])
 
     examples = [ones(n) for n in (3, 5, 3)]
     with pytest.raises(sx.UnsupportedPrimitiveError):
-        sx.Exec(largest, ("s",), P).map(examples)
-    ex = sx.Exec(largest, ("s",), P, on_unsupported="exact")
+        sx.Exec(noisy, ("s",), P).map(examples)
+    ex = sx.Exec(noisy, ("s",), P, on_unsupported="exact")
     for _ in range(2):
         for result, example in zip(ex.map(examples), examples, strict=True):
-            assert_same(result, largest(example))
+            assert_same(result, noisy(example))
     assert ex.cache_size == 2
     assert ex.stats.exact == {"s": 4}
 
 
 def test_no_more_symbols_are_exact_than_must_be():
-    def largest(x):
-        return jax.lax.approx_max_k(x, 2)[0]
+    def noisy(x):
+        return x + jax.random.uniform(jax.random.key(0, impl="rbg"), x.shape[-1:])
 
     examples = [ones(2, 3), ones(3, 3), ones(4, 3)]
-    ex = sx.Exec(largest, ("s, t",), P, on_unsupported="exact")
+    ex = sx.Exec(noisy, ("s, t",), P, on_unsupported="exact")
     for result, example in zip(ex.map(examples), examples, strict=True):
-        assert_same(result, largest(example))
+        assert_same(result, noisy(example))
     assert ex.cache_size == 1
     assert ex.stats.exact == {"t": 1}
 

@@ -440,3 +440,70 @@ def test_the_name_of_a_function_stands_in_one_line(fn):
 
 def test_the_name_of_a_module_stands_in_one_line():
     assert repr(sx.Exec(eqx.nn.MLP(3, 2, 4, 1, key=KEY), ("3",))) == "Exec(MLP, 0 graphs)"
+
+
+# Variables of nnx outside of a module
+
+
+def add_up(variables, x):
+    for variable in jax.tree.leaves(variables, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)):
+        variable[...] = variable[...] + x.sum()
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nnx.Param(jnp.zeros(2)),
+        lambda: {"total": nnx.Variable(jnp.zeros(())), "many": [nnx.BatchStat(jnp.zeros(2))]},
+    ],
+    ids=["bare", "tree"],
+)
+def test_a_variable_is_changed_as_by_nnx_jit(make):
+    ex, ours, plain = sx.Exec(add_up, (None, "s"), P), make(), make()
+    for n in SIZES:
+        assert_same(ex(ours, ones(n)), nnx.jit(add_up)(plain, ones(n)))
+        assert_same(jax.tree.leaves(nnx.as_pure(ours)), jax.tree.leaves(nnx.as_pure(plain)))
+    assert ex.cache_size == 1
+
+
+def test_a_ragged_variable_keeps_its_size():
+    def fn(variable, x):
+        variable[...] = variable[...] * 2 + x
+        return variable
+
+    ex = sx.Exec(fn, ("s", "s"), P)
+    for n in SIZES:
+        variable = nnx.Param(jnp.asarray(ones(n)))
+        assert ex(variable, ones(n)) is variable
+        np.testing.assert_array_equal(variable[...], 3 * ones(n))
+    assert ex.cache_size == 1
+
+
+# Functions that are new at each call
+
+
+@pytest.mark.parametrize("options", [{}, {"static_argnums": 0}], ids=["constant", "static"])
+def test_a_function_that_is_new_at_each_call_is_warned_of_once(options, recwarn):
+    ex = sx.Exec(lambda f, x: f(x), (None, "s"), P, **options)
+    for k in range(12):
+        np.testing.assert_array_equal(ex(lambda x, k=k: x * k, ones(3)), k * ones(3))
+    told = [str(w.message) for w in recwarn if "another function 8 times" in str(w.message)]
+    assert len(told) == 1
+    assert told[0].startswith("shapeexec: args[0] has been another function 8 times")
+    assert "Where: np.testing.assert_array_equal(ex(lambda x, k=k: x * k" in told[0]
+    assert "pass what changes in it as arguments" in told[0]
+    if not options:
+        gc.collect()
+        ex(jnp.sin, ones(3))
+        assert ex.cache_size == 1  # nobody can ask for the graphs of the others
+
+
+def test_functions_that_are_kept_are_no_matter(recwarn):
+    ex = sx.Exec(lambda f, x: f(x), (None, "s"), P)
+    kept = [lambda x, k=k: x * k for k in range(7)]
+    for n in (3, 9, 17):
+        for k, function in enumerate(kept):
+            np.testing.assert_array_equal(ex(function, ones(n)), k * ones(n))
+    assert ex.cache_size == 21
+    assert not [warning for warning in recwarn if "another function" in str(warning.message)]

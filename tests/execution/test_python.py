@@ -1,5 +1,6 @@
 """An Exec as Python knows functions: methods, pickles, copies, signatures, doctests."""
 
+import abc
 import concurrent.futures
 import copy
 import doctest
@@ -406,3 +407,101 @@ def test_an_exec_inside_of_another_is_no_matter(recwarn):
     inner = sx.Exec(lambda x: x.sum(), ("s",), P)
     assert sx.Exec(lambda x: inner(x) + 1, ("s",), P)(ones(3)) == 7
     assert not [warning for warning in recwarn if "shapeexec" in str(warning.message)]
+
+
+@pytest.mark.parametrize("outer", ["bucketed", "abstract"])
+def test_a_method_may_be_abstract(outer):
+    def summed(self, x):
+        return x.sum()
+
+    both = [abc.abstractmethod, sx.bucketed(("s",), P)]
+    for decorate in both if outer == "bucketed" else both[::-1]:
+        summed = decorate(summed)
+    base = abc.ABCMeta("Base", (), {"summed": summed})
+
+    class Twice(base):
+        @sx.bucketed(("s",), P)
+        def summed(self, x):
+            return super().summed(x) * 2
+
+    with pytest.raises(TypeError, match=r"abstract method '?summed"):
+        base()
+    assert Twice().summed(ones(3)) == 12
+    assert "summed" not in Twice.__abstractmethods__
+
+
+def test_a_cached_property_is_made_anew_for_each_graph_and_kept_by_none():
+    class Scaled:
+        def __init__(self, weight):
+            self.weight = jnp.float32(weight)
+
+        @functools.cached_property
+        def twice(self):
+            return self.weight * 2
+
+        @sx.bucketed(("s",), P)
+        def total(self, x):
+            return x.sum() * self.twice
+
+        @sx.bucketed(("s",), P)
+        def careless(self, x):
+            self.kept = x
+            return x.sum() * self.twice
+
+    first, second = Scaled(1), Scaled(3)
+    assert [first.total(ones(3)), second.total(ones(4))] == [12, 60]
+    assert "twice" not in vars(first)
+    first.weight = jnp.float32(2)
+    assert first.total(ones(3)) == 24
+    assert first.twice == 4  # from here on it is an attribute like any other
+    first.weight = jnp.float32(5)
+    assert first.total(ones(3)) == 24
+    with refused(sx.ConfigError, "the function changes `kept` of a Scaled.", "return the new"):
+        second.careless(ones(3))
+
+
+def masked(x, mask=None, scale=1.0):
+    scaled = x * scale if isinstance(scale, float) and scale == 1.0 else x * 3
+    return scaled.sum() if mask is None else (scaled * mask).sum()
+
+
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [(("s", "s", None), {}), (("s", "s"), {}), (("s",), {"mask": "s"})],
+    ids=["all", "two", "by name"],
+)
+def test_an_argument_with_a_default_may_be_left_out(specs, named):
+    ex = sx.Exec(masked, specs, P, kwarg_shapes=named)
+    for n in (3, 4):
+        x = ones(n)
+        for args, options in (
+            ((x,), {}),
+            ((x, None), {}),
+            ((x,), {"mask": None}),
+            ((x, x), {}),
+            ((x,), {"mask": x}),
+        ):
+            assert ex(*args, **options) == masked(*args, **options)
+    assert ex.cache_size == 2 + bool(named)  # a keyword is left out, or None
+    assert [*ex.map([ones(2), ones(3)])] == [3, 6]
+    assert [*ex.map([ones(2), ones(3)], mask=[ones(2), ones(3)])] == [5, 14]
+    assert ex.plan(ones(3)).buckets == {"s": 4}
+
+
+def test_an_argument_without_a_default_is_missed():
+    for fn in (lambda x, y: x, lambda x, *ys: x):
+        with refused(sx.SpecError, "in_shapes has 2 specs for 1 argument.", "None for a static"):
+            sx.Exec(fn, ("s", None), P)(ones(3))
+    ex = sx.Exec(masked, ("s", "s"), P)
+    with refused(sx.SpecError, "in_shapes has 2 specs for 4 arguments.", ""):
+        ex(ones(3), None, 1.0, 2.0)
+
+
+def test_an_argument_left_out_before_others_is_none():
+    def fn(x, mask=None, bias=None):
+        return x + bias if mask is None else x * mask
+
+    ex = sx.Exec(fn, ("s", "s", "s"), P)
+    for n in (3, 4):
+        np.testing.assert_array_equal(ex(ones(n), bias=ones(n)), 2 * ones(n))
+    assert ex.cache_size == 1

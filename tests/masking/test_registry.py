@@ -65,7 +65,7 @@ def test_a_refused_primitive_has_no_rule():
 def test_the_status_of_a_primitive_is_told():
     assert status("sort") == "exact"
     assert status("jit") == "exact"
-    assert status("approx_top_k") == "exact when its axis is not padded"
+    assert status("rng_bit_generator") == "exact when no axis is padded"
     assert status("pallas_call") == f"error: {REFUSALS['pallas_call']}"
     assert status("a_primitive_of_nobody") == "error: it has no rule"
 
@@ -81,19 +81,21 @@ def test_an_error_gives_the_reason_of_the_refusal():
     assert caught.value.why == REFUSALS["new_ref"]
 
 
-def test_an_approximate_top_k_is_refused_along_its_axis_only():
+def test_an_approximate_top_k_is_refused_along_its_axis_on_a_tpu_only(monkeypatch):
     def fn(x):
-        return jax.lax.approx_max_k(x, 2)
+        return jax.lax.approx_min_k(x, 2)
 
+    x = np.arange(15, dtype=np.float32).reshape(3, 5)
+    np.testing.assert_array_equal(sx.Exec(fn, ("b, s",))(x)[0], x[:, :2])
     run = sx.Exec(fn, ("b, s",))
-    with pytest.raises(
-        sx.UnsupportedPrimitiveError, match="which of equal ones it finds"
-    ) as caught:
-        run(np.ones((3, 5), np.float32))
+    with monkeypatch.context() as patched:
+        patched.setattr(jax, "default_backend", lambda: "tpu")
+        with pytest.raises(sx.UnsupportedPrimitiveError, match="a TPU misses") as caught:
+            run.explain(x)
+        rows = sx.Exec(fn, ("b, 5",)).explain(x)
     assert caught.value.symbols == {"s"}
-    assert caught.value.fix.startswith("jax.lax.top_k")
-    rows = sx.Exec(fn, ("b, 5",))(np.ones((3, 5), np.float32))
-    assert rows[0].shape == (3, 2)
+    assert caught.value.fix.startswith("jax.lax.top_k of -x; or leave the symbol out of buckets=")
+    assert "0 masks" in str(rows)
 
 
 def test_a_second_refusal_is_refused():

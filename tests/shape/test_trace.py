@@ -110,6 +110,60 @@ def test_a_question_about_a_size_is_answered_for_each_size(question):
         assert_runs_as(fn, ex, ones(size))
 
 
+@pytest.mark.parametrize(
+    "number",
+    [
+        lambda s: 2 * math.sqrt(s),
+        lambda s: math.log(s, 2) + math.exp(-s / 3),
+        lambda s: math.gcd(s, 4) + math.isqrt(s),
+        lambda s: 1 / math.sqrt(s / 3),
+        lambda s: math.comb(s + 3, 2) * math.hypot(s, 1.5),
+    ],
+    ids=range(5),
+)
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
+def test_what_math_makes_of_a_size_is_data(number, dtype):
+    def fn(x):
+        return x * number(x.shape[0])
+
+    ex = sx.Exec(fn, ("s",), {"s": sx.Linear(8)})
+    for size in (1, 3, 7, 8):
+        assert_runs_as(fn, ex, ones(size).astype(dtype))
+    assert (ex.stats.compiles, ex.stats.differences) == (1, 0)
+
+
+def test_a_branch_on_what_math_makes_of_a_size_is_a_guard():
+    def fn(x):
+        return x * 2 if math.log2(x.shape[0]) > 2 else x
+
+    ex = sx.Exec(fn, ("s",), {"s": sx.Linear(8)})
+    for size in (3, 4, 5, 8):
+        assert_runs_as(fn, ex, ones(size))
+    assert ex.stats.compiles == 2
+
+
+def test_an_error_of_math_is_raised_at_its_sizes():
+    def fn(x):
+        return x * math.log(x.shape[0] - 3)
+
+    ex = sx.Exec(fn, ("s",), {"s": sx.Linear(8)})
+    assert_runs_as(fn, ex, ones(5))
+    with pytest.raises(ValueError, match="math domain error"):
+        ex(ones(3))
+
+
+def test_a_quotient_rounded_by_math_is_a_size():
+    def fn(x):
+        half, third = math.floor(x.shape[0] / 2), math.ceil((2 * x.shape[0] - 9) / 3)
+        return x[:half], x[: third + 3].sum(), jnp.arange(half) * third
+
+    ex = sx.Exec(fn, ("s",), {"s": sx.Linear(8)}, check="sizes")
+    for size in range(1, 9):
+        assert_runs_as(fn, ex, ones(size))
+    assert ex.stats.differences == 0
+    assert ex.stats.compiles == ex.stats.traces < 4
+
+
 def swallowed(size):
     try:
         return float(size)
@@ -120,15 +174,14 @@ def swallowed(size):
 @pytest.mark.parametrize(
     "question",
     [
-        math.log2,
-        lambda s: math.gcd(s, 4),
+        math.log2,  # as `from math import log2`
         lambda s: len("a" * s),
         lambda s: list(range(9))[s],
         lambda s: int(s / 2),
         lambda s: list(range(9))[round(s / 2)],
         swallowed,
     ],
-    ids=range(7),
+    ids=range(6),
 )
 def test_a_question_that_no_guard_answers_makes_the_size_exact_if_it_may(question):
     def fn(x):

@@ -123,6 +123,8 @@ def scatter(
     A window that covers part of a ragged axis would write its padding: its positions become
     indices, one row each. One that covers the whole axis may stay, its padding falls on padding.
     """
+    if not hasattr(updates, "shape"):  # a constant is a number of Python's
+        updates = jnp.asarray(updates, operand.dtype)
     if operand.size == 0 or updates.size == 0:
         return operand
     if not is_ragged(ctx.eqn) and not _is_one_row(indices):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -83,19 +84,32 @@ def _ordered(x: Array) -> Array:
     return jnp.where(jnp.isnan(x), nan, keys)
 
 
-@register("approx_top_k", exact_when="its axis is not padded")
+@register("approx_top_k", exact_when="its axis is not padded, or the device is no TPU")
 def approx_top_k(
-    ctx: RuleContext, operand: Array, *, reduction_dimension: int, **params: Any
+    ctx: RuleContext,
+    operand: Array,
+    *,
+    k: int,
+    reduction_dimension: int,
+    is_max_k: bool,
+    **params: Any,
 ) -> Any:
-    """Refuse on a padded axis: which elements are missed depends on the size of the axis.
+    """Fill: as `top_k`, which it is on a CPU and a GPU, with equal elements in their order.
 
-    So does which of equal elements is found, on a device that misses none.
+    A TPU misses some elements: which ones depends on the size of the axis, so that is refused.
     """
     axis = reduction_dimension % operand.ndim
-    if ctx.padded(0, (axis,)):
+    if not ctx.padded(0, (axis,)):
+        params |= {"reduction_dimension": reduction_dimension, "is_max_k": is_max_k}
+        return ctx.bind(operand, k=k, **params)
+    if jax.default_backend() == "tpu":
         raise ctx.unsupported(
-            "which elements it misses, and which of equal ones it finds, depends on the axis' size",
+            "which elements a TPU misses depends on the axis' size",
             [ctx.in_shapes[0][axis]],
-            fix="jax.lax.top_k; or leave the symbol out of buckets= (exact sizes)",
+            fix=f"jax.lax.top_k{'' if is_max_k else ' of -x'}; or leave the symbol out of buckets= "
+            "(exact sizes)",
         )
-    return ctx.bind(operand, reduction_dimension=reduction_dimension, **params)
+    ordered = _ordered(operand) if is_max_k else ~_ordered(operand)
+    keys = fill(ordered, ctx.in_lengths[0], lowest(ordered.dtype), (axis,))
+    _, indices = lax.top_k(keys, min(k, operand.shape[axis]), axis=axis)
+    return [jnp.take_along_axis(operand, indices, axis, mode="clip"), indices]

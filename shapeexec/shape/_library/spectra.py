@@ -25,16 +25,5 @@ def spectral_helper(original: Any, *args: Any, **kwargs: Any) -> Any:
         del stop
         return start + step * jnp.arange(windows[0], dtype=dtype)
 
-    numbers = _Names(names["jnp"], arange=times)
+    numbers = _compat.ModuleWith(names["jnp"], arange=times)
     return _compat.run_with_names(original, _fft_helper=fft_helper, jnp=numbers)(*args, **kwargs)
-
-
-class _Names:
-    """A module in which some names mean something else."""
-
-    def __init__(self, module: Any, **names: Any) -> None:
-        self._module = module
-        vars(self).update(names)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)

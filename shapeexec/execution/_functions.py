@@ -1,0 +1,53 @@
+"""Functions that are constants of graphs: whether they are new at each call, and which are gone.
+
+A lambda that is written in a call is another object each time, and so has another graph.
+"""
+
+import collections
+import functools
+import types
+import weakref
+from collections.abc import Hashable, Iterable
+
+MANY = 8
+"""So many functions of one definition are no accident."""
+
+
+class Functions:
+    """The functions that an Exec has made graphs for, held weakly."""
+
+    def __init__(self) -> None:
+        self._known: dict[types.CodeType, list[weakref.ref[types.FunctionType]]] = {}
+        self._counts: collections.Counter[types.CodeType] = collections.Counter()
+        # Filled whenever Python frees a function, also while a lock is held.
+        self._gone: collections.deque[Hashable] = collections.deque()
+
+    def meet(
+        self, functions: Iterable[tuple[str, types.FunctionType]], key: Hashable
+    ) -> tuple[str, types.CodeType] | None:
+        """Remember the functions of a graph that is made.
+
+        Args:
+            functions: By path.
+            key: What names the graph.
+
+        Returns:
+            The path and the code of one that is the last of many; None if there is none.
+        """
+        found = None
+        for path, function in functions:
+            code = function.__code__
+            alive = [ref for ref in self._known.get(code, ()) if ref() is not None]
+            if all(ref() is not function for ref in alive):
+                self._counts[code] += 1
+                found = (path, code) if self._counts[code] >= MANY else found
+            alive.append(weakref.ref(function, functools.partial(self._forget, key)))
+            self._known[code] = alive
+        return found
+
+    def _forget(self, key: Hashable, _: object) -> None:
+        self._gone.append(key)
+
+    def gone(self) -> list[Hashable]:
+        """The graphs, since this was asked last, of functions that are no more."""
+        return [self._gone.popleft() for _ in range(len(self._gone))]
