@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shapeexec.checking import _indexing, _windows
-from shapeexec.checking._normal import Asked, Equality, own_params
+from shapeexec.checking._normal import Asked, Equality
 
 # No operation at all
 
@@ -55,10 +55,12 @@ def _one_case(asked: Asked) -> int | None:
 
 
 def _reshaped(asked: Asked) -> int | None:
-    """A reshape that reads in row-major order, and shards nothing."""
-    if asked.params["dimensions"] is not None or asked.params["sharding"] is not None:
+    """A reshape that shards nothing, after what it transposes."""
+    (value,), dimensions = asked.operands, asked.params["dimensions"]
+    if asked.params["sharding"] is not None:
         return None
-    return asked.maker.reshape(asked.operands[0], asked.kind.shape)
+    turned = value if dimensions is None else asked.maker.transpose(value, dimensions)
+    return asked.maker.reshape(turned, asked.kind.shape)
 
 
 def _shaped(asked: Asked) -> int | None:
@@ -88,18 +90,6 @@ def _broadcast(asked: Asked) -> int | None:
 
 def _transposed(asked: Asked) -> int | None:
     return asked.maker.transpose(asked.operands[0], asked.params["permutation"])
-
-
-def _turned(asked: Asked) -> int | None:
-    """A transpose that leaves the axes in order is nothing; two are one."""
-    order = asked.params["permutation"]
-    if [*order] == sorted(order):
-        return asked.operands[0]
-    node = asked.table[asked.operands[0]]
-    if node.op != "turned":
-        return None
-    inner = own_params(node)["permutation"]
-    return asked.maker.transpose(node.operands[0], [inner[axis] for axis in order])
 
 
 # Axes of size 1, which JAX leaves out where it knows of them
@@ -180,7 +170,6 @@ EQUALITIES: Mapping[str, Sequence[Equality]] = {
     "expand_dims": (_as_reshape,),
     "broadcast_in_dim": (_broadcast,),
     "transpose": (_transposed,),
-    "turned": (_turned,),
     "slice": (_indexing.sliced,),
     "rev": (_indexing.turned_round,),
     "pick": (_indexing.picked,),

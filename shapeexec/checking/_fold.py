@@ -60,6 +60,12 @@ def _broadcast(
     return np.broadcast_to(a.reshape(spread), shape)
 
 
+def _reshaped(
+    a: np.ndarray, *, new_sizes: tuple[int, ...], dimensions: tuple[int, ...] | None, **_: Any
+) -> np.ndarray:
+    return (a if dimensions is None else a.transpose(dimensions)).reshape(new_sizes)
+
+
 def _slice(
     a: np.ndarray, *, start_indices: Any, limit_indices: Any, strides: Any, **_: Any
 ) -> np.ndarray:
@@ -126,7 +132,7 @@ _FOLDS: Mapping[str, Fold] = {
     "convert_element_type": _converted,
     "iota": _iota,
     "broadcast_in_dim": _broadcast,
-    "reshape": lambda a, *, new_sizes, **_: a.reshape(new_sizes),
+    "reshape": _reshaped,
     "shaped": lambda a, *, new_sizes: a.reshape(new_sizes),
     "turned": lambda a, *, permutation: a.transpose(permutation),
     "transpose": lambda a, *, permutation: a.transpose(permutation),

@@ -16,8 +16,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from shapeexec.checking._grids import Axis, common, laid, padding_of, whole
-from shapeexec.checking._normal import Asked, Maker, own_params
-from shapeexec.checking._values import Kind, Node, Table
+from shapeexec.checking._normal import Asked, Maker
+from shapeexec.checking._values import Kind, Node, Table, own_params
 from shapeexec.checking._windows import picked_windows
 
 

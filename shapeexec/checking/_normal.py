@@ -1,7 +1,8 @@
 """Operations in normal form, and the operations of our own that normal forms are made of.
 
 Each of our own stands for several of JAX's: `pick` takes the elements of an array that lie on a
-grid, `place` puts an array on a grid of zeros, `shaped` and `turned` reshape and transpose,
+grid, `place` puts an array on a grid of zeros, `shaped` and `turned` reshape and transpose (however
+often, it is at most one transpose between two reshapes),
 `window_sum` sums in windows without padding.
 Others are JAX's without axes of size 1. Which operation has which normal form, `_equalities` says.
 """
@@ -16,9 +17,10 @@ from jax import lax
 from jax import numpy as jnp
 
 from shapeexec import _compat
+from shapeexec.checking import _strides
 from shapeexec.checking._fold import folded
 from shapeexec.checking._grids import Axis, plain
-from shapeexec.checking._values import Kind, Node, Run, Table
+from shapeexec.checking._values import Kind, Run, Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +105,8 @@ class Maker:
         ]
         back = [(n - 1, -1, n) if step < 0 else (0, 1, n) for _, step, n in axes]
         kind = Kind(tuple(shape), self.table.kind(operand).dtype)
-        turned_axes = tuple(map(plain, turned))
-        return self.own("place", [self.pick(operand, back)], kind, axes=turned_axes)
+        on, value = tuple(map(plain, turned)), self.pick(operand, back)
+        return self.own("place", [value], kind, axes=on, shape=kind.shape)
 
     def only(self, operand: int, order: Sequence[int]) -> int:
         """`operand` with these axes in this order; all others are of size 1."""
@@ -114,16 +116,30 @@ class Maker:
         return self.reshape(turned, [shape[axis] for axis in order])
 
     def transpose(self, operand: int, permutation: Sequence[int]) -> int:
-        """`operand` with its axes in another order: it is turned without those of size 1."""
+        """`operand` with its axes in another order.
+
+        However it was reshaped and transposed before, it is one transpose of what that was done to.
+        """
         kind = self.table.kind(operand)
         if [*permutation] == sorted(permutation):
             return operand
-        long = [axis for axis, size in enumerate(kind.shape) if size != 1]
-        order = [long.index(axis) for axis in permutation if axis in long]
-        moved = Kind(tuple(kind.shape[long[place]] for place in order), kind.dtype)
-        short = self.reshape(operand, [kind.shape[axis] for axis in long])
-        turned = self.own("turned", [short], moved, permutation=tuple(order))
-        return self.reshape(turned, [kind.shape[axis] for axis in permutation])
+        shape = tuple(kind.shape[axis] for axis in permutation)
+        if not kind.size:
+            return self.own("turned", [operand], Kind(shape, kind.dtype), permutation=permutation)
+        base, loops = _strides.rearranged(self.table, operand)
+        axes = _strides.by_axis(loops, kind.shape)
+        if axes is None:
+            base, axes = operand, _strides.by_axis(_strides.row_major(kind.shape), kind.shape)
+        assert axes is not None
+        turned = _strides.merged(loop for axis in permutation for loop in axes[axis])
+        order = _strides.order(turned)
+        dims = [turned[place].size for place in order]
+        value = self.reshape(base, dims)
+        if len(dims) > 1:
+            back = tuple(order.index(place) for place in range(len(order)))
+            moved = Kind(tuple(loop.size for loop in turned), kind.dtype)
+            value = self.own("turned", [value], moved, permutation=back)
+        return self.reshape(value, shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,12 +194,6 @@ class Asked:
 
 
 Equality = Callable[[Asked], int | None]
-
-
-def own_params(node: Node) -> dict[str, Any]:
-    """The parameters of an operation of our own, by name."""
-    params: Any = node.params
-    return dict(params)
 
 
 def _own_key(params: Mapping[str, Any]) -> Hashable:

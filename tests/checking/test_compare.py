@@ -1,6 +1,6 @@
 """Programs that differ in one thing are told apart; those that do the same are not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -47,6 +47,31 @@ def _in_windows(width: int, stride: int) -> Callable[..., Any]:
 def _convolved(x: jax.Array, layout: tuple[str, str, str]) -> jax.Array:
     kernel = jnp.ones((3, 3, 2))
     return lax.conv_general_dilated(x[None], kernel, (1,), "SAME", dimension_numbers=layout)
+
+
+def _of_groups(x: jax.Array, order: Sequence[int] = (0, 1), **groups: int) -> jax.Array:
+    """Two arrays convolved, each with a kernel of its own: groups of features or of batches."""
+    parts = jnp.stack([jnp.sin(x), jnp.cos(x)])[jnp.array(order)]  # [group, feature, space]
+    by_batch = groups.get("batch_group_count", 1) > 1
+    data = parts if by_batch else parts.reshape(1, 6, 3)
+    kernel = jnp.tanh(x).reshape(1, 3, 3) * jnp.arange(1.0, 5).reshape(4, 1, 1)
+    return lax.conv_general_dilated(data, kernel, (1,), "SAME", **groups)
+
+
+def _by(stride: int, low: int, high: int, dilation: int = 1, kernel: int = 2) -> Callable[..., Any]:
+    """A convolution of a row of nine by a kernel of its own first elements."""
+
+    def convolved(x: jax.Array) -> jax.Array:
+        row, first = x.reshape(1, 1, 9), x.reshape(1, 1, 9)[..., :kernel]
+        return lax.conv_general_dilated(
+            row, first, (stride,), [(low, high)], rhs_dilation=(dilation,)
+        )[..., :2]
+
+    return convolved
+
+
+def _cube(x: jax.Array) -> jax.Array:
+    return x[:, :, None] * jnp.sin(x[0])
 
 
 def _counting(start: int) -> Callable[..., Any]:
@@ -177,6 +202,25 @@ MUTATIONS: dict[str, Pair] = {
         lambda x: _convolved(x, ("NCH", "OIH", "NCH")),
         lambda x: _convolved(x, ("NHC", "OIH", "NCH")),
     ),
+    "which group a kernel is for": (
+        lambda x: _of_groups(x, feature_group_count=2),
+        lambda x: _of_groups(x, (1, 0), batch_group_count=2),
+    ),
+    "the stride of a convolution": (_by(2, 0, 0), _by(1, 0, 0)),
+    "the padding of a convolution": (_by(2, 1, 0), _by(2, 0, 1)),
+    "the dilation of a kernel": (_by(2, 0, 0, 2), _by(2, 0, 0, 1)),
+    "how axes are split before they are turned": (
+        lambda x: _cube(x).reshape(9, 3).T.reshape(3, 3, 3),
+        lambda x: _cube(x).reshape(3, 9).T.reshape(3, 3, 3),
+    ),
+    "the order of axes in a reshape": (
+        lambda x: lax.reshape(x, (9,), (1, 0)),
+        lambda x: lax.reshape(x, (9,)),
+    ),
+    "the order of axes in a reshape of constants": (
+        lambda x: x.ravel() * lax.reshape(jnp.arange(9.0).reshape(3, 3), (9,), (1, 0)),
+        lambda x: x.ravel() * lax.reshape(jnp.arange(9.0).reshape(3, 3), (9,)),
+    ),
     "the mode of an index in the gradient": (
         jax.grad(lambda x: jnp.sin(_sliced(x, _index(x))).sum()),
         jax.grad(lambda x: jnp.sin(_gathered(x, _index(x), "fill")).sum()),
@@ -296,6 +340,21 @@ EQUALS: dict[str, Pair] = {
         lambda x: _convolved(x, ("NCH", "OIH", "NCH")),
         lambda x: _convolved(x.T, ("NHC", "OIH", "NHC")).transpose(0, 2, 1),
     ),
+    "groups of features and of batches": (
+        lambda x: _of_groups(x, feature_group_count=2),
+        lambda x: _of_groups(x, batch_group_count=2),
+    ),
+    "what no window reaches": (_by(2, 0, 0), _by(2, 0, -1)),
+    "a stride that is never taken": (_by(9, 0, 0), _by(8, 0, -1)),
+    "the dilation of one element": (_by(1, 0, 0, 3, 1), _by(1, 0, 0, 1, 1)),
+    "turned, however it is split": (
+        lambda x: _cube(x).reshape(9, 3).T.reshape(3, 3, 3).transpose(1, 2, 0),
+        _cube,
+    ),
+    "turned in a reshape": (
+        lambda x: lax.reshape(x, (9,), (1, 0)),
+        lambda x: x.T.ravel(),
+    ),
     "a cotangent of what is not read": (
         jax.grad(lambda x: (x * x + x[3:].sum()).sum()),
         jax.grad(lambda x: (x * x).sum()),
@@ -340,6 +399,10 @@ SETTLED: dict[str, Pair] = {
     "cotangents in another order": (
         jax.grad(lambda x: (jnp.sin(x) + jnp.cos(x) + jnp.tanh(x)).sum()),
         jax.grad(lambda x: (jnp.tanh(x) + jnp.sin(x) + jnp.cos(x)).sum()),
+    ),
+    "windows summed and multiplied by ones": (
+        lambda x: lax.reduce_window(x.ravel(), 0.0, lax.add, (3,), (2,), "SAME"),
+        lambda x: lax.conv(x.reshape(1, 1, 9), jnp.ones((1, 1, 3)), (2,), "SAME").ravel(),
     ),
     "integers": (lambda x: jnp.int32(x) * 2, lambda x: jnp.int32(x) + jnp.int32(x)),
 }
