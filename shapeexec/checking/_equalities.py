@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shapeexec.checking import _indexing, _windows
-from shapeexec.checking._normal import Asked, Equality
+from shapeexec.checking import _convolutions, _indexing, _windows
+from shapeexec.checking._normal import Asked, Equality, is_even
 
 # No operation at all
 
@@ -104,7 +104,7 @@ def _contracted(asked: Asked) -> int | None:
         return None
     parts = _factors(asked, (0, 1))
     sides = (0, 1)
-    if parts[0] > parts[1] and not isinstance(asked.params["precision"], tuple):
+    if parts[0] > parts[1] and is_even(asked.params["precision"]):
         sides = (1, 0)
         parts = _factors(asked, sides)
     contracted, together = asked.params["dimension_numbers"]
@@ -180,7 +180,7 @@ EQUALITIES: Mapping[str, Sequence[Equality]] = {
     "gather": (_indexing.gathered, _indexing.gathered_without_ones),
     "dot_general": (_contracted,),
     "reduce_window_sum": (_windows.window_sum,),
-    "conv_general_dilated": (_windows.convolved,),
+    "conv_general_dilated": (_convolutions.convolved,),
     **{name: (_reduced,) for name in _REDUCTIONS},
     **dict.fromkeys(_SCATTERS, (_indexing.unwritten, _indexing.scattered_without_ones)),
     "scatter-add": (

@@ -98,6 +98,21 @@ def _picked(a: np.ndarray, *, axes: Sequence[tuple[int, int, int]]) -> np.ndarra
     return a[np.ix_(*(start + step * np.arange(count) for start, step, count in axes))]
 
 
+def _viewed(a: np.ndarray, *, offset: int, loops: Sequence[tuple[int, int]]) -> np.ndarray:
+    where = np.asarray(offset)
+    for size, stride in loops:
+        where = where[..., None] + stride * np.arange(size)
+    return a.reshape(-1)[where]
+
+
+def _placed(
+    a: np.ndarray, *, axes: Sequence[tuple[int, int, int]], shape: Sequence[int]
+) -> np.ndarray:
+    whole = np.zeros(shape, a.dtype)
+    whole[np.ix_(*(start + step * np.arange(count) for start, step, count in axes))] = a
+    return whole
+
+
 _FOLDS: Mapping[str, Fold] = {
     "add": np.add,
     "add_any": np.add,
@@ -134,7 +149,8 @@ _FOLDS: Mapping[str, Fold] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshaped,
     "shaped": lambda a, *, new_sizes: a.reshape(new_sizes),
-    "turned": lambda a, *, permutation: a.transpose(permutation),
+    "view": _viewed,
+    "place": _placed,
     "transpose": lambda a, *, permutation: a.transpose(permutation),
     "rev": lambda a, *, dimensions: np.flip(a, dimensions),
     "slice": _slice,
@@ -147,7 +163,7 @@ _POINTWISE = frozenset(
     """add add_any sub mul neg abs sign max min div rem sqrt floor ceil is_finite integer_pow square
     eq ne lt le gt ge and or xor not shift_left select_n clamp convert_element_type""".split()
 )
-_MOVES = frozenset("broadcast_in_dim reshape shaped transpose turned rev slice pick".split())
+_MOVES = frozenset("broadcast_in_dim reshape shaped transpose view rev slice pick".split())
 
 
 def folded(

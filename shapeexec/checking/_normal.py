@@ -1,8 +1,8 @@
 """Operations in normal form, and the operations of our own that normal forms are made of.
 
 Each of our own stands for several of JAX's: `pick` takes the elements of an array that lie on a
-grid, `place` puts an array on a grid of zeros, `shaped` and `turned` reshape and transpose (however
-often, it is at most one transpose between two reshapes),
+grid, `place` puts an array on a grid of zeros, `shaped` reshapes, `view` is what slices and
+transposes read of an array, however many there are,
 `window_sum` sums in windows without padding.
 Others are JAX's without axes of size 1. Which operation has which normal form, `_equalities` says.
 """
@@ -116,29 +116,31 @@ class Maker:
         return self.reshape(turned, [shape[axis] for axis in order])
 
     def transpose(self, operand: int, permutation: Sequence[int]) -> int:
-        """`operand` with its axes in another order.
-
-        However it was reshaped and transposed before, it is one transpose of what that was done to.
-        """
+        """`operand` with its axes in another order."""
         kind = self.table.kind(operand)
         if [*permutation] == sorted(permutation):
             return operand
-        shape = tuple(kind.shape[axis] for axis in permutation)
+        shape = [kind.shape[axis] for axis in permutation]
         if not kind.size:
-            return self.own("turned", [operand], Kind(shape, kind.dtype), permutation=permutation)
-        base, loops = _strides.rearranged(self.table, operand)
-        axes = _strides.by_axis(loops, kind.shape)
-        if axes is None:
-            base, axes = operand, _strides.by_axis(_strides.row_major(kind.shape), kind.shape)
-        assert axes is not None
-        turned = _strides.merged(loop for axis in permutation for loop in axes[axis])
-        order = _strides.order(turned)
-        dims = [turned[place].size for place in order]
-        value = self.reshape(base, dims)
-        if len(dims) > 1:
-            back = tuple(order.index(place) for place in range(len(order)))
-            moved = Kind(tuple(loop.size for loop in turned), kind.dtype)
-            value = self.own("turned", [value], moved, permutation=back)
+            none = Kind(tuple(shape), kind.dtype)
+            return self.own("view", [operand], none, offset=0, loops=((0, 1),))
+        view = _strides.view_of(self.table, operand)
+        along = view.by_axis(kind.shape)
+        if along is None:
+            view = _strides.whole(operand, kind.shape)
+            along = view.by_axis(kind.shape)
+            assert along is not None
+        loops = [loop for axis in permutation for loop in along[axis]]
+        return self.read(dataclasses.replace(view, loops=tuple(_strides.merged(loops))), shape)
+
+    def read(self, view: _strides.View, shape: Sequence[int]) -> int:
+        """What a view reads, in a shape."""
+        given = self.table.kind(view.base)
+        if view == _strides.whole(view.base, given.shape):
+            return self.reshape(view.base, shape)
+        kind = Kind(tuple(loop.size for loop in view.loops), given.dtype)
+        loops = tuple((loop.size, loop.stride) for loop in view.loops)
+        value = self.own("view", [view.base], kind, offset=view.offset, loops=loops)
         return self.reshape(value, shape)
 
 
@@ -196,6 +198,11 @@ class Asked:
 Equality = Callable[[Asked], int | None]
 
 
+def is_even(precision: Any) -> bool:
+    """Whether a product treats both its operands alike."""
+    return not isinstance(precision, tuple) or len({*precision}) == 1
+
+
 def _own_key(params: Mapping[str, Any]) -> Hashable:
     return tuple(params.items())
 
@@ -215,6 +222,13 @@ def _run_pick(x: Any, *, axes: Sequence[Axis]) -> Any:
     return x
 
 
+def _run_view(x: Any, *, offset: int, loops: Sequence[tuple[int, int]]) -> Any:
+    where = np.asarray(offset)
+    for size, stride in loops:
+        where = where[..., None] + stride * np.arange(size)
+    return x.reshape(-1)[where]
+
+
 def _run_place(x: Any, *, axes: Sequence[Axis], shape: Sequence[int]) -> Any:
     where = np.ix_(*(start + step * np.arange(count) for start, step, count in axes))
     return jnp.zeros(shape, x.dtype).at[where].set(x)
@@ -230,8 +244,8 @@ def _run_window_sum(
 
 _RUNS: Mapping[str, Callable[..., Any]] = {
     "shaped": lax.reshape,
-    "turned": lax.transpose,
     "pick": _run_pick,
+    "view": _run_view,
     "place": _run_place,
     "window_sum": _run_window_sum,
 }

@@ -170,6 +170,8 @@ def line_loss(kernels, x):
     return total(network("cma")(kernels, x))
 
 
+SECOND = floats(2, 4, 3, seed=5)
+
 # Of the kernels and one array [b, s, 3].
 HIGHER = {
     "of each kernel": lambda kernels, x: jax.vmap(jax.grad(lambda kernel: total(conv(x, kernel))))(
@@ -180,6 +182,12 @@ HIGHER = {
     ),
     "of a gradient by the data": jax.grad(
         lambda kernels, x: total(jax.grad(line_loss, argnums=1)(kernels, x)), argnums=(0, 1)
+    ),
+    "of a gradient by the kernel, by the data": jax.grad(
+        lambda kernels, x: total(
+            jax.grad(lambda k: total(conv(jnp.tanh(conv(x, k)), SECOND)))(kernels[0])
+        ),
+        argnums=1,
     ),
     "times a vector": lambda kernels, x: jax.jvp(
         jax.grad(line_loss, argnums=(0, 1)), (kernels, x), (kernels, 2 * x)
