@@ -171,6 +171,8 @@ def _report(verdicts: Iterator[Verdict], total: int, minutes: float) -> int:
         comparisons += verdict.comparisons
         odd += [f"{verdict.seed}: {text}" for text in verdict.odd]
         traced += verdict.traces
+        for difference in verdict.traces.differences:
+            print(f"  differs: {difference.text}", flush=True)
         if verdict.kind in _FAILURES:
             print(f"\n{verdict.kind}: seed {verdict.seed}\n\n{verdict.source}\n\n{verdict.text}\n")
         elif verdict.text:
@@ -186,8 +188,6 @@ def _report(verdicts: Iterator[Verdict], total: int, minutes: float) -> int:
     for text in odd:
         print(f"  {text}")
     print(traced)
-    for difference in traced.differences:
-        print(f"  {difference.text}")
     for reason, count in reasons.most_common(12):
         print(f"  {count:4d}  {reason}")
     return sum(kinds[kind] for kind in _FAILURES)
