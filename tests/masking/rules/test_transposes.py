@@ -206,6 +206,13 @@ OF_EACH = {
     "the gradient": jax.grad(line_loss),
     "both gradients": jax.grad(line_loss, argnums=(0, 1)),
     "the Jacobian": jax.jacrev(lambda kernels, x: network("cma")(kernels, x).mean(1)[0]),
+    "a penalty on the gradient": jax.grad(
+        lambda kernels, x: total(jax.grad(lambda k: total(conv(x, k)))(kernels[0])), argnums=1
+    ),
+    "kernels of its own": jax.grad(
+        lambda kernels, x: total(conv(jnp.tanh(conv(x, kernels[0] * x.mean())), SECOND * x.max())),
+        argnums=1,
+    ),
     "the gradient, in groups": jax.grad(
         lambda kernels, x: total(conv(x, kernels[0][:, :1, :3], feature_group_count=3))
     ),
