@@ -5,11 +5,16 @@
 
 Each program of 10 to 20 operations over ragged arrays is run by `sx.validate`: values and
 gradients, at random sizes, with poisoned padding. A program that fails is shrunk and printed.
+
+    python -m tests.fuzz --programs 400 --traces
+
+Traces alone are held against the plain ones: nothing runs but what is told to differ.
 """
 
 import argparse
 import collections
 import dataclasses
+import functools
 import multiprocessing
 import os
 import sys
@@ -20,6 +25,7 @@ import jax
 
 import shapeexec as sx
 from shapeexec.tools._validate import UNEXPLAINED, gradient_of
+from tests.fuzzing.differences import NONE, Survey, survey
 from tests.fuzzing.programs import Program, make_program, smaller
 
 _MOST_SHRINKS = 40
@@ -38,8 +44,8 @@ class Verdict:
         text: The error.
         comparisons: How many runs were compared.
         source: The shrunk program, where it failed.
-        differences: Where a symbolic trace was found to be another program than the plain one,
-            and roundings that nudges do not explain.
+        odd: Roundings that nudges do not explain.
+        traces: Where a symbolic trace was told to be another program than the plain one.
     """
 
     seed: int
@@ -47,17 +53,23 @@ class Verdict:
     text: str = ""
     comparisons: int = 0
     source: str = ""
-    differences: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
+    traces: Survey = NONE
+
+
+def _execs(program: Program) -> tuple[sx.Exec, sx.Exec]:
+    """What runs a program with its gradient in one graph, and what runs it alone."""
+    fn = program.function()
+    policy = "exact" if program.seed % 4 == 0 else "raise"
+    ex = sx.Exec(fn, program.in_shapes, sx.Pow2(), on_unsupported=policy)
+    gradients = gradient_of(ex.settings)
+    return ex.variant(fn=lambda *args: (fn(*args), gradients(*args))), ex
 
 
 def check(program: Program) -> Verdict:
     """Run a program, its gradient in the same graph where it has one, under one poison or none."""
-    seed, fn = program.seed, program.function()
-    policy = "exact" if seed % 4 == 0 else "raise"
-    poison = (None, *sx.masking.POISONS)[seed % 5]
-    ex = sx.Exec(fn, program.in_shapes, sx.Pow2(), on_unsupported=policy)
-    gradients = gradient_of(ex.settings)
-    both = ex.variant(fn=lambda *args: (fn(*args), gradients(*args)))
+    poison = (None, *sx.masking.POISONS)[program.seed % 5]
+    both, ex = _execs(program)
     found = _validated(both, program, poison)
     has_none = found.kind == "exact" and not found.comparisons
     if found.kind == "refused" or has_none:  # perhaps it is the gradient alone
@@ -82,14 +94,22 @@ def _validated(ex: sx.Exec, program: Program, poison: str | None) -> Verdict:
         return Verdict(seed, "crash", f"{type(error).__name__}: {error}")
     skipped = "\n".join(done.skipped)
     odd = tuple(text for text in done.rounding if UNEXPLAINED in text)
-    differences = (*done.differences, *odd)
-    return Verdict(seed, "exact", skipped, done.comparisons, differences=differences)
+    return Verdict(seed, "exact", skipped, done.comparisons, odd=odd)
 
 
-def run(seed: int) -> Verdict:
+def traces(program: Program) -> Survey:
+    """Hold the traces of a program and its gradient against the plain ones; else of it alone."""
+    both, ex = _execs(program)
+    found = survey(both, program)
+    return found if found.checks else survey(ex, program)
+
+
+def run(seed: int, traces_only: bool = False) -> Verdict:
     """Make, run and, where it fails, shrink the program of a seed."""
     program = make_program(seed)
-    verdict = check(program)
+    verdict = Verdict(seed, "traced") if traces_only else check(program)
+    if verdict.kind not in _FAILURES:
+        verdict = dataclasses.replace(verdict, traces=traces(program))
     if seed % _KEPT == 0:
         jax.clear_caches()
     if verdict.kind not in _FAILURES:
@@ -115,14 +135,15 @@ def shrunk(program: Program, verdict: Verdict) -> tuple[Program, Verdict]:
     return program, verdict
 
 
-def run_all(seeds: Iterable[int], jobs: int) -> Iterator[Verdict]:
+def run_all(seeds: Iterable[int], jobs: int, traces_only: bool = False) -> Iterator[Verdict]:
     """Run the programs of many seeds, in as many processes."""
+    one = functools.partial(run, traces_only=traces_only)
     if jobs == 1:
-        yield from map(run, seeds)
+        yield from map(one, seeds)
         return
     # A process is replaced now and then: JAX keeps what it has traced.
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=60) as pool:
-        yield from pool.imap_unordered(run, seeds)
+        yield from pool.imap_unordered(one, seeds)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -132,9 +153,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after these")
+    parser.add_argument("--traces", action="store_true", help="hold traces against plain ones only")
     given = parser.parse_args(argv)
     seeds = range(given.seed, given.seed + given.programs)
-    return 1 if _report(run_all(seeds, given.jobs), len(seeds), given.minutes) else 0
+    verdicts = run_all(seeds, given.jobs, given.traces)
+    return 1 if _report(verdicts, len(seeds), given.minutes) else 0
 
 
 def _report(verdicts: Iterator[Verdict], total: int, minutes: float) -> int:
@@ -142,11 +165,14 @@ def _report(verdicts: Iterator[Verdict], total: int, minutes: float) -> int:
     start = time.monotonic()
     kinds: collections.Counter[str] = collections.Counter()
     reasons: collections.Counter[str] = collections.Counter()
-    comparisons, differing = 0, []
+    comparisons, odd, traced = 0, [], NONE
     for number, verdict in enumerate(verdicts, 1):
         kinds[verdict.kind] += 1
         comparisons += verdict.comparisons
-        differing += [f"{verdict.seed}: {text}" for text in verdict.differences]
+        odd += [f"{verdict.seed}: {text}" for text in verdict.odd]
+        traced += verdict.traces
+        for difference in verdict.traces.differences:
+            print(f"  differs: {difference.text}", flush=True)
         if verdict.kind in _FAILURES:
             print(f"\n{verdict.kind}: seed {verdict.seed}\n\n{verdict.source}\n\n{verdict.text}\n")
         elif verdict.text:
@@ -158,9 +184,10 @@ def _report(verdicts: Iterator[Verdict], total: int, minutes: float) -> int:
         if elapsed > 60 * minutes:
             break
     print(f"{comparisons} comparisons of a padded run with the unpadded function")
-    print(f"{len(differing)} traces differed from the plain one, or roundings from nudges:")
-    for text in differing:
+    print(f"{len(odd)} roundings that nudges do not explain")
+    for text in odd:
         print(f"  {text}")
+    print(traced)
     for reason, count in reasons.most_common(12):
         print(f"  {count:4d}  {reason}")
     return sum(kinds[kind] for kind in _FAILURES)

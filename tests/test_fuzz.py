@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from shapeexec import checking
+from shapeexec.execution import _proofs
 from shapeexec.masking._registry import RULES
 from tests import fuzz
 from tests.fuzzing.programs import Input, Program, Step, make_program
@@ -81,6 +83,37 @@ def test_an_error_that_is_not_the_librarys_is_a_crash(monkeypatch):
     assert (verdict.kind, verdict.text) == ("crash", "IndexError: list index out of range")
 
 
+def test_a_trace_that_truly_differs_is_told_from_one_that_does_not(monkeypatch):
+    silent = "x0 * (2 if (type)(x0.shape[0]) is int else 3)"
+    asked = "x0 * (2 if type(x0.shape[0]) is int else 3)"
+    sound, told = made("jnp.sin(x0)"), []
+    for program in (sound, made(silent), made(asked)):
+        found = fuzz.traces(program)
+        told.append([(one.is_asked, one.kind) for one in found.differences])
+        assert found.checks == 3
+    assert told == [[], [(False, "true")] * 3, [(True, "true")] * 3]
+    differs = checking.Outcome(checking.Difference("no difference at all"))
+    monkeypatch.setattr(_proofs, "examine", lambda *_: differs)
+    both = fuzz.traces(sound) + fuzz.traces(made("x0 + 0 * attempt(lambda: 1, lambda: 2)"))
+    kinds = [(one.is_asked, one.kind) for one in both.differences]
+    assert kinds == [(False, "false")] * 3 + [(True, "false")] * 3
+    assert "1, false, at s=5: no difference at all" in both.differences[0].text
+    assert str(both) == (
+        "3 checks of programs that ask what is not heard: 0 differ, and so do results; "
+        "3 differ, and results are the same\n"
+        "3 checks of programs that do not: 0 differ, and so do results; "
+        "3 differ, and results are the same (100.00%)"
+    )
+
+
+def test_traces_alone_are_surveyed_without_a_run(capsys):
+    assert fuzz.main(["--programs", "1", "--seed", "3", "--traces"]) == 0
+    said = capsys.readouterr().out
+    assert "1/1 programs in" in said
+    assert "0 comparisons" in said
+    assert "3 checks of programs that do not" in said
+
+
 ROW_BY_ROW = """
 (lambda f: f.defvjp(lambda x: (x * 2, x), lambda x, c: (jnp.stack([2 * r for r in c]),)) or f)(
     jax.custom_vjp(lambda x: x * 2)
@@ -98,7 +131,7 @@ def test_a_refusal_is_told():
 def test_the_command_counts_what_failed(monkeypatch, capsys):
     wrong = fuzz.Verdict(7, "wrong", "text of the error", 3, "def program(x0): ...")
     exact = fuzz.Verdict(8, "exact", "", 4)
-    monkeypatch.setattr(fuzz, "run", {7: wrong, 8: exact}.__getitem__)
+    monkeypatch.setattr(fuzz, "run", lambda seed, **_: {7: wrong, 8: exact}[seed])
     assert fuzz.main(["--programs", "2", "--seed", "7"]) == 1
     said = capsys.readouterr().out
     assert "wrong: seed 7\n\ndef program(x0): ...\n\ntext of the error" in said

@@ -197,7 +197,7 @@ _OWN_WORDS = {
     "pick": "a slice",
     "place": "padding",
     "shaped": "a reshape",
-    "turned": "a transpose",
+    "view": "a slice or a transpose",
     "captured": "a value from outside of a loop",
     "argument": "a loop's argument",
 }

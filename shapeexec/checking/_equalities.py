@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shapeexec.checking import _indexing, _windows
-from shapeexec.checking._normal import Asked, Equality, own_params
+from shapeexec.checking import _convolutions, _indexing, _windows
+from shapeexec.checking._normal import Asked, Equality, is_even
 
 # No operation at all
 
@@ -55,10 +55,12 @@ def _one_case(asked: Asked) -> int | None:
 
 
 def _reshaped(asked: Asked) -> int | None:
-    """A reshape that reads in row-major order, and shards nothing."""
-    if asked.params["dimensions"] is not None or asked.params["sharding"] is not None:
+    """A reshape that shards nothing, after what it transposes."""
+    (value,), dimensions = asked.operands, asked.params["dimensions"]
+    if asked.params["sharding"] is not None:
         return None
-    return asked.maker.reshape(asked.operands[0], asked.kind.shape)
+    turned = value if dimensions is None else asked.maker.transpose(value, dimensions)
+    return asked.maker.reshape(turned, asked.kind.shape)
 
 
 def _shaped(asked: Asked) -> int | None:
@@ -90,18 +92,6 @@ def _transposed(asked: Asked) -> int | None:
     return asked.maker.transpose(asked.operands[0], asked.params["permutation"])
 
 
-def _turned(asked: Asked) -> int | None:
-    """A transpose that leaves the axes in order is nothing; two are one."""
-    order = asked.params["permutation"]
-    if [*order] == sorted(order):
-        return asked.operands[0]
-    node = asked.table[asked.operands[0]]
-    if node.op != "turned":
-        return None
-    inner = own_params(node)["permutation"]
-    return asked.maker.transpose(node.operands[0], [inner[axis] for axis in order])
-
-
 # Axes of size 1, which JAX leaves out where it knows of them
 
 
@@ -114,7 +104,7 @@ def _contracted(asked: Asked) -> int | None:
         return None
     parts = _factors(asked, (0, 1))
     sides = (0, 1)
-    if parts[0] > parts[1] and not isinstance(asked.params["precision"], tuple):
+    if parts[0] > parts[1] and is_even(asked.params["precision"]):
         sides = (1, 0)
         parts = _factors(asked, sides)
     contracted, together = asked.params["dimension_numbers"]
@@ -180,7 +170,6 @@ EQUALITIES: Mapping[str, Sequence[Equality]] = {
     "expand_dims": (_as_reshape,),
     "broadcast_in_dim": (_broadcast,),
     "transpose": (_transposed,),
-    "turned": (_turned,),
     "slice": (_indexing.sliced,),
     "rev": (_indexing.turned_round,),
     "pick": (_indexing.picked,),
@@ -191,7 +180,7 @@ EQUALITIES: Mapping[str, Sequence[Equality]] = {
     "gather": (_indexing.gathered, _indexing.gathered_without_ones),
     "dot_general": (_contracted,),
     "reduce_window_sum": (_windows.window_sum,),
-    "conv_general_dilated": (_windows.convolved,),
+    "conv_general_dilated": (_convolutions.convolved,),
     **{name: (_reduced,) for name in _REDUCTIONS},
     **dict.fromkeys(_SCATTERS, (_indexing.unwritten, _indexing.scattered_without_ones)),
     "scatter-add": (

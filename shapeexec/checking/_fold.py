@@ -60,6 +60,12 @@ def _broadcast(
     return np.broadcast_to(a.reshape(spread), shape)
 
 
+def _reshaped(
+    a: np.ndarray, *, new_sizes: tuple[int, ...], dimensions: tuple[int, ...] | None, **_: Any
+) -> np.ndarray:
+    return (a if dimensions is None else a.transpose(dimensions)).reshape(new_sizes)
+
+
 def _slice(
     a: np.ndarray, *, start_indices: Any, limit_indices: Any, strides: Any, **_: Any
 ) -> np.ndarray:
@@ -90,6 +96,21 @@ def _clamped(low: np.ndarray, a: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 def _picked(a: np.ndarray, *, axes: Sequence[tuple[int, int, int]]) -> np.ndarray:
     return a[np.ix_(*(start + step * np.arange(count) for start, step, count in axes))]
+
+
+def _viewed(a: np.ndarray, *, offset: int, loops: Sequence[tuple[int, int]]) -> np.ndarray:
+    where = np.asarray(offset)
+    for size, stride in loops:
+        where = where[..., None] + stride * np.arange(size)
+    return a.reshape(-1)[where]
+
+
+def _placed(
+    a: np.ndarray, *, axes: Sequence[tuple[int, int, int]], shape: Sequence[int]
+) -> np.ndarray:
+    whole = np.zeros(shape, a.dtype)
+    whole[np.ix_(*(start + step * np.arange(count) for start, step, count in axes))] = a
+    return whole
 
 
 _FOLDS: Mapping[str, Fold] = {
@@ -126,9 +147,10 @@ _FOLDS: Mapping[str, Fold] = {
     "convert_element_type": _converted,
     "iota": _iota,
     "broadcast_in_dim": _broadcast,
-    "reshape": lambda a, *, new_sizes, **_: a.reshape(new_sizes),
+    "reshape": _reshaped,
     "shaped": lambda a, *, new_sizes: a.reshape(new_sizes),
-    "turned": lambda a, *, permutation: a.transpose(permutation),
+    "view": _viewed,
+    "place": _placed,
     "transpose": lambda a, *, permutation: a.transpose(permutation),
     "rev": lambda a, *, dimensions: np.flip(a, dimensions),
     "slice": _slice,
@@ -141,7 +163,7 @@ _POINTWISE = frozenset(
     """add add_any sub mul neg abs sign max min div rem sqrt floor ceil is_finite integer_pow square
     eq ne lt le gt ge and or xor not shift_left select_n clamp convert_element_type""".split()
 )
-_MOVES = frozenset("broadcast_in_dim reshape shaped transpose turned rev slice pick".split())
+_MOVES = frozenset("broadcast_in_dim reshape shaped transpose view rev slice pick".split())
 
 
 def folded(

@@ -15,9 +15,12 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from shapeexec.checking._convolutions import picked_convolution
 from shapeexec.checking._grids import Axis, common, laid, padding_of, whole
-from shapeexec.checking._normal import Asked, Maker, own_params
-from shapeexec.checking._values import Kind, Node, Table
+from shapeexec.checking._normal import Asked, Maker
+from shapeexec.checking._strides import on_axes, view_of
+from shapeexec.checking._strides import whole as all_of
+from shapeexec.checking._values import Kind, Node, Table, own_params
 from shapeexec.checking._windows import picked_windows
 
 
@@ -40,22 +43,27 @@ def turned_round(asked: Asked) -> int | None:
 
 
 def picked(asked: Asked) -> int | None:
-    """A grid of a grid is a grid; one of all elements in order is nothing."""
+    """A grid of all elements in order is nothing; of a grid, or of windows, it is another one."""
     (value,), axes = asked.operands, asked.params["axes"]
-    if axes == whole(asked.shape()):
+    maker, shape = asked.maker, asked.shape()
+    if axes == whole(shape):
         return value
-    node = asked.table[value]
-    if node.op == "place":
-        return _picked_of_placed(asked.maker, node, axes)
-    if node.op == "window_sum":
-        return picked_windows(asked.maker, node, axes)
-    if node.op != "pick":
+    view = view_of(maker.table, value).of(axes, shape) or all_of(value, shape).of(axes, shape)
+    if view is None or not asked.kind.size:
         return None
-    composed = [
-        (first + by * start, by * step, count)
-        for (first, by, _), (start, step, count) in zip(own_params(node)["axes"], axes, strict=True)
-    ]
-    return asked.maker.pick(node.operands[0], composed)
+    node, base_shape = maker.table[view.base], maker.table.kind(view.base).shape
+    found = on_axes(view, base_shape) if node.op in _PICKED else None
+    if found is None:
+        return maker.read(view, asked.kind.shape)
+    grid, order = found
+    part = _PICKED[node.op](maker, node, grid)
+    if part is None:
+        return maker.read(view, asked.kind.shape)
+    turned = maker.transpose(
+        maker.reshape(part, [grid[axis][2] for axis in sorted(order)]),
+        [sorted(order).index(axis) for axis in order],
+    )
+    return maker.reshape(turned, asked.kind.shape)
 
 
 def _picked_of_placed(maker: Maker, node: Node, axes: Sequence[Axis]) -> int:
@@ -69,11 +77,21 @@ def _picked_of_placed(maker: Maker, node: Node, axes: Sequence[Axis]) -> int:
     return maker.place(part, [of_grid for _, of_grid in both], counts)
 
 
+_PICKED = {
+    "place": _picked_of_placed,
+    "window_sum": picked_windows,
+    "conv_general_dilated": picked_convolution,
+}
+
+
 def placed(asked: Asked) -> int | None:
-    """A grid on a grid is a grid; an array that fills it is itself."""
+    """A grid on a grid is a grid; an array that fills it is itself, zeros are zeros anywhere."""
     (value,), axes = asked.operands, asked.params["axes"]
     if axes == whole(asked.kind.shape):
         return value
+    zeros = asked.constant(0)
+    if zeros is not None and not any(zeros.tobytes()):
+        return asked.table.constant(np.zeros(asked.kind.shape, zeros.dtype))
     node = asked.table[value]
     if node.op != "place":
         return None

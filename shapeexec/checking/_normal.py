@@ -1,7 +1,8 @@
 """Operations in normal form, and the operations of our own that normal forms are made of.
 
 Each of our own stands for several of JAX's: `pick` takes the elements of an array that lie on a
-grid, `place` puts an array on a grid of zeros, `shaped` and `turned` reshape and transpose,
+grid, `place` puts an array on a grid of zeros, `shaped` reshapes, `view` is what slices and
+transposes read of an array, however many there are,
 `window_sum` sums in windows without padding.
 Others are JAX's without axes of size 1. Which operation has which normal form, `_equalities` says.
 """
@@ -16,9 +17,10 @@ from jax import lax
 from jax import numpy as jnp
 
 from shapeexec import _compat
+from shapeexec.checking import _strides
 from shapeexec.checking._fold import folded
 from shapeexec.checking._grids import Axis, plain
-from shapeexec.checking._values import Kind, Node, Run, Table
+from shapeexec.checking._values import Kind, Run, Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +105,8 @@ class Maker:
         ]
         back = [(n - 1, -1, n) if step < 0 else (0, 1, n) for _, step, n in axes]
         kind = Kind(tuple(shape), self.table.kind(operand).dtype)
-        turned_axes = tuple(map(plain, turned))
-        return self.own("place", [self.pick(operand, back)], kind, axes=turned_axes)
+        on, value = tuple(map(plain, turned)), self.pick(operand, back)
+        return self.own("place", [value], kind, axes=on, shape=kind.shape)
 
     def only(self, operand: int, order: Sequence[int]) -> int:
         """`operand` with these axes in this order; all others are of size 1."""
@@ -114,16 +116,32 @@ class Maker:
         return self.reshape(turned, [shape[axis] for axis in order])
 
     def transpose(self, operand: int, permutation: Sequence[int]) -> int:
-        """`operand` with its axes in another order: it is turned without those of size 1."""
+        """`operand` with its axes in another order."""
         kind = self.table.kind(operand)
         if [*permutation] == sorted(permutation):
             return operand
-        long = [axis for axis, size in enumerate(kind.shape) if size != 1]
-        order = [long.index(axis) for axis in permutation if axis in long]
-        moved = Kind(tuple(kind.shape[long[place]] for place in order), kind.dtype)
-        short = self.reshape(operand, [kind.shape[axis] for axis in long])
-        turned = self.own("turned", [short], moved, permutation=tuple(order))
-        return self.reshape(turned, [kind.shape[axis] for axis in permutation])
+        shape = [kind.shape[axis] for axis in permutation]
+        if not kind.size:
+            none = Kind(tuple(shape), kind.dtype)
+            return self.own("view", [operand], none, offset=0, loops=((0, 1),))
+        view = _strides.view_of(self.table, operand)
+        along = view.by_axis(kind.shape)
+        if along is None:
+            view = _strides.whole(operand, kind.shape)
+            along = view.by_axis(kind.shape)
+            assert along is not None
+        loops = [loop for axis in permutation for loop in along[axis]]
+        return self.read(dataclasses.replace(view, loops=tuple(_strides.merged(loops))), shape)
+
+    def read(self, view: _strides.View, shape: Sequence[int]) -> int:
+        """What a view reads, in a shape."""
+        given = self.table.kind(view.base)
+        if view == _strides.whole(view.base, given.shape):
+            return self.reshape(view.base, shape)
+        kind = Kind(tuple(loop.size for loop in view.loops), given.dtype)
+        loops = tuple((loop.size, loop.stride) for loop in view.loops)
+        value = self.own("view", [view.base], kind, offset=view.offset, loops=loops)
+        return self.reshape(value, shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,10 +198,9 @@ class Asked:
 Equality = Callable[[Asked], int | None]
 
 
-def own_params(node: Node) -> dict[str, Any]:
-    """The parameters of an operation of our own, by name."""
-    params: Any = node.params
-    return dict(params)
+def is_even(precision: Any) -> bool:
+    """Whether a product treats both its operands alike."""
+    return not isinstance(precision, tuple) or len({*precision}) == 1
 
 
 def _own_key(params: Mapping[str, Any]) -> Hashable:
@@ -205,6 +222,13 @@ def _run_pick(x: Any, *, axes: Sequence[Axis]) -> Any:
     return x
 
 
+def _run_view(x: Any, *, offset: int, loops: Sequence[tuple[int, int]]) -> Any:
+    where = np.asarray(offset)
+    for size, stride in loops:
+        where = where[..., None] + stride * np.arange(size)
+    return x.reshape(-1)[where]
+
+
 def _run_place(x: Any, *, axes: Sequence[Axis], shape: Sequence[int]) -> Any:
     where = np.ix_(*(start + step * np.arange(count) for start, step, count in axes))
     return jnp.zeros(shape, x.dtype).at[where].set(x)
@@ -220,8 +244,8 @@ def _run_window_sum(
 
 _RUNS: Mapping[str, Callable[..., Any]] = {
     "shaped": lax.reshape,
-    "turned": lax.transpose,
     "pick": _run_pick,
+    "view": _run_view,
     "place": _run_place,
     "window_sum": _run_window_sum,
 }

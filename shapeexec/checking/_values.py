@@ -88,6 +88,12 @@ class Node:
         return mine == others and [*map(len, self.bodies)] == [*map(len, other.bodies)]
 
 
+def own_params(node: Node) -> dict[str, Any]:
+    """The parameters of an operation of our own, by name."""
+    params: Any = node.params
+    return dict(params)
+
+
 class Table:
     """All values of two programs, and their numbers."""
 

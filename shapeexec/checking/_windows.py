@@ -1,19 +1,16 @@
-"""Normal forms of sums in windows, and of convolutions.
+"""Normal form of sums in windows.
 
 Transposes of strided windows pad, dilate and pick where the function has a stride, and the other
 way round.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from jax import lax
-from jax import numpy as jnp
 
 from shapeexec.checking._grids import Axis, laid
-from shapeexec.checking._normal import Asked, Maker, own_params
-from shapeexec.checking._values import Kind, Node
+from shapeexec.checking._normal import Asked, Maker
+from shapeexec.checking._values import Kind, Node, own_params
 
 
 def window_sum(asked: Asked) -> int | None:
@@ -76,28 +73,3 @@ def _windows(
     return maker.own(
         *("window_sum", [part], kind), windows=windows, strides=strides, dilations=dilations
     )
-
-
-def convolved(asked: Asked) -> int | None:
-    """A convolution of operands in the order batch, feature, space; its result is in it too."""
-    numbers, params = asked.params["dimension_numbers"], asked.params
-    specs = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
-    if all(tuple(spec) == tuple(range(len(spec))) for spec in specs):
-        return None
-    lhs, rhs = (
-        asked.maker.transpose(value, spec)
-        for value, spec in zip(asked.operands, specs, strict=False)
-    )
-    order = tuple(range(len(numbers.out_spec)))
-    ordered = {**params, "dimension_numbers": lax.ConvDimensionNumbers(order, order, order)}
-    kind = Kind(tuple(asked.kind.shape[axis] for axis in numbers.out_spec), asked.kind.dtype)
-
-    def run(arrays: Sequence[Any]) -> list[Any]:
-        return [_bound(ordered, arrays)]
-
-    (made,) = asked.maker.make(asked.op, ordered, [lhs, rhs], [kind], run=run, key=asked.key)
-    return asked.maker.transpose(made, [numbers.out_spec.index(axis) for axis in order])
-
-
-def _bound(params: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
-    return lax.conv_general_dilated_p.bind(*map(jnp.asarray, arrays), **params)

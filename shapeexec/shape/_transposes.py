@@ -88,7 +88,18 @@ def _batch(
 
     struct = jax.ShapeDtypeStruct((count, *shape), dtype)
     (result,) = jax.linear_transpose(forward, struct)(cotangent)
-    return result, 0
+    place = _place(kind, axes, params.get("dimension_numbers"))
+    return jnp.moveaxis(result, 0, place), place
+
+
+def _place(kind: Transposed, axes: Sequence[int | None], numbers: Any) -> int:
+    """Where JAX's own transpose, batched, has its axis: what follows is then the same program."""
+    cotangent, *others = axes
+    if kind not in (conv_lhs, conv_rhs):
+        return cotangent or 0
+    if kind is conv_lhs:  # a convolution of the cotangent by the kernel
+        return numbers.lhs_spec[0 if others[0] is None else 1]
+    return numbers.rhs_spec[1 if cotangent is None else 0]  # of the data by the cotangent
 
 
 def _aval(cotangent: Any, *_: Any, shape: Any, dtype: Any, **__: Any) -> Any:

@@ -1,6 +1,6 @@
 """Programs that differ in one thing are told apart; those that do the same are not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,8 @@ from jax import lax
 
 import shapeexec as sx
 from shapeexec.checking import compare, difference, instantiate
+from shapeexec.checking._number import number_program
+from shapeexec.checking._values import Table
 from tests.checking.support import f32, plain_jaxpr
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
@@ -47,6 +49,39 @@ def _in_windows(width: int, stride: int) -> Callable[..., Any]:
 def _convolved(x: jax.Array, layout: tuple[str, str, str]) -> jax.Array:
     kernel = jnp.ones((3, 3, 2))
     return lax.conv_general_dilated(x[None], kernel, (1,), "SAME", dimension_numbers=layout)
+
+
+def _of_groups(x: jax.Array, order: Sequence[int] = (0, 1), **groups: int) -> jax.Array:
+    """Two arrays convolved, each with a kernel of its own: groups of features or of batches."""
+    parts = jnp.stack([jnp.sin(x), jnp.cos(x)])[jnp.array(order)]  # [group, feature, space]
+    by_batch = groups.get("batch_group_count", 1) > 1
+    data = parts if by_batch else parts.reshape(1, 6, 3)
+    kernel = jnp.tanh(x).reshape(1, 3, 3) * jnp.arange(1.0, 5).reshape(4, 1, 1)
+    return lax.conv_general_dilated(data, kernel, (1,), "SAME", **groups)
+
+
+def _by(stride: int, low: int, high: int, dilation: int = 1, kernel: int = 2) -> Callable[..., Any]:
+    """A convolution of a row of nine by a kernel of its own first elements."""
+
+    def convolved(x: jax.Array) -> jax.Array:
+        row, first = x.reshape(1, 1, 9), x.reshape(1, 1, 9)[..., :kernel]
+        return lax.conv_general_dilated(
+            row, first, (stride,), [(low, high)], rhs_dilation=(dilation,)
+        )[..., :2]
+
+    return convolved
+
+
+def _correlated(x: jax.Array, padding: tuple[int, int] | None = None, step: int = 1) -> jax.Array:
+    """A row of nine correlated with three elements; with padding, the three with the nine."""
+    row, three = x.reshape(1, 1, 9), jnp.sin(x[0]).reshape(1, 1, 3)
+    if padding is None:
+        return lax.conv(row, three, (1,), "VALID")
+    return lax.conv_general_dilated(three, row, (1,), [padding])[..., ::step]
+
+
+def _cube(x: jax.Array) -> jax.Array:
+    return x[:, :, None] * jnp.sin(x[0])
 
 
 def _counting(start: int) -> Callable[..., Any]:
@@ -177,6 +212,35 @@ MUTATIONS: dict[str, Pair] = {
         lambda x: _convolved(x, ("NCH", "OIH", "NCH")),
         lambda x: _convolved(x, ("NHC", "OIH", "NCH")),
     ),
+    "which group a kernel is for": (
+        lambda x: _of_groups(x, feature_group_count=2),
+        lambda x: _of_groups(x, (1, 0), batch_group_count=2),
+    ),
+    "the stride of a convolution": (_by(2, 0, 0), _by(1, 0, 0)),
+    "the padding of a convolution": (_by(2, 1, 0), _by(2, 0, 1)),
+    "the dilation of a kernel": (_by(2, 0, 0, 2), _by(2, 0, 0, 1)),
+    "the padding of operands changed over": (_correlated, lambda x: _correlated(x, (5, 7), -1)),
+    "the order of what operands changed over give": (_correlated, lambda x: _correlated(x, (6, 6))),
+    "a kernel read backwards": (
+        lambda x: lax.conv(x[None], jnp.sin(x)[None, :, ::-1], (1,), "SAME"),
+        lambda x: lax.conv(x[None], jnp.sin(x)[None], (1,), "SAME"),
+    ),
+    "which part of what is turned": (
+        lambda x: _cube(x).transpose(2, 0, 1)[1:, :, ::-1],
+        lambda x: _cube(x)[:, ::-1, :2].transpose(2, 0, 1),
+    ),
+    "how axes are split before they are turned": (
+        lambda x: _cube(x).reshape(9, 3).T.reshape(3, 3, 3),
+        lambda x: _cube(x).reshape(3, 9).T.reshape(3, 3, 3),
+    ),
+    "the order of axes in a reshape": (
+        lambda x: lax.reshape(x, (9,), (1, 0)),
+        lambda x: lax.reshape(x, (9,)),
+    ),
+    "the order of axes in a reshape of constants": (
+        lambda x: x.ravel() * lax.reshape(jnp.arange(9.0).reshape(3, 3), (9,), (1, 0)),
+        lambda x: x.ravel() * lax.reshape(jnp.arange(9.0).reshape(3, 3), (9,)),
+    ),
     "the mode of an index in the gradient": (
         jax.grad(lambda x: jnp.sin(_sliced(x, _index(x))).sum()),
         jax.grad(lambda x: jnp.sin(_gathered(x, _index(x), "fill")).sum()),
@@ -296,6 +360,48 @@ EQUALS: dict[str, Pair] = {
         lambda x: _convolved(x, ("NCH", "OIH", "NCH")),
         lambda x: _convolved(x.T, ("NHC", "OIH", "NHC")).transpose(0, 2, 1),
     ),
+    "groups of features and of batches": (
+        lambda x: _of_groups(x, feature_group_count=2),
+        lambda x: _of_groups(x, batch_group_count=2),
+    ),
+    "what no window reaches": (_by(2, 0, 0), _by(2, 0, -1)),
+    "a stride that is never taken": (_by(9, 0, 0), _by(8, 0, -1)),
+    "the dilation of one element": (_by(1, 0, 0, 3, 1), _by(1, 0, 0, 1, 1)),
+    "operands of a convolution changed over": (_correlated, lambda x: _correlated(x, (6, 6), -1)),
+    "kernels read backwards and turned": (
+        lambda x: lax.conv(x[None], lax.rev(jnp.sin(x)[None], (2,)), (2,), "SAME"),
+        lambda x: lax.conv_general_dilated(
+            x[None],
+            jnp.sin(x).T[::-1, :, None],
+            (2,),
+            "SAME",
+            dimension_numbers=("NCH", "HIO", "NCH"),
+        ),
+    ),
+    "a part of a convolution": (
+        lambda x: lax.conv(x[None], jnp.sin(x)[None], (1,), "SAME")[..., ::2],
+        lambda x: lax.conv_general_dilated(x[None], jnp.sin(x)[None], (2,), [(1, 1)]),
+    ),
+    "a part of what is turned": (
+        lambda x: _cube(x).transpose(2, 0, 1)[1:, :, ::-1],
+        lambda x: _cube(x)[:, ::-1, 1:].transpose(2, 0, 1),
+    ),
+    "a part of padding, turned": (
+        lambda x: jnp.pad(x, 1).T[1:4, 2:],
+        lambda x: jnp.pad(x[1:], ((0, 1), (0, 0))).T,
+    ),
+    "zeros on zeros": (
+        lambda x: x.sum() + lax.pad(jnp.zeros(2), 0.0, ((1, 0, 1),)),
+        lambda x: x.sum() + lax.pad(jnp.zeros(4), 0.0, ((0, 0, 0),)),
+    ),
+    "turned, however it is split": (
+        lambda x: _cube(x).reshape(9, 3).T.reshape(3, 3, 3).transpose(1, 2, 0),
+        _cube,
+    ),
+    "turned in a reshape": (
+        lambda x: lax.reshape(x, (9,), (1, 0)),
+        lambda x: x.T.ravel(),
+    ),
     "a cotangent of what is not read": (
         jax.grad(lambda x: (x * x + x[3:].sum()).sum()),
         jax.grad(lambda x: (x * x).sum()),
@@ -329,6 +435,64 @@ def test_what_is_the_same_is_known_without_evaluating(name):
     assert found.evaluated == 0
 
 
+def _evaluated(table: Table, value: int, given: Sequence[Any], made: dict[int, Any]) -> Any:
+    """A value, from those of the inputs."""
+    node = table[value]
+    if node.op == "input":
+        return given[node.params]
+    if node.constant is not None:
+        return node.constant
+    if id(node.call) not in made:
+        operands = [_evaluated(table, operand, given, made) for operand in node.inputs]
+        made[id(node.call)] = node.run(operands)
+    return made[id(node.call)][node.result]
+
+
+def _any_convolution(seed: int) -> Callable[..., Any]:
+    """A convolution in a plane: groups, strides, dilations, paddings and layout at random."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(low: int, high: int) -> list[int]:
+        return [int(n) for n in rng.integers(low, high, 2)]
+
+    groups, by_batch = int(rng.integers(1, 3)), bool(rng.integers(2))
+    options = {
+        "window_strides": drawn(1, 4),
+        "lhs_dilation": drawn(1, 4),
+        "rhs_dilation": drawn(1, 3),
+        "padding": [*zip(drawn(-1, 6), drawn(2, 8), strict=True)],
+        "batch_group_count" if by_batch else "feature_group_count": groups,
+    }
+    space, kernel = drawn(1, 6), drawn(1, 4)
+    turned = [axis for axis in (2, 3) if rng.integers(2)]
+
+    def convolved(x: jax.Array) -> jax.Array:
+        lhs = jnp.resize(jnp.sin(3 * x), (2 if by_batch else 1, 1 if by_batch else 2, *space))
+        rhs = jnp.resize(jnp.cos(5 * x), (4, 1 if by_batch or groups == 2 else 2, *kernel))
+        result = lax.conv_general_dilated(lhs, lax.rev(rhs, turned), **options)
+        return lax.rev(result, turned[:1])[..., ::2]
+
+    return convolved
+
+
+STANDING = {
+    **{f"{name}, {i}": pair[i] for name, pair in EQUALS.items() for i in range(2)},
+    **{f"a convolution at random, {seed}": _any_convolution(seed) for seed in range(24)},
+}
+
+
+@pytest.mark.parametrize("name", STANDING)
+def test_a_normal_form_is_what_it_stands_for(name):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3)), np.float32)
+    closed = instantiate(plain_jaxpr(STANDING[name], x), {})
+    table = Table()
+    values = number_program(table, closed).results
+    got = [_evaluated(table, value, [x], {}) for value in values]
+    for one, want in zip(got, jax.tree.leaves(STANDING[name](x)), strict=True):
+        assert one.shape == want.shape
+        np.testing.assert_allclose(one, want, rtol=1e-5, atol=1e-6)
+
+
 SETTLED: dict[str, Pair] = {
     "a power and a product": (lambda x: x**3, lambda x: x * x * x),
     "division by a constant": (lambda x: x / 7.0, lambda x: x * (1 / 7)),
@@ -340,6 +504,10 @@ SETTLED: dict[str, Pair] = {
     "cotangents in another order": (
         jax.grad(lambda x: (jnp.sin(x) + jnp.cos(x) + jnp.tanh(x)).sum()),
         jax.grad(lambda x: (jnp.tanh(x) + jnp.sin(x) + jnp.cos(x)).sum()),
+    ),
+    "windows summed and multiplied by ones": (
+        lambda x: lax.reduce_window(x.ravel(), 0.0, lax.add, (3,), (2,), "SAME"),
+        lambda x: lax.conv(x.reshape(1, 1, 9), jnp.ones((1, 1, 3)), (2,), "SAME").ravel(),
     ),
     "integers": (lambda x: jnp.int32(x) * 2, lambda x: jnp.int32(x) + jnp.int32(x)),
 }

@@ -170,6 +170,8 @@ def line_loss(kernels, x):
     return total(network("cma")(kernels, x))
 
 
+SECOND = floats(2, 4, 3, seed=5)
+
 # Of the kernels and one array [b, s, 3].
 HIGHER = {
     "of each kernel": lambda kernels, x: jax.vmap(jax.grad(lambda kernel: total(conv(x, kernel))))(
@@ -180,6 +182,12 @@ HIGHER = {
     ),
     "of a gradient by the data": jax.grad(
         lambda kernels, x: total(jax.grad(line_loss, argnums=1)(kernels, x)), argnums=(0, 1)
+    ),
+    "of a gradient by the kernel, by the data": jax.grad(
+        lambda kernels, x: total(
+            jax.grad(lambda k: total(conv(jnp.tanh(conv(x, k)), SECOND)))(kernels[0])
+        ),
+        argnums=1,
     ),
     "times a vector": lambda kernels, x: jax.jvp(
         jax.grad(line_loss, argnums=(0, 1)), (kernels, x), (kernels, 2 * x)
@@ -193,16 +201,31 @@ def test_transformations_of_a_gradient(fn):
     assert_one_graph(fn, (None, "b, s, 3"), calls)
 
 
-@pytest.mark.filterwarnings("ignore:shapeexec. at symbolic sizes:RuntimeWarning")
-def test_the_gradient_of_each_example_is_exact():
-    fn = jax.vmap(lambda kernels, x: jax.grad(line_loss)(kernels, x[None]), in_axes=(None, 0))
-    for check in ("graphs", "off"):  # the proof does not know grouped convolutions in both forms
-        run = sx.Exec(fn, (None, "b, s, 3"), P, check=check)
-        for b, s in ((2, 13), (3, 2)):
-            x = floats(b, s, 3)
-            got, want = (jax.tree.leaves(f(LINE[:1], x)) for f in (run, fn))
-            assert_close(list(map(np.asarray, got)), list(map(np.asarray, want)), 1e-4)
-        assert check == "graphs" or run.stats.traces == 1
+# Of each example of an array [b, s, 3].
+OF_EACH = {
+    "the gradient": jax.grad(line_loss),
+    "both gradients": jax.grad(line_loss, argnums=(0, 1)),
+    "the Jacobian": jax.jacrev(lambda kernels, x: network("cma")(kernels, x).mean(1)[0]),
+    "a penalty on the gradient": jax.grad(
+        lambda kernels, x: total(jax.grad(lambda k: total(conv(x, k)))(kernels[0])), argnums=1
+    ),
+    "kernels of its own": jax.grad(
+        lambda kernels, x: total(conv(jnp.tanh(conv(x, kernels[0] * x.mean())), SECOND * x.max())),
+        argnums=1,
+    ),
+    "the gradient, in groups": jax.grad(
+        lambda kernels, x: total(conv(x, kernels[0][:, :1, :3], feature_group_count=3))
+    ),
+}
+
+
+@pytest.mark.parametrize("fn", OF_EACH.values(), ids=OF_EACH)
+def test_gradients_of_each_example_share_a_graph(fn):
+    each = jax.vmap(lambda kernels, x: fn(kernels, x[None]), in_axes=(None, 0))
+    calls = [(LINE[:1], floats(b, s, 3)) for b, s in ((2, 13), (3, 2), (2, 16), (1, 9))]
+    run = assert_one_graph(each, (None, "b, s, 3"), calls)
+    assert run.stats.differences == 0
+    assert run.stats.compiles == 3  # buckets 2 and 16, 4 and 2, 1 and 16
 
 
 def test_a_map_over_examples_is_exact_for_each():

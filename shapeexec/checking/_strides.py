@@ -1,0 +1,150 @@
+"""In which order slices, reshapes and transposes read an array.
+
+They read its elements, in row-major order, in nested loops that each step by a number of elements.
+So a chain of them is an offset and a sequence of loops, and two chains that have the same ones read
+the same.
+
+Source: strided views, as NumPy has them.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from shapeexec.checking._grids import Axis
+from shapeexec.checking._values import Table, own_params
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """One of the loops, from outer to inner, that read an array.
+
+    Attributes:
+        size: How often it runs, more than once.
+        stride: How many elements lie between; negative: backwards.
+    """
+
+    size: int
+    stride: int
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What is read of an array.
+
+    Attributes:
+        base: The array.
+        offset: Its element that is read first.
+        loops: How the others follow, in the fewest loops that do so.
+    """
+
+    base: int
+    offset: int
+    loops: tuple[Loop, ...]
+
+    def by_axis(self, shape: Sequence[int]) -> list[list[Loop]] | None:
+        """The loops along each axis, in a shape; None: one crosses axes unevenly."""
+        if 0 in shape:
+            return None
+        waiting, axes = [*self.loops][::-1], []
+        for n in shape:
+            along, left = [], n
+            while left > 1:
+                loop = waiting.pop()
+                inner = max(1, loop.size // left)
+                if loop.size != inner * min(left, loop.size) or left % (loop.size // inner):
+                    return None
+                along.append(Loop(loop.size // inner, loop.stride * inner))
+                left //= along[-1].size
+                if inner > 1:
+                    waiting.append(Loop(inner, loop.stride))
+            axes.append(merged(along))
+        return axes
+
+    def of(self, axes: Sequence[Axis], shape: Sequence[int]) -> "View | None":
+        """The part of this view, in a shape, that lies on a grid; None: no loops read that."""
+        along = self.by_axis(shape)
+        if along is None:
+            return None
+        offset, loops = self.offset, []
+        for (start, step, count), own in zip(axes, along, strict=True):
+            offset += _element(own, start)
+            if count == 1:
+                continue
+            if count == math.prod(loop.size for loop in own):  # all, forward or backward
+                loops += [Loop(loop.size, loop.stride * step) for loop in own]
+            elif len(own) == 1:
+                loops += [Loop(count, step * own[0].stride)]
+            else:
+                return None
+        return View(self.base, offset, tuple(merged(loops)))
+
+
+def whole(base: int, shape: Sequence[int]) -> View:
+    """An array, read in order."""
+    return View(base, 0, tuple(merged([Loop(math.prod(shape), 1)])))
+
+
+def view_of(table: Table, value: int) -> View:
+    """What a value reads, of an array that reads no other one."""
+    node = table[value]
+    if node.op == "shaped":
+        value = node.operands[0]
+        node = table[value]
+    if node.op != "view":
+        return whole(value, node.kind.shape)
+    params = own_params(node)
+    return View(node.operands[0], params["offset"], tuple(Loop(*loop) for loop in params["loops"]))
+
+
+def merged(loops: Iterable[Loop]) -> list[Loop]:
+    """The fewest loops that do the same."""
+    fewest: list[Loop] = []
+    for loop in loops:
+        if loop.size == 1:
+            continue
+        runs_on = bool(fewest) and fewest[-1].stride == loop.size * loop.stride
+        size = fewest.pop().size if runs_on else 1
+        fewest.append(Loop(size * loop.size, loop.stride))
+    return fewest
+
+
+def _element(loops: Sequence[Loop], place: int) -> int:
+    """How far the element of that number lies from the first."""
+    distance = 0
+    for loop in reversed(loops):
+        place, at = divmod(place, loop.size)
+        distance += at * loop.stride
+    return distance
+
+
+def on_axes(view: View, shape: Sequence[int]) -> tuple[list[Axis], list[int]] | None:
+    """A view as a grid of the array's own axes, and which of them each axis of it is.
+
+    Returns:
+        The grid, and the axes longer than 1 in the order in which the view reads them. None: it
+        reads an axis in several loops, or several in one.
+    """
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    starts = [view.offset // stride % n for stride, n in zip(strides, shape, strict=True)]
+    axes: list[Axis] = [(start, 1, 1) for start in starts]
+    order: list[int] = []
+    for loop in view.loops:
+        rest = loop.size
+        inner: list[int] = []
+        while rest > 1:  # from its innermost axis outwards
+            step = abs(loop.stride) * (loop.size // rest)
+            axis = next((i for i, s in enumerate(strides) if s <= step and shape[i] > 1), None)
+            if axis is None or axis in (*order, *inner) or step % strides[axis]:
+                return None
+            by, n = step // strides[axis], shape[axis]
+            count = rest if (rest - 1) * by < n else n
+            if rest % count or (count < rest and by > 1):
+                return None
+            axes[axis] = (starts[axis], by if loop.stride > 0 else -by, count)
+            inner.insert(0, axis)
+            rest //= count
+        order += inner
+    ends = [(start, start + step * (count - 1)) for start, step, count in axes]
+    is_inside = all(min(end) >= 0 and max(end) < n for end, n in zip(ends, shape, strict=True))
+    return (axes, order) if is_inside else None
