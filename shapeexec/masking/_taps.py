@@ -21,6 +21,7 @@ from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import Length, valid_mask, zero
 from shapeexec.masking._windows import WindowAxis, by_lhs_axis, lay_all
 
+Behind = Literal["taps", "results"]
 _MULTIPLIES_BY_ZEROS = frozenset(("float16", "bfloat16", "float32"))
 
 
@@ -69,9 +70,6 @@ def skips_zeros(params: dict[str, Any], dtype: Any) -> bool:
     if is_dilated and all(step == 1 for step in steps):
         return True
     return np.dtype(dtype).name not in _MULTIPLIES_BY_ZEROS
-
-
-Behind = Literal["taps", "results"]
 
 
 def tap_axes(
@@ -190,9 +188,8 @@ def convolve_laid(
     ctx: RuleContext,
     axes: Sequence[WindowAxis],
     apart: Sequence[TapAxis],
+    operands: tuple[Array, Array],
     params: dict[str, Any],
-    lhs: Array,
-    rhs: Array,
 ) -> Array:
     """The convolution of a left operand that is laid along `axes`, taken apart along `apart`.
 
@@ -200,10 +197,10 @@ def convolve_laid(
         ctx: An equation with the parameters of the convolution.
         axes: The left operand's axes along which the kernel meets padding.
         apart: Those that it is taken apart along.
+        operands: The left operand, to be laid, and the kernel.
         params: The parameters at capacity.
-        lhs: The left operand, to be laid.
-        rhs: The kernel.
     """
+    lhs, rhs = operands
     numbers, value = params["dimension_numbers"], zero(lhs.dtype)
     taken = {each.own.axis for each in apart}
     lhs, padding, base = lay_all(

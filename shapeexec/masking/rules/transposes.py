@@ -229,7 +229,7 @@ class _Convolution:
 
     def laid(self, apart: Sequence[TapAxis], lhs: Array, rhs: Array) -> Array:
         """The convolution of operands that are spread, taken apart along `apart`."""
-        return convolve_laid(self.ctx, self.axes, apart, self.params, lhs, rhs)
+        return convolve_laid(self.ctx, self.axes, apart, (lhs, rhs), self.params)
 
 
 @register(_transposes.conv_lhs.primitive, exact_when=STATIC_STEPS)

@@ -195,7 +195,7 @@ def conv_general_dilated(ctx: RuleContext, lhs: Array, rhs: Array, **params: Any
         lhs = spread_groups(ctx, lhs, lhs_feature, feature_groups, features)
         lhs = spread_groups(ctx, lhs, lhs_batch, row_groups, rows)
         rhs = spread_groups(ctx, rhs, rhs_out, out_groups, per_group)
-        out = convolve_laid(ctx, axes, apart, params, lhs, rhs)
+        out = convolve_laid(ctx, axes, apart, (lhs, rhs), params)
         return close_up_groups(ctx, out, out_feature, out_groups, per_group)
 
     return unless_finite(ctx, (0, 1) if skips else (0,), apart, convolve, (lhs, rhs))
