@@ -166,6 +166,19 @@ FOLDED: dict[str, Callable[..., Any]] = {
     "an inner vmap": lambda x, y, n: jax.grad(
         lambda w: jax.vmap(lambda a, b: jnp.tanh(a @ w) @ b)(x, y).sum()
     )(TABLE),
+    "a branch that all take": lambda x, y, n: lax.cond(
+        SHARED[0] > 0, lambda: product(x, y), lambda: jnp.zeros((WIDTH, HIDDEN))
+    ),
+    "the other branch": lambda x, y, n: lax.cond(
+        SHARED[0] > 9, lambda x, y: product(x, 2 * y), product, x, y
+    ),
+    "what a branch passes on": lambda x, y, n: lax.cond(
+        SHARED[0] > 9,
+        lambda _, x: product(x, x[:, :1] + TABLE[0]),
+        lambda one, _: one,
+        product(x, y),
+        x,
+    ),
     "a convolution": kernel_gradient(NHWC, (1, 4, 4, 2)),
     "a convolution, features first": kernel_gradient(NCHW, (1, 2, 4, 3), strides=(2, 1)),
     "a convolution in groups": kernel_gradient(NHWC, (1, 3, 3, 4), groups=2),
@@ -226,8 +239,8 @@ SUMMED: dict[str, Callable[..., Any]] = {
     "a loop as long as the example": lambda x, y, n: lax.fori_loop(
         0, n, lambda _, total: total + product(x, y), jnp.zeros((WIDTH, HIDDEN))
     ),
-    "branches": lambda x, y, n: lax.cond(
-        SHARED[0] > 0, lambda: product(x, y), lambda: jnp.zeros((WIDTH, HIDDEN))
+    "branches of each example": lambda x, y, n: lax.cond(
+        n > 1, lambda: product(x, y), lambda: jnp.zeros((WIDTH, HIDDEN))
     ),
     "random bits": by_key,
     "a convolution with a kernel of each example": lambda x, y, n: (

@@ -6,7 +6,7 @@ as long as that pays: through linear operations, into contractions, scatters and
 vmapped jaxprs; it does not know padding.
 """
 
-from shapeexec.masking.folding import _contractions, _linear, _loops  # noqa: F401 - rules
+from shapeexec.masking.folding import _branches, _contractions, _linear, _loops  # noqa: F401 - rules
 from shapeexec.masking.folding._run import sum_over_examples
 
 __all__ = ["sum_over_examples"]

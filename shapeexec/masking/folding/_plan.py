@@ -188,9 +188,12 @@ class Folder:
         """The loop that an equation is."""
         number = self._made_by[eqn.outvars[0]][0]
         if number not in self._loops:
-            body = Folder(self._inline(eqn.params["jaxpr"]).jaxpr, self.examples, self._inline)
-            self._loops[number] = Loop(eqn, body)
+            self._loops[number] = Loop(eqn, self.inner(eqn.params["jaxpr"]))
         return self._loops[number]
+
+    def inner(self, closed: Any) -> "Folder":
+        """Plans sums in the body of a loop or a branch, a closed jaxpr."""
+        return Folder(self._inline(closed).jaxpr, self.examples, self._inline)
 
     def is_zero(self, atom: Any) -> bool:
         """Whether a variable is known to be zero everywhere."""

@@ -52,6 +52,10 @@ class Scope:
         # A mask is kept with what was made for it, so that no other one gets its id.
         self._made: dict[Any, tuple[Any, Array]] = {}
 
+    def inside(self, values: dict[Any, Any]) -> "Scope":
+        """A scope of its own, for a branch."""
+        return Scope(values)
+
     def read(self, atom: Any) -> Any:
         """The value of a variable or a literal."""
         return atom.val if _compat.is_literal(atom) else self._values[atom]

@@ -19,6 +19,13 @@ from shapeexec.masking._extents import holds_dim
 from shapeexec.masking._fill import Length, fill, zero
 from shapeexec.masking._interpret import conform
 from shapeexec.masking._registry import register
+from shapeexec.masking._taps import (
+    TapAxis,
+    convolve_laid,
+    skips_zeros,
+    tap_axes,
+    unless_finite,
+)
 from shapeexec.masking._windows import (
     EXACT_WHEN,
     LOSER,
@@ -35,6 +42,12 @@ from shapeexec.masking._windows import (
     unpad_axis,
 )
 from shapeexec.shape import _transposes
+
+
+def _derivative(forward: Callable[[Array], Array], primal: Array, cotangent: Array) -> Array:
+    """The transpose of a linear function that holds loops, which JAX transposes only so."""
+    (result,) = jax.vjp(forward, primal)[1](cotangent)
+    return result
 
 
 def _transposed(
@@ -214,6 +227,10 @@ class _Convolution:
 
         return laid, convolve
 
+    def laid(self, apart: Sequence[TapAxis], lhs: Array, rhs: Array) -> Array:
+        """The convolution of operands that are spread, taken apart along `apart`."""
+        return convolve_laid(self.ctx, self.axes, apart, (lhs, rhs), self.params)
+
 
 @register(_transposes.conv_lhs.primitive, exact_when=STATIC_STEPS)
 def conv_by_data(
@@ -234,13 +251,23 @@ def conv_by_data(
         0, zero(cotangent.dtype), [*space, out_features, *([out_rows] if groups else [])]
     )
     rhs = ctx.fill(1, zero(rhs.dtype), [*kernel, outs, *([inner] if groups else [])])
-    cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
-    rhs = conv.spread(1, conform(rhs, ctx.in_capacities[1]))
-    laid, convolve = conv.layout()
-    out = _transposed(lambda x: convolve(x, rhs), laid, dtype, cotangent)
-    for each in conv.axes:
-        out = each.take_back(out, shape[each.axis])
-    return conv.close_up(0, out)
+    skips = skips_zeros({**params, **_as_lhs_gradient(params)}, cotangent.dtype)
+    apart = tap_axes(ctx, conv.axes, shapes, behind="taps", skips=skips)
+
+    def gradient(apart: Sequence[TapAxis], cotangent: Array, rhs: Array) -> Array:
+        cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
+        rhs = conv.spread(1, conform(rhs, ctx.in_capacities[1]))
+        if apart:
+            primal = jnp.zeros(conv.spread_shape(0), dtype)
+            out = _derivative(lambda x: conv.laid(apart, x, rhs), primal, cotangent)
+            return conv.close_up(0, out)
+        laid, convolve = conv.layout()
+        out = _transposed(lambda x: convolve(x, rhs), laid, dtype, cotangent)
+        for each in conv.axes:
+            out = each.take_back(out, shape[each.axis])
+        return conv.close_up(0, out)
+
+    return unless_finite(ctx, (0, 1) if skips else (0,), apart, gradient, (cotangent, rhs))
 
 
 @register(_transposes.conv_rhs.primitive, exact_when=STATIC_STEPS)
@@ -264,14 +291,43 @@ def conv_by_kernel(
     lhs = ctx.fill(
         1, zero(lhs.dtype), [*in_place(conv.axes), rows, *([features] if groups else [])]
     )
-    lhs = _without_unread(conv, conform(lhs, ctx.in_capacities[1]))
-    cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
-    for each in conv.axes:
-        lhs, *_ = each.lay(lhs, zero(lhs.dtype))
-    lhs = conv.spread(0, lhs)
-    _, convolve = conv.layout()
-    out = _transposed(lambda x: convolve(lhs, x), conv.spread_shape(1), dtype, cotangent)
-    return conv.close_up(1, out)
+    skips = skips_zeros({**params, **_as_rhs_gradient(params)}, cotangent.dtype)
+    apart = tap_axes(ctx, conv.axes, shapes, behind="results", skips=skips)
+
+    def gradient(apart: Sequence[TapAxis], cotangent: Array, lhs: Array) -> Array:
+        lhs = _without_unread(conv, conform(lhs, ctx.in_capacities[1]))
+        cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
+        if apart:
+            lhs = conv.spread(0, lhs)
+            primal = jnp.zeros(conv.spread_shape(1), dtype)
+            out = _derivative(lambda x: conv.laid(apart, lhs, x), primal, cotangent)
+            return conv.close_up(1, out)
+        for each in conv.axes:
+            lhs, *_ = each.lay(lhs, zero(lhs.dtype))
+        lhs = conv.spread(0, lhs)
+        _, convolve = conv.layout()
+        out = _transposed(lambda x: convolve(lhs, x), conv.spread_shape(1), dtype, cotangent)
+        return conv.close_up(1, out)
+
+    return unless_finite(ctx, (0, 1) if skips else (1,), apart, gradient, (cotangent, lhs))
+
+
+def _as_lhs_gradient(params: dict[str, Any]) -> dict[str, Any]:
+    """The steps and groups of the convolution that JAX makes of the gradient by the data."""
+    return {
+        "window_strides": params["lhs_dilation"],
+        "lhs_dilation": params["window_strides"],
+        "batch_group_count": 1,
+    }
+
+
+def _as_rhs_gradient(params: dict[str, Any]) -> dict[str, Any]:
+    """The steps and groups of the convolution that JAX makes of the gradient by the kernel."""
+    return {
+        "window_strides": params["rhs_dilation"],
+        "rhs_dilation": params["window_strides"],
+        "batch_group_count": params["feature_group_count"],
+    }
 
 
 def _without_unread(conv: _Convolution, lhs: Array) -> Array:

@@ -17,12 +17,18 @@ from shapeexec.masking._extents import holds_dim
 from shapeexec.masking._fill import highest, lowest, valid_mask, zero
 from shapeexec.masking._pairs import of_valid
 from shapeexec.masking._registry import register
+from shapeexec.masking._taps import (
+    TapAxis,
+    convolve_laid,
+    skips_zeros,
+    tap_axes,
+    unless_finite,
+)
 from shapeexec.masking._windows import (
     EXACT_WHEN,
     LOSER,
     STATIC_STEPS,
     WindowAxis,
-    by_lhs_axis,
     close_up_groups,
     in_place,
     lay_all,
@@ -155,60 +161,41 @@ def select_and_scatter_add(
 
 
 @register("conv_general_dilated", exact_when=STATIC_STEPS)
-def conv_general_dilated(
-    ctx: RuleContext,
-    lhs: Array,
-    rhs: Array,
-    *,
-    padding: Any,
-    lhs_dilation: Any,
-    dimension_numbers: Any,
-    feature_group_count: int,
-    batch_group_count: int,
-    **params: Any,
-) -> Array:
+def conv_general_dilated(ctx: RuleContext, lhs: Array, rhs: Array, **params: Any) -> Array:
     """Fill: 0 along windows and contracted features, in both operands, since 0 * NaN is NaN.
 
     Groups of a ragged size are spread to their capacity first, and those of the result closed up.
     With a ragged number of groups the padded ones hold 0 too: XLA may run them as one dense
-    convolution.
+    convolution. Where zeros behind the kernel meet data, these must be finite, or else it is taken
+    apart.
     """
     (
         (lhs_batch, lhs_feature, *_),
         (rhs_out, rhs_feature, *rhs_space),
         (out_batch, out_feature, *_),
-    ) = dimension_numbers
+    ) = params["dimension_numbers"]
     groups, batch_groups = ctx.params["feature_group_count"], ctx.params["batch_group_count"]
-    axes = spatial_axes(ctx, (*ctx.in_shapes, *ctx.out_shapes))
+    shapes = (*ctx.in_shapes, *ctx.out_shapes)
+    axes = spatial_axes(ctx, shapes)
     lhs_fill, rhs_fill = [*in_place(axes), lhs_feature], [*rhs_space, rhs_feature]
     if holds_dim((groups, batch_groups)):
         lhs_fill.append(lhs_batch)
         rhs_fill.append(rhs_out)
     lhs = ctx.fill(0, zero(lhs.dtype), lhs_fill)
     rhs = ctx.fill(1, zero(rhs.dtype), rhs_fill)
-    lhs, padding, lhs_dilation = lay_all(
-        axes,
-        lhs,
-        zero(lhs.dtype),
-        by_lhs_axis(ctx, padding, (0, 0)),
-        by_lhs_axis(ctx, lhs_dilation, 1),
-    )
-    space = dimension_numbers.lhs_spec[2:]
     features, results = ctx.in_shapes[1][rhs_feature], ctx.in_shapes[1][rhs_out]
     rows = ctx.out_shapes[0][out_batch]
     per_group = results // (groups * batch_groups)
-    group_count = feature_group_count * batch_group_count
-    lhs = spread_groups(ctx, lhs, lhs_feature, feature_group_count, features)
-    lhs = spread_groups(ctx, lhs, lhs_batch, batch_group_count, rows)
-    rhs = spread_groups(ctx, rhs, rhs_out, group_count, per_group)
-    out = ctx.bind(
-        lhs,
-        rhs,
-        padding=tuple(padding[axis] for axis in space),
-        lhs_dilation=tuple(lhs_dilation[axis] for axis in space),
-        dimension_numbers=dimension_numbers,
-        feature_group_count=feature_group_count,
-        batch_group_count=batch_group_count,
-        **params,
-    )
-    return close_up_groups(ctx, out, out_feature, group_count, per_group)
+    feature_groups, row_groups = params["feature_group_count"], params["batch_group_count"]
+    out_groups = feature_groups * row_groups
+    skips = skips_zeros(params, lhs.dtype)
+    apart = tap_axes(ctx, axes, shapes, behind="taps", skips=skips)
+
+    def convolve(apart: Sequence[TapAxis], lhs: Array, rhs: Array) -> Array:
+        lhs = spread_groups(ctx, lhs, lhs_feature, feature_groups, features)
+        lhs = spread_groups(ctx, lhs, lhs_batch, row_groups, rows)
+        rhs = spread_groups(ctx, rhs, rhs_out, out_groups, per_group)
+        out = convolve_laid(ctx, axes, apart, (lhs, rhs), params)
+        return close_up_groups(ctx, out, out_feature, out_groups, per_group)
+
+    return unless_finite(ctx, (0, 1) if skips else (0,), apart, convolve, (lhs, rhs))

@@ -1,0 +1,59 @@
+"""Sums of what a branch gives, where all examples take the same one."""
+
+from typing import Any
+
+from jax import Array, lax
+
+from shapeexec import _compat
+from shapeexec.masking.folding._plan import Fold, Folder, folds
+
+
+@folds("cond")
+def branched(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
+    """The sum of what each branch gives, in that branch; of what it passes on, in front of it."""
+    index, *operands = eqn.invars
+    if index.aval.shape or len(eqn.outvars) != 1 or eqn.effects:
+        return None
+    bodies = [folder.inner(branch) for branch in eqn.params["branches"]]
+    if any(_compat.is_literal(body.jaxpr.outvars[number]) for body in bodies):
+        return None
+    passed: dict[int, Fold] = {}
+    folds_inside: dict[int, Fold] = {}
+    for i, body in enumerate(bodies):
+        result = body.jaxpr.outvars[number]
+        if result in body.jaxpr.invars:
+            passed[i] = folder.fold(operands[body.jaxpr.invars.index(result)], axis)
+        else:
+            folds_inside[i] = body.fold(result, axis)
+    needs = {i: bodies[i].needs([], [fold]) for i, fold in folds_inside.items()}
+    read = [
+        k
+        for k in range(len(operands))
+        if any(bodies[i].jaxpr.invars[k] in needs[i].variables for i in needs)
+    ]
+
+    def emit(scope: Any, mask: Array) -> Array:
+        sums = {i: scope.sum(fold, mask) for i, fold in passed.items()}
+
+        def branch(i: int) -> Any:
+            def run(*values: Array) -> Array:
+                if i in sums:
+                    return sums[i]
+                names = [bodies[i].jaxpr.invars[k] for k in read]
+                inner = scope.inside(dict(zip(names, values, strict=True)))
+                inner.run(bodies[i], needs[i], mask)
+                return inner.sum(folds_inside[i], mask)
+
+            return run
+
+        values = [scope.read(operands[k]) for k in read]
+        return lax.switch(scope.read(index), [branch(i) for i in range(len(bodies))], *values)
+
+    return Fold(
+        eqn.outvars[number],
+        emit,
+        reads=(index, *(operands[k] for k in read)),
+        parts=tuple(passed.values()),
+        pays=any(fold.pays for fold in (*passed.values(), *folds_inside.values())),
+        is_source=True,
+    )
