@@ -246,6 +246,18 @@ def lay_all(
     return x, tuple(pads), tuple(steps)
 
 
+def laid_params(
+    params: dict[str, Any], padding: Sequence[tuple[int, int]], dilation: Sequence[int]
+) -> dict[str, Any]:
+    """The parameters of a convolution of a left operand with these paddings and dilations."""
+    space = params["dimension_numbers"].lhs_spec[2:]
+    return {
+        **params,
+        "padding": tuple(padding[axis] for axis in space),
+        "lhs_dilation": tuple(dilation[axis] for axis in space),
+    }
+
+
 def in_place(axes: Sequence[WindowAxis]) -> list[int]:
     """The axes whose padding is read where it is, and so has to be filled."""
     return [each.axis for each in axes if not each.is_placed]

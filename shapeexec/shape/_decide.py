@@ -42,10 +42,8 @@ def sign_bounds(
 
 
 def _bounds(text: str) -> _Interval:
-    """Bounds of a dim, with symbols of at least 1: the best that are told, or some with a sign."""
+    """The least and the greatest value of a dim, with symbols of at least 1, as far as is told."""
     low, high = _linear_bounds(_linear(_expression.parse(text).tree), _MOST_CASES)
-    if low >= 0 or high < 0:
-        return low, high  # no better bounds tell more of the sign
     return max(low, _least(text, 1)), min(high, _least(text, -1))
 
 

@@ -18,14 +18,9 @@ from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
 from shapeexec.masking._fill import Length, fill, zero
 from shapeexec.masking._interpret import conform
+from shapeexec.masking._products import Product
 from shapeexec.masking._registry import register
-from shapeexec.masking._taps import (
-    TapAxis,
-    convolve_laid,
-    skips_zeros,
-    tap_axes,
-    unless_finite,
-)
+from shapeexec.masking._taps import skips_zeros, tap_axes, unless_finite
 from shapeexec.masking._windows import (
     EXACT_WHEN,
     LOSER,
@@ -34,6 +29,7 @@ from shapeexec.masking._windows import (
     by_lhs_axis,
     close_up_groups,
     in_place,
+    laid_params,
     pad_axis,
     reduced_axes,
     spatial_axes,
@@ -42,12 +38,6 @@ from shapeexec.masking._windows import (
     unpad_axis,
 )
 from shapeexec.shape import _transposes
-
-
-def _derivative(forward: Callable[[Array], Array], primal: Array, cotangent: Array) -> Array:
-    """The transpose of a linear function that holds loops, which JAX transposes only so."""
-    (result,) = jax.vjp(forward, primal)[1](cotangent)
-    return result
 
 
 def _transposed(
@@ -210,26 +200,12 @@ class _Convolution:
                 shape[axis] = count * self.ctx.capacity(size)
         return shape
 
-    def layout(self) -> tuple[list[int], Callable[[Array, Array], Array]]:
-        """The shape of the left operand as it is laid, and the convolution of that."""
-        params, space = self.params, self.numbers.lhs_spec[2:]
-        padding = by_lhs_axis(self.ctx, params["padding"], (0, 0))
-        dilation = by_lhs_axis(self.ctx, params["lhs_dilation"], 1)
+    def layout(self) -> tuple[list[int], dict[str, Any]]:
+        """The shape of the left operand as it is laid, and the parameters for that."""
+        padding = by_lhs_axis(self.ctx, self.params["padding"], (0, 0))
+        dilation = by_lhs_axis(self.ctx, self.params["lhs_dilation"], 1)
         laid, pads, steps = _layouts(self.axes, self.spread_shape(0), padding, dilation)
-        static = {
-            **params,
-            "padding": tuple(pads[axis] for axis in space),
-            "lhs_dilation": tuple(steps[axis] for axis in space),
-        }
-
-        def convolve(lhs: Array, rhs: Array) -> Array:
-            return lax.conv_general_dilated_p.bind(lhs, rhs, **static)
-
-        return laid, convolve
-
-    def laid(self, apart: Sequence[TapAxis], lhs: Array, rhs: Array) -> Array:
-        """The convolution of operands that are spread, taken apart along `apart`."""
-        return convolve_laid(self.ctx, self.axes, apart, (lhs, rhs), self.params)
+        return laid, laid_params(self.params, pads, steps)
 
 
 @register(_transposes.conv_lhs.primitive, exact_when=STATIC_STEPS)
@@ -254,20 +230,18 @@ def conv_by_data(
     skips = skips_zeros({**params, **_as_lhs_gradient(params)}, cotangent.dtype)
     apart = tap_axes(ctx, conv.axes, shapes, behind="taps", skips=skips)
 
-    def gradient(apart: Sequence[TapAxis], cotangent: Array, rhs: Array) -> Array:
-        cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
-        rhs = conv.spread(1, conform(rhs, ctx.in_capacities[1]))
-        if apart:
-            primal = jnp.zeros(conv.spread_shape(0), dtype)
-            out = _derivative(lambda x: conv.laid(apart, x, rhs), primal, cotangent)
-            return conv.close_up(0, out)
-        laid, convolve = conv.layout()
-        out = _transposed(lambda x: convolve(x, rhs), laid, dtype, cotangent)
+    read = {0: cotangent, 1: rhs} if skips else {0: cotangent}
+    cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
+    rhs = conv.spread(1, conform(rhs, ctx.in_capacities[1]))
+    laid, params = conv.layout()
+    product = Product((jax.ShapeDtypeStruct(tuple(laid), dtype), rhs, cotangent), 0, params)
+
+    def finish(out: Array) -> Array:
         for each in conv.axes:
             out = each.take_back(out, shape[each.axis])
         return conv.close_up(0, out)
 
-    return unless_finite(ctx, (0, 1) if skips else (0,), apart, gradient, (cotangent, rhs))
+    return unless_finite(ctx, read, apart, product, finish)
 
 
 @register(_transposes.conv_rhs.primitive, exact_when=STATIC_STEPS)
@@ -294,22 +268,20 @@ def conv_by_kernel(
     skips = skips_zeros({**params, **_as_rhs_gradient(params)}, cotangent.dtype)
     apart = tap_axes(ctx, conv.axes, shapes, behind="results", skips=skips)
 
-    def gradient(apart: Sequence[TapAxis], cotangent: Array, lhs: Array) -> Array:
-        lhs = _without_unread(conv, conform(lhs, ctx.in_capacities[1]))
-        cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
-        if apart:
-            lhs = conv.spread(0, lhs)
-            primal = jnp.zeros(conv.spread_shape(1), dtype)
-            out = _derivative(lambda x: conv.laid(apart, lhs, x), primal, cotangent)
-            return conv.close_up(1, out)
-        for each in conv.axes:
-            lhs, *_ = each.lay(lhs, zero(lhs.dtype))
-        lhs = conv.spread(0, lhs)
-        _, convolve = conv.layout()
-        out = _transposed(lambda x: convolve(lhs, x), conv.spread_shape(1), dtype, cotangent)
+    read = {0: cotangent, 1: lhs} if skips else {1: lhs}
+    lhs = _without_unread(conv, conform(lhs, ctx.in_capacities[1]))
+    cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
+    for each in conv.axes:
+        lhs, *_ = each.lay(lhs, zero(lhs.dtype))
+    lhs = conv.spread(0, lhs)
+    _, params = conv.layout()
+    kernel = jax.ShapeDtypeStruct(tuple(conv.spread_shape(1)), dtype)
+
+    def finish(out: Array) -> Array:
         return conv.close_up(1, out)
 
-    return unless_finite(ctx, (0, 1) if skips else (1,), apart, gradient, (cotangent, lhs))
+    product = Product((lhs, kernel, cotangent), 1, params)
+    return unless_finite(ctx, read, apart, product, finish)
 
 
 def _as_lhs_gradient(params: dict[str, Any]) -> dict[str, Any]:

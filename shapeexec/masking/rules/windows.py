@@ -16,21 +16,18 @@ from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
 from shapeexec.masking._fill import highest, lowest, valid_mask, zero
 from shapeexec.masking._pairs import of_valid
+from shapeexec.masking._products import Product
 from shapeexec.masking._registry import register
-from shapeexec.masking._taps import (
-    TapAxis,
-    convolve_laid,
-    skips_zeros,
-    tap_axes,
-    unless_finite,
-)
+from shapeexec.masking._taps import skips_zeros, tap_axes, unless_finite
 from shapeexec.masking._windows import (
     EXACT_WHEN,
     LOSER,
     STATIC_STEPS,
     WindowAxis,
+    by_lhs_axis,
     close_up_groups,
     in_place,
+    laid_params,
     lay_all,
     reduced_axes,
     spatial_axes,
@@ -190,12 +187,17 @@ def conv_general_dilated(ctx: RuleContext, lhs: Array, rhs: Array, **params: Any
     out_groups = feature_groups * row_groups
     skips = skips_zeros(params, lhs.dtype)
     apart = tap_axes(ctx, axes, shapes, behind="taps", skips=skips)
+    read = {0: lhs, 1: rhs} if skips else {0: lhs}
 
-    def convolve(apart: Sequence[TapAxis], lhs: Array, rhs: Array) -> Array:
-        lhs = spread_groups(ctx, lhs, lhs_feature, feature_groups, features)
-        lhs = spread_groups(ctx, lhs, lhs_batch, row_groups, rows)
-        rhs = spread_groups(ctx, rhs, rhs_out, out_groups, per_group)
-        out = convolve_laid(ctx, axes, apart, (lhs, rhs), params)
+    lhs = spread_groups(ctx, lhs, lhs_feature, feature_groups, features)
+    lhs = spread_groups(ctx, lhs, lhs_batch, row_groups, rows)
+    rhs = spread_groups(ctx, rhs, rhs_out, out_groups, per_group)
+    padding = by_lhs_axis(ctx, params["padding"], (0, 0))
+    dilation = by_lhs_axis(ctx, params["lhs_dilation"], 1)
+    lhs, pads, gaps = lay_all(axes, lhs, zero(lhs.dtype), padding, dilation)
+    product = Product((lhs, rhs, None), 2, laid_params(params, pads, gaps))
+
+    def finish(out: Array) -> Array:
         return close_up_groups(ctx, out, out_feature, out_groups, per_group)
 
-    return unless_finite(ctx, (0, 1) if skips else (0,), apart, convolve, (lhs, rhs))
+    return unless_finite(ctx, read, apart, product, finish)

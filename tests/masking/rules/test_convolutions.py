@@ -176,3 +176,18 @@ def test_finite_data_take_one_convolution(monkeypatch):
     patches = with_options(stride=3, padding="VALID")
     whole = ("b, 3*s, 2", (2, 9, 2))
     assert count(by_kernel(patches), whole, FIXED, ("b, s, 3", (2, 3, 3))) == 0
+
+
+def test_large_finite_numbers_of_16_bits_take_one_convolution(monkeypatch):
+    def apart(product, axes, struct):
+        return jnp.full(struct.shape, jnp.nan, struct.dtype)
+
+    monkeypatch.setattr(_taps, "by_pairs", apart)
+    run = sx.Exec(by_kernel(conv), (X[0], None, SAME[0]), sx.Linear(5))
+    args = [np.ones(shape, np.float16) for shape in (X[1], FIXED[1], SAME[1])]
+    args[0][:] = 3000  # about 100,000 together
+    got = run(*args)
+    assert np.isfinite(got).all()
+    assert_close([np.asarray(got)], [np.asarray(by_kernel(conv)(*args))], 1e-2)
+    args[0][0, 0] = np.inf
+    assert np.isnan(run(*args)).all()
