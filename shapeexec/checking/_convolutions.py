@@ -169,9 +169,12 @@ def _forward(maker: Maker, value: int) -> tuple[int, list[bool]]:
 
 
 def picked_convolution(maker: Maker, node: Node, axes: Sequence[Axis]) -> int | None:
-    """The part of a convolution on a grid of its space; None: not of its space alone."""
-    bound = own_params(node)["laws"]
-    if [*axes[:_SPACE]] != [(0, 1, n) for n in node.kind.shape[:_SPACE]]:
+    """The part of a convolution on a grid of its space.
+
+    None: it is not of its space alone, or the convolution has no normal form.
+    """
+    bound = own_params(node).get("laws")
+    if bound is None or [*axes[:_SPACE]] != [(0, 1, n) for n in node.kind.shape[:_SPACE]]:
         return None
     laws = [
         dataclasses.replace(law, z=law.z * step, c=law.c + law.z * start)

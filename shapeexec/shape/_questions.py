@@ -47,6 +47,7 @@ _LARGEST_POWER = 16  # of a size that is a dim: JAX multiplies it out
 _MOST_SHIFTED = 64
 _OR_CONSTRAINT = "pass a constraint that decides it, or make the dim static"
 _OR_INTS = "pass the sizes as Python ints, or make the dims static"
+_LONG_ENOUGH = 8  # bytes of an integer that no array's size exceeds
 _ASSUMED_SIZE = 97  # tells of what kind a number is where there is no call
 
 
@@ -400,6 +401,10 @@ class Questions:
         value = self._value(expression)
         if not export.is_symbolic_dim(dim):
             return value  # it is the same at all sizes
+        if value.dtype.itemsize < _LONG_ENOUGH:  # uint8 makes 44 of 300
+            operands = (expression, self._expression(dim))
+            if not self._computed(HostExpression(operator.eq, operands, "{} == {}")):
+                return self._computed(expression)
         dim = _compat.copy_of_dim(dim)
         self.numpy_dims[id(dim)] = (dim, expression)
         return dim

@@ -477,6 +477,9 @@ def _any_convolution(seed: int) -> Callable[..., Any]:
 
 STANDING = {
     **{f"{name}, {i}": pair[i] for name, pair in EQUALS.items() for i in range(2)},
+    "a part of a convolution of padding alone": lambda x: lax.conv_general_dilated(
+        x[None, :, :1], jnp.ones((1, 3, 1)), (1,), [(3, -1)]
+    )[..., ::2],
     **{f"a convolution at random, {seed}": _any_convolution(seed) for seed in range(24)},
 }
 

@@ -153,6 +153,28 @@ def test_pad_safe_computes_them_at_sizes_that_are_traced():
     np.testing.assert_allclose(many, [fn(x[:3]), fn(x[:5])])
 
 
+WRAPPING = {
+    "a product": lambda n: np.prod((n,), dtype=np.uint8),
+    "a product of products": lambda n: np.prod((n, n, n, n), dtype=np.int32) // n**3,
+    "arithmetic": lambda n: np.prod((n,), dtype=np.uint8) * 2,
+    "a ufunc": lambda n: np.multiply(np.prod((n,), dtype=np.uint8), 2),
+}
+
+
+@pytest.mark.parametrize("length", WRAPPING.values(), ids=WRAPPING)
+def test_a_length_that_wraps_in_its_dtype_is_not_taken_for_the_size(length):
+    def fn(x):
+        return x.sum() * jnp.ones(length(n_of(x)))
+
+    ex = sx.Exec(fn, ("s",), sx.Linear(1024), on_unsupported="exact")
+    for size in (100, 600, 90, 260):
+        x = ones(size)
+        assert_same(ex(x), jax.jit(fn)(x))
+    assert "s" in ex.stats.exact
+    with pytest.raises(sx.InconclusiveShapeError, match="as a Python int"):
+        sx.Exec(fn, ("s",), sx.Linear(1024))(ones(600))
+
+
 @pytest.mark.parametrize(
     "fn",
     [
