@@ -20,6 +20,7 @@ import matplotlib.pyplot as plt
 BENCHMARKS = (
     "compilations",
     "hit_overhead",
+    "tracing",
     "masks",
     "cold_stream",
     "ragged_batch",
@@ -37,6 +38,10 @@ def save_plot(figures: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         "cache hit / bare call": (
             {name: one["ratio"]["ratio"] for name, one in figures["hit_overhead"].items()},
             1.5,
+        ),
+        "symbolic trace / plain trace": (
+            {name: one["ratio"] for name, one in figures["tracing"].items()},
+            3.0,
         ),
         "masks: time / hand-written masks, graphs alone": (
             {name: one["ratio"]["ratio"] for name, one in figures["masks"].items()},

@@ -6,6 +6,7 @@ A test compares both with what is committed.
 """
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import pathlib
@@ -18,6 +19,7 @@ import shapeexec as sx
 from shapeexec.masking import _registry
 
 DOCS = pathlib.Path(__file__).parent
+PROPERTY = property | functools.cached_property
 MADE = "<!-- Made by docs/make_reference.py: edit the docstrings. -->"
 GROUPS = (
     ("Running", "", ("Exec", "bucketed", "CacheLimits", "Plan", "Explanation", "Stats")),
@@ -106,7 +108,7 @@ def _entry(path: str, value: Any) -> list[str]:
     lines += _docstring(value)
     if inspect.isclass(value) and not is_error:
         for name, member in _members(value):
-            call = "" if isinstance(member, property) else _signature(member)
+            call = "" if isinstance(member, PROPERTY) else _signature(member)
             lines += ["", f"#### `.{name}{call}`", "", *_docstring(member)]
     return lines
 
@@ -115,7 +117,7 @@ def _members(cls: type) -> Iterator[tuple[str, Any]]:
     for name, held in vars(cls).items():
         member = held.__func__ if isinstance(held, classmethod) else held
         is_public = name == "__call__" or not name.startswith("_")
-        if is_public and (inspect.isfunction(member) or isinstance(member, property)):
+        if is_public and (inspect.isfunction(member) or isinstance(member, PROPERTY)):
             yield name, member
 
 

@@ -464,8 +464,8 @@ def _codes(function: Any) -> Iterator[types.CodeType]:
 
 
 # How JAX compares and prints the type of an array: whoever calls it asks of the dims.
-_OF_AVALS = frozenset(
-    code
+_OF_AVALS = {
+    id(code): code  # the hash of one reads all of it
     for owner, names in (
         (ShapedArray, "__repr__ __str__ str_short"),
         (jax.ShapeDtypeStruct, "__repr__ __eq__ __hash__"),
@@ -475,7 +475,7 @@ _OF_AVALS = frozenset(
     )
     for name in names.split()
     for code in _codes(getattr(owner, name, None))
-)
+}
 
 
 def _asked_by(depth: int) -> tuple[str, str | None]:
@@ -486,7 +486,7 @@ def _asked_by(depth: int) -> tuple[str, str | None]:
     frame, asker = sys._getframe(depth), None
     while frame is not None:
         code = frame.f_code
-        is_of_avals = code in _OF_AVALS
+        is_of_avals = id(code) in _OF_AVALS
         origin = "transparent" if is_of_avals else _origin(code.co_filename, code.co_name)
         asker = origin if asker is None and origin != "transparent" else asker
         if asker == "internal":
@@ -740,8 +740,38 @@ class DimListener(Protocol):
         ...
 
 
-# By the scope's id: the scope, who listens, and the calls of stand-ins. Any thread may ask.
-_listening: dict[int, tuple[Any, DimListener, list[Any]]] = {}
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Listening:
+    """Somebody listens to the dims of a scope.
+
+    Attributes:
+        scope: The scope.
+        listener: Who listens.
+        calls: The calls of stand-ins.
+        memo: What JAX made of dims, by `_key` of the question, with the dims, so that no other
+            object takes their ids. Only what does not depend on who asks.
+        dims: By its terms one dim of those that are equal.
+    """
+
+    scope: Any
+    listener: Any
+    calls: list[Any]
+    memo: dict[Any, tuple[Any, Any, Any]] = dataclasses.field(default_factory=dict)
+    dims: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+    def remember(self, key: Any, left: Any, right: Any, result: Any) -> Any:
+        """Put what was made of dims into the memo.
+
+        An operand that comes back may be a number of NumPy's, for which an equal dim is none.
+        """
+        if type(result) is _DimExpr and result is not left and result is not right:
+            result = self.dims.setdefault(_terms_of(result), result)
+        self.memo[key] = left, right, result
+        return result
+
+
+# By the scope's id. Any thread may ask.
+_listening: dict[int, _Listening] = {}
 _patch_lock = threading.Lock()
 _COMPARISONS = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _BOUNDS = {"max": "max", "rmax": "max", "min": "min", "rmin": "min"}
@@ -760,16 +790,48 @@ _ORIGINAL: dict[str, Any] = {
 }
 
 
-def _listener(dim: Any, other: Any = None) -> DimListener | None:
+def _listening_to(dim: Any, other: Any = None) -> _Listening | None:
     """Who listens to the scope of `dim`, if `other` is not of another one.
 
     JAX keeps dims of earlier scopes in its caches, and dims are simplified in scopes of their own.
     """
-    scope = dim.scope
-    known, listener, _ = _listening.get(id(scope), (None, None, None))
-    if known is not scope or (isinstance(other, _DimExpr) and other.scope is not scope):
+    scope = _scope_of(dim)
+    found = _listening.get(id(scope))
+    if found is None or found.scope is not scope or found.listener is None:
         return None
-    return listener
+    return None if type(other) is _DimExpr and _scope_of(other) is not scope else found
+
+
+_scope_of = vars(_DimExpr)["_scope"].__get__  # faster than through `__getattribute__`
+_terms_of = vars(_DimExpr)["_sorted_terms"].__get__
+_hash_of = vars(_DimExpr)["_hash"].__get__
+
+
+def _listener(dim: Any, other: Any = None) -> DimListener | None:
+    found = _listening_to(dim, other)
+    return None if found is None else found.listener
+
+
+def _key(question: str, left: Any, right: Any) -> Any:
+    """Under what a memo has what JAX makes of a dim and another one or an int; else None.
+
+    By identity: dims that are equal have a hash and an `==` that ask.
+    """
+    if type(right) is int:
+        return question, id(left), right
+    return (question, id(left), id(right), None) if type(right) is _DimExpr else None
+
+
+def _remembered(
+    listening: _Listening | None, question: str, left: Any, right: Any, function: Any
+) -> Any:
+    """What `function(left, right)` gave when it was asked first."""
+    key = _key(question, left, right)
+    if listening is None or key is None:
+        return function(left, right)
+    if key in listening.memo:
+        return listening.memo[key][2]
+    return listening.remember(key, left, right, function(left, right))
 
 
 def _is_calling(frame: Any) -> bool:
@@ -795,15 +857,22 @@ def _asked_equal(left: Any, right: Any) -> Any:
     return listener.decide(left, "==", right, place)
 
 
+def _is_equal(left: Any, right: Any) -> bool:
+    """What JAX says to `==`."""
+    if left is right:
+        return True
+    return _remembered(_listening_to(left, right), "==", left, right, _ORIGINAL["__eq__"])
+
+
 def _eq(self: Any, other: Any) -> Any:
-    if _ORIGINAL["__eq__"](self, other):
+    if _is_equal(self, other):
         return True
     answer = _asked_equal(self, other)
     return False if answer is None else answer
 
 
 def _ne(self: Any, other: Any) -> Any:
-    if not _ORIGINAL["__ne__"](self, other):
+    if _is_equal(self, other):
         return False
     answer = _asked_equal(self, other)
     return answer if answer is NotImplemented else not answer
@@ -820,7 +889,8 @@ def _ordered(name: str) -> Callable[[Any, Any], Any]:
             listener = _listener(self)
             return NotImplemented if listener is None else listener.compare(name, self, other)
         try:
-            return _ORIGINAL[name](self, other)
+            listening = _listening_to(self, other)
+            return _remembered(listening, name, self, other, _ORIGINAL[name])
         except InconclusiveDimensionOperation:
             listener = _listener(self, other)
             if listener is None:
@@ -839,29 +909,44 @@ def _ordered(name: str) -> Callable[[Any, Any], Any]:
 
 def _bounded(name: str) -> Callable[[Any, Any], Any]:
     def bound(self: Any, other: Any) -> Any:
-        listener = _listener(self, other)
-        if listener is not None:
-            listener.hear(self, _BOUNDS[name], other)
-        return _ORIGINAL[name](self, other)
+        listening = _listening_to(self, other)
+        if listening is not None:
+            listening.listener.hear(self, _BOUNDS[name], other)
+        return _remembered(listening, name, self, other, _ORIGINAL[name])
 
     return bound
 
 
 def _arithmetic(name: str, side: str) -> Callable[..., Any]:
     original = _ORIGINAL[f"__{side}{name}__"]
+    question = f"__{side}{name}__"
 
     def operate(self: Any, other: Any) -> Any:
-        listener = _listener(self, other)
-        if listener is not None:
-            left, right = (other, self) if side else (self, other)
-            if name in _DIVISIONS:
-                _heard_division(listener, left, _DIVISIONS[name], right)
-            answer = listener.calculate(name, left, right)
-            if answer is not None:
-                return answer
-            if name == "floordiv" and not side and isinstance(other, int) and other != 0:
-                return _quotient(-self, -other) if other < 0 else _quotient(self, other)
-        return NotImplemented if original is None else original(self, other)
+        listening = _listening_to(self, other)
+        if listening is None:
+            return NotImplemented if original is None else original(self, other)
+        key = _key(question, self, other)
+        if key in listening.memo:
+            return listening.memo[key][2]
+        left, right = (other, self) if side else (self, other)
+        if name in _DIVISIONS:
+            _heard_division(listening.listener, left, _DIVISIONS[name], right)
+        result = listening.listener.calculate(name, left, right)
+        if result is not None or original is None:
+            return NotImplemented if result is None else result
+        if key is None and isinstance(other, np.integer):
+            other = int(other)  # JAX makes the same of it
+            key = _key(question, self, other)
+            if key in listening.memo:
+                return listening.memo[key][2]
+        if name == "floordiv" and not side and isinstance(other, int) and other != 0:
+            result = _quotient(-self, -other) if other < 0 else _quotient(self, other)
+        else:
+            result = original(self, other)
+        # Whether a divisor is 0 is for user code to ask each time.
+        if key is None or (name in _DIVISIONS and type(right) is _DimExpr):
+            return result
+        return listening.remember(key, self, other, result)
 
     return operate
 
@@ -938,15 +1023,21 @@ def copy_of_dim(dim: Any) -> Any:
 
 def _canonical_shape(shape: Any, context: str = "") -> Any:
     """Shapes hold sizes and no numbers of NumPy: `operator.index` makes an int of these."""
-    canonical = _canonicalize_shape(shape, context)
-    if not any(type(dim) is _DimExpr for dim in canonical):
-        return canonical
-    return tuple(_plain_dim(dim) if type(dim) is _DimExpr else dim for dim in canonical)
+    types_of = {*map(type, shape)} if type(shape) is tuple else None
+    is_canonical = types_of is not None and types_of <= _DIM_TYPES  # JAX would raise and catch
+    canonical = shape if is_canonical else _canonicalize_shape(shape, context)
+    for dim in canonical:
+        if type(dim) is _DimExpr and _is_of_numpy(dim):
+            return tuple(copy_of_dim(x) if _is_of_numpy(x) else x for x in canonical)
+    return canonical
 
 
-def _plain_dim(dim: Any) -> Any:
-    listener = _listener(dim)
-    return copy_of_dim(dim) if listener is not None and listener.is_of_numpy(dim) else dim
+_DIM_TYPES = {int, _DimExpr}
+
+
+def _is_of_numpy(dim: Any) -> bool:
+    listener = _listener(dim) if type(dim) is _DimExpr else None
+    return listener is not None and listener.is_of_numpy(dim)
 
 
 _canonicalize_shape = _core.canonicalize_shape
@@ -1047,19 +1138,20 @@ def _quotient(dim: Any, divisor: int) -> Any:
     """
     if not isinstance(dim, _DimExpr):
         return dim // divisor
-    term, count = dim._leading_term
+    if divisor == 1:
+        return dim
+    (term, count), *others = _terms_of(dim)
     if count < 0:
         return -_quotient(divisor - 1 - dim, divisor)
-    constant = next((n for other, n in dim._sorted_terms if other.is_constant), 0)
-    rest: Any = dim - constant
+    constant = next((n for other, n in others if other.is_constant), 0)
     factor = term.to_factor()
     if count == 1 and factor is not None and factor.operation == _FLOORDIV:
         inner, by = factor.operands
         by = _DimExpr._to_constant(by)
-        if rest._to_single_term() is not None and by is not None and by > 0:
+        if len(others) == (constant != 0) and by is not None and by > 0:
             return _quotient(inner + constant * by, divisor * by)
-    whole, left = divmod(constant, divisor)
-    return _ORIGINAL["__floordiv__"](rest + left, divisor) + whole
+    whole = constant // divisor
+    return _ORIGINAL["__floordiv__"](dim - whole * divisor, divisor) + whole
 
 
 def _needed(dim: Any, what: str) -> Any:
@@ -1073,12 +1165,17 @@ def _needed(dim: Any, what: str) -> Any:
 def _hash(self: Any) -> int:
     listener = _listener(self)
     if listener is not None:
-        _needed(self, "hash")
+        origin, place = _asked_by(2)
+        if origin == "user":
+            listener.need(self, "hash", place)
         frame = sys._getframe(1)
-        if dis.opname[frame.f_code.co_code[frame.f_lasti]] == "SET_ADD":
+        if frame.f_code.co_code[frame.f_lasti] == _SET_ADD:
             for other in _dims_beside(frame):
                 listener.hear(self, "==", other)
-    return _ORIGINAL["__hash__"](self)
+    return _hash_of(self) or _ORIGINAL["__hash__"](self)
+
+
+_SET_ADD = dis.opmap["SET_ADD"]
 
 
 def _dims_beside(frame: Any) -> list[Any]:
@@ -1092,13 +1189,18 @@ def _dims_beside(frame: Any) -> list[Any]:
 
 def _str(self: Any) -> str:
     text = _needed(self, "str")
-    return _ORIGINAL["__str__"](self) if text is None else text
+    return _text(self) if text is None else text
+
+
+def _text(dim: Any) -> str:
+    """How JAX prints a dim."""
+    return _remembered(_listening_to(dim), "str", dim, 0, lambda dim, _: _ORIGINAL["__str__"](dim))
 
 
 def _format(self: Any, spec: str) -> str:
     text = _needed(self, "str")
     if text is None:
-        return format(_ORIGINAL["__str__"](self), spec)
+        return format(_text(self), spec)
     return format(int(text), spec)
 
 
@@ -1372,7 +1474,7 @@ def run_stand_in(place: str, *args: Any, **kwargs: Any) -> Any:
     frames = _user_frames()
     if heard is not None:
         answers: list[bool] | None = []
-        _listening[id(heard.scope)][2].append(StandInCall(place, frames, dims, answers))
+        _listening[id(heard.scope)].calls.append(StandInCall(place, frames, dims, answers))
         answer = functools.partial(_recorded, answers)
     elif replay is not None:
         answers = replay.answers(place, frames, dims)
@@ -1419,7 +1521,7 @@ def replay_stand_ins(
         yield
         return
     replay = _Replay(calls, evaluate)
-    with _patched(id(replay), (None, None, None)), _replay(replay):
+    with _patched(id(replay), _Listening(None, None, [])), _replay(replay):
         yield
 
 
@@ -1532,14 +1634,14 @@ def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[list[StandInCa
     before = getattr(_running, "calls", None)
     _running.calls = calls
     try:
-        with _patched(id(scope), (scope, listener, calls)):
+        with _patched(id(scope), _Listening(scope, listener, calls)):
             yield calls
     finally:
         _running.calls = before
 
 
 @contextlib.contextmanager
-def _patched(key: int, entry: tuple[Any, Any, Any]) -> Iterator[None]:
+def _patched(key: int, entry: _Listening) -> Iterator[None]:
     """Exchange what is exchanged in JAX, as long as anybody needs it."""
     with _patch_lock:
         if not _listening:
@@ -1650,7 +1752,7 @@ def take_over_bounds(rule: SignRule) -> None:
         found, scope = None, dim.scope
         if precision is not _shape_poly.BoundsPrecision.BEST:
             is_strict = precision is _shape_poly.BoundsPrecision.FOR_GEQ0_OR_LT0
-            found = rule(_ORIGINAL["__str__"](dim), _constraints(scope), is_strict=is_strict)
+            found = rule(_text(dim), _constraints(scope), is_strict=is_strict)
         if found is None:
             _search.steps = 0
             found = _JAX_BOUNDS(dim, precision)

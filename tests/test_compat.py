@@ -400,6 +400,56 @@ def test_an_answer_is_given():
     assert str(s) == "s"
 
 
+# What JAX made of dims is remembered, and nobody's question is
+
+
+def as_jax_asks(code, **names):
+    """The value of an expression as if it stood in a file of JAX's core."""
+    return eval(compile(code, jax.core.__file__, "eval"), names)
+
+
+def test_arithmetic_that_is_repeated_gives_the_same_dim():
+    (s,) = export.symbolic_shape("s")
+    with _compat.listen_to_dims(Listener(), s.scope):
+        assert (s + 1) // 2 is (s - 1) // 2 + 1
+        assert s * np.int64(2) is s + s
+    assert s + 1 is not s + 1
+
+
+def test_dims_that_are_gone_are_taken_for_no_others():
+    (s,) = export.symbolic_shape("s")
+    with _compat.listen_to_dims(Listener(), s.scope):
+        for i in range(2, 300):
+            assert str(-(s * i) - 5) == f"- {i}*s - 5"
+
+
+@pytest.mark.parametrize("code", ["s == t", "s != t", "bool(s - t)", "s < t"])
+def test_user_code_is_heard_where_jax_asked_the_same_before(code):
+    s, t = export.symbolic_shape("s, t")
+    listener = Listener()
+    with _compat.listen_to_dims(listener, s.scope):
+        for _ in range(2):
+            with contextlib.suppress(*REFUSALS):
+                as_jax_asks(code, s=s, t=t)
+        assert listener.asked == []
+        for _ in range(2):
+            with contextlib.suppress(*REFUSALS):
+                eval(code)
+    assert len(listener.asked) == 2
+
+
+@pytest.mark.parametrize("code", ["s // t", "s % t", "divmod(s, t)", "7 // t"])
+def test_a_divisor_is_asked_for_wherever_user_code_divides(code):
+    s, t = export.symbolic_shape("s, t")
+    listener = Listener()
+    with _compat.listen_to_dims(listener, s.scope):
+        as_jax_asks(code, s=s, t=t)
+        assert listener.asked == []
+        eval(code)
+        eval(code)
+    assert listener.asked == [("==", 0)] * 2
+
+
 def test_dims_of_another_scope_are_not_heard_of():
     (s,), (t,) = export.symbolic_shape("s"), export.symbolic_shape("t")
     listener = Listener()

@@ -147,9 +147,19 @@ class _Search:
 
     def _is_in_order(self, pair: Pair) -> bool:
         """Whether sums add the same up in the same order: in another one they round otherwise."""
-        left, right = (self.table[value] for value in pair)
-        operands = zip(left.operands, right.operands, strict=True)
-        return left.op != _SUM or all(map(self.holds, operands))
+        waiting, seen = [pair], {pair}
+        while waiting:
+            left, right = (self.table[value] for value in waiting.pop())
+            if left.op != _SUM:
+                continue
+            for part in zip(left.operands, right.operands, strict=True):
+                if self.holds(part) or part in seen:
+                    continue
+                if any(self.table[value].op != _SUM for value in part):
+                    return False
+                seen.add(part)  # partial sums, of which only the terms were compared
+                waiting.append(part)
+        return True
 
     def _asks_otherwise(self, pair: Pair) -> bool:
         """Whether one operation has other parameters, or one more is done with a constant.

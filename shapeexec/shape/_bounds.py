@@ -6,6 +6,7 @@ the caller: what a bucket is, is not known here.
 """
 
 import ast
+import contextlib
 import functools
 import math
 from collections.abc import Mapping
@@ -65,6 +66,9 @@ def _extreme(
             )
         box[symbol] = (low, high)
     _fix_monotone_symbols(expression.tree, box, sign)
+    if all(low == high for low, high in box.values()):
+        with contextlib.suppress(ZeroDivisionError):
+            return int(expression({symbol: int(low) for symbol, (low, _) in box.items()}))
     points = math.prod(high - low + 1 for low, high in box.values())
     if points <= limit and _magnitude(expression.tree, box) < _GRID_MAGNITUDE:
         return _extreme_on_grid(expression, box, sign)

@@ -42,8 +42,10 @@ def sign_bounds(
 
 
 def _bounds(text: str) -> _Interval:
-    """The least and the greatest value of a dim, with symbols of at least 1, as far as is told."""
+    """Bounds of a dim, with symbols of at least 1: the best that are told, or some with a sign."""
     low, high = _linear_bounds(_linear(_expression.parse(text).tree), _MOST_CASES)
+    if low >= 0 or high < 0:
+        return low, high  # no better bounds tell more of the sign
     return max(low, _least(text, 1)), min(high, _least(text, -1))
 
 

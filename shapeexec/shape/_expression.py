@@ -62,12 +62,15 @@ class Expression:
         tree: Its syntax tree, made of Constant, Name, UnaryOp (-), BinOp (+ - * **) and Call (of
             floordiv, mod, max and min, with two arguments).
         symbols: Its symbols, sorted.
-        functions: By kind of operand, the expression as a function of its symbols in that order.
     """
 
     tree: ast.expr
     symbols: tuple[str, ...]
-    functions: Mapping[Kind, Callable[..., Any]]
+
+    @functools.cached_property
+    def functions(self) -> Mapping[Kind, Callable[..., Any]]:
+        """By kind of operand, the expression as a function of its symbols in that order."""
+        return _compile(self.tree, self.symbols)
 
     def __call__(self, env: Mapping[str, Any]) -> Any:
         """Return the value at the operands that `env` names."""
@@ -94,16 +97,14 @@ def parse(text: str) -> Expression:
         SpecError: The text is not a dimension.
     """
     try:
-        tree = ast.parse(text.strip().replace("^", "**"), mode="eval").body
-        tree = _Checker(text).visit(tree)
+        checker = _Checker(text)
+        tree = checker.visit(ast.parse(text.strip().replace("^", "**"), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, SpecError):
             raise
         detail = error.msg if isinstance(error, SyntaxError) else "too deeply nested or not text"
         raise SpecError(f"`{text}` is not a dimension.", why=detail, fix=_FIX) from None
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    symbols = tuple(sorted(names - set(_FUNCTIONS)))
-    return Expression(tree, symbols, _compile(tree, symbols))
+    return Expression(tree, tuple(sorted(checker.symbols)))
 
 
 def _compile(tree: ast.expr, symbols: tuple[str, ...]) -> Mapping[Kind, Callable[..., Any]]:
@@ -141,6 +142,7 @@ class _Checker(ast.NodeTransformer):
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self.symbols: set[str] = set()
 
     def generic_visit(self, node: ast.AST) -> Never:
         self._refuse(node, f"a dimension holds no {type(node).__name__}")
@@ -157,6 +159,7 @@ class _Checker(ast.NodeTransformer):
             self._refuse(node, "`_` stands for a whole static axis in a spec, not for a symbol")
         if node.id.startswith("__"):
             self._refuse(node, "a symbol does not start with two underscores")
+        self.symbols.add(node.id)
         return node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:

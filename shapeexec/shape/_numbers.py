@@ -302,6 +302,8 @@ def with_conversions(closed_jaxpr: Any) -> Any:
 
     `jnp.float32(n**4)` converts the Python integer, of any size, and no i32.
     """
+    if not any(eqn.primitive is host_value_p for eqn in _compat.equations(closed_jaxpr.jaxpr)):
+        return closed_jaxpr
     return _compat.with_equations(closed_jaxpr, _converted)
 
 

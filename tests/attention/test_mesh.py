@@ -100,7 +100,8 @@ print("all", len(cuts_of), is_explicit)
 
 @pytest.mark.parametrize("kind", ["default", "auto"])
 def test_types_keep_their_sharding_and_numbers_do_not_change(kind):
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    four = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    flags = {"XLA_FLAGS": four, "JAX_PLATFORMS": "cpu"}
     root = str(pathlib.Path(__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, kind],

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import max_dim
 
 import shapeexec as sx
 from shapeexec._errors import InconclusiveShapeError
@@ -271,6 +272,25 @@ def test_what_decides_nothing_leaves_no_guard(fn):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.traces == 1
     assert ex.plan(ones(3)).guards == ()
+
+
+def test_a_number_of_numpy_lends_its_dtype_to_no_size_that_is_equal():
+    def fn(x):
+        number = np.positive(x.shape[0])
+        assert max_dim(number, 1) == number
+        return x * number, x * (x.shape[0] + 1 - 1)
+
+    found = trace(fn, [Leaf((Dim("s"),), np.dtype(np.int8))], {"s": 3})
+    plain = jax.eval_shape(fn, jax.ShapeDtypeStruct((3,), np.int8))
+    assert [aval.dtype for aval in found.jaxpr.out_avals] == [each.dtype for each in plain]
+
+
+def test_bodies_that_a_trace_shares_stay_one():
+    leaf = Leaf((Dim("s"),), np.dtype(np.float32))
+    doubled = jax.jit(lambda x: x * 2)
+    found = trace(lambda x: doubled(x) + doubled(x + 1), [leaf], {"s": 3})
+    first, second = (e.params["jaxpr"] for e in found.jaxpr.eqns if "jaxpr" in e.params)
+    assert first is second
 
 
 def test_a_static_argument_on_the_line_of_a_look_up_hides_nothing():

@@ -99,6 +99,11 @@ PROGRAMS = {
     ),
     "by the kernel, stride": (by_kernel(HALF), [X, FIXED, HALVES], 0),
     "by the kernel, dilated": (by_kernel(DILATED), [X, FIXED, SAME], 0),
+    "by the kernel, zeros between elements": (
+        by_kernel(TRANSPOSED),
+        [X, FIXED, ("b, 2*s, 3", (2, 18, 3))],
+        2,
+    ),
     "by a ragged kernel": (by_kernel(conv), [X, KERNEL, SAME], 0),
     "by the kernel, groups": (
         by_kernel(GROUPS),
