@@ -12,6 +12,8 @@ import numpy as np
 from jax import numpy as jnp
 
 from shapeexec import _compat
+from shapeexec.checking._grids import Axis, mesh
+from shapeexec.checking._strides import elements
 
 _MOST_IN_A_ROW = 1 << 22
 _MOST = 1 << 16
@@ -94,22 +96,17 @@ def _clamped(low: np.ndarray, a: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(a, low), high)
 
 
-def _picked(a: np.ndarray, *, axes: Sequence[tuple[int, int, int]]) -> np.ndarray:
-    return a[np.ix_(*(start + step * np.arange(count) for start, step, count in axes))]
+def _picked(a: np.ndarray, *, axes: Sequence[Axis]) -> np.ndarray:
+    return a[mesh(axes)]
 
 
 def _viewed(a: np.ndarray, *, offset: int, loops: Sequence[tuple[int, int]]) -> np.ndarray:
-    where = np.asarray(offset)
-    for size, stride in loops:
-        where = where[..., None] + stride * np.arange(size)
-    return a.reshape(-1)[where]
+    return a.reshape(-1)[elements(offset, loops)]
 
 
-def _placed(
-    a: np.ndarray, *, axes: Sequence[tuple[int, int, int]], shape: Sequence[int]
-) -> np.ndarray:
+def _placed(a: np.ndarray, *, axes: Sequence[Axis], shape: Sequence[int]) -> np.ndarray:
     whole = np.zeros(shape, a.dtype)
-    whole[np.ix_(*(start + step * np.arange(count) for start, step, count in axes))] = a
+    whole[mesh(axes)] = a
     return whole
 
 

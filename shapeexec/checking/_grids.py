@@ -16,6 +16,11 @@ def whole(shape: Sequence[int]) -> tuple[Axis, ...]:
     return tuple((0, 1, n) for n in shape)
 
 
+def mesh(axes: Sequence[Axis]) -> tuple[np.ndarray, ...]:
+    """What picks the elements of an array on a grid, as NumPy's index."""
+    return np.ix_(*(start + step * np.arange(count) for start, step, count in axes))
+
+
 def plain(axis: Axis) -> Axis:
     """A grid in Python's ints; the step of a single point is 1."""
     start, step, count = map(int, axis)

@@ -19,7 +19,7 @@ from jax import numpy as jnp
 from shapeexec import _compat
 from shapeexec.checking import _strides
 from shapeexec.checking._fold import folded
-from shapeexec.checking._grids import Axis, plain
+from shapeexec.checking._grids import Axis, mesh, plain
 from shapeexec.checking._values import Kind, Run, Table
 
 
@@ -223,15 +223,11 @@ def _run_pick(x: Any, *, axes: Sequence[Axis]) -> Any:
 
 
 def _run_view(x: Any, *, offset: int, loops: Sequence[tuple[int, int]]) -> Any:
-    where = np.asarray(offset)
-    for size, stride in loops:
-        where = where[..., None] + stride * np.arange(size)
-    return x.reshape(-1)[where]
+    return x.reshape(-1)[_strides.elements(offset, loops)]
 
 
 def _run_place(x: Any, *, axes: Sequence[Axis], shape: Sequence[int]) -> Any:
-    where = np.ix_(*(start + step * np.arange(count) for start, step, count in axes))
-    return jnp.zeros(shape, x.dtype).at[where].set(x)
+    return jnp.zeros(shape, x.dtype).at[mesh(axes)].set(x)
 
 
 def _run_window_sum(

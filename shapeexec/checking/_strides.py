@@ -11,6 +11,8 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from shapeexec.checking._grids import Axis
 from shapeexec.checking._values import Table, own_params
 
@@ -107,6 +109,14 @@ def merged(loops: Iterable[Loop]) -> list[Loop]:
         size = fewest.pop().size if runs_on else 1
         fewest.append(Loop(size * loop.size, loop.stride))
     return fewest
+
+
+def elements(offset: int, loops: Iterable[tuple[int, int]]) -> np.ndarray:
+    """The numbers of the elements that loops of a size and a stride read, a loop to an axis."""
+    numbers = np.asarray(offset)
+    for size, stride in loops:
+        numbers = numbers[..., None] + stride * np.arange(size)
+    return numbers
 
 
 def _element(loops: Sequence[Loop], place: int) -> int:

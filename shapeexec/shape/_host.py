@@ -106,6 +106,11 @@ class HostValues:
             return expression.function(*operands)
 
 
+def escaped(value: Any) -> str:
+    """The text of a value within a pattern, where braces stand for operands."""
+    return str(value).replace("{", "{{").replace("}", "}}")
+
+
 def kind_of(value: Any) -> tuple[Any, ...]:
     """What of a value has to be alike for one trace to serve: its type, dtype and shape."""
     return (type(value), getattr(value, "dtype", None), getattr(value, "shape", None))

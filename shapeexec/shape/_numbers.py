@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from shapeexec import _compat
-from shapeexec.shape._host import HostExpression, HostOperand
+from shapeexec.shape._host import HostExpression, HostOperand, escaped
 
 
 class Computer(Protocol):
@@ -159,7 +159,7 @@ class HostArray(HostNumber):
         if any(isinstance(part, HostNumber) or _compat.is_traced(part) for part in parts):
             raise TypeError(f"`{self.expression}` is indexed by what is not known while tracing")
         getter = operator.itemgetter(index)
-        return self._computer.compute(getter, f"{{}}[{_escaped(index)}]", self)
+        return self._computer.compute(getter, f"{{}}[{escaped(index)}]", self)
 
     def __len__(self) -> int:
         return len(self.value)
@@ -179,12 +179,8 @@ class HostArray(HostNumber):
             return function(*given, **named)
 
         text = ", ".join("{}" for _ in leaves)
-        pattern = f"{function.__module__}.{function.__name__}({text}) of {_escaped(tree)}"
+        pattern = f"{function.__module__}.{function.__name__}({text}) of {escaped(tree)}"
         return self._computer.compute(applied, pattern, *leaves)
-
-
-def _escaped(value: Any) -> str:
-    return str(value).replace("{", "{{").replace("}", "}}")
 
 
 def number_of(computer: Computer, expression: HostExpression, value: Any) -> HostNumber | None:

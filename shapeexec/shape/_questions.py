@@ -24,6 +24,7 @@ from shapeexec.shape._host import (
     HostGuard,
     HostOperand,
     HostValues,
+    escaped,
     kind_of,
     of_dim,
 )
@@ -233,8 +234,8 @@ class Questions:
     def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:
         """See `_compat.DimListener`, and `Computer`."""
         method = operator.methodcaller(name, *args, **options)
-        told = f"{args}{options or ''}".replace("{", "{{").replace("}", "}}")
-        return self.compute(method, f"{{}}.{name}{told}", number)
+        given = escaped(f"{args}{options or ''}")
+        return self.compute(method, f"{{}}.{name}{given}", number)
 
     def ufunc(
         self, function: Any, method: str, operands: Sequence[Any], options: Mapping[str, Any]
@@ -247,8 +248,7 @@ class Questions:
             pattern = f"{function.__name__} at {id(function):x}"
         if options or method != "__call__":
             applied, pattern = functools.partial(applied, **options), f"{pattern}.{method}{options}"
-        pattern = pattern.replace("{", "{{").replace("}", "}}")
-        pattern += f"({', '.join('{}' for _ in operands)})"
+        pattern = f"{escaped(pattern)}({', '.join('{}' for _ in operands)})"
         exact = _OF_DIMS_BY_UFUNC.get(function)
         if exact and method == "__call__" and not options and all(map(self._is_size, operands)):
             return self._numpy_dim(applied, pattern, *operands, exact=exact)
@@ -260,12 +260,12 @@ class Questions:
         """See `_compat.DimListener`."""
         if not all(map(is_operand, elements)):
             return function(elements, *args, **options)
-        told = [*map(repr, args), *(f"{name}={value!r}" for name, value in options.items())]
-        told = "".join(f", {text}" for text in told).replace("{", "{{").replace("}", "}}")
+        given = [*map(repr, args), *(f"{name}={value!r}" for name, value in options.items())]
+        of_list = f"({', '.join('{}' for _ in elements)})"
         expression = HostExpression(
             functools.partial(_with_list, function, args, options),
             self._as_operands(elements),
-            f"np.{function.__name__}(({', '.join('{}' for _ in elements)}){told})",
+            f"np.{function.__name__}({', '.join([of_list, *map(escaped, given)])})",
         )
         exact = None if args or options.keys() - {"dtype"} else _REDUCTIONS.get(function.__name__)
         value = self._value(expression)
