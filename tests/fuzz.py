@@ -6,9 +6,10 @@
 Each program of 10 to 20 operations over ragged arrays is run by `sx.validate`: values and
 gradients, at random sizes, with poisoned padding. A program that fails is shrunk and printed.
 
-    python -m tests.fuzz --programs 400 --traces
+    python -m tests.fuzz --programs 400 --only traces
 
-Traces alone are held against the plain ones: nothing runs but what is told to differ.
+Traces alone are held against the plain ones: nothing runs but what is told to differ. Traces cost
+more than runs do: `--only runs` leaves them out.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import jax
 
@@ -31,6 +32,7 @@ from tests.fuzzing.programs import Program, make_program, smaller
 _MOST_SHRINKS = 40
 _KEPT = 25  # programs whose traces JAX may keep: they share what jnp is made of
 _FAILURES = ("wrong", "crash")
+_PARTS = ("runs", "traces")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,11 +106,11 @@ def traces(program: Program) -> Survey:
     return found if found.checks else survey(ex, program)
 
 
-def run(seed: int, traces_only: bool = False) -> Verdict:
+def run(seed: int, parts: Sequence[str] = _PARTS) -> Verdict:
     """Make, run and, where it fails, shrink the program of a seed."""
     program = make_program(seed)
-    verdict = Verdict(seed, "traced") if traces_only else check(program)
-    if verdict.kind not in _FAILURES:
+    verdict = check(program) if "runs" in parts else Verdict(seed, "traced")
+    if "traces" in parts and verdict.kind not in _FAILURES:
         verdict = dataclasses.replace(verdict, traces=traces(program))
     if seed % _KEPT == 0:
         jax.clear_caches()
@@ -135,9 +137,9 @@ def shrunk(program: Program, verdict: Verdict) -> tuple[Program, Verdict]:
     return program, verdict
 
 
-def run_all(seeds: Iterable[int], jobs: int, traces_only: bool = False) -> Iterator[Verdict]:
+def run_all(seeds: Iterable[int], jobs: int, parts: Sequence[str] = _PARTS) -> Iterator[Verdict]:
     """Run the programs of many seeds, in as many processes."""
-    one = functools.partial(run, traces_only=traces_only)
+    one = functools.partial(run, parts=parts)
     if jobs == 1:
         yield from map(one, seeds)
         return
@@ -153,10 +155,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after these")
-    parser.add_argument("--traces", action="store_true", help="hold traces against plain ones only")
+    parser.add_argument("--only", choices=_PARTS, help="the runs, or the traces; else both")
     given = parser.parse_args(argv)
     seeds = range(given.seed, given.seed + given.programs)
-    verdicts = run_all(seeds, given.jobs, given.traces)
+    verdicts = run_all(seeds, given.jobs, (given.only,) if given.only else _PARTS)
     return 1 if _report(verdicts, len(seeds), given.minutes) else 0
 
 

@@ -107,7 +107,7 @@ def test_a_trace_that_truly_differs_is_told_from_one_that_does_not(monkeypatch):
 
 
 def test_traces_alone_are_surveyed_without_a_run(capsys):
-    assert fuzz.main(["--programs", "1", "--seed", "3", "--traces"]) == 0
+    assert fuzz.main(["--programs", "1", "--seed", "3", "--only", "traces"]) == 0
     said = capsys.readouterr().out
     assert "1/1 programs in" in said
     assert "0 comparisons" in said
