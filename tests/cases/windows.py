@@ -28,6 +28,11 @@ def max_pool(x, **options):
     return pool(x, init=-jnp.inf, combine=lax.max, **options)
 
 
+def greatest_nearby(x):
+    x = jnp.where(jnp.abs(x) > 1, x * jnp.nan, x)
+    return lax.reduce_window(x, -jnp.inf, lax.max, x.shape, (1,) * x.ndim, "SAME")
+
+
 def average_pool(x):
     sums, counts = (pool(y, init=0.0, combine=lax.add) for y in (x, jnp.ones_like(x)))
     return sums / counts
@@ -122,6 +127,14 @@ CASES = (
         "greatest of a whole axis",
         lambda x: max_pool(-jnp.abs(x) - 1, window=x.shape[1], padding="VALID"),
         ("b, s",),
+    ),
+    Case("greatest in windows of a whole axis, over NaN", greatest_nearby, ("s",), naive="agrees"),
+    Case(
+        "greatest in windows of whole axes, of 4,096 elements at capacity, over NaN",
+        greatest_nearby,
+        ("b, s",),
+        sizes={"b": 4, "s": 9},
+        naive="differs",
     ),
     Case(
         "product over windows",

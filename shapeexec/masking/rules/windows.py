@@ -14,7 +14,7 @@ from jax import Array, lax
 from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
-from shapeexec.masking._fill import highest, lowest, valid_mask, zero
+from shapeexec.masking._fill import fill, highest, lowest, valid_mask, zero
 from shapeexec.masking._pairs import of_valid
 from shapeexec.masking._products import Product
 from shapeexec.masking._registry import register
@@ -53,13 +53,23 @@ def reduce_window_monoid(
 
     Where the first window's start depends on a size (SAME with a stride), elements are moved.
     Windows of a ragged size that move are laid one after the other, which takes memory for each
-    element of each window.
+    element of each window. They soon are so many elements that XLA on the CPU loses NaN (README,
+    Limits), and few arrays without padding are: NaN is looked for on its own.
     """
     axes = reduced_axes(ctx, ctx.in_shapes[0], ctx.out_shapes[0])
     identity = _IDENTITY[ctx.primitive](operand.dtype)
     operand = ctx.fill(0, identity, in_place(axes))
     operand, padding, base_dilation = lay_all(axes, operand, identity, padding, base_dilation)
-    return ctx.bind(operand, padding=padding, base_dilation=base_dilation, **stepped(axes, params))
+    params = {"padding": padding, "base_dilation": base_dilation, **stepped(axes, params)}
+    out = ctx.bind(operand, **params)
+    is_extreme = ctx.primitive != "reduce_window_sum"
+    if not (
+        is_extreme and jnp.issubdtype(operand.dtype, np.floating) and any(a.windows for a in axes)
+    ):
+        return out
+    is_nan = jnp.isnan(operand).astype(np.int8)
+    has_nan = lax.reduce_window_max_p.bind(is_nan, **params).astype(np.bool_)
+    return jnp.where(has_nan, jnp.asarray(np.nan, out.dtype), out)
 
 
 @register("reduce_window", exact_when=EXACT_WHEN)
@@ -80,7 +90,7 @@ def reduce_window(
     def combine(left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
         return ctx.interpret(closed, *left, *right)
 
-    return _reduce_valid(ctx, axes, operands[:count], operands[count:], combine, **params)
+    return _reduce_valid(axes, operands[:count], operands[count:], combine, **params)
 
 
 @register("select_and_gather_add", exact_when=EXACT_WHEN)
@@ -98,11 +108,10 @@ def select_and_gather_add(
 
     loser = LOSER[select_prim.name](operand.dtype)
     inits = (zero(tangents.dtype), loser)
-    return _reduce_valid(ctx, axes, (tangents, operand), inits, combine, **params)[0]
+    return _reduce_valid(axes, (tangents, operand), inits, combine, **params)[0]
 
 
 def _reduce_valid(
-    ctx: RuleContext,
     axes: Sequence[WindowAxis],
     operands: Sequence[Array],
     inits: Sequence[Any],
@@ -114,7 +123,8 @@ def _reduce_valid(
 ) -> Sequence[Array]:
     """`combine` over the valid elements of windows that reach into padding along `axes`."""
     shape = operands[0].shape
-    mask = valid_mask(shape, ctx.in_lengths[0], [each.axis for each in axes])
+    lengths = {each.axis: each.length for each in axes}
+    mask = valid_mask(shape, [lengths.get(axis) for axis in range(len(shape))], list(lengths))
     mask = jnp.ones(shape, np.bool_) if mask is None else mask
     laid = [lay_all(axes, x, zero(x.dtype), padding, base_dilation) for x in (mask, *operands)]
     (_, padding, base_dilation), *_ = laid
@@ -140,18 +150,64 @@ def select_and_scatter_add(
     padding: Any,
     **params: Any,
 ) -> Array:
-    """Fill: 0 in the source of windows behind the valid ones; the operand with what never wins."""
+    """Fill: 0 in the source of windows behind the valid ones; the operand with what never wins.
+
+    It does win over a NaN that is the last element of a window, as the padding of the primitive
+    does too, but what fills up windows of a ragged size must not.
+    """
     axes = reduced_axes(ctx, ctx.in_shapes[1], ctx.in_shapes[0])
-    shape = operand.shape
+    shape, size = operand.shape, operand.size
     source = ctx.fill(0, zero(source.dtype), [each.axis for each in axes])
     loser = LOSER[select_prim.name](operand.dtype)
     operand = ctx.fill(1, loser, in_place(axes))
+    if any(each.windows for each in axes):
+        winners = _winners(ctx, axes, operand, select_prim=select_prim, padding=padding, **params)
+        sums = jnp.zeros(size, source.dtype)
+        return sums.at[winners.ravel()].add(source.ravel(), mode="drop").reshape(shape)
     operand, padding, _ = lay_all(axes, operand, loser, padding, (1,) * operand.ndim)
     params = stepped(axes, params)
     out = ctx.bind(source, operand, select_prim=select_prim, padding=padding, **params)
     for each in axes:
         out = each.take_back(out, shape[each.axis])  # what no window reaches gets nothing
     return out
+
+
+def _winners(
+    ctx: RuleContext,
+    axes: Sequence[WindowAxis],
+    operand: Array,
+    *,
+    select_prim: Any,
+    padding: Any,
+    **params: Any,
+) -> Array:
+    """i32 per window: the place in the flat operand of what is selected; its size, for padding."""
+    loser = LOSER[select_prim.name](operand.dtype)
+    ones, nowhere = (1,) * operand.ndim, np.int32(operand.size)
+    index = lax.reshape(lax.iota(np.int32, operand.size), operand.shape)
+    index = fill(index, ctx.in_lengths[1], nowhere, in_place(axes))
+    values, pads, _ = lay_all(axes, operand, loser, padding, ones)
+    places, _, _ = lay_all(axes, index, nowhere, padding, ones)
+    config = [(low, high, 0) for low, high in pads]
+    values, places = lax.pad(values, loser, config), lax.pad(places, nowhere, config)
+    is_read = jnp.ones(values.shape, np.bool_)
+    for each in axes:
+        if each.windows is not None:
+            read = each.windows.positions(jnp.arange(each.reach, dtype=np.int32))[1]
+            is_read &= lax.broadcast_in_dim(read, is_read.shape, (each.axis,))
+
+    def combine(left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+        is_left = select_prim.bind(left[0], right[0])
+        return [lax.select(is_left, x, y) for x, y in zip(left, right, strict=True)]
+
+    _, _, winners = lax.reduce_window(
+        (is_read, values, places),
+        (np.bool_(False), loser, nowhere),
+        of_valid(combine),
+        padding=[(0, 0)] * operand.ndim,
+        **stepped(axes, params),
+    )
+    return winners
 
 
 # Convolutions
