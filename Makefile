@@ -10,15 +10,19 @@ PLOT ?= demo_plot.png
 DATA ?=
 TESTS ?=
 
-.PHONY: demo test check bench deep docs format clean
+.PHONY: demo test slow check bench deep docs format clean
 
 demo: $(INSTALLED)
 	@echo "demo: real text of every length through a transformer; about 4 minutes on 2 cores"
 	@$(BIN)/python -m demo $(PLOT)
 
 test: $(INSTALLED)
-	@echo "test: the test suite, but for what is marked slow (make deep runs that too)"
+	@echo "test: the test suite, but for what is marked slow: under 10 minutes on 2 cores"
 	@$(BIN)/python -m pytest -n 2 -q -m "not slow" $(TESTS)
+
+slow: $(INSTALLED)
+	@echo "slow: the tests that make test leaves out"
+	@$(BIN)/python -m pytest -n 2 -q -m slow $(TESTS)
 
 check: $(INSTALLED)
 	@echo "check: lint, format and types; nothing is changed (make format changes)"

@@ -11,10 +11,12 @@ import pytest
 
 import shapeexec as sx
 from shapeexec.masking import _registry
+from tests.marks import marked_slow
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+SLOW = {DOCS / "attention.md", DOCS / "tutorial.md"}
 _LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
@@ -48,7 +50,9 @@ def own_registry() -> Iterator[None]:
 
 @pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if "```python" in p.read_text("utf-8")], ids=named
+    "page",
+    marked_slow([page for page in PAGES if "```python" in page.read_text("utf-8")], SLOW),
+    ids=named,
 )
 def test_the_python_of_a_page_prints_what_the_page_shows(page: pathlib.Path) -> None:
     for block, printed in run_pages.run(page):

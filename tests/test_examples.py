@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.marks import marked_slow
+
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 GRAPHS = {
     "audio_strided": 1,
@@ -20,6 +22,7 @@ GRAPHS = {
     "video_frames": 4,
     "watch_the_cache": 4,
 }
+SLOW = {"ragged_batch", "resnet_mixed_sizes", "train_module", "transformer"}
 MOST_LINES = 60
 
 
@@ -33,7 +36,7 @@ def run(name: str) -> dict[str, Any]:
     return module.main()
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", marked_slow(GRAPHS, SLOW))
 def test_an_example_is_exact_and_compiles_few_graphs(name: str) -> None:
     figures = run(name)
     assert figures["graphs"] == GRAPHS[name]

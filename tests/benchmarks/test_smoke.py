@@ -6,8 +6,10 @@ import json
 import pytest
 
 from benchmarks import run_all
+from tests.marks import marked_slow
 
 TOLERANCE = 1e-4
+SLOW = {"cold_stream", "masks", "tracing"}
 LENGTHS = "kind,tokens,count\ncontext,0,1\ncontext,3,2\ncontext,90,1\ngenerated,7,4\n"
 
 
@@ -18,7 +20,7 @@ def lengths(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", run_all.BENCHMARKS)
+@pytest.mark.parametrize("name", marked_slow(run_all.BENCHMARKS, SLOW))
 def test_a_benchmark_writes_what_it_measured(name, tmp_path):
     path = tmp_path / "result.json"
     importlib.import_module(f"benchmarks.{name}").main(["--tiny", "--json", str(path)])

@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import shapeexec as sx
+from tests.marks import marked_slow
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
@@ -151,7 +152,10 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+SLOW = {"flax attention", "flax LSTM", "equinox GRU", "optax connectionist loss"}
+
+
+@pytest.mark.parametrize("name", marked_slow(MODELS, SLOW))
 def test_a_model_is_exact_forward_and_backward(name):
     fn, args, specs = MODELS[name]()
     ex = sx.Exec(fn, specs, sx.Pow2())
