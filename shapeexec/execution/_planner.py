@@ -23,6 +23,7 @@ from shapeexec._errors import (
     UnsupportedPrimitiveError,
 )
 from shapeexec.bucketing import Exact, Strategy
+from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.bucketing._laws import checked_range
 from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
@@ -306,7 +307,7 @@ class Planner:
         exact = {
             symbol: size
             for symbol, size in call.sizes.items()
-            if size == 0 or symbol in forced or self._settings.strategy(symbol) == Exact()
+            if size == 0 or symbol in forced or runs_exact(self._settings.strategy(symbol), size)
         }
         traced, number = self._trace(call, exact)
         symbols = traced.substitution
