@@ -42,6 +42,7 @@ from shapeexec.shape._search import needed
 from shapeexec.shape._shape import is_array
 from shapeexec.shape._spec import compile_spec
 from shapeexec.shape._trace import Leaf, Trace, trace
+from shapeexec.shape._unknown import names_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +79,15 @@ class Settings:
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
-        if isinstance(self.strategies, Strategy):
-            return self.strategies
-        return self.strategies.get(symbol, Exact())
+        return strategy_of(symbol, self.strategies)
+
+
+def strategy_of(symbol: str, strategies: Strategy | Mapping[str, Strategy]) -> Strategy:
+    """The strategy of a symbol by its name, or by one that covers it; Exact if it has none."""
+    if isinstance(strategies, Strategy):
+        return strategies
+    given = (strategies[name] for name in names_for(symbol) if name in strategies)
+    return next(given, Exact())
 
 
 _MOST_STRUCTURES = 1024  # each exact size is one; a trace that is dropped is made again

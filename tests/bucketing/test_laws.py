@@ -308,7 +308,7 @@ def test_a_function_is_a_strategy():
             128.0,
             "buckets=128.0 is no strategy.",
             'a strategy such as Pow2(), its text "pow2", 32 for multiples of 32, [8, 16] for '
-            "these buckets, an object with a method bucket(size), or a function from size to bucket",
+            "these buckets, an object with a method bucket(size), or a function of the size",
         ),
         (Pow2, "buckets=Pow2 is a class, not a strategy.", "Pow2(...)"),
     ],

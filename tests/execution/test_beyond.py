@@ -1,4 +1,4 @@
-"""Sizes past the last bucket of a ladder: an error, or what goes on there, with the same answers."""
+"""Sizes past the last bucket of a ladder: an error, or what goes on, with the same answers."""
 
 import jax
 import jax.numpy as jnp
