@@ -99,12 +99,12 @@ class Exec:
             variables of flax's nnx are changed as by `nnx.jit`. It may be a method, a module, an
             object or a `functools.partial`: then the arrays that these hold are arguments, too.
         in_shapes: One spec per positional argument, each a pytree prefix of it: a text such as
-            `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."`, `"b, ?"` or `"_, s"`, a tuple of ints, `Dim`s,
-            `UNKNOWN` and None such as `(BATCH, SEQ_LEN, 512)`, an `sx.Shape`, or None for what is
-            static. In a text `_`, in a tuple None, is an axis that is static; `?` and `UNKNOWN` are
-            a symbol of its own, called after argument and axis (`unknown_0_1`). A tuple of dims
-            alone is the spec of the only argument. Arguments with defaults may be left out. None
-            alone: axis 0 of each argument that is one array is `b`.
+            `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."`, `"b, ?"` or `"_, s"`; a tuple of ints,
+            `Dim`s, `UNKNOWN` and None such as `(BATCH, SEQ_LEN, 512)`; an `sx.Shape`; or None for
+            what is static. In a text `_`, in a tuple None, is an axis that is static; `?` and
+            `UNKNOWN` are a symbol of its own, called after argument and axis (`unknown_0_1`). A
+            tuple of dims alone is the spec of the only argument. Arguments with defaults may be
+            left out. None alone: axis 0 of each argument that is one array is `b`.
         buckets: A strategy for all symbols, or one per symbol: by name, by a `Dim` that is one
             symbol, or by `UNKNOWN`, for all symbols of that kind. A symbol without one is exact. A
             strategy may be a text (`"pow2"`, `"linear:32"`, `"exact"`), an int, which stands for

@@ -8,6 +8,7 @@ from typing import Any
 
 from shapeexec._errors import ConfigError, ShapeExecError, StrategyError
 from shapeexec.bucketing import Strategy, as_strategy, check_laws
+from shapeexec.bucketing._laws import checked_range
 from shapeexec.shape import UNKNOWN, Dim
 from shapeexec.shape._dim import is_unknown, symbols_of
 from shapeexec.shape._forms import normal_by_name, normal_by_position
@@ -75,6 +76,21 @@ def as_lawful_strategy(name: str, given: Any, whose: str = "the strategy") -> St
     except Exception as error:
         raise strategy_raised(whose, strategy, error) from error
     return strategy
+
+
+def range_of(symbol: str, strategy: Strategy, size: int) -> tuple[int, int]:
+    """The least size in the bucket of a symbol's size, and the bucket.
+
+    Raises:
+        BucketOverflowError: The size has no bucket.
+        StrategyError: The strategy breaks a law, or raises.
+    """
+    try:
+        return checked_range(strategy, size)
+    except ShapeExecError:
+        raise
+    except Exception as error:
+        raise strategy_raised(f"the strategy of `{symbol}`", strategy, error) from error
 
 
 def strategy_raised(whose: str, strategy: Strategy, error: Exception) -> StrategyError:

@@ -24,10 +24,9 @@ from shapeexec._errors import (
 )
 from shapeexec.bucketing import Exact, Strategy
 from shapeexec.bucketing._fixed import runs_exact
-from shapeexec.bucketing._laws import checked_range
 from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
-from shapeexec.execution._options import parameters_of, strategy_raised
+from shapeexec.execution._options import parameters_of, range_of
 from shapeexec.execution._outcomes import are_many
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.execution._proofs import Check, Proofs
@@ -354,13 +353,7 @@ class Planner:
 
     def _range(self, symbol: str, size: int) -> tuple[int, int]:
         """The least size in the bucket of a size, and the bucket."""
-        strategy = self._settings.strategy(symbol)
-        try:
-            return checked_range(strategy, size)
-        except ShapeExecError:
-            raise
-        except Exception as error:
-            raise strategy_raised(f"the strategy of `{symbol}`", strategy, error) from error
+        return range_of(symbol, self._settings.strategy(symbol), size)
 
     def _trace(self, call: _Bound, exact: Mapping[str, int]) -> tuple[Trace, int]:
         """The trace that speaks for these sizes, and its number, which no other one ever has."""

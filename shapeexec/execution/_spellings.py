@@ -11,12 +11,11 @@ from typing import Any, Never
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Strategy
 from shapeexec.execution._options import POSITIONAL, parameters_of
-from shapeexec.shape import Dim
 from shapeexec.shape._forms import dim_code, is_dim
 
 _OPTIONS = (
-    "kwarg_shapes constraints on_unsupported static_argnums static_argnames donate_argnums examples "
-    "limits check poison in_shapes buckets"
+    "in_shapes buckets kwarg_shapes constraints on_unsupported static_argnums static_argnames "
+    "donate_argnums examples limits check poison"
 ).split()
 _FOR_BUCKETS = "bucket bucket_sizes bucketing buckets_for padding sizes strategies strategy".split()
 _FOR_SHAPES = (
@@ -59,7 +58,7 @@ def refuse(
     raise ConfigError(
         f"Exec has no option {', '.join(map(repr, options))}.",
         got=f"{told:.200}",
-        fix=f"the options are {', '.join(sorted(_OPTIONS))}"
+        fix=f"the options are {', '.join(_OPTIONS)}"
         if "" in others
         else _line(fn, specs, strategies, options, others),
     )
@@ -106,9 +105,7 @@ def _is_shape(value: Any) -> bool:
 def _specs_of_axes(fn: Callable[..., Any], axes: Any) -> str:
     """What axes say that are given for the first argument, by position, or by name."""
     if isinstance(axes, Mapping) and all(isinstance(key, str) for key in axes):
-        names = _required(fn)
-        count = max((names.index(name) + 1 for name in axes if name in names), default=0)
-        return _tuple([_spec_of_axes(axes.get(name)) for name in names[: max(count, len(names))]])
+        return _tuple([_spec_of_axes(axes.get(name)) for name in _required(fn)])
     if isinstance(axes, list | tuple) and any(isinstance(one, Mapping) for one in axes):
         return _tuple([_spec_of_axes(one) for one in axes])
     others = len(_required(fn)) - 1
@@ -164,7 +161,7 @@ def _required(fn: Callable[..., Any]) -> list[str]:
 
 def _code(value: Any) -> str:
     """A value as people write it, where it is one of specs and strategies."""
-    if value is not ... and isinstance(value, Dim) or is_dim(value):
+    if is_dim(value):
         return dim_code(value)
     if isinstance(value, Strategy):
         return f"sx.{value!r}"

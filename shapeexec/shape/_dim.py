@@ -33,7 +33,7 @@ class Dim:
 
     Args:
         dim: An integer; a text such as `"2*s + 1"` or `"s // 2"`; a dim; a dim of JAX's; or
-            `UNKNOWN`, also as the text `"?"` or `"UNKNOWN"`, for a symbol of its own.
+            `UNKNOWN`, for a symbol of its own.
 
     Raises:
         SpecError: It is none of these, the text is not a dimension, or it is -1, by which others
@@ -47,7 +47,7 @@ class Dim:
     text: str
 
     def __init__(self, dim: "DimLike | Unknown | Any") -> None:
-        if is_unknown(dim):
+        if isinstance(dim, Unknown):
             text = f"unknown{next(_unknown_numbers)}"
         elif isinstance(dim, Dim):
             text = dim.text
@@ -262,7 +262,7 @@ def dim_text(dim: DimLike | Any) -> str:
         raise SpecError(
             f"{dim!r} is not a dimension.",
             got=type(dim).__name__,
-            fix='an integer, a text such as "2*s + 1", a Dim, or sx.UNKNOWN for a size that changes',
+            fix='an integer, a text such as "2*s + 1", a Dim, or UNKNOWN for a size that changes',
         ) from None
 
 

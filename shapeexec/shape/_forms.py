@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from shapeexec._errors import SpecError
 from shapeexec.shape import _unknown
@@ -41,7 +42,8 @@ def is_dim(value: Any) -> bool:
         operator.index(value)
     except TypeError:
         return False
-    return not isinstance(value, bool) and not hasattr(value, "shape")
+    is_array = hasattr(value, "shape") and not isinstance(value, np.integer)
+    return not isinstance(value, bool) and not is_array
 
 
 def is_spec_leaf(value: Any) -> bool:

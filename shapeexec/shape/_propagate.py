@@ -9,7 +9,7 @@ from shapeexec._errors import SpecError
 from shapeexec.shape._dim import Unknown
 from shapeexec.shape._forms import is_dim, is_spec_leaf, normal, read
 from shapeexec.shape._guards import parse_constraint
-from shapeexec.shape._shape import Shape
+from shapeexec.shape._shape import Shape, is_array
 from shapeexec.shape._trace import Leaf, trace
 
 
@@ -58,7 +58,9 @@ def described_arguments(shapes: tuple[Any, ...]) -> tuple[list[Shape], Any]:
     described: list[Shape] = []
     trees = [jax.tree.flatten(tree, is_leaf=_is_leaf) for tree in shapes]
     for number, (leaves, treedef) in enumerate(trees):
-        specs = [leaf if _is_leaf(leaf) else Shape.of(leaf) for leaf in leaves]
+        specs = [
+            Shape.of(leaf) if is_array(leaf) or not _is_leaf(leaf) else leaf for leaf in leaves
+        ]
         path = f"shapes[{number}]"
         named = normal(jax.tree.unflatten(treedef, specs), path, number)
         described += [_described(leaf, path) for leaf in jax.tree.leaves(named, is_leaf=_is_leaf)]

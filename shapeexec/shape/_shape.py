@@ -17,6 +17,7 @@ from shapeexec._errors import SpecError
 from shapeexec.shape import _unknown
 from shapeexec.shape._dim import (
     BATCH,
+    UNKNOWN,
     Dim,
     DimLike,
     Unknown,
@@ -195,7 +196,10 @@ def _dims(dims: Sequence[DimLike | Unknown]) -> tuple[int | Dim, ...]:
     plain: list[int | Dim] = []
     for axis, dim in enumerate(dims):
         name = _unknown.of_axis(axis)
-        own = Dim(name) if is_unknown(dim) and name not in taken else _dim_of(dim, axis, dims)
+        if is_unknown(dim):
+            own = Dim(UNKNOWN if name in taken else name)
+        else:
+            own = _dim_of(dim, axis, dims)
         plain.append(own.value if own.is_static else own)
     return tuple(plain)
 

@@ -82,6 +82,20 @@ def compile_spec(
     return BoundSpec(jax.tree.structure((tuple(args), kwargs)), tuple(specs))
 
 
+def bind_one(spec: SpecTree, array: Any) -> BoundSpec:
+    """Fit the specs of one tree of arrays to it.
+
+    Args:
+        spec: A pytree prefix of `array` in its normal form, as `normal` gives it.
+        array: The arrays. Only their structure matters.
+
+    Raises:
+        SpecError: The spec does not fit the structure.
+    """
+    specs = _leaf_specs(spec, array, "spec", "args[0]")
+    return BoundSpec(jax.tree.structure(((array,), {})), tuple(specs))
+
+
 def spec_symbols(
     in_shapes: Sequence[SpecTree] | None, kwarg_shapes: Mapping[str, SpecTree] | None
 ) -> frozenset[str]:
