@@ -221,3 +221,9 @@ def test_a_slip_is_told_with_the_options_there_are(options, what, fix):
 def test_a_spec_of_positions_where_sizes_are_meant_is_an_error_at_the_call():
     with refused(sx.SpecError, 'args[0] has rank 3, but its spec "0, 1" wants 2.', "rank 2"):
         sx.Exec(total, (0, 1))(X)
+
+
+def test_a_tuple_is_told_as_the_text_that_it_is():
+    ex = sx.Exec(lambda *, x: x, (), kwarg_shapes={"x": (BATCH, 4)})
+    with refused(sx.SpecError, "kwargs['x'] has the spec \"b, 4\" but is not an array.", "pass an"):
+        ex(x="text")
