@@ -60,13 +60,13 @@ def as_sequence(in_shapes: Any) -> tuple[SpecTree, ...]:
     """The specs by position, of which one that is no text may stand alone.
 
     Args:
-        in_shapes: A tuple or a list of specs, or the dims of the only argument.
+        in_shapes: A tuple or a list of specs, or the dims of the only argument, not all ints.
 
     Raises:
         SpecError: It is a text, a shape, a dim, or no specs at all.
     """
-    if is_one_spec(in_shapes):
-        return (in_shapes,)
+    if is_one_spec(in_shapes) and not all(isinstance(dim, int) for dim in in_shapes):
+        return (in_shapes,)  # ints alone are more likely positions of axes, and are refused
     if isinstance(in_shapes, tuple | list):
         return tuple(in_shapes)
     told = f"({dim_code(in_shapes)},)" if is_dim(in_shapes) else repr(in_shapes)

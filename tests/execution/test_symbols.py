@@ -218,9 +218,10 @@ def test_a_slip_is_told_with_the_options_there_are(options, what, fix):
         sx.Exec(total, **options)
 
 
-def test_a_spec_of_positions_where_sizes_are_meant_is_an_error_at_the_call():
-    with refused(sx.SpecError, 'args[0] has rank 3, but its spec "0, 1" wants 2.', "rank 2"):
-        sx.Exec(total, (0, 1))(X)
+def test_positions_where_specs_are_meant_are_an_error_at_once():
+    with refused(sx.SpecError, "in_shapes[0] is 0, which is not a spec.", "a text such as"):
+        sx.Exec(total, (0, 1))
+    assert_runs_as(total, sx.Exec(total, ((3, 5, 4),)), X)
 
 
 def test_a_tuple_is_told_as_the_text_that_it_is():
