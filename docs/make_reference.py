@@ -28,6 +28,7 @@ GROUPS = (
         "",
         ("Strategy", "Exact", "Pow2", "Linear", "Geometric", "Hybrid", "Ladder"),
     ),
+    ("By hand", "", ("pad_to_bucket", "unpad", "Sizes")),
     ("Checking", "", ("validate", "Validation")),
     ("Shapes", "", ("Shape", "Dim", "BATCH", "SEQ_LEN", "UNKNOWN", "eval_shape")),
     (

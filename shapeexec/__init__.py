@@ -33,7 +33,17 @@ from shapeexec.attention.masks import (
     SlidingWindow,
 )
 from shapeexec.bucketing import Exact, Geometric, Hybrid, Ladder, Linear, Pow2, Strategy
-from shapeexec.execution import CacheLimits, Exec, Explanation, Plan, Stats, bucketed
+from shapeexec.execution import (
+    CacheLimits,
+    Exec,
+    Explanation,
+    Plan,
+    Sizes,
+    Stats,
+    bucketed,
+    pad_to_bucket,
+    unpad,
+)
 from shapeexec.shape import BATCH, SEQ_LEN, UNKNOWN, Dim, Shape, eval_shape
 from shapeexec.tools import Validation, validate
 
@@ -72,6 +82,7 @@ __all__ = [
     "RelativeBias",
     "Shape",
     "ShapeExecError",
+    "Sizes",
     "SlidingWindow",
     "SpecError",
     "Stats",
@@ -87,6 +98,8 @@ __all__ = [
     "dot_product_attention",
     "eval_shape",
     "masking",
+    "pad_to_bucket",
     "shape",
+    "unpad",
     "validate",
 ]

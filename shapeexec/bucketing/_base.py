@@ -5,7 +5,6 @@ It knows no particular ladder. Nothing here is of JAX: sizes and buckets are Pyt
 
 import abc
 import bisect
-import dataclasses
 
 from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing._checks import Sizes, as_int, histogram
@@ -120,67 +119,6 @@ class Strategy(abc.ABC):
                 fix=f"pass {own}, the bucket that size {bucket} falls in",
             )
         return 1 + bisect.bisect_left(range(1, bucket), bucket, key=self.bucket)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Bounded(Strategy):
-    """An endless ladder, cut to begin at `minimum` and to end at `maximum`.
-
-    A subclass gives the endless ladder as `_raw_bucket`, which obeys the three laws; the cuts keep
-    them: up to `minimum` all sizes share it, and the last bucket is cut down to `maximum`.
-
-    Attributes:
-        minimum: The smallest bucket, whether or not the endless ladder has it. None: the ladder's
-            own first.
-        maximum: The last bucket; a larger size is a `BucketOverflowError`. None: no end.
-    """
-
-    minimum: int | None = None
-    maximum: int | None = None
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None or not field.kw_only:
-                object.__setattr__(self, field.name, self._checked(field.name, value))
-        if self.maximum is not None and self.maximum < (self.minimum or 1):
-            raise ConfigError(
-                f"minimum={self.minimum} exceeds maximum={self.maximum}: no bucket lies between.",
-                fix=f"minimum={self.maximum}, maximum={self.minimum}, or leave one out",
-            )
-
-    def _checked(self, name: str, value: object) -> object:
-        """Check one option. Each is an integer of at least 1, unless a subclass says otherwise."""
-        return as_int(value, name)
-
-    @abc.abstractmethod
-    def _raw_bucket(self, size: int) -> int:
-        """Map a size to its bucket on the endless ladder."""
-
-    def bucket(self, size: int) -> int:
-        """Map a size to its bucket; see `Strategy.bucket`."""
-        size = as_int(size, "size")
-        if self.maximum is not None and size > self.maximum:
-            raise overflow(
-                self,
-                size,
-                self.buckets_up_to(self.maximum),
-                fix=f"maximum={size} or more, or maximum=None for no end",
-            )
-        if self.minimum is not None and size <= self.minimum:
-            return self.minimum
-        bucket = self._raw_bucket(size)
-        return bucket if self.maximum is None else min(bucket, self.maximum)
-
-    def __repr__(self) -> str:
-        fields = dataclasses.fields(self)
-        own = [repr(getattr(self, field.name)) for field in fields if not field.kw_only]
-        cuts = [
-            f"{field.name}={value}"
-            for field in fields
-            if field.kw_only and (value := getattr(self, field.name)) is not None
-        ]
-        return f"{type(self).__name__}({', '.join(own + cuts)})"
 
 
 def overflow(

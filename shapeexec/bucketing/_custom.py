@@ -10,7 +10,7 @@ from collections.abc import Callable
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing._base import Strategy
 from shapeexec.bucketing._checks import is_int
-from shapeexec.bucketing._fixed import Ladder, Linear
+from shapeexec.bucketing._fixed import Exact, Geometric, Hybrid, Ladder, Linear, Pow2
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -48,12 +48,13 @@ class Custom(Strategy):
 
 
 def as_strategy(value: object, name: str = "buckets") -> Strategy:
-    """Make a strategy of a strategy, a number, a list, an object with `bucket`, or a function.
+    """Make a strategy of a strategy, a text, a number, a list, or a function.
 
     Args:
-        value: A `Strategy`, which is returned as it is; an int, for the multiples of which
-            `Linear` stands; a list or tuple of ints, the buckets of a `Ladder`; any other object
-            with a method `bucket(size)`; or a function from size to bucket.
+        value: A `Strategy`, which is returned as it is; a text: `"exact"`, `"pow2"`, `"linear:8"`,
+            `"geometric:1.5"`, `"hybrid:64,64"` or `"ladder:30,60,90"`; an int, for the multiples of
+            which `Linear` stands; a list or tuple of ints, the buckets of a `Ladder`; any other
+            object with a method `bucket(size)`; or a function from size to bucket.
         name: The option that it was given for.
 
     Returns:
@@ -61,9 +62,15 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
 
     Raises:
         ConfigError: `value` is none of these; a class, for one, where its instance is meant.
+
+    Example:
+        >>> as_strategy("linear:8")
+        Linear(8)
     """
     if isinstance(value, Strategy):
         return value
+    if isinstance(value, str):
+        return _of_text(value, name)
     if is_int(value):
         return Linear(value)
     if isinstance(value, (list, tuple, range)):
@@ -77,7 +84,34 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
         raise ConfigError(
             f"{name}={value!r} is no strategy.",
             got=type(value).__name__,
-            fix="a strategy such as Pow2(), 32 for multiples of 32, [8, 16] for these buckets, an "
-            "object with a method bucket(size), or a function from size to bucket",
+            fix='a strategy such as Pow2(), its text "pow2", 32 for multiples of 32, [8, 16] for '
+            "these buckets, an object with a method bucket(size), or a function of the size",
         )
     return Custom(function)  # pyright: ignore[reportArgumentType]  # `checked_bucket` sees its answers
+
+
+_TEXTS: dict[str, Callable[..., Strategy]] = {
+    "exact": Exact,
+    "pow2": Pow2,
+    "linear": Linear,
+    "geometric": Geometric,
+    "hybrid": Hybrid,
+    "ladder": lambda *buckets: Ladder(buckets),
+}
+
+
+def _of_text(text: str, name: str) -> Strategy:
+    kind, colon, numbers = text.strip().partition(":")
+    try:
+        return _TEXTS[kind.strip()](*map(_number, numbers.split(","))) if colon else _TEXTS[kind]()
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise ConfigError(
+            f"{name}={text!r} is no strategy.",
+            why=error.what if isinstance(error, ConfigError) else None,
+            fix='"exact", "pow2", "linear:8", "geometric:1.5", "hybrid:64,64", "ladder:30,60,90", '
+            "or a strategy, which has options: Pow2(minimum=16)",
+        ) from None
+
+
+def _number(text: str) -> int | float:
+    return float(text) if "." in text else int(text)

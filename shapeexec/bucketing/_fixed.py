@@ -9,10 +9,11 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from shapeexec._errors import ConfigError
-from shapeexec.bucketing._base import Bounded, Strategy, overflow
+from shapeexec.bucketing._base import Strategy, overflow
+from shapeexec.bucketing._bounded import Bounded, as_beyond, bucket_beyond
 from shapeexec.bucketing._checks import Sizes, as_int, histogram
 from shapeexec.bucketing._fit import cheapest_buckets, costs_of
 
@@ -26,6 +27,7 @@ class Exact(Bounded):
     Attributes:
         minimum: The smallest bucket, which all smaller sizes share. None: 1.
         maximum: The last bucket. None: no end.
+        beyond: The strategy of sizes past `maximum`; see `Ladder`. None: they are an error.
 
     Example:
         >>> Exact().bucket(100)
@@ -47,6 +49,7 @@ class Pow2(Bounded):
     Attributes:
         minimum: The smallest bucket, a power of two or not. None: 1.
         maximum: The last bucket, a power of two or not. None: no end.
+        beyond: The strategy of sizes past `maximum`; see `Ladder`. None: they are an error.
 
     Example:
         >>> Pow2(minimum=16).buckets_up_to(100)
@@ -71,6 +74,7 @@ class Linear(Bounded):
         step: The distance from bucket to bucket.
         minimum: The smallest bucket, a multiple or not. None: `step`.
         maximum: The last bucket, a multiple or not. None: no end.
+        beyond: The strategy of sizes past `maximum`; see `Ladder`. None: they are an error.
 
     Example:
         >>> Linear(128).buckets_up_to(300)
@@ -99,6 +103,7 @@ class Geometric(Bounded):
         ratio: How much larger the next bucket is, above 1; kept as a float.
         minimum: The first bucket, from which the ladder grows. None: 1.
         maximum: The last bucket. None: no end.
+        beyond: The strategy of sizes past `maximum`; see `Ladder`. None: they are an error.
 
     Example:
         >>> Geometric(1.5).buckets_up_to(30)
@@ -149,6 +154,7 @@ class Hybrid(Bounded):
         step: The distance from bucket to bucket past the threshold.
         minimum: The smallest bucket. None: 1.
         maximum: The last bucket. None: no end.
+        beyond: The strategy of sizes past `maximum`; see `Ladder`. None: they are an error.
 
     Example:
         >>> Hybrid(256, 128).buckets_up_to(500)
@@ -169,20 +175,26 @@ class Ladder(Strategy):
     """Buckets at the given values, and no others.
 
     Padding is less than the distance to the bucket before; a range up to the last bucket needs
-    `len(buckets)` graphs. A size past the last bucket is a `BucketOverflowError`.
+    `len(buckets)` graphs.
 
     Attributes:
         buckets: The buckets, ascending. Any iterable of ints makes a ladder: their order does not
             matter and repeated ones count once.
+        beyond: The strategy of sizes past the last bucket, given as whatever `as_strategy` takes:
+            `"exact"` (a graph per size), `"linear:30"`, a `Strategy`. None, or `"error"`: they are
+            a `BucketOverflowError`.
 
     Example:
         >>> Ladder([30, 60, 90]).bucket(31)
         60
+        >>> Ladder([30, 60, 90], beyond="linear:30").bucket(91)
+        120
     """
 
     buckets: tuple[int, ...]
+    beyond: Strategy | None = None
 
-    def __init__(self, buckets: Iterable[int]) -> None:
+    def __init__(self, buckets: Iterable[int], *, beyond: Any = None) -> None:
         try:
             values = list(buckets)
         except TypeError:
@@ -195,13 +207,17 @@ class Ladder(Strategy):
             )
         checked = {as_int(value, f"buckets[{index}]") for index, value in enumerate(values)}
         object.__setattr__(self, "buckets", tuple(sorted(checked)))
+        object.__setattr__(self, "beyond", as_beyond(beyond))
 
     def bucket(self, size: int) -> int:
         """Map a size to its bucket; see `Strategy.bucket`."""
         size = as_int(size, "size")
         index = bisect.bisect_left(self.buckets, size)
         if index == len(self.buckets):
-            fix = f"add a bucket of {size} or more, or refuse inputs larger than {self.buckets[-1]}"
+            if self.beyond is not None:
+                return bucket_beyond(self, size, self.beyond, self.buckets[-1])
+            fix = f'add a bucket of {size} or more, pass beyond="exact" or another strategy for '
+            fix += f"larger sizes, or refuse inputs larger than {self.buckets[-1]}"
             raise overflow(self, size, self.buckets, fix=fix)
         return self.buckets[index]
 
@@ -238,11 +254,21 @@ class Ladder(Strategy):
         return cls(cheapest_buckets(counts, costs_of(list(counts), cost), graphs))
 
     def __repr__(self) -> str:
-        return f"Ladder({list(self.buckets)})"
+        beyond = "" if self.beyond is None else f", beyond={self.beyond!r}"
+        return f"Ladder({list(self.buckets)}{beyond})"
+
+
+def runs_exact(strategy: Strategy, size: int) -> bool:
+    """Whether a size is left as it is: by `Exact()`, or past the end of what goes on with it."""
+    last = last_bucket(strategy)
+    beyond = strategy.beyond if isinstance(strategy, Ladder | Bounded) else None
+    if beyond is not None and last is not None and size > last:
+        return runs_exact(beyond, size)
+    return strategy == Exact()
 
 
 def last_bucket(strategy: Strategy) -> int | None:
-    """The last bucket of a finite ladder; None: there is none, or it does not tell."""
+    """The last bucket of a finite ladder, whatever lies beyond; None: none, or it does not tell."""
     if isinstance(strategy, Ladder):
         return strategy.buckets[-1]
     return strategy.maximum if isinstance(strategy, Bounded) else None

@@ -27,6 +27,7 @@ class HasLowerBound(HasBucket, Protocol):
         ...
 
 
+_WAY_ON = '; past a last bucket go on with Ladder([30, 60, 90], beyond="exact"), say'
 _SMALL = range(1, 65)
 _AROUND_POWERS = (2**power + offset for power in range(7, 21) for offset in (-1, 0, 1))
 SPREAD = (*_SMALL, *_AROUND_POWERS)
@@ -89,7 +90,7 @@ def checked_bucket(strategy: HasBucket, size: int) -> int:
             f"{strategy!r} returns a bucket below the size.",
             got=f"bucket({size}) = {bucket}",
             why="an input cannot be padded to fewer elements than it has",
-            fix=f"return a bucket of at least {size} for size {size}",
+            fix=f"return a bucket of at least {size} for size {size}{_WAY_ON}",
         )
     if bucket == size:
         return bucket
@@ -128,7 +129,7 @@ def _not_monotone(
         got=f"bucket({smaller[0]}) = {smaller[1]}, yet bucket({larger[0]}) = {larger[1]}",
         why="the sizes that share a bucket must be neighbours: warm-up and bounds on sizes rely "
         "on it",
-        fix="let larger sizes never get smaller buckets",
+        fix=f"let larger sizes never get smaller buckets{_WAY_ON}",
     )
 
 

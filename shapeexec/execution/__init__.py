@@ -1,9 +1,20 @@
 """Running: from a call's arguments to its result, by way of a plan and a compiled graph."""
 
+from shapeexec.execution._by_hand import Sizes, pad_to_bucket, unpad
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._exec import Exec, bucketed
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._stats import Stats
 
-__all__ = ["CacheLimits", "Exec", "Explanation", "Plan", "Stats", "bucketed"]
+__all__ = [
+    "CacheLimits",
+    "Exec",
+    "Explanation",
+    "Plan",
+    "Sizes",
+    "Stats",
+    "bucketed",
+    "pad_to_bucket",
+    "unpad",
+]

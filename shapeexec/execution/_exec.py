@@ -13,12 +13,12 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Never, TypeVar
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveError
 from shapeexec.bucketing import Pow2, Strategy
-from shapeexec.execution import _monitor, _options, _pickling, _warmup, _worker
+from shapeexec.execution import _monitor, _options, _pickling, _spellings, _warmup, _worker
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
 from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
@@ -52,8 +52,8 @@ _MOST_READY = 8192
 _THRASHING = 2  # graphs made again after they had to leave
 
 Used = TypeVar("Used")
-OneSymbol = Strategy | int | Sequence[int] | Callable[[int], int]
-Buckets = OneSymbol | Mapping[str, OneSymbol]
+OneSymbol = Strategy | str | int | Sequence[int] | Callable[[int], int]
+Buckets = OneSymbol | Mapping[Any, OneSymbol]  # of names, of `Dim`s, and of `UNKNOWN`
 
 
 @dataclasses.dataclass
@@ -99,12 +99,17 @@ class Exec:
             variables of flax's nnx are changed as by `nnx.jit`. It may be a method, a module, an
             object or a `functools.partial`: then the arrays that these hold are arguments, too.
         in_shapes: One spec per positional argument, each a pytree prefix of it: a text such as
-            `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."` or `"_, s"`, an `sx.Shape`, or None for what
-            is static. Arguments with defaults may be left out. None alone: axis 0 of each argument
-            that is one array is `b`.
-        buckets: A strategy for all symbols, or one per symbol; a symbol without one is exact. An
-            int stands for its multiples, `Linear(32)`, a list for a `Ladder`. A strategy may also
-            be any object with `bucket(size)`, or a function.
+            `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."`, `"b, ?"` or `"_, s"`; a tuple of ints,
+            `Dim`s, `UNKNOWN` and None such as `(BATCH, SEQ_LEN, 512)`; an `sx.Shape`; or None for
+            what is static. In a text `_`, in a tuple None, is an axis that is static; `?` and
+            `UNKNOWN` are a symbol of its own, called after argument and axis (`unknown_0_1`). A
+            tuple of dims alone is the spec of the only argument. Arguments with defaults may be
+            left out. None alone: axis 0 of each argument that is one array is `b`.
+        buckets: A strategy for all symbols, or one per symbol: by name, by a `Dim` that is one
+            symbol, or by `UNKNOWN`, for all symbols of that kind. A symbol without one is exact. A
+            strategy may be a text (`"pow2"`, `"linear:32"`, `"exact"`), an int, which stands for
+            its multiples, `Linear(32)`, a list for a `Ladder`, any object with `bucket(size)`, or a
+            function.
         kwarg_shapes: Specs by keyword; a keyword without one is static.
         constraints: Facts about the sizes, such as `"s >= 2"`; they decide questions that `fn`
             asks of its sizes. A call that breaks one is a `ConstraintError`.
@@ -124,9 +129,10 @@ class Exec:
             with a warning that tells the line, and `stats.differences` counts them.
         poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to hunt for a mask that
             is missing. None: what the environment variable SHAPEEXEC_POISON says, else nothing.
+        **misspelled: No others; the error prints the line that was meant.
 
     Raises:
-        ConfigError: An option has a value that cannot work.
+        ConfigError: An option has a value that cannot work, or is none.
         StrategyError: A strategy breaks one of the laws that make padding safe.
 
     Example:
@@ -151,9 +157,12 @@ class Exec:
         limits: CacheLimits | None = None,
         check: Check = "graphs",
         poison: str | None = None,
+        **misspelled: Never,
     ) -> None:
         if not callable(fn):
             raise ConfigError(f"fn={fn!r} cannot be called.", fix="pass a function of arrays")
+        if misspelled:
+            _spellings.refuse(fn, misspelled, in_shapes, buckets)
         _options.check_choice("on_unsupported", on_unsupported, ("raise", "exact"))
         _options.check_choice("check", check, CHECKS)
         _options.check_kind("limits", limits, CacheLimits, "sx.CacheLimits(graphs=256)")
@@ -171,6 +180,7 @@ class Exec:
         numbers, names = _options.by_number_and_name(fn, numbers, names)
         strategies = _options.as_strategies(Pow2() if buckets is None else buckets)
         specs = _options.as_in_shapes(in_shapes)
+        kwarg_shapes = _options.as_kwarg_shapes(kwarg_shapes)
         _options.check_symbols(strategies, spec_symbols(specs, kwarg_shapes))
         settings = Settings(
             fn=fn,

@@ -6,27 +6,54 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
-from shapeexec._errors import ConfigError, ShapeExecError, SpecError, StrategyError
+from shapeexec._errors import ConfigError, ShapeExecError, StrategyError
 from shapeexec.bucketing import Strategy, as_strategy, check_laws
+from shapeexec.bucketing._laws import checked_range
+from shapeexec.shape import UNKNOWN, Dim
+from shapeexec.shape._dim import is_unknown, symbols_of
+from shapeexec.shape._forms import normal_by_name, normal_by_position
+from shapeexec.shape._unknown import names_for
 
 
 def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
     """One strategy for all symbols, or one per symbol, whose laws hold.
 
+    Args:
+        buckets: A strategy, or a mapping to strategies from names, from dims that are one symbol,
+            and from `UNKNOWN`, which stands for all unknown sizes.
+
     Raises:
-        ConfigError: Something is no strategy, or the symbols are no texts.
+        ConfigError: Something is no strategy or no symbol, or a symbol has two strategies.
         StrategyError: A strategy breaks a law.
     """
     if not isinstance(buckets, Mapping):
         return as_lawful_strategy("buckets", buckets)
     strategies = {}
-    for symbol, given in buckets.items():
-        if not isinstance(symbol, str) or not symbol.isidentifier():
+    for key, given in buckets.items():
+        symbol = _as_symbol(key)
+        if symbol in strategies:
             raise ConfigError(
-                f"buckets: {symbol!r} is not a symbol.", fix='buckets={"b": sx.Pow2(), ...}'
+                f"buckets: `{symbol}` has two strategies.",
+                got=", ".join(map(repr, buckets)),
+                fix="name each symbol once, as a text or as a Dim",
             )
         strategies[symbol] = as_lawful_strategy("buckets", given, f"the strategy of `{symbol}`")
     return strategies
+
+
+def _as_symbol(key: Any) -> str:
+    if is_unknown(key):
+        return UNKNOWN.name
+    symbol = key.name if isinstance(key, Dim) else key
+    if isinstance(symbol, str) and symbol.isidentifier():
+        return symbol
+    told = sorted(symbols_of(key)) if isinstance(key, Dim) else ()
+    raise ConfigError(
+        f"buckets: {key!r} is not a symbol.",
+        why="an expression follows from its symbols, and these have buckets" if told else None,
+        fix=f"buckets={{{', '.join(f'{name!r}: sx.Pow2()' for name in told or 'b')}, ...}}"
+        ", by name, by a Dim of one symbol, or by sx.UNKNOWN",
+    )
 
 
 def as_lawful_strategy(name: str, given: Any, whose: str = "the strategy") -> Strategy:
@@ -51,6 +78,21 @@ def as_lawful_strategy(name: str, given: Any, whose: str = "the strategy") -> St
     return strategy
 
 
+def range_of(symbol: str, strategy: Strategy, size: int) -> tuple[int, int]:
+    """The least size in the bucket of a symbol's size, and the bucket.
+
+    Raises:
+        BucketOverflowError: The size has no bucket.
+        StrategyError: The strategy breaks a law, or raises.
+    """
+    try:
+        return checked_range(strategy, size)
+    except ShapeExecError:
+        raise
+    except Exception as error:
+        raise strategy_raised(f"the strategy of `{symbol}`", strategy, error) from error
+
+
 def strategy_raised(whose: str, strategy: Strategy, error: Exception) -> StrategyError:
     """What to tell of a strategy that raises an exception of its own.
 
@@ -68,17 +110,21 @@ def strategy_raised(whose: str, strategy: Strategy, error: Exception) -> Strateg
 
 
 def as_in_shapes(in_shapes: Any) -> tuple[Any, ...] | None:
-    """The specs by position.
+    """The specs by position in their normal form: texts, shapes and None; None: the defaults.
 
     Raises:
-        SpecError: It is one spec where a sequence of them is meant.
+        SpecError: One is malformed, or it is one spec where a sequence of them is meant.
     """
-    if in_shapes is None or isinstance(in_shapes, tuple | list):
-        return None if in_shapes is None else tuple(in_shapes)
-    raise SpecError(
-        f"in_shapes={in_shapes!r} is not a sequence of specs.",
-        fix=f"one spec for each positional argument: in_shapes=({in_shapes!r},)",
-    )
+    return None if in_shapes is None else normal_by_position(in_shapes)
+
+
+def as_kwarg_shapes(kwarg_shapes: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The specs by keyword in their normal form; None: none are given.
+
+    Raises:
+        SpecError: One is malformed.
+    """
+    return None if kwarg_shapes is None else normal_by_name(kwarg_shapes)
 
 
 def as_numbers(name: str, given: int | Iterable[int]) -> tuple[int, ...]:
@@ -217,7 +263,10 @@ def check_symbols(strategies: Any, symbols: Iterable[str]) -> None:
     Raises:
         ConfigError: One is for a symbol that no spec has.
     """
-    unknown = sorted(set(strategies) - set(symbols)) if isinstance(strategies, Mapping) else []
+    if not isinstance(strategies, Mapping):
+        return
+    known = {name for symbol in symbols for name in names_for(symbol)}
+    unknown = sorted(strategies.keys() - known)
     if unknown:
         told = ", ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "none"
         raise ConfigError(

@@ -23,10 +23,10 @@ from shapeexec._errors import (
     UnsupportedPrimitiveError,
 )
 from shapeexec.bucketing import Exact, Strategy
-from shapeexec.bucketing._laws import checked_range
+from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
-from shapeexec.execution._options import parameters_of, strategy_raised
+from shapeexec.execution._options import parameters_of, range_of
 from shapeexec.execution._outcomes import are_many
 from shapeexec.execution._plan import Key, Plan
 from shapeexec.execution._proofs import Check, Proofs
@@ -41,6 +41,7 @@ from shapeexec.shape._search import needed
 from shapeexec.shape._shape import is_array
 from shapeexec.shape._spec import compile_spec
 from shapeexec.shape._trace import Leaf, Trace, trace
+from shapeexec.shape._unknown import names_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +78,15 @@ class Settings:
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
-        if isinstance(self.strategies, Strategy):
-            return self.strategies
-        return self.strategies.get(symbol, Exact())
+        return strategy_of(symbol, self.strategies)
+
+
+def strategy_of(symbol: str, strategies: Strategy | Mapping[str, Strategy]) -> Strategy:
+    """The strategy of a symbol by its name, or by one that covers it; Exact if it has none."""
+    if isinstance(strategies, Strategy):
+        return strategies
+    given = (strategies[name] for name in names_for(symbol) if name in strategies)
+    return next(given, Exact())
 
 
 _MOST_STRUCTURES = 1024  # each exact size is one; a trace that is dropped is made again
@@ -306,7 +313,7 @@ class Planner:
         exact = {
             symbol: size
             for symbol, size in call.sizes.items()
-            if size == 0 or symbol in forced or self._settings.strategy(symbol) == Exact()
+            if size == 0 or symbol in forced or runs_exact(self._settings.strategy(symbol), size)
         }
         traced, number = self._trace(call, exact)
         symbols = traced.substitution
@@ -346,13 +353,7 @@ class Planner:
 
     def _range(self, symbol: str, size: int) -> tuple[int, int]:
         """The least size in the bucket of a size, and the bucket."""
-        strategy = self._settings.strategy(symbol)
-        try:
-            return checked_range(strategy, size)
-        except ShapeExecError:
-            raise
-        except Exception as error:
-            raise strategy_raised(f"the strategy of `{symbol}`", strategy, error) from error
+        return range_of(symbol, self._settings.strategy(symbol), size)
 
     def _trace(self, call: _Bound, exact: Mapping[str, int]) -> tuple[Trace, int]:
         """The trace that speaks for these sizes, and its number, which no other one ever has."""

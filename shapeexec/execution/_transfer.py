@@ -33,7 +33,7 @@ def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
     if x.shape == capacity:
         return x
     if not _is_on_host(x):
-        return _device_pad(x.shape, capacity)(x)
+        return device_pad(x.shape, capacity)(x)
     padded = _pad_host(np.asarray(x), capacity)
     if not (_compat.is_committed(x) or x.weak_type or is_donated):
         return padded
@@ -173,7 +173,7 @@ def _canonical(dtype: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _device_pad(shape: Shape, capacity: Shape) -> Callable[[jax.Array], jax.Array]:
+def device_pad(shape: Shape, capacity: Shape) -> Callable[[jax.Array], jax.Array]:
     missing = [(0, more - have) for have, more in zip(shape, capacity, strict=True)]
 
     def pad_on_device(x: jax.Array) -> jax.Array:

@@ -14,7 +14,7 @@ import jax
 
 from shapeexec._errors import SpecError
 from shapeexec.shape._dim import Dim, evaluate
-from shapeexec.shape._pattern import Spec
+from shapeexec.shape._pattern import PatternDim, Spec
 from shapeexec.shape._shape import is_array
 from shapeexec.shape._solve import solve_linear
 
@@ -83,6 +83,19 @@ class BoundSpec:
                 )
         return shapes
 
+    def check_ranks(self, shapes: Sequence[ArrayShape | None]) -> None:
+        """Check that each leaf has as many axes as its spec.
+
+        Args:
+            shapes: What `shapes` returned.
+
+        Raises:
+            SpecError: One has not.
+        """
+        for leaf, (spec, shape) in enumerate(zip(self.specs, shapes, strict=True)):
+            if spec is not None and not spec.accepts_rank(len(shape or ())):
+                self._refuse_rank(leaf, spec, shape or ())
+
     def sizes(self, shapes: Sequence[ArrayShape | None]) -> dict[str, int]:
         """Return the size of every symbol, having checked every axis.
 
@@ -96,10 +109,8 @@ class BoundSpec:
             SpecError: A shape contradicts its spec or another argument's, or a symbol's size
                 does not follow from the shapes.
         """
+        self.check_ranks(shapes)
         known: list[ArrayShape] = [shape or () for shape in shapes]
-        for leaf, spec in enumerate(self.specs):
-            if spec is not None and not spec.accepts_rank(len(known[leaf])):
-                self._refuse_rank(leaf, spec, known[leaf])
         sizes: dict[str, int] = {}
         for leaf, axis, symbol in self._bare:
             size = known[leaf][axis]
@@ -251,7 +262,7 @@ class BoundSpec:
         )
 
 
-def _axes(spec: Spec) -> list[tuple[int, int | Dim | None]]:
+def _axes(spec: Spec) -> list[tuple[int, PatternDim]]:
     """Return each axis beside `...` and what stands there; those behind it count from the end."""
     after = [(index - len(spec.after), dim) for index, dim in enumerate(spec.after)]
     return [*enumerate(spec.before), *after]

@@ -9,13 +9,14 @@ import dataclasses
 import functools
 import itertools
 import operator
+import re
 from collections.abc import Mapping
 from typing import Any, Never
 
 import jax
 
 from shapeexec._errors import SpecError
-from shapeexec.shape import _bounds, _expression
+from shapeexec.shape import _bounds, _expression, _unknown
 
 _GRID_LIMIT = 1_000_000
 
@@ -35,7 +36,8 @@ class Dim:
             `UNKNOWN`, for a symbol of its own.
 
     Raises:
-        SpecError: It is none of these, or the text is not a dimension.
+        SpecError: It is none of these, the text is not a dimension, or it is -1, by which others
+            mean a size that changes.
 
     Example:
         >>> Dim("s") * 2 + 1
@@ -47,8 +49,12 @@ class Dim:
     def __init__(self, dim: "DimLike | Unknown | Any") -> None:
         if isinstance(dim, Unknown):
             text = f"unknown{next(_unknown_numbers)}"
+        elif isinstance(dim, Dim):
+            text = dim.text
         else:
-            text = dim.text if isinstance(dim, Dim) else _canonical(dim_text(dim))
+            text = _canonical(dim_text(dim))
+            if text == "-1" and not isinstance(dim, str):
+                raise negative("-1 is not a dimension.")
         object.__setattr__(self, "text", text)
 
     @property
@@ -160,11 +166,28 @@ DimLike = int | str | Dim
 class Unknown:
     """The type of `UNKNOWN`, which stands for a dimension of which nothing is known.
 
-    Each occurrence of it in a shape becomes a symbol of its own (`unknown1`, `unknown2`, ...), so
-    two unknown dimensions are never taken for the same size.
+    Each place of it is a symbol of its own, so two unknown dimensions are never taken for the same
+    size. In a spec the symbol tells the argument and the axis (`unknown_0_1`), in a `Shape` the
+    axis (`unknown_1`); `Dim(UNKNOWN)` is another one each time (`unknown1`, `unknown2`, ...). As a
+    key of `buckets` it names them all. In texts it is `?` or `UNKNOWN`.
     """
 
     __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """The word that means it in a text; the symbol's name follows from its place."""
+        return _unknown.WORD
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the dimension is an integer: it is not."""
+        return False
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols: none, until it has a place."""
+        return frozenset()
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -173,18 +196,50 @@ class Unknown:
         return "UNKNOWN"  # pickled and copied by name: there is one
 
     def _refuse(self, *_: object) -> Never:
-        raise SpecError(
-            "UNKNOWN takes no part in arithmetic.",
-            why="each occurrence is a size of its own, so UNKNOWN + 1 would say nothing",
-            fix='name the size: sx.Dim("n") + 1',
-        )
+        raise _unknown_in_arithmetic()
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
 
 
+def _unknown_in_arithmetic() -> SpecError:
+    return SpecError(
+        "UNKNOWN takes no part in arithmetic.",
+        why="each occurrence is a size of its own, so UNKNOWN + 1 would say nothing",
+        fix='name the size: sx.Dim("n") + 1',
+    )
+
+
 UNKNOWN = Unknown()
 _unknown_numbers = itertools.count(1)  # next() on it is atomic
+
+
+def is_unknown(dim: Any) -> bool:
+    """Whether a dim is `UNKNOWN`, or a text that means it."""
+    return isinstance(dim, Unknown) or (isinstance(dim, str) and dim.strip() in _unknown.MARKS)
+
+
+def check_known(text: str) -> None:
+    """Check that the text of a dim computes nothing of an unknown size.
+
+    Raises:
+        SpecError: It does.
+    """
+    if re.search(rf"[?]|\b{_unknown.WORD}\b", text):
+        raise _unknown_in_arithmetic()
+
+
+def negative(what: str, *ways_out: str) -> SpecError:
+    """Make the error for a size below 0, by which others mean one that changes.
+
+    Args:
+        what: The first line.
+        ways_out: What else the caller can have meant.
+    """
+    way_out = 'for a size that changes write sx.BATCH, sx.SEQ_LEN, sx.Dim("n") or sx.UNKNOWN'
+    return SpecError(
+        what, why="a size that changes has a name here", fix="; ".join([way_out, *ways_out])
+    )
 
 
 def dim_text(dim: DimLike | Any) -> str:
@@ -207,7 +262,7 @@ def dim_text(dim: DimLike | Any) -> str:
         raise SpecError(
             f"{dim!r} is not a dimension.",
             got=type(dim).__name__,
-            fix='an integer, a text such as "2*s + 1", or a Dim',
+            fix='an integer, a text such as "2*s + 1", a Dim, or UNKNOWN for a size that changes',
         ) from None
 
 
@@ -287,7 +342,7 @@ def substitute(dim: DimLike, values: Mapping[str, DimLike]) -> "Dim | int":
     """Return a dimension with some of its symbols replaced by dims, or by sizes, which may be 0."""
     names = symbols_of(dim)
     if not names & values.keys():
-        return dim if isinstance(dim, int) else Dim(dim)
+        return dim if isinstance(dim, int) else from_jax(dim)
     scope = jax.export.SymbolicScope()
     env = {name: to_jax(values.get(name, name), scope) for name in names}
     result = evaluate(dim, env)
@@ -295,8 +350,8 @@ def substitute(dim: DimLike, values: Mapping[str, DimLike]) -> "Dim | int":
 
 
 def from_jax(dim: Any) -> Dim:
-    """Return the `Dim` of an integer or of a dim of JAX's, of whatever scope."""
-    return Dim(dim)
+    """Return the `Dim` of an integer, also a negative one, or of a dim of JAX's, of any scope."""
+    return Dim(dim_text(dim))
 
 
 @functools.lru_cache(maxsize=16384)
@@ -314,6 +369,7 @@ def _canonical(text: str) -> str:
 
 
 def _static(text: str) -> str | int:
+    check_known(text)
     expression = _expression.parse(text)
     return text if expression.symbols else expression({})
 

@@ -1,21 +1,33 @@
-"""The text of one array's spec: `"b, s, 512"`, `"b, 2*s + 1"`, `"b, _"`, `"b, ..."`.
+"""The text of one array's spec: `"b, s, 512"`, `"b, 2*s + 1"`, `"b, _"`, `"b, ?"`, `"b, ..."`.
 
-The syntax is that of `jax.export.symbolic_shape`, with `...` at any place and Python's operators.
+The syntax is that of `jax.export.symbolic_shape`, with `...` at any place, Python's operators, and
+`?` for a size that has no name.
 Arguments are not known here.
 """
 
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import EllipsisType
 from typing import Any
 
 from shapeexec._errors import SpecError
-from shapeexec.shape._dim import Dim, DimLike, Unknown
+from shapeexec.shape import _unknown
+from shapeexec.shape._dim import (
+    UNKNOWN,
+    Dim,
+    DimLike,
+    Unknown,
+    check_known,
+    is_unknown,
+    negative,
+    substitute,
+)
 
-# An int (that size and no other), a symbolic Dim, or None (any size; `_` in text).
-PatternDim = int | Dim | None
+# An int (that size and no other), a symbolic Dim, UNKNOWN (a symbol of its own once it has a place;
+# `?` in text) or None (static, any size; `_` in text).
+PatternDim = int | Dim | Unknown | None
 
 _FIX = 'one entry an axis, parted by commas: "b, s, 512", "b, 2*s + 1", "b, _" or "b, ..."'
 
@@ -52,7 +64,7 @@ class Spec:
         return rank >= self.least_rank if self.has_ellipsis else rank == self.least_rank
 
     def resolve(self, shape: tuple[int | Dim, ...]) -> tuple[int | Dim, ...]:
-        """Return the dims of an array of this shape: `_` and `...` become its own.
+        """Return the dims of an array of this shape: `_`, `?` and `...` become its own.
 
         Args:
             shape: Of a rank that `accepts_rank` accepts.
@@ -60,13 +72,52 @@ class Spec:
         end = len(shape) - len(self.after)
         middle = (None,) * (end - len(self.before))
         dims = self.before + middle + self.after
-        return tuple(own if dim is None else dim for dim, own in zip(dims, shape, strict=True))
+        return tuple(
+            own if dim is None or isinstance(dim, Unknown) else dim
+            for dim, own in zip(dims, shape, strict=True)
+        )
+
+    def named(self, place: str) -> "Spec":
+        """Return the spec with a symbol in the place of each `UNKNOWN`; see `_unknown.at_place`."""
+        count = len(self.after)
+        before = enumerate(self.before)
+        after = ((axis - count, dim) for axis, dim in enumerate(self.after))
+        return dataclasses.replace(
+            self,
+            before=tuple(_named(dim, place, axis) for axis, dim in before),
+            after=tuple(_named(dim, place, axis) for axis, dim in after),
+        )
+
+    def renamed(self, names: Mapping[str, str]) -> "Spec":
+        """Return the spec with some symbols called otherwise."""
+        return dataclasses.replace(
+            self,
+            before=tuple(_renamed(dim, names) for dim in self.before),
+            after=tuple(_renamed(dim, names) for dim in self.after),
+        )
 
     def __str__(self) -> str:
-        entries = ["_" if dim is None else str(dim) for dim in self.before]
+        entries = [_text(dim) for dim in self.before]
         entries += ["..."] * self.has_ellipsis
-        entries += ["_" if dim is None else str(dim) for dim in self.after]
+        entries += [_text(dim) for dim in self.after]
         return ", ".join(entries)
+
+
+def _text(dim: PatternDim) -> str:
+    if dim is None:
+        return "_"
+    return "?" if isinstance(dim, Unknown) else str(dim)
+
+
+def _named(dim: PatternDim, place: str, axis: int) -> PatternDim:
+    return Dim(_unknown.at_place(place, axis)) if isinstance(dim, Unknown) else dim
+
+
+def _renamed(dim: PatternDim, names: Mapping[str, str]) -> PatternDim:
+    if not isinstance(dim, Dim):
+        return dim
+    replaced = substitute(dim, {old: new for old, new in names.items() if old in dim.symbols})
+    return replaced if isinstance(replaced, Dim) else dim
 
 
 @functools.lru_cache(maxsize=4096)
@@ -75,7 +126,8 @@ def parse_spec(text: str) -> Spec:
 
     Args:
         text: Dims parted by commas, in parentheses or not; `_` for an axis that is static, `...`
-            for any number of them; empty for a scalar.
+            for any number of them; `?` or `UNKNOWN` for a size that changes and has no name; empty
+            for a scalar.
 
     Raises:
         SpecError: An entry is not a dimension, or there are two `...`.
@@ -86,6 +138,10 @@ def parse_spec(text: str) -> Spec:
         if entry in ("...", "_"):
             dims.append(... if entry == "..." else None)
             continue
+        if is_unknown(entry):
+            dims.append(UNKNOWN)
+            continue
+        check_known(entry)
         try:
             dims.append(Dim(entry))
         except SpecError as error:
@@ -112,7 +168,8 @@ def make_spec(
     """Return the spec that a sequence of dims says.
 
     Args:
-        dims: Integers, texts, `Dim`s; `UNKNOWN`, `"_"` or None for any size; `...` once at most.
+        dims: Integers, texts, `Dim`s, `UNKNOWN`; `"_"` or None for a static axis of any size; `...`
+            once at most.
         text: How the caller wrote it, for errors.
 
     Raises:
@@ -122,7 +179,9 @@ def make_spec(
     for dim in dims:
         if dim is ... or dim == "...":
             parts.append([])
-        elif dim is None or isinstance(dim, Unknown) or dim == "_":
+        elif is_unknown(dim):
+            parts[-1].append(UNKNOWN)
+        elif dim is None or dim == "_":
             parts[-1].append(None)
         else:
             parts[-1].append(_pattern_dim(Dim(dim), text))
@@ -140,9 +199,9 @@ def _pattern_dim(dim: Dim, text: str | None) -> PatternDim:
     if not dim.is_static:
         return dim
     if dim.value < 0:
-        raise SpecError(
+        raise negative(
             f'the spec "{text or dim}" has the negative size {dim}.',
-            fix="write `_` for an axis that is static, whatever its size",
+            "write `_` for an axis that is static, whatever its size",
         )
     return dim.value
 

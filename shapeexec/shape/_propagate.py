@@ -5,8 +5,11 @@ from typing import Any
 
 import jax
 
+from shapeexec._errors import SpecError
+from shapeexec.shape._dim import Unknown
+from shapeexec.shape._forms import is_dim, is_spec_leaf, normal, read
 from shapeexec.shape._guards import parse_constraint
-from shapeexec.shape._shape import Shape
+from shapeexec.shape._shape import Shape, is_array
 from shapeexec.shape._trace import Leaf, trace
 
 
@@ -15,21 +18,23 @@ def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] 
 
     Args:
         fn: A function of arrays and trees of arrays.
-        *shapes: Its arguments: trees of `Shape`, arrays or `jax.ShapeDtypeStruct`.
+        *shapes: Its arguments: trees of arrays, of `jax.ShapeDtypeStruct`, or of specs as `Exec`
+            takes them: texts such as `"b, s, 4"`, tuples such as `(BATCH, SEQ_LEN, 4)`, a `Shape`.
+            What has no dtype is of JAX's default one for floats. None is None.
         constraints: Facts about the sizes, such as `"s >= 2"`, that `fn` needs.
 
     Returns:
         The tree of the results, each a `Shape`.
 
     Raises:
+        SpecError: A spec is malformed, or does not tell the size of each axis.
         InconclusiveShapeError: The shapes depend on a question that the sizes alone can answer.
 
     Example:
-        >>> print(eval_shape(lambda x: x.reshape(-1), Shape("float32", "b", "s")))
+        >>> print(eval_shape(lambda x: x.reshape(-1), "b, s"))
         f32[b*s]
     """
-    leaves, treedef = jax.tree.flatten(shapes, is_leaf=lambda leaf: isinstance(leaf, Shape))
-    described = [leaf if isinstance(leaf, Shape) else Shape.of(leaf) for leaf in leaves]
+    described, treedef = described_arguments(shapes)
     traced = trace(
         lambda *flat: fn(*jax.tree.unflatten(treedef, flat)),
         [Leaf(shape.dims, shape.dtype) for shape in described],
@@ -39,3 +44,43 @@ def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] 
     outward = traced.substitution.outward
     outs = [Shape(aval.dtype, *map(outward, aval.shape)) for aval in traced.jaxpr.out_avals]
     return jax.tree.unflatten(traced.out_tree, outs)
+
+
+def described_arguments(shapes: tuple[Any, ...]) -> tuple[list[Shape], Any]:
+    """The leaves of a function's arguments as shapes, each with a dtype, and their tree.
+
+    Args:
+        shapes: What `eval_shape` takes.
+
+    Raises:
+        SpecError: A spec is malformed, or does not tell the size of each axis.
+    """
+    described: list[Shape] = []
+    trees = [jax.tree.flatten(tree, is_leaf=_is_leaf) for tree in shapes]
+    for number, (leaves, treedef) in enumerate(trees):
+        specs = [
+            Shape.of(leaf) if is_array(leaf) or not _is_leaf(leaf) else leaf for leaf in leaves
+        ]
+        path = f"shapes[{number}]"
+        named = normal(jax.tree.unflatten(treedef, specs), path, number)
+        described += [_described(leaf, path) for leaf in jax.tree.leaves(named, is_leaf=_is_leaf)]
+    flat = [jax.tree.unflatten(treedef, [0] * len(leaves)) for leaves, treedef in trees]
+    return described, jax.tree.structure(tuple(flat))
+
+
+def _is_leaf(value: Any) -> bool:
+    return value is not None and (is_spec_leaf(value) or is_dim(value))
+
+
+def _described(leaf: str | Shape, path: str) -> Shape:
+    spec = read(leaf, path)
+    assert spec is not None
+    dims = [dim for dim in spec.before if dim is not None and not isinstance(dim, Unknown)]
+    if spec.has_ellipsis or len(dims) < len(spec.before):
+        raise SpecError(
+            f'{path} is "{spec}", which does not tell the size of each axis.',
+            why="`_`, None and `...` stand for the sizes of an array, and there is none here",
+            fix="write a size, a symbol or `?` for each axis, or pass an array",
+        )
+    dtype = jax.dtypes.canonicalize_dtype(float) if spec.dtype is None else spec.dtype
+    return Shape(dtype, *dims)

@@ -4,6 +4,7 @@ How the shapes of a function's results follow from those of its arguments, is no
 """
 
 import dataclasses
+from collections.abc import Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -13,33 +14,39 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec._errors import SpecError
+from shapeexec.shape import _unknown
 from shapeexec.shape._dim import (
     BATCH,
+    UNKNOWN,
     Dim,
     DimLike,
     Unknown,
     evaluate,
     from_jax,
+    is_unknown,
     maximum,
+    negative,
     to_jax,
 )
 from shapeexec.shape._pattern import Spec, make_spec, parse_spec
 
 
-@dataclasses.dataclass(frozen=True, slots=True, init=False, repr=False)
+@dataclasses.dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
 class Shape:
     """The dtype and the dims of an array.
 
     Attributes:
-        dtype: A NumPy dtype, or one of JAX's extended dtypes (PRNG keys).
+        dtype: A NumPy dtype, or one of JAX's extended dtypes (PRNG keys). None: any.
         dims: One per axis: an int, or a `Dim` where it is symbolic.
 
     Args:
-        dtype: Anything that NumPy takes for a dtype, or one of JAX's extended dtypes.
-        dims: Integers, `Dim`s, texts such as `"2*s + 1"`, or `UNKNOWN`.
+        dtype: Anything that NumPy takes for a dtype, or one of JAX's extended dtypes. None pins
+            no dtype, in a spec and in a pattern.
+        dims: Integers of at least 0, `Dim`s, texts such as `"2*s + 1"`, or `UNKNOWN`, which becomes
+            a symbol of its own, called after its axis (`unknown_0`).
 
     Raises:
-        SpecError: The dtype is none, or a dim is none.
+        SpecError: The dtype is none, or a dim is none or negative.
 
     Example:
         >>> str(Shape(jnp.float32, BATCH, "2*s + 1", 512))
@@ -52,7 +59,7 @@ class Shape:
 
     def __init__(self, dtype: Any, *dims: DimLike | Unknown) -> None:
         object.__setattr__(self, "dtype", _dtype(dtype))
-        object.__setattr__(self, "dims", tuple(_plain(Dim(dim)) for dim in dims))
+        object.__setattr__(self, "dims", _dims(dims))
 
     @classmethod
     def of(cls, array: Any) -> "Shape":
@@ -87,18 +94,18 @@ class Shape:
         return not self.symbols
 
     def matches(
-        self, pattern: "str | Shape | tuple[DimLike | Unknown | EllipsisType, ...]"
+        self, pattern: "str | Shape | tuple[DimLike | Unknown | EllipsisType | None, ...]"
     ) -> bool:
         """Return whether the shape is an instance of a pattern.
 
         An integer matches that size alone. A symbol matches any dim, and the same dim wherever it
         stands. An expression matches what it is once its symbols are matched; a symbol that
-        stands in expressions only matches itself. `_` and `UNKNOWN` match any dim, `...` any number
-        of axes.
+        stands in expressions only matches itself. `_`, None, `?` and `UNKNOWN` match any dim,
+        `...` any number of axes.
 
         Args:
             pattern: A text such as `"b, s, 512"` or `"b, ..."`; a tuple of dims; or a shape, whose
-                dtype must then be the same.
+                dtype must then be the same, if it has one.
 
         Raises:
             SpecError: The pattern is malformed.
@@ -107,7 +114,9 @@ class Shape:
             spec = dataclasses.replace(make_spec(pattern.dims), dtype=pattern.dtype)
         else:
             spec = parse_spec(pattern) if isinstance(pattern, str) else make_spec(pattern)
-        if not spec.accepts_rank(self.rank) or spec.dtype not in (None, self.dtype):
+        if not spec.accepts_rank(self.rank):
+            return False
+        if spec.dtype is not None and not _same_dtype(spec.dtype, self.dtype):
             return False
         return _match(spec, self.dims)
 
@@ -160,8 +169,17 @@ class Shape:
         ranges = {symbol: (1, bucket) for symbol, bucket in buckets.items()}
         return Shape(self.dtype, *(maximum(dim, ranges) for dim in self.dims))
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Shape):
+            return NotImplemented
+        return _same_dtype(self.dtype, other.dtype) and self.dims == other.dims
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.dims))
+
     def __str__(self) -> str:
-        return f"{dtype_name(self.dtype)}[{','.join(map(str, self.dims))}]"
+        name = "" if self.dtype is None else dtype_name(self.dtype)
+        return f"{name}[{','.join(map(str, self.dims))}]"
 
     def __repr__(self) -> str:
         return f"Shape({self})"
@@ -173,11 +191,40 @@ def is_array(value: Any) -> bool:
     return is_instance and hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def _plain(dim: Dim) -> int | Dim:
-    return dim.value if dim.is_static else dim
+def _dims(dims: Sequence[DimLike | Unknown]) -> tuple[int | Dim, ...]:
+    taken = {str(dim) for dim in dims}
+    plain: list[int | Dim] = []
+    for axis, dim in enumerate(dims):
+        name = _unknown.of_axis(axis)
+        if is_unknown(dim):
+            own = Dim(UNKNOWN if name in taken else name)
+        else:
+            own = _dim_of(dim, axis, dims)
+        plain.append(own.value if own.is_static else own)
+    return tuple(plain)
+
+
+def _dim_of(dim: DimLike | Unknown, axis: int, dims: Sequence[Any]) -> Dim:
+    own = from_jax(dim) if _is_integer(dim) else Dim(dim)
+    if own.is_static and own.value < 0:
+        told = ", ".join(map(str, dims))
+        raise negative(f"a Shape has the negative size {own} on axis {axis}: {told}.")
+    return own
+
+
+def _is_integer(dim: Any) -> bool:
+    return hasattr(dim, "__index__") and not isinstance(dim, bool | str | Dim)
+
+
+def _same_dtype(dtype: Any, other: Any) -> bool:
+    if dtype is None or other is None:  # NumPy takes None for float64
+        return dtype is other
+    return bool(dtype == other)
 
 
 def _dtype(dtype: Any) -> Any:
+    if dtype is None:
+        return None
     try:
         return dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype)
     except TypeError:

@@ -4,18 +4,23 @@ A spec tree is fitted once to each structure of the arguments (`compile_spec`); 
 then say of the sizes is `BoundSpec`'s job.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
 import jax
 
 from shapeexec._errors import SpecError
+from shapeexec.shape import _unknown
 from shapeexec.shape._binding import BoundSpec, tuple_text
-from shapeexec.shape._pattern import Spec, make_spec, parse_spec
-from shapeexec.shape._shape import Shape, is_array
-
-SpecTree = Any  # a pytree prefix whose leaves are a text, a `Shape` or None
+from shapeexec.shape._forms import (
+    SpecTree,
+    is_spec_leaf,
+    normal_by_name,
+    normal_by_position,
+    read,
+)
+from shapeexec.shape._pattern import Spec, parse_spec
+from shapeexec.shape._shape import is_array
 
 _DEFAULT = "b, ..."
 
@@ -48,7 +53,8 @@ def compile_spec(
 
     Args:
         in_shapes: One spec per positional argument, each a pytree prefix of it; its leaves are a
-            text such as `"b, s"`, a `Shape`, or None (everything below is static). None: the
+            text such as `"b, s"`, a tuple of dims such as `(BATCH, SEQ_LEN, 4)`, a `Shape`, or None
+            (everything below is static). The dims of the only argument may stand alone. None: the
             defaults, for keyword arguments as well unless `kwarg_shapes` is given.
         args: The positional arguments. Only their structure matters, and with `in_shapes=None`
             which of them are arrays of rank 1 or more.
@@ -64,7 +70,8 @@ def compile_spec(
     if in_shapes is None:
         in_shapes = default_in_shapes(args)
         kwarg_shapes = default_kwarg_shapes(kwargs) if kwarg_shapes is None else kwarg_shapes
-    kwarg_shapes = kwarg_shapes or {}
+    in_shapes = _normal_sequence(in_shapes)
+    kwarg_shapes = normal_by_name(kwarg_shapes or {})
     _check_count(in_shapes, len(args))
     specs: list[Spec | None] = []
     for index, (tree, arg) in enumerate(zip(in_shapes, args, strict=True)):
@@ -75,6 +82,20 @@ def compile_spec(
     return BoundSpec(jax.tree.structure((tuple(args), kwargs)), tuple(specs))
 
 
+def bind_one(spec: SpecTree, array: Any) -> BoundSpec:
+    """Fit the specs of one tree of arrays to it.
+
+    Args:
+        spec: A pytree prefix of `array` in its normal form, as `normal` gives it.
+        array: The arrays. Only their structure matters.
+
+    Raises:
+        SpecError: The spec does not fit the structure.
+    """
+    specs = _leaf_specs(spec, array, "spec", "args[0]")
+    return BoundSpec(jax.tree.structure(((array,), {})), tuple(specs))
+
+
 def spec_symbols(
     in_shapes: Sequence[SpecTree] | None, kwarg_shapes: Mapping[str, SpecTree] | None
 ) -> frozenset[str]:
@@ -83,24 +104,25 @@ def spec_symbols(
     Raises:
         SpecError: One is malformed.
     """
-    trees = [(f"in_shapes[{i}]", tree) for i, tree in enumerate(in_shapes or ())]
-    trees += [(f"kwarg_shapes[{name!r}]", tree) for name, tree in (kwarg_shapes or {}).items()]
+    trees = [*normal_by_position(in_shapes or ()), *normal_by_name(kwarg_shapes or {}).values()]
     symbols = parse_spec(_DEFAULT).symbols if in_shapes is None else frozenset()
-    for path, tree in trees:
-        leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_spec_leaf)
-        for key, leaf in leaves:
-            spec = _read(leaf, f"{path}{jax.tree_util.keystr(key)}")
-            symbols |= frozenset() if spec is None else spec.symbols
+    for leaf in jax.tree.leaves(trees, is_leaf=is_spec_leaf):
+        spec = read(leaf, "in_shapes")
+        symbols |= frozenset() if spec is None else spec.symbols
     return symbols
 
 
-def _check_count(in_shapes: Sequence[SpecTree], arguments: int) -> None:
+def _normal_sequence(in_shapes: Any) -> tuple[SpecTree, ...]:
     if not isinstance(in_shapes, tuple | list):
         raise SpecError(
             f"in_shapes is a {type(in_shapes).__name__}, not a tuple of specs.",
             got=repr(in_shapes),
             fix=f"one spec for each argument: in_shapes=({in_shapes!r},)",
         )
+    return normal_by_position(in_shapes)
+
+
+def _check_count(in_shapes: Sequence[SpecTree], arguments: int) -> None:
     if len(in_shapes) != arguments:
         missing = ("None",) * (arguments - len(in_shapes))
         wanted = tuple_text([*map(repr, in_shapes), *missing][:arguments])
@@ -109,25 +131,45 @@ def _check_count(in_shapes: Sequence[SpecTree], arguments: int) -> None:
             f"in_shapes has {_count(len(in_shapes), 'spec')} for {_count(arguments, 'argument')}.",
             got=f"in_shapes={tuple_text(list(map(repr, in_shapes)))}",
             fix=f"{left_out}one spec for each positional argument, None for a static one: "
-            f"in_shapes={wanted}",
+            f"in_shapes={wanted}{_by_axis(in_shapes, arguments)}",
         )
 
 
+def _by_axis(in_shapes: Sequence[SpecTree], arguments: int) -> str:
+    """What `(BATCH, SEQ_LEN)` may have meant for two arguments: an axis of each."""
+    if len(in_shapes) != 1 or not isinstance(in_shapes[0], str) or arguments == 1:
+        return ""
+    axes = str(parse_spec(in_shapes[0])).split(", ")
+    if len(axes) != arguments:
+        return ""
+    return f"; or, if each argument has one axis, in_shapes={tuple_text(list(map(repr, axes)))}"
+
+
 def _leaf_specs(tree: SpecTree, arg: Any, spec_path: str, path: str) -> list[Spec | None]:
-    texts, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_spec_leaf)
-    specs = [_read(leaf, f"{spec_path}{jax.tree_util.keystr(key)}") for key, leaf in texts]
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_spec_leaf)
+    specs = [read(leaf, spec_path) for leaf in leaves]
     try:
         subtrees = structure.flatten_up_to(arg)
     except ValueError:
         _refuse_structure(tree, arg, spec_path, path)
     found: list[Spec | None] = []
     for spec, subtree in zip(specs, subtrees, strict=True):
-        found += [spec] * jax.tree.structure(subtree).num_leaves
+        found += _shared(spec, subtree)
     return found
 
 
+def _shared(spec: Spec | None, subtree: Any) -> list[Spec | None]:
+    """One spec for all arrays below it: what is unknown is so in each of them apart."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(subtree)]
+    names = _unknown.inner(spec.symbols, "") if spec is not None and len(paths) > 1 else {}
+    if spec is None or not names:
+        return [spec] * len(paths)
+    inner = (_unknown.inner(spec.symbols, _unknown.place_of(*path)) for path in paths)
+    return [spec.renamed(names) for names in inner]
+
+
 def _refuse_structure(tree: SpecTree, arg: Any, spec_path: str, path: str) -> Never:
-    texts, structure = jax.tree.flatten(tree, is_leaf=_is_spec_leaf)
+    texts, structure = jax.tree.flatten(tree, is_leaf=is_spec_leaf)
     why = ""
     try:  # once more, with leaves that print short
         structure.flatten_up_to(jax.tree.map(lambda leaf: type(leaf).__name__, arg))
@@ -140,28 +182,6 @@ def _refuse_structure(tree: SpecTree, arg: Any, spec_path: str, path: str) -> Ne
         fix=f'one text for one array: "{", ".join(map(str, texts))}"'
         if is_array(arg)
         else "containers as in the argument, or one text or None for all that lies below",
-    )
-
-
-def _is_spec_leaf(value: Any) -> bool:
-    return value is None or isinstance(value, str | Shape)
-
-
-def _read(leaf: Any, path: str) -> Spec | None:
-    if leaf is None:
-        return None
-    if isinstance(leaf, Shape):
-        return dataclasses.replace(make_spec(leaf.dims), dtype=leaf.dtype)
-    if isinstance(leaf, str):
-        try:
-            return parse_spec(leaf)
-        except SpecError as error:
-            told = {"got": error.got, "why": error.why, "fix": error.fix}
-            raise SpecError(error.what, where=path, **told) from None
-    raise SpecError(
-        f"{path} is {leaf!r}, which is not a spec.",
-        why="a tuple or a list in a spec mirrors one in the argument; it does not list dims",
-        fix='a text such as "b, 512", a Shape, or None for what is static',
     )
 
 

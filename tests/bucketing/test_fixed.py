@@ -1,5 +1,6 @@
 """Each strategy's ladder, its bounds on padding and graphs, its waste, and its errors."""
 
+import dataclasses
 import fractions
 import itertools
 import math
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shapeexec._errors import BucketOverflowError, ConfigError
+from shapeexec._errors import BucketOverflowError, ConfigError, StrategyError
 from shapeexec.bucketing import Custom, Exact, Geometric, Hybrid, Ladder, Linear, Pow2
+from shapeexec.bucketing._fixed import runs_exact
 
 LADDERS = [
     (Exact(), range(1, 50)),
@@ -96,6 +98,8 @@ def test_a_geometric_ladder_reaches_sizes_past_any_float():
         (Geometric(2, maximum=64), "Geometric(2.0, maximum=64)"),
         (Hybrid(16, 8), "Hybrid(16, 8)"),
         (Ladder([60, 30]), "Ladder([30, 60])"),
+        (Ladder([60, 30], beyond="linear:8"), "Ladder([30, 60], beyond=Linear(8))"),
+        (Pow2(maximum=64, beyond="exact"), "Pow2(maximum=64, beyond=Exact())"),
         (Custom(math.ceil), "Custom(<built-in function ceil>)"),
     ],
     ids=repr,
@@ -129,19 +133,20 @@ def test_a_size_of_count_zero_needs_no_bucket_to_measure_waste():
             Ladder([30, 60, 90]),
             120,
             "past the last bucket of Ladder: 30, 60, 90.",
-            "add a bucket of 120 or more, or refuse inputs larger than 90",
+            'add a bucket of 120 or more, pass beyond="exact" or another strategy for larger '
+            "sizes, or refuse inputs larger than 90",
         ),
         (
             Pow2(maximum=100),
             101,
             "past the last bucket of Pow2: 1, 2, 4, 8, 16, 32, 64, 100.",
-            "maximum=101 or more, or maximum=None for no end",
+            'maximum=101 or more, maximum=None for no end, or beyond="exact"',
         ),
         (
             Linear(1, maximum=50),
             51,
             "past the last bucket of Linear: 1, 2, 3, 4, 5, 6, ..., 48, 49, 50.",
-            "maximum=51 or more, or maximum=None for no end",
+            'maximum=51 or more, maximum=None for no end, or beyond="exact"',
         ),
     ],
     ids=repr,
@@ -156,6 +161,56 @@ def test_a_size_past_the_end_names_the_size_and_the_ladder(strategy, size, last,
     assert error.ladder[-1] < size
     with pytest.raises(BucketOverflowError):
         strategy.buckets_up_to(size)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sizes", "buckets"),
+    [
+        (Ladder([30, 60], beyond="exact"), (31, 60, 61, 75), (60, 60, 61, 75)),
+        (Ladder([30, 60], beyond="linear:50"), (61, 101), (100, 150)),
+        (Ladder([30, 60], beyond=[90, 120]), (60, 61, 91), (60, 90, 120)),
+        (Ladder([30, 60], beyond=Pow2()), (61, 65), (64, 128)),
+        (Ladder([30, 60], beyond=lambda size: -(-size // 7) * 7), (60, 61, 64), (60, 63, 70)),
+        (Pow2(maximum=100, beyond="exact"), (65, 100, 101), (100, 100, 101)),
+        (Linear(8, maximum=20, beyond=32), (17, 20, 21, 40), (20, 20, 32, 64)),
+        (Geometric(1.5, maximum=10, beyond="pow2"), (9, 10, 11), (10, 10, 16)),
+        (Hybrid(8, 8, maximum=30, beyond="exact"), (9, 29, 31), (16, 30, 31)),
+        (Exact(maximum=4, beyond="pow2"), (3, 4, 5), (3, 4, 8)),
+    ],
+    ids=repr,
+)
+def test_past_the_end_another_strategy_may_go_on(strategy, sizes, buckets):
+    assert tuple(map(strategy.bucket, sizes)) == buckets
+
+
+@pytest.mark.parametrize("last", [Ladder([8]), Pow2(maximum=8)], ids=repr)
+def test_a_ladder_ends_in_an_error_if_it_is_told_to(last):
+    again = dataclasses.replace(last, beyond="error")
+    assert again == last
+    with pytest.raises(BucketOverflowError):
+        again.bucket(9)
+
+
+def test_an_end_past_the_end_names_all_buckets():
+    with pytest.raises(BucketOverflowError) as caught:
+        Ladder([30, 60], beyond=[50, 90]).bucket(91)
+    assert caught.value.ladder == (30, 60, 90)
+    assert caught.value.what == "size=91 is past the last bucket of Ladder: 30, 60, 90."
+    assert caught.value.fix.startswith("in beyond=: add a bucket of 91 or more, pass beyond=")
+
+
+def test_what_goes_on_past_the_end_must_be_lawful():
+    with pytest.raises(StrategyError, match="returns a bucket below the size"):
+        Ladder([30], beyond=lambda size: 10).bucket(31)
+
+
+def test_sizes_are_left_as_they_are_by_exact_alone_and_past_the_end_of_what_goes_on_with_it():
+    ladder = Ladder([30, 60], beyond="exact")
+    assert [runs_exact(ladder, size) for size in (3, 60, 61)] == [False, False, True]
+    assert runs_exact(Exact(), 3)
+    assert not runs_exact(Exact(minimum=8), 3)
+    assert not runs_exact(Ladder([30], beyond="pow2"), 32)
+    assert runs_exact(Pow2(maximum=4, beyond=[8]), 9) is False
 
 
 def integer(name, value):
@@ -199,6 +254,17 @@ ERRORS = {
         lambda: Ladder(30),  # pyright: ignore[reportArgumentType]
         "buckets=30 is no collection of ints.",
         "Ladder([30, 60, 90]), say",
+    ),
+    "beyond no strategy": (
+        lambda: Ladder([3], beyond="exakt"),
+        "beyond='exakt' is no strategy.",
+        '"exact", "pow2", "linear:8", "geometric:1.5", "hybrid:64,64", "ladder:30,60,90", or a '
+        "strategy, which has options: Pow2(minimum=16)",
+    ),
+    "beyond an endless ladder": (
+        lambda: Pow2(beyond="exact"),
+        "beyond=Exact() without maximum=: an endless ladder has nothing past it.",
+        "maximum=1024, beyond=Exact(), say, or leave beyond= out",
     ),
     "custom without a function": (
         lambda: Custom(3),  # pyright: ignore[reportArgumentType]

@@ -30,21 +30,27 @@ def bounded(kind, **options):
     """A strategy of a kind with any options and any cuts."""
     cuts = st.lists(st.integers(1, MOST), min_size=2, max_size=2).map(sorted)
 
-    def cut(own, ends, use_minimum, use_maximum):
+    def cut(own, ends, use_minimum, use_maximum, beyond):
         minimum = {"minimum": ends[0]} if use_minimum else {}
-        maximum = {"maximum": ends[1]} if use_maximum else {}
+        maximum = {"maximum": ends[1], "beyond": beyond} if use_maximum else {}
         return kind(**own, **minimum, **maximum)
 
-    return st.builds(cut, st.fixed_dictionaries(options), cuts, st.booleans(), st.booleans())
+    own = st.fixed_dictionaries(options)
+    return st.builds(cut, own, cuts, st.booleans(), st.booleans(), BEYOND)
 
 
+BEYOND = st.sampled_from(
+    ["error", None, "exact", "linear:30", "pow2", 7, Linear(8, minimum=500), lambda size: size + 0]
+)
 STRATEGIES = {
     "Exact": bounded(Exact),
     "Pow2": bounded(Pow2),
     "Linear": bounded(Linear, step=st.integers(1, 200)),
     "Geometric": bounded(Geometric, ratio=st.floats(1.01, 10)),
     "Hybrid": bounded(Hybrid, threshold=st.integers(1, 600), step=st.integers(1, 200)),
-    "Ladder": st.builds(Ladder, st.lists(st.integers(1, MOST), min_size=1, max_size=20)),
+    "Ladder": st.builds(
+        Ladder, st.lists(st.integers(1, MOST), min_size=1, max_size=20), beyond=BEYOND
+    ),
     "Custom": st.builds(lambda step: Custom(Linear(step).bucket), st.integers(1, 200)),
 }
 
@@ -53,6 +59,8 @@ every_strategy = pytest.mark.parametrize("kind", STRATEGIES)
 
 def end_of(strategy):
     """The largest size worth trying: the ladder's end, or `MOST`."""
+    if getattr(strategy, "beyond", None) is not None:
+        return MOST
     if isinstance(strategy, Ladder):
         return strategy.buckets[-1]
     return getattr(strategy, "maximum", None) or MOST
@@ -143,24 +151,25 @@ def test_a_ladder_costs_two_calls_for_each_bucket_and_not_one_for_each_size():
     assert len(asked) <= 200
 
 
+WAY_ON = '; past a last bucket go on with Ladder([30, 60, 90], beyond="exact"), say'
 BROKEN = {
     "too small": (
         lambda size: size // 8 * 8,
         "returns a bucket below the size",
         "bucket(1) = 0",
-        "return a bucket of at least 1 for size 1",
+        f"return a bucket of at least 1 for size 1{WAY_ON}",
     ),
     "too small late": (
         lambda size: min(size, 5000),
         "returns a bucket below the size",
         "bucket(8191) = 5000",
-        "return a bucket of at least 8191 for size 8191",
+        f"return a bucket of at least 8191 for size 8191{WAY_ON}",
     ),
     "not monotone": (
         lambda size: 8 if size == 5 else size,
         "is not monotone: a larger size gets a smaller bucket",
         "bucket(5) = 8, yet bucket(6) = 6",
-        "let larger sizes never get smaller buckets",
+        f"let larger sizes never get smaller buckets{WAY_ON}",
     ),
     "not idempotent": (
         lambda size: 2 * size,
@@ -298,8 +307,8 @@ def test_a_function_is_a_strategy():
         (
             128.0,
             "buckets=128.0 is no strategy.",
-            "a strategy such as Pow2(), 32 for multiples of 32, [8, 16] for these buckets, an "
-            "object with a method bucket(size), or a function from size to bucket",
+            'a strategy such as Pow2(), its text "pow2", 32 for multiples of 32, [8, 16] for '
+            "these buckets, an object with a method bucket(size), or a function of the size",
         ),
         (Pow2, "buckets=Pow2 is a class, not a strategy.", "Pow2(...)"),
     ],
@@ -309,3 +318,53 @@ def test_what_is_no_strategy_is_refused(value, first_line, fix):
         as_strategy(value)
     assert caught.value.what == first_line
     assert str(caught.value).endswith(f"\n  Fix:   {fix}")
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy"),
+    [
+        ("exact", Exact()),
+        ("pow2", Pow2()),
+        (" linear:8 ", Linear(8)),
+        ("geometric:1.5", Geometric(1.5)),
+        ("geometric:2", Geometric(2)),
+        ("hybrid:64, 32", Hybrid(64, 32)),
+        ("ladder:30,60,90", Ladder([30, 60, 90])),
+    ],
+)
+def test_a_text_names_a_strategy(text, strategy):
+    assert as_strategy(text) == strategy
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("pow3", None),
+        ("linear", None),
+        ("linear:", None),
+        ("linear:x", None),
+        ("linear:8,9", None),
+        ("pow2:16", None),
+        ("linear:0", "step=0 is not an integer of at least 1."),
+        ("linear:8.5", "step=8.5 is not an integer of at least 1."),
+        ("", None),
+    ],
+)
+def test_a_text_that_names_none_is_refused_with_those_that_do(text, why):
+    with pytest.raises(ConfigError) as caught:
+        as_strategy(text)
+    assert caught.value.what == f"buckets={text!r} is no strategy."
+    assert caught.value.why == why
+    assert caught.value.fix == (
+        '"exact", "pow2", "linear:8", "geometric:1.5", "hybrid:64,64", "ladder:30,60,90", '
+        "or a strategy, which has options: Pow2(minimum=16)"
+    )
+
+
+def test_the_way_out_of_a_strategy_that_falls_obeys_the_laws():
+    with pytest.raises(StrategyError) as caught:
+        check_laws(as_strategy(lambda size: 64 if size <= 40 else size))
+    told = caught.value.fix.rpartition("go on with ")[2].removesuffix(", say")
+    way_out = eval(told, {"Ladder": Ladder})
+    check_laws(way_out)
+    assert [way_out.bucket(size) for size in (40, 90, 91)] == [60, 90, 91]

@@ -318,7 +318,7 @@ def test_numbers_and_lists_are_strategies(buckets, strategy):
         (["8"], "buckets[0]='8' is not an integer"),
         (True, "buckets=True is no strategy."),
         (8.0, "buckets=8.0 is no strategy."),
-        ("pow2", "buckets='pow2' is no strategy."),
+        ("pow3", "buckets='pow3' is no strategy."),
     ],
 )
 def test_other_numbers_and_lists_are_none(buckets, what):

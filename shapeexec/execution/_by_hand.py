@@ -1,0 +1,255 @@
+"""Padding and cutting by hand, for functions outside of an `Exec`.
+
+Buckets, capacities and errors are those of an `Exec`. Nothing here puts in a mask.
+"""
+
+import dataclasses
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+from shapeexec._errors import SpecError
+from shapeexec.bucketing import Pow2
+from shapeexec.bucketing._fixed import runs_exact
+from shapeexec.execution import _options, _transfer
+from shapeexec.execution._planner import strategy_of
+from shapeexec.shape import _dim
+from shapeexec.shape._forms import is_spec_leaf, normal, read
+from shapeexec.shape._pattern import Spec
+from shapeexec.shape._spec import bind_one
+
+Ranges = Mapping[str, tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sizes(Mapping[str, int]):
+    """The true sizes of arrays that `pad_to_bucket` padded, by symbol: `sizes["s"]`.
+
+    It is a pytree whose leaves are the sizes. So a function under `jax.jit` takes it, and is
+    compiled once per tuple of buckets.
+
+    Attributes:
+        sizes: By symbol, in the order of the alphabet. A size may be 0.
+        ranges: By symbol the least and the greatest size of its bucket; the latter is the bucket.
+        spec: How the arrays were padded: a tree of texts, `Shape`s and None.
+    """
+
+    sizes: Mapping[str, int]
+    ranges: Ranges
+    spec: Any  # a tree
+
+    @property
+    def buckets(self) -> dict[str, int]:
+        """The bucket of each symbol."""
+        return {symbol: bucket for symbol, (_, bucket) in self.ranges.items()}
+
+    def __getitem__(self, symbol: str) -> int:
+        return self.sizes[symbol]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+def _flatten(sizes: Sizes) -> tuple[tuple[Any, ...], Any]:
+    leaves, tree = jax.tree.flatten(sizes.spec, is_leaf=is_spec_leaf)
+    symbols, ranges = tuple(sizes.sizes), tuple(sizes.ranges.items())
+    return tuple(sizes.sizes.values()), (symbols, ranges, tuple(leaves), tree)
+
+
+def _unflatten(known: Any, values: Any) -> Sizes:
+    symbols, ranges, leaves, tree = known
+    return Sizes(
+        dict(zip(symbols, values, strict=True)), dict(ranges), jax.tree.unflatten(tree, leaves)
+    )
+
+
+jax.tree_util.register_pytree_node(Sizes, _flatten, _unflatten)
+
+
+def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
+    """Pad arrays to their buckets, as a call of an `Exec` does.
+
+    The valid elements come first along each axis, zeros behind them. Unlike an `Exec` it puts no
+    mask into any function: who computes with the padded arrays keeps padding out of the results.
+
+    Args:
+        x: An array, or a tree of arrays. NumPy arrays stay NumPy's and keep their dtype; those of
+            JAX stay on their device, and may be traced.
+        spec: What `Exec` takes for one argument: a pytree prefix of texts such as `"b, s, 4"`,
+            tuples such as `(BATCH, SEQ_LEN, 4)`, `Shape`s, and None for what is static.
+        buckets: A strategy for all symbols, or one per symbol, as for `Exec`. None: `Pow2()`.
+
+    Returns:
+        The arrays at capacity, where nothing is missing the array itself; and the true sizes by
+        symbol, of which `unpad` takes what it has to cut.
+
+    Raises:
+        SpecError: The spec is malformed, or `x` contradicts it.
+        ConfigError: Something in `buckets` is no strategy, or of no symbol.
+        BucketOverflowError: A size lies past the last bucket.
+        StrategyError: A strategy breaks a law.
+
+    Example:
+        >>> padded, sizes = pad_to_bucket(np.ones((3, 5)), "b, s", {"b": "pow2", "s": 32})
+        >>> padded.shape, sizes["s"]
+        ((4, 32), 5)
+    """
+    strategies = _options.as_strategies(Pow2() if buckets is None else buckets)
+    spec = normal(spec, "spec", 0)
+    bound = bind_one(spec, x)
+    leaves, tree = jax.tree.flatten(x)
+    shapes = bound.shapes(leaves)
+    _check_known(shapes)
+    sizes = dict(sorted(bound.sizes(shapes).items()))
+    _options.check_symbols(strategies, sizes)
+    ranges = {symbol: _range(symbol, size, strategies) for symbol, size in sizes.items()}
+    dims = bound.dims(shapes)
+    padded = [
+        leaf if own is None or given is None else _pad(leaf, _capacities(own, ranges))
+        for leaf, own, given in zip(leaves, dims, bound.specs, strict=True)
+    ]
+    return jax.tree.unflatten(tree, padded), Sizes(sizes, ranges, spec)
+
+
+def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
+    """Cut padded arrays to their true sizes.
+
+    Args:
+        x: An array at capacity, or a tree of arrays: what `pad_to_bucket` gave, or what a function
+            made of it, if along each axis its valid elements come first.
+        sizes: What `pad_to_bucket` gave; or the size of each symbol, and then `spec` is needed.
+        spec: The spec of `x`, as for `pad_to_bucket`. None: that of what was padded.
+
+    Returns:
+        The arrays at their true shapes. Those of NumPy are views.
+
+    Raises:
+        SpecError: The spec is malformed, `x` contradicts it or is not at capacity, a size is not
+            known, or is traced.
+
+    Example:
+        >>> padded, sizes = pad_to_bucket(np.ones((3, 5)), "b, s")
+        >>> unpad(padded, sizes).shape, unpad(padded.sum(axis=1), sizes, "b").shape
+        ((3, 5), (3,))
+    """
+    ranges = sizes.ranges if isinstance(sizes, Sizes) else None
+    true = _true_sizes(sizes)
+    if spec is None:
+        if not isinstance(sizes, Sizes):
+            raise SpecError(
+                "unpad: which axes are padded is not known.",
+                got=f"sizes={sizes!r:.80}",
+                fix='pass the spec: unpad(x, sizes, "b, s"), or the sizes that pad_to_bucket gave',
+            )
+        spec = sizes.spec
+    else:
+        spec = normal(spec, "spec", 0)
+        _check_one_symbol(spec)
+    bound = bind_one(spec, x)
+    leaves, tree = jax.tree.flatten(x)
+    shapes = bound.shapes(leaves)
+    _check_known(shapes)
+    bound.check_ranks(shapes)
+    cut = [
+        leaf if own is None else _cut(leaf, _true_shape(own, shape or (), true, ranges))
+        for leaf, shape, own in zip(leaves, shapes, bound.specs, strict=True)
+    ]
+    return jax.tree.unflatten(tree, cut)
+
+
+def _check_known(shapes: Any) -> None:
+    if any(jax.export.is_symbolic_dim(dim) for shape in shapes for dim in shape or ()):
+        raise SpecError(
+            "the sizes are symbolic here, in a function that an Exec traces.",
+            why="an Exec pads its arguments and cuts its results itself",
+            fix="pad and cut outside of the Exec, or call the function without it",
+        )
+
+
+def _range(symbol: str, size: int, strategies: Any) -> tuple[int, int]:
+    strategy = strategy_of(symbol, strategies)
+    if size == 0 or runs_exact(strategy, size):
+        return size, size
+    return _options.range_of(symbol, strategy, size)
+
+
+def _capacities(dims: tuple[Any, ...], ranges: Ranges) -> tuple[int, ...]:
+    return tuple(max(0, _dim.maximum(dim, ranges)) for dim in dims)
+
+
+def _true_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
+    try:
+        return {symbol: operator.index(size) for symbol, size in sizes.items()}
+    except (AttributeError, TypeError, jax.errors.ConcretizationTypeError):
+        raise SpecError(
+            "unpad: the sizes are no ints.",
+            got=f"{sizes!r:.200}",
+            why="the shape of a result cannot depend on a traced size",
+            fix='unpad outside of jit, with the sizes of pad_to_bucket or such as {"s": 5}',
+        ) from None
+
+
+def _check_one_symbol(tree: Any) -> None:
+    """Refuse to cut a merged axis: `[b, s]` as `[b*s]` has padding between its valid elements."""
+    for text in jax.tree.leaves(tree):
+        spec = read(text, "spec")
+        for dim in () if spec is None else spec.before + spec.after:
+            if isinstance(dim, _dim.Dim) and len(dim.symbols) > 1:
+                raise SpecError(
+                    f"unpad cannot cut an axis of `{dim}`.",
+                    why="padded axes that were merged or joined have padding between their valid "
+                    "elements, and cutting keeps what comes first",
+                    fix="cut the arrays before they are merged, or run the function in an Exec",
+                )
+
+
+def _true_shape(
+    spec: Spec, shape: tuple[int, ...], sizes: Mapping[str, int], ranges: Ranges | None
+) -> tuple[int, ...]:
+    """The true shape of an array, having checked that it is at capacity, where that is known."""
+    true: list[int] = []
+    for axis, (dim, have) in enumerate(zip(spec.resolve(shape), shape, strict=True)):
+        missing = sorted(_dim.symbols_of(dim) - sizes.keys())
+        if missing:
+            raise SpecError(
+                f"unpad: no size is known for `{missing[0]}`.",
+                got=f'the spec "{spec}" and the sizes {dict(sizes)}',
+                fix=f"name one of {', '.join(sorted(sizes))}, or `_` for an axis to leave as it is",
+            )
+        size = _dim.evaluate(dim, sizes)
+        capacity = None if ranges is None else max(0, _dim.maximum(dim, ranges))
+        if have < size or capacity not in (None, have):
+            wanted = f"at least {size}" if capacity is None else capacity
+            raise SpecError(
+                f"unpad: axis {axis} has size {have}, but `{dim}` takes {wanted}.",
+                got=f'{list(shape)} with the spec "{spec}" at {dict(sizes)}',
+                fix="pass an array at capacity, or write `_` for an axis that is not padded",
+            )
+        true.append(size)
+    return tuple(true)
+
+
+def _pad(x: Any, capacity: tuple[int, ...]) -> Any:
+    if x.shape == capacity:
+        return x
+    if isinstance(x, Tracer):
+        return _transfer.device_pad(x.shape, capacity)(x)
+    if isinstance(x, np.ndarray | np.generic):  # whose dtype is its owner's matter
+        padded = np.zeros(capacity, x.dtype)
+        padded[tuple(map(slice, x.shape))] = x
+        return padded
+    return _transfer.pad(x, capacity, is_donated=True)  # so that a JAX array becomes one
+
+
+def _cut(x: Any, shape: tuple[int, ...]) -> Any:
+    if x.shape != shape and isinstance(x, Tracer):
+        return lax.slice(x, [0] * len(shape), shape)
+    return _transfer.cut(x, shape)
