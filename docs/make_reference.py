@@ -28,6 +28,7 @@ GROUPS = (
         "",
         ("Strategy", "Exact", "Pow2", "Linear", "Geometric", "Hybrid", "Ladder"),
     ),
+    ("Looking at programs", "", ("trace", "Program", "Equation")),
     ("Checking", "", ("validate", "Validation")),
     ("Shapes", "", ("Shape", "Dim", "BATCH", "SEQ_LEN", "UNKNOWN", "eval_shape")),
     (

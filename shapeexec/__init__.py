@@ -34,6 +34,7 @@ from shapeexec.attention.masks import (
 )
 from shapeexec.bucketing import Exact, Geometric, Hybrid, Ladder, Linear, Pow2, Strategy
 from shapeexec.execution import CacheLimits, Exec, Explanation, Plan, Stats, bucketed
+from shapeexec.program import Equation, Program, trace
 from shapeexec.shape import BATCH, SEQ_LEN, UNKNOWN, Dim, Shape, eval_shape
 from shapeexec.tools import Validation, validate
 
@@ -54,6 +55,7 @@ __all__ = [
     "Dilated",
     "Dim",
     "Documents",
+    "Equation",
     "Exact",
     "Exec",
     "Explanation",
@@ -69,6 +71,7 @@ __all__ = [
     "Plan",
     "Pow2",
     "PrefixLM",
+    "Program",
     "RelativeBias",
     "Shape",
     "ShapeExecError",
@@ -88,5 +91,6 @@ __all__ = [
     "eval_shape",
     "masking",
     "shape",
+    "trace",
     "validate",
 ]

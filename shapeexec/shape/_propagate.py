@@ -7,7 +7,7 @@ import jax
 
 from shapeexec.shape._guards import parse_constraint
 from shapeexec.shape._shape import Shape
-from shapeexec.shape._trace import Leaf, trace
+from shapeexec.shape._trace import Leaf, Trace, trace
 
 
 def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] = ()) -> Any:
@@ -28,6 +28,20 @@ def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] 
         >>> print(eval_shape(lambda x: x.reshape(-1), Shape("float32", "b", "s")))
         f32[b*s]
     """
+    traced, _ = trace_shapes(fn, shapes, constraints)
+    outward = traced.substitution.outward
+    outs = [Shape(aval.dtype, *map(outward, aval.shape)) for aval in traced.jaxpr.out_avals]
+    return jax.tree.unflatten(traced.out_tree, outs)
+
+
+def trace_shapes(
+    fn: Callable[..., Any], shapes: Any, constraints: Iterable[str]
+) -> tuple[Trace, Any]:
+    """Trace `fn` at symbolic sizes, without a call; see `eval_shape`.
+
+    Returns:
+        The trace, whose inputs are the flat arguments, and the tree of their shapes.
+    """
     leaves, treedef = jax.tree.flatten(shapes, is_leaf=lambda leaf: isinstance(leaf, Shape))
     described = [leaf if isinstance(leaf, Shape) else Shape.of(leaf) for leaf in leaves]
     traced = trace(
@@ -36,6 +50,4 @@ def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] 
         None,
         constraints=[parse_constraint(text) for text in constraints],
     )
-    outward = traced.substitution.outward
-    outs = [Shape(aval.dtype, *map(outward, aval.shape)) for aval in traced.jaxpr.out_avals]
-    return jax.tree.unflatten(traced.out_tree, outs)
+    return traced, jax.tree.unflatten(treedef, described)
