@@ -1,6 +1,6 @@
 """A program as a flow chart in the language of Mermaid."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from shapeexec.program._content import Content, Variable
 from shapeexec.program._rows import Row, rows
@@ -16,32 +16,41 @@ def mermaid(program: Content) -> str:
 
 
 def _lines(program: Content) -> Iterator[str]:
+    shown = rows(program)
+    nodes = {id(eqn): f"n{i}" for i, row in enumerate(shown) for eqn in row.equations}
     makers: dict[str, str] = {}
-    shown = [row for row in rows(program) if row.body is None]
     read = {v.name for row in shown for v in row.operands} | {v.name for v in program.results}
     yield "flowchart TD"
     for number, variable in enumerate((*program.inputs, *program.constants)):
         if variable.name in read:
             makers[variable.name] = f"in{number}"
             yield f'  in{number}(["{_escaped(variable.name)}"])'
-    for number, row in enumerate(shown):
-        yield f'  n{number}["{_label(row, program.is_expanded)}"]'
-        makers |= {result.name: f"n{number}" for result in row.results}
-    for number, row in enumerate(shown):
-        yield from dict.fromkeys(_arrows(makers, row.operands, f"n{number}"))
+    for row in shown:
+        if row.equations:
+            yield f'  {_node(row, nodes)}["{_label(row, program.is_expanded)}"]'
+        makers |= {result.name: _node(row, nodes) for result in row.results}
+    for row in shown:
+        line = "-->" if row.equations else "-.->"
+        yield from _arrows(makers, row.operands, _node(row, nodes), line)
     yield '  out(["return"])'
-    yield from dict.fromkeys(_arrows(makers, program.results, "out"))
-    masked = [f"n{i}" for i, row in enumerate(shown) if _count(row, program.is_expanded)]
+    yield from _arrows(makers, program.results, "out", "-->")
+    masked = [_node(row, nodes) for row in shown if _count(row, program.is_expanded)]
     if masked:
         yield "  classDef masked stroke-width:3px,stroke:#c33"
         yield f"  class {','.join(masked)} masked"
 
 
-def _arrows(makers: dict[str, str], read: tuple[Variable, ...], node: str) -> Iterator[str]:
-    for variable in read:
-        maker = None if variable.is_literal else makers.get(variable.name)
-        if maker is not None:
-            yield f'  {maker} -->|"{_escaped(variable.text)}"| {node}'
+def _node(row: Row, nodes: Mapping[int, str]) -> str:
+    """The node of a row; what a function takes and returns passes by that of its equation."""
+    return nodes[id(row.equations[0] if row.equations else row.owner)]
+
+
+def _arrows(
+    makers: Mapping[str, str], read: Iterable[Variable], node: str, line: str
+) -> Iterator[str]:
+    made = [v for v in read if not v.is_literal and v.name in makers]
+    arrows = (f'  {makers[v.name]} {line}|"{_escaped(v.text)}"| {node}' for v in made)
+    yield from dict.fromkeys(arrows)
 
 
 def _label(row: Row, is_expanded: bool) -> str:

@@ -63,8 +63,8 @@ class Program(Content):
     def to_mermaid(self) -> str:
         """The program as a flow chart in the language of Mermaid, which Markdown pages show.
 
-        It has a node per line that is printed, and an arrow per value, with its shape. Masks are
-        marked.
+        It has a node per line that is printed, and an arrow per value, with its shape; a dotted one
+        is what a function returns to the equation that it stands in. Masks are marked.
         """
         return _picture.mermaid(self)
 

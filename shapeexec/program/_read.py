@@ -94,7 +94,7 @@ class _Reader:
     def __init__(self, trace: Trace, moment: Moment | None) -> None:
         self._substitution = trace.substitution
         self._moment = moment
-        self._names: dict[Any, str] = {}
+        self._names: dict[Any, tuple[str, bool]] = {}
         self._numbers = itertools.count()
         self._dims: dict[str, _At] = {}
         self._notes: dict[tuple[int, ...], list[MaskNote]] = collections.defaultdict(list)
@@ -104,20 +104,15 @@ class _Reader:
             for note in moment.notes:
                 self._notes[tuple(map(id, note.at))].append(note)
 
-    def named(self, var: Any, name: str) -> Variable:
+    def named(self, var: Any, name: str, is_literal: bool = False) -> Variable:
         """A variable, which has this name from now on."""
-        self._names[var] = name
+        self._names[var] = name, is_literal
         return self.variable(var)
 
     def variable(self, atom: Any) -> Variable:
         """A variable or a literal."""
         aval = atom.aval
-        if _compat.is_literal(atom):
-            name, is_literal = _literal_text(atom), True
-        else:
-            if atom not in self._names:
-                self._names[atom] = f"%{next(self._numbers)}"
-            name, is_literal = self._names[atom], False
+        name, is_literal = self._name(atom)
         if not (hasattr(aval, "shape") and hasattr(aval, "dtype")):
             return Variable(name, _compat.describe_aval(aval), None, is_literal=is_literal)
         dims = [self._at(dim) for dim in aval.shape]
@@ -168,7 +163,7 @@ class _Reader:
             is_call = jaxpr is called and len(jaxpr.invars) == len(eqn.invars)
             if is_call:
                 inputs = [
-                    self.named(var, self.variable(atom).name)
+                    self.named(var, *self._name(atom))
                     for var, atom in zip(jaxpr.invars, eqn.invars, strict=True)
                 ]
             else:
@@ -180,6 +175,14 @@ class _Reader:
             equations = self.equations(jaxpr, path)
             results = tuple(map(self.variable, jaxpr.outvars))
             yield Body(label, (*constants, *inputs), equations, results, is_call)
+
+    def _name(self, atom: Any) -> tuple[str, bool]:
+        """The name of a variable or a literal, and whether it is a number."""
+        if _compat.is_literal(atom):
+            return _literal_text(atom), True
+        if atom not in self._names:
+            self._names[atom] = f"%{next(self._numbers)}", False
+        return self._names[atom]
 
     def _anew(self, var: Any) -> Variable:
         return self.named(var, f"%{next(self._numbers)}")
@@ -208,6 +211,8 @@ class _Reader:
         """The text of a parameter; empty for what tells a reader nothing."""
         if value is None or callable(value):
             return ""
+        if isinstance(value, HostOperand):
+            return str(value.expression)
         if type(value) in (tuple, list):
             parts = ", ".join("None" if part is None else self._param(part) for part in value)
             text = f"({parts},)" if len(value) == 1 else f"({parts})"

@@ -18,14 +18,19 @@ class Row:
         operands: What they read of other rows.
         results: What other rows read of them.
         depth: How many functions stand around it.
-        body: The function that begins here, if it is one of several or takes operands of its own.
+        begins: The function that begins here, inside of `owner`: then there are no equations, and
+            what it takes are the results.
+        ends: The function that ends here, likewise: what it returns are the operands.
+        owner: The equation that the function stands in.
     """
 
     equations: tuple[Equation, ...]
     operands: tuple[Variable, ...]
     results: tuple[Variable, ...]
     depth: int = 0
-    body: Body | None = None
+    begins: Body | None = None
+    ends: Body | None = None
+    owner: Equation | None = None
 
     @property
     def where(self) -> str | None:
@@ -45,18 +50,15 @@ def rows(program: Content) -> list[Row]:
     return _folded(program)
 
 
-def _row(equations: Sequence[Equation], depth: int = 0) -> Row:
-    (eqn,) = equations
-    return Row((eqn,), eqn.operands, eqn.results, depth)
-
-
 def _expanded(equations: Iterable[Equation], depth: int) -> Iterator[Row]:
     for eqn in equations:
-        yield _row([eqn], depth)
+        yield Row((eqn,), eqn.operands, eqn.results, depth)
         for body in eqn.bodies:
-            if not body.is_call:
-                yield Row((), body.inputs, body.results, depth + 1, body)
-            yield from _expanded(body.equations, depth + 1 + (not body.is_call))
+            inner = depth + 1 + (not body.is_call)
+            if not body.is_call:  # what it takes are values of its own
+                yield Row((), (), body.inputs, depth + 1, begins=body, owner=eqn)
+            yield from _expanded(body.equations, inner)
+            yield Row((), body.results, (), inner, ends=body, owner=eqn)
 
 
 def _folded(program: Content) -> list[Row]:
@@ -103,16 +105,18 @@ class _Run:
 
 
 def _read_by(run: Sequence[Equation]) -> tuple[Variable, ...]:
-    own = {result.name for eqn in run for result in eqn.results}
-    read = {v.name: v for eqn in run for v in eqn.operands if len(run) == 1 or not v.is_literal}
     if len(run) == 1:
         return run[0].operands
+    own = {result.name for eqn in run for result in eqn.results}
+    read = {v.name: v for eqn in run for v in eqn.operands if not v.is_literal}
     return tuple(variable for name, variable in read.items() if name not in own)
 
 
 def _kept(
     run: Sequence[Equation], number: int, readers: dict[str, set[int]], returned: set[str]
 ) -> tuple[Variable, ...]:
+    if len(run) == 1:
+        return run[0].results
     made = [result for eqn in run for result in eqn.results]
     kept = [v for v in made if v.name in returned or readers.get(v.name, set()) - {number}]
     return tuple(kept or made[-1:])

@@ -1,9 +1,10 @@
 """`sx.trace`: a function at symbolic sizes, without a call."""
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from shapeexec._errors import ConfigError
+from shapeexec._errors import ConfigError, SpecError
 from shapeexec.program._names import argument_names, function_name
 from shapeexec.program._program import Program
 from shapeexec.program._read import read
@@ -23,7 +24,7 @@ def trace(fn: Callable[..., Any], *specs: Any, constraints: Iterable[str] = ()) 
 
     Raises:
         ConfigError: `fn` cannot be called.
-        SpecError: A spec is malformed.
+        SpecError: A spec is malformed, or there are too many or too few for `fn`.
         InconclusiveShapeError: The program depends on a question that the sizes alone can answer.
 
     Example:
@@ -37,5 +38,21 @@ def trace(fn: Callable[..., Any], *specs: Any, constraints: Iterable[str] = ()) 
             fix='the function first, then a spec per argument: sx.trace(f, sx.Shape("float32", '
             '"b", "s"))',
         )
+    _check_count(fn, specs)
     traced, shapes = trace_shapes(fn, specs, constraints)
     return read(traced, function_name(fn), argument_names(fn, shapes, {}), None)
+
+
+def _check_count(fn: Callable[..., Any], specs: Sequence[Any]) -> None:
+    try:
+        bind = inspect.signature(fn).bind
+    except (TypeError, ValueError):  # it tells nothing of its arguments
+        return
+    try:
+        bind(*specs)
+    except TypeError as error:
+        raise SpecError(
+            f"trace: {len(specs)} specs do not fit {function_name(fn)}{inspect.signature(fn)}.",
+            why=str(error),
+            fix="one spec for each argument of the function, in their order",
+        ) from None
