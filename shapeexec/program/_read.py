@@ -93,6 +93,9 @@ class _Reader:
 
     def __init__(self, trace: Trace, moment: Moment | None) -> None:
         self._substitution = trace.substitution
+        own = trace.substitution.outer.keys()
+        inner = trace.substitution.inner.items()
+        self._split = {dim.text: symbol for symbol, dim in inner if dim.symbols & own}
         self._moment = moment
         self._names: dict[Any, tuple[str, bool]] = {}
         self._numbers = itertools.count()
@@ -129,11 +132,14 @@ class _Reader:
 
     def extents(self) -> tuple[Extent, ...]:
         """The symbolic dims that were met, if there is a call: symbols first."""
-        if self._moment is None:
+        moment = self._moment
+        if moment is None:
             return ()
-        found = {str(at.dim): at for at in self._dims.values() if _dim.symbols_of(at.dim)}
-        order = sorted(found, key=lambda text: (not text.isidentifier(), text))
-        return tuple(Extent(text, found[text].length, found[text].capacity) for text in order)
+        found = {s: Extent(s, size, moment.buckets[s]) for s, size in sorted(moment.sizes.items())}
+        dims = {str(at.dim): at for at in self._dims.values() if _dim.symbols_of(at.dim)}
+        for text in sorted(dims):
+            found.setdefault(text, Extent(text, dims[text].length, dims[text].capacity))
+        return tuple(found.values())
 
     def _equation(self, eqn: Any, outer: tuple[Any, ...]) -> Equation:
         path = (*outer, eqn)
@@ -199,13 +205,18 @@ class _Reader:
     def _at(self, dim: Any) -> "_At":
         text = _dim.dim_text(dim)
         if text not in self._dims:
-            outward = int(dim) if isinstance(dim, int) else self._substitution.outward(text)
+            outward = int(dim) if isinstance(dim, int) else self._outward(text)
             if self._moment is None:
                 self._dims[text] = _At(outward, 0, 0)
             else:
                 length = _dim.evaluate(text if not isinstance(dim, int) else dim, self._sizes)
                 self._dims[text] = _At(outward, int(length), self._capacities.capacity(dim))
         return self._dims[text]
+
+    def _outward(self, text: str) -> Dim:
+        """A dim in the symbols of the call; what a split has made of a symbol is that symbol."""
+        known = self._split.get(text)
+        return self._substitution.outward(text) if known is None else Dim(known)
 
     def _param(self, value: Any) -> str:
         """The text of a parameter; empty for what tells a reader nothing."""

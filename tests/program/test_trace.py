@@ -289,13 +289,20 @@ def test_guards_are_told_with_the_line_that_asked():
 
 
 def test_a_symbol_that_a_guard_replaced_is_told_in_the_symbols_of_the_call():
-    def fn(x):
-        return x[::2] * 2 if x.shape[0] % 2 else x
-
-    program = traced(fn, ("s",), ones(5))
+    # At odd sizes alone, so that the trace has another symbol, of half the size.
+    program = traced(lambda x: x[0::2][:-1] + x[1::2], ("s",), ones(5))
     assert program.symbols == ("s",)
-    assert {s for v in (*program.inputs, *program.results) for s in v.shape.symbols} == {"s"}
-    assert program.results[0].lengths == (3,)
+    every = [v for eqn in program for v in (*eqn.operands, *eqn.results)]
+    assert {s for v in every if v.shape is not None for s in v.shape.symbols} == {"s"}
+    assert str(program.inputs[0]) == "x f32[s]"
+    assert (program.inputs[0].lengths, program.inputs[0].capacities) == ((5,), (7,))
+    assert str(program.extents[0]) == "s = 5 of 7"
+    assert program.results[0].lengths == (2,)
+    assert [guard.text for guard in program.guards] == ["mod(s, 2) == 1"]
+    equal = traced(lambda x, y: x + y, ("s", "t"), ones(5), ones(5))
+    assert equal.symbols == ("s", "t")
+    assert [str(extent) for extent in equal.extents] == ["s = 5 of 8", "t = 5 of 8"]
+    assert {str(v.shape) for v in (*equal.inputs, *equal.results)} == {"f32[s]"}
     pinned = traced(lambda x: x * (2 if x.shape[0] == 5 else 3), ("s",), ones(5))
     assert pinned.symbols == ("s",)
     assert str(pinned.results[0].shape) == "f32[5]"
@@ -307,6 +314,14 @@ def test_numbers_of_the_host_have_their_values():
 
     (number,) = traced(fn, ("s",), ones(5)).numbers
     assert (number.text, number.dtype, number.value) == ("(s^2 - s) / 2", "float32", "10.0")
+    # One that i32 does not hold at these sizes, as plain JAX says where it runs.
+    ex = sx.Exec(lambda x: x.sum() + x.shape[0] ** 8, ("s",), P, check="off")
+    told = [[number.value for number in ex.trace(ones(size)).numbers] for size in (5, 100)]
+    assert told == [[], ["raises OverflowError"]]
+    # None is told twice.
+    twice = sx.trace(lambda x: x * (x.shape[0] / 2) + x * (x.shape[0] / 2), X)
+    assert [number.text for number in twice.numbers] == ["b / 2"]
+    assert len(twice.find("host_value")) == 2
 
 
 def test_why_a_symbol_is_exact_is_told():
@@ -328,6 +343,11 @@ def test_arguments_by_name_and_what_methods_hold_are_named():
     assert program.name == "run"
     assert [v.name for v in program.inputs if v.name in ("x", "shift")]
     assert len(program.inputs) == 3
+    named = sx.Exec(lambda *, z, a: z.sum() + a, kwarg_shapes={"z": "n, 2", "a": "m"})
+    assert list(map(str, named.trace(z=ones(3, 2), a=ones(5)).inputs)) == [
+        "a f32[m]",
+        "z f32[n,2]",
+    ]
     static = Scaled.run.trace(Scaled(), ones(3, 4), shift=np.float32(1))
     assert static.inputs == program.inputs
 

@@ -221,6 +221,12 @@ def test_a_flow_chart_marks_what_is_masked():
     assert "mask" not in sx.trace(jnp.exp, sx.Shape("float32", "s")).to_mermaid()
 
 
+def test_a_flow_chart_dots_what_a_function_returns_to_its_equation():
+    program = sx.Exec(jnp.cumsum, ("s",), P).trace(ones(3))
+    assert "-.->" not in program.to_mermaid()
+    assert '  n1 -.->|"f32[s]"| n0' in program.expand().to_mermaid()
+
+
 def test_what_mermaid_reads_otherwise_is_escaped():
     def fn(x):
         return x['"<#>"'] + 1
