@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._split import Call
+from shapeexec.execution._split import FUNCTION, Call
 from shapeexec.masking._values import MaskNote
 from shapeexec.program import Program
 from shapeexec.program._names import argument_names, function_name
@@ -68,5 +68,7 @@ def program_of(plan: Plan, call: Call, notes: Sequence[MaskNote]) -> Program:
         exact=plan.reasons,
         notes=notes,
     )
+    name = function_name(call.fn)
     names = argument_names(call.fn, args, kwargs)
-    return read(plan.recipe.trace, function_name(call.fn), names, moment)
+    names = [text.replace(f"{FUNCTION}[0]", name) for text in names]
+    return read(plan.recipe.trace, name, names, moment)

@@ -150,7 +150,7 @@ class _Reader:
         params = ((key, self._param(value)) for key, value in sorted(eqn.params.items()))
         return Equation(
             primitive=eqn.primitive.name,
-            name=_called(eqn) if bodies else None,
+            name=_called(eqn),
             operands=operands,
             results=results,
             params=tuple((key, text) for key, text in params if text and key not in inner),
@@ -262,8 +262,12 @@ def _labelled(eqn: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _called(eqn: Any) -> str | None:
-    name = eqn.params.get("name")
-    return name if isinstance(name, str) and name else None
+    """The name of the one function that stands in an equation, if it has one."""
+    held = [inner for _, inner in _labelled(eqn)]
+    if not held:
+        return None
+    name = eqn.params.get("name") or (_compat.jaxpr_name(held[0]) if len(held) == 1 else None)
+    return name if isinstance(name, str) else None
 
 
 def _rule(eqn: Any) -> str | None:
@@ -291,8 +295,4 @@ def _numbers(trace: Trace, moment: Moment | None) -> Iterator[Number]:
         return
     values = HostValues(moment.sizes)
     for operand in moment.operands:
-        try:
-            value = str(operand.at(values))
-        except Exception as error:  # whatever the function's own arithmetic raises here
-            value = f"raises {type(error).__name__}"
-        yield Number(str(operand.expression), str(operand.dtype), value)
+        yield Number(str(operand.expression), str(operand.dtype), str(operand.at(values)))

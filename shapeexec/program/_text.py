@@ -31,8 +31,9 @@ def text(program: Content) -> str:
     column = max((len(line) for line, row in zip(left, shown, strict=True) if row.where), default=0)
     lines, last = [*_head(program)], None
     for line, row in zip(left, shown, strict=True):
-        lines.append(_with_place(line, row.where, last, column))
-        last = row.where if row.equations else last
+        where = None if row.where is None else _own(row.where)
+        lines.append(_with_place(line, where, last, column))
+        last = where if row.equations else last
         indent = "  " * row.depth
         for note in _masks(row, program.is_expanded):
             lines += _wrapped(f"{indent}    {mask_text(note)}", f"{indent}          ")
@@ -138,6 +139,12 @@ def _made(results: Sequence[Variable]) -> str:
 
 def _name(variable: Variable) -> str:
     return variable.name
+
+
+def _own(where: str) -> str:
+    """The user's own line, where one stands before that of an installed package."""
+    own, through, _ = where.partition("), through ")
+    return f"{own})" if through else where
 
 
 def _place(where: str, width: int) -> str:
