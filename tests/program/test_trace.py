@@ -351,6 +351,9 @@ def test_arguments_by_name_and_what_methods_hold_are_named():
         "a f32[m]",
         "z f32[n,2]",
     ]
+    (held,) = [v.name for v in program.inputs if v.name not in ("x", "shift")]
+    assert held.startswith("run[")
+    assert held.endswith("['scale']")
     static = Scaled.run.trace(Scaled(), ones(3, 4), shift=np.float32(1))
     assert static.inputs == program.inputs
 

@@ -1,5 +1,6 @@
 """A program as text, JSON, a flow chart and a table for notebooks."""
 
+import dataclasses
 import html.parser
 import json
 import re
@@ -104,6 +105,15 @@ def test_a_loop_names_what_its_body_takes():
     assert "scan[length=b]" in expanded
     assert re.search(r"^    jaxpr\(%\d+ f32\[\], %\d+ f32\[s\]\):$", expanded, re.MULTILINE)
     assert re.search(r"^      return %\d+, %\d+$", expanded, re.MULTILINE)
+
+
+def test_a_line_of_an_installed_package_is_told_by_the_users_own():
+    told = sx.trace(jnp.exp, sx.Shape("float32", "s"))
+    (eqn,) = told.equations
+    where = "y = net(x)  (own.py:3), through return self.f(x)  (lib.py:9)"
+    program = dataclasses.replace(told, equations=(dataclasses.replace(eqn, where=where),))
+    assert str(program).splitlines()[1].endswith("exp x   y = net(x)  (own.py:3)")
+    assert json.loads(program.to_json())["equations"][0]["where"] == where
 
 
 def test_many_arguments_are_cut():
