@@ -29,6 +29,7 @@ GROUPS = (
         ("Strategy", "Exact", "Pow2", "Linear", "Geometric", "Hybrid", "Ladder"),
     ),
     ("By hand", "", ("pad_to_bucket", "unpad", "Sizes")),
+    ("Looking at programs", "", ("trace", "Program", "Equation")),
     ("Checking", "", ("validate", "Validation")),
     ("Shapes", "", ("Shape", "Dim", "BATCH", "SEQ_LEN", "UNKNOWN", "eval_shape")),
     (

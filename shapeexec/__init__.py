@@ -44,6 +44,7 @@ from shapeexec.execution import (
     pad_to_bucket,
     unpad,
 )
+from shapeexec.program import Equation, Program, trace
 from shapeexec.shape import BATCH, SEQ_LEN, UNKNOWN, Dim, Shape, eval_shape
 from shapeexec.tools import Validation, validate
 
@@ -64,6 +65,7 @@ __all__ = [
     "Dilated",
     "Dim",
     "Documents",
+    "Equation",
     "Exact",
     "Exec",
     "Explanation",
@@ -79,6 +81,7 @@ __all__ = [
     "Plan",
     "Pow2",
     "PrefixLM",
+    "Program",
     "RelativeBias",
     "Shape",
     "ShapeExecError",
@@ -100,6 +103,7 @@ __all__ = [
     "masking",
     "pad_to_bucket",
     "shape",
+    "trace",
     "unpad",
     "validate",
 ]

@@ -275,6 +275,12 @@ def closed(jaxpr: Any) -> Any:
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
 
+def jaxpr_name(jaxpr: Any) -> str | None:
+    """The name of the function that a jaxpr was traced from; None of one without a name."""
+    name = closed(jaxpr).jaxpr.debug_info.func_name
+    return name if name.isidentifier() else None
+
+
 def new_variable(aval: Any) -> Any:
     """A variable of a jaxpr to be made."""
     return _extend_core.Var(aval)

@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "bucketing": {"_errors"},
     "masking": {"_errors", "_compat", "shape"},
     "attention": {"_errors", "_compat", "shape", "masking"},
-    "execution": {"_errors", "_compat", "shape", "checking", "bucketing", "masking"},
+    "program": {"_errors", "_compat", "shape", "masking"},
+    "execution": {"_errors", "_compat", "shape", "checking", "bucketing", "masking", "program"},
 }
 ABOVE = {"__init__", "__main__", "tools"}  # these may import any room
 NOT_AT_IMPORT = ("matplotlib", "rich", "flax", "equinox", "optax", "jax.experimental.pallas")

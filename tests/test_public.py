@@ -31,7 +31,7 @@ def test_all_lists_each_public_name_once_and_in_order(module):
 
 
 def test_what_is_visible_is_listed_but_for_rooms_that_are_not_public():
-    assert visible(sx) - {"checking", "execution", "tools"} == set(sx.__all__)
+    assert visible(sx) - {"checking", "execution", "program", "tools"} == set(sx.__all__)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,18 @@ def test_a_public_name_exists_and_says_what_it_is(module, name):
 
 
 @pytest.mark.parametrize(
-    "kind", [sx.Exec, sx.Plan, sx.Stats, sx.Explanation, sx.CacheLimits, sx.Strategy, sx.Validation]
+    "kind",
+    [
+        sx.Exec,
+        sx.Plan,
+        sx.Stats,
+        sx.Explanation,
+        sx.Program,
+        sx.Equation,
+        sx.CacheLimits,
+        sx.Strategy,
+        sx.Validation,
+    ],
 )
 def test_public_members_say_what_they_are(kind):
     for name, member in vars(kind).items():

@@ -22,7 +22,7 @@ from shapeexec.execution import _monitor, _options, _pickling, _spellings, _warm
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
 from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
-from shapeexec.execution._explain import Explanation
+from shapeexec.execution._explain import Explanation, program_of
 from shapeexec.execution._functions import MANY, Functions
 from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._method import without_self
@@ -44,6 +44,7 @@ from shapeexec.execution._split import (
 from shapeexec.execution._stats import Counters, Stats
 from shapeexec.masking._poison import check_poison
 from shapeexec.masking._values import MaskNote
+from shapeexec.program import Program
 from shapeexec.shape._guards import parse_constraint
 from shapeexec.shape._spec import spec_symbols
 
@@ -365,7 +366,20 @@ class Exec:
 
         call = self._call(*by_position(self._settings, args, kwargs))
         plan, told = self._planned(notes, call)
-        return Explanation(plan, tuple(told))
+        return Explanation(plan, program_of(plan, call, told))
+
+    def trace(self, *args: Any, **kwargs: Any) -> Program:
+        """What the graph of a call with these arguments does, equation by equation; `print` it.
+
+        Of each equation it tells the primitive, the symbolic shapes and dtypes of operands and
+        results with their valid lengths and capacities, in elements, its masks and why they are
+        there or spared, and your line; of all, the guards and what Python computes from the sizes.
+        Nothing is compiled. Arguments may be `jax.ShapeDtypeStruct`.
+
+        Raises:
+            ShapeExecError: Whatever a call with these arguments raises before it runs.
+        """
+        return self.explain(*args, **kwargs).program
 
     # Keeping graphs
 

@@ -1,22 +1,32 @@
 """What a graph does about padding, told to a person."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from shapeexec.execution._plan import Plan
+from shapeexec.execution._split import FUNCTION, Call
 from shapeexec.masking._values import MaskNote
+from shapeexec.program import Program
+from shapeexec.program._names import argument_names, function_name
+from shapeexec.program._read import Moment, read
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """Each mask of a graph and why it is there; `print` it.
+    """Each mask of a graph and why it is there: what `program` says of padding; `print` it.
 
     Attributes:
         plan: What the call runs: sizes, buckets and guards.
-        masks: Each mask, and each that was spared because what is known of the padding suffices.
+        program: What the graph does, equation by equation, with its masks.
     """
 
     plan: Plan
-    masks: tuple[MaskNote, ...]
+    program: Program
+
+    @property
+    def masks(self) -> tuple[MaskNote, ...]:
+        """Each mask, and each that was spared because what is known of the padding suffices."""
+        return self.program.masks
 
     @property
     def added(self) -> tuple[MaskNote, ...]:
@@ -30,12 +40,35 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [str(self.plan)]
-        if self.plan.guards:
+        if self.program.guards:
             lines.append("guards (another outcome gets its own graph):")
-            lines += [f"  {guard.described()}" for guard in self.plan.guards]
-        lines += [f"{symbol} is exact: {why}" for symbol, why in self.plan.reasons.items()]
+            lines += [f"  {guard}" for guard in self.program.guards]
+        lines += [f"{symbol} is exact: {why}" for symbol, why in self.program.exact.items()]
         lines.append(f"{len(self.added)} masks, {len(self.spared)} spared:")
         for note in self.masks:
             where = f"   <- {note.where}" if note.where else ""
             lines.append(f"  {note.primitive}: {note.what}: {note.action}{where}")
         return "\n".join(lines)
+
+
+def program_of(plan: Plan, call: Call, notes: Sequence[MaskNote]) -> Program:
+    """What the graph of a call does, equation by equation.
+
+    Args:
+        plan: What the call runs.
+        call: The call.
+        notes: Its masks, and those that were spared, with the equations that need them.
+    """
+    args, kwargs = call.trees()
+    moment = Moment(
+        sizes=plan.sizes,
+        buckets=plan.buckets,
+        ranges=plan.recipe.ranges,
+        operands=plan.recipe.numbers.operands,
+        exact=plan.reasons,
+        notes=notes,
+    )
+    name = function_name(call.fn)
+    names = argument_names(call.fn, args, kwargs)
+    names = [text.replace(f"{FUNCTION}[0]", name) for text in names]
+    return read(plan.recipe.trace, name, names, moment)

@@ -138,7 +138,9 @@ class RuleContext:
         if not open_axes:
             self._note_spared(held, aval, axes, f"padding is {value}")
             return held.array
-        note = self.note(aval, open_axes, f"filled with {value}", masked=True)
+        known = dict.fromkeys(str(held.known.axes[axis]) for axis in open_axes)
+        why = f"padding is {' and '.join(known)}"
+        note = self.note(aval, open_axes, f"filled with {value}", masked=True, why=why)
         number = self.scope.origin(self.eqn.invars[operand], held.number, value)
         self.fills.ask(number, Wish(value, frozenset(open_axes), note))
         array = fill(held.array, self.extents.lengths(self.in_shapes[operand]), value, open_axes)
@@ -208,13 +210,16 @@ class RuleContext:
         self.fills.at_source_now(self.numbers[result])
         self.notes.append(wish.told_at_source(self.eqn.outvars[result].aval, axes))
 
-    def note(self, aval: Any, axes: Sequence[int], action: str, *, masked: bool) -> MaskNote:
+    def note(
+        self, aval: Any, axes: Sequence[int], action: str, *, masked: bool, why: str = ""
+    ) -> MaskNote:
         """Report a mask, or one that was spared, along `axes` of an array like `aval`."""
-        return self.note_mask(along(aval, axes), action, masked=masked)
+        return self.note_mask(along(aval, axes), action, masked=masked, why=why)
 
-    def note_mask(self, what: str, action: str, *, masked: bool) -> MaskNote:
+    def note_mask(self, what: str, action: str, *, masked: bool, why: str = "") -> MaskNote:
         """Report a mask, or one that was spared, of any kind."""
-        note = MaskNote(self.primitive, self.where, what, action, masked)
+        at = (*self.outer, self.eqn)
+        note = MaskNote(self.primitive, self.where, what, action, masked, why, at)
         self.notes.append(note)
         return note
 

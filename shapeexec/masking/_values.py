@@ -42,6 +42,9 @@ class MaskNote:
         what: The array and its padded axes, `f32[b,s] along s`.
         action: What was done, `filled with 0` or `none: padding is 0`.
         masked: Whether anything was added to the graph.
+        why: What is known of the padding that was masked, `padding is unspecified`; empty where
+            `action` says it all.
+        at: The equation that needed it, behind those around it, the outermost first.
     """
 
     primitive: str
@@ -49,6 +52,8 @@ class MaskNote:
     what: str
     action: str
     masked: bool
+    why: str = ""
+    at: tuple[Any, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from shapeexec.shape._dim import Unknown
 from shapeexec.shape._forms import is_dim, is_spec_leaf, normal, read
 from shapeexec.shape._guards import parse_constraint
 from shapeexec.shape._shape import Shape, is_array
-from shapeexec.shape._trace import Leaf, trace
+from shapeexec.shape._trace import Leaf, Trace, trace
 
 
 def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] = ()) -> Any:
@@ -34,6 +34,20 @@ def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] 
         >>> print(eval_shape(lambda x: x.reshape(-1), "b, s"))
         f32[b*s]
     """
+    traced, _ = trace_shapes(fn, shapes, constraints)
+    outward = traced.substitution.outward
+    outs = [Shape(aval.dtype, *map(outward, aval.shape)) for aval in traced.jaxpr.out_avals]
+    return jax.tree.unflatten(traced.out_tree, outs)
+
+
+def trace_shapes(
+    fn: Callable[..., Any], shapes: Any, constraints: Iterable[str]
+) -> tuple[Trace, Any]:
+    """Trace `fn` at symbolic sizes, without a call; see `eval_shape`.
+
+    Returns:
+        The trace, whose inputs are the flat arguments, and the tree of their shapes.
+    """
     described, treedef = described_arguments(shapes)
     traced = trace(
         lambda *flat: fn(*jax.tree.unflatten(treedef, flat)),
@@ -41,9 +55,7 @@ def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] 
         None,
         constraints=[parse_constraint(text) for text in constraints],
     )
-    outward = traced.substitution.outward
-    outs = [Shape(aval.dtype, *map(outward, aval.shape)) for aval in traced.jaxpr.out_avals]
-    return jax.tree.unflatten(traced.out_tree, outs)
+    return traced, jax.tree.unflatten(treedef, described)
 
 
 def described_arguments(shapes: tuple[Any, ...]) -> tuple[list[Shape], Any]:

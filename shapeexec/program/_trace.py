@@ -1,0 +1,58 @@
+"""`sx.trace`: a function at symbolic sizes, without a call."""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from shapeexec._errors import ConfigError, SpecError
+from shapeexec.program._names import argument_names, function_name
+from shapeexec.program._program import Program
+from shapeexec.program._read import read
+from shapeexec.shape._propagate import trace_shapes
+
+
+def trace(fn: Callable[..., Any], *specs: Any, constraints: Iterable[str] = ()) -> Program:
+    """The operations of `fn` at symbolic sizes, with the shape of each operand and result.
+
+    Nothing is compiled. `Exec.trace` tells of one call, with its masks.
+
+    Args:
+        fn: A function of arrays and trees of arrays.
+        *specs: Its arguments, as `eval_shape` takes them: dims may be symbolic, dtypes are those
+            that they say.
+        constraints: Facts about the sizes, such as `"s >= 2"`, that `fn` needs.
+
+    Raises:
+        ConfigError: `fn` cannot be called.
+        SpecError: A spec is malformed, or there are too many or too few for `fn`.
+        InconclusiveShapeError: The program depends on a question that the sizes alone can answer.
+
+    Example:
+        >>> program = trace(lambda x: x.reshape(-1), Shape("float32", "b", "s"))
+        >>> print(program.results[0].shape)
+        f32[b*s]
+    """
+    if not callable(fn):
+        raise ConfigError(
+            f"trace: {fn!r} cannot be called.",
+            fix='the function first, then a spec per argument: sx.trace(f, sx.Shape("float32", '
+            '"b", "s"))',
+        )
+    _check_count(fn, specs)
+    traced, shapes = trace_shapes(fn, specs, constraints)
+    return read(traced, function_name(fn), argument_names(fn, shapes, {}), None)
+
+
+def _check_count(fn: Callable[..., Any], specs: Sequence[Any]) -> None:
+    try:
+        bind = inspect.signature(fn).bind
+    except (TypeError, ValueError):  # it tells nothing of its arguments
+        return
+    try:
+        bind(*specs)
+    except TypeError as error:
+        raise SpecError(
+            f"trace: {len(specs)} specs do not fit {function_name(fn)}{inspect.signature(fn)}.",
+            why=str(error),
+            fix="one spec for each argument of the function, in their order",
+        ) from None
