@@ -33,7 +33,17 @@ from shapeexec.attention.masks import (
     SlidingWindow,
 )
 from shapeexec.bucketing import Exact, Geometric, Hybrid, Ladder, Linear, Pow2, Strategy
-from shapeexec.execution import CacheLimits, Exec, Explanation, Plan, Stats, bucketed
+from shapeexec.execution import (
+    CacheLimits,
+    Exec,
+    Explanation,
+    GraphRow,
+    Graphs,
+    Plan,
+    Stats,
+    WhyNew,
+    bucketed,
+)
 from shapeexec.shape import BATCH, SEQ_LEN, UNKNOWN, Dim, Shape, eval_shape
 from shapeexec.tools import Validation, validate
 
@@ -61,6 +71,8 @@ __all__ = [
     "Full",
     "Geometric",
     "Global",
+    "GraphRow",
+    "Graphs",
     "Hybrid",
     "InconclusiveShapeError",
     "Ladder",
@@ -81,6 +93,7 @@ __all__ = [
     "UnsupportedPrimitiveError",
     "Validation",
     "ValidationError",
+    "WhyNew",
     "attention",
     "bucketed",
     "bucketing",

@@ -3,7 +3,20 @@
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._exec import Exec, bucketed
 from shapeexec.execution._explain import Explanation
+from shapeexec.execution._graphs import Graphs
 from shapeexec.execution._plan import Plan
+from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Stats
+from shapeexec.execution._why import WhyNew
 
-__all__ = ["CacheLimits", "Exec", "Explanation", "Plan", "Stats", "bucketed"]
+__all__ = [
+    "CacheLimits",
+    "Exec",
+    "Explanation",
+    "GraphRow",
+    "Graphs",
+    "Plan",
+    "Stats",
+    "WhyNew",
+    "bucketed",
+]
