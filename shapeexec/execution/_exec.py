@@ -3,7 +3,6 @@
 It wires the rooms together. A call flows in one direction: arguments, plan, graph, pad, run, cut.
 """
 
-import contextlib
 import copy
 import dataclasses
 import functools
@@ -508,9 +507,11 @@ class Exec:
         if ready is not None and graph is not None:
             # What is static to the specs may have other dtypes or another structure than last
             # time, or be no array at all, which JAX tells by a TypeError.
-            with contextlib.suppress(SignatureChanged, TypeError):
+            try:
                 outcome = ready.run(graph, call.arrays, call.named, retrace=False)
                 return self._finish(ready, graph, outcome, "hits"), call
+            except (SignatureChanged, TypeError):
+                pass
         known, call = self._seen.places, self._call(args, kwargs)
         if self._seen.places != known:
             known_as = signature(self._settings, call)

@@ -143,9 +143,9 @@ def row_of(told: Plan | Group, args: Any, kwargs: Any, origin: str) -> GraphRow:
     plan = told if is_one else told.plans[0]
     trace, ranges, base = plan.recipe.trace, told.recipe.ranges, plan.base
     extents = Extents(ranges, {}, trace.substitution)
-    exact = dict(kind_of(told.key).exact)
+    exact, inward = dict(kind_of(told.key).exact), trace.substitution.inward
     buckets = {
-        symbol: exact.get(symbol, extents.capacity(trace.substitution.inward(symbol)))
+        symbol: exact[symbol] if symbol in exact else extents.capacity(inward(symbol))
         for symbol in plan.sizes
     }
     leaves = zip(base.paths, base.leaves, strict=True)

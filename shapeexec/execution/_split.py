@@ -304,12 +304,16 @@ def take(
     Raises:
         ConfigError: A constant cannot be hashed.
     """
-    arrays = [None if i in static_argnums else arg for i, arg in enumerate(args)]
-    named = {k: v for k, v in kwargs.items() if k not in static_argnames}
     constants: dict[Place, Any] = {}
     if static_argnums or static_argnames:
+        arrays = [None if i in static_argnums else arg for i, arg in enumerate(args)]
+        named = {k: v for k, v in kwargs.items() if k not in static_argnames}
         constants = {i: args[i] for i in static_argnums if i < len(args)}
         constants |= {k: kwargs[k] for k in static_argnames if k in kwargs}
+    elif not at:  # each hit comes here, and most have no more to them
+        return Call(args, kwargs, fn, {}, constants, ())
+    else:
+        arrays, named = list(args), dict(kwargs)
     static = tuple((place, typed(value)) for place, value in constants.items())
     if not at:
         return Call(arrays, named, fn, {}, constants, static)
