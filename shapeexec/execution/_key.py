@@ -13,6 +13,7 @@ from shapeexec.execution._split import FUNCTION, Place, Static
 from shapeexec.shape._shape import dtype_name
 
 _LONGEST = 40
+_TREE = "the tree of "
 
 
 class Base(NamedTuple):
@@ -55,6 +56,12 @@ class Base(NamedTuple):
     @property
     def constants(self) -> dict[str, tuple[Hashable, str]]:
         """By place what tells one value of a constant from another, and the value as a text."""
+        told = self.static_parts
+        return {place: told[place] for place in told if not place.startswith(_TREE)}
+
+    @property
+    def static_parts(self) -> dict[str, tuple[Hashable, str]]:
+        """The constants, and the trees that hold them, each as `the tree of args[0]`."""
         static = self.static
         parts = static.parts if isinstance(static, Static) else ()
         values = static.values if isinstance(static, Static) else static
@@ -203,7 +210,7 @@ def _constants(key: Any, place: str) -> Iterator[tuple[str, Hashable, str]]:
                 yield where, leaf, f"{leaf[0]} {index}"
             case _:
                 yield where, leaf, _value(leaf)
-    yield f"the tree of {place}", structure, _clipped(str(structure))
+    yield f"{_TREE}{place}", structure, _clipped(str(structure))
 
 
 def _value(key: Any) -> str:

@@ -80,8 +80,8 @@ def why_new(plan: Plan, graphs: Graphs) -> WhyNew:
     held = {number: _parts_of(row) for number, row in rows.items()}
     missing = tuple(
         _told(name, text)
-        for name, (value, text) in wanted.items()
-        if all(parts.get(name, _MISSING)[0] != value for parts in held.values())
+        for name, (_, text) in wanted.items()
+        if all(name in _differing(parts, wanted) for parts in held.values())
     )
     differing = {number: _differing(parts, wanted) for number, parts in held.items()}
     nearest = min(
@@ -116,7 +116,7 @@ def _parts(
         shape = f"[{','.join(dims)}]"
         parts[f"the dtype of {path}"] = (dtype, leaf.replace(shape, ""))
         parts[f"the shape of {path}"] = (dims, shape)
-    parts |= base.constants
+    parts |= base.static_parts
     texts = frozenset(map(str, guards))
     parts["the guards"] = (texts, " and ".join(sorted(texts)) or "none")
     parts |= {name: (value, f"{value!r:.40}") for name, value in base.settings.items()}
