@@ -154,18 +154,26 @@ def run_models(options: argparse.Namespace) -> Report:
         assert ex.stats.efficiency == 1, "a size is its own bucket"
         timings = {name: Timing.of(values) for name, values in seconds.items()}
         ratio = Ratio.of(seconds["exec"], seconds["jit"])
-        least = min(seconds["exec"]) / min(seconds["jit"])
+        fastest = {name: float(np.percentile(values, 10)) for name, values in seconds.items()}
+        least = fastest["exec"] / fastest["jit"]
         case = f"the demo's model, {batch} passages of {length} bytes, {about}"
         shown = f"{ratio.ratio:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f})"
         rows.append((case, *map(str, timings.values()), shown, f"{least:.3f}"))
         figures[case] = {
             "ratio": asdict(ratio),
-            "ratio_of_least": least,
+            "ratio_of_fastest_tenth": least,
             "seconds": {name: asdict(timing) for name, timing in timings.items()},
         }
         text = f"at most {MOST_OF_MODEL} times jax.jit at that size, {case}"
         claims.append(Claim(text, ratio.ratio, ratio.ratio <= MOST_OF_MODEL))
-    columns = ("", "jax.jit, exact", "compiled, exact", "sx.Exec", "sx.Exec / jax.jit", "of least")
+    columns = (
+        "",
+        "jax.jit, exact",
+        "compiled, exact",
+        "sx.Exec",
+        "sx.Exec / jax.jit",
+        "of the fastest tenth",
+    )
     title = "a call at a size that is its own bucket: median (quartiles)"
     return Report([Table(title, columns, rows)], figures, claims)
 

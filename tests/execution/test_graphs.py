@@ -567,13 +567,16 @@ def test_a_trace_that_was_forgotten_is_told(monkeypatch):
 
 
 def test_what_cannot_be_padded_is_met_before_compiling():
-    def fn(x):
-        return sum(x[i] for i in range(x.shape[0]))
+    def with_noise(x):
+        """The rbg generator draws for a shape as a whole, which only its rule knows."""
+        return x + jax.random.uniform(jax.random.key(0, impl="rbg"), x.shape)
 
-    ex = sx.Exec(fn, ("s",), L(8), on_unsupported="exact")
-    ex(ones(3))
+    ex = sx.Exec(with_noise, ("s",), L(8), on_unsupported="exact")
+    ex.warmup(ones(3).astype(np.float16), s=3)
     told = why(ex, struct(4))
-    assert told.missing == ("s=4 exact",)
+    assert told.missing == ("s=4 exact", "f32 as the dtype of args[0]")
+    with refused(sx.UnsupportedPrimitiveError, "random_bits", ""):
+        sx.Exec(with_noise, ("s",), L(8)).why_new(struct(4))
     with refused(sx.SpecError, "args[0]", ""):
         ex.why_new(struct(4, 4))
 
