@@ -45,7 +45,19 @@ def test_a_public_name_exists_and_says_what_it_is(module, name):
 
 
 @pytest.mark.parametrize(
-    "kind", [sx.Exec, sx.Plan, sx.Stats, sx.Explanation, sx.CacheLimits, sx.Strategy, sx.Validation]
+    "kind",
+    [
+        sx.Exec,
+        sx.Plan,
+        sx.Stats,
+        sx.Explanation,
+        sx.Graphs,
+        sx.GraphRow,
+        sx.WhyNew,
+        sx.CacheLimits,
+        sx.Strategy,
+        sx.Validation,
+    ],
 )
 def test_public_members_say_what_they_are(kind):
     for name, member in vars(kind).items():
