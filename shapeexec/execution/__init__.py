@@ -4,16 +4,22 @@ from shapeexec.execution._by_hand import Sizes, pad_to_bucket, unpad
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._exec import Exec, bucketed
 from shapeexec.execution._explain import Explanation
+from shapeexec.execution._graphs import Graphs
 from shapeexec.execution._plan import Plan
+from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Stats
+from shapeexec.execution._why import WhyNew
 
 __all__ = [
     "CacheLimits",
     "Exec",
     "Explanation",
+    "GraphRow",
+    "Graphs",
     "Plan",
     "Sizes",
     "Stats",
+    "WhyNew",
     "bucketed",
     "pad_to_bucket",
     "unpad",

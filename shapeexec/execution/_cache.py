@@ -144,6 +144,11 @@ class GraphCache(Generic[Entry]):
         with self._lock:
             self._entries.pop(key, None)
 
+    def entries(self) -> list[Entry]:
+        """All entries, the least recently used first; none counts as used for that."""
+        with self._lock:
+            return list(self._entries.values())
+
     def clear(self) -> None:
         """Forget all entries; what is being made now stays."""
         with self._lock:

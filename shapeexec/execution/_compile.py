@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -11,6 +13,8 @@ import jax
 import numpy as np
 
 from shapeexec.execution import _monitor
+from shapeexec.execution._row import GraphBytes, GraphRow, GraphSeconds
+from shapeexec.execution._stats import Tally
 from shapeexec.masking._hosted import host_operands, unpacked
 from shapeexec.masking._masked import Masked
 from shapeexec.masking._values import MaskNote
@@ -23,6 +27,7 @@ class SignatureChanged(Exception):
 
 
 _local = threading.local()
+_numbers = itertools.count()
 
 
 @contextlib.contextmanager
@@ -46,16 +51,29 @@ class Graph:
     Attributes:
         jitted: Called with (sizes, consts, kwargs, *args).
         consts: The arrays that the function closed over.
-        device_bytes: Temporary memory and code, in bytes, as XLA tells it.
+        row: What is told of it, but for what has run.
+        compiled: What `jitted` runs as long as arguments stand on the same devices.
+        bytes: Its memory; None where a back end does not tell.
         compiles: XLA compilations that it took.
-        compile_seconds: The time they took.
+        seconds: The time that it took to make.
+        tally: What has run in it.
+        number: Graphs that were made later have greater ones.
     """
 
     jitted: Any
     consts: tuple[Any, ...]
-    device_bytes: int
+    row: GraphRow
+    compiled: Any
+    bytes: GraphBytes | None
     compiles: int
-    compile_seconds: float
+    seconds: GraphSeconds
+    tally: Tally = dataclasses.field(default_factory=Tally)
+    number: int = dataclasses.field(default_factory=lambda: next(_numbers))
+
+    @property
+    def device_bytes(self) -> int:
+        """Temporary memory and code, in bytes, as XLA tells it."""
+        return 0 if self.bytes is None else self.bytes.temporaries + self.bytes.code
 
     def __call__(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run on arguments at capacity.
@@ -82,6 +100,11 @@ class Compilable(Protocol):
     @property
     def donate(self) -> tuple[int, ...]:
         """The positions of arguments that may be overwritten."""
+        ...
+
+    @property
+    def trace_seconds(self) -> float:
+        """The time that the trace took."""
         ...
 
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
@@ -143,6 +166,7 @@ class Recipe:
         ranges: Per symbol the least size and the bucket.
         poison: See `Masked`.
         donate: The positions of arguments that may be overwritten.
+        trace_seconds: The time that the trace took.
     """
 
     trace: Trace
@@ -150,6 +174,7 @@ class Recipe:
     ranges: Mapping[str, tuple[int, int]]
     poison: str | None
     donate: tuple[int, ...] = ()
+    trace_seconds: float = 0.0
 
     @functools.cached_property
     def numbers(self) -> Numbers:
@@ -183,7 +208,7 @@ class Recipe:
 
 
 def compile_graph(
-    recipe: Compilable, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    recipe: Compilable, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any], row: GraphRow
 ) -> Graph:
     """Compile a graph for arguments at capacity, which may be arrays or shapes of arrays.
 
@@ -194,20 +219,36 @@ def compile_graph(
     donated = tuple(3 + position for position in recipe.donate)
     jitted = jax.jit(recipe.body, donate_argnums=donated)
     with _tracing_allowed():
-        lowered = jitted.lower(sizes, consts, kwargs, *args)
+        start = time.perf_counter()
+        traced = jitted.trace(sizes, consts, kwargs, *args)
+        masked = time.perf_counter()
+        lowered = traced.lower()
+        lowered_at = time.perf_counter()
     count, seconds = _monitor.totals.count, _monitor.totals.seconds
     compiled = lowered.compile()
     return Graph(
         jitted=jitted,
         consts=consts,
-        device_bytes=_device_bytes(compiled),
+        row=row,
+        compiled=compiled,
+        bytes=_bytes(compiled),
         compiles=_monitor.totals.count - count,
-        compile_seconds=_monitor.totals.seconds - seconds,
+        seconds=GraphSeconds(
+            trace=recipe.trace_seconds,
+            mask=masked - start,
+            lower=lowered_at - masked,
+            compile=_monitor.totals.seconds - seconds,
+        ),
     )
 
 
-def _device_bytes(compiled: Any) -> int:
+def _bytes(compiled: Any) -> GraphBytes | None:
     memory = compiled.memory_analysis()
     if memory is None:  # a back end that does not tell
-        return 0
-    return memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
+        return None
+    return GraphBytes(
+        code=memory.generated_code_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        inputs=memory.argument_size_in_bytes,
+        outputs=memory.output_size_in_bytes,
+    )

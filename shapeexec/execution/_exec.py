@@ -3,7 +3,6 @@
 It wires the rooms together. A call flows in one direction: arguments, plan, graph, pad, run, cut.
 """
 
-import contextlib
 import copy
 import dataclasses
 import functools
@@ -24,6 +23,7 @@ from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, co
 from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
 from shapeexec.execution._explain import Explanation, program_of
 from shapeexec.execution._functions import MANY, Functions
+from shapeexec.execution._graphs import Graphs, graphs_of, row_of
 from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._method import without_self
 from shapeexec.execution._plan import Plan
@@ -42,6 +42,7 @@ from shapeexec.execution._split import (
     take,
 )
 from shapeexec.execution._stats import Counters, Stats
+from shapeexec.execution._why import WhyNew, check_maskable, why_new
 from shapeexec.masking._poison import check_poison
 from shapeexec.masking._values import MaskNote
 from shapeexec.program import Program
@@ -344,6 +345,25 @@ class Exec:
             graphs=len(cache), device_bytes=cache.device_bytes, evictions=cache.evictions
         )
 
+    @property
+    def graphs(self) -> Graphs:
+        """The compiled graphs that are kept: what names each, its use, memory and cost."""
+        return graphs_of(self._cache.entries(), self._counters)
+
+    def why_new(self, *args: Any, **kwargs: Any) -> WhyNew:
+        """Which part of what names a graph no graph has, so that a call would compile one.
+
+        It may trace, but compiles and runs nothing. Arguments may be `jax.ShapeDtypeStruct`.
+
+        Raises:
+            ShapeExecError: Whatever a call with these arguments raises before it runs.
+        """
+        if self._is_method:
+            return self._of_self(args).why_new(*args[1:], **kwargs)
+        call = self._call(*by_position(self._settings, args, kwargs))
+        plan, _ = self._planned(check_maskable, call)
+        return why_new(plan, self.graphs)
+
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """What a call with these arguments would run; it may trace, but compiles and runs nothing.
 
@@ -414,7 +434,8 @@ class Exec:
                 "warmup: the shapes and dtypes of the arguments are not known yet.",
                 fix="pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
             )
-        compile_one = functools.partial(self._planned, self._graph)
+        make = functools.partial(self._graph, origin="warmup")
+        compile_one = functools.partial(self._planned, make)
         return _warmup.warm(self._planner, example, sizes, compile_one, progress)
 
     def clear(self) -> None:
@@ -510,9 +531,11 @@ class Exec:
         if ready is not None and graph is not None:
             # What is static to the specs may have other dtypes or another structure than last
             # time, or be no array at all, which JAX tells by a TypeError.
-            with contextlib.suppress(SignatureChanged, TypeError):
+            try:
                 outcome = ready.run(graph, call.arrays, call.named, retrace=False)
-                return self._finish(ready, outcome, "hits"), call
+                return self._finish(ready, graph, outcome, "hits"), call
+            except (SignatureChanged, TypeError):
+                pass
         known, call = self._seen.places, self._call(args, kwargs)
         if self._seen.places != known:
             known_as = signature(self._settings, call)
@@ -527,7 +550,7 @@ class Exec:
         if proven().key != plan.key:
             return self._run_planned(call, known_as)  # as it has to be at these sizes
         self._remember(known_as, ready, call)
-        return self._finish(ready, outcome, "hits" if plan.is_compiled else "misses")
+        return self._finish(ready, graph, outcome, "hits" if plan.is_compiled else "misses")
 
     def _planned(
         self, use: Callable[[Plan, Call], Used], call: Call, *, is_proven_later: bool = False
@@ -544,18 +567,25 @@ class Exec:
                 if not self._planner.make_fewest_exact(plan, error, call):
                     raise
 
-    def _graph(self, plan: Plan, call: Call) -> Graph:
-        return self._cache.get(plan.key, lambda: self._compile(plan, call))
+    def _graph(self, plan: Plan, call: Call, origin: str = "made") -> Graph:
+        return self._cache.get(plan.key, lambda: self._compile(plan, call, origin))
 
-    def _compile(self, plan: Plan, call: Call) -> Graph:
+    def _compile(self, plan: Plan, call: Call, origin: str) -> Graph:
         for key in self._seen.functions.gone():
             self._cache.drop(key)
         self._warn_of_new_functions(self._seen.functions.meet(call.functions(), plan.key))
         args, kwargs = structs_at_capacity(plan, call.arrays, call.named)
-        return self._compiled(plan.recipe, plan.size_vector, args, kwargs, plan)
+        return self._compiled(plan.recipe, plan.size_vector, args, kwargs, plan, origin=origin)
 
     def _compiled(
-        self, recipe: Compilable, sizes: Any, args: Any, kwargs: Any, told: Plan | Group
+        self,
+        recipe: Compilable,
+        sizes: Any,
+        args: Any,
+        kwargs: Any,
+        told: Plan | Group,
+        *,
+        origin: str = "made",
     ) -> Graph:
         if self._seen.is_frozen:
             raise FrozenError(
@@ -563,13 +593,14 @@ class Exec:
                 got=f"arguments {', '.join(recipe.trace.ragged_arguments)}",
                 fix="warm up these sizes before freeze(), or do not freeze",
             )
-        graph = compile_graph(recipe, sizes, args, kwargs)
-        self._counters.add(compiles=graph.compiles, compile_seconds=graph.compile_seconds)
+        row = row_of(told, args, kwargs, origin)
+        graph = compile_graph(recipe, sizes, args, kwargs, row)
+        self._counters.add(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
         self._warn_if_thrashing(told)
         return graph
 
-    def _finish(self, ready: Ready | Group, outcome: Outcome, kind: str) -> Any:
-        self._counters.call(kind, ready.padding, ready.exact)
+    def _finish(self, ready: Ready | Group, graph: Graph, outcome: Outcome, kind: str) -> Any:
+        self._counters.call(kind, ready.padding, ready.exact, ready.elements, graph.tally)
         if outcome.compiles or outcome.copy_compiles:
             self._counters.add(
                 compiles=outcome.compiles,

@@ -21,11 +21,14 @@ from shapeexec.bucketing import checked_bucket
 from shapeexec.execution import _monitor, _transfer
 from shapeexec.execution._compile import Graph, Numbers, SignatureChanged, check_tracing
 from shapeexec.execution._examples import Examples, Layout, Reduce, add
+from shapeexec.execution._key import Key, Mapped
 from shapeexec.execution._one_by_one import calls_the_host, one_by_one, sum_one_by_one
-from shapeexec.execution._plan import Key, Plan
+from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
 from shapeexec.execution._ready import Outcome
 from shapeexec.execution._split import Place, Result
+from shapeexec.execution._stats import Elements
+from shapeexec.execution._usage import elements_of
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._hosted import host_operands
 from shapeexec.masking._masked import Masked
@@ -59,6 +62,7 @@ class MapRecipe:
     is_mapped: tuple[bool, ...]
     reduce: Reduce
     donate: tuple[int, ...] = ()  # a second group of examples may need the same memory
+    trace_seconds: float = 0.0
 
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
         """What is compiled.
@@ -154,6 +158,15 @@ class Group:
         )
 
     @property
+    def elements(self) -> Elements:
+        """How many elements of the examples' arguments are data, and how many run."""
+        recipe, first = self.recipe, self.plans[0]
+        extents = Extents(recipe.ranges, {}, recipe.trace.substitution)
+        capacities = [extents.capacities(aval.shape) for aval in recipe.trace.jaxpr.in_avals]
+        sizes = [plan.sizes for plan in self.plans]
+        return elements_of(first.base, first.recipe, capacities, sizes, self.capacity)
+
+    @property
     def exact(self) -> tuple[str, ...]:
         """Symbols that run exactly for want of a rule."""
         return self.plans[0].exact
@@ -174,7 +187,8 @@ class Mapper:
         specs: Tells the planner's specs from those of other mappers with the same cache.
         find: The graph of a key, if it is compiled.
         get: The graph of a group, compiled if it must be, from its stacked arguments.
-        finish: Told of each run of a graph: the group, the outcome, and `"hits"` or `"misses"`.
+        finish: Told of each run of a graph: the group, the graph, the outcome, and `"hits"` or
+            `"misses"`.
         seen: Told where arguments hold more than arrays.
     """
 
@@ -184,7 +198,7 @@ class Mapper:
         specs: Hashable,
         find: Callable[[Hashable], Graph | None],
         get: Callable[[Group, Sequence[Any], Mapping[str, Any]], Graph],
-        finish: Callable[[Group, Outcome, str], Any],
+        finish: Callable[[Group, Graph, Outcome, str], Any],
         seen: Callable[[frozenset[Place]], None],
     ) -> None:
         self._planner, self._specs, self._seen = planner, specs, seen
@@ -252,9 +266,15 @@ class Mapper:
             symbol: (1, max(plan.buckets[symbol] for plan in members)) for symbol in first.ranges
         }
         recipe = MapRecipe(
-            first.trace, first.symbols, ranges, first.poison, layout.is_mapped, reduce
+            first.trace,
+            first.symbols,
+            ranges,
+            first.poison,
+            layout.is_mapped,
+            reduce,
+            trace_seconds=first.trace_seconds,
         )
-        key = Key(("map", self._specs, reduce, kind, capacity, tuple(ranges.items())))
+        key = Key(Mapped(self._specs, reduce, kind, capacity, tuple(ranges.items())))
         return Group(tuple(numbers), members, capacity, key, recipe, layout)
 
     def _results(
@@ -267,9 +287,9 @@ class Mapper:
     ) -> Any:
         outcomes = []
         for group, found in zip(groups, graphs, strict=True):
-            outcome, is_hit = self._run(examples, group, found, retrace=retrace)
-            outcomes.append((group, outcome, "hits" if is_hit else "misses"))
-        told = [self._finish(group, outcome, kind) for group, outcome, kind in outcomes]
+            graph, outcome, is_hit = self._run(examples, group, found, retrace=retrace)
+            outcomes.append((group, graph, outcome, "hits" if is_hit else "misses"))
+        told = [self._finish(*outcome) for outcome in outcomes]
         if groups[0].recipe.reduce == "sum":
             _check_sum(groups)
             return _whole_result(functools.reduce(add, told))
@@ -282,7 +302,7 @@ class Mapper:
 
     def _run(
         self, examples: Examples, group: Group, graph: Graph | None, *, retrace: bool
-    ) -> tuple[Outcome, bool]:
+    ) -> tuple[Graph, Outcome, bool]:
         totals = _monitor.totals
         start = totals.count
         args, kwargs = _stacked(group, examples)
@@ -296,7 +316,7 @@ class Mapper:
         ran, seconds = totals.count - count, totals.seconds - seconds
         result = _whole(group, leaves) if group.recipe.reduce == "sum" else _cut(group, leaves)
         copied += totals.count - count - ran
-        return Outcome(result, copied, ran, seconds), is_hit
+        return graph, Outcome(result, copied, ran, seconds), is_hit
 
     def _compiled(
         self, examples: Examples, group: Group, args: Sequence[Any], kwargs: Mapping[str, Any]

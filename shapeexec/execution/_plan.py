@@ -2,34 +2,17 @@
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from shapeexec.execution._compile import Recipe
+from shapeexec.execution._key import Base, Key
+from shapeexec.execution._stats import Elements
+from shapeexec.execution._usage import elements_of
 from shapeexec.shape._questions import AnyGuard
 
 Shape = tuple[int, ...]
-
-
-class Key:
-    """What names a graph. It knows its hash, since a cache hit asks for it each time.
-
-    Args:
-        parts: What two calls must have in common to share a graph.
-    """
-
-    __slots__ = ("_hash", "parts")
-
-    def __init__(self, parts: Hashable) -> None:
-        self.parts = parts
-        self._hash = hash(parts)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Key) and self.parts == other.parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +44,7 @@ class Plan:
     exact: tuple[str, ...]
     reasons: Mapping[str, str]
     is_compiled: bool
-    base: Hashable = dataclasses.field(repr=False)
+    base: Base = dataclasses.field(repr=False)
     kind: Key = dataclasses.field(repr=False)
     key: Key = dataclasses.field(repr=False)
     recipe: Recipe = dataclasses.field(repr=False)
@@ -70,6 +53,11 @@ class Plan:
     def size_vector(self) -> np.ndarray:
         """i32[words]: the true sizes, and what is computed from them, as the graph takes them."""
         return self.recipe.numbers.vector(self.sizes)
+
+    @functools.cached_property
+    def elements(self) -> Elements:
+        """How many elements of arguments are data, and how many run."""
+        return elements_of(self.base, self.recipe, self.in_capacities, [self.sizes], 1)
 
     @property
     def waste(self) -> Mapping[str, float]:

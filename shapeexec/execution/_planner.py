@@ -6,6 +6,7 @@ Planning traces, since guards decide between graphs. It compiles nothing and run
 import dataclasses
 import itertools
 import threading
+import time
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -26,9 +27,10 @@ from shapeexec.bucketing import Exact, Strategy
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution import _transfer
 from shapeexec.execution._compile import Recipe
+from shapeexec.execution._key import Base, Key, Kind, Padded
 from shapeexec.execution._options import parameters_of, range_of
 from shapeexec.execution._outcomes import are_many
-from shapeexec.execution._plan import Key, Plan
+from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Check, Proofs
 from shapeexec.execution._split import Call
 from shapeexec.masking._extents import Extents
@@ -101,6 +103,7 @@ class _Structure:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.traces: dict[int, Trace] = {}
+        self.seconds: dict[int, float] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +118,7 @@ class _Bound:
         fn: The plain function, of flat arrays.
     """
 
-    base: Hashable
+    base: Base
     dims: tuple[tuple[Any, ...], ...]
     dtypes: tuple[tuple[Any, bool], ...]
     sizes: dict[str, int]
@@ -305,7 +308,7 @@ class Planner:
         dims = tuple(() if d is None else d for d in bound.dims(shapes))
         dtypes = tuple(_dtype(leaf, index, treedef) for index, leaf in enumerate(leaves))
         texts = tuple(tuple(map(_dim.dim_text, leaf_dims)) for leaf_dims in dims)
-        base = (treedef, texts, dtypes, call.static, _compat.config_fingerprint())
+        base = Base(treedef, texts, dtypes, call.static, _compat.config_fingerprint())
         fn = _compat.told_as(self._settings.fn, call.pure())
         return _Bound(base, dims, dtypes, sizes, fn)
 
@@ -315,13 +318,13 @@ class Planner:
             for symbol, size in call.sizes.items()
             if size == 0 or symbol in forced or runs_exact(self._settings.strategy(symbol), size)
         }
-        traced, number = self._trace(call, exact)
+        traced, number, trace_seconds = self._trace(call, exact)
         symbols = traced.substitution
         ranges = {symbol: self._range(symbol, call.sizes[symbol]) for symbol in traced.symbols}
         ranges = dict(sorted(ranges.items()))
         extents = Extents(ranges, {}, symbols)
-        kind = Key((call.base, tuple(exact.items()), number))
-        key = Key((kind, tuple(ranges.items())))
+        kind = Key(Kind(call.base, tuple(exact.items()), number))
+        key = Key(Padded(kind, tuple(ranges.items())))
         out_dims = [tuple(aval.shape) for aval in traced.jaxpr.out_avals]
         own_sizes = symbols.sizes(call.sizes)
         return Plan(
@@ -348,6 +351,7 @@ class Planner:
                 ranges=ranges,
                 poison=self._settings.poison,
                 donate=self._settings.donate_argnums,
+                trace_seconds=trace_seconds,
             ),
         )
 
@@ -355,8 +359,11 @@ class Planner:
         """The least size in the bucket of a size, and the bucket."""
         return range_of(symbol, self._settings.strategy(symbol), size)
 
-    def _trace(self, call: _Bound, exact: Mapping[str, int]) -> tuple[Trace, int]:
-        """The trace that speaks for these sizes, and its number, which no other one ever has."""
+    def _trace(self, call: _Bound, exact: Mapping[str, int]) -> tuple[Trace, int, float]:
+        """The trace that speaks for these sizes.
+
+        Besides its number, which no other one ever has, and the seconds that it took.
+        """
         with self._lock:
             key = (call.base, tuple(exact.items()))
             structure = self._structures.pop(key, None) or _Structure()
@@ -366,15 +373,17 @@ class Planner:
         with structure.lock:
             for number, known in structure.traces.items():
                 if known.admits(call.sizes):
-                    return known, number
+                    return known, number, structure.seconds[number]
             symbolic = [g for g in self._settings.constraints if not g.symbols & exact.keys()]
+            start = time.perf_counter()
             made = trace(call.fn, call.leaves(exact), call.sizes, constraints=symbolic)
             self._count(traces=1)
             number = next(self._trace_numbers)
+            structure.seconds[number] = time.perf_counter() - start
             structure.traces[number] = made
             if are_many(tuple(structure.traces.values())):
                 _warn_of_guards(tuple(structure.traces.values()))
-            return made, number
+            return made, number, structure.seconds[number]
 
     def _bind(self, treedef: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundSpec:
         # By default an array is ragged if it has an axis.

@@ -13,6 +13,7 @@ import numpy as np
 from shapeexec.execution import _monitor, _transfer
 from shapeexec.execution._compile import Graph
 from shapeexec.execution._plan import Plan, Shape
+from shapeexec.execution._stats import Elements
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Ready:
         cuts: Per leaf of the result its true shape, None for one that is whole.
         padding: (symbol, size, bucket) of each symbol.
         exact: Symbols that run exactly for want of a rule.
+        elements: How many elements of arguments are data, and how many run.
         donated: The positions of padded arguments whose memory may be taken.
         donate: Those of all such arguments.
     """
@@ -55,6 +57,7 @@ class Ready:
     cuts: tuple[Shape | None, ...]
     padding: tuple[tuple[str, int, int], ...]
     exact: tuple[str, ...]
+    elements: Elements
     donated: tuple[int, ...] = ()
     donate: tuple[int, ...] = ()
 
@@ -160,6 +163,7 @@ def make_ready(plan: Plan, pads: tuple[tuple[int | str, Any, tuple[Shape, ...]],
         ),
         padding=tuple((s, n, plan.buckets[s]) for s, n in plan.sizes.items()),
         exact=plan.exact,
+        elements=plan.elements,
         donated=tuple(place for place, *_ in pads if place in plan.recipe.donate),
         donate=plan.recipe.donate,
     )

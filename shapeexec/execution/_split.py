@@ -10,7 +10,7 @@ import itertools
 import threading
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -27,6 +27,22 @@ FUNCTION = "<function>"
 """Where the arrays of the function itself stand among the keywords: of a module, or of `self`."""
 
 Place = int | str
+
+
+class Static(NamedTuple):
+    """What two calls have in common that are taken apart, but for their arrays.
+
+    Attributes:
+        values: Per static argument its place and value.
+        parts: Per argument that holds more than arrays its place and what tells it from others.
+        nodes: What tells the nodes of nnx from others; None if there are none.
+        is_map: See `Call`.
+    """
+
+    values: tuple[tuple[Place, Hashable], ...]
+    parts: tuple[tuple[Place, Hashable], ...]
+    nodes: Hashable = None
+    is_map: bool = False
 
 
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen: each hit makes one, in less time
@@ -288,12 +304,16 @@ def take(
     Raises:
         ConfigError: A constant cannot be hashed.
     """
-    arrays = [None if i in static_argnums else arg for i, arg in enumerate(args)]
-    named = {k: v for k, v in kwargs.items() if k not in static_argnames}
     constants: dict[Place, Any] = {}
     if static_argnums or static_argnames:
+        arrays = [None if i in static_argnums else arg for i, arg in enumerate(args)]
+        named = {k: v for k, v in kwargs.items() if k not in static_argnames}
         constants = {i: args[i] for i in static_argnums if i < len(args)}
         constants |= {k: kwargs[k] for k in static_argnames if k in kwargs}
+    elif not at:  # each hit comes here, and most have no more to them
+        return Call(args, kwargs, fn, {}, constants, ())
+    else:
+        arrays, named = list(args), dict(kwargs)
     static = tuple((place, typed(value)) for place, value in constants.items())
     if not at:
         return Call(arrays, named, fn, {}, constants, static)
@@ -317,9 +337,9 @@ def take(
             _put(arrays, named, place, _filled(_at(arrays, named, place), own))
     told = tuple((place, part.key) for place, part in parts.items())
     if nodes is None:
-        return Call(arrays, named, fn, parts, constants, (static, told))
-    static = (static, told, nodes.key, is_map)
-    return Call(arrays, named, fn, parts, constants, static, nodes, is_map)
+        return Call(arrays, named, fn, parts, constants, Static(static, told))
+    whole = Static(static, told, nodes.key, is_map)
+    return Call(arrays, named, fn, parts, constants, whole, nodes, is_map)
 
 
 def _at(args: Sequence[Any], kwargs: Mapping[str, Any], place: Place) -> Any:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +25,9 @@ class Stats:
         evictions: Graphs that left the cache.
         graphs: Graphs in the cache.
         device_bytes: Temporary memory and code of these graphs, in bytes, as XLA tells it.
+        real_elements: Elements of ragged arguments that were data, over all calls of graphs.
+        bucket_elements: Elements that ran for them: data and padding.
+        padded_bytes: The padding of ragged arguments, in bytes, over all calls of graphs.
         waste: Per symbol the share of what ran that was padding, 0 to 1.
         exact: Per symbol the calls in which it could not be padded and ran at its exact size.
     """
@@ -40,8 +45,25 @@ class Stats:
     evictions: int = 0
     graphs: int = 0
     device_bytes: int = 0
+    real_elements: int = 0
+    bucket_elements: int = 0
+    padded_bytes: int = 0
     waste: Mapping[str, float] = dataclasses.field(default_factory=dict)
     exact: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of calls that found their graph compiled, 0 to 1; 0 before the first call."""
+        calls = self.hits + self.misses
+        return self.hits / calls if calls else 0.0
+
+    @property
+    def efficiency(self) -> float:
+        """The share of elements that were data, all symbols together, 0 to 1; 1 if none ran.
+
+        `waste` tells of one symbol at a time: half of each of two is a quarter of the elements.
+        """
+        return self.real_elements / self.bucket_elements if self.bucket_elements else 1.0
 
     def __str__(self) -> str:
         waste = ", ".join(f"{symbol} {share:.1%}" for symbol, share in self.waste.items())
@@ -53,6 +75,37 @@ class Stats:
         )
 
 
+class Elements(NamedTuple):
+    """Elements of the ragged arguments of a call.
+
+    Attributes:
+        real: Those that are data.
+        bucket: Those that run: data and padding.
+        padded_bytes: The padding, in bytes.
+    """
+
+    real: int
+    bucket: int
+    padded_bytes: int
+
+
+class Tally:
+    """What has run in one graph; its Exec's counters change it, under their lock.
+
+    Attributes:
+        hits: Calls that found it compiled.
+        used: When a call last used it, by `time.monotonic`, in seconds; None: no call has.
+        real: See `Elements`, over all calls.
+        bucket: Likewise.
+    """
+
+    __slots__ = ("bucket", "hits", "real", "used")
+
+    def __init__(self) -> None:
+        self.hits = self.real = self.bucket = 0
+        self.used: float | None = None
+
+
 class Counters:
     """The counters behind `Stats`; safe to use from several threads."""
 
@@ -61,6 +114,7 @@ class Counters:
         self._counts: dict[str, float] = {}
         self._sizes: dict[str, list[int]] = {}
         self._exact: dict[str, int] = {}
+        self._elements = [0, 0, 0]
 
     def add(self, **amounts: float) -> None:
         """Add to counters by name."""
@@ -72,9 +126,20 @@ class Counters:
         self,
         outcome: str,
         padding: tuple[tuple[str, int, int], ...],
-        exact: tuple[str, ...] = (),
+        exact: tuple[str, ...],
+        elements: Elements,
+        tally: Tally,
     ) -> None:
-        """Count one call: `hits` or `misses`, and (symbol, size, bucket) of each symbol."""
+        """Count one call.
+
+        Args:
+            outcome: `hits` or `misses`.
+            padding: (symbol, size, bucket) of each symbol.
+            exact: Symbols that ran exactly for want of a rule.
+            elements: What ran.
+            tally: Of the graph that it ran in.
+        """
+        real, run, padded_bytes = elements
         with self._lock:
             self._counts[outcome] = self._counts.get(outcome, 0) + 1
             for symbol, size, bucket in padding:
@@ -85,6 +150,29 @@ class Counters:
                 totals[1] += bucket
             for symbol in exact:
                 self._exact[symbol] = self._exact.get(symbol, 0) + 1
+            totals = self._elements
+            totals[0] += real
+            totals[1] += run
+            totals[2] += padded_bytes
+            if outcome == "hits":
+                tally.hits += 1
+            tally.real += real
+            tally.bucket += run
+            tally.used = time.monotonic()
+
+    def read(self, tallies: Sequence[Tally]) -> list[tuple[int, float | None, int, int]]:
+        """Per tally its hits, the seconds since its last use, and its elements, data and all."""
+        with self._lock:
+            now = time.monotonic()
+            return [
+                (
+                    tally.hits,
+                    None if tally.used is None else now - tally.used,
+                    tally.real,
+                    tally.bucket,
+                )
+                for tally in tallies
+            ]
 
     def snapshot(self, *, graphs: int, device_bytes: int, evictions: int) -> Stats:
         """The counters as they stand."""
@@ -98,11 +186,15 @@ class Counters:
                 for symbol, (size, bucket) in sorted(self._sizes.items())
             }
             exact = dict(sorted(self._exact.items()))
+            real, bucket, padded_bytes = self._elements
         return Stats(
             **counts,  # pyright: ignore[reportArgumentType] - compile_seconds alone is a float
             graphs=graphs,
             device_bytes=device_bytes,
             evictions=evictions,
+            real_elements=real,
+            bucket_elements=bucket,
+            padded_bytes=padded_bytes,
             waste=waste,
             exact=exact,
         )

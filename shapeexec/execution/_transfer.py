@@ -151,7 +151,10 @@ def struct_like(x: Any, shape: Shape) -> jax.ShapeDtypeStruct:
 
 
 def _pad_host(x: np.ndarray, capacity: Shape) -> np.ndarray:
-    padded = np.zeros(capacity, _canonical(x.dtype))
+    dtype = _canonical(x.dtype)
+    if x.shape == capacity and x.dtype == dtype:
+        return x.copy()
+    padded = np.zeros(capacity, dtype)
     padded[tuple(map(slice, x.shape))] = x
     return padded
 

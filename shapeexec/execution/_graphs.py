@@ -1,0 +1,202 @@
+"""The cache as a table: one row per compiled graph."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from shapeexec import _compat
+from shapeexec._errors import ConfigError
+from shapeexec.execution import _table
+from shapeexec.execution._compile import Graph
+from shapeexec.execution._key import kind_of
+from shapeexec.execution._map import Group
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._row import GraphRow
+from shapeexec.execution._stats import Counters
+from shapeexec.masking._extents import Extents
+
+
+@dataclasses.dataclass(frozen=True)
+class Graphs:
+    """The graphs that an `Exec` held when it was asked, in the order in which they were made.
+
+    Print it for a table of at most 110 columns, drawn with rich where that is installed. It has a
+    length, and gives its rows one by one. `graphs[0]` is the first row, `graphs[-1]` the last;
+    `graphs[{"b": 3, "s": 100}]` is the one in which a call of these sizes runs.
+
+    Attributes:
+        rows: One per graph.
+
+    Example:
+        >>> run = Exec(lambda x: x.sum(), ("s",), 8)
+        >>> _ = run(jax.numpy.ones(5)), run(jax.numpy.ones(6)), run(jax.numpy.ones(9))
+        >>> [(row.sizes, row.hits) for row in run.graphs]
+        [('s=8', 1), ('s=16', 0)]
+    """
+
+    rows: tuple[GraphRow, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[GraphRow]:
+        return iter(self.rows)
+
+    def __getitem__(self, which: int | Mapping[str, int]) -> GraphRow:
+        """A row by its number, or by sizes that it serves.
+
+        Raises:
+            IndexError: There is no row of this number.
+            ConfigError: `which` is neither, no graph serves the sizes, or more than one does.
+        """
+        if isinstance(which, Mapping):
+            return self._at(which)
+        if isinstance(which, bool) or not isinstance(which, int):
+            raise ConfigError(
+                f"graphs[{which!r}] names no graph.",
+                fix='a number, graphs[0], or sizes, graphs[{"s": 100}]',
+            )
+        if not -len(self.rows) <= which < len(self.rows):
+            told = f"they are numbered 0 to {len(self.rows) - 1}" if self.rows else "there is none"
+            raise IndexError(f"graphs[{which}] is not among {len(self.rows)} graphs: {told}.")
+        return self.rows[which]
+
+    def _at(self, sizes: Mapping[str, int]) -> GraphRow:
+        told = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items()) or "no sizes"
+        found = [number for number, row in enumerate(self.rows) if row.serves(sizes)]
+        if len(found) == 1:
+            return self.rows[found[0]]
+        held = "; ".join(f"{i}: {row.sizes}" for i, row in enumerate(self.rows))
+        if not found:
+            raise ConfigError(
+                f"graphs: none serves {told}.",
+                got=f"{held:.200}" or "no graphs",
+                fix="a size for each symbol, in a bucket that a call has used or warmup() made",
+            )
+        raise ConfigError(
+            f"graphs: {told} are sizes of {len(found)} graphs.",
+            got="; ".join(f"{i}: {', '.join(self.rows[i].named)}" for i in found),
+            why="they differ in dtypes, fixed dims or constants",
+            fix=f"choose by number, such as graphs[{found[0]}]",
+        )
+
+    def table(self, *columns: str) -> str:
+        """The table as a text of at most 110 columns.
+
+        Args:
+            *columns: Which columns, in this order: `"buckets"`, `"parts"` (what else tells a graph
+                from the others: dtypes, fixed dims, constants, guards, devices), `"hits"`,
+                `"last use"`, `"waste"`, `"bytes"`, `"seconds"`, `"origin"`. None: all of them.
+
+        Raises:
+            ConfigError: A column is not one of these.
+        """
+        return _table.drawn(self.rows, columns)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __rich__(self) -> Any:
+        return _table.renderable(self.rows)
+
+    def to_json(self) -> str:
+        """All rows as JSON text: `{"graphs": [...]}`, bytes in bytes and times in seconds."""
+        return json.dumps({"graphs": [row.to_dict() for row in self.rows]}, indent=2)
+
+    def plot(self, figure: Any = None) -> Any:
+        """Draw per graph its hits, and the elements that ran in it: data and padding.
+
+        Args:
+            figure: A matplotlib figure to draw in; None makes a new one.
+
+        Returns:
+            The figure; `figure.savefig("graphs.png")` writes it.
+
+        Raises:
+            ConfigError: There are no graphs, or matplotlib is not installed.
+        """
+        if not self.rows:
+            raise ConfigError("plot: there are no graphs.", fix="call the Exec, or warm it up")
+        try:
+            from shapeexec.execution._plot import plot_rows  # noqa: PLC0415 - asks for matplotlib
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                "plot: matplotlib is not installed.",
+                fix="pip install matplotlib, or print the table",
+            ) from error
+        return plot_rows(self.rows, figure)
+
+
+def row_of(told: Plan | Group, args: Any, kwargs: Any, origin: str) -> GraphRow:
+    """What is known of a graph before it is compiled.
+
+    Args:
+        told: What it is compiled for.
+        args: The positional arguments at capacity, arrays or shapes of arrays.
+        kwargs: The others.
+        origin: See `GraphRow`.
+    """
+    is_one = isinstance(told, Plan)
+    plan = told if is_one else told.plans[0]
+    trace, ranges, base = plan.recipe.trace, told.recipe.ranges, plan.base
+    extents = Extents(ranges, {}, trace.substitution)
+    exact, inward = dict(kind_of(told.key).exact), trace.substitution.inward
+    buckets = {
+        symbol: exact[symbol] if symbol in exact else extents.capacity(inward(symbol))
+        for symbol in plan.sizes
+    }
+    leaves = zip(base.paths, base.leaves, strict=True)
+    return GraphRow(
+        buckets=buckets,
+        least={s: ranges[s][0] if s in ranges else size for s, size in buckets.items()},
+        signature=tuple(f"{path}: {leaf}" for path, leaf in leaves),
+        constants={place: text for place, (_, text) in base.constants.items()},
+        guards=tuple(map(str, plan.guards)),
+        exact=exact,
+        examples=None if is_one else told.capacity,
+        reduce=None if is_one else told.recipe.reduce,
+        shardings=_shardings(base.paths, jax.tree.leaves((args, kwargs))),
+        origin=origin,
+        key=told.key,
+        is_ragged=base.is_ragged,
+        trace=trace,
+    )
+
+
+def graphs_of(graphs: Sequence[Graph], counters: Counters) -> Graphs:
+    """The table of these graphs, with what has run in them."""
+    graphs = sorted(graphs, key=lambda graph: graph.number)
+    counts = counters.read([graph.tally for graph in graphs])
+    return Graphs(
+        tuple(
+            dataclasses.replace(
+                graph.row,
+                hits=hits,
+                last_use=last_use,
+                real_elements=real,
+                bucket_elements=bucket,
+                bytes=graph.bytes,
+                seconds=graph.seconds,
+                compiled=graph.compiled,
+            )
+            for graph, (hits, last_use, real, bucket) in zip(graphs, counts, strict=True)
+        )
+    )
+
+
+def _shardings(paths: Sequence[str], leaves: Sequence[Any]) -> dict[str, str]:
+    put = zip(paths, map(_compat.committed_sharding, leaves), strict=True)
+    return {path: sharding_text(sharding) for path, sharding in put if sharding is not None}
+
+
+def sharding_text(sharding: Any) -> str:
+    """Where arrays are put: `cpu:0`, or `P('data') on data=2`."""
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        mesh = ", ".join(f"{axis}={size}" for axis, size in sharding.mesh.shape.items())
+        return f"{sharding.spec} on {mesh}".replace("PartitionSpec", "P")
+    devices = sorted(sharding.device_set, key=lambda device: device.id)
+    told = [f"{device.platform}:{device.id}" for device in devices]
+    return told[0] if len(told) == 1 else f"{type(sharding).__name__} on {', '.join(told)}"

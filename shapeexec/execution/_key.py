@@ -1,0 +1,249 @@
+"""What names a graph: its parts, and how they are told to a person.
+
+A cache hit compares these parts, so each is a tuple that hashes as fast as any other.
+"""
+
+import types
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from shapeexec.execution._split import FUNCTION, Place, Static
+from shapeexec.shape._shape import dtype_name
+
+_LONGEST = 40
+_TREE = "the tree of "
+
+
+class Base(NamedTuple):
+    """What calls have in common that may share traces.
+
+    Attributes:
+        tree: The structure of (positional, keyword) arguments.
+        dims: Per leaf its dims as texts, symbolic where its spec says so.
+        dtypes: Per leaf its dtype, and whether it promotes like a Python scalar.
+        static: What is no array.
+        config: JAX's configuration, as its own caches know it.
+    """
+
+    tree: Any
+    dims: tuple[tuple[str, ...], ...]
+    dtypes: tuple[tuple[Any, bool], ...]
+    static: Hashable
+    config: tuple[Any, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Per leaf where it stands: `args[0]['tokens']`."""
+        indices = jax.tree.unflatten(self.tree, range(self.tree.num_leaves))
+        found = jax.tree_util.tree_leaves_with_path(indices)
+        return tuple(_path(path) for path, _ in found)
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Per leaf what it is: `f32[b,s,4]`."""
+        return tuple(
+            f"{dtype_name(dtype)}[{','.join(dims)}]{' weak' if is_weak else ''}"
+            for dims, (dtype, is_weak) in zip(self.dims, self.dtypes, strict=True)
+        )
+
+    @property
+    def is_ragged(self) -> tuple[bool, ...]:
+        """Per leaf whether its spec names a symbol, exact ones too."""
+        return tuple(not all(map(_is_number, dims)) for dims in self.dims)
+
+    @property
+    def constants(self) -> dict[str, tuple[Hashable, str]]:
+        """By place what tells one value of a constant from another, and the value as a text."""
+        told = self.static_parts
+        return {place: told[place] for place in told if not place.startswith(_TREE)}
+
+    @property
+    def static_parts(self) -> dict[str, tuple[Hashable, str]]:
+        """The constants, and the trees that hold them, each as `the tree of args[0]`."""
+        static = self.static
+        parts = static.parts if isinstance(static, Static) else ()
+        values = static.values if isinstance(static, Static) else static
+        assert isinstance(values, tuple)
+        told = {_place(place): (value, _value(value)) for place, value in values}
+        for place, key in parts:
+            told |= {path: (held, text) for path, held, text in _constants(key, _place(place))}
+        if isinstance(static, Static) and static.nodes is not None:
+            told["nnx"] = (static.nodes, "modules of nnx")
+        return told
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """JAX's configuration by number: JAX gives its settings no names there."""
+        return {f"setting {i} of JAX": value for i, value in enumerate(_flat(self.config))}
+
+
+class Kind(NamedTuple):
+    """What calls have in common that may share a graph, if the buckets allow it.
+
+    Attributes:
+        base: See `Base`.
+        exact: (symbol, size) of each symbol that runs at its exact size.
+        trace: The number of the trace: another outcome of guards is another trace.
+    """
+
+    base: Base
+    exact: tuple[tuple[str, int], ...]
+    trace: int
+
+
+class Padded(NamedTuple):
+    """What names the graph of a call.
+
+    Attributes:
+        kind: See `Kind`.
+        ranges: Per symbol that is padded its least size and its bucket.
+    """
+
+    kind: "Key"
+    ranges: tuple[tuple[str, tuple[int, int]], ...]
+
+
+class Mapped(NamedTuple):
+    """What names a graph of `Exec.map`.
+
+    Attributes:
+        specs: The specs, where they are not those of the Exec.
+        reduce: `"sum"`, or None.
+        kind: See `Kind`.
+        examples: How many examples it takes.
+        ranges: See `Padded`.
+    """
+
+    specs: Hashable
+    reduce: str | None
+    kind: "Key"
+    examples: int
+    ranges: tuple[tuple[str, tuple[int, int]], ...]
+
+
+class Key:
+    """What names a graph. It knows its hash, since a cache hit asks for it each time.
+
+    It prints what it holds: `s<=8: args[0] f32[s,4]; args[1]='fast'; trace 0`.
+
+    Args:
+        parts: What two calls must have in common to share a graph.
+    """
+
+    __slots__ = ("_hash", "parts")
+
+    def __init__(self, parts: Hashable) -> None:
+        self.parts = parts
+        self._hash = hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Key) and self.parts == other.parts)
+
+    def __str__(self) -> str:
+        parts = self.parts
+        kind = kind_of(self)
+        told = [f"{symbol}={size} exact" for symbol, size in kind.exact]
+        if isinstance(parts, Mapped):
+            told.append(f"map of {parts.examples}" + (", summed" if parts.reduce else ""))
+        if isinstance(parts, Padded | Mapped):
+            told += [f"{symbol}<={bucket}" for symbol, (_, bucket) in parts.ranges]
+        base = kind.base
+        leaves = [f"{path} {leaf}" for path, leaf in zip(base.paths, base.leaves, strict=True)]
+        leaves += [f"{place}={text}" for place, (_, text) in base.constants.items()]
+        return f"{', '.join(told) or 'no sizes'}: {'; '.join([*leaves, f'trace {kind.trace}'])}"
+
+    def __repr__(self) -> str:
+        return f"Key({self})"
+
+
+def kind_of(key: Key) -> Kind:
+    """The parts that a graph's key shares with other buckets."""
+    parts = key.parts
+    kind = parts.kind.parts if isinstance(parts, Padded | Mapped) else parts
+    assert isinstance(kind, Kind)
+    return kind
+
+
+def _flat(config: Any) -> Iterator[Any]:
+    for held in config:
+        if isinstance(held, tuple):
+            yield from _flat(held)
+        else:
+            yield held
+
+
+def _is_number(dim: str) -> bool:
+    return dim.lstrip("-").isdigit()
+
+
+def _place(place: Place) -> str:
+    if place == FUNCTION:
+        return "fn"
+    return place if isinstance(place, str) else f"args[{place}]"
+
+
+def _path(path: tuple[Any, ...]) -> str:
+    first, second, *rest = path
+    if not first.idx:
+        return f"args{jax.tree_util.keystr((second, *rest))}"
+    return f"{_place(second.key)}{jax.tree_util.keystr(tuple(rest))}"
+
+
+def _constants(key: Any, place: str) -> Iterator[tuple[str, Hashable, str]]:
+    """Each constant in a `Part`'s key: where it is, its key and its text."""
+    structure, leaves = key
+    indices = jax.tree.unflatten(structure, range(structure.num_leaves))
+    for path, number in jax.tree_util.tree_leaves_with_path(indices):
+        leaf, where = leaves[number], f"{place}{jax.tree_util.keystr(path)}"
+        match leaf:
+            case None:
+                continue
+            case ("made", kind, part):
+                yield where, kind, kind if isinstance(kind, str) else _value(kind)
+                yield from _constants(part, where)
+            case ("again" | "nnx", int(index)):
+                yield where, leaf, f"{leaf[0]} {index}"
+            case _:
+                yield where, leaf, _value(leaf)
+    yield f"{_TREE}{place}", structure, _clipped(str(structure))
+
+
+def _value(key: Any) -> str:
+    """A value that `typed` told from its equals, or that is told by its identity, as a text."""
+    match key:
+        case (type() as kind, tuple(items)) if kind is tuple:
+            return _clipped(f"({', '.join(map(_value, items))}{',' * (len(items) == 1)})")
+        case (type() as kind, frozenset() as items) if kind is frozenset:
+            return _clipped(f"{{{', '.join(sorted(map(_value, items)))}}}")
+        case (type() as kind, str(value)) if issubclass(kind, float):
+            return repr(float.fromhex(value))
+        case (type(), value, *_):
+            return _named(value)
+        case _ if hasattr(key, "value"):
+            value = key.value()
+            return "an object that is gone" if value is None else _named(value)
+        case _:
+            return _named(key)
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+        return value.__qualname__
+    text = repr(value)
+    return f"a {type(value).__qualname__}" if " object at 0x" in text else _clipped(text)
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def shown_sizes(sizes: Mapping[str, int], exact: Mapping[str, int], examples: int | None) -> str:
+    """Buckets as a text: `b=4, s=64`; `s=7 exact`; `map of 8: s=64`."""
+    told = ", ".join(f"{s}={n}{' exact' if s in exact else ''}" for s, n in sizes.items())
+    told = told or "no sizes"
+    return told if examples is None else f"map of {examples}: {told}"

@@ -1,0 +1,170 @@
+"""One compiled graph, as a person reads of it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from shapeexec.execution._key import Key, shown_sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphBytes:
+    """The memory of a graph, in bytes, as XLA tells it.
+
+    Attributes:
+        code: The program; 0 where a back end counts none.
+        temporaries: What it needs while it runs, beside its inputs and outputs.
+        inputs: Its arguments at their buckets.
+        outputs: Its results, before they are cut.
+    """
+
+    code: int
+    temporaries: int
+    inputs: int
+    outputs: int
+
+    @property
+    def total(self) -> int:
+        """All of them, in bytes."""
+        return self.code + self.temporaries + self.inputs + self.outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphSeconds:
+    """The time that a graph took to make, in seconds by the clock.
+
+    Attributes:
+        trace: Tracing the function at symbolic sizes. Graphs of all buckets share a trace, and each
+            tells the same time.
+        mask: Putting in the masks, at the buckets.
+        lower: Writing the program for XLA.
+        compile: XLA's own time, as JAX counts it; 0 where JAX had the program compiled.
+    """
+
+    trace: float = 0.0
+    mask: float = 0.0
+    lower: float = 0.0
+    compile: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them, in seconds."""
+        return self.trace + self.mask + self.lower + self.compile
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphRow:
+    """One compiled graph: what names it, what it has done, and what it costs.
+
+    Attributes:
+        buckets: The size that each symbol is padded to; the exact size of one in `exact`.
+        least: Per symbol the least size that runs in this graph; the bucket is the greatest.
+        signature: Per array among the arguments where it is, its dtype and its dims:
+            `"args[0]: f32[b,s,4]"`.
+        constants: By place each argument that is no array, as a text.
+        guards: What has to hold of the sizes, as texts.
+        exact: The size of each symbol that runs at its exact size, for whatever reason.
+        examples: How many examples a graph of `Exec.map` takes; None: it is one of a call.
+        reduce: `"sum"` if a graph of `Exec.map` adds results up.
+        shardings: By place the devices of arguments that were put there on purpose, when the graph
+            was made. JAX puts the others where it puts arrays by default.
+        hits: Calls that found it compiled.
+        last_use: How long ago a call last used it, in seconds; None: no call has.
+        real_elements: Elements of ragged arguments that were data, over all its calls.
+        bucket_elements: Elements that ran for them: data and padding.
+        bytes: Its memory; None where a back end does not tell.
+        seconds: The time that it took to make.
+        origin: Where it came from: `"made"` by a call that needed it, `"warmup"` by `Exec.warmup`.
+        key: What names it, as one value.
+        is_ragged: Per text of `signature` whether its spec names a symbol.
+        trace: The function at symbolic sizes, which graphs of other buckets share.
+        compiled: What JAX compiled, a `jax.stages.Compiled`. The row keeps it alive.
+    """
+
+    buckets: Mapping[str, int]
+    least: Mapping[str, int]
+    signature: tuple[str, ...]
+    constants: Mapping[str, str]
+    guards: tuple[str, ...]
+    exact: Mapping[str, int]
+    examples: int | None
+    reduce: str | None
+    shardings: Mapping[str, str]
+    origin: str
+    key: Key = dataclasses.field(repr=False)
+    is_ragged: tuple[bool, ...] = dataclasses.field(repr=False)
+    hits: int = 0
+    last_use: float | None = None
+    real_elements: int = 0
+    bucket_elements: int = 0
+    bytes: GraphBytes | None = None
+    seconds: GraphSeconds = GraphSeconds()
+    trace: Any = dataclasses.field(default=None, repr=False, compare=False)
+    compiled: Any = dataclasses.field(default=None, repr=False, compare=False)
+
+    @property
+    def waste(self) -> float:
+        """The share of `bucket_elements` that was padding, 0 to 1; 0 before the first call."""
+        return 1 - self.real_elements / self.bucket_elements if self.bucket_elements else 0.0
+
+    @property
+    def sizes(self) -> str:
+        """The buckets as a text, such as `b=4, s=64`, `s=7 exact` or `map of 8: s=64`."""
+        return shown_sizes(self.buckets, self.exact, self.examples)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What names the graph beside its buckets, one text a part."""
+        return (
+            *self.signature,
+            *(f"{place}={text}" for place, text in self.constants.items()),
+            *(f"if {guard}" for guard in self.guards),
+            *(f"{path} on {device}" for path, device in self.shardings.items()),
+            *(("summed",) if self.reduce else ()),
+        )
+
+    def serves(self, sizes: Mapping[str, int]) -> bool:
+        """Whether a call of these sizes, of all symbols, may run in this graph."""
+        if self.examples is not None or sizes.keys() != self.buckets.keys():
+            return False
+        fits = all(self.least[s] <= size <= self.buckets[s] for s, size in sizes.items())
+        return fits and self.trace.admits(sizes)
+
+    def __str__(self) -> str:
+        share = f", {self.waste:.1%} padding" if self.bucket_elements else ""
+        hits = f"{self.hits} hit{'s' * (self.hits != 1)}"
+        return f"{self.sizes}: {'; '.join(self.named)}; {self.origin}, {hits}{share}"
+
+    def hlo(self) -> str:
+        """The program as XLA compiled it, as HLO text."""
+        return self.compiled.as_text()
+
+    def cost(self) -> dict[str, float]:
+        """XLA's own estimates of one run: `"flops"`, `"bytes accessed"` and more.
+
+        Empty where a back end makes none.
+        """
+        told = self.compiled.cost_analysis() or {}
+        return {name: float(value) for name, value in sorted(told.items())}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in values that JSON knows: bytes in bytes, times in seconds."""
+        return {
+            "buckets": dict(self.buckets),
+            "least": dict(self.least),
+            "signature": list(self.signature),
+            "constants": dict(self.constants),
+            "guards": list(self.guards),
+            "exact": dict(self.exact),
+            "examples": self.examples,
+            "reduce": self.reduce,
+            "shardings": dict(self.shardings),
+            "hits": self.hits,
+            "last_use": self.last_use,
+            "waste": self.waste,
+            "real_elements": self.real_elements,
+            "bucket_elements": self.bucket_elements,
+            "bytes": None if self.bytes is None else dataclasses.asdict(self.bytes),
+            "seconds": dataclasses.asdict(self.seconds),
+            "origin": self.origin,
+        }

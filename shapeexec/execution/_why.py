@@ -1,0 +1,142 @@
+"""Why a call would compile: which part of what names a graph no graph has."""
+
+import dataclasses
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from shapeexec.execution._graphs import Graphs
+from shapeexec.execution._key import Base, kind_of, shown_sizes
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._planner import structs_at_capacity
+from shapeexec.execution._row import GraphRow
+from shapeexec.execution._split import Call
+
+_Parts = Mapping[str, tuple[Hashable, str]]
+_STRUCTURE = "the structure of the arguments"
+_MISSING: tuple[Hashable, str] = (None, "nothing")
+
+
+@dataclasses.dataclass(frozen=True)
+class WhyNew:
+    """Whether a call needs a graph that is not compiled, and why; `print` it.
+
+    Attributes:
+        is_new: Whether no graph serves the call.
+        missing: What the call has and no graph has, such as `s=128`; empty where each part is in
+            some graph, but no graph has all of them.
+        nearest: The number of the graph in `graphs` that has most in common with the call, or that
+            serves it; None if there are no graphs of calls.
+        differences: What that graph has otherwise, such as `s: 64, here 128`.
+        graphs: The graphs as they were.
+        plan: What the call would run.
+    """
+
+    is_new: bool
+    missing: tuple[str, ...]
+    nearest: int | None
+    differences: tuple[str, ...]
+    graphs: Graphs = dataclasses.field(repr=False)
+    plan: Plan = dataclasses.field(repr=False)
+
+    def __str__(self) -> str:
+        if self.nearest is None:
+            return "no graph of a call is compiled yet"
+        named = f"graph {self.nearest} ({self.graphs[self.nearest].sizes})"
+        if not self.is_new:
+            return f"not new: {named} serves this call"
+        first = (
+            f"no graph has {' or '.join(self.missing)}"
+            if self.missing
+            else "each part is in some graph, but no graph has all of them"
+        )
+        return f"{first}; the nearest, {named}, differs in {'; '.join(self.differences)}"
+
+
+def check_maskable(plan: Plan, call: Call) -> None:
+    """Meet what cannot be padded, as compiling the graph would.
+
+    Raises:
+        UnsupportedPrimitiveError: A primitive cannot be made exact.
+    """
+    if not plan.is_compiled:
+        plan.recipe.notes(*structs_at_capacity(plan, call.arrays, call.named))
+
+
+def why_new(plan: Plan, graphs: Graphs) -> WhyNew:
+    """Hold a plan against all graphs; those of `Exec.map` serve no call, and are left out.
+
+    Args:
+        plan: What a call would run.
+        graphs: What there is.
+    """
+    for number, row in enumerate(graphs):
+        if row.key == plan.key:
+            return WhyNew(False, (), number, (), graphs, plan)
+    rows = {number: row for number, row in enumerate(graphs) if row.examples is None}
+    if not rows:
+        return WhyNew(True, (), None, (), graphs, plan)
+    wanted = _parts(kind_of(plan.key).base, _exact(plan.key), plan.buckets, plan.guards)
+    held = {number: _parts_of(row) for number, row in rows.items()}
+    missing = tuple(
+        _told(name, text)
+        for name, (_, text) in wanted.items()
+        if all(name in _differing(parts, wanted) for parts in held.values())
+    )
+    differing = {number: _differing(parts, wanted) for number, parts in held.items()}
+    nearest = min(
+        rows, key=lambda n: (len(differing[n]), _distance(rows[n].buckets, plan.buckets), -n)
+    )
+    differences = tuple(
+        f"{name}: {held[nearest].get(name, _MISSING)[1]}, here {wanted.get(name, _MISSING)[1]}"
+        for name in differing[nearest]
+    )
+    forgotten = "the trace, which was forgotten and made anew"
+    return WhyNew(True, missing, nearest, differences or (forgotten,), graphs, plan)
+
+
+def _exact(key: Any) -> dict[str, int]:
+    return dict(kind_of(key).exact)
+
+
+def _parts_of(row: GraphRow) -> _Parts:
+    return _parts(kind_of(row.key).base, _exact(row.key), row.buckets, row.guards)
+
+
+def _parts(
+    base: Base, exact: Mapping[str, int], buckets: Mapping[str, int], guards: tuple[Any, ...]
+) -> _Parts:
+    """By name each part of what names a graph: its value and a text."""
+    parts: dict[str, tuple[Hashable, str]] = {
+        symbol: ((size, symbol in exact), shown_sizes({symbol: size}, exact, None).split("=")[1])
+        for symbol, size in buckets.items()
+    }
+    leaves = zip(base.paths, base.leaves, base.dims, base.dtypes, strict=True)
+    for path, leaf, dims, dtype in leaves:
+        shape = f"[{','.join(dims)}]"
+        parts[f"the dtype of {path}"] = (dtype, leaf.replace(shape, ""))
+        parts[f"the shape of {path}"] = (dims, shape)
+    parts |= base.static_parts
+    texts = frozenset(map(str, guards))
+    parts["the guards"] = (texts, " and ".join(sorted(texts)) or "none")
+    parts |= {name: (value, f"{value!r:.40}") for name, value in base.settings.items()}
+    parts[_STRUCTURE] = (base.tree, f"{base.tree!s:.60}")
+    return parts
+
+
+def _told(name: str, text: str) -> str:
+    return f"{text} as {name}" if " " in name else f"{name}={text}"
+
+
+def _differing(parts: _Parts, wanted: _Parts) -> list[str]:
+    if parts[_STRUCTURE] != wanted[_STRUCTURE]:  # what one alone has follows from that
+        names = [name for name in wanted if name in parts]
+    else:
+        names = list(dict.fromkeys([*wanted, *parts]))
+    return [n for n in names if parts.get(n, _MISSING)[0] != wanted.get(n, _MISSING)[0]]
+
+
+def _distance(buckets: Mapping[str, int], wanted: Mapping[str, int]) -> float:
+    """How far buckets lie from others, in factors of e."""
+    both = buckets.keys() & wanted.keys()
+    return sum(abs(math.log(max(1, buckets[s])) - math.log(max(1, wanted[s]))) for s in both)
