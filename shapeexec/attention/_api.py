@@ -344,7 +344,7 @@ def _with_four_axes(array: Array, name: str, axes: dict[str, Any]) -> str:
 def _lengths(lengths: Any, name: str, batch: Any) -> Array | None:
     if lengths is None:
         return None
-    fix = f"{name}=jnp.asarray({name}, jnp.int32), one length for each of the {batch} examples"
+    fix = f"{name}=jnp.asarray({name}, jnp.int32), one length for each example"
     array = _as_array(lengths, name, fix)
     if array.dtype != np.int32 or array.ndim != 1 or array.shape[0] != batch:
         raise ConfigError(f"{name} is {_told(array)}, not i32[{batch}].", fix=fix)

@@ -1,15 +1,11 @@
 """JAX's errors of symbolic tracing, in our words."""
 
-import operator
 import re
 from collections.abc import Iterable
-from typing import Any
-
-import jax.numpy as jnp
-import numpy as np
 
 from shapeexec import _compat
-from shapeexec._errors import InconclusiveShapeError
+from shapeexec._errors import InconclusiveShapeError, made_exact
+from shapeexec.shape import _ways_out
 from shapeexec.shape._attempt import Program, Stuck
 
 _AS_INT = (
@@ -70,7 +66,11 @@ def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inconclusiv
         if re.search(pattern, text, re.DOTALL):
             meaning, way_out = means, fix
             break
-    meaning, way_out = _of_call(_compat.failed_call(stuck.error)) or (meaning, way_out)
+    call = None if meaning == _AS_INTEGER[0] else _compat.failed_call(stuck.error)
+    found = _ways_out.of_call(call)
+    if found is not None:
+        meaning = f"needs the size as a Python {found.kind} for `{found.call}`"
+        way_out = found.instead
     where = _compat.error_line(stuck.error)
     if where is None and stuck.needs:
         where = _compat.describe_line(stuck.needs[-1].place)
@@ -81,10 +81,18 @@ def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inconclusiv
         symbols=symbols,
         where=where,
         got=got,
-        why=_first_line(stuck.error),
-        fix=f"{way_out}; or make {names or 'the symbol'} exact: "
-        'on_unsupported="exact", or no strategy in buckets=',
+        why=None if "<locals>" in (why := _first_line(stuck.error)) else why,
+        fix=_or_exact(way_out, program, symbols),
     )
+
+
+def _or_exact(way_out: str | None, program: Program, symbols: frozenset[str]) -> str:
+    """A way out, and the one that always is: where there is a call, to give up padding."""
+    if program.sizes is None:
+        exact = f"give {_named(program.symbols) or 'the sizes'} as numbers in the shapes"
+    else:
+        exact = made_exact(symbols)
+    return f"{way_out}; or {exact}" if way_out else exact
 
 
 def given_up(stuck: Stuck, program: Program, spent: str) -> InconclusiveShapeError:
@@ -104,8 +112,7 @@ def given_up(stuck: Stuck, program: Program, spent: str) -> InconclusiveShapeErr
         got=_arguments(program),
         why=f"{spent}; JAX: {_first_line(stuck.error)}",
         fix=f'write what divides into the spec, such as "8*{multiple}" (pad the data to it), or '
-        f"pass constraints=...; or make {_named(symbols)} exact: "
-        'on_unsupported="exact", or no strategy in buckets=',
+        f"pass constraints=...; or {made_exact(symbols)}",
     )
 
 
@@ -125,24 +132,3 @@ def _arguments(program: Program) -> str:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
-
-
-def _of_call(call: _compat.FailedCall | None) -> tuple[str, str] | None:
-    """What a call of `len` or of NumPy with a size means, and the way out."""
-    if call is None:
-        return None
-    if call.function is len:
-        way_out = f"write `{call.argument}.shape[0]`, which keeps the size symbolic"
-    elif call.function is np and _is_in(jnp, call.name):
-        way_out = f"write `jnp.{call.name}`: NumPy wants a number, and JAX takes the size"
-    else:
-        return None
-    return f"needs the size as a Python int for `{call.text}`", way_out
-
-
-def _is_in(module: Any, name: str) -> bool:
-    try:
-        operator.attrgetter(name)(module)
-    except AttributeError:
-        return False
-    return True
