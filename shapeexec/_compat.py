@@ -446,6 +446,8 @@ def _origin(filename: str, name: str) -> str:
         return "internal"
     if filename.startswith((_NUMPY_DIR, "<frozen ", "<__array_function__")):
         return "transparent"
+    if filename.endswith(".pyx"):  # compiled code: NumPy's generators tell of themselves so
+        return "transparent"
     if filename.startswith("<") and name.startswith("__"):
         return "transparent"  # a dataclass's `__eq__`; but `<stdin>` and `<string>` are user code
     if filename.startswith(_STDLIB_DIR) and not filename.startswith(_SITE_DIRS):

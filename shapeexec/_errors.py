@@ -15,8 +15,13 @@ def made_exact(symbols: Iterable[str]) -> str:
     """
     named = sorted(set(symbols))
     told = " and ".join(f"`{symbol}`" for symbol in named) or "the symbol"
-    strategies = ", ".join(f'"{symbol}": sx.Exact()' for symbol in named) or "sx.Exact()"
+    strategies = exact_strategies(named)
     return f'make {told} exact: on_unsupported="exact", or {strategies} in buckets='
+
+
+def exact_strategies(symbols: Iterable[str]) -> str:
+    """What makes symbols exact in `buckets=`, as the items of a dict: `"s": sx.Exact()`."""
+    return ", ".join(f'"{symbol}": sx.Exact()' for symbol in sorted(symbols)) or "sx.Exact()"
 
 
 class ShapeExecError(Exception):

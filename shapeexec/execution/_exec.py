@@ -156,7 +156,7 @@ class Exec:
             raise ConfigError(f"fn={fn!r} cannot be called.", fix="pass a function of arrays")
         _options.check_choice("on_unsupported", on_unsupported, ("raise", "exact"))
         _options.check_choice("check", check, CHECKS)
-        _options.check_kind("limits", limits, CacheLimits, "sx.CacheLimits(graphs=256)")
+        _options.check_kind("limits", limits, CacheLimits, "limits=sx.CacheLimits(graphs=256)")
         _options.check_kind("kwarg_shapes", kwarg_shapes, Mapping, 'kwarg_shapes={"mask": "b, s"}')
         numbers = _options.as_numbers("static_argnums", static_argnums)
         names = _options.as_texts("static_argnames", static_argnames)
@@ -537,7 +537,7 @@ class Exec:
             raise FrozenError(
                 f"frozen, and no graph is compiled for {told}.",
                 got=f"arguments {', '.join(recipe.trace.ragged_arguments)}",
-                fix="warm up these sizes before freeze(), or do not freeze",
+                fix=_before_freeze(told),
             )
         graph = compile_graph(recipe, sizes, args, kwargs)
         self._counters.add(compiles=graph.compiles, compile_seconds=graph.compile_seconds)
@@ -588,10 +588,22 @@ class Exec:
             warnings.warn(
                 f"shapeexec: graphs are compiled again after they left the cache, now for {told}; "
                 f"{len(self._cache)} are kept, {self._cache.evictions} have left.\n"
-                f"  Fix:   raise limits={self._limits}, or use a coarser strategy",
+                f"  Fix:   limits=sx.CacheLimits(graphs={2 * len(self._cache)}), with as much more "
+                "device_bytes= if that is given; or a coarser strategy",
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def _before_freeze(told: Plan | Group) -> str:
+    """The way out for a graph that a frozen Exec does not hold."""
+    if isinstance(told, Group):
+        return "map over as many examples of these sizes before freeze(), or do not freeze"
+    sizes = ", ".join(f"{symbol}={size}" for symbol, size in told.sizes.items())
+    return (
+        f"warm up before freeze(), by `warmup(*args, {sizes})` with args such as these; or do "
+        "not freeze"
+    )
 
 
 def bucketed(

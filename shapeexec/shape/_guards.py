@@ -75,6 +75,12 @@ class Guard:
                 return ()
 
     @property
+    def deciding(self) -> str:
+        """The constraints that decide it for all sizes, as code; JAX heeds no `!=`."""
+        either = (self, dataclasses.replace(self, op=_NEGATED[self.op]))
+        return " or ".join(f'constraints="{guard}"' for guard in either if guard.op != "!=")
+
+    @property
     def symbols(self) -> frozenset[str]:
         """The symbols it speaks of."""
         return _dim.symbols_of(self.left) | _dim.symbols_of(self.right)
@@ -93,7 +99,8 @@ def parse_constraint(text: str) -> Guard:
     try:
         left, right = _dim.dim_text(_dim.Dim(found[1])), _dim.dim_text(_dim.Dim(found[3]))
     except ValueError as error:
-        raise ConfigError(f"constraints: {text!r}: {error}", fix=fix) from error
+        told = getattr(error, "what", str(error)).removesuffix(".")
+        raise ConfigError(f"constraints: {text!r}: {told}.", fix=fix) from error
     return Guard(left, found[2], right)
 
 

@@ -10,7 +10,9 @@ import inspect
 import operator
 import string
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shapeexec import _compat
 
@@ -62,11 +64,13 @@ class WayOut:
         call: Its text, `np.zeros(x.shape[0])`.
         instead: What to write; None: nothing is known that keeps the size symbolic.
         kind: The kind of number that it wants, `int` or `float`.
+        is_of_jax: Whether a function of JAX's was called.
     """
 
     call: str
     instead: str | None
     kind: str = "int"
+    is_of_jax: bool = False
 
 
 def of_call(call: _compat.FailedCall | None) -> WayOut | None:
@@ -74,6 +78,9 @@ def of_call(call: _compat.FailedCall | None) -> WayOut | None:
     if call is None:
         return None
     function = call.function
+    if function is None:
+        random = _of_random(call)
+        return WayOut(call.text, random) if random else None
     name = getattr(function, "__name__", "")
     library, _, rooms = (getattr(function, "__module__", None) or "").partition(".")
     if library in ("builtins", "math"):
@@ -83,13 +90,24 @@ def of_call(call: _compat.FailedCall | None) -> WayOut | None:
     if library == "numpy":
         path = f"{rooms}.{name}" if rooms else name
         if not _is_of_jax(path):
-            return None
+            return WayOut(call.text, _of_random(call))
         instead = f"write `jnp.{path}`: NumPy wants a number, and JAX takes the size"
         return WayOut(call.text, _filled(_OF_JAX[name], call) if name in _OF_JAX else instead)
     if library in ("jax", "jaxlib"):
         told = _OF_JAX.get(name) or _BESIDE.get(name)
-        return WayOut(call.text, told and _filled(told, call))
+        return WayOut(call.text, told and _filled(told, call), is_of_jax=True)
     return None
+
+
+def _of_random(call: _compat.FailedCall) -> str | None:
+    """The way out of NumPy's random numbers: of a generator's methods, too, by what they hold."""
+    name = call.text.partition("(")[0].rpartition(".")[2]
+    parsed = ast.parse(call.text, mode="eval").body
+    if isinstance(parsed, ast.Call) and isinstance(parsed.func, ast.Attribute):
+        name = parsed.func.attr
+    if not hasattr(np.random.Generator, name) or not hasattr(jax.random, name):
+        return None
+    return f"write `jax.random.{name}` with a key, which takes the size; its numbers are others"
 
 
 def _by_its_name(name: str, call: _compat.FailedCall) -> str | None:

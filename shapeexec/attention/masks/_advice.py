@@ -6,9 +6,9 @@ added to a score and -inf, or what is as good, where a query may not attend.
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 _NO_WEIGHT = -1e3  # exp of it is 0 in f64, too: beside any score of 0 nothing is left
 
@@ -40,6 +40,6 @@ def of_numbers(mask: Any, *, name: str = "mask", to: str = "mask=", bias: str | 
 
 def _values(mask: Any) -> Any:
     """The values of a mask of real numbers as a NumPy array; None if they are not known."""
-    is_held = not isinstance(mask, jax.core.Tracer) and getattr(mask, "is_fully_addressable", True)
+    is_held = not isinstance(mask, Tracer) and getattr(mask, "is_fully_addressable", True)
     is_real = jnp.issubdtype(mask.dtype, jnp.integer) or jnp.issubdtype(mask.dtype, jnp.floating)
     return np.asarray(mask).astype(np.float64) if is_held and is_real else None
