@@ -258,7 +258,7 @@ def _mask(
     elif isinstance(mask, Mask):
         whole = mask
     else:
-        array = _as_array(mask, "mask", "pass a bool array, or a mask such as Causal() & other")
+        array = _as_array(mask, "mask", mask_advice.of_no_array(mask, "mask"))
         if array.dtype != np.bool_:
             # JAX may trace an array of NumPy's, and then its values are not known.
             given = mask if isinstance(mask, np.ndarray) else array
@@ -296,7 +296,7 @@ def _bias(bias: Any, axes: dict[str, Any], dtype: Any) -> Any:
     if isinstance(bias, ScoreModifier):
         bias.check_axes(axes)
         return jax.tree.map(lambda x: _no_wider(jnp.asarray(x), dtype), bias)
-    array = _as_array(bias, "bias", "pass an array, or a score modifier such as ALiBi(slopes)")
+    array = _as_array(bias, "bias", mask_advice.of_no_array(bias, "bias"))
     if jnp.issubdtype(array.dtype, np.integer):
         array = array.astype(wide(dtype))
     if not jnp.issubdtype(array.dtype, np.floating):

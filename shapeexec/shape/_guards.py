@@ -76,7 +76,14 @@ class Guard:
 
     @property
     def deciding(self) -> str:
-        """The constraints that decide it for all sizes, as code; JAX heeds no `!=`."""
+        """What decides it for all sizes, as code.
+
+        JAX heeds no `!=`, and divides a symbol only where it is written as a multiple.
+        """
+        divided = re.fullmatch(r"mod\((\w+), (\d+)\) == 0", str(self))
+        if divided is not None:
+            symbol, multiple = divided.groups()
+            return f'write "{multiple}*{symbol}" in the place of "{symbol}"'
         either = (self, dataclasses.replace(self, op=_NEGATED[self.op]))
         return " or ".join(f'constraints="{guard}"' for guard in either if guard.op != "!=")
 

@@ -1,7 +1,7 @@
-"""What to write in place of a mask that holds numbers.
+"""What to write in place of a mask that is none: numbers, a function, a modifier of scores.
 
-Which pairs it means is told by its values, where they are known: 1 may attend and 0 not, or 0 is
-added to a score and -inf, or what is as good, where a query may not attend.
+Which pairs numbers mean is told by their values, where they are known: 1 may attend and 0 not, or 0
+is added to a score and -inf, or what is as good, where a query may not attend.
 """
 
 from typing import Any
@@ -9,6 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+
+from shapeexec.attention.masks._base import Mask
+from shapeexec.attention.masks.scores import ScoreModifier
 
 _NO_WEIGHT = -1e3  # exp of it is 0 in f64, too: beside any score of 0 nothing is left
 
@@ -36,6 +39,24 @@ def of_numbers(mask: Any, *, name: str = "mask", to: str = "mask=", bias: str | 
     if jnp.issubdtype(mask.dtype, jnp.complexfloating):
         return told
     return f"{told}; {bias or zeros} if it is to be added to the scores: 0 there, -inf elsewhere"
+
+
+def of_no_array(given: Any, name: str) -> str:
+    """The way out for what is neither an array nor what `mask=` or `bias=` takes in its place."""
+    told = {
+        "mask": "pass a bool array, or a mask such as Causal() & other",
+        "bias": "pass an array, or a score modifier such as ALiBi(slopes)",
+    }[name]
+    items = given if isinstance(given, (list, tuple)) else ()
+    if isinstance(given, Mask | ScoreModifier):
+        way_out = "mask=bias" if name == "bias" else "bias=mask"
+    elif items and all(isinstance(item, Mask) for item in items):
+        way_out = "mask=functools.reduce(operator.and_, mask), or with operator.or_"
+    elif callable(given) and not isinstance(given, type) and name == "mask":
+        way_out = "mask=sx.MaskFunction(mask)"
+    else:
+        return told
+    return f"{way_out}; or {told}"
 
 
 def _values(mask: Any) -> Any:
