@@ -30,7 +30,9 @@ NAMES: dict[str, Any] = {
     "operator": operator,
     "sx": sx,
 }
-_ENDS = re.compile(r"; |, which|, for |, if |, or | if | with |, one |, another|, divided|: keys")
+_ENDS = re.compile(
+    r"; |, which|, for |, if |, or | or | if | with |, one |, another|, divided|: keys"
+)
 
 
 @dataclasses.dataclass(frozen=True)
