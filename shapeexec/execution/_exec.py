@@ -600,10 +600,8 @@ def _before_freeze(told: Plan | Group) -> str:
     if isinstance(told, Group):
         return "map over as many examples of these sizes before freeze(), or do not freeze"
     sizes = ", ".join(f"{symbol}={size}" for symbol, size in told.sizes.items())
-    return (
-        f"warm up before freeze(), by `warmup(*args, {sizes})` with args such as these; or do "
-        "not freeze"
-    )
+    way_out = f"warm up these sizes before freeze(), by `warmup(*args, {sizes})`"
+    return f"{way_out} with args such as these; or do not freeze"
 
 
 def bucketed(

@@ -600,7 +600,7 @@ ROWS = [
         "frozen",
         sx.FrozenError,
         lambda: break_frozen(np.float32),
-        "warm up before freeze(), by `warmup(*args, s=20)` with args such as these",
+        "warm up these sizes before freeze(), by `warmup(*args, s=20)` with args such as these",
         lambda told: frozen(told, np.float32),
         lambda: 2 * np.arange(20.0),
     ),
