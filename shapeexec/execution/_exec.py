@@ -588,8 +588,7 @@ class Exec:
             warnings.warn(
                 f"shapeexec: graphs are compiled again after they left the cache, now for {told}; "
                 f"{len(self._cache)} are kept, {self._cache.evictions} have left.\n"
-                f"  Fix:   limits=sx.CacheLimits(graphs={2 * len(self._cache)}), with as much more "
-                "device_bytes= if that is given; or a coarser strategy",
+                f"  Fix:   limits=sx.{self._limits.doubled()}, or use a coarser strategy",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -598,7 +597,7 @@ class Exec:
 def _before_freeze(told: Plan | Group) -> str:
     """The way out for a graph that a frozen Exec does not hold."""
     if isinstance(told, Group):
-        return "map over as many examples of these sizes before freeze(), or do not freeze"
+        return "warm up by a map over as many examples before freeze(), or do not freeze"
     sizes = ", ".join(f"{symbol}={size}" for symbol, size in told.sizes.items())
     way_out = f"warm up these sizes before freeze(), by `warmup(*args, {sizes})`"
     return f"{way_out} with args such as these; or do not freeze"

@@ -618,7 +618,7 @@ ROWS = [
         "frozen",
         sx.FrozenError,
         lambda: map_frozen(first=False),
-        "map over as many examples of these sizes before freeze()",
+        "warm up by a map over as many examples before freeze()",
         lambda told: map_frozen(first=True),
         lambda: [X.sum()] * 2,
     ),
