@@ -452,6 +452,8 @@ def _origin(filename: str, name: str) -> str:
         return "internal"
     if filename.startswith((_NUMPY_DIR, "<frozen ", "<__array_function__")):
         return "transparent"
+    if filename.endswith(".pyx"):  # compiled code: NumPy's generators tell of themselves so
+        return "transparent"
     if filename.startswith("<") and name.startswith("__"):
         return "transparent"  # a dataclass's `__eq__`; but `<stdin>` and `<string>` are user code
     if filename.startswith(_STDLIB_DIR) and not filename.startswith(_SITE_DIRS):
@@ -641,15 +643,11 @@ class FailedCall:
 
     Attributes:
         text: The expression, `np.sqrt(x.shape[0])`.
-        function: What was called, or the object on which it was looked up: `len`, `numpy`.
-        name: Its name, without that of the module: `len`, `sqrt`.
-        argument: The first argument, `x.shape[0]`.
+        function: What was called, the function `np.sqrt`; None: it was not found.
     """
 
     text: str
     function: Any
-    name: str
-    argument: str
 
 
 def failed_call(error: BaseException) -> FailedCall | None:
@@ -667,13 +665,15 @@ def failed_call(error: BaseException) -> FailedCall | None:
         call = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
         return None
-    if not (isinstance(call, ast.Call) and call.args):
+    if not isinstance(call, ast.Call):
         return None
     root, *names = ast.unparse(call.func).split(".")
     frame = found.tb_frame
     spaces = (frame.f_locals, frame.f_globals, vars(builtins))
-    owner = next((space[root] for space in spaces if root in space), None)
-    return FailedCall(text.strip(), owner, ".".join(names) or root, ast.unparse(call.args[0]))
+    function = next((space[root] for space in spaces if root in space), None)
+    for name in names:  # of modules alone: an attribute of an object may be code
+        function = getattr(function, name, None) if inspect.ismodule(function) else None
+    return FailedCall(text.strip(), function)
 
 
 def _failed_expression(step: types.TracebackType) -> str | None:
@@ -1293,9 +1293,9 @@ _DIM_METHODS: dict[str, Any] = {
 # What NumPy makes of a tuple of sizes.
 _OF_SIZES = "prod sum max min amax amin mean median average std var cumsum cumprod".split()
 # What Python's `math` makes of numbers.
-_OF_NUMBERS = """acos acosh asin asinh atan atan2 atanh cbrt comb copysign cos cosh degrees erf
-    erfc exp exp2 expm1 fabs factorial fmod gamma gcd hypot isqrt lcm ldexp lgamma log log10 log1p
-    log2 perm pow radians remainder sin sinh sqrt tan tanh""".split()
+FUNCTIONS_OF_NUMBERS = """acos acosh asin asinh atan atan2 atanh cbrt comb copysign cos cosh degrees
+    erf erfc exp exp2 expm1 fabs factorial fmod gamma gcd hypot isqrt lcm ldexp lgamma log log10
+    log1p log2 perm pow radians remainder sin sinh sqrt tan tanh""".split()
 
 
 class ModuleWith(types.ModuleType):
@@ -1343,7 +1343,7 @@ _PATCHES: dict[tuple[Any, str], tuple[Any, Any]] = {
     **{(_DimExpr, name): (new, _ORIGINAL.get(name)) for name, new in _DIM_METHODS.items()},
     **{(owner, "__getitem__"): (_indexed(owner), owner.__getitem__) for owner in _INDEXED},
     **{(np, name): (_of_sizes(getattr(np, name)), getattr(np, name)) for name in _OF_SIZES},
-    **{(math, name): (_of_numbers(name), getattr(math, name)) for name in _OF_NUMBERS},
+    **{(math, name): (_of_numbers(name), getattr(math, name)) for name in FUNCTIONS_OF_NUMBERS},
     (ShapedArray, "__eq__"): (_avals_equal, vars(ShapedArray).get("__eq__")),
     (ShapedArray, "__hash__"): (_aval_hash, vars(ShapedArray).get("__hash__")),
     (_core, "canonicalize_shape"): (_canonical_shape, _canonicalize_shape),

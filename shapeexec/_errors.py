@@ -4,6 +4,25 @@ A message says what went wrong in its first line, then where, what was got, why,
 fix it. Callers read the fields; they never parse the text.
 """
 
+from collections.abc import Iterable
+
+
+def made_exact(symbols: Iterable[str]) -> str:
+    """The way out that always is: no padding of these symbols, and a graph for each size.
+
+    Args:
+        symbols: Their names; none: those that are the matter are not known.
+    """
+    named = sorted(set(symbols))
+    told = " and ".join(f"`{symbol}`" for symbol in named) or "the symbol"
+    strategies = exact_strategies(named)
+    return f'make {told} exact: on_unsupported="exact", or {strategies} in buckets='
+
+
+def exact_strategies(symbols: Iterable[str]) -> str:
+    """What makes symbols exact in `buckets=`, as the items of a dict: `"s": sx.Exact()`."""
+    return ", ".join(f'"{symbol}": sx.Exact()' for symbol in sorted(symbols)) or "sx.Exact()"
+
 
 class ShapeExecError(Exception):
     """The base of every error that shapeexec raises on purpose.

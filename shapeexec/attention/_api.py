@@ -23,6 +23,7 @@ from shapeexec.attention._dropout import check_dropout, with_dropout
 from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends._choose import check_implementation
 from shapeexec.attention.masks import Causal, Dense, Full, Mask, ScoreModifier, SlidingWindow
+from shapeexec.attention.masks import _advice as mask_advice
 from shapeexec.attention.masks._value import wide
 
 Implementation = Literal["mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla"] | None
@@ -150,7 +151,7 @@ def dot_product_attention(
     )
     _check_arrays(q, k, v)
     axes = {"B": q.shape[0], "N": q.shape[2], "T": q.shape[1], "S": k.shape[1]}
-    who = _mask(mask, axes, is_causal, local_window_size)
+    who = _mask(mask, bias, axes, is_causal, local_window_size)
     bias = _bias(bias, axes, q.dtype)
     q, fixed_scale = _scaled(q, scale)
     sizes = (
@@ -209,20 +210,22 @@ def _check_arrays(q: Array, k: Array, v: Array) -> None:
     got = f"query {_told(q)}, key {_told(k)}, value {_told(v)}"
     if not jnp.issubdtype(q.dtype, np.floating):
         raise ConfigError(
-            f"query is {q.dtype}, no floating dtype.", got=got, fix="query.astype(jnp.float32)"
+            f"query is {q.dtype}, no floating dtype.",
+            got=got,
+            fix="query=query.astype(jnp.float32)",
         )
     for name, x in (("key", k), ("value", v)):
         if x.dtype != q.dtype:
             raise ConfigError(
                 f"{name} is {x.dtype}, but query is {q.dtype}.",
                 got=got,
-                fix="give query, key and value one dtype",
+                fix=f"{name}={name}.astype(query.dtype), or another one dtype for all three",
             )
         if x.shape[0] != q.shape[0]:
             raise ConfigError(
                 f"{name} has {x.shape[0]} examples, but query has {q.shape[0]}.",
                 got=got,
-                fix="give query, key and value one batch",
+                fix=f"give query, key and value one batch, such as of {q.shape[0]} examples",
             )
     if k.shape[1:3] != v.shape[1:3]:
         raise ConfigError(
@@ -234,30 +237,35 @@ def _check_arrays(q: Array, k: Array, v: Array) -> None:
         raise ConfigError(
             f"key has heads of size {k.shape[3]}, but query of {q.shape[3]}.",
             got=got,
-            fix="give query and key one head size; the value's may differ",
+            fix="give query and key one head size, their last axis; the value's may differ",
         )
     heads, key_heads = q.shape[2], k.shape[2]
     if heads != key_heads and _are_known(heads, key_heads) and (not key_heads or heads % key_heads):
+        fewest = max(heads - heads % key_heads, key_heads) if key_heads else 0
+        told = f"give query {fewest} heads" if fewest else f"give key and value {heads} heads"
         raise ConfigError(
             f"query has {heads} heads, no multiple of the {key_heads} of key and value.",
             got=got,
-            fix="each key head serves the same number of query heads",
+            fix=f"{told}, so that each key head serves the same number",
         )
 
 
-def _mask(mask: Any, axes: dict[str, Any], is_causal: bool, local_window_size: Any) -> Mask:
+def _mask(
+    mask: Any, bias: Any, axes: dict[str, Any], is_causal: bool, local_window_size: Any
+) -> Mask:
     if mask is None:
         whole: Mask = Full()
     elif isinstance(mask, Mask):
         whole = mask
     else:
-        array = _as_array(mask, "mask", "pass a bool array, or a mask such as Causal() & other")
+        array = _as_array(mask, "mask", mask_advice.of_no_array(mask, "mask"))
         if array.dtype != np.bool_:
+            # JAX may trace an array of NumPy's, and then its values are not known.
+            given = mask if isinstance(mask, np.ndarray) else array
             raise ConfigError(
                 f"mask is {_told(array)}, not bool.",
                 why="True says that a query may attend to a key",
-                fix="pass mask != 0 if it holds 1 where a query may attend to a key, and as bias="
-                " what is to be added to the scores",
+                fix=mask_advice.of_numbers(given, bias=_added(bias)),
             )
         whole = Dense(_pairs(array, "mask", axes))
     whole.check_axes(axes)
@@ -270,9 +278,16 @@ def _mask(mask: Any, axes: dict[str, Any], is_causal: bool, local_window_size: A
     if not isinstance(local_window_size, Sequence) or len(local_window_size) != 2:
         raise ConfigError(
             f"local_window_size={local_window_size!r} is no window.",
-            fix="an int, or (keys before, keys behind)",
+            fix="local_window_size=128, or (128, 0): keys before, keys behind",
         )
     return whole & SlidingWindow(*local_window_size)
+
+
+def _added(bias: Any) -> str | None:
+    """What adds a mask of numbers to the scores, too; None: a score modifier is in its place."""
+    if bias is None:
+        return "bias=mask"
+    return None if isinstance(bias, ScoreModifier) else "bias=bias + mask"
 
 
 def _bias(bias: Any, axes: dict[str, Any], dtype: Any) -> Any:
@@ -281,13 +296,15 @@ def _bias(bias: Any, axes: dict[str, Any], dtype: Any) -> Any:
     if isinstance(bias, ScoreModifier):
         bias.check_axes(axes)
         return jax.tree.map(lambda x: _no_wider(jnp.asarray(x), dtype), bias)
-    array = _as_array(bias, "bias", "pass an array, or a score modifier such as ALiBi(slopes)")
+    array = _as_array(bias, "bias", mask_advice.of_no_array(bias, "bias"))
     if jnp.issubdtype(array.dtype, np.integer):
         array = array.astype(wide(dtype))
     if not jnp.issubdtype(array.dtype, np.floating):
         raise ConfigError(
             f"bias is {_told(array)}, which cannot be added to scores.",
-            fix="pass real numbers as bias=, and True or False as mask=",
+            fix="mask=bias, where True says that a query may attend to a key"
+            if array.dtype == np.bool_
+            else "bias=bias.real, or other real numbers",
         )
     return _pairs(array, "bias", axes)
 
@@ -300,29 +317,37 @@ def _no_wider(array: Array, dtype: Any) -> Array:
 def _pairs(array: Array, name: str, axes: dict[str, Any]) -> Array:
     """An array for pairs of queries and keys with all of its four axes."""
     if array.ndim <= 4:
-        array = array[(None,) * (4 - array.ndim)]
+        whole = array[(None,) * (4 - array.ndim)]
         fits = (
             _is_one(have) or have == want
-            for have, want in zip(array.shape, axes.values(), strict=True)
+            for have, want in zip(whole.shape, axes.values(), strict=True)
         )
         if all(fits):
-            return array
+            return whole
     told = ", ".join(f"{axis}={length}" for axis, length in axes.items())
     raise ConfigError(
         f"{name} is {_told(array)}, which does not broadcast to [B, N, T, S].",
         got=told,
-        fix="give it 4 axes, each 1 or of full length",
+        fix=_with_four_axes(array, name, axes),
     )
+
+
+def _with_four_axes(array: Array, name: str, axes: dict[str, Any]) -> str:
+    """The way out for an array that does not broadcast: an index, where the shape tells it."""
+    b, n, t, s = axes.values()
+    indices = {(b, s): "[:, None, None, :]", (b, t, s): "[:, None]", (n, t, s): "[None]"}
+    index = indices.get(array.shape) if _are_known(b, n, t, s, *array.shape) else None
+    told = "give it 4 axes, [B, N, T, S], each 1 or of full length"
+    return told if index is None else f"{name}={name}{index}; {told}"
 
 
 def _lengths(lengths: Any, name: str, batch: Any) -> Array | None:
     if lengths is None:
         return None
-    array = _as_array(lengths, name, "one length for each example, int32")
+    fix = f"{name}=jnp.asarray({name}, jnp.int32), one length for each example"
+    array = _as_array(lengths, name, fix)
     if array.dtype != np.int32 or array.ndim != 1 or array.shape[0] != batch:
-        raise ConfigError(
-            f"{name} is {_told(array)}, not i32[{batch}].", fix="one length for each example, int32"
-        )
+        raise ConfigError(f"{name} is {_told(array)}, not i32[{batch}].", fix=fix)
     return array
 
 

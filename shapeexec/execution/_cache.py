@@ -33,6 +33,11 @@ class CacheLimits:
             if limit is not None and limit < 1:
                 raise ConfigError(f"{name}={limit}: no graph fits.", fix=f"{name}=1 or None")
 
+    def doubled(self) -> "CacheLimits":
+        """The limits of twice as much."""
+        graphs, size = (limit and 2 * limit for limit in (self.graphs, self.device_bytes))
+        return CacheLimits(graphs=graphs, device_bytes=size)
+
 
 _MOST_REMEMBERED = 4096
 

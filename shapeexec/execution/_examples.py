@@ -192,7 +192,8 @@ def take_examples(
     if not counts:
         raise SpecError(
             "map: no argument is a list of examples.",
-            fix="pass a list for each argument that differs between examples",
+            fix="pass a list for each argument that differs between examples, and give it a spec "
+            'that is not None, such as in_shapes=("s",)',
         )
     (first, count), *others = counts.items()
     for path, other in others:
@@ -254,4 +255,7 @@ def check_reduce(reduce: Any) -> None:
         ConfigError: It is not.
     """
     if reduce not in (None, "sum"):
-        raise ConfigError(f"map: reduce={reduce!r} is not known.", fix='"sum", or None for a list')
+        raise ConfigError(
+            f"map: reduce={reduce!r} is not known.",
+            fix='reduce="sum", divided by their number for a mean, or None for a list',
+        )

@@ -167,7 +167,7 @@ class Exec:
             _spellings.refuse(fn, misspelled, in_shapes, buckets)
         _options.check_choice("on_unsupported", on_unsupported, ("raise", "exact"))
         _options.check_choice("check", check, CHECKS)
-        _options.check_kind("limits", limits, CacheLimits, "sx.CacheLimits(graphs=256)")
+        _options.check_kind("limits", limits, CacheLimits, "limits=sx.CacheLimits(graphs=256)")
         _options.check_kind("kwarg_shapes", kwarg_shapes, Mapping, 'kwarg_shapes={"mask": "b, s"}')
         numbers = _options.as_numbers("static_argnums", static_argnums)
         names = _options.as_texts("static_argnames", static_argnames)
@@ -591,7 +591,7 @@ class Exec:
             raise FrozenError(
                 f"frozen, and no graph is compiled for {told}.",
                 got=f"arguments {', '.join(recipe.trace.ragged_arguments)}",
-                fix="warm up these sizes before freeze(), or do not freeze",
+                fix=_before_freeze(told),
             )
         row = row_of(told, args, kwargs, origin)
         graph = compile_graph(recipe, sizes, args, kwargs, row)
@@ -643,10 +643,19 @@ class Exec:
             warnings.warn(
                 f"shapeexec: graphs are compiled again after they left the cache, now for {told}; "
                 f"{len(self._cache)} are kept, {self._cache.evictions} have left.\n"
-                f"  Fix:   raise limits={self._limits}, or use a coarser strategy",
+                f"  Fix:   limits=sx.{self._limits.doubled()}, or use a coarser strategy",
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def _before_freeze(told: Plan | Group) -> str:
+    """The way out for a graph that a frozen Exec does not hold."""
+    if isinstance(told, Group):
+        return "warm up by a map over as many examples before freeze(), or do not freeze"
+    sizes = ", ".join(f"{symbol}={size}" for symbol, size in told.sizes.items())
+    way_out = f"warm up these sizes before freeze(), by `warmup(*args, {sizes})`"
+    return f"{way_out} with args such as these; or do not freeze"
 
 
 def bucketed(

@@ -189,6 +189,12 @@ def check_arguments(fn: Callable[..., Any], **options: Iterable[int | str]) -> N
                 )
 
 
+_TEXTS = {
+    "constraints": 'constraints="s >= 2", or constraints=("s >= 2", "mod(s, 8) == 0")',
+    "static_argnames": 'static_argnames="flag", or static_argnames=("flag", "mode")',
+}
+
+
 def as_texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
     """Texts, given as one or several.
 
@@ -197,7 +203,7 @@ def as_texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
     """
     texts = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"{name}={given!r} are not texts.", fix=f'{name}="..." or ("...", "...")')
+        raise ConfigError(f"{name}={given!r} are not texts.", fix=_TEXTS.get(name, f'{name}="..."'))
     return texts
 
 
@@ -220,7 +226,7 @@ def check_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
     if given not in choices:
         *others, last = map(repr, choices)
         told = f"{', '.join(others)} or {last}".replace("'", '"')
-        raise ConfigError(f"{name}={given!r} is not known.", fix=told)
+        raise ConfigError(f"{name}={given!r} is not known.", fix=f"{name}={told}")
 
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -470,7 +470,8 @@ def _warn_of_guards(traces: Sequence[Trace]) -> None:
         f"shapeexec: the function was traced {len(traces)} times, for its branches depend on its "
         f"sizes: {', '.join(map(str, list(guards)[:6]))}, ... Each outcome is a graph of its own.\n"
         f"  Where: {told or 'in JAX'}\n"
-        "  Fix:   decide with jnp.where or lax.cond on the size, or leave the symbol exact",
+        "  Fix:   decide with jnp.where or lax.cond on the size, or give the symbol sx.Exact() "
+        "in buckets=",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -9,7 +9,7 @@ import jax
 from jax import export
 
 from shapeexec import _compat
-from shapeexec._errors import ConfigError, InconclusiveShapeError
+from shapeexec._errors import ConfigError, InconclusiveShapeError, made_exact
 from shapeexec.shape import _decide, _dim, _library, _transposes  # noqa: F401 - they register rules
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._host import HostExpression, are_alike
@@ -171,8 +171,8 @@ class Program:
             symbols=frozenset(symbol for guard in guards for symbol in guard.symbols),
             where=_compat.describe_line(next((g.place for g in guards if g.place), None)),
             got=", ".join(map(str, guards)),
-            fix="give facts as constraints=..., or leave these symbols out of buckets= "
-            "(exact sizes)",
+            fix="give facts as constraints=...; or "
+            + made_exact(symbol for guard in guards for symbol in guard.symbols),
         )
 
     def _attempt(self, known: "_Known", questions: Questions) -> tuple[Any, Any, Any]:
@@ -227,7 +227,7 @@ class Program:
                 f"the sizes {dict(self.sizes or {})}.",
                 symbols=questions.substitution.symbols(asked.symbols),
                 where=_compat.eqn_line(eqn),
-                fix="leave these symbols out of buckets= (exact sizes)",
+                fix=made_exact(questions.substitution.symbols(asked.symbols)),
             )
 
 

@@ -75,6 +75,19 @@ class Guard:
                 return ()
 
     @property
+    def deciding(self) -> str:
+        """What decides it for all sizes, as code.
+
+        JAX heeds no `!=`, and divides a symbol only where it is written as a multiple.
+        """
+        divided = re.fullmatch(r"mod\((\w+), (\d+)\) == 0", str(self))
+        if divided is not None:
+            symbol, multiple = divided.groups()
+            return f'write "{multiple}*{symbol}" in the place of "{symbol}"'
+        either = (self, dataclasses.replace(self, op=_NEGATED[self.op]))
+        return " or ".join(f'constraints="{guard}"' for guard in either if guard.op != "!=")
+
+    @property
     def symbols(self) -> frozenset[str]:
         """The symbols it speaks of."""
         return _dim.symbols_of(self.left) | _dim.symbols_of(self.right)
@@ -93,7 +106,8 @@ def parse_constraint(text: str) -> Guard:
     try:
         left, right = _dim.dim_text(_dim.Dim(found[1])), _dim.dim_text(_dim.Dim(found[3]))
     except ValueError as error:
-        raise ConfigError(f"constraints: {text!r}: {error}", fix=fix) from error
+        told = getattr(error, "what", str(error)).removesuffix(".")
+        raise ConfigError(f"constraints: {text!r}: {told}.", fix=fix) from error
     return Guard(left, found[2], right)
 
 

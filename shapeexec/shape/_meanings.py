@@ -1,15 +1,11 @@
 """JAX's errors of symbolic tracing, in our words."""
 
-import operator
 import re
 from collections.abc import Iterable
-from typing import Any
-
-import jax.numpy as jnp
-import numpy as np
 
 from shapeexec import _compat
-from shapeexec._errors import InconclusiveShapeError
+from shapeexec._errors import InconclusiveShapeError, ShapeExecError, made_exact
+from shapeexec.shape import _ways_out
 from shapeexec.shape._attempt import Program, Stuck
 
 _AS_INT = (
@@ -26,6 +22,7 @@ _AS_INTEGER = (
     "compute it in integers: `n // 2` for `int(n / 2)` and `n * 9 // 10` for `int(0.9 * n)`, or by "
     "`math.floor(n / 2)` or `math.ceil(n / 2)`",
 )
+_UNTOLD = ("cannot be traced at a symbolic size", "use JAX functions of the size")
 _BY_NEED = {"int": _AS_INT, "float": _AS_FLOAT}
 # What errors mean, by the text they carry: (pattern, what the function does, way out).
 _MEANINGS = (
@@ -34,6 +31,11 @@ _MEANINGS = (
         "requires a constant|interpreted as an integer|process_primitive|'_DimExpr'.*int"
         "|unhashable: the size|has no attribute|not iterable",
         *_AS_INT,
+    ),
+    (
+        r"for \*: ('(list|tuple|str|bytes)'|.* and '(list|tuple|str|bytes)')",
+        "repeats a list or a text as often as a size says",
+        "write `jnp.broadcast_to(x, (n, *x.shape))` for `jnp.stack([x] * n)`",
     ),
     ("non-integer powers|negative powers|must be real number|float\\(\\)", *_AS_FLOAT),
     (
@@ -63,14 +65,22 @@ def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inconclusiv
         symbols: Those whose sizes would have to be known; empty if that was not found out.
     """
     text = str(stuck.error)
-    meaning, way_out = "cannot be traced at a symbolic size", "use JAX functions of the size"
+    meaning, way_out = _UNTOLD
     for need in stuck.needs:
         meaning, way_out = _BY_NEED.get(need.what, (meaning, way_out))
     for pattern, means, fix in _MEANINGS:
         if re.search(pattern, text, re.DOTALL):
             meaning, way_out = means, fix
             break
-    meaning, way_out = _of_call(_compat.failed_call(stuck.error)) or (meaning, way_out)
+    found = _ways_out.of_call(_compat.failed_call(stuck.error))
+    is_of_size = meaning in (_AS_INT[0], _AS_FLOAT[0]) or "<locals>" in text
+    if isinstance(stuck.error, ShapeExecError):
+        meaning, way_out, text = _UNTOLD[0], stuck.error.fix, stuck.error.what
+    elif found is not None and (is_of_size or (found.instead and meaning != _AS_INTEGER[0])):
+        meaning = f"needs the size as a Python {found.kind} for `{found.call}`"
+        way_out = found.instead
+    elif found is not None and meaning in (_AS_INTEGER[0], _UNTOLD[0]) and found.is_of_jax:
+        meaning, way_out = f"cannot be traced at a symbolic size in `{found.call}`", None
     where = _compat.error_line(stuck.error)
     if where is None and stuck.needs:
         where = _compat.describe_line(stuck.needs[-1].place)
@@ -81,10 +91,18 @@ def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inconclusiv
         symbols=symbols,
         where=where,
         got=got,
-        why=_first_line(stuck.error),
-        fix=f"{way_out}; or make {names or 'the symbol'} exact: "
-        'on_unsupported="exact", or no strategy in buckets=',
+        why=None if "<locals>" in text else _first_line(text) or type(stuck.error).__name__,
+        fix=_or_exact(way_out, program, symbols),
     )
+
+
+def _or_exact(way_out: str | None, program: Program, symbols: frozenset[str]) -> str:
+    """A way out, and the one that always is: where there is a call, to give up padding."""
+    if program.sizes is None:
+        exact = f"give the size of {_named(program.symbols)} as an int in the place of the symbol"
+    else:
+        exact = made_exact(symbols)
+    return f"{way_out}; or {exact}" if way_out else exact
 
 
 def given_up(stuck: Stuck, program: Program, spent: str) -> InconclusiveShapeError:
@@ -102,10 +120,9 @@ def given_up(stuck: Stuck, program: Program, spent: str) -> InconclusiveShapeErr
         symbols=symbols,
         where=_compat.error_line(stuck.error),
         got=_arguments(program),
-        why=f"{spent}; JAX: {_first_line(stuck.error)}",
+        why=f"{spent}; JAX: {_first_line(str(stuck.error))}",
         fix=f'write what divides into the spec, such as "8*{multiple}" (pad the data to it), or '
-        f"pass constraints=...; or make {_named(symbols)} exact: "
-        'on_unsupported="exact", or no strategy in buckets=',
+        f"pass constraints=...; or {made_exact(symbols)}",
     )
 
 
@@ -122,27 +139,5 @@ def _arguments(program: Program) -> str:
     return got
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
-
-
-def _of_call(call: _compat.FailedCall | None) -> tuple[str, str] | None:
-    """What a call of `len` or of NumPy with a size means, and the way out."""
-    if call is None:
-        return None
-    if call.function is len:
-        way_out = f"write `{call.argument}.shape[0]`, which keeps the size symbolic"
-    elif call.function is np and _is_in(jnp, call.name):
-        way_out = f"write `jnp.{call.name}`: NumPy wants a number, and JAX takes the size"
-    else:
-        return None
-    return f"needs the size as a Python int for `{call.text}`", way_out
-
-
-def _is_in(module: Any, name: str) -> bool:
-    try:
-        operator.attrgetter(name)(module)
-    except AttributeError:
-        return False
-    return True
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -46,8 +46,6 @@ _OF_DIMS_BY_UFUNC = {
 }
 _LARGEST_POWER = 16  # of a size that is a dim: JAX multiplies it out
 _MOST_SHIFTED = 64
-_OR_CONSTRAINT = "pass a constraint that decides it, or make the dim static"
-_OR_INTS = "pass the sizes as Python ints, or make the dims static"
 _LONG_ENOUGH = 8  # bytes of an integer that no array's size exceeds
 _ASSUMED_SIZE = 97  # tells of what kind a number is where there is no call
 
@@ -123,7 +121,7 @@ class Questions:
                 f"`{asked}` cannot be decided for all sizes.",
                 symbols=asked.symbols,
                 where=_compat.describe_line(asked.place),
-                fix=_OR_CONSTRAINT,
+                fix=f"{asked.deciding}, if that holds of all sizes; or {_as_ints(asked.symbols)}",
             )
         guard = asked.decided(self.sizes)
         self.guards.setdefault(guard)
@@ -315,7 +313,7 @@ class Questions:
         except Exception as error:
             if self.sizes is None:
                 told = f"`{expression}` raises {type(error).__name__} at some sizes."
-                raise _undecided(told, expression, _OR_INTS) from error
+                raise _undecided(told, expression) from error
             place = _compat.user_place()
             self.guards.setdefault(HostGuard(expression, type(error), place))
             raise
@@ -328,7 +326,7 @@ class Questions:
         if isinstance(value, bool | np.bool_):
             if self.sizes is None:
                 told = f"`{expression}` cannot be decided for all sizes."
-                raise _undecided(told, expression, _OR_CONSTRAINT)
+                raise _undecided(told, expression)
             self.guards.setdefault(HostGuard(expression, bool(value), _compat.user_place()))
             return value
         if isinstance(value, np.ndarray) and value.dtype == np.bool_:
@@ -447,9 +445,14 @@ def _without_ended(operand: Any) -> Any:
     return operand.value if is_ended else operand
 
 
-def _undecided(told: str, expression: HostExpression, fix: str) -> InconclusiveShapeError:
-    where = _compat.describe_line(_compat.user_place())
-    return InconclusiveShapeError(told, symbols=expression.symbols, where=where, fix=fix)
+def _undecided(told: str, expression: HostExpression) -> InconclusiveShapeError:
+    where, symbols = _compat.describe_line(_compat.user_place()), expression.symbols
+    return InconclusiveShapeError(told, symbols=symbols, where=where, fix=_as_ints(symbols))
+
+
+def _as_ints(symbols: frozenset[str]) -> str:
+    named = " and ".join(f"`{symbol}`" for symbol in sorted(symbols))
+    return f"give the size of {named} as an int in the place of the symbol"
 
 
 def _with_list(function: Any, args: Any, options: Mapping[str, Any], *elements: Any) -> Any:

@@ -10,7 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shapeexec._errors import ConfigError, ConstraintError, ShapeExecError, ValidationError
+from shapeexec._errors import (
+    ConfigError,
+    ConstraintError,
+    ShapeExecError,
+    ValidationError,
+    exact_strategies,
+)
 from shapeexec.execution import Exec
 from shapeexec.execution._exec import run_taken, taken
 from shapeexec.execution._plan import Plan
@@ -256,8 +262,13 @@ def _raise_if_an_equation_differs(plan: Plan, poison: str | None, call: Call, to
             where=culprit.where,
             got=f"{culprit.primitive}: {culprit.shapes}; {culprit.difference}",
             why=f"the rule of `{culprit.primitive}` lets padding ({poison or 'zeros'}) through",
-            fix="report this equation; until it is mended, leave its symbols out of buckets=",
+            fix=_reported("equation", plan),
         )
+
+
+def _reported(what: str, plan: Plan) -> str:
+    """The way out of a defect; `on_unsupported="exact"` is none, for nobody knows of it."""
+    return f"report this {what}; until it is mended, {exact_strategies(plan.sizes)} in buckets="
 
 
 UNEXPLAINED = "more than nudges of the arguments do"
@@ -289,7 +300,7 @@ def _raise_if_the_trees_differ(
             sizes=dict(plan.sizes),
             poison=poison,
             why="each equation is right by itself, and the graph is the plain program",
-            fix="report this function; until it is mended, leave its symbols out of buckets=",
+            fix=_reported("function", plan),
         )
 
 

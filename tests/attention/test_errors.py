@@ -20,7 +20,7 @@ BAD = {
     "lengths differ": ({"value": K[:, :5]}, "key and value differ in length", r"\[B, S, K, V\]"),
     "head sizes": ({"query": Q[..., :7]}, "heads of size 8, but query of 7", "one head size"),
     "heads": ({"query": Q[:, :, :3]}, "3 heads, no multiple of the 2", "same number"),
-    "mask of numbers": ({"mask": jnp.ones((1, 1, 5, 6))}, "mask is f32.*, not bool", "bias="),
+    "mask of numbers": ({"mask": jnp.ones((1, 1, 5, 6))}, "mask is f32.*, not bool", "mask != 0"),
     "mask's shape": ({"mask": jnp.ones((1, 3, 5, 6), bool)}, "does not broadcast", "4 axes"),
     "mask's axes": ({"mask": jnp.ones((1, 1, 1, 5, 6), bool)}, "does not broadcast", "4 axes"),
     "documents": ({"mask": sx.Documents(np.zeros((2, 7), int))}, "Documents", "B"),

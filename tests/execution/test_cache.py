@@ -188,7 +188,7 @@ def test_a_thrashing_cache_warns_once():
             ex(ones(n))
     (warning,) = [w for w in told if "left the cache" in str(w.message)]
     assert "s=" in str(warning.message)
-    assert "Fix:   raise limits=" in str(warning.message)
+    assert "Fix:   limits=sx.CacheLimits(graphs=2" in str(warning.message)
 
 
 def test_clear_forgets_graphs_and_traces_and_keeps_statistics():

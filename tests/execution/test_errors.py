@@ -197,13 +197,13 @@ def test_what_cannot_be_traced_tells_what_it_needs(fn, what):
         (
             lambda x: x * float(x.shape[0]),
             "needs the size as a Python float",
-            "write `1.0 * s` for `float(s)`",
+            "write `1.0 * x.shape[0]`, which",
             lambda x: x * (1.0 * x.shape[0]),
         ),
         (
             lambda x: x / sqrt(x.shape[0]),
             "needs the size as a Python float",
-            "call `math.sqrt(s)` by that name, not `sqrt(s)`",
+            "write `math.sqrt(x.shape[0])`: by that name",
             lambda x: x / math.sqrt(x.shape[0]),
         ),
     ],

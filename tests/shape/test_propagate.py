@@ -57,7 +57,7 @@ def test_two_unknown_dims_are_not_taken_for_the_same():
 def test_a_question_that_needs_a_size_is_an_error_with_the_line_that_asks():
     with pytest.raises(sx.InconclusiveShapeError, match=r"cannot be decided for all sizes") as told:
         sx.eval_shape(lambda x: x if x.shape[1] > 6 else x * 2, X)
-    assert "Fix:   pass a constraint that decides it, or make the dim static" in str(told.value)
+    assert "constraints=" in str(told.value)
     assert "x.shape[1] > 6" in told.value.where
     assert told.value.symbols == {"s"}
 

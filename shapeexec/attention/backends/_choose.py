@@ -132,7 +132,10 @@ def check_implementation(name: str | None) -> None:
     """
     if name is not None and name not in IMPLEMENTATIONS:
         told = ", ".join(f'"{known}"' for known in IMPLEMENTATIONS)
-        raise ConfigError(f"implementation={name!r} is not known.", fix=f"None, {told}")
+        raise ConfigError(
+            f"implementation={name!r} is not known.",
+            fix=f"leave implementation= out, or name one of {told}",
+        )
 
 
 @functools.cache

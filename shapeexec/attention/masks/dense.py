@@ -7,6 +7,7 @@ import dataclasses
 from typing import ClassVar
 
 from shapeexec._errors import ConfigError
+from shapeexec.attention.masks._advice import of_numbers
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles
 from shapeexec.attention.masks._value import as_array, set_field
 
@@ -29,8 +30,9 @@ class Dense(Mask):
             raise ConfigError(
                 f"a mask of type {array.dtype}{list(array.shape)}.",
                 why="a mask says True where a query may attend to a key",
-                fix="pass bool[B, N, T, S], where each axis may be 1, or its last axes: `mask != 0`"
-                " if it holds 1 for True; what is to be added to the scores goes to `bias`",
+                fix="pass bool[B, N, T, S], where each axis may be 1, or its last axes"
+                if array.dtype == bool
+                else of_numbers(array, name="array", to="", bias="bias=array"),
             )
         set_field(self, "array", array[(None,) * (4 - array.ndim)])
 

@@ -87,7 +87,7 @@ class MaskFunction(Mask):
 
 def _refused(function: Callable[..., Any]) -> ConfigError:
     """Why a function of traced positions asked for the values of a traced array."""
-    fix = "make the array a mask of its own: Dense, Documents, or a BlockMask"
+    fix = "make the array a mask of its own: `mask=array` of bool, Documents, or a BlockMask"
     position = jax.ShapeDtypeStruct((1, 1, 1, 1), np.int32)
     try:
         jax.eval_shape(function, *[position] * 4)

@@ -128,7 +128,8 @@ class RelativeBias(ScoreModifier):
             raise ConfigError(
                 f"{table.shape[0]} buckets and max_distance={max_distance}.",
                 why=f"half of {buckets} buckets hold one distance each, the others grow from there",
-                fix="pass the table and the distance that the model was trained with",
+                fix=f"pass a table of {4 if bidirectional else 2} buckets or more, and "
+                f"max_distance={max(max_distance, buckets)} or more",
             )
         behind = np.array([_t5_bucket(n, buckets, max_distance) for n in range(max_distance + 1)])
         ahead = buckets + behind[1:] if bidirectional else behind[:0]

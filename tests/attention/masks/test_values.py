@@ -133,7 +133,7 @@ REFUSED = {
     "buckets": (
         lambda: RelativeBias.t5(np.zeros((2, 4)), bidirectional=True),
         "2 buckets and max_distance=128",
-        "trained with",
+        "a table of [24] buckets or more, and max_distance=",
     ),
     "left": (lambda: RelativeBias(np.zeros((2, 4)), left=4), "left=4", "from 0 to"),
 }
@@ -180,7 +180,7 @@ def test_a_function_that_closes_over_a_traced_array_is_refused():
         mask = MaskFunction(lambda b, h, q, k: (q < 3) & array[0])
         return mask.bounds(tile_grid((8, 8), (4, 4))).some
 
-    with pytest.raises(ConfigError, match=r"(?s)closes over a traced array.*Fix:.*Dense"):
+    with pytest.raises(ConfigError, match=r"(?s)closes over a traced array.*Fix:.*`mask=array`"):
         use(np.array([True]))
 
 

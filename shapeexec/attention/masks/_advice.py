@@ -1,0 +1,66 @@
+"""What to write in place of a mask that is none: numbers, a function, a modifier of scores.
+
+Which pairs numbers mean is told by their values, where they are known: 1 may attend and 0 not, or 0
+is added to a score and -inf, or what is as good, where a query may not attend.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from shapeexec.attention.masks._base import Mask
+from shapeexec.attention.masks.scores import ScoreModifier
+
+_NO_WEIGHT = -1e3  # exp of it is 0 in f64, too: beside any score of 0 nothing is left
+
+
+def of_numbers(mask: Any, *, name: str = "mask", to: str = "mask=", bias: str | None) -> str:
+    """The way out for a mask of numbers.
+
+    Args:
+        mask: Of any shape and of a dtype that is not bool; traced or not.
+        name: What the user calls it.
+        to: What the boolean mask is given to, `mask=`.
+        bias: What adds it to the scores, `bias=mask`; None: nothing can.
+
+    Returns:
+        The text of an error's Fix.
+    """
+    ones, zeros = f"{to}{name} != 0", f"{to}{name} == 0"
+    values = _values(mask)
+    if values is not None and values.any() and np.isin(values, (0, 1)).all():
+        return f"{ones}, for it holds 1 where a query may attend to a key, and 0 elsewhere"
+    if values is not None and (values < 0).any() and ((values == 0) | (values <= _NO_WEIGHT)).all():
+        told = f"it holds 0 where a query may attend to a key, and {values.min():g} elsewhere"
+        return f"{zeros}, for {told}" + (f"; or {bias}, which adds it to the scores" * bool(bias))
+    told = f"{ones} if it holds 1 where a query may attend to a key, and 0 elsewhere"
+    if jnp.issubdtype(mask.dtype, jnp.complexfloating):
+        return told
+    return f"{told}; {bias or zeros} if it is to be added to the scores: 0 there, -inf elsewhere"
+
+
+def of_no_array(given: Any, name: str) -> str:
+    """The way out for what is neither an array nor what `mask=` or `bias=` takes in its place."""
+    told = {
+        "mask": "pass a bool array, or a mask such as Causal() & other",
+        "bias": "pass an array, or a score modifier such as ALiBi(slopes)",
+    }[name]
+    items = given if isinstance(given, (list, tuple)) else ()
+    if isinstance(given, Mask | ScoreModifier):
+        way_out = "mask=bias" if name == "bias" else "bias=mask"
+    elif items and all(isinstance(item, Mask) for item in items):
+        way_out = "mask=functools.reduce(operator.and_, mask), or with operator.or_"
+    elif callable(given) and not isinstance(given, type) and name == "mask":
+        way_out = "mask=sx.MaskFunction(mask)"
+    else:
+        return told
+    return f"{way_out}; or {told}"
+
+
+def _values(mask: Any) -> Any:
+    """The values of a mask of real numbers as a NumPy array; None if they are not known."""
+    is_held = not isinstance(mask, Tracer) and getattr(mask, "is_fully_addressable", True)
+    is_real = jnp.issubdtype(mask.dtype, jnp.integer) or jnp.issubdtype(mask.dtype, jnp.floating)
+    return np.asarray(mask).astype(np.float64) if is_held and is_real else None

@@ -1,0 +1,284 @@
+"""Advice on what runs: maps, primitives without a rule, sharding, validation."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import shapeexec as sx
+from shapeexec.masking._registry import RULES
+from tests.advice.row import Advice, option, runs, somewhat, strategies, value
+
+X, PLANE = somewhat(5), somewhat(5, 3)
+EXAMPLES = [somewhat(5), somewhat(3, seed=1)]
+
+
+def total(x: Any, y: Any = 0.0) -> Any:
+    return x.sum() + jnp.sum(y)
+
+
+def mapped(
+    name: str,
+    broken: Callable[[], Any],
+    fix: str,
+    follow: Callable[[str], Any],
+    expected: Callable[[], Any],
+    *,
+    error: type[sx.ShapeExecError] = sx.SpecError,
+) -> Advice:
+    return Advice(name, "maps", error, broken, fix, follow, expected)
+
+
+def by_map(fn: Callable[..., Any], *args: Any, specs: Any = ("s",), **options: Any) -> Any:
+    return sx.Exec(fn, specs, sx.Pow2()).map(*args, **options)
+
+
+def branched(x: Any) -> Any:
+    return x.sum() if x.shape[0] > 4 else x[:1]
+
+
+def sums() -> float:
+    return sum(x.sum() for x in EXAMPLES)
+
+
+def unsupported(
+    name: str, fn: Callable[[Any], Any], fix: str, mended: Callable[[Any], Any], x: Any = X
+) -> Advice:
+    """A function without a pad-safe rule, and the one that the Fix line tells."""
+    return Advice(
+        name,
+        "unsupported primitives",
+        sx.UnsupportedPrimitiveError,
+        lambda: runs(fn, x),
+        fix,
+        lambda told: runs(mended, x),
+        lambda: jax.jit(mended)(x),
+    )
+
+
+def by_reference(x: Any) -> Any:
+    return jax.new_ref(x)[...] * 2
+
+
+def exact(
+    name: str, fix: str, options: Callable[[str], dict[str, Any]], fn: Any = by_reference
+) -> Advice:
+    return Advice(
+        name,
+        "exact symbols",
+        sx.UnsupportedPrimitiveError,
+        lambda: runs(fn, X),
+        fix,
+        lambda told: runs(fn, X, **options(told)),
+        lambda: fn(X),
+    )
+
+
+def drawn(key: Any) -> Callable[[Any], Any]:
+    return lambda x: x + jax.random.normal(key, x.shape)
+
+
+def key_of(told: str) -> Any:
+    """The key that a Fix line tells to make."""
+    return value(told[told.index("jax.random.key") :].split(")", maxsplit=1)[0] + ")", seed=3)
+
+
+def ranked(x: Any) -> Any:
+    return jax.lax.linalg.eigh(x @ x.T, sort_eigenvalues=False)[1]
+
+
+def sharded(x: Any) -> Any:
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    over = jax.sharding.PartitionSpec("d")
+    each = jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=over, out_specs=over)
+    return jax.jit(each)(x) + 1
+
+
+def unfilled(ctx: Any, *operands: Any, **params: Any) -> Any:
+    return ctx.bind(*operands, **params)
+
+
+def validated(strategy: Any) -> Any:
+    """The sum of X by a validated Exec, while the rule of sums lets padding through."""
+    kept = RULES["reduce_sum"]
+    RULES["reduce_sum"] = dataclasses.replace(kept, apply=unfilled)
+    try:
+        ex = sx.Exec(jnp.sum, ("s",), strategy)
+        sx.validate(ex, X, rounds=1, poisons=("max",))
+        return ex(X)
+    finally:
+        RULES["reduce_sum"] = kept
+
+
+def padded(told_sizes: dict[str, int], size: int = 8) -> Any:
+    """The sum of the first elements of a padded array."""
+    fn = sx.masking.pad_safe(jnp.sum, in_shapes=("s",))
+    return fn(told_sizes, np.ones(size, np.float32))
+
+
+ROWS = [
+    mapped(
+        "no list",
+        lambda: by_map(total, X),
+        "pass a list with one entry per example",
+        lambda told: by_map(total, [X]),
+        lambda: [X.sum()],
+    ),
+    mapped(
+        "what all share",
+        lambda: by_map(total, EXAMPLES, X, specs=("s", "t")),
+        "or make the spec None: what all share",
+        lambda told: by_map(total, EXAMPLES, X, specs=("s", None)),
+        lambda: [total(x, X) for x in EXAMPLES],
+    ),
+    mapped(
+        "no argument is a list",
+        lambda: by_map(total, EXAMPLES, specs=(None,)),
+        'give it a spec that is not None, such as in_shapes=("s",)',
+        lambda told: by_map(total, EXAMPLES, specs=value(told.split("in_shapes=")[1])),
+        lambda: [x.sum() for x in EXAMPLES],
+    ),
+    mapped(
+        "lists of other lengths",
+        lambda: by_map(total, EXAMPLES, [X], specs=("s", "t")),
+        "pass lists of one length, one entry per example",
+        lambda told: by_map(total, EXAMPLES, [X, X], specs=("s", "t")),
+        lambda: [total(x, X) for x in EXAMPLES],
+    ),
+    mapped(
+        "no examples",
+        lambda: by_map(total, [], reduce="sum"),
+        "pass at least one example",
+        lambda told: by_map(total, [X], reduce="sum"),
+        X.sum,
+    ),
+    mapped(
+        "a mean",
+        lambda: by_map(total, EXAMPLES, reduce="mean"),
+        'reduce="sum", divided by their number for a mean, or None for a list',
+        lambda told: by_map(total, EXAMPLES, reduce=option(told, "reduce")) / 2,
+        lambda: sums() / 2,
+        error=sx.ConfigError,
+    ),
+    mapped(
+        "a ragged result",
+        lambda: by_map(lambda x: 2 * x, EXAMPLES, reduce="sum"),
+        "return a sum over the axis; or leave reduce= out",
+        lambda told: [
+            by_map(lambda x: 2 * x.sum(), EXAMPLES, reduce="sum"),
+            by_map(lambda x: 2 * x, EXAMPLES),
+        ],
+        lambda: [2 * sums(), [2 * x for x in EXAMPLES]],
+    ),
+    mapped(
+        "a result of booleans",
+        lambda: by_map(lambda x: (x > 1).any(), EXAMPLES, reduce="sum"),
+        "convert it, as by x.astype(int)",
+        lambda told: by_map(
+            lambda x: value(told.split("as by ")[1].split(";")[0], x=(x > 1).any()),
+            EXAMPLES,
+            reduce="sum",
+        ),
+        lambda: sum((x > 1).any() for x in EXAMPLES),
+    ),
+    mapped(
+        "results of other shapes",
+        lambda: by_map(branched, EXAMPLES, reduce="sum"),
+        "return one tree of one shape for all examples, or leave reduce= out",
+        lambda told: by_map(branched, EXAMPLES),
+        lambda: [branched(x) for x in EXAMPLES],
+    ),
+    exact(
+        "by an option",
+        'or pass on_unsupported="exact"',
+        lambda told: {"on_unsupported": option(told, "on_unsupported")},
+    ),
+    exact(
+        "out of buckets", "leave `s` out of buckets= (exact sizes)", lambda told: {"buckets": {}}
+    ),
+    exact(
+        "sharding",
+        'or pass on_unsupported="exact"',
+        lambda told: {"on_unsupported": option(told, "on_unsupported")},
+        sharded,
+    ),
+    Advice(
+        "a generator by its key",
+        "unsupported primitives",
+        sx.UnsupportedPrimitiveError,
+        lambda: runs(drawn(jax.random.key(3, impl="rbg")), X),
+        'jax.random.key(seed, impl="threefry2x32")',
+        lambda told: runs(drawn(key_of(told)), X),
+        lambda: drawn(jax.random.key(3))(X),
+    ),
+    Advice(
+        "the device's generator",
+        "unsupported primitives",
+        sx.UnsupportedPrimitiveError,
+        lambda: runs(lambda x: x + jax.lax.rng_uniform(0.0, 1.0, x.shape), X),
+        'jax.random.bits(jax.random.key(seed, impl="threefry2x32"), shape)',
+        lambda told: runs(lambda x: value(told.split("; ")[0], seed=3, shape=x.shape), X),
+        lambda: jax.random.bits(jax.random.key(3), X.shape),
+    ),
+    unsupported(
+        "null vectors",
+        lambda x: abs(jnp.linalg.svd(x, full_matrices=True)[0]),
+        "full_matrices=False, which leaves them out",
+        lambda x: abs(jnp.linalg.svd(x, full_matrices=False)[0]),
+        PLANE,
+    ),
+    unsupported(
+        "one-hot gathers",
+        lambda x: x.at[jnp.array([1, 2])].get(mode="one_hot"),
+        'mode="clip" or mode="fill"',
+        lambda x: [x.at[jnp.array([1, 2])].get(mode=mode) for mode in ("clip", "fill")],
+    ),
+    unsupported(
+        "eigenvalues in no order",
+        ranked,
+        "sort_eigenvalues=True and subset_by_index=None, then jnp.flip or a slice",
+        lambda x: jnp.flip(
+            jax.lax.linalg.eigh(x @ x.T, sort_eigenvalues=True, subset_by_index=None)[1]
+        ),
+        PLANE,
+    ),
+    Advice(
+        "a rule that is wrong",
+        "validation",
+        sx.ValidationError,
+        lambda: validated(sx.Pow2()),
+        'report this equation; until it is mended, "s": sx.Exact() in buckets=',
+        lambda told: validated(strategies(told)),
+        X.sum,
+    ),
+    Advice(
+        "no rounds",
+        "validation",
+        sx.ConfigError,
+        lambda: sx.validate(sx.Exec(jnp.sum, ("s",)), X, rounds=0),
+        "at least 1",
+        lambda told: len(sx.validate(sx.Exec(jnp.sum, ("s",)), X, rounds=1).sizes),
+        lambda: 1,
+    ),
+    Advice(
+        "other sizes",
+        "pad_safe",
+        sx.SpecError,
+        lambda: padded({"t": 3}),
+        "sizes={'s': ...}",
+        lambda told: padded(value(told.split("sizes=")[1].replace("...", "3"))),
+        lambda: 3.0,
+    ),
+    Advice(
+        "a size past the array",
+        "pad_safe",
+        sx.SpecError,
+        lambda: padded({"s": 9}),
+        "a size of at least 1 that the padded arguments can hold",
+        lambda told: [padded({"s": size}) for size in (1, 8)],
+        lambda: [1.0, 8.0],
+    ),
+]

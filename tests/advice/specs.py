@@ -1,0 +1,192 @@
+"""Advice on specs, dims and shapes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import shapeexec as sx
+from tests.advice.row import Advice, quoted, runs, somewhat, value
+
+X, PLANE = somewhat(5), somewhat(2, 3)
+
+
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+def spec_advice(
+    name: str,
+    wrong: Any,
+    fix: str,
+    spec: Callable[[str], Any],
+    *,
+    x: Any = PLANE,
+    fn: Callable[[Any], Any] = double,
+    good: Any = None,
+) -> Advice:
+    """A spec that is refused, and the one to write in its place."""
+    good = x if good is None else good
+    return Advice(
+        name,
+        "specs",
+        sx.SpecError,
+        lambda: runs(fn, x, in_shapes=(wrong,)),
+        fix,
+        lambda told: runs(fn, good, in_shapes=(spec(told),)),
+        lambda: fn(good),
+    )
+
+
+def first(told: str) -> str:
+    """The first text between quotation marks, a spec."""
+    return quoted(told, '"')[0]
+
+
+def last(told: str) -> str:
+    return quoted(told, '"')[-1]
+
+
+def total(x: Any, y: Any) -> Any:
+    return x.sum() + 2 * y.sum()
+
+
+def both(name: str, specs: Any, fix: str, follow: Callable[[str], Any], y: Any = X[:4]) -> Advice:
+    """Specs of two arguments."""
+    return Advice(
+        name,
+        "specs",
+        sx.SpecError,
+        lambda: runs(total, X[:3], y, in_shapes=specs),
+        fix,
+        lambda told: runs(total, X[:3], y, in_shapes=follow(told)),
+        lambda: total(X[:3], y),
+    )
+
+
+def of_dims(name: str, broken: Callable[[], Any], fix: str, follow: Any, expected: Any) -> Advice:
+    """What dims and shapes refuse."""
+    return Advice(name, "dims", sx.SpecError, broken, fix, follow, lambda: expected)
+
+
+ROWS = [
+    Advice(
+        "specs in a text",
+        "specs",
+        sx.SpecError,
+        lambda: runs(double, PLANE, in_shapes="b, s"),
+        "in_shapes=('b, s',)",
+        lambda told: runs(double, PLANE, in_shapes=value(told.split("in_shapes=")[1])),
+        lambda: double(PLANE),
+    ),
+    both("too few", ("s",), "in_shapes=('s', None)", lambda t: value(t.split("in_shapes=")[1])),
+    Advice(
+        "too many",
+        "specs",
+        sx.SpecError,
+        lambda: runs(double, X, in_shapes=("s", None)),
+        "in_shapes=('s',)",
+        lambda told: runs(double, X, in_shapes=value(told.split("in_shapes=")[1])),
+        lambda: double(X),
+    ),
+    both(
+        "sizes that differ",
+        ("s", "s"),
+        'give each size its own symbol: in_shapes=("s", "t")',
+        lambda told: value(told.split("in_shapes=")[1]),
+    ),
+    spec_advice("one size that differs", "s, s", "a symbol of its own", lambda told: "s, t"),
+    spec_advice("a rank too low", "b, s", 'or write a spec such as "b"', last, x=X),
+    spec_advice("a rank too high", "s", 'or write a spec such as "s, _"', last),
+    spec_advice(
+        "another fixed size", "4, s", "pass size 4", lambda told: "4, s", good=somewhat(4, 3)
+    ),
+    spec_advice("a fixed size", "4, s", "or write `_`", lambda told: f"{quoted(told)[0]}, s"),
+    spec_advice("no size fits", "2*s", "a symbol of its own", lambda told: "s", x=X),
+    spec_advice(
+        "a size that fits", "2*s", "pass a size that fits", lambda t: "2*s", x=X, good=X[:4]
+    ),
+    both("a multiple", ("s", "2*s"), "instead of `2*s`", lambda told: ("s", "t")),
+    spec_advice("two unknown symbols", "b*s", "or give this axis a symbol", lambda told: "t", x=X),
+    spec_advice("a dtype", sx.Shape("int32", "s"), 'or write "s", which', first, x=X),
+    spec_advice("no array", "s", "or make its spec None", lambda told: None, x=3.0),
+    spec_advice("two ellipses", "..., s, ...", 'single static axes: "_, s, ..."', first),
+    spec_advice(
+        "an entry that is empty", "b,, s", 'parted by commas: "b, s, 512"', lambda t: "b, s"
+    ),
+    spec_advice("no comma", "b s", 'part the axes by commas: "b, s"', first),
+    spec_advice("a fraction", "s / 2", '"b, 2*s + 1"', lambda told: "2*s + 1", x=X),
+    spec_advice("a list for one array", ["b", "s"], 'one text for one array: "b, s"', first),
+    spec_advice(
+        "a container that the argument is not",
+        {"b": "s"},
+        "or one text or None for all that lies below",
+        lambda told: "s",
+        x={"a": X},
+        fn=lambda tree: 2 * tree["a"],
+    ),
+    spec_advice("a number", 3.5, 'a text such as "b, 512"', lambda told: "b, 3"),
+    of_dims(
+        "the value of a symbol",
+        lambda: sx.Dim("b*s").value,
+        "dim.evaluate(b=..., s=...)",
+        lambda told: value(told.replace("...", "3"), dim=sx.Dim("b*s")),
+        9,
+    ),
+    of_dims(
+        "a size that is missing",
+        lambda: sx.Dim("b*s").evaluate(b=2),
+        "give s=...",
+        lambda told: value(f"sx.Dim('b*s').evaluate(b=2, {told[5:].replace('...', '3')})"),
+        6,
+    ),
+    of_dims(
+        "a division by 0",
+        lambda: sx.Dim("s // 0"),
+        'such as "s // 2"',
+        lambda told: sx.Dim(first(told)).evaluate(s=7),
+        3,
+    ),
+    of_dims(
+        "UNKNOWN",
+        lambda: sx.UNKNOWN + 1,
+        'sx.Dim("n") + 1',
+        lambda told: value(told.partition(": ")[2]).evaluate(n=4),
+        5,
+    ),
+    of_dims(
+        "a float for a dim",
+        lambda: sx.Dim(2.5),
+        'a text such as "2*s + 1"',
+        lambda told: sx.Dim(first(told)).evaluate(s=2),
+        5,
+    ),
+    of_dims(
+        "a dtype's name",
+        lambda: sx.Shape("floaty", 3),
+        'or its name: "float32"',
+        lambda told: sx.Shape(first(told), 3).dims,
+        (3,),
+    ),
+    of_dims(
+        "the shape of a list",
+        lambda: sx.Shape.of([1, 2]),
+        "Shape.of(jnp.asarray(x))",
+        lambda told: value(f"sx.{told}", x=[1, 2]).dims,
+        (2,),
+    ),
+    of_dims(
+        "an axis that is not there",
+        lambda: sx.Shape("float32", 2, 3).with_dim(2, 5),
+        "an axis from -2 to 1",
+        lambda told: [sx.Shape("float32", 2, 3).with_dim(axis, 5).dims for axis in (-2, 1)],
+        [(5, 3), (2, 5)],
+    ),
+    Advice(
+        "a bound",
+        "dims",
+        sx.UnboundedDimError,
+        lambda: sx.Dim("b*s").upper_bound(b=4),
+        "give `s` a bucket",
+        lambda told: sx.Dim("b*s").upper_bound(b=4, **{quoted(told)[0]: 8}),
+        lambda: 32,
+    ),
+]

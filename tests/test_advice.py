@@ -1,0 +1,66 @@
+"""Each way out that an error tells is followed, and leads to a program that is right.
+
+The rows are in `tests/advice/`. Where a Fix line holds code, the row takes it out of the message.
+"""
+
+import inspect
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec import _errors
+from tests.advice import attention, inconclusive, options, running, specs
+from tests.advice.row import value
+
+MODULES = (specs, options, inconclusive, running, attention)
+ROWS = [row for module in MODULES for row in module.ROWS]
+KINDS = """attention; back ends; biases; buckets; constraints; dims; donation; dropout;
+    exact symbols; frozen; inconclusive; lengths; maps; masks; objects; options; pad_safe; specs;
+    statics; strategies; unsupported primitives; validation"""
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}: {row.name}")
+def test_the_way_out_leads_to_a_program_that_is_right(row):
+    with pytest.raises(row.error) as caught:
+        row.broken()
+    assert type(caught.value) is row.error
+    assert row.fix in caught.value.fix
+    assert str(caught.value).endswith(f"\n  Fix:   {caught.value.fix}")
+    got, want = row.follow(caught.value.fix), row.expected()
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for actual, expected in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_each_class_of_error_and_each_kind_of_advice_is_followed():
+    classes = {
+        value
+        for value in vars(_errors).values()
+        if inspect.isclass(value) and issubclass(value, sx.ShapeExecError)
+    }
+    assert classes - {sx.ShapeExecError} == {row.error for row in ROWS}
+    assert {kind.strip() for kind in KINDS.split(";")} == {row.kind for row in ROWS}
+    assert all(row.fix for row in ROWS)
+    names = [(row.kind, row.name) for row in ROWS]
+    assert len(names) == len(set(names))
+
+
+def test_limits_of_a_warning_keep_the_graphs_that_were_compiled_again():
+    def run(limits):
+        ex = sx.Exec(jnp.sum, ("s",), sx.Exact(), limits=limits)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                for size in (1, 2, 3):
+                    assert ex(np.ones(size, np.float32)) == size
+        return [str(told.message) for told in caught if "Fix:" in str(told.message)], ex
+
+    (told,), _ = run(sx.CacheLimits(graphs=2))
+    code = told.split("limits=")[1].split(")")[0] + ")"
+    again, ex = run(value(code))
+    assert not again
+    assert ex.stats.compiles == 3
