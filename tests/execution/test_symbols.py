@@ -24,7 +24,7 @@ def added(x, y):
 
 def named(value: object) -> str:
     """An id without addresses, for each process of a run must make the same one."""
-    return re.sub(r"<function (\S+) at 0x\w+>", r"\1", str(value))
+    return re.sub(r"<(?:function )?(\S+)(?: object)? at 0x\w+>", r"\1", str(value))
 
 
 @pytest.mark.parametrize(
