@@ -183,7 +183,7 @@ ROWS = [
         "a key that is no name",
         "buckets",
         {"buckets": {1: sx.Pow2()}},
-        'buckets={"b": sx.Pow2(), ...}',
+        "buckets={'b': sx.Pow2(), ...}",
         lambda told: {"buckets": {"s": value("{" + told.split("{")[1].split(",")[0] + "}")["b"]}},
     ),
     config(
@@ -251,7 +251,7 @@ ROWS = [
     past_the_end(
         "no maximum",
         sx.Pow2(maximum=4),
-        "or maximum=None for no end",
+        "maximum=None for no end",
         lambda told: sx.Pow2(maximum=value(told.rsplit("maximum=", 1)[1].split()[0])),
     ),
     past_the_end("a ladder", [2, 4], "add a bucket of 5 or more", lambda told: [2, 4, 5]),
