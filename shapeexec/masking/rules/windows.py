@@ -123,8 +123,10 @@ def _reduce_valid(
 ) -> Sequence[Array]:
     """`combine` over the valid elements of windows that reach into padding along `axes`."""
     shape = operands[0].shape
-    lengths = {each.axis: each.length for each in axes}
-    mask = valid_mask(shape, [lengths.get(axis, shape[axis]) for axis in range(len(shape))], list(lengths))
+    lengths: list[Any] = list(shape)
+    for each in axes:
+        lengths[each.axis] = each.length
+    mask = valid_mask(shape, lengths, [each.axis for each in axes])
     mask = jnp.ones(shape, np.bool_) if mask is None else mask
     laid = [lay_all(axes, x, zero(x.dtype), padding, base_dilation) for x in (mask, *operands)]
     (_, padding, base_dilation), *_ = laid
