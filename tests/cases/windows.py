@@ -29,7 +29,7 @@ def max_pool(x, **options):
 
 
 def greatest_nearby(x):
-    x = jnp.where(jnp.abs(x) > 1, x * jnp.nan, x)
+    x = x + jnp.where(jnp.abs(x) > 0.4, jnp.nan, 0.0)  # NaN whose gradient is none
     return lax.reduce_window(x, -jnp.inf, lax.max, x.shape, (1,) * x.ndim, "SAME")
 
 
@@ -134,7 +134,7 @@ CASES = (
         greatest_nearby,
         ("b, s",),
         sizes={"b": 4, "s": 9},
-        naive="differs",
+        naive="agrees",
     ),
     Case(
         "product over windows",
