@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 import shapeexec as sx
+from tests.advice import row
 from tests.advice.row import (
     Advice,
     instead,
@@ -57,14 +58,15 @@ def rewritten(
     name: str, plain: Callable[[Any], Any], fix: str, mended: Callable[[Any], Any], x: Any = X
 ) -> Advice:
     """A program, and what one makes of it who follows advice that is no code."""
-    return Advice(
+    return row.rewritten(
         name,
         "inconclusive",
         sx.InconclusiveShapeError,
-        lambda: runs(plain, x),
-        fix,
-        lambda told: runs(mended, x),
-        lambda: plain(x),
+        fn=plain,
+        fix=fix,
+        mended=mended,
+        x=x,
+        plain=plain,
     )
 
 

@@ -19,6 +19,19 @@ def double(x: Any) -> Any:
     return 2 * x
 
 
+def graph_limit(graphs: Any, fix: str, meant: int) -> Advice:
+    """A number of graphs that is no limit, and the one that the Fix line tells."""
+    return Advice(
+        f"graphs={graphs}",
+        "options",
+        sx.ConfigError,
+        lambda: sx.CacheLimits(graphs=graphs),
+        fix,
+        lambda told: sx.CacheLimits(graphs=option(told, "graphs")).graphs,
+        lambda: meant,
+    )
+
+
 def config(
     name: str,
     kind: str,
@@ -383,24 +396,8 @@ ROWS = [
         "limits=sx.CacheLimits(graphs=256)",
         lambda told: {"limits": option(told, "limits")},
     ),
-    Advice(
-        "graphs=0",
-        "options",
-        sx.ConfigError,
-        lambda: sx.CacheLimits(graphs=0),
-        "graphs=1 or None",
-        lambda told: sx.CacheLimits(graphs=option(told, "graphs")).graphs,
-        lambda: 1,
-    ),
-    Advice(
-        "graphs=1.5",
-        "options",
-        sx.ConfigError,
-        lambda: sx.CacheLimits(graphs=1.5),
-        "graphs=256 or None",
-        lambda told: sx.CacheLimits(graphs=option(told, "graphs")).graphs,
-        lambda: 256,
-    ),
+    graph_limit(0, "graphs=1 or None", 1),
+    graph_limit(1.5, "graphs=256 or None", 256),
     Advice(
         "kwarg_shapes",
         "options",

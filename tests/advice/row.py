@@ -100,3 +100,26 @@ def runs(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """What an Exec of a function gives; by default `s` is axis 0 of each argument."""
     options = {"in_shapes": ("s, ...",) * len(args), "buckets": sx.Pow2(minimum=8)} | options
     return sx.Exec(fn, **options)(*args)
+
+
+def rewritten(
+    name: str,
+    kind: str,
+    error: type[sx.ShapeExecError],
+    *,
+    fn: Callable[[Any], Any],
+    fix: str,
+    mended: Callable[[Any], Any],
+    x: Any,
+    plain: Callable[[Any], Any],
+) -> Advice:
+    """A function, and what one makes of it who follows advice that is no code; `plain` is right."""
+    return Advice(
+        name,
+        kind,
+        error,
+        lambda: runs(fn, x),
+        fix,
+        lambda told: runs(mended, x),
+        lambda: plain(x),
+    )

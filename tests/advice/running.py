@@ -10,6 +10,7 @@ import numpy as np
 
 import shapeexec as sx
 from shapeexec.masking._registry import RULES
+from tests.advice import row
 from tests.advice.row import Advice, option, runs, somewhat, strategies, value
 
 X, PLANE = somewhat(5), somewhat(5, 3)
@@ -48,14 +49,15 @@ def unsupported(
     name: str, fn: Callable[[Any], Any], fix: str, mended: Callable[[Any], Any], x: Any = X
 ) -> Advice:
     """A function without a pad-safe rule, and the one that the Fix line tells."""
-    return Advice(
+    return row.rewritten(
         name,
         "unsupported primitives",
         sx.UnsupportedPrimitiveError,
-        lambda: runs(fn, x),
-        fix,
-        lambda told: runs(mended, x),
-        lambda: jax.jit(mended)(x),
+        fn=fn,
+        fix=fix,
+        mended=mended,
+        x=x,
+        plain=jax.jit(mended),
     )
 
 
