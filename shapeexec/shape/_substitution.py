@@ -105,7 +105,7 @@ def _remainder(dim: Dim) -> tuple[Dim, int] | None:
 
 
 def _replaced(dim: Any, values: Mapping[str, Dim]) -> Dim:
-    return Dim(_dim.substitute(_dim.dim_text(dim), values))
+    return _dim.from_jax(_dim.substitute(_dim.dim_text(dim), values))
 
 
 def substitution(guards: Iterable[Guard]) -> tuple[Substitution, list[Guard]]:

@@ -81,3 +81,8 @@ def test_a_dim_goes_in_and_out():
     found, _ = substitution([split("s", 2, 1)])
     assert found.inward("floordiv(s + 1, 2)") == Dim("s_by_2")
     assert evaluate(found.outward("s_by_2"), {"s": 5}) == 3
+
+
+def test_a_side_of_a_guard_may_be_negative_at_the_size_that_another_fixes():
+    found, _ = substitution([Guard("s", "==", "2")])
+    assert str(found.inward("s - 3")) == "-1"
