@@ -224,7 +224,7 @@ def compile_graph(
         masked = time.perf_counter()
         lowered = traced.lower()
         lowered_at = time.perf_counter()
-    count, seconds = _monitor.totals.count, _monitor.totals.seconds
+    count, seconds = _monitor.totals.own.count, _monitor.totals.own.seconds
     compiled = lowered.compile()
     return Graph(
         jitted=jitted,
@@ -232,12 +232,12 @@ def compile_graph(
         row=row,
         compiled=compiled,
         bytes=_bytes(compiled),
-        compiles=_monitor.totals.count - count,
+        compiles=_monitor.totals.own.count - count,
         seconds=GraphSeconds(
             trace=recipe.trace_seconds,
             mask=masked - start,
             lower=lowered_at - masked,
-            compile=_monitor.totals.seconds - seconds,
+            compile=_monitor.totals.own.seconds - seconds,
         ),
     )
 

@@ -303,7 +303,7 @@ class Mapper:
     def _run(
         self, examples: Examples, group: Group, graph: Graph | None, *, retrace: bool
     ) -> tuple[Graph, Outcome, bool]:
-        totals = _monitor.totals
+        totals = _monitor.totals.own
         start = totals.count
         args, kwargs = _stacked(group, examples)
         copied = totals.count - start

@@ -11,13 +11,20 @@ import jax
 from shapeexec import _compat
 
 
-class _Totals(threading.local):
-    count = 0
-    seconds = 0.0
+class _Totals:
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.count, self.seconds = 0, 0.0
 
 
-totals = _Totals()
-"""The compilations that this thread has asked for since `listen`: their count and seconds."""
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.own = _Totals()
+
+
+totals = _OfThread()
+"""Its `own`: the count and seconds of what this thread has compiled since `listen`."""
 
 _listen_lock = threading.Lock()
 _is_listening = False
@@ -25,8 +32,9 @@ _is_listening = False
 
 def _on_event(event: str, duration_secs: float, **_: Any) -> None:
     if event == _compat.COMPILE_EVENT:
-        totals.count += 1
-        totals.seconds += duration_secs
+        own = totals.own
+        own.count += 1
+        own.seconds += duration_secs
 
 
 def listen() -> None:

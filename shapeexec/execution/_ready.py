@@ -5,7 +5,7 @@ Nothing here looks at a leaf of a static argument.
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,8 +16,7 @@ from shapeexec.execution._plan import Plan, Shape
 from shapeexec.execution._stats import Elements
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a run gave.
 
     Attributes:
@@ -89,7 +88,7 @@ class Ready:
             SignatureChanged: It would have to, and may not.
             ConfigError: A donated array is given twice.
         """
-        totals = _monitor.totals
+        totals = _monitor.totals.own
         start = totals.count
         given = args
         args, kwargs = self.pad(args, kwargs)

@@ -51,25 +51,22 @@ def signature(settings: Settings, call: Call) -> Hashable:
 
     None where an argument does not fit: planning finds the error and tells it.
     """
+    static, specs = settings.static_argnums, settings.in_shapes
+    parts: list[Hashable] = [call.static, len(call.arrays)]
     try:
-        parts = (
-            call.static,
-            len(call.arrays),
-            *(_of_position(settings, number, arg) for number, arg in enumerate(call.arrays)),
-            *((name, _of_name(settings, name, arg)) for name, arg in call.named.items()),
-        )
-        hash(parts)
+        for number, arg in enumerate(call.arrays):  # each hit comes here: no call per argument
+            if (specs is not None and specs[number] is None) or number in static:
+                continue
+            if hasattr(arg, "shape"):
+                parts.append((arg.shape, arg.dtype, getattr(arg, "weak_type", False)))
+            else:
+                parts.append(None if specs is None else _of_tree(arg))
+        parts += [(name, _of_name(settings, name, arg)) for name, arg in call.named.items()]
+        known_as = tuple(parts)
+        hash(known_as)
     except (AttributeError, IndexError, TypeError):
         return None
-    return parts
-
-
-def _of_position(settings: Settings, number: int, arg: Any) -> Hashable:
-    if number in settings.static_argnums:
-        return None
-    if settings.in_shapes is None:
-        return _of_array(arg) if hasattr(arg, "shape") else None
-    return None if settings.in_shapes[number] is None else _of_tree(arg)
+    return known_as
 
 
 def _of_name(settings: Settings, name: str, arg: Any) -> Hashable:

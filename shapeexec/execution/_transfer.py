@@ -28,6 +28,8 @@ def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
     was taken. The result is committed to a device if `x` is. NumPy data is copied always: JAX reads
     it after the call has returned, when its owner may write to it again.
     """
+    if type(x) is np.ndarray:  # what most calls bring: no other question is asked of it
+        return _pad_host(x, capacity)
     if not isinstance(x, jax.Array):
         return _pad_host(_on_host(x), capacity)
     if x.shape == capacity:
@@ -151,8 +153,9 @@ def struct_like(x: Any, shape: Shape) -> jax.ShapeDtypeStruct:
 
 
 def _pad_host(x: np.ndarray, capacity: Shape) -> np.ndarray:
-    dtype = _canonical(x.dtype)
-    if x.shape == capacity and x.dtype == dtype:
+    given = x.dtype
+    dtype = given if given.itemsize < _WIDE else _canonical(given)
+    if x.shape == capacity and dtype == given:
         return x.copy()
     padded = np.zeros(capacity, dtype)
     padded[tuple(map(slice, x.shape))] = x
