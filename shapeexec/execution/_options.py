@@ -263,8 +263,13 @@ def typed(value: Any) -> Hashable:
     return (type(value), value.hex() if isinstance(value, float) else value)
 
 
-def check_symbols(strategies: Any, symbols: Iterable[str]) -> None:
+def check_symbols(strategies: Any, symbols: Iterable[str], specs: str = "in_shapes") -> None:
     """Check that each strategy has a symbol.
+
+    Args:
+        strategies: One for all symbols, or one per symbol.
+        symbols: Those of the specs.
+        specs: How the caller knows the specs.
 
     Raises:
         ConfigError: One is for a symbol that no spec has.
@@ -277,5 +282,5 @@ def check_symbols(strategies: Any, symbols: Iterable[str]) -> None:
         told = ", ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "none"
         raise ConfigError(
             f"buckets: no spec has a symbol `{unknown[0]}`; the symbols are {told}.",
-            fix="name a symbol of in_shapes, or give one strategy for all: buckets=sx.Pow2()",
+            fix=f"name a symbol of {specs}, or give one strategy for all: buckets=sx.Pow2()",
         )
