@@ -165,6 +165,8 @@ class Exec:
             raise ConfigError(f"fn={fn!r} cannot be called.", fix="pass a function of arrays")
         if misspelled:
             _spellings.refuse(fn, misspelled, in_shapes, buckets)
+        if isinstance(in_shapes, Mapping):
+            _spellings.refuse_mapping(fn, in_shapes)
         _options.check_choice("on_unsupported", on_unsupported, ("raise", "exact"))
         _options.check_choice("check", check, CHECKS)
         _options.check_kind("limits", limits, CacheLimits, "limits=sx.CacheLimits(graphs=256)")

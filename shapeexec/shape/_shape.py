@@ -13,6 +13,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from shapeexec._code import call, code
 from shapeexec._errors import SpecError
 from shapeexec.shape import _unknown
 from shapeexec.shape._dim import (
@@ -183,6 +184,14 @@ class Shape:
 
     def __repr__(self) -> str:
         return f"Shape({self})"
+
+
+@code.register
+def _(value: Shape) -> str | None:
+    if not isinstance(value.dtype, np.dtype | None):
+        return None  # PRNG keys have no name for their dtype
+    name = None if value.dtype is None else value.dtype.name
+    return call("sx.Shape", name, *(d if isinstance(d, int) else str(d) for d in value.dims))
 
 
 def is_array(value: Any) -> bool:
