@@ -46,7 +46,7 @@ from shapeexec.execution._why import WhyNew, check_maskable, why_new
 from shapeexec.masking._poison import check_poison
 from shapeexec.masking._values import MaskNote
 from shapeexec.program import Program
-from shapeexec.shape._guards import parse_constraint
+from shapeexec.shape._guards import parse_constraints
 from shapeexec.shape._spec import spec_symbols
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
@@ -113,8 +113,8 @@ class Exec:
             its multiples, `Linear(32)`, a list for a `Ladder`, any object with `bucket(size)`, or a
             function.
         kwarg_shapes: Specs by keyword; a keyword without one is static.
-        constraints: Facts about the sizes, such as `"s >= 2"`; they decide questions that `fn`
-            asks of its sizes. A call that breaks one is a `ConstraintError`.
+        constraints: A fact about the sizes, such as `"s >= 2"`, or several; they decide questions
+            that `fn` asks of its sizes. A call that breaks one is a `ConstraintError`.
         on_unsupported: `"raise"`: what cannot be made exact under padding is an error. `"exact"`:
             its symbols run at their exact sizes, one graph per size; `stats.exact` counts them.
         static_argnums: Positions of arguments that are Python values, a graph for each. Passed by
@@ -150,7 +150,7 @@ class Exec:
         buckets: Buckets | None = None,
         *,
         kwarg_shapes: Mapping[str, Any] | None = None,
-        constraints: Iterable[str] = (),
+        constraints: str | Iterable[str] = (),
         on_unsupported: Literal["raise", "exact"] = "raise",
         static_argnums: int | Sequence[int] = (),
         static_argnames: str | Sequence[str] = (),
@@ -191,7 +191,7 @@ class Exec:
             in_shapes=specs,
             kwarg_shapes=kwarg_shapes,
             strategies=strategies,
-            constraints=tuple(map(parse_constraint, _options.as_texts("constraints", constraints))),
+            constraints=parse_constraints(constraints),
             on_unsupported=on_unsupported,
             poison=check_poison(os.environ.get(POISON_VARIABLE) if poison is None else poison),
             static_argnums=numbers,

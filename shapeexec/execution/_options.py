@@ -189,21 +189,17 @@ def check_arguments(fn: Callable[..., Any], **options: Iterable[int | str]) -> N
                 )
 
 
-_TEXTS = {
-    "constraints": 'constraints="s >= 2", or constraints=("s >= 2", "mod(s, 8) == 0")',
-    "static_argnames": 'static_argnames="flag", or static_argnames=("flag", "mode")',
-}
-
-
 def as_texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
-    """Texts, given as one or several.
+    """Names of arguments, given as one or several.
 
     Raises:
         ConfigError: They are something else.
     """
     texts = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"{name}={given!r} are not texts.", fix=_TEXTS.get(name, f'{name}="..."'))
+        raise ConfigError(
+            f"{name}={given!r} are not texts.", fix=f'{name}="flag", or {name}=("flag", "mode")'
+        )
     return texts
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import numbers
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -58,7 +58,7 @@ def is_struct(value: Any) -> bool:
     return isinstance(value, jax.ShapeDtypeStruct)
 
 
-def is_size(value: Any) -> bool:
+def is_size(value: Any) -> TypeGuard[int]:
     """Whether a value is an integer, NumPy's included."""
     return isinstance(value, numbers.Integral)
 
