@@ -407,8 +407,9 @@ class Exec:
 
     def warmup(
         self,
+        /,
         *args: Any,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], None] | int | Iterable[int] | None = None,
         **sizes: int | Iterable[int],
     ) -> int:
         """Compile the graphs that sizes need, before there is data.
@@ -416,10 +417,12 @@ class Exec:
         Args:
             *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
                 those of the last call that was planned.
-            progress: Called with (done, total) before each graph and at the end.
+            progress: Called with (done, total) before each graph and at the end. Sizes are those of
+                a symbol of this name.
             **sizes: Per symbol the sizes to prepare for: `b=range(1, 17), s=512`. One that is left
                 out is prepared for all buckets of its strategy, if they end: by `maximum=` or in a
-                ladder.
+                ladder, and for those of a ladder beyond the end. What goes on there without an end
+                is left out.
 
         Returns:
             How many graphs were compiled.
@@ -430,6 +433,8 @@ class Exec:
         """
         if self._is_method:
             return self._of_self(args).warmup(*args[1:], progress=progress, **sizes)
+        if progress is not None and not callable(progress):
+            progress, sizes["progress"] = None, progress
         example = self._call(*by_position(self._settings, args, {})) if args else self._seen.example
         if example is None:
             raise ConfigError(

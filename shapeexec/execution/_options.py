@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
-from shapeexec._errors import ConfigError, ShapeExecError, StrategyError
+from shapeexec._errors import BucketOverflowError, ConfigError, ShapeExecError, StrategyError
 from shapeexec.bucketing import Strategy, as_strategy, check_laws
 from shapeexec.bucketing._laws import checked_range
 from shapeexec.shape import UNKNOWN, Dim
@@ -87,6 +87,8 @@ def range_of(symbol: str, strategy: Strategy, size: int) -> tuple[int, int]:
     """
     try:
         return checked_range(strategy, size)
+    except BucketOverflowError as error:
+        raise error.of(symbol) from None
     except ShapeExecError:
         raise
     except Exception as error:
