@@ -675,6 +675,12 @@ def bucketed(
         ... def total(x):
         ...     return x.sum()
     """
+    if callable(in_shapes):
+        raise ConfigError(
+            f"bucketed is given a function, {_options.name_of(in_shapes)}, in the place of specs.",
+            why="the arguments are those of Exec behind fn, and what they return is the decorator",
+            fix="@sx.bucketed(), with parentheses, or sx.Exec(fn)",
+        )
     return lambda fn: Exec(fn, in_shapes, buckets, **options)
 
 

@@ -278,7 +278,13 @@ def check_symbols(strategies: Any, symbols: Iterable[str], specs: str = "in_shap
     unknown = sorted(strategies.keys() - known)
     if unknown:
         told = ", ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "none"
+        covering = [name for name in names_for(unknown[0]) if name in known]
         raise ConfigError(
             f"buckets: no spec has a symbol `{unknown[0]}`; the symbols are {told}.",
-            fix=f"name a symbol of {specs}, or give one strategy for all: buckets=sx.Pow2()",
+            why=f"`{covering[0]}` is the one of its spec, which several arrays may share"
+            if covering
+            else None,
+            fix=f'give the strategy to what covers it: buckets={{"{covering[0]}": ...}}'
+            if covering
+            else f"name a symbol of {specs}, or give one strategy for all: buckets=sx.Pow2()",
         )

@@ -109,8 +109,14 @@ class Shape:
                 dtype must then be the same, if it has one.
 
         Raises:
-            SpecError: The pattern is malformed.
+            SpecError: The pattern is malformed, or is none.
         """
+        if not isinstance(pattern, Shape | str | tuple | list):
+            raise SpecError(
+                f"a {type(pattern).__name__} is not a pattern.",
+                fix='a text such as "b, ..." or "_, 4", a tuple of dims, or a Shape: '
+                "sx.Shape.of(x) is that of an array",
+            )
         if isinstance(pattern, Shape):
             spec = dataclasses.replace(make_spec(pattern.dims), dtype=pattern.dtype)
         else:
@@ -131,9 +137,9 @@ class Shape:
         Raises:
             SpecError: There is no such axis.
         """
-        if not -self.rank <= axis < self.rank:
+        if not _is_integer(axis) or not -self.rank <= axis < self.rank:
             raise SpecError(
-                f"{self} has no axis {axis}.",
+                f"{self} has no axis {axis!r}.",
                 fix=f"an axis from {-self.rank} to {self.rank - 1}"
                 if self.rank
                 else "a shape of rank 1 or more",

@@ -52,6 +52,12 @@ def test_an_option_that_cannot_work_is_an_error_at_once(options, what, fix):
         sx.Exec(identity, ("s",), **options)
 
 
+def test_a_decorator_without_parentheses_is_an_error_at_once():
+    with refused(sx.ConfigError, "bucketed is given a function, identity,", "@sx.bucketed(), with"):
+        sx.bucketed(identity)
+    assert_runs_as(identity, sx.bucketed()(identity), ones(3))
+
+
 def test_what_is_no_function_is_an_error_at_once():
     with refused(sx.ConfigError, "fn=3 cannot be called.", "pass a function"):
         sx.Exec(3)

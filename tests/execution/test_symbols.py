@@ -70,8 +70,11 @@ def test_the_name_of_a_specs_place_covers_all_arrays_below_it():
         "unknown_0_x_0": 8,
         "unknown_0_y_0": 8,
     }
-    with refused(sx.ConfigError, "no spec has a symbol `unknown_0_x_0`", "name a symbol"):
+    what, fix = "no spec has a symbol `unknown_0_x_0`", 'buckets={"unknown_0_0": ...}'
+    with refused(sx.ConfigError, what, fix) as caught:
         sx.Exec(fn, ("?",), {"unknown_0_x_0": 8})
+    told = caught.value.fix.split("buckets=")[1].replace("...", "8")
+    assert sx.Exec(fn, ("?",), eval(told)).plan(xs).buckets["unknown_0_x_0"] == 8
 
 
 def test_a_dim_that_was_made_of_unknown_has_the_strategy_of_unknown():

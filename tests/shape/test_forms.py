@@ -215,6 +215,13 @@ def test_a_shape_matches_a_pattern_of_each_form(pattern):
     assert not Shape("float32", "b", "2*s", 5).matches(pattern)
 
 
+@pytest.mark.parametrize("pattern", [None, np.ones((3, 4)), 3, B], ids=lambda p: type(p).__name__)
+def test_what_is_no_pattern_is_told(pattern):
+    error = refused(lambda: Shape("float32", 3, 4).matches(pattern))
+    assert error.what == f"a {type(pattern).__name__} is not a pattern."
+    assert Shape("float64", 3, 4).matches(Shape.of(np.ones((3, 4))))
+
+
 def test_shapes_of_unknown_dims_take_every_method():
     shape = Shape("float32", UNKNOWN, 4)
     assert shape == Shape("float32", "?", 4)
