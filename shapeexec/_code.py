@@ -19,11 +19,11 @@ _OWN = "shapeexec"
 def code(value: Any) -> str | None:
     """The source that a value is made by; None: it has none, such as a lambda.
 
-    A type of other kind is told by `code.register`. A class or a function is its name.
+    A room tells of its own types by `code.register`. A class or a function is its name.
     """
     name = getattr(value, "__name__", None)
     if callable(value) and isinstance(name, str):
-        return _of_name(name, value) if name.isidentifier() else None
+        return _of_name(name, value)
     if dataclasses.is_dataclass(value):
         return _of_dataclass(value)
     return None
@@ -92,7 +92,11 @@ def _after(front: str, source: str | None) -> str | None:
     return None if source is None else front + source
 
 
-def _of_name(name: str, value: Any) -> str:
+def _of_name(name: str, value: Any) -> str | None:
+    """The name of a class or a function where people see it; a method has none."""
+    seen = str(getattr(value, "__qualname__", name)).split("<locals>.")[-1]
+    if seen != name or not name.isidentifier():
+        return None
     is_own = str(getattr(value, "__module__", "")).split(".", maxsplit=1)[0] == _OWN
     return f"sx.{name}" if is_own else name
 
@@ -107,4 +111,5 @@ def _of_dataclass(value: Any) -> str | None:
         if (field.kw_only or field not in needed)
         and getattr(value, field.name) is not field.default
     }
-    return call(_of_name(type(value).__name__, type(value)), *args, **named)
+    name = _of_name(type(value).__name__, type(value))
+    return None if name is None else call(name, *args, **named)

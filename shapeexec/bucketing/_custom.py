@@ -48,6 +48,11 @@ class Custom(Strategy):
         return f"Custom({self.fn.__qualname__} at {place})"
 
 
+@code.register
+def _(value: Custom) -> str | None:
+    return code(value.fn)  # which is a strategy wherever one is taken
+
+
 def as_strategy(value: object, name: str = "buckets") -> Strategy:
     """Make a strategy of a strategy, a text, a number, a list, or a function.
 

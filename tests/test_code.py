@@ -1,0 +1,89 @@
+"""The source of values, as advice prints it: it runs, and makes an equal value."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec._code import code
+
+
+def doubled(size):
+    return 2 * size
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(sx.Strategy):
+    step: int
+    first: int = 1
+
+    def bucket(self, size):
+        return max(self.first, -(-size // self.step) * self.step)
+
+
+VALUES = [
+    None,
+    True,
+    3,
+    -1.5,
+    ...,
+    'a "text" of\n',
+    [],
+    (1,),
+    ("b, s", None, {"x": [sx.BATCH, 4]}),
+    sx.UNKNOWN,
+    sx.Dim("2*s + 1"),
+    sx.Dim(4),
+    sx.Shape("float32", "b", "2*s", 4),
+    sx.Shape(jnp.bfloat16, 3, sx.UNKNOWN),
+    sx.Shape(None, "s"),
+    sx.Exact(),
+    sx.Pow2(minimum=3, maximum=100),
+    sx.Linear(8, maximum=64, beyond=sx.Ladder([80, 90], beyond="exact")),
+    sx.Geometric(1.5),
+    sx.Hybrid(64, 32),
+    sx.Ladder([30, 60], beyond=doubled),
+    sx.CacheLimits(graphs=3),
+    {"s": sx.Pow2(), sx.BATCH: doubled},
+    sx.Pow2,
+    Own(3),
+    Own(3, first=6),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_the_source_of_a_value_makes_an_equal_one(value):
+    assert eval(code(value), {"sx": sx, "doubled": doubled, "Own": Own}) == value
+
+
+def test_numbers_of_numpy_are_plain_numbers():
+    assert code((np.int64(3), np.int8(0))) == "(3, 0)"
+
+
+def test_shapes_and_dims_of_jax_are_those_of_this_library():
+    struct = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 2*s"), jnp.float32)
+    assert eval(code([struct, struct.shape[1]])) == [sx.Shape.of(struct), sx.Dim("2*s")]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda size: size,
+        functools.partial(doubled, 3),
+        sx.Pow2().bucket,
+        sx.Ladder([8], beyond=lambda size: size),
+        {"s": object()},
+        {object(): 8},
+        (np.ones(3),),
+        float("nan"),
+        float("inf"),
+        sx.Shape.of(jax.random.key(0)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_has_no_source_is_told_to_have_none(value):
+    assert code(value) is None
