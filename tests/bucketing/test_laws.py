@@ -310,7 +310,7 @@ def test_a_function_is_a_strategy():
             'a strategy such as Pow2(), its text "pow2", 32 for multiples of 32, [8, 16] for '
             "these buckets, an object with a method bucket(size), or a function of the size",
         ),
-        (Pow2, "buckets=Pow2 is a class, not a strategy.", "Pow2(...)"),
+        (Pow2, "buckets=Pow2 is a class, not a strategy.", "sx.Pow2(), an instance of it"),
     ],
 )
 def test_what_is_no_strategy_is_refused(value, first_line, fix):

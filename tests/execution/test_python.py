@@ -311,8 +311,8 @@ def test_numbers_and_lists_are_strategies(buckets, strategy):
 @pytest.mark.parametrize(
     ("buckets", "what"),
     [
-        (0, "step=0 is not an integer"),
-        (-8, "step=-8 is not an integer"),
+        (0, "buckets=0 is not an integer"),
+        (-8, "buckets=-8 is not an integer"),
         ([], "buckets is empty"),
         ([8, 0], "buckets[1]=0 is not an integer"),
         (["8"], "buckets[0]='8' is not an integer"),
@@ -333,7 +333,7 @@ def test_other_numbers_and_lists_are_none(buckets, what):
         (("b s",), 'axis 0 of the spec "b s" is not a dimension', 'commas: "b, s"'),
         (("b s 512, t",), "is not a dimension", 'commas: "b, s, 512, t"'),
         ((None, {"x": "b, b("}), "is not a dimension", "one entry an axis"),
-        ((3,), "is 3, which is not a spec.", "a text such as"),
+        ((3,), "is 3, which is not a spec.", "(3,)"),
     ],
 )
 def test_a_spec_is_read_where_the_exec_is_made(specs, what, fix):
