@@ -13,10 +13,10 @@ import pytest
 
 import shapeexec as sx
 from shapeexec import _errors
-from tests.advice import attention, inconclusive, options, primitives, running, specs
+from tests.advice import attention, inconclusive, limits, options, primitives, running, specs, tiles
 from tests.advice.row import value
 
-MODULES = (specs, options, inconclusive, primitives, running, attention)
+MODULES = (specs, options, inconclusive, limits, primitives, running, attention, tiles)
 ROWS = [row for module in MODULES for row in module.ROWS]
 KINDS = """attention; back ends; biases; buckets; constraints; dims; donation; dropout;
     exact symbols; frozen; inconclusive; lengths; maps; masks; objects; options; pad_safe; specs;
