@@ -10,7 +10,7 @@ import numpy as np
 
 import shapeexec as sx
 from shapeexec.attention.backends.mosaic_tpu import _MosaicTpu, _steps
-from tests.advice.row import Advice, option, quoted, somewhat, value
+from tests.advice.row import Advice, exact_ways, option, quoted, somewhat, value
 from tests.attention.kernels import Case, signature_of, work_of
 from tests.attention.lowering import Bucketed, lowered
 
@@ -45,6 +45,11 @@ def tiled(
         lambda told: attend(mask=follow(told)),
         expected,
     )
+
+
+def mapped(x: Any) -> Any:
+    """Causal attention by a mask function, for each of the first axis."""
+    return jax.vmap(lambda x: attend(x, mask=sx.MaskFunction(lambda b, h, q, k: k <= q)))(x)
 
 
 def by_table(platform: str, **options: Any) -> Any:
@@ -96,6 +101,30 @@ ROWS = [
         lambda: sx.BlockMask(np.full((3, 3), 3), (16, 16), (40, 40)),
         "0 for an empty, 1 for a partial, 2 for a full tile",
         lambda told: sx.BlockMask(np.full((3, 3), 2), (16, 16), (40, 40)),
+    ),
+    Advice(
+        "positions past all numbers",
+        "masks",
+        sx.ConfigError,
+        lambda: sx.BlockMask.from_mask(sx.Full(), 2**31, 40),
+        "cut the sequences into parts",
+        lambda told: np.concatenate(
+            [sx.dot_product_attention(part, Q, Q) for part in (Q[:, :16], Q[:, 16:])], axis=1
+        ),
+        attend,
+    ),
+    Advice(
+        "a mask function under vmap",
+        "masks",
+        sx.InconclusiveShapeError,
+        lambda: sx.Exec(mapped, ("n, b, s, _, _",))(Q[None]),
+        "map over single examples, [T, N, H], or give the batch one size; or make `b` exact",
+        lambda told: [
+            sx.Exec(mapped, ("b, s, _, _",))(Q)[None],
+            sx.Exec(mapped, ("n, 2, s, _, _",))(Q[None]),
+            *(sx.Exec(mapped, ("n, b, s, _, _",), **ways)(Q[None]) for ways in exact_ways(told)),
+        ],
+        lambda: [attend(Q, is_causal=True)[None]] * 4,
     ),
     Advice(
         "a table on a TPU",
