@@ -5,6 +5,7 @@ What arises on a TPU only is met under that name: the plain function runs on the
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -84,6 +85,20 @@ def sharded(x: Any) -> Any:
     return jax.jit(each)(x) + 1
 
 
+def summed_over_devices(x: Any) -> Any:
+    return lax.psum(x, "d")
+
+
+def on_devices(run: Callable[[Any], Any], x: Any) -> Any:
+    """On each device's part, where `pad_safe` masks, and an Exec calls the plain function."""
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("d")
+    each = jax.shard_map(run, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the Exec says that it pads nothing here
+        return jax.jit(each)(x)
+
+
 def convolved(x: Any, strides: Any, dilations: Any) -> Any:
     return lax.conv_general_dilated(
         jnp.concatenate([x, x])[None, None], KERNEL, strides, "VALID", rhs_dilation=dilations
@@ -155,6 +170,19 @@ def approximate(name: str, fn: Callable[[Any], Any], sign: int, fix: str) -> Adv
 ROWS = [
     exact("a reference", by_reference),
     exact("sharding", sharded),
+    Advice(
+        "a sum over devices",
+        "exact symbols",
+        sx.UnsupportedPrimitiveError,
+        lambda: on_devices(
+            lambda x: sx.masking.pad_safe(summed_over_devices, ("s",))({"s": 3}, x), X
+        ),
+        "run the function by sx.Exec, and make `s` exact",
+        lambda told: [
+            on_devices(sx.Exec(summed_over_devices, ("s",), **ways), X) for ways in exact_ways(told)
+        ],
+        lambda: [X] * 2,
+    ),
     exact(
         "a ragged base dilation",
         lambda x: lax.reduce_window(

@@ -80,8 +80,7 @@ def strategies(fix: str) -> Mapping[str, Any]:
 
 def exact_ways(fix: str) -> list[dict[str, Any]]:
     """The options of an Exec by which a Fix line makes symbols exact, which is told last."""
-    told = fix.rpartition("; or make ")[2]
-    assert told.startswith(("`", "make `")), fix
+    told = fix[fix.rindex("make `") :]
     return [{"on_unsupported": option(told, "on_unsupported")}, {"buckets": strategies(told)}]
 
 

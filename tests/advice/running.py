@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 import shapeexec as sx
 from shapeexec.masking._registry import RULES
-from tests.advice.row import Advice, option, somewhat, strategies, value
+from tests.advice.row import Advice, exact_ways, option, somewhat, strategies, value
 
 X = somewhat(5)
 EXAMPLES = [somewhat(5), somewhat(3, seed=1)]
@@ -57,6 +58,14 @@ def validated(strategy: Any) -> Any:
         return ex(X)
     finally:
         RULES["reduce_sum"] = kept
+
+
+def referred(x: Any) -> Any:
+    return jax.new_ref(x)[...]
+
+
+def looped(x: Any) -> Any:
+    return sum(x[i] for i in range(x.shape[0]))
 
 
 def padded(told_sizes: dict[str, int], size: int = 8) -> Any:
@@ -154,6 +163,24 @@ ROWS = [
         "at least 1",
         lambda told: len(sx.validate(sx.Exec(jnp.sum, ("s",)), X, rounds=1).sizes),
         lambda: 1,
+    ),
+    Advice(
+        "a primitive without a rule",
+        "pad_safe",
+        sx.UnsupportedPrimitiveError,
+        lambda: sx.masking.pad_safe(referred, ("s",))({"s": 3}, X),
+        "run the function by sx.Exec, and make `s` exact",
+        lambda told: [sx.Exec(referred, ("s",), **ways)(X[:3]) for ways in exact_ways(told)],
+        lambda: [X[:3]] * 2,
+    ),
+    Advice(
+        "a question that only a number answers",
+        "pad_safe",
+        sx.InconclusiveShapeError,
+        lambda: sx.masking.pad_safe(looped, ("s",))({"s": 3}, X),
+        "or run the function by sx.Exec, and make `s` exact",
+        lambda told: [sx.Exec(looped, ("s",), **ways)(X[:3]) for ways in exact_ways(told)],
+        lambda: [X[:3].sum()] * 2,
     ),
     Advice(
         "other sizes",
