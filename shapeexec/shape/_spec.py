@@ -70,7 +70,7 @@ def compile_spec(
     if in_shapes is None:
         in_shapes = default_in_shapes(args)
         kwarg_shapes = default_kwarg_shapes(kwargs) if kwarg_shapes is None else kwarg_shapes
-    in_shapes = _normal_sequence(in_shapes)
+    in_shapes = normal_by_position(in_shapes)
     kwarg_shapes = normal_by_name(kwarg_shapes or {})
     _check_count(in_shapes, len(args))
     specs: list[Spec | None] = []
@@ -110,16 +110,6 @@ def spec_symbols(
         spec = read(leaf, "in_shapes")
         symbols |= frozenset() if spec is None else spec.symbols
     return symbols
-
-
-def _normal_sequence(in_shapes: Any) -> tuple[SpecTree, ...]:
-    if not isinstance(in_shapes, tuple | list):
-        raise SpecError(
-            f"in_shapes is a {type(in_shapes).__name__}, not a tuple of specs.",
-            got=repr(in_shapes),
-            fix=f"one spec for each argument: in_shapes=({in_shapes!r},)",
-        )
-    return normal_by_position(in_shapes)
 
 
 def _check_count(in_shapes: Sequence[SpecTree], arguments: int) -> None:
