@@ -275,9 +275,14 @@ def closed(jaxpr: Any) -> Any:
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
 
+def opened(jaxpr: Any) -> Any:
+    """A jaxpr as an open one, which has variables for its constants, and not their values."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
 def jaxpr_name(jaxpr: Any) -> str | None:
     """The name of the function that a jaxpr was traced from; None of one without a name."""
-    name = closed(jaxpr).jaxpr.debug_info.func_name
+    name = opened(jaxpr).debug_info.func_name
     return name if name.isidentifier() else None
 
 
@@ -325,7 +330,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     for eqn in jaxpr.eqns:
         yield eqn
         for inner in sub_jaxprs(eqn.params):
-            yield from equations(getattr(inner, "jaxpr", inner))
+            yield from equations(opened(inner))
 
 
 def gamma_one() -> Callable[..., jax.Array]:
