@@ -28,8 +28,9 @@ from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._method import without_self
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, Settings, structs_at_capacity
-from shapeexec.execution._proofs import CHECKS, Check
+from shapeexec.execution._proofs import Check
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
+from shapeexec.execution._settings import changed, settings_of
 from shapeexec.execution._signature import by_position, signature
 from shapeexec.execution._split import (
     FUNCTION,
@@ -43,11 +44,8 @@ from shapeexec.execution._split import (
 )
 from shapeexec.execution._stats import Counters, Stats
 from shapeexec.execution._why import WhyNew, check_maskable, why_new
-from shapeexec.masking._poison import check_poison
 from shapeexec.masking._values import MaskNote
 from shapeexec.program import Program
-from shapeexec.shape._guards import parse_constraint
-from shapeexec.shape._spec import spec_symbols
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
 _MOST_READY = 8192
@@ -161,43 +159,21 @@ class Exec:
         poison: str | None = None,
         **misspelled: Never,
     ) -> None:
-        if not callable(fn):
-            raise ConfigError(f"fn={fn!r} cannot be called.", fix="pass a function of arrays")
-        if misspelled:
+        if misspelled and callable(fn):
             _spellings.refuse(fn, misspelled, in_shapes, buckets)
-        _options.check_choice("on_unsupported", on_unsupported, ("raise", "exact"))
-        _options.check_choice("check", check, CHECKS)
         _options.check_kind("limits", limits, CacheLimits, "limits=sx.CacheLimits(graphs=256)")
-        _options.check_kind("kwarg_shapes", kwarg_shapes, Mapping, 'kwarg_shapes={"mask": "b, s"}')
-        numbers = _options.as_numbers("static_argnums", static_argnums)
-        names = _options.as_texts("static_argnames", static_argnames)
-        donated = _options.as_numbers("donate_argnums", donate_argnums)
-        _options.check_arguments(
+        settings = settings_of(
             fn,
-            static_argnums=numbers,
-            static_argnames=names,
-            donate_argnums=donated,
-            kwarg_shapes=kwarg_shapes or (),
-        )
-        numbers, names = _options.by_number_and_name(fn, numbers, names)
-        strategies = _options.as_strategies(Pow2() if buckets is None else buckets)
-        specs = _options.as_in_shapes(in_shapes)
-        kwarg_shapes = _options.as_kwarg_shapes(kwarg_shapes)
-        _options.check_symbols(strategies, spec_symbols(specs, kwarg_shapes))
-        settings = Settings(
-            fn=fn,
-            in_shapes=specs,
+            in_shapes=in_shapes,
             kwarg_shapes=kwarg_shapes,
-            strategies=strategies,
-            constraints=tuple(map(parse_constraint, _options.as_texts("constraints", constraints))),
+            strategies=Pow2() if buckets is None else buckets,
+            constraints=constraints,
             on_unsupported=on_unsupported,
-            poison=check_poison(os.environ.get(POISON_VARIABLE) if poison is None else poison),
-            static_argnums=numbers,
-            static_argnames=names,
-            donate_argnums=donated,
-            examples=_options.as_lawful_strategy(
-                "examples", Pow2() if examples is None else examples
-            ),
+            poison=os.environ.get(POISON_VARIABLE) if poison is None else poison,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            donate_argnums=donate_argnums,
+            examples=Pow2() if examples is None else examples,
             check=check,
         )
         self._start(settings, limits or CacheLimits())
@@ -285,10 +261,16 @@ class Exec:
         """An Exec with some settings changed, and graphs of its own.
 
         Args:
-            **changes: Fields of `settings`, such as `fn=` or `poison="nan"`.
+            **changes: Fields of `settings`, such as `fn=`, `poison="nan"` or `strategies="pow2"`,
+                in the forms that `Exec` takes. `buckets=` is `strategies=`.
+
+        Raises:
+            ConfigError: One is no setting, or has a value that cannot work.
+            StrategyError: A strategy breaks one of the laws that make padding safe.
+            SpecError: A spec is malformed.
         """
         other = type(self).__new__(type(self))
-        other._start(dataclasses.replace(self._settings, **changes), self._limits)
+        other._start(changed(self._settings, changes), self._limits)
         return other
 
     # As Python's functions are
