@@ -187,10 +187,14 @@ def is_committed(array: jax.Array) -> bool:
 
 
 def committed_sharding(x: Any) -> Any:
-    """Where an array was put on purpose, or a `jax.ShapeDtypeStruct` says it will be; else None."""
+    """Where an array was put on purpose, or a `jax.ShapeDtypeStruct` says it will be; else None.
+
+    A tracer is nowhere yet.
+    """
     if isinstance(x, jax.ShapeDtypeStruct):
         return x.sharding
-    return x.sharding if isinstance(x, jax.Array) and is_committed(x) else None
+    is_array = isinstance(x, jax.Array) and not isinstance(x, _core.Tracer)
+    return x.sharding if is_array and is_committed(x) else None
 
 
 def scan_counts(params: dict[str, Any], operands: int) -> tuple[int, int]:

@@ -349,7 +349,7 @@ class Exec:
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """What a call with these arguments would run; it may trace, but compiles and runs nothing.
 
-        Arguments may be `jax.ShapeDtypeStruct`.
+        Arguments may be `jax.ShapeDtypeStruct`, or traced, which stand for arrays of their shapes.
         """
         if self._is_method:
             return self._of_self(args).plan(*args[1:], **kwargs)
@@ -358,7 +358,7 @@ class Exec:
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Each mask of the graph that a call with these arguments would run, and why.
 
-        Arguments may be `jax.ShapeDtypeStruct`.
+        Arguments may be `jax.ShapeDtypeStruct`, or traced, which stand for arrays of their shapes.
         """
         if self._is_method:
             return self._of_self(args).explain(*args[1:], **kwargs)
@@ -376,7 +376,8 @@ class Exec:
         Of each equation it tells the primitive, the symbolic shapes and dtypes of operands and
         results with their valid lengths and capacities, in elements, its masks and why they are
         there or spared, and your line; of all, the guards and what Python computes from the sizes.
-        Nothing is compiled. Arguments may be `jax.ShapeDtypeStruct`.
+        Nothing is compiled. Arguments may be `jax.ShapeDtypeStruct`, or traced, which stand for
+        arrays of their shapes.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.

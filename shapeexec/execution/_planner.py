@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from jax import export
 
 from shapeexec import _compat
 from shapeexec._errors import (
@@ -303,6 +304,7 @@ class Planner:
         self._check_specs(call)
         bound = self._bind(treedef, arrays, named)
         shapes = bound.shapes(leaves)
+        _check_known(shapes)
         sizes = dict(sorted(bound.sizes(shapes).items()))
         self._check_constraints(sizes)
         dims = tuple(() if d is None else d for d in bound.dims(shapes))
@@ -437,6 +439,15 @@ def _given_specs(settings: Settings, count: int, named: Mapping[str, Any]) -> An
         for parameter in rest
     )
     return specs[:count] if may_miss else specs
+
+
+def _check_known(shapes: Iterable[Any]) -> None:
+    if any(export.is_symbolic_dim(dim) for shape in shapes for dim in shape or ()):
+        raise SpecError(
+            "the sizes are symbolic here, in a function that is traced for all sizes.",
+            why="which bucket an axis has follows from its size",
+            fix="ask outside of that function, with arrays or jax.ShapeDtypeStruct",
+        )
 
 
 def _check_constants(call: Call) -> None:
