@@ -330,12 +330,13 @@ class Exec:
     @property
     def graphs(self) -> Graphs:
         """The compiled graphs that are kept: what names each, its use, memory and cost."""
-        return graphs_of(self._cache.entries(), self._counters)
+        return graphs_of(self._cache.entries(), self._counters, self._planner.exactness)
 
     def why_new(self, *args: Any, **kwargs: Any) -> WhyNew:
         """Which part of what names a graph no graph has, so that a call would compile one.
 
-        It may trace, but compiles and runs nothing. Arguments may be `jax.ShapeDtypeStruct`.
+        It may trace, but compiles and runs nothing. Arguments may be `jax.ShapeDtypeStruct`, or
+        traced, which stand for arrays of their shapes.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.

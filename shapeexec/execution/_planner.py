@@ -92,6 +92,31 @@ def strategy_of(symbol: str, strategies: Strategy | Mapping[str, Strategy]) -> S
     return next(given, Exact())
 
 
+@dataclasses.dataclass(frozen=True)
+class Exactness:
+    """Which symbols are exact in calls of one kind, as far as is known.
+
+    Attributes:
+        strategies: See `Settings`.
+        always: Symbols that are exact at all sizes for want of a rule.
+        apart: The symbols that are exact at some sizes alone, by these sizes, symbols sorted.
+    """
+
+    strategies: Strategy | Mapping[str, Strategy]
+    always: frozenset[str]
+    apart: Mapping[tuple[tuple[str, int], ...], frozenset[str]]
+
+    def symbols(self, sizes: Mapping[str, int]) -> frozenset[str]:
+        """The symbols that are exact in a call of these sizes."""
+        found = self.always | self.apart.get(tuple(sorted(sizes.items())), frozenset())
+        strategies = {symbol: strategy_of(symbol, self.strategies) for symbol in sizes}
+        return found | {s for s, size in sizes.items() if _needs_no_bucket(strategies[s], size)}
+
+
+def _needs_no_bucket(strategy: Strategy, size: int) -> bool:
+    return size == 0 or runs_exact(strategy, size)
+
+
 _MOST_STRUCTURES = 1024  # each exact size is one; a trace that is dropped is made again
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
@@ -288,6 +313,12 @@ class Planner:
         """The strategy of a symbol."""
         return self._settings.strategy(symbol)
 
+    def exactness(self, base: Hashable) -> Exactness:
+        """Which symbols are exact in calls of one kind."""
+        with self._lock:
+            always = frozenset(self._forced_exact.get(base, ()))
+        return Exactness(self._settings.strategies, always, self._proofs.apart(base))
+
     def sizes(self, call: Call) -> dict[str, int]:
         """The size of each symbol in a call."""
         return self._take_apart(call).sizes
@@ -318,7 +349,7 @@ class Planner:
         exact = {
             symbol: size
             for symbol, size in call.sizes.items()
-            if size == 0 or symbol in forced or runs_exact(self._settings.strategy(symbol), size)
+            if symbol in forced or _needs_no_bucket(self._settings.strategy(symbol), size)
         }
         traced, number, trace_seconds = self._trace(call, exact)
         symbols = traced.substitution
