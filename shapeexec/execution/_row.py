@@ -131,10 +131,11 @@ class GraphRow:
         """Whether a call of these sizes, of all symbols, may run in this graph."""
         if self.examples is not None or sizes.keys() != self.buckets.keys():
             return False
+        if any(not self.least[s] <= size <= self.buckets[s] for s, size in sizes.items()):
+            return False
         if self.exactness is not None and self.exactness.symbols(sizes) != self.exact.keys():
             return False
-        fits = all(self.least[s] <= size <= self.buckets[s] for s, size in sizes.items())
-        return fits and self.trace.admits(sizes)
+        return self.trace.admits(sizes)
 
     def __str__(self) -> str:
         share = f", {self.waste:.1%} padding" if self.bucket_elements else ""
