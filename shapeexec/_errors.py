@@ -4,7 +4,7 @@ A message says what went wrong in its first line, then where, what was got, why,
 fix it. Callers read the fields; they never parse the text.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 def made_exact(symbols: Iterable[str]) -> str:
@@ -77,12 +77,45 @@ class BucketOverflowError(ShapeExecError, ValueError):
 
     Attributes:
         size: The size that has no bucket.
-        ladder: The buckets there are, ascending.
+        symbol: The symbol whose size it is, where that is known.
     """
 
-    def __init__(self, what: str, *, size: int, ladder: tuple[int, ...], fix: str) -> None:
-        self.size, self.ladder = size, ladder
-        super().__init__(what, fix=fix)
+    def __init__(
+        self,
+        what: str,
+        *,
+        size: int,
+        ladder: tuple[int, ...] | Callable[[], tuple[int, ...]],
+        fix: str,
+        last: int | None = None,
+        symbol: str | None = None,
+    ) -> None:
+        self.size, self.symbol = size, symbol
+        self._ladder, self._last = ladder, last
+        super().__init__(what if symbol is None else f"`{symbol}`: {what}", fix=fix)
+
+    @property
+    def ladder(self) -> tuple[int, ...]:
+        """The buckets there are, ascending."""
+        if not isinstance(self._ladder, tuple):
+            self._ladder = self._ladder()  # a million of them, maybe, of which few are asked for
+        return self._ladder
+
+    @property
+    def last(self) -> int:
+        """The last bucket."""
+        return self.ladder[-1] if self._last is None else self._last
+
+    def of(self, symbol: str) -> "BucketOverflowError":
+        """The error for the size of a symbol."""
+        return BucketOverflowError(
+            self.what,
+            size=self.size,
+            ladder=self._ladder,
+            fix=self.fix,
+            last=self._last,
+            symbol=symbol,
+        )
 
 
 class ConstraintError(ShapeExecError, ValueError):

@@ -15,15 +15,25 @@ PACKAGE = ROOT / "shapeexec"
 
 # Each room, and the rooms that it may import.
 MAY_IMPORT = {
+    "_code": set(),
     "_errors": set(),
     "_compat": {"_errors"},
-    "shape": {"_errors", "_compat"},
+    "shape": {"_code", "_errors", "_compat"},
     "checking": {"_errors", "_compat", "shape"},
-    "bucketing": {"_errors"},
+    "bucketing": {"_code", "_errors"},
     "masking": {"_errors", "_compat", "shape"},
     "attention": {"_errors", "_compat", "shape", "masking"},
     "program": {"_errors", "_compat", "shape", "masking"},
-    "execution": {"_errors", "_compat", "shape", "checking", "bucketing", "masking", "program"},
+    "execution": {
+        "_code",
+        "_errors",
+        "_compat",
+        "shape",
+        "checking",
+        "bucketing",
+        "masking",
+        "program",
+    },
 }
 ABOVE = {"__init__", "__main__", "tools"}  # these may import any room
 NOT_AT_IMPORT = ("matplotlib", "rich", "flax", "equinox", "optax", "jax.experimental.pallas")

@@ -121,16 +121,29 @@ class Strategy(abc.ABC):
         return 1 + bisect.bisect_left(range(1, bucket), bucket, key=self.bucket)
 
 
-def overflow(
-    strategy: Strategy, size: int, ladder: tuple[int, ...], *, fix: str
-) -> BucketOverflowError:
-    """Make the error for a size past the last bucket, with the ladder spelled out."""
-    shown = [str(bucket) for bucket in ladder]
-    if len(shown) > 12:
-        shown[6:-3] = ["..."]
+_MOST_SHOWN, _FIRST, _LAST = 12, 6, 3
+
+
+def overflow(strategy: Strategy, size: int, last: int, *, fix: str) -> BucketOverflowError:
+    """Make the error for a size past the last bucket, with the ends of the ladder spelled out."""
     return BucketOverflowError(
-        f"size={size} is past the last bucket of {type(strategy).__name__}: {', '.join(shown)}.",
+        f"size={size} is past the last bucket of {type(strategy).__name__}: "
+        f"{', '.join(_ends(strategy, last))}.",
         size=size,
-        ladder=ladder,
+        ladder=lambda: strategy.buckets_up_to(last),
+        last=last,
         fix=fix,
     )
+
+
+def _ends(strategy: Strategy, last: int) -> list[str]:
+    """The buckets up to the last, of many the first and the last ones; no other is asked for."""
+    buckets = [checked_bucket(strategy, 1)]
+    while buckets[-1] < last and len(buckets) <= _MOST_SHOWN:
+        buckets.append(checked_bucket(strategy, buckets[-1] + 1))
+    if buckets[-1] >= last and len(buckets) <= _MOST_SHOWN:
+        return list(map(str, buckets))
+    back = [last]
+    while len(back) < _LAST:
+        back.insert(0, checked_bucket(strategy, strategy.lower_bound(back[0]) - 1))
+    return [*map(str, buckets[:_FIRST]), "...", *map(str, back)]

@@ -7,6 +7,7 @@ import abc
 import dataclasses
 from typing import Any
 
+from shapeexec._code import code
 from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing._base import Strategy, overflow
 from shapeexec.bucketing._checks import as_int
@@ -42,7 +43,7 @@ class Bounded(Strategy):
         if self.maximum is None and self.beyond is not None:
             raise ConfigError(
                 f"beyond={self.beyond!r} without maximum=: an endless ladder has nothing past it.",
-                fix=f"maximum=1024, beyond={self.beyond!r}, say, or leave beyond= out",
+                fix=f"maximum=1024{_written(self.beyond)}, say, or leave beyond= out",
             )
         if self.maximum is not None and self.maximum < (self.minimum or 1):
             raise ConfigError(
@@ -67,7 +68,7 @@ class Bounded(Strategy):
             raise overflow(
                 self,
                 size,
-                self.buckets_up_to(self.maximum),
+                self.maximum,
                 fix=f'maximum={size} or more, maximum=None for no end, or beyond="exact"',
             )
         if self.minimum is not None and size <= self.minimum:
@@ -84,6 +85,11 @@ class Bounded(Strategy):
             if field.kw_only and (value := getattr(self, field.name)) is not None
         ]
         return f"{type(self).__name__}({', '.join(own + cuts)})"
+
+
+def _written(beyond: Any) -> str:
+    source = code(beyond)
+    return "" if source is None else f", beyond={source}"
 
 
 def as_beyond(value: Any) -> Strategy | None:
@@ -117,6 +123,7 @@ def bucket_beyond(strategy: Strategy, size: int, beyond: Strategy, last: int) ->
     try:
         return checked_bucket(beyond, size)
     except BucketOverflowError as error:
-        further = (bucket for bucket in error.ladder if bucket > last)
-        ladder = (*strategy.buckets_up_to(last), *further)
-        raise overflow(strategy, size, ladder, fix=f"in beyond=: {error.fix}") from None
+        served = max(last, error.last)
+        fix = f'give beyond= a strategy that holds {size}, such as beyond="exact", or refuse '
+        fix += f"inputs larger than {served}"
+        raise overflow(strategy, size, served, fix=fix) from None

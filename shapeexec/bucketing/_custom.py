@@ -7,9 +7,10 @@ import dataclasses
 import pathlib
 from collections.abc import Callable
 
+from shapeexec._code import code
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing._base import Strategy
-from shapeexec.bucketing._checks import is_int
+from shapeexec.bucketing._checks import as_int, is_int
 from shapeexec.bucketing._fixed import Exact, Geometric, Hybrid, Ladder, Linear, Pow2
 
 
@@ -72,12 +73,13 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
     if isinstance(value, str):
         return _of_text(value, name)
     if is_int(value):
-        return Linear(value)
+        return Linear(as_int(value, name))
     if isinstance(value, (list, tuple, range)):
         return Ladder(value)
     if isinstance(value, type):
         raise ConfigError(
-            f"{name}={value.__name__} is a class, not a strategy.", fix=f"{value.__name__}(...)"
+            f"{name}={value.__name__} is a class, not a strategy.",
+            fix=f"{_made(value)}, an instance of it",
         )
     function = getattr(value, "bucket", value)
     if not callable(function):
@@ -88,6 +90,15 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
             "these buckets, an object with a method bucket(size), or a function of the size",
         )
     return Custom(function)  # pyright: ignore[reportArgumentType]  # `checked_bucket` sees its answers
+
+
+def _made(kind: type) -> str:
+    """The source of an instance; `...` stands for what a class needs."""
+    try:
+        source = code(kind())
+    except Exception:
+        source = None  # whatever a class of the user's raises without arguments
+    return source or f"{code(kind)}(...)"
 
 
 _TEXTS: dict[str, Callable[..., Strategy]] = {

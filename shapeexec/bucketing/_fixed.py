@@ -218,7 +218,7 @@ class Ladder(Strategy):
                 return bucket_beyond(self, size, self.beyond, self.buckets[-1])
             fix = f'add a bucket of {size} or more, pass beyond="exact" or another strategy for '
             fix += f"larger sizes, or refuse inputs larger than {self.buckets[-1]}"
-            raise overflow(self, size, self.buckets, fix=fix)
+            raise overflow(self, size, self.buckets[-1], fix=fix)
         return self.buckets[index]
 
     @classmethod
@@ -260,15 +260,24 @@ class Ladder(Strategy):
 
 def runs_exact(strategy: Strategy, size: int) -> bool:
     """Whether a size is left as it is: by `Exact()`, or past the end of what goes on with it."""
-    last = last_bucket(strategy)
-    beyond = strategy.beyond if isinstance(strategy, Ladder | Bounded) else None
+    last, beyond = _end(strategy)
     if beyond is not None and last is not None and size > last:
         return runs_exact(beyond, size)
     return strategy == Exact()
 
 
 def last_bucket(strategy: Strategy) -> int | None:
-    """The last bucket of a finite ladder, whatever lies beyond; None: none, or it does not tell."""
+    """The last bucket before a ladder ends or goes on without end; None: it does not tell of one.
+
+    Where another ladder lies beyond the end, its end counts.
+    """
+    last, beyond = _end(strategy)
+    further = None if beyond is None else last_bucket(beyond)
+    return last if last is None or further is None else max(last, further)
+
+
+def _end(strategy: Strategy) -> tuple[int | None, Strategy | None]:
+    """The last bucket of a ladder's own, and the strategy beyond."""
     if isinstance(strategy, Ladder):
-        return strategy.buckets[-1]
-    return strategy.maximum if isinstance(strategy, Bounded) else None
+        return strategy.buckets[-1], strategy.beyond
+    return (strategy.maximum, strategy.beyond) if isinstance(strategy, Bounded) else (None, None)

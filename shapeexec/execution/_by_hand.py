@@ -5,7 +5,7 @@ Buckets, capacities and errors are those of an `Exec`. Nothing here puts in a ma
 
 import dataclasses
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from shapeexec._errors import SpecError
+from shapeexec._errors import ConfigError, SpecError
 from shapeexec.bucketing import Pow2
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution import _options, _transfer
@@ -94,7 +94,7 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
 
     Raises:
         SpecError: The spec is malformed, or `x` contradicts it.
-        ConfigError: Something in `buckets` is no strategy, or of no symbol.
+        ConfigError: Something in `buckets` is no strategy, or of no symbol; `x` holds no data.
         BucketOverflowError: A size lies past the last bucket.
         StrategyError: A strategy breaks a law.
 
@@ -108,9 +108,10 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
     bound = bind_one(spec, x)
     leaves, tree = jax.tree.flatten(x)
     shapes = bound.shapes(leaves)
+    _check_arrays("pad_to_bucket(x, spec)[0]", leaves)
     _check_known(shapes)
     sizes = dict(sorted(bound.sizes(shapes).items()))
-    _options.check_symbols(strategies, sizes)
+    _options.check_symbols(strategies, sizes, "the spec")
     ranges = {symbol: _range(symbol, size, strategies) for symbol, size in sizes.items()}
     dims = bound.dims(shapes)
     padded = [
@@ -127,14 +128,17 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
         x: An array at capacity, or a tree of arrays: what `pad_to_bucket` gave, or what a function
             made of it, if along each axis its valid elements come first.
         sizes: What `pad_to_bucket` gave; or the size of each symbol, and then `spec` is needed.
-        spec: The spec of `x`, as for `pad_to_bucket`. None: that of what was padded.
+        spec: The spec of `x`, as for `pad_to_bucket`, with a name for each size. None: that of what
+            was padded.
 
     Returns:
         The arrays at their true shapes. Those of NumPy are views.
 
     Raises:
-        SpecError: The spec is malformed, `x` contradicts it or is not at capacity, a size is not
-            known, or is traced.
+        SpecError: The spec is malformed, `x` contradicts it or is not at capacity; an axis is
+            longer than its symbol, and so may have padding between its valid elements; a size is
+            negative, not known, or traced.
+        ConfigError: `x` holds no data.
 
     Example:
         >>> padded, sizes = pad_to_bucket(np.ones((3, 5)), "b, s")
@@ -152,11 +156,16 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
             )
         spec = sizes.spec
     else:
-        spec = normal(spec, "spec", 0)
-        _check_one_symbol(spec)
+        own = normal(spec, "spec", 0)
+        padded = sizes.spec if isinstance(sizes, Sizes) else None
+        if own != padded:
+            _check_named(own, normal(spec, "spec", 1), true)
+            _check_valid_first(own, padded, true)
+        spec = own
     bound = bind_one(spec, x)
     leaves, tree = jax.tree.flatten(x)
     shapes = bound.shapes(leaves)
+    _check_arrays("unpad(x, sizes, spec)", leaves)
     _check_known(shapes)
     bound.check_ranks(shapes)
     cut = [
@@ -164,6 +173,15 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
         for leaf, shape, own in zip(leaves, shapes, bound.specs, strict=True)
     ]
     return jax.tree.unflatten(tree, cut)
+
+
+def _check_arrays(call: str, leaves: Sequence[Any]) -> None:
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+        raise ConfigError(
+            f"{call.partition('(')[0]} takes arrays, and was given a jax.ShapeDtypeStruct.",
+            fix="pass an array; the shapes of the results are those of "
+            f"`jax.eval_shape(lambda x: sx.{call}, x)`",
+        )
 
 
 def _check_known(shapes: Any) -> None:
@@ -186,30 +204,93 @@ def _capacities(dims: tuple[Any, ...], ranges: Ranges) -> tuple[int, ...]:
     return tuple(max(0, _dim.maximum(dim, ranges)) for dim in dims)
 
 
-def _true_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
-    try:
-        return {symbol: operator.index(size) for symbol, size in sizes.items()}
-    except (AttributeError, TypeError, jax.errors.ConcretizationTypeError):
+def _true_sizes(sizes: Any) -> dict[str, int]:
+    if not isinstance(sizes, Mapping):
         raise SpecError(
-            "unpad: the sizes are no ints.",
-            got=f"{sizes!r:.200}",
+            f"unpad: sizes={sizes!r:.80} are no sizes by symbol.",
+            fix='the sizes that pad_to_bucket gave, or a dict of them such as {"s": 5}',
+        )
+    return {symbol: _true_size(symbol, size) for symbol, size in sizes.items()}
+
+
+def _true_size(symbol: str, size: Any) -> int:
+    if isinstance(size, Tracer):
+        raise SpecError(
+            f"unpad: the size of `{symbol}` is traced.",
+            got=f"{size!r:.200}",
             why="the shape of a result cannot depend on a traced size",
             fix='unpad outside of jit, with the sizes of pad_to_bucket or such as {"s": 5}',
-        ) from None
+        )
+    try:
+        known = -1 if isinstance(size, bool) else operator.index(size)
+    except TypeError:
+        known = -1
+    if known < 0:
+        raise SpecError(
+            f"unpad: the size {size!r:.80} of `{symbol}` is not an integer of at least 0.",
+            fix='the sizes that pad_to_bucket gave, or ints by symbol such as {"s": 5}',
+        )
+    return known
 
 
-def _check_one_symbol(tree: Any) -> None:
-    """Refuse to cut a merged axis: `[b, s]` as `[b*s]` has padding between its valid elements."""
-    for text in jax.tree.leaves(tree):
-        spec = read(text, "spec")
-        for dim in () if spec is None else spec.before + spec.after:
-            if isinstance(dim, _dim.Dim) and len(dim.symbols) > 1:
-                raise SpecError(
-                    f"unpad cannot cut an axis of `{dim}`.",
-                    why="padded axes that were merged or joined have padding between their valid "
-                    "elements, and cutting keeps what comes first",
-                    fix="cut the arrays before they are merged, or run the function in an Exec",
-                )
+def _check_named(spec: Any, elsewhere: Any, sizes: Mapping[str, int]) -> None:
+    """Refuse `?` in the spec of a result: it would take the size of another `?`.
+
+    Args:
+        spec: In its normal form.
+        elsewhere: The same spec as that of another argument, where other symbols stand for `?`.
+        sizes: By symbol.
+    """
+    for own, other in zip(_leaves(spec), _leaves(elsewhere), strict=True):
+        if own != other:
+            raise SpecError(
+                "unpad: an unknown size in the spec of a result is not known.",
+                got=f'the spec "{own}" and the sizes {dict(sizes)}',
+                why="each unknown size is one of its own, and those of what was padded have names",
+                fix=_names_of(sizes),
+            )
+
+
+def _check_valid_first(spec: Any, padded: Any, sizes: Mapping[str, int]) -> None:
+    """Refuse axes that may have padding between their valid elements.
+
+    An axis that is longer than its symbol was merged (`[b, s]` as `[b*s]`) or joined of several
+    (`2*s`), unless it was padded as it is.
+    """
+    as_padded = {dim for one in _leaves(padded) for dim in _symbolic_dims(one)}
+    for dim in (dim for one in _leaves(spec) for dim in _symbolic_dims(one)):
+        if len(dim.symbols) > 1 or (dim not in as_padded and _is_longer(dim, sizes)):
+            raise SpecError(
+                f"unpad cannot cut an axis of `{dim}`.",
+                why="padded axes that were merged or joined have padding between their valid "
+                "elements, and cutting keeps what comes first",
+                fix="cut the arrays before they are merged, or run the function in an Exec; if the "
+                "valid elements do come first, give their number a name of its own: "
+                'unpad(x, {"n": 6}, "n")',
+            )
+
+
+_SMALL = 64  # sizes up to which a dim is longer than its symbol, if it is at any that people use
+
+
+def _is_longer(dim: _dim.Dim, sizes: Mapping[str, int]) -> bool:
+    (symbol,) = dim.symbols
+    most = max(_SMALL, sizes.get(symbol, 0))
+    return _dim.maximum(dim - _dim.Dim(symbol), {symbol: (0, most)}) > 0
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return [] if tree is None else jax.tree.leaves(tree, is_leaf=is_spec_leaf)
+
+
+def _symbolic_dims(leaf: Any) -> list[_dim.Dim]:
+    spec = read(leaf, "spec")
+    dims = () if spec is None else spec.before + spec.after
+    return [dim for dim in dims if isinstance(dim, _dim.Dim)]
+
+
+def _names_of(sizes: Mapping[str, int]) -> str:
+    return f"name one of {', '.join(sorted(sizes))}, or `_` for an axis to leave as it is"
 
 
 def _true_shape(
@@ -223,9 +304,16 @@ def _true_shape(
             raise SpecError(
                 f"unpad: no size is known for `{missing[0]}`.",
                 got=f'the spec "{spec}" and the sizes {dict(sizes)}',
-                fix=f"name one of {', '.join(sorted(sizes))}, or `_` for an axis to leave as it is",
+                fix=_names_of(sizes),
             )
         size = _dim.evaluate(dim, sizes)
+        if size < 0:
+            raise SpecError(
+                f"unpad: axis {axis} is `{dim}`, which is {size}.",
+                got=f'the spec "{spec}" and the sizes {dict(sizes)}',
+                fix="pass the sizes at which the array was made, or write `_` for an axis that is "
+                "not padded",
+            )
         capacity = None if ranges is None else max(0, _dim.maximum(dim, ranges))
         if have < size or capacity not in (None, have):
             wanted = f"at least {size}" if capacity is None else capacity

@@ -111,8 +111,8 @@ class Exec:
             its multiples, `Linear(32)`, a list for a `Ladder`, any object with `bucket(size)`, or a
             function.
         kwarg_shapes: Specs by keyword; a keyword without one is static.
-        constraints: Facts about the sizes, such as `"s >= 2"`; they decide questions that `fn`
-            asks of its sizes. A call that breaks one is a `ConstraintError`.
+        constraints: A fact about the sizes, such as `"s >= 2"`, or several; they decide questions
+            that `fn` asks of its sizes. A call that breaks one is a `ConstraintError`.
         on_unsupported: `"raise"`: what cannot be made exact under padding is an error. `"exact"`:
             its symbols run at their exact sizes, one graph per size; `stats.exact` counts them.
         static_argnums: Positions of arguments that are Python values, a graph for each. Passed by
@@ -148,7 +148,7 @@ class Exec:
         buckets: Buckets | None = None,
         *,
         kwarg_shapes: Mapping[str, Any] | None = None,
-        constraints: Iterable[str] = (),
+        constraints: str | Iterable[str] = (),
         on_unsupported: Literal["raise", "exact"] = "raise",
         static_argnums: int | Sequence[int] = (),
         static_argnames: str | Sequence[str] = (),
@@ -161,6 +161,8 @@ class Exec:
     ) -> None:
         if misspelled and callable(fn):
             _spellings.refuse(fn, misspelled, in_shapes, buckets)
+        if isinstance(in_shapes, Mapping):
+            _spellings.refuse_mapping(fn, in_shapes)
         _options.check_kind("limits", limits, CacheLimits, "limits=sx.CacheLimits(graphs=256)")
         settings = settings_of(
             fn,
@@ -389,8 +391,9 @@ class Exec:
 
     def warmup(
         self,
+        /,
         *args: Any,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], None] | int | Iterable[int] | None = None,
         **sizes: int | Iterable[int],
     ) -> int:
         """Compile the graphs that sizes need, before there is data.
@@ -398,10 +401,12 @@ class Exec:
         Args:
             *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
                 those of the last call that was planned.
-            progress: Called with (done, total) before each graph and at the end.
+            progress: Called with (done, total) before each graph and at the end. Sizes are those of
+                a symbol of this name.
             **sizes: Per symbol the sizes to prepare for: `b=range(1, 17), s=512`. One that is left
                 out is prepared for all buckets of its strategy, if they end: by `maximum=` or in a
-                ladder.
+                ladder, and for those of a ladder beyond the end. What goes on there without an end
+                is left out.
 
         Returns:
             How many graphs were compiled.
@@ -412,6 +417,8 @@ class Exec:
         """
         if self._is_method:
             return self._of_self(args).warmup(*args[1:], progress=progress, **sizes)
+        if progress is not None and not callable(progress):
+            progress, sizes["progress"] = None, progress
         example = self._call(*by_position(self._settings, args, {})) if args else self._seen.example
         if example is None:
             raise ConfigError(
@@ -652,6 +659,12 @@ def bucketed(
         ... def total(x):
         ...     return x.sum()
     """
+    if callable(in_shapes):
+        raise ConfigError(
+            f"bucketed is given a function, {_options.name_of(in_shapes)}, in the place of specs.",
+            why="the arguments are those of Exec behind fn, and what they return is the decorator",
+            fix="@sx.bucketed(), with parentheses, or sx.Exec(fn)",
+        )
     return lambda fn: Exec(fn, in_shapes, buckets, **options)
 
 

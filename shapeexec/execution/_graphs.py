@@ -18,7 +18,9 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Exactness
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Counters
+from shapeexec.execution._warmup import as_size
 from shapeexec.masking._extents import Extents
+from shapeexec.shape import Dim
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,24 +49,26 @@ class Graphs:
     def __iter__(self) -> Iterator[GraphRow]:
         return iter(self.rows)
 
-    def __getitem__(self, which: int | Mapping[str, int]) -> GraphRow:
-        """A row by its number, or by sizes that it serves.
+    def __getitem__(self, which: int | Mapping[Any, int]) -> GraphRow:
+        """A row by its number, or by sizes that it serves, by name or by `Dim`.
 
         Raises:
             IndexError: There is no row of this number.
             ConfigError: `which` is neither, no graph serves the sizes, or more than one does.
         """
-        if isinstance(which, Mapping):
-            return self._at(which)
-        if isinstance(which, bool) or not isinstance(which, int):
+        try:
+            asked = _by_symbol(which) if isinstance(which, Mapping) else as_size(which)
+        except TypeError:
             raise ConfigError(
                 f"graphs[{which!r}] names no graph.",
                 fix='a number, graphs[0], or sizes, graphs[{"s": 100}]',
-            )
-        if not -len(self.rows) <= which < len(self.rows):
+            ) from None
+        if isinstance(asked, dict):
+            return self._at(asked)
+        if not -len(self.rows) <= asked < len(self.rows):
             told = f"they are numbered 0 to {len(self.rows) - 1}" if self.rows else "there is none"
-            raise IndexError(f"graphs[{which}] is not among {len(self.rows)} graphs: {told}.")
-        return self.rows[which]
+            raise IndexError(f"graphs[{asked}] is not among {len(self.rows)} graphs: {told}.")
+        return self.rows[asked]
 
     def _at(self, sizes: Mapping[str, int]) -> GraphRow:
         told = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items()) or "no sizes"
@@ -122,6 +126,12 @@ class Graphs:
         """
         if not self.rows:
             raise ConfigError("plot: there are no graphs.", fix="call the Exec, or warm it up")
+        if figure is not None and not hasattr(figure, "subplots"):
+            raise ConfigError(
+                f"plot: {figure!r:.80} is no figure.",
+                why="it draws two axes side by side",
+                fix="plot(plt.figure()), a subfigure, or plot() for a figure of its own",
+            )
         try:
             from shapeexec.execution._plot import plot_rows  # noqa: PLC0415 - asks for matplotlib
         except ModuleNotFoundError as error:
@@ -130,6 +140,13 @@ class Graphs:
                 fix="pip install matplotlib, or print the table",
             ) from error
         return plot_rows(self.rows, figure)
+
+
+def _by_symbol(sizes: Mapping[Any, Any]) -> dict[str, int]:
+    return {
+        symbol.name or str(symbol) if isinstance(symbol, Dim) else symbol: as_size(size)
+        for symbol, size in sizes.items()
+    }
 
 
 def row_of(told: Plan | Group, args: Any, kwargs: Any, origin: str) -> GraphRow:

@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
-from shapeexec._errors import ConfigError, ShapeExecError, StrategyError
+from shapeexec._errors import BucketOverflowError, ConfigError, ShapeExecError, StrategyError
 from shapeexec.bucketing import Strategy, as_strategy, check_laws
 from shapeexec.bucketing._laws import checked_range
 from shapeexec.shape import UNKNOWN, Dim
 from shapeexec.shape._dim import is_unknown, symbols_of
 from shapeexec.shape._forms import normal_by_name, normal_by_position
-from shapeexec.shape._guards import Guard, parse_constraint
+from shapeexec.shape._guards import Guard, parse_constraints
 from shapeexec.shape._unknown import names_for
 
 
@@ -88,6 +88,8 @@ def range_of(symbol: str, strategy: Strategy, size: int) -> tuple[int, int]:
     """
     try:
         return checked_range(strategy, size)
+    except BucketOverflowError as error:
+        raise error.of(symbol) from None
     except ShapeExecError:
         raise
     except Exception as error:
@@ -190,33 +192,29 @@ def check_arguments(fn: Callable[..., Any], **options: Iterable[int | str]) -> N
                 )
 
 
-_TEXTS = {
-    "constraints": 'constraints="s >= 2", or constraints=("s >= 2", "mod(s, 8) == 0")',
-    "static_argnames": 'static_argnames="flag", or static_argnames=("flag", "mode")',
-}
-
-
 def as_texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
-    """Texts, given as one or several.
+    """Names of arguments, given as one or several.
 
     Raises:
         ConfigError: They are something else.
     """
     texts = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"{name}={given!r} are not texts.", fix=_TEXTS.get(name, f'{name}="..."'))
+        raise ConfigError(
+            f"{name}={given!r} are not texts.", fix=f'{name}="flag", or {name}=("flag", "mode")'
+        )
     return texts
 
 
 def as_constraints(given: Any) -> tuple[Guard, ...]:
-    """Facts about sizes, given as one text or several, or as they were read before.
+    """Facts about sizes, given as one text or several, or as they were read before; None: none.
 
     Raises:
         ConfigError: They are something else, or one is no comparison of sizes.
     """
     if isinstance(given, tuple | list) and any(isinstance(fact, Guard) for fact in given):
         given = [str(fact) if isinstance(fact, Guard) else fact for fact in given]
-    return tuple(map(parse_constraint, as_texts("constraints", given)))
+    return parse_constraints(given)
 
 
 def check_kind(name: str, given: Any, kind: type, fix: str) -> None:
@@ -275,8 +273,13 @@ def typed(value: Any) -> Hashable:
     return (type(value), value.hex() if isinstance(value, float) else value)
 
 
-def check_symbols(strategies: Any, symbols: Iterable[str]) -> None:
+def check_symbols(strategies: Any, symbols: Iterable[str], specs: str = "in_shapes") -> None:
     """Check that each strategy has a symbol.
+
+    Args:
+        strategies: One for all symbols, or one per symbol.
+        symbols: Those of the specs.
+        specs: How the caller knows the specs.
 
     Raises:
         ConfigError: One is for a symbol that no spec has.
@@ -287,7 +290,13 @@ def check_symbols(strategies: Any, symbols: Iterable[str]) -> None:
     unknown = sorted(strategies.keys() - known)
     if unknown:
         told = ", ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "none"
+        covering = [name for name in names_for(unknown[0]) if name in known]
         raise ConfigError(
             f"buckets: no spec has a symbol `{unknown[0]}`; the symbols are {told}.",
-            fix="name a symbol of in_shapes, or give one strategy for all: buckets=sx.Pow2()",
+            why=f"`{covering[0]}` is the one of its spec, which several arrays may share"
+            if covering
+            else None,
+            fix=f'give the strategy to what covers it: buckets={{"{covering[0]}": ...}}'
+            if covering
+            else f"name a symbol of {specs}, or give one strategy for all: buckets=sx.Pow2()",
         )

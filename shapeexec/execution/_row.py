@@ -142,6 +142,18 @@ class GraphRow:
         hits = f"{self.hits} hit{'s' * (self.hits != 1)}"
         return f"{self.sizes}: {'; '.join(self.named)}; {self.origin}, {hits}{share}"
 
+    def __copy__(self) -> "GraphRow":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "GraphRow":
+        return self  # nothing of it changes
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ConfigError(
+            "graphs hold programs that were compiled in this process, and cannot be pickled.",
+            fix="pickle `graphs.to_json()`, or the Exec, which compiles anew",
+        )
+
     def hlo(self) -> str:
         """The program as XLA compiled it, as HLO text.
 

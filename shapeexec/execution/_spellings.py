@@ -3,15 +3,17 @@
 The error prints the line that they meant, and this line runs. What options do is not known here.
 """
 
+import dataclasses
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Never
 
-from shapeexec._errors import ConfigError
-from shapeexec.bucketing import Strategy
+from shapeexec._code import code
+from shapeexec._errors import ConfigError, SpecError
 from shapeexec.execution._options import POSITIONAL, parameters_of
-from shapeexec.shape._forms import dim_code, is_dim
+from shapeexec.shape import UNKNOWN, Dim
+from shapeexec.shape._forms import axis_name, is_dim, is_size, text_of_axes
 
 _OPTIONS = (
     "in_shapes buckets kwarg_shapes constraints on_unsupported static_argnums static_argnames "
@@ -23,7 +25,20 @@ _FOR_SHAPES = (
     "polymorphic_shapes shape shapes spec specs"
 ).split()
 _BY_AXES = "axes dynamic_axes dynamic_axis dynamic_dims dynamic_shapes ragged_axes".split()
-_NAMES = ("b", "s")  # of axes 0 and 1, if they have none
+_AUTOMATIC, _STATIC = ("AUTO", "DYNAMIC"), "STATIC"  # what dims of others say instead of a name
+
+
+@dataclasses.dataclass(frozen=True)
+class _Meant:
+    """What options of others say in options of `Exec`.
+
+    Attributes:
+        options: By name; of specs and strategies the values themselves.
+        notes: What else is to be told.
+    """
+
+    options: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 def refuse(
@@ -40,114 +55,224 @@ def refuse(
     Raises:
         ConfigError: Always.
     """
-    specs = None if in_shapes is None else _code(in_shapes)
-    strategies = None if buckets is None else _code(buckets)
-    others: list[str] = []
+    meant = {"in_shapes": in_shapes, "buckets": buckets}
+    meant = {name: value for name, value in meant.items() if value is not None}
+    notes: list[str] = []
+    renamed: dict[str, str] = {}
     for name, value in options.items():
-        if name in _FOR_BUCKETS:
-            strategies = _code(value)
-        elif name in _FOR_SHAPES:
-            specs = _specs_of_shapes(value)
-        elif name in _BY_AXES:
-            specs = _specs_of_axes(fn, value)
-        elif name == "in_axes":
-            specs = _specs_of_in_axes(fn, value)
-        elif name != "dynamic":  # what is without a spec is dynamic on axis 0
-            others += difflib.get_close_matches(name, _OPTIONS, 1)[:1] or [""]
+        own = _meant(fn, name, value)
+        if own is None:
+            renamed = {}
+            break
+        renamed[name] = " and ".join(f"{option}=" for option in own.options)
+        meant |= own.options
+        notes += own.notes
+    if "dynamic" in options and "in_shapes" not in meant:
+        notes += ["axis 0 of each array is ragged if no in_shapes are given"]
     told = ", ".join(f"{name}={value!r}" for name, value in options.items())
     raise ConfigError(
         f"Exec has no option {', '.join(map(repr, options))}.",
         got=f"{told:.200}",
-        fix=f"the options are {', '.join(_OPTIONS)}"
-        if "" in others
-        else _line(fn, specs, strategies, options, others),
+        fix=_way_out(fn, meant, renamed, notes)
+        if renamed
+        else f"the options are {', '.join(_OPTIONS)}",
     )
 
 
-def _line(
+def refuse_mapping(fn: Callable[..., Any], in_shapes: Mapping[Any, Any]) -> Never:
+    """Refuse specs by the names of arguments, or axes by their position, given as `in_shapes`.
+
+    Raises:
+        SpecError: Always.
+    """
+    meant = _by_argument(fn, in_shapes, _spec_of_axes)
+    told = {"in_shapes": "a sequence of specs"}
+    raise SpecError(
+        f"in_shapes={in_shapes!r:.200} is not a sequence of specs.",
+        fix=_way_out(fn, meant.options, told, meant.notes),
+    )
+
+
+def _meant(fn: Callable[..., Any], name: str, value: Any) -> _Meant | None:
+    """What one option of others says; None: nobody knows."""
+    if name in _FOR_BUCKETS:
+        return _Meant({"buckets": _instance(value)})
+    if name in _FOR_SHAPES:
+        return _by_argument(fn, value, _spec_of_shape)
+    if name in _BY_AXES:
+        return _by_argument(fn, value, _spec_of_axes)
+    if name == "in_axes":
+        every = (value,) * max(1, len(_required(fn))) if is_size(value) else value
+        return _by_argument(fn, every, _spec_of_in_axes)
+    if name == "dynamic":  # what is without a spec is dynamic on axis 0
+        return _Meant({})
+    close = difflib.get_close_matches(name, _OPTIONS, 1)
+    return _Meant({close[0]: value}) if close else None
+
+
+def _instance(value: Any) -> Any:
+    """A strategy, where its class was given and needs no number."""
+    try:
+        return value() if isinstance(value, type) else value
+    except TypeError:
+        return value
+
+
+def _way_out(
     fn: Callable[..., Any],
-    specs: str | None,
-    strategies: str | None,
-    options: Mapping[str, Any],
-    others: Iterable[str],
+    meant: Mapping[str, Any],
+    renamed: Mapping[str, str],
+    notes: Iterable[str],
 ) -> str:
+    """The line that was meant; in words, if a value has no source."""
     name = getattr(fn, "__name__", "fn")
-    arguments = [name if name.isidentifier() else "fn"]
-    arguments += [] if specs is None else [f"in_shapes={specs}"]
-    arguments += [] if strategies is None else [f"buckets={strategies}"]
-    arguments += [f"{option}=..." for option in others]
-    line = f"sx.Exec({', '.join(arguments)})"
-    if "dynamic" in options and specs is None:
-        return f"{line}: axis 0 of each array is ragged if no in_shapes are given"
-    return line
+    given = [option for option in _OPTIONS if option in meant]
+    sources = [code(meant[option]) for option in given]
+    if None in sources:
+        told = [f"{own or 'nothing'} in the place of {name}=" for name, own in renamed.items()]
+        return ", ".join(told)
+    items = [f"{option}={source}" for option, source in zip(given, sources, strict=True)]
+    line = ", ".join([name if name.isidentifier() else "fn", *items])
+    return ": ".join([f"sx.Exec({line})", *("; ".join([*notes]),) * bool([*notes])])
 
 
-def _specs_of_shapes(shapes: Any) -> str:
-    """What shapes say of which a None or a -1 is a size that changes, as elsewhere."""
-    if isinstance(shapes, str) or _is_shape(shapes):
-        shapes = (shapes,)
-    if not isinstance(shapes, list | tuple):
-        return _code(shapes)
-    specs = [_spec_of_shape(getattr(shape, "shape", shape)) for shape in shapes]
-    return _tuple(specs)
+def _by_argument(fn: Callable[..., Any], given: Any, spec_of: Callable[[Any], Any]) -> _Meant:
+    """Specs of all arguments, of what is given for the first one, by position, or by name."""
+    if isinstance(given, Mapping) and given and all(isinstance(key, str) for key in given):
+        return _by_name(fn, {name: spec_of(own) for name, own in given.items()})
+    if isinstance(given, list | tuple) and not _is_one(given, spec_of):
+        return _Meant({"in_shapes": tuple(map(spec_of, given))})
+    others = 0 if spec_of is _spec_of_shape else len(_required(fn)) - 1
+    return _Meant({"in_shapes": (spec_of(given), *(None,) * others)})
 
 
-def _spec_of_shape(shape: Any) -> str:
-    if not _is_shape(shape):
-        return _code(shape)
-    return _tuple(["sx.UNKNOWN" if dim in (None, -1) else _code(dim) for dim in shape])
+def _is_one(given: Sequence[Any], spec_of: Callable[[Any], Any]) -> bool:
+    """Whether a list or tuple tells of one array, and not of one in each entry."""
+    if spec_of is _spec_of_shape:
+        return _is_shape(given)
+    return spec_of is _spec_of_axes and not any(
+        isinstance(one, Mapping | list | tuple) for one in given
+    )
+
+
+def _by_name(fn: Callable[..., Any], specs: Mapping[str, Any]) -> _Meant:
+    """Specs by the names of arguments; where none is known they are taken in their order.
+
+    A name that is none of an argument's may be a result's, and is told.
+    """
+    parameters = {
+        parameter.name: parameter
+        for parameter in parameters_of(fn)
+        if parameter.kind is not inspect.Parameter.VAR_POSITIONAL
+    }
+    any_name = [n for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_KEYWORD]
+    for name in any_name:
+        del parameters[name]
+    notes = []
+    if not any_name and not specs.keys() & parameters.keys():
+        arguments = [n for n, p in parameters.items() if p.kind in POSITIONAL] or [*specs]
+        renamed = dict(zip(specs, arguments, strict=False))
+        notes += [
+            f"no argument is called `{name}`, taken for `{own}`"
+            for name, own in renamed.items()
+            if name != own
+        ]
+        left = [name for name in specs if name not in renamed]
+        specs = {own: specs[name] for name, own in renamed.items()}
+        parameters = parameters or dict.fromkeys(arguments)
+    else:
+        left = [] if any_name else [name for name in specs if name not in parameters]
+    notes += [f"no argument is called `{name}`" for name in left]
+    by_position = [n for n, p in parameters.items() if p is None or p.kind in POSITIONAL]
+    needed = [*_required(fn), *(name for name in by_position if name in specs)]
+    count = max((by_position.index(name) + 1 for name in needed), default=0)
+    options = {"in_shapes": tuple(specs.get(name) for name in by_position[:count])}
+    named = {n: spec for n, spec in specs.items() if n not in by_position and n not in left}
+    return _Meant(options | ({"kwarg_shapes": named} if named else {}), tuple(notes))
+
+
+def _spec_of_shape(shape: Any) -> Any:
+    """What a shape says of which a None or a -1 is a size that changes, as elsewhere."""
+    own = getattr(shape, "shape", shape)
+    if _is_shape(own):
+        return tuple(UNKNOWN if dim is None or _is_minus_one(dim) else dim for dim in own)
+    return _below(own, _spec_of_shape)
 
 
 def _is_shape(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(dim is None or is_dim(dim) for dim in value)
 
 
-def _specs_of_axes(fn: Callable[..., Any], axes: Any) -> str:
-    """What axes say that are given for the first argument, by position, or by name."""
-    if isinstance(axes, Mapping) and all(isinstance(key, str) for key in axes):
-        return _tuple([_spec_of_axes(axes.get(name)) for name in _required(fn)])
-    if isinstance(axes, list | tuple) and any(isinstance(one, Mapping) for one in axes):
-        return _tuple([_spec_of_axes(one) for one in axes])
-    others = len(_required(fn)) - 1
-    return _tuple([_spec_of_axes(axes), *["None"] * others])
+def _is_minus_one(dim: Any) -> bool:
+    return is_size(dim) and dim == -1
 
 
-def _spec_of_axes(axes: Any) -> str:
+def _spec_of_axes(axes: Any) -> Any:
+    """What is said of the axes of one array: their positions, with or without names, or dims."""
     if axes is None:
-        return "None"
-    if isinstance(axes, Mapping):
-        named = {axis: _name_of(dim, axis) for axis, dim in axes.items() if dim is not None}
-    else:
-        listed = axes if isinstance(axes, Iterable) else (axes,)
-        named = {axis: _name_of(None, axis) for axis in listed}
-    return _spec_of_names({axis: name for axis, name in named.items() if isinstance(axis, int)})
+        return None
+    if isinstance(axes, str) and "," in axes:
+        return axes
+    if axes is UNKNOWN or _own_name(axes) is not None:
+        return f"{_text_of_dim(axes, 0)}, ..."
+    if isinstance(axes, Mapping) and all(map(is_size, axes)):
+        return text_of_axes(
+            {int(axis): _name_of(dim, axis) for axis, dim in axes.items() if not _is_static(dim)}
+        )
+    if is_size(axes):
+        return text_of_axes({int(axes): axis_name(int(axes))})
+    if isinstance(axes, Mapping) or not isinstance(axes, Iterable):
+        return _below(axes, _spec_of_axes)
+    entries = list(axes)
+    if all(map(is_size, entries)):
+        return text_of_axes({int(axis): axis_name(int(axis)) for axis in entries})
+    if any(isinstance(entry, Mapping | list | tuple) for entry in entries):
+        return _below(axes, _spec_of_axes)
+    return ", ".join(_text_of_dim(dim, axis) for axis, dim in enumerate(entries))
 
 
-def _spec_of_names(named: Mapping[int, str]) -> str:
-    front = {axis: name for axis, name in named.items() if axis >= 0}
-    back = {axis: name for axis, name in named.items() if axis < 0}
-    entries = [front.get(axis, "_") for axis in range(max(front, default=-1) + 1)]
-    entries += ["..."]
-    entries += [back.get(axis, "_") for axis in range(min(back, default=0), 0)]
-    return f'"{", ".join(entries)}"'
+def _text_of_dim(dim: Any, axis: int) -> str:
+    if dim is UNKNOWN or dim is ...:
+        return "?" if dim is UNKNOWN else "..."
+    if _is_static(dim):
+        return "_"
+    return str(dim) if is_dim(dim) else _name_of(dim, axis)
+
+
+def _is_static(dim: Any) -> bool:
+    return dim is None or _own_name(dim) == _STATIC
+
+
+def _own_name(dim: Any) -> Any:
+    """The name of a dim: a text, or what others call a symbol; of a choice what is chosen."""
+    dim = getattr(dim, "type", dim)
+    return dim if isinstance(dim, str) else getattr(dim, "__name__", getattr(dim, "name", None))
 
 
 def _name_of(dim: Any, axis: int) -> str:
-    name = dim if isinstance(dim, str) else getattr(dim, "__name__", getattr(dim, "name", None))
-    if isinstance(name, str) and name.isidentifier():
+    if isinstance(dim, Dim):
+        return str(dim)
+    name = _own_name(dim)
+    if isinstance(name, str) and name.isidentifier() and name not in _AUTOMATIC:
         return name
-    return _NAMES[axis] if 0 <= axis < len(_NAMES) else f"d{axis}".replace("-", "_")
+    return axis_name(axis)
 
 
-def _specs_of_in_axes(fn: Callable[..., Any], in_axes: Any) -> str:
-    """What `in_axes` of `jax.vmap` say: the axis that the examples lie along."""
-    if isinstance(in_axes, int):
-        in_axes = (in_axes,) * max(1, len(_required(fn)))
-    if not isinstance(in_axes, list | tuple):
-        return _code(in_axes)
-    return _tuple(
-        [_spec_of_names({axis: "b"}) if isinstance(axis, int) else "None" for axis in in_axes]
-    )
+def _spec_of_in_axes(axes: Any) -> Any:
+    """What `in_axes` of `jax.vmap` say of one argument: the axis that the examples lie along."""
+    if is_size(axes):
+        return text_of_axes({int(axes): "b"})
+    return None if axes is None else _below(axes, _spec_of_in_axes)
+
+
+def _below(tree: Any, spec_of: Callable[[Any], Any]) -> Any:
+    """What is said of the arrays in a container; anything else itself."""
+    if isinstance(tree, Mapping):
+        return {key: spec_of(own) for key, own in tree.items()}
+    if isinstance(tree, list | tuple):
+        own = list(map(spec_of, tree))
+        return own if isinstance(tree, list) else tuple(own)
+    return tree
 
 
 def _required(fn: Callable[..., Any]) -> list[str]:
@@ -157,24 +282,3 @@ def _required(fn: Callable[..., Any]) -> list[str]:
         for parameter in parameters_of(fn)
         if parameter.kind in POSITIONAL and parameter.default is inspect.Parameter.empty
     ]
-
-
-def _code(value: Any) -> str:
-    """A value as people write it, where it is one of specs and strategies."""
-    if is_dim(value):
-        return dim_code(value)
-    if isinstance(value, Strategy):
-        return f"sx.{value!r}"
-    if isinstance(value, tuple):
-        return _tuple(list(map(_code, value)))
-    if isinstance(value, list):
-        return f"[{', '.join(map(_code, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_code(key)}: {_code(held)}' for key, held in value.items())}}}"
-    if isinstance(value, str):
-        return f'"{value}"'
-    return getattr(value, "__name__", repr(value))
-
-
-def _tuple(items: list[str]) -> str:
-    return f"({', '.join(items)}{',' * (len(items) == 1)})"

@@ -2,12 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from shapeexec._errors import ConfigError
+from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
 from shapeexec.bucketing._fixed import last_bucket
 from shapeexec.execution._plan import Plan
@@ -49,7 +50,7 @@ def warm(
     for symbol in symbols - listed.keys():
         last = last_bucket(planner.strategy(symbol))
         if last is not None:
-            listed[symbol] = tuple(range(1, last + 1))
+            listed[symbol] = range(1, last + 1)
     if symbols != listed.keys():
         raise ConfigError(
             f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
@@ -75,13 +76,13 @@ def warm(
 
 
 def _missing(
-    planner: Planner, example: Call, dims: Any, listed: Mapping[str, tuple[int, ...]]
+    planner: Planner, example: Call, dims: Any, listed: Mapping[str, Sequence[int]]
 ) -> list[tuple[tuple[str, ...], Call]]:
     """A call for each graph that is wanted and not compiled, and its exact symbols.
 
     One size per bucket tells the graphs, unless guards or exact symbols tell sizes apart.
     """
-    chosen = {symbol: representatives(planner.strategy(symbol), n) for symbol, n in listed.items()}
+    chosen = {symbol: _one_each(planner, symbol, n) for symbol, n in listed.items()}
     plans: dict[Hashable, tuple[Plan, Call]] = {}
     for sizes in (chosen, listed):
         _check_number(sizes)
@@ -96,7 +97,7 @@ def _missing(
     return [(plan.exact, call) for plan, call in plans.values() if not plan.is_compiled]
 
 
-def _check_number(sizes: Mapping[str, tuple[int, ...]]) -> None:
+def _check_number(sizes: Mapping[str, Sequence[int]]) -> None:
     number = math.prod(map(len, sizes.values()))
     if number > MOST_COMBINATIONS:
         raise ConfigError(
@@ -106,30 +107,60 @@ def _check_number(sizes: Mapping[str, tuple[int, ...]]) -> None:
         )
 
 
-def as_sizes(symbol: str, sizes: Any) -> tuple[int, ...]:
-    """The sizes of one symbol, given as an int or an iterable of ints.
+def _one_each(planner: Planner, symbol: str, sizes: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return representatives(planner.strategy(symbol), sizes)
+    except BucketOverflowError as error:
+        raise error.of(symbol) from None
+
+
+def as_sizes(symbol: str, sizes: Any) -> Sequence[int]:
+    """The sizes of one symbol in ascending order, given as an int or an iterable of ints.
 
     Raises:
         ConfigError: They are neither, or there is none.
     """
+    if isinstance(sizes, range) and sizes.step == 1 and sizes and sizes[0] >= 1:
+        return sizes  # however long it is
     try:
-        listed = (sizes,) if isinstance(sizes, int) else tuple(int(size) for size in sizes)
-    except (TypeError, ValueError):
-        listed = ()
+        listed = [as_size(size) for size in _each(sizes)]
+    except TypeError:
+        listed = []
     if not listed or min(listed) < 1:
         raise ConfigError(
             f"warmup: {symbol}={sizes!r} names no sizes of at least 1.",
             fix=f"{symbol}=range(1, 513), or {symbol}=128",
         )
-    return tuple(sorted(set(listed)))
+    return sorted(set(listed))
 
 
-def representatives(strategy: Strategy, sizes: Iterable[int]) -> tuple[int, ...]:
-    """The largest of `sizes` in each bucket that they use."""
+def _each(sizes: Any) -> Iterable[Any]:
+    try:
+        return (as_size(sizes),)
+    except TypeError:
+        return sizes
+
+
+def as_size(size: Any) -> int:
+    """An integer, NumPy's and JAX's included.
+
+    Raises:
+        TypeError: It is none; a bool is none.
+    """
+    if isinstance(size, bool):
+        raise TypeError
+    return operator.index(size)
+
+
+def representatives(strategy: Strategy, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The largest of `sizes`, which are ascending, in each bucket that they use."""
+    if isinstance(sizes, range):  # from bucket to bucket, not from size to size
+        last = sizes[-1]
+        return tuple(min(bucket, last) for bucket in strategy.ladder(sizes[0], last))
     return tuple({checked_bucket(strategy, size): size for size in sizes}.values())
 
 
-def combinations(sizes: Mapping[str, tuple[int, ...]]) -> Iterator[dict[str, int]]:
+def combinations(sizes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
     """Every combination of one size per symbol."""
     for values in itertools.product(*sizes.values()):
         yield dict(zip(sizes, values, strict=True))

@@ -15,7 +15,7 @@ from shapeexec._errors import (
 )
 from shapeexec.masking._masked import Masked
 from shapeexec.masking._poison import check_poison
-from shapeexec.shape._guards import parse_constraint
+from shapeexec.shape._guards import parse_constraints
 from shapeexec.shape._spec import compile_spec
 from shapeexec.shape._trace import Leaf, trace
 
@@ -24,7 +24,7 @@ def pad_safe(
     fn: Callable[..., Any],
     in_shapes: Sequence[Any],
     *,
-    constraints: Iterable[str] = (),
+    constraints: str | Iterable[str] = (),
     poison: str | None = None,
 ) -> Callable[..., Any]:
     """Rewrite `fn` so that padding never reaches a valid element.
@@ -32,7 +32,7 @@ def pad_safe(
     Args:
         fn: A function of arrays and trees of arrays.
         in_shapes: One spec per positional argument, as for `Exec`.
-        constraints: Facts about the sizes, such as `"s >= 2"`.
+        constraints: A fact about the sizes, such as `"s >= 2"`, or several.
         poison: What fills padding that nothing is known of, for tests; see `Exec`.
 
     Returns:
@@ -53,7 +53,7 @@ def pad_safe(
         >>> float(mean({"s": 2}, jax.numpy.array([1.0, 3.0, jax.numpy.nan])))
         2.0
     """
-    facts = [parse_constraint(text) for text in constraints]
+    facts = parse_constraints(constraints)
     poison = check_poison(poison)
 
     def padded(sizes: Mapping[str, Any], *args: Any) -> Any:

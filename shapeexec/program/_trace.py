@@ -11,7 +11,7 @@ from shapeexec.program._read import read
 from shapeexec.shape._propagate import trace_shapes
 
 
-def trace(fn: Callable[..., Any], *specs: Any, constraints: Iterable[str] = ()) -> Program:
+def trace(fn: Callable[..., Any], *specs: Any, constraints: str | Iterable[str] = ()) -> Program:
     """The operations of `fn` at symbolic sizes, with the shape of each operand and result.
 
     Nothing is compiled. `Exec.trace` tells of one call, with its masks.
@@ -20,7 +20,7 @@ def trace(fn: Callable[..., Any], *specs: Any, constraints: Iterable[str] = ()) 
         fn: A function of arrays and trees of arrays.
         *specs: Its arguments, as `eval_shape` takes them: dims may be symbolic, dtypes are those
             that they say.
-        constraints: Facts about the sizes, such as `"s >= 2"`, that `fn` needs.
+        constraints: A fact about the sizes that `fn` needs, such as `"s >= 2"`, or several.
 
     Raises:
         ConfigError: `fn` cannot be called.

@@ -15,6 +15,7 @@ from typing import Any, Never
 
 import jax
 
+from shapeexec._code import code
 from shapeexec._errors import SpecError
 from shapeexec.shape import _bounds, _expression, _unknown
 
@@ -163,6 +164,11 @@ class Dim:
 DimLike = int | str | Dim
 
 
+@code.register
+def _(value: Dim) -> str | None:
+    return f"sx.{value!r}"
+
+
 class Unknown:
     """The type of `UNKNOWN`, which stands for a dimension of which nothing is known.
 
@@ -210,6 +216,11 @@ def _unknown_in_arithmetic() -> SpecError:
     )
 
 
+@code.register
+def _(value: Unknown) -> str | None:
+    return f"sx.{value!r}"
+
+
 UNKNOWN = Unknown()
 _unknown_numbers = itertools.count(1)  # next() on it is atomic
 
@@ -219,14 +230,29 @@ def is_unknown(dim: Any) -> bool:
     return isinstance(dim, Unknown) or (isinstance(dim, str) and dim.strip() in _unknown.MARKS)
 
 
+_MENTIONS_UNKNOWN = re.compile(rf"[?]|\b{_unknown.WORD}\b")
+
+
 def check_known(text: str) -> None:
     """Check that the text of a dim computes nothing of an unknown size.
 
     Raises:
-        SpecError: It does.
+        SpecError: It does, or names one.
     """
-    if re.search(rf"[?]|\b{_unknown.WORD}\b", text):
-        raise _unknown_in_arithmetic()
+    if not _MENTIONS_UNKNOWN.search(text):
+        return
+    if is_named_unknown(text):
+        raise SpecError(
+            f'"{text}" is not a dimension.',
+            why="an unknown size has no name",
+            fix='`?` for a size without a name, or its name alone, such as "n"',
+        )
+    raise _unknown_in_arithmetic()
+
+
+def is_named_unknown(text: str) -> bool:
+    """Whether a text is `?` beside a name, such as `?b` or `b ?`: nothing is computed."""
+    return bool(_MENTIONS_UNKNOWN.search(text) and re.fullmatch(r"[\w\s?]+", text))
 
 
 def negative(what: str, *ways_out: str) -> SpecError:

@@ -5,16 +5,18 @@ spec fits arguments is not known here.
 """
 
 import dataclasses
+import numbers
 import operator
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
 
+from shapeexec._code import code, tuple_of
 from shapeexec._errors import SpecError
 from shapeexec.shape import _unknown
-from shapeexec.shape._dim import Dim, Unknown, substitute
+from shapeexec.shape._dim import UNKNOWN, Dim, Unknown, is_unknown, substitute
 from shapeexec.shape._pattern import Spec, make_spec, parse_spec
 from shapeexec.shape._shape import Shape
 
@@ -56,6 +58,11 @@ def is_struct(value: Any) -> bool:
     return isinstance(value, jax.ShapeDtypeStruct)
 
 
+def is_size(value: Any) -> TypeGuard[int]:
+    """Whether a value is an integer, NumPy's included."""
+    return isinstance(value, numbers.Integral)
+
+
 def as_sequence(in_shapes: Any) -> tuple[SpecTree, ...]:
     """The specs by position, of which one that is no text may stand alone.
 
@@ -65,11 +72,11 @@ def as_sequence(in_shapes: Any) -> tuple[SpecTree, ...]:
     Raises:
         SpecError: It is a text, a shape, a dim, or no specs at all.
     """
-    if is_one_spec(in_shapes) and not all(isinstance(dim, int) for dim in in_shapes):
+    if is_one_spec(in_shapes) and not all(map(is_size, in_shapes)):
         return (in_shapes,)  # ints alone are more likely positions of axes, and are refused
     if isinstance(in_shapes, tuple | list):
         return tuple(in_shapes)
-    told = f"({dim_code(in_shapes)},)" if is_dim(in_shapes) else repr(in_shapes)
+    told = f"({code(in_shapes)},)" if is_dim(in_shapes) else _source(in_shapes)
     raise SpecError(
         f"in_shapes={in_shapes!r} is not a sequence of specs.",
         fix=f"one spec for each positional argument: in_shapes=({told},)",
@@ -83,6 +90,7 @@ def normal_by_position(in_shapes: Any) -> tuple[SpecTree, ...]:
         SpecError: One is malformed, or `in_shapes` is no sequence of specs.
     """
     specs = as_sequence(in_shapes)
+    _check_entries(specs, "in_shapes", "in_shapes")
     return tuple(normal(tree, f"in_shapes[{i}]", i) for i, tree in enumerate(specs))
 
 
@@ -108,6 +116,7 @@ def normal(tree: SpecTree, path: str, place: object) -> SpecTree:
         where = path + jax.tree_util.keystr(keys)
         return _normal_leaf(leaf, where, _unknown.place_of(place, *keys))
 
+    _check_containers(tree, path)
     return jax.tree_util.tree_map_with_path(one, tree, is_leaf=is_spec_leaf)
 
 
@@ -149,12 +158,10 @@ def read(leaf: Any, where: str) -> Spec | None:
         return spec
     raise SpecError(
         f"{where} is {leaf!r}, which is not a spec.",
-        why="a list, or a tuple of specs, mirrors one in the argument; a tuple of dims alone is "
-        "one spec",
-        fix=f"the dims of an array in one tuple, ({dim_code(leaf)},) for one axis; or a text such "
-        'as "b, 512", a Shape, or None for what is static'
+        why=_WHY,
+        fix=f"the dims of an array in one tuple, {_one_array([leaf])} for one axis; or {_FORMS}"
         if is_dim(leaf)
-        else 'a text such as "b, 512", a tuple of dims, a Shape, or None for what is static',
+        else _FORMS,
     )
 
 
@@ -174,19 +181,139 @@ def _check_changes(dims: tuple[Any, ...], spec: Spec, where: str) -> None:
     is_dynamic = any(isinstance(dim, Dim | Unknown) for dim in spec.before + spec.after)
     if None not in dims or is_dynamic:
         return
-    meant = ", ".join("sx.UNKNOWN" if dim is None else dim_code(dim) for dim in dims)
     raise SpecError(
         f"{where} is {dims!r}, of which no size may change.",
         why="None in a spec is an axis that is static, as None for an argument is",
-        fix=f"({meant}{',' * (len(dims) == 1)}) if None is to be any size; None in place of the "
+        fix=f"{_one_array(dims)} if None is to be any size; None in place of the "
         "whole tuple if the argument is static",
     )
 
 
-def dim_code(dim: Any) -> str:
-    """A dim as people write it."""
-    if isinstance(dim, Unknown):
-        return "sx.UNKNOWN"
-    if dim is ...:
-        return "..."
-    return f"sx.{dim!r}" if isinstance(dim, Dim) else str(dim)
+# Advice
+
+_FORMS = 'a text such as "b, 512", a tuple of dims, a Shape, or None for what is static'
+_WHY = "a list, or a tuple of specs, mirrors one in the argument; a tuple of dims alone is one spec"
+_NAMES = ("b", "s")  # of axes 0 and 1, if they have none
+_MOST_AXES = 4
+
+
+@code.register
+def _(value: jax.ShapeDtypeStruct) -> str | None:
+    return code(Shape.of(value))
+
+
+@code.register(type(jax.export.symbolic_shape("s")[0]))
+def _(value: Any) -> str | None:
+    return code(Dim(value))
+
+
+def axis_name(axis: int) -> str:
+    """A name for the size of an axis, counted from the end if it is negative."""
+    return _NAMES[axis] if 0 <= axis < len(_NAMES) else f"d{axis}".replace("-", "_")
+
+
+def text_of_axes(named: Mapping[int, str]) -> str:
+    """The spec of an array of which some axes have a name: `"b, _, t, ..."`."""
+    front = {axis: name for axis, name in named.items() if axis >= 0}
+    back = {axis: name for axis, name in named.items() if axis < 0}
+    entries = [front.get(axis, "_") for axis in range(max(front, default=-1) + 1)]
+    entries += ["..."]
+    entries += [back.get(axis, "_") for axis in range(min(back, default=0), 0)]
+    return ", ".join(entries)
+
+
+def _check_containers(tree: SpecTree, path: str) -> None:
+    """Check each list and tuple of specs below a path; see `_check_entries`."""
+    if is_spec_leaf(tree):
+        return
+    if isinstance(tree, Mapping):
+        below = tree.items()
+    elif isinstance(tree, list | tuple):
+        _check_entries(tree, path, None)
+        below = enumerate(tree)
+    else:
+        return
+    for key, entry in below:
+        _check_containers(entry, f"{path}[{key!r}]")
+
+
+def _check_entries(entries: Sequence[Any], path: str, option: str | None) -> None:
+    """Refuse dims that stand in a list, or beside texts: whether they are one array's is a guess.
+
+    Args:
+        entries: Specs, and dims in their place.
+        path: Where they stand.
+        option: What the fix is to be given to; None: it stands at the path.
+    """
+    first = next((index for index, entry in enumerate(entries) if is_dim(entry)), None)
+    if first is None or not all(is_dim(entry) or _may_be_spec(entry) for entry in entries):
+        return
+    ways_out = [
+        (_axes_at(entries), "for axes at these positions"),
+        (_one_array(entries), "for one array"),
+    ]
+    front = "" if option is None else f"{option}="
+    told = [
+        f"{front}{source if option is None else tuple_of([source])} {meant}"
+        for source, meant in ways_out
+        if source is not None
+    ]
+    each = _one_axis_each(entries)
+    if each is not None:
+        told += [f"{front}{each} for one axis of each array"]
+    raise SpecError(
+        f"{path}[{first}] is {entries[first]!r}, which is not a spec.",
+        why=_WHY,
+        fix="; ".join(told) or _FORMS,
+    )
+
+
+def _may_be_spec(value: Any) -> bool:
+    return is_spec_leaf(value) or isinstance(value, list | tuple | Mapping)
+
+
+def _axes_at(entries: Sequence[Any]) -> str | None:
+    """The source of a spec of an array whose axes at these positions change size."""
+    if not all(map(is_size, entries)) or len(set(entries)) < len(entries):
+        return None
+    positions = [int(axis) for axis in entries]
+    if max(map(abs, positions)) >= _MOST_AXES or min(positions) < 0 <= max(positions):
+        return None  # more likely sizes, of which -1 is one that changes
+    return code(text_of_axes({axis: axis_name(axis) for axis in positions}))
+
+
+def _one_axis_each(entries: Sequence[Any]) -> str | None:
+    """The source of specs of which each dim is that of an array with one axis."""
+    if None in entries or all(map(is_size, entries)):
+        return None
+    apart = [_one_array([entry]) if is_dim(entry) else code(entry) for entry in entries]
+    if isinstance(entries, tuple) or None in apart:
+        return tuple_of(apart)
+    return f"[{', '.join(map(str, apart))}]"
+
+
+def _one_array(dims: Sequence[Any]) -> str | None:
+    """The source of a tuple of dims, also of those that others write; None: they are none."""
+    own = [_as_dim(dim) for dim in dims]
+    if not all(dim is None or is_dim(dim) for dim in own):
+        return None
+    changes = any(isinstance(dim, Dim | Unknown) for dim in own)
+    return tuple_of(code(UNKNOWN if dim is None and not changes else dim) for dim in own)
+
+
+def _as_dim(dim: Any) -> Any:
+    """What a dim of one array is that people write: -1 is a size that changes, a text a name."""
+    if is_unknown(dim) or (is_size(dim) and dim == -1):
+        return UNKNOWN
+    if not isinstance(dim, str):
+        return dim
+    if dim.strip() in ("_", "..."):
+        return None if dim.strip() == "_" else ...
+    try:
+        return Dim(dim)
+    except SpecError:
+        return dim
+
+
+def _source(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else code(value) or repr(value)

@@ -6,7 +6,7 @@ A guard is decided at the sizes of the call that is traced. It knows nothing of 
 import dataclasses
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
@@ -93,6 +93,23 @@ class Guard:
         return _dim.symbols_of(self.left) | _dim.symbols_of(self.right)
 
 
+def parse_constraints(given: str | Iterable[str] | None) -> tuple[Guard, ...]:
+    """The guards that a user's constraints stand for, given as one text or several.
+
+    Raises:
+        ConfigError: They are no texts, or one is not a comparison of two dims.
+    """
+    if given is None:
+        return ()
+    texts = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if not all(isinstance(text, str) for text in texts):
+        raise ConfigError(
+            f"constraints={given!r} are not texts.",
+            fix='constraints="s >= 2", or constraints=("s >= 2", "mod(s, 8) == 0")',
+        )
+    return tuple(map(parse_constraint, texts))
+
+
 def parse_constraint(text: str) -> Guard:
     """The guard that a user's constraint such as `"s >= 2"` stands for.
 
@@ -100,7 +117,7 @@ def parse_constraint(text: str) -> Guard:
         ConfigError: `text` is not a comparison of two dims.
     """
     fix = 'write a comparison of dims, such as constraints=("s >= 2", "mod(s, 8) == 0")'
-    found = _COMPARISON.fullmatch(text) if isinstance(text, str) else None
+    found = _COMPARISON.fullmatch(text)
     if found is None:
         raise ConfigError(f"constraints: {text!r} is not a comparison.", fix=fix)
     try:

@@ -20,6 +20,7 @@ from shapeexec.shape._dim import (
     DimLike,
     Unknown,
     check_known,
+    is_named_unknown,
     is_unknown,
     negative,
     substitute,
@@ -139,7 +140,7 @@ def parse_spec(text: str) -> Spec:
     Raises:
         SpecError: An entry is not a dimension, or there are two `...`.
     """
-    entries = _split(_without_parentheses(text))
+    entries = _split(_bare(text))
     dims: list[DimLike | Unknown | EllipsisType | None] = []
     for axis, entry in enumerate(entries):
         if entry in ("...", "_"):
@@ -148,7 +149,8 @@ def parse_spec(text: str) -> Spec:
         if is_unknown(entry):
             dims.append(UNKNOWN)
             continue
-        check_known(entry)
+        if not is_named_unknown(entry):
+            check_known(entry)
         try:
             dims.append(Dim(entry))
         except SpecError as error:
@@ -156,16 +158,21 @@ def parse_spec(text: str) -> Spec:
                 f'axis {axis} of the spec "{text}" is not a dimension: "{entry}".',
                 got=error.where,
                 why=error.why,
-                fix=_parted(text) or _FIX,
+                fix=_parted(text) or (error.fix if is_named_unknown(entry) else _FIX),
             ) from None
     return make_spec(dims, text)
 
 
 def _parted(text: str) -> str | None:
-    """The way to write `b s`; None if blanks alone do not part its axes."""
-    if re.search(r"\w\s+\w", text) is None:
+    """The way to write `b s`, and `(b s) d` of merged axes; None: blanks are not what is amiss."""
+    merged = re.sub(r"\(([\w\s]+)\)", lambda found: "_".join(found[1].split()), _bare(text))
+    parted = re.sub(r"(?<=[\w?])\s+(?=[\w?])", ", ", merged)
+    if parted == _bare(text):
         return None
-    parted = re.sub(r"(?<=\w)\s+(?=\w)", ", ", text)
+    try:
+        parse_spec(parted)
+    except SpecError:
+        return None
     return f'part the axes by commas: "{parted}"'
 
 
@@ -213,7 +220,7 @@ def _pattern_dim(dim: Dim, text: str | None) -> PatternDim:
     return dim.value
 
 
-def _without_parentheses(text: str) -> str:
+def _bare(text: str) -> str:
     text = text.strip()
     while text.startswith("(") and _closing(text) == len(text) - 1:
         text = text[1:-1].strip()

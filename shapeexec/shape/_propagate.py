@@ -8,13 +8,13 @@ import jax
 from shapeexec._errors import SpecError
 from shapeexec.shape._dim import Unknown
 from shapeexec.shape._forms import is_dim, is_spec_leaf, normal, read
-from shapeexec.shape._guards import parse_constraint
+from shapeexec.shape._guards import parse_constraints
 from shapeexec.shape._shape import Shape, is_array
 from shapeexec.shape._spec import Place, check_names
 from shapeexec.shape._trace import Leaf, Trace, trace
 
 
-def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] = ()) -> Any:
+def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: str | Iterable[str] = ()) -> Any:
     """The shapes that `fn` returns at symbolic sizes.
 
     Args:
@@ -22,7 +22,7 @@ def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] 
         *shapes: Its arguments: trees of arrays, of `jax.ShapeDtypeStruct`, or of specs as `Exec`
             takes them: texts such as `"b, s, 4"`, tuples such as `(BATCH, SEQ_LEN, 4)`, a `Shape`.
             What has no dtype is of JAX's default one for floats. None is None.
-        constraints: Facts about the sizes, such as `"s >= 2"`, that `fn` needs.
+        constraints: A fact about the sizes that `fn` needs, such as `"s >= 2"`, or several.
 
     Returns:
         The tree of the results, each a `Shape`.
@@ -42,7 +42,7 @@ def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: Iterable[str] 
 
 
 def trace_shapes(
-    fn: Callable[..., Any], shapes: Any, constraints: Iterable[str]
+    fn: Callable[..., Any], shapes: Any, constraints: str | Iterable[str]
 ) -> tuple[Trace, Any]:
     """Trace `fn` at symbolic sizes, without a call; see `eval_shape`.
 
@@ -54,7 +54,7 @@ def trace_shapes(
         lambda *flat: fn(*jax.tree.unflatten(treedef, flat)),
         [Leaf(shape.dims, shape.dtype) for shape in described],
         None,
-        constraints=[parse_constraint(text) for text in constraints],
+        constraints=parse_constraints(constraints),
     )
     return traced, jax.tree.unflatten(treedef, described)
 

@@ -13,6 +13,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from shapeexec._code import call, code
 from shapeexec._errors import SpecError
 from shapeexec.shape import _unknown
 from shapeexec.shape._dim import (
@@ -108,8 +109,14 @@ class Shape:
                 dtype must then be the same, if it has one.
 
         Raises:
-            SpecError: The pattern is malformed.
+            SpecError: The pattern is malformed, or is none.
         """
+        if not isinstance(pattern, Shape | str | tuple | list):
+            raise SpecError(
+                f"a {type(pattern).__name__} is not a pattern.",
+                fix='a text such as "b, ..." or "_, 4", a tuple of dims, or a Shape: '
+                "sx.Shape.of(x) is that of an array",
+            )
         if isinstance(pattern, Shape):
             spec = dataclasses.replace(make_spec(pattern.dims), dtype=pattern.dtype)
         else:
@@ -130,9 +137,9 @@ class Shape:
         Raises:
             SpecError: There is no such axis.
         """
-        if not -self.rank <= axis < self.rank:
+        if not _is_integer(axis) or not -self.rank <= axis < self.rank:
             raise SpecError(
-                f"{self} has no axis {axis}.",
+                f"{self} has no axis {axis!r}.",
                 fix=f"an axis from {-self.rank} to {self.rank - 1}"
                 if self.rank
                 else "a shape of rank 1 or more",
@@ -183,6 +190,14 @@ class Shape:
 
     def __repr__(self) -> str:
         return f"Shape({self})"
+
+
+@code.register
+def _(value: Shape) -> str | None:
+    if not isinstance(value.dtype, np.dtype | None):
+        return None  # PRNG keys have no name for their dtype
+    name = None if value.dtype is None else value.dtype.name
+    return call("sx.Shape", name, *(d if isinstance(d, int) else str(d) for d in value.dims))
 
 
 def is_array(value: Any) -> bool:

@@ -15,11 +15,13 @@ from shapeexec.shape._binding import BoundSpec, tuple_text
 from shapeexec.shape._forms import (
     SpecTree,
     as_sequence,
+    is_size,
     is_spec_leaf,
     is_struct,
     normal_by_name,
     normal_by_position,
     read,
+    text_of_axes,
 )
 from shapeexec.shape._pattern import Spec, parse_spec
 from shapeexec.shape._shape import Shape, is_array
@@ -231,7 +233,7 @@ def _shared(
 
 
 def _refuse_structure(tree: SpecTree, arg: Any, spec_path: str, path: str) -> Never:
-    texts, structure = jax.tree.flatten(tree, is_leaf=is_spec_leaf)
+    structure = jax.tree.structure(tree, is_leaf=is_spec_leaf)
     why = ""
     try:  # once more, with leaves that print short
         structure.flatten_up_to(jax.tree.map(lambda leaf: type(leaf).__name__, arg))
@@ -241,10 +243,29 @@ def _refuse_structure(tree: SpecTree, arg: Any, spec_path: str, path: str) -> Ne
         f"{spec_path} does not fit the structure of {path}.",
         got=f"{tree!r:.200} for {jax.tree.structure(arg)!s:.200}",
         why=why,
-        fix=f'one text for one array: "{", ".join(map(str, texts))}"'
+        fix=_one_spec(tree, len(arg.shape))
         if is_array(arg)
         else "containers as in the argument, or one text or None for all that lies below",
     )
+
+
+def _one_spec(tree: SpecTree, rank: int) -> str:
+    """The spec of one array that a container of specs may have meant: of its axes, one each."""
+    if isinstance(tree, Mapping) and tree and all(map(is_size, tree)):
+        named = {int(axis): spec for axis, spec in tree.items() if isinstance(spec, str)}
+        text = text_of_axes(named)
+    else:
+        leaves = jax.tree.leaves(tree, is_leaf=is_spec_leaf)
+        changes = any(leaf is not None for leaf in leaves)
+        text = ", ".join(
+            ("_" if changes else "?") if leaf is None else str(leaf) for leaf in leaves
+        )
+    try:
+        fits = parse_spec(text).accepts_rank(rank)
+    except SpecError:
+        fits = False
+    text = text if fits else ", ".join(["?"] * rank)
+    return f'one text for one array: "{text}", or None if it is static'
 
 
 def _count(number: int, noun: str) -> str:

@@ -136,7 +136,7 @@ def by_constraint(fn: Callable[..., Any]) -> Callable[[str], Any]:
 
     def follow(told: str) -> Any:
         constraint = told.split('constraints="', 1)[1].partition('"')[0]
-        shape = sx.eval_shape(fn, sx.Shape("float32", "s"), constraints=(constraint,))
+        shape = sx.eval_shape(fn, sx.Shape("float32", "s"), constraints=constraint)
         return shape.evaluate(s=8).dims
 
     return follow

@@ -49,6 +49,24 @@ def total(x: Any, y: Any) -> Any:
     return x.sum() + 2 * y.sum()
 
 
+def whole(name: str, in_shapes: Any, fix: str, *, place: int = 0, x: Any = PLANE) -> Advice:
+    """Specs that are refused, and one of those that the Fix line tells to give instead."""
+    return Advice(
+        name,
+        "specs",
+        sx.SpecError,
+        lambda: runs(double, x, in_shapes=in_shapes),
+        fix,
+        lambda told: runs(double, x, in_shapes=value(given(told)[place])),
+        lambda: double(x),
+    )
+
+
+def given(told: str) -> list[str]:
+    """The codes of in_shapes in a Fix line."""
+    return [one.split("in_shapes=")[1].split(" for ")[0] for one in told.split("; ")]
+
+
 def both(name: str, specs: Any, fix: str, follow: Callable[[str], Any], y: Any = X[:4]) -> Advice:
     """Specs of two arguments."""
     return Advice(
@@ -80,6 +98,49 @@ ROWS = [
         lambda: runs(double, PLANE, in_shapes="b, s"),
         "in_shapes=('b, s',)",
         lambda told: runs(double, PLANE, in_shapes=value(told.split("in_shapes=")[1])),
+        lambda: double(PLANE),
+    ),
+    whole("a batch of -1", (-1, 3), "in_shapes=((sx.UNKNOWN, 3),) for one array"),
+    whole("a batch of None", [None, 3], "in_shapes=((sx.UNKNOWN, 3),) for one array"),
+    whole("positions of axes", (0, 1), 'in_shapes=("b, s, ...",) for axes at these positions'),
+    whole("the position of an axis", (-1,), 'in_shapes=("..., d_1",) for axes at these positions'),
+    whole("sizes", (2, 3), "in_shapes=((2, 3),) for one array", place=-1),
+    whole(
+        "dims in a list",
+        [sx.BATCH, sx.SEQ_LEN],
+        "in_shapes=((sx.Dim('b'), sx.Dim('s')),) for one array",
+    ),
+    whole(
+        "a shape alone",
+        sx.Shape("float32", "b", "s"),
+        'in_shapes=(sx.Shape("float32", "b", "s"),)',
+    ),
+    both(
+        "dims of two arrays in a list",
+        [sx.BATCH, sx.SEQ_LEN],
+        "in_shapes=((sx.Dim('b'),), (sx.Dim('s'),)) for one axis of each array",
+        lambda told: value(given(told)[1]),
+    ),
+    spec_advice(
+        "a dim beside a text",
+        (sx.BATCH, "s"),
+        "(sx.Dim('b'), sx.Dim('s')) for one array",
+        lambda told: value(told.split(" for ")[0]),
+    ),
+    spec_advice("None for each axis", (None, None), 'one text for one array: "?, ?"', first),
+    spec_advice("axes by number", {1: "s"}, 'one text for one array: "_, s, ..."', first),
+    spec_advice("axes that are merged", "(a b) d", 'part the axes by commas: "a_b, d"', first),
+    spec_advice("a name behind ?", "b ?", 'part the axes by commas: "b, ?"', first),
+    spec_advice(
+        "a name after ?", "?b, s", "`?` for a size without a name", lambda t: f"{quoted(t)[0]}, s"
+    ),
+    Advice(
+        "specs by the names of arguments",
+        "specs",
+        sx.SpecError,
+        lambda: runs(double, PLANE, in_shapes={"x": {0: "b"}}),
+        'sx.Exec(double, in_shapes=("b, ...",))',
+        lambda told: value(told, double=double)(PLANE),
         lambda: double(PLANE),
     ),
     both("too few", ("s",), "in_shapes=('s', None)", lambda t: value(t.split("in_shapes=")[1])),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shapeexec._errors import BucketOverflowError, ConfigError, StrategyError
 from shapeexec.bucketing import Custom, Exact, Geometric, Hybrid, Ladder, Linear, Pow2
-from shapeexec.bucketing._fixed import runs_exact
+from shapeexec.bucketing._fixed import last_bucket, runs_exact
 
 LADDERS = [
     (Exact(), range(1, 50)),
@@ -196,7 +196,40 @@ def test_an_end_past_the_end_names_all_buckets():
         Ladder([30, 60], beyond=[50, 90]).bucket(91)
     assert caught.value.ladder == (30, 60, 90)
     assert caught.value.what == "size=91 is past the last bucket of Ladder: 30, 60, 90."
-    assert caught.value.fix.startswith("in beyond=: add a bucket of 91 or more, pass beyond=")
+    assert caught.value.last == 90
+    assert caught.value.fix == (
+        'give beyond= a strategy that holds 91, such as beyond="exact", or refuse inputs larger '
+        "than 90"
+    )
+
+
+def test_an_end_before_the_end_serves_nothing_and_is_not_named():
+    with pytest.raises(BucketOverflowError) as caught:
+        Ladder([8], beyond=[4]).bucket(9)
+    assert (caught.value.ladder, caught.value.last) == ((8,), 8)
+    assert caught.value.fix.endswith("refuse inputs larger than 8")
+
+
+def test_the_last_bucket_is_that_of_all_ladders_that_end():
+    assert last_bucket(Ladder([4], beyond=[9])) == 9
+    assert last_bucket(Ladder([4], beyond=[3])) == 4
+    assert last_bucket(Pow2(maximum=6, beyond=Ladder([9], beyond="exact"))) == 9
+    assert last_bucket(Pow2(maximum=6, beyond="exact")) == 6
+    assert last_bucket(Pow2()) is None
+
+
+def test_an_end_far_away_lists_no_bucket_that_is_not_told():
+    asked = []
+
+    @dataclasses.dataclass(frozen=True, repr=False)
+    class Counted(Exact):
+        def _raw_bucket(self, size):
+            asked.append(size)
+            return size
+
+    with pytest.raises(BucketOverflowError, match=r"1, 2, 3, 4, 5, 6, \.\.\., 9998, 9999, 10000"):
+        Counted(maximum=10_000).bucket(10_001)
+    assert len(asked) < 200
 
 
 def test_what_goes_on_past_the_end_must_be_lawful():
@@ -264,7 +297,7 @@ ERRORS = {
     "beyond an endless ladder": (
         lambda: Pow2(beyond="exact"),
         "beyond=Exact() without maximum=: an endless ladder has nothing past it.",
-        "maximum=1024, beyond=Exact(), say, or leave beyond= out",
+        "maximum=1024, beyond=sx.Exact(), say, or leave beyond= out",
     ),
     "custom without a function": (
         lambda: Custom(3),  # pyright: ignore[reportArgumentType]

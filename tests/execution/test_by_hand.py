@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shapeexec as sx
+from tests.advice.row import quoted
 from tests.execution.support import counted, ones, refused
 
 SPECS = ["b, s", "b, _", "2*s + 1, b", "?, ?", "..., s", (sx.BATCH, sx.SEQ_LEN), "100 - s, _"]
@@ -99,6 +100,24 @@ def test_a_result_is_cut_by_a_spec_of_its_own():
     assert sx.unpad({"y": padded[0]}, sizes, {"y": "s, 2"})["y"].shape == (5, 2)
 
 
+def test_a_spec_of_unknown_sizes_is_that_of_what_was_padded_or_names_them():
+    x = ones(3, 4)
+    padded, sizes = sx.pad_to_bucket(x, "?, ?")
+    np.testing.assert_array_equal(sx.unpad(padded, sizes, (sx.UNKNOWN,) * 2), x)
+    sums = sx.unpad(padded.sum(axis=0), sizes, "unknown_0_1")
+    np.testing.assert_array_equal(sums, x.sum(axis=0))
+
+
+def test_an_axis_that_is_longer_than_its_symbol_is_cut_if_it_was_padded_so():
+    x = ones(5, 2)
+    padded, sizes = sx.pad_to_bucket(x, "2*s + 1, b")
+    np.testing.assert_array_equal(sx.unpad(padded.sum(axis=1), sizes, "2*s + 1"), x.sum(axis=1))
+    twice = np.repeat(padded, 2, axis=0)
+    back = sx.unpad(twice, {"n": 10, "b": 2}, "n, b")
+    np.testing.assert_array_equal(back, np.repeat(x, 2, axis=0))
+    np.testing.assert_array_equal(sx.unpad(padded[::2], {"s": 5, "b": 2}, "s - s // 2, b"), x[::2])
+
+
 def test_the_sizes_are_data_of_a_jitted_function_which_compiles_once_per_bucket():
     @jax.jit
     def mean(x, sizes):
@@ -127,6 +146,7 @@ def test_a_size_of_0_stays_0():
 
 
 X, SIZES = sx.pad_to_bucket(ones(3, 5), "b, s")
+UNNAMED, UNNAMED_SIZES = sx.pad_to_bucket(ones(3, 4), "?, ?")
 ERRORS = {
     "no spec": (
         lambda: sx.pad_to_bucket(ones(3), 3.0),
@@ -193,15 +213,65 @@ ERRORS = {
         "unpad cannot cut an axis of `b*s`.",
         "cut the arrays before they are merged",
     ),
-    "unpad at sizes that are no ints": (
+    "unpad of a squared axis": (
+        lambda: sx.unpad(X.reshape(-1), SIZES, "s*s"),
+        "unpad cannot cut an axis of `s^2`.",
+        "cut the arrays before they are merged",
+    ),
+    "unpad of joined axes": (
+        lambda: sx.unpad(np.concatenate([X, X]), SIZES, "2*b, s"),
+        "unpad cannot cut an axis of `2*b`.",
+        "cut the arrays before they are merged",
+    ),
+    "unpad of one more": (
+        lambda: sx.unpad(np.concatenate([X, X[:1]]), dict(SIZES), "b + 1, s"),
+        "unpad cannot cut an axis of `b + 1`.",
+        "cut the arrays before they are merged",
+    ),
+    "unpad at a size that is no int": (
         lambda: sx.unpad(X, {"b": 3.5, "s": 5}, "b, s"),
-        "unpad: the sizes are no ints.",
-        "unpad outside of jit",
+        "unpad: the size 3.5 of `b` is not an integer of at least 0.",
+        "ints by symbol",
+    ),
+    "unpad at a truth value": (
+        lambda: sx.unpad(X, {"b": True, "s": 5}, "b, s"),
+        "unpad: the size True of `b` is not an integer of at least 0.",
+        "ints by symbol",
+    ),
+    "unpad at a negative size": (
+        lambda: sx.unpad(X, {"b": -1, "s": 5}, "b, s"),
+        "unpad: the size -1 of `b` is not an integer of at least 0.",
+        "ints by symbol",
+    ),
+    "unpad at sizes that became negative": (
+        lambda: sx.unpad(X, jax.tree.map(lambda size: size - 4, SIZES)),
+        "unpad: the size -1 of `b` is not an integer of at least 0.",
+        "ints by symbol",
+    ),
+    "unpad of a negative dim": (
+        lambda: sx.unpad(X, {"b": 2, "s": 5}, "b - 3, s"),
+        "unpad: axis 0 is `b - 3`, which is -1.",
+        "write `_` for an axis that is not padded",
+    ),
+    "unpad at sizes without symbols": (
+        lambda: sx.unpad(X, (3, 5), "b, s"),
+        "unpad: sizes=(3, 5) are no sizes by symbol.",
+        "a dict of them",
     ),
     "unpad at traced sizes": (
         lambda: jax.jit(sx.unpad)(X, SIZES),
-        "unpad: the sizes are no ints.",
+        "unpad: the size of `b` is traced.",
         "unpad outside of jit",
+    ),
+    "unpad of an unknown size": (
+        lambda: sx.unpad(UNNAMED.sum(axis=0), UNNAMED_SIZES, "?"),
+        "unpad: an unknown size in the spec of a result is not known.",
+        "name one of unknown_0_0, unknown_0_1, or `_`",
+    ),
+    "unpad of an unknown size in a shape": (
+        lambda: sx.unpad(UNNAMED.sum(axis=0), UNNAMED_SIZES, [sx.Shape(None, sx.UNKNOWN)]),
+        "unpad: an unknown size in the spec of a result is not known.",
+        "name one of unknown_0_0, unknown_0_1, or `_`",
     ),
 }
 
@@ -224,11 +294,24 @@ def test_in_an_exec_sizes_are_symbolic_and_this_is_told_with_the_line():
 def test_what_is_no_strategy_no_symbol_or_too_large_is_told_as_an_exec_tells_it():
     with refused(sx.ConfigError, "buckets='pow3' is no strategy.", '"pow2"'):
         sx.pad_to_bucket(ones(3), "b", "pow3")
-    with refused(sx.ConfigError, "no spec has a symbol `s`; the symbols are `b`", "name a symbol"):
+    with refused(
+        sx.ConfigError, "no spec has a symbol `s`; the symbols are `b`", "of the spec, or"
+    ):
         sx.pad_to_bucket(ones(3), "b", {"s": "pow2"})
     with refused(sx.BucketOverflowError, "size=3 is past the last bucket of Ladder: 2.", "beyond="):
         sx.pad_to_bucket(ones(3), "b", [2])
     with refused(sx.StrategyError, "returns a bucket below the size", "return a bucket"):
         sx.pad_to_bucket(ones(3), "b", lambda size: size - 1)
-    with refused(sx.ConfigError, "a call takes arrays", "pass an array"):
-        sx.pad_to_bucket(jax.ShapeDtypeStruct((3,), np.float32), "b")
+
+
+@pytest.mark.parametrize("length", [3, 4])
+def test_a_shape_alone_is_refused_with_what_tells_shapes(length):
+    x, spec, sizes = jax.ShapeDtypeStruct((length,), np.float32), "b", {"b": 2}
+    what = "takes arrays, and was given a jax.ShapeDtypeStruct."
+    with refused(sx.ConfigError, f"pad_to_bucket {what}", "pass an array") as caught:
+        sx.pad_to_bucket(x, spec)
+    names = {"jax": jax, "sx": sx, "x": x, "spec": spec, "sizes": sizes}
+    assert eval(quoted(caught.value.fix)[0], names).shape == (4,)
+    with refused(sx.ConfigError, f"unpad {what}", "pass an array") as caught:
+        sx.unpad(x, sizes, spec)
+    assert eval(quoted(caught.value.fix)[0], names).shape == (2,)

@@ -33,6 +33,7 @@ def identity(x):
         ({"constraints": [3]}, "constraints=[3] are not texts.", "constraints="),
         ({"constraints": 3}, "constraints=3 are not texts.", "constraints="),
         ({"static_argnames": 3}, "static_argnames=3 are not texts.", "static_argnames="),
+        ({"buckets": 0}, "buckets=0 is not an integer of at least 1.", "pass buckets as an int"),
         ({"limits": 3}, "limits=3 is not a CacheLimits.", "sx.CacheLimits"),
         ({"kwarg_shapes": "s"}, "kwarg_shapes='s' is not a Mapping.", "kwarg_shapes={"),
         ({"constraints": ["s >= ?"]}, "constraints: 's >= ?'", "write a comparison"),
@@ -49,6 +50,12 @@ def identity(x):
 def test_an_option_that_cannot_work_is_an_error_at_once(options, what, fix):
     with refused(sx.ConfigError, what, fix):
         sx.Exec(identity, ("s",), **options)
+
+
+def test_a_decorator_without_parentheses_is_an_error_at_once():
+    with refused(sx.ConfigError, "bucketed is given a function, identity,", "@sx.bucketed(), with"):
+        sx.bucketed(identity)
+    assert_runs_as(identity, sx.bucketed()(identity), ones(3))
 
 
 def test_what_is_no_function_is_an_error_at_once():
@@ -102,6 +109,8 @@ def test_a_size_past_the_ladder_names_the_ladder():
     with pytest.raises(sx.BucketOverflowError) as caught:
         ex(ones(5))
     assert (caught.value.size, caught.value.ladder) == (5, (2, 4))
+    assert caught.value.symbol == "s"
+    assert caught.value.what == "`s`: size=5 is past the last bucket of Ladder: 2, 4."
 
 
 def test_a_static_argument_that_does_not_hash_is_an_error():

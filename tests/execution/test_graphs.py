@@ -1,10 +1,12 @@
 """The cache as a table: what tells graphs apart, what has run in them, and why a call is new."""
 
 import builtins
+import copy
 import dataclasses
 import gc
 import io
 import json
+import pickle
 import sys
 import threading
 import weakref
@@ -424,6 +426,39 @@ def test_the_picture_goes_into_a_figure_that_is_given():
     assert ex.graphs.plot(figure) is figure
     texts = [text.get_text() for text in figure.axes[1].texts]
     assert texts == ["not run"]
+
+
+def test_a_graph_is_found_by_dims_and_by_integers_of_numpy():
+    ex = sx.Exec(lambda x: x.sum(), ("s",))
+    ex(ones(5))
+    graphs = ex.graphs
+    assert graphs[{sx.SEQ_LEN: np.int64(6)}] is graphs[np.int64(-1)] is graphs[0]
+    for which in ({"s": "6"}, {"s": 6.0}, {"s": True}):
+        with refused(sx.ConfigError, f"graphs[{which!r}] names no graph.", "a number, graphs[0]"):
+            graphs[which]
+
+
+def test_graphs_are_copied_as_they_are_and_say_that_they_cannot_be_pickled():
+    ex = sx.Exec(lambda x: x.sum(), ("s",))
+    ex(ones(5))
+    graphs = ex.graphs
+    for again in (copy.copy(graphs), copy.deepcopy(graphs)):
+        assert again == graphs
+        assert again[0] is graphs[0]
+    assert copy.copy(graphs[0]) is graphs[0]
+    with refused(sx.ConfigError, "cannot be pickled", "graphs.to_json()"):
+        pickle.dumps(graphs)
+
+
+def test_a_picture_is_drawn_in_a_figure():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    ex = sx.Exec(lambda x: x.sum(), ("s",))
+    ex(ones(5))
+    figure = pyplot.figure()
+    with refused(sx.ConfigError, "is no figure.", "plot(plt.figure())"):
+        ex.graphs.plot(figure.gca())
+    assert ex.graphs.plot(figure) is figure
+    pyplot.close(figure)
 
 
 def test_a_picture_of_nothing_or_without_matplotlib_is_an_error(monkeypatch):

@@ -70,8 +70,11 @@ def test_the_name_of_a_specs_place_covers_all_arrays_below_it():
         "unknown_0_x_0": 8,
         "unknown_0_y_0": 8,
     }
-    with refused(sx.ConfigError, "no spec has a symbol `unknown_0_x_0`", "name a symbol"):
+    what, fix = "no spec has a symbol `unknown_0_x_0`", 'buckets={"unknown_0_0": ...}'
+    with refused(sx.ConfigError, what, fix) as caught:
         sx.Exec(fn, ("?",), {"unknown_0_x_0": 8})
+    told = caught.value.fix.split("buckets=")[1].replace("...", "8")
+    assert sx.Exec(fn, ("?",), eval(told)).plan(xs).buckets["unknown_0_x_0"] == 8
 
 
 @pytest.mark.parametrize("keys", [("q", "q_len"), ("a", "a.b"), ("q", "_q")], ids=str)
@@ -135,7 +138,42 @@ class Named:
         self.__name__ = name
 
 
+class Hint:
+    """A dim of another library that has no name, but a choice."""
+
+    def __init__(self, name):
+        self.type = Named(name)
+
+
+def tree_total(tree):
+    return tree["x"].sum() + tree["y"]
+
+
+def masked(x, scale=2, mask=None):
+    return (x * scale).sum() if mask is None else (x * scale).sum() + mask.sum()
+
+
+def named_mask(x, *, mask):
+    return x.sum() + mask.sum()
+
+
+def any_names(x, **kwargs):
+    return x.sum() + kwargs["mask"].sum()
+
+
+def _specs(spec):
+    return f'sx.Exec(total, in_shapes=("{spec}",))'
+
+
 X, Y = ones(3, 5, 4), ones(2)
+ARGUMENTS = {
+    total: ((X,), {}),
+    added: ((X, Y), {}),
+    tree_total: (({"x": X.swapaxes(0, 1), "y": 2.0},), {}),
+    masked: ((X, 2, ones(3)), {}),
+    named_mask: ((X,), {"mask": ones(3)}),
+    any_names: ((X,), {"mask": ones(3)}),
+}
 SPELLINGS = [
     (total, {"dynamic_axes": (0, 1)}, 'sx.Exec(total, in_shapes=("b, s, ...",))', "bs"),
     (total, {"dynamic_axes": 0}, 'sx.Exec(total, in_shapes=("b, ...",))', "b"),
@@ -195,6 +233,74 @@ SPELLINGS = [
         'sx.Exec(total, in_shapes=("_, s, ...",), buckets="pow2")',
         "s",
     ),
+    # by the names of axes, one an axis, as torch.export takes them
+    (total, {"dynamic_shapes": {"x": ("b", None, None)}}, _specs("b, _, _"), "b"),
+    (total, {"dynamic_shapes": {"x": [BATCH, None, 4]}}, _specs("b, _, 4"), "b"),
+    (total, {"dynamic_shapes": (("n", Named("m"), ...),)}, _specs("n, m, ..."), "nm"),
+    (total, {"dynamic_shapes": [[UNKNOWN, None, None]]}, _specs("?, _, _"), ["unknown_0_0"]),
+    (total, {"dynamic_shapes": "n"}, _specs("n, ..."), "n"),
+    (total, {"dynamic_shapes": {"x": BATCH}}, _specs("b, ..."), "b"),
+    (total, {"dynamic_shapes": ({0: Hint("AUTO"), 1: Hint("STATIC")},)}, _specs("b, ..."), "b"),
+    (
+        tree_total,
+        {"dynamic_shapes": {"tree": {"x": {0: "b"}, "y": None}}},
+        'sx.Exec(tree_total, in_shapes=({"x": "b, ...", "y": None},))',
+        "b",
+    ),
+    (
+        tree_total,
+        {"in_axes": ({"x": 1, "y": None},)},
+        'sx.Exec(tree_total, in_shapes=({"x": "_, b, ...", "y": None},))',
+        "b",
+    ),
+    # by the names of arguments that need not be given by position
+    (total, {"dynamic_axes": {"input": {0: "batch"}}}, _specs("batch, ..."), ["batch"]),
+    (
+        masked,
+        {"dynamic_shapes": {"x": {0: "b"}, "mask": {0: "b"}}},
+        'sx.Exec(masked, in_shapes=("b, ...", None, "b, ..."))',
+        "b",
+    ),
+    (
+        named_mask,
+        {"dynamic_shapes": {"x": {0: "b"}, "mask": {0: "b"}}},
+        'sx.Exec(named_mask, in_shapes=("b, ...",), kwarg_shapes={"mask": "b, ..."})',
+        "b",
+    ),
+    (
+        any_names,
+        {"dynamic_shapes": {"x": {0: "b"}, "mask": {0: "b"}}},
+        'sx.Exec(any_names, in_shapes=("b, ...",), kwarg_shapes={"mask": "b, ..."})',
+        "b",
+    ),
+    (
+        added,
+        {"shapes": {"y": (None,), "x": (None, 5, 4)}},
+        "sx.Exec(added, in_shapes=((sx.UNKNOWN, 5, 4), (sx.UNKNOWN,)))",
+        ["unknown_0_0", "unknown_1_0"],
+    ),
+    # sources of values
+    (
+        total,
+        {"strategy": sx.Ladder([8], beyond="exact")},
+        "sx.Exec(total, buckets=sx.Ladder((8,), beyond=sx.Exact()))",
+        "b",
+    ),
+    (total, {"strategy": sx.Pow2}, "sx.Exec(total, buckets=sx.Pow2())", "b"),
+    (total, {"strategy": sx.Geometric(1.5)}, "sx.Exec(total, buckets=sx.Geometric(1.5))", "b"),
+    (
+        total,
+        {"shape": sx.Shape("float32", "b", "2*s + 1", 4)},
+        'sx.Exec(total, in_shapes=(sx.Shape("float32", "b", "2*s + 1", 4),))',
+        "bs",
+    ),
+    (total, {"static_argnum": (0,)}, "sx.Exec(total, static_argnums=(0,))", None),
+    (
+        total,
+        {"limit": sx.CacheLimits(graphs=3)},
+        "sx.Exec(total, limits=sx.CacheLimits(graphs=3))",
+        "b",
+    ),
 ]
 
 
@@ -206,14 +312,52 @@ def test_a_spelling_of_another_library_prints_the_line_that_was_meant_and_it_run
         sx.Exec(fn, **options)
     told = [name for name in options if name != "in_shapes"]
     assert caught.value.what == f"Exec has no option {', '.join(map(repr, told))}."
-    meant = caught.value.fix.removesuffix(
-        ": axis 0 of each array is ragged if no in_shapes are given"
-    )
-    assert meant == line
-    ex = eval(line, {"sx": sx, "total": total, "added": added})
-    args = (X,) if fn is total else (X, Y)
-    assert_runs_as(fn, ex, *args)
-    assert sorted(ex.plan(*args).sizes) == sorted(symbols)
+    assert f"{caught.value.fix}: ".startswith(f"{line}: ")
+    ex = eval(line, {"sx": sx} | {known.__name__: known for known in ARGUMENTS})
+    args, kwargs = ARGUMENTS[fn]
+    if symbols is not None:
+        assert_runs_as(fn, ex, *args, **kwargs)
+        assert sorted(ex.plan(*args, **kwargs).sizes) == sorted(symbols)
+
+
+@pytest.mark.parametrize(
+    ("fn", "axes", "notes"),
+    [
+        (
+            total,
+            {"x": {0: "b"}, "out": {0: "b"}},
+            "no argument is called `out`",
+        ),
+        (
+            total,
+            {"input": {0: "b"}, "output": {0: "b"}},
+            "no argument is called `input`, taken for `x`; no argument is called `output`",
+        ),
+    ],
+)
+def test_names_that_no_argument_has_are_told(fn, axes, notes):
+    with refused(sx.ConfigError, "no option", f'in_shapes=("b, ...",)): {notes}'):
+        sx.Exec(fn, dynamic_axes=axes)
+
+
+def test_what_has_no_source_is_told_in_words():
+    with refused(sx.ConfigError, "Exec has no option 'strategy'", "") as caught:
+        sx.Exec(total, strategy=lambda size: size)
+    assert caught.value.fix == "buckets= in the place of strategy="
+    with refused(sx.ConfigError, "", "in_shapes= in the place of dynamic_axes=, buckets= in the"):
+        sx.Exec(total, dynamic_axes=0, strategy=sx.Ladder([8], beyond=lambda size: size))
+
+
+@pytest.mark.parametrize(
+    "in_shapes",
+    [{"x": {0: "b"}}, {"x": "b, _, _"}, {0: "b"}, {"x": ("b", None, None)}],
+)
+def test_specs_by_name_are_told_by_position(in_shapes):
+    with refused(sx.SpecError, "is not a sequence of specs.", "sx.Exec(total, in") as caught:
+        sx.Exec(total, in_shapes)
+    ex = eval(caught.value.fix, {"sx": sx, "total": total})
+    assert_runs_as(total, ex, X)
+    assert ex.plan(X).sizes == {"b": 3}
 
 
 def test_a_decorator_tells_it_too():
@@ -224,7 +368,7 @@ def test_a_decorator_tells_it_too():
 @pytest.mark.parametrize(
     ("options", "what", "fix"),
     [
-        ({"donate_argnum": 0}, "Exec has no option 'donate_argnum'.", "donate_argnums=..."),
+        ({"donate_argnum": 0}, "Exec has no option 'donate_argnum'.", "donate_argnums=0)"),
         (
             {"foo": 0},
             "Exec has no option 'foo'.",
@@ -238,7 +382,7 @@ def test_a_slip_is_told_with_the_options_there_are(options, what, fix):
 
 
 def test_positions_where_specs_are_meant_are_an_error_at_once():
-    with refused(sx.SpecError, "in_shapes[0] is 0, which is not a spec.", "a text such as"):
+    with refused(sx.SpecError, "in_shapes[0] is 0, which is not a spec.", '("b, s, ...",)'):
         sx.Exec(total, (0, 1))
     assert_runs_as(total, sx.Exec(total, ((3, 5, 4),)), X)
 

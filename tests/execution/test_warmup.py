@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import shapeexec as sx
@@ -124,10 +125,66 @@ def test_warmup_wants_sizes_of_at_least_1(sizes):
         ex.warmup(ones(1), s=sizes)
 
 
+@pytest.mark.parametrize(
+    "sizes", ["12", [2.7], 3.0, True, [True], range(3), range(-2, 3)], ids=repr
+)
+def test_warmup_wants_sizes_that_are_integers(sizes):
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    with refused(sx.ConfigError, f"warmup: s={sizes!r} names no sizes", "s=range(1, 513)"):
+        ex.warmup(ones(1), s=sizes)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [np.int64(3), np.array([3, 4]), jnp.int32(3), {3, 4}, iter([3]), range(4, 2, -1)],
+    ids=lambda sizes: type(sizes).__name__,
+)
+def test_warmup_takes_integers_of_every_kind(sizes):
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    assert ex.warmup(ones(1), s=sizes) == 1
+    assert [row.sizes for row in ex.graphs] == ["s=4"]
+
+
+def test_warmup_takes_sizes_of_any_symbol():
+    ex = sx.Exec(lambda x: x + 1, ("self, progress",), P)
+    assert ex.warmup(ones(1, 1), self=range(1, 3), progress=[3, 5]) == 4
+    with refused(sx.ConfigError, "sizes for progress, s, but the symbols are s.", "s=..."):
+        sx.Exec(lambda x: x + 1, ("s",), P).warmup(ones(1), s=3, progress=3)
+
+
+def test_warmup_without_sizes_makes_all_buckets_of_ladders_that_end():
+    ex = sx.Exec(lambda x: x.sum(), ("s",), sx.Ladder([4], beyond=[9]))
+    assert ex.warmup(ones(3)) == 2
+    ex.freeze()
+    for size in (3, 4, 5, 9):
+        assert_runs_as(lambda x: x.sum(), ex, ones(size))
+
+
+def test_warmup_looks_at_buckets_and_not_at_each_size():
+    asked = []
+
+    def bucket(size):
+        asked.append(size)
+        return 1 << (size - 1).bit_length()
+
+    ex = sx.Exec(lambda x: x + 1, ("s",), bucket)
+    asked.clear()
+    assert ex.warmup(ones(1), s=range(1, 4097)) == 13
+    assert len(asked) < 1000
+
+
+def test_warmup_of_each_size_has_the_buckets_of_these_sizes_alone():
+    ex = sx.Exec(lambda x: x + 1, ("s",), sx.Linear(4))
+    assert ex.warmup(ones(1), s=range(6, 14)) == 3
+    assert [row.sizes for row in ex.graphs] == ["s=8", "s=12", "s=16"]
+
+
 def test_warmup_past_a_ladder_is_an_error():
     ex = sx.Exec(lambda x: x + 1, ("s",), {"s": sx.Ladder([4])})
-    with pytest.raises(sx.BucketOverflowError):
-        ex.warmup(ones(1), s=range(1, 6))
+    for sizes in (range(1, 6), [5]):
+        with pytest.raises(sx.BucketOverflowError, match="`s`: size=5") as caught:
+            ex.warmup(ones(1), s=sizes)
+        assert caught.value.symbol == "s"
 
 
 def test_a_frozen_exec_refuses_what_it_does_not_hold():

@@ -58,7 +58,7 @@ def test_sizes_that_are_data_decide_none():
 
 
 def test_a_constraint_decides_for_sizes_that_are_data():
-    fn = pad_safe(lambda x: x.sum() if x.shape[0] > 2 else x.max(), ("s",), constraints=["s >= 3"])
+    fn = pad_safe(lambda x: x.sum() if x.shape[0] > 2 else x.max(), ("s",), constraints="s >= 3")
     assert float(fn({"s": jnp.int32(3)}, padded(ones(3), 4))) == 6
 
 
@@ -79,6 +79,8 @@ def test_options_are_checked_at_once():
         pad_safe(lambda x: x, ("s",), poison="bad")
     with refused(sx.ConfigError, "constraints: 's' is not a comparison.", "comparison"):
         pad_safe(lambda x: x, ("s",), constraints=["s"])
+    with refused(sx.ConfigError, "constraints=3 are not texts.", 'constraints="s >= 2"'):
+        pad_safe(lambda x: x, ("s",), constraints=3)
 
 
 def test_what_has_no_rule_is_an_error():

@@ -441,7 +441,7 @@ def test_a_question_that_needs_a_size_is_refused_and_a_constraint_answers_it():
     with pytest.raises(sx.InconclusiveShapeError, match="`b > 2` cannot be decided") as caught:
         sx.trace(fn, X)
     assert 'constraints="b <= 2"' in caught.value.fix
-    assert len(sx.trace(fn, X, constraints=["b >= 3"])) == 0
+    assert len(sx.trace(fn, X, constraints="b >= 3")) == 0
     assert len(sx.trace(fn, X, constraints=["b <= 2"])) == 1
 
 

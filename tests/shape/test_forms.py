@@ -304,6 +304,13 @@ def test_a_shape_matches_a_pattern_of_each_form(pattern):
     assert not Shape("float32", "b", "2*s", 5).matches(pattern)
 
 
+@pytest.mark.parametrize("pattern", [None, np.ones((3, 4)), 3, B], ids=lambda p: type(p).__name__)
+def test_what_is_no_pattern_is_told(pattern):
+    error = refused(lambda: Shape("float32", 3, 4).matches(pattern))
+    assert error.what == f"a {type(pattern).__name__} is not a pattern."
+    assert Shape("float64", 3, 4).matches(Shape.of(np.ones((3, 4))))
+
+
 def test_shapes_of_unknown_dims_take_every_method():
     shape = Shape("float32", UNKNOWN, 4)
     assert shape == Shape("float32", "?", 4)
@@ -357,9 +364,21 @@ def test_arithmetic_may_pass_below_zero():
             "in_shapes[0]['x'] is (None, 3, Ellipsis)",
             "(sx.UNKNOWN, 3, ...)",
         ),
-        ([B, 4], "in_shapes[0] is Dim('b'), which is not a spec.", "(sx.Dim('b'),) for one axis"),
-        (("b", B), "in_shapes[1] is Dim('b'), which is not a spec.", "(sx.Dim('b'),) for one axis"),
+        (
+            [B, 4],
+            "in_shapes[0] is Dim('b'), which is not a spec.",
+            "in_shapes=((sx.Dim('b'), 4),) for one array; in_shapes=((sx.Dim('b'),), (4,)) for one",
+        ),
+        (
+            ("b", B),
+            "in_shapes[1] is Dim('b'), which is not a spec.",
+            "in_shapes=(\"b\", (sx.Dim('b'),)) for one axis of each array",
+        ),
         ((UNKNOWN, "b"), "in_shapes[0] is UNKNOWN, which is not a spec.", "(sx.UNKNOWN,)"),
+        (([B, "2*s, 4"],), "in_shapes[0][0] is Dim('b')", "[(sx.Dim('b'),), \"2*s, 4\"] for one"),
+        (({"x": (B, "s")},), "in_shapes[0]['x'][0] is Dim('b')", "(sx.Dim('b'), sx.Dim('s')) for"),
+        ((np.int64(0), 1), "in_shapes[0] is ", 'in_shapes=("b, s, ...",) for axes at these'),
+        ((3, 5, 4), "in_shapes[0] is 3, which is not a spec.", "in_shapes=((3, 5, 4),) for one"),
         (((1.5, B),), "in_shapes[0][0] is 1.5, which is not a spec.", "a tuple of dims"),
         (((..., B, ...),), "the spec", "keep one `...`"),
         (B, "in_shapes=Dim('b') is not a sequence of specs.", "in_shapes=((sx.Dim('b'),),)"),

@@ -62,9 +62,19 @@ def test_a_question_that_needs_a_size_is_an_error_with_the_line_that_asks():
     assert told.value.symbols == {"s"}
 
 
-def test_a_constraint_decides_it():
-    out = sx.eval_shape(lambda x: jax.lax.top_k(x, 3)[0], X, constraints=("s >= 3",))
+@pytest.mark.parametrize("constraints", ["s >= 3", ("s >= 3",), ["b >= 2", "s >= 3"]])
+def test_a_constraint_decides_it(constraints):
+    out = sx.eval_shape(lambda x: jax.lax.top_k(x, 3)[0], X, constraints=constraints)
     assert str(out) == "f32[b,3]"
+
+
+def test_no_constraints_are_none():
+    assert str(sx.eval_shape(lambda x: x, X, constraints=None)) == "f32[b,s]"
+
+
+def test_constraints_that_are_no_texts_are_told():
+    with pytest.raises(sx.ConfigError, match="constraints=3 are not texts"):
+        sx.eval_shape(lambda x: x, X, constraints=3)
 
 
 def test_what_the_function_itself_gets_wrong_is_told():

@@ -11,6 +11,14 @@ from shapeexec.shape import BATCH, UNKNOWN, Dim, Shape
 SHAPE = Shape(jnp.float32, BATCH, "2*s", 7)
 
 
+def test_an_axis_is_an_integer():
+    shape = Shape("float32", 3, 4)
+    assert shape.with_dim(np.int64(-1), 5) == Shape("float32", 3, 5)
+    for axis in (1.0, "1", None, True):
+        with pytest.raises(SpecError, match="has no axis"):
+            shape.with_dim(axis, 5)
+
+
 @pytest.mark.parametrize(
     ("shape", "text"),
     [

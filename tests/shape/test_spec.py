@@ -184,7 +184,12 @@ def test_without_specs_axis_0_of_each_array_is_the_batch():
             "in_shapes[0] does not fit the structure of args[0].",
             "containers as in the argument",
         ),
-        ((("b", 3),), ((1, 2),), "in_shapes[0][1] is 3, which is not a spec.", '"b, 512"'),
+        (
+            (("b", 3),),
+            ((1, 2),),
+            "in_shapes[0][1] is 3, which is not a spec.",
+            "(sx.Dim('b'), 3) for one array",
+        ),
         (("b",), (3.0,), 'args[0] has the spec "b" but is not an array.', "make its spec None"),
         (
             ({"x": ["b"]},),

@@ -1,0 +1,110 @@
+"""Python source of values, as people write it with `import shapeexec as sx`.
+
+All advice that shows a spec, a strategy or an option is printed here. Each room says how its own
+types are written; arrays and JAX are not known here.
+"""
+
+import dataclasses
+import functools
+import json
+import numbers
+from collections.abc import Mapping
+from types import EllipsisType
+from typing import Any
+
+_OWN = "shapeexec"
+
+
+@functools.singledispatch
+def code(value: Any) -> str | None:
+    """The source that a value is made by; None: it has none, such as a lambda.
+
+    A type of other kind is told by `code.register`. A class or a function is its name.
+    """
+    name = getattr(value, "__name__", None)
+    if callable(value) and isinstance(name, str):
+        return _of_name(name, value) if name.isidentifier() else None
+    if dataclasses.is_dataclass(value):
+        return _of_dataclass(value)
+    return None
+
+
+def call(name: str, *args: Any, **kwargs: Any) -> str | None:
+    """The source of a call: `sx.Pow2(minimum=8)`; None: an argument has none."""
+    items = [code(value) for value in args]
+    items += [_after(f"{key}=", code(value)) for key, value in kwargs.items()]
+    return _joined(items, f"{name}(", ")")
+
+
+@code.register(type(None))
+@code.register(bool)
+@code.register(float)
+def _(value: Any) -> str | None:
+    return repr(value) if value in (None, True, False) or value - value == 0 else None
+
+
+@code.register(numbers.Integral)
+def _(value: Any) -> str | None:
+    return str(int(value))  # NumPy's print their type
+
+
+@code.register
+def _(value: EllipsisType) -> str | None:
+    return "..."
+
+
+@code.register
+def _(value: str) -> str | None:
+    return json.dumps(value, ensure_ascii=False)
+
+
+@code.register
+def _(value: list) -> str | None:
+    return _joined(map(code, value), "[", "]")
+
+
+@code.register
+def _(value: tuple) -> str | None:
+    return tuple_of(map(code, value))
+
+
+@code.register
+def _(value: Mapping) -> str | None:
+    items = [
+        None if key is None else _after(f"{key}: ", code(held))
+        for key, held in ((code(key), held) for key, held in value.items())
+    ]
+    return _joined(items, "{", "}")
+
+
+def tuple_of(items: Any) -> str | None:
+    """The source of a tuple of these sources; None: one is missing."""
+    items = list(items)
+    return _joined(items, "(", ",)" if len(items) == 1 else ")")
+
+
+def _joined(items: Any, left: str, right: str) -> str | None:
+    items = list(items)
+    return None if None in items else f"{left}{', '.join(items)}{right}"
+
+
+def _after(front: str, source: str | None) -> str | None:
+    return None if source is None else front + source
+
+
+def _of_name(name: str, value: Any) -> str:
+    is_own = str(getattr(value, "__module__", "")).split(".", maxsplit=1)[0] == _OWN
+    return f"sx.{name}" if is_own else name
+
+
+def _of_dataclass(value: Any) -> str | None:
+    fields = [field for field in dataclasses.fields(value) if field.init]
+    needed = [field for field in fields if field.default is dataclasses.MISSING]
+    args = [getattr(value, field.name) for field in needed if not field.kw_only]
+    named = {
+        field.name: getattr(value, field.name)
+        for field in fields
+        if (field.kw_only or field not in needed)
+        and getattr(value, field.name) is not field.default
+    }
+    return call(_of_name(type(value).__name__, type(value)), *args, **named)
