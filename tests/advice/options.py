@@ -239,28 +239,6 @@ ROWS = [
         6,
     ),
     strategy(
-        "beyond no end",
-        lambda: sx.Pow2(beyond="exact"),
-        "maximum=1024, beyond=Exact(), say, or leave beyond= out",
-        lambda told: [
-            bucket(value(f"sx.Pow2({told.split(', say')[0]})", Exact=sx.Exact)),
-            bucket(sx.Pow2()),
-        ],
-        [8, 8],
-    ),
-    past_the_end(
-        "an end beyond the end",
-        sx.Ladder([2], beyond=[3]),
-        "in beyond=: add a bucket of 5 or more, pass beyond=",
-        lambda told: sx.Ladder([2], beyond=[3, 5]),
-    ),
-    past_the_end(
-        "no end beyond the end",
-        sx.Ladder([2], beyond=[3]),
-        'pass beyond="exact" or another strategy',
-        lambda told: sx.Ladder([2], beyond=sx.Ladder([3], beyond=quoted(told, '"')[0])),
-    ),
-    strategy(
         "no strategy",
         lambda: sx.Exec(double, ("s",), 3.5),
         "32 for multiples of 32, [8, 16] for these buckets",
