@@ -39,8 +39,9 @@ deep: $(INSTALLED)
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n 2 -q $(TESTS)
 
 docs: $(INSTALLED)
-	@echo "docs: make the reference anew, run the pages' programs and put in what they print"
+	@echo "docs: make the reference and pictures anew, run the pages' programs and put in what they print"
 	@$(BIN)/python docs/make_reference.py
+	@$(BIN)/python docs/make_pictures.py
 	@$(BIN)/python docs/run_pages.py --write README.md docs/*.md
 
 format: $(INSTALLED)

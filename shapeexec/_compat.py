@@ -187,10 +187,14 @@ def is_committed(array: jax.Array) -> bool:
 
 
 def committed_sharding(x: Any) -> Any:
-    """Where an array was put on purpose, or a `jax.ShapeDtypeStruct` says it will be; else None."""
+    """Where an array was put on purpose, or a `jax.ShapeDtypeStruct` says it will be; else None.
+
+    A tracer is nowhere yet.
+    """
     if isinstance(x, jax.ShapeDtypeStruct):
         return x.sharding
-    return x.sharding if isinstance(x, jax.Array) and is_committed(x) else None
+    is_array = isinstance(x, jax.Array) and not isinstance(x, _core.Tracer)
+    return x.sharding if is_array and is_committed(x) else None
 
 
 def scan_counts(params: dict[str, Any], operands: int) -> tuple[int, int]:
@@ -275,9 +279,14 @@ def closed(jaxpr: Any) -> Any:
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
 
+def opened(jaxpr: Any) -> Any:
+    """A jaxpr as an open one, which has variables for its constants, and not their values."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
 def jaxpr_name(jaxpr: Any) -> str | None:
     """The name of the function that a jaxpr was traced from; None of one without a name."""
-    name = closed(jaxpr).jaxpr.debug_info.func_name
+    name = opened(jaxpr).debug_info.func_name
     return name if name.isidentifier() else None
 
 
@@ -325,7 +334,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     for eqn in jaxpr.eqns:
         yield eqn
         for inner in sub_jaxprs(eqn.params):
-            yield from equations(getattr(inner, "jaxpr", inner))
+            yield from equations(opened(inner))
 
 
 def gamma_one() -> Callable[..., jax.Array]:
@@ -1815,6 +1824,41 @@ def config_fingerprint() -> tuple[Any, ...]:
     device: everything JAX itself puts into the key of its caches, and `checks_results`.
     """
     return (_config.trace_context(), checks_results())
+
+
+def named_settings(fingerprint: tuple[Any, ...]) -> dict[str, Any]:
+    """The settings that a `config_fingerprint` holds, by the names that JAX gives them.
+
+    One that was registered after it was taken is not there: JAX appends to its context.
+    """
+    context, are_checked = fingerprint
+    named: dict[str, Any] = {}
+    for i, (name, value) in enumerate(zip(_names_of_context(), context, strict=False)):
+        named[f"{name} (setting {i})" if name in named else name] = value  # users' may share one
+    return named | {"jax_debug_nans or jax_debug_infs": are_checked}
+
+
+def _names_of_context() -> tuple[str, ...]:
+    try:
+        return _config.trace_context_names()
+    except NotImplementedError:  # jaxlib before 0.10.2
+        return _names_by_trial()
+
+
+def _names_by_trial() -> tuple[str, ...]:
+    """For each setting of JAX's context the one of a name that changes it, if any does."""
+    names = [f"setting {i} of JAX" for i in range(len(_config.trace_context()))]
+    mark = object()
+    for name, state in (vars(_config) | _config.config_states).items():
+        if isinstance(state, _config.config_ext.Config):
+            before = state.swap_local(mark)
+            try:
+                changed = [i for i, value in enumerate(_config.trace_context()) if value is mark]
+            finally:
+                state.set_local(before)
+            for i in changed:
+                names[i] = name
+    return tuple(names)
 
 
 def checks_results() -> bool:

@@ -45,9 +45,19 @@ class ShapeExecError(Exception):
         why: str | None = None,
     ) -> None:
         self.what, self.where, self.got, self.why, self.fix = what, where, got, why, fix
-        lines = (("Where", where), ("Got", got), ("Why", why), ("Fix", fix))
-        told = [f"  {name + ':':<6} {text}" for name, text in lines if text]
-        super().__init__("\n".join([what, *told]))
+        super().__init__(_laid_out(self))
+
+
+def _laid_out(error: ShapeExecError) -> str:
+    lines = (("Where", error.where), ("Got", error.got), ("Why", error.why), ("Fix", error.fix))
+    told = [f"  {name + ':':<6} {text}" for name, text in lines if text]
+    return "\n".join([error.what, *told])
+
+
+def tell_fix(error: ShapeExecError, fix: str) -> None:
+    """Let an error that is on its way tell another way out."""
+    error.fix = fix
+    error.args = (_laid_out(error),)
 
 
 class ConfigError(ShapeExecError, ValueError):

@@ -13,14 +13,24 @@ import pytest
 
 import shapeexec as sx
 from shapeexec import _errors
-from tests.advice import attention, inconclusive, options, running, specs
+from tests.advice import (
+    attention,
+    inconclusive,
+    limits,
+    looking,
+    options,
+    primitives,
+    running,
+    specs,
+    tiles,
+)
 from tests.advice.row import value
 
-MODULES = (specs, options, inconclusive, running, attention)
+MODULES = (specs, options, inconclusive, limits, looking, primitives, running, attention, tiles)
 ROWS = [row for module in MODULES for row in module.ROWS]
-KINDS = """attention; back ends; biases; buckets; constraints; dims; donation; dropout;
-    exact symbols; frozen; inconclusive; lengths; maps; masks; objects; options; pad_safe; specs;
-    statics; strategies; unsupported primitives; validation"""
+KINDS = """attention; back ends; biases; buckets; by hand; constraints; dims; donation; dropout;
+    exact symbols; frozen; graphs; inconclusive; lengths; maps; masks; objects; options; pad_safe;
+    programs; specs; statics; strategies; unsupported primitives; validation"""
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}: {row.name}")

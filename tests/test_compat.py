@@ -223,6 +223,52 @@ def test_the_configuration_that_changes_a_trace_changes_the_fingerprint():
 
 
 @pytest.mark.parametrize(
+    ("change", "name", "value"),
+    [
+        (
+            lambda: jax.default_matmul_precision("highest"),
+            "jax_default_matmul_precision",
+            "highest",
+        ),
+        (lambda: jax.enable_x64(True), "jax_enable_x64", True),
+        (lambda: jax.numpy_rank_promotion("raise"), "jax_numpy_rank_promotion", "raise"),
+        (lambda: jax.debug_nans(True), "jax_debug_nans or jax_debug_infs", True),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_the_settings_of_a_fingerprint_have_the_names_that_jax_gives_them(change, name, value):
+    before = _compat.named_settings(_compat.config_fingerprint())
+    with change():
+        after = _compat.named_settings(_compat.config_fingerprint())
+    assert before.keys() == after.keys()
+    assert len(after) == len(_compat.config_fingerprint()[0]) + 1
+    assert {n for n in after if after[n] != before[n]} == {name}
+    assert after[name] == value
+    assert before == _compat.named_settings(_compat.config_fingerprint())
+
+
+def test_where_jax_tells_no_names_of_its_context_each_setting_is_tried():
+    before, _ = _compat.config_fingerprint()
+    tried = _compat._names_by_trial()
+    assert _compat.config_fingerprint()[0] == before
+    assert len(tried) == len(before)
+    named = {n: v for n, v in zip(tried, before, strict=True) if hasattr(jax.config, n)}
+    assert len(named) > 20
+    assert named == {n: getattr(jax.config, n) for n in named}
+    told = zip(tried, _compat._names_of_context(), strict=True)
+    assert all(mine == its for mine, its in told if its.startswith("jax_"))
+
+
+def test_a_setting_that_is_registered_later_is_not_in_an_earlier_fingerprint(monkeypatch):
+    names = (*_compat._names_of_context(), "user_context", "user_context")
+    monkeypatch.setattr(_compat, "_names_of_context", lambda: names)
+    context, are_checked = _compat.config_fingerprint()
+    later = _compat.named_settings(((*context, 1, 2), are_checked))
+    assert [later[n] for n in later if n.startswith("user_context")][-2:] == [1, 2]
+    assert later.keys() - _compat.named_settings((context, are_checked)).keys()
+
+
+@pytest.mark.parametrize(
     ("ask", "told"),
     [
         (lambda s: s > 6, ("s", ">", "6")),

@@ -1,10 +1,13 @@
 """The demo shows what it says: the unpadded answers, and a plot of what they took."""
 
+import pytest
+
 from demo.__main__ import main
 
 TOLERANCE = 1e-4
 
 
+@pytest.mark.slow
 def test_the_demo_is_exact_and_draws(tmp_path):
     plot = tmp_path / "plot.png"
     options = ["--requests", "3", "--sample", "3", "--layers", "1"]

@@ -18,6 +18,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 SLOW = {DOCS / "attention.md", DOCS / "tutorial.md"}
 _LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
+_IMAGE = re.compile(r"\!\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -31,6 +32,7 @@ def load(script: str) -> ModuleType:
 
 
 run_pages, make_reference = load("run_pages"), load("make_reference")
+make_pictures = load("make_pictures")
 
 
 def named(page: pathlib.Path) -> str:
@@ -79,6 +81,23 @@ def test_the_reference_has_every_public_name() -> None:
     names = [f"sx.{name}" for name in sx.__all__ if name not in modules]
     names += [f"sx.masking.{name}" for name in sx.masking.__all__]
     assert [name for name in names if f"### {name}\n" not in told] == []
+
+
+def test_the_picture_of_the_cache_is_drawn_of_what_its_page_tells(tmp_path: pathlib.Path) -> None:
+    assert make_pictures.draw(tmp_path).read_bytes()[:4] == b"\x89PNG"
+    page = (DOCS / "concepts.md").read_text(encoding="utf-8")
+    assert f"after {sum(make_pictures.LENGTHS.values())} calls of ten shapes" in page
+    assert len(make_pictures.LENGTHS) == 10
+    called = make_pictures.called()
+    sizes = {symbol: str(strategy) for symbol, strategy in called.settings.strategies.items()}
+    assert f'{{"b": sx.{sizes["b"]}, "s": sx.{sizes["s"]}}}' in page
+    assert called.stats.misses == len(called.graphs) == 6
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_images_of_pages_are_there(page: pathlib.Path) -> None:
+    for image in _IMAGE.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / image).exists(), f"{image} in {page}"
 
 
 def anchors(page: pathlib.Path) -> set[str]:

@@ -77,7 +77,8 @@ jax.tree_util.register_pytree_node(Sizes, _flatten, _unflatten)
 def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
     """Pad arrays to their buckets, as a call of an `Exec` does.
 
-    The valid elements come first along each axis, zeros behind them. Unlike an `Exec` it puts no
+    The valid elements come first along each axis, zeros behind them; behind typed PRNG keys, which
+    have no zero, copies of the last ones. Unlike an `Exec` it puts no
     mask into any function: who computes with the padded arrays keeps padding out of the results.
 
     Args:

@@ -28,8 +28,9 @@ from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._method import without_self
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, Settings, structs_at_capacity
-from shapeexec.execution._proofs import CHECKS, Check
+from shapeexec.execution._proofs import Check
 from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
+from shapeexec.execution._settings import changed, settings_of
 from shapeexec.execution._signature import by_position, signature
 from shapeexec.execution._split import (
     FUNCTION,
@@ -43,11 +44,8 @@ from shapeexec.execution._split import (
 )
 from shapeexec.execution._stats import Counters, Stats
 from shapeexec.execution._why import WhyNew, check_maskable, why_new
-from shapeexec.masking._poison import check_poison
 from shapeexec.masking._values import MaskNote
 from shapeexec.program import Program
-from shapeexec.shape._guards import parse_constraints
-from shapeexec.shape._spec import spec_symbols
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
 _MOST_READY = 8192
@@ -161,45 +159,23 @@ class Exec:
         poison: str | None = None,
         **misspelled: Never,
     ) -> None:
-        if not callable(fn):
-            raise ConfigError(f"fn={fn!r} cannot be called.", fix="pass a function of arrays")
-        if misspelled:
+        if misspelled and callable(fn):
             _spellings.refuse(fn, misspelled, in_shapes, buckets)
         if isinstance(in_shapes, Mapping):
             _spellings.refuse_mapping(fn, in_shapes)
-        _options.check_choice("on_unsupported", on_unsupported, ("raise", "exact"))
-        _options.check_choice("check", check, CHECKS)
         _options.check_kind("limits", limits, CacheLimits, "limits=sx.CacheLimits(graphs=256)")
-        _options.check_kind("kwarg_shapes", kwarg_shapes, Mapping, 'kwarg_shapes={"mask": "b, s"}')
-        numbers = _options.as_numbers("static_argnums", static_argnums)
-        names = _options.as_texts("static_argnames", static_argnames)
-        donated = _options.as_numbers("donate_argnums", donate_argnums)
-        _options.check_arguments(
+        settings = settings_of(
             fn,
-            static_argnums=numbers,
-            static_argnames=names,
-            donate_argnums=donated,
-            kwarg_shapes=kwarg_shapes or (),
-        )
-        numbers, names = _options.by_number_and_name(fn, numbers, names)
-        strategies = _options.as_strategies(Pow2() if buckets is None else buckets)
-        specs = _options.as_in_shapes(in_shapes)
-        kwarg_shapes = _options.as_kwarg_shapes(kwarg_shapes)
-        _options.check_symbols(strategies, spec_symbols(specs, kwarg_shapes))
-        settings = Settings(
-            fn=fn,
-            in_shapes=specs,
+            in_shapes=in_shapes,
             kwarg_shapes=kwarg_shapes,
-            strategies=strategies,
-            constraints=parse_constraints(constraints),
+            strategies=Pow2() if buckets is None else buckets,
+            constraints=constraints,
             on_unsupported=on_unsupported,
-            poison=check_poison(os.environ.get(POISON_VARIABLE) if poison is None else poison),
-            static_argnums=numbers,
-            static_argnames=names,
-            donate_argnums=donated,
-            examples=_options.as_lawful_strategy(
-                "examples", Pow2() if examples is None else examples
-            ),
+            poison=os.environ.get(POISON_VARIABLE) if poison is None else poison,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            donate_argnums=donate_argnums,
+            examples=Pow2() if examples is None else examples,
             check=check,
         )
         self._start(settings, limits or CacheLimits())
@@ -287,10 +263,16 @@ class Exec:
         """An Exec with some settings changed, and graphs of its own.
 
         Args:
-            **changes: Fields of `settings`, such as `fn=` or `poison="nan"`.
+            **changes: Fields of `settings`, such as `fn=`, `poison="nan"` or `strategies="pow2"`,
+                in the forms that `Exec` takes. `buckets=` is `strategies=`.
+
+        Raises:
+            ConfigError: One is no setting, or has a value that cannot work.
+            StrategyError: A strategy breaks one of the laws that make padding safe.
+            SpecError: A spec is malformed.
         """
         other = type(self).__new__(type(self))
-        other._start(dataclasses.replace(self._settings, **changes), self._limits)
+        other._start(changed(self._settings, changes), self._limits)
         return other
 
     # As Python's functions are
@@ -350,12 +332,13 @@ class Exec:
     @property
     def graphs(self) -> Graphs:
         """The compiled graphs that are kept: what names each, its use, memory and cost."""
-        return graphs_of(self._cache.entries(), self._counters)
+        return graphs_of(self._cache.entries(), self._counters, self._planner.exactness)
 
     def why_new(self, *args: Any, **kwargs: Any) -> WhyNew:
         """Which part of what names a graph no graph has, so that a call would compile one.
 
-        It may trace, but compiles and runs nothing. Arguments may be `jax.ShapeDtypeStruct`.
+        It may trace, but compiles and runs nothing. Arguments may be `jax.ShapeDtypeStruct`, or
+        traced, which stand for arrays of their shapes.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
@@ -369,7 +352,7 @@ class Exec:
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """What a call with these arguments would run; it may trace, but compiles and runs nothing.
 
-        Arguments may be `jax.ShapeDtypeStruct`.
+        Arguments may be `jax.ShapeDtypeStruct`, or traced, which stand for arrays of their shapes.
         """
         if self._is_method:
             return self._of_self(args).plan(*args[1:], **kwargs)
@@ -378,7 +361,7 @@ class Exec:
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Each mask of the graph that a call with these arguments would run, and why.
 
-        Arguments may be `jax.ShapeDtypeStruct`.
+        Arguments may be `jax.ShapeDtypeStruct`, or traced, which stand for arrays of their shapes.
         """
         if self._is_method:
             return self._of_self(args).explain(*args[1:], **kwargs)
@@ -396,7 +379,8 @@ class Exec:
         Of each equation it tells the primitive, the symbolic shapes and dtypes of operands and
         results with their valid lengths and capacities, in elements, its masks and why they are
         there or spared, and your line; of all, the guards and what Python computes from the sizes.
-        Nothing is compiled. Arguments may be `jax.ShapeDtypeStruct`.
+        Nothing is compiled. Arguments may be `jax.ShapeDtypeStruct`, or traced, which stand for
+        arrays of their shapes.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.

@@ -1,8 +1,9 @@
 """The cache as a table: one row per compiled graph."""
 
 import dataclasses
+import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +12,10 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _table
 from shapeexec.execution._compile import Graph
-from shapeexec.execution._key import kind_of
+from shapeexec.execution._key import Base, kind_of
 from shapeexec.execution._map import Group
 from shapeexec.execution._plan import Plan
+from shapeexec.execution._planner import Exactness
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Counters
 from shapeexec.execution._warmup import as_size
@@ -83,7 +85,7 @@ class Graphs:
         raise ConfigError(
             f"graphs: {told} are sizes of {len(found)} graphs.",
             got="; ".join(f"{i}: {', '.join(self.rows[i].named)}" for i in found),
-            why="they differ in dtypes, fixed dims or constants",
+            why="they differ in dtypes, fixed dims, constants or settings of JAX",
             fix=f"choose by number, such as graphs[{found[0]}]",
         )
 
@@ -183,8 +185,17 @@ def row_of(told: Plan | Group, args: Any, kwargs: Any, origin: str) -> GraphRow:
     )
 
 
-def graphs_of(graphs: Sequence[Graph], counters: Counters) -> Graphs:
-    """The table of these graphs, with what has run in them."""
+def graphs_of(
+    graphs: Sequence[Graph], counters: Counters, exactness: Callable[[Base], Exactness]
+) -> Graphs:
+    """The table of these graphs, with what has run in them.
+
+    Args:
+        graphs: What the cache holds.
+        counters: What has run.
+        exactness: Which symbols are exact in calls of one kind.
+    """
+    exactness = functools.cache(exactness)
     graphs = sorted(graphs, key=lambda graph: graph.number)
     counts = counters.read([graph.tally for graph in graphs])
     return Graphs(
@@ -197,6 +208,7 @@ def graphs_of(graphs: Sequence[Graph], counters: Counters) -> Graphs:
                 bucket_elements=bucket,
                 bytes=graph.bytes,
                 seconds=graph.seconds,
+                exactness=exactness(kind_of(graph.row.key).base),
                 compiled=graph.compiled,
             )
             for graph, (hits, last_use, real, bucket) in zip(graphs, counts, strict=True)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from shapeexec import _compat
 from shapeexec.execution._split import FUNCTION, Place, Static
 from shapeexec.shape._shape import dtype_name
 
@@ -75,8 +76,8 @@ class Base(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """JAX's configuration by number: JAX gives its settings no names there."""
-        return {f"setting {i} of JAX": value for i, value in enumerate(_flat(self.config))}
+        """JAX's configuration, by the names of its settings."""
+        return _compat.named_settings(self.config)
 
 
 class Kind(NamedTuple):
@@ -167,14 +168,6 @@ def kind_of(key: Key) -> Kind:
     kind = parts.kind.parts if isinstance(parts, Padded | Mapped) else parts
     assert isinstance(kind, Kind)
     return kind
-
-
-def _flat(config: Any) -> Iterator[Any]:
-    for held in config:
-        if isinstance(held, tuple):
-            yield from _flat(held)
-        else:
-            yield held
 
 
 def _is_number(dim: str) -> bool:

@@ -12,6 +12,7 @@ from shapeexec.bucketing._laws import checked_range
 from shapeexec.shape import UNKNOWN, Dim
 from shapeexec.shape._dim import is_unknown, symbols_of
 from shapeexec.shape._forms import normal_by_name, normal_by_position
+from shapeexec.shape._guards import Guard, parse_constraints
 from shapeexec.shape._unknown import names_for
 
 
@@ -203,6 +204,17 @@ def as_texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
             f"{name}={given!r} are not texts.", fix=f'{name}="flag", or {name}=("flag", "mode")'
         )
     return texts
+
+
+def as_constraints(given: Any) -> tuple[Guard, ...]:
+    """Facts about sizes, given as one text or several, or as they were read before; None: none.
+
+    Raises:
+        ConfigError: They are something else, or one is no comparison of sizes.
+    """
+    if isinstance(given, tuple | list) and any(isinstance(fact, Guard) for fact in given):
+        given = [str(fact) if isinstance(fact, Guard) else fact for fact in given]
+    return parse_constraints(given)
 
 
 def check_kind(name: str, given: Any, kind: type, fix: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from jax import export
 
 from shapeexec import _compat
 from shapeexec._errors import (
@@ -89,6 +90,31 @@ def strategy_of(symbol: str, strategies: Strategy | Mapping[str, Strategy]) -> S
         return strategies
     given = (strategies[name] for name in names_for(symbol) if name in strategies)
     return next(given, Exact())
+
+
+@dataclasses.dataclass(frozen=True)
+class Exactness:
+    """Which symbols are exact in calls of one kind, as far as is known.
+
+    Attributes:
+        strategies: See `Settings`.
+        always: Symbols that are exact at all sizes for want of a rule.
+        apart: The symbols that are exact at some sizes alone, by these sizes, symbols sorted.
+    """
+
+    strategies: Strategy | Mapping[str, Strategy]
+    always: frozenset[str]
+    apart: Mapping[tuple[tuple[str, int], ...], frozenset[str]]
+
+    def symbols(self, sizes: Mapping[str, int]) -> frozenset[str]:
+        """The symbols that are exact in a call of these sizes."""
+        found = self.always | self.apart.get(tuple(sorted(sizes.items())), frozenset())
+        strategies = {symbol: strategy_of(symbol, self.strategies) for symbol in sizes}
+        return found | {s for s, size in sizes.items() if _needs_no_bucket(strategies[s], size)}
+
+
+def _needs_no_bucket(strategy: Strategy, size: int) -> bool:
+    return size == 0 or runs_exact(strategy, size)
 
 
 _MOST_STRUCTURES = 1024  # each exact size is one; a trace that is dropped is made again
@@ -287,6 +313,12 @@ class Planner:
         """The strategy of a symbol."""
         return self._settings.strategy(symbol)
 
+    def exactness(self, base: Hashable) -> Exactness:
+        """Which symbols are exact in calls of one kind."""
+        with self._lock:
+            always = frozenset(self._forced_exact.get(base, ()))
+        return Exactness(self._settings.strategies, always, self._proofs.apart(base))
+
     def sizes(self, call: Call) -> dict[str, int]:
         """The size of each symbol in a call."""
         return self._take_apart(call).sizes
@@ -303,6 +335,7 @@ class Planner:
         self._check_specs(call)
         bound = self._bind(treedef, arrays, named)
         shapes = bound.shapes(leaves)
+        _check_known(shapes)
         sizes = dict(sorted(bound.sizes(shapes).items()))
         self._check_constraints(sizes)
         dims = tuple(() if d is None else d for d in bound.dims(shapes))
@@ -316,7 +349,7 @@ class Planner:
         exact = {
             symbol: size
             for symbol, size in call.sizes.items()
-            if size == 0 or symbol in forced or runs_exact(self._settings.strategy(symbol), size)
+            if symbol in forced or _needs_no_bucket(self._settings.strategy(symbol), size)
         }
         traced, number, trace_seconds = self._trace(call, exact)
         symbols = traced.substitution
@@ -437,6 +470,15 @@ def _given_specs(settings: Settings, count: int, named: Mapping[str, Any]) -> An
         for parameter in rest
     )
     return specs[:count] if may_miss else specs
+
+
+def _check_known(shapes: Iterable[Any]) -> None:
+    if any(export.is_symbolic_dim(dim) for shape in shapes for dim in shape or ()):
+        raise SpecError(
+            "the sizes are symbolic here, in a function that is traced for all sizes.",
+            why="which bucket an axis has follows from its size",
+            fix="ask outside of that function, with arrays or jax.ShapeDtypeStruct",
+        )
 
 
 def _check_constants(call: Call) -> None:

@@ -34,7 +34,7 @@ class Proofs:
         self._mode, self._count = mode, count
         self._lock = threading.Lock()
         self._proven: dict[Hashable, None] = {}
-        self._exact: dict[Hashable, dict[str, str]] = {}
+        self._exact: dict[tuple[Any, ...], dict[str, str]] = {}
         self._handles: dict[Hashable, bool] = {}  # by what graphs of one trace have in common
         self._has_warned = False
 
@@ -48,6 +48,11 @@ class Proofs:
     def exact(self, base: Hashable, sizes: Mapping[str, int]) -> Mapping[str, str]:
         """The symbols that are exact at these sizes alone, and why."""
         return self._exact.get((base, *sizes.items()), {})
+
+    def apart(self, base: Hashable) -> dict[tuple[tuple[str, int], ...], frozenset[str]]:
+        """By sizes the symbols that are exact there alone, in calls of one kind."""
+        with self._lock:
+            return {key[1:]: frozenset(why) for key, why in self._exact.items() if key[0] == base}
 
     def difference(
         self,

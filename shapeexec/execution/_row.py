@@ -79,7 +79,9 @@ class GraphRow:
         key: What names it, as one value.
         is_ragged: Per text of `signature` whether its spec names a symbol.
         trace: The function at symbolic sizes, which graphs of other buckets share.
-        compiled: What JAX compiled, a `jax.stages.Compiled`. The row keeps it alive.
+        exactness: Which symbols were known to be exact in calls such as those of this graph.
+        compiled: What JAX compiled, a `jax.stages.Compiled`, which the row keeps alive. None where
+            a row tells of a graph and keeps it not, as in `WhyNew`.
     """
 
     buckets: Mapping[str, int]
@@ -101,6 +103,7 @@ class GraphRow:
     bytes: GraphBytes | None = None
     seconds: GraphSeconds = GraphSeconds()
     trace: Any = dataclasses.field(default=None, repr=False, compare=False)
+    exactness: Any = dataclasses.field(default=None, repr=False, compare=False)
     compiled: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
@@ -128,8 +131,11 @@ class GraphRow:
         """Whether a call of these sizes, of all symbols, may run in this graph."""
         if self.examples is not None or sizes.keys() != self.buckets.keys():
             return False
-        fits = all(self.least[s] <= size <= self.buckets[s] for s, size in sizes.items())
-        return fits and self.trace.admits(sizes)
+        if any(not self.least[s] <= size <= self.buckets[s] for s, size in sizes.items()):
+            return False
+        if self.exactness is not None and self.exactness.symbols(sizes) != self.exact.keys():
+            return False
+        return self.trace.admits(sizes)
 
     def __str__(self) -> str:
         share = f", {self.waste:.1%} padding" if self.bucket_elements else ""
@@ -149,16 +155,31 @@ class GraphRow:
         )
 
     def hlo(self) -> str:
-        """The program as XLA compiled it, as HLO text."""
-        return self.compiled.as_text()
+        """The program as XLA compiled it, as HLO text.
+
+        Raises:
+            ConfigError: The row keeps no graph.
+        """
+        return self._kept().as_text()
 
     def cost(self) -> dict[str, float]:
         """XLA's own estimates of one run: `"flops"`, `"bytes accessed"` and more.
 
         Empty where a back end makes none.
+
+        Raises:
+            ConfigError: The row keeps no graph.
         """
-        told = self.compiled.cost_analysis() or {}
+        told = self._kept().cost_analysis() or {}
         return {name: float(value) for name, value in sorted(told.items())}
+
+    def _kept(self) -> Any:
+        if self.compiled is None:
+            raise ConfigError(
+                f"this row tells of a graph ({self.sizes}) and does not keep it.",
+                fix="ask the Exec, whose rows do: run.graphs",
+            )
+        return self.compiled
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in values that JSON knows: bytes in bytes, times in seconds."""

@@ -22,7 +22,9 @@ _WIDE = 8  # bytes: narrower dtypes are canonical always
 
 
 def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
-    """`x` at `capacity`, its padding zero; a JAX array itself if nothing is missing.
+    """`x` at `capacity`; a JAX array itself if nothing is missing.
+
+    Padding is zero, and of typed PRNG keys, which have no zero, copies of the last ones.
 
     What is made of a JAX array that `is_donated` is one, too, so that it tells whether its memory
     was taken. The result is committed to a device if `x` is. NumPy data is copied always: JAX reads

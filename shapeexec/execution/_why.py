@@ -28,7 +28,7 @@ class WhyNew:
         nearest: The number of the graph in `graphs` that has most in common with the call, or that
             serves it; None if there are no graphs of calls.
         differences: What that graph has otherwise, such as `s: 64, here 128`.
-        graphs: The graphs as they were.
+        graphs: The graphs as they were. It keeps none of them alive: ask the Exec for their `hlo`.
         plan: What the call would run.
     """
 
@@ -70,6 +70,7 @@ def why_new(plan: Plan, graphs: Graphs) -> WhyNew:
         plan: What a call would run.
         graphs: What there is.
     """
+    graphs = Graphs(tuple(dataclasses.replace(row, compiled=None) for row in graphs))
     for number, row in enumerate(graphs):
         if row.key == plan.key:
             return WhyNew(False, (), number, (), graphs, plan)

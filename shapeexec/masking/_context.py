@@ -7,7 +7,7 @@ from typing import Any
 from jax import Array
 
 from shapeexec import _compat
-from shapeexec._errors import UnsupportedPrimitiveError
+from shapeexec._errors import UnsupportedPrimitiveError, made_exact
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._fill import Length, fill
 from shapeexec.masking._knowledge import Unless, constant, nothing_known_of
@@ -174,20 +174,29 @@ class RuleContext:
         return self.run(_compat.closed(closed_jaxpr), self.extents.fork(), operands)
 
     def unsupported(
-        self, reason: str, dims: Sequence[Any] | None = None, *, fix: str | None = None
+        self,
+        reason: str,
+        dims: Sequence[Any] | None = None,
+        *,
+        fix: str | None = None,
+        or_exact: bool = True,
     ) -> UnsupportedPrimitiveError:
         """The error that says why this equation cannot be made exact.
 
         Args:
             reason: Why.
             dims: The dims that are the matter; None: all of the operands and results.
-            fix: The way out; None: to make the symbols exact.
+            fix: A way out that keeps the symbols padded; None: there is none.
+            or_exact: Whether the symbols can be made exact as well. JAX may have no such equation
+                at any size.
         """
         if dims is None:
             dims = [dim for shape in self.in_shapes + self.out_shapes for dim in shape]
         symbols = self.extents.symbols(dims)
         told = " and ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "the sizes"
-        exact = f'leave {told} out of buckets= (exact sizes), or pass on_unsupported="exact"'
+        ways = [] if fix is None else [fix]
+        if or_exact or not ways:
+            ways.append(made_exact(symbols))
         variables = self.eqn.invars or self.eqn.outvars
         return UnsupportedPrimitiveError(
             f"no pad-safe rule for `{self.primitive}` over padded {told}.",
@@ -196,7 +205,7 @@ class RuleContext:
             where=self.where,
             got=", ".join(_compat.describe_aval(var.aval) for var in variables),
             why=reason,
-            fix=fix or exact,
+            fix="; or ".join(ways),
         )
 
     def wish(self, result: int) -> Wish | None:

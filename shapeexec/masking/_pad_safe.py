@@ -1,11 +1,18 @@
 """`pad_safe`: the masked function itself, without bucketing, padding or caching."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from shapeexec._errors import SpecError
+from shapeexec._errors import (
+    InconclusiveShapeError,
+    SpecError,
+    UnsupportedPrimitiveError,
+    made_exact,
+    tell_fix,
+)
 from shapeexec.masking._masked import Masked
 from shapeexec.masking._poison import check_poison
 from shapeexec.shape._guards import parse_constraints
@@ -39,6 +46,8 @@ def pad_safe(
         SpecError: A spec is malformed.
         ConfigError: A constraint or the poison is not known.
 
+    `padded` raises an `UnsupportedPrimitiveError` or an `InconclusiveShapeError` as an `Exec` does.
+
     Example:
         >>> mean = pad_safe(lambda x: x.mean(), ("s",))
         >>> float(mean({"s": 2}, jax.numpy.array([1.0, 3.0, jax.numpy.nan])))
@@ -56,18 +65,30 @@ def pad_safe(
         dims = [() if d is None else d for d in bound.dims(shapes)]
         avals = [jax.typeof(leaf) for leaf in leaves]
         known = all(isinstance(size, int) for size in sizes.values())
-        traced = trace(
-            lambda *flat: fn(*jax.tree.unflatten(treedef, flat)),
-            [Leaf(d, a.dtype, a.weak_type) for d, a in zip(dims, avals, strict=True)],
-            sizes if known else None,
-            constraints=facts,
-        )
-        ranges = {symbol: (1, buckets[symbol]) for symbol in sorted(buckets)}
-        masked = Masked(traced, ranges, poison)
-        results = masked(sizes, traced.jaxpr.consts, leaves)
+        with _exact_in_an_exec():
+            traced = trace(
+                lambda *flat: fn(*jax.tree.unflatten(treedef, flat)),
+                [Leaf(d, a.dtype, a.weak_type) for d, a in zip(dims, avals, strict=True)],
+                sizes if known else None,
+                constraints=facts,
+            )
+            ranges = {symbol: (1, buckets[symbol]) for symbol in sorted(buckets)}
+            masked = Masked(traced, ranges, poison)
+            results = masked(sizes, traced.jaxpr.consts, leaves)
         return jax.tree.unflatten(traced.out_tree, results)
 
     return padded
+
+
+@contextlib.contextmanager
+def _exact_in_an_exec() -> Iterator[None]:
+    """Where errors tell the options that make symbols exact, they say whose: here are none."""
+    try:
+        yield
+    except (UnsupportedPrimitiveError, InconclusiveShapeError) as error:
+        exact = made_exact(error.symbols)
+        tell_fix(error, error.fix.replace(exact, f"run the function by sx.Exec, and {exact}"))
+        raise
 
 
 def _check_sizes(sizes: Mapping[str, Any], buckets: Mapping[str, int]) -> None:

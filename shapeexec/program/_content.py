@@ -146,7 +146,7 @@ class Content:
         name: The function's name.
         symbols: The symbols of its sizes, sorted.
         inputs: The flat arguments.
-        constants: The arrays that the function closed over.
+        constants: The arrays that the function closed over, and those inside of it.
         equations: Its operations, in order; those inside of others are in their `bodies`.
         results: The flat results.
         guards: What has to hold of the sizes.

@@ -20,7 +20,7 @@ class Program(Content):
         symbols: The symbols of its sizes, sorted.
         inputs: The flat arguments, each a variable with `name`, `shape` (dtype and symbolic dims),
             `lengths` and `capacities`.
-        constants: The arrays that the function closed over.
+        constants: The arrays that the function closed over, and those inside of it.
         equations: Its operations, in order; those inside of others are in their `bodies`.
         results: The flat results.
         guards: What has to hold of the sizes, each with `text` and `where`.

@@ -55,10 +55,10 @@ def read(trace: Trace, name: str, arguments: Sequence[str], moment: Moment | Non
         arguments: The names of the flat arguments.
         moment: What became of it in a graph; None: there is no call.
     """
-    reader = _Reader(trace, moment)
+    reader = _Reader(trace, moment, arguments)
     jaxpr = trace.jaxpr.jaxpr
     inputs = [reader.named(var, name) for var, name in zip(jaxpr.invars, arguments, strict=True)]
-    constants = [reader.named(var, f"const{i}") for i, var in enumerate(jaxpr.constvars)]
+    reader.close_over(jaxpr)
     equations = reader.equations(jaxpr, ())
     results = map(reader.variable, jaxpr.outvars)
     told = {}
@@ -73,7 +73,7 @@ def read(trace: Trace, name: str, arguments: Sequence[str], moment: Moment | Non
         name=name,
         symbols=tuple(sorted(_symbols(trace))),
         inputs=tuple(inputs),
-        constants=tuple(constants),
+        constants=tuple(reader.constants),
         equations=equations,
         results=tuple(results),
         guards=tuple(Fact(str(g), _compat.describe_line(g.place)) for g in trace.guards),
@@ -89,9 +89,13 @@ class _Reader:
     Args:
         trace: The trace.
         moment: What became of it in a graph.
+        arguments: The names that arguments have, and nothing else may.
+
+    Attributes:
+        constants: The arrays that the functions closed over that were read.
     """
 
-    def __init__(self, trace: Trace, moment: Moment | None) -> None:
+    def __init__(self, trace: Trace, moment: Moment | None, arguments: Sequence[str]) -> None:
         self._substitution = trace.substitution
         own = trace.substitution.outer.keys()
         inner = trace.substitution.inner.items()
@@ -99,6 +103,10 @@ class _Reader:
         self._moment = moment
         self._names: dict[Any, tuple[str, bool]] = {}
         self._numbers = itertools.count()
+        taken = frozenset(arguments)
+        names = (f"const{i}" for i in itertools.count())
+        self._constant_names = (name for name in names if name not in taken)
+        self.constants: list[Variable] = []
         self._dims: dict[str, _At] = {}
         self._notes: dict[tuple[int, ...], list[MaskNote]] = collections.defaultdict(list)
         if moment is not None:
@@ -111,6 +119,12 @@ class _Reader:
         """A variable, which has this name from now on."""
         self._names[var] = name, is_literal
         return self.variable(var)
+
+    def close_over(self, jaxpr: Any) -> None:
+        """Give names to the constants of an open jaxpr, which may stand in several equations."""
+        for var in jaxpr.constvars:
+            if var not in self._names:
+                self.constants.append(self.named(var, next(self._constant_names)))
 
     def variable(self, atom: Any) -> Variable:
         """A variable or a literal."""
@@ -163,9 +177,9 @@ class _Reader:
     def _bodies(self, eqn: Any, path: tuple[Any, ...]) -> Iterator[Body]:
         called = None
         if eqn.primitive.name in NESTED:
-            called = _compat.closed(NESTED[eqn.primitive.name](eqn.params)).jaxpr
+            called = _compat.opened(NESTED[eqn.primitive.name](eqn.params))
         for label, inner in _labelled(eqn):
-            jaxpr = _compat.closed(inner).jaxpr
+            jaxpr = _compat.opened(inner)
             is_call = jaxpr is called and len(jaxpr.invars) == len(eqn.invars)
             if is_call:
                 inputs = [
@@ -175,12 +189,12 @@ class _Reader:
             else:
                 # One jaxpr may stand in several equations: its values are others in each.
                 inputs = [self._anew(var) for var in jaxpr.invars]
-            for var in (*jaxpr.constvars, *(var for e in jaxpr.eqns for var in e.outvars)):
+            for var in (var for e in jaxpr.eqns for var in e.outvars):
                 self._names.pop(var, None)
-            constants = [self.variable(var) for var in jaxpr.constvars]
+            self.close_over(jaxpr)
             equations = self.equations(jaxpr, path)
             results = tuple(map(self.variable, jaxpr.outvars))
-            yield Body(label, (*constants, *inputs), equations, results, is_call)
+            yield Body(label, tuple(inputs), equations, results, is_call)
 
     def _name(self, atom: Any) -> tuple[str, bool]:
         """The name of a variable or a literal, and whether it is a number."""

@@ -60,6 +60,13 @@ class Spec:
         dims = (dim for dim in self.before + self.after if isinstance(dim, Dim))
         return frozenset().union(*(dim.symbols for dim in dims))
 
+    @property
+    def unknown_axes(self) -> tuple[int, ...]:
+        """The axes of `UNKNOWN`; those behind `...` count from the end, as -1."""
+        dims = [*enumerate(self.before)]
+        dims += [(axis - len(self.after), dim) for axis, dim in enumerate(self.after)]
+        return tuple(axis for axis, dim in dims if isinstance(dim, Unknown))
+
     def accepts_rank(self, rank: int) -> bool:
         """Return whether an array of this rank can fit."""
         return rank >= self.least_rank if self.has_ellipsis else rank == self.least_rank

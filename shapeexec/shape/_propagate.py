@@ -10,6 +10,7 @@ from shapeexec.shape._dim import Unknown
 from shapeexec.shape._forms import is_dim, is_spec_leaf, normal, read
 from shapeexec.shape._guards import parse_constraints
 from shapeexec.shape._shape import Shape, is_array
+from shapeexec.shape._spec import Place, check_names
 from shapeexec.shape._trace import Leaf, Trace, trace
 
 
@@ -68,14 +69,17 @@ def described_arguments(shapes: tuple[Any, ...]) -> tuple[list[Shape], Any]:
         SpecError: A spec is malformed, or does not tell the size of each axis.
     """
     described: list[Shape] = []
+    places: list[Place] = []
     trees = [jax.tree.flatten(tree, is_leaf=_is_leaf) for tree in shapes]
     for number, (leaves, treedef) in enumerate(trees):
         specs = [
             Shape.of(leaf) if is_array(leaf) or not _is_leaf(leaf) else leaf for leaf in leaves
         ]
         path = f"shapes[{number}]"
-        named = normal(jax.tree.unflatten(treedef, specs), path, number)
+        places.append((path, number, jax.tree.unflatten(treedef, specs)))
+        named = normal(places[-1][-1], path, number)
         described += [_described(leaf, path) for leaf in jax.tree.leaves(named, is_leaf=_is_leaf)]
+    check_names(places)
     flat = [jax.tree.unflatten(treedef, [0] * len(leaves)) for leaves, treedef in trees]
     return described, jax.tree.structure(tuple(flat))
 

@@ -4,7 +4,7 @@ A spec tree is fitted once to each structure of the arguments (`compile_spec`); 
 then say of the sizes is `BoundSpec`'s job.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Never
 
 import jax
@@ -14,15 +14,17 @@ from shapeexec.shape import _unknown
 from shapeexec.shape._binding import BoundSpec, tuple_text
 from shapeexec.shape._forms import (
     SpecTree,
+    as_sequence,
     is_size,
     is_spec_leaf,
+    is_struct,
     normal_by_name,
     normal_by_position,
     read,
     text_of_axes,
 )
 from shapeexec.shape._pattern import Spec, parse_spec
-from shapeexec.shape._shape import is_array
+from shapeexec.shape._shape import Shape, is_array
 
 _DEFAULT = "b, ..."
 
@@ -72,15 +74,18 @@ def compile_spec(
     if in_shapes is None:
         in_shapes = default_in_shapes(args)
         kwarg_shapes = default_kwarg_shapes(kwargs) if kwarg_shapes is None else kwarg_shapes
-    in_shapes = _normal_sequence(in_shapes)
+    given_shapes, given_kwarg_shapes = in_shapes, kwarg_shapes
+    in_shapes = normal_by_position(in_shapes)
     kwarg_shapes = normal_by_name(kwarg_shapes or {})
+    check_names(places(given_shapes, given_kwarg_shapes))
     _check_count(in_shapes, len(args))
+    taken = spec_symbols(in_shapes, kwarg_shapes)
     specs: list[Spec | None] = []
     for index, (tree, arg) in enumerate(zip(in_shapes, args, strict=True)):
-        specs += _leaf_specs(tree, arg, f"in_shapes[{index}]", f"args[{index}]")
+        specs += _leaf_specs(tree, arg, f"in_shapes[{index}]", f"args[{index}]", taken)
     for name in sorted(kwargs):  # as JAX orders the keys of a dict
         tree, arg = kwarg_shapes.get(name), kwargs[name]
-        specs += _leaf_specs(tree, arg, f"kwarg_shapes[{name!r}]", f"kwargs[{name!r}]")
+        specs += _leaf_specs(tree, arg, f"kwarg_shapes[{name!r}]", f"kwargs[{name!r}]", taken)
     return BoundSpec(jax.tree.structure((tuple(args), kwargs)), tuple(specs))
 
 
@@ -94,7 +99,7 @@ def bind_one(spec: SpecTree, array: Any) -> BoundSpec:
     Raises:
         SpecError: The spec does not fit the structure.
     """
-    specs = _leaf_specs(spec, array, "spec", "args[0]")
+    specs = _leaf_specs(spec, array, "spec", "args[0]", spec_symbols((), {"": spec}))
     return BoundSpec(jax.tree.structure(((array,), {})), tuple(specs))
 
 
@@ -114,14 +119,65 @@ def spec_symbols(
     return symbols
 
 
-def _normal_sequence(in_shapes: Any) -> tuple[SpecTree, ...]:
-    if not isinstance(in_shapes, tuple | list):
-        raise SpecError(
-            f"in_shapes is a {type(in_shapes).__name__}, not a tuple of specs.",
-            got=repr(in_shapes),
-            fix=f"one spec for each argument: in_shapes=({in_shapes!r},)",
-        )
-    return normal_by_position(in_shapes)
+Place = tuple[str, object, SpecTree]
+"""A spec tree with the path at which errors tell it, and its argument's position or keyword."""
+
+
+def places(in_shapes: Any, kwarg_shapes: Mapping[str, SpecTree] | None) -> tuple[Place, ...]:
+    """The specs of arguments, as people wrote them, with their places."""
+    trees = enumerate(as_sequence(in_shapes) if in_shapes is not None else ())
+    named = (kwarg_shapes or {}).items()
+    return (
+        *((f"in_shapes[{index}]", index, tree) for index, tree in trees),
+        *((f"kwarg_shapes[{name!r}]", name, tree) for name, tree in named),
+    )
+
+
+def check_names(trees: Iterable[Place]) -> None:
+    """Check that no unknown size has the name of another size.
+
+    Args:
+        trees: The specs of all arguments, well-formed and not in their normal form yet, in which an
+            `UNKNOWN` is a symbol as any other.
+
+    Raises:
+        SpecError: A symbol is called as an unknown size will be.
+    """
+    made: dict[str, str] = {}
+    given: dict[str, str] = {}
+    for path, place, tree in trees:
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_spec_leaf):
+            where = path + jax.tree_util.keystr(keys)
+            own, unknown = _names(leaf, where, _unknown.place_of(place, *keys))
+            for name in sorted(unknown):
+                if name in made:
+                    raise _refused_name(name, f"{made[name]} and {where}")
+                made[name] = where
+            given |= dict.fromkeys(own, where)
+    both = sorted(made.keys() & given.keys())
+    if both:
+        raise _refused_name(both[0], f"UNKNOWN in {made[both[0]]}, `{both[0]}` in {given[both[0]]}")
+
+
+def _names(leaf: Any, where: str, place: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The symbols that a spec names, and those that its unknown sizes become."""
+    leaf = Shape.of(leaf) if is_struct(leaf) else leaf
+    spec = read(leaf, where)
+    if spec is None:
+        return frozenset(), frozenset()
+    # A `Shape` has made a symbol of each.
+    placed = _unknown.placed(spec.symbols, place) if isinstance(leaf, Shape) else {}
+    made = (_unknown.at_place(place, axis) for axis in spec.unknown_axes)
+    return spec.symbols - placed.keys(), frozenset((*made, *placed.values()))
+
+
+def _refused_name(name: str, got: str) -> SpecError:
+    return SpecError(
+        f"`{name}` would be the name of two sizes.",
+        got=got,
+        why="an UNKNOWN is called after its argument and axis, and is never another size",
+        fix="call the other size otherwise; or, if the two are equal, give both one name: `n`",
+    )
 
 
 def _check_count(in_shapes: Sequence[SpecTree], arguments: int) -> None:
@@ -147,7 +203,9 @@ def _by_axis(in_shapes: Sequence[SpecTree], arguments: int) -> str:
     return f"; or, if each argument has one axis, in_shapes={tuple_text(list(map(repr, axes)))}"
 
 
-def _leaf_specs(tree: SpecTree, arg: Any, spec_path: str, path: str) -> list[Spec | None]:
+def _leaf_specs(
+    tree: SpecTree, arg: Any, spec_path: str, path: str, taken: frozenset[str]
+) -> list[Spec | None]:
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_spec_leaf)
     specs = [read(leaf, spec_path) for leaf in leaves]
     try:
@@ -156,17 +214,21 @@ def _leaf_specs(tree: SpecTree, arg: Any, spec_path: str, path: str) -> list[Spe
         _refuse_structure(tree, arg, spec_path, path)
     found: list[Spec | None] = []
     for spec, subtree in zip(specs, subtrees, strict=True):
-        found += _shared(spec, subtree)
+        found += _shared(spec, subtree, spec_path, taken)
     return found
 
 
-def _shared(spec: Spec | None, subtree: Any) -> list[Spec | None]:
+def _shared(
+    spec: Spec | None, subtree: Any, spec_path: str, taken: frozenset[str]
+) -> list[Spec | None]:
     """One spec for all arrays below it: what is unknown is so in each of them apart."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(subtree)]
     names = _unknown.inner(spec.symbols, "") if spec is not None and len(paths) > 1 else {}
     if spec is None or not names:
         return [spec] * len(paths)
-    inner = (_unknown.inner(spec.symbols, _unknown.place_of(*path)) for path in paths)
+    inner = [_unknown.inner(spec.symbols, _unknown.place_of(*path)) for path in paths]
+    for name in (name for names in inner for name in names.values() if name in taken):
+        raise _refused_name(name, f"UNKNOWN in {spec_path}, and `{name}` in another spec")
     return [spec.renamed(names) for names in inner]
 
 

@@ -1,7 +1,8 @@
 """Names of unknown sizes: each place of `UNKNOWN` in a spec is a symbol of its own.
 
-A name tells the argument and the axis, so that people can name it, too: `unknown_0_1`. How specs
-are written is not known here.
+A name tells the argument and the axis, so that people can name it, too: `unknown_0_1`. No two
+places have one name: one underscore parts the entries of a place, and those inside of an entry are
+doubled, as in `unknown_q__len_0`. How specs are written is not known here.
 """
 
 import re
@@ -16,6 +17,8 @@ MARKS = ("?", WORD)
 _OF_SHAPE = re.compile(r"unknown_(\d+)", re.ASCII)
 _AT_PLACE = re.compile(r"unknown_(\w+)_((?:end)?\d+)", re.ASCII)
 _ANY = re.compile(r"unknown(\d+|_\w+)", re.ASCII)
+_BETWEEN = re.compile(r"(?<!_)_(?!_)")
+_NOT_PLAIN = re.compile(r"\W|^_+|_+$|0(?=x)", re.ASCII)  # the last is how a code begins
 
 
 def of_axis(axis: int) -> str:
@@ -40,7 +43,19 @@ def place_of(*path: object) -> str:
         path: The argument's position or keyword, and entries of a path of JAX's.
     """
     entries = [getattr(e, "key", getattr(e, "idx", getattr(e, "name", e))) for e in path]
-    return "_".join(re.sub(r"\W", "_", str(entry), flags=re.ASCII) for entry in entries)
+    return "_".join(_encoded(str(entry)) for entry in entries)
+
+
+def _encoded(entry: str) -> str:
+    """An entry of a path in letters, digits and pairs of underscores between them, as no other."""
+    if not entry:
+        return "0xz"
+    plain = _NOT_PLAIN.sub(lambda match: "".join(map(_code, match[0])), entry)
+    return plain.replace("_", "__")
+
+
+def _code(character: str) -> str:
+    return f"0x{ord(character):x}z"
 
 
 def placed(symbols: Iterable[str], place: str) -> dict[str, str]:
@@ -61,14 +76,15 @@ def names_for(symbol: str) -> tuple[str, ...]:
     """Under which names a symbol's strategy may be given, the most special first.
 
     A spec of several arrays makes symbols such as `unknown_0_tokens_1`, which the name of the
-    spec's own place, `unknown_0_1`, covers; and `UNKNOWN` covers all.
+    spec's own place, `unknown_0_1`, covers; and `UNKNOWN` covers all. So an entry of a place is
+    covered whole or not at all: `unknown_q_0` does not cover `unknown_q__len_0`.
     """
     if not _ANY.fullmatch(symbol):
         return (symbol,)
     names = [symbol]
     match = _AT_PLACE.fullmatch(symbol)
     if match:
-        path = match[1].split("_")
+        path = _BETWEEN.split(match[1])
         shorter = ("_".join(path[:end]) for end in range(len(path) - 1, 0, -1))
         names += [f"unknown_{place}_{match[2]}" for place in shorter]
     return (*names, WORD)

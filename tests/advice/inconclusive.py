@@ -15,8 +15,8 @@ import shapeexec as sx
 from tests.advice import row
 from tests.advice.row import (
     Advice,
+    exact_ways,
     instead,
-    option,
     quoted,
     runs,
     somewhat,
@@ -73,18 +73,13 @@ def rewritten(
 def exact(name: str, plain: Callable[[Any], Any], fix: str = "make `s` exact") -> Advice:
     """A program with no way out but exact sizes, by each of the two ways that are told."""
 
-    def follow(told: str) -> Any:
-        assert told.rsplit("; or ", maxsplit=1)[-1].startswith("make `s` exact")
-        by_option = {"on_unsupported": option(told, "on_unsupported")}
-        return [runs(plain, X, **options) for options in (by_option, {"buckets": strategies(told)})]
-
     return Advice(
         name,
         "exact symbols",
         sx.InconclusiveShapeError,
         lambda: runs(plain, X),
         fix,
-        follow,
+        lambda told: [runs(plain, X, **options) for options in exact_ways(told)],
         lambda: [plain(X)] * 2,
     )
 

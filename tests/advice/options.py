@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import shapeexec as sx
+from shapeexec.bucketing import Custom
 from tests.advice.row import Advice, option, quoted, runs, somewhat, value
 
 X = somewhat(5)
@@ -213,6 +214,30 @@ ROWS = [
         "sx.Pow2(), an instance of it",
         lambda told: {"buckets": value(told.split(", ")[0])},
     ),
+    config(
+        "two strategies",
+        "buckets",
+        {"buckets": {"s": 8, sx.Dim("s"): 4}},
+        "name each symbol once, as a text or as a Dim",
+        lambda told: {"buckets": {sx.Dim("s"): 4}},
+    ),
+    strategy(
+        "a text that is none",
+        lambda: sx.Exec(double, ("s",), "pow3"),
+        "or a strategy, which has options: Pow2(minimum=16)",
+        lambda told: [
+            *map(bucket, quoted(told, '"')),
+            bucket(value(f"sx.{told.split('options: ')[1]}")),
+        ],
+        [5, 8, 8, 5, 8, 30, 16],
+    ),
+    strategy(
+        "a custom strategy of a number",
+        lambda: Custom(3),
+        "pass a function from size to bucket",
+        lambda told: bucket(Custom(lambda size: size + size % 2)),
+        6,
+    ),
     strategy(
         "no strategy",
         lambda: sx.Exec(double, ("s",), 3.5),
@@ -394,6 +419,13 @@ ROWS = [
         lambda told: [double(X), runs(double, X, constraints="s >= 4")],
         lambda: [double(X)] * 2,
     ),
+    config(
+        "a symbol for a constraint",
+        "constraints",
+        {"constraints": "s"},
+        'write a comparison of dims, such as constraints=("s >= 2", "mod(s, 8) == 0")',
+        lambda told: {"constraints": value(told.split("constraints=")[1])[:1]},
+    ),
     # choices and kinds
     config(
         "on_unsupported",
@@ -444,6 +476,13 @@ ROWS = [
         "name one of these",
         lambda told: sx.Exec(flagged, ("s",), kwarg_shapes={"mask": "s"})(X, mask=X),
         lambda: X**2,
+    ),
+    config(
+        "an option of another library's",
+        "options",
+        {"bucket_sizes": [8]},
+        'sx.Exec(double, in_shapes=("s, ...",), buckets=[8])',
+        lambda told: value(f"dict({told.partition(', ')[2]}"),
     ),
     Advice(
         "no function",

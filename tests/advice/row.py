@@ -31,7 +31,7 @@ NAMES: dict[str, Any] = {
     "sx": sx,
 }
 _ENDS = re.compile(
-    r"; |, which|, for |, if |, or | or | if | with |, one |, another|, divided|: keys"
+    r"; |, which|, then|, for |, if |, or | or | if | with |, one |, another|, divided|: keys"
 )
 
 
@@ -76,6 +76,12 @@ def quoted(fix: str, mark: str = "`") -> list[str]:
 def strategies(fix: str) -> Mapping[str, Any]:
     """The strategies of a Fix line that makes symbols exact: `"s": sx.Exact()`."""
     return value("{" + ", ".join(re.findall(r'"\w+": sx\.Exact\(\)', fix)) + "}")
+
+
+def exact_ways(fix: str) -> list[dict[str, Any]]:
+    """The options of an Exec by which a Fix line makes symbols exact, which is told last."""
+    told = fix[fix.rindex("make `") :]
+    return [{"on_unsupported": option(told, "on_unsupported")}, {"buckets": strategies(told)}]
 
 
 def instead(fix: str) -> Callable[[Any], Any]:

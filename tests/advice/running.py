@@ -1,4 +1,4 @@
-"""Advice on what runs: maps, primitives without a rule, sharding, validation."""
+"""Advice on what runs: maps, validation, functions that are masked without an Exec."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,10 +10,9 @@ import numpy as np
 
 import shapeexec as sx
 from shapeexec.masking._registry import RULES
-from tests.advice import row
-from tests.advice.row import Advice, option, runs, somewhat, strategies, value
+from tests.advice.row import Advice, exact_ways, option, somewhat, strategies, value
 
-X, PLANE = somewhat(5), somewhat(5, 3)
+X = somewhat(5)
 EXAMPLES = [somewhat(5), somewhat(3, seed=1)]
 
 
@@ -45,60 +44,6 @@ def sums() -> float:
     return sum(x.sum() for x in EXAMPLES)
 
 
-def unsupported(
-    name: str, fn: Callable[[Any], Any], fix: str, mended: Callable[[Any], Any], x: Any = X
-) -> Advice:
-    """A function without a pad-safe rule, and the one that the Fix line tells."""
-    return row.rewritten(
-        name,
-        "unsupported primitives",
-        sx.UnsupportedPrimitiveError,
-        fn=fn,
-        fix=fix,
-        mended=mended,
-        x=x,
-        plain=jax.jit(mended),
-    )
-
-
-def by_reference(x: Any) -> Any:
-    return jax.new_ref(x)[...] * 2
-
-
-def exact(
-    name: str, fix: str, options: Callable[[str], dict[str, Any]], fn: Any = by_reference
-) -> Advice:
-    return Advice(
-        name,
-        "exact symbols",
-        sx.UnsupportedPrimitiveError,
-        lambda: runs(fn, X),
-        fix,
-        lambda told: runs(fn, X, **options(told)),
-        lambda: fn(X),
-    )
-
-
-def drawn(key: Any) -> Callable[[Any], Any]:
-    return lambda x: x + jax.random.normal(key, x.shape)
-
-
-def key_of(told: str) -> Any:
-    """The key that a Fix line tells to make."""
-    return value(told[told.index("jax.random.key") :].split(")", maxsplit=1)[0] + ")", seed=3)
-
-
-def ranked(x: Any) -> Any:
-    return jax.lax.linalg.eigh(x @ x.T, sort_eigenvalues=False)[1]
-
-
-def sharded(x: Any) -> Any:
-    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
-    over = jax.sharding.PartitionSpec("d")
-    each = jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=over, out_specs=over)
-    return jax.jit(each)(x) + 1
-
-
 def unfilled(ctx: Any, *operands: Any, **params: Any) -> Any:
     return ctx.bind(*operands, **params)
 
@@ -113,6 +58,14 @@ def validated(strategy: Any) -> Any:
         return ex(X)
     finally:
         RULES["reduce_sum"] = kept
+
+
+def referred(x: Any) -> Any:
+    return jax.new_ref(x)[...]
+
+
+def looped(x: Any) -> Any:
+    return sum(x[i] for i in range(x.shape[0]))
 
 
 def padded(told_sizes: dict[str, int], size: int = 8) -> Any:
@@ -193,60 +146,6 @@ ROWS = [
         lambda told: by_map(branched, EXAMPLES),
         lambda: [branched(x) for x in EXAMPLES],
     ),
-    exact(
-        "by an option",
-        'or pass on_unsupported="exact"',
-        lambda told: {"on_unsupported": option(told, "on_unsupported")},
-    ),
-    exact(
-        "out of buckets", "leave `s` out of buckets= (exact sizes)", lambda told: {"buckets": {}}
-    ),
-    exact(
-        "sharding",
-        'or pass on_unsupported="exact"',
-        lambda told: {"on_unsupported": option(told, "on_unsupported")},
-        sharded,
-    ),
-    Advice(
-        "a generator by its key",
-        "unsupported primitives",
-        sx.UnsupportedPrimitiveError,
-        lambda: runs(drawn(jax.random.key(3, impl="rbg")), X),
-        'jax.random.key(seed, impl="threefry2x32")',
-        lambda told: runs(drawn(key_of(told)), X),
-        lambda: drawn(jax.random.key(3))(X),
-    ),
-    Advice(
-        "the device's generator",
-        "unsupported primitives",
-        sx.UnsupportedPrimitiveError,
-        lambda: runs(lambda x: x + jax.lax.rng_uniform(0.0, 1.0, x.shape), X),
-        'jax.random.bits(jax.random.key(seed, impl="threefry2x32"), shape)',
-        lambda told: runs(lambda x: value(told.split("; ")[0], seed=3, shape=x.shape), X),
-        lambda: jax.random.bits(jax.random.key(3), X.shape),
-    ),
-    unsupported(
-        "null vectors",
-        lambda x: abs(jnp.linalg.svd(x, full_matrices=True)[0]),
-        "full_matrices=False, which leaves them out",
-        lambda x: abs(jnp.linalg.svd(x, full_matrices=False)[0]),
-        PLANE,
-    ),
-    unsupported(
-        "one-hot gathers",
-        lambda x: x.at[jnp.array([1, 2])].get(mode="one_hot"),
-        'mode="clip" or mode="fill"',
-        lambda x: [x.at[jnp.array([1, 2])].get(mode=mode) for mode in ("clip", "fill")],
-    ),
-    unsupported(
-        "eigenvalues in no order",
-        ranked,
-        "sort_eigenvalues=True and subset_by_index=None, then jnp.flip or a slice",
-        lambda x: jnp.flip(
-            jax.lax.linalg.eigh(x @ x.T, sort_eigenvalues=True, subset_by_index=None)[1]
-        ),
-        PLANE,
-    ),
     Advice(
         "a rule that is wrong",
         "validation",
@@ -264,6 +163,24 @@ ROWS = [
         "at least 1",
         lambda told: len(sx.validate(sx.Exec(jnp.sum, ("s",)), X, rounds=1).sizes),
         lambda: 1,
+    ),
+    Advice(
+        "a primitive without a rule",
+        "pad_safe",
+        sx.UnsupportedPrimitiveError,
+        lambda: sx.masking.pad_safe(referred, ("s",))({"s": 3}, X),
+        "run the function by sx.Exec, and make `s` exact",
+        lambda told: [sx.Exec(referred, ("s",), **ways)(X[:3]) for ways in exact_ways(told)],
+        lambda: [X[:3]] * 2,
+    ),
+    Advice(
+        "a question that only a number answers",
+        "pad_safe",
+        sx.InconclusiveShapeError,
+        lambda: sx.masking.pad_safe(looped, ("s",))({"s": 3}, X),
+        "or run the function by sx.Exec, and make `s` exact",
+        lambda told: [sx.Exec(looped, ("s",), **ways)(X[:3]) for ways in exact_ways(told)],
+        lambda: [X[:3].sum()] * 2,
     ),
     Advice(
         "other sizes",

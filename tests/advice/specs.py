@@ -80,6 +80,11 @@ def both(name: str, specs: Any, fix: str, follow: Callable[[str], Any], y: Any =
     )
 
 
+def changing(told: str) -> list[str]:
+    """The code that a Fix line has for a size that changes."""
+    return told.split("write ")[1].split(";", maxsplit=1)[0].replace(" or ", ", ").split(", ")
+
+
 def of_dims(name: str, broken: Callable[[], Any], fix: str, follow: Any, expected: Any) -> Advice:
     """What dims and shapes refuse."""
     return Advice(name, "dims", sx.SpecError, broken, fix, follow, lambda: expected)
@@ -185,6 +190,69 @@ ROWS = [
         fn=lambda tree: 2 * tree["a"],
     ),
     spec_advice("a number", 3.5, 'a text such as "b, 512"', lambda told: "b, 3"),
+    spec_advice(
+        "a negative size",
+        "-1, s",
+        "write `_` for an axis that is static",
+        lambda told: f"{quoted(told)[0]}, s",
+    ),
+    spec_advice(
+        "a negative size that is to change",
+        "-1, s",
+        "write sx.BATCH, sx.SEQ_LEN",
+        lambda told: (value("sx.BATCH"), sx.UNKNOWN),
+    ),
+    spec_advice(
+        "None for a size that changes",
+        (None, 3),
+        "(sx.UNKNOWN, 3) if None is to be any size",
+        lambda told: value(told.split(" if ")[0]),
+    ),
+    spec_advice(
+        "no array under a spec", "s", "pass an array, or make", lambda told: "s", x="text", good=X
+    ),
+    of_dims(
+        "-1",
+        lambda: sx.Dim(-1),
+        'for a size that changes write sx.BATCH, sx.SEQ_LEN, sx.Dim("n") or sx.UNKNOWN',
+        lambda told: [sx.Dim(value(code)).is_static for code in changing(told)],
+        [False] * 4,
+    ),
+    of_dims(
+        "-1 in a shape",
+        lambda: sx.Shape("float32", -1, 3),
+        'for a size that changes write sx.BATCH, sx.SEQ_LEN, sx.Dim("n") or sx.UNKNOWN',
+        lambda told: [len(sx.Shape("float32", value(code), 3).symbols) for code in changing(told)],
+        [1] * 4,
+    ),
+    of_dims(
+        "UNKNOWN in a text",
+        lambda: sx.Dim("? + 1"),
+        'sx.Dim("n") + 1',
+        lambda told: value(told.partition(": ")[2]).evaluate(n=4),
+        5,
+    ),
+    of_dims(
+        "a function",
+        lambda: sx.Dim("floor(s)"),
+        'write it as "2*s + 1": integers, names, + - * // % **, floordiv, mod, max, min',
+        lambda told: [sx.Dim(first(told)).evaluate(s=2), sx.Dim("max(s, 7)").evaluate(s=2)],
+        [5, 7],
+    ),
+    of_dims(
+        "a shape of an axis of any size",
+        lambda: sx.eval_shape(double, "_, s"),
+        "write a size, a symbol or `?` for each axis, or pass an array",
+        lambda told: [len(sx.eval_shape(double, given).dims) for given in ("4, s", "?, s", PLANE)],
+        [2, 2, 2],
+    ),
+    of_dims(
+        "a bucket of 0",
+        lambda: sx.Dim("2*s").upper_bound(s=0),
+        "give `s` a bucket of at least 1",
+        lambda told: sx.Dim("2*s").upper_bound(s=1),
+        2,
+    ),
     of_dims(
         "the value of a symbol",
         lambda: sx.Dim("b*s").value,

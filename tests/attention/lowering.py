@@ -1,7 +1,8 @@
 """Lowering for a device that is not there, and programs to be lowered."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,20 @@ from jax.sharding import AbstractMesh
 
 import shapeexec as sx
 from shapeexec.attention._blocks import BlockMask
+from shapeexec.attention.masks.scores import ScoreModifier
 
 _KINDS = {"cuda": ("NVIDIA A100-SXM4-40GB", None, "gpu"), "tpu": ("TPU v5 lite", 1, "tpu")}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bucketed(ScoreModifier):
+    """A user's bias that looks up a table of four numbers per head."""
+
+    table: Any
+    axes: ClassVar = {"table": "BN-"}
+
+    def modify(self, at: Any, scores: Any) -> Any:
+        return scores + at.of_table(self.table, abs(at.key - at.query) % 4)
 
 
 def lowered(function: Callable[..., Any], *args: Any, platform: str) -> str:

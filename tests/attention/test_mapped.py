@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
+from tests.marks import marked_slow
 
 
 def by_example(b, h, q, k):
@@ -39,7 +40,7 @@ def looped(f, x):
 
 
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", marked_slow([1, 2], [2]))
 def test_each_mapped_call_asks_for_its_own_examples(name, times):
     run = jax.jit(functools.partial(attend, mask=MASKS[name]))
     x = normal(*(3, 2)[2 - times :], 2, 20, 2, 8)

@@ -10,7 +10,6 @@ import pytest
 import shapeexec as sx
 from shapeexec.attention._blocks import BlockMask
 from shapeexec.attention.backends.mosaic_tpu import _MosaicTpu, backend
-from shapeexec.attention.masks.scores import ScoreModifier
 from tests.attention.kernels import (
     CASES,
     Case,
@@ -20,7 +19,7 @@ from tests.attention.kernels import (
     signature_of,
     work_of,
 )
-from tests.attention.lowering import all_in_one, arguments, layers, lowered
+from tests.attention.lowering import Bucketed, all_in_one, arguments, layers, lowered
 
 KERNEL = "@tpu_custom_call("
 
@@ -86,15 +85,6 @@ def test_lists_that_scalar_memory_does_not_hold_are_refused():
     assert backend.refuses(many, sx.Causal() & sx.SlidingWindow(4096), "tpu") is None
     ragged = dataclasses.replace(many, batch=16, is_ragged=True)
     assert "lists of tiles need" in backend.refuses(ragged, sx.Full(), "tpu")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Bucketed(ScoreModifier):
-    table: object
-    axes = {"table": "BN-"}  # noqa: RUF012
-
-    def modify(self, at, scores):
-        return scores + at.of_table(self.table, abs(at.key - at.query) % 4)
 
 
 def test_a_table_in_a_users_score_modifier_is_an_error_with_a_way_out():

@@ -3,11 +3,13 @@
 import builtins
 import copy
 import dataclasses
+import gc
 import io
 import json
 import pickle
 import sys
 import threading
+import weakref
 
 import jax
 import matplotlib as mpl
@@ -380,7 +382,7 @@ def test_json_holds_every_row():
     assert set(row["bytes"]) == {"code", "temporaries", "inputs", "outputs"}
     assert set(row["seconds"]) == {"trace", "mask", "lower", "compile"}
     told = {field.name for field in dataclasses.fields(sx.GraphRow)}
-    assert told - row.keys() == {"key", "is_ragged", "trace", "compiled"}
+    assert told - row.keys() == {"key", "is_ragged", "trace", "exactness", "compiled"}
 
 
 # The picture
@@ -493,6 +495,50 @@ def test_a_key_of_map_and_of_constants_of_all_kinds_prints():
     assert str(ex.graphs[0].key) == "map of 1, summed, s<=8: args[0] f32[s]; trace 0"
 
 
+# The graph of sizes
+
+
+def apart_at_five(x):
+    return x.sum() if type(x.shape[-1]) is int and x.shape[-1] == 5 else x.max()
+
+
+@pytest.mark.filterwarnings("ignore:shapeexec. at symbolic sizes")
+def test_sizes_that_run_exactly_are_those_of_no_other_graph():
+    ex = sx.Exec(apart_at_five, ("b, s",), L(8), check="sizes")
+    ex(ones(2, 6))
+    assert ex.graphs[{"b": 2, "s": 5}].sizes == "b=8, s=8"  # nobody has looked at 5 yet
+    assert ex.why_new(ones(2, 5)).is_new
+    with refused(sx.ConfigError, "none serves b=2, s=5", "a size for each symbol"):
+        ex.graphs[{"b": 2, "s": 5}]
+    assert float(ex(ones(2, 5))) == ones(2, 5).sum()
+    assert ex.graphs[{"s": 5, "b": 2}].sizes == "b=8, s=5 exact"
+    assert ex.graphs[{"b": 2, "s": 6}].sizes == "b=8, s=8"
+    # Of other sizes of b nothing is known: a call would be planned for the larger graph.
+    assert ex.graphs[{"b": 3, "s": 5}].sizes == "b=8, s=8"
+
+
+def test_a_graph_that_calls_have_left_for_want_of_a_rule_serves_none():
+    def noise(x):
+        return x + jax.random.uniform(jax.random.key(0, impl="rbg"), x.shape)
+
+    ex = sx.Exec(lambda x, y: (noise(x), y.sum()), ("s", "t"), L(8), on_unsupported="exact")
+    ex(ones(3), ones(4))
+    assert ex.graphs[{"s": 3, "t": 5}].sizes == "s=3 exact, t=8"
+    with refused(sx.ConfigError, "none serves s=4, t=4", ""):
+        ex.graphs[{"s": 4, "t": 4}]
+
+
+@pytest.mark.parametrize(
+    "buckets", [{"s": L(8)}, {"s": sx.Ladder([2, 8], beyond="exact")}], ids=str
+)
+def test_sizes_without_a_bucket_are_those_of_their_exact_graph(buckets):
+    ex = sx.Exec(lambda x: x.sum(), ("s, t",), buckets)
+    for shape in ((3, 5), (9, 5), (0, 5)):
+        ex(ones(*shape))
+        row = ex.graphs[{"s": shape[0], "t": 5}]
+        assert row.key == ex.plan(ones(*shape)).key
+
+
 # Why a call is new
 
 
@@ -506,6 +552,19 @@ def why(ex, *args, **kwargs):
 
 def struct(*shape, dtype=np.float32):
     return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def test_a_setting_of_jax_that_differs_has_its_name():
+    ex = sx.Exec(total, ("s, ...",), L(8))
+    ex(ones(3, 2))
+    with jax.default_matmul_precision("highest"):
+        told = why(ex, ones(3, 2))
+        assert told.missing == ("jax_default_matmul_precision='highest'",)
+        assert told.differences == ("jax_default_matmul_precision: None, here 'highest'",)
+    with jax.debug_nans(True):
+        told = why(ex, ones(3, 2))
+    assert told.missing == ("True as jax_debug_nans or jax_debug_infs",)
+    assert not ex.why_new(ones(3, 2)).is_new
 
 
 def test_without_graphs_a_call_is_new():
@@ -570,9 +629,7 @@ def test_a_fixed_dim_a_structure_and_a_setting_of_jax_are_named():
     assert "the structure of the arguments" in told.missing[0]
     with jax.enable_x64(True):
         told = why(ex, struct(2), struct(3))
-    assert len(told.differences) == 1
-    assert told.differences[0].startswith("setting ")
-    assert told.differences[0].endswith(" of JAX: False, here True")
+    assert told.differences == ("jax_enable_x64: False, here True",)
 
 
 def test_another_outcome_of_a_guard_is_named():
@@ -614,6 +671,22 @@ def test_what_cannot_be_padded_is_met_before_compiling():
         sx.Exec(with_noise, ("s",), L(8)).why_new(struct(4))
     with refused(sx.SpecError, "args[0]", ""):
         ex.why_new(struct(4, 4))
+
+
+def test_what_tells_why_keeps_no_graph_alive():
+    ex = sx.Exec(lambda x: x.sum(), ("s",), L(8), limits=sx.CacheLimits(graphs=1))
+    ex(ones(3))
+    graph = weakref.ref(ex.graphs[0].compiled)
+    told = ex.why_new(ones(9))
+    assert graph() is not None
+    ex(ones(9))  # the first has to leave
+    gc.collect()
+    assert graph() is None
+    assert str(told).startswith("no graph has s=16; the nearest, graph 0 (s=8)")
+    for ask in (told.graphs[0].hlo, told.graphs[0].cost):
+        with refused(sx.ConfigError, "this row tells of a graph (s=8)", "run.graphs"):
+            ask()
+    assert ex.graphs[0].hlo().startswith("HloModule")
 
 
 # Statistics

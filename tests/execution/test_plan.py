@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import shapeexec as sx
 from tests.execution.support import counted, ones
@@ -43,6 +44,33 @@ def test_a_plan_says_whether_its_graph_is_compiled():
 def test_shapes_will_do_for_a_plan():
     ex = sx.Exec(softmax, ("s",), P)
     assert ex.plan(jax.ShapeDtypeStruct((3,), jnp.float32)).key == ex.plan(ones(3)).key
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, jax.grad, jax.eval_shape], ids=str)
+@pytest.mark.parametrize("look", ["plan", "explain", "trace", "why_new"])
+def test_a_traced_argument_stands_for_an_array_of_its_shape(transform, look):
+    ex, x, told = sx.Exec(softmax, ("s",), P), ones(3), []
+
+    def looking(x):
+        told.append(str(getattr(ex, look)(x)))
+        return x.sum()
+
+    if transform is jax.eval_shape:
+        jax.eval_shape(looking, x)
+    else:
+        transform(looking)(x[None] if transform is jax.vmap else x)
+    assert told == [str(getattr(ex, look)(jax.ShapeDtypeStruct((3,), x.dtype)))]
+
+
+@pytest.mark.parametrize("look", ["plan", "explain", "trace", "why_new"])
+def test_where_sizes_are_symbolic_there_is_no_bucket_to_tell(look):
+    ex = sx.Exec(softmax, ("s",), P)
+    outer = sx.Exec(lambda y: getattr(ex, look)(y) and y, ("n",), P)
+    for attempt in (lambda: outer(ones(3)), lambda: sx.eval_shape(getattr(ex, look), "n")):
+        with pytest.raises(sx.InconclusiveShapeError) as caught:
+            attempt()
+        assert "the sizes are symbolic here" in str(caught.value)
+        assert "ask outside of that function" in str(caught.value)
 
 
 def test_sizes_of_one_bucket_have_one_key():

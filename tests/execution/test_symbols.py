@@ -77,6 +77,18 @@ def test_the_name_of_a_specs_place_covers_all_arrays_below_it():
     assert sx.Exec(fn, ("?",), eval(told)).plan(xs).buckets["unknown_0_x_0"] == 8
 
 
+@pytest.mark.parametrize("keys", [("q", "q_len"), ("a", "a.b"), ("q", "_q")], ids=str)
+def test_the_name_of_a_place_covers_no_other_that_begins_alike(keys):
+    short, long = keys
+    fn = lambda **kw: sum(x.sum() for x in kw.values())  # noqa: E731
+    specs = dict.fromkeys(keys, "?")
+    run = sx.Exec(fn, (), {f"unknown_{short}_0": [4], UNKNOWN: "exact"}, kwarg_shapes=specs)
+    assert sorted(run.plan(**{short: ones(3), long: ones(5)}).buckets.values()) == [4, 5]
+    inner = sx.Exec(lambda d: fn(**d), (specs,), {f"unknown_0_{short}_0": [4], UNKNOWN: "exact"})
+    assert sorted(inner.plan({short: ones(3), long: ones(5)}).buckets.values()) == [4, 5]
+    assert float(inner({short: ones(3), long: ones(5)})) == 6 + 15
+
+
 def test_a_dim_that_was_made_of_unknown_has_the_strategy_of_unknown():
     own = Dim(UNKNOWN)
     ex = sx.Exec(total, ((own, 5, 4),), {UNKNOWN: 8})

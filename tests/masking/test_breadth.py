@@ -8,6 +8,7 @@ import pytest
 from jax import lax, nn, random
 
 import shapeexec as sx
+from tests.marks import marked_slow
 
 # Each is a program of `x`, f32[b,s], and of the key `k`.
 FAMILIES = {
@@ -93,7 +94,7 @@ def programs(family: str) -> list[str]:
     return [line.strip() for line in FAMILIES[family].strip().splitlines()]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", marked_slow(FAMILIES, {"draws", "functions of science"}))
 def test_each_is_exact_among_nan(family: str) -> None:
     x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     for text in programs(family):

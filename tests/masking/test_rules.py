@@ -11,7 +11,6 @@ from shapeexec.shape._dim import evaluate
 from tests import cases
 from tests.cases import Case
 from tests.checks import Padding, assert_all_pad_safe, assert_close, assert_pad_safe, pad_to
-from tests.marks import marked_slow
 
 GRADIENTS = [gradient for case in cases.ALL if (gradient := case.gradient())]
 
@@ -31,7 +30,8 @@ def test_padding_never_changes_a_gradient(case: Case) -> None:
     assert_all_pad_safe(case, case.sizes, [Padding(3, None), Padding(3, "nan")])
 
 
-@pytest.mark.parametrize("case", [*cases.ALL, *marked_slow(GRADIENTS, GRADIENTS)], ids=named)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*cases.ALL, *GRADIENTS], ids=named)
 @given(data=st.data())
 def test_at_random_sizes_too(case: Case, data: st.DataObject) -> None:
     sizes = {s: data.draw(st.integers(case.least.get(s, 1), 7), label=s) for s in case.symbols}

@@ -158,6 +158,56 @@ def test_one_function_called_twice_has_two_sets_of_values():
     assert first.operands[0].name == "x" != second.operands[0].name
 
 
+with_constant = jax.jit(lambda x: x.sum() + jnp.array([1.0, 2.0]))
+
+
+def in_a_loop(x):
+    return lax.scan(jax.jit(lambda c, row: (c + row.sum() * TABLE, None)), TABLE, x)[0]
+
+
+TABLE = jnp.array([3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("fn", "count"),
+    [
+        (with_constant, 1),
+        (lambda x: with_constant(x) * with_constant(2 * x), 1),
+        (lambda x: with_constant(x) + jnp.array([5.0, 6.0]), 2),
+        (in_a_loop, 2),
+        (jax.grad(lambda x: with_constant(x).sum()), 1),
+    ],
+    ids=range(5),
+)
+def test_arrays_that_inner_functions_close_over_are_constants(fn, count):
+    ex = sx.Exec(fn, ("b, s",), P)
+    for program in (sx.trace(fn, X), ex.trace(ones(3, 5)), ex.explain(ones(3, 5)).program):
+        assert [v.text for v in program.constants] == ["f32[2]"] * count
+        assert [v.name for v in program.constants] == [f"const{i}" for i in range(count)]
+        known = {v.name for v in (*program.inputs, *program.constants)}
+        for eqn in program.expand():
+            known |= {v.name for body in eqn.bodies for v in body.inputs}
+            assert {v.name for v in eqn.operands if not v.is_literal} <= known
+            known |= {v.name for v in eqn.results}
+        read = {v.name for eqn in program.expand() for v in eqn.operands}
+        assert {v.name for v in program.constants} <= read
+    np.testing.assert_allclose(ex(ones(3, 5)), fn(ones(3, 5)), rtol=1e-5)
+
+
+def test_no_constant_has_the_name_of_an_argument():
+    table = jnp.arange(3.0)
+    program = sx.trace(lambda const0, const2: const0.sum() + table + const2, "s", "3")
+    assert [v.name for v in program.inputs] == ["const0", "const2"]
+    assert [v.name for v in program.constants] == ["const1"]
+    first, second, _ = program
+    assert [v.name for v in first.operands] == ["const0"]
+    assert [v.name for v in second.operands] == ["%0", "const1"]
+    chart = program.to_mermaid()
+    assert 'in0 -->|"f32[s]"| n0' in chart
+    assert 'in2 -->|"f32[3]"| n1' in chart
+    assert 'in1 -->|"f32[3]"| n2' in chart
+
+
 def test_numbers_of_the_host_are_told_without_values():
     program = sx.trace(lambda x: x.sum() / (x.shape[0] * (x.shape[0] - 1) / 2), X)
     assert [(n.text, n.dtype, n.value) for n in program.numbers] == [

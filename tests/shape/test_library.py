@@ -254,6 +254,7 @@ def test_the_results_are_those_of_the_plain_function(name):
     assert_has_proven_all(ex)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, (*_, has) in PROGRAMS.items() if has])
 def test_so_are_the_gradients(name):
     fn, specs, _ = PROGRAMS[name]

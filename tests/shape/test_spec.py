@@ -171,7 +171,7 @@ def test_without_specs_axis_0_of_each_array_is_the_batch():
             "in_shapes=('b', None)",
         ),
         (("b", "b"), (zeros(3),), "in_shapes has 2 specs for 1 argument.", "in_shapes=('b',)"),
-        ("b", (zeros(3),), "in_shapes is a str, not a tuple of specs.", "in_shapes=('b',)"),
+        ("b", (zeros(3),), "in_shapes='b' is not a sequence of specs.", "in_shapes=('b',)"),
         (
             (("b", "s"),),
             (zeros(3, 2),),

@@ -137,7 +137,9 @@ def svd(
         _refuse_null_vectors(ctx)
     if ragged and params.get("subset_by_index") is not None:
         raise ctx.unsupported(
-            "a subset of the singular values of a ragged matrix has no rule", ctx.in_shapes[0][-2:]
+            "a subset of the singular values of a ragged matrix has no rule",
+            ctx.in_shapes[0][-2:],
+            fix="subset_by_index=None, then a slice",
         )
     matrix = _embed(ctx, 0, matrix, block=0)
     options = params | {"compute_uv": compute_uv, "full_matrices": full_matrices}
@@ -177,8 +179,7 @@ def _refuse_null_vectors(ctx: RuleContext) -> None:
                 "the vectors that full_matrices=True adds are an arbitrary basis of what is left, "
                 "which depends on how the matrix is padded",
                 (rows, columns),
-                fix="full_matrices=False, which leaves them out; or make the symbol exact: leave "
-                'it out of buckets=, or pass on_unsupported="exact"',
+                fix="full_matrices=False, which leaves them out",
             )
 
 

@@ -90,8 +90,7 @@ def device_generator(ctx: RuleContext, *_: Array, **__: Any) -> Any:
     raise ctx.unsupported(
         "the device's generator draws other bits for another shape",
         ctx.out_shapes[-1],
-        fix='jax.random.bits(jax.random.key(seed, impl="threefry2x32"), shape); or leave the '
-        "symbol out of buckets= (exact sizes)",
+        fix='jax.random.bits(jax.random.key(seed, impl="threefry2x32"), shape)',
     )
 
 
@@ -100,8 +99,7 @@ def _check_threefry(ctx: RuleContext, keys: Array) -> None:
     if str(impl) != _THREEFRY:
         raise ctx.unsupported(
             f"the bits of the {impl} generator depend on the whole shape",
-            fix='jax.random.key(seed, impl="threefry2x32"); or leave the symbol out of buckets= '
-            "(exact sizes)",
+            fix='jax.random.key(seed, impl="threefry2x32")',
         )
 
 

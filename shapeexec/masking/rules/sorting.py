@@ -106,8 +106,7 @@ def approx_top_k(
         raise ctx.unsupported(
             "which elements a TPU misses depends on the axis' size",
             [ctx.in_shapes[0][axis]],
-            fix=f"jax.lax.top_k{'' if is_max_k else ' of -x'}; or leave the symbol out of buckets= "
-            "(exact sizes)",
+            fix=f"jax.lax.top_k{'' if is_max_k else ' of -x'}",
         )
     ordered = _ordered(operand) if is_max_k else ~_ordered(operand)
     keys = fill(ordered, ctx.in_lengths[0], lowest(ordered.dtype), (axis,))

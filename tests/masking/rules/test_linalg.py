@@ -37,7 +37,7 @@ from tests.execution.support import assert_same
             ),
             "svd",
             "a subset of the singular values of a ragged matrix",
-            "leave `s` out of buckets=",
+            "subset_by_index=None, then a slice; or make `s` exact: ",
         ),
         (
             lambda x: jnp.linalg.svd(x[:, 1:])[2],

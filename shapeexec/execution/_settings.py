@@ -1,0 +1,133 @@
+"""The settings of an Exec, made of options as people write them, and changed in the same way."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shapeexec._errors import ConfigError
+from shapeexec.execution import _options
+from shapeexec.execution._planner import Settings
+from shapeexec.execution._proofs import CHECKS
+from shapeexec.masking._poison import check_poison
+from shapeexec.shape._spec import check_names, places, spec_symbols
+
+_NAMED_SYMBOLS = frozenset(("strategies", "in_shapes", "kwarg_shapes"))
+
+
+def settings_of(fn: Callable[..., Any], **options: Any) -> Settings:
+    """The settings of an Exec.
+
+    Args:
+        fn: The plain function.
+        **options: All the other fields of `Settings`, as `Exec` takes them.
+
+    Raises:
+        ShapeExecError: An option has a value that cannot work.
+    """
+    _check_callable(fn)
+    settings = Settings(fn=fn, **(_in_form(options) | _arguments(fn, options)))
+    _check_symbols(settings, options)
+    return settings
+
+
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Settings with some fields changed, each checked as `Exec` checks it.
+
+    Args:
+        settings: What they were.
+        changes: Fields of `Settings`, in the forms that `Exec` takes; `buckets` are `strategies`.
+
+    Raises:
+        ShapeExecError: One is no field, or has a value that cannot work.
+    """
+    changes = dict(changes)
+    if "buckets" in changes and "strategies" not in changes:
+        changes["strategies"] = changes.pop("buckets")
+    known = [field.name for field in dataclasses.fields(Settings)]
+    others = [name for name in changes if name not in known]
+    if others:
+        raise ConfigError(
+            f"variant: {others[0]}={changes[others[0]]!r:.80} changes no setting.",
+            fix=f"one of {', '.join(known)}; buckets= is strategies=",
+        )
+    fn = changes.pop("fn", settings.fn)
+    _check_callable(fn)
+    fields = _in_form(changes) | _arguments(fn, _with_others(settings, changes))
+    other = dataclasses.replace(settings, fn=fn, **fields)
+    if changes.keys() & _NAMED_SYMBOLS:
+        _check_symbols(other, changes)
+    return other
+
+
+def _check_callable(fn: Any) -> None:
+    if not callable(fn):
+        raise ConfigError(f"fn={fn!r} cannot be called.", fix="pass a function of arrays")
+
+
+def _choice(name: str, choices: tuple[str, ...]) -> Callable[[Any], Any]:
+    def checked(given: Any) -> Any:
+        _options.check_choice(name, given, choices)
+        return given
+
+    return checked
+
+
+def _kwarg_shapes(given: Any) -> dict[str, Any] | None:
+    _options.check_kind("kwarg_shapes", given, Mapping, 'kwarg_shapes={"mask": "b, s"}')
+    return _options.as_kwarg_shapes(given)
+
+
+_FORMS: Mapping[str, Callable[[Any], Any]] = {
+    "on_unsupported": _choice("on_unsupported", ("raise", "exact")),
+    "check": _choice("check", CHECKS),
+    "kwarg_shapes": _kwarg_shapes,
+    "donate_argnums": lambda given: _options.as_numbers("donate_argnums", given),
+    "strategies": _options.as_strategies,
+    "in_shapes": _options.as_in_shapes,
+    "constraints": _options.as_constraints,
+    "poison": check_poison,
+    "examples": lambda given: _options.as_lawful_strategy("examples", given),
+}
+
+
+def _in_form(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: form(given[name]) for name, form in _FORMS.items() if name in given}
+
+
+def _arguments(fn: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The static arguments, having checked that options name arguments of the function."""
+    forms = {"static_argnums": _options.as_numbers, "static_argnames": _options.as_texts}
+    static = {name: form(name, given[name]) for name, form in forms.items() if name in given}
+    named = {name: given[name] or () for name in ("kwarg_shapes",) if name in given}
+    if "donate_argnums" in given:
+        named["donate_argnums"] = _options.as_numbers("donate_argnums", given["donate_argnums"])
+    _options.check_arguments(fn, **static, **named)
+    if not static:
+        return {}
+    numbers, names = _options.by_number_and_name(fn, *static.values())
+    return {"static_argnums": numbers, "static_argnames": names}
+
+
+def _with_others(settings: Settings, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Beside new positions of static arguments the names that do not follow from the old ones.
+
+    Beside new names the positions, likewise: else an argument would stay static that is left out.
+    """
+    by = _options.by_number_and_name
+    if "static_argnums" in changes and "static_argnames" not in changes:
+        _, follow = by(settings.fn, settings.static_argnums, ())
+        rest = tuple(name for name in settings.static_argnames if name not in follow)
+        return {**changes, "static_argnames": rest}
+    if "static_argnames" in changes and "static_argnums" not in changes:
+        follow, _ = by(settings.fn, (), settings.static_argnames)
+        rest = tuple(number for number in settings.static_argnums if number not in follow)
+        return {**changes, "static_argnums": rest}
+    return changes
+
+
+def _check_symbols(settings: Settings, given: Mapping[str, Any]) -> None:
+    """Check the symbols of specs and strategies, of which some are given as people write them."""
+    written = {name: given.get(name, getattr(settings, name)) for name in _NAMED_SYMBOLS}
+    check_names(places(written["in_shapes"], written["kwarg_shapes"]))
+    symbols = spec_symbols(settings.in_shapes, settings.kwarg_shapes)
+    _options.check_symbols(settings.strategies, symbols)
