@@ -22,11 +22,12 @@ from shapeexec.attention._call import Call, Operands
 from shapeexec.attention._dropout import check_dropout, with_dropout
 from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends._choose import check_implementation
+from shapeexec.attention.backends._registry import Name
 from shapeexec.attention.masks import Causal, Dense, Full, Mask, ScoreModifier, SlidingWindow
 from shapeexec.attention.masks import _advice as mask_advice
 from shapeexec.attention.masks._value import wide
 
-Implementation = Literal["mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla"] | None
+Implementation = Name | None
 
 
 @overload

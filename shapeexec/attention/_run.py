@@ -7,7 +7,8 @@ lowers and compiles attention once.
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,12 @@ from shapeexec._errors import BackendError
 from shapeexec.attention._blocks import call_lists
 from shapeexec.attention._call import Call, Operands, split
 from shapeexec.attention.backends._base import Backend, Residuals, Signature, Work
-from shapeexec.attention.backends._choose import choose
+from shapeexec.attention.backends._choose import choose, choose_for_tangent
 from shapeexec.attention.masks import Lengths, Mask
 from shapeexec.attention.masks._value import wide
 
 Array = Any
+B = TypeVar("B", bound=Backend)
 
 
 def forward(*flat: Array, call: Call, platform: str) -> list[Array]:
@@ -68,29 +70,22 @@ def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
         batch, length, heads, _ = query.shape
         out = jnp.zeros((batch, length, heads, value.shape[3]), query.dtype)
         return [out, jnp.full((batch, heads, length), -jnp.inf, wide(query.dtype))]
-    job = _job(operands, call, platform)
+    job = _job(operands, call, _chooser(call, platform))
     return [*job.backend.forward(job.signature, job.work, query, operands.key, value, job.bias)]
 
 
 @functools.partial(jax.jit, static_argnames=("call", "along"))
 def _attention_tangent(*flat: Array, call: Call, along: tuple[int, ...]) -> list[Array]:
-    # No kernel makes a derivative along a direction: it is rare, and the loops do it everywhere.
-    from shapeexec.attention.backends import xla  # noqa: PLC0415 - a back end is imported late
-
     operands, (out, logsumexp, *directions) = split(call, flat)
     if _is_empty(operands):
         return [jnp.zeros_like(out), jnp.zeros_like(logsumexp)]
-    job = _job(operands, dataclasses.replace(call, implementation="xla"), "any")
+    job = _job(operands, call, choose_for_tangent)
     given = dict(zip(along, directions, strict=True))
     tangents = [given.get(i, None if i >= 3 else jnp.zeros_like(flat[i])) for i in range(3)]
     first = call.operands - call.bias.num_leaves
     d_bias = {i - first: given[i] for i in along if i >= first}
-    arrays = (operands.query, operands.key, operands.value)
-    return [
-        *xla.tangent(
-            job.signature, job.work, arrays, job.bias, out, logsumexp, tuple(tangents), d_bias
-        )
-    ]
+    residuals = Residuals(operands.query, operands.key, operands.value, job.bias, out, logsumexp)
+    return [*job.backend.tangent(job.signature, job.work, residuals, tuple(tangents), d_bias)]
 
 
 @functools.partial(jax.jit, static_argnames=("call", "along", "platform"))
@@ -105,7 +100,7 @@ def _attention_gradient(
     job = _job(
         operands,
         call,
-        platform,
+        _chooser(call, platform),
         is_backward=True,
         bias_gradient=bias_gradient,
         logsumexp_gradient=bool(more),
@@ -125,7 +120,7 @@ def _attention_gradient(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Job:
+class _Job(Generic[B]):
     """What is handed to a back end.
 
     Attributes:
@@ -135,7 +130,7 @@ class _Job:
         bias: An array, a score modifier, or None.
     """
 
-    backend: Backend
+    backend: B
     signature: Signature
     work: Work
     bias: Any
@@ -153,13 +148,19 @@ def _is_empty(operands: Operands) -> bool:
     return 0 in dims
 
 
-def _job(operands: Operands, call: Call, platform: str, **asked: bool) -> _Job:
-    """A call for the back end that is best for what is `asked`, by the names of a `Signature`."""
+def _chooser(call: Call, platform: str) -> Callable[[Signature, Mask], Backend]:
+    return lambda signature, mask: choose(call.implementation, signature, mask, platform)
+
+
+def _job(
+    operands: Operands, call: Call, chosen: Callable[[Signature, Mask], B], **asked: bool
+) -> _Job[B]:
+    """A call for the back end that is `chosen`, with `asked` by the names of a `Signature`."""
     mask = jax.tree.unflatten(call.mask, operands.mask)
     bias = jax.tree.unflatten(call.bias, operands.bias)
     signature = _signature(operands, call, bias)
     signature = dataclasses.replace(signature, **asked)
-    backend = choose(call.implementation, signature, mask, platform)
+    backend = chosen(signature, mask)
     signature = dataclasses.replace(signature, tile=backend.tile(signature, mask))
     return _Job(backend, signature, _work(operands, mask, signature, call.density), bias)
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends._base import Residuals, Signature, Work, whole_tiles
+from shapeexec.attention.backends._base import Residuals, Signature, Work, is_valid, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
@@ -39,11 +39,8 @@ class MosaicGpu:
     """See the module.
 
     Attributes:
-        name: Its name.
         interpret: Parameters of Pallas' GPU interpreter, to run on the CPU; None: on the device.
     """
-
-    name = "mosaic_gpu"
 
     def __init__(self, interpret: Any = None) -> None:
         self.interpret = interpret
@@ -66,9 +63,8 @@ class MosaicGpu:
         prepared = self._prepare(signature, work, bias)
         out, *kept = forward(prepared.config, prepared.told(by_key=False), *_as_copied(q, k, v))
         length = signature.query_size
-        behind = _behind(work.query_sizes, length)
         logsumexp = prepared.config.weights.logsumexp([x[:, :, :length] for x in kept])
-        logsumexp = jnp.where(behind, -jnp.inf, logsumexp)
+        logsumexp = jnp.where(is_valid(work.query_sizes, length)[:, None], logsumexp, -jnp.inf)
         return out[:, :length, :, : signature.value_size], logsumexp
 
     def backward(
@@ -96,7 +92,8 @@ class MosaicGpu:
         length = signature.query_size
         to_whole = ((0, 0), (0, 0), (0, whole_tiles(length, TILE) - length))
         logsumexp = jnp.pad(residuals.logsumexp, to_whole, constant_values=-jnp.inf)
-        dead = _behind(work.query_sizes, logsumexp.shape[2]) | (logsumexp == -jnp.inf)
+        alive = is_valid(work.query_sizes, logsumexp.shape[2])[:, None]
+        dead = ~alive | (logsumexp == -jnp.inf)
         of_weights = config.weights.of_gradient(logsumexp, dead, again)
         given = [] if d_logsumexp is None else [d_logsumexp]
         less = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
@@ -211,7 +208,3 @@ def _one_as_copied(array: Array) -> Array:
 def _delta(out: Array, d_out: Array) -> Array:
     product = out.astype(np.float32) * d_out.astype(np.float32)
     return product.sum(-1).transpose(0, 2, 1)
-
-
-def _behind(sizes: Array, length: int) -> Array:
-    return np.arange(length, dtype=np.int32) >= jnp.asarray(sizes)[:, None, None]

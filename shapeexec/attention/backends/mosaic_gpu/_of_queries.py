@@ -19,7 +19,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
-from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out, upto
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, hand_out, room, run
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
@@ -224,8 +224,7 @@ class _Kernel:
         for ref in self.of_rows[len(self.rows[0]) :]:
             delta -= load(ref.at[slot, rows], of="rows", where="shared")
         # Behind the valid length the gradient of the output may be NaN.
-        row = plgpu.broadcasted_iota(jnp.int32, (ROWS,), 0, layout=plgpu.Layout.WGMMA.reduce(1))
-        return jnp.where(row < valid, delta, jnp.zeros_like(delta))
+        return upto(valid, delta)
 
     def _sum(
         self,

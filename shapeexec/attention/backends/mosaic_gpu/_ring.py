@@ -88,7 +88,7 @@ class Stream:
 
     def place(self, position: Array) -> Array:
         """Where the piece at a position of the stream lies."""
-        return lax.rem(position, jnp.int32(self.steps))
+        return place_of(position, self.steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +107,11 @@ class Source:
     head: Array
     size: Array
     vectors: list[Ref] = dataclasses.field(default_factory=list)
+
+
+def place_of(position: Array, places: int) -> Array:
+    """Where in a ring of so many places lies what comes at a position, from 0 on."""
+    return lax.rem(position, jnp.int32(places))
 
 
 def pieces(rows: int) -> int:

@@ -50,7 +50,6 @@ class _MosaicTpu:
     """
 
     interpret: bool = False
-    name = "mosaic_tpu"
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
         """Large ones; as narrow as the lanes where a block mask has tiles of its own."""

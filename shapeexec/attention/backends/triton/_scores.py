@@ -1,7 +1,6 @@
 """The scores of one tile in a Triton kernel, and what is known of a call while they are made."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -114,7 +113,7 @@ class Head:
 
     def scores(
         self, q: Array, k: Array, queries: Span, keys: Span, *, masked: bool, by_key: bool = False
-    ) -> "Scores":
+    ) -> _softmax.Scores:
         """The scores of a tile.
 
         Args:
@@ -137,24 +136,7 @@ class Head:
         scores, before_bias = _softmax.biased(self.bias, at, plain)
         if masked:
             scores = _softmax.masked(self.mask, at, scores)
-        return Scores(scores, before_bias)
-
-
-@dataclasses.dataclass(frozen=True)
-class Scores:
-    """The scores of a tile.
-
-    Attributes:
-        final: Scaled, with bias, and -inf where a pair is not allowed.
-        before_bias: From the gradient of final scores to that of scaled ones without a bias.
-    """
-
-    final: Array
-    before_bias: Callable[[Array], Array]
-
-    def weights(self, shift: Array, factor: Array | None) -> Array:
-        """What the softmax made of them; see `_softmax.weights_again`."""
-        return _softmax.weights_again(self.final, shift, factor)
+        return _softmax.Scores(scores, before_bias)
 
 
 def head_of(given: Given, operands: Operands, batch: Array, head: Array) -> Head:

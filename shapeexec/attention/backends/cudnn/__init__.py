@@ -36,8 +36,6 @@ and /1072. An odd length it refuses itself.
 class _Cudnn:
     """See the module."""
 
-    name = "cudnn"
-
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
         """Its tiles are its own; those of the lists are not used."""
         return signature.tile
