@@ -67,9 +67,9 @@ def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
     operands, _ = split(call, flat)
     query, value = operands.query, operands.value
     if _is_empty(operands):
-        batch, length, heads, _ = query.shape
-        out = jnp.zeros((batch, length, heads, value.shape[3]), query.dtype)
-        return [out, jnp.full((batch, heads, length), -jnp.inf, wide(query.dtype))]
+        batch, queries, heads, _ = query.shape
+        out = jnp.zeros((batch, queries, heads, value.shape[3]), query.dtype)
+        return [out, jnp.full((batch, heads, queries), -jnp.inf, wide(query.dtype))]
     job = _job(operands, call, _chooser(call, platform))
     return [*job.backend.forward(job.signature, job.work, query, operands.key, value, job.bias)]
 
@@ -126,7 +126,7 @@ class _Job(Generic[B]):
     Attributes:
         backend: The back end.
         signature: What is static.
-        work: Mask, sizes and tiles.
+        work: Mask, valid lengths and tiles.
         bias: An array, a score modifier, or None.
     """
 
@@ -179,30 +179,32 @@ def _signature(operands: Operands, call: Call, bias: Any) -> Signature:
         dtype=operands.query.dtype.name,
         scale=head_size**-0.5 if call.scale is None else call.scale,
         bias=None if bias is None else bias.shape if hasattr(bias, "shape") else type(bias),
-        is_ragged=call.has_query_sizes or call.has_key_sizes,
+        is_ragged=call.has_query_lengths or call.has_key_lengths,
         tile=(128, 128),
     )
 
 
 def _work(operands: Operands, mask: Mask, signature: Signature, density: float | None) -> Work:
-    length = (signature.query_size, signature.key_size)
-    given = (operands.query_sizes, operands.key_sizes)
-    sizes = [
-        np.full(signature.batch, whole, np.int32) if size is None else jnp.clip(size, 0, whole)
-        for size, whole in zip(given, length, strict=True)
+    sizes = (signature.query_size, signature.key_size)
+    given = (operands.query_lengths, operands.key_lengths)
+    lengths = [
+        np.full(signature.batch, size, np.int32) if length is None else jnp.clip(length, 0, size)
+        for length, size in zip(given, sizes, strict=True)
     ]
-    # Sizes of the arrays themselves are shared by all examples, and so are their tiles.
-    shared = [None if size is None else known for size, known in zip(given, sizes, strict=True)]
+    # Where no length is given all examples share the arrays' sizes, and so their tiles.
+    shared = [
+        None if length is None else valid for length, valid in zip(given, lengths, strict=True)
+    ]
     by_query, by_key = call_lists(
         mask,
-        length,
+        sizes,
         signature.tile,
         batch=signature.batch,
         heads=signature.query_heads,
-        query_sizes=shared[0],
-        key_sizes=shared[1],
+        query_lengths=shared[0],
+        key_lengths=shared[1],
     )
-    counts, columns = by_query.counts, -(-length[1] // signature.tile[1])
+    counts, columns = by_query.counts, -(-sizes[1] // signature.tile[1])
     if isinstance(counts, np.ndarray):
         density = float(counts.mean()) / columns
-    return Work(mask & Lengths(), sizes[0], sizes[1], by_query, by_key, density)
+    return Work(mask & Lengths(), lengths[0], lengths[1], by_query, by_key, density)

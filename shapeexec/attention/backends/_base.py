@@ -94,7 +94,7 @@ class Work:
 
     Attributes:
         mask: For the elements of partial tiles; valid lengths are part of it.
-        query_sizes, key_sizes: Valid lengths, i32[B]. Behind them operands may hold anything,
+        query_lengths, key_lengths: Valid lengths, i32[B]. Behind them operands may hold anything,
             NaN too, and results are 0 up to the end of the array.
         by_query: For each query tile its key tiles.
         by_key: For each key tile its query tiles.
@@ -102,8 +102,8 @@ class Work:
     """
 
     mask: Mask
-    query_sizes: Array
-    key_sizes: Array
+    query_lengths: Array
+    key_lengths: Array
     by_query: TileLists
     by_key: TileLists
     density: float | None = None
@@ -127,9 +127,9 @@ class Residuals:
     logsumexp: Array
 
 
-def whole_tiles(length: int, tile: int) -> int:
-    """A length made up to whole tiles."""
-    return -(-length // tile) * tile
+def whole_tiles(size: int, tile: int) -> int:
+    """A size made up to whole tiles."""
+    return -(-size // tile) * tile
 
 
 def is_valid(lengths: Array, size: int) -> Array:

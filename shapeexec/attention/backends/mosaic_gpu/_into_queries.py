@@ -158,9 +158,9 @@ class InterpretedIntoQueries(IntoQueries):
 
     def open(self, item: Item) -> None:
         """See `IntoQueries`."""
-        length = self.total.shape[2]
-        place = self.total.at[item.row, item.batch, pl.ds(0, length), item.head, self._columns]
-        place[...] = jnp.zeros((length, self.parts.shape[2]), jnp.float32)
+        queries = self.total.shape[2]
+        place = self.total.at[item.row, item.batch, pl.ds(0, queries), item.head, self._columns]
+        place[...] = jnp.zeros((queries, self.parts.shape[2]), jnp.float32)
         super().open(item)
 
     def add(self, part: Array, item: Item, first: Array, valid: Array) -> None:
@@ -176,8 +176,8 @@ def totals(config: Config, q: Array, key_tiles: int) -> tuple[dict[str, Any], di
     """`IntoQueries.total` among the kernel's inputs; in the interpreter among its outputs."""
     if config.interpret is None:
         return {"total": jax.new_ref(jnp.zeros(q.shape, jnp.float32))}, {}
-    batch, length, heads, columns = q.shape
-    shape = (key_tiles, batch, whole_tiles(length, TILE), heads, columns)
+    batch, queries, heads, columns = q.shape
+    shape = (key_tiles, batch, whole_tiles(queries, TILE), heads, columns)
     return {}, {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
 
 

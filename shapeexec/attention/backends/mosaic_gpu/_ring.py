@@ -67,7 +67,7 @@ class Stream:
         if self.landed is None:
             copy_in(source.ref, at, *to)
         else:
-            copy_in_valid(source.ref, at, *to, self.landed, source.size - first)
+            copy_in_valid(source.ref, at, *to, self.landed, source.length - first)
 
     def receive(self, position: Array) -> Array:
         """Wait for a piece; its place."""
@@ -98,14 +98,14 @@ class Source:
     Attributes:
         ref: [B, T, N, H] in device memory.
         batch, head: The example and the head.
-        size: The valid length.
+        length: The valid length.
         vectors: [whole tiles] each: what comes with the rows.
     """
 
     ref: Ref
     batch: Array
     head: Array
-    size: Array
+    length: Array
     vectors: list[Ref] = dataclasses.field(default_factory=list)
 
 

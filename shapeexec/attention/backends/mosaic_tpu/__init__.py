@@ -121,8 +121,8 @@ def _refusal_of_lists(
             tile,
             batch=signature.batch,
             heads=signature.query_heads,
-            query_sizes=size,
-            key_sizes=size,
+            query_lengths=size,
+            key_lengths=size,
         )
         return lists, numbers_for(asked, jax.tree.leaves(mask))
 

@@ -113,5 +113,5 @@ def prepared(
 
 
 def by_head(x: Array) -> Array:
-    """[B, length, heads, size] as [B, heads, length, size], where rows can be cut into blocks."""
+    """[B, T or S, heads, size] as [B, heads, T or S, size], where rows can be cut into blocks."""
     return jnp.swapaxes(x, 1, 2)

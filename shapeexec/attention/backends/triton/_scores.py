@@ -31,13 +31,13 @@ class Operands:
 
     Attributes:
         lists: The `TileLists` that drive it, as a tuple of their fields.
-        sizes: How many queries and keys of each example count, i32[B] each.
+        lengths: How many queries and keys of each example count, i32[B] each.
         mask: The arrays of the mask.
         bias: Those of the bias.
     """
 
     lists: tuple[Array, ...]
-    sizes: tuple[Array, Array]
+    lengths: tuple[Array, Array]
     mask: list[Array]
     bias: list[Array]
 
@@ -66,7 +66,7 @@ def prepared(setting: Setting, lists: TileLists, work: Work, bias: Any) -> tuple
     """The operands of a call, and what is static of it."""
     fields = (lists.tiles, lists.full, lists.counts, lists.order)
     operands = Operands(
-        fields, (work.query_sizes, work.key_sizes), storable(work.mask), storable(bias)
+        fields, (work.query_lengths, work.key_lengths), storable(work.mask), storable(bias)
     )
     return operands, Given(setting, shapes_of(work.mask), shapes_of(bias))
 
@@ -79,7 +79,7 @@ class Head:
         given: What is static.
         batch, head: Which one it is.
         lists: References to the lists.
-        sizes: How many of its queries and keys count.
+        lengths: How many of its queries and keys count.
         mask: The mask, its arrays references.
         bias: The bias likewise.
     """
@@ -88,7 +88,7 @@ class Head:
     batch: Array
     head: Array
     lists: tuple[Ref, ...]
-    sizes: tuple[Array, Array]
+    lengths: tuple[Array, Array]
     mask: Mask
     bias: Any
 
@@ -104,12 +104,12 @@ class Head:
     def queries(self, tile: Array, *, some: bool) -> Span:
         """A query tile; `some`: maybe not all of its queries count."""
         size = self.given.signature.tile[0]
-        return Span(tile * size, size, self.sizes[0] if some else None)
+        return Span(tile * size, size, self.lengths[0] if some else None)
 
     def keys(self, tile: Array, *, some: bool) -> Span:
         """A key tile; `some`: maybe not all of its keys count."""
         size = self.given.signature.tile[1]
-        return Span(tile * size, size, self.sizes[1] if some else None)
+        return Span(tile * size, size, self.lengths[1] if some else None)
 
     def scores(
         self, q: Array, k: Array, queries: Span, keys: Span, *, masked: bool, by_key: bool = False
@@ -126,7 +126,7 @@ class Head:
         """
         at = positions(
             (self.batch, self.head),
-            self.sizes,
+            self.lengths,
             (queries.first, keys.first),
             (queries.size, keys.size),
             by_key=by_key,
@@ -141,13 +141,13 @@ class Head:
 
 def head_of(given: Given, operands: Operands, batch: Array, head: Array) -> Head:
     """A query head in a kernel."""
-    query_size, key_size = (size[batch] for size in operands.sizes)
+    query_length, key_length = (length[batch] for length in operands.lengths)
     return Head(
         given,
         batch,
         head,
         operands.lists,
-        (query_size, key_size),
+        (query_length, key_length),
         as_leaves(operands.mask, given.mask),
         as_leaves(operands.bias, given.bias),
     )

@@ -56,7 +56,7 @@ class _ArrayBias:
     def backward(self, at: Any, scores: Array, d_scores: Array, gradient: Any) -> tuple[Array, Any]:
         if gradient is None:
             return d_scores, None
-        summed = [axis for axis, length in enumerate(gradient.shape) if length == 1]
+        summed = [axis for axis, size in enumerate(gradient.shape) if size == 1]
         part = d_scores.sum(summed, keepdims=True)
         first = (at.batch.reshape(-1)[0], at.head.reshape(-1)[0], *at.first)
         start = [np.int32(0) if axis in summed else first[axis] for axis in range(4)]
@@ -195,8 +195,8 @@ def as_modifier(bias: Any, signature: Signature) -> Any:
     if not hasattr(bias, "shape"):
         return _Modified(bias, dtype)
     whole = [
-        length if length == 1 else whole_tiles(length, tile)
-        for length, tile in zip(bias.shape[2:], signature.tile, strict=True)
+        size if size == 1 else whole_tiles(size, tile)
+        for size, tile in zip(bias.shape[2:], signature.tile, strict=True)
     ]
     return _ArrayBias(pad_to(bias, (*bias.shape[:2], *whole)), bias.shape, dtype)
 

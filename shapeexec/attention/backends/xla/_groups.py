@@ -57,7 +57,7 @@ class Setting:
         return whole_tiles(self.signature.key_size, self.signature.tile[1])
 
     def clean(self, **arrays: Array) -> dict[str, Array]:
-        """Arrays [B, length, heads, size] as [B, heads, rows, size].
+        """Arrays [B, T or S, heads, size] as [B, heads, rows, size].
 
         What lies behind the valid lengths becomes 0, for it may be NaN.
         """
@@ -65,7 +65,7 @@ class Setting:
         for name, given in arrays.items():
             of_keys = name in ("k", "v", "d_k", "d_v")
             x = given.astype(wide(self.signature.dtype))
-            x = _valid(x, self.work.key_sizes if of_keys else self.work.query_sizes, 1)
+            x = _valid(x, self.work.key_lengths if of_keys else self.work.query_lengths, 1)
             whole = self.columns if of_keys else self.rows
             x = pad_to(x, (x.shape[0], whole, *x.shape[2:]))
             cleaned[name] = x.transpose(0, 2, 1, 3)
@@ -73,7 +73,7 @@ class Setting:
 
     def by_row(self, x: Array) -> Array:
         """[B, N, T] as [B, N, rows], with 0 behind the valid lengths."""
-        x = _valid(x.astype(wide(self.signature.dtype)), self.work.query_sizes, 2)
+        x = _valid(x.astype(wide(self.signature.dtype)), self.work.query_lengths, 2)
         return pad_to(x, (*x.shape[:2], self.rows))
 
     def finite(self, logsumexp: Array) -> Array:
@@ -83,7 +83,7 @@ class Setting:
     def from_rows(self, x: Array, dtype: Any) -> Array:
         """[B, N, rows, size] as [B, T, N, size], with 0 behind the valid lengths."""
         x = x.transpose(0, 2, 1, 3)[:, : self.signature.query_size].astype(dtype)
-        return _valid(x, self.work.query_sizes, 1)  # a weight of 0 makes NaN of a valid NaN
+        return _valid(x, self.work.query_lengths, 1)  # a weight of 0 makes NaN of a valid NaN
 
     def from_columns(self, x: Array, dtype: Any) -> Array:
         """[B, K or N, columns, size] as [B, S, K, size]; summed over the heads of a group."""
@@ -91,7 +91,7 @@ class Setting:
         if x.shape[1] != signature.key_heads:
             x = x.reshape(x.shape[0], signature.key_heads, -1, *x.shape[2:]).sum(2)
         x = x.transpose(0, 2, 1, 3)[:, : signature.key_size].astype(dtype)
-        return _valid(x, self.work.key_sizes, 1)
+        return _valid(x, self.work.key_lengths, 1)
 
     def logsumexp(self, x: Array) -> Array:
         """[B, N, rows] as [B, N, T]."""
@@ -166,13 +166,13 @@ def _pick(x: Array, axis: int, number: Array) -> Array:
     return x if x.shape[axis] == 1 else lax.dynamic_slice_in_dim(x, number, 1, axis)
 
 
-def _valid(x: Array, sizes: Array, axis: int) -> Array:
+def _valid(x: Array, lengths: Array, axis: int) -> Array:
     """`x` with 0 behind the valid lengths of an axis; its first one is the batch."""
-    length = x.shape[axis]
-    if isinstance(sizes, np.ndarray) and (sizes >= length).all():
+    size = x.shape[axis]
+    if isinstance(lengths, np.ndarray) and (lengths >= size).all():
         return x
     others = [i for i in range(1, x.ndim) if i != axis]
-    return jnp.where(jnp.expand_dims(is_valid(sizes, length), others), x, 0)
+    return jnp.where(jnp.expand_dims(is_valid(lengths, size), others), x, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Group:
         return block(
             (row * tile[0], column * tile[1]),
             tile,
-            (work.query_sizes, work.key_sizes),
+            (work.query_lengths, work.key_lengths),
             batch=self.batch,
             head=self.head,
         )
