@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jax._src.random import core as _random_core
 from jax.extend import core as _extend_core
 from jax.extend import random as _extend_random
 
@@ -16,9 +17,7 @@ threefry2x32_p = _extend_random.threefry2x32_p
 
 def gamma_one() -> Callable[..., jax.Array]:
     """JAX's sampler of one gamma variate, `(key, alpha, log_space) -> sample`."""
-    from jax._src import random  # noqa: PLC0415 - its place differs between versions
-
-    return getattr(random, "core", random)._gamma_one  # pyright: ignore[reportAttributeAccessIssue]
+    return _random_core._gamma_one
 
 
 def jax_function(module: str, name: str) -> Callable[..., Any]:
