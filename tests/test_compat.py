@@ -1,11 +1,15 @@
 """Each private name of JAX that the library uses exists here, and does what is said of it."""
 
+import ast
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import math
 import numbers
 import operator
+import pathlib
+import re
 import threading
 
 import jax
@@ -13,13 +17,79 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax._src import source_info_util
 
 from shapeexec import _compat
+from shapeexec._compat import cudnn, settings
+from shapeexec._compat.private import VERSIONS
+from shapeexec.shape._library import searching
 from tests.execution.support import counted, ones
+
+INSTALLED = ".".join(jax.__version__.split(".")[:2])
+SOURCES = [*pathlib.Path(inspect.getfile(_compat)).parent.rglob("*.py")]
+NOTHING = object()
 
 
 def eqns(fn, *args):
     return jax.make_jaxpr(fn)(*args).jaxpr.eqns
+
+
+def named(name):
+    """What a dotted name of JAX's means, or `NOTHING`."""
+    module, rest = name, []
+    while True:
+        try:
+            found = importlib.import_module(module)
+            break
+        except ModuleNotFoundError:
+            module, _, last = module.rpartition(".")
+            rest.insert(0, last)
+    for part in rest:
+        found = getattr(found, part, NOTHING)
+    return found
+
+
+def private_names(path):
+    """The names of JAX's private modules in a file, as far as attributes spell them out."""
+    tree = ast.parse(path.read_text())
+    aliases = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if f"{node.module}.".startswith(("jax._src.", "jax.extend.", "jax.interpreters."))
+    }
+
+    def spelled(node):
+        if isinstance(node, ast.Attribute):
+            owner = spelled(node.value)
+            return owner and f"{owner}.{node.attr}"
+        return aliases.get(node.id) if isinstance(node, ast.Name) else None
+
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    outermost = (node for node in ast.walk(tree) if id(node) not in inner)
+    return {*filter(None, map(spelled, outermost))}
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_a_private_name_is_in_the_versions_that_are_said_to_have_it(name):
+    found = named(name)
+    assert (found is not NOTHING) == (INSTALLED in VERSIONS[name])
+
+
+def test_each_private_name_in_use_has_its_versions():
+    known = tuple(f"{name}." for name in VERSIONS)
+    used = {f"{name}." for path in SOURCES for name in private_names(path)}
+    has_members = {name for name in used if any(row.startswith(name) for row in known)}
+    assert not [name for name in used - has_members if not name.startswith(known)]
+    assert len(used) > 50
+
+
+def test_no_name_has_versions_and_no_use():
+    code = "".join(path.read_text() for path in SOURCES if path.stem != "private")
+    code += inspect.getsource(searching)
+    words = {*re.findall(r"\w+", code)}
+    assert not [name for name in VERSIONS if name.rpartition(".")[2] not in words]
 
 
 def test_a_jaxpr_is_put_together_and_runs():
@@ -48,7 +118,9 @@ def test_indexing_while_somebody_listens_has_the_users_line():
     struct = jax.ShapeDtypeStruct((s,), np.float32)
     with _compat.listen_to_dims(None, scope):  # pyright: ignore[reportArgumentType]
         jaxpr = jax.jit(lambda x: x[1]).trace(struct).jaxpr
-    assert "test_compat.py" in (_compat.eqn_line(jaxpr.eqns[0]) or "")
+    (eqn, *_) = jaxpr.eqns
+    assert "test_compat.py" in (_compat.eqn_line(eqn) or "")
+    assert "test_compat.py" in source_info_util.summarize(eqn.source_info)  # as JAX tells of it
 
 
 def test_a_compilation_is_an_event():
@@ -178,11 +250,11 @@ def test_without_one_of_its_names_cudnns_attention_is_not_known(monkeypatch, gon
     from jax._src.cudnn import fused_attention_stablehlo  # noqa: PLC0415 - what is taken away
 
     monkeypatch.delattr(fused_attention_stablehlo, gone)
-    _compat._cudnn.cache_clear()
+    cudnn._cudnn.cache_clear()
     try:
         assert not _compat.cudnn_attention_is_known()
     finally:
-        _compat._cudnn.cache_clear()
+        cudnn._cudnn.cache_clear()
 
 
 def test_primitives_are_known_by_name():
@@ -249,19 +321,19 @@ def test_the_settings_of_a_fingerprint_have_the_names_that_jax_gives_them(change
 
 def test_where_jax_tells_no_names_of_its_context_each_setting_is_tried():
     before, _ = _compat.config_fingerprint()
-    tried = _compat._names_by_trial()
+    tried = settings._names_by_trial()
     assert _compat.config_fingerprint()[0] == before
     assert len(tried) == len(before)
     named = {n: v for n, v in zip(tried, before, strict=True) if hasattr(jax.config, n)}
     assert len(named) > 20
     assert named == {n: getattr(jax.config, n) for n in named}
-    told = zip(tried, _compat._names_of_context(), strict=True)
+    told = zip(tried, settings._names_of_context(), strict=True)
     assert all(mine == its for mine, its in told if its.startswith("jax_"))
 
 
 def test_a_setting_that_is_registered_later_is_not_in_an_earlier_fingerprint(monkeypatch):
-    names = (*_compat._names_of_context(), "user_context", "user_context")
-    monkeypatch.setattr(_compat, "_names_of_context", lambda: names)
+    names = (*settings._names_of_context(), "user_context", "user_context")
+    monkeypatch.setattr(settings, "_names_of_context", lambda: names)
     context, are_checked = _compat.config_fingerprint()
     later = _compat.named_settings(((*context, 1, 2), are_checked))
     assert [later[n] for n in later if n.startswith("user_context")][-2:] == [1, 2]

@@ -1,6 +1,7 @@
 """Rooms import downward only, and importing the library costs no more than JAX."""
 
 import ast
+import graphlib
 import os
 import subprocess
 import sys
@@ -84,7 +85,20 @@ def test_families_of_rules_do_not_know_each_other(path):
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_only_compat_names_what_jax_keeps_to_itself(path):
     private = [name for name in imports(path) if name.startswith(("jax._src", "jax.extend"))]
-    assert not private or path.name == "_compat.py"
+    assert not private or room_of(module_of(path)) == "_compat"
+
+
+def test_modules_that_name_private_jax_import_in_one_direction():
+    files = {module_of(path): path for path in (PACKAGE / "_compat").rglob("[a-z]*.py")}
+    below = {
+        module: {
+            name for name in files if any(f"{i}.".startswith(f"{name}.") for i in imports(path))
+        }
+        for module, path in files.items()
+    }
+    own = {module: names - {module} for module, names in below.items()}
+    assert own["shapeexec._compat.dims.exchange"] >= {"shapeexec._compat.dims.methods"}
+    graphlib.TopologicalSorter(own).prepare()  # raises where there is a circle
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "bucketing").rglob("*.py")), ids=module_of)

@@ -22,11 +22,12 @@ from shapeexec.attention._call import Call, Operands
 from shapeexec.attention._dropout import check_dropout, with_dropout
 from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends._choose import check_implementation
+from shapeexec.attention.backends._registry import Name
 from shapeexec.attention.masks import Causal, Dense, Full, Mask, ScoreModifier, SlidingWindow
 from shapeexec.attention.masks import _advice as mask_advice
 from shapeexec.attention.masks._value import wide
 
-Implementation = Literal["mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla"] | None
+Implementation = Name | None
 
 
 @overload
@@ -154,7 +155,7 @@ def dot_product_attention(
     who = _mask(mask, bias, axes, is_causal, local_window_size)
     bias = _bias(bias, axes, q.dtype)
     q, fixed_scale = _scaled(q, scale)
-    sizes = (
+    lengths = (
         _lengths(query_seq_lengths, "query_seq_lengths", axes["B"]),
         _lengths(key_value_seq_lengths, "key_value_seq_lengths", axes["B"]),
     )
@@ -167,13 +168,13 @@ def dot_product_attention(
             scale=fixed_scale,
             mask=mask_tree,
             bias=bias_tree,
-            has_query_sizes=query_seq_lengths is not None,
-            has_key_sizes=key_value_seq_lengths is not None,
+            has_query_lengths=query_seq_lengths is not None,
+            has_key_lengths=key_value_seq_lengths is not None,
             implementation=implementation,
             deterministic=is_fixed,
             density=None if is_fixed else known_density(who),
         )
-        return attention(Operands(q, k, v, *sizes, *arrays), call)
+        return attention(Operands(q, k, v, *lengths, *arrays), call)
 
     if dropout_rate:
         out, logsumexp = with_dropout(attend, who, bias, v, rate=dropout_rate, key=dropout_key)

@@ -118,17 +118,17 @@ class BlockMask(Mask):
                     " known yet. Hand over the mask itself: its tiles are made where it is.",
                     fix="mask=mask in place of mask=BlockMask.from_mask(mask, ...)",
                 )
-        length = (int(query_size), int(key_size))
+        sizes = (int(query_size), int(key_size))
         tile = _check_tile(tile)
         mask.check_axes({"T": query_size, "S": key_size})
-        grid = tile_grid(length, tile, known=is_known(mask), batch=batch, heads=heads)
+        grid = tile_grid(sizes, tile, known=is_known(mask), batch=batch, heads=heads)
         kinds = refined_kinds(mask, grid)
         # Kinds that all share may be of pairs that differ: `to_dense` must know for how many.
         asked = zip(asks_for(mask), (batch, heads), kinds.shape, strict=False)
         shape = (many if asks and many else one for asks, many, one in asked)
         kinds = grid.xp.broadcast_to(kinds, (*shape, *kinds.shape[2:]))
         is_partial = not is_known(kinds) or bool((kinds == TileKind.PARTIAL).any())
-        return cls(kinds, tile, length, mask if is_partial else None)
+        return cls(kinds, tile, sizes, mask if is_partial else None)
 
     @classmethod
     def from_topk(
@@ -221,7 +221,7 @@ class BlockMask(Mask):
 
     def bounds(self, tiles: Tiles) -> Bounds:
         """See `Mask`. As exact as the kinds for tiles of this size; never wrong for others."""
-        kinds, missing = self.kinds, _missing(self.kinds, _count(tiles.length, self.tile))
+        kinds, missing = self.kinds, _missing(self.kinds, _count(tiles.sizes, self.tile))
         if any(missing):  # arrays are longer under padding; nothing counts there
             kinds = tiles.xp.pad(kinds, [(0, 0), (0, 0), *((0, more) for more in missing)])
         least, largest = tiles.range_of_tiles(kinds, self.tile)
@@ -238,7 +238,7 @@ class BlockMask(Mask):
     def check_axes(self, lengths: Any) -> None:
         """See `Value`; the lengths too."""
         for axis, mine in zip("TS", self.length, strict=True):
-            # Of a symbolic length too: whoever traces answers, and remembers it.
+            # Of a symbolic size too: whoever traces answers, and remembers it.
             if lengths.get(axis) is not None and not lengths[axis] == mine:
                 raise ConfigError(
                     f"a BlockMask for {axis}={mine} meets a call with {axis}={lengths[axis]}.",
@@ -274,8 +274,8 @@ class BlockMask(Mask):
 class _OfLength:
     """`Positions` where so many queries and keys count."""
 
-    def __init__(self, at: Positions, query_size: Any, key_size: Any) -> None:
-        self._at, self.query_size, self.key_size = at, query_size, key_size
+    def __init__(self, at: Positions, query_length: Any, key_length: Any) -> None:
+        self._at, self.query_length, self.key_length = at, query_length, key_length
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._at, name)
@@ -315,41 +315,41 @@ def known_density(mask: Mask) -> float | None:
 
 def call_lists(
     mask: Mask,
-    length: tuple[int, int],
+    sizes: tuple[int, int],
     tile: Tile,
     *,
     batch: int,
     heads: int,
-    query_sizes: Array | None = None,
-    key_sizes: Array | None = None,
+    query_lengths: Array | None = None,
+    key_lengths: Array | None = None,
 ) -> tuple[TileLists, TileLists]:
     """The tiles that a call visits: by query, and by key.
 
-    Of a mask without arrays, at the full lengths, they are NumPy's, looked into, and remembered
+    Of a mask without arrays or valid lengths, they are NumPy's, looked into, and remembered
     from call to call; of one whose arrays are known NumPy's too. Of what is traced they are made
     in the graph, no wider than the mask says they can be.
 
     Args:
         mask: Any mask; the valid lengths need not be part of it.
-        length: T and S.
+        sizes: T and S.
         tile: Queries and keys of a tile.
         batch: B.
         heads: N.
-        query_sizes: How many queries there are truly, i32[B or 1]; None: T.
-        key_sizes: Likewise of keys; None: S.
+        query_lengths: How many queries there are truly, i32[B or 1]; None: T.
+        key_lengths: Likewise of keys; None: S.
     """
-    if query_sizes is None and key_sizes is None and not jax.tree.leaves(mask):
-        return _static_lists(mask, length, tile, batch, heads)
-    sizes = (query_sizes, key_sizes)
-    grid = tile_grid(length, tile, *sizes, known=is_known(mask), batch=batch, heads=heads)
+    if query_lengths is None and key_lengths is None and not jax.tree.leaves(mask):
+        return _static_lists(mask, sizes, tile, batch, heads)
+    lengths = (query_lengths, key_lengths)
+    grid = tile_grid(sizes, tile, *lengths, known=is_known(mask), batch=batch, heads=heads)
     return _lists_of(mask, grid)
 
 
 @functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
 def _static_lists(
-    mask: Mask, length: tuple[int, int], tile: Tile, batch: int, heads: int
+    mask: Mask, sizes: tuple[int, int], tile: Tile, batch: int, heads: int
 ) -> tuple[TileLists, TileLists]:
-    return _lists_of(mask, tile_grid(length, tile, batch=batch, heads=heads))
+    return _lists_of(mask, tile_grid(sizes, tile, batch=batch, heads=heads))
 
 
 def _lists_of(mask: Mask, grid: TileGrid) -> tuple[TileLists, TileLists]:
@@ -368,25 +368,25 @@ def most_keys(mask: Mask, tile: Tile) -> int | None:
     return None
 
 
-def to_dense(mask: Mask, length: tuple[int, int], batch: int = 1, heads: int = 1) -> Array:
+def to_dense(mask: Mask, sizes: tuple[int, int], batch: int = 1, heads: int = 1) -> Array:
     """Every pair of a mask, bool[batch, heads, T, S]: NumPy's if the mask's arrays are."""
-    size = np.asarray(length, np.int32)
+    whole = np.asarray(sizes, np.int32)
     at = Gathered(
         np.arange(batch, dtype=np.int32).reshape(-1, 1, 1, 1),
         np.arange(heads, dtype=np.int32).reshape(1, -1, 1, 1),
-        np.arange(length[0], dtype=np.int32).reshape(1, 1, -1, 1),
-        np.arange(length[1], dtype=np.int32).reshape(1, 1, 1, -1),
-        size[0],
-        size[1],
+        np.arange(sizes[0], dtype=np.int32).reshape(1, 1, -1, 1),
+        np.arange(sizes[1], dtype=np.int32).reshape(1, 1, 1, -1),
+        whole[0],
+        whole[1],
     )
     allowed = mask.allows(at)
     xp: Any = np if isinstance(allowed, (np.ndarray, np.generic)) else jnp
-    return xp.broadcast_to(allowed, (batch, heads, *length))
+    return xp.broadcast_to(allowed, (batch, heads, *sizes))
 
 
 def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:
     """Look into the partial tiles, under the lengths of each example."""
-    batch = max(len(kinds), *(len(size) for size in grid.sizes))
+    batch = max(len(kinds), *(len(length) for length in grid.lengths))
     kinds = np.broadcast_to(kinds, (batch, *kinds.shape[1:])).copy()
     by_batch, by_head = asks_for(mask)
     if (by_batch and grid.batch != kinds.shape[0] == 1) or (
@@ -394,18 +394,18 @@ def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:
     ):
         return kinds  # one answer would have to do for examples that differ
     tiles = np.argwhere(kinds == TileKind.PARTIAL)
-    some, every = look_into(mask, tiles, grid.tile, grid.sizes)
+    some, every = look_into(mask, tiles, grid.tile, grid.lengths)
     kinds[tuple(tiles[~some].T)] = TileKind.EMPTY
     kinds[tuple(tiles[some & every].T)] = TileKind.FULL
     return kinds
 
 
-def _kinds(mask: Mask, length: tuple[int, int], tile: Tile) -> Array:
-    return refined_kinds(mask, tile_grid(length, tile, known=is_known(mask)))
+def _kinds(mask: Mask, sizes: tuple[int, int], tile: Tile) -> Array:
+    return refined_kinds(mask, tile_grid(sizes, tile, known=is_known(mask)))
 
 
-def _count(length: tuple[int, int], tile: Tile) -> tuple[int, int]:
-    return tile_grid(length, tile).shape
+def _count(sizes: tuple[int, int], tile: Tile) -> tuple[int, int]:
+    return tile_grid(sizes, tile).shape
 
 
 def _missing(kinds: Array, count: tuple[int, int]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ class Call:
         scale: What scores are multiplied by; None: 1 / sqrt(head size).
         mask: The tree definition of the mask.
         bias: That of the bias: of an array, a score modifier, or None.
-        has_query_sizes, has_key_sizes: Whether valid lengths are among the operands.
+        has_query_lengths, has_key_lengths: Whether valid lengths are among the operands.
         implementation: The back end's name; None: the best one for each pass.
         deterministic: Whether equal calls must give equal bits, in the gradient too.
         density: See `known_density`; None also where nobody asks.
@@ -24,8 +24,8 @@ class Call:
     scale: float | None
     mask: Any
     bias: Any
-    has_query_sizes: bool
-    has_key_sizes: bool
+    has_query_lengths: bool
+    has_key_lengths: bool
     implementation: str | None
     deterministic: bool
     density: float | None = dataclasses.field(default=None, metadata={"is_hint": True})
@@ -33,7 +33,7 @@ class Call:
     @property
     def arrays(self) -> int:
         """How many operands there are in front of the leaves of mask and bias."""
-        return 3 + self.has_query_sizes + self.has_key_sizes
+        return 3 + self.has_query_lengths + self.has_key_lengths
 
     @property
     def operands(self) -> int:
@@ -49,7 +49,7 @@ class Operands:
         query: [B, T, N, H].
         key: [B, S, K, H].
         value: [B, S, K, V].
-        query_sizes, key_sizes: Valid lengths i32[B]; None: those of the arrays.
+        query_lengths, key_lengths: Valid lengths i32[B]; None: those of the arrays.
         mask: The leaves of the mask. The first axis of each is the batch or 1.
         bias: The leaves of the bias. Likewise.
     """
@@ -57,23 +57,24 @@ class Operands:
     query: Array
     key: Array
     value: Array
-    query_sizes: Array | None
-    key_sizes: Array | None
+    query_lengths: Array | None
+    key_lengths: Array | None
     mask: tuple[Array, ...]
     bias: tuple[Array, ...]
 
     def flat(self) -> tuple[Array, ...]:
         """The operands in the order of the primitives."""
-        sizes = (size for size in (self.query_sizes, self.key_sizes) if size is not None)
-        return (self.query, self.key, self.value, *sizes, *self.mask, *self.bias)
+        lengths = (self.query_lengths, self.key_lengths)
+        given = (length for length in lengths if length is not None)
+        return (self.query, self.key, self.value, *given, *self.mask, *self.bias)
 
 
 def split(call: Call, flat: Sequence[Any]) -> tuple[Operands, tuple[Any, ...]]:
     """What belongs to each operand, and what comes behind them."""
     rest = iter(flat)
     query, key, value = next(rest), next(rest), next(rest)
-    query_sizes = next(rest) if call.has_query_sizes else None
-    key_sizes = next(rest) if call.has_key_sizes else None
+    query_lengths = next(rest) if call.has_query_lengths else None
+    key_lengths = next(rest) if call.has_key_lengths else None
     mask = tuple(next(rest) for _ in range(call.mask.num_leaves))
     bias = tuple(next(rest) for _ in range(call.bias.num_leaves))
-    return Operands(query, key, value, query_sizes, key_sizes, mask, bias), tuple(rest)
+    return Operands(query, key, value, query_lengths, key_lengths, mask, bias), tuple(rest)

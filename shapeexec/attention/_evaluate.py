@@ -17,7 +17,7 @@ _ELEMENTS = 1 << 20  # asked at once
 
 
 def look_into(
-    mask: Any, tiles: np.ndarray, tile: Tile, sizes: tuple[Array, Array]
+    mask: Any, tiles: np.ndarray, tile: Tile, lengths: tuple[Array, Array]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether any, and whether all pairs of some tiles are allowed.
 
@@ -25,14 +25,14 @@ def look_into(
         mask: A mask, its arrays known.
         tiles: int[n, 4]: the example, the head, the query tile and the key tile of each.
         tile: Queries and keys of a tile.
-        sizes: How many queries and keys there are truly, i32[B or 1] or ints. What lies behind
+        lengths: How many queries and keys there are truly, i32[B or 1] or ints. What lies behind
             them does not count.
 
     Returns:
         bool[n] each. Takes time for n * tile[0] * tile[1] pairs, and memory for some 2**20.
     """
     at_once = max(1, _ELEMENTS // (tile[0] * tile[1]))
-    known = [np.asarray(size, np.int32).reshape(-1) for size in sizes]
+    known = [np.asarray(length, np.int32).reshape(-1) for length in lengths]
     some, every = np.zeros(len(tiles), bool), np.zeros(len(tiles), bool)
     # What a trace around us stages out would be no constant.
     with jax.ensure_compile_time_eval():
@@ -59,13 +59,13 @@ def asks_for(mask: Any) -> tuple[bool, bool]:
 
 @functools.partial(jax.jit, static_argnames="tile")
 def _look(
-    mask: Any, tiles: Array, query_sizes: Array, key_sizes: Array, *, tile: Tile
+    mask: Any, tiles: Array, query_lengths: Array, key_lengths: Array, *, tile: Tile
 ) -> tuple[Array, Array]:
     def one(number: Array) -> tuple[Array, Array]:
         batch, head, query_tile, key_tile = number
         first = (query_tile * tile[0], key_tile * tile[1])
-        at = block(first, tile, (query_sizes, key_sizes), batch=batch, head=head)
-        inside = (at.query < at.query_size) & (at.key < at.key_size)
+        at = block(first, tile, (query_lengths, key_lengths), batch=batch, head=head)
+        inside = (at.query < at.query_length) & (at.key < at.key_length)
         allowed = jnp.asarray(mask.allows(at))
         return jnp.any(allowed & inside), jnp.all(allowed | ~inside)
 

@@ -21,17 +21,17 @@ class TileGrid:
     """The tiles of [T, S] pairs; the `Tiles` of array-based code.
 
     Attributes:
-        length: T and S, of the arrays.
+        sizes: T and S, of the arrays.
         tile: Queries and keys of a tile.
-        sizes: How many queries and keys there are truly, each i32[B or 1, 1, 1, 1].
-        xp: `numpy` or `jax.numpy`: what the masks of this grid, and its sizes, are made with.
+        lengths: How many queries and keys there are truly, each i32[B or 1, 1, 1, 1].
+        xp: `numpy` or `jax.numpy`: what the masks of this grid, and its lengths, are made with.
         batch: B, or None if nobody told.
         heads: N, or None if nobody told.
     """
 
-    length: tuple[int, int]
+    sizes: tuple[int, int]
     tile: Tile
-    sizes: tuple[Array, Array]
+    lengths: tuple[Array, Array]
     xp: Any
     batch: int | None = None
     heads: int | None = None
@@ -39,8 +39,8 @@ class TileGrid:
     @property
     def shape(self) -> tuple[int, int]:
         """How many query tiles and key tiles there are."""
-        (length_q, length_k), (tile_q, tile_k) = self.length, self.tile
-        return -(-length_q // tile_q), -(-length_k // tile_k)
+        (queries, keys), (tile_q, tile_k) = self.sizes, self.tile
+        return -(-queries // tile_q), -(-keys // tile_k)
 
     @property
     def first_query(self) -> Array:
@@ -50,7 +50,7 @@ class TileGrid:
     @property
     def last_query(self) -> Array:
         """See `Tiles`; i32[B or 1, 1, query tiles, 1]."""
-        return self.xp.minimum(self.first_query + (self.tile[0] - 1), self.sizes[0] - 1)
+        return self.xp.minimum(self.first_query + (self.tile[0] - 1), self.lengths[0] - 1)
 
     @property
     def first_key(self) -> Array:
@@ -60,17 +60,17 @@ class TileGrid:
     @property
     def last_key(self) -> Array:
         """See `Tiles`; i32[B or 1, 1, 1, key tiles]."""
-        return self.xp.minimum(self.first_key + (self.tile[1] - 1), self.sizes[1] - 1)
+        return self.xp.minimum(self.first_key + (self.tile[1] - 1), self.lengths[1] - 1)
 
     @property
-    def query_size(self) -> Array:
+    def query_length(self) -> Array:
         """See `Tiles`; i32[B or 1, 1, 1, 1]."""
-        return self.sizes[0]
+        return self.lengths[0]
 
     @property
-    def key_size(self) -> Array:
+    def key_length(self) -> Array:
         """See `Tiles`; i32[B or 1, 1, 1, 1]."""
-        return self.sizes[1]
+        return self.lengths[1]
 
     def of_batch(self, array: Array) -> Array:
         """See `Tiles`."""
@@ -87,19 +87,19 @@ class TileGrid:
         return least[:, None, None, :], largest[:, None, None, :]
 
     def any_and_all(self, array: Array) -> tuple[Array, Array]:
-        """See `Tiles`. Garbage behind sizes of several examples counts if they share the array.
+        """See `Tiles`. Garbage behind lengths of several examples counts if they share the array.
 
         Leaving it out would read the array once per example, to gain one strip of tiles.
         """
         inside, xp = None, self.xp
         array = xp.asarray(array)
-        for axis, size in ((2, self.sizes[0]), (3, self.sizes[1])):
-            is_shared = array.shape[0] == 1 < size.shape[0]
+        for axis, length in ((2, self.lengths[0]), (3, self.lengths[1])):
+            is_shared = array.shape[0] == 1 < length.shape[0]
             if not self._is_whole(axis - 2) and array.shape[axis] > 1 and not is_shared:
                 position = np.arange(array.shape[axis]).reshape(
                     [-1 if i == axis else 1 for i in range(4)]
                 )
-                inside = (position < size) & (True if inside is None else inside)
+                inside = (position < length) & (True if inside is None else inside)
         some = array if inside is None else array & inside
         every = array if inside is None else array | ~inside
         for axis, tile in ((2, self.tile[0]), (3, self.tile[1])):
@@ -110,20 +110,20 @@ class TileGrid:
     def range_of_tiles(self, array: Array, tile: Tile) -> tuple[Array, Array]:
         """See `Tiles`."""
         least = largest = self.xp.asarray(array)
-        for side, length in enumerate(self.length):
-            sizes, axis = (tile[side], self.tile[side]), side + 2
-            least = _retiled(self.xp.minimum, least, axis, sizes, length)
-            largest = _retiled(self.xp.maximum, largest, axis, sizes, length)
+        for side, size in enumerate(self.sizes):
+            both, axis = (tile[side], self.tile[side]), side + 2
+            least = _retiled(self.xp.minimum, least, axis, both, size)
+            largest = _retiled(self.xp.maximum, largest, axis, both, size)
         return least, largest
 
     def whole(self) -> "TileGrid":
         """See `Tiles`."""
-        sizes = (np.full((1, 1, 1, 1), size, np.int32) for size in self.length)
-        return dataclasses.replace(self, sizes=tuple(sizes))
+        lengths = (np.full((1, 1, 1, 1), size, np.int32) for size in self.sizes)
+        return dataclasses.replace(self, lengths=tuple(lengths))
 
     def answers(self, mask: Any) -> tuple[Array, Array]:
         """See `Tiles`."""
-        return _answers(mask, self.length, self.tile, (self.batch or 1, self.heads or 1))
+        return _answers(mask, self.sizes, self.tile, (self.batch or 1, self.heads or 1))
 
     def asks_for(self, mask: Any) -> tuple[bool, bool]:
         """See `Tiles`."""
@@ -135,7 +135,7 @@ class TileGrid:
         low, high = np.iinfo(array.dtype).min, np.iinfo(array.dtype).max
         least = largest = array
         if not self._is_whole(side):
-            inside = np.arange(array.shape[1])[None] < self.sizes[side].reshape(-1, 1)
+            inside = np.arange(array.shape[1])[None] < self.lengths[side].reshape(-1, 1)
             least, largest = xp.where(inside, array, high), xp.where(inside, array, low)
         return (
             _by_tile(xp.minimum, least, 1, tile, high),
@@ -143,15 +143,15 @@ class TileGrid:
         )
 
     def _is_whole(self, side: int) -> bool:
-        size = self.sizes[side]
-        return isinstance(size, np.ndarray) and bool((size >= self.length[side]).all())
+        length = self.lengths[side]
+        return isinstance(length, np.ndarray) and bool((length >= self.sizes[side]).all())
 
 
 def tile_grid(
-    length: tuple[int, int],
+    sizes: tuple[int, int],
     tile: Tile,
-    query_sizes: Array | None = None,
-    key_sizes: Array | None = None,
+    query_lengths: Array | None = None,
+    key_lengths: Array | None = None,
     *,
     known: bool = True,
     batch: int | None = None,
@@ -160,11 +160,11 @@ def tile_grid(
     """The tiles of a call.
 
     Args:
-        length: T and S, of the arrays.
+        sizes: T and S, of the arrays.
         tile: Queries and keys of a tile.
-        query_sizes: How many queries there are truly, i32[B or 1] or i32[]; None: all.
-        key_sizes: Likewise of keys.
-        known: Whether the masks to be asked hold no traced array. If the sizes are known too,
+        query_lengths: How many queries there are truly, i32[B or 1] or i32[]; None: all.
+        key_lengths: Likewise of keys.
+        known: Whether the masks to be asked hold no traced array. If the lengths are known too,
             everything is made with NumPy.
         batch: B; only masks that are functions ask for it.
         heads: N; likewise.
@@ -172,60 +172,60 @@ def tile_grid(
     Raises:
         ConfigError: T or S is too large.
     """
-    if max(length) > FARTHEST:
+    if max(sizes) > FARTHEST:
         raise ConfigError(
-            f"attention of {length[0]} queries and {length[1]} keys.",
+            f"attention of {sizes[0]} queries and {sizes[1]} keys.",
             why=f"positions are kept below {FARTHEST}, so that their sums fit into int32",
             fix="cut the sequences into parts",
         )
-    given = (query_sizes, key_sizes)
-    sizes = [
-        np.full((1, 1, 1, 1), whole, np.int32) if size is None else _sizes(size)
-        for whole, size in zip(length, given, strict=True)
+    given = (query_lengths, key_lengths)
+    lengths = [
+        np.full((1, 1, 1, 1), size, np.int32) if length is None else _lengths(length)
+        for size, length in zip(sizes, given, strict=True)
     ]
-    xp = np if known and is_known(*sizes) else jnp
-    return TileGrid(length, tile, (sizes[0], sizes[1]), xp, batch, heads)
+    xp = np if known and is_known(*lengths) else jnp
+    return TileGrid(sizes, tile, (lengths[0], lengths[1]), xp, batch, heads)
 
 
 @functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
 def _answers(
-    mask: Any, length: tuple[int, int], tile: Tile, counts: tuple[int, int]
+    mask: Any, sizes: tuple[int, int], tile: Tile, counts: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     asked = zip(counts, asks_for(mask), strict=True)
-    shape = (*(n if is_asked else 1 for n, is_asked in asked), *tile_grid(length, tile).shape)
+    shape = (*(n if is_asked else 1 for n, is_asked in asked), *tile_grid(sizes, tile).shape)
     tiles = np.argwhere(np.ones(shape, bool))
-    some, every = look_into(mask, tiles, tile, length)
+    some, every = look_into(mask, tiles, tile, sizes)
     return some.reshape(shape), every.reshape(shape)
 
 
-def _sizes(size: Array) -> Array:
-    if is_known(size):
-        return np.asarray(size, np.int32).reshape(-1, 1, 1, 1)
-    return jnp.asarray(size, jnp.int32).reshape(-1, 1, 1, 1)
+def _lengths(length: Array) -> Array:
+    if is_known(length):
+        return np.asarray(length, np.int32).reshape(-1, 1, 1, 1)
+    return jnp.asarray(length, jnp.int32).reshape(-1, 1, 1, 1)
 
 
 def _by_tile(reduce: Any, array: Array, axis: int, tile: int, neutral: Any) -> Array:
     """Reduce `axis` tile by tile; an axis of 1 broadcasts and stays."""
-    length = array.shape[axis]
-    if length == 1:
+    size = array.shape[axis]
+    if size == 1:
         return array
     if isinstance(reduce, np.ufunc):
-        return reduce.reduceat(array, range(0, length, tile), axis=axis)
-    missing = -length % tile
+        return reduce.reduceat(array, range(0, size, tile), axis=axis)
+    missing = -size % tile
     pads = [(0, missing if i == axis else 0) for i in range(array.ndim)]
     padded = jnp.pad(array, pads, constant_values=neutral) if missing else array
     shape = (*array.shape[:axis], -1, tile, *array.shape[axis + 1 :])
     return reduce.reduce(padded.reshape(shape), axis=axis + 1)
 
 
-def _retiled(reduce: Any, array: Array, axis: int, tiles: Tile, length: int) -> Array:
+def _retiled(reduce: Any, array: Array, axis: int, tiles: Tile, size: int) -> Array:
     """Elements per tile of size tiles[0], reduced or repeated to those of size tiles[1]."""
     theirs, mine = tiles
     if theirs == mine:
         return array
-    count = -(-length // mine)
+    count = -(-size // mine)
     first = np.arange(count) * mine // theirs
-    last = (np.minimum(np.arange(1, count + 1) * mine, length) - 1) // theirs
+    last = (np.minimum(np.arange(1, count + 1) * mine, size) - 1) // theirs
     out = array.take(first, axis)
     for step in range(1, int((last - first).max(initial=0)) + 1):
         out = reduce(out, array.take(np.minimum(first + step, last), axis))

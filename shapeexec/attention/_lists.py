@@ -46,9 +46,9 @@ def kinds_of(bounds: Bounds, grid: TileGrid) -> Array:
 
 def before_lengths(kinds: Array, grid: TileGrid) -> Array:
     """Kinds with full tiles that overhang the valid lengths made partial, those behind empty."""
-    (query_size, key_size), (tile_q, tile_k) = grid.sizes, grid.tile
-    some = (grid.first_query < query_size) & (grid.first_key < key_size)
-    whole = (grid.first_query + tile_q <= query_size) & (grid.first_key + tile_k <= key_size)
+    (query_length, key_length), (tile_q, tile_k) = grid.lengths, grid.tile
+    some = (grid.first_query < query_length) & (grid.first_key < key_length)
+    whole = (grid.first_query + tile_q <= query_length) & (grid.first_key + tile_k <= key_length)
     at_most = grid.xp.where(whole, _FULL, grid.xp.where(some, _PARTIAL, _EMPTY))
     return grid.xp.minimum(kinds, at_most)
 

@@ -22,15 +22,15 @@ class Gathered:
 
     Attributes:
         batch, head, query, key: Indices, i32.
-        query_size, key_size: How many there are truly, i32, broadcast like the others.
+        query_length, key_length: How many there are truly, i32, broadcast like the others.
     """
 
     batch: Array
     head: Array
     query: Array
     key: Array
-    query_size: Array
-    key_size: Array
+    query_length: Array
+    key_length: Array
 
     def of_batch(self, array: Array) -> Array:
         """See `Positions`."""
@@ -127,7 +127,7 @@ class Block(Gathered):
 def block(
     first: tuple[Array, Array],
     tile: Tile,
-    sizes: tuple[Array, Array],
+    lengths: tuple[Array, Array],
     *,
     batch: Array,
     head: Array,
@@ -137,7 +137,7 @@ def block(
     Args:
         first: The first query and the first key, multiples of the tile; ints or traced i32[].
         tile: How many queries and keys.
-        sizes: How many queries and keys there are truly, i32[B or 1].
+        lengths: How many queries and keys there are truly, i32[B or 1].
         batch: All examples, as i32[B] ascending from 0, or one, as i32[].
         head: All query heads, as i32[N] ascending from 0, or one, as i32[].
     """
@@ -145,25 +145,25 @@ def block(
     query = first[0] + lax.broadcasted_iota(jnp.int32, (1, 1, tile[0], 1), 2)
     key = first[1] + lax.broadcasted_iota(jnp.int32, (1, 1, 1, tile[1]), 3)
     every = (batch.ndim == 1, head.ndim == 1)
-    truly = [jnp.asarray(size, jnp.int32).reshape(-1) for size in sizes]
+    valid = [jnp.asarray(length, jnp.int32).reshape(-1) for length in lengths]
     if not every[0]:
-        truly = [size[_index(batch, size.shape[0])] for size in truly]
-    query_size, key_size = (size.reshape(-1, 1, 1, 1) for size in truly)
+        valid = [length[_index(batch, length.shape[0])] for length in valid]
+    query_length, key_length = (length.reshape(-1, 1, 1, 1) for length in valid)
     return Block(
         batch.reshape(-1, 1, 1, 1),
         head.reshape(1, -1, 1, 1),
         query,
         key,
-        query_size,
-        key_size,
+        query_length,
+        key_length,
         first,
         tile,
         every,
     )
 
 
-def _index(index: Array, length: int) -> Array:
+def _index(index: Array, size: int) -> Array:
     # An axis of 1 broadcasts; elsewhere a tile may overhang the array's end.
-    if length == 1:
+    if size == 1:
         return np.zeros((1,) * np.ndim(index), np.int32)
-    return index.clip(0, length - 1)
+    return index.clip(0, size - 1)

@@ -40,15 +40,15 @@ def attention(operands: Operands, call: Call) -> tuple[Array, Array]:
 
 
 def _result_avals(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> list[Any]:
-    (batch, length, heads, _), (over_b, over_t, over_n, _) = query.shape, _compat.spec_of(query)
+    (batch, queries, heads, _), (over_b, over_t, over_n, _) = query.shape, _compat.spec_of(query)
     over_v = _compat.spec_of(value)[3]
     if _mesh_axes(over_v) & _mesh_axes((over_b, over_t, over_n)):
         over_v = None  # a mesh axis cuts one axis only
     out = (over_b, over_t, over_n, over_v)
     return [
-        _compat.aval_like(query, (batch, length, heads, value.shape[3]), query.dtype, out),
+        _compat.aval_like(query, (batch, queries, heads, value.shape[3]), query.dtype, out),
         _compat.aval_like(
-            query, (batch, heads, length), wide(query.dtype), (over_b, over_n, over_t)
+            query, (batch, heads, queries), wide(query.dtype), (over_b, over_n, over_t)
         ),
     ]
 
@@ -108,8 +108,8 @@ def _merge(x: Any, axis: int | None, count: Any, batch: Any, *, whole: bool) -> 
     Args:
         x: [batch or 1, ...], and the mapped axis somewhere.
         axis: Where; None: nowhere.
-        count: Its length.
-        batch: The length of the batch.
+        count: Its size.
+        batch: The size of the batch.
         whole: Whether an operand that serves all examples must be repeated for each.
     """
     if axis is None and not whole and _is_one(x.shape[0]):

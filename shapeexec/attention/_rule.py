@@ -28,21 +28,21 @@ def attention(ctx: RuleContext, *flat: Array, call: Call, **params: Any) -> Any:
     operands, rest = split(call, flat)
     lengths, _ = split(call, ctx.in_lengths)
     (batch, queries, *_), (_, keys, *_) = lengths.query, lengths.key
-    sizes = {}
+    valid = {}
     for name, length, given, capacity in (
-        ("query_sizes", queries, operands.query_sizes, operands.query.shape[0]),
-        ("key_sizes", keys, operands.key_sizes, operands.key.shape[0]),
+        ("query_lengths", queries, operands.query_lengths, operands.query.shape[0]),
+        ("key_lengths", keys, operands.key_lengths, operands.key.shape[0]),
     ):
         if not (isinstance(batch, int) and isinstance(length, int)):
-            size = length if given is None else jnp.minimum(given, length)
+            own = length if given is None else jnp.minimum(given, length)
             is_example = np.arange(capacity, dtype=np.int32) < batch
-            sizes[name] = jnp.where(is_example, jnp.asarray(size, np.int32), 0)
-    operands = dataclasses.replace(operands, **sizes)
+            valid[name] = jnp.where(is_example, jnp.asarray(own, np.int32), 0)
+    operands = dataclasses.replace(operands, **valid)
     shift = len(operands.flat()) - call.operands
     call = dataclasses.replace(
         call,
-        has_query_sizes=operands.query_sizes is not None,
-        has_key_sizes=operands.key_sizes is not None,
+        has_query_lengths=operands.query_lengths is not None,
+        has_key_lengths=operands.key_lengths is not None,
     )
     if "along" in params:
         params["along"] = tuple(i if i < 3 else i + shift for i in params["along"])

@@ -7,7 +7,8 @@ lowers and compiles attention once.
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,12 @@ from shapeexec._errors import BackendError
 from shapeexec.attention._blocks import call_lists
 from shapeexec.attention._call import Call, Operands, split
 from shapeexec.attention.backends._base import Backend, Residuals, Signature, Work
-from shapeexec.attention.backends._choose import choose
+from shapeexec.attention.backends._choose import choose, choose_for_tangent
 from shapeexec.attention.masks import Lengths, Mask
 from shapeexec.attention.masks._value import wide
 
 Array = Any
+B = TypeVar("B", bound=Backend)
 
 
 def forward(*flat: Array, call: Call, platform: str) -> list[Array]:
@@ -65,32 +67,25 @@ def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
     operands, _ = split(call, flat)
     query, value = operands.query, operands.value
     if _is_empty(operands):
-        batch, length, heads, _ = query.shape
-        out = jnp.zeros((batch, length, heads, value.shape[3]), query.dtype)
-        return [out, jnp.full((batch, heads, length), -jnp.inf, wide(query.dtype))]
-    job = _job(operands, call, platform)
+        batch, queries, heads, _ = query.shape
+        out = jnp.zeros((batch, queries, heads, value.shape[3]), query.dtype)
+        return [out, jnp.full((batch, heads, queries), -jnp.inf, wide(query.dtype))]
+    job = _job(operands, call, _chooser(call, platform))
     return [*job.backend.forward(job.signature, job.work, query, operands.key, value, job.bias)]
 
 
 @functools.partial(jax.jit, static_argnames=("call", "along"))
 def _attention_tangent(*flat: Array, call: Call, along: tuple[int, ...]) -> list[Array]:
-    # No kernel makes a derivative along a direction: it is rare, and the loops do it everywhere.
-    from shapeexec.attention.backends import xla  # noqa: PLC0415 - a back end is imported late
-
     operands, (out, logsumexp, *directions) = split(call, flat)
     if _is_empty(operands):
         return [jnp.zeros_like(out), jnp.zeros_like(logsumexp)]
-    job = _job(operands, dataclasses.replace(call, implementation="xla"), "any")
+    job = _job(operands, call, choose_for_tangent)
     given = dict(zip(along, directions, strict=True))
     tangents = [given.get(i, None if i >= 3 else jnp.zeros_like(flat[i])) for i in range(3)]
     first = call.operands - call.bias.num_leaves
     d_bias = {i - first: given[i] for i in along if i >= first}
-    arrays = (operands.query, operands.key, operands.value)
-    return [
-        *xla.tangent(
-            job.signature, job.work, arrays, job.bias, out, logsumexp, tuple(tangents), d_bias
-        )
-    ]
+    residuals = Residuals(operands.query, operands.key, operands.value, job.bias, out, logsumexp)
+    return [*job.backend.tangent(job.signature, job.work, residuals, tuple(tangents), d_bias)]
 
 
 @functools.partial(jax.jit, static_argnames=("call", "along", "platform"))
@@ -105,7 +100,7 @@ def _attention_gradient(
     job = _job(
         operands,
         call,
-        platform,
+        _chooser(call, platform),
         is_backward=True,
         bias_gradient=bias_gradient,
         logsumexp_gradient=bool(more),
@@ -125,17 +120,17 @@ def _attention_gradient(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Job:
+class _Job(Generic[B]):
     """What is handed to a back end.
 
     Attributes:
         backend: The back end.
         signature: What is static.
-        work: Mask, sizes and tiles.
+        work: Mask, valid lengths and tiles.
         bias: An array, a score modifier, or None.
     """
 
-    backend: Backend
+    backend: B
     signature: Signature
     work: Work
     bias: Any
@@ -153,13 +148,19 @@ def _is_empty(operands: Operands) -> bool:
     return 0 in dims
 
 
-def _job(operands: Operands, call: Call, platform: str, **asked: bool) -> _Job:
-    """A call for the back end that is best for what is `asked`, by the names of a `Signature`."""
+def _chooser(call: Call, platform: str) -> Callable[[Signature, Mask], Backend]:
+    return lambda signature, mask: choose(call.implementation, signature, mask, platform)
+
+
+def _job(
+    operands: Operands, call: Call, chosen: Callable[[Signature, Mask], B], **asked: bool
+) -> _Job[B]:
+    """A call for the back end that is `chosen`, with `asked` by the names of a `Signature`."""
     mask = jax.tree.unflatten(call.mask, operands.mask)
     bias = jax.tree.unflatten(call.bias, operands.bias)
     signature = _signature(operands, call, bias)
     signature = dataclasses.replace(signature, **asked)
-    backend = choose(call.implementation, signature, mask, platform)
+    backend = chosen(signature, mask)
     signature = dataclasses.replace(signature, tile=backend.tile(signature, mask))
     return _Job(backend, signature, _work(operands, mask, signature, call.density), bias)
 
@@ -178,30 +179,32 @@ def _signature(operands: Operands, call: Call, bias: Any) -> Signature:
         dtype=operands.query.dtype.name,
         scale=head_size**-0.5 if call.scale is None else call.scale,
         bias=None if bias is None else bias.shape if hasattr(bias, "shape") else type(bias),
-        is_ragged=call.has_query_sizes or call.has_key_sizes,
+        is_ragged=call.has_query_lengths or call.has_key_lengths,
         tile=(128, 128),
     )
 
 
 def _work(operands: Operands, mask: Mask, signature: Signature, density: float | None) -> Work:
-    length = (signature.query_size, signature.key_size)
-    given = (operands.query_sizes, operands.key_sizes)
-    sizes = [
-        np.full(signature.batch, whole, np.int32) if size is None else jnp.clip(size, 0, whole)
-        for size, whole in zip(given, length, strict=True)
+    sizes = (signature.query_size, signature.key_size)
+    given = (operands.query_lengths, operands.key_lengths)
+    lengths = [
+        np.full(signature.batch, size, np.int32) if length is None else jnp.clip(length, 0, size)
+        for length, size in zip(given, sizes, strict=True)
     ]
-    # Sizes of the arrays themselves are shared by all examples, and so are their tiles.
-    shared = [None if size is None else known for size, known in zip(given, sizes, strict=True)]
+    # Where no length is given all examples share the arrays' sizes, and so their tiles.
+    shared = [
+        None if length is None else valid for length, valid in zip(given, lengths, strict=True)
+    ]
     by_query, by_key = call_lists(
         mask,
-        length,
+        sizes,
         signature.tile,
         batch=signature.batch,
         heads=signature.query_heads,
-        query_sizes=shared[0],
-        key_sizes=shared[1],
+        query_lengths=shared[0],
+        key_lengths=shared[1],
     )
-    counts, columns = by_query.counts, -(-length[1] // signature.tile[1])
+    counts, columns = by_query.counts, -(-sizes[1] // signature.tile[1])
     if isinstance(counts, np.ndarray):
         density = float(counts.mean()) / columns
-    return Work(mask & Lengths(), sizes[0], sizes[1], by_query, by_key, density)
+    return Work(mask & Lengths(), lengths[0], lengths[1], by_query, by_key, density)

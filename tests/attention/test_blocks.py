@@ -201,7 +201,7 @@ def test_lists_of_a_mask_without_arrays_are_made_once():
 @pytest.mark.parametrize("sizes", [None, np.array([16, 9], np.int32)], ids=["full", "shorter"])
 def test_lists_are_the_same_inside_jit(mask, sizes):
     def work(mask, sizes):
-        return tuple(map(vars, lists(mask, query_sizes=sizes, key_sizes=sizes)))
+        return tuple(map(vars, lists(mask, query_lengths=sizes, key_lengths=sizes)))
 
     known, traced = work(mask, sizes), jax.jit(work)(mask, sizes)
     for one, other in zip(known, traced, strict=True):

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import itertools
 import re
+from pathlib import Path
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +13,22 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec.attention import backends
 from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention._call import Call, Operands
 from shapeexec.attention._primitive import attention
-from shapeexec.attention.backends import _choose, _device
+from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Signature
-from shapeexec.attention.backends._choose import candidates, choose
+from shapeexec.attention.backends._choose import candidates, choose, choose_for_tangent
 from shapeexec.attention.backends._diagonal import diagonal_of
+from shapeexec.attention.backends._registry import (
+    IMPLEMENTATIONS,
+    REGISTERED,
+    TANGENTS,
+    Name,
+    load,
+    load_for_tangents,
+)
 from shapeexec.attention.backends.mosaic_gpu import _support
 from tests.attention.lowering import layers, lowered
 
@@ -94,7 +105,7 @@ def device(monkeypatch):
 )
 def test_on_a_hopper_the_fastest_that_can_is_chosen(device, mask, change, name):
     device(HOPPER)
-    assert choose(None, dataclasses.replace(CALL, **change), mask, "cuda").name == name
+    assert choose(None, dataclasses.replace(CALL, **change), mask, "cuda") is load(name)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +127,7 @@ def test_on_a_hopper_the_fastest_that_can_is_chosen(device, mask, change, name):
 )
 def test_a_refusal_of_one_leads_to_the_next(device, platform, capability, change, name):
     device(capability)
-    assert choose(None, dataclasses.replace(CALL, **change), CAUSAL, platform).name == name
+    assert choose(None, dataclasses.replace(CALL, **change), CAUSAL, platform) is load(name)
 
 
 def test_who_is_asked_is_said_by_platform_and_by_what_was_measured():
@@ -124,11 +135,26 @@ def test_who_is_asked_is_said_by_platform_and_by_what_was_measured():
     assert candidates(back, CAUSAL, "cuda", HOPPER) == ("cudnn", "mosaic_gpu", "triton", "xla")
     assert candidates(back, CAUSAL, "cuda", AMPERE) == ("mosaic_gpu", "triton", "xla")
     assert candidates(back, CAUSAL, "rocm", None) == ("triton", "xla")
-    assert set(_choose.IMPLEMENTATIONS) == {
+    assert set(IMPLEMENTATIONS) == {
         name
         for platform, capability in (("cuda", HOPPER), ("tpu", None))
         for name in candidates(back, CAUSAL, platform, capability)
     }
+
+
+def test_a_back_end_is_one_folder_and_one_row():
+    folders = {path.parent.name for path in Path(backends.__file__).parent.glob("*/__init__.py")}
+    assert folders == set(IMPLEMENTATIONS) == set(get_args(Name))
+    assert len(IMPLEMENTATIONS) == len(REGISTERED) == len(folders)
+    assert [load(row.name) for row in REGISTERED if row.makes_tangents] == [load_for_tangents()]
+    assert [row.name for row in REGISTERED if hasattr(load(row.name), "tangent")] == [TANGENTS]
+
+
+def test_a_derivative_of_a_dtype_that_nobody_computes_in_is_refused():
+    assert choose_for_tangent(CALL, CAUSAL) is load("xla")
+    with pytest.raises(sx.BackendError, match="no back end can run") as caught:
+        choose_for_tangent(dataclasses.replace(CALL, dtype="float8_e4m3fn"), CAUSAL)
+    assert "xla because it computes in float16" in (caught.value.why or "")
 
 
 CUDNN_REFUSES = {
@@ -160,7 +186,7 @@ CUDNN_REFUSES = {
 def test_cudnn_says_what_it_refuses(device, case):
     platform, capability, change, mask, why = CUDNN_REFUSES[case]
     device(capability)
-    backend = _choose.load("cudnn")
+    backend = load("cudnn")
     assert re.search(why, backend.refuses(dataclasses.replace(CALL, **change), mask, platform))
     assert backend.refuses(dataclasses.replace(CALL, **HEAD_64), WINDOW, "cuda") is None or (
         capability == TURING
@@ -171,7 +197,7 @@ def test_without_its_primitives_cudnn_is_refused_and_another_runs(device, monkey
     device(HOPPER)
     monkeypatch.setattr("shapeexec._compat.cudnn_attention_is_known", lambda: False)
     signature = dataclasses.replace(CALL, **LOOSE)
-    assert choose(None, signature, CAUSAL, "cuda").name == "mosaic_gpu"
+    assert choose(None, signature, CAUSAL, "cuda") is load("mosaic_gpu")
     with pytest.raises(sx.BackendError, match="cannot make the gradient") as caught:
         choose("cudnn", signature, CAUSAL, "cuda")
     assert caught.value.why == "cudnn because this version of jax keeps it elsewhere"
@@ -179,7 +205,7 @@ def test_without_its_primitives_cudnn_is_refused_and_another_runs(device, monkey
 
 def test_triton_is_not_for_old_gpus(device):
     device(TURING)
-    told = _choose.load("triton").refuses(CALL, FULL, "cuda")
+    told = load("triton").refuses(CALL, FULL, "cuda")
     assert told == "it needs compute capability 8.0, and this is 7.5"
 
 
@@ -198,7 +224,7 @@ def test_a_function_that_a_kernel_cannot_run_is_refused(name, platform, case):
     function, why = RULES[case]
     mask = sx.MaskFunction(function) | sx.Documents(np.zeros((1, 256), np.int32))
     signature = dataclasses.replace(CALL, query_size=256, key_size=256)
-    told = _choose.load(name).refuses(signature, mask, platform)
+    told = load(name).refuses(signature, mask, platform)
     assert told is None if why is None else why in told
 
 
@@ -206,7 +232,7 @@ def test_a_function_that_a_kernel_cannot_run_is_refused(name, platform, case):
 def test_a_function_that_a_hopper_kernel_cannot_run_is_refused(device, case):
     device(HOPPER)
     function, why = RULES[case]
-    told = _choose.load("mosaic_gpu").refuses(CALL, sx.MaskFunction(function), "cuda")
+    told = load("mosaic_gpu").refuses(CALL, sx.MaskFunction(function), "cuda")
     assert why in told
 
 

@@ -131,7 +131,7 @@ def test_at_odd_lengths_cudnn_makes_the_output_but_refuses_the_gradient():
 
 def test_the_log_sum_exp_of_cudnn_is_natural_and_in_f32():
     from shapeexec.attention.backends._base import Work  # noqa: PLC0415
-    from shapeexec.attention.backends._choose import load  # noqa: PLC0415
+    from shapeexec.attention.backends._registry import load  # noqa: PLC0415
     from shapeexec.attention.masks import Lengths  # noqa: PLC0415
     from tests.attention.test_choose import CALL  # noqa: PLC0415
 

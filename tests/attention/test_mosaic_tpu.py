@@ -38,7 +38,7 @@ def test_tiles_that_are_not_listed_are_skipped_and_full_ones_not_masked():
 
 
 def test_inside_of_shard_map_it_runs_as_well(monkeypatch):
-    check_in_shard_map(_MosaicTpu(interpret=True), monkeypatch)
+    check_in_shard_map(_MosaicTpu(interpret=True), "mosaic_tpu", monkeypatch)
 
 
 def test_more_layers_hold_no_more_kernels():

@@ -1,6 +1,7 @@
 """What a back end of attention is handed, and what it gives back."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import jax
@@ -93,7 +94,7 @@ class Work:
 
     Attributes:
         mask: For the elements of partial tiles; valid lengths are part of it.
-        query_sizes, key_sizes: Valid lengths, i32[B]. Behind them operands may hold anything,
+        query_lengths, key_lengths: Valid lengths, i32[B]. Behind them operands may hold anything,
             NaN too, and results are 0 up to the end of the array.
         by_query: For each query tile its key tiles.
         by_key: For each key tile its query tiles.
@@ -101,8 +102,8 @@ class Work:
     """
 
     mask: Mask
-    query_sizes: Array
-    key_sizes: Array
+    query_lengths: Array
+    key_lengths: Array
     by_query: TileLists
     by_key: TileLists
     density: float | None = None
@@ -126,9 +127,14 @@ class Residuals:
     logsumexp: Array
 
 
-def whole_tiles(length: int, tile: int) -> int:
-    """A length made up to whole tiles."""
-    return -(-length // tile) * tile
+def whole_tiles(size: int, tile: int) -> int:
+    """A size made up to whole tiles."""
+    return -(-size // tile) * tile
+
+
+def is_valid(lengths: Array, size: int) -> Array:
+    """Which positions of an axis lie before the valid lengths: bool[B, size]."""
+    return np.arange(size, dtype=np.int32) < lengths[:, None]
 
 
 def refusal_of_sizes(
@@ -148,8 +154,6 @@ class Backend(Protocol):
 
     A row with nothing to attend to gives 0, a log-sum-exp of -inf, and gradients of 0.
     """
-
-    name: str
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
         """The queries and keys of a tile that suit it best; what the lists will be made of."""
@@ -187,5 +191,28 @@ class Backend(Protocol):
         `d_out` and `d_logsumexp` are those of the results.
 
         That of the bias is of the bias's structure; None if `bias_gradient` is False.
+        """
+        ...
+
+
+class TangentBackend(Backend, Protocol):
+    """A family of kernels that makes derivatives along a direction too."""
+
+    def tangent(
+        self,
+        signature: Signature,
+        work: Work,
+        residuals: Residuals,
+        tangents: tuple[Array, Array, Array],
+        d_bias: Mapping[int, Array],
+    ) -> tuple[Array, Array]:
+        """The derivatives of output and log-sum-exp along a direction.
+
+        Args:
+            signature: What is static.
+            work: The mask and its tiles.
+            residuals: What the forward pass was given and made.
+            tangents: The direction of q, k and v.
+            d_bias: The direction of those leaves of the bias that have one, by number.
         """
         ...

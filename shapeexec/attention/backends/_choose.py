@@ -3,70 +3,21 @@
 The forward and the backward pass may be run by different ones: what passes between them, the
 output and the log-sum-exp, means the same to all.
 
-A back end is imported when it is first asked for. Each has a module of its name in this package,
-whose `backend` is a `Backend`.
+Which there are is in `_registry`.
 """
-
-import dataclasses
-import functools
-import importlib
 
 from shapeexec._errors import BackendError, ConfigError
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends._base import Backend, Signature
+from shapeexec.attention.backends._base import Backend, Signature, TangentBackend
 from shapeexec.attention.backends._diagonal import diagonal_of
-from shapeexec.attention.masks import Mask
-
-IMPLEMENTATIONS = ("mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla")
-"""The names of all back ends."""
-
-_BY_PLATFORM: dict[str, tuple[str, ...]] = {
-    "cuda": ("mosaic_gpu", "triton"),
-    "rocm": ("triton",),
-    "tpu": ("mosaic_tpu",),
-}
-"""What is asked first on a platform; then `xla`, which runs anywhere."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Faster:
-    """Calls that another back end makes faster than the first of the platform, as was measured.
-
-    Attributes:
-        name: The back end's.
-        capability: The compute capability of the GPU.
-        is_backward: Which pass.
-        kinds: What the mask leaves at these sizes; see `Diagonal.kind`.
-        head_sizes: Of queries and values alike.
-        shortest: The least T and S: a query or two is another matter than what was measured.
-    """
-
-    name: str
-    capability: tuple[int, int]
-    is_backward: bool
-    kinds: frozenset[str]
-    head_sizes: frozenset[int]
-    shortest: int = 128
-
-    def covers(self, signature: Signature, kind: str, capability: tuple[int, int] | None) -> bool:
-        """Whether a call is one of these."""
-        return (
-            capability == self.capability
-            and signature.is_backward == self.is_backward
-            and kind in self.kinds
-            and signature.head_size == signature.value_size
-            and signature.head_size in self.head_sizes
-            and min(signature.query_size, signature.key_size) >= self.shortest
-        )
-
-
-_DENSE = frozenset({"full", "causal"})
-_MEASURED = frozenset({64, 128})
-_FASTER = (
-    Faster("cudnn", (9, 0), is_backward=False, kinds=_DENSE, head_sizes=frozenset({64})),
-    Faster("cudnn", (9, 0), is_backward=True, kinds=_DENSE | {"band"}, head_sizes=_MEASURED),
+from shapeexec.attention.backends._registry import (
+    IMPLEMENTATIONS,
+    REGISTERED,
+    TANGENTS,
+    load,
+    load_for_tangents,
 )
-"""Asked before all others. The figures are in docs/attention.md."""
+from shapeexec.attention.masks import Mask
 
 
 def candidates(
@@ -83,11 +34,15 @@ def candidates(
     on_gpu = platform == "cuda"
     band = diagonal_of(mask, signature.query_size, signature.key_size) if on_gpu else None
     faster = (
-        entry.name
-        for entry in _FASTER
-        if band is not None and entry.covers(signature, band.kind, capability)
+        row.name
+        for row in REGISTERED
+        if band is not None
+        and any(calls.covers(signature, band.kind, capability) for calls in row.faster)
     )
-    return (*faster, *_BY_PLATFORM.get(platform, ()), "xla")
+    on_platform = (
+        row.name for row in REGISTERED if row.platforms is None or platform in row.platforms
+    )
+    return (*faster, *on_platform)
 
 
 def choose(name: str | None, signature: Signature, mask: Mask, platform: str) -> Backend:
@@ -114,9 +69,28 @@ def choose(name: str | None, signature: Signature, mask: Mask, platform: str) ->
         if reason is None:
             return backend
         reasons[candidate] = reason
+    raise _refusal(name, signature, mask, platform, reasons)
+
+
+def choose_for_tangent(signature: Signature, mask: Mask) -> TangentBackend:
+    """The back end for a derivative along a direction.
+
+    Raises:
+        BackendError: It refuses.
+    """
+    backend = load_for_tangents()
+    reason = backend.refuses(signature, mask, "any")
+    if reason is None:
+        return backend
+    raise _refusal(None, signature, mask, "any platform", {TANGENTS: reason})
+
+
+def _refusal(
+    name: str | None, signature: Signature, mask: Mask, platform: str, reasons: dict[str, str]
+) -> BackendError:
     told = f"implementation={name!r} cannot" if name else "no back end can"
     what = "make the gradient of" if signature.is_backward else "run"
-    raise BackendError(
+    return BackendError(
         f"{told} {what} this attention.",
         got=f"{signature.dtype} query {_shape(signature)} on {platform}, {mask!r}",
         why="; ".join(f"{candidate} because {reason}" for candidate, reason in reasons.items()),
@@ -136,12 +110,6 @@ def check_implementation(name: str | None) -> None:
             f"implementation={name!r} is not known.",
             fix=f"leave implementation= out, or name one of {told}",
         )
-
-
-@functools.cache
-def load(name: str) -> Backend:
-    """The back end of this name, imported now if it was not before."""
-    return importlib.import_module(f"shapeexec.attention.backends.{name}").backend
 
 
 def _shape(signature: Signature) -> str:

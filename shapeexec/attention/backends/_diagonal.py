@@ -33,23 +33,23 @@ class Diagonal:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Sizes:
+class _Lengths:
     """As much of `Positions` as a band without arrays asks for."""
 
-    query_size: int
-    key_size: int
+    query_length: int
+    key_length: int
 
 
 def diagonal_of(mask: Mask, queries: int, keys: int) -> Diagonal | None:
     """What a mask leaves of so many queries and keys; None if it is no band, or not yet known."""
-    sizes: Any = _Sizes(queries, keys)
+    lengths: Any = _Lengths(queries, keys)
     left, right = queries - 1, keys - 1
     for part in mask.masks if isinstance(mask, And) else (mask,):
         if isinstance(part, Full) or part == Lengths():
             continue
         if not isinstance(part, Band) or jax.tree.leaves(part):
             return None
-        low, high = part.limits(sizes)
+        low, high = part.limits(lengths)
         left = left if low is None else min(left, -low)
         right = right if high is None else min(right, high)
     return Diagonal(None if left == queries - 1 else left, None if right == keys - 1 else right)

@@ -48,8 +48,8 @@ class _Anywhere:
 
     batch: Array
     head: Array
-    query_size: Array
-    key_size: Array
+    query_length: Array
+    key_length: Array
     query: Array
     key: Array
 

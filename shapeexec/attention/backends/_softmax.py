@@ -4,6 +4,7 @@ It knows no kernel: everything is arrays that a kernel holds. Source: FlashAtten
 https://arxiv.org/abs/2307.08691, algorithms 1 and 2).
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -105,6 +106,23 @@ def weights_again(scores: Array, shift: Array, factor: Array | None) -> Array:
     """
     weights = jnp.exp(scores - _finite(shift))
     return weights if factor is None else weights * factor
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """The scores of a tile.
+
+    Attributes:
+        final: Scaled, with bias, and -inf where a pair is not allowed.
+        before_bias: From the gradient of final scores to that of scaled ones without a bias.
+    """
+
+    final: Array
+    before_bias: Callable[[Array], Array]
+
+    def weights(self, shift: Array, factor: Array | None) -> Array:
+        """What the softmax made of them; see `weights_again`."""
+        return weights_again(self.final, shift, factor)
 
 
 def biased(bias: Any, at: Any, scores: Array) -> tuple[Array, Callable[[Array], Array]]:

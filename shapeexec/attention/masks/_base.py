@@ -36,8 +36,8 @@ class Positions(Protocol):
         head: The query head, i32[].
         query: Positions of the queries, i32, from 0.
         key: Positions of the keys, i32, from 0.
-        query_size: How many queries there are truly, i32[].
-        key_size: How many keys there are truly, i32[].
+        query_length: How many queries there are truly, i32[].
+        key_length: How many keys there are truly, i32[].
     """
 
     @property
@@ -49,9 +49,9 @@ class Positions(Protocol):
     @property
     def key(self) -> Array: ...
     @property
-    def query_size(self) -> Array: ...
+    def query_length(self) -> Array: ...
     @property
-    def key_size(self) -> Array: ...
+    def key_length(self) -> Array: ...
 
     def of_batch(self, array: Array) -> Array:
         """The element of array[B or 1] for this example."""
@@ -93,12 +93,12 @@ class Tiles(Protocol):
 
     Everything is broadcastable to [B or 1, N or 1, query tiles, key tiles]. Arrays are NumPy's
     while everything is known, and `xp` is then `numpy`; inside `jax.jit` it is `jax.numpy`.
-    What lies behind the sizes does not count, and what is said of a tile wholly behind them
+    What lies behind the valid lengths does not count, and what is said of a tile wholly behind them
     means nothing.
 
     Attributes:
         xp: The array library.
-        length: T and S, of the arrays.
+        sizes: T and S, of the arrays.
         tile: Queries and keys of a tile.
         batch: B, or None if nobody told.
         heads: N, or None if nobody told.
@@ -106,14 +106,14 @@ class Tiles(Protocol):
         last_query: The last one before the valid length.
         first_key: Likewise.
         last_key: Likewise.
-        query_size: How many there are truly, i32.
-        key_size: Likewise.
+        query_length: How many there are truly, i32.
+        key_length: Likewise.
     """
 
     @property
     def xp(self) -> Any: ...
     @property
-    def length(self) -> tuple[int, int]: ...
+    def sizes(self) -> tuple[int, int]: ...
     @property
     def tile(self) -> Tile: ...
     @property
@@ -129,9 +129,9 @@ class Tiles(Protocol):
     @property
     def last_key(self) -> Array: ...
     @property
-    def query_size(self) -> Array: ...
+    def query_length(self) -> Array: ...
     @property
-    def key_size(self) -> Array: ...
+    def key_length(self) -> Array: ...
 
     def of_batch(self, array: Array) -> Array:
         """array[B or 1] in terms of these tiles."""

@@ -226,23 +226,19 @@ def _told(content: Any) -> str:
     return repr(content)
 
 
-def _check_array(name: str, array: Any, names: str, lengths: Mapping[str, int]) -> None:
-    wanted = [lengths.get(axis) for axis in names]
+def _check_array(name: str, array: Any, names: str, sizes: Mapping[str, int]) -> None:
+    wanted = [sizes.get(axis) for axis in names]
     may_be_one = ("B", "N", "T", "S") if len(names) == 4 else ("B", "N")
-    for axis, length, want in zip(names, array.shape, wanted, strict=True):
-        is_known = isinstance(length, int), isinstance(want, int)
-        if (
-            want is None
-            or not any(is_known)
-            or (is_known[0] and length == 1 and axis in may_be_one)
-        ):
+    for axis, size, want in zip(names, array.shape, wanted, strict=True):
+        is_known = isinstance(size, int), isinstance(want, int)
+        if want is None or not any(is_known) or (is_known[0] and size == 1 and axis in may_be_one):
             continue
         # Of a symbolic size and a known one: whoever traces answers, and remembers it.
-        if length == want:
+        if size == want:
             continue
         raise ConfigError(
-            f"{name} has shape {list(array.shape)}, whose axis {axis} is {length}, not {want}.",
-            got=f"a call with {', '.join(f'{a}={n}' for a, n in lengths.items())}",
+            f"{name} has shape {list(array.shape)}, whose axis {axis} is {size}, not {want}.",
+            got=f"a call with {', '.join(f'{a}={n}' for a, n in sizes.items())}",
             fix=f"pass it as [{', '.join(names)}]"
             + (", where each of B and N may be 1" if len(names) < 4 else ", each full or 1"),
         )

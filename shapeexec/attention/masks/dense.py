@@ -45,5 +45,5 @@ class Dense(Mask):
 
         Exact, but where examples of several lengths share the array: see `Tiles.any_and_all`.
         """
-        examples = {tiles.query_size.shape[0], tiles.key_size.shape[0]}
+        examples = {tiles.query_length.shape[0], tiles.key_length.shape[0]}
         return Bounds(*tiles.any_and_all(self.array), exact=examples <= {1, self.array.shape[0]})

@@ -79,8 +79,10 @@ class MaskFunction(Mask):
         except jax.errors.TracerArrayConversionError as error:
             raise _refused(self.function) from error
         whole = all(
-            is_known(size) and bool((np.asarray(size) >= length).all())
-            for size, length in zip((tiles.query_size, tiles.key_size), tiles.length, strict=True)
+            is_known(length) and bool((np.asarray(length) >= size).all())
+            for length, size in zip(
+                (tiles.query_length, tiles.key_length), tiles.sizes, strict=True
+            )
         )
         return Bounds(some, every, exact=whole)
 

@@ -41,5 +41,5 @@ class Lengths(Mask):
         )
 
     def _sizes(self, where: Positions | Tiles) -> tuple[Array, Array]:
-        queries = where.query_size if self.queries is None else number(where, self.queries)
-        return queries, where.key_size if self.keys is None else number(where, self.keys)
+        queries = where.query_length if self.queries is None else number(where, self.queries)
+        return queries, where.key_length if self.keys is None else number(where, self.keys)

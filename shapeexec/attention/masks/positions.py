@@ -83,7 +83,10 @@ class Causal(Band):
     def limits(self, where: Positions | Tiles) -> tuple[None, Array]:
         """See `Band`."""
         offset = number(where, self.offset)
-        return None, offset + where.key_size - where.query_size if self.align == "end" else offset
+        return (
+            None,
+            offset + where.key_length - where.query_length if self.align == "end" else offset,
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends._base import Residuals, Signature, Work, whole_tiles
+from shapeexec.attention.backends._base import Residuals, Signature, Work, is_valid, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
@@ -39,11 +39,8 @@ class MosaicGpu:
     """See the module.
 
     Attributes:
-        name: Its name.
         interpret: Parameters of Pallas' GPU interpreter, to run on the CPU; None: on the device.
     """
-
-    name = "mosaic_gpu"
 
     def __init__(self, interpret: Any = None) -> None:
         self.interpret = interpret
@@ -65,11 +62,10 @@ class MosaicGpu:
         """See `Backend`."""
         prepared = self._prepare(signature, work, bias)
         out, *kept = forward(prepared.config, prepared.told(by_key=False), *_as_copied(q, k, v))
-        length = signature.query_size
-        behind = _behind(work.query_sizes, length)
-        logsumexp = prepared.config.weights.logsumexp([x[:, :, :length] for x in kept])
-        logsumexp = jnp.where(behind, -jnp.inf, logsumexp)
-        return out[:, :length, :, : signature.value_size], logsumexp
+        queries = signature.query_size
+        logsumexp = prepared.config.weights.logsumexp([x[:, :, :queries] for x in kept])
+        logsumexp = jnp.where(is_valid(work.query_lengths, queries)[:, None], logsumexp, -jnp.inf)
+        return out[:, :queries, :, : signature.value_size], logsumexp
 
     def backward(
         self,
@@ -93,10 +89,11 @@ class MosaicGpu:
             _, *kept = forward(config, by_query, *arrays)
             return kept
 
-        length = signature.query_size
-        to_whole = ((0, 0), (0, 0), (0, whole_tiles(length, TILE) - length))
+        queries = signature.query_size
+        to_whole = ((0, 0), (0, 0), (0, whole_tiles(queries, TILE) - queries))
         logsumexp = jnp.pad(residuals.logsumexp, to_whole, constant_values=-jnp.inf)
-        dead = _behind(work.query_sizes, logsumexp.shape[2]) | (logsumexp == -jnp.inf)
+        alive = is_valid(work.query_lengths, logsumexp.shape[2])[:, None]
+        dead = ~alive | (logsumexp == -jnp.inf)
         of_weights = config.weights.of_gradient(logsumexp, dead, again)
         given = [] if d_logsumexp is None else [d_logsumexp]
         less = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
@@ -182,7 +179,7 @@ class _Prepared:
         refs = ListRefs(*map(as_i32, (lists.tiles, lists.full, lists.counts, lists.order)))
         known = zip(self.leaves, self.config.rule.asked, strict=True)
         leaves = [as_operand(leaf, asked, by_key=by_key) for leaf, asked in known]
-        return Told(refs, as_i32(work.query_sizes), as_i32(work.key_sizes), leaves)
+        return Told(refs, as_i32(work.query_lengths), as_i32(work.key_lengths), leaves)
 
 
 def _without_lengths(mask: Mask) -> Mask:
@@ -202,8 +199,8 @@ def _as_copied(*arrays: Array) -> list[Array]:
 
 
 def _one_as_copied(array: Array) -> Array:
-    _, length, _, size = array.shape
-    rows = 0 if length < 8 else -length % 8
+    _, rows_given, _, size = array.shape
+    rows = 0 if rows_given < 8 else -rows_given % 8
     columns = 0 if size % 64 == 0 or (size < 64 and size % 8 == 0) else -size % 64
     return jnp.pad(array, ((0, 0), (0, rows), (0, 0), (0, columns))) if rows or columns else array
 
@@ -211,7 +208,3 @@ def _one_as_copied(array: Array) -> Array:
 def _delta(out: Array, d_out: Array) -> Array:
     product = out.astype(np.float32) * d_out.astype(np.float32)
     return product.sum(-1).transpose(0, 2, 1)
-
-
-def _behind(sizes: Array, length: int) -> Array:
-    return np.arange(length, dtype=np.int32) >= jnp.asarray(sizes)[:, None, None]

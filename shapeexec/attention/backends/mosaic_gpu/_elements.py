@@ -183,7 +183,7 @@ class ItemElements:
         ]
         first = (first_column, self.first_row) if by_key else (self.first_row, first_column)
         at = TilePositions(self.item, first, shape, self.elements.look_up, by_key=by_key)
-        given = (at.batch, at.head, at.query_size, at.key_size, at.query, at.key)
+        given = (at.batch, at.head, at.query_length, at.key_length, at.query, at.key)
         zeros = [np.zeros(x.shape, x.dtype) for x in more]
         _, looks = look_into(ask, shape, *zeros)
         found: list[Array] = []
@@ -233,7 +233,7 @@ class TilePositions:
         by_key: bool,
     ) -> None:
         self.batch, self.head = item.batch, item.head
-        self.query_size, self.key_size = item.query_size, item.key_size
+        self.query_length, self.key_length = item.query_length, item.key_length
         self._first = first
         self._shape = shape
         self._look_up = look_up

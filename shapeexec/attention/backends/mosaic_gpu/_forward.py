@@ -128,10 +128,10 @@ def _kernel(
 
         def stream(item: Item, start: Array) -> Array:
             head = lax.div(item.head, jnp.int32(config.group))
-            size = item.key_size
+            length = item.key_length
             columns = elements.sources(item)
             sources = [
-                Source(ref, item.batch, head, size, vectors)
+                Source(ref, item.batch, head, length, vectors)
                 for ref, vectors in ((k, columns), (v, []))
             ]
 
@@ -184,7 +184,7 @@ class _Rows:
         def _something() -> None:
             total, largest, weight = self._softmax(item, mine, first_query, start)
             row = plgpu.broadcasted_iota(jnp.int32, total.shape, 0, layout=plgpu.Layout.WGMMA)
-            valid = row < item.query_size - first_query
+            valid = row < item.query_length - first_query
             alive = weights.is_alive(largest, weight)
             share = jnp.where(alive, 1 / weight, 0.0)
             valid &= along_rows(alive, total.shape)
@@ -216,7 +216,7 @@ class _Rows:
             scores = choose(told.allows(begin, place, shape), scores, form.masked)
             if not self.config.crosses_ends:
                 return scores
-            return before(item.key_size, begin, scores, form.masked)
+            return before(item.key_length, begin, scores, form.masked)
 
         def weigh(scores: Array, largest: Array, weight: Array) -> tuple:
             new = jnp.maximum(largest, form.largest(scores))

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends.mosaic_gpu._copies import upto
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
 from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS
@@ -86,6 +86,5 @@ def run(
 
 def hand_out(total: Array, valid: Array, shared: Ref, *, scale: float = 1.0) -> None:
     """A sum into shared memory, in the operands' dtype; 0 in the rows from `valid` on."""
-    row = plgpu.broadcasted_iota(jnp.int32, total.shape, 0, layout=plgpu.Layout.WGMMA)
-    shared[...] = jnp.where(row < valid, total * scale, 0.0).astype(shared.dtype)
+    shared[...] = upto(valid, total * scale).astype(shared.dtype)
     plgpu.commit_smem()

@@ -16,10 +16,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import whole_tiles
-from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid, upto
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._ring import place_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 
 Array = Any
@@ -97,7 +98,7 @@ class IntoQueries:
     def part(self, position: Array, keys: Ref) -> Array:
         """Half the columns of what the queries at a position of the stream get."""
         plgpu.barrier_wait(self.met)
-        d_scores = self.d_scores.at[lax.rem(position + _SLOTS, jnp.int32(_SLOTS))]
+        d_scores = self.d_scores.at[place_of(position + _SLOTS, _SLOTS)]
         mine = keys.at[:, self._columns]
 
         def multiplied(part: Ref) -> Array:
@@ -130,9 +131,9 @@ class IntoQueries:
             d_score: [keys, queries].
             valid: How many of the keys are valid; the others' may be NaN.
         """
-        place = lax.rem(position, jnp.int32(_SLOTS))
+        place = place_of(position, _SLOTS)
         if self.crosses_ends:
-            d_score = lax.cond(valid < ROWS, lambda x: _upto(valid, x), lambda x: x, d_score)
+            d_score = lax.cond(valid < ROWS, lambda x: upto(valid, x), lambda x: x, d_score)
         self.d_scores.at[place, pl.ds(self.warpgroup * ROWS, ROWS)][...] = d_score
         plgpu.commit_smem()
         plgpu.barrier_arrive(self.met)
@@ -157,9 +158,9 @@ class InterpretedIntoQueries(IntoQueries):
 
     def open(self, item: Item) -> None:
         """See `IntoQueries`."""
-        length = self.total.shape[2]
-        place = self.total.at[item.row, item.batch, pl.ds(0, length), item.head, self._columns]
-        place[...] = jnp.zeros((length, self.parts.shape[2]), jnp.float32)
+        queries = self.total.shape[2]
+        place = self.total.at[item.row, item.batch, pl.ds(0, queries), item.head, self._columns]
+        place[...] = jnp.zeros((queries, self.parts.shape[2]), jnp.float32)
         super().open(item)
 
     def add(self, part: Array, item: Item, first: Array, valid: Array) -> None:
@@ -175,8 +176,8 @@ def totals(config: Config, q: Array, key_tiles: int) -> tuple[dict[str, Any], di
     """`IntoQueries.total` among the kernel's inputs; in the interpreter among its outputs."""
     if config.interpret is None:
         return {"total": jax.new_ref(jnp.zeros(q.shape, jnp.float32))}, {}
-    batch, length, heads, columns = q.shape
-    shape = (key_tiles, batch, whole_tiles(length, TILE), heads, columns)
+    batch, queries, heads, columns = q.shape
+    shape = (key_tiles, batch, whole_tiles(queries, TILE), heads, columns)
     return {}, {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
 
 
@@ -201,9 +202,3 @@ def scratch(config: Config, dtype: Any) -> dict[str, Any]:
         "met": plgpu.Barrier(num_arrivals=WARPGROUPS),
         "landed": plgpu.Barrier(),
     }
-
-
-def _upto(valid: Array, x: Array) -> Array:
-    """The rows before `valid`, and 0 from there on."""
-    row = plgpu.broadcasted_iota(jnp.int32, x.shape, 0, layout=plgpu.Layout.WGMMA)
-    return jnp.where(row < valid, x, jnp.zeros_like(x))

@@ -85,13 +85,13 @@ class Told:
 
     Attributes:
         lists: The tiles.
-        query_sizes, key_sizes: Valid lengths, i32[B].
+        query_lengths, key_lengths: Valid lengths, i32[B].
         leaves: The arrays of mask and bias.
     """
 
     lists: ListRefs
-    query_sizes: Array
-    key_sizes: Array
+    query_lengths: Array
+    key_lengths: Array
     leaves: list[Array]
 
     def column_dtypes(self, config: Config, *, by_key: bool) -> list[Any]:
@@ -114,7 +114,7 @@ class Told:
 
     def table(self, heads: int, group: int, *, by_key: bool) -> Table:
         """The items of so many heads; see `Table`."""
-        return Table(self.lists, heads, group, (self.query_sizes, self.key_sizes), by_key)
+        return Table(self.lists, heads, group, (self.query_lengths, self.key_lengths), by_key)
 
 
 jax.tree_util.register_dataclass(Told)

@@ -151,7 +151,7 @@ class _Kernel:
         """Start the copies of an item's keys and values."""
         at = (item.batch, pl.ds(item.row * TILE, TILE), item.head)
         ready = self.block.queue.ready.at[slot]
-        valid = item.key_size - item.row * TILE
+        valid = item.key_length - item.row * TILE
         copy_in(self.v, at, self.values.at[slot], ready)
         self.into.copy_keys(self.k, at, self.keys.at[slot], ready, valid)
 
@@ -172,7 +172,7 @@ class _Kernel:
         shapes = ((ROWS, columns) for columns in self.config.columns)
         end, key_sum, value_sum = products.hold(summed, *shapes)
         self.into.leave()
-        valid = item.key_size - first_key
+        valid = item.key_length - first_key
         at = (item.batch, pl.ds(first_key, ROWS), item.head)
         scale = self.config.signature.scale
         hand_out(key_sum, valid, self.keys.at[slot, mine], scale=scale)
@@ -199,7 +199,7 @@ class _Kernel:
         return lax.fori_loop(0, group, step, position)
 
     def _stream_head(self, item: Item, start: Array) -> Array:
-        ours = functools.partial(Source, batch=item.batch, head=item.head, size=item.query_size)
+        ours = functools.partial(Source, batch=item.batch, head=item.head, length=item.query_length)
         *of_weights, delta = (ref.at[item.batch, item.head] for ref in jax.tree.leaves(self.rows))
         query = ours(self.q, vectors=[*of_weights, *self.elements.sources(item)])
         d_out = ours(self.d_out, vectors=[delta])
@@ -250,7 +250,7 @@ class _Kernel:
                 return weight.astype(query.dtype), d_score.astype(query.dtype)
 
             weight, d_score = products.hold(gradients, _SHAPE, _SHAPE)
-            self.into.share(position, d_score, item.key_size - first_key)
+            self.into.share(position, d_score, item.key_length - first_key)
             products.add(sums[1], weight, d_out)
             products.add(sums[0], d_score, query)
             begins = self.queries.begins[place]

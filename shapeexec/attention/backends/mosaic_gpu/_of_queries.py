@@ -19,7 +19,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from shapeexec.attention.backends._base import whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
-from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out, upto
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, hand_out, room, run
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
@@ -66,14 +66,14 @@ def backward_of_queries(
         out: The output.
         d_out: Its gradient.
     """
-    batch, length, heads, _ = q.shape
+    batch, queries, heads, _ = q.shape
     key_columns, value_columns = config.columns
     slots, steps = room(config)
     ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     rows = (of_weights, less)
     of_rows = [plgpu.SMEM((slots, TILE), jnp.float32) for _ in jax.tree.leaves(rows)]
-    whole = (batch, heads, whole_tiles(length, TILE))
+    whole = (batch, heads, whole_tiles(queries, TILE))
     return launch(
         config,
         functools.partial(_kernel, config),
@@ -153,11 +153,11 @@ class _Kernel:
     def stream(self, item: Item, start: tuple[Array, Array]) -> tuple[Array, Array]:
         """Send the output, keys and values; where the next item's begin."""
         at_key, at_value = start
-        output = Source(self.out, item.batch, item.head, item.query_size)
+        output = Source(self.out, item.batch, item.head, item.query_length)
         for piece in range(_PIECES):
             self.values.send(output, item.row * TILE + piece * PIECE, at_value + piece)
         head = lax.div(item.head, jnp.int32(self.config.group))
-        ours = functools.partial(Source, batch=item.batch, head=head, size=item.key_size)
+        ours = functools.partial(Source, batch=item.batch, head=head, length=item.key_length)
         key, value = ours(self.k, vectors=self.elements.sources(item)), ours(self.v)
 
         def step(i: Array, _: None) -> None:
@@ -177,7 +177,7 @@ class _Kernel:
         warpgroup = self.block.warpgroup
         mine = pl.ds(warpgroup * ROWS, ROWS)
         first_query = item.row * TILE + warpgroup * ROWS
-        valid = item.query_size - first_query
+        valid = item.query_length - first_query
         at_key, at_value = start
         delta = self._delta(slot, at_value, valid)
         shared = self.queries.at[slot, mine]
@@ -224,8 +224,7 @@ class _Kernel:
         for ref in self.of_rows[len(self.rows[0]) :]:
             delta -= load(ref.at[slot, rows], of="rows", where="shared")
         # Behind the valid length the gradient of the output may be NaN.
-        row = plgpu.broadcasted_iota(jnp.int32, (ROWS,), 0, layout=plgpu.Layout.WGMMA.reduce(1))
-        return jnp.where(row < valid, delta, jnp.zeros_like(delta))
+        return upto(valid, delta)
 
     def _sum(
         self,
@@ -260,7 +259,7 @@ class _Kernel:
                     if self.config.crosses_ends:
                         # Keys behind the end are 0, but where all others' scores are far below
                         # that their weights would be infinite.
-                        score = before(item.key_size, begin, score, form.masked)
+                        score = before(item.key_length, begin, score, form.masked)
                 weight = form.weigh(score, along_rows, *of_weights)
                 d_weight = products.read(d_weights)
                 self.values.release(at_value + i)

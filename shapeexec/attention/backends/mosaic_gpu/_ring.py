@@ -67,7 +67,7 @@ class Stream:
         if self.landed is None:
             copy_in(source.ref, at, *to)
         else:
-            copy_in_valid(source.ref, at, *to, self.landed, source.size - first)
+            copy_in_valid(source.ref, at, *to, self.landed, source.length - first)
 
     def receive(self, position: Array) -> Array:
         """Wait for a piece; its place."""
@@ -88,7 +88,7 @@ class Stream:
 
     def place(self, position: Array) -> Array:
         """Where the piece at a position of the stream lies."""
-        return lax.rem(position, jnp.int32(self.steps))
+        return place_of(position, self.steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,15 +98,20 @@ class Source:
     Attributes:
         ref: [B, T, N, H] in device memory.
         batch, head: The example and the head.
-        size: The valid length.
+        length: The valid length.
         vectors: [whole tiles] each: what comes with the rows.
     """
 
     ref: Ref
     batch: Array
     head: Array
-    size: Array
+    length: Array
     vectors: list[Ref] = dataclasses.field(default_factory=list)
+
+
+def place_of(position: Array, places: int) -> Array:
+    """Where in a ring of so many places lies what comes at a position, from 0 on."""
+    return lax.rem(position, jnp.int32(places))
 
 
 def pieces(rows: int) -> int:

@@ -94,15 +94,15 @@ class Traced:
     """`Positions` that note what is asked of them.
 
     Attributes:
-        batch, head, query_size, key_size, query, key: See `Positions`.
+        batch, head, query_length, key_length, query, key: See `Positions`.
         looks: What was asked, in order; it grows.
         values: What the looks found, in order; those after the last one find 0.
     """
 
     batch: Array
     head: Array
-    query_size: Array
-    key_size: Array
+    query_length: Array
+    key_length: Array
     query: Array
     key: Array
     looks: list[Look] = dataclasses.field(default_factory=list)

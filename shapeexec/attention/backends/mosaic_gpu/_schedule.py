@@ -18,6 +18,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm, memref
 
+from shapeexec.attention.backends.mosaic_gpu._ring import place_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
 
 Array = Any
@@ -82,7 +83,7 @@ class Programs:
             plgpu.barrier_arrive(self.ready.at[slot])
         # No slot may be given back unread: the interpreter wants each barrier drained.
         pl.loop(jnp.maximum(taken - self.slots + 1, 0), taken)(
-            lambda i: plgpu.barrier_wait(self.free.at[_rem(i, self.slots)])
+            lambda i: plgpu.barrier_wait(self.free.at[place_of(i, self.slots)])
         )
         return ring
 
@@ -96,13 +97,13 @@ class Programs:
         """
 
         def receive(taken: Array) -> Item:
-            slot = _rem(taken, self.slots)
+            slot = place_of(taken, self.slots)
             plgpu.barrier_wait(self.ready.at[slot])
             return Item(*(self.posts[slot, place] for place in range(len(Item._fields))))
 
         def step(carry: tuple) -> tuple:
             item, taken, ring = carry
-            slot = _rem(taken, self.slots)
+            slot = place_of(taken, self.slots)
             ring = compute(item, slot, ring)
             plgpu.barrier_arrive(self.free.at[slot])
             return receive(taken + 1), taken + 1, ring
@@ -111,7 +112,7 @@ class Programs:
         lax.while_loop(lambda carry: carry[0].batch >= 0, step, start)
 
     def _post(self, item: Item, taken: Array) -> Array:
-        slot = _rem(taken, self.slots)
+        slot = place_of(taken, self.slots)
         pl.when(taken >= self.slots)(lambda: plgpu.barrier_wait(self.free.at[slot]))
         for place, value in enumerate(item):
             self.posts[slot, place] = value
@@ -131,10 +132,6 @@ def scratch(slots: int, copies: int) -> dict[str, Any]:
         "free": plgpu.Barrier(num_barriers=slots, num_arrivals=WARPGROUPS),
         "word": plgpu.SMEM((1,), jnp.int32),
     }
-
-
-def _rem(number: Array, by: int) -> Array:
-    return lax.rem(number, jnp.int32(by))
 
 
 def take(counter: Ref, word: Ref) -> Array:

@@ -37,7 +37,7 @@ class Item(NamedTuple):
         row: The tile.
         full: How many of its tiles need no mask.
         count: How many there are.
-        query_size, key_size: Valid lengths of the example.
+        query_length, key_length: Valid lengths of the example.
     """
 
     batch: Array
@@ -45,8 +45,8 @@ class Item(NamedTuple):
     row: Array
     full: Array
     count: Array
-    query_size: Array
-    key_size: Array
+    query_length: Array
+    key_length: Array
 
 
 def at_or_0(ref: Ref, *index: Array) -> tuple[Array, ...]:
@@ -61,14 +61,14 @@ class Table(NamedTuple):
         lists: Whose rows are the items.
         heads: How many heads the items have.
         group: How many heads of the lists one head of the items stands for.
-        sizes: Valid lengths of queries and of keys, i32[B] each.
+        lengths: Valid lengths of queries and of keys, i32[B] each.
         by_key: Whether the rows are of keys.
     """
 
     lists: ListRefs
     heads: int
     group: int
-    sizes: tuple[Ref, Ref]
+    lengths: tuple[Ref, Ref]
     by_key: bool
 
     @property
@@ -81,19 +81,19 @@ class Table(NamedTuple):
 
         Programs at work at a time then share a head's operands in the second-level cache.
         """
-        total = self.sizes[0].shape[0] * self.heads * self.rows
+        total = self.lengths[0].shape[0] * self.heads * self.rows
         head, place = _divide(jnp.minimum(number, total - 1), self.rows)
         batch, head = _divide(head, self.heads)
         order = self.lists.order
         row = order[(*at_or_0(order, batch, head * self.group), place)]
         full, count = self.extent(batch, head * self.group, row)
-        sizes = (size[batch] for size in self.sizes)
-        return Item(jnp.where(number < total, batch, -1), head, row, full, count, *sizes)
+        lengths = (length[batch] for length in self.lengths)
+        return Item(jnp.where(number < total, batch, -1), head, row, full, count, *lengths)
 
     def extent(self, batch: Array, head: Array, row: Array) -> tuple[Array, Array]:
         """How many tiles of a row are full, and how many it has; none behind the valid length."""
         at = (*at_or_0(self.lists.counts, batch, head), row)
-        valid = row * TILE < self.sizes[int(self.by_key)][batch]
+        valid = row * TILE < self.lengths[int(self.by_key)][batch]
         full, count = self.lists.full[at], self.lists.counts[at]
         return jnp.where(valid, full, 0), jnp.where(valid, count, 0)
 

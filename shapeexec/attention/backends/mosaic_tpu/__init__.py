@@ -50,7 +50,6 @@ class _MosaicTpu:
     """
 
     interpret: bool = False
-    name = "mosaic_tpu"
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
         """Large ones; as narrow as the lanes where a block mask has tiles of its own."""
@@ -122,8 +121,8 @@ def _refusal_of_lists(
             tile,
             batch=signature.batch,
             heads=signature.query_heads,
-            query_sizes=size,
-            key_sizes=size,
+            query_lengths=size,
+            key_lengths=size,
         )
         return lists, numbers_for(asked, jax.tree.leaves(mask))
 

@@ -97,7 +97,7 @@ class _Listener:
 
     def __init__(self, tile: Tile) -> None:
         self.tile = tile
-        self.batch = self.head = self.query_size = self.key_size = np.int32(0)
+        self.batch = self.head = self.query_length = self.key_length = np.int32(0)
         self.query, self.key = np.zeros((tile[0], 1), np.int32), np.zeros((1, tile[1]), np.int32)
         self._questions: dict[Question, None] = {}
         self._tiles: set[Tile] = set()
@@ -118,9 +118,7 @@ class _Listener:
         return self._note(array, "of_keys", self.key.shape)
 
     def of_pairs(self, array: Leaf) -> Array:
-        shape = [
-            n if length > 1 else 1 for n, length in zip(self.tile, array.shape[2:], strict=True)
-        ]
+        shape = [n if size > 1 else 1 for n, size in zip(self.tile, array.shape[2:], strict=True)]
         return self._note(array, "of_pairs", tuple(shape))
 
     def of_tile(self, array: Leaf, tile: Tile) -> Array:
@@ -174,7 +172,7 @@ def _block(array: Array, how: str, tile: Tile, held: bool) -> Block:
     elif how == "of_keys":
         array = array[:, None, None, :]
     shape = array.shape
-    sizes = [n if length > 1 else 1 for n, length in zip(tile, shape[2:], strict=True)]
+    sizes = [n if size > 1 else 1 for n, size in zip(tile, shape[2:], strict=True)]
 
     def index(where: Where) -> tuple[Array, ...]:
         query_tile, key_tile = where.partial_tile if held else where.tile
@@ -220,14 +218,14 @@ class At:
         return self.where.head
 
     @property
-    def query_size(self) -> Array:
+    def query_length(self) -> Array:
         """See `Positions`."""
-        return self.where.sizes[0]
+        return self.where.lengths[0]
 
     @property
-    def key_size(self) -> Array:
+    def key_length(self) -> Array:
         """See `Positions`."""
-        return self.where.sizes[1]
+        return self.where.lengths[1]
 
     @property
     def query(self) -> Array:
@@ -280,8 +278,8 @@ class At:
 
     def _number(self, array: Leaf, how: str, *index: Array) -> Array:
         place = 0
-        for i, length in zip(index, array.shape, strict=True):
-            place = place * length + (0 if length == 1 else i)
+        for i, size in zip(index, array.shape, strict=True):
+            place = place * size + (0 if size == 1 else i)
         number = self.answers[array.number, how][place]
         return number != 0 if array.dtype == np.bool_ else number
 

@@ -1,7 +1,6 @@
 """The scores of one tile in a TPU kernel, and the operands that masks and biases make of a call."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -48,7 +47,7 @@ class Given:
 
     def scores(
         self, where: Where, scalars: Scalars, blocks: "Blocks", q: Array, k: Array, masked: bool
-    ) -> "Scores":
+    ) -> _softmax.Scores:
         """The scores of a tile, queries along the first axis.
 
         Args:
@@ -66,7 +65,7 @@ class Given:
         scores, before_bias = _softmax.biased(self.bias, at_bias, plain)
         if masked:
             scores = _softmax.masked(self.mask, at_mask, scores)
-        return Scores(scores, before_bias)
+        return _softmax.Scores(scores, before_bias)
 
     def _at(self, where: Where, asked: Asked, numbers: list[Ref], blocks: list[Ref]) -> At:
         rest_of_numbers, rest_of_blocks = iter(numbers), iter(blocks)
@@ -75,23 +74,6 @@ class Given:
             for question in asked.questions
         }
         return At(where, self.setting.signature.tile, answers)
-
-
-@dataclasses.dataclass(frozen=True)
-class Scores:
-    """The scores of a tile.
-
-    Attributes:
-        final: Scaled, with bias, and -inf where a pair is not allowed.
-        before_bias: From the gradient of final scores to that of scaled ones without a bias.
-    """
-
-    final: Array
-    before_bias: Callable[[Array], Array]
-
-    def weights(self, shift: Array, factor: Array | None) -> Array:
-        """What the softmax made of them; see `_softmax.weights_again`."""
-        return _softmax.weights_again(self.final, shift, factor)
 
 
 @jax.tree_util.register_dataclass
@@ -131,5 +113,5 @@ def prepared(
 
 
 def by_head(x: Array) -> Array:
-    """[B, length, heads, size] as [B, heads, length, size], where rows can be cut into blocks."""
+    """[B, T or S, heads, size] as [B, heads, T or S, size], where rows can be cut into blocks."""
     return jnp.swapaxes(x, 1, 2)

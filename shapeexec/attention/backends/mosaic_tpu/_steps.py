@@ -50,8 +50,8 @@ class Setting:
     @property
     def tiles(self) -> tuple[int, int]:
         """How many query tiles and key tiles there are."""
-        lengths = (self.signature.query_size, self.signature.key_size)
-        rows, columns = (-(-n // m) for n, m in zip(lengths, self.signature.tile, strict=True))
+        sizes = (self.signature.query_size, self.signature.key_size)
+        rows, columns = (-(-n // m) for n, m in zip(sizes, self.signature.tile, strict=True))
         return rows, columns
 
 
@@ -65,8 +65,8 @@ class Where:
         partial_tile: Likewise; in steps before the first partial tile, that one.
         is_full, is_partial: Which of the two the tile is; neither: there is nothing to do.
         is_first, is_last: Whether the step is one end of what is added up.
-        sizes: How many queries and keys of the example count.
-        lengths: How many queries and keys a tile has.
+        lengths: How many queries and keys of the example count.
+        tile_sizes: How many queries and keys a tile has.
     """
 
     batch: Array
@@ -78,8 +78,8 @@ class Where:
     is_partial: Array
     is_first: Array
     is_last: Array
-    sizes: tuple[Array, Array]
-    lengths: tuple[int, int]
+    lengths: tuple[Array, Array]
+    tile_sizes: tuple[int, int]
 
     def each_kind(self, kinds: tuple[bool, bool], step: Callable[[bool], None]) -> None:
         """`step(is_partial)`, if the tile is of one of the `kinds` there may be."""
@@ -90,15 +90,15 @@ class Where:
     def positions(self, side: int, shape: tuple[int, ...]) -> Array:
         """Positions of queries (side 0) or keys (side 1), along that axis of `shape`."""
         iota = lax.broadcasted_iota(np.int32, shape, side)
-        return self.tile[side] * np.int32(self.lengths[side]) + iota
+        return self.tile[side] * np.int32(self.tile_sizes[side]) + iota
 
     def clean(self, side: int, x: Array, is_partial: bool) -> Array:
         """Rows of queries or keys, 0 behind the valid length: it may be NaN there."""
         if not is_partial:
             return x
-        first = self.tile[side] * np.int32(self.lengths[side])
+        first = self.tile[side] * np.int32(self.tile_sizes[side])
         rows = first + lax.broadcasted_iota(np.int32, (x.shape[0], 1), 0)
-        return jnp.where(rows < self.sizes[side], x, jnp.zeros_like(x))
+        return jnp.where(rows < self.lengths[side], x, jnp.zeros_like(x))
 
 
 @jax.tree_util.register_dataclass
@@ -108,15 +108,15 @@ class Scalars:
 
     Attributes:
         tiles, full, counts: The lists', flat.
-        query_sizes, key_sizes: i32[B].
+        query_lengths, key_lengths: i32[B].
         more: What masks and biases ask for, flat.
     """
 
     tiles: Array
     full: Array
     counts: Array
-    query_sizes: Array
-    key_sizes: Array
+    query_lengths: Array
+    key_lengths: Array
     more: list[Array]
 
 
@@ -127,8 +127,8 @@ def scalars_of(lists: TileLists, work: Work, more: list[Array]) -> Scalars:
         BackendError: They are more than scalar memory holds.
     """
     tiles, full, counts = (jnp.reshape(x, -1) for x in (lists.tiles, lists.full, lists.counts))
-    sizes = jnp.asarray(work.query_sizes), jnp.asarray(work.key_sizes)
-    scalars = Scalars(tiles, full, counts, *sizes, more)
+    lengths = jnp.asarray(work.query_lengths), jnp.asarray(work.key_lengths)
+    scalars = Scalars(tiles, full, counts, *lengths, more)
     needed = words(scalars) * 4
     if needed > SCALAR_BYTES:
         raise BackendError(
@@ -167,7 +167,7 @@ def by_query(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order
             entry.is_partial,
             step == 0,
             step == shape[3] - 1,
-            (scalars.query_sizes[batch], scalars.key_sizes[batch]),
+            (scalars.query_lengths[batch], scalars.key_lengths[batch]),
             signature.tile,
         )
 
@@ -193,7 +193,7 @@ def by_key(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order]:
             entry.is_partial,
             step == 0,
             step == steps - 1,
-            (scalars.query_sizes[batch], scalars.key_sizes[batch]),
+            (scalars.query_lengths[batch], scalars.key_lengths[batch]),
             signature.tile,
         )
 
@@ -212,8 +212,8 @@ def _entry(
     scalars: Scalars, shape: tuple[int, ...], batch: Array, head: Array, row: Array, step: Array
 ) -> _Entry:
     place = 0
-    for i, length in zip((batch, head, row), shape[:3], strict=True):
-        place = place * np.int32(length) + (np.int32(0) if length == 1 else i)
+    for i, size in zip((batch, head, row), shape[:3], strict=True):
+        place = place * np.int32(size) + (np.int32(0) if size == 1 else i)
     full, count = scalars.full[place], scalars.counts[place]
     # Behind the list the last tile stays: what is there already is not fetched again.
     last = jnp.maximum(count - 1, 0)

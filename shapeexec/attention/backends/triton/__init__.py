@@ -31,7 +31,6 @@ class _Triton:
     """
 
     interpret: bool = False
-    name = "triton"
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
         """As large as shared memory holds tiles, and no larger than the arrays."""

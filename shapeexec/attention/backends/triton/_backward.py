@@ -104,9 +104,9 @@ def _by_query(
     with_sums: bool,
 ) -> list[Array]:
     """The gradient of q; delta; and if asked for, the scores' gradients summed over keys."""
-    batch, length, heads, _ = arrays.q.shape
+    batch, queries, heads, _ = arrays.q.shape
     operands, given = prepared(setting, work.by_query, work, bias)
-    by_query = made((batch, heads, length), np.float32)
+    by_query = made((batch, heads, queries), np.float32)
     out_shape = [_like(arrays.q), by_query, *([by_query] if with_sums else [])]
     kernel = functools.partial(_query_kernel, given=given)
     grid = (work.by_query.counts.shape[2], heads, batch)
@@ -161,10 +161,10 @@ def _by_key(
     setting: Setting, work: Work, arrays: Arrays, bias: Any, delta: Array, with_sums: bool
 ) -> list[Array]:
     """The gradients of k and v; and if asked for, the scores' gradients summed over queries."""
-    batch, length, key_heads, _ = arrays.k.shape
+    batch, keys, key_heads, _ = arrays.k.shape
     operands, given = prepared(setting, work.by_key, work, bias)
     heads = setting.signature.query_heads
-    by_key = made((batch, heads, length), np.float32)
+    by_key = made((batch, heads, keys), np.float32)
     out_shape = [_like(arrays.k), _like(arrays.v), *([by_key] if with_sums else [])]
     kernel = functools.partial(_key_kernel, given=given)
     grid = (work.by_key.counts.shape[2], key_heads, batch)

@@ -29,10 +29,10 @@ def forward(
     work: Work, q: Array, k: Array, v: Array, bias: Any, *, setting: Setting
 ) -> tuple[Array, Array]:
     """The output [B, T, N, V], and the log-sum-exp f32[B, N, T]."""
-    batch, length, heads, _ = q.shape
+    batch, queries, heads, _ = q.shape
     out_shape = (
-        made((batch, length, heads, v.shape[3]), q.dtype),
-        made((batch, heads, length), np.float32),
+        made((batch, queries, heads, v.shape[3]), q.dtype),
+        made((batch, heads, queries), np.float32),
     )
     return _launch(setting, work, (q, k, v), bias, _softmax.finish, out_shape)
 
@@ -41,8 +41,8 @@ def statistics(
     setting: Setting, work: Work, q: Array, k: Array, v: Array, bias: Any
 ) -> tuple[Array, Array]:
     """Shift and factor of the weights, f32[B, N, T] each; see `_softmax.statistics`."""
-    batch, length, heads, _ = q.shape
-    by_query = made((batch, heads, length), np.float32)
+    batch, queries, heads, _ = q.shape
+    by_query = made((batch, heads, queries), np.float32)
     return _launch(setting, work, (q, k, v), bias, _softmax.statistics, (by_query, by_query))
 
 

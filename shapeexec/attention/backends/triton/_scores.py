@@ -1,7 +1,6 @@
 """The scores of one tile in a Triton kernel, and what is known of a call while they are made."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -32,13 +31,13 @@ class Operands:
 
     Attributes:
         lists: The `TileLists` that drive it, as a tuple of their fields.
-        sizes: How many queries and keys of each example count, i32[B] each.
+        lengths: How many queries and keys of each example count, i32[B] each.
         mask: The arrays of the mask.
         bias: Those of the bias.
     """
 
     lists: tuple[Array, ...]
-    sizes: tuple[Array, Array]
+    lengths: tuple[Array, Array]
     mask: list[Array]
     bias: list[Array]
 
@@ -67,7 +66,7 @@ def prepared(setting: Setting, lists: TileLists, work: Work, bias: Any) -> tuple
     """The operands of a call, and what is static of it."""
     fields = (lists.tiles, lists.full, lists.counts, lists.order)
     operands = Operands(
-        fields, (work.query_sizes, work.key_sizes), storable(work.mask), storable(bias)
+        fields, (work.query_lengths, work.key_lengths), storable(work.mask), storable(bias)
     )
     return operands, Given(setting, shapes_of(work.mask), shapes_of(bias))
 
@@ -80,7 +79,7 @@ class Head:
         given: What is static.
         batch, head: Which one it is.
         lists: References to the lists.
-        sizes: How many of its queries and keys count.
+        lengths: How many of its queries and keys count.
         mask: The mask, its arrays references.
         bias: The bias likewise.
     """
@@ -89,7 +88,7 @@ class Head:
     batch: Array
     head: Array
     lists: tuple[Ref, ...]
-    sizes: tuple[Array, Array]
+    lengths: tuple[Array, Array]
     mask: Mask
     bias: Any
 
@@ -105,16 +104,16 @@ class Head:
     def queries(self, tile: Array, *, some: bool) -> Span:
         """A query tile; `some`: maybe not all of its queries count."""
         size = self.given.signature.tile[0]
-        return Span(tile * size, size, self.sizes[0] if some else None)
+        return Span(tile * size, size, self.lengths[0] if some else None)
 
     def keys(self, tile: Array, *, some: bool) -> Span:
         """A key tile; `some`: maybe not all of its keys count."""
         size = self.given.signature.tile[1]
-        return Span(tile * size, size, self.sizes[1] if some else None)
+        return Span(tile * size, size, self.lengths[1] if some else None)
 
     def scores(
         self, q: Array, k: Array, queries: Span, keys: Span, *, masked: bool, by_key: bool = False
-    ) -> "Scores":
+    ) -> _softmax.Scores:
         """The scores of a tile.
 
         Args:
@@ -127,7 +126,7 @@ class Head:
         """
         at = positions(
             (self.batch, self.head),
-            self.sizes,
+            self.lengths,
             (queries.first, keys.first),
             (queries.size, keys.size),
             by_key=by_key,
@@ -137,35 +136,18 @@ class Head:
         scores, before_bias = _softmax.biased(self.bias, at, plain)
         if masked:
             scores = _softmax.masked(self.mask, at, scores)
-        return Scores(scores, before_bias)
-
-
-@dataclasses.dataclass(frozen=True)
-class Scores:
-    """The scores of a tile.
-
-    Attributes:
-        final: Scaled, with bias, and -inf where a pair is not allowed.
-        before_bias: From the gradient of final scores to that of scaled ones without a bias.
-    """
-
-    final: Array
-    before_bias: Callable[[Array], Array]
-
-    def weights(self, shift: Array, factor: Array | None) -> Array:
-        """What the softmax made of them; see `_softmax.weights_again`."""
-        return _softmax.weights_again(self.final, shift, factor)
+        return _softmax.Scores(scores, before_bias)
 
 
 def head_of(given: Given, operands: Operands, batch: Array, head: Array) -> Head:
     """A query head in a kernel."""
-    query_size, key_size = (size[batch] for size in operands.sizes)
+    query_length, key_length = (length[batch] for length in operands.lengths)
     return Head(
         given,
         batch,
         head,
         operands.lists,
-        (query_size, key_size),
+        (query_length, key_length),
         as_leaves(operands.mask, given.mask),
         as_leaves(operands.bias, given.bias),
     )

@@ -147,14 +147,14 @@ class Span:
 
 
 def load_rows(ref: Ref, batch: Array, head: Array, span: Span) -> Array:
-    """[span, padded size] of an array [B, length, heads, size]."""
+    """[span, padded size] of an array [B, T or S, heads, size]."""
     rows, columns = _grid_of(span, ref.shape[3])
     is_inside = _both(span.is_inside(rows), _columns_inside(columns, ref.shape[3]))
     return _load(ref, (batch, rows, head, columns), is_inside)
 
 
 def store_rows(ref: Ref, batch: Array, head: Array, first: Array, value: Array) -> None:
-    """Put [rows, padded size] into an array [B, length, heads, size], as far as it reaches."""
+    """Put [rows, padded size] into an array [B, T or S, heads, size], as far as it reaches."""
     span = Span(first, value.shape[0], ref.shape[1])
     rows, columns = _grid_of(span, ref.shape[3])
     is_inside = _both(span.is_inside(rows), _columns_inside(columns, ref.shape[3]))
@@ -163,13 +163,13 @@ def store_rows(ref: Ref, batch: Array, head: Array, first: Array, value: Array) 
 
 
 def load_numbers(ref: Ref, batch: Array, head: Array, span: Span) -> Array:
-    """[span] of an array [B, N, length]."""
+    """[span] of an array [B, N, T]."""
     positions = span.positions
     return _load(ref, (batch, head, positions), span.is_inside(positions))
 
 
 def store_numbers(ref: Ref, batch: Array, head: Array, first: Array, value: Array) -> None:
-    """Put [positions] into an array [B, N, length], as far as it reaches."""
+    """Put [positions] into an array [B, N, T], as far as it reaches."""
     positions = first + lax.iota(np.int32, value.shape[0])
     plgpu.store(ref.at[batch, head, positions], value, mask=positions < ref.shape[2])
 
@@ -210,8 +210,8 @@ def _broadcast(is_inside: Array | None, shape: tuple[int, ...]) -> Array | None:
     return None if is_inside is None else jnp.broadcast_to(is_inside, shape)
 
 
-def _or_first(index: Array, length: int) -> Array:
-    return 0 if length == 1 else index
+def _or_first(index: Array, size: int) -> Array:
+    return 0 if size == 1 else index
 
 
 # Positions
@@ -238,9 +238,9 @@ class Leaf:
         """The elements at `index`; 0 where that lies behind the array's end."""
         index = tuple(map(_or_first, index, self.shape))
         is_inside = None
-        for positions, length in zip(index, self.shape, strict=True):
+        for positions, size in zip(index, self.shape, strict=True):
             if np.ndim(positions):
-                is_inside = _both(is_inside, positions < length)
+                is_inside = _both(is_inside, positions < size)
         loaded = self.ref[index] if is_inside is None else _load(self.ref, index, is_inside)
         return loaded.astype(self.dtype)
 
@@ -268,7 +268,7 @@ class At:
     """The `Positions` of a tile in a kernel; arrays are `Leaf`s.
 
     Attributes:
-        batch, head, query, key, query_size, key_size: See `Positions`; queries may lie along
+        batch, head, query, key, query_length, key_length: See `Positions`; queries may lie along
             either axis.
         first: The first query and key.
         tile: How many of each.
@@ -278,8 +278,8 @@ class At:
     head: Array
     query: Array
     key: Array
-    query_size: Array
-    key_size: Array
+    query_length: Array
+    key_length: Array
     first: tuple[Array, Array]
     tile: Tile
 
@@ -316,7 +316,7 @@ class At:
 
 def positions(
     place: tuple[Array, Array],
-    sizes: tuple[Array, Array],
+    lengths: tuple[Array, Array],
     first: tuple[Array, Array],
     tile: Tile,
     *,
@@ -326,7 +326,7 @@ def positions(
 
     Args:
         place: Example and query head.
-        sizes: How many queries and keys there are truly.
+        lengths: How many queries and keys there are truly.
         first: The first of each.
         tile: How many of each.
         by_key: Whether keys lie along the first axis, and queries along the second.
@@ -334,4 +334,4 @@ def positions(
     query, key = (start + lax.iota(np.int32, n) for start, n in zip(first, tile, strict=True))
     query = query[None, :] if by_key else query[:, None]
     key = key[:, None] if by_key else key[None, :]
-    return At(*place, query, key, *sizes, first, tile)
+    return At(*place, query, key, *lengths, first, tile)

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 import shapeexec as sx
-from shapeexec.attention.backends._choose import IMPLEMENTATIONS
+from shapeexec.attention.backends._registry import IMPLEMENTATIONS
 from shapeexec.attention.masks import Mask
 from shapeexec.tools.benchmark.attention._contestant import JaxContestant
 from shapeexec.tools.benchmark.attention._problems import TILE, Pattern, Problem

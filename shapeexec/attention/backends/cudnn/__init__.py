@@ -36,8 +36,6 @@ and /1072. An odd length it refuses itself.
 class _Cudnn:
     """See the module."""
 
-    name = "cudnn"
-
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
         """Its tiles are its own; those of the lists are not used."""
         return signature.tile
@@ -115,9 +113,9 @@ def _refusal_of_gradient(signature: Signature) -> str | None:
         return "its gradient differs from call to call in the last bits: say deterministic=False"
     if signature.logsumexp_gradient:
         return "it has no gradient of the log-sum-exp"
-    lengths = signature.query_size, signature.key_size
-    if any(length % _WHOLE for length in lengths):
-        return f"its gradient is right at lengths of whole {_WHOLE}s, and these are {lengths}"
+    sizes = signature.query_size, signature.key_size
+    if any(size % _WHOLE for size in sizes):
+        return f"its gradient is right at lengths of whole {_WHOLE}s, and these are {sizes}"
     return None
 
 

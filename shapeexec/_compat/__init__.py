@@ -1,0 +1,115 @@
+"""Every private or version-dependent JAX name that the library uses, and nothing else.
+
+An upgrade of JAX is an edit of this package. `private` lists the names with the versions of JAX
+that have them. Each module knows one subject:
+
+    avals       arrays and their types
+    jaxprs      how jaxprs are read, put together and run
+    primitives  primitives and private functions, by name
+    settings    the configuration, the state of tracing, the event of a compilation
+    places      where a line of code comes from
+    cudnn       the primitives of cuDNN's attention
+    dims        symbolic dims, and what is asked of them
+
+Other rooms import the package and use its names: `from shapeexec import _compat`, then
+`_compat.is_literal`. So they say where JAX may change under them, and a name may move to another
+module here. A test that looks inside imports the module.
+"""
+
+from shapeexec._compat.avals import (  # noqa: F401 - others use it by the name of the package
+    ShapedArray,
+    array_from_host,
+    aval_like,
+    aval_of_number,
+    committed_sharding,
+    describe_aval,
+    is_committed,
+    is_extended,
+    is_traced,
+    register_numbers,
+    spec_of,
+    varying_alike,
+    with_weak_type,
+)
+from shapeexec._compat.cudnn import (  # noqa: F401 - others use it by the name of the package
+    cudnn_attention,
+    cudnn_attention_gradient,
+    cudnn_attention_is_known,
+)
+from shapeexec._compat.dims.bounds import (  # noqa: F401 - others use it by the name of the package
+    inconclusive_comparison,
+    take_over_bounds,
+)
+from shapeexec._compat.dims.exchange import (  # noqa: F401 - others use it by the name of the package
+    listen_to_dims,
+    replay_stand_ins,
+)
+from shapeexec._compat.dims.functions import (  # noqa: F401 - others use it by the name of the package
+    FUNCTIONS_OF_NUMBERS,
+    ModuleWith,
+    copy_of_dim,
+)
+from shapeexec._compat.dims.listening import (  # noqa: F401 - others use it by the name of the package
+    DimListener,
+    JaxDim,
+)
+from shapeexec._compat.dims.stand_ins import (  # noqa: F401 - others use it by the name of the package
+    StandInCall,
+    is_symbolic,
+    run_with_names,
+    stands_in,
+)
+from shapeexec._compat.dims.transposes import (  # noqa: F401 - others use it by the name of the package
+    take_over_transposes,
+)
+from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name of the package
+    ClosedJaxpr,
+    Jaxpr,
+    bind_equation,
+    closed,
+    equations,
+    is_literal,
+    jaxpr_as_function,
+    jaxpr_name,
+    jaxpr_of,
+    new_jaxpr,
+    new_literal,
+    new_variable,
+    opened,
+    scan_counts,
+    sub_jaxprs,
+    with_equations,
+    without_hi_primitives,
+)
+from shapeexec._compat.places import (  # noqa: F401 - others use it by the name of the package
+    FailedCall,
+    caller_place,
+    conversion_asked,
+    describe_line,
+    eqn_line,
+    error_line,
+    error_place,
+    failed_call,
+    hide_from_places,
+    is_asked_by_user,
+    is_foreign,
+    is_installed,
+    told_as,
+    user_place,
+)
+from shapeexec._compat.primitives import (  # noqa: F401 - others use it by the name of the package
+    Primitive,
+    gamma_one,
+    jax_function,
+    kernel_primitives,
+    registered_primitives,
+    threefry2x32_p,
+)
+from shapeexec._compat.settings import (  # noqa: F401 - others use it by the name of the package
+    COMPILE_EVENT,
+    checks_results,
+    config_fingerprint,
+    named_settings,
+    threefry_is_partitionable,
+    trace_state_clean,
+)

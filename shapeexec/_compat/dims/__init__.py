@@ -1,0 +1,6 @@
+"""Symbolic dims while somebody listens to what is asked of them.
+
+Most of it stands in the place of methods and functions of JAX, NumPy and `math`, for as long as
+anybody listens: `methods`, `functions`, `stand_ins`, `transposes` and `bounds` say what, `exchange`
+puts it there. `listening` knows who listens; what the answers are is for `shape`.
+"""

@@ -1,0 +1,152 @@
+"""Who listens to the dims of which scope, and what JAX made of them before.
+
+`methods` and `functions` ask the listener; `exchange` enters one.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from jax._src.export.shape_poly import _DimExpr
+
+JaxDim = _DimExpr
+Patches = dict[tuple[Any, str], tuple[Any, Any]]
+"""By owner and name what stands there while anybody listens, and what at other times, if anything.
+"""
+
+
+class DimListener(Protocol):
+    """Hears what is asked of symbolic dims while a function is traced, and computes with them."""
+
+    def decide(self, left: Any, op: str, right: Any, place: str | None) -> Any:
+        """The answer to a comparison that JAX leaves open: a bool, or NotImplemented.
+
+        None leaves it to JAX, who says False to `==` and raises for the others.
+        """
+        ...
+
+    def need(self, dim: Any, what: str, place: str | None) -> Any:
+        """User code wants the value: its `str`, its `int` or `float`, or its `hash`.
+
+        The text, for a `str`. None, or an exception, leaves it to JAX.
+        """
+        ...
+
+    def hear(self, left: Any, op: str, right: Any) -> None:
+        """JAX's own code compares dims, which it answers itself, or divides or bounds them."""
+        ...
+
+    def calculate(self, name: str, left: Any, right: Any) -> Any:
+        """What an operator makes of a dim and something else; None leaves it to JAX."""
+        ...
+
+    def compare(self, name: str, left: Any, right: Any) -> Any:
+        """The answer to a comparison, `__lt__` or another, of a dim with no integer."""
+        ...
+
+    def compute(self, function: Callable[..., Any], pattern: str, *operands: Any) -> Any:
+        """What a function of Python makes of a dim."""
+        ...
+
+    def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:
+        """What a method of int gives for a dim."""
+        ...
+
+    def ufunc(self, function: Any, method: str, operands: Any, options: Any) -> Any:
+        """What a ufunc of NumPy makes of dims and other numbers."""
+        ...
+
+    def reduce(
+        self, function: Any, elements: Sequence[Any], args: Any, options: Mapping[str, Any]
+    ) -> Any:
+        """What `function(elements, *args, **options)` of NumPy makes of a list with dims in it."""
+        ...
+
+    def as_array(self, dim: Any, via: str) -> Any:
+        """A dim as an array of JAX's; None leaves it to JAX."""
+        ...
+
+    def is_of_numpy(self, dim: Any) -> bool:
+        """Whether a dim is a number of NumPy's in the plain call."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listening:
+    """Somebody listens to the dims of a scope.
+
+    Attributes:
+        scope: The scope.
+        listener: Who listens.
+        calls: The calls of stand-ins.
+        memo: What JAX made of dims, by `memo_key` of the question, with the dims, so that no other
+            object takes their ids. Only what does not depend on who asks.
+        dims: By its terms one dim of those that are equal.
+    """
+
+    scope: Any
+    listener: Any
+    calls: list[Any]
+    memo: dict[Any, tuple[Any, Any, Any]] = dataclasses.field(default_factory=dict)
+    dims: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+    def remember(self, key: Any, left: Any, right: Any, result: Any) -> Any:
+        """Put what was made of dims into the memo.
+
+        An operand that comes back may be a number of NumPy's, for which an equal dim is none.
+        """
+        if type(result) is _DimExpr and result is not left and result is not right:
+            result = self.dims.setdefault(terms_of(result), result)
+        self.memo[key] = left, right, result
+        return result
+
+
+# By the scope's id. Any thread may ask.
+LISTENING: dict[int, Listening] = {}
+
+
+def listening_to(dim: Any, other: Any = None) -> Listening | None:
+    """Who listens to the scope of `dim`, if `other` is not of another one.
+
+    JAX keeps dims of earlier scopes in its caches, and dims are simplified in scopes of their own.
+    """
+    scope = _scope_of(dim)
+    found = LISTENING.get(id(scope))
+    if found is None or found.scope is not scope or found.listener is None:
+        return None
+    return None if type(other) is _DimExpr and _scope_of(other) is not scope else found
+
+
+_scope_of = vars(_DimExpr)["_scope"].__get__  # faster than through `__getattribute__`
+terms_of = vars(_DimExpr)["_sorted_terms"].__get__
+
+
+def listener_of(dim: Any, other: Any = None) -> DimListener | None:
+    found = listening_to(dim, other)
+    return None if found is None else found.listener
+
+
+def is_listened_to(dim: Any) -> bool:
+    return isinstance(dim, _DimExpr) and listener_of(dim) is not None
+
+
+def memo_key(question: str, left: Any, right: Any) -> Any:
+    """Under what a memo has what JAX makes of a dim and another one or an int; else None.
+
+    By identity: dims that are equal have a hash and an `==` that ask.
+    """
+    if type(right) is int:
+        return question, id(left), right
+    return (question, id(left), id(right), None) if type(right) is _DimExpr else None
+
+
+def remembered(
+    listening: Listening | None, question: str, left: Any, right: Any, function: Any
+) -> Any:
+    """What `function(left, right)` gave when it was asked first."""
+    key = memo_key(question, left, right)
+    if listening is None or key is None:
+        return function(left, right)
+    if key in listening.memo:
+        return listening.memo[key][2]
+    return listening.remember(key, left, right, function(left, right))

@@ -1,0 +1,161 @@
+"""Jaxprs: how they are read, put together and run.
+
+Primitives by name are in `primitives`.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax import tree_util
+from jax.extend import core as _extend_core
+
+ClosedJaxpr = _extend_core.ClosedJaxpr
+Jaxpr = _extend_core.Jaxpr
+Literal = _extend_core.Literal
+
+
+def is_literal(atom: Any) -> bool:
+    """Whether an equation's operand is a constant, not a variable."""
+    return isinstance(atom, Literal)
+
+
+def scan_counts(params: dict[str, Any], operands: int) -> tuple[int, int]:
+    """The numbers of constants and of carries among the operands of a `scan` equation.
+
+    jax 0.12 replaced `num_consts` and `num_carry` by a tree of the operands, `ft_in`.
+    """
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].update(range(operands)).unpack()
+    return len(tree_util.tree_leaves(list(consts))), len(tree_util.tree_leaves(list(carry)))
+
+
+_HI_PRIMITIVE = "call_hi_primitive"
+
+
+def without_hi_primitives(closed_jaxpr: Any) -> Any:
+    """A closed jaxpr with the plain functions behind its `call_hi_primitive` equations as calls.
+
+    jax 0.12's `jnp.nonzero` is such a primitive. Its function is traced at the dims of the
+    equation, and may ask something of them.
+    """
+    if not any(eqn.primitive.name == _HI_PRIMITIVE for eqn in equations(closed_jaxpr.jaxpr)):
+        return closed_jaxpr
+    return with_equations(closed_jaxpr, lambda jaxpr: [*map(_expanded, jaxpr.eqns)])
+
+
+def _expanded(eqn: Any) -> Any:
+    if eqn.primitive.name != _HI_PRIMITIVE:
+        return eqn
+    structs = [
+        jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
+        for var in eqn.invars
+    ]
+    plain = functools.partial(eqn.primitive.to_lojax, **eqn.params)
+    called = without_hi_primitives(jax.jit(plain).trace(*structs).jaxpr)
+    return eqn.replace(
+        primitive=_extend_core.primitives.closed_call_p, params={"call_jaxpr": called}
+    )
+
+
+def with_equations(closed_jaxpr: Any, change: Callable[[Any], list[Any]]) -> Any:
+    """A closed jaxpr with other equations, those that `change` makes of an open one.
+
+    So are the jaxprs inside of it.
+    """
+    opened = closed_jaxpr.jaxpr
+    eqns = [
+        eqn.replace(params={name: _changed(param, change) for name, param in eqn.params.items()})
+        for eqn in change(opened)
+    ]
+    return closed_jaxpr.replace(jaxpr=opened.replace(eqns=eqns))
+
+
+def _changed(param: Any, change: Callable[[Any], list[Any]]) -> Any:
+    if isinstance(param, ClosedJaxpr):
+        return with_equations(param, change)
+    if isinstance(param, _extend_core.Jaxpr):
+        return with_equations(closed(param), change).jaxpr
+    if isinstance(param, tuple):
+        items = (_changed(item, change) for item in param)
+        return type(param)(*items) if hasattr(param, "_fields") else tuple(items)
+    return param
+
+
+def sub_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+    """The jaxprs (closed or open) among an equation's parameters."""
+    return iter(_extend_core.jaxprs_in_params(params))
+
+
+def bind_equation(
+    eqn: Any, operands: Iterable[Any], params: dict[str, Any] | None = None
+) -> list[Any]:
+    """The results of an equation's primitive; `params` stand for the equation's own."""
+    own = eqn.params if params is None else params
+    results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(own))
+    return [*results] if eqn.primitive.multiple_results else [results]
+
+
+def closed(jaxpr: Any) -> Any:
+    """A jaxpr as a closed one: some primitives keep theirs open, without constants."""
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def opened(jaxpr: Any) -> Any:
+    """A jaxpr as an open one, which has variables for its constants, and not their values."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def jaxpr_name(jaxpr: Any) -> str | None:
+    """The name of the function that a jaxpr was traced from; None of one without a name."""
+    name = opened(jaxpr).debug_info.func_name
+    return name if name.isidentifier() else None
+
+
+def new_variable(aval: Any) -> Any:
+    """A variable of a jaxpr to be made."""
+    return _extend_core.Var(aval)
+
+
+def jaxpr_of(eqn: Any) -> Any:
+    """One equation as a closed jaxpr, whose inputs are its operands."""
+    invars = [new_variable(atom.aval) for atom in eqn.invars]
+    outvars = [new_variable(var.aval) for var in eqn.outvars]
+    like = jax.make_jaxpr(lambda: ())().jaxpr.replace(effects=eqn.effects)
+    only = eqn.replace(invars=invars, outvars=outvars)
+    return ClosedJaxpr(new_jaxpr(like, (), invars, outvars, [only]), ())
+
+
+def jaxpr_as_function(closed_jaxpr: Any) -> Callable[..., list[Any]]:
+    """The function of flat arrays that a closed jaxpr is."""
+    return _extend_core.jaxpr_as_fun(closed_jaxpr)
+
+
+def new_literal(value: Any, aval: Any) -> Any:
+    """A scalar constant as an operand; `value` is a NumPy scalar in the dtype of `aval`."""
+    return Literal(value, aval)
+
+
+def new_jaxpr(
+    like: Any,
+    constvars: Sequence[Any],
+    invars: Sequence[Any],
+    outvars: Sequence[Any],
+    eqns: Sequence[Any],
+) -> Any:
+    """An open jaxpr of these equations, with the effects and the names of another.
+
+    From jax 0.12 on it becomes a closed one by its constants; see `ClosedJaxpr`.
+    """
+    debug_info = like.debug_info.with_unknown_names()
+    return Jaxpr([*constvars], [*invars], [*outvars], [*eqns], like.effects, debug_info=debug_info)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of an open jaxpr, those of the jaxprs inside of them too."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in sub_jaxprs(eqn.params):
+            yield from equations(opened(inner))

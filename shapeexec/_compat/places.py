@@ -1,0 +1,299 @@
+"""Where a line of code comes from: the user's, JAX's, an installed package's or our own.
+
+What is done about it is for others.
+"""
+
+import ast
+import builtins
+import dataclasses
+import functools
+import inspect
+import itertools
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core as _core
+from jax._src import source_info_util as _source_info
+from jax._src.interpreters.partial_eval import (
+    DynamicJaxprTracer as _DynamicJaxprTracer,
+)
+from jax.extend import source_info_util as _extend_source_info
+
+_JAX_DIR = os.path.dirname(jax.__file__) + os.sep
+_COMPAT_DIR = os.path.dirname(__file__) + os.sep
+OWN_DIR = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_STAND_INS_DIR = os.path.join(OWN_DIR, "shape", "_library") + os.sep
+_NUMPY_DIR = os.path.dirname(np.__file__) + os.sep
+_STDLIB_DIR = sysconfig.get_paths()["stdlib"] + os.sep
+_SITE_DIRS = tuple(sysconfig.get_paths()[name] + os.sep for name in ("purelib", "platlib"))
+# What JAX builds of its own primitives. Unlike the code beneath, it is written for known sizes.
+_JAX_LIBRARY = (
+    *(
+        _JAX_DIR + place
+        for room in ("", "_src" + os.sep)
+        for name in "experimental image nn numpy ops random scipy third_party".split()
+        for place in (f"{room}{name}{os.sep}", f"{room}{name}.py")
+    ),
+    os.path.join(_JAX_DIR, "_src", "lax", "fft.py"),  # the gradient of rfft asks for parity
+    _STAND_INS_DIR,
+)
+
+
+@functools.cache  # of names, for code objects are equal whose files differ
+def origin_of(filename: str, name: str) -> str:
+    """Who speaks in a function: internal, library, user; or transparent, if nobody does."""
+    if filename.startswith(_JAX_LIBRARY):
+        return "library"
+    if filename.startswith((_JAX_DIR, OWN_DIR)):
+        return "internal"
+    if filename.startswith((_NUMPY_DIR, "<frozen ", "<__array_function__")):
+        return "transparent"
+    if filename.endswith(".pyx"):  # compiled code: NumPy's generators tell of themselves so
+        return "transparent"
+    if filename.startswith("<") and name.startswith("__"):
+        return "transparent"  # a dataclass's `__eq__`; but `<stdin>` and `<string>` are user code
+    if filename.startswith(_STDLIB_DIR) and not filename.startswith(_SITE_DIRS):
+        return "transparent"
+    return "user"
+
+
+def _codes(function: Any) -> Iterator[types.CodeType]:
+    """The code of a function, and of the functions in it."""
+    pending = [getattr(function, "__code__", None)]
+    while pending:
+        code = pending.pop()
+        if code is not None:
+            yield code
+            pending += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+
+
+# How JAX compares and prints the type of an array: whoever calls it asks of the dims.
+_OF_AVALS = {
+    id(code): code  # the hash of one reads all of it
+    for owner, names in (
+        (_core.ShapedArray, "__repr__ __str__ str_short"),
+        (jax.ShapeDtypeStruct, "__repr__ __eq__ __hash__"),
+        (_core, "str_short_aval _get_shape_sharding_str"),
+        (_core.Tracer, "__repr__ __str__ __format__ _pretty_print"),
+        (_DynamicJaxprTracer, "_short_repr"),
+    )
+    for name in names.split()
+    for code in _codes(getattr(owner, name, None))
+}
+
+
+def asked_by(depth: int) -> tuple[str, str | None]:
+    """Who asks, by the nearest frame that speaks for itself, and the user's `file:line`.
+
+    Only a question of user code, and of JAX's library on its behalf, has a place.
+    """
+    frame, asker = sys._getframe(depth), None
+    while frame is not None:
+        code = frame.f_code
+        is_of_avals = id(code) in _OF_AVALS
+        origin = "transparent" if is_of_avals else origin_of(code.co_filename, code.co_name)
+        asker = origin if asker is None and origin != "transparent" else asker
+        if asker == "internal":
+            return "internal", None
+        if origin == "user":
+            return asker or "user", f"{code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return asker or "internal", None
+
+
+def is_foreign(code: types.CodeType) -> bool:
+    """Whether a function is no user code: of JAX, of NumPy, of Python's library or of our own."""
+    return origin_of(code.co_filename, code.co_name) != "user"
+
+
+def is_installed(code: types.CodeType) -> bool:
+    """Whether a function is of an installed package, and not of the user's own files."""
+    return code.co_filename.startswith(_SITE_DIRS)
+
+
+def is_asked_by_user(depth: int) -> bool:
+    """Whether the frame at a depth from the caller's speaks for user code."""
+    return asked_by(depth + 1)[0] == "user"
+
+
+def user_place() -> str | None:
+    """`path/file.py:12` of the innermost user frame that runs."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if origin_of(code.co_filename, code.co_name) == "user":
+            return f"{code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+def caller_place() -> tuple[str, int] | None:
+    """File and line of the innermost running frame outside of JAX and of installed packages.
+
+    Where all user code is installed, the innermost of it.
+    """
+    found, frame = None, sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if origin_of(code.co_filename, code.co_name) == "user":
+            if not is_installed(code):
+                return code.co_filename, frame.f_lineno
+            found = found or (code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return found
+
+
+def user_line() -> str | None:
+    """`code  (file.py:12)` of the innermost frame of the user's own code that is running."""
+    return describe_line(user_place())
+
+
+_CONVERSIONS = {"array": "array", "_convert_element_type": "convert"}
+
+
+def conversion_asked() -> str:
+    """How the caller's caller takes a number: by `array`, by `convert`, or as an `argument`.
+
+    `jnp.asarray(n, dtype)` converts a Python number of any size; as an argument of an operation it
+    is an i32 or f32 first.
+    """
+    code = sys._getframe(2).f_code
+    is_of_jax = code.co_filename.startswith(_JAX_DIR)
+    return _CONVERSIONS.get(code.co_name, "argument") if is_of_jax else "argument"
+
+
+def _source_text(filename: str, line: int) -> str:
+    import linecache  # noqa: PLC0415 - only errors and reports need it
+
+    text = linecache.getline(filename, line).strip()
+    place = f"{os.path.basename(filename)}:{line}"
+    return f"{text}  ({place})" if text else place
+
+
+def describe_line(place: str | None) -> str | None:
+    """`code  (file.py:12)` of a `path/file.py:12`."""
+    if place is None:
+        return None
+    filename, _, line = place.rpartition(":")
+    return _source_text(filename, int(line))
+
+
+def eqn_line(eqn: Any) -> str | None:
+    """`code  (file.py:12)` of the innermost user frame that made an equation.
+
+    Where that is of an installed package the user's own line stands before it.
+    """
+    frames = _source_info.user_frames(eqn.source_info.traceback)
+    return _own_line((f.file_name, f.function_name, f.start_line) for f in frames)
+
+
+def _own_line(frames: Iterable[tuple[str, str, int]]) -> str | None:
+    """What tells of frames, innermost first: of each file, function and line."""
+    of_users = (frame for frame in frames if origin_of(*frame[:2]) == "user")
+    inner = next(of_users, None)
+    if inner is None:
+        return None
+    told = _source_text(inner[0], inner[2])
+    if not inner[0].startswith(_SITE_DIRS):
+        return told
+    own = next((frame for frame in of_users if not frame[0].startswith(_SITE_DIRS)), None)
+    return told if own is None else f"{_source_text(own[0], own[2])}, through {told}"
+
+
+def hide_from_places(directory: str) -> None:
+    """Have JAX take code in a directory for its own where it tells of a user's line."""
+    _extend_source_info.register_exclusion(directory)
+
+
+hide_from_places(_STAND_INS_DIR)
+hide_from_places(_COMPAT_DIR)
+
+
+def error_place(error: BaseException) -> str | None:
+    """`path/file.py:12` of the last user frame in an exception's traceback."""
+    found, step = None, error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if origin_of(code.co_filename, code.co_name) == "user":
+            found = f"{code.co_filename}:{step.tb_lineno}"
+        step = step.tb_next
+    return found
+
+
+def error_line(error: BaseException) -> str | None:
+    """`code  (file.py:12)` of the last user frame in an exception's traceback.
+
+    Where that is of an installed package the user's own line stands before it.
+    """
+    frames, step = [], error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        frames.append((code.co_filename, code.co_name, step.tb_lineno))
+        step = step.tb_next
+    return _own_line(reversed(frames))
+
+
+@dataclasses.dataclass(frozen=True)
+class FailedCall:
+    """The call in user code that an exception came out of.
+
+    Attributes:
+        text: The expression, `np.sqrt(x.shape[0])`.
+        function: What was called, the function `np.sqrt`; None: it was not found.
+    """
+
+    text: str
+    function: Any
+
+
+def failed_call(error: BaseException) -> FailedCall | None:
+    """The call in the last user frame in an exception's traceback, if a call failed there."""
+    found, step = None, error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if origin_of(code.co_filename, code.co_name) == "user":
+            found = step
+        step = step.tb_next
+    text = None if found is None else _failed_expression(found)
+    if found is None or text is None:
+        return None
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        return None
+    if not isinstance(call, ast.Call):
+        return None
+    root, *names = ast.unparse(call.func).split(".")
+    frame = found.tb_frame
+    spaces = (frame.f_locals, frame.f_globals, vars(builtins))
+    function = next((space[root] for space in spaces if root in space), None)
+    for name in names:  # of modules alone: an attribute of an object may be code
+        function = getattr(function, name, None) if inspect.ismodule(function) else None
+    return FailedCall(text.strip(), function)
+
+
+def _failed_expression(step: types.TracebackType) -> str | None:
+    import linecache  # noqa: PLC0415 - only errors need it
+
+    code = step.tb_frame.f_code
+    place = next(itertools.islice(code.co_positions(), step.tb_lasti // 2, None), None)
+    if place is None or None in place or place[0] != place[1]:
+        return None  # no columns, or of several lines
+    line, _, start, end = place
+    return linecache.getline(code.co_filename, line or 0).encode()[start:end].decode() or None
+
+
+def told_as(fn: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """`wrapper`, which errors of JAX's tell by the name, the file and the line of `fn`."""
+    own = inspect.signature(wrapper)
+    inner = inspect.unwrap(getattr(fn, "func", fn))  # a functools.partial has its function's
+    if hasattr(inner, "__code__"):
+        functools.update_wrapper(wrapper, inner, ("__name__", "__qualname__"), ())
+        wrapper.__signature__ = own  # pyright: ignore[reportFunctionMemberAccess]
+    return wrapper

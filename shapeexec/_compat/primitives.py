@@ -1,0 +1,48 @@
+"""Primitives and private functions of JAX's, by name. Attention's are in `cudnn`."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax._src.random import core as _random_core
+from jax.extend import core as _extend_core
+from jax.extend import random as _extend_random
+
+Primitive = _extend_core.Primitive
+
+threefry2x32_p = _extend_random.threefry2x32_p
+
+
+def gamma_one() -> Callable[..., jax.Array]:
+    """JAX's sampler of one gamma variate, `(key, alpha, log_space) -> sample`."""
+    return _random_core._gamma_one
+
+
+def jax_function(module: str, name: str) -> Callable[..., Any]:
+    """A function of a private module, by name."""
+    return getattr(importlib.import_module(f"jax._src.{module}"), name)
+
+
+def registered_primitives() -> dict[str, Primitive]:
+    """Every primitive that the loaded JAX modules define, by name."""
+    return dict(_primitives_in(lambda module: True))
+
+
+_KERNEL_MODULES = ("jax._src.pallas.", "jax.experimental.pallas", "jax.experimental.mosaic.")
+
+
+def kernel_primitives() -> frozenset[str]:
+    """The names of those that only Pallas defines: they occur in the body of a kernel."""
+    in_kernels = _primitives_in(lambda module: module.startswith(_KERNEL_MODULES))
+    elsewhere = _primitives_in(lambda module: not module.startswith(_KERNEL_MODULES))
+    return frozenset(name for name, _ in in_kernels) - {name for name, _ in elsewhere}
+
+
+def _primitives_in(accepts: Callable[[str], bool]) -> Iterator[tuple[str, Primitive]]:
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] == "jax" and module is not None and accepts(name):
+            for value in list(vars(module).values()):
+                if isinstance(value, Primitive):
+                    yield value.name, value

@@ -1,0 +1,67 @@
+"""The state of JAX: its settings, its traces, and what it records of a compilation."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jax._src import config as _config
+from jax._src import core as _core
+
+COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+"""The monitoring event that JAX records, with seconds, for each XLA compilation."""
+
+trace_state_clean: Callable[[], bool] = _core.trace_state_clean
+"""False inside anybody's `jit`, `grad`, `vmap` or `scan` body, also where no argument is traced."""
+
+
+def config_fingerprint() -> tuple[Any, ...]:
+    """What of JAX's configuration changes how a function is traced or compiled.
+
+    Covers x64, matmul precision, numeric promotion, the generator, the mesh and the default
+    device: everything JAX itself puts into the key of its caches, and `checks_results`.
+    """
+    return (_config.trace_context(), checks_results())
+
+
+def named_settings(fingerprint: tuple[Any, ...]) -> dict[str, Any]:
+    """The settings that a `config_fingerprint` holds, by the names that JAX gives them.
+
+    One that was registered after it was taken is not there: JAX appends to its context.
+    """
+    context, are_checked = fingerprint
+    named: dict[str, Any] = {}
+    for i, (name, value) in enumerate(zip(_names_of_context(), context, strict=False)):
+        named[f"{name} (setting {i})" if name in named else name] = value  # users' may share one
+    return named | {"jax_debug_nans or jax_debug_infs": are_checked}
+
+
+def _names_of_context() -> tuple[str, ...]:
+    try:
+        return _config.trace_context_names()
+    except NotImplementedError:  # jaxlib before 0.10.2
+        return _names_by_trial()
+
+
+def _names_by_trial() -> tuple[str, ...]:
+    """For each setting of JAX's context the one of a name that changes it, if any does."""
+    names = [f"setting {i} of JAX" for i in range(len(_config.trace_context()))]
+    mark = object()
+    for name, state in (vars(_config) | _config.config_states).items():
+        if isinstance(state, _config.config_ext.Config):
+            before = state.swap_local(mark)
+            try:
+                changed = [i for i, value in enumerate(_config.trace_context()) if value is mark]
+            finally:
+                state.set_local(before)
+            for i in changed:
+                names[i] = name
+    return tuple(names)
+
+
+def checks_results() -> bool:
+    """Whether JAX looks for NaN or infinity in all results: `jax_debug_nans`, `jax_debug_infs`."""
+    return _config.debug_nans.value or _config.debug_infs.value
+
+
+def threefry_is_partitionable() -> bool:
+    """Which of its two layouts of counters threefry uses: `jax.threefry_partitionable`."""
+    return _config.threefry_partitionable.value

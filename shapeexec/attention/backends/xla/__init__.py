@@ -1,0 +1,98 @@
+"""Attention by loops of XLA over the lists of active tiles, on any device.
+
+The algorithm is FlashAttention's (Dao, https://arxiv.org/abs/2307.08691, algorithms 1 and 2): for
+each query tile a running softmax over its key tiles, and for the gradient one more pass that makes
+the weights again. Memory is linear in T and S. Examples and heads that share their lists go
+through the loops together. It is made for CPUs, and where no kernel serves; it computes in f32,
+or in f64 if the operands are that. Equal calls give equal bits.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from shapeexec.attention.backends._base import Residuals, Signature, Work
+from shapeexec.attention.backends.xla._bias import as_modifier
+from shapeexec.attention.backends.xla._groups import Setting
+from shapeexec.attention.backends.xla._passes import backward_group, forward_group, tangent_group
+from shapeexec.attention.masks import Mask
+
+Array = Any
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
+_TILE = 128
+
+
+class _Xla:
+    """See the module."""
+
+    def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
+        """No wider than the arrays: nothing asks for a tile of a certain size."""
+        return min(_TILE, signature.query_size), min(_TILE, signature.key_size)
+
+    def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
+        """It takes any mask on any platform."""
+        if signature.dtype in _DTYPES:
+            return None
+        return f"it computes in {', '.join(_DTYPES)}, and not in {signature.dtype}"
+
+    def forward(
+        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
+    ) -> tuple[Array, Array]:
+        """See `Backend`."""
+        setting = Setting(signature, work, as_modifier(bias, signature))
+        arrays = setting.clean(q=q, k=k, v=v)
+        results, _ = setting.each_group(forward_group, arrays, ())
+        out = setting.from_rows(results["out"], q.dtype)
+        return out, setting.logsumexp(results["logsumexp"])
+
+    def backward(
+        self,
+        signature: Signature,
+        work: Work,
+        residuals: Residuals,
+        d_out: Array,
+        d_logsumexp: Array | None,
+        *,
+        deterministic: bool,
+        bias_gradient: bool,
+    ) -> tuple[Array, Array, Array, Any]:
+        """See `Backend`. It is deterministic always."""
+        q, k, v, bias = residuals.q, residuals.k, residuals.v, residuals.bias
+        setting = Setting(signature, work, as_modifier(bias, signature))
+        arrays = setting.clean(q=q, k=k, v=v, out=residuals.out, d_out=d_out)
+        out = arrays.pop("out")
+        # What a score's gradient loses because weights sum to 1; d logsumexp / d score is a weight.
+        delta = (out * arrays["d_out"]).sum(-1)
+        if d_logsumexp is not None:
+            delta = delta - setting.by_row(d_logsumexp)
+        arrays |= {"delta": delta, "logsumexp": setting.finite(residuals.logsumexp)}
+        gradient = setting.bias.zero() if bias is not None and bias_gradient else None
+        results, gradient = setting.each_group(backward_group, arrays, gradient)
+        return (
+            setting.from_rows(results["d_q"], q.dtype),
+            setting.from_columns(results["d_k"], k.dtype),
+            setting.from_columns(results["d_v"], v.dtype),
+            None if gradient is None else setting.bias.result(gradient),
+        )
+
+    def tangent(
+        self,
+        signature: Signature,
+        work: Work,
+        residuals: Residuals,
+        tangents: tuple[Array, Array, Array],
+        d_bias: Mapping[int, Array],
+    ) -> tuple[Array, Array]:
+        """See `TangentBackend`."""
+        setting = Setting(signature, work, as_modifier(residuals.bias, signature))
+        named = {"q": residuals.q, "k": residuals.k, "v": residuals.v, "out": residuals.out}
+        named |= dict(zip(("d_q", "d_k", "d_v"), tangents, strict=True))
+        cleaned = setting.clean(**named)
+        cleaned["logsumexp"] = setting.finite(residuals.logsumexp)
+        group = functools.partial(tangent_group, d_bias=setting.bias.directions(d_bias))
+        results, _ = setting.each_group(group, cleaned, ())
+        d_out = setting.from_rows(results["d_out"], residuals.out.dtype)
+        return d_out, setting.logsumexp(results["d_logsumexp"])
+
+
+backend = _Xla()

@@ -1,0 +1,260 @@
+"""How a call is cut into groups of examples and heads, and a group into tiles.
+
+What is computed of a tile is in `_passes`.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from shapeexec.attention._positions import block
+from shapeexec.attention.backends._base import (
+    Signature,
+    TileLists,
+    Work,
+    is_valid,
+    whole_tiles,
+)
+from shapeexec.attention.backends.xla._bias import pad_to
+from shapeexec.attention.masks._value import wide
+
+Array = Any
+_TOGETHER = 64
+"""Most examples times heads that go through the loops together: their tiles stay in a cache."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A call, and how its examples and heads are grouped.
+
+    Inside, arrays are [B, heads, rows, ...] of whole tiles, with zeros for padding.
+    """
+
+    signature: Signature
+    work: Work
+    bias: Any
+
+    @property
+    def scale(self) -> Array:
+        """What scores are multiplied by."""
+        return np.asarray(self.signature.scale, wide(self.signature.dtype))
+
+    @property
+    def rows(self) -> int:
+        """T, in whole tiles."""
+        return whole_tiles(self.signature.query_size, self.signature.tile[0])
+
+    @property
+    def columns(self) -> int:
+        """S, in whole tiles."""
+        return whole_tiles(self.signature.key_size, self.signature.tile[1])
+
+    def clean(self, **arrays: Array) -> dict[str, Array]:
+        """Arrays [B, T or S, heads, size] as [B, heads, rows, size].
+
+        What lies behind the valid lengths becomes 0, for it may be NaN.
+        """
+        cleaned = {}
+        for name, given in arrays.items():
+            of_keys = name in ("k", "v", "d_k", "d_v")
+            x = given.astype(wide(self.signature.dtype))
+            x = _valid(x, self.work.key_lengths if of_keys else self.work.query_lengths, 1)
+            whole = self.columns if of_keys else self.rows
+            x = pad_to(x, (x.shape[0], whole, *x.shape[2:]))
+            cleaned[name] = x.transpose(0, 2, 1, 3)
+        return cleaned
+
+    def by_row(self, x: Array) -> Array:
+        """[B, N, T] as [B, N, rows], with 0 behind the valid lengths."""
+        x = _valid(x.astype(wide(self.signature.dtype)), self.work.query_lengths, 2)
+        return pad_to(x, (*x.shape[:2], self.rows))
+
+    def finite(self, logsumexp: Array) -> Array:
+        """A log-sum-exp that can be subtracted: where it is -inf all weights are 0 anyway."""
+        return self.by_row(jnp.where(logsumexp == -np.inf, 0, logsumexp))
+
+    def from_rows(self, x: Array, dtype: Any) -> Array:
+        """[B, N, rows, size] as [B, T, N, size], with 0 behind the valid lengths."""
+        x = x.transpose(0, 2, 1, 3)[:, : self.signature.query_size].astype(dtype)
+        return _valid(x, self.work.query_lengths, 1)  # a weight of 0 makes NaN of a valid NaN
+
+    def from_columns(self, x: Array, dtype: Any) -> Array:
+        """[B, K or N, columns, size] as [B, S, K, size]; summed over the heads of a group."""
+        signature = self.signature
+        if x.shape[1] != signature.key_heads:
+            x = x.reshape(x.shape[0], signature.key_heads, -1, *x.shape[2:]).sum(2)
+        x = x.transpose(0, 2, 1, 3)[:, : signature.key_size].astype(dtype)
+        return _valid(x, self.work.key_lengths, 1)
+
+    def logsumexp(self, x: Array) -> Array:
+        """[B, N, rows] as [B, N, T]."""
+        return x[:, :, : self.signature.query_size].astype(wide(self.signature.dtype))
+
+    def each_group(
+        self, run: Callable[..., Any], arrays: dict[str, Array], carry: Any
+    ) -> tuple[dict[str, Array], Any]:
+        """The results of all groups of examples and heads that share their lists.
+
+        Args:
+            run: `run(group, arrays, carry) -> (results, carry)`.
+            arrays: Each [B, heads, ...].
+            carry: What is handed from group to group.
+        """
+        signature, lists = self.signature, self.work.by_query
+        by_batch, by_head = (n > 1 for n in lists.counts.shape[:2])
+        heads = 1 if by_head else signature.query_heads
+        by_batch = by_batch or signature.batch * heads > _TOGETHER
+        batch = 1 if by_batch else signature.batch
+        counts = (signature.batch // batch, signature.query_heads // heads)
+        if counts == (1, 1):
+            group = Group(
+                self, lists, np.arange(batch, dtype=np.int32), np.arange(heads, dtype=np.int32)
+            )
+            return run(group, arrays, carry)
+
+        def one(carry: Any, number: Array) -> tuple[Any, dict[str, Array]]:
+            b, n = number // counts[1], number % counts[1]
+            group = Group(
+                self,
+                _lists_of(lists, b, n),
+                b if by_batch else np.arange(batch, dtype=np.int32),
+                n if by_head else np.arange(heads, dtype=np.int32),
+            )
+            own = {
+                name: self._part(x, b, n, by_batch=by_batch, by_head=by_head)
+                for name, x in arrays.items()
+            }
+            results, carry = run(group, own, carry)
+            return carry, results
+
+        numbers = np.arange(math.prod(counts), dtype=np.int32)
+        carry, stacked = lax.scan(one, carry, numbers)
+
+        def whole(x: Array) -> Array:
+            x = x.reshape(*counts, *x.shape[1:]).swapaxes(1, 2)
+            return x.reshape(signature.batch, -1, *x.shape[4:])
+
+        return jax.tree.map(whole, stacked), carry
+
+    def _part(self, x: Array, b: Array, n: Array, *, by_batch: bool, by_head: bool) -> Array:
+        if by_batch:
+            x = lax.dynamic_slice_in_dim(x, b, 1, 0)
+        if not by_head:
+            return x
+        signature = self.signature
+        is_key = x.shape[1] != signature.query_heads
+        group = signature.query_heads // signature.key_heads if is_key else 1
+        return lax.dynamic_slice_in_dim(x, n // group, 1, 1)
+
+
+def _lists_of(lists: TileLists, b: Array, n: Array) -> TileLists:
+    own = {
+        field.name: _pick(_pick(jnp.asarray(getattr(lists, field.name)), 0, b), 1, n)
+        for field in dataclasses.fields(lists)
+    }
+    return TileLists(**own)
+
+
+def _pick(x: Array, axis: int, number: Array) -> Array:
+    return x if x.shape[axis] == 1 else lax.dynamic_slice_in_dim(x, number, 1, axis)
+
+
+def _valid(x: Array, lengths: Array, axis: int) -> Array:
+    """`x` with 0 behind the valid lengths of an axis; its first one is the batch."""
+    size = x.shape[axis]
+    if isinstance(lengths, np.ndarray) and (lengths >= size).all():
+        return x
+    others = [i for i in range(1, x.ndim) if i != axis]
+    return jnp.where(jnp.expand_dims(is_valid(lengths, size), others), x, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Examples and heads that go through the loops together.
+
+    Attributes:
+        setting: The call.
+        lists: Their lists, with axes of 1 in front.
+        batch: All examples i32[B], or one i32[].
+        head: All query heads i32[N], or one i32[].
+    """
+
+    setting: Setting
+    lists: TileLists
+    batch: Array
+    head: Array
+
+    def at(self, row: Array, column: Array) -> Any:
+        """The positions of a tile."""
+        tile = self.setting.signature.tile
+        work = self.setting.work
+        return block(
+            (row * tile[0], column * tile[1]),
+            tile,
+            (work.query_lengths, work.key_lengths),
+            batch=self.batch,
+            head=self.head,
+        )
+
+    def each_row(self, body: Callable[..., Any], carry: Any) -> Any:
+        """`body(row, carry)` for each query tile."""
+        count = self.lists.counts.shape[-1]
+        if count == 1:
+            return body(np.int32(0), carry)
+
+        def step(row: Array, carry: Any) -> Any:
+            return body(jnp.asarray(row, np.int32), carry)  # the loop's are i64 under x64
+
+        return lax.fori_loop(0, count, step, carry)
+
+    def each_tile(self, row: Array, body: Callable[..., Any], carry: Any) -> Any:
+        """`body(at, column, is_partial, carry)` for each tile of a row: full ones first."""
+        lists = self.lists
+        tiles, full, counts = (
+            jnp.asarray(x)[0, 0] for x in (lists.tiles, lists.full, lists.counts)
+        )
+
+        def step(j: Array, carry: Any, *, is_partial: bool) -> Any:
+            column = tiles[row, j]
+            return body(self.at(row, column), column, is_partial, carry)
+
+        known = isinstance(lists.full, np.ndarray) and isinstance(lists.counts, np.ndarray)
+        if not known or np.any(lists.full):
+            step_full = functools.partial(step, is_partial=False)
+            carry = lax.fori_loop(0, full[row], step_full, carry)
+        if not known or np.any(lists.counts > lists.full):
+            step_partial = functools.partial(step, is_partial=True)
+            carry = lax.fori_loop(full[row], counts[row], step_partial, carry)
+        return carry
+
+    def take_row(self, x: Array, row: Array) -> Array:
+        """The rows of a query tile."""
+        tile = self.setting.signature.tile[0]
+        return lax.dynamic_slice_in_dim(x, row * tile, tile, 2)
+
+    def take_column(self, x: Array, column: Array) -> Array:
+        """The rows of a key tile."""
+        tile = self.setting.signature.tile[1]
+        return lax.dynamic_slice_in_dim(x, column * tile, tile, 2)
+
+    def put_row(self, x: Array, part: Array, row: Array) -> Array:
+        """`x` with another query tile."""
+        return lax.dynamic_update_slice_in_dim(x, part, row * part.shape[2], 2)
+
+    def add_column(self, x: Array, part: Array, column: Array) -> Array:
+        """`x` with more in a key tile."""
+        part = self.take_column(x, column) + part
+        return lax.dynamic_update_slice_in_dim(x, part, column * part.shape[2], 2)
+
+    def masked(self, at: Any, scores: Array, is_partial: bool) -> Array:
+        """Scores with -inf for pairs that are not allowed."""
+        if not is_partial:
+            return scores
+        return jnp.where(self.setting.work.mask.allows(at), scores, -np.inf)

@@ -1,0 +1,206 @@
+"""The forward and the backward pass of a group, and its derivative along a direction."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from shapeexec.attention.backends._softmax import LARGE
+from shapeexec.attention.backends.xla._groups import Group
+
+Array = Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Softmax:
+    """A softmax over the scores seen so far.
+
+    Attributes:
+        largest: The largest score of each query, [B, N, tile]; -inf if there is none.
+        total: The sum of exp(score - largest).
+    """
+
+    largest: Array
+    total: Array
+
+    @staticmethod
+    def over(queries: Array) -> "_Softmax":
+        """Nothing seen yet."""
+        shape = queries.shape[:3]
+        return _Softmax(jnp.full(shape, -np.inf, queries.dtype), jnp.zeros(shape, queries.dtype))
+
+    def add(self, scores: Array) -> tuple[Array, Array, "_Softmax"]:
+        """The weights of more scores, what older weights are to be multiplied by, and the sum."""
+        largest = jnp.maximum(self.largest, scores.max(-1))
+        # With nothing seen yet both are -inf, and their difference would be NaN.
+        finite = jnp.where(largest == -np.inf, 0, largest)
+        weights = jnp.exp(scores - finite[..., None])
+        decay = jnp.exp(self.largest - finite)
+        return weights, decay, _Softmax(largest, self.total * decay + weights.sum(-1))
+
+
+def _normalizer(
+    group: Group, row: Array, q_tile: Array, k: Array, logsumexp: Array
+) -> tuple[Array, Array]:
+    """What to subtract from scores, and to multiply their exponentials by, to get weights.
+
+    The log-sum-exp and 1; but a large one has lost digits, by a bias of 1e30 all of them, and then
+    the softmax is made again.
+    """
+
+    def again() -> tuple[Array, Array]:
+        def on_tile(at: Any, column: Array, is_partial: bool, softmax: _Softmax) -> _Softmax:
+            plain = _times_keys(q_tile, group.take_column(k, column)) * group.setting.scale
+            scores = group.masked(at, group.setting.bias.apply(at, plain), is_partial)
+            return softmax.add(scores)[2]
+
+        softmax = group.each_tile(row, on_tile, _Softmax.over(q_tile))
+        is_empty = softmax.total == 0
+        largest = jnp.where(softmax.largest == -np.inf, 0, softmax.largest)
+        return largest, 1 / jnp.where(is_empty, 1, softmax.total)
+
+    is_large = jnp.any(abs(logsumexp) > LARGE)
+    return lax.cond(is_large, again, lambda: (logsumexp, jnp.ones_like(logsumexp)))
+
+
+def forward_group(
+    group: Group, arrays: dict[str, Array], carry: Any
+) -> tuple[dict[str, Array], Any]:
+    q, k, v = arrays["q"], arrays["k"], arrays["v"]
+    bias, scale = group.setting.bias, group.setting.scale
+
+    def on_row(row: Array, results: Any) -> Any:
+        q_tile = group.take_row(q, row)
+
+        def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
+            acc, softmax = state
+            plain = _times_keys(q_tile, group.take_column(k, column)) * scale
+            scores = group.masked(at, bias.apply(at, plain), is_partial)
+            weights, decay, softmax = softmax.add(scores)
+            acc = acc * decay[..., None] + _times_values(weights, group.take_column(v, column))
+            return acc, softmax
+
+        acc = jnp.zeros((*q_tile.shape[:3], v.shape[3]), q.dtype)
+        acc, softmax = group.each_tile(row, on_tile, (acc, _Softmax.over(q_tile)))
+        is_empty = softmax.total == 0
+        out = acc / jnp.where(is_empty, 1, softmax.total)[..., None]
+        logsumexp = jnp.where(is_empty, -np.inf, softmax.largest + jnp.log(softmax.total))
+        return {
+            "out": group.put_row(results["out"], out, row),
+            "logsumexp": group.put_row(results["logsumexp"], logsumexp, row),
+        }
+
+    results = {
+        "out": jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype),
+        "logsumexp": jnp.zeros(q.shape[:3], q.dtype),
+    }
+    return group.each_row(on_row, results), carry
+
+
+def backward_group(
+    group: Group, arrays: dict[str, Array], gradient: Any
+) -> tuple[dict[str, Array], Any]:
+    q, k, v = arrays["q"], arrays["k"], arrays["v"]
+    bias, scale = group.setting.bias, group.setting.scale
+
+    def on_row(row: Array, carry: Any) -> Any:
+        d_q, d_k, d_v, gradient = carry
+        q_tile, d_out, logsumexp, delta = (
+            group.take_row(arrays[name], row) for name in ("q", "d_out", "logsumexp", "delta")
+        )
+
+        shift, factor = _normalizer(group, row, q_tile, k, logsumexp)
+
+        def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
+            d_q_tile, d_k, d_v, gradient = state
+            k_tile, v_tile = group.take_column(k, column), group.take_column(v, column)
+            plain = _times_keys(q_tile, k_tile) * scale
+            scores = group.masked(at, bias.apply(at, plain), is_partial)
+            weights = jnp.exp(scores - shift[..., None]) * factor[..., None]
+            d_weights = _times_keys(d_out, v_tile)
+            d_scores = weights * (d_weights - delta[..., None])
+            d_plain, gradient = bias.backward(at, plain, d_scores, gradient)
+            d_q_tile = d_q_tile + _times_values(d_plain, k_tile)
+            d_k = group.add_column(d_k, _by_key(d_plain, q_tile, k_tile), column)
+            d_v = group.add_column(d_v, _by_key(weights, d_out, v_tile), column)
+            return d_q_tile, d_k, d_v, gradient
+
+        state = (jnp.zeros_like(q_tile), d_k, d_v, gradient)
+        d_q_tile, d_k, d_v, gradient = group.each_tile(row, on_tile, state)
+        return group.put_row(d_q, d_q_tile * scale, row), d_k, d_v, gradient
+
+    carry = (jnp.zeros_like(q), jnp.zeros_like(k), jnp.zeros_like(v), gradient)
+    d_q, d_k, d_v, gradient = group.each_row(on_row, carry)
+    return {"d_q": d_q, "d_k": d_k * scale, "d_v": d_v}, gradient
+
+
+def tangent_group(
+    group: Group, arrays: dict[str, Array], carry: Any, *, d_bias: Any
+) -> tuple[dict[str, Array], Any]:
+    k, v, d_k, d_v = (arrays[name] for name in ("k", "v", "d_k", "d_v"))
+    bias, scale = group.setting.bias, group.setting.scale
+
+    def on_row(row: Array, results: Any) -> Any:
+        q_tile, d_q_tile, out, logsumexp = (
+            group.take_row(arrays[name], row) for name in ("q", "d_q", "out", "logsumexp")
+        )
+
+        shift, factor = _normalizer(group, row, q_tile, k, logsumexp)
+
+        def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
+            d_acc, d_sum = state
+            k_tile = group.take_column(k, column)
+            plain = _times_keys(q_tile, k_tile) * scale
+            d_plain = _times_keys(d_q_tile, k_tile)
+            d_plain = (d_plain + _times_keys(q_tile, group.take_column(d_k, column))) * scale
+            scores = group.masked(at, bias.apply(at, plain), is_partial)
+            weights = jnp.exp(scores - shift[..., None]) * factor[..., None]
+            d_weights = weights * bias.tangent(at, plain, d_plain, d_bias)
+            d_acc = d_acc + _times_values(d_weights, group.take_column(v, column))
+            d_acc = d_acc + _times_values(weights, group.take_column(d_v, column))
+            return d_acc, d_sum + d_weights.sum(-1)
+
+        zeros = (jnp.zeros_like(out), jnp.zeros_like(logsumexp))
+        d_acc, d_sum = group.each_tile(row, on_tile, zeros)
+        return {
+            "d_out": group.put_row(results["d_out"], d_acc - d_sum[..., None] * out, row),
+            "d_logsumexp": group.put_row(results["d_logsumexp"], d_sum, row),
+        }
+
+    results = {
+        "d_out": jnp.zeros_like(arrays["out"]),
+        "d_logsumexp": jnp.zeros_like(arrays["logsumexp"]),
+    }
+    return group.each_row(on_row, results), carry
+
+
+# Products of [B, N, tile, ...] of queries with [B, K, tile, ...] of keys
+
+
+def _times_keys(of_queries: Array, of_keys: Array) -> Array:
+    """Each query's vector times each key's: [B, N, tile, tile]."""
+    grouped = _grouped(of_queries, of_keys.shape[1])
+    product = jnp.einsum("bkqd,bksd->bkqs", grouped, of_keys)
+    return product.reshape(*of_queries.shape[:3], of_keys.shape[2])
+
+
+def _times_values(weights: Array, of_keys: Array) -> Array:
+    """The keys' vectors, weighted for each query: [B, N, tile, size]."""
+    grouped = _grouped(weights, of_keys.shape[1])
+    product = jnp.einsum("bkqs,bksd->bkqd", grouped, of_keys)
+    return product.reshape(*weights.shape[:3], of_keys.shape[3])
+
+
+def _by_key(weights: Array, of_queries: Array, of_keys: Array) -> Array:
+    """The queries' vectors, weighted for each key and summed over its heads: as `of_keys`."""
+    heads = of_keys.shape[1]
+    return jnp.einsum("bkqs,bkqd->bksd", _grouped(weights, heads), _grouped(of_queries, heads))
+
+
+def _grouped(x: Array, heads: int) -> Array:
+    """[B, N, tile, ...] with the query heads of each of `heads` key heads below each other."""
+    return x.reshape(x.shape[0], heads, -1, x.shape[3])
