@@ -21,7 +21,7 @@ from shapeexec.execution._planner import strategy_of
 from shapeexec.shape import _dim
 from shapeexec.shape._forms import is_spec_leaf, normal, read
 from shapeexec.shape._pattern import Spec
-from shapeexec.shape._spec import bind_one
+from shapeexec.shape._spec import bind_one, check_names
 
 Ranges = Mapping[str, tuple[int, int]]
 
@@ -104,7 +104,8 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
         ((4, 32), 5)
     """
     strategies = _options.as_strategies(Pow2() if buckets is None else buckets)
-    spec = normal(spec, "spec", 0)
+    given, spec = spec, normal(spec, "spec", 0)
+    check_names([("spec", 0, given)])
     bound = bind_one(spec, x)
     leaves, tree = jax.tree.flatten(x)
     shapes = bound.shapes(leaves)

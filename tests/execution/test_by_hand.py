@@ -315,3 +315,9 @@ def test_a_shape_alone_is_refused_with_what_tells_shapes(length):
     with refused(sx.ConfigError, f"unpad {what}", "pass an array") as caught:
         sx.unpad(x, sizes, spec)
     assert eval(quoted(caught.value.fix)[0], names).shape == (2,)
+
+
+def test_a_symbol_called_as_an_unknown_size_is_refused():
+    x = {"a": ones(3), "b": ones(4)}
+    with pytest.raises(sx.SpecError, match="`unknown_0_a_0` would be the name of two sizes"):
+        sx.pad_to_bucket(x, {"a": "?", "b": "unknown_0_a_0"})
