@@ -27,6 +27,13 @@ settings.register_profile("deep", max_examples=200, deadline=None, suppress_heal
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+def pytest_collection_modifyitems(items):
+    """Refuse ids that hold an address: pytest-xdist's workers would each collect other tests."""
+    with_address = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if with_address:
+        raise pytest.UsageError(f"test ids hold addresses, give ids=: {with_address[:3]}")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _no_graphs_of_other_modules():
     """JAX keeps what it has compiled: without this a worker grows to gigabytes, and slow."""
