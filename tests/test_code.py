@@ -55,7 +55,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=code)
 def test_the_source_of_a_value_makes_an_equal_one(value):
     assert eval(code(value), {"sx": sx, "doubled": doubled, "Own": Own}) == value
 
