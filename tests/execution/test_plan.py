@@ -46,7 +46,9 @@ def test_shapes_will_do_for_a_plan():
     assert ex.plan(jax.ShapeDtypeStruct((3,), jnp.float32)).key == ex.plan(ones(3)).key
 
 
-@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, jax.grad, jax.eval_shape], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "transform", [jax.jit, jax.vmap, jax.grad, jax.eval_shape], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("look", ["plan", "explain", "trace", "why_new"])
 def test_a_traced_argument_stands_for_an_array_of_its_shape(transform, look):
     ex, x, told = sx.Exec(softmax, ("s",), P), ones(3), []
