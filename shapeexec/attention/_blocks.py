@@ -53,11 +53,12 @@ class BlockMask(Mask):
     def __post_init__(self) -> None:
         set_field(self, "tile", _check_tile(self.tile))
         set_field(self, "length", tuple(map(operator.index, self.length)))
-        kinds = as_array(self.kinds)
+        fix = "pass integers: 0 for an empty, 1 for a partial, 2 for a full tile"
+        kinds = as_array(self.kinds, "kinds", fix)
         if isinstance(kinds, np.ndarray) and not np.isin(kinds, _KINDS).all():
             raise ConfigError(
                 f"kinds is {kinds.dtype}{list(kinds.shape)}, and holds others than kinds of tiles.",
-                fix="pass integers: 0 for an empty, 1 for a partial, 2 for a full tile",
+                fix=fix,
             )
         count = _count(self.length, self.tile)
         if not 2 <= kinds.ndim <= 4 or kinds.shape[-2:] != count:
@@ -162,12 +163,14 @@ class BlockMask(Mask):
                 than k tiles of a row.
         """
         _check_tile(tile)
-        scores, count = as_array(scores), _count(length, tile)
+        count = _count(length, tile)
+        fix = f"pass scores as [B, N, {count[0]}, {count[1]}]: one for each pair of tiles"
+        scores = as_array(scores, "scores", fix)
         if not 2 <= scores.ndim <= 4 or scores.shape[-2:] != count:
             raise ConfigError(
                 f"scores has shape {list(scores.shape)}.",
                 got=f"{length[0]} queries and {length[1]} keys in tiles of {tile}",
-                fix=f"pass scores as [B, N, {count[0]}, {count[1]}]: one for each pair of tiles",
+                fix=fix,
             )
         if k < 1:
             raise ConfigError(f"k={k}: no tile would be left.", fix="k=1 or more")

@@ -514,7 +514,7 @@ ROWS = [
     made(
         "a text for ids",
         lambda: sx.Documents("aaabb"),
-        "pass integers",
+        "pass an integer for each position",
         lambda line: {"mask": sx.Documents(["ab".index(letter) for letter in "aaaaa"])},
         {},
     ),

@@ -49,7 +49,7 @@ BAD = {
     "lengths' name": ({"query_seq_lengths": "5"}, "query_seq_lengths is of type str", "int32"),
     "scale's name": ({"scale": "x"}, "scale='x' is no number", "0.125"),
     "complex scale": ({"scale": 1j}, "scale=1j is no number", "0.125"),
-    "window's numbers": ({"local_window_size": ("x", 1)}, "left='x' is no number", "int"),
+    "window's numbers": ({"local_window_size": ("x", 1)}, "left='x' is no array", "int"),
     "window's floats": ({"local_window_size": (1.5, 1)}, "left is float", "int"),
     "keys": (
         {"dropout_rate": 0.1, "dropout_key": jax.random.split(jax.random.key(0), 2)},

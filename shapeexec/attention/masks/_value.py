@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from shapeexec._errors import ConfigError
+from shapeexec._errors import ConfigError, ShapeExecError
 
 Array = Any
 
@@ -115,10 +115,7 @@ def as_int_or_array(value: Any, name: str) -> Any:
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return int(value)
     fix = f"pass {name} as an int, or as int32[B]: one for each example"
-    try:
-        array = as_array(value)
-    except TypeError as error:
-        raise ConfigError(f"{name}={value!r} is no number.", fix=fix) from error
+    array = as_array(value, name, fix)
     if array.ndim > 1 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise ConfigError(f"{name} is {array.dtype}{list(array.shape)}.", fix=fix)
     return saturated(array.reshape(-1))
@@ -135,11 +132,24 @@ def saturated(value: Any) -> Any:
     return (value if fits else value.clip(low, high)).astype(np.int32)
 
 
-def as_array(value: Any) -> Any:
-    """NumPy's arrays and lists as NumPy arrays; what is JAX's stays JAX's."""
-    if isinstance(value, (np.ndarray, np.generic, list, tuple, bool)):
-        return np.asarray(value)
-    return value if isinstance(value, jax.Array) else jnp.asarray(value)
+def as_array(value: Any, name: str, fix: str) -> Any:
+    """NumPy's arrays and lists as NumPy arrays; what is JAX's stays JAX's.
+
+    Raises:
+        ConfigError: It is no array; `fix` says what to pass as `name`.
+    """
+    if isinstance(value, jax.Array):
+        return value
+    try:
+        if isinstance(value, (np.ndarray, np.generic, list, tuple, bool)):
+            return np.asarray(value)
+        if value is None or isinstance(value, (str, bytes)):  # JAX reads a text as a number
+            raise TypeError(f"a {type(value).__name__}")
+        return jnp.asarray(value)
+    except (ShapeExecError, jax.errors.JAXTypeError):  # of sizes, and of traced numbers in a list
+        raise
+    except (TypeError, ValueError) as error:  # the latter of rows that are not equally long
+        raise ConfigError(f"{name}={value!r} is no array.", fix=fix) from error
 
 
 def wide(dtype: Any) -> np.dtype:

@@ -11,6 +11,8 @@ from shapeexec.attention.masks._advice import of_numbers
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles
 from shapeexec.attention.masks._value import as_array, set_field
 
+_FIX = "pass bool[B, N, T, S], where each axis may be 1, or its last axes"
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Dense(Mask):
@@ -25,12 +27,12 @@ class Dense(Mask):
     array: Array
 
     def __post_init__(self) -> None:
-        array = as_array(self.array)
+        array = as_array(self.array, "array", _FIX)
         if array.dtype != bool or array.ndim > 4:
             raise ConfigError(
                 f"a mask of type {array.dtype}{list(array.shape)}.",
                 why="a mask says True where a query may attend to a key",
-                fix="pass bool[B, N, T, S], where each axis may be 1, or its last axes"
+                fix=_FIX
                 if array.dtype == bool
                 else of_numbers(array, name="array", to="", bias="bias=array"),
             )

@@ -50,14 +50,12 @@ class Documents(Mask):
 
 
 def _ids(ids: Array, name: str) -> Array:
-    try:
-        ids = as_array(ids)
-    except TypeError as error:
-        raise ConfigError(f"{name}={ids!r} is no array.", fix="pass integers") from error
+    fix = "pass an integer for each position, as [T] or [B, T]"
+    ids = as_array(ids, name, fix)
     if ids.ndim not in (1, 2) or not np.issubdtype(ids.dtype, np.integer):
         raise ConfigError(
             f"{name} is {ids.dtype}{list(ids.shape)}.",
-            fix="pass an integer for each position, as [T] or [B, T]",
+            fix=fix,
         )
     return ids[None] if ids.ndim == 1 else ids
 

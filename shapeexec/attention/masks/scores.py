@@ -42,11 +42,12 @@ class ALiBi(ScoreModifier):
     slopes: Array
 
     def __post_init__(self) -> None:
-        slopes = as_array(self.slopes)
+        fix = "pass a float for each query head, or ALiBi.for_heads(N)"
+        slopes = as_array(self.slopes, "slopes", fix)
         if slopes.ndim not in (1, 2) or not jnp.issubdtype(slopes.dtype, jnp.floating):
             raise ConfigError(
                 f"slopes is {slopes.dtype}{list(slopes.shape)}.",
-                fix="pass a float for each query head, or ALiBi.for_heads(N)",
+                fix=fix,
             )
         dtype = jax.dtypes.canonicalize_dtype(wide(slopes.dtype))
         set_field(self, "slopes", slopes.astype(dtype)[(None,) * (2 - slopes.ndim)])
@@ -93,11 +94,12 @@ class RelativeBias(ScoreModifier):
     left: int | None = None
 
     def __post_init__(self) -> None:
-        table = as_array(self.table)
+        fix = "pass float[N, left + 1 + right]: for each head a bias for each distance"
+        table = as_array(self.table, "table", fix)
         if table.ndim not in (2, 3) or not jnp.issubdtype(table.dtype, jnp.floating):
             raise ConfigError(
                 f"table is {table.dtype}{list(table.shape)}.",
-                fix="pass float[N, left + 1 + right]: for each head a bias for each distance",
+                fix=fix,
             )
         left = (table.shape[-1] - 1) // 2 if self.left is None else operator.index(self.left)
         if not 0 <= left < table.shape[-1] or (self.left is None and table.shape[-1] % 2 == 0):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shapeexec import ConfigError, dot_product_attention
+from shapeexec import BlockMask, ConfigError, dot_product_attention
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._positions import block
 from shapeexec.attention.masks import (
@@ -238,3 +238,27 @@ def test_a_function_is_asked_at_trace_time_only():
 
 def _positions():
     return block((0, 0), (4, 4), (8, 8), batch=0, head=0)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, "00011", b"1", [[1], [2, 3]], object()],
+    ids=["None", "text", "bytes", "ragged", "object"],
+)
+@pytest.mark.parametrize(
+    ("make", "fix"),
+    [
+        (Documents, "an integer for each position"),
+        (ALiBi, "a float for each query head"),
+        (RelativeBias, "a bias for each distance"),
+        (lambda given: BlockMask(given, (128, 128), (256, 256)), "1 for a partial"),
+        (
+            lambda given: BlockMask.from_topk(given, 1, tile=(128, 128), length=(256, 256)),
+            "for each pair of tiles",
+        ),
+    ],
+    ids=["Documents", "ALiBi", "RelativeBias", "BlockMask", "from_topk"],
+)
+def test_what_is_no_array_is_refused_with_what_to_pass(make, fix, given):
+    with pytest.raises(ConfigError, match=rf"(?s) is no array.*Fix: .*{fix}"):
+        make(given)
