@@ -7,15 +7,19 @@ fix it. Callers read the fields; they never parse the text.
 from collections.abc import Callable, Iterable
 
 
+def named(symbols: Iterable[str]) -> str:
+    """Symbols as messages name them: "`b` and `s`"."""
+    return " and ".join(f"`{symbol}`" for symbol in sorted(set(symbols)))
+
+
 def made_exact(symbols: Iterable[str]) -> str:
     """The way out that always is: no padding of these symbols, and a graph for each size.
 
     Args:
         symbols: Their names; none: those that are the matter are not known.
     """
-    named = sorted(set(symbols))
-    told = " and ".join(f"`{symbol}`" for symbol in named) or "the symbol"
-    strategies = exact_strategies(named)
+    symbols = set(symbols)
+    told, strategies = named(symbols) or "the symbol", exact_strategies(symbols)
     return f'make {told} exact: on_unsupported="exact", or {strategies} in buckets='
 
 

@@ -259,7 +259,9 @@ class Ladder(Strategy):
 
 
 def runs_exact(strategy: Strategy, size: int) -> bool:
-    """Whether a size is left as it is: by `Exact()`, or past the end of what goes on with it."""
+    """Whether a size is left as it is: 0, by `Exact()`, or past the end of what goes on with it."""
+    if size == 0:
+        return True
     last, beyond = _end(strategy)
     if beyond is not None and last is not None and size > last:
         return runs_exact(beyond, size)

@@ -4,7 +4,6 @@ Buckets, capacities and errors are those of an `Exec`. Nothing here puts in a ma
 """
 
 import dataclasses
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -78,8 +77,8 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
     """Pad arrays to their buckets, as a call of an `Exec` does.
 
     The valid elements come first along each axis, zeros behind them; behind typed PRNG keys, which
-    have no zero, copies of the last ones. Unlike an `Exec` it puts no
-    mask into any function: who computes with the padded arrays keeps padding out of the results.
+    have no zero, copies of the last ones. Unlike an `Exec` it puts no mask into any function: who
+    computes with the padded arrays keeps padding out of the results.
 
     Args:
         x: An array, or a tree of arrays. NumPy arrays stay NumPy's and keep their dtype; those of
@@ -104,8 +103,8 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
         ((4, 32), 5)
     """
     strategies = _options.as_strategies(Pow2() if buckets is None else buckets)
-    given, spec = spec, normal(spec, "spec", 0)
-    check_names([("spec", 0, given)])
+    written, spec = spec, normal(spec, "spec", 0)
+    check_names([("spec", 0, written)])
     bound = bind_one(spec, x)
     leaves, tree = jax.tree.flatten(x)
     shapes = bound.shapes(leaves)
@@ -116,7 +115,9 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
     ranges = {symbol: _range(symbol, size, strategies) for symbol, size in sizes.items()}
     dims = bound.dims(shapes)
     padded = [
-        leaf if own is None or given is None else _pad(leaf, _capacities(own, ranges))
+        leaf
+        if own is None or given is None
+        else _pad(leaf, tuple(_capacity(dim, ranges) for dim in own))
         for leaf, own, given in zip(leaves, dims, bound.specs, strict=True)
     ]
     return jax.tree.unflatten(tree, padded), Sizes(sizes, ranges, spec)
@@ -186,7 +187,7 @@ def _check_arrays(call: str, leaves: Sequence[Any]) -> None:
 
 
 def _check_known(shapes: Any) -> None:
-    if any(jax.export.is_symbolic_dim(dim) for shape in shapes for dim in shape or ()):
+    if _dim.any_symbolic(shapes):
         raise SpecError(
             "the sizes are symbolic here, in a function that an Exec traces.",
             why="an Exec pads its arguments and cuts its results itself",
@@ -196,13 +197,13 @@ def _check_known(shapes: Any) -> None:
 
 def _range(symbol: str, size: int, strategies: Any) -> tuple[int, int]:
     strategy = strategy_of(symbol, strategies)
-    if size == 0 or runs_exact(strategy, size):
+    if runs_exact(strategy, size):
         return size, size
     return _options.range_of(symbol, strategy, size)
 
 
-def _capacities(dims: tuple[Any, ...], ranges: Ranges) -> tuple[int, ...]:
-    return tuple(max(0, _dim.maximum(dim, ranges)) for dim in dims)
+def _capacity(dim: Any, ranges: Ranges) -> int:
+    return max(0, _dim.maximum(dim, ranges))
 
 
 def _true_sizes(sizes: Any) -> dict[str, int]:
@@ -223,7 +224,7 @@ def _true_size(symbol: str, size: Any) -> int:
             fix='unpad outside of jit, with the sizes of pad_to_bucket or such as {"s": 5}',
         )
     try:
-        known = -1 if isinstance(size, bool) else operator.index(size)
+        known = _options.as_size(size)
     except TypeError:
         known = -1
     if known < 0:
@@ -315,7 +316,7 @@ def _true_shape(
                 fix="pass the sizes at which the array was made, or write `_` for an axis that is "
                 "not padded",
             )
-        capacity = None if ranges is None else max(0, _dim.maximum(dim, ranges))
+        capacity = None if ranges is None else _capacity(dim, ranges)
         if have < size or capacity not in (None, have):
             wanted = f"at least {size}" if capacity is None else capacity
             raise SpecError(

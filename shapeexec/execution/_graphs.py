@@ -14,11 +14,11 @@ from shapeexec.execution import _table
 from shapeexec.execution._compile import Graph
 from shapeexec.execution._key import Base, kind_of
 from shapeexec.execution._map import Group
+from shapeexec.execution._options import as_size
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Exactness
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Counters
-from shapeexec.execution._warmup import as_size
 from shapeexec.masking._extents import Extents
 from shapeexec.shape import Dim
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
@@ -77,6 +78,17 @@ def as_lawful_strategy(name: str, given: Any, whose: str = "the strategy") -> St
     except Exception as error:
         raise strategy_raised(whose, strategy, error) from error
     return strategy
+
+
+def as_size(size: Any) -> int:
+    """An integer, NumPy's and JAX's included.
+
+    Raises:
+        TypeError: It is none; a bool is none.
+    """
+    if isinstance(size, bool):
+        raise TypeError
+    return operator.index(size)
 
 
 def range_of(symbol: str, strategy: Strategy, size: int) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from jax import export
 
 from shapeexec import _compat
 from shapeexec._errors import (
@@ -110,11 +109,7 @@ class Exactness:
         """The symbols that are exact in a call of these sizes."""
         found = self.always | self.apart.get(tuple(sorted(sizes.items())), frozenset())
         strategies = {symbol: strategy_of(symbol, self.strategies) for symbol in sizes}
-        return found | {s for s, size in sizes.items() if _needs_no_bucket(strategies[s], size)}
-
-
-def _needs_no_bucket(strategy: Strategy, size: int) -> bool:
-    return size == 0 or runs_exact(strategy, size)
+        return found | {s for s, size in sizes.items() if runs_exact(strategies[s], size)}
 
 
 _MOST_STRUCTURES = 1024  # each exact size is one; a trace that is dropped is made again
@@ -349,7 +344,7 @@ class Planner:
         exact = {
             symbol: size
             for symbol, size in call.sizes.items()
-            if symbol in forced or _needs_no_bucket(self._settings.strategy(symbol), size)
+            if symbol in forced or runs_exact(self._settings.strategy(symbol), size)
         }
         traced, number, trace_seconds = self._trace(call, exact)
         symbols = traced.substitution
@@ -473,7 +468,7 @@ def _given_specs(settings: Settings, count: int, named: Mapping[str, Any]) -> An
 
 
 def _check_known(shapes: Iterable[Any]) -> None:
-    if any(export.is_symbolic_dim(dim) for shape in shapes for dim in shape or ()):
+    if _dim.any_symbolic(shapes):
         raise SpecError(
             "the sizes are symbolic here, in a function that is traced for all sizes.",
             why="which bucket an axis has follows from its size",

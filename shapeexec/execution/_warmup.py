@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax
 from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
 from shapeexec.bucketing._fixed import last_bucket
+from shapeexec.execution._options import as_size
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
 from shapeexec.execution._split import Call
@@ -139,17 +139,6 @@ def _each(sizes: Any) -> Iterable[Any]:
         return (as_size(sizes),)
     except TypeError:
         return sizes
-
-
-def as_size(size: Any) -> int:
-    """An integer, NumPy's and JAX's included.
-
-    Raises:
-        TypeError: It is none; a bool is none.
-    """
-    if isinstance(size, bool):
-        raise TypeError
-    return operator.index(size)
 
 
 def representatives(strategy: Strategy, sizes: Sequence[int]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 from jax import Array
 
 from shapeexec import _compat
-from shapeexec._errors import UnsupportedPrimitiveError, made_exact
+from shapeexec._errors import UnsupportedPrimitiveError, made_exact, named
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._fill import Length, fill
 from shapeexec.masking._knowledge import Unless, constant, nothing_known_of
@@ -193,7 +193,7 @@ class RuleContext:
         if dims is None:
             dims = [dim for shape in self.in_shapes + self.out_shapes for dim in shape]
         symbols = self.extents.symbols(dims)
-        told = " and ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "the sizes"
+        told = named(symbols) or "the sizes"
         ways = [] if fix is None else [fix]
         if or_exact or not ways:
             ways.append(made_exact(symbols))

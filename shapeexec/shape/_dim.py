@@ -10,7 +10,7 @@ import functools
 import itertools
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Never
 
 import jax
@@ -362,6 +362,11 @@ def to_jax(dim: DimLike, scope: jax.export.SymbolicScope) -> Any:
     """
     names = symbols_of(dim)
     return evaluate(dim, {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in names})
+
+
+def any_symbolic(shapes: Iterable[Iterable[Any] | None]) -> bool:
+    """Whether a shape has a symbolic dim, as in a trace at symbolic sizes."""
+    return any(jax.export.is_symbolic_dim(dim) for shape in shapes for dim in shape or ())
 
 
 def substitute(dim: DimLike, values: Mapping[str, DimLike]) -> "Dim | int":

@@ -1,10 +1,9 @@
 """JAX's errors of symbolic tracing, in our words."""
 
 import re
-from collections.abc import Iterable
 
 from shapeexec import _compat
-from shapeexec._errors import InconclusiveShapeError, ShapeExecError, made_exact
+from shapeexec._errors import InconclusiveShapeError, ShapeExecError, made_exact, named
 from shapeexec.shape import _ways_out
 from shapeexec.shape._attempt import Program, Stuck
 
@@ -84,7 +83,7 @@ def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inconclusiv
     where = _compat.error_line(stuck.error)
     if where is None and stuck.needs:
         where = _compat.describe_line(stuck.needs[-1].place)
-    names = _named(symbols)
+    names = named(symbols)
     got = _arguments(program)
     return InconclusiveShapeError(
         f"the function {meaning}{f': {names}' if names else ''}.",
@@ -99,7 +98,7 @@ def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inconclusiv
 def _or_exact(way_out: str | None, program: Program, symbols: frozenset[str]) -> str:
     """A way out, and the one that always is: where there is a call, to give up padding."""
     if program.sizes is None:
-        exact = f"give the size of {_named(program.symbols)} as an int in the place of the symbol"
+        exact = f"give the size of {named(program.symbols)} as an int in the place of the symbol"
     else:
         exact = made_exact(symbols)
     return f"{way_out}; or {exact}" if way_out else exact
@@ -116,7 +115,7 @@ def given_up(stuck: Stuck, program: Program, spent: str) -> InconclusiveShapeErr
     symbols = program.symbols
     multiple = max(symbols)
     return InconclusiveShapeError(
-        f"the function can be traced with facts of {_named(symbols)} only, and there are too many.",
+        f"the function can be traced with facts of {named(symbols)} only, and there are too many.",
         symbols=symbols,
         where=_compat.error_line(stuck.error),
         got=_arguments(program),
@@ -124,10 +123,6 @@ def given_up(stuck: Stuck, program: Program, spent: str) -> InconclusiveShapeErr
         fix=f'write what divides into the spec, such as "8*{multiple}" (pad the data to it), or '
         f"pass constraints=...; or {made_exact(symbols)}",
     )
-
-
-def _named(symbols: Iterable[str]) -> str:
-    return " and ".join(f"`{symbol}`" for symbol in sorted(symbols))
 
 
 def _arguments(program: Program) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from jax import export
 
 from shapeexec import _compat
-from shapeexec._errors import InconclusiveShapeError, UnboundedDimError
+from shapeexec._errors import InconclusiveShapeError, UnboundedDimError, named
 from shapeexec.shape import _dim
 from shapeexec.shape._guards import Guard, pin
 from shapeexec.shape._host import (
@@ -451,8 +451,7 @@ def _undecided(told: str, expression: HostExpression) -> InconclusiveShapeError:
 
 
 def _as_ints(symbols: frozenset[str]) -> str:
-    named = " and ".join(f"`{symbol}`" for symbol in sorted(symbols))
-    return f"give the size of {named} as an int in the place of the symbol"
+    return f"give the size of {named(symbols)} as an int in the place of the symbol"
 
 
 def _with_list(function: Any, args: Any, options: Mapping[str, Any], *elements: Any) -> Any:
