@@ -1,18 +1,17 @@
 """From a trace and its buckets to a compiled graph."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from shapeexec.execution import _monitor
+from shapeexec.execution._permission import check_permitted, permitted, watch_lowering
 from shapeexec.execution._row import GraphBytes, GraphRow, GraphSeconds
 from shapeexec.execution._stats import Tally
 from shapeexec.masking._hosted import host_operands, unpacked
@@ -21,23 +20,7 @@ from shapeexec.masking._values import MaskNote
 from shapeexec.shape._host import HostOperand, packed
 from shapeexec.shape._trace import Trace
 
-
-class SignatureChanged(Exception):
-    """A graph was called with something that JAX would trace anew: another key is wanted."""
-
-
-_local = threading.local()
 _numbers = itertools.count()
-
-
-@contextlib.contextmanager
-def _tracing_allowed() -> Iterator[None]:
-    outer = getattr(_local, "allowed", False)
-    _local.allowed = True
-    try:
-        yield
-    finally:
-        _local.allowed = outer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,14 +28,15 @@ class Graph:
     """One function at one set of buckets.
 
     It stays a `jax.jit` function, so that JAX's own fast path checks, for every leaf and without
-    Python, what a call must have in common with the compiled one: tree, shapes, dtypes, weak types
-    and configuration. Where they differ JAX would trace it again, which it refuses.
+    Python, what a call must have in common with the compiled one: tree, shapes, dtypes, weak types,
+    shardings and configuration. Where they differ JAX would trace or lower it again, which is
+    refused.
 
     Attributes:
         jitted: Called with (sizes, consts, kwargs, *args).
         consts: The arrays that the function closed over.
         row: What is told of it, but for what has run.
-        compiled: What `jitted` runs as long as arguments stand on the same devices.
+        compiled: What `jitted` runs.
         bytes: Its memory; None where a back end does not tell.
         compiles: XLA compilations that it took.
         seconds: The time that it took to make.
@@ -79,13 +63,14 @@ class Graph:
         """Run on arguments at capacity.
 
         Raises:
-            SignatureChanged: The arguments or JAX's configuration are not those it was made for.
+            SignatureChanged: The arguments, where they stand, or JAX's configuration are not those
+                it was made for.
         """
         return self.jitted(sizes, self.consts, kwargs, *args)
 
     def retraced(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run after JAX forgot what it had traced (`jax.clear_caches()`)."""
-        with _tracing_allowed():
+        with permitted():
             return self.jitted(sizes, self.consts, kwargs, *args)
 
 
@@ -108,18 +93,8 @@ class Compilable(Protocol):
         ...
 
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
-        """What is compiled; it calls `check_tracing` first."""
+        """What is compiled."""
         ...
-
-
-def check_tracing() -> None:
-    """Refuse that JAX traces a graph's body anew, unless that is what is wanted.
-
-    Raises:
-        SignatureChanged: It is not.
-    """
-    if not getattr(_local, "allowed", False):
-        raise SignatureChanged
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -188,7 +163,6 @@ class Recipe:
 
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
         """What is compiled."""
-        check_tracing()
         by_symbol, hosted = self.numbers.read(sizes)
         leaves = jax.tree.leaves((args, kwargs))
         results = self.masked(by_symbol, consts, leaves, hosted=hosted)
@@ -217,8 +191,14 @@ def compile_graph(
     """
     consts = tuple(recipe.trace.jaxpr.consts)
     donated = tuple(3 + position for position in recipe.donate)
-    jitted = jax.jit(recipe.body, donate_argnums=donated)
-    with _tracing_allowed():
+
+    def body(sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
+        check_permitted()
+        sizes, kwargs, args = watch_lowering((sizes, kwargs, args))
+        return recipe.body(sizes, consts, kwargs, *args)
+
+    jitted = jax.jit(body, donate_argnums=donated)
+    with permitted():
         start = time.perf_counter()
         traced = jitted.trace(sizes, consts, kwargs, *args)
         masked = time.perf_counter()

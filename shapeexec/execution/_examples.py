@@ -14,7 +14,9 @@ import numpy as np
 
 from shapeexec._errors import ConfigError, SpecError
 from shapeexec.execution import _split
+from shapeexec.execution._placement import may_stand_elsewhere, placement_of
 from shapeexec.execution._planner import Settings
+from shapeexec.execution._signature import of_array
 from shapeexec.execution._split import Call, Place
 from shapeexec.shape._spec import default_in_shapes, default_kwarg_shapes
 
@@ -107,8 +109,8 @@ class Examples:
     def signatures(self) -> list[Hashable]:
         """Per example what tells it apart: its own shapes and dtypes, and what is constant.
 
-        None where something cannot be told so. What all examples share is not looked at: JAX's own
-        fast path checks it at each run.
+        None where something cannot be told so. What all examples share is looked at only for where
+        it stands, if there are several devices: all else JAX's own fast path checks at each run.
         """
         numbers, own = range(self.count), [*sorted(self.positions), *sorted(self.names)]
         is_alike = not self.at.intersection(own)
@@ -118,6 +120,8 @@ class Examples:
         except TypeError:  # planning finds the error and tells it
             return [None] * self.count
         names = (len(self.args), *self.kwargs, *own)
+        if may_stand_elsewhere():
+            names += placement_of(jax.tree.leaves((self.args, dict(self.kwargs))))
         mapped = [self.of(place) for place in own]
         return [
             (names, call.static, *map(_signature, leaves))
@@ -146,7 +150,7 @@ def _signature(example: Any) -> Hashable:
 def _leaf_signature(leaf: Any) -> Hashable:
     if not hasattr(leaf, "shape"):
         return type(leaf)
-    return (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False))
+    return of_array(leaf)
 
 
 def take_examples(

@@ -19,13 +19,15 @@ from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveErro
 from shapeexec.bucketing import Pow2, Strategy
 from shapeexec.execution import _monitor, _options, _pickling, _spellings, _warmup, _worker
 from shapeexec.execution._cache import CacheLimits, GraphCache
-from shapeexec.execution._compile import Compilable, Graph, SignatureChanged, compile_graph
+from shapeexec.execution._compile import Compilable, Graph, compile_graph
 from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
 from shapeexec.execution._explain import Explanation, program_of
 from shapeexec.execution._functions import MANY, Functions
 from shapeexec.execution._graphs import Graphs, graphs_of, row_of
+from shapeexec.execution._key import kind_of
 from shapeexec.execution._map import Group, Mapper
 from shapeexec.execution._method import without_self
+from shapeexec.execution._permission import SignatureChanged
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, Settings, structs_at_capacity
 from shapeexec.execution._proofs import Check
@@ -581,10 +583,10 @@ class Exec:
         if self._seen.is_frozen:
             raise FrozenError(
                 f"frozen, and no graph is compiled for {told}.",
-                got=f"arguments {', '.join(recipe.trace.ragged_arguments)}",
+                got=f"arguments {', '.join(recipe.trace.ragged_arguments)}{_places_of(told)}",
                 fix=_before_freeze(told),
             )
-        row = row_of(told, args, kwargs, origin)
+        row = row_of(told, origin)
         graph = compile_graph(recipe, sizes, args, kwargs, row)
         self._counters.add(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
         self._warn_if_thrashing(told)
@@ -638,6 +640,11 @@ class Exec:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def _places_of(told: Plan | Group) -> str:
+    places = kind_of(told.key).sharding_texts.items()
+    return "".join(f"; {path} on {text}" for path, text in places)
 
 
 def _before_freeze(told: Plan | Group) -> str:

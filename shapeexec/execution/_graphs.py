@@ -6,9 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
-
-from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _table
 from shapeexec.execution._compile import Graph
@@ -149,13 +146,11 @@ def _by_symbol(sizes: Mapping[Any, Any]) -> dict[str, int]:
     }
 
 
-def row_of(told: Plan | Group, args: Any, kwargs: Any, origin: str) -> GraphRow:
+def row_of(told: Plan | Group, origin: str) -> GraphRow:
     """What is known of a graph before it is compiled.
 
     Args:
         told: What it is compiled for.
-        args: The positional arguments at capacity, arrays or shapes of arrays.
-        kwargs: The others.
         origin: See `GraphRow`.
     """
     is_one = isinstance(told, Plan)
@@ -177,7 +172,7 @@ def row_of(told: Plan | Group, args: Any, kwargs: Any, origin: str) -> GraphRow:
         exact=exact,
         examples=None if is_one else told.capacity,
         reduce=None if is_one else told.recipe.reduce,
-        shardings=_shardings(base.paths, jax.tree.leaves((args, kwargs))),
+        shardings=kind_of(told.key).sharding_texts,
         origin=origin,
         key=told.key,
         is_ragged=base.is_ragged,
@@ -214,18 +209,3 @@ def graphs_of(
             for graph, (hits, last_use, real, bucket) in zip(graphs, counts, strict=True)
         )
     )
-
-
-def _shardings(paths: Sequence[str], leaves: Sequence[Any]) -> dict[str, str]:
-    put = zip(paths, map(_compat.committed_sharding, leaves), strict=True)
-    return {path: sharding_text(sharding) for path, sharding in put if sharding is not None}
-
-
-def sharding_text(sharding: Any) -> str:
-    """Where arrays are put: `cpu:0`, or `P('data') on data=2`."""
-    if isinstance(sharding, jax.sharding.NamedSharding):
-        mesh = ", ".join(f"{axis}={size}" for axis, size in sharding.mesh.shape.items())
-        return f"{sharding.spec} on {mesh}".replace("PartitionSpec", "P")
-    devices = sorted(sharding.device_set, key=lambda device: device.id)
-    told = [f"{device.platform}:{device.id}" for device in devices]
-    return told[0] if len(told) == 1 else f"{type(sharding).__name__} on {', '.join(told)}"

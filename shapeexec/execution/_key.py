@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from shapeexec import _compat
+from shapeexec.execution._placement import Placement, sharding_text
 from shapeexec.execution._split import FUNCTION, Place, Static
 from shapeexec.shape._shape import dtype_name
 
@@ -87,11 +88,24 @@ class Kind(NamedTuple):
         base: See `Base`.
         exact: (symbol, size) of each symbol that runs at its exact size.
         trace: The number of the trace: another outcome of guards is another trace.
+        placement: Where the arguments stand.
     """
 
     base: Base
     exact: tuple[tuple[str, int], ...]
     trace: int
+    placement: Placement
+
+    @property
+    def shardings(self) -> dict[str, Any]:
+        """By place the sharding of each argument; None where it was not put on purpose."""
+        placement = self.placement or (None,) * len(self.base.dims)
+        return dict(zip(self.base.paths, placement, strict=True))
+
+    @property
+    def sharding_texts(self) -> dict[str, str]:
+        """By place the sharding of each argument that was put there on purpose, as a text."""
+        return {p: sharding_text(s) for p, s in self.shardings.items() if s is not None}
 
 
 class Padded(NamedTuple):
@@ -156,6 +170,7 @@ class Key:
         base = kind.base
         leaves = [f"{path} {leaf}" for path, leaf in zip(base.paths, base.leaves, strict=True)]
         leaves += [f"{place}={text}" for place, (_, text) in base.constants.items()]
+        leaves += [f"{place} on {text}" for place, text in kind.sharding_texts.items()]
         return f"{', '.join(told) or 'no sizes'}: {'; '.join([*leaves, f'trace {kind.trace}'])}"
 
     def __repr__(self) -> str:

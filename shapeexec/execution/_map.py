@@ -19,10 +19,11 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError, SpecError, UnsupportedPrimitiveError
 from shapeexec.bucketing import checked_bucket
 from shapeexec.execution import _monitor, _transfer
-from shapeexec.execution._compile import Graph, Numbers, SignatureChanged, check_tracing
+from shapeexec.execution._compile import Graph, Numbers
 from shapeexec.execution._examples import Examples, Layout, Reduce, add
 from shapeexec.execution._key import Key, Mapped
 from shapeexec.execution._one_by_one import calls_the_host, one_by_one, sum_one_by_one
+from shapeexec.execution._permission import SignatureChanged
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
 from shapeexec.execution._ready import Outcome
@@ -73,7 +74,6 @@ class MapRecipe:
             kwargs: As for one example, with a first axis for the examples where they differ.
             *args: Likewise.
         """
-        check_tracing()
         vectors, count = sizes
         masked = Masked(self.trace, self.ranges, self.poison, zero_padded=self.poison is None)
 

@@ -30,6 +30,7 @@ from shapeexec.execution._compile import Recipe
 from shapeexec.execution._key import Base, Key, Kind, Padded
 from shapeexec.execution._options import parameters_of, range_of
 from shapeexec.execution._outcomes import are_many
+from shapeexec.execution._placement import Placement, placement_of
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Check, Proofs
 from shapeexec.execution._split import Call
@@ -137,6 +138,7 @@ class _Bound:
         dtypes: Per leaf its dtype and weak type.
         sizes: The size of each symbol.
         fn: The plain function, of flat arrays.
+        placement: Where the leaves stand.
     """
 
     base: Base
@@ -144,6 +146,7 @@ class _Bound:
     dtypes: tuple[tuple[Any, bool], ...]
     sizes: dict[str, int]
     fn: Callable[..., Any]
+    placement: Placement
 
     def leaves(self, exact: Mapping[str, int]) -> list[Leaf]:
         """The arguments to trace, with some symbols replaced by their sizes."""
@@ -338,7 +341,7 @@ class Planner:
         texts = tuple(tuple(map(_dim.dim_text, leaf_dims)) for leaf_dims in dims)
         base = Base(treedef, texts, dtypes, call.static, _compat.config_fingerprint())
         fn = _compat.told_as(self._settings.fn, call.pure())
-        return _Bound(base, dims, dtypes, sizes, fn)
+        return _Bound(base, dims, dtypes, sizes, fn, placement_of(leaves))
 
     def _plan(self, call: _Bound, forced: Mapping[str, str]) -> Plan:
         exact = {
@@ -351,7 +354,7 @@ class Planner:
         ranges = {symbol: self._range(symbol, call.sizes[symbol]) for symbol in traced.symbols}
         ranges = dict(sorted(ranges.items()))
         extents = Extents(ranges, {}, symbols)
-        kind = Key(Kind(call.base, tuple(exact.items()), number))
+        kind = Key(Kind(call.base, tuple(exact.items()), number, call.placement))
         key = Key(Padded(kind, tuple(ranges.items())))
         out_dims = [tuple(aval.shape) for aval in traced.jaxpr.out_avals]
         own_sizes = symbols.sizes(call.sizes)

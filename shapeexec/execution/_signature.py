@@ -1,14 +1,17 @@
 """What tells calls apart, read in microseconds: the key of what was planned before.
 
-Static arrays are not looked at: JAX's own fast path checks them at each run.
+Arrays that are static to the specs are looked at only where they may stand on several devices: all
+else of them JAX's own fast path checks at each run.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from shapeexec.execution._options import POSITIONAL, parameters_of
+from shapeexec.execution._placement import may_stand_elsewhere
 from shapeexec.execution._planner import Settings
 from shapeexec.execution._split import FUNCTION, Call
 
@@ -47,18 +50,22 @@ def _by_name(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def signature(settings: Settings, call: Call) -> Hashable:
-    """The shapes and dtypes of arguments that may be ragged, and all that is constant.
+    """The shapes, dtypes and shardings of arguments that may be ragged, and all that is constant.
 
     None where an argument does not fit: planning finds the error and tells it.
     """
     static, specs = settings.static_argnums, settings.in_shapes
     parts: list[Hashable] = [call.static, len(call.arrays)]
     try:
+        if may_stand_elsewhere():
+            parts += map(_sharding, jax.tree.leaves((call.arrays, call.named)))
         for number, arg in enumerate(call.arrays):  # each hit comes here: no call per argument
             if (specs is not None and specs[number] is None) or number in static:
                 continue
-            if hasattr(arg, "shape"):
-                parts.append((arg.shape, arg.dtype, getattr(arg, "weak_type", False)))
+            if type(arg) is np.ndarray:
+                parts.append((arg.shape, arg.dtype, False, None))
+            elif hasattr(arg, "shape"):
+                parts.append(of_array(arg))
             else:
                 parts.append(None if specs is None else _of_tree(arg))
         parts += [(name, _of_name(settings, name, arg)) for name, arg in call.named.items()]
@@ -76,12 +83,17 @@ def _of_name(settings: Settings, name: str, arg: Any) -> Hashable:
     return _of_tree(arg) if has_spec else None
 
 
-def _of_array(arg: Any) -> Hashable:
-    return (arg.shape, arg.dtype, getattr(arg, "weak_type", False))
+def of_array(arg: Any) -> Hashable:
+    """What tells an array from others: shape, dtype, weak type, and where it was put on purpose."""
+    return (arg.shape, arg.dtype, getattr(arg, "weak_type", False), _sharding(arg))
+
+
+def _sharding(leaf: Any) -> Any:
+    return leaf.sharding if getattr(leaf, "committed", False) else None
 
 
 def _of_tree(arg: Any) -> Hashable:
     if hasattr(arg, "shape"):
-        return _of_array(arg)
+        return of_array(arg)
     leaves, tree = jax.tree.flatten(arg)
-    return (tree, tuple(map(_of_array, leaves)))
+    return (tree, tuple(map(of_array, leaves)))

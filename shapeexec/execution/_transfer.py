@@ -15,8 +15,7 @@ from jax import lax
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
-
-Shape = tuple[int, ...]
+from shapeexec.execution._placement import Shape, at_capacity
 
 _WIDE = 8  # bytes: narrower dtypes are canonical always
 
@@ -27,8 +26,8 @@ def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
     Padding is zero, and of typed PRNG keys, which have no zero, copies of the last ones.
 
     What is made of a JAX array that `is_donated` is one, too, so that it tells whether its memory
-    was taken. The result is committed to a device if `x` is. NumPy data is copied always: JAX reads
-    it after the call has returned, when its owner may write to it again.
+    was taken. The result is committed if `x` is, where `at_capacity` says. NumPy data is copied
+    always: JAX reads it after the call has returned, when its owner may write to it again.
     """
     if type(x) is np.ndarray:  # what most calls bring: no other question is asked of it
         return _pad_host(x, capacity)
@@ -37,7 +36,7 @@ def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
     if x.shape == capacity:
         return x
     if not _is_on_host(x):
-        return device_pad(x.shape, capacity)(x)
+        return _pad_on_devices(x, capacity)
     padded = _pad_host(np.asarray(x), capacity)
     if not (_compat.is_committed(x) or x.weak_type or is_donated):
         return padded
@@ -144,8 +143,8 @@ def cut_row(x: Any, row: int, shape: Shape) -> Any:
 def struct_like(x: Any, shape: Shape) -> jax.ShapeDtypeStruct:
     """What `pad` makes of `x`, or of the shape of an array, at `shape`."""
     sharding = _compat.committed_sharding(x)
-    if sharding is not None and len(sharding.device_set) > 1:
-        sharding = None  # how JAX spreads a padded array is its own matter
+    if sharding is not None:
+        sharding = at_capacity(sharding, shape)
     return jax.ShapeDtypeStruct(
         shape,
         _canonical(x.dtype),
@@ -180,8 +179,21 @@ def _canonical(dtype: Any) -> Any:
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
+def _pad_on_devices(x: jax.Array, capacity: Shape) -> jax.Array:
+    sharding = _compat.committed_sharding(x)
+    if sharding is None:
+        return device_pad(x.shape, capacity)(x)
+    target = at_capacity(sharding, capacity)
+    if target not in (None, sharding):
+        x = jax.device_put(x, target)  # an axis that its mesh does not divide is padded whole
+    return device_pad(x.shape, capacity, target)(x)
+
+
 @functools.lru_cache(maxsize=4096)
-def device_pad(shape: Shape, capacity: Shape) -> Callable[[jax.Array], jax.Array]:
+def device_pad(
+    shape: Shape, capacity: Shape, sharding: Any = None
+) -> Callable[[jax.Array], jax.Array]:
+    """A compiled function that pads arrays of one shape; `sharding` is that of its result."""
     missing = [(0, more - have) for have, more in zip(shape, capacity, strict=True)]
 
     def pad_on_device(x: jax.Array) -> jax.Array:
@@ -190,7 +202,7 @@ def device_pad(shape: Shape, capacity: Shape) -> Callable[[jax.Array], jax.Array
         padded = lax.pad(x, np.zeros((), x.dtype), [(lo, hi, 0) for lo, hi in missing])
         return _compat.with_weak_type(padded, jax.typeof(x))
 
-    return jax.jit(pad_on_device)
+    return jax.jit(pad_on_device, out_shardings=sharding)
 
 
 @functools.lru_cache(maxsize=4096)

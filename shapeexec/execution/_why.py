@@ -6,7 +6,8 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from shapeexec.execution._graphs import Graphs
-from shapeexec.execution._key import Base, kind_of, shown_sizes
+from shapeexec.execution._key import Key, kind_of, shown_sizes
+from shapeexec.execution._placement import sharding_text
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import structs_at_capacity
 from shapeexec.execution._row import GraphRow
@@ -77,7 +78,7 @@ def why_new(plan: Plan, graphs: Graphs) -> WhyNew:
     rows = {number: row for number, row in enumerate(graphs) if row.examples is None}
     if not rows:
         return WhyNew(True, (), None, (), graphs, plan)
-    wanted = _parts(kind_of(plan.key).base, _exact(plan.key), plan.buckets, plan.guards)
+    wanted = _parts(plan.key, plan.buckets, plan.guards)
     held = {number: _parts_of(row) for number, row in rows.items()}
     missing = tuple(
         _told(name, text)
@@ -96,18 +97,14 @@ def why_new(plan: Plan, graphs: Graphs) -> WhyNew:
     return WhyNew(True, missing, nearest, differences or (forgotten,), graphs, plan)
 
 
-def _exact(key: Any) -> dict[str, int]:
-    return dict(kind_of(key).exact)
-
-
 def _parts_of(row: GraphRow) -> _Parts:
-    return _parts(kind_of(row.key).base, _exact(row.key), row.buckets, row.guards)
+    return _parts(row.key, row.buckets, row.guards)
 
 
-def _parts(
-    base: Base, exact: Mapping[str, int], buckets: Mapping[str, int], guards: tuple[Any, ...]
-) -> _Parts:
+def _parts(key: Key, buckets: Mapping[str, int], guards: tuple[Any, ...]) -> _Parts:
     """By name each part of what names a graph: its value and a text."""
+    kind = kind_of(key)
+    base, exact = kind.base, dict(kind.exact)
     parts: dict[str, tuple[Hashable, str]] = {
         symbol: ((size, symbol in exact), shown_sizes({symbol: size}, exact, None).split("=")[1])
         for symbol, size in buckets.items()
@@ -117,6 +114,9 @@ def _parts(
         shape = f"[{','.join(dims)}]"
         parts[f"the dtype of {path}"] = (dtype, leaf.replace(shape, ""))
         parts[f"the shape of {path}"] = (dims, shape)
+    for path, sharding in kind.shardings.items():
+        text = "not put on purpose" if sharding is None else sharding_text(sharding)
+        parts[f"the sharding of {path}"] = (sharding, text)
     parts |= base.static_parts
     texts = frozenset(map(str, guards))
     parts["the guards"] = (texts, " and ".join(sorted(texts)) or "none")

@@ -1,0 +1,63 @@
+"""Whether JAX may trace and lower the body of a graph: once, when the graph is made.
+
+Later calls go through JAX's fast path, which has compared tree, shapes, dtypes, configuration and
+shardings with those that the graph was made for. Where they differ JAX would trace the body anew,
+or lower it anew for other devices. Both are refused here, before anything compiles or runs, so that
+the call is planned under another key. See docs/adr/0018.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.interpreters import mlir
+
+from shapeexec import _compat
+
+
+class SignatureChanged(Exception):
+    """A graph was called with what it was not made for: another key is wanted."""
+
+
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def permitted() -> Iterator[None]:
+    """Within it this thread may trace and lower bodies."""
+    outer = getattr(_local, "is_permitted", False)
+    _local.is_permitted = True
+    try:
+        yield
+    finally:
+        _local.is_permitted = outer
+
+
+def check_permitted() -> None:
+    """Refuse that JAX traces or lowers a body unless that is what is wanted.
+
+    Raises:
+        SignatureChanged: It is not.
+    """
+    if not getattr(_local, "is_permitted", False):
+        raise SignatureChanged
+
+
+def watch_lowering(tree: Any) -> Any:
+    """The arrays of a body's arguments; to lower what uses one of them takes permission, too."""
+    return jax.tree.map(_watched.bind, tree)
+
+
+def _lowered(_: Any, operand: Any) -> Sequence[Any]:
+    check_permitted()
+    return [operand]
+
+
+# An identity that is nothing in the program for XLA. Each array has its own, since JAX drops
+# equations that nobody reads, and arguments with them.
+_watched = _compat.Primitive("shapeexec_watched")
+_watched.def_impl(lambda operand: operand)
+_watched.def_abstract_eval(lambda aval: aval)
+mlir.register_lowering(_watched, _lowered)

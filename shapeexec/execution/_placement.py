@@ -1,0 +1,75 @@
+"""Where the arrays of a call stand: the part of a graph's name that devices and shardings are.
+
+An array that was put somewhere on purpose, which JAX calls committed, stands where its sharding
+says. For any other that is None: JAX takes it to where the rest of the call stands. How arrays get
+to a device is not known here.
+"""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from shapeexec import _compat
+
+Shape = tuple[int, ...]
+Placement = tuple[jax.sharding.Sharding | None, ...]
+"""Per leaf of the arguments its sharding; empty where no leaf has one."""
+
+
+def placement_of(leaves: Iterable[Any]) -> Placement:
+    """Where leaves stand: arrays, or `jax.ShapeDtypeStruct`s that say it."""
+    placement = tuple(map(_compat.committed_sharding, leaves))
+    return placement if any(placement) else ()
+
+
+@functools.cache
+def may_stand_elsewhere() -> bool:
+    """Whether equal programs may run on other devices, which JAX compiles without lowering anew."""
+    return jax.local_device_count() > 1
+
+
+def at_capacity(sharding: Any, capacity: Shape) -> Any:
+    """The sharding of an array once it is padded.
+
+    Args:
+        sharding: Of the array, on one device or several.
+        capacity: The shape of the padded array.
+
+    Returns:
+        The same, where each device gets as much of each axis. A `NamedSharding` leaves an axis
+        whole on each device if its mesh does not divide the capacity. None: XLA chooses.
+    """
+    if len(sharding.device_set) == 1:
+        return sharding
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        spec = [
+            axes if size % _ways(sharding.mesh, axes) == 0 else None
+            for size, axes in zip(capacity, sharding.spec, strict=False)
+        ]
+        is_same = spec == [*sharding.spec]
+        return sharding if is_same else sharding.update(spec=jax.sharding.PartitionSpec(*spec))
+    try:
+        sharding.shard_shape(capacity)
+    except ValueError:  # how JAX says that it does not divide
+        return None
+    return sharding
+
+
+def _ways(mesh: Any, axes: Any) -> int:
+    """Into how many parts a dim is cut."""
+    ways = 1
+    for axis in axes if isinstance(axes, tuple) else (axes,):
+        ways *= 1 if axis is None or not isinstance(axis, str) else mesh.shape[axis]
+    return ways
+
+
+def sharding_text(sharding: Any) -> str:
+    """A sharding as a person reads it: `cpu:0`, or `P('data',) on data=2 (cpu:0,1)`."""
+    devices = sorted(sharding.device_set, key=lambda device: device.id)
+    numbers = f"{devices[0].platform}:{','.join(str(device.id) for device in devices)}"
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        mesh = ", ".join(f"{axis}={size}" for axis, size in sharding.mesh.shape.items())
+        return f"{sharding.spec} on {mesh} ({numbers})".replace("PartitionSpec", "P")
+    return numbers if len(devices) == 1 else f"{type(sharding).__name__} on {numbers}"
