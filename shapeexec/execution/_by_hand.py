@@ -16,7 +16,7 @@ from shapeexec._errors import ConfigError, SpecError
 from shapeexec.bucketing import Pow2
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution import _options, _transfer
-from shapeexec.execution._planner import strategy_of
+from shapeexec.execution._settings import strategy_of
 from shapeexec.shape import _dim
 from shapeexec.shape._forms import is_spec_leaf, normal, read
 from shapeexec.shape._pattern import Spec

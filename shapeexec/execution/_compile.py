@@ -1,4 +1,7 @@
-"""From a trace and its buckets to a compiled graph."""
+"""From a trace and its buckets to a compiled graph: masks first, then XLA.
+
+Which graph a call needs, and how long one is kept, is not known here.
+"""
 
 import dataclasses
 import functools
@@ -80,6 +83,11 @@ class Compilable(Protocol):
     @property
     def trace(self) -> Trace:
         """The function at symbolic sizes."""
+        ...
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[int, int]]:
+        """Per symbol the least size and the bucket."""
         ...
 
     @property
@@ -181,10 +189,29 @@ class Recipe:
         return notes
 
 
-def compile_graph(
-    recipe: Compilable, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any], row: GraphRow
-) -> Graph:
-    """Compile a graph for arguments at capacity, which may be arrays or shapes of arrays.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """A graph with its masks, which is not compiled yet.
+
+    Attributes:
+        jitted: See `Graph`.
+        traced: Its body at capacity, without data: a `jax.stages.Traced`.
+        consts: See `Graph`.
+        seconds: What it has taken so far.
+    """
+
+    jitted: Any
+    traced: Any
+    consts: tuple[Any, ...]
+    seconds: GraphSeconds
+
+    device_bytes = 0  # so that a `GraphCache` keeps it
+
+
+def prepare(
+    recipe: Compilable, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Prepared:
+    """Put the masks in, for arguments at capacity, which may be arrays or shapes of arrays.
 
     Raises:
         UnsupportedPrimitiveError: A primitive cannot be made exact.
@@ -198,27 +225,35 @@ def compile_graph(
         return recipe.body(sizes, consts, kwargs, *args)
 
     jitted = jax.jit(body, donate_argnums=donated)
+    start = time.perf_counter()
     with permitted():
-        start = time.perf_counter()
         traced = jitted.trace(sizes, consts, kwargs, *args)
-        masked = time.perf_counter()
-        lowered = traced.lower()
-        lowered_at = time.perf_counter()
-    count, seconds = _monitor.totals.own.count, _monitor.totals.own.seconds
+    seconds = GraphSeconds(trace=recipe.trace_seconds, mask=time.perf_counter() - start)
+    return Prepared(jitted, traced, consts, seconds)
+
+
+def compile_graph(prepared: Prepared, row: GraphRow) -> Graph:
+    """Compile a graph.
+
+    Args:
+        prepared: The graph with its masks.
+        row: What names it.
+    """
+    start = time.perf_counter()
+    with permitted():
+        lowered = prepared.traced.lower()
+    lower = time.perf_counter() - start
+    span = _monitor.Span()
     compiled = lowered.compile()
+    span.ran()
     return Graph(
-        jitted=jitted,
-        consts=consts,
+        jitted=prepared.jitted,
+        consts=prepared.consts,
         row=row,
         compiled=compiled,
         bytes=_bytes(compiled),
-        compiles=_monitor.totals.own.count - count,
-        seconds=GraphSeconds(
-            trace=recipe.trace_seconds,
-            mask=masked - start,
-            lower=lowered_at - masked,
-            compile=_monitor.totals.own.seconds - seconds,
-        ),
+        compiles=span.compiles,
+        seconds=dataclasses.replace(prepared.seconds, lower=lower, compile=span.compile_seconds),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from shapeexec._errors import ConfigError, SpecError
 from shapeexec.execution import _split
 from shapeexec.execution._placement import may_stand_elsewhere, placement_of
-from shapeexec.execution._planner import Settings
+from shapeexec.execution._settings import Settings
 from shapeexec.execution._signature import of_array
 from shapeexec.execution._split import Call, Place
 from shapeexec.shape._spec import default_in_shapes, default_kwarg_shapes
@@ -49,6 +49,7 @@ class Examples:
         names: The keywords that are.
         count: How many examples there are.
         at: Where arguments hold more than arrays, as far as that is known.
+        has_default_specs: Whether the specs are those of the defaults.
         calls: The calls that were taken apart, by example.
     """
 
@@ -59,6 +60,7 @@ class Examples:
     names: frozenset[str]
     count: int
     at: frozenset[Place]
+    has_default_specs: bool = False
     calls: dict[int, Call] = dataclasses.field(default_factory=dict, compare=False)
 
     def complete(self) -> "Examples":
@@ -75,15 +77,8 @@ class Examples:
     def one(self, number: int) -> Call:
         """The call with one example."""
         if number not in self.calls:
-            settings = self.settings
-            self.calls[number] = _split.take(
-                settings.fn,
-                *self.arguments(number),
-                static_argnums=settings.static_argnums,
-                static_argnames=settings.static_argnames,
-                at=self.at,
-                is_map=True,
-            )
+            args, kwargs = self.arguments(number)
+            self.calls[number] = _split.take(self.settings, args, kwargs, at=self.at, is_map=True)
         return self.calls[number]
 
     def arguments(self, number: int) -> tuple[list[Any], dict[str, Any]]:
@@ -179,20 +174,21 @@ def take_examples(
         names = frozenset(k for k, arg in kwargs.items() if isinstance(arg, _LISTS))
     else:
         names = frozenset()
-    if settings.in_shapes is None:
+    has_default_specs = settings.in_shapes is None
+    if has_default_specs:
         settings = _with_default_specs(settings, args, kwargs)
     given = frozenset(i for i, arg in enumerate(args) if arg is not None)
     positions = given & positions - frozenset(settings.static_argnums)
     names -= frozenset(settings.static_argnames)
-    told = {f"args[{i}]": args[i] for i in sorted(positions)}
-    told |= {f"kwargs[{k!r}]": kwargs[k] for k in sorted(names)}
-    for path, argument in told.items():
+    lists = {f"args[{i}]": args[i] for i in sorted(positions)}
+    lists |= {f"kwargs[{k!r}]": kwargs[k] for k in sorted(names)}
+    for path, argument in lists.items():
         if not isinstance(argument, _LISTS):
             raise SpecError(
                 f"map: {path} has a spec but is a {type(argument).__name__}, no list of examples.",
                 fix="pass a list with one entry per example, or make the spec None: what all share",
             )
-    counts = {path: len(argument) for path, argument in told.items()}
+    counts = {path: len(argument) for path, argument in lists.items()}
     if not counts:
         raise SpecError(
             "map: no argument is a list of examples.",
@@ -212,7 +208,16 @@ def take_examples(
             why="the shape of a result follows from an example",
             fix="pass at least one example",
         )
-    return Examples(settings, tuple(args), dict(kwargs), positions, names, count, at)
+    return Examples(
+        settings,
+        tuple(args),
+        dict(kwargs),
+        positions=positions,
+        names=names,
+        count=count,
+        at=at,
+        has_default_specs=has_default_specs,
+    )
 
 
 _LISTS = (list, tuple)

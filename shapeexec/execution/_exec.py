@@ -1,89 +1,42 @@
 """Exec: one function at every size, from a handful of compiled graphs.
 
-It wires the rooms together. A call flows in one direction: arguments, plan, graph, pad, run, cut.
+It is what users call: options, Python's protocols of functions, methods and pickling, and looks
+into the cache. A call is run in `_runner`.
 """
 
 import copy
-import dataclasses
 import functools
 import inspect
 import os
-import threading
 import types
-import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Never, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Never
 
 from shapeexec import _compat
-from shapeexec._errors import ConfigError, FrozenError, UnsupportedPrimitiveError
+from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Pow2, Strategy
-from shapeexec.execution import _monitor, _options, _pickling, _spellings, _warmup, _worker
-from shapeexec.execution._cache import CacheLimits, GraphCache
-from shapeexec.execution._compile import Compilable, Graph, compile_graph
-from shapeexec.execution._examples import Examples, check_reduce, map_plainly, take_examples
-from shapeexec.execution._explain import Explanation, program_of
-from shapeexec.execution._functions import MANY, Functions
-from shapeexec.execution._graphs import Graphs, graphs_of, row_of
-from shapeexec.execution._key import kind_of
-from shapeexec.execution._map import Group, Mapper
+from shapeexec.execution import _monitor, _options, _pickling, _spellings
+from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._cache import CacheLimits
+from shapeexec.execution._explain import Explanation
+from shapeexec.execution._graphs import Graphs
+from shapeexec.execution._map_method import MapMethod
 from shapeexec.execution._method import without_self
-from shapeexec.execution._permission import SignatureChanged
+from shapeexec.execution._plain import count_plain
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, Settings, structs_at_capacity
 from shapeexec.execution._proofs import Check
-from shapeexec.execution._ready import Outcome, Ready, make_pads, make_ready
-from shapeexec.execution._settings import changed, settings_of
-from shapeexec.execution._signature import by_position, signature
-from shapeexec.execution._split import (
-    FUNCTION,
-    Call,
-    Place,
-    Result,
-    has_parts,
-    is_running,
-    places,
-    take,
-)
-from shapeexec.execution._stats import Counters, Stats
-from shapeexec.execution._why import WhyNew, check_maskable, why_new
-from shapeexec.masking._values import MaskNote
+from shapeexec.execution._runner import Runner
+from shapeexec.execution._settings import Settings, changed, settings_of
+from shapeexec.execution._split import FUNCTION, Call, Result, has_parts, places, take
+from shapeexec.execution._stats import Stats
+from shapeexec.execution._store import Store
+from shapeexec.execution._why import WhyNew
 from shapeexec.program import Program
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
-_MOST_READY = 8192
-_THRASHING = 2  # graphs made again after they had to leave
 
-Used = TypeVar("Used")
 OneSymbol = Strategy | str | int | Sequence[int] | Callable[[int], int]
 Buckets = OneSymbol | Mapping[Any, OneSymbol]  # of names, of `Dim`s, and of `UNKNOWN`
-
-
-@dataclasses.dataclass
-class _Seen:
-    """What an Exec has met, in each of its views alike.
-
-    Attributes:
-        example: The last call that was planned, without its data.
-        places: Where arguments hold more than arrays.
-        is_frozen: Whether a graph that is missing is an error.
-        warned: Of what there has been a warning.
-        functions: The functions that are constants of graphs.
-        lock: Held to warn.
-    """
-
-    example: Call | None = None
-    places: frozenset[Place] = frozenset()
-    is_frozen: bool = False
-    warned: set[str] = dataclasses.field(default_factory=set)
-    functions: Functions = dataclasses.field(default_factory=Functions)
-    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-
-    def is_first(self, what: str) -> bool:
-        """Whether nobody has been warned of this before."""
-        with self.lock:
-            is_first = what not in self.warned
-            self.warned.add(what)
-            return is_first
 
 
 class Exec:
@@ -183,15 +136,9 @@ class Exec:
         self._start(settings, limits or CacheLimits())
 
     def _start(self, settings: Settings, limits: CacheLimits) -> None:
-        self._settings = settings
         self._limits = limits
-        self._counters = Counters()
-        self._cache: GraphCache[Graph] = GraphCache(self._limits)
-        self._planner = self._planner_of(self._settings)
-        self._mappers: dict[Hashable, Mapper] = {}
-        self._ready: dict[Hashable, Ready] = {}
-        self._seen = _Seen(places=frozenset({FUNCTION} if has_parts(settings.fn) else ()))
-        self._core = self
+        self._runner = Runner.of(settings, Store(limits))
+        self._runner.store.see({FUNCTION} if has_parts(settings.fn) else ())
         self._method: Exec | None = None
         self._is_method = False
         _monitor.listen()
@@ -212,14 +159,15 @@ class Exec:
         """
         if self._is_method:
             return self._of_self(args)(*args[1:], **kwargs)
+        runner = self._runner
         if not _compat.trace_state_clean():
-            self._count_plain(1)
-            return self._settings.fn(*args, **kwargs)
-        args, kwargs = by_position(self._settings, args, kwargs)
-        result, call = self._run(args, kwargs)
+            count_plain(runner, 1)
+            return runner.settings.fn(*args, **kwargs)
+        result, call = runner.run(args, kwargs)
         return result.whole(call) if type(result) is Result else result
 
-    def map(self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any) -> Any:
+    @property
+    def map(self) -> MapMethod:
         """Run `fn`, a function of one example, on examples of different sizes in one graph.
 
         An argument with a spec is a list of examples, or a tuple; all are equally long. An argument
@@ -248,18 +196,10 @@ class Exec:
             >>> [float(m) for m in mean.map([jax.numpy.arange(5.0), jax.numpy.ones(3)])]
             [2.0, 1.0]
         """
-        if self._is_method:
-            return self._of_self(args).map(*args[1:], reduce=reduce, **kwargs)
-        check_reduce(reduce)
-        args, kwargs = by_position(self._settings, args, kwargs)
-        examples = take_examples(self._settings, args, kwargs, reduce, self._seen.places)
-        if not _compat.trace_state_clean():
-            self._count_plain(examples.count)
-            return map_plainly(examples, reduce)
-        return self._mapper(examples).run(examples, reduce) if examples.count else []
+        return MapMethod(self)
 
     def __repr__(self) -> str:
-        return f"Exec({_options.name_of(self._settings.fn)}, {len(self._cache)} graphs)"
+        return f"Exec({_options.name_of(self.settings.fn)}, {self.cache_size} graphs)"
 
     def variant(self, **changes: Any) -> "Exec":
         """An Exec with some settings changed, and graphs of its own.
@@ -274,7 +214,7 @@ class Exec:
             SpecError: A spec is malformed.
         """
         other = type(self).__new__(type(self))
-        other._start(changed(self._settings, changes), self._limits)
+        other._start(changed(self.settings, changes), self._limits)
         return other
 
     # As Python's functions are
@@ -287,7 +227,7 @@ class Exec:
         """
         if self._method is None:
             self._method = self.variant()
-            self._method._start(without_self(self._settings), self._limits)
+            self._method._start(without_self(self.settings), self._limits)
             self._method._is_method = True
         if instance is None:
             return self._method
@@ -297,10 +237,10 @@ class Exec:
         return self.variant()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Exec":
-        return self.variant(fn=copy.deepcopy(self._settings.fn, memo))
+        return self.variant(fn=copy.deepcopy(self.settings.fn, memo))
 
     def __reduce__(self) -> Any:
-        fn = self._settings.fn
+        fn = self.settings.fn
         if (
             isinstance(fn, types.MethodType)
             and _name_in(type(fn.__self__), fn.__name__) is not None
@@ -308,33 +248,30 @@ class Exec:
             return getattr, (fn.__self__, fn.__name__)
         if _pickling.is_global(self, fn):
             return fn.__qualname__
-        _pickling.check_settings(self._settings)
-        return _made_anew, (type(self), self._settings, self._limits)
+        _pickling.check_settings(self.settings)
+        return _made_anew, (type(self), self.settings, self._limits)
 
     # Looking before running
 
     @property
     def settings(self) -> Settings:
         """The plain function, and how calls map to graphs."""
-        return self._settings
+        return self._runner.settings
 
     @property
     def cache_size(self) -> int:
         """How many compiled graphs are kept."""
-        return len(self._cache)
+        return len(self._runner.store)
 
     @property
     def stats(self) -> Stats:
         """What has happened so far."""
-        cache = self._cache
-        return self._counters.snapshot(
-            graphs=len(cache), device_bytes=cache.device_bytes, evictions=cache.evictions
-        )
+        return self._runner.store.stats
 
     @property
     def graphs(self) -> Graphs:
         """The compiled graphs that are kept: what names each, its use, memory and cost."""
-        return graphs_of(self._cache.entries(), self._counters, self._planner.exactness)
+        return self._runner.graphs
 
     def why_new(self, *args: Any, **kwargs: Any) -> WhyNew:
         """Which part of what names a graph no graph has, so that a call would compile one.
@@ -345,35 +282,30 @@ class Exec:
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
         """
-        if self._is_method:
-            return self._of_self(args).why_new(*args[1:], **kwargs)
-        call = self._call(*by_position(self._settings, args, kwargs))
-        plan, _ = self._planned(check_maskable, call)
-        return why_new(plan, self.graphs)
+        runner, args = self._receiver(args)
+        return runner.why_new((args, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """What a call with these arguments would run; it may trace, but compiles and runs nothing.
 
         Arguments may be `jax.ShapeDtypeStruct`, or traced, which stand for arrays of their shapes.
+
+        Raises:
+            ShapeExecError: Whatever a call with these arguments raises before it runs.
         """
-        if self._is_method:
-            return self._of_self(args).plan(*args[1:], **kwargs)
-        return self._planner.plan(self._call(*by_position(self._settings, args, kwargs)))
+        runner, args = self._receiver(args)
+        return runner.plan((args, kwargs))
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Each mask of the graph that a call with these arguments would run, and why.
 
         Arguments may be `jax.ShapeDtypeStruct`, or traced, which stand for arrays of their shapes.
+
+        Raises:
+            ShapeExecError: Whatever a call with these arguments raises before it runs.
         """
-        if self._is_method:
-            return self._of_self(args).explain(*args[1:], **kwargs)
-
-        def notes(plan: Plan, call: Call) -> list[MaskNote]:
-            return plan.recipe.notes(*structs_at_capacity(plan, call.arrays, call.named))
-
-        call = self._call(*by_position(self._settings, args, kwargs))
-        plan, told = self._planned(notes, call)
-        return Explanation(plan, program_of(plan, call, told))
+        runner, args = self._receiver(args)
+        return runner.explain((args, kwargs))
 
     def trace(self, *args: Any, **kwargs: Any) -> Program:
         """What the graph of a call with these arguments does, equation by equation; `print` it.
@@ -417,243 +349,41 @@ class Exec:
             ConfigError: There are no examples, a symbol has no sizes or is not known, or the
                 function's guards make too many combinations.
         """
-        if self._is_method:
-            return self._of_self(args).warmup(*args[1:], progress=progress, **sizes)
+        runner, args = self._receiver(args)
         if progress is not None and not callable(progress):
             progress, sizes["progress"] = None, progress
-        example = self._call(*by_position(self._settings, args, {})) if args else self._seen.example
-        if example is None:
-            raise ConfigError(
-                "warmup: the shapes and dtypes of the arguments are not known yet.",
-                fix="pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
-            )
-        make = functools.partial(self._graph, origin="warmup")
-        compile_one = functools.partial(self._planned, make)
-        return _warmup.warm(self._planner, example, sizes, compile_one, progress)
+        return runner.warm_up(args, sizes, progress)
 
     def clear(self) -> None:
         """Forget all graphs and traces; the statistics stay."""
-        self._ready.clear()
-        self._cache.clear()
-        self._planner.clear()
-        for mapper in list(self._mappers.values()):
-            mapper.clear()
+        self._runner.clear()
 
     def freeze(self) -> None:
         """Make it an error from now on if a call needs a graph that is not compiled."""
-        self._seen.is_frozen = True
+        self._runner.store.freeze()
 
     # Private
+
+    def _receiver(self, args: Sequence[Any]) -> tuple[Runner, Sequence[Any]]:
+        """The runner, of the instance that is the first argument if this is a method."""
+        if self._is_method:
+            return self._of_self(args)._runner, args[1:]
+        return self._runner, args
 
     def _of_self(self, args: Sequence[Any]) -> "Exec":
         """The method of the instance that is the first argument."""
         if not args:
             raise ConfigError(
-                f"{_options.name_of(self._settings.fn)} is a method, and no instance is given.",
+                f"{_options.name_of(self.settings.fn)} is a method, and no instance is given.",
                 fix="call it on an instance, or pass one as the first argument",
             )
         bound = type(self).__new__(type(self))
         vars(bound).update(vars(self))
-        method = types.MethodType(self._settings.fn, args[0])
-        bound._settings = dataclasses.replace(self._settings, fn=method)
+        method = types.MethodType(self.settings.fn, args[0])
+        bound._runner = self._runner.with_function(method)
         bound._is_method = False
         vars(bound)["__wrapped__"] = method  # of which `inspect.signature` tells
         return bound
-
-    def _count_plain(self, count: int) -> None:
-        """Count calls of the plain function in somebody's trace; tell of the first."""
-        self._counters.add(plain_calls=count)
-        if is_running() or not self._seen.is_first("plain"):
-            return  # what runs in another Exec is padded there
-        told = _options.name_of(self._settings.fn)
-        name = told if told.isidentifier() else "fn"
-        file, line = _compat.caller_place() or ("<unknown>", 0)
-        warnings.warn_explicit(
-            f"shapeexec: the Exec of {told} was called inside a transformation (jit, grad, vmap, "
-            "scan, ...), where shapes are fixed: the plain function runs, nothing is padded, and "
-            "each size is compiled anew.\n"
-            f"  Where: {_compat.describe_line(f'{file}:{line}')}\n"
-            f"  Fix:   transform first, pad last: Exec(jax.grad({name})), not "
-            f"jax.grad(Exec({name})); for jit, use the Exec in its place",
-            RuntimeWarning,
-            file,
-            line,
-        )
-
-    def _planner_of(self, settings: Settings) -> Planner:
-        return Planner(settings, self._cache.__contains__, self._counters.add)
-
-    def _mapper(self, examples: Examples) -> Mapper:
-        """The mapper for the specs of the Exec, or for what a call's defaults are."""
-        settings, specs = examples.settings, None
-        if settings is not self._settings:
-            named = tuple((settings.kwarg_shapes or {}).items())
-            specs = (settings.in_shapes, named, examples.positions, examples.names)
-        mapper = self._mappers.get(specs)
-        if mapper is None:
-            core = self._core  # a view of an instance would keep it alive
-            planner = self._planner
-            if specs is not None:
-                planner = core._planner_of(dataclasses.replace(settings, fn=core._settings.fn))
-            mapper = Mapper(
-                planner, specs, self._cache.find, core._map_graph, core._finish, core._see
-            )
-            mapper = self._mappers.setdefault(specs, mapper)
-        return mapper
-
-    def _map_graph(self, group: Group, args: Any, kwargs: Any) -> Graph:
-        return self._cache.get(
-            group.key, lambda: self._compiled(group.recipe, group.sizes, args, kwargs, group)
-        )
-
-    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """The call, taken apart after a look at each leaf."""
-        self._see(places(self._settings.fn, args, kwargs))
-        return _take(self._settings, args, kwargs, self._seen.places)
-
-    def _see(self, found: Iterable[Place]) -> None:
-        """Remember where arguments hold more than arrays."""
-        self._seen.places |= frozenset(found)
-
-    def _run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Call]:
-        """The result as the graph gives it, and the call."""
-        call = _take(self._settings, args, kwargs, self._seen.places)
-        known_as = signature(self._settings, call)
-        ready = self._ready.get(known_as)
-        graph = None if ready is None else self._cache.find(ready.key)
-        if ready is not None and graph is not None:
-            # What is static to the specs may have other dtypes or another structure than last
-            # time, or be no array at all, which JAX tells by a TypeError.
-            try:
-                outcome = ready.run(graph, call.arrays, call.named, retrace=False)
-                return self._finish(ready, graph, outcome, "hits"), call
-            except (SignatureChanged, TypeError):
-                pass
-        known, call = self._seen.places, self._call(args, kwargs)
-        if self._seen.places != known:
-            known_as = signature(self._settings, call)
-        return self._run_planned(call, known_as), call
-
-    def _run_planned(self, call: Call, known_as: Hashable) -> Any:
-        plan, graph = self._planned(self._graph, call, is_proven_later=True)
-        ready = make_ready(plan, make_pads(plan, call.arrays, call.named))
-        may_wait = self._planner.may_wait(plan)
-        proven = _worker.begin(lambda: self._planner.plan(call)) if may_wait else lambda: plan
-        outcome = ready.run(graph, call.arrays, call.named, retrace=True)
-        if proven().key != plan.key:
-            return self._run_planned(call, known_as)  # as it has to be at these sizes
-        self._remember(known_as, ready, call)
-        return self._finish(ready, graph, outcome, "hits" if plan.is_compiled else "misses")
-
-    def _planned(
-        self, use: Callable[[Plan, Call], Used], call: Call, *, is_proven_later: bool = False
-    ) -> tuple[Plan, Used]:
-        """The plan of a call, and what `use(plan, call)` makes of it.
-
-        Where that meets something that cannot be padded, and may be exact, the plan is another.
-        """
-        while True:
-            plan = self._planner.plan(call, is_proven_later=is_proven_later)
-            try:
-                return plan, use(plan, call)
-            except UnsupportedPrimitiveError as error:
-                if not self._planner.make_fewest_exact(plan, error, call):
-                    raise
-
-    def _graph(self, plan: Plan, call: Call, origin: str = "made") -> Graph:
-        return self._cache.get(plan.key, lambda: self._compile(plan, call, origin))
-
-    def _compile(self, plan: Plan, call: Call, origin: str) -> Graph:
-        for key in self._seen.functions.gone():
-            self._cache.drop(key)
-        self._warn_of_new_functions(self._seen.functions.meet(call.functions(), plan.key))
-        args, kwargs = structs_at_capacity(plan, call.arrays, call.named)
-        return self._compiled(plan.recipe, plan.size_vector, args, kwargs, plan, origin=origin)
-
-    def _compiled(
-        self,
-        recipe: Compilable,
-        sizes: Any,
-        args: Any,
-        kwargs: Any,
-        told: Plan | Group,
-        *,
-        origin: str = "made",
-    ) -> Graph:
-        if self._seen.is_frozen:
-            raise FrozenError(
-                f"frozen, and no graph is compiled for {told}.",
-                got=f"arguments {', '.join(recipe.trace.ragged_arguments)}{_places_of(told)}",
-                fix=_before_freeze(told),
-            )
-        row = row_of(told, origin)
-        graph = compile_graph(recipe, sizes, args, kwargs, row)
-        self._counters.add(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
-        self._warn_if_thrashing(told)
-        return graph
-
-    def _finish(self, ready: Ready | Group, graph: Graph, outcome: Outcome, kind: str) -> Any:
-        self._counters.call(kind, ready.padding, ready.exact, ready.elements, graph.tally)
-        if outcome.compiles or outcome.copy_compiles:
-            self._counters.add(
-                compiles=outcome.compiles,
-                compile_seconds=outcome.compile_seconds,
-                copy_compiles=outcome.copy_compiles,
-            )
-            if self._seen.is_frozen and outcome.compiles:
-                raise FrozenError(
-                    "frozen, and JAX compiled the graph anew for this call.",
-                    why="the arguments stand on other devices than those it was compiled for",
-                    fix="warm up with arguments on the devices that calls will use",
-                )
-        return outcome.result
-
-    def _remember(self, known_as: Hashable, ready: Ready, call: Call) -> None:
-        if known_as is not None:
-            if len(self._ready) >= _MOST_READY:
-                self._ready.clear()  # sizes that occur again are back after one plan each
-            self._ready[known_as] = ready
-        self._seen.example = call.remembered()
-
-    def _warn_of_new_functions(self, met: tuple[str, Any] | None) -> None:
-        if met is None or not self._seen.is_first("functions"):
-            return
-        path, code = met
-        warnings.warn(
-            f"shapeexec: {path} has been another function {MANY} times, each from one definition, "
-            "and each has graphs of its own.\n"
-            f"  Where: {_compat.describe_line(f'{code.co_filename}:{code.co_firstlineno}')}\n"
-            "  Fix:   define the function once, before the calls, and pass what changes in it as "
-            "arguments",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-    def _warn_if_thrashing(self, told: Plan | Group) -> None:
-        if self._cache.remade < _THRASHING:
-            return
-        if self._seen.is_first("thrashing"):
-            warnings.warn(
-                f"shapeexec: graphs are compiled again after they left the cache, now for {told}; "
-                f"{len(self._cache)} are kept, {self._cache.evictions} have left.\n"
-                f"  Fix:   limits=sx.{self._limits.doubled()}, or use a coarser strategy",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-
-
-def _places_of(told: Plan | Group) -> str:
-    places = kind_of(told.key).sharding_texts.items()
-    return "".join(f"; {path} on {text}" for path, text in places)
-
-
-def _before_freeze(told: Plan | Group) -> str:
-    """The way out for a graph that a frozen Exec does not hold."""
-    if isinstance(told, Group):
-        return "warm up by a map over as many examples before freeze(), or do not freeze"
-    sizes = ", ".join(f"{symbol}={size}" for symbol, size in told.sizes.items())
-    way_out = f"warm up these sizes before freeze(), by `warmup(*args, {sizes})`"
-    return f"{way_out} with args such as these; or do not freeze"
 
 
 def bucketed(
@@ -677,25 +407,12 @@ def bucketed(
 
 def taken(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     """A call of an Exec with these settings, taken apart."""
-    return _take(settings, args, kwargs, places(settings.fn, args, kwargs))
+    return take(settings, args, kwargs, at=places(settings.fn, args, kwargs))
 
 
-def run_taken(ex: Exec, call: Call) -> Any:
+def run_bound(ex: Exec, call: BoundCall) -> Any:
     """The result of a call as its graph gives it; no argument is changed."""
-    return ex._run_planned(call, None)
-
-
-def _take(
-    settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any], at: Iterable[Place]
-) -> Call:
-    return take(
-        settings.fn,
-        args,
-        kwargs,
-        static_argnums=settings.static_argnums,
-        static_argnames=settings.static_argnames,
-        at=at,
-    )
+    return ex._runner.run_bound(call, None)
 
 
 def _made_anew(kind: type[Exec], settings: Settings, limits: CacheLimits) -> Exec:

@@ -1,4 +1,7 @@
-"""The cache as a table: one row per compiled graph."""
+"""The cache as a table: one row per compiled graph.
+
+How rows are drawn is not known here, nor how graphs are kept.
+"""
 
 import dataclasses
 import functools
@@ -9,11 +12,10 @@ from typing import Any
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _table
 from shapeexec.execution._compile import Graph
+from shapeexec.execution._exactness import Exactness
 from shapeexec.execution._key import Base, kind_of
-from shapeexec.execution._map import Group
 from shapeexec.execution._options import as_size
-from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Exactness
+from shapeexec.execution._plan import Planned
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Counters
 from shapeexec.masking._extents import Extents
@@ -63,24 +65,24 @@ class Graphs:
         if isinstance(asked, dict):
             return self._at(asked)
         if not -len(self.rows) <= asked < len(self.rows):
-            told = f"they are numbered 0 to {len(self.rows) - 1}" if self.rows else "there is none"
-            raise IndexError(f"graphs[{asked}] is not among {len(self.rows)} graphs: {told}.")
+            known = f"they are numbered 0 to {len(self.rows) - 1}" if self.rows else "there is none"
+            raise IndexError(f"graphs[{asked}] is not among {len(self.rows)} graphs: {known}.")
         return self.rows[asked]
 
     def _at(self, sizes: Mapping[str, int]) -> GraphRow:
-        told = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items()) or "no sizes"
+        asked = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items()) or "no sizes"
         found = [number for number, row in enumerate(self.rows) if row.serves(sizes)]
         if len(found) == 1:
             return self.rows[found[0]]
         held = "; ".join(f"{i}: {row.sizes}" for i, row in enumerate(self.rows))
         if not found:
             raise ConfigError(
-                f"graphs: none serves {told}.",
+                f"graphs: none serves {asked}.",
                 got=f"{held:.200}" or "no graphs",
                 fix="a size for each symbol, in a bucket that a call has used or warmup() made",
             )
         raise ConfigError(
-            f"graphs: {told} are sizes of {len(found)} graphs.",
+            f"graphs: {asked} are sizes of {len(found)} graphs.",
             got="; ".join(f"{i}: {', '.join(self.rows[i].named)}" for i in found),
             why="they differ in dtypes, fixed dims, constants or settings of JAX",
             fix=f"choose by number, such as graphs[{found[0]}]",
@@ -146,18 +148,17 @@ def _by_symbol(sizes: Mapping[Any, Any]) -> dict[str, int]:
     }
 
 
-def row_of(told: Plan | Group, origin: str) -> GraphRow:
+def row_of(planned: Planned, origin: str) -> GraphRow:
     """What is known of a graph before it is compiled.
 
     Args:
-        told: What it is compiled for.
+        planned: The call, or the examples, that it is compiled for.
         origin: See `GraphRow`.
     """
-    is_one = isinstance(told, Plan)
-    plan = told if is_one else told.plans[0]
-    trace, ranges, base = plan.recipe.trace, told.recipe.ranges, plan.base
+    plan, ranges = planned.first, planned.recipe.ranges
+    trace, base = plan.recipe.trace, plan.base
     extents = Extents(ranges, {}, trace.substitution)
-    exact, inward = dict(kind_of(told.key).exact), trace.substitution.inward
+    exact, inward = dict(kind_of(planned.key).exact), trace.substitution.inward
     buckets = {
         symbol: exact[symbol] if symbol in exact else extents.capacity(inward(symbol))
         for symbol in plan.sizes
@@ -170,11 +171,11 @@ def row_of(told: Plan | Group, origin: str) -> GraphRow:
         constants={place: text for place, (_, text) in base.constants.items()},
         guards=tuple(map(str, plan.guards)),
         exact=exact,
-        examples=None if is_one else told.capacity,
-        reduce=None if is_one else told.recipe.reduce,
-        shardings=kind_of(told.key).sharding_texts,
+        examples=planned.examples,
+        reduce=planned.reduce,
+        shardings=kind_of(planned.key).sharding_texts,
         origin=origin,
-        key=told.key,
+        key=planned.key,
         is_ragged=base.is_ragged,
         trace=trace,
     )

@@ -1,6 +1,7 @@
 """What names a graph: its parts, and how they are told to a person.
 
-A cache hit compares these parts, so each is a tuple that hashes as fast as any other.
+A cache hit compares these parts, so each is a tuple that hashes as fast as any other. What is kept
+under a key is not known here.
 """
 
 import types
@@ -155,6 +156,14 @@ class Key:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def without_placement(self) -> "Key":
+        """The same, wherever the arguments stand."""
+        parts = self.parts
+        if isinstance(parts, Kind):
+            return Key(parts._replace(placement=())) if parts.placement else self
+        assert isinstance(parts, Padded | Mapped)
+        return Key(parts._replace(kind=parts.kind.without_placement()))
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Key) and self.parts == other.parts)

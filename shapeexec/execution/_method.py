@@ -10,7 +10,7 @@ from typing import Any
 
 from shapeexec._errors import ConfigError
 from shapeexec.execution._options import POSITIONAL, name_of, parameters_of
-from shapeexec.execution._planner import Settings
+from shapeexec.execution._settings import Settings
 
 
 def without_self(settings: Settings) -> Settings:

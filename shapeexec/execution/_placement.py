@@ -57,6 +57,15 @@ def at_capacity(sharding: Any, capacity: Shape) -> Any:
     return sharding
 
 
+def stacked_sharding(sharding: Any) -> Any:
+    """The sharding of arrays that are stacked along a new first axis; None: XLA chooses."""
+    if len(sharding.device_set) == 1:
+        return sharding
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        return sharding.update(spec=jax.sharding.PartitionSpec(None, *sharding.spec))
+    return None
+
+
 def _ways(mesh: Any, axes: Any) -> int:
     """Into how many parts a dim is cut."""
     ways = 1

@@ -1,18 +1,70 @@
-"""The decision before the deed: which graph a call runs in, at which sizes."""
+"""The decision before the deed: which graph a call runs in, at which sizes.
+
+How a plan is made, and how it is run, is not known here.
+"""
 
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
-from shapeexec.execution._compile import Recipe
+from shapeexec.execution._compile import Compilable, Recipe
 from shapeexec.execution._key import Base, Key
+from shapeexec.execution._placement import Shape
 from shapeexec.execution._stats import Elements
 from shapeexec.execution._usage import elements_of
 from shapeexec.shape._questions import AnyGuard
 
-Shape = tuple[int, ...]
+
+class Planned(Protocol):
+    """A call, or examples of a map, that have one graph."""
+
+    @property
+    def key(self) -> Key:
+        """What names the graph."""
+        ...
+
+    @property
+    def recipe(self) -> Compilable:
+        """What compiles the graph."""
+        ...
+
+    @property
+    def first(self) -> "Plan":
+        """The plan of the call, or of the first example."""
+        ...
+
+    @property
+    def examples(self) -> int | None:
+        """How many examples the graph takes; None: it is one of a call."""
+        ...
+
+    @property
+    def reduce(self) -> str | None:
+        """`"sum"` if the results of examples are added."""
+        ...
+
+    @property
+    def padding(self) -> tuple[tuple[str, int, int], ...]:
+        """(symbol, size, bucket) of each symbol; over all examples."""
+        ...
+
+    @property
+    def exact(self) -> tuple[str, ...]:
+        """Symbols that have a strategy and yet run at their exact size."""
+        ...
+
+    @property
+    def elements(self) -> Elements:
+        """How many elements of arguments are data, and how many run."""
+        ...
+
+    @property
+    def warm_up(self) -> str:
+        """How to have the graph compiled before it is needed."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +101,14 @@ class Plan:
     key: Key = dataclasses.field(repr=False)
     recipe: Recipe = dataclasses.field(repr=False)
 
+    examples = None
+    reduce = None
+
+    @property
+    def first(self) -> "Plan":
+        """Itself: see `Planned`."""
+        return self
+
     @functools.cached_property
     def size_vector(self) -> np.ndarray:
         """i32[words]: the true sizes, and what is computed from them, as the graph takes them."""
@@ -57,7 +117,14 @@ class Plan:
     @functools.cached_property
     def elements(self) -> Elements:
         """How many elements of arguments are data, and how many run."""
-        return elements_of(self.base, self.recipe, self.in_capacities, [self.sizes], 1)
+        return elements_of(
+            self.base, self.recipe, self.in_capacities, all_sizes=[self.sizes], rows=1
+        )
+
+    @property
+    def padding(self) -> tuple[tuple[str, int, int], ...]:
+        """(symbol, size, bucket) of each symbol."""
+        return tuple((symbol, size, self.buckets[symbol]) for symbol, size in self.sizes.items())
 
     @property
     def waste(self) -> Mapping[str, float]:
@@ -66,6 +133,13 @@ class Plan:
             symbol: 1 - size / self.buckets[symbol] if size else 0.0
             for symbol, size in self.sizes.items()
         }
+
+    @property
+    def warm_up(self) -> str:
+        """How to have the graph compiled before a call needs it."""
+        sizes = ", ".join(f"{symbol}={size}" for symbol, size in self.sizes.items())
+        way = f"warm up these sizes before freeze(), by `warmup(*args, {sizes})`"
+        return f"{way} with args such as these; or do not freeze"
 
     def __str__(self) -> str:
         dims = ", ".join(

@@ -5,32 +5,20 @@ Nothing here looks at a leaf of a static argument.
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from shapeexec.execution import _monitor, _transfer
+from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Graph
-from shapeexec.execution._plan import Plan, Shape
+from shapeexec.execution._placement import Shape
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._split import Call, Place
 from shapeexec.execution._stats import Elements
 
-
-class Outcome(NamedTuple):
-    """What a run gave.
-
-    Attributes:
-        result: The function's result, cut to its true shapes.
-        copy_compiles: XLA compilations of pads and slices.
-        compiles: XLA compilations of the graph: one more where arguments came to stand on other
-            devices than before.
-        compile_seconds: The time that the latter took.
-    """
-
-    result: Any
-    copy_compiles: int
-    compiles: int
-    compile_seconds: float
+Pads = tuple[tuple[Place, Any, tuple[Shape, ...]], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +40,7 @@ class Ready:
 
     key: Hashable
     sizes: np.ndarray
-    pads: tuple[tuple[int | str, Any, tuple[Shape, ...]], ...]
+    pads: Pads
     cuts: tuple[Shape | None, ...]
     padding: tuple[tuple[str, int, int], ...]
     exact: tuple[str, ...]
@@ -73,28 +61,24 @@ class Ready:
                 kwargs = {**kwargs, place: _padded(kwargs[place], tree, capacities)}
         return args, kwargs
 
-    def run(
-        self, graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any], *, retrace: bool
-    ) -> Outcome:
+    def run(self, graph: Graph, call: Call, span: _monitor.Span, *, retrace: bool) -> Any:
         """Pad the arguments, run the graph, and cut the result.
 
         Args:
             graph: The graph at `key`.
-            args: The positional arguments, None in the place of each static one.
-            kwargs: The others, without static ones.
+            call: The call.
+            span: Counts what is compiled.
             retrace: Whether JAX may trace the graph once more.
 
         Raises:
             SignatureChanged: It would have to, and may not.
             ConfigError: A donated array is given twice.
         """
-        totals = _monitor.totals.own
-        start = totals.count
-        given = args
-        args, kwargs = self.pad(args, kwargs)
+        given = call.arrays
+        args, kwargs = self.pad(given, call.named)
         if self.donated or (self.donate and retrace):
             _transfer.check_given_once(args, kwargs, self.donate)
-        padded, seconds = totals.count, totals.seconds
+        span.copied()
         run = graph.retraced if retrace else graph
         try:
             result = run(self.sizes, args, kwargs)
@@ -104,9 +88,10 @@ class Ready:
             raise
         for place in self.donated:
             _transfer.delete_donated(given[place], args[place])
-        ran, seconds = totals.count, totals.seconds - seconds
+        span.ran()
         result = self._cut(result)
-        return Outcome(result, totals.count - ran + padded - start, ran - padded, seconds)
+        span.copied()
+        return result
 
     def _cut(self, result: Any) -> Any:
         if len(self.cuts) == 1 and isinstance(result, jax.Array):
@@ -132,16 +117,12 @@ def _padded(
     return jax.tree.unflatten(tree, leaves)
 
 
-def make_pads(
-    plan: Plan, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[tuple[int | str, Any, tuple[Shape, ...]], ...]:
+def make_pads(plan: Plan, call: BoundCall) -> Pads:
     """Which arguments are padded, and to what; see `Ready.pads`."""
-    pads: list[tuple[int | str, Any, tuple[Shape, ...]]] = []
+    pads: list[tuple[Place, Any, tuple[Shape, ...]]] = []
     start = 0
-    places = [*enumerate(args), *((name, kwargs[name]) for name in sorted(kwargs))]
     avals = plan.recipe.trace.jaxpr.in_avals
-    for place, argument in places:
-        tree = jax.tree.structure(argument)
+    for place, tree in call.arguments:
         stop = start + tree.num_leaves
         if any(not isinstance(dim, int) for aval in avals[start:stop] for dim in aval.shape):
             is_leaf = jax.tree_util.treedef_is_leaf(tree)
@@ -150,8 +131,9 @@ def make_pads(
     return tuple(pads)
 
 
-def make_ready(plan: Plan, pads: tuple[tuple[int | str, Any, tuple[Shape, ...]], ...]) -> Ready:
-    """The plan, ready to run in its graph."""
+def make_ready(plan: Plan, call: BoundCall) -> Ready:
+    """The plan of a call, ready to run in its graph."""
+    pads = make_pads(plan, call)
     return Ready(
         key=plan.key,
         sizes=plan.size_vector,
@@ -160,7 +142,7 @@ def make_ready(plan: Plan, pads: tuple[tuple[int | str, Any, tuple[Shape, ...]],
             None if shape == capacity else shape
             for shape, capacity in zip(plan.out_shapes, plan.out_capacities, strict=True)
         ),
-        padding=tuple((s, n, plan.buckets[s]) for s, n in plan.sizes.items()),
+        padding=plan.padding,
         exact=plan.exact,
         elements=plan.elements,
         donated=tuple(place for place, *_ in pads if place in plan.recipe.donate),

@@ -1,17 +1,67 @@
-"""The settings of an Exec, made of options as people write them, and changed in the same way."""
+"""The settings of an Exec: read from options as people write them, and changed in the same way.
+
+The form of each single option is checked in `_options`.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from shapeexec._errors import ConfigError
+from shapeexec.bucketing import Exact, Strategy
 from shapeexec.execution import _options
-from shapeexec.execution._planner import Settings
-from shapeexec.execution._proofs import CHECKS
+from shapeexec.execution._proofs import CHECKS, Check
 from shapeexec.masking._poison import check_poison
+from shapeexec.shape._guards import Guard
 from shapeexec.shape._spec import check_names, places, spec_symbols
+from shapeexec.shape._unknown import names_for
 
 _NAMED_SYMBOLS = frozenset(("strategies", "in_shapes", "kwarg_shapes"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How an Exec maps calls to graphs; fixed when it is made.
+
+    Attributes:
+        fn: The plain function.
+        in_shapes: One spec per positional argument; None: the defaults.
+        kwarg_shapes: Specs by keyword; None: all static, or the defaults beside default specs.
+        strategies: By symbol; a Strategy alone stands for all symbols.
+        constraints: What every call's sizes fulfil.
+        on_unsupported: Whether what cannot be padded is an error or makes its symbols exact.
+        poison: What fills padding; None: nothing does.
+        static_argnums: Positions of arguments that are Python values.
+        static_argnames: Keywords of arguments that are Python values.
+        donate_argnums: Positions of arguments whose memory may be reused.
+        examples: The strategy for the number of examples of `Exec.map`.
+        check: Which calls' traces are checked against the plain function's.
+    """
+
+    fn: Callable[..., Any]
+    in_shapes: tuple[Any, ...] | None
+    kwarg_shapes: Mapping[str, Any] | None
+    strategies: Strategy | Mapping[str, Strategy]
+    constraints: tuple[Guard, ...]
+    on_unsupported: Literal["raise", "exact"]
+    poison: str | None
+    static_argnums: tuple[int, ...]
+    static_argnames: tuple[str, ...]
+    donate_argnums: tuple[int, ...]
+    examples: Strategy
+    check: Check = "graphs"
+
+    def strategy(self, symbol: str) -> Strategy:
+        """The strategy of a symbol; Exact for one that has none."""
+        return strategy_of(symbol, self.strategies)
+
+
+def strategy_of(symbol: str, strategies: Strategy | Mapping[str, Strategy]) -> Strategy:
+    """The strategy of a symbol by its name, or by one that covers it; Exact if it has none."""
+    if isinstance(strategies, Strategy):
+        return strategies
+    given = (strategies[name] for name in names_for(symbol) if name in strategies)
+    return next(given, Exact())
 
 
 def settings_of(fn: Callable[..., Any], **options: Any) -> Settings:

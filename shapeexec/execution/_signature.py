@@ -12,7 +12,7 @@ import numpy as np
 
 from shapeexec.execution._options import POSITIONAL, parameters_of
 from shapeexec.execution._placement import may_stand_elsewhere
-from shapeexec.execution._planner import Settings
+from shapeexec.execution._settings import Settings
 from shapeexec.execution._split import FUNCTION, Call
 
 

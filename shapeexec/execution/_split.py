@@ -20,6 +20,7 @@ from shapeexec.execution import _modules, _objects
 from shapeexec.execution._merge import Merge, tree_of
 from shapeexec.execution._options import name_of, typed
 from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_data, is_taken
+from shapeexec.execution._settings import Settings
 from shapeexec.execution._tracer_errors import add_names
 from shapeexec.shape._shape import is_array
 
@@ -280,23 +281,19 @@ def _holds_more(argument: Any) -> bool:
 
 
 def take(
-    fn: Callable[..., Any],
+    settings: Settings,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
-    static_argnums: Sequence[int],
-    static_argnames: Sequence[str],
     at: Iterable[Place],
     is_map: bool = False,
 ) -> Call:
     """Take a call apart.
 
     Args:
-        fn: The function.
+        settings: Tell the function, and which arguments are constants as a whole.
         args: The positional arguments.
         kwargs: The others.
-        static_argnums: Positions of arguments that are constants as a whole.
-        static_argnames: Keywords of such.
         at: Where there are arguments that hold more than arrays, see `places`. Others are taken as
             they are, unseen.
         is_map: See `Call`.
@@ -304,6 +301,11 @@ def take(
     Raises:
         ConfigError: A constant cannot be hashed.
     """
+    fn, static_argnums, static_argnames = (
+        settings.fn,
+        settings.static_argnums,
+        settings.static_argnames,
+    )
     constants: dict[Place, Any] = {}
     if static_argnums or static_argnames:
         arrays = [None if i in static_argnums else arg for i, arg in enumerate(args)]

@@ -15,7 +15,7 @@ from jax import lax
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
-from shapeexec.execution._placement import Shape, at_capacity
+from shapeexec.execution._placement import Shape, at_capacity, stacked_sharding
 
 _WIDE = 8  # bytes: narrower dtypes are canonical always
 
@@ -125,7 +125,9 @@ def stack(rows: Sequence[Any], capacity: Shape, count: int) -> Any:
             stacked, dtype=stacked.dtype, weak_type=False, like=committed[0], committed=True
         )
     padded = [row if np.shape(row) == capacity else pad(row, capacity) for row in rows]
-    return _device_stack(*padded, *[padded[0]] * (count - len(rows)))
+    sharding = _compat.committed_sharding(padded[0])
+    stacked = None if sharding is None else stacked_sharding(sharding)
+    return _device_stack(stacked)(*padded, *[padded[0]] * (count - len(rows)))
 
 
 def cut_row(x: Any, row: int, shape: Shape) -> Any:
@@ -151,6 +153,12 @@ def struct_like(x: Any, shape: Shape) -> jax.ShapeDtypeStruct:
         weak_type=bool(getattr(x, "weak_type", False)),
         sharding=sharding,
     )
+
+
+def stacked_struct(struct: jax.ShapeDtypeStruct, count: int) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of a `stack` of arrays that are at capacity."""
+    sharding = None if struct.sharding is None else stacked_sharding(struct.sharding)
+    return jax.ShapeDtypeStruct((count, *struct.shape), struct.dtype, sharding=sharding)
 
 
 def _pad_host(x: np.ndarray, capacity: Shape) -> np.ndarray:
@@ -210,9 +218,14 @@ def _device_cut(shape: Shape, valid: Shape) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(lambda x: lax.slice(x, [0] * len(shape), list(valid)))
 
 
-@jax.jit
-def _device_stack(*rows: jax.Array) -> jax.Array:
-    return jax.numpy.stack(rows)
+@functools.lru_cache(maxsize=256)
+def _device_stack(sharding: Any) -> Callable[..., jax.Array]:
+    def stack_on_device(*rows: jax.Array) -> jax.Array:
+        stacked = jax.numpy.stack(rows)
+        is_weak = getattr(stacked, "weak_type", False)  # as on the host, a stack is not
+        return lax.convert_element_type(stacked, stacked.dtype) if is_weak else stacked
+
+    return jax.jit(stack_on_device, out_shardings=sharding)
 
 
 @functools.lru_cache(maxsize=4096)

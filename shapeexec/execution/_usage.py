@@ -13,6 +13,7 @@ def elements_of(
     base: Base,
     recipe: Recipe,
     capacities: Sequence[tuple[int, ...]],
+    *,
     all_sizes: Sequence[Mapping[str, int]],
     rows: int,
 ) -> Elements:

@@ -1,4 +1,7 @@
-"""Compiling the graphs that a range of sizes needs, before there is any data."""
+"""Compiling the graphs that a range of sizes needs, before there is any data.
+
+How one graph is made is not known here.
+"""
 
 import itertools
 import math
@@ -10,6 +13,7 @@ import jax
 from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
 from shapeexec.bucketing._fixed import last_bucket
+from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._options import as_size
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
@@ -25,7 +29,7 @@ def warm(
     planner: Planner,
     example: Call,
     sizes: Mapping[str, Any],
-    compile_one: Callable[..., tuple[Plan, Any]],
+    compile_one: Callable[[BoundCall], Plan],
     progress: Callable[[int, int], None] | None,
 ) -> int:
     """Compile what is missing for every combination of `sizes`.
@@ -35,7 +39,7 @@ def warm(
         example: A call, of any size.
         sizes: Per symbol an int or an iterable of ints. For a symbol that is left out, all up to
             its strategy's last bucket, if it has one.
-        compile_one: Plans a call and compiles its graph; returns the plan first.
+        compile_one: Plans a call and compiles its graph; returns the plan.
         progress: Called with (done, total) before each graph and at the end.
 
     Returns:
@@ -44,7 +48,7 @@ def warm(
     Raises:
         ConfigError: Sizes are missing, of a symbol that there is not, or too many.
     """
-    dims = planner.ragged_dims(example)
+    dims = planner.bind(example).ragged_dims
     listed = {symbol: as_sizes(symbol, given) for symbol, given in sizes.items()}
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
     for symbol in symbols - listed.keys():
@@ -65,7 +69,7 @@ def warm(
         for done, (exact, call) in enumerate(wanted):
             if progress is not None:
                 progress(done, len(wanted))
-            plan, _ = compile_one(call)
+            plan = compile_one(call)
             count += 1
             if plan.exact != exact:
                 break  # what cannot be padded was met: now other graphs are wanted, too
@@ -77,20 +81,20 @@ def warm(
 
 def _missing(
     planner: Planner, example: Call, dims: Any, listed: Mapping[str, Sequence[int]]
-) -> list[tuple[tuple[str, ...], Call]]:
+) -> list[tuple[tuple[str, ...], BoundCall]]:
     """A call for each graph that is wanted and not compiled, and its exact symbols.
 
     One size per bucket tells the graphs, unless guards or exact symbols tell sizes apart.
     """
     chosen = {symbol: _one_each(planner, symbol, n) for symbol, n in listed.items()}
-    plans: dict[Hashable, tuple[Plan, Call]] = {}
+    plans: dict[Hashable, tuple[Plan, BoundCall]] = {}
     for sizes in (chosen, listed):
         _check_number(sizes)
         plans = {}
         for combination in combinations(sizes):
             arrays = at_sizes((list(example.arrays), dict(example.named)), dims, combination)
-            call = example.replaced(*arrays)
-            plan = planner.plan(call)
+            call = planner.bind(example.replaced(*arrays))
+            plan = planner.draft(call)
             plans.setdefault(plan.key, (plan, call))
         if not any(plan.guards or plan.exact for plan, _ in plans.values()):
             break

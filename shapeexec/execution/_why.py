@@ -1,4 +1,7 @@
-"""Why a call would compile: which part of what names a graph no graph has."""
+"""Why a call would compile: which part of a graph's key no graph has.
+
+How a call is planned is not known here.
+"""
 
 import dataclasses
 import math
@@ -9,9 +12,7 @@ from shapeexec.execution._graphs import Graphs
 from shapeexec.execution._key import Key, kind_of, shown_sizes
 from shapeexec.execution._placement import sharding_text
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import structs_at_capacity
 from shapeexec.execution._row import GraphRow
-from shapeexec.execution._split import Call
 
 _Parts = Mapping[str, tuple[Hashable, str]]
 _STRUCTURE = "the structure of the arguments"
@@ -54,16 +55,6 @@ class WhyNew:
         return f"{first}; the nearest, {named}, differs in {'; '.join(self.differences)}"
 
 
-def check_maskable(plan: Plan, call: Call) -> None:
-    """Meet what cannot be padded, as compiling the graph would.
-
-    Raises:
-        UnsupportedPrimitiveError: A primitive cannot be made exact.
-    """
-    if not plan.is_compiled:
-        plan.recipe.notes(*structs_at_capacity(plan, call.arrays, call.named))
-
-
 def why_new(plan: Plan, graphs: Graphs) -> WhyNew:
     """Hold a plan against all graphs; those of `Exec.map` serve no call, and are left out.
 
@@ -81,7 +72,7 @@ def why_new(plan: Plan, graphs: Graphs) -> WhyNew:
     wanted = _parts(plan.key, plan.buckets, plan.guards)
     held = {number: _parts_of(row) for number, row in rows.items()}
     missing = tuple(
-        _told(name, text)
+        _part_text(name, text)
         for name, (_, text) in wanted.items()
         if all(name in _differing(parts, wanted) for parts in held.values())
     )
@@ -125,7 +116,7 @@ def _parts(key: Key, buckets: Mapping[str, int], guards: tuple[Any, ...]) -> _Pa
     return parts
 
 
-def _told(name: str, text: str) -> str:
+def _part_text(name: str, text: str) -> str:
     return f"{text} as {name}" if " " in name else f"{name}={text}"
 
 

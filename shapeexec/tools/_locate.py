@@ -16,8 +16,9 @@ import numpy as np
 
 from shapeexec import _compat
 from shapeexec.checking import instantiate
+from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._ready import make_pads, make_ready
+from shapeexec.execution._ready import make_ready
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._interpret import is_ragged
 from shapeexec.masking._values import Value
@@ -104,15 +105,14 @@ class Lockstep:
         return Value(jnp.asarray(array), value.known, value.number)
 
 
-def locate(plan: Plan, arrays: Sequence[Any], named: Mapping[str, Any]) -> Culprit | None:
+def locate(plan: Plan, call: BoundCall) -> Culprit | None:
     """The first equation whose valid part differs.
 
     Args:
         plan: What the call runs.
-        arrays: The positional arguments, None in the place of each static one.
-        named: The others.
+        call: The call.
     """
-    args, kwargs = make_ready(plan, make_pads(plan, arrays, named)).pad(arrays, named)
+    args, kwargs = make_ready(plan, call).pad(call.call.arrays, call.call.named)
     traced = plan.recipe.trace
     lockstep = Lockstep({**plan.sizes, **traced.substitution.sizes(plan.sizes)})
     sizes = {symbol: np.int32(size) for symbol, size in plan.sizes.items()}

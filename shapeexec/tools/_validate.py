@@ -1,6 +1,5 @@
 """`validate`: an Exec against its own unpadded function, under every poison."""
 
-import collections
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +17,15 @@ from shapeexec._errors import (
     exact_strategies,
 )
 from shapeexec.execution import Exec
-from shapeexec.execution._exec import run_taken, taken
+from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._cache import CacheLimits
+from shapeexec.execution._exec import run_bound, taken
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, Settings
+from shapeexec.execution._planner import Planner
+from shapeexec.execution._settings import Settings
 from shapeexec.execution._signature import by_position
 from shapeexec.execution._split import Call
+from shapeexec.execution._store import Store
 from shapeexec.masking._poison import POISONS, check_poison
 from shapeexec.tools import _closeness, _samples
 from shapeexec.tools._locate import locate
@@ -102,7 +105,7 @@ def validate(
     args, kwargs = by_position(ex.settings, args, kwargs)
     rng = np.random.default_rng(seed)
     first = _Check("the result", ex, args, kwargs, poisons)
-    chosen = list(_samples.size_sets(first.planner, first.planner.sizes(first.call), rounds, rng))
+    chosen = list(_samples.size_sets(first.planner, first.bound.sizes, rounds, rng))
     checks = [first]
     if gradients and any(map(_is_inexact, jax.tree.leaves((first.call.arrays, first.call.named)))):
         derived = ex.variant(fn=gradient_of(ex.settings))
@@ -183,7 +186,9 @@ class _Check:
 
     Attributes:
         planner: Plans its calls.
+        store: Counts what the planner does.
         call: The call of which others are made.
+        bound: The same, bound to the specs.
         dims: By number of leaf the dims of those that are ragged.
     """
 
@@ -199,11 +204,11 @@ class _Check:
     ) -> None:
         self.what = what
         self.may_be_refused = may_be_refused  # nobody has asked for its gradient yet
-        self.counts: collections.Counter[str] = collections.Counter()
-        settings = dataclasses.replace(ex.settings, check="sizes")
-        self.planner = Planner(settings, lambda _: False, lambda **more: self.counts.update(more))
+        self.store = Store(CacheLimits())
+        self.planner = Planner(dataclasses.replace(ex.settings, check="sizes"), self.store)
         self.call = taken(ex.settings, args, kwargs)
-        self.dims = self.planner.ragged_dims(self.call)
+        self.bound = self.planner.bind(self.call)
+        self.dims = self.bound.ragged_dims
         self.padded = [ex.variant(poison=poison, check="sizes") for poison in poisons]
 
     def run(self, call: Call, sizes: Mapping[str, int], report: _Report) -> None:
@@ -221,7 +226,8 @@ class _Check:
         for padded in self.padded:
             report.step()
             try:
-                got = self._run_padded(padded, call, at, report)
+                bound = self.planner.bind(call)
+                got = self._run_padded(padded, bound, at, report)
             except ShapeExecError as error:
                 if not (self.may_be_refused or isinstance(error, ConstraintError)):
                     raise
@@ -231,28 +237,30 @@ class _Check:
             text = _difference(got, want)
             if text is None:
                 continue
-            plan, poison = self.planner.plan(call), padded.settings.poison
-            _raise_if_an_equation_differs(plan, poison, call, f"{told}: {text}")
+            plan, poison = self.planner.draft(bound), padded.settings.poison
+            _raise_if_an_equation_differs(plan, poison, bound, f"{told}: {text}")
             _raise_if_the_trees_differ(plan, poison, f"{told}: {text}", got, want)
             if not _is_explained(plain, leaves, got, want):
                 text = f"{text}; {UNEXPLAINED}"
             report.rounding.setdefault(f"{told}: {text}")
 
-    def _run_padded(self, padded: Exec, call: Call, at: str, report: _Report) -> Any:
+    def _run_padded(self, padded: Exec, call: BoundCall, at: str, report: _Report) -> Any:
         """The result of a graph that is proven to be the plain program, or runs exactly."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "shapeexec: at symbolic sizes", RuntimeWarning)
-            before = self.counts["differences"]
-            plan = self.planner.plan(call)
-            if self.counts["differences"] > before:
+            before = self.store.stats.differences
+            plan = self.planner.draft(call)
+            if self.store.stats.differences > before:
                 reason = "; ".join(dict.fromkeys(plan.reasons.values()))
                 report.differences.setdefault(f"{self.what} at {at}: {reason}")
-            return run_taken(padded, call)
+            return run_bound(padded, call)
 
 
-def _raise_if_an_equation_differs(plan: Plan, poison: str | None, call: Call, told: str) -> None:
+def _raise_if_an_equation_differs(
+    plan: Plan, poison: str | None, call: BoundCall, told: str
+) -> None:
     recipe = dataclasses.replace(plan.recipe, poison=poison)
-    culprit = locate(dataclasses.replace(plan, recipe=recipe), call.arrays, call.named)
+    culprit = locate(dataclasses.replace(plan, recipe=recipe), call)
     if culprit is not None:
         raise ValidationError(
             f"padding changes {told}.",

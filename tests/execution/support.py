@@ -55,7 +55,7 @@ def _numbers(x: Any) -> np.ndarray:
 def assert_runs_as(fn: Callable[..., Any], ex: sx.Exec, *args: Any, **kwargs: Any) -> Any:
     """`ex` gives what the unpadded function gives; returns it."""
     actual = ex(*args, **kwargs)
-    numbers, names = ex._settings.static_argnums, ex._settings.static_argnames
+    numbers, names = ex.settings.static_argnums, ex.settings.static_argnames
     plain = jax.jit(fn, static_argnums=numbers or None, static_argnames=names or None)
     assert_same(actual, plain(*args, **kwargs))
     return actual

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 
 import shapeexec as sx
+from shapeexec.execution import _store
 from tests.execution.support import counted, ones
 
 P = sx.Pow2()
@@ -64,14 +65,13 @@ def test_a_failing_function_fails_in_every_thread_and_may_work_later():
 
 def test_a_compile_that_fails_frees_every_thread(monkeypatch):
     ex = sx.Exec(lambda x: x + 1, ("s",), P)
-    compiled = ex._compile
 
     def broken(*_):
         raise MemoryError("XLA has no room")
 
-    monkeypatch.setattr(ex, "_compile", broken)
-    assert {type(error) for error in together(8, lambda i: ex(ones(3)))} == {MemoryError}
-    monkeypatch.setattr(ex, "_compile", compiled)
+    with monkeypatch.context() as patch:
+        patch.setattr(_store, "compile_graph", broken)
+        assert {type(error) for error in together(8, lambda i: ex(ones(3)))} == {MemoryError}
     assert float(ex(ones(3))[0]) == 2
 
 

@@ -431,7 +431,7 @@ def test_calls_are_remembered_without_their_arrays():
 def test_an_exec_that_goes_takes_its_graphs_along():
     ex = sx.Exec(lambda x: x + 1, ("s",), P)
     ex(ones(3))
-    graph = weakref.ref(next(iter(ex._cache._entries.values())))
+    graph = weakref.ref(next(iter(ex._runner.store._cache._entries.values())))
     del ex
     gc.collect()
     assert graph() is None

@@ -653,7 +653,7 @@ def test_parts_that_no_graph_has_together_are_told_so():
 def test_a_trace_that_was_forgotten_is_told(monkeypatch):
     ex = sx.Exec(lambda x: x.sum(), ("s",), L(8))
     ex(ones(3))
-    ex._planner.clear()
+    ex._runner.planner.clear()
     told = why(ex, struct(3))
     assert told.differences == ("the trace, which was forgotten and made anew",)
 

@@ -46,10 +46,10 @@ def test_a_wrong_rule_shows(poison, wrong, monkeypatch):
 
 def test_the_environment_may_ask_for_poison(monkeypatch):
     monkeypatch.setenv("SHAPEEXEC_POISON", "nan")
-    assert sx.Exec(total)._settings.poison == "nan"
-    assert sx.Exec(total, poison="max")._settings.poison == "max"
+    assert sx.Exec(total).settings.poison == "nan"
+    assert sx.Exec(total, poison="max").settings.poison == "max"
     monkeypatch.setenv("SHAPEEXEC_POISON", "")
-    assert sx.Exec(total)._settings.poison is None
+    assert sx.Exec(total).settings.poison is None
 
 
 def test_the_environment_is_checked_too(monkeypatch):

@@ -7,6 +7,7 @@ vmapped jaxprs; it does not know padding.
 """
 
 from shapeexec.masking.folding import _branches, _contractions, _linear, _loops  # noqa: F401 - rules
+from shapeexec.masking.folding._notes import SumNote, notes_of_sums
 from shapeexec.masking.folding._run import sum_over_examples
 
-__all__ = ["sum_over_examples"]
+__all__ = ["SumNote", "notes_of_sums", "sum_over_examples"]

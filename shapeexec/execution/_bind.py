@@ -1,0 +1,224 @@
+"""From the arguments of a call to a bound call: leaves, dims, dtypes, sizes, and where they stand.
+
+That is done once a call; what is planned, padded, compiled or explained takes the bound call. What
+graphs there are is not known here.
+"""
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shapeexec import _compat
+from shapeexec._errors import ConfigError, ConstraintError, SpecError
+from shapeexec.execution._key import Base
+from shapeexec.execution._options import parameters_of
+from shapeexec.execution._placement import Placement, Shape, at_capacity, placement_of
+from shapeexec.execution._settings import Settings
+from shapeexec.execution._split import Call, Place
+from shapeexec.shape import _dim
+from shapeexec.shape._binding import BoundSpec
+from shapeexec.shape._foreign import refused_dtype
+from shapeexec.shape._shape import is_array
+from shapeexec.shape._spec import compile_spec
+from shapeexec.shape._trace import Leaf
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BoundCall:
+    """A call whose arguments are bound to their specs.
+
+    Attributes:
+        call: The call: its arrays, and what is constant.
+        tree: The structure of (positional, keyword) arrays, as a graph takes them.
+        base: All that the call has in common with others that may share its traces.
+        dims: Per leaf its dims, symbolic where its spec says so.
+        dtypes: Per leaf its dtype and weak type.
+        sizes: The size of each symbol.
+        fn: The plain function, of flat arrays.
+        placement: Where the leaves stand.
+    """
+
+    call: Call
+    tree: Any  # a treedef
+    base: Base
+    dims: tuple[tuple[Any, ...], ...]
+    dtypes: tuple[tuple[Any, bool], ...]
+    sizes: Mapping[str, int]
+    fn: Callable[..., Any]
+    placement: Placement
+
+    def to_trace(self, exact: Mapping[str, int]) -> list[Leaf]:
+        """The leaves to trace, with some symbols replaced by their sizes."""
+        dims = [tuple(_dim.substitute(dim, exact) for dim in leaf) for leaf in self.dims]
+        return [Leaf(d, *dtype) for d, dtype in zip(dims, self.dtypes, strict=True)]
+
+    def structs(self, capacities: Iterable[Shape]) -> tuple[Any, Any]:
+        """The positional and the keyword arguments as a graph takes them, without their data.
+
+        Args:
+            capacities: Per leaf its padded shape.
+        """
+        placement = self.placement or (None,) * len(self.dims)
+        leaves = [
+            jax.ShapeDtypeStruct(
+                capacity,
+                dtype,
+                weak_type=is_weak,
+                sharding=None if sharding is None else at_capacity(sharding, capacity),
+            )
+            for capacity, (dtype, is_weak), sharding in zip(
+                capacities, self.dtypes, placement, strict=True
+            )
+        ]
+        return jax.tree.unflatten(self.tree, leaves)
+
+    @property
+    def arguments(self) -> list[tuple[Place, Any]]:
+        """Each argument by position or keyword, and its structure, in the order of their leaves."""
+        args, kwargs = self.tree.children()
+        places: list[Place] = [*range(len(self.call.arrays)), *sorted(self.call.named)]
+        return list(zip(places, [*args.children(), *kwargs.children()], strict=True))
+
+    @property
+    def ragged_dims(self) -> dict[int, tuple[Any, ...]]:
+        """By number of leaf the dims of those that are ragged."""
+        return {i: d for i, d in enumerate(self.dims) if any(_dim.symbols_of(dim) for dim in d)}
+
+
+class Binder:
+    """Binds calls to the specs of an Exec, which are compiled once per structure of arguments."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._compiled: dict[Hashable, BoundSpec] = {}  # a lost entry is made again: no lock
+
+    def clear(self) -> None:
+        """Forget the compiled specs."""
+        self._compiled.clear()
+
+    def bind(self, call: Call) -> BoundCall:
+        """Bind a call, whose arguments may be arrays or `jax.ShapeDtypeStruct`.
+
+        Raises:
+            ConfigError: A static argument cannot be hashed, or another is not an array.
+            SpecError: The arguments contradict the specs.
+            ConstraintError: The sizes break a constraint.
+        """
+        _check_constants(call)
+        arrays, named = call.trees()
+        leaves, treedef = jax.tree.flatten((tuple(arrays), named))
+        self._check_specs(call)
+        bound = self._spec(treedef, arrays, named)
+        shapes = bound.shapes(leaves)
+        _check_known(shapes)
+        sizes = dict(sorted(bound.sizes(shapes).items()))
+        self._check_constraints(sizes)
+        dims = tuple(() if d is None else d for d in bound.dims(shapes))
+        dtypes = tuple(_dtype(leaf, index, treedef) for index, leaf in enumerate(leaves))
+        texts = tuple(tuple(map(_dim.dim_text, leaf_dims)) for leaf_dims in dims)
+        return BoundCall(
+            call=call,
+            tree=jax.tree.structure((tuple(call.arrays), dict(call.named))),
+            base=Base(treedef, texts, dtypes, call.static, _compat.config_fingerprint()),
+            dims=dims,
+            dtypes=dtypes,
+            sizes=sizes,
+            fn=_compat.told_as(self._settings.fn, call.pure()),
+            placement=placement_of(leaves),
+        )
+
+    def _spec(self, treedef: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundSpec:
+        # By default an array is ragged if it has an axis.
+        has_axes = [is_array(arg) and len(arg.shape) > 0 for arg in (*args, *kwargs.values())]
+        key = (treedef, tuple(kwargs), tuple(has_axes))
+        bound = self._compiled.get(key)
+        if bound is None:
+            bound = compile_spec(
+                _given_specs(self._settings, len(args), kwargs),
+                args,
+                kwarg_shapes=self._settings.kwarg_shapes,
+                kwargs=kwargs,
+            )
+            self._compiled[key] = bound
+        return bound
+
+    def _check_specs(self, call: Call) -> None:
+        in_shapes, named = self._settings.in_shapes or (), self._settings.kwarg_shapes or {}
+        for place, part in call.parts.items():
+            if isinstance(place, int):
+                path, spec = f"args[{place}]", in_shapes[place] if place < len(in_shapes) else None
+            else:
+                path, spec = f"kwargs[{place!r}]", named.get(place)
+            if spec is not None and part.is_constant:
+                raise SpecError(
+                    f'{path} has the spec "{spec}" but is not an array.',
+                    got=type(part.leaves[0].value).__name__,
+                    fix="pass an array, or make its spec None",
+                )
+
+    def _check_constraints(self, sizes: dict[str, int]) -> None:
+        for constraint in self._settings.constraints:
+            if constraint.symbols <= sizes.keys() and not constraint.holds(sizes):
+                broken = ", ".join(f"{s}={sizes[s]}" for s in sorted(constraint.symbols))
+                raise ConstraintError(
+                    f"this call breaks the constraint `{constraint}`: {broken}.",
+                    constraint=str(constraint),
+                    sizes=sizes,
+                    fix="call the plain function at these sizes, or loosen constraints=...",
+                )
+
+
+def _given_specs(settings: Settings, count: int, named: Mapping[str, Any]) -> Any:
+    """The specs by position, without those of arguments behind `count` that have defaults."""
+    specs = settings.in_shapes
+    if specs is None or count >= len(specs):
+        return specs
+    rest = parameters_of(settings.fn)[count : len(specs)]
+    may_miss = len(rest) == len(specs) - count and all(
+        parameter.default is not parameter.empty and parameter.name not in named
+        for parameter in rest
+    )
+    return specs[:count] if may_miss else specs
+
+
+def _check_known(shapes: Iterable[Any]) -> None:
+    if _dim.any_symbolic(shapes):
+        raise SpecError(
+            "the sizes are symbolic here, in a function that is traced for all sizes.",
+            why="which bucket an axis has follows from its size",
+            fix="ask outside of that function, with arrays or jax.ShapeDtypeStruct",
+        )
+
+
+def _check_constants(call: Call) -> None:
+    for place, value in call.constants.items():
+        try:
+            hash(value)
+        except TypeError as error:
+            path = place if isinstance(place, str) else f"args[{place}]"
+            raise ConfigError(
+                f"the static argument {path} cannot be hashed: {type(value).__name__}.",
+                fix="pass a hashable value (a tuple for a list), or do not make it static",
+            ) from error
+
+
+def _dtype(leaf: Any, index: int, treedef: Any) -> tuple[Any, bool]:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.dtype, bool(leaf.weak_type)
+    try:
+        aval = jax.typeof(leaf)
+    except TypeError as error:
+        indices = jax.tree.unflatten(treedef, range(treedef.num_leaves))
+        (first, *rest), _ = jax.tree_util.tree_leaves_with_path(indices)[index]
+        path = ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
+        if isinstance(leaf, np.ndarray | np.generic):
+            raise refused_dtype(path, leaf) from error
+        raise ConfigError(
+            f"{path} is a {type(leaf).__name__} that JAX has no dtype for.",
+            got=f"{leaf!r:.80}",
+            fix="pass numbers, or a tuple, which is a constant of the graph",
+        ) from error
+    return aval.dtype, bool(getattr(aval, "weak_type", False))

@@ -1,0 +1,81 @@
+"""Which symbols run at their exact sizes, and why.
+
+By their strategy, for want of a rule, or at the sizes where a trace is another program. Which
+symbols these are is found by the planner.
+"""
+
+import dataclasses
+import threading
+from collections.abc import Hashable, Iterable, Mapping
+
+from shapeexec._errors import ShapeExecError
+from shapeexec.bucketing import Strategy
+from shapeexec.bucketing._fixed import runs_exact
+from shapeexec.execution._proofs import Proofs
+from shapeexec.execution._settings import Settings, strategy_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Exactness:
+    """Which symbols are exact in calls of one kind, as far as is known.
+
+    Attributes:
+        strategies: See `Settings`.
+        always: Symbols that are exact at all sizes for want of a rule.
+        apart: The symbols that are exact at some sizes alone, by these sizes, symbols sorted.
+    """
+
+    strategies: Strategy | Mapping[str, Strategy]
+    always: frozenset[str]
+    apart: Mapping[tuple[tuple[str, int], ...], frozenset[str]]
+
+    def symbols(self, sizes: Mapping[str, int]) -> frozenset[str]:
+        """The symbols that are exact in a call of these sizes."""
+        found = self.always | self.apart.get(tuple(sorted(sizes.items())), frozenset())
+        strategies = {symbol: strategy_of(symbol, self.strategies) for symbol in sizes}
+        return found | {s for s, size in sizes.items() if runs_exact(strategies[s], size)}
+
+
+class ExactSymbols:
+    """The symbols that are exact in spite of their strategies, by what calls have in common.
+
+    Args:
+        settings: Tell the strategies, and whether other symbols may be exact.
+        proofs: Tell the sizes at which a trace is another program.
+    """
+
+    def __init__(self, settings: Settings, proofs: Proofs) -> None:
+        self._settings, self._proofs = settings, proofs
+        self._lock = threading.Lock()
+        self._forced: dict[Hashable, dict[str, str]] = {}
+
+    def clear(self) -> None:
+        """Forget all but what the proofs know."""
+        with self._lock:
+            self._forced.clear()
+
+    def reasons(self, base: Hashable, sizes: Mapping[str, int]) -> dict[str, str]:
+        """Per symbol that is exact in a call in spite of its strategy, why."""
+        with self._lock:
+            forced = dict(self._forced.get(base, {}))
+        return forced | self._proofs.exact(base, sizes)
+
+    def add(self, base: Hashable, symbols: Iterable[str], error: ShapeExecError) -> bool:
+        """Run calls of one kind at the exact sizes of `symbols` from now on, because of `error`.
+
+        Returns:
+            False if that is not allowed, or is nothing new.
+        """
+        reason = f"{error.what}   <- {error.where}" if error.where else error.what
+        with self._lock:
+            known = self._forced.get(base, {})
+            if self._settings.on_unsupported == "raise" or not frozenset(symbols) - known.keys():
+                return False
+            self._forced[base] = dict.fromkeys(symbols, reason) | known
+            return True
+
+    def exactness(self, base: Hashable) -> Exactness:
+        """Which symbols are exact in calls of one kind."""
+        with self._lock:
+            always = frozenset(self._forced.get(base, ()))
+        return Exactness(self._settings.strategies, always, self._proofs.apart(base))

@@ -1,0 +1,327 @@
+"""Examples of a map that share a graph: the masked function, vmapped over its sizes.
+
+Their arguments are stacked, and the results are cut apart or summed. Which examples share a graph
+is not known here.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shapeexec import _compat
+from shapeexec._errors import SpecError
+from shapeexec.execution import _one_by_one, _transfer
+from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._compile import Numbers, Prepared, prepare
+from shapeexec.execution._examples import Examples, Layout, Reduce
+from shapeexec.execution._key import Key
+from shapeexec.execution._one_by_one import one_by_one, sum_one_by_one
+from shapeexec.execution._placement import Shape
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._stats import Elements
+from shapeexec.execution._usage import elements_of
+from shapeexec.masking._extents import Extents
+from shapeexec.masking._hosted import host_operands
+from shapeexec.masking._masked import Masked
+from shapeexec.masking.folding import SumNote, notes_of_sums, sum_over_examples
+from shapeexec.shape._trace import Trace
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MapRecipe:
+    """All that is needed to compile the graph of a group of examples.
+
+    Attributes:
+        trace: The function of one example at symbolic sizes.
+        symbols: The order of the symbols in an example's sizes.
+        ranges: Per symbol the least size and the bucket.
+        poison: See `Masked`.
+        is_mapped: Per leaf of the arguments whether examples have their own.
+        reduce: How the results are put together.
+    """
+
+    trace: Trace
+    symbols: tuple[str, ...]
+    ranges: Mapping[str, tuple[int, int]]
+    poison: str | None
+    is_mapped: tuple[bool, ...]
+    reduce: Reduce
+    donate: tuple[int, ...] = ()  # a second group of examples may need the same memory
+    trace_seconds: float = 0.0
+
+    def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
+        """What is compiled.
+
+        Args:
+            sizes: i32[examples, words], and i32[]: how many examples are no fillers.
+            consts: The arrays that the function closed over.
+            kwargs: As for one example, with a first axis for the examples where they differ.
+            *args: Likewise.
+        """
+        vectors, count = sizes
+        leaves = jax.tree.leaves((args, kwargs))
+        if self.calls_the_host:
+            one = self._one(consts)
+            results = one_by_one(one, vectors, leaves, self.is_mapped, count)
+            return self._as_declared(sum_one_by_one(results) if self.reduce == "sum" else results)
+        each = self._each(consts)
+        if self.reduce == "sum":
+            is_example = jnp.arange(len(vectors)) < count
+            results = sum_over_examples(each, is_example, vectors, leaves)
+        else:
+            results = each(vectors, leaves)
+        return self._as_declared(results)
+
+    def sums(self, sizes: Any, args: Any, kwargs: Any) -> list[SumNote]:
+        """How the sum of each leaf of the result is made; sizes and arguments may be structs."""
+        vectors, _ = sizes
+        each, leaves = self._each(self.trace.jaxpr.consts), jax.tree.leaves((args, kwargs))
+        return notes_of_sums(each, vectors.shape[0], vectors, leaves)
+
+    @property
+    def calls_the_host(self) -> bool:
+        """Whether examples run one by one, for the host takes part."""
+        return _one_by_one.calls_the_host(self.trace.jaxpr.jaxpr)
+
+    def _one(self, consts: Any) -> Callable[[Any, Any], list[Any]]:
+        """The masked function of one example: of its vector of sizes, and of its leaves."""
+        masked = Masked(self.trace, self.ranges, self.poison, zero_padded=self.poison is None)
+
+        def one(vector: Any, leaves: Any) -> list[Any]:
+            by_symbol, hosted = self.numbers.read(vector)
+            results = masked(by_symbol, consts, leaves, hosted=hosted)
+            return [*itertools.compress(results, self.is_number)]
+
+        return one
+
+    def _each(self, consts: Any) -> Callable[[Any, Any], list[Any]]:
+        """The same for all examples, along first axes."""
+        axes = [0 if mapped else None for mapped in self.is_mapped]
+        return jax.vmap(self._one(consts), in_axes=(0, axes))
+
+    def _as_declared(self, results: Sequence[Any]) -> list[Any]:
+        return [
+            _compat.with_weak_type(result, aval)
+            for result, aval in zip(results, self.out_avals, strict=True)
+        ]
+
+    @functools.cached_property
+    def numbers(self) -> Numbers:
+        """What the graph is told of an example's sizes."""
+        return Numbers(self.symbols, host_operands(self.trace, self.ranges))
+
+    @property
+    def is_number(self) -> list[bool]:
+        """Per leaf of the result whether it is one that a graph can give: float0 is not."""
+        return [aval.dtype != jax.dtypes.float0 for aval in self.trace.jaxpr.out_avals]
+
+    @property
+    def out_avals(self) -> list[Any]:
+        """What the graph gives of one example."""
+        return [*itertools.compress(self.trace.jaxpr.out_avals, self.is_number)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Examples that share a graph.
+
+    Attributes:
+        numbers: Which examples they are.
+        plans: The plan that each would have alone.
+        capacity: How many the graph takes.
+        key: What names the graph.
+        recipe: What compiles it.
+        layout: Where its examples have leaves of their own.
+    """
+
+    numbers: tuple[int, ...]
+    plans: tuple[Plan, ...]
+    capacity: int
+    key: Key
+    recipe: MapRecipe
+    layout: Layout
+
+    @property
+    def first(self) -> Plan:
+        """The plan of the first example."""
+        return self.plans[0]
+
+    @property
+    def examples(self) -> int:
+        """How many examples the graph takes."""
+        return self.capacity
+
+    @property
+    def reduce(self) -> Reduce:
+        """How the results are put together."""
+        return self.recipe.reduce
+
+    @property
+    def size_structs(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+        """The shapes and dtypes of `sizes`."""
+        own = self.recipe.numbers.struct
+        vectors = jax.ShapeDtypeStruct((self.capacity, *own.shape), own.dtype)
+        return vectors, jax.ShapeDtypeStruct((), np.int32)
+
+    @property
+    def capacities(self) -> list[Shape]:
+        """Per leaf of the arguments of one example its padded shape."""
+        recipe = self.recipe
+        extents = Extents(recipe.ranges, {}, recipe.trace.substitution)
+        return [extents.capacities(aval.shape) for aval in recipe.trace.jaxpr.in_avals]
+
+    def structs(self, call: BoundCall) -> tuple[Any, Any]:
+        """The arguments of the graph without their data.
+
+        Args:
+            call: That of the first example.
+        """
+        leaves, tree = jax.tree.flatten(call.structs(self.capacities))
+        own = [
+            _transfer.stacked_struct(leaf, self.capacity) if mapped else leaf
+            for leaf, mapped in zip(leaves, self.layout.is_mapped, strict=True)
+        ]
+        return jax.tree.unflatten(tree, own)
+
+    @property
+    def of_one_example(self) -> Plan:
+        """The first example's plan at the buckets of the graph."""
+        plan, ranges = self.first, self.recipe.ranges
+        recipe = dataclasses.replace(plan.recipe, ranges=ranges)
+        buckets = {s: ranges[s][1] if s in ranges else n for s, n in plan.buckets.items()}
+        return dataclasses.replace(
+            plan, buckets=buckets, in_capacities=tuple(self.capacities), recipe=recipe
+        )
+
+    def sums(self, call: BoundCall) -> tuple[SumNote, ...]:
+        """How the sum of each leaf of the result is made; none where nothing is summed.
+
+        Args:
+            call: That of the first example.
+        """
+        if self.reduce is None:
+            return ()
+        return tuple(self.recipe.sums(self.size_structs, *self.structs(call)))
+
+    def prepare(self, call: BoundCall) -> Prepared:
+        """Put the masks in; `call` is that of the first example.
+
+        Raises:
+            UnsupportedPrimitiveError: A primitive cannot be made exact.
+        """
+        return prepare(self.recipe, self.size_structs, *self.structs(call))
+
+    @property
+    def sizes(self) -> tuple[np.ndarray, np.ndarray]:
+        """i32[capacity, words] and i32[]: see `MapRecipe.body`. Fillers are the first example."""
+        vectors = [self.recipe.numbers.vector(plan.sizes) for plan in self.plans]
+        vectors += [vectors[0]] * (self.capacity - len(vectors))
+        return np.stack(vectors), np.asarray(len(self.plans), np.int32)
+
+    @property
+    def padding(self) -> tuple[tuple[str, int, int], ...]:
+        """Per symbol its sizes in all examples, and what was run for them."""
+        return tuple(
+            (
+                symbol,
+                sum(plan.sizes[symbol] for plan in self.plans),
+                self.capacity * self.recipe.ranges.get(symbol, (0, size))[1],
+            )
+            for symbol, size in self.plans[0].sizes.items()
+        )
+
+    @property
+    def elements(self) -> Elements:
+        """How many elements of the examples' arguments are data, and how many run."""
+        first, sizes = self.first, [plan.sizes for plan in self.plans]
+        return elements_of(
+            first.base, first.recipe, self.capacities, all_sizes=sizes, rows=self.capacity
+        )
+
+    @property
+    def exact(self) -> tuple[str, ...]:
+        """Symbols that run exactly for want of a rule."""
+        return self.plans[0].exact
+
+    @property
+    def warm_up(self) -> str:
+        """How to have the graph compiled before it is needed."""
+        return "warm up by a map over as many examples before freeze(), or do not freeze"
+
+    def __str__(self) -> str:
+        dims = ", ".join(
+            f"{symbol} up to {max(plan.sizes[symbol] for plan in self.plans)}"
+            for symbol in self.recipe.symbols
+        )
+        return f"map over {len(self.plans)} examples in bucket {self.capacity}, {dims}"
+
+
+def stacked(group: Group, examples: Examples) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a group's graph: those that examples have of their own are stacked."""
+    call = examples.one(group.numbers[0])
+    args, kwargs = [*call.arrays], {**call.named}
+    capacities = group.capacities
+    for place, tree, start in group.layout.places:
+        given = examples.of(place)
+        leaves = [tree.flatten_up_to(given[number]) for number in group.numbers]
+        rows = zip(zip(*leaves, strict=True), capacities[start:], strict=False)
+        own = [_transfer.stack(arrays, shape, group.capacity) for arrays, shape in rows]
+        whole = jax.tree.unflatten(tree, own)
+        if isinstance(place, int):
+            args[place] = whole
+        else:
+            kwargs[place] = whole
+    return args, kwargs
+
+
+def cut(group: Group, stacked: Sequence[Any]) -> list[Any]:
+    """The result of each example."""
+    recipe = group.recipe
+    results = []
+    for row, plan in enumerate(group.plans):
+        shapes = itertools.compress(plan.out_shapes, recipe.is_number)
+        own = [_transfer.cut_row(x, row, shape) for x, shape in zip(stacked, shapes, strict=True)]
+        results.append(whole(group, own, plan))
+    return results
+
+
+def whole(group: Group, leaves: Sequence[Any], plan: Plan | None = None) -> Any:
+    """The tree of a result, from those of its leaves that a graph can give."""
+    recipe, given = group.recipe, iter(leaves)
+    shapes = (plan or group.plans[0]).out_shapes
+    leaves = [
+        next(given) if is_number else np.zeros(shape, jax.dtypes.float0)
+        for is_number, shape in zip(recipe.is_number, shapes, strict=True)
+    ]
+    return jax.tree.unflatten(recipe.trace.out_tree, leaves)
+
+
+def check_sum(groups: Sequence[Group]) -> None:
+    """Check that the results of all examples can be added.
+
+    Raises:
+        SpecError: They cannot.
+    """
+    for aval in (aval for group in groups for aval in group.recipe.out_avals):
+        is_ragged = any(not isinstance(dim, int) for dim in aval.shape)
+        if is_ragged or aval.dtype == np.bool_ or _compat.is_extended(aval.dtype):
+            why = "as large as its example" if is_ragged else "which is not a number"
+            fix = "return a sum over the axis" if is_ragged else "convert it, as by x.astype(int)"
+            raise SpecError(
+                f'map: reduce="sum", but a result is {_compat.describe_aval(aval)}, {why}.',
+                fix=f"{fix}; or leave reduce= out",
+            )
+    trees = {group.recipe.trace.out_tree for group in groups}
+    shapes = {plan.out_shapes for group in groups for plan in group.plans}
+    if len(trees) > 1 or len(shapes) > 1:
+        raise SpecError(
+            'map: reduce="sum", but the results of examples differ in structure or shape.',
+            got="; ".join(map(str, (*trees, *shapes)))[:200],
+            fix="return one tree of one shape for all examples, or leave reduce= out",
+        )

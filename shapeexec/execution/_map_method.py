@@ -1,0 +1,160 @@
+"""What `Exec.map` is: a map that can be called, planned and explained, as an Exec itself can."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from shapeexec import _compat
+from shapeexec.execution._examples import map_plainly
+from shapeexec.execution._explain import program_of
+from shapeexec.execution._group import Group
+from shapeexec.execution._plain import count_plain
+from shapeexec.masking._values import MaskNote
+from shapeexec.masking.folding import SumNote
+from shapeexec.program import Program
+
+if TYPE_CHECKING:
+    from shapeexec.execution._exec import Exec
+
+
+@dataclasses.dataclass(frozen=True)
+class MapPlan:
+    """What a map runs: one graph per group of examples; `print` it.
+
+    Attributes:
+        groups: Examples that share a graph: which they are (`numbers`), the plan of each alone
+            (`plans`), and how many the graph takes (`capacity`).
+        is_compiled: Per group whether its graph was in the cache when the plan was made.
+    """
+
+    groups: tuple[Group, ...]
+    is_compiled: tuple[bool, ...]
+
+    @property
+    def waste(self) -> float:
+        """The share of the elements of examples that is padding, fillers included, 0 to 1."""
+        elements = [group.elements for group in self.groups]
+        run = sum(one.bucket for one in elements)
+        return 1 - sum(one.real for one in elements) / run if run else 0.0
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.groups)} graphs, {self.waste:.0%} padding:"]
+        for group, is_compiled in zip(self.groups, self.is_compiled, strict=True):
+            state = "compiled" if is_compiled else "not compiled yet"
+            guards = "".join(f"; if {guard}" for guard in group.first.guards)
+            lines.append(f"  examples {_ranges(group.numbers)}: {group}; {state}{guards}")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class MapExplanation:
+    """Per graph of a map its masks, and how its sums over examples are made; `print` it.
+
+    Attributes:
+        plan: What the map runs.
+        programs: Per group what its graph does with one example, equation by equation.
+        sums: Per group one note for each leaf of the result; empty where nothing is summed.
+    """
+
+    plan: MapPlan
+    programs: tuple[Program, ...]
+    sums: tuple[tuple[SumNote, ...], ...]
+
+    @property
+    def masks(self) -> tuple[MaskNote, ...]:
+        """Each mask of each graph, and each that was spared."""
+        return tuple(note for program in self.programs for note in program.masks)
+
+    def __str__(self) -> str:
+        head, *groups = str(self.plan).splitlines()
+        lines = [head]
+        for group, program, sums in zip(groups, self.programs, self.sums, strict=True):
+            added = sum(note.masked for note in program.masks)
+            lines += [group, f"    {added} masks, {len(program.masks) - added} spared"]
+            lines += [f"    {note}" for note in sums]
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class MapMethod:
+    """`run.map(...)`, and looks at what it would do: `run.map.plan(...)`, `run.map.explain(...)`.
+
+    Args:
+        ex: The Exec.
+    """
+
+    ex: "Exec" = dataclasses.field(repr=False)
+
+    def __reduce__(self) -> Any:
+        return getattr, (self.ex, "map")
+
+    def __call__(self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any) -> Any:
+        """Run the function on examples of different sizes: see `Exec.map`."""
+        runner, args = self.ex._receiver(args)
+        examples = runner.examples((args, kwargs), reduce)
+        if not _compat.trace_state_clean():
+            count_plain(runner, examples.count)
+            return map_plainly(examples, reduce)
+        return runner.mapper(examples).run(examples, reduce) if examples.count else []
+
+    def plan(self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any) -> MapPlan:
+        """What a map of these arguments would run; it may trace, but compiles and runs nothing.
+
+        Arrays may be `jax.ShapeDtypeStruct`s.
+
+        Args:
+            *args: Those of the map.
+            reduce: Likewise.
+            **kwargs: Likewise.
+
+        Raises:
+            ShapeExecError: Whatever the map raises before it runs.
+        """
+        runner, args = self.ex._receiver(args)
+        examples = runner.examples((args, kwargs), reduce).complete()
+        groups = runner.mapper(examples).plan(examples, reduce)
+        return MapPlan(tuple(groups), tuple(group.key in runner.store for group in groups))
+
+    def explain(
+        self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any
+    ) -> MapExplanation:
+        """Each mask of the graphs of a map and why, and which sums over examples are folded.
+
+        Arrays may be `jax.ShapeDtypeStruct`s.
+
+        Args:
+            *args: Those of the map.
+            reduce: Likewise.
+            **kwargs: Likewise.
+
+        Raises:
+            ShapeExecError: Whatever the map raises before it runs.
+        """
+        runner, args = self.ex._receiver(args)
+        examples = runner.examples((args, kwargs), reduce).complete()
+        mapper = runner.mapper(examples)
+        groups = mapper.plan(examples, reduce)
+        programs, sums = [], []
+        for group in groups:
+            call = mapper.bind(examples, group.numbers[0])
+            plan = group.of_one_example
+            notes = plan.recipe.notes(*call.structs(plan.in_capacities))
+            programs.append(program_of(plan, call.call, notes))
+            sums.append(group.sums(call))
+        is_compiled = tuple(group.key in runner.store for group in groups)
+        return MapExplanation(MapPlan(tuple(groups), is_compiled), tuple(programs), tuple(sums))
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers as a text: `0-3, 7`."""
+    return ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in _runs(numbers))
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    first = last = numbers[0]
+    for number in numbers[1:]:
+        if number != last + 1:
+            yield first, last
+            first = number
+        last = number
+    yield first, last

@@ -1,0 +1,179 @@
+"""A call from its arguments to its result: taken apart, planned if it is new, padded, run, cut.
+
+What users call is in `_exec`; what outlasts a call is the store's.
+"""
+
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from shapeexec._errors import ConfigError
+from shapeexec.execution import _warmup, _worker
+from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._compile import Graph
+from shapeexec.execution._examples import Examples, Reduce, check_reduce, take_examples
+from shapeexec.execution._explain import Explanation, program_of
+from shapeexec.execution._graphs import Graphs, graphs_of
+from shapeexec.execution._map import Mapper, Mappers
+from shapeexec.execution._monitor import Span
+from shapeexec.execution._permission import SignatureChanged
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._planner import Planner, prepared
+from shapeexec.execution._ready import make_ready
+from shapeexec.execution._settings import Settings
+from shapeexec.execution._signature import by_position, signature
+from shapeexec.execution._split import Call, places, take
+from shapeexec.execution._store import Store
+from shapeexec.execution._why import WhyNew, why_new
+
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+"""The positional and the keyword arguments of a call."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Runner:
+    """Runs calls of one function, with one store.
+
+    Attributes:
+        settings: How calls map to graphs.
+        store: What outlasts a call.
+        planner: Plans calls.
+        mappers: Run maps.
+    """
+
+    settings: Settings
+    store: Store
+    planner: Planner
+    mappers: Mappers
+
+    @classmethod
+    def of(cls, settings: Settings, store: Store) -> "Runner":
+        """A runner with traces of its own."""
+        planner = Planner(settings, store)
+        return cls(settings, store, planner, Mappers(settings, planner, store))
+
+    def with_function(self, fn: Callable[..., Any]) -> "Runner":
+        """The same for another function that shares all graphs: a method of another instance."""
+        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, fn=fn))
+
+    # Calls
+
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Call]:
+        """The result as the graph gives it, and the call."""
+        args, kwargs = by_position(self.settings, args, kwargs)
+        store = self.store
+        call = take(self.settings, args, kwargs, at=store.places)
+        known_as = signature(self.settings, call)
+        ready = store.ready.get(known_as)
+        graph = None if ready is None else store.find(ready.key)
+        if ready is not None and graph is not None:
+            span = Span()
+            # Static arguments may have other dtypes, another structure, or other places than last
+            # time, or be no array at all, which JAX tells by a TypeError.
+            try:
+                result = ready.run(graph, call, span, retrace=False)
+                store.ran(ready, graph, span, is_hit=True)
+                return result, call
+            except (SignatureChanged, TypeError):
+                pass
+        known, call = store.places, self._seen(args, kwargs)
+        if store.places != known:
+            known_as = signature(self.settings, call)
+        return self.run_bound(self.planner.bind(call), known_as), call
+
+    def run_bound(self, call: BoundCall, known_as: Hashable) -> Any:
+        """The result of a call as its graph gives it, planned anew.
+
+        Args:
+            call: The call.
+            known_as: Its signature; None: it is not remembered.
+        """
+        planner = self.planner
+        while True:
+            plan = planner.plan(call, is_proven_later=True)
+            graph = self.graph(plan, call)
+            ready = make_ready(plan, call)
+            may_wait = planner.may_wait(plan)
+            # What is proven late may have run in vain: then the call runs again, as it has to.
+            proven = _worker.begin(lambda: planner.plan(call)) if may_wait else None
+            span = Span()
+            result = ready.run(graph, call.call, span, retrace=True)
+            if proven is None or proven().key == plan.key:
+                self.store.remember(known_as, ready, call.call)
+                self.store.ran(ready, graph, span, is_hit=plan.is_compiled)
+                return result
+
+    def graph(self, plan: Plan, call: BoundCall, origin: str = "made") -> Graph:
+        """The graph of a plan, compiled if it is missing."""
+        return self.store.graph(
+            plan, lambda: prepared(plan, call), functions=call.call.functions(), origin=origin
+        )
+
+    def bind(self, arguments: Arguments) -> BoundCall:
+        """The bound call, after a look at each leaf."""
+        return self.planner.bind(self._seen(*by_position(self.settings, *arguments)))
+
+    def _seen(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        self.store.see(places(self.settings.fn, args, kwargs))
+        return take(self.settings, args, kwargs, at=self.store.places)
+
+    # Looking before running
+
+    @property
+    def graphs(self) -> Graphs:
+        """The table of all graphs."""
+        return graphs_of(self.store.graphs(), self.store.counters, self.planner.exactness)
+
+    def plan(self, arguments: Arguments) -> Plan:
+        """See `Exec.plan`."""
+        return self.planner.plan(self.bind(arguments))
+
+    def explain(self, arguments: Arguments) -> Explanation:
+        """See `Exec.explain`."""
+        call = self.bind(arguments)
+        plan = self.planner.plan(call)
+        notes = plan.recipe.notes(*call.structs(plan.in_capacities))
+        return Explanation(plan, program_of(plan, call.call, notes))
+
+    def why_new(self, arguments: Arguments) -> WhyNew:
+        """See `Exec.why_new`."""
+        return why_new(self.plan(arguments), self.graphs)
+
+    def warm_up(
+        self,
+        args: Sequence[Any],
+        sizes: Mapping[str, Any],
+        progress: Callable[[int, int], None] | None,
+    ) -> int:
+        """See `Exec.warmup`."""
+        example = self._seen(*by_position(self.settings, args, {})) if args else self.store.example
+        if example is None:
+            raise ConfigError(
+                "warmup: the shapes and dtypes of the arguments are not known yet.",
+                fix="pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
+            )
+
+        def compile_one(call: BoundCall) -> Plan:
+            plan = self.planner.plan(call)
+            self.graph(plan, call, origin="warmup")
+            return plan
+
+        return _warmup.warm(self.planner, example, sizes, compile_one, progress)
+
+    # Maps
+
+    def examples(self, arguments: Arguments, reduce: Reduce) -> Examples:
+        """The examples of a map, and what they share."""
+        check_reduce(reduce)
+        args, kwargs = by_position(self.settings, *arguments)
+        return take_examples(self.settings, args, kwargs, reduce, self.store.places)
+
+    def mapper(self, examples: Examples) -> Mapper:
+        """The mapper for examples."""
+        return self.mappers.of(examples)
+
+    def clear(self) -> None:
+        """Forget all graphs and traces."""
+        self.store.clear()
+        self.planner.clear()
+        self.mappers.clear()

@@ -1,0 +1,266 @@
+"""What an Exec keeps from call to call: graphs and how they came to be, plans of calls, counters.
+
+All views of an Exec share one store: methods of instances, and maps. How a call is planned, and how
+a graph is run, is not known here.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Iterable
+from types import CodeType, FunctionType
+from typing import Any, Generic, TypeVar
+
+from shapeexec import _compat
+from shapeexec._errors import FrozenError
+from shapeexec.execution._cache import CacheLimits, GraphCache
+from shapeexec.execution._compile import Graph, Prepared, compile_graph
+from shapeexec.execution._functions import MANY, Functions
+from shapeexec.execution._graphs import row_of
+from shapeexec.execution._key import Key, Padded, kind_of
+from shapeexec.execution._monitor import Span
+from shapeexec.execution._plan import Plan, Planned
+from shapeexec.execution._ready import Ready
+from shapeexec.execution._split import Call, Place
+from shapeexec.execution._stats import Counters, Stats
+
+_MOST_PLANS = 8192
+_MOST_PREPARED = 16
+_THRASHING = 2  # graphs made again after they had to leave
+
+Value = TypeVar("Value")
+
+
+class Table(Generic[Value]):
+    """Values by key, of a bounded number: what occurs again after it was emptied is made again.
+
+    Attributes:
+        get: The value of a key, or None; each hit asks it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[Hashable, Value] = {}
+        self.get = self._values.get
+
+    def __setitem__(self, key: Hashable, value: Value) -> None:
+        with self._lock:
+            if len(self._values) >= _MOST_PLANS:
+                self._values.clear()
+            self._values[key] = value
+
+    def clear(self) -> None:
+        """Forget all values."""
+        with self._lock:
+            self._values.clear()
+
+
+class Store:
+    """The graphs of an Exec, and all else that outlasts its calls; safe to use from many threads.
+
+    Args:
+        limits: How many graphs are kept.
+
+    Attributes:
+        find: The graph of a key, which counts as used now; None if it is not compiled.
+        count: Adds to counters by name.
+        ready: By signature the calls that were planned before.
+        plans: By signature the plans of single examples of maps.
+        layouts: By kind where the examples of maps have leaves of their own.
+    """
+
+    def __init__(self, limits: CacheLimits) -> None:
+        self.limits = limits
+        self.counters = Counters()
+        self._cache: GraphCache[Graph] = GraphCache(limits)
+        self._prepared: GraphCache[Prepared] = GraphCache(CacheLimits(graphs=_MOST_PREPARED))
+        self.find = self._cache.find
+        self.count = self.counters.add
+        self.ready: Table[Ready] = Table()
+        self.plans: Table[Plan] = Table()
+        self.layouts: Table[Any] = Table()  # of `Layout`s, which stand above
+        self._lock = threading.Lock()
+        self._functions = Functions()
+        self._warned: set[str] = set()
+        self._is_frozen = False
+        self._example: Call | None = None
+        self._places: frozenset[Place] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._cache
+
+    # Calls
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """Where arguments have held more than arrays."""
+        return self._places
+
+    def see(self, places: Iterable[Place]) -> None:
+        """Remember where arguments hold more than arrays."""
+        with self._lock:
+            self._places |= frozenset(places)
+
+    @property
+    def example(self) -> Call | None:
+        """The last call that was planned and run, without its data."""
+        return self._example
+
+    def remember(self, signature: Hashable, ready: Ready, call: Call) -> None:
+        """Remember how a call was run, for others of its signature; None is no signature."""
+        if signature is not None:
+            self.ready[signature] = ready
+        self._example = call.remembered()
+
+    def is_first(self, what: str) -> bool:
+        """Whether nobody has been warned of this before."""
+        with self._lock:
+            is_first = what not in self._warned
+            self._warned.add(what)
+            return is_first
+
+    # Graphs
+
+    @property
+    def stats(self) -> Stats:
+        """What has happened so far."""
+        cache = self._cache
+        return self.counters.snapshot(
+            graphs=len(cache), device_bytes=cache.device_bytes, evictions=cache.evictions
+        )
+
+    def graphs(self) -> list[Graph]:
+        """All graphs; none counts as used for that."""
+        return self._cache.entries()
+
+    def larger(self, key: Key) -> list[Graph]:
+        """The graphs that differ from the one of a call in larger buckets alone, the least first.
+
+        One serves the call if no size lies below its `row.least`.
+        """
+        wanted = key.parts
+        assert isinstance(wanted, Padded)
+        found: list[Graph] = []
+        for graph in self.graphs():
+            parts = graph.row.key.parts
+            if not isinstance(parts, Padded) or parts.kind != wanted.kind or parts == wanted:
+                continue
+            pairs = zip(parts.ranges, wanted.ranges, strict=True)
+            if all(own[1] >= least[1] for (_, own), (_, least) in pairs):
+                found.append(graph)
+        return sorted(found, key=lambda graph: sum(graph.row.buckets.values()))
+
+    def prepared(self, key: Key, make: Callable[[], Prepared]) -> Prepared:
+        """The graph of a key with its masks, made by `make` if it is missing.
+
+        Raises:
+            UnsupportedPrimitiveError: A primitive cannot be made exact.
+        """
+        return self._prepared.get(key, make)
+
+    def graph(
+        self,
+        planned: Planned,
+        prepare: Callable[[], Prepared],
+        *,
+        functions: Iterable[tuple[str, FunctionType]] = (),
+        origin: str = "made",
+    ) -> Graph:
+        """The graph of a plan, compiled if it is missing.
+
+        Args:
+            planned: A call, or examples that share a graph.
+            prepare: Puts the masks in.
+            functions: Those among the constants, by path.
+            origin: See `GraphRow`.
+
+        Raises:
+            FrozenError: It is missing, and the Exec is frozen.
+        """
+
+        def make() -> Graph:
+            for key in self._functions.gone():
+                self._cache.drop(key)
+            self._warn_of_new_functions(self._functions.meet(functions, planned.key))
+            self._check_not_frozen(planned)
+            graph = compile_graph(self.prepared(planned.key, prepare), row_of(planned, origin))
+            self._prepared.drop(planned.key)
+            self.count(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
+            self._warn_if_thrashing(planned)
+            return graph
+
+        return self._cache.get(planned.key, make)
+
+    def ran(self, planned: Ready | Planned, graph: Graph, span: Span, *, is_hit: bool) -> None:
+        """Count a run of a graph.
+
+        Args:
+            planned: The call, or the examples.
+            graph: The graph.
+            span: What it compiled: a graph only if JAX had forgotten it.
+            is_hit: Whether the graph was there.
+
+        Raises:
+            FrozenError: A graph was compiled, and the Exec is frozen.
+        """
+        kind = "hits" if is_hit else "misses"
+        self.counters.call(kind, planned.padding, planned.exact, planned.elements, graph.tally)
+        if span.compiles or span.copies:
+            self.count(
+                compiles=span.compiles,
+                compile_seconds=span.compile_seconds,
+                copy_compiles=span.copies,
+            )
+            if self._is_frozen and span.compiles:
+                raise FrozenError(
+                    "frozen, and JAX compiled the graph anew for this call.",
+                    why="JAX had forgotten it, as after jax.clear_caches()",
+                    fix="do not clear JAX's caches after warmup()",
+                )
+
+    def freeze(self) -> None:
+        """Make it an error from now on if a graph is missing."""
+        self._is_frozen = True
+
+    def clear(self) -> None:
+        """Forget all graphs and plans; what was counted stays."""
+        for held in (self.ready, self.plans, self.layouts, self._cache, self._prepared):
+            held.clear()
+
+    def _check_not_frozen(self, planned: Planned) -> None:
+        if not self._is_frozen:
+            return
+        placed = kind_of(planned.key).sharding_texts.items()
+        arguments = f"arguments {', '.join(planned.recipe.trace.ragged_arguments)}"
+        raise FrozenError(
+            f"frozen, and no graph is compiled for {planned}.",
+            got="; ".join([arguments, *(f"{path} on {text}" for path, text in placed)]),
+            fix=planned.warm_up,
+        )
+
+    def _warn_of_new_functions(self, met: tuple[str, CodeType] | None) -> None:
+        if met is None or not self.is_first("functions"):
+            return
+        path, code = met
+        warnings.warn(
+            f"shapeexec: {path} has been another function {MANY} times, each from one definition, "
+            "and each has graphs of its own.\n"
+            f"  Where: {_compat.describe_line(f'{code.co_filename}:{code.co_firstlineno}')}\n"
+            "  Fix:   define the function once, before the calls, and pass what changes in it as "
+            "arguments",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _warn_if_thrashing(self, planned: Planned) -> None:
+        if self._cache.remade < _THRASHING or not self.is_first("thrashing"):
+            return
+        warnings.warn(
+            f"shapeexec: graphs are compiled again after they left the cache, now for {planned}; "
+            f"{len(self._cache)} are kept, {self._cache.evictions} have left.\n"
+            f"  Fix:   limits=sx.{self.limits.doubled()}, or use a coarser strategy",
+            RuntimeWarning,
+            stacklevel=2,
+        )

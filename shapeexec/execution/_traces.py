@@ -1,0 +1,106 @@
+"""The traces of one function: one per structure, exact sizes, and outcome of guards.
+
+How a function is traced is not known here, nor at which sizes it should be.
+"""
+
+import dataclasses
+import itertools
+import threading
+import time
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+from shapeexec import _compat
+from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._outcomes import are_many
+from shapeexec.shape._guards import Guard
+from shapeexec.shape._trace import Trace, trace
+
+_MOST_STRUCTURES = 1024  # each exact size is one; a trace that is dropped is made again
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Traced:
+    """A trace that is kept.
+
+    Attributes:
+        trace: The function at symbolic sizes.
+        number: No other trace ever has it.
+        seconds: The time that it took.
+    """
+
+    trace: Trace
+    number: int
+    seconds: float
+
+
+class _Structure:
+    """All calls that differ in ragged sizes only: one trace per outcome of their guards."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.traces: list[Traced] = []
+
+
+class Traces:
+    """The traces of one function, the last used structures of its arguments.
+
+    Args:
+        constraints: Facts about the sizes of all calls.
+        count: Adds to the counter `traces`.
+    """
+
+    def __init__(self, constraints: Sequence[Guard], count: Callable[..., None]) -> None:
+        self._constraints, self._count = constraints, count
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._structures: dict[Hashable, _Structure] = {}
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._structures.clear()
+
+    def of(self, call: BoundCall, exact: Mapping[str, int]) -> Traced:
+        """The trace whose guards hold at the sizes of a call, made if there is none."""
+        structure = self._structure((call.base, tuple(exact.items())))
+        with structure.lock:
+            for known in structure.traces:
+                if known.trace.admits(call.sizes):
+                    return known
+            made = self._made(call, exact)
+            structure.traces.append(made)
+            traces = tuple(known.trace for known in structure.traces)
+            if are_many(traces):
+                _warn_of_guards(traces)
+            return made
+
+    def _structure(self, key: Hashable) -> _Structure:
+        with self._lock:
+            structure = self._structures.pop(key, None) or _Structure()
+            self._structures[key] = structure  # the last used stands last
+            if len(self._structures) > _MOST_STRUCTURES:
+                del self._structures[next(iter(self._structures))]
+        return structure
+
+    def _made(self, call: BoundCall, exact: Mapping[str, int]) -> Traced:
+        symbolic = [g for g in self._constraints if not g.symbols & exact.keys()]
+        start = time.perf_counter()
+        made = trace(call.fn, call.to_trace(exact), call.sizes, constraints=symbolic)
+        self._count(traces=1)
+        return Traced(made, next(self._numbers), time.perf_counter() - start)
+
+
+def _warn_of_guards(traces: Sequence[Trace]) -> None:
+    guards = dict.fromkeys(guard for known in traces for guard in known.guards)
+    places = dict.fromkeys(_compat.describe_line(guard.place) for guard in guards)
+    lines = "; ".join(place for place in places if place)
+    warnings.warn(
+        f"shapeexec: the function was traced {len(traces)} times, for its branches depend on its "
+        f"sizes: {', '.join(map(str, list(guards)[:6]))}, ... Each outcome is a graph of its own.\n"
+        f"  Where: {lines or 'in JAX'}\n"
+        "  Fix:   decide with jnp.where or lax.cond on the size, or give the symbol sx.Exact() "
+        "in buckets=",
+        RuntimeWarning,
+        stacklevel=2,
+    )
