@@ -23,6 +23,7 @@ PROPERTY = property | functools.cached_property
 MADE = "<!-- Made by docs/make_reference.py: edit the docstrings. -->"
 GROUPS = (
     ("Running", "", ("Exec", "bucketed", "CacheLimits", "Plan", "Explanation", "Stats")),
+    ("Maps", "", ("MapMethod", "MapPlan", "MapExplanation")),
     ("The cache", "", ("Graphs", "GraphRow", "WhyNew")),
     (
         "Strategies",

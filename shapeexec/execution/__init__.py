@@ -2,9 +2,11 @@
 
 from shapeexec.execution._by_hand import Sizes, pad_to_bucket, unpad
 from shapeexec.execution._cache import CacheLimits
-from shapeexec.execution._exec import Exec, bucketed
+from shapeexec.execution._decorator import bucketed
+from shapeexec.execution._exec import Exec
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._graphs import Graphs
+from shapeexec.execution._map_method import MapExplanation, MapMethod, MapPlan
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Stats
@@ -16,6 +18,9 @@ __all__ = [
     "Explanation",
     "GraphRow",
     "Graphs",
+    "MapExplanation",
+    "MapMethod",
+    "MapPlan",
     "Plan",
     "Sizes",
     "Stats",

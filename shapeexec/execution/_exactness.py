@@ -58,7 +58,7 @@ class ExactSymbols:
         """Per symbol that is exact in a call in spite of its strategy, why."""
         with self._lock:
             forced = dict(self._forced.get(base, {}))
-        return forced | self._proofs.exact(base, sizes)
+        return {**forced, **self._proofs.exact(base, sizes)}
 
     def add(self, base: Hashable, symbols: Iterable[str], error: ShapeExecError) -> bool:
         """Run calls of one kind at the exact sizes of `symbols` from now on, because of `error`.

@@ -6,7 +6,6 @@ into the cache. A call is run in `_runner`.
 
 import copy
 import functools
-import inspect
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +15,6 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Pow2, Strategy
 from shapeexec.execution import _monitor, _options, _pickling, _spellings
-from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._graphs import Graphs
@@ -27,7 +25,7 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Check
 from shapeexec.execution._runner import Runner
 from shapeexec.execution._settings import Settings, changed, settings_of
-from shapeexec.execution._split import FUNCTION, Call, Result, has_parts, places, take
+from shapeexec.execution._split import FUNCTION, Result, has_parts
 from shapeexec.execution._stats import Stats
 from shapeexec.execution._store import Store
 from shapeexec.execution._why import WhyNew
@@ -196,7 +194,7 @@ class Exec:
             >>> [float(m) for m in mean.map([jax.numpy.arange(5.0), jax.numpy.ones(3)])]
             [2.0, 1.0]
         """
-        return MapMethod(self)
+        return MapMethod(self, self._receiver)
 
     def __repr__(self) -> str:
         return f"Exec({_options.name_of(self.settings.fn)}, {self.cache_size} graphs)"
@@ -241,10 +239,7 @@ class Exec:
 
     def __reduce__(self) -> Any:
         fn = self.settings.fn
-        if (
-            isinstance(fn, types.MethodType)
-            and _name_in(type(fn.__self__), fn.__name__) is not None
-        ):
+        if _pickling.is_method_of_a_class(fn, Exec):
             return getattr, (fn.__self__, fn.__name__)
         if _pickling.is_global(self, fn):
             return fn.__qualname__
@@ -282,8 +277,8 @@ class Exec:
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
         """
-        runner, args = self._receiver(args)
-        return runner.why_new((args, kwargs))
+        runner, own = self._receiver(args)
+        return runner.why_new((own, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """What a call with these arguments would run; it may trace, but compiles and runs nothing.
@@ -293,8 +288,8 @@ class Exec:
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
         """
-        runner, args = self._receiver(args)
-        return runner.plan((args, kwargs))
+        runner, own = self._receiver(args)
+        return runner.plan((own, kwargs))
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Each mask of the graph that a call with these arguments would run, and why.
@@ -304,8 +299,8 @@ class Exec:
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
         """
-        runner, args = self._receiver(args)
-        return runner.explain((args, kwargs))
+        runner, own = self._receiver(args)
+        return runner.explain((own, kwargs))
 
     def trace(self, *args: Any, **kwargs: Any) -> Program:
         """What the graph of a call with these arguments does, equation by equation; `print` it.
@@ -349,10 +344,10 @@ class Exec:
             ConfigError: There are no examples, a symbol has no sizes or is not known, or the
                 function's guards make too many combinations.
         """
-        runner, args = self._receiver(args)
+        runner, own = self._receiver(args)
         if progress is not None and not callable(progress):
             progress, sizes["progress"] = None, progress
-        return runner.warm_up(args, sizes, progress)
+        return runner.warm_up(own, sizes, progress)
 
     def clear(self) -> None:
         """Forget all graphs and traces; the statistics stay."""
@@ -386,33 +381,9 @@ class Exec:
         return bound
 
 
-def bucketed(
-    in_shapes: Sequence[Any] | None = None, buckets: Buckets | None = None, **options: Any
-) -> Callable[[Callable[..., Any]], Exec]:
-    """`Exec` as a decorator; the arguments are those of `Exec` behind `fn`.
-
-    Example:
-        >>> @bucketed(("b, s",), {"b": Pow2(), "s": Pow2()})
-        ... def total(x):
-        ...     return x.sum()
-    """
-    if callable(in_shapes):
-        raise ConfigError(
-            f"bucketed is given a function, {_options.name_of(in_shapes)}, in the place of specs.",
-            why="the arguments are those of Exec behind fn, and what they return is the decorator",
-            fix="@sx.bucketed(), with parentheses, or sx.Exec(fn)",
-        )
-    return lambda fn: Exec(fn, in_shapes, buckets, **options)
-
-
-def taken(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """A call of an Exec with these settings, taken apart."""
-    return take(settings, args, kwargs, at=places(settings.fn, args, kwargs))
-
-
-def run_bound(ex: Exec, call: BoundCall) -> Any:
-    """The result of a call as its graph gives it; no argument is changed."""
-    return ex._runner.run_bound(call, None)
+def runner_of(ex: Exec) -> Runner:
+    """What runs the calls of an Exec, for tools that look inside."""
+    return ex._runner
 
 
 def _made_anew(kind: type[Exec], settings: Settings, limits: CacheLimits) -> Exec:
@@ -420,9 +391,3 @@ def _made_anew(kind: type[Exec], settings: Settings, limits: CacheLimits) -> Exe
     ex = kind.__new__(kind)
     ex._start(settings, limits)
     return ex
-
-
-def _name_in(owner: type, name: str) -> Exec | None:
-    """The Exec that a class has under a name."""
-    found = inspect.getattr_static(owner, name, None)
-    return found if isinstance(found, Exec) else None

@@ -81,6 +81,10 @@ class MapRecipe:
     def sums(self, sizes: Any, args: Any, kwargs: Any) -> list[SumNote]:
         """How the sum of each leaf of the result is made; sizes and arguments may be structs."""
         vectors, _ = sizes
+        if self.calls_the_host:
+            why = "examples run one by one, for the host takes part"
+            avals = enumerate(self.out_avals)
+            return [SumNote(i, _compat.describe_aval(aval), (), why) for i, aval in avals]
         each, leaves = self._each(self.trace.jaxpr.consts), jax.tree.leaves((args, kwargs))
         return notes_of_sums(each, vectors.shape[0], vectors, leaves)
 

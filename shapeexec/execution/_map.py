@@ -68,6 +68,8 @@ class Mapper:
             SpecError: The results are to be added, and cannot be.
             ShapeExecError: Whatever a call with one of the examples raises.
         """
+        if not examples.count:
+            return []
         calls = [self.bind(examples, number) for number in range(examples.count)]
         signatures = examples.signatures()
         while True:

@@ -1,7 +1,7 @@
 """What `Exec.map` is: a map that can be called, planned and explained, as an Exec itself can."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from shapeexec import _compat
@@ -9,6 +9,7 @@ from shapeexec.execution._examples import map_plainly
 from shapeexec.execution._explain import program_of
 from shapeexec.execution._group import Group
 from shapeexec.execution._plain import count_plain
+from shapeexec.execution._runner import Runner
 from shapeexec.masking._values import MaskNote
 from shapeexec.masking.folding import SumNote
 from shapeexec.program import Program
@@ -81,17 +82,21 @@ class MapMethod:
 
     Args:
         ex: The Exec.
+        receiver: What runs calls, and their arguments without `self`, by their arguments.
     """
 
-    ex: "Exec" = dataclasses.field(repr=False)
+    ex: "Exec"
+    receiver: Callable[[Sequence[Any]], tuple[Runner, Sequence[Any]]] = dataclasses.field(
+        repr=False, compare=False
+    )
 
     def __reduce__(self) -> Any:
         return getattr, (self.ex, "map")
 
     def __call__(self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any) -> Any:
         """Run the function on examples of different sizes: see `Exec.map`."""
-        runner, args = self.ex._receiver(args)
-        examples = runner.examples((args, kwargs), reduce)
+        runner, own = self.receiver(args)
+        examples = runner.examples((own, kwargs), reduce)
         if not _compat.trace_state_clean():
             count_plain(runner, examples.count)
             return map_plainly(examples, reduce)
@@ -110,8 +115,8 @@ class MapMethod:
         Raises:
             ShapeExecError: Whatever the map raises before it runs.
         """
-        runner, args = self.ex._receiver(args)
-        examples = runner.examples((args, kwargs), reduce).complete()
+        runner, own = self.receiver(args)
+        examples = runner.examples((own, kwargs), reduce).complete()
         groups = runner.mapper(examples).plan(examples, reduce)
         return MapPlan(tuple(groups), tuple(group.key in runner.store for group in groups))
 
@@ -130,8 +135,8 @@ class MapMethod:
         Raises:
             ShapeExecError: Whatever the map raises before it runs.
         """
-        runner, args = self.ex._receiver(args)
-        examples = runner.examples((args, kwargs), reduce).complete()
+        runner, own = self.receiver(args)
+        examples = runner.examples((own, kwargs), reduce).complete()
         mapper = runner.mapper(examples)
         groups = mapper.plan(examples, reduce)
         programs, sums = [], []

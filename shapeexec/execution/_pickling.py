@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import pickle
 import sys
+import types
 from typing import Any
 
 from shapeexec._errors import ConfigError
@@ -17,6 +18,13 @@ def is_global(ex: Any, fn: Any) -> bool:
     for name in str(getattr(fn, "__qualname__", "<locals>")).split("."):
         value = getattr(value, name, None)
     return value is ex
+
+
+def is_method_of_a_class(fn: Any, kind: type) -> bool:
+    """Whether a function is the method of an instance whose class has a `kind` under its name."""
+    if not isinstance(fn, types.MethodType):
+        return False
+    return isinstance(inspect.getattr_static(type(fn.__self__), fn.__name__, None), kind)
 
 
 def check_settings(settings: Any) -> None:
@@ -34,7 +42,7 @@ def check_settings(settings: Any) -> None:
         value = getattr(settings, field.name)
         try:
             pickle.dumps(value)
-        except Exception as error:  # pickle raises of all kinds
+        except Exception as error:  # of any kind: a value may raise its own while pickled
             name = "buckets" if field.name == "strategies" else field.name
             raise ConfigError(
                 f"an Exec whose {name} cannot be pickled cannot be pickled.",

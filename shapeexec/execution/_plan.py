@@ -114,7 +114,7 @@ class Plan:
         """i32[words]: the true sizes, and what is computed from them, as the graph takes them."""
         return self.recipe.numbers.vector(self.sizes)
 
-    @functools.cached_property
+    @property
     def elements(self) -> Elements:
         """How many elements of arguments are data, and how many run."""
         return elements_of(

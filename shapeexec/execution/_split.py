@@ -280,6 +280,11 @@ def _holds_more(argument: Any) -> bool:
     return any(is_taken(leaf) or not is_data(leaf) for leaf in leaves)
 
 
+def taken(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """A call of an Exec with these settings, taken apart after a look at each leaf."""
+    return take(settings, args, kwargs, at=places(settings.fn, args, kwargs))
+
+
 def take(
     settings: Settings,
     args: Sequence[Any],

@@ -19,12 +19,12 @@ from shapeexec._errors import (
 from shapeexec.execution import Exec
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._cache import CacheLimits
-from shapeexec.execution._exec import run_bound, taken
+from shapeexec.execution._exec import runner_of
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._signature import by_position
-from shapeexec.execution._split import Call
+from shapeexec.execution._split import Call, taken
 from shapeexec.execution._store import Store
 from shapeexec.masking._poison import POISONS, check_poison
 from shapeexec.tools import _closeness, _samples
@@ -253,7 +253,7 @@ class _Check:
             if self.store.stats.differences > before:
                 reason = "; ".join(dict.fromkeys(plan.reasons.values()))
                 report.differences.setdefault(f"{self.what} at {at}: {reason}")
-            return run_bound(padded, call)
+            return runner_of(padded).run_bound(call, None)
 
 
 def _raise_if_an_equation_differs(

@@ -1,0 +1,27 @@
+"""`Exec` as a decorator. What an `Exec` does is not known here."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shapeexec._errors import ConfigError
+from shapeexec.execution import _options
+from shapeexec.execution._exec import Buckets, Exec
+
+
+def bucketed(
+    in_shapes: Sequence[Any] | None = None, buckets: Buckets | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], Exec]:
+    """`Exec` as a decorator; the arguments are those of `Exec` behind `fn`.
+
+    Example:
+        >>> @bucketed(("b, s",), {"b": Pow2(), "s": Pow2()})
+        ... def total(x):
+        ...     return x.sum()
+    """
+    if callable(in_shapes):
+        raise ConfigError(
+            f"bucketed is given a function, {_options.name_of(in_shapes)}, in the place of specs.",
+            why="the arguments are those of Exec behind fn, and what they return is the decorator",
+            fix="@sx.bucketed(), with parentheses, or sx.Exec(fn)",
+        )
+    return lambda fn: Exec(fn, in_shapes, buckets, **options)

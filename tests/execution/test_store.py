@@ -1,0 +1,140 @@
+"""What outlasts a call has one owner: graphs, plans, counters, and whether all is frozen."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec.execution import _store
+from shapeexec.execution._exec import runner_of
+from shapeexec.execution._monitor import Span
+from tests.execution.support import counted, ones, refused
+
+P = sx.Pow2()
+
+
+def test_larger_graphs_that_are_ready_are_told_the_least_first():
+    ex = sx.Exec(lambda x: x.sum(), ("b, s",), P)
+    for b, s in [(1, 3), (4, 16), (4, 8), (2, 3)]:
+        ex(ones(b, s))
+    ex(ones(4, 32).astype(np.int32))
+    ex.map([ones(8, 8)])
+
+    def larger(b, s):
+        store, key = runner_of(ex).store, ex.plan(ones(b, s)).key
+        return [(g.row.buckets["b"], g.row.buckets["s"]) for g in store.larger(key)]
+
+    assert larger(2, 3) == [(4, 8), (4, 16)]
+    assert larger(3, 7) == [(4, 16)]
+    assert larger(1, 2) == [(1, 4), (2, 4), (4, 8), (4, 16)]
+    assert larger(4, 16) == larger(8, 3) == []
+    assert runner_of(ex).store.larger(ex.plan(ones(2, 3)).key)[0].row.least == {"b": 3, "s": 5}
+
+
+def test_a_table_forgets_all_when_it_is_full(monkeypatch):
+    monkeypatch.setattr(_store, "_MOST_PLANS", 3)
+    table = _store.Table()
+    for key in "abc":
+        table[key] = key
+    assert [table.get(key) for key in "abc"] == ["a", "b", "c"]
+    table["d"] = "d"
+    assert [table.get(key) for key in "abcd"] == [None, None, None, "d"]
+    table.clear()
+    assert table.get("d") is None
+
+
+def test_tables_may_be_filled_by_many_threads(monkeypatch):
+    monkeypatch.setattr(_store, "_MOST_PLANS", 2)
+    ex = sx.Exec(lambda x: x * 2, ("s",), {"s": sx.Linear(64)})
+    got = {}
+
+    def call(size):
+        for _ in range(5):
+            got[size] = ex(ones(size)).tolist() == (2 * ones(size)).tolist()
+
+    threads = [threading.Thread(target=call, args=(size,)) for size in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert got == dict.fromkeys(range(1, 9), True)
+    assert ex.stats.compiles == 1
+
+
+def test_a_span_tells_copies_from_graphs():
+    span = Span()
+    jax.jit(lambda x: x + 1)(1.0)
+    span.copied()
+    for number in range(2):
+        jax.jit(lambda x, n=number: x - n)(1.0)
+    span.ran()
+    jax.jit(lambda x: x * 3)(1.0)
+    span.restart()
+    span.ran()
+    assert (span.copies, span.compiles) == (1, 2)
+    assert span.compile_seconds > 0
+
+
+@pytest.mark.parametrize("look", ["plan", "explain", "trace", "why_new"])
+def test_what_cannot_be_padded_is_found_when_a_plan_is_made(look):
+    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), P)
+    with counted() as count, pytest.raises(sx.UnsupportedPrimitiveError, match="`new_ref`"):
+        getattr(ex, look)(ones(3))
+    assert count.compilations == 0
+
+
+def test_the_plan_of_what_runs_exactly_tells_so_before_the_first_call():
+    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), P, on_unsupported="exact")
+    plan = ex.plan(ones(3))
+    assert (plan.buckets, plan.exact) == ({"s": 3}, ("s",))
+    assert ex.map.plan([ones(3)]).groups[0].exact == ("s",)
+    assert ex.stats.compiles == 0
+
+
+def test_masks_are_put_in_once_for_a_plan_and_its_call(monkeypatch):
+    made = []
+    prepare = _store.Store.prepared
+    monkeypatch.setattr(
+        _store.Store,
+        "prepared",
+        lambda self, key, make: prepare(self, key, lambda: made.append(1) or make()),
+    )
+    ex = sx.Exec(lambda x: x.max(), ("s",), P)
+    ex.plan(ones(3))
+    ex(ones(3))
+    ex(ones(4))
+    assert len(made) == 1
+    ex.map.plan([ones(3)])
+    ex.map([ones(3)])
+    assert len(made) == 2
+
+
+PLACED = {
+    "put on purpose": lambda x: jax.device_put(x, jax.devices()[0]),
+    "on a mesh": lambda x: jax.device_put(
+        x, jax.NamedSharding(jax.make_mesh((1,), ("d",)), jax.P())
+    ),
+}
+
+
+RUNS = {"a call": lambda ex, w, x: ex(w, x), "a map": lambda ex, w, x: ex.map(w, [x, x])}
+
+
+@pytest.mark.parametrize("put", PLACED.values(), ids=PLACED)
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_what_is_shared_may_be_put_elsewhere_and_no_graph_compiles_twice(put, run):
+    ex = sx.Exec(lambda w, x: (x * w["w"]).sum(), (None, "s"), P)
+    run(ex, {"w": jnp.float32(2)}, ones(3))
+    assert ex.graphs[-1].shardings == {}
+    for _ in range(3):
+        run(ex, {"w": put(jnp.float32(2))}, ones(3))
+    assert [len(row.shardings) for row in ex.graphs] == [0, 1]
+    ex.freeze()
+    run(ex, {"w": put(jnp.float32(3))}, ones(3))
+    run(ex, {"w": jnp.float32(2)}, ones(4))
+    with refused(sx.FrozenError, "no graph is compiled", "do not freeze"):
+        run(ex, {"w": put(jnp.ones(1))}, ones(3))
+    assert ex.stats.compiles == 2
