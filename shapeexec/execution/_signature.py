@@ -65,7 +65,8 @@ def signature(settings: Settings, call: Call) -> Hashable:
             if type(arg) is np.ndarray:
                 parts.append((arg.shape, arg.dtype, False, None))
             elif hasattr(arg, "shape"):
-                parts.append(of_array(arg))
+                sharding = arg.sharding if getattr(arg, "committed", False) else None
+                parts.append((arg.shape, arg.dtype, getattr(arg, "weak_type", False), sharding))
             else:
                 parts.append(None if specs is None else _of_tree(arg))
         parts += [(name, _of_name(settings, name, arg)) for name, arg in call.named.items()]
