@@ -38,7 +38,7 @@ class Graph:
     Attributes:
         jitted: Called with (sizes, consts, kwargs, *args).
         consts: The arrays that the function closed over.
-        row: What is told of it, but for what has run.
+        row: What names it, and where it came from.
         compiled: What `jitted` runs.
         bytes: Its memory; None where a back end does not tell.
         compiles: XLA compilations that it took.
@@ -107,7 +107,7 @@ class Compilable(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Numbers:
-    """What a graph is told of a call's sizes: one vector, i32[words].
+    """The sizes of a call, and the numbers computed from them, as one vector: i32[words].
 
     Attributes:
         symbols: The symbols, whose sizes come first.
@@ -161,7 +161,7 @@ class Recipe:
 
     @functools.cached_property
     def numbers(self) -> Numbers:
-        """What the graph is told of sizes."""
+        """The layout of the vector of sizes."""
         return Numbers(self.symbols, host_operands(self.trace, self.ranges))
 
     @property

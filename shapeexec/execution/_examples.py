@@ -104,7 +104,7 @@ class Examples:
     def signatures(self) -> list[Hashable]:
         """Per example what tells it apart: its own shapes and dtypes, and what is constant.
 
-        None where something cannot be told so. What all examples share is looked at only for where
+        None where something cannot be hashed. What all examples share is looked at only for where
         it stands, if there are several devices: all else JAX's own fast path checks at each run.
         """
         numbers, own = range(self.count), [*sorted(self.positions), *sorted(self.names)]

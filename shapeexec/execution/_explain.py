@@ -1,4 +1,7 @@
-"""What a graph does about padding, told to a person."""
+"""The masks of a graph, as a person reads them.
+
+How masks are put in is not known here.
+"""
 
 import dataclasses
 from collections.abc import Sequence

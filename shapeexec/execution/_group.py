@@ -117,7 +117,7 @@ class MapRecipe:
 
     @functools.cached_property
     def numbers(self) -> Numbers:
-        """What the graph is told of an example's sizes."""
+        """The layout of an example's vector of sizes."""
         return Numbers(self.symbols, host_operands(self.trace, self.ranges))
 
     @property

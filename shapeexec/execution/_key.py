@@ -1,4 +1,4 @@
-"""What names a graph: its parts, and how they are told to a person.
+"""What names a graph: its parts, and their texts.
 
 A cache hit compares these parts, so each is a tuple that hashes as fast as any other. What is kept
 under a key is not known here.
@@ -59,8 +59,8 @@ class Base(NamedTuple):
     @property
     def constants(self) -> dict[str, tuple[Hashable, str]]:
         """By place what tells one value of a constant from another, and the value as a text."""
-        told = self.static_parts
-        return {place: told[place] for place in told if not place.startswith(_TREE)}
+        parts = self.static_parts
+        return {place: parts[place] for place in parts if not place.startswith(_TREE)}
 
     @property
     def static_parts(self) -> dict[str, tuple[Hashable, str]]:
@@ -69,12 +69,12 @@ class Base(NamedTuple):
         parts = static.parts if isinstance(static, Static) else ()
         values = static.values if isinstance(static, Static) else static
         assert isinstance(values, tuple)
-        told = {_place(place): (value, _value(value)) for place, value in values}
+        found = {_place(place): (value, _value(value)) for place, value in values}
         for place, key in parts:
-            told |= {path: (held, text) for path, held, text in _constants(key, _place(place))}
+            found |= {path: (held, text) for path, held, text in _constants(key, _place(place))}
         if isinstance(static, Static) and static.nodes is not None:
-            told["nnx"] = (static.nodes, "modules of nnx")
-        return told
+            found["nnx"] = (static.nodes, "modules of nnx")
+        return found
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -171,16 +171,16 @@ class Key:
     def __str__(self) -> str:
         parts = self.parts
         kind = kind_of(self)
-        told = [f"{symbol}={size} exact" for symbol, size in kind.exact]
+        buckets = [f"{symbol}={size} exact" for symbol, size in kind.exact]
         if isinstance(parts, Mapped):
-            told.append(f"map of {parts.examples}" + (", summed" if parts.reduce else ""))
+            buckets.append(f"map of {parts.examples}" + (", summed" if parts.reduce else ""))
         if isinstance(parts, Padded | Mapped):
-            told += [f"{symbol}<={bucket}" for symbol, (_, bucket) in parts.ranges]
+            buckets += [f"{symbol}<={bucket}" for symbol, (_, bucket) in parts.ranges]
         base = kind.base
         leaves = [f"{path} {leaf}" for path, leaf in zip(base.paths, base.leaves, strict=True)]
         leaves += [f"{place}={text}" for place, (_, text) in base.constants.items()]
         leaves += [f"{place} on {text}" for place, text in kind.sharding_texts.items()]
-        return f"{', '.join(told) or 'no sizes'}: {'; '.join([*leaves, f'trace {kind.trace}'])}"
+        return f"{', '.join(buckets) or 'no sizes'}: {'; '.join([*leaves, f'trace {kind.trace}'])}"
 
     def __repr__(self) -> str:
         return f"Key({self})"
@@ -231,7 +231,7 @@ def _constants(key: Any, place: str) -> Iterator[tuple[str, Hashable, str]]:
 
 
 def _value(key: Any) -> str:
-    """A value that `typed` told from its equals, or that is told by its identity, as a text."""
+    """The text of a value as `typed` keys it, or of one that is compared by its identity."""
     match key:
         case (type() as kind, tuple(items)) if kind is tuple:
             return _clipped(f"({', '.join(map(_value, items))}{',' * (len(items) == 1)})")
@@ -261,6 +261,6 @@ def _clipped(text: str) -> str:
 
 def shown_sizes(sizes: Mapping[str, int], exact: Mapping[str, int], examples: int | None) -> str:
     """Buckets as a text: `b=4, s=64`; `s=7 exact`; `map of 8: s=64`."""
-    told = ", ".join(f"{s}={n}{' exact' if s in exact else ''}" for s, n in sizes.items())
-    told = told or "no sizes"
-    return told if examples is None else f"map of {examples}: {told}"
+    text = ", ".join(f"{s}={n}{' exact' if s in exact else ''}" for s, n in sizes.items())
+    text = text or "no sizes"
+    return text if examples is None else f"map of {examples}: {text}"

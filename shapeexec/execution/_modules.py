@@ -1,4 +1,4 @@
-"""Modules of flax's nnx and of equinox, told and taken apart without importing either.
+"""Modules of flax's nnx and of equinox, recognised and taken apart without importing either.
 
 A module can be met only if its library is imported already. What an nnx module holds may be
 changed by the function, and objects may be shared: nnx itself splits and merges them, as `nnx.jit`

@@ -1,7 +1,8 @@
-"""Objects that are no trees of JAX: by what one is told, and how a copy of it is made.
+"""Objects that are no trees of JAX: how two are compared, and how a copy of one is made.
 
-An object that may change, and whose value a function can read, is told by what it holds at each
-call. Only what has no value to read is told by its identity: a function, a lock, a sentinel.
+An object that may change, and whose value a function can read, is compared by what it holds at
+each call. Only what has no value to read is compared by its identity: a function, a lock, a
+sentinel.
 """
 
 import array
@@ -17,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
-class Told(enum.Enum):
-    """By what objects of a class are told apart."""
+class Comparison(enum.Enum):
+    """How objects of a class are compared, as constants of graphs."""
 
     BY_IDENTITY = "they have no value to read, or are handles of the running process"
     BY_VALUE = "their class says so with `==` and a hash"
@@ -106,7 +107,7 @@ _ITEMS: dict[Any, Items] = {
     slice: Items(lambda x: [x.start, x.stop, x.step], lambda _, x: slice(*x)),
     BaseException: Items(lambda x: list(x.args), lambda kind, x: kind.__new__(kind, *x)),
 }
-# Objects of these libraries that are told by identity are told so under `jax.jit`, too.
+# Objects of these libraries that are compared by identity are so under `jax.jit`, too.
 _ARRAYS = {"jax", "jaxlib", "numpy", "flax", "equinox", "optax", "shapeexec"}
 # Their objects belong to the running process: what they hold is no value.
 _HANDLES = set(
@@ -119,42 +120,42 @@ _ATOMS = (type, types.ModuleType, types.FunctionType, enum.Enum)
 _C_NEW = type(int.__new__)
 
 
-def told(kind: type) -> Told:
-    """By what objects of a class are told apart."""
-    found = _told.get(kind)
+def comparison(kind: type) -> Comparison:
+    """How objects of a class are compared."""
+    found = _comparisons.get(kind)
     if found is None:
-        found = _told[kind] = _tell(kind)
+        found = _comparisons[kind] = _comparison(kind)
     return found
 
 
-_told: weakref.WeakKeyDictionary[type, Told] = weakref.WeakKeyDictionary()
+_comparisons: weakref.WeakKeyDictionary[type, Comparison] = weakref.WeakKeyDictionary()
 
 
-def _tell(kind: type) -> Told:
+def _comparison(kind: type) -> Comparison:
     is_own = kind.__hash__ is object.__hash__ or kind.__eq__ is object.__eq__
     if issubclass(kind, _ATOMS):
-        return Told.BY_IDENTITY if kind.__hash__ is object.__hash__ else Told.BY_VALUE
+        return Comparison.BY_IDENTITY if kind.__hash__ is object.__hash__ else Comparison.BY_VALUE
     if kind.__hash__ is not None and is_own:
-        return _told_by_own_identity(kind)
+        return _of_own_identity(kind)
     base = _base(kind)
     if kind.__hash__ is None or base is frozenset:
-        return Told.BY_NOTHING if base is None else Told.BY_CONTENT
+        return Comparison.BY_NOTHING if base is None else Comparison.BY_CONTENT
     # A text with attributes: the equality of texts knows nothing of them.
     is_inherited = base not in (None, object, kind) and kind.__eq__ is base.__eq__
-    return Told.BY_CONTENT if is_inherited else Told.BY_VALUE
+    return Comparison.BY_CONTENT if is_inherited else Comparison.BY_VALUE
 
 
-def _told_by_own_identity(kind: type) -> Told:
+def _of_own_identity(kind: type) -> Comparison:
     library, base = kind.__module__.partition(".")[0], _base(kind)
     if library in _ARRAYS or kind is object:
-        return Told.BY_IDENTITY
+        return Comparison.BY_IDENTITY
     if library in _HANDLES and kind is not threading.local:
-        return Told.BY_IDENTITY
+        return Comparison.BY_IDENTITY
     if base is not None:
-        return Told.BY_CONTENT
+        return Comparison.BY_CONTENT
     is_python = bool(kind.__flags__ & _HEAP_TYPE) and _c_base(kind) is not kind
     is_called = any("__call__" in vars(base) for base in kind.__mro__)
-    return Told.BY_NOTHING if is_python and not is_called else Told.BY_IDENTITY
+    return Comparison.BY_NOTHING if is_python and not is_called else Comparison.BY_IDENTITY
 
 
 _HEAP_TYPE = 1 << 9  # CPython's Py_TPFLAGS_HEAPTYPE
@@ -198,13 +199,13 @@ def items_of(kind: type) -> Items:
 
 
 def is_opened(value: Any) -> bool:
-    """Whether a value is told by what it holds."""
+    """Whether a value is compared by what it holds."""
     kind = type(value)
-    by = told(kind)
-    if by is Told.BY_CONTENT:
+    by = comparison(kind)
+    if by is Comparison.BY_CONTENT:
         # One without a value is a sentinel, and compared with `is`.
         return kind.__hash__ is None or _base(kind) is not object or bool(attributes_of(value))
-    if by is not Told.BY_VALUE or not dataclasses.is_dataclass(value):
+    if by is not Comparison.BY_VALUE or not dataclasses.is_dataclass(value):
         return False
     if kind.__module__.partition(".")[0] in _ARRAYS or _base(kind) is not object:
         return False

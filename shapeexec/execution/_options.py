@@ -49,11 +49,11 @@ def _as_symbol(key: Any) -> str:
     symbol = key.name if isinstance(key, Dim) else key
     if isinstance(symbol, str) and symbol.isidentifier():
         return symbol
-    told = sorted(symbols_of(key)) if isinstance(key, Dim) else ()
+    known = sorted(symbols_of(key)) if isinstance(key, Dim) else ()
     raise ConfigError(
         f"buckets: {key!r} is not a symbol.",
-        why="an expression follows from its symbols, and these have buckets" if told else None,
-        fix=f"buckets={{{', '.join(f'{name!r}: sx.Pow2()' for name in told or 'b')}, ...}}"
+        why="an expression follows from its symbols, and these have buckets" if known else None,
+        fix=f"buckets={{{', '.join(f'{name!r}: sx.Pow2()' for name in known or 'b')}, ...}}"
         ", by name, by a Dim of one symbol, or by sx.UNKNOWN",
     )
 
@@ -162,7 +162,7 @@ def as_numbers(name: str, given: int | Iterable[int]) -> tuple[int, ...]:
 def by_number_and_name(
     fn: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Arguments by their numbers and by their names, each told by either, as for `jax.jit`."""
+    """Arguments by their numbers and by their names, each given by either, as for `jax.jit`."""
     either = [
         (number, parameter.name)
         for number, parameter in enumerate(parameters_of(fn))
@@ -247,8 +247,8 @@ def check_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
     """
     if given not in choices:
         *others, last = map(repr, choices)
-        told = f"{', '.join(others)} or {last}".replace("'", '"')
-        raise ConfigError(f"{name}={given!r} is not known.", fix=f"{name}={told}")
+        texts = f"{', '.join(others)} or {last}".replace("'", '"')
+        raise ConfigError(f"{name}={given!r} is not known.", fix=f"{name}={texts}")
 
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -301,10 +301,10 @@ def check_symbols(strategies: Any, symbols: Iterable[str], specs: str = "in_shap
     known = {name for symbol in symbols for name in names_for(symbol)}
     unknown = sorted(strategies.keys() - known)
     if unknown:
-        told = ", ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "none"
+        texts = ", ".join(f"`{symbol}`" for symbol in sorted(symbols)) or "none"
         covering = [name for name in names_for(unknown[0]) if name in known]
         raise ConfigError(
-            f"buckets: no spec has a symbol `{unknown[0]}`; the symbols are {told}.",
+            f"buckets: no spec has a symbol `{unknown[0]}`; the symbols are {texts}.",
             why=f"`{covering[0]}` is the one of its spec, which several arrays may share"
             if covering
             else None,

@@ -52,8 +52,10 @@ class Constant:
     @property
     def is_sentinel(self) -> bool:
         """Whether the leaf is an object without attributes, and given to the function itself."""
-        by_content = _objects.Told.BY_CONTENT
-        return isinstance(self.key, _Identity) and _objects.told(type(self.value)) is by_content
+        by_content = _objects.Comparison.BY_CONTENT
+        return (
+            isinstance(self.key, _Identity) and _objects.comparison(type(self.value)) is by_content
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +153,8 @@ class Walk:
         arrays: list[Any] = []
         try:
             return self._part(tree, numbers_are_arrays, arrays), arrays
-        except _Untold as error:
-            raise error.told(self._place(error.path)) from error
+        except _Incomparable as error:
+            raise error.of_user(self._place(error.path)) from error
 
     def _place(self, path: _Keys) -> str:
         keys = jax.tree_util.keystr(path[1:] if self.is_function else path)
@@ -175,7 +177,7 @@ class Walk:
                 continue
             try:
                 kinds.append(self._leaf(leaf, numbers, arrays))
-            except _Untold as error:
+            except _Incomparable as error:
                 error.path = (*_path(structure, number), *error.path)
                 raise
         key = (structure, tuple(None if kind is None else kind.key for kind in kinds))
@@ -197,7 +199,7 @@ class Walk:
             if isinstance(leaf, kind):
                 try:
                     return Made(kind, make, self._part(fields(leaf), False, arrays))
-                except _Untold as error:
+                except _Incomparable as error:
                     error.path = _field_of(kind)(error.path)
                     raise
         if id(leaf) in self.objects:
@@ -214,13 +216,13 @@ class Walk:
         held = (_objects.items_of(kind).read(leaf), _objects.attributes_of(leaf))
         try:
             return Made(kind, None, self._part(held, False, arrays), number)
-        except _Untold as error:
+        except _Incomparable as error:
             error.path = _held_by(error.path)
             raise
 
     def _key(self, leaf: Any) -> Hashable:
-        by = _objects.told(type(leaf))
-        if by is _objects.Told.BY_IDENTITY or by is _objects.Told.BY_CONTENT:
+        by = _objects.comparison(type(leaf))
+        if by is _objects.Comparison.BY_IDENTITY or by is _objects.Comparison.BY_CONTENT:
             return _Identity(leaf)
         try:
             key = typed(leaf)
@@ -228,9 +230,9 @@ class Walk:
         except (TypeError, ValueError) as error:  # ValueError: a memory view that can be written
             if self.is_result:
                 return _Identity(leaf)
-            raise _Untold(leaf, is_hashable=False) from error
-        if by is _objects.Told.BY_NOTHING and not self.is_result:
-            raise _Untold(leaf, is_hashable=True)
+            raise _Incomparable(leaf, is_hashable=False) from error
+        if by is _objects.Comparison.BY_NOTHING and not self.is_result:
+            raise _Incomparable(leaf, is_hashable=True)
         return key
 
 
@@ -267,16 +269,16 @@ def _same(value: Any) -> Any:
     return value
 
 
-class _Untold(Exception):
-    """A leaf that nothing tells from another, and on its way out the path to it."""
+class _Incomparable(Exception):
+    """A leaf that cannot be compared with another; on its way out it collects the path to it."""
 
     def __init__(self, leaf: Any, *, is_hashable: bool) -> None:
         super().__init__()
         self.leaf, self.is_hashable = leaf, is_hashable
         self.path: _Keys = ()
 
-    def told(self, place: str) -> ConfigError:
-        """What the user is told, who wrote the leaf at a place."""
+    def of_user(self, place: str) -> ConfigError:
+        """The error for the user, who wrote the leaf at a place."""
         kind = type(self.leaf)
         return ConfigError(
             f"{place} is a {kind.__name__}, which "

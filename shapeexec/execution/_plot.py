@@ -27,9 +27,9 @@ def plot_rows(rows: Sequence[GraphRow], figure: Any) -> Any:
         The figure.
     """
     _, own = parts(rows)
-    told = [_label(row, named) for row, named in zip(rows, own, strict=True)]
+    labels = [_label(row, named) for row, named in zip(rows, own, strict=True)]
     bars = [
-        (told[i], row.hits, row.real_elements, row.bucket_elements)
+        (labels[i], row.hits, row.real_elements, row.bucket_elements)
         for i, row in sorted(enumerate(rows), key=lambda one: _place(one[1]))
     ]
     bars = _fewer(bars)

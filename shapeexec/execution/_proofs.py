@@ -91,7 +91,7 @@ class Proofs:
                 self._proven.clear()  # what occurs again is proven again
             if outcome.difference is None:
                 self._proven[self._proof(key, kind, trace, sizes, handles=handles)] = None
-        return None if outcome.difference is None else _told(outcome.difference)
+        return None if outcome.difference is None else _text_of(outcome.difference)
 
     def _proof(
         self,
@@ -146,5 +146,5 @@ def _examined(
         raise
 
 
-def _told(difference: Difference) -> str:
+def _text_of(difference: Difference) -> str:
     return f"{difference.text}   <- {difference.line}" if difference.line else difference.text

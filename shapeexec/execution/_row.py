@@ -170,8 +170,8 @@ class GraphRow:
         Raises:
             ConfigError: The row keeps no graph.
         """
-        told = self._kept().cost_analysis() or {}
-        return {name: float(value) for name, value in sorted(told.items())}
+        costs = self._kept().cost_analysis() or {}
+        return {name: float(value) for name, value in sorted(costs.items())}
 
     def _kept(self) -> Any:
         if self.compiled is None:

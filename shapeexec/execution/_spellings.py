@@ -1,4 +1,4 @@
-"""What people call the options of `Exec` elsewhere, told in the words of this library.
+"""What people call the options of `Exec` elsewhere, in the words of this library.
 
 The error prints the line that they meant, and this line runs. What options do is not known here.
 """
@@ -34,7 +34,7 @@ class _Meant:
 
     Attributes:
         options: By name; of specs and strategies the values themselves.
-        notes: What else is to be told.
+        notes: What else to say.
     """
 
     options: Mapping[str, Any]
@@ -69,10 +69,10 @@ def refuse(
         notes += own.notes
     if "dynamic" in options and "in_shapes" not in meant:
         notes += ["axis 0 of each array is ragged if no in_shapes are given"]
-    told = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    given = ", ".join(f"{name}={value!r}" for name, value in options.items())
     raise ConfigError(
         f"Exec has no option {', '.join(map(repr, options))}.",
-        got=f"{told:.200}",
+        got=f"{given:.200}",
         fix=_way_out(fn, meant, renamed, notes)
         if renamed
         else f"the options are {', '.join(_OPTIONS)}",
@@ -86,10 +86,10 @@ def refuse_mapping(fn: Callable[..., Any], in_shapes: Mapping[Any, Any]) -> Neve
         SpecError: Always.
     """
     meant = _by_argument(fn, in_shapes, _spec_of_axes)
-    told = {"in_shapes": "a sequence of specs"}
+    known = {"in_shapes": "a sequence of specs"}
     raise SpecError(
         f"in_shapes={in_shapes!r:.200} is not a sequence of specs.",
-        fix=_way_out(fn, meant.options, told, meant.notes),
+        fix=_way_out(fn, meant.options, known, meant.notes),
     )
 
 
@@ -129,8 +129,8 @@ def _way_out(
     given = [option for option in _OPTIONS if option in meant]
     sources = [code(meant[option]) for option in given]
     if None in sources:
-        told = [f"{own or 'nothing'} in the place of {name}=" for name, own in renamed.items()]
-        return ", ".join(told)
+        pairs = [f"{own or 'nothing'} in the place of {name}=" for name, own in renamed.items()]
+        return ", ".join(pairs)
     items = [f"{option}={source}" for option, source in zip(given, sources, strict=True)]
     line = ", ".join([name if name.isidentifier() else "fn", *items])
     return ": ".join([f"sx.Exec({line})", *("; ".join([*notes]),) * bool([*notes])])
@@ -158,7 +158,7 @@ def _is_one(given: Sequence[Any], spec_of: Callable[[Any], Any]) -> bool:
 def _by_name(fn: Callable[..., Any], specs: Mapping[str, Any]) -> _Meant:
     """Specs by the names of arguments; where none is known they are taken in their order.
 
-    A name that is none of an argument's may be a result's, and is told.
+    A name that is none of an argument's may be a result's, and is named.
     """
     parameters = {
         parameter.name: parameter

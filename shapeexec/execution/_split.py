@@ -342,10 +342,10 @@ def take(
         nodes, own = _modules.split(walk.nodes)
         for place in parts:
             _put(arrays, named, place, _filled(_at(arrays, named, place), own))
-    told = tuple((place, part.key) for place, part in parts.items())
+    keys = tuple((place, part.key) for place, part in parts.items())
     if nodes is None:
-        return Call(arrays, named, fn, parts, constants, Static(static, told))
-    whole = Static(static, told, nodes.key, is_map)
+        return Call(arrays, named, fn, parts, constants, Static(static, keys))
+    whole = Static(static, keys, nodes.key, is_map)
     return Call(arrays, named, fn, parts, constants, whole, nodes, is_map)
 
 

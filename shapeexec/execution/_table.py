@@ -139,8 +139,8 @@ def parts(rows: Sequence[GraphRow]) -> tuple[list[str], list[list[str]]]:
     own = [sorted(texts, key=lambda text: counts[text]) for texts in own]  # what tells most, first
     kinds = [kind_of(row.key) for row in rows]
     settings = [kind.base.settings for kind in kinds]
-    for name in dict.fromkeys(name for told in settings for name in told):
-        values = [told.get(name) for told in settings]
+    for name in dict.fromkeys(name for own in settings for name in own):
+        values = [own.get(name) for own in settings]
         if any(value != values[0] for value in values):
             for texts, value in zip(own, values, strict=True):
                 texts.append(f"{name} {value!r:.30}")
@@ -163,9 +163,9 @@ def _total(rows: Sequence[GraphRow]) -> str:
 
 
 def _listed(shared: Sequence[str]) -> list[str]:
-    told = [_clipped(f"  {text}", WIDTH) for text in shared[:_MOST_SHARED]]
-    more = len(shared) - len(told)
-    return [*told, *([f"  and {more} more that all have"] if more else [])]
+    lines = [_clipped(f"  {text}", WIDTH) for text in shared[:_MOST_SHARED]]
+    more = len(shared) - len(lines)
+    return [*lines, *([f"  and {more} more that all have"] if more else [])]
 
 
 def _clipped(text: str, width: int) -> str:

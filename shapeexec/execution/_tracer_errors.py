@@ -24,12 +24,12 @@ def add_names(error: Exception, fn: Callable[..., Any], tree: Any, apart: Collec
     for number in numbers:
         is_named, place, *rest = paths[number]
         key = place.key if is_named.idx else place.idx
-        told = f"kwargs[{key!r}]" if is_named.idx else f"args[{key}]"
+        path = f"kwargs[{key!r}]" if is_named.idx else f"args[{key}]"
         within = "" if key in apart else jax.tree_util.keystr(tuple(rest))
         name = key if is_named.idx else _parameter(fn, key)
         way_out = f"static_argnames={name!r}" if name else f"static_argnums={key}"
         error.add_note(
-            f"shapeexec: flat[{number}] is {told}{within}"
+            f"shapeexec: flat[{number}] is {path}{within}"
             + (f" (`{name}`)" if name and not is_named.idx else "")
             + ". Numbers and arrays are data, whose values are not known while tracing. If it is a "
             f"setting, make it a constant: {way_out}"
