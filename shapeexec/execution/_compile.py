@@ -209,7 +209,7 @@ class Prepared:
 
 
 def prepare(
-    recipe: Compilable, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    recipe: Compilable, sizes: Any, *, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Prepared:
     """Put the masks in, for arguments at capacity, which may be arrays or shapes of arrays.
 

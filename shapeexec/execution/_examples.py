@@ -152,6 +152,7 @@ def take_examples(
     settings: Settings,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
+    *,
     reduce: Reduce,
     at: frozenset[Place] = frozenset(),
 ) -> Examples:
@@ -164,6 +165,35 @@ def take_examples(
         SpecError: Nothing is a list of examples, an argument with a spec is none, or the lists are
             not equally long, or are empty where a sum is wanted.
     """
+    positions, names = _lists(settings, args, kwargs)
+    has_default_specs = settings.in_shapes is None
+    if has_default_specs:
+        settings = _with_default_specs(settings, args, kwargs)
+    lists = {f"args[{i}]": args[i] for i in sorted(positions)}
+    lists |= {f"kwargs[{k!r}]": kwargs[k] for k in sorted(names)}
+    count = _common_length(lists)
+    if reduce == "sum" and not count:
+        raise SpecError(
+            'map: reduce="sum" of no examples.',
+            why="the shape of a result follows from an example",
+            fix="pass at least one example",
+        )
+    return Examples(
+        settings,
+        tuple(args),
+        dict(kwargs),
+        positions=positions,
+        names=names,
+        count=count,
+        at=at,
+        has_default_specs=has_default_specs,
+    )
+
+
+def _lists(
+    settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[frozenset[int], frozenset[str]]:
+    """The positions and the keywords of arguments that are lists of examples."""
     if settings.in_shapes is None:
         positions = frozenset(i for i, arg in enumerate(args) if isinstance(arg, _LISTS))
     else:
@@ -174,14 +204,14 @@ def take_examples(
         names = frozenset(k for k, arg in kwargs.items() if isinstance(arg, _LISTS))
     else:
         names = frozenset()
-    has_default_specs = settings.in_shapes is None
-    if has_default_specs:
-        settings = _with_default_specs(settings, args, kwargs)
     given = frozenset(i for i, arg in enumerate(args) if arg is not None)
     positions = given & positions - frozenset(settings.static_argnums)
     names -= frozenset(settings.static_argnames)
-    lists = {f"args[{i}]": args[i] for i in sorted(positions)}
-    lists |= {f"kwargs[{k!r}]": kwargs[k] for k in sorted(names)}
+    return positions, names
+
+
+def _common_length(lists: Mapping[str, Any]) -> int:
+    """How many examples there are, by the path of each list of them."""
     for path, argument in lists.items():
         if not isinstance(argument, _LISTS):
             raise SpecError(
@@ -202,22 +232,7 @@ def take_examples(
                 f"map: {first} has {count} examples, but {path} has {other}.",
                 fix="pass lists of one length, one entry per example",
             )
-    if reduce == "sum" and not count:
-        raise SpecError(
-            'map: reduce="sum" of no examples.',
-            why="the shape of a result follows from an example",
-            fix="pass at least one example",
-        )
-    return Examples(
-        settings,
-        tuple(args),
-        dict(kwargs),
-        positions=positions,
-        names=names,
-        count=count,
-        at=at,
-        has_default_specs=has_default_specs,
-    )
+    return count
 
 
 _LISTS = (list, tuple)

@@ -167,11 +167,20 @@ class Group:
         return self.recipe.reduce
 
     @property
-    def size_structs(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    def _size_structs(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
         """The shapes and dtypes of `sizes`."""
         own = self.recipe.numbers.struct
         vectors = jax.ShapeDtypeStruct((self.capacity, *own.shape), own.dtype)
         return vectors, jax.ShapeDtypeStruct((), np.int32)
+
+    def prepared(self, call: BoundCall) -> Prepared:
+        """The graph with its masks; `call` is that of the first example.
+
+        Raises:
+            UnsupportedPrimitiveError: A primitive cannot be made exact.
+        """
+        args, kwargs = self._structs(call)
+        return prepare(self.recipe, self._size_structs, args=args, kwargs=kwargs)
 
     @property
     def capacities(self) -> list[Shape]:
@@ -180,7 +189,7 @@ class Group:
         extents = Extents(recipe.ranges, {}, recipe.trace.substitution)
         return [extents.capacities(aval.shape) for aval in recipe.trace.jaxpr.in_avals]
 
-    def structs(self, call: BoundCall) -> tuple[Any, Any]:
+    def _structs(self, call: BoundCall) -> tuple[Any, Any]:
         """The arguments of the graph without their data.
 
         Args:
@@ -211,15 +220,7 @@ class Group:
         """
         if self.reduce is None:
             return ()
-        return tuple(self.recipe.sums(self.size_structs, *self.structs(call)))
-
-    def prepare(self, call: BoundCall) -> Prepared:
-        """Put the masks in; `call` is that of the first example.
-
-        Raises:
-            UnsupportedPrimitiveError: A primitive cannot be made exact.
-        """
-        return prepare(self.recipe, self.size_structs, *self.structs(call))
+        return tuple(self.recipe.sums(self._size_structs, *self._structs(call)))
 
     @property
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:

@@ -87,7 +87,7 @@ class Mapper:
         if group.key in self._store:
             return True
         try:
-            self._store.prepared(group.key, lambda: group.prepare(call))
+            self._store.prepared(group.key, lambda: group.prepared(call))
         except UnsupportedPrimitiveError as error:
             planner, first = self._planner, group.first
             if planner.make_fewest_exact(first, error, call) and (
@@ -179,7 +179,7 @@ class Mapper:
         span.copied()
         if graph is None:
             call = self.bind(examples, group.numbers[0])
-            graph = self._store.graph(group, lambda: group.prepare(call))
+            graph = self._store.graph(group, lambda: group.prepared(call))
             span.restart()  # a graph that is made is counted there
         run = graph.retraced if retrace else graph
         leaves = run(group.sizes, args, kwargs)

@@ -100,7 +100,7 @@ class MapMethod:
         if not _compat.trace_state_clean():
             count_plain(runner, examples.count)
             return map_plainly(examples, reduce)
-        return runner.mapper(examples).run(examples, reduce) if examples.count else []
+        return runner.mappers.of(examples).run(examples, reduce) if examples.count else []
 
     def plan(self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any) -> MapPlan:
         """What a map of these arguments would run; it may trace, but compiles and runs nothing.
@@ -117,7 +117,7 @@ class MapMethod:
         """
         runner, own = self.receiver(args)
         examples = runner.examples((own, kwargs), reduce).complete()
-        groups = runner.mapper(examples).plan(examples, reduce)
+        groups = runner.mappers.of(examples).plan(examples, reduce)
         return MapPlan(tuple(groups), tuple(group.key in runner.store for group in groups))
 
     def explain(
@@ -137,7 +137,7 @@ class MapMethod:
         """
         runner, own = self.receiver(args)
         examples = runner.examples((own, kwargs), reduce).complete()
-        mapper = runner.mapper(examples)
+        mapper = runner.mappers.of(examples)
         groups = mapper.plan(examples, reduce)
         programs, sums = [], []
         for group in groups:

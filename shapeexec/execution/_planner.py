@@ -233,7 +233,7 @@ def prepared(plan: Plan, call: BoundCall) -> Prepared:
         UnsupportedPrimitiveError: A primitive cannot be made exact.
     """
     args, kwargs = call.structs(plan.in_capacities)
-    return prepare(plan.recipe, plan.recipe.numbers.struct, args, kwargs)
+    return prepare(plan.recipe, plan.recipe.numbers.struct, args=args, kwargs=kwargs)
 
 
 def _planned(

@@ -14,7 +14,7 @@ from shapeexec.execution._compile import Graph
 from shapeexec.execution._examples import Examples, Reduce, check_reduce, take_examples
 from shapeexec.execution._explain import Explanation, program_of
 from shapeexec.execution._graphs import Graphs, graphs_of
-from shapeexec.execution._map import Mapper, Mappers
+from shapeexec.execution._map import Mappers
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._permission import SignatureChanged
 from shapeexec.execution._plan import Plan
@@ -91,7 +91,7 @@ class Runner:
         planner = self.planner
         while True:
             plan = planner.plan(call, is_proven_later=True)
-            graph = self.graph(plan, call)
+            graph = self._graph(plan, call)
             ready = make_ready(plan, call)
             may_wait = planner.may_wait(plan)
             # What is proven late may have run in vain: then the call runs again, as it has to.
@@ -103,7 +103,7 @@ class Runner:
                 self.store.ran(ready, graph, span, is_hit=plan.is_compiled)
                 return result
 
-    def graph(self, plan: Plan, call: BoundCall, origin: str = "made") -> Graph:
+    def _graph(self, plan: Plan, call: BoundCall, origin: str = "made") -> Graph:
         """The graph of a plan, compiled if it is missing."""
         return self.store.graph(
             plan, lambda: prepared(plan, call), functions=call.call.functions(), origin=origin
@@ -155,10 +155,12 @@ class Runner:
 
         def compile_one(call: BoundCall) -> Plan:
             plan = self.planner.plan(call)
-            self.graph(plan, call, origin="warmup")
+            self._graph(plan, call, origin="warmup")
             return plan
 
-        return _warmup.warm(self.planner, example, sizes, compile_one, progress)
+        return _warmup.warm(
+            self.planner, example, sizes=sizes, compile_one=compile_one, progress=progress
+        )
 
     # Maps
 
@@ -166,11 +168,7 @@ class Runner:
         """The examples of a map, and what they share."""
         check_reduce(reduce)
         args, kwargs = by_position(self.settings, *arguments)
-        return take_examples(self.settings, args, kwargs, reduce, self.store.places)
-
-    def mapper(self, examples: Examples) -> Mapper:
-        """The mapper for examples."""
-        return self.mappers.of(examples)
+        return take_examples(self.settings, args, kwargs, reduce=reduce, at=self.store.places)
 
     def clear(self) -> None:
         """Forget all graphs and traces."""

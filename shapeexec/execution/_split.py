@@ -322,8 +322,16 @@ def take(
     else:
         arrays, named = list(args), dict(kwargs)
     static = tuple((place, typed(value)) for place, value in constants.items())
-    if not at:
-        return Call(arrays, named, fn, {}, constants, static)
+    call = Call(arrays, named, fn, {}, constants, static)
+    return _with_parts(call, args, kwargs, at=at, is_map=is_map) if at else call
+
+
+def _with_parts(
+    call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], *, at: Iterable[Place], is_map: bool
+) -> Call:
+    """The call with the arguments taken apart that hold more than arrays; their places are `at`."""
+    arrays, named = list(call.arrays), dict(call.named)
+    fn, constants, static = call.fn, call.constants, call.static
     walk, parts = Walk(), {}
     for place in _in_order(at, len(args), kwargs):
         if place in constants:
@@ -336,7 +344,7 @@ def take(
             parts[place] = part
             _put(arrays, named, place, tuple(taken))
     if not parts:
-        return Call(arrays, named, fn, {}, constants, static)
+        return call
     nodes = None
     if walk.nodes:
         nodes, own = _modules.split(walk.nodes)

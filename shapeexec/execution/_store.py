@@ -66,6 +66,7 @@ class Store:
         ready: By signature the calls that were planned before.
         plans: By signature the plans of single examples of maps.
         layouts: By kind where the examples of maps have leaves of their own.
+        places: Where arguments have held more than arrays; `see` adds to it.
     """
 
     def __init__(self, limits: CacheLimits) -> None:
@@ -83,7 +84,7 @@ class Store:
         self._warned: set[str] = set()
         self._is_frozen = False
         self._example: Call | None = None
-        self._places: frozenset[Place] = frozenset()
+        self.places: frozenset[Place] = frozenset()
 
     def __len__(self) -> int:
         return len(self._cache)
@@ -93,15 +94,10 @@ class Store:
 
     # Calls
 
-    @property
-    def places(self) -> frozenset[Place]:
-        """Where arguments have held more than arrays."""
-        return self._places
-
     def see(self, places: Iterable[Place]) -> None:
         """Remember where arguments hold more than arrays."""
         with self._lock:
-            self._places |= frozenset(places)
+            self.places |= frozenset(places)
 
     @property
     def example(self) -> Call | None:

@@ -28,6 +28,7 @@ MOST_COMBINATIONS = 100_000
 def warm(
     planner: Planner,
     example: Call,
+    *,
     sizes: Mapping[str, Any],
     compile_one: Callable[[BoundCall], Plan],
     progress: Callable[[int, int], None] | None,
@@ -65,7 +66,7 @@ def warm(
         )
     count = 0
     while True:
-        wanted = _missing(planner, example, dims, listed)
+        wanted = _missing(planner, example, dims=dims, listed=listed)
         for done, (exact, call) in enumerate(wanted):
             if progress is not None:
                 progress(done, len(wanted))
@@ -80,7 +81,7 @@ def warm(
 
 
 def _missing(
-    planner: Planner, example: Call, dims: Any, listed: Mapping[str, Sequence[int]]
+    planner: Planner, example: Call, *, dims: Any, listed: Mapping[str, Sequence[int]]
 ) -> list[tuple[tuple[str, ...], BoundCall]]:
     """A call for each graph that is wanted and not compiled, and its exact symbols.
 
