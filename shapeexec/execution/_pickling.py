@@ -5,7 +5,7 @@ import inspect
 import pickle
 import sys
 import types
-from typing import Any
+from typing import Any, TypeGuard
 
 from shapeexec._errors import ConfigError
 
@@ -20,7 +20,7 @@ def is_global(ex: Any, fn: Any) -> bool:
     return value is ex
 
 
-def is_method_of_a_class(fn: Any, kind: type) -> bool:
+def is_method_of_a_class(fn: Any, kind: type) -> TypeGuard[types.MethodType]:
     """Whether a function is the method of an instance whose class has a `kind` under its name."""
     if not isinstance(fn, types.MethodType):
         return False

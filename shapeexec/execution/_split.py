@@ -332,6 +332,7 @@ def _with_parts(
     """The call with the arguments taken apart that hold more than arrays; their places are `at`."""
     arrays, named = list(call.arrays), dict(call.named)
     fn, constants, static = call.fn, call.constants, call.static
+    assert isinstance(static, tuple)  # of the static arguments, see `take`
     walk, parts = Walk(), {}
     for place in _in_order(at, len(args), kwargs):
         if place in constants:
