@@ -64,10 +64,12 @@ from shapeexec._compat.dims.transposes import (  # noqa: F401 - others use it by
 )
 from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name of the package
     ClosedJaxpr,
+    Environment,
     Jaxpr,
     bind_equation,
     closed,
     equations,
+    evaluate,
     is_literal,
     jaxpr_as_function,
     jaxpr_name,

@@ -41,7 +41,7 @@ def branched(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
                     return sums[i]
                 names = [bodies[i].jaxpr.invars[k] for k in read]
                 inner = scope.inside(dict(zip(names, values, strict=True)))
-                inner.run(bodies[i], needs[i], mask)
+                inner.run(needs[i], mask)
                 return inner.sum(folds_inside[i], mask)
 
             return run

@@ -24,7 +24,7 @@ def dot(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
     def emit(scope: Any, mask: Array) -> Array:
         # Both factors are masked, since zero times NaN is NaN.
-        factors = [scope.masked(x, a, mask) for x, a in zip((left, right), own, strict=True)]
+        factors = [scope.masked(x, a, mask=mask) for x, a in zip((left, right), own, strict=True)]
         merged = [
             _merged(x, [pair[side] for pair in contract], batch[side])
             for side, x in enumerate(factors)
@@ -108,7 +108,9 @@ def scattered(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
     def emit(scope: Any, mask: Array) -> Array:
         total = scope.sum(inner, mask)
-        added = lax.convert_element_type(scope.masked(updates, rows[batch_axis], mask), total.dtype)
+        added = lax.convert_element_type(
+            scope.masked(updates, rows[batch_axis], mask=mask), total.dtype
+        )
         return lax.scatter_add(total, scope.read(indices), added, one, mode=eqn.params["mode"])
 
     return Fold(eqn.outvars[number], emit, (indices, updates), (inner,), pays=True, is_source=True)

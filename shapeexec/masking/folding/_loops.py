@@ -32,7 +32,7 @@ def looped(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         parts = (loop.starts[number],)
     return Fold(
         eqn.outvars[number],
-        lambda scope, mask: scope.loop_sum(loop, number, mask),
+        lambda scope, mask: scope.loop_sum(loop, number, mask=mask),
         parts=parts,
         pays=True,
         loop=(loop, number),

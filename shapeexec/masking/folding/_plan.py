@@ -64,12 +64,12 @@ class Needs:
 
     Attributes:
         variables: All variables that are read as they are.
-        eqns: The numbers of the equations that make them.
-        loops: By number of its equation each loop that sums inside, and which of its results.
+        eqns: The equations that compute them, in their order.
+        loops: By id of its equation each loop that sums inside, and which of its results.
     """
 
     variables: frozenset[Any]
-    eqns: frozenset[int]
+    eqns: tuple[Any, ...]
     loops: dict[int, tuple["Loop", frozenset[int]]]
 
 
@@ -256,21 +256,20 @@ class Folder:
             wanted |= {var for var in fold.reads if not _compat.is_literal(var)}
             if fold.loop is not None:
                 loop, result = fold.loop
-                number = self._made_by[loop.eqn.outvars[0]][0]
-                loops[number] = (loop, loops.get(number, (loop, frozenset()))[1] | {result})
-        eqns = set()
-        for number in reversed(range(len(self.jaxpr.eqns))):
-            eqn = self.jaxpr.eqns[number]
+                _, results = loops.get(id(loop.eqn), (loop, frozenset()))
+                loops[id(loop.eqn)] = (loop, results | {result})
+        eqns = []
+        for eqn in reversed(self.jaxpr.eqns):
             results = [i for i, var in enumerate(eqn.outvars) if var in wanted]
-            if number in loops:
-                loop, summed = loops[number]
+            if id(eqn) in loops:
+                loop, summed = loops[id(eqn)]
                 wanted |= loop.reads(results, summed)
             elif results or eqn.effects:
                 wanted |= {var for var in eqn.invars if not _compat.is_literal(var)}
             else:
                 continue
-            eqns.add(number)
-        return Needs(frozenset(wanted), frozenset(eqns), loops)
+            eqns.append(eqn)
+        return Needs(frozenset(wanted), tuple(eqns[::-1]), loops)
 
     def _keep_what_is_made_anyway(self, planned: Sequence[Fold], needs: Needs) -> bool:
         """Have sums read what is made for other readers as well; whether that was news."""
@@ -306,7 +305,7 @@ def reachable(planned: Sequence[Fold]) -> Iterator[Fold]:
 
 def _sum_as_is(variable: Any, axis: int) -> Fold:
     def emit(scope: Any, mask: Array) -> Array:
-        x = scope.masked(variable, axis, mask)
+        x = scope.masked(variable, axis, mask=mask)
         return lax.reduce_sum(lax.convert_element_type(x, sum_dtype(x.dtype)), (axis,))
 
     return Fold(variable, emit, reads=(variable,))
