@@ -69,6 +69,7 @@ from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name
     bind_equation,
     closed,
     equations,
+    equations_inside,
     evaluate,
     is_literal,
     jaxpr_as_function,

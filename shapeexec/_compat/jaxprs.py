@@ -158,9 +158,13 @@ def new_jaxpr(
 def equations(jaxpr: Any) -> Iterator[Any]:
     """All equations of an open jaxpr, those of the jaxprs inside of them too."""
     for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in sub_jaxprs(eqn.params):
-            yield from equations(opened(inner))
+        yield from (eqn, *equations_inside(eqn))
+
+
+def equations_inside(eqn: Any) -> Iterator[Any]:
+    """All equations of the jaxprs inside of an equation."""
+    for inner in sub_jaxprs(eqn.params):
+        yield from equations(opened(inner))
 
 
 class Environment(Generic[T]):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, export
 
+from shapeexec import _compat
 from shapeexec.masking._fill import Length
 from shapeexec.shape import _dim
 from shapeexec.shape._host import HostOperand, of_dim
@@ -107,3 +108,12 @@ def holds_dim(param: Any) -> bool:
     if type(param) in (tuple, list):
         return any(holds_dim(part) for part in param)
     return export.is_symbolic_dim(param) or isinstance(param, HostOperand)
+
+
+def is_ragged(eqn: Any) -> bool:
+    """Whether a symbolic dim occurs anywhere in an equation, nested jaxprs included."""
+    return any(
+        any(holds_dim(tuple(getattr(v.aval, "shape", ()))) for v in (*each.invars, *each.outvars))
+        or any(holds_dim(param) for param in each.params.values())
+        for each in (eqn, *_compat.equations_inside(eqn))
+    )

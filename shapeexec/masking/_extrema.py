@@ -37,7 +37,7 @@ def compared(ctx: RuleContext) -> tuple[int, Any] | None:
             reduction is not None
             and reduction.primitive.name in _FIND
             and reduction.invars[0] is operand
-            and ctx.values[number].array.size
+            and ctx.operands[number].array.size
             and jnp.issubdtype(operand.aval.dtype, np.floating)
             and _is_spread(spread, operand.aval.shape, reduction.params["axes"])
         ):
@@ -49,14 +49,14 @@ def first(ctx: RuleContext, number: int, reduction: Any) -> Array:
     """bool, shaped as the operand: its first extremum along the reduced axes, if that is no NaN."""
     find, identity = _FIND[reduction.primitive.name]
     axes = reduction.params["axes"]
-    x = ctx.fill(number, identity(ctx.values[number].array.dtype), axes)
+    x = ctx.fill(number, identity(ctx.operands[number].array.dtype), axes=axes)
     order = (*(axis for axis in range(x.ndim) if axis not in axes), *axes)
     moved = lax.transpose(x, order)
     rows = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)
     found = find(rows, rows.ndim - 1, np.int32)
     at = lax.broadcasted_iota(np.int32, rows.shape, rows.ndim - 1)
     is_first = lax.transpose((at == found[..., None]).reshape(moved.shape), np.argsort(order))
-    extremum = ctx.values[1 - number].array
+    extremum = ctx.operands[1 - number].array
     return is_first & ~jnp.isnan(extremum)
 
 

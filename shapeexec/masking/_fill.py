@@ -1,4 +1,7 @@
-"""Overwriting padding, and the identities to overwrite it with."""
+"""Overwriting and adding padding, and the identities to overwrite it with.
+
+Whether padding needs to be overwritten is not known here.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -50,6 +53,19 @@ def fill(x: Array, lengths: Sequence[Length], value: Any, axes: Sequence[int]) -
     if _compat.is_extended(x.dtype):
         return jnp.where(mask, x, value)
     return lax.select(mask, x, lax.full_like(x, value))
+
+
+def conform(array: Array, shape: tuple[int, ...]) -> Array:
+    """Cut or widen `array` to `shape`; what is added is padding."""
+    if not hasattr(array, "shape") or tuple(array.shape) == shape:
+        return array
+    array = lax.slice(array, [0] * array.ndim, list(map(min, array.shape, shape)))
+    missing = [want - have for want, have in zip(shape, array.shape, strict=True)]
+    if not any(missing):
+        return array
+    if _compat.is_extended(array.dtype):
+        return jnp.pad(array, [(0, more) for more in missing], mode="edge")
+    return lax.pad(array, np.zeros((), array.dtype), [(0, more, 0) for more in missing])
 
 
 def zero(dtype: Any) -> Any:

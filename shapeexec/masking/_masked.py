@@ -12,12 +12,12 @@ from jax import Array
 
 from shapeexec import _compat
 from shapeexec.masking._extents import Extents, holds_dim
-from shapeexec.masking._fill import fill
+from shapeexec.masking._fill import conform, fill
 from shapeexec.masking._hosted import at_sizes
-from shapeexec.masking._interpret import Interpreter, Watch, conform
+from shapeexec.masking._interpret import Interpreter, Watch
 from shapeexec.masking._knowledge import Known, constant, nothing_known_of
 from shapeexec.masking._poison import poison_padding
-from shapeexec.masking._values import Fills, MaskNote, Value
+from shapeexec.masking._values import MaskNote, Report, Value
 from shapeexec.shape._host import HostOperand
 from shapeexec.shape._trace import Trace
 
@@ -44,8 +44,6 @@ class Masked:
         sizes: Mapping[str, Any],
         consts: Sequence[Any],
         leaves: Sequence[Any],
-        notes: list[MaskNote] | None = None,
-        watch: Watch | None = None,
         *,
         hosted: Mapping[HostOperand, Array] | None = None,
     ) -> list[Array]:
@@ -55,29 +53,48 @@ class Masked:
             sizes: The true size of each symbol, int or i32[], traced or not.
             consts: The arrays that the function closed over, `trace.jaxpr.consts`.
             leaves: The flat arguments, at capacity.
-            notes: Where masks are reported; None: nowhere.
-            watch: Sees each equation, see `Interpreter`.
             hosted: The numbers of the host; None: they are computed from `sizes`, which takes a
                 call back to Python where these are traced.
 
         Returns:
             The flat results, at capacity, in the dtypes and weak types of the plain function.
         """
-        notes = [] if notes is None else notes
-        planned = Fills()
+        return self.noted(sizes, consts, leaves, hosted=hosted)[0]
+
+    def noted(
+        self,
+        sizes: Mapping[str, Any],
+        consts: Sequence[Any],
+        leaves: Sequence[Any],
+        *,
+        hosted: Mapping[HostOperand, Array] | None = None,
+        watch: Watch | None = None,
+    ) -> tuple[list[Array], list[MaskNote]]:
+        """Run on padded arrays as a call does, and report each mask that is added or spared.
+
+        Args:
+            sizes: As for a call.
+            consts: As for a call.
+            leaves: As for a call.
+            hosted: As for a call.
+            watch: Called for each equation, see `Interpreter`.
+        """
+        planned = Report()
         if self.poison is None:  # under poison each reader of padding has to look after itself
             first = Interpreter()
             run = functools.partial(self._run, interpreter=first, hosted=hosted)
             jax.eval_shape(run, sizes, consts, leaves)
-            planned = first.fills
-        interpreter = Interpreter(self.poison, planned=planned, notes=notes, watch=watch)
-        return self._run(sizes, consts, leaves, interpreter, hosted)
+            planned = first.report
+        interpreter = Interpreter(self.poison, planned=planned, watch=watch)
+        results = self._run(sizes, consts, leaves, interpreter=interpreter, hosted=hosted)
+        return results, interpreter.report.notes
 
     def _run(
         self,
         sizes: Mapping[str, Any],
         consts: Sequence[Any],
         leaves: Sequence[Any],
+        *,
         interpreter: Interpreter,
         hosted: Mapping[HostOperand, Array] | None = None,
     ) -> list[Array]:
@@ -90,7 +107,7 @@ class Masked:
             for var, leaf in zip(jaxpr.invars, leaves, strict=True)
         ]
         closed = _compat.ClosedJaxpr(jaxpr, list(consts))
-        # What the user set for the function is none of the rules' concern.
+        # The user's settings are for the function, and rules rely on JAX's defaults.
         with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             results = interpreter.run(closed, extents, operands)
             if _compat.checks_results():

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from shapeexec import _compat
 from shapeexec.masking._knowledge import Known
 
 KINDS = ("Keep", "Fill", "Move", "Run", "Refuse")
@@ -82,6 +83,12 @@ def register_nested(primitive: Any, get_jaxpr: Callable[[dict[str, Any]], Any]) 
     It is interpreted in place, so that what is known of padding passes in and out.
     """
     _claim(NESTED, primitive, get_jaxpr)
+
+
+def nested_jaxpr(eqn: Any) -> Any | None:
+    """The closed jaxpr that an equation only wraps; None: it is no call-like primitive."""
+    get_jaxpr = NESTED.get(eqn.primitive.name)
+    return None if get_jaxpr is None else _compat.closed(get_jaxpr(eqn.params))
 
 
 def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

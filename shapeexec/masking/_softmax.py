@@ -33,7 +33,7 @@ WHY_NONE = "none: padding is 0, or the gradient of its row NaN"
 
 def reduced(ctx: RuleContext, operand: Known, axes: Sequence[int]) -> Role | None:
     """The role of a reduction's result."""
-    source, role = ctx.values[0].number, operand.role
+    source, role = ctx.operands[0].number, operand.role
     if ctx.primitive == "reduce_max":
         return Role("max", source, tuple(axes), is_aligned=False)
     is_weights = role is not None and role.kind == "weights" and role.axes == tuple(axes)
@@ -95,7 +95,7 @@ def _fits(ctx: RuleContext, operands: Sequence[Known], kind: str) -> bool:
         role is not None
         and role.kind == kind
         and role.is_aligned
-        and role.source == ctx.values[0].number
+        and role.source == ctx.operands[0].number
     )
 
 
@@ -110,19 +110,19 @@ def _absorbed(ctx: RuleContext, operand: Known, known: Known, value: float, kind
     dtype = ctx.eqn.outvars[0].aval.dtype
     axes = list(known.axes)
     for axis in role.axes:
-        if ctx.padded(0, (axis,)):
+        if ctx.operands[0].padded((axis,)):
             if not operand.axes[axis].is_constant(presumed, unless="nan"):
                 return known
             axes[axis] = _stronger(
                 known.axes[axis], constant(np.asarray(value, dtype)[()], unless="nan")
             )
-    source = ctx.values[0].number
+    source = ctx.operands[0].number
     made = None if kind is None else Role(kind, source, role.axes, is_aligned=True)
     return Known(known.whole, tuple(axes), made)
 
 
 def _role_of_second(ctx: RuleContext) -> Role | None:
-    return ctx.values[1].known.role
+    return ctx.operands[1].known.role
 
 
 def _stronger(a: Padding, b: Padding) -> Padding:
@@ -134,13 +134,13 @@ def _stronger(a: Padding, b: Padding) -> Padding:
 
 def _scaled(ctx: RuleContext) -> Role | None:
     """The role of a product of a cotangent with weights or with their scale."""
-    for number, factor in enumerate(ctx.values):
-        cotangent, role = ctx.values[1 - number], factor.known.role
+    for number, factor in enumerate(ctx.operands):
+        cotangent, role = ctx.operands[1 - number], factor.known.role
         if role is None or role.kind not in ("weights", "scale") or not role.is_aligned:
             continue
-        if not ctx.in_shapes[1 - number]:
+        if not ctx.operands[1 - number].dims:
             continue  # one number for all rows
-        beside = [factor.known.axes[axis] for axis in ctx.padded(number, role.axes)]
+        beside = [factor.known.axes[axis] for axis in ctx.operands[number].padded(role.axes)]
         is_harmless = all(padding.is_constant(0, unless="nan") for padding in beside)
         if not is_harmless or not _is_zero(ctx, 1 - number, role.axes):
             continue
@@ -148,14 +148,16 @@ def _scaled(ctx: RuleContext) -> Role | None:
         before = cotangent.known.role
         if before is not None and before.kind == "scaled":
             return before if (before.of, before.axes) == (weights, role.axes) else None
-        if len(ctx.in_shapes[1 - number]) == len(ctx.out_shapes[0]):
+        if len(ctx.operands[1 - number].dims) == len(ctx.results[0].dims):
             return Role("scaled", cotangent.number, role.axes, is_aligned=True, of=weights)
     return None
 
 
 def _is_zero(ctx: RuleContext, operand: int, axes: Sequence[int]) -> bool:
     """Whether an operand's padding is 0 but behind rows of NaN and infinities."""
-    paddings = [ctx.values[operand].known.axes[axis] for axis in ctx.padded(operand, axes)]
+    paddings = [
+        ctx.operands[operand].known.axes[axis] for axis in ctx.operands[operand].padded(axes)
+    ]
     return all(padding.is_constant(0, unless="nonfinite") for padding in paddings)
 
 
@@ -167,24 +169,24 @@ def _known_of_scaled(ctx: RuleContext, known: Known, role: Role) -> Known:
     axes = list(known.axes)
     zeros = constant(np.zeros((), ctx.eqn.outvars[0].aval.dtype)[()], unless="nonfinite")
     for axis in role.axes:
-        if not isinstance(ctx.out_shapes[0][axis], int):
+        if not isinstance(ctx.results[0].dims[axis], int):
             axes[axis] = _stronger(known.axes[axis], zeros)
     return Known(known.whole, tuple(axes), role)
 
 
 def needs_no_mask(ctx: RuleContext, axes: Sequence[int]) -> bool:
     """Whether this is the sum in a softmax's gradient, and read for that alone."""
-    role = ctx.values[0].known.role
+    role = ctx.operands[0].known.role
     if ctx.primitive != "reduce_sum" or role is None or role.kind != "scaled":
         return False
-    is_padded = bool(ctx.padded(0, axes))  # or there is nothing to be told of
+    is_padded = bool(ctx.operands[0].padded(axes))  # or there is nothing to be told of
     is_whole = role.axes == tuple(axes) and is_padded and _is_zero(ctx, 0, axes)
     return is_whole and _is_inner_sum(ctx, role)
 
 
 def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
     """Whether the result is subtracted from g/t, and the difference multiplied by the weights."""
-    rank = len(ctx.in_shapes[0])
+    rank = len(ctx.operands[0].dims)
     rows: list[int | None] = [axis for axis in range(rank) if axis not in role.axes]
     var, is_negated = ctx.eqn.outvars[0], False
     while (reader := ctx.scope.only_reader(var)) is not None and reader.primitive.name not in _SUMS:

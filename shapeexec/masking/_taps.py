@@ -67,8 +67,8 @@ def tap_axes(
             TapAxis(
                 i,
                 each,
-                (ctx.capacity(taps), ctx.length(taps)),
-                (ctx.capacity(results), ctx.length(results)),
+                (ctx.extents.capacity(taps), ctx.extents.length(taps)),
+                (ctx.extents.capacity(results), ctx.extents.length(results)),
                 params["window_strides"][i],
                 params["rhs_dilation"][i],
                 skips,
@@ -120,7 +120,7 @@ def unless_finite(
     """
     laid = product.compute()
     whole = finish(laid)
-    read = [i for i in operands if apart and not ctx.values[i].known.whole.finite]
+    read = [i for i in operands if apart and not ctx.operands[i].known.whole.finite]
     if not read:
         return whole
     total = functools.reduce(lax.add, [_total(ctx, i, operands[i]) for i in read])
@@ -135,9 +135,9 @@ def _total(ctx: RuleContext, operand: int, x: Array) -> Array:
     It compiles several times as fast as a disjunction. It is wide, for finite numbers of 16 bits
     soon add up to an infinity.
     """
-    known = ctx.values[operand].known.axes
+    known = ctx.operands[operand].known.axes
     unknown = [axis for axis in range(x.ndim) if not known[axis].finite]
-    valid = fill(x, ctx.in_lengths[operand], zero(x.dtype), unknown)
+    valid = fill(x, ctx.operands[operand].lengths, zero(x.dtype), unknown)
     return jnp.sum(valid, dtype=jnp.promote_types(x.dtype, np.float32))
 
 

@@ -14,8 +14,7 @@ from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
-from shapeexec.masking._fill import Length, fill, highest, lowest, zero
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._fill import Length, conform, fill, highest, lowest, zero
 
 STATIC_STEPS = "strides and dilations are static"
 EXACT_WHEN = "a base dilation is static"
@@ -160,10 +159,10 @@ def pad_axis(
     ctx: RuleContext, x: Array, value: Array, *, axis: int, low: Any, interior: Any
 ) -> Array:
     """`x`, the equation's first operand, with `value` in front of, between and behind elements."""
-    length, capacity = ctx.in_lengths[0][axis], ctx.out_capacities[0][axis]
+    length, capacity = ctx.operands[0].lengths[axis], ctx.results[0].capacities[axis]
     if not (isinstance(low, int) and isinstance(interior, int)):
-        step = ctx.length(interior) + 1
-        shifted = jnp.arange(capacity, dtype=np.int32) - ctx.length(low)
+        step = ctx.extents.length(interior) + 1
+        shifted = jnp.arange(capacity, dtype=np.int32) - ctx.extents.length(low)
         source = jnp.floor_divide(shifted, step)
         is_element = (shifted >= 0) & (shifted % step == 0) & (source < length)
         return take(x, source, is_element, axis, value)
@@ -218,20 +217,25 @@ def reduced_axes(
         steps = (window, strides[axis], base[axis], *pads)
         if not holds_dim(steps) and steps == (1, 1, 1, 0, 0):
             continue  # each window is an element of its own
-        length, low = ctx.length(dim), ctx.length(pads[0])
+        length, low = ctx.extents.length(dim), ctx.extents.length(pads[0])
         if holds_dim(base[axis]):
             raise ctx.unsupported("a base dilation of ragged size has no rule", [base[axis]])
         if holds_dim((window, strides[axis], dilations[axis])) and not (
             isinstance(count, int) and count == 1 and dilations[axis] == 1
         ):
-            size, reach = ctx.capacity(window), ctx.capacity(count) * ctx.capacity(window)
-            steps = (ctx.length(strides[axis]), ctx.length(dilations[axis]))
-            windows = Windows(size, ctx.length(window), *steps)
+            size, reach = (
+                ctx.extents.capacity(window),
+                ctx.extents.capacity(count) * ctx.extents.capacity(window),
+            )
+            steps = (ctx.extents.length(strides[axis]), ctx.extents.length(dilations[axis]))
+            windows = Windows(size, ctx.extents.length(window), *steps)
             axes.append(WindowAxis(axis, length, low, base[axis], reach, windows=windows))
             continue
-        limit = None if isinstance(window, int) else ctx.length(window)
-        covered = (ctx.capacity(window) - 1) * dilations[axis] + 1
-        reach = max(0, (ctx.capacity(count) - 1) * ctx.capacity(strides[axis]) + covered)
+        limit = None if isinstance(window, int) else ctx.extents.length(window)
+        covered = (ctx.extents.capacity(window) - 1) * dilations[axis] + 1
+        reach = max(
+            0, (ctx.extents.capacity(count) - 1) * ctx.extents.capacity(strides[axis]) + covered
+        )
         axes.append(WindowAxis(axis, length, low, base[axis], reach, limit))
     return axes
 
@@ -293,9 +297,13 @@ def spatial_axes(ctx: RuleContext, shapes: Sequence[tuple[Any, ...]]) -> list[Wi
         dim, window = left[axis], right[rhs_axis]
         count, pads = result[out_axis], tuple(params["padding"][i])
         if holds_dim((dim, window, count, pads)):
-            covered = (ctx.capacity(window) - 1) * dilations[i] + 1
-            reach = max(0, (ctx.capacity(count) - 1) * strides[i] + covered)
-            axes.append(WindowAxis(axis, ctx.length(dim), ctx.length(pads[0]), base[i], reach))
+            covered = (ctx.extents.capacity(window) - 1) * dilations[i] + 1
+            reach = max(0, (ctx.extents.capacity(count) - 1) * strides[i] + covered)
+            axes.append(
+                WindowAxis(
+                    axis, ctx.extents.length(dim), ctx.extents.length(pads[0]), base[i], reach
+                )
+            )
     return axes
 
 
@@ -303,7 +311,7 @@ def spread_groups(ctx: RuleContext, x: Array, axis: int, groups: int, size: Any)
     """Groups of `size` elements along `axis`, each widened to its capacity."""
     if groups == 1 or isinstance(size, int):
         return x
-    capacity, length = ctx.capacity(size), ctx.length(size)
+    capacity, length = ctx.extents.capacity(size), ctx.extents.length(size)
     position = jnp.arange(groups * capacity, dtype=np.int32)
     group, within = position // max(1, capacity), position % max(1, capacity)
     return take(x, group * length + within, within < length, axis, zero(x.dtype))
@@ -313,7 +321,7 @@ def close_up_groups(ctx: RuleContext, x: Array, axis: int, groups: int, size: An
     """The inverse of `spread_groups`."""
     if groups == 1 or isinstance(size, int):
         return x
-    capacity, length = ctx.capacity(size), jnp.maximum(ctx.length(size), 1)
+    capacity, length = ctx.extents.capacity(size), jnp.maximum(ctx.extents.length(size), 1)
     position = jnp.arange(x.shape[axis], dtype=np.int32)
     source = position // length * capacity + position % length
     return jnp.take(x, source, axis=axis, mode="clip")

@@ -33,9 +33,9 @@ def test_a_poisoned_run_is_right(poison):
 def test_a_wrong_rule_shows(poison, wrong, monkeypatch):
     def rule(ctx, operand, *, axes, **params):
         if wrong == "another identity":
-            operand = ctx.fill(0, one(operand.dtype), axes)
+            operand = ctx.fill(0, one(operand.dtype), axes=axes)
         if wrong == "another axis":
-            operand = ctx.fill(0, np.float32(0), [1 - axis for axis in axes])
+            operand = ctx.fill(0, np.float32(0), axes=[1 - axis for axis in axes])
         return ctx.bind(operand, axes=axes, **params)
 
     changed = dataclasses.replace(RULES["reduce_sum"], apply=rule)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec import _compat
-from shapeexec.masking._registry import NESTED
+from shapeexec.masking._registry import nested_jaxpr
 from shapeexec.masking.folding._plan import Fold, Folder, Loop, Needs
 
 
@@ -204,10 +204,10 @@ def _inline(closed: Any, operands: Sequence[Any]) -> list[Any]:
 
 
 def _inline_equation(eqn: Any, operands: Sequence[Any]) -> list[Any]:
-    name, params = eqn.primitive.name, eqn.params
-    if name in NESTED:
-        return _inline(_compat.closed(NESTED[name](params)), operands)
-    if name == "remat2":
+    nested, params = nested_jaxpr(eqn), eqn.params
+    if nested is not None:
+        return _inline(nested, operands)
+    if eqn.primitive.name == "remat2":
         if params["differentiated"] and params["prevent_cse"]:
             operands = lax.optimization_barrier(operands)
         return _inline(_compat.closed(params["jaxpr"]), operands)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from shapeexec.masking._context import RuleContext
+from shapeexec.masking._context import RuleContext, Shaped
 from shapeexec.masking._registry import register
 
 Axes = tuple[tuple[int, ...], ...]
@@ -73,14 +73,14 @@ def _widened(x: np.ndarray, capacity: Sequence[int], true: Sequence[tuple[int, i
 
 def _lengths(ctx: RuleContext) -> list[Array]:
     """The lengths of all padded axes, of operands and then of results."""
-    found = [length for lengths in (*ctx.in_lengths, *ctx.out_lengths) for length in lengths]
+    found = [length for each in (*ctx.operands, *ctx.results) for length in each.lengths]
     return [length for length in found if not isinstance(length, int)]
 
 
-def _padded_axes(shapes: Sequence[Sequence[Any]]) -> Axes:
+def _padded_axes(arrays: Sequence[Shaped]) -> Axes:
     return tuple(
-        tuple(axis for axis, dim in enumerate(shape) if not isinstance(dim, int))
-        for shape in shapes
+        tuple(axis for axis, dim in enumerate(each.dims) if not isinstance(dim, int))
+        for each in arrays
     )
 
 
@@ -89,7 +89,7 @@ def debug_callback(
     ctx: RuleContext, *operands: Array, callback: Callable[..., Any], **params: Any
 ) -> Any:
     """Run: the callback, on the host, over operands cut to their true shapes."""
-    host = _Host(callback, _padded_axes(ctx.in_shapes))
+    host = _Host(callback, _padded_axes(ctx.operands))
     return ctx.bind(*_lengths(ctx), *operands, callback=host, **params)
 
 
@@ -101,7 +101,7 @@ def debug_print(ctx: RuleContext, *operands: Array, ordered: bool, **params: Any
     def show(*arrays: Any) -> None:
         impl(*arrays, ordered=ordered, **params)
 
-    host = _Host(show, _padded_axes(ctx.in_shapes))
+    host = _Host(show, _padded_axes(ctx.operands))
     jax.debug.callback(host, *_lengths(ctx), *operands, ordered=ordered)
     return []
 
@@ -115,13 +115,9 @@ def callback(
     **params: Any,
 ) -> Any:
     """Run: the callback over operands cut to their true shapes; its results are padded there."""
-    host = _Host(
-        callback, _padded_axes(ctx.in_shapes), _padded_axes(ctx.out_shapes), ctx.out_capacities
-    )
+    capacities = tuple(result.capacities for result in ctx.results)
+    host = _Host(callback, _padded_axes(ctx.operands), _padded_axes(ctx.results), capacities)
     if "vmap_method" in params:  # lengths differ between the examples of a ragged batch
         params["vmap_method"] = "sequential"
-    avals = [
-        aval.update(shape=shape)
-        for aval, shape in zip(result_avals, ctx.out_capacities, strict=True)
-    ]
+    avals = [aval.update(shape=shape) for aval, shape in zip(result_avals, capacities, strict=True)]
     return ctx.bind(*_lengths(ctx), *operands, callback=host, result_avals=tuple(avals), **params)

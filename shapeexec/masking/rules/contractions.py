@@ -57,8 +57,8 @@ def scaled_dot(
     """Fill: 0 behind contracted axes, and a finite scale, or 0 times it would be NaN."""
     (lhs_axes, rhs_axes), _ = dimension_numbers
     lhs, rhs = fill_product(ctx, lhs_axes, rhs_axes)
-    lhs_scale = ctx.fill_unless_finite(2, one(lhs_scale.dtype), lhs_axes)
-    rhs_scale = ctx.fill_unless_finite(3, one(rhs_scale.dtype), rhs_axes)
+    lhs_scale = ctx.fill(2, one(lhs_scale.dtype), axes=lhs_axes, unless="finite")
+    rhs_scale = ctx.fill(3, one(rhs_scale.dtype), axes=rhs_axes, unless="finite")
     return ctx.bind(lhs, rhs, lhs_scale, rhs_scale, dimension_numbers=dimension_numbers, **params)
 
 
@@ -67,22 +67,25 @@ def fill_product(ctx: RuleContext, lhs_axes: Any, rhs_axes: Any) -> tuple[Array,
     axes = (tuple(lhs_axes), tuple(rhs_axes))
 
     def is_zero(operand: int) -> bool:
-        paddings = ctx.values[operand].known.axes
+        paddings = ctx.operands[operand].known.axes
         return all(
-            paddings[a].is_constant(0, unless="nan") for a in ctx.padded(operand, axes[operand])
+            paddings[a].is_constant(0, unless="nan")
+            for a in ctx.operands[operand].padded(axes[operand])
         )
 
     def is_finite(operand: int) -> bool:
-        paddings = ctx.values[operand].known.axes
-        return all(paddings[a].finite for a in ctx.padded(operand, axes[operand]))
+        paddings = ctx.operands[operand].known.axes
+        return all(paddings[a].finite for a in ctx.operands[operand].padded(axes[operand]))
 
     # Zeros are asked of an operand that has them already, else of one beside finite padding.
     first = min((0, 1), key=lambda operand: (not is_zero(operand), not is_finite(1 - operand)))
     other = 1 - first
     # A row of NaN alone makes its results NaN, whatever its padding adds.
-    value = zero(ctx.values[first].array.dtype)
-    filled = {first: ctx.fill(first, value, axes[first], or_nan=True)}
-    filled[other] = ctx.fill_unless_finite(other, zero(ctx.values[other].array.dtype), axes[other])
+    value = zero(ctx.operands[first].array.dtype)
+    filled = {first: ctx.fill(first, value, axes=axes[first], unless="nan")}
+    filled[other] = ctx.fill(
+        other, zero(ctx.operands[other].array.dtype), axes=axes[other], unless="finite"
+    )
     return filled[0], filled[1]
 
 

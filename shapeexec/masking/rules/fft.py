@@ -16,8 +16,7 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import Length
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._fill import Length, conform
 from shapeexec.masking._registry import register
 
 _FORWARD = (lax.FftType.FFT, lax.FftType.RFFT)
@@ -31,7 +30,7 @@ def fft(
     kind = lax.FftType(fft_type)
     axes = list(range(operand.ndim - len(fft_lengths), operand.ndim))
     lengths = dict(zip(axes, ctx.extents.lengths(ctx.params["fft_lengths"]), strict=True))
-    ragged = {*ctx.padded(0, axes), *(a for a in axes if not isinstance(lengths[a], int))}
+    ragged = {*ctx.operands[0].padded(axes), *(a for a in axes if not isinstance(lengths[a], int))}
     if not ragged:
         return ctx.bind(operand, fft_type=fft_type, fft_lengths=fft_lengths, **params)
     is_inverse = kind not in _FORWARD

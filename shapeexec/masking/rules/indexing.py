@@ -20,8 +20,8 @@ from jax import Array, lax
 
 from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import Length, valid_mask
-from shapeexec.masking._interpret import conform, is_ragged
+from shapeexec.masking._extents import is_ragged
+from shapeexec.masking._fill import Length, conform, valid_mask
 from shapeexec.masking._registry import register
 from shapeexec.shape import _dim
 
@@ -37,7 +37,7 @@ def dynamic_slice(
     ctx: RuleContext, operand: Array, *starts: Any, slice_sizes: tuple[int, ...]
 ) -> Array:
     """Move: the start is clamped at the true sizes."""
-    dims, sizes = ctx.in_shapes[0], ctx.params["slice_sizes"]
+    dims, sizes = ctx.operands[0].dims, ctx.params["slice_sizes"]
     clamped = [
         _clamp(_as_i32(start), _last_start(ctx, dim, size))
         for start, dim, size in zip(starts, dims, sizes, strict=True)
@@ -49,7 +49,7 @@ def dynamic_slice(
 @register("dynamic_update_slice", also_static=True)
 def dynamic_update_slice(ctx: RuleContext, operand: Array, update: Array, *starts: Any) -> Array:
     """Move: the start is clamped at the true sizes, and the update's padding writes nothing."""
-    dims, sizes = ctx.in_shapes[0], ctx.in_shapes[1]
+    dims, sizes = ctx.operands[0].dims, ctx.operands[1].dims
     clamped = [
         _clamp(_as_i32(start), _last_start(ctx, dim, size))
         for start, dim, size in zip(starts, dims, sizes, strict=True)
@@ -57,7 +57,7 @@ def dynamic_update_slice(ctx: RuleContext, operand: Array, update: Array, *start
     operand = _with_room(ctx, operand, dims, sizes)
     # Padding that lies over the whole axis falls on padding.
     partial = [axis for axis, size in enumerate(sizes) if _is_partial(dims[axis], size)]
-    mask = valid_mask(update.shape, ctx.in_lengths[1], partial)
+    mask = valid_mask(update.shape, ctx.operands[1].lengths, partial)
     if mask is not None:
         update = jnp.where(mask, update, lax.dynamic_slice(operand, clamped, update.shape))
     return ctx.bind(operand, update, *clamped)
@@ -84,7 +84,7 @@ def gather(
             fix='mode="clip" or mode="fill"',
             or_exact=False,  # JAX traces it, and cannot lower it
         )
-    dims, sizes = ctx.in_shapes[0], ctx.params["slice_sizes"]
+    dims, sizes = ctx.operands[0].dims, ctx.params["slice_sizes"]
     indexed = dimension_numbers.start_index_map
     last = _vector([_last_start(ctx, dims[axis], sizes[axis]) for axis in indexed])
     starts = _as_i32(indices, saturate=mode != _MODE.FILL_OR_DROP)
@@ -130,9 +130,9 @@ def scatter(
         return operand
     if not is_ragged(ctx.eqn) and not _is_one_row(indices):
         return _compat.bind_equation(ctx.eqn, [operand, indices, updates])[0]
-    numbers, dims = dimension_numbers, ctx.in_shapes[0]
+    numbers, dims = dimension_numbers, ctx.operands[0].dims
     windows = _windows(numbers, len(dims))
-    sizes = [ctx.in_shapes[2][windows[a]] if a in windows else 1 for a in range(len(dims))]
+    sizes = [ctx.operands[2].dims[windows[a]] if a in windows else 1 for a in range(len(dims))]
     indexed = numbers.scatter_dims_to_operand_dims
     last = _vector([_last_start(ctx, dims[axis], sizes[axis]) for axis in indexed])
     starts = _as_i32(indices)
@@ -143,7 +143,7 @@ def scatter(
     keep = _in_bounds(starts, last)
     batching = numbers.scatter_indices_batching_dims
     rows = [axis for axis in range(keep.ndim) if axis not in batching]
-    is_row = valid_mask(keep.shape, ctx.in_lengths[1], rows)
+    is_row = valid_mask(keep.shape, ctx.operands[1].lengths, rows)
     keep = keep if is_row is None else keep & is_row
 
     partial = [axis for axis in windows if _is_partial(dims[axis], sizes[axis])]
@@ -157,7 +157,7 @@ def scatter(
         keep = lax.broadcast_in_dim(keep, grid, range(len(row_axes)))
         for number, axis in enumerate(partial, start=len(row_axes)):
             step = lax.broadcasted_iota(np.int32, grid, number)
-            keep = keep & (step < ctx.length(sizes[axis]))
+            keep = keep & (step < ctx.extents.length(sizes[axis]))
             first = columns.get(axis, jnp.zeros(starts.shape[:-1], np.int32))
             columns[axis] = lax.broadcast_in_dim(first, grid, range(first.ndim)) + step
         starts = jnp.stack(
@@ -231,7 +231,7 @@ def _is_partial(dim: Any, size: Any) -> bool:
 
 def _last_start(ctx: RuleContext, dim: Any, size: Any) -> Length:
     """The last start at which a window lies inside its axis, at the true sizes."""
-    return ctx.length(dim - size)
+    return ctx.extents.length(dim - size)
 
 
 def _with_room(ctx: RuleContext, x: Array, dims: Any, sizes: Any, but: Sequence[int] = ()) -> Array:
@@ -239,7 +239,11 @@ def _with_room(ctx: RuleContext, x: Array, dims: Any, sizes: Any, but: Sequence[
     shape = list(x.shape)
     for axis, (dim, size) in enumerate(zip(dims, sizes, strict=True)):
         if axis not in but:
-            room = size if isinstance(size, int) else ctx.capacity(dim - size) + ctx.capacity(size)
+            room = (
+                size
+                if isinstance(size, int)
+                else ctx.extents.capacity(dim - size) + ctx.extents.capacity(size)
+            )
             shape[axis] = max(shape[axis], room)
     return conform(x, tuple(shape))
 

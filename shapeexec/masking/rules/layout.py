@@ -14,8 +14,7 @@ from jax import Array, lax
 
 from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import Length
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._fill import Length, conform
 from shapeexec.masking._knowledge import Known, by_dtype
 from shapeexec.masking._registry import register, register_knowledge
 from shapeexec.masking._windows import pad_axis
@@ -42,7 +41,7 @@ def broadcast_knowledge(
 ) -> Known:
     """A ragged axis keeps what is known of it; a new one repeats the operand's elements."""
     axes = [operand.whole] * len(shape)
-    in_shape = ctx.in_shapes[0]
+    in_shape = ctx.operands[0].dims
     for axis, target in enumerate(broadcast_dimensions):
         if not isinstance(in_shape[axis], int):
             axes[target] = operand.axes[axis]
@@ -87,7 +86,7 @@ def reshape(
     The two shapes are cut into minimal groups of equal size. Only a group in which a ragged axis
     is not the leading one costs a gather, of whole rows of the axes behind the group.
     """
-    in_shape = ctx.in_shapes[0]
+    in_shape = ctx.operands[0].dims
     if dimensions is not None:
         operand = lax.transpose(operand, dimensions)
         in_shape = tuple(in_shape[axis] for axis in dimensions)
@@ -179,16 +178,16 @@ def _source_positions(
 def rev(ctx: RuleContext, operand: Array, *, dimensions: tuple[int, ...]) -> Array:
     """Move: reversing puts the padding first, so the valid elements are rolled to the front."""
     out = lax.rev(operand, dimensions)
-    for axis in ctx.padded(0, dimensions):
-        out = roll_to_front(out, ctx.in_lengths[0][axis], axis)
+    for axis in ctx.operands[0].padded(dimensions):
+        out = roll_to_front(out, ctx.operands[0].lengths[axis], axis)
     return out
 
 
 @register("concatenate")
 def concatenate(ctx: RuleContext, *operands: Array, dimension: int) -> Array:
     """Move: each operand is written behind the valid length of those before it."""
-    lengths = [ctx.in_lengths[i][dimension] for i in range(len(operands))]
-    if not any(ctx.padded(i, (dimension,)) for i in range(len(operands) - 1)):
+    lengths = [ctx.operands[i].lengths[dimension] for i in range(len(operands))]
+    if not any(ctx.operands[i].padded((dimension,)) for i in range(len(operands) - 1)):
         return ctx.bind(*operands, dimension=dimension)
     shape = list(operands[0].shape)
     shape[dimension] = sum(operand.shape[dimension] for operand in operands)
@@ -207,7 +206,7 @@ def split(ctx: RuleContext, operand: Array, *, sizes: tuple[int, ...], axis: int
     out, offset = [], 0
     for capacity, size in zip(sizes, ctx.params["sizes"], strict=True):
         out.append(_run_of(operand, offset, 1, capacity, axis))
-        offset = offset + ctx.length(size)
+        offset = offset + ctx.extents.length(size)
     return out
 
 
@@ -218,7 +217,11 @@ def slice_(ctx: RuleContext, operand: Array, **_: Any) -> Array:
     for axis, start in enumerate(starts):
         stride = 1 if strides is None else strides[axis]
         operand = _run_of(
-            operand, ctx.length(start), ctx.length(stride), ctx.out_capacities[0][axis], axis
+            operand,
+            ctx.extents.length(start),
+            ctx.extents.length(stride),
+            ctx.results[0].capacities[axis],
+            axis,
         )
     return operand
 
@@ -238,8 +241,8 @@ def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
     """Move: repetition by the true length."""
     offset = len(reps) - operand.ndim
     operand = operand.reshape((1,) * offset + operand.shape)
-    lengths = (1,) * offset + ctx.in_lengths[0]
-    for axis, capacity in enumerate(ctx.out_capacities[0]):
+    lengths = (1,) * offset + ctx.operands[0].lengths
+    for axis, capacity in enumerate(ctx.results[0].capacities):
         if operand.shape[axis] != capacity or reps[axis] != 1:
             index = jnp.arange(capacity, dtype=np.int32) % jnp.maximum(lengths[axis], 1)
             operand = take(operand, index, axis)
@@ -263,7 +266,7 @@ def reshape_knowledge(ctx: RuleContext, operand: Known, *, new_sizes: Any, **par
         return Known(whole, (whole,) * len(new_sizes))
     axes: list[Any] = []
     start = 0
-    for old, new in groups(ctx.in_shapes[0], new_sizes):
+    for old, new in groups(ctx.operands[0].dims, new_sizes):
         ragged_old = [start + i for i, dim in enumerate(old) if _is_ragged(dim)]
         same = _without_ones(old) == _without_ones(new)
         known = [operand.axes[axis] for axis in ragged_old] if same else []

@@ -15,8 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import Length, one, valid_mask, zero
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._fill import Length, conform, one, valid_mask, zero
 from shapeexec.masking._registry import register
 
 
@@ -35,7 +34,7 @@ def cholesky_update(ctx: RuleContext, factor: Array, vector: Array) -> Array:
 @register("symmetric_product")
 def symmetric_product(ctx: RuleContext, matrix: Array, addend: Array, **params: Any) -> Array:
     """Fill: 0 along the contracted columns; rows of padding make rows and columns of padding."""
-    return ctx.bind(ctx.fill(0, zero(matrix.dtype), [matrix.ndim - 1]), addend, **params)
+    return ctx.bind(ctx.fill(0, zero(matrix.dtype), axes=[matrix.ndim - 1]), addend, **params)
 
 
 @register("lu")
@@ -50,7 +49,7 @@ def lu(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
 @register("lu_pivots_to_permutation")
 def lu_pivots_to_permutation(ctx: RuleContext, pivots: Array, **params: Any) -> Array:
     """Fill: a row behind the valid ones is exchanged with itself."""
-    mask = valid_mask(pivots.shape, ctx.in_lengths[0], range(pivots.ndim))
+    mask = valid_mask(pivots.shape, ctx.operands[0].lengths, range(pivots.ndim))
     if mask is not None:
         own = lax.broadcasted_iota(pivots.dtype, pivots.shape, pivots.ndim - 1)
         pivots = jnp.where(mask, pivots, own)
@@ -62,7 +61,7 @@ def triangular_solve(
     ctx: RuleContext, matrix: Array, rhs: Array, *, left_side: bool, **params: Any
 ) -> Array:
     """Fill: an identity block, and 0 on the right-hand side of its equations."""
-    rhs = ctx.fill(1, zero(rhs.dtype), [rhs.ndim - (2 if left_side else 1)])
+    rhs = ctx.fill(1, zero(rhs.dtype), axes=[rhs.ndim - (2 if left_side else 1)])
     return ctx.bind(_embed(ctx, 0, matrix, block=1), rhs, left_side=left_side, **params)
 
 
@@ -71,15 +70,15 @@ def tridiagonal_solve(
     ctx: RuleContext, lower: Array, diagonal: Array, upper: Array, rhs: Array, **params: Any
 ) -> Array:
     """Fill: identity equations, cut off from the last valid one, with 0 on the right-hand side."""
-    if not (ctx.padded(1) or ctx.padded(3)):
+    if not (ctx.operands[1].padded() or ctx.operands[3].padded()):
         return ctx.bind(lower, diagonal, upper, rhs, **params)
     lower = ctx.fill(0, zero(lower.dtype))
     diagonal = ctx.fill(1, one(diagonal.dtype))
     upper = ctx.fill(2, zero(upper.dtype))
-    rhs = ctx.fill(3, zero(rhs.dtype), [rhs.ndim - 2])
+    rhs = ctx.fill(3, zero(rhs.dtype), axes=[rhs.ndim - 2])
     # What stands behind the last valid row of `upper` is ignored there, but not inside a matrix.
     inner = lax.broadcasted_iota(np.int32, upper.shape, upper.ndim - 1)
-    is_inside = inner < ctx.in_lengths[2][-1] - 1
+    is_inside = inner < ctx.operands[2].lengths[-1] - 1
     upper = jnp.where(is_inside, upper, zero(upper.dtype))
     return ctx.bind(lower, diagonal, upper, rhs, **params)
 
@@ -113,7 +112,7 @@ def ormqr(
     """Fill: 0, the reflection that changes nothing, and 0 in what it is applied to."""
     reflectors = ctx.fill(0, zero(reflectors.dtype))
     taus = ctx.fill(1, zero(taus.dtype))
-    matrix = ctx.fill(2, zero(matrix.dtype), [matrix.ndim - (2 if left else 1)])
+    matrix = ctx.fill(2, zero(matrix.dtype), axes=[matrix.ndim - (2 if left else 1)])
     return ctx.bind(reflectors, taus, matrix, left=left, **params)
 
 
@@ -132,20 +131,20 @@ def svd(
     that `full_matrices=True` adds are any basis of what the others leave: LAPACK's choice depends
     on the whole matrix, and is refused where somebody reads it.
     """
-    ragged = ctx.padded(0, _core(matrix))
+    ragged = ctx.operands[0].padded(_core(matrix))
     if ragged and compute_uv and full_matrices:
         _refuse_null_vectors(ctx)
     if ragged and params.get("subset_by_index") is not None:
         raise ctx.unsupported(
             "a subset of the singular values of a ragged matrix has no rule",
-            ctx.in_shapes[0][-2:],
+            ctx.operands[0].dims[-2:],
             fix="subset_by_index=None, then a slice",
         )
     matrix = _embed(ctx, 0, matrix, block=0)
     options = params | {"compute_uv": compute_uv, "full_matrices": full_matrices}
     if not (ragged and compute_uv):
         return ctx.bind(matrix, **options)
-    length, size = ctx.out_lengths[0][-1], min(matrix.shape[-2:])
+    length, size = ctx.results[0].lengths[-1], min(matrix.shape[-2:])
     around = None
     if not _is_square(ctx, 0):
         before, upper = lax.linalg.qr(matrix, full_matrices=full_matrices)
@@ -170,11 +169,11 @@ def svd(
 
 
 def _refuse_null_vectors(ctx: RuleContext) -> None:
-    rows, columns = ctx.in_shapes[0][-2:]
+    rows, columns = ctx.operands[0].dims[-2:]
     if _is_square(ctx, 0):
         return
     for result, more in ((1, rows - columns), (2, columns - rows)):
-        if ctx.is_used[result] and ctx.capacity(more) > 0:
+        if ctx.results[result].is_used and ctx.extents.capacity(more) > 0:
             raise ctx.unsupported(
                 "the vectors that full_matrices=True adds are an arbitrary basis of what is left, "
                 "which depends on how the matrix is padded",
@@ -186,12 +185,12 @@ def _refuse_null_vectors(ctx: RuleContext) -> None:
 @register("eigh", exact_when="all eigenvalues are wanted in order, or its matrices are static")
 def eigh(ctx: RuleContext, matrix: Array, *, lower: bool, **params: Any) -> Any:
     """Fill: a diagonal above the spectrum, so that the padding's eigenvalues come last."""
-    if not ctx.padded(0, _core(matrix)):
+    if not ctx.operands[0].padded(_core(matrix)):
         return ctx.bind(_embed(ctx, 0, matrix, block=1), lower=lower, **params)
     if params.get("subset_by_index") is not None or not params.get("sort_eigenvalues", True):
         raise ctx.unsupported(
             "eigenvalues of a ragged matrix are needed in full and in order",
-            ctx.in_shapes[0][-2:],
+            ctx.operands[0].dims[-2:],
             fix="sort_eigenvalues=True and subset_by_index=None, then jnp.flip or a slice",
         )
     # Only one triangle is read. Its Frobenius norm is at least 1/sqrt(2) of the whole matrix's.
@@ -199,7 +198,7 @@ def eigh(ctx: RuleContext, matrix: Array, *, lower: bool, **params: Any) -> Any:
     block = _beyond_spectrum((jnp.tril if lower else jnp.triu)(plain))[..., 0, 0]
     vectors, values = ctx.bind(_embed(ctx, 0, matrix, block=block), lower=lower, **params)
     # A matrix of one element is its own eigenvalue, also if that is infinite.
-    is_one = jnp.asarray(ctx.in_lengths[0][-1] == 1)
+    is_one = jnp.asarray(ctx.operands[0].lengths[-1] == 1)
     only = plain[..., 0].real.astype(values.dtype)
     return (
         jnp.where(is_one, jnp.eye(vectors.shape[-1], dtype=vectors.dtype), vectors),
@@ -213,7 +212,7 @@ def eig(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
 
     The valid ones keep the order that they come in.
     """
-    if not ctx.padded(0, _core(matrix)):
+    if not ctx.operands[0].padded(_core(matrix)):
         return ctx.bind(_embed(ctx, 0, matrix, block=1), **params)
     beyond = _beyond_spectrum(_embed(ctx, 0, matrix, block=0))[..., 0]
     values, *vectors = ctx.bind(_embed(ctx, 0, matrix, block=beyond[..., 0]), **params)
@@ -235,13 +234,13 @@ def _core(matrix: Array) -> tuple[int, int]:
 
 def _is_square(ctx: RuleContext, operand: int) -> bool:
     """Whether a matrix is known to be square."""
-    rows, columns = ctx.in_shapes[operand][-2:]
+    rows, columns = ctx.operands[operand].dims[-2:]
     return str(rows) == str(columns)
 
 
 def _embed(ctx: RuleContext, operand: int, matrix: Array, *, block: Any) -> Array:
     """The operand with identities for padded batch rows, and `block` on the padding's diagonal."""
-    lengths, core = ctx.in_lengths[operand], _core(matrix)
+    lengths, core = ctx.operands[operand].lengths, _core(matrix)
     row, column = (lax.broadcasted_iota(np.int32, matrix.shape, axis) for axis in core)
     is_diagonal = row == column
     inside = valid_mask(matrix.shape, lengths, core)

@@ -55,7 +55,7 @@ _OPAQUE = frozenset(
 def pointwise_knowledge(ctx: RuleContext, *operands: Known, **params: Any) -> Known:
     """What the primitive makes of constants and of finite elements."""
     aval = ctx.eqn.outvars[0].aval
-    spread = [_spread(*operand) for operand in zip(operands, ctx.in_shapes, strict=True)]
+    spread = [_spread(known, own.dims) for known, own in zip(operands, ctx.operands, strict=True)]
     known = through_pointwise(
         ctx.primitive,
         spread,
@@ -98,10 +98,10 @@ def passed_through(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
 def bitcast_convert_type(ctx: RuleContext, operand: Array, *, new_dtype: Any) -> Array:
     """Keep: bits are regrouped within an element, or over a last axis that is static."""
     same_width = dtypes.itemsize_bits(operand.dtype) == dtypes.itemsize_bits(new_dtype)
-    if not same_width and ctx.padded(0, (operand.ndim - 1,)):
-        widened = len(ctx.out_shapes[0]) > operand.ndim
+    if not same_width and ctx.operands[0].padded((operand.ndim - 1,)):
+        widened = len(ctx.results[0].dims) > operand.ndim
         if not widened:
-            raise ctx.unsupported("the last axis is regrouped", ctx.in_shapes[0][-1:])
+            raise ctx.unsupported("the last axis is regrouped", ctx.operands[0].dims[-1:])
     return ctx.bind(operand, new_dtype=new_dtype)
 
 
@@ -111,7 +111,7 @@ def dim_as_value(ctx: RuleContext, *, dim: Any) -> Array:
     del dim  # the rule wants the true size, not the capacity
     aval, size = ctx.eqn.outvars[0].aval, ctx.params["dim"]
     operand = ctx.extents.beyond_i32(size, aval.dtype, "argument")
-    value = ctx.length(size) if operand is None else ctx.extents.host_value(operand)
+    value = ctx.extents.length(size) if operand is None else ctx.extents.host_value(operand)
     return lax.convert_element_type(value, aval.dtype)
 
 

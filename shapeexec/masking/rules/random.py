@@ -70,7 +70,7 @@ def random_gamma(ctx: RuleContext, keys: Array, alpha: Array, *, log_space: bool
     _check_threefry(ctx, keys)
     alpha = ctx.fill(1, one(alpha.dtype))
     drawn = alpha.shape[keys.ndim :]
-    position, count = _positions(ctx, drawn, ctx.in_lengths[1][keys.ndim :])
+    position, count = _positions(ctx, drawn, ctx.operands[1].lengths[keys.ndim :])
     own_keys = _split_keys(keys, position, count).reshape(-1)
     sample = _compat.gamma_one()
     samples = jax.vmap(lambda key, a: sample(key, a, log_space=log_space))(own_keys, alpha.ravel())
@@ -80,7 +80,7 @@ def random_gamma(ctx: RuleContext, keys: Array, alpha: Array, *, log_space: bool
 @register("iota_2x32_shape", exact_when="there are less than 2^31 elements")
 def iota_2x32_shape(ctx: RuleContext, *, shape: Any) -> Any:
     """Move: row-major positions in the logical shape, as a high and a low word."""
-    position, _ = _positions(ctx, shape, ctx.out_lengths[0])
+    position, _ = _positions(ctx, shape, ctx.results[0].lengths)
     return [jnp.zeros_like(position), position]
 
 
@@ -89,7 +89,7 @@ def device_generator(ctx: RuleContext, *_: Array, **__: Any) -> Any:
     """Refuse: the device's own generator draws for a shape as a whole."""
     raise ctx.unsupported(
         "the device's generator draws other bits for another shape",
-        ctx.out_shapes[-1],
+        ctx.results[-1].dims,
         fix='jax.random.bits(jax.random.key(seed, impl="threefry2x32"), shape)',
     )
 

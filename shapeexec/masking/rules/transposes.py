@@ -16,8 +16,7 @@ from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
-from shapeexec.masking._fill import Length, fill, zero
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._fill import Length, conform, fill, zero
 from shapeexec.masking._products import Product
 from shapeexec.masking._registry import register
 from shapeexec.masking._taps import skips_zeros, tap_axes, unless_finite
@@ -74,8 +73,8 @@ def window_sum(
     **params: Any,
 ) -> Array:
     """Fill: 0 for windows behind the valid ones."""
-    axes = reduced_axes(ctx, ctx.params["shape"], ctx.in_shapes[0])
-    cotangent = ctx.fill(0, zero(cotangent.dtype), [each.axis for each in axes])
+    axes = reduced_axes(ctx, ctx.params["shape"], ctx.operands[0].dims)
+    cotangent = ctx.fill(0, zero(cotangent.dtype), axes=[each.axis for each in axes])
     laid, pads, steps = _layouts(axes, shape, padding, base_dilation)
 
     def forward(x: Array) -> Array:
@@ -83,7 +82,7 @@ def window_sum(
             x, padding=tuple(pads), base_dilation=tuple(steps), **stepped(axes, params)
         )
 
-    out = _transposed(forward, laid, dtype, conform(cotangent, ctx.in_capacities[0]))
+    out = _transposed(forward, laid, dtype, conform(cotangent, ctx.operands[0].capacities))
     for each in axes:
         out = each.take_back(out, shape[each.axis])
     return out
@@ -103,14 +102,14 @@ def gather_selected(
     **_: Any,
 ) -> Array:
     """Fill: 0 for windows behind the valid ones, and between dilated elements what never wins."""
-    axes = _dilated_axes(ctx, reduced_axes(ctx, ctx.in_shapes[1], ctx.in_shapes[0]))
-    cotangent = ctx.fill(0, zero(cotangent.dtype), [each.axis for each in axes])
+    axes = _dilated_axes(ctx, reduced_axes(ctx, ctx.operands[1].dims, ctx.operands[0].dims))
+    cotangent = ctx.fill(0, zero(cotangent.dtype), axes=[each.axis for each in axes])
     loser = LOSER[select_prim.name](operand.dtype)
     pads = [tuple(pair) for pair in padding]
     for each in axes:
         operand, pads[each.axis], _step = each.lay(operand, loser)
     out = lax.select_and_scatter_add_p.bind(
-        conform(cotangent, ctx.in_capacities[0]),
+        conform(cotangent, ctx.operands[0].capacities),
         operand,
         select_prim=select_prim,
         padding=tuple(pads),
@@ -126,10 +125,10 @@ def _dilated_axes(ctx: RuleContext, ragged: Sequence[WindowAxis]) -> list[Window
     params, known = ctx.params, {each.axis: each for each in ragged}
     for axis, dilation in enumerate(params["base_dilation"]):
         if axis not in known and dilation != 1:
-            count, window = ctx.in_shapes[0][axis], params["window_dimensions"][axis]
+            count, window = ctx.operands[0].dims[axis], params["window_dimensions"][axis]
             reach = max(0, (count - 1) * params["window_strides"][axis] + window)
             low = params["padding"][axis][0]
-            known[axis] = WindowAxis(axis, ctx.in_shapes[1][axis], low, dilation, reach)
+            known[axis] = WindowAxis(axis, ctx.operands[1].dims[axis], low, dilation, reach)
     return [
         each
         if each.windows or each.limit is not None
@@ -197,7 +196,7 @@ class _Convolution:
         shape = list(self.ctx.extents.capacities(self.shapes[which]))
         for axis, count, size in self.groups()[which]:
             if count != 1 and not isinstance(size, int):
-                shape[axis] = count * self.ctx.capacity(size)
+                shape[axis] = count * self.ctx.extents.capacity(size)
         return shape
 
     def layout(self) -> tuple[list[int], dict[str, Any]]:
@@ -219,20 +218,20 @@ def conv_by_data(
     **params: Any,
 ) -> Array:
     """Fill: 0 along windows and contracted features, in the cotangent and in the kernel."""
-    shapes = (ctx.params["shape"], ctx.in_shapes[1], ctx.in_shapes[0])
+    shapes = (ctx.params["shape"], ctx.operands[1].dims, ctx.operands[0].dims)
     conv = _Convolution(ctx, shapes, spatial_axes(ctx, shapes), params)
     _, (outs, inner, *kernel), (out_rows, out_features, *space) = conv.numbers
     groups = conv.has_ragged_groups
     cotangent = ctx.fill(
-        0, zero(cotangent.dtype), [*space, out_features, *([out_rows] if groups else [])]
+        0, zero(cotangent.dtype), axes=[*space, out_features, *([out_rows] if groups else [])]
     )
-    rhs = ctx.fill(1, zero(rhs.dtype), [*kernel, outs, *([inner] if groups else [])])
+    rhs = ctx.fill(1, zero(rhs.dtype), axes=[*kernel, outs, *([inner] if groups else [])])
     skips = skips_zeros({**params, **_as_lhs_gradient(params)}, cotangent.dtype)
     apart = tap_axes(ctx, conv.axes, shapes, behind="taps", skips=skips)
 
     read = {0: cotangent, 1: rhs} if skips else {0: cotangent}
-    cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
-    rhs = conv.spread(1, conform(rhs, ctx.in_capacities[1]))
+    cotangent = conv.spread(2, conform(cotangent, ctx.operands[0].capacities))
+    rhs = conv.spread(1, conform(rhs, ctx.operands[1].capacities))
     laid, params = conv.layout()
     product = Product((jax.ShapeDtypeStruct(tuple(laid), dtype), rhs, cotangent), 0, params)
 
@@ -255,22 +254,22 @@ def conv_by_kernel(
     **params: Any,
 ) -> Array:
     """Fill: 0 along windows and the batch, in the cotangent and in the data; 0 where none reads."""
-    shapes = (ctx.in_shapes[1], ctx.params["shape"], ctx.in_shapes[0])
+    shapes = (ctx.operands[1].dims, ctx.params["shape"], ctx.operands[0].dims)
     conv = _Convolution(ctx, shapes, spatial_axes(ctx, shapes), params)
     (rows, features, *_), _, (out_rows, out_features, *space) = conv.numbers
     groups = conv.has_ragged_groups
     cotangent = ctx.fill(
-        0, zero(cotangent.dtype), [*space, out_rows, *([out_features] if groups else [])]
+        0, zero(cotangent.dtype), axes=[*space, out_rows, *([out_features] if groups else [])]
     )
     lhs = ctx.fill(
-        1, zero(lhs.dtype), [*in_place(conv.axes), rows, *([features] if groups else [])]
+        1, zero(lhs.dtype), axes=[*in_place(conv.axes), rows, *([features] if groups else [])]
     )
     skips = skips_zeros({**params, **_as_rhs_gradient(params)}, cotangent.dtype)
     apart = tap_axes(ctx, conv.axes, shapes, behind="results", skips=skips)
 
     read = {0: cotangent, 1: lhs} if skips else {1: lhs}
-    lhs = _without_unread(conv, conform(lhs, ctx.in_capacities[1]))
-    cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
+    lhs = _without_unread(conv, conform(lhs, ctx.operands[1].capacities))
+    cotangent = conv.spread(2, conform(cotangent, ctx.operands[0].capacities))
     for each in conv.axes:
         lhs, *_ = each.lay(lhs, zero(lhs.dtype))
     lhs = conv.spread(0, lhs)
@@ -311,8 +310,8 @@ def _without_unread(conv: _Convolution, lhs: Array) -> Array:
         stride, each = params["window_strides"][i], own.get(axis)
         if stride == 1 or each is None:
             continue
-        count = ctx.length(conv.shapes[2][numbers.out_spec[2 + i]])
-        window = ctx.length(conv.shapes[1][numbers.rhs_spec[2 + i]])
+        count = ctx.extents.length(conv.shapes[2][numbers.out_spec[2 + i]])
+        window = ctx.extents.length(conv.shapes[1][numbers.rhs_spec[2 + i]])
         reach = (count - 1) * stride + (window - 1) * params["rhs_dilation"][i] + 1
         read = jnp.floor_divide(reach - each.low + each.dilation - 1, each.dilation)
         lengths[axis] = jnp.minimum(jnp.asarray(read, np.int32), each.length)
@@ -338,6 +337,6 @@ def strided_slice(ctx: RuleContext, cotangent: Array, **_: Any) -> Array:
 def padding(ctx: RuleContext, cotangent: Array, *, shape: tuple[int, ...], **_: Any) -> Array:
     """Move: each element takes what stands where it was put, or 0 if it was cut off."""
     for axis, (low, _high, interior) in enumerate(ctx.params["padding_config"]):
-        place = (ctx.length(low), ctx.length(interior) + 1)
-        cotangent = unpad_axis(cotangent, axis, ctx.in_lengths[0][axis], place, shape[axis])
+        place = (ctx.extents.length(low), ctx.extents.length(interior) + 1)
+        cotangent = unpad_axis(cotangent, axis, ctx.operands[0].lengths[axis], place, shape[axis])
     return cotangent

@@ -56,9 +56,9 @@ def reduce_window_monoid(
     element of each window. They soon are so many elements that XLA on the CPU loses NaN (README,
     Limits), and few arrays without padding are: NaN is looked for on its own.
     """
-    axes = reduced_axes(ctx, ctx.in_shapes[0], ctx.out_shapes[0])
+    axes = reduced_axes(ctx, ctx.operands[0].dims, ctx.results[0].dims)
     identity = _IDENTITY[ctx.primitive](operand.dtype)
-    operand = ctx.fill(0, identity, in_place(axes))
+    operand = ctx.fill(0, identity, axes=in_place(axes))
     operand, padding, base_dilation = lay_all(axes, operand, identity, padding, base_dilation)
     params = {"padding": padding, "base_dilation": base_dilation, **stepped(axes, params)}
     out = ctx.bind(operand, **params)
@@ -81,14 +81,14 @@ def reduce_window(
     With f' = "f if both are valid, else the valid one" an element of padding counts as one past
     the end of the operand does.
     """
-    axes = reduced_axes(ctx, ctx.in_shapes[0], ctx.out_shapes[0])
+    axes = reduced_axes(ctx, ctx.operands[0].dims, ctx.results[0].dims)
     if not axes:
         return ctx.bind(*operands, jaxpr=jaxpr, consts=consts, **params)
     count = len(operands) // 2
     closed = _compat.ClosedJaxpr(jaxpr, consts)
 
     def combine(left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
-        return ctx.interpret(closed, *left, *right)
+        return [value.array for value in ctx.interpret(closed, *left, *right)]
 
     return _reduce_valid(axes, operands[:count], operands[count:], combine, **params)
 
@@ -98,7 +98,7 @@ def select_and_gather_add(
     ctx: RuleContext, tangents: Array, operand: Array, *, select_prim: Any, **params: Any
 ) -> Array:
     """Fill: as in `reduce_window`, for of a NaN and padding the comparison selects the latter."""
-    axes = reduced_axes(ctx, ctx.in_shapes[0], ctx.out_shapes[0])
+    axes = reduced_axes(ctx, ctx.operands[0].dims, ctx.results[0].dims)
     if not axes:
         return ctx.bind(tangents, operand, select_prim=select_prim, **params)
 
@@ -157,11 +157,11 @@ def select_and_scatter_add(
     It does win over a NaN that is the last element of a window, as the padding of the primitive
     does too, but what fills up windows of a ragged size must not.
     """
-    axes = reduced_axes(ctx, ctx.in_shapes[1], ctx.in_shapes[0])
+    axes = reduced_axes(ctx, ctx.operands[1].dims, ctx.operands[0].dims)
     shape, size = operand.shape, operand.size
-    source = ctx.fill(0, zero(source.dtype), [each.axis for each in axes])
+    source = ctx.fill(0, zero(source.dtype), axes=[each.axis for each in axes])
     loser = LOSER[select_prim.name](operand.dtype)
-    operand = ctx.fill(1, loser, in_place(axes))
+    operand = ctx.fill(1, loser, axes=in_place(axes))
     if any(each.windows for each in axes):
         winners = _winners(ctx, axes, operand, select_prim=select_prim, padding=padding, **params)
         sums = jnp.zeros(size, source.dtype)
@@ -187,7 +187,7 @@ def _winners(
     loser = LOSER[select_prim.name](operand.dtype)
     ones, nowhere = (1,) * operand.ndim, np.int32(operand.size)
     index = lax.reshape(lax.iota(np.int32, operand.size), operand.shape)
-    index = fill(index, ctx.in_lengths[1], nowhere, in_place(axes))
+    index = fill(index, ctx.operands[1].lengths, nowhere, in_place(axes))
     values, pads, _ = lay_all(axes, operand, loser, padding, ones)
     places, _, _ = lay_all(axes, index, nowhere, padding, ones)
     config = [(low, high, 0) for low, high in pads]
@@ -230,16 +230,16 @@ def conv_general_dilated(ctx: RuleContext, lhs: Array, rhs: Array, **params: Any
         (out_batch, out_feature, *_),
     ) = params["dimension_numbers"]
     groups, batch_groups = ctx.params["feature_group_count"], ctx.params["batch_group_count"]
-    shapes = (*ctx.in_shapes, *ctx.out_shapes)
+    shapes = [each.dims for each in (*ctx.operands, *ctx.results)]
     axes = spatial_axes(ctx, shapes)
     lhs_fill, rhs_fill = [*in_place(axes), lhs_feature], [*rhs_space, rhs_feature]
     if holds_dim((groups, batch_groups)):
         lhs_fill.append(lhs_batch)
         rhs_fill.append(rhs_out)
-    lhs = ctx.fill(0, zero(lhs.dtype), lhs_fill)
-    rhs = ctx.fill(1, zero(rhs.dtype), rhs_fill)
-    features, results = ctx.in_shapes[1][rhs_feature], ctx.in_shapes[1][rhs_out]
-    rows = ctx.out_shapes[0][out_batch]
+    lhs = ctx.fill(0, zero(lhs.dtype), axes=lhs_fill)
+    rhs = ctx.fill(1, zero(rhs.dtype), axes=rhs_fill)
+    features, results = ctx.operands[1].dims[rhs_feature], ctx.operands[1].dims[rhs_out]
+    rows = ctx.results[0].dims[out_batch]
     per_group = results // (groups * batch_groups)
     feature_groups, row_groups = params["feature_group_count"], params["batch_group_count"]
     out_groups = feature_groups * row_groups
