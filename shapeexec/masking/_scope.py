@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shapeexec import _compat
+from shapeexec.masking._facts import scaled_operands
 from shapeexec.masking._values import Value
 
 
@@ -71,13 +72,10 @@ class Scope:
 
     def _scaled(self, eqn: Any) -> Any | None:
         """The operand that is multiplied by a finite constant, or divided by one that is not 0."""
-        name = eqn.primitive.name
-        if name not in ("mul", "div"):
-            return None
-        orders = (eqn.invars, eqn.invars[::-1]) if name == "mul" else (eqn.invars,)
-        for operand, factor in orders:
+        is_product = eqn.primitive.name == "mul"
+        for operand, factor in scaled_operands(eqn):
             constant = self._constant(factor)
-            is_kept = constant is not None and (name == "mul" or constant != 0)
+            is_kept = constant is not None and (is_product or constant != 0)
             same_rank = len(operand.aval.shape) == len(eqn.outvars[0].aval.shape)
             if is_kept and same_rank and not _compat.is_literal(operand):
                 return operand

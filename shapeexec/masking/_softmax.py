@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from shapeexec.masking._context import RuleContext
+from shapeexec.masking._facts import signs_of
 from shapeexec.masking._knowledge import Known, Padding, Role, constant
 
 _MINUS_INFINITY = -np.inf
@@ -189,7 +190,7 @@ def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
     rank = len(ctx.operands[0].dims)
     rows: list[int | None] = [axis for axis in range(rank) if axis not in role.axes]
     var, is_negated = ctx.eqn.outvars[0], False
-    while (reader := ctx.scope.only_reader(var)) is not None and reader.primitive.name not in _SUMS:
+    while (reader := ctx.scope.only_reader(var)) is not None and not _joins_two(reader):
         moved = _rows_after(reader, rows)
         if moved is None:
             return False
@@ -211,7 +212,9 @@ def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
     )
 
 
-_SUMS = ("add", "add_any", "sub")
+def _joins_two(eqn: Any) -> bool:
+    """Whether an equation adds or subtracts."""
+    return len(signs_of(eqn) or ()) == 2
 
 
 def _rows_after(eqn: Any, rows: Sequence[int | None]) -> list[int | None] | None:

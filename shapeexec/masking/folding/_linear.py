@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec.masking._facts import names_with, scaled_operands, signs_of
 from shapeexec.masking.folding._plan import Fold, Folder, folds, sum_dtype, without
 
 
@@ -71,7 +72,7 @@ def _of_one(x: Any, axis: int) -> Any:
     return lax.index_in_dim(x, 0, axis, keepdims=False) if jnp.ndim(x) else x
 
 
-@folds("add", "add_any", "sub", "neg")
+@folds(*names_with(lambda facts: facts.signs))
 def terms(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     """The terms are summed one by one; long chains of them are walked without recursion."""
     variable = eqn.outvars[number]
@@ -82,7 +83,7 @@ def terms(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         sign, atom = pending.pop()
         made = folder.eqn_of(atom)
         is_whole = atom.aval.shape == shape
-        signs = _SIGNS.get(made.primitive.name) if made is not None and is_whole else None
+        signs = signs_of(made) if made is not None and is_whole else None
         if made is None or signs is None:
             found.append((sign, summand(folder, atom, shape, axis)))
         else:
@@ -95,20 +96,16 @@ def terms(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     return Fold(variable, emit, parts=parts, pays=any(fold.pays for fold in parts))
 
 
-_SIGNS = {"add": (1, 1), "add_any": (1, 1), "sub": (1, -1), "neg": (-1,)}
-
-
 def signed_sum(signed: Iterable[tuple[int, Array]]) -> Array:
     """The sum of (sign, array), of at least one."""
     return functools.reduce(lax.add, (x if sign > 0 else lax.neg(x) for sign, x in signed))
 
 
-@folds("mul", "div")
+@folds(*names_with(lambda facts: facts.scales))
 def scaled(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     """A factor or divisor that all examples share is applied to the sum; integers do not divide."""
     variable, name = eqn.outvars[number], eqn.primitive.name
-    orders = [eqn.invars, eqn.invars[::-1]] if name == "mul" else [eqn.invars]
-    found = [(x, factor) for x, factor in orders if _is_factor(folder, factor, axis)]
+    found = [pair for pair in scaled_operands(eqn) if _is_factor(folder, pair[1], axis)]
     is_exact = name == "mul" or jnp.issubdtype(variable.aval.dtype, np.inexact)
     if not found or not is_exact or found[0][0].aval.shape != variable.aval.shape:
         return None

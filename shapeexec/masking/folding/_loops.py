@@ -4,8 +4,9 @@ from typing import Any
 
 from jax import Array
 
+from shapeexec.masking._facts import signs_of
 from shapeexec.masking.folding._linear import signed_sum, summand
-from shapeexec.masking.folding._plan import Fold, Folder, Loop, folds
+from shapeexec.masking.folding._plan import Fold, Folder, Loop, folds, without
 
 
 @folds("scan")
@@ -76,15 +77,15 @@ def _terms(loop: Loop, atom: Any, carry: Any, axis: int) -> list[_Term] | None:
     eqn = loop.body.eqn_of(atom)
     if eqn is None:
         return None
-    name = eqn.primitive.name
-    if name in ("add", "add_any", "sub"):
-        left, right = eqn.invars
-        found = _terms(loop, left, carry, axis)
-        if found is not None:
-            return [*found, (-1 if name == "sub" else 1, right, ())]
-        found = None if name == "sub" else _terms(loop, right, carry, axis)
-        return None if found is None else [*found, (1, left, ())]
-    if name == "select_n":
+    signs = signs_of(eqn)
+    if signs is not None:
+        for place, own in enumerate(signs):
+            found = _terms(loop, eqn.invars[place], carry, axis) if own == 1 else None
+            if found is not None:
+                rest = zip(without(signs, place), without(eqn.invars, place), strict=True)
+                return [*found, *((sign, other, ()) for sign, other in rest)]
+        return None
+    if eqn.primitive.name == "select_n":
         which, *cases = eqn.invars
         chosen = loop.body.per_example(which, axis) if which.aval.shape else None
         found_by_case = [_terms(loop, case, carry, axis) for case in cases]
