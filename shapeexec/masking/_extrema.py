@@ -1,8 +1,8 @@
-"""Which elements are the extremum of their row: what the gradient of a maximum asks by `eq`.
+"""Which elements are the extremum of their row: the gradient of a maximum asks that by `eq`.
 
 XLA may compute a row twice, in two fusions that round differently. Then no element equals the
 row's maximum, and a gradient is lost: unpadded at some sizes, in a padded graph at others. Here the
-first extremum is found in the row itself, so that it is never lost; equal ones are told by `eq`.
+first extremum is found in the row itself, so that it is never lost; `eq` finds its equals.
 """
 
 from collections.abc import Callable
@@ -24,9 +24,9 @@ _FIND: dict[str, tuple[Callable[..., Array], Callable[[Any], Any]]] = {
 
 
 def compared(ctx: RuleContext) -> tuple[int, Any] | None:
-    """The operand that a comparison holds against its own extremum, and the reduction that is that.
+    """The operand that is compared with its own extremum, and the reduction to that extremum.
 
-    None if the comparison is another one.
+    None: the equation compares something else.
     """
     for number, other in ((0, 1), (1, 0)):
         operand, spread = ctx.eqn.invars[number], _maker(ctx, ctx.eqn.invars[other])
@@ -65,7 +65,7 @@ def _maker(ctx: RuleContext, atom: Any) -> Any | None:
 
 
 def _is_spread(eqn: Any, shape: tuple[Any, ...], axes: tuple[int, ...]) -> bool:
-    """Whether an equation puts the reduced axes back, of length 1 or repeated."""
+    """Whether an equation restores the reduced axes, at size 1 or repeated."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     if eqn.primitive.name == "broadcast_in_dim":
         return tuple(eqn.params["broadcast_dimensions"]) == tuple(kept)

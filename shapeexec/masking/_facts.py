@@ -83,7 +83,7 @@ def _converted(paddings: Sequence[Padding], call: Call) -> Padding:
 
 
 def _selected(paddings: Sequence[Padding], call: Call) -> Padding:
-    """The case that a constant selects; else whatever all cases have in common."""
+    """The case that a constant selects; else the fact that all cases share."""
     del call
     which, *cases = paddings
     return join(cases) if which.value is None else cases[int(which.value)]

@@ -41,7 +41,7 @@ def fill(x: Array, lengths: Sequence[Length], value: Any, axes: Sequence[int]) -
     Args:
         x: [c0, ..., cn], at capacity; valid elements first.
         lengths: One per axis: an int (static, not padded) or i32[].
-        value: What padding becomes, cast to `x.dtype`.
+        value: The scalar that overwrites padding, cast to `x.dtype`.
         axes: The axes to overwrite along; others keep their padding.
 
     Returns:
@@ -56,7 +56,7 @@ def fill(x: Array, lengths: Sequence[Length], value: Any, axes: Sequence[int]) -
 
 
 def conform(array: Array, shape: tuple[int, ...]) -> Array:
-    """Cut or widen `array` to `shape`; what is added is padding."""
+    """Cut or widen `array` to `shape`; padding is added behind."""
     if not hasattr(array, "shape") or tuple(array.shape) == shape:
         return array
     array = lax.slice(array, [0] * array.ndim, list(map(min, array.shape, shape)))

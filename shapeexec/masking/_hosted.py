@@ -1,6 +1,6 @@
-"""The numbers of the host that a graph takes: which they are, and where its operand holds them.
+"""The numbers computed on the host that a graph takes, as bits behind the sizes in one i32 vector.
 
-They stand behind the sizes in one vector of i32, as bits.
+How they are computed is known in `shape._host`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +21,10 @@ _VALUE = "host_value"
 
 
 def host_operands(trace: Trace, ranges: Mapping[str, tuple[int, int]]) -> tuple[HostOperand, ...]:
-    """The numbers that a graph of a trace takes, beside the sizes: none of them twice.
+    """The numbers that a graph of a trace takes beside the sizes, each once.
 
-    They are what the function computes on the host, and those dims that i32 does not hold at some
-    size in `ranges`.
+    These are the numbers that the function computes on the host, and the dims that exceed i32 at
+    some size in `ranges`.
     """
     extents = Extents(ranges, {}, trace.substitution)
     return tuple(dict.fromkeys(_operands(trace.jaxpr.jaxpr, extents)))
@@ -70,7 +70,7 @@ def _beyond(dim: Any, extents: Extents, dtype: Any, via: str) -> Iterator[HostOp
 
 
 def unpacked(operands: Sequence[HostOperand], words: Array) -> dict[HostOperand, Array]:
-    """The numbers whose bits `words`, i32[...], holds one behind the other."""
+    """The numbers whose bits `words`, i32[words], holds one after the other."""
     found, start = {}, 0
     for operand in operands:
         stop = start + operand.words
@@ -96,7 +96,7 @@ def _from_bits_of(words: Array, dtype: Any, size: int) -> Array:
 
 
 def at_sizes(sizes: Mapping[str, Any]) -> Callable[[HostOperand], Array]:
-    """Numbers at sizes that are given as Python ints, or, by a call back to Python, as i32[]."""
+    """Computes numbers at sizes: Python ints, or i32[], which take a callback to the host."""
     if all(isinstance(size, int | np.integer) for size in sizes.values()):
         values = HostValues({symbol: int(size) for symbol, size in sizes.items()})
         return lambda operand: jnp.asarray(operand.at(values))

@@ -1,17 +1,17 @@
-"""What is known of padding: a small lattice, carried with each value.
+"""Facts about padding: a small lattice, carried with each value.
 
     UNSPECIFIED         nothing: NaN, infinities, garbage
     FINITE              no NaN, no infinity
     constant(c)         each element is c
-    constant(c, unless="nan")        ... or NaN where all valid elements of its row are NaN too
+    constant(c, unless="nan")        ... or NaN where all valid elements of its row are NaN
     constant(c, unless="nonfinite")  ... or anything where those are all NaN or infinite
 
-The row of an element is what differs from it in position along the padded axis alone. Such
-constants are what softmax makes of -inf, since a sum over such a row is NaN with or without its
-padding, and what a product with rows of zeros makes of data that may hold an infinity.
+The row of an element is all elements at its position on the other axes. The last two arise in
+softmax, which turns -inf into 0 or NaN, and in a product of rows of zeros with data that may be
+infinite: a sum over such a row is NaN with or without its padding.
 
-Knowledge saves masks. It never licenses a guess: a fact is kept only where it holds whatever the
-valid elements are, NaN and infinities included.
+Facts save masks. A fact is kept only if it holds for all valid elements, NaN and infinities
+included. Which facts follow from an operation is known in `_facts` and in the rules.
 """
 
 import dataclasses
@@ -30,13 +30,13 @@ _WEAKER: tuple[Unless, ...] = (None, "nan", "nonfinite")
 
 @dataclasses.dataclass(frozen=True)
 class Padding:
-    """What is known of a set of elements.
+    """The facts about a set of elements.
 
     Attributes:
         finite: None of them is NaN or infinite.
         value: Each of them is this NumPy scalar; None if they are not known to be equal.
-        unless: The rows of valid elements behind which another one may stand: `nan`, NaN behind
-            those of NaN alone; `nonfinite`, anything behind those of NaN and infinities alone.
+        unless: Exceptions to `value`. `nan`: may be NaN where the whole valid row is. `nonfinite`:
+            may be anything where the whole valid row is NaN or infinite.
     """
 
     finite: bool = False
@@ -44,12 +44,12 @@ class Padding:
     unless: Unless = None
 
     def is_constant(self, value: Scalar, *, unless: Unless = None) -> bool:
-        """Whether each element is known to be `value`; the sign of a zero is not told.
+        """Whether each element is known to be `value`, a zero of either sign.
 
         Args:
             value: A scalar.
-            unless: The rows of which the reader does not care what is behind them. `nan` is right
-                for a reader of which one NaN in the row decides the result.
+            unless: The exceptions that do not matter. `nan` is right for a reader whose result is
+                NaN if one element of the row is.
         """
         is_value = self.value is not None and bool(self.value == value)
         return is_value and _WEAKER.index(self.unless) <= _WEAKER.index(unless)
@@ -66,7 +66,7 @@ FINITE = Padding(finite=True)
 
 
 def constant(value: Scalar, *, unless: Unless = None) -> Padding:
-    """Each element is `value`, a NumPy scalar of the operand's dtype, but behind some rows."""
+    """Each element is `value`, a NumPy scalar of the operand's dtype, with exceptions `unless`."""
     scalar = np.asarray(value)
     if unless is not None:
         return Padding(value=scalar[()], unless=unless)
@@ -79,7 +79,7 @@ def constant(value: Scalar, *, unless: Unless = None) -> Padding:
 
 
 def by_dtype(dtype: Any) -> Padding:
-    """What the dtype alone says: integers and booleans are finite."""
+    """The fact that follows from the dtype alone: integers and booleans are finite."""
     if _compat.is_extended(dtype):
         return UNSPECIFIED
     return UNSPECIFIED if is_inexact(dtype) else FINITE
@@ -91,18 +91,18 @@ def is_inexact(dtype: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """What a value is to another one, in the course of a softmax.
+    """The part that a value plays in a softmax.
 
     Attributes:
-        kind: `max`: the maxima of `source` along `axes`. `weights`: exp(x - max x) along `axes`,
-            where some valid element is 1 or NaN. `total`: the sums of `source`, which are
-            weights, along `axes`: at least 1, or NaN. `shifted`: x - max x. `scale`: a negative
-            power of the total of `source`. `scaled`: `source` times what is not negative, weights
-            or their scale, of the softmax whose weights are `of`.
-        source: The value that it was made of, by its number.
+        kind: `max`: the maxima of `source` along `axes`. `shifted`: x - max x. `weights`:
+            exp(x - max x) along `axes`, where some valid element is 1 or NaN. `total`: the sums of
+            `source`, which are weights, along `axes`: at least 1, or NaN. `scale`: a negative
+            power of the total of `source`. `scaled`: the product of `source` and a factor that is
+            not negative, the weights `of` or their scale.
+        source: The number of the value that it was computed from.
         axes: Axes of the source.
         is_aligned: Whether it has the rank of the source, with size 1 along `axes` that are padded.
-        of: The weights of the softmax, by their number.
+        of: The number of the softmax's weights.
     """
 
     kind: Literal["max", "shifted", "weights", "total", "scale", "scaled"]
@@ -114,13 +114,13 @@ class Role:
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What is known of one value.
+    """The facts about one value.
 
     Attributes:
-        whole: Of all its elements, valid ones too.
-        axes: Per axis, of the elements behind the valid length of that axis, whatever their
-            position on the other axes. Never less than `whole`.
-        role: What it is in a softmax; None: nothing special.
+        whole: About all its elements, valid ones too.
+        axes: Per axis, about the elements behind the valid length of that axis, at all positions
+            of the other axes. Never weaker than `whole`.
+        role: Its part in a softmax; None: it has none.
     """
 
     whole: Padding
@@ -128,9 +128,9 @@ class Known:
     role: Role | None = None
 
     def filled(self, axes: Sequence[int], padding: Padding) -> "Known":
-        """What is known after the padding along `axes` was overwritten.
+        """The facts after the padding along `axes` was overwritten.
 
-        Where it meets the padding of another axis it was overwritten too.
+        That includes its corners with the padding of other axes.
         """
         changed = [
             padding if axis in axes else join((old, padding)) for axis, old in enumerate(self.axes)
@@ -138,33 +138,33 @@ class Known:
         return Known(join((self.whole, padding)), tuple(changed), self.role)
 
     def joined(self, other: "Known") -> "Known":
-        """What is known of a value that is one or the other."""
+        """The facts about a value that is one or the other."""
         axes = [join(pair) for pair in zip(self.axes, other.axes, strict=True)]
         return Known(join((self.whole, other.whole)), tuple(axes))
 
 
 def nothing_known(rank: int, dtype: Any) -> Known:
-    """What holds of any array of this dtype."""
+    """The facts about any array of this dtype."""
     return uniform(rank, by_dtype(dtype))
 
 
 def nothing_known_of(aval: Any) -> Known:
-    """What holds of any array like `aval`."""
+    """The facts about any array like `aval`."""
     return nothing_known(len(aval.shape), aval.dtype)
 
 
 def uniform(rank: int, padding: Padding) -> Known:
-    """The same fact of all elements."""
+    """The same fact about all elements."""
     return Known(padding, (padding,) * rank)
 
 
 def meet(a: Padding, b: Padding) -> Padding:
-    """What two facts say together."""
+    """Both of two facts about the same elements."""
     return a if a.value is not None else Padding(finite=a.finite or b.finite, value=b.value)
 
 
 def join(paddings: Sequence[Padding]) -> Padding:
-    """What holds of elements from any of several sets."""
+    """The fact that holds of several sets of elements."""
     first = paddings[0]
     weakest = max(paddings, key=lambda padding: _WEAKER.index(padding.unless)).unless
     if first.value is not None and all(

@@ -1,4 +1,7 @@
-"""A traced function at the capacities of one graph, on true sizes and padded arrays."""
+"""A traced function at the capacities of one graph, on true sizes and padded arrays.
+
+Buckets are chosen, and graphs compiled, elsewhere.
+"""
 
 import dataclasses
 import functools
@@ -30,7 +33,7 @@ class Masked:
         trace: The function, traced at symbolic sizes.
         ranges: Per symbol the least and the greatest size that the graph serves; the greatest is
             its bucket.
-        poison: What fills padding that nothing is known of; None: nothing does.
+        poison: The name of what fills padding that nothing is known of; None: nothing does.
         zero_padded: The padding of the arguments holds zeros, so that masks can be spared.
     """
 
@@ -139,7 +142,7 @@ class Masked:
 
 
 def _without_nan(value: Value, aval: Any, extents: Extents) -> Value:
-    """A result with zeros for padding, since JAX is told to look for NaN or infinity in it."""
+    """A result with zeros for padding, in which JAX's debug options would find NaN or infinity."""
     if not jnp.issubdtype(aval.dtype, np.inexact):
         return value
     lengths = extents.lengths(aval.shape)

@@ -33,7 +33,7 @@ def pad_safe(
         fn: A function of arrays and trees of arrays.
         in_shapes: One spec per positional argument, as for `Exec`.
         constraints: A fact about the sizes, such as `"s >= 2"`, or several.
-        poison: What fills padding that nothing is known of, for tests; see `Exec`.
+        poison: The name of what fills padding that nothing is known of, for tests; see `Exec`.
 
     Returns:
         `padded(sizes, *args)`: `sizes` maps each symbol to its true size, an int or i32[], which
@@ -82,7 +82,7 @@ def pad_safe(
 
 @contextlib.contextmanager
 def _exact_in_an_exec() -> Iterator[None]:
-    """Where errors tell the options that make symbols exact, they say whose: here are none."""
+    """Errors that name options of an `Exec` say so: `pad_safe` has none."""
     try:
         yield
     except (UnsupportedPrimitiveError, InconclusiveShapeError) as error:

@@ -1,4 +1,7 @@
-"""Poison: padding filled with the worst values, so that a missing mask shows in the result."""
+"""Poison: padding filled with the worst values, so that a missing mask shows in the result.
+
+Which padding is poisoned, and when, is decided in `_masked` and `_interpret`.
+"""
 
 from typing import Any
 
@@ -19,10 +22,10 @@ _GARBAGE = -123_456_789
 
 
 def check_poison(poison: str | None) -> str | None:
-    """The poison itself, if there is one of that name.
+    """The name of a poison; None for None and the empty text.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no such poison.
     """
     if poison in (None, "", *POISONS):
         return poison or None
@@ -32,7 +35,7 @@ def check_poison(poison: str | None) -> str | None:
 def poison_value(poison: str, dtype: Any, padding: Padding) -> Any:
     """The value that padding of this dtype is filled with; None if it is left alone.
 
-    What is known of padding is part of the invariant: finite padding gets finite values.
+    Rules rely on the facts about padding: finite padding gets finite values.
     """
     if dtype == dtypes.float0 or _compat.is_extended(dtype):
         return None
@@ -59,7 +62,7 @@ def poison_padding(
 ) -> Array:
     """Fill the padding of `x` with poison wherever nothing is known of it.
 
-    Where something is known the padding is left as it is, so that a false claim shows.
+    Where it is known to be constant the padding stays, so that a false fact shows in the result.
     """
     if poison is None:
         return x
@@ -70,7 +73,7 @@ def poison_padding(
         if axis in constants:
             continue
         value = poison_value(poison, x.dtype, known.axes[axis])
-        # What is known of another axis holds where its padding meets that of this one.
+        # A fact about another axis holds in the corner too, where both have padding.
         kept = constants if axis in finite else constants + finite
         if value is not None:
             poisoned = fill(x, lengths, value, (axis,))

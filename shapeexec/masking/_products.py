@@ -1,7 +1,7 @@
 """A convolution or one of its gradients: whole, or of chosen pairs of a tap and a result alone.
 
-The three are one product, with another of its three arrays wanted. Whether pairs have to be chosen
-is not known here.
+The three are one product of three arrays, of which another one is computed. Whether pairs have to
+be chosen is not known here.
 """
 
 import dataclasses
@@ -183,7 +183,7 @@ class _Walk:
         return _resized([1] * self.product.arrays[0].ndim, self.axes(0), steps)
 
     def parts(self) -> tuple[list[np.ndarray], Array | None]:
-        """What is scanned over: places along `apart`, and the parts of the array there if known."""
+        """The inputs of the scan: places along `apart`, and the parts of the array there if known."""
         counts = [getattr(each, _NAMES[self.single - 1])[0] for each in self.apart]
         places = list(np.indices(counts, np.int32).reshape(len(counts), -1))
         x = self.product.arrays[self.single]
@@ -199,7 +199,7 @@ class _Walk:
         return jnp.moveaxis(x, range(len(axes)), axes)
 
     def compute(self, places: Sequence[Array], part: Array | None) -> Array:
-        """What the part at `places` adds to what is wanted, or the part itself if it is wanted."""
+        """The contribution of the part at `places` to the wanted array, or the wanted part."""
         (lhs, *_), wanted, single = self.product.arrays, self.product.wanted, self.single
         arrays: list[Any] = list(self.product.arrays)
         shape = _resized(arrays[single].shape, self.axes(single), [1] * len(self.apart))
@@ -253,7 +253,7 @@ class _Walk:
         return lax.expand_dims(out, self.axes(single)) if wanted == single else out
 
     def put(self, total: Array, window: Array, places: Sequence[Array]) -> Array:
-        """`total` with what a part adds to the positions that it meets."""
+        """`total` with the contribution of a part at the positions that it meets."""
         config = [(0, 0, step - 1) for step in self.steps(3 - self.single)]
         more, starts = lax.pad(window, zero(window.dtype), config), self._starts(places)
         old = lax.dynamic_slice(total, starts, self._reach())

@@ -1,10 +1,10 @@
-"""What is known of padding in the course of a softmax, so that one mask serves all of it.
+"""Facts about padding in a softmax and its gradient, so that one mask serves all of it.
 
 A softmax over a padded axis takes its maximum, for which the padding is filled with -inf. From
 there on nothing more is needed: `x - max x` is -inf in the padding, or NaN where the maximum is
 infinite or NaN, and then the valid elements of the row that decide its sum are NaN as well. So
 `exp` of it is 0 or NaN with its row, the sum over the row is at least 1 or NaN, and the quotient
-is 0 or NaN with its row. That holds for whatever the valid elements are.
+is 0 or NaN with its row. That holds for all valid elements.
 
 Its gradient, of x with weights w = exp(x - max x), total t = sum w and cotangent g, is
 
@@ -63,7 +63,7 @@ def broadcast(
 
 
 def pointwise(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
-    """What a pointwise primitive's place in a softmax adds to `known`."""
+    """`known`, and the facts that follow from a pointwise primitive's place in a softmax."""
     role = operands[0].role if operands else None
     match ctx.primitive:
         case "stop_gradient" | "copy":
@@ -103,7 +103,7 @@ def _fits(ctx: RuleContext, operands: Sequence[Known], kind: str) -> bool:
 def _absorbed(ctx: RuleContext, operand: Known, known: Known, value: float, kind: Any) -> Known:
     """`known`, and along the softmax's axes `value` or NaN with the row.
 
-    Only where the operand's padding is what this presumes.
+    Only if the operand's padding is -inf, or 0 for a quotient.
     """
     role = operand.role if kind == "weights" else _role_of_second(ctx)
     assert role is not None
@@ -180,7 +180,7 @@ def needs_no_mask(ctx: RuleContext, axes: Sequence[int]) -> bool:
     role = ctx.operands[0].known.role
     if ctx.primitive != "reduce_sum" or role is None or role.kind != "scaled":
         return False
-    is_padded = bool(ctx.operands[0].padded(axes))  # or there is nothing to be told of
+    is_padded = bool(ctx.operands[0].padded(axes))  # or there is no mask to report
     is_whole = role.axes == tuple(axes) and is_padded and _is_zero(ctx, 0, axes)
     return is_whole and _is_inner_sum(ctx, role)
 
@@ -218,7 +218,7 @@ def _joins_two(eqn: Any) -> bool:
 
 
 def _rows_after(eqn: Any, rows: Sequence[int | None]) -> list[int | None] | None:
-    """Of which axis of the softmax each axis of a result is, if the rows only change their form.
+    """Per axis of a result the axis of the softmax that it is; None: it is no plain view of rows.
 
     Args:
         eqn: An equation with one operand.

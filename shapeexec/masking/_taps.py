@@ -1,9 +1,9 @@
 """Convolutions of data that are not finite, beside padding: zero times infinity is NaN.
 
-Where padding of one operand meets valid elements of the other, zeros do not leave an infinity or
-NaN alone. Then a convolution, or a gradient of one, is taken apart along such axes, into its taps
-or its results, so that each pair of a tap and a result that is no pair of the unpadded convolution
-is left out. That takes a step per tap, and so is done only if the data are not finite.
+Where padding of one operand is multiplied by valid elements of the other, a zero in the padding
+makes NaN of an infinity. Then a convolution, or a gradient of one, is split along such axes into
+its taps or its results, and pairs of a tap and a result that the unpadded convolution lacks are
+left out. That takes a step per tap, and so is done only if the data are not finite.
 """
 
 import functools

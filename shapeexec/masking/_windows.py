@@ -1,7 +1,7 @@
-"""Windows along axes of an operand: which positions they read, and what stands there.
+"""Windows along axes of an operand: which positions they read, and which elements are there.
 
-A window that reaches past the valid length must find there what it finds past the end of the
-unpadded operand. How far windows reach is told by the capacity of the result.
+A window that reaches past the valid length must find the identity there, as past the end of the
+unpadded operand. How far windows reach follows from the capacity of the result.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from shapeexec.masking._fill import Length, conform, fill, highest, lowest, zero
 
 STATIC_STEPS = "strides and dilations are static"
 EXACT_WHEN = "a base dilation is static"
-# By the comparison that selects within a window: what is selected only if all else is as bad.
+# By the comparison that selects within a window, the value that loses against all others.
 LOSER: dict[str, Callable[[Any], Any]] = {"ge": lowest, "le": highest}
 
 
@@ -76,7 +76,7 @@ class WindowAxis:
         return lax.slice_in_dim(x, 0, width, axis=self.axis), pads, dilation
 
     def take_back(self, x: Array, width: int) -> Array:
-        """The transpose of laying `width` elements: what stands at the place of each, or 0."""
+        """The transpose of laying `width` elements: per element what its position holds, or 0."""
         if self.windows is not None:
             return self._added_up(x, width)
         if self.is_placed:
@@ -104,7 +104,7 @@ class WindowAxis:
         return source, is_element if is_read is None else is_element & is_read
 
     def _added_up(self, x: Array, width: int) -> Array:
-        """What windows one after the other give to each element that they read, added up."""
+        """Per element the sum over all windows, laid one after the other, that read it."""
         source, is_element = self._sources()
         index = (*(slice(None),) * self.axis, jnp.where(is_element, source, width))
         sums = jnp.zeros((*x.shape[: self.axis], width, *x.shape[self.axis + 1 :]), x.dtype)
@@ -128,7 +128,7 @@ class Windows:
     dilation: Length
 
     def positions(self, place: Array) -> tuple[Array, Array]:
-        """What each of the windows' places reads, counted from the first window; and whether."""
+        """The position that each of the windows' places reads, and whether it reads one."""
         capacity = max(1, self.capacity)
         window, within = place // capacity, place % capacity
         return window * self.stride + within * self.dilation, within < self.size
@@ -199,7 +199,7 @@ def reduced_axes(
 
     Args:
         ctx: An equation with the parameters of such a reduction.
-        shape: The dims of what is reduced.
+        shape: The dims of the array that is reduced.
         windows_in: Per axis the number of windows: a dim.
     """
     params = ctx.params
@@ -268,7 +268,7 @@ def in_place(axes: Sequence[WindowAxis]) -> list[int]:
 
 
 def by_lhs_axis(ctx: RuleContext, spatial: Sequence[Any], other: Any) -> list[Any]:
-    """What is given per spatial axis, by the axes of the left operand."""
+    """Items per spatial axis, by axis of the left operand; `other` for its other axes."""
     by_axis = [other] * len(ctx.params["dimension_numbers"].lhs_spec)
     for axis, given in zip(ctx.params["dimension_numbers"].lhs_spec[2:], spatial, strict=True):
         by_axis[axis] = given

@@ -99,8 +99,9 @@ def test_an_approximate_top_k_is_refused_along_its_axis_on_a_tpu_only(monkeypatc
 
 
 def test_a_second_refusal_is_refused():
-    with pytest.raises(ValueError, match="`pallas_call` is registered already"):
+    with pytest.raises(sx.ConfigError, match="`pallas_call` is registered already") as caught:
         refuse("pallas_call", reason="twice")
+    assert caught.value.fix.startswith("register each primitive once; ")
 
 
 def test_every_rule_is_of_a_primitive_that_jax_has(primitives):
@@ -135,7 +136,7 @@ def test_a_second_rule_for_a_primitive_is_refused():
     def rule(ctx):
         """Keep: nothing."""
 
-    with pytest.raises(ValueError, match="`sort` is registered already"):
+    with pytest.raises(sx.ConfigError, match="`sort` is registered already"):
         register(jax.lax.sort_p)(rule)
 
 
@@ -143,6 +144,7 @@ def test_a_rule_without_a_kind_is_refused():
     def rule(ctx):
         """Does something."""
 
-    with pytest.raises(ValueError, match="the docstring begins with one of"):
+    with pytest.raises(sx.ConfigError, match="rule: the docstring begins with 'Does'") as caught:
         register("a_primitive_of_nobody")(rule)
+    assert caught.value.fix.endswith("Keep, Fill, Move, Run, Refuse, and a colon")
     assert "a_primitive_of_nobody" not in RULES

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from shapeexec._errors import SpecError
 from shapeexec.masking._context import RuleContext, Shaped
 from shapeexec.masking._registry import register
 
@@ -65,7 +66,10 @@ def _widened(x: np.ndarray, capacity: Sequence[int], true: Sequence[tuple[int, i
     for axis, length in true:
         expected[axis] = length
     if list(x.shape) != expected:
-        raise ValueError(f"a callback returned shape {x.shape}, not {tuple(expected)}")
+        raise SpecError(
+            f"a callback returned shape {x.shape}, not {tuple(expected)}.",
+            fix="return arrays of the shapes that `result_shape_dtypes` declares",
+        )
     out = np.zeros(tuple(capacity), x.dtype)
     out[tuple(map(slice, x.shape))] = x
     return out
