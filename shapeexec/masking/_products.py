@@ -183,7 +183,7 @@ class _Walk:
         return _resized([1] * self.product.arrays[0].ndim, self.axes(0), steps)
 
     def parts(self) -> tuple[list[np.ndarray], Array | None]:
-        """The inputs of the scan: places along `apart`, and the parts of the array there if known."""
+        """The scan's inputs: places along `apart`, and the parts of the array there if known."""
         counts = [getattr(each, _NAMES[self.single - 1])[0] for each in self.apart]
         places = list(np.indices(counts, np.int32).reshape(len(counts), -1))
         x = self.product.arrays[self.single]

@@ -16,7 +16,8 @@ KINDS = ("Keep", "Fill", "Move", "Run", "Refuse")
 """What a rule does about padding: the first word of its docstring.
 
 Keep: nothing. Fill: it overwrites padding that would be read. Move: it places elements by their
-position in the unpadded shape. Run: it interprets nested jaxprs. Refuse: it raises on a padded axis.
+position in the unpadded shape. Run: it interprets nested jaxprs. Refuse: it raises on a padded
+axis.
 """
 
 

@@ -1,4 +1,4 @@
-"""Sums of what a branch gives, where all examples take the same one."""
+"""Sums of a branch's result, where all examples take the same branch."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from shapeexec.masking.folding._plan import Fold, Folder, folds
 
 @folds("cond")
 def branched(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The sum of what each branch gives, in that branch; of what it passes on, in front of it."""
+    """Each branch computes the sum of its result; an operand that it returns is summed before."""
     index, *operands = eqn.invars
     if index.aval.shape or len(eqn.outvars) != 1 or eqn.effects:
         return None

@@ -1,4 +1,4 @@
-"""Sums of what has a sum inside already: one more axis to contract, or more rows to scatter."""
+"""Sums over primitives that add themselves: one more contracted axis, or more rows to scatter."""
 
 import math
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def dot(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 def _merged(
     x: Array, axes: Sequence[int], batch: Sequence[int]
 ) -> tuple[Array, int, tuple[int, ...]]:
-    """`x` with some axes made one, that axis, and the axes of a batch.
+    """`x` with `axes` merged into one, the number of that axis, and the axes of the batch.
 
     XLA on the CPU cannot run every product that contracts several axes of 16-bit floats.
     """
@@ -122,7 +122,7 @@ def _moved(axes: Sequence[int], gone: int) -> tuple[int, ...]:
 
 @folds("reshape")
 def reshaped(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The axis of examples leaves the shape; or it comes out of the groups of a convolution."""
+    """Drop the example axis from the shape; or it is split from the groups of a convolution."""
     operand, shape = eqn.invars[0], eqn.params["new_sizes"]
     if eqn.params["dimensions"] is not None:
         return None
@@ -143,7 +143,7 @@ def reshaped(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
 
 def _convolution(folder: Folder, eqn: Any) -> Fold | None:
-    """The sum over examples that are the outer part of a convolution's groups.
+    """The sum over examples that are the major part of a convolution's groups.
 
     A sum over groups is one convolution with the input features of all of them.
     """
@@ -186,13 +186,16 @@ def _convolution(folder: Folder, eqn: Any) -> Fold | None:
 
 
 def _split_masked(x: Array, axis: int, mask: Array) -> Array:
-    """`x` with examples, the outer part of `axis`, as an axis before it; zero where left out."""
+    """Split examples, the major part of `axis`, off as an axis before it; 0 where masked out."""
     x = x.reshape(*x.shape[:axis], len(mask), -1, *x.shape[axis + 1 :])
     along = lax.broadcast_in_dim(mask, x.shape, (axis,))
     return lax.select(along, x, lax.full_like(x, 0))
 
 
 def _moved_into(x: Array, axis: int, target: int) -> Array:
-    """`x` with its axis of examples made the outer part of what is the axis `target` without it."""
+    """Merge the example axis into `target` as its major part.
+
+    `target` is counted without the example axis.
+    """
     x = jnp.moveaxis(x, axis, target)
     return x.reshape(*x.shape[:target], -1, *x.shape[target + 2 :])

@@ -1,4 +1,7 @@
-"""Sums of what is linear in its operands: the sum of the results is the result of the sums."""
+"""Sums over linear operations: the sum of the results is the result of the sums.
+
+Which pointwise primitives are linear is known in `_facts`.
+"""
 
 import functools
 import math
@@ -16,7 +19,7 @@ from shapeexec.masking.folding._plan import Fold, Folder, folds, sum_dtype, with
 def through(
     eqn: Any, number: int, inner: Fold | None, apply: Callable[[Any, Array], Array]
 ) -> Fold | None:
-    """The sum of a result, made by `apply(scope, sum)` from that of its one ragged operand."""
+    """The sum of a result: `apply(scope, sum)` of the sum of its one operand with examples."""
     if inner is None:
         return None
     return Fold(
@@ -31,10 +34,10 @@ def summand(folder: Folder, atom: Any, shape: Sequence[int], axis: int) -> Fold:
     """The sum of an operand of an elementwise operation whose result has this shape.
 
     Args:
-        folder: Plans.
+        folder: Plans the sum.
         atom: A variable or literal; a scalar, or with axes of 1 that are broadcast.
-        shape: Of the result.
-        axis: That of the examples, in the result.
+        shape: The shape of the result.
+        axis: The example axis of the result.
     """
     own = atom.aval.shape
     if own == tuple(shape):
@@ -52,29 +55,29 @@ def summand(folder: Folder, atom: Any, shape: Sequence[int], axis: int) -> Fold:
 
 
 def _shared(variable: Any, source: Any, make: Callable[[Array], Array]) -> Fold:
-    """The sum of what is the same for all examples, made from `source` for one of them.
+    """The sum of a variable that is the same for all examples: one of them times their number.
 
-    It spares no more than XLA does by itself: no sum is taken apart for it alone.
+    XLA does that by itself, so that it alone does not pay.
     """
 
     def emit(scope: Any, mask: Array) -> Array:
         count, one = scope.count(mask), make(scope.read(source))
         one = lax.convert_element_type(one, sum_dtype(one.dtype))
         total = one * lax.convert_element_type(count, one.dtype)
-        # None at all is 0, also of what is not finite.
+        # No example at all is 0, where 0 times an infinity is NaN.
         return jnp.where(count > 0, total, jnp.zeros((), one.dtype))
 
     return Fold(variable, emit, reads=(source,))
 
 
 def _of_one(x: Any, axis: int) -> Any:
-    """What examples share, from an array that repeats it along an axis."""
+    """The first of equal slices along an axis."""
     return lax.index_in_dim(x, 0, axis, keepdims=False) if jnp.ndim(x) else x
 
 
 @folds(*names_with(lambda facts: facts.signs))
 def terms(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The terms are summed one by one; long chains of them are walked without recursion."""
+    """Each term is summed; long chains of them are walked without recursion."""
     variable = eqn.outvars[number]
     shape = variable.aval.shape
     found: list[tuple[int, Fold]] = []
@@ -97,7 +100,7 @@ def terms(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
 
 def signed_sum(signed: Iterable[tuple[int, Array]]) -> Array:
-    """The sum of (sign, array), of at least one."""
+    """The sum of pairs (sign, array), of which there is at least one."""
     return functools.reduce(lax.add, (x if sign > 0 else lax.neg(x) for sign, x in signed))
 
 
@@ -163,7 +166,7 @@ def copied(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
 @folds("transpose")
 def transposed(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The axis of examples leaves the permutation."""
+    """Drop the example axis from the permutation."""
     permutation = eqn.params["permutation"]
     own = permutation[axis]
     rest = [a - (a > own) for a in without(permutation, axis)]
@@ -172,7 +175,7 @@ def transposed(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
 
 def axis_before_reshape(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
-    """The axis that a reshape has kept as it is and put at `axis`; None if it is in pieces."""
+    """The operand's axis that a reshape keeps whole as `axis`; None: there is none."""
     in_front = math.prod(after[:axis])
     for own, size in enumerate(before):
         if size == after[axis] and math.prod(before[:own]) == in_front:
@@ -182,7 +185,7 @@ def axis_before_reshape(before: Sequence[int], after: Sequence[int], axis: int) 
 
 @folds("broadcast_in_dim")
 def broadcast(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The axis of examples leaves the shape; or it is one that all examples are repeated along."""
+    """Drop the example axis from the shape; or the broadcast repeats one slice for all examples."""
     operand, variable = eqn.invars[0], eqn.outvars[number]
     dims, shape = eqn.params["broadcast_dimensions"], without(variable.aval.shape, axis)
     rest = [d - (d > axis) for d in dims if d != axis]
@@ -199,7 +202,7 @@ def broadcast(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
 @folds("squeeze")
 def squeezed(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The axis of examples leaves the operand."""
+    """Drop the example axis from the operand."""
     operand = eqn.invars[0]
     dropped = {d % operand.aval.ndim for d in eqn.params["dimensions"]}
     own = [a for a in range(operand.aval.ndim) if a not in dropped][axis]

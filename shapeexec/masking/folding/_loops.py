@@ -1,4 +1,4 @@
-"""Sums of what a loop gives: summed in each step, so that no step's result is kept per example."""
+"""Sums of a loop's results: taken in each step, so that no step's result is kept per example."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from shapeexec.masking.folding._plan import Fold, Folder, Loop, folds, without
 
 @folds("scan")
 def looped(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """A carry to which each step adds is summed all along; what steps give is summed step by step.
+    """A carry that only grows by addition is carried as a sum; stacked slices are summed per step.
 
-    A step adds to a carry if it gives the carry itself plus something, or chooses by example
-    between such, as a loop of ragged length does that stands still behind the example's end.
+    The new carry is the old one plus a term, or a choice by example between such, as in a loop of
+    ragged length whose carry is frozen behind the example's end.
     """
     loop = folder.loop(eqn)
     if number < loop.carries:
@@ -41,11 +41,11 @@ def looped(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
 
 _Term = tuple[int, Any, tuple[tuple[Any, bool], ...]]
-"""A sign, what is added, and by which examples: variables of one bool each, and their values."""
+"""A sign, a term, and the examples that add it: bool[examples] variables and their values."""
 
 
 def _added(loop: Loop, number: int, axis: int) -> Fold | None:
-    """The sum of what each step adds to a carry; None if it does something else with it."""
+    """The sum of the terms that each step adds to a carry; None: it computes something else."""
     body, variable = loop.body, loop.body.jaxpr.outvars[number]
     shape = variable.aval.shape
     found = _terms(loop, variable, loop.carried(number), axis)
@@ -71,7 +71,7 @@ def _added(loop: Loop, number: int, axis: int) -> Fold | None:
 
 
 def _terms(loop: Loop, atom: Any, carry: Any, axis: int) -> list[_Term] | None:
-    """What has been added to a carry to give `atom`; None if that is not all that was done."""
+    """The terms whose sum with a carry is `atom`; None: `atom` is no such sum."""
     if atom is carry:
         return []
     eqn = loop.body.eqn_of(atom)

@@ -1,4 +1,4 @@
-"""Running what is planned: each equation that is needed, and sums in the place of the others."""
+"""Running a plan of sums: the equations that are needed, and sums in the place of the others."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -17,13 +17,12 @@ from shapeexec.masking.folding._plan import Fold, Folder, Loop, Needs
 def sum_over_examples(
     fn: Callable[..., Sequence[Array]], is_example: Array, *operands: Any
 ) -> list[Array]:
-    """The sums of what `fn` gives over its first axis, without making what need not be made.
+    """The sums of the results of `fn` over their first axis, without arrays that a sum can spare.
 
     Args:
-        fn: Vmapped over examples; each of its results has them along the first axis.
-        is_example: bool[examples]: which of them are summed. What the others give, NaN too, is left
-            out.
-        *operands: Of `fn`.
+        fn: A function vmapped over examples, which are the first axis of each result.
+        is_example: bool[examples]: which of them are summed. Results of the others may be NaN.
+        *operands: The operands of `fn`.
 
     Returns:
         The sums, in the dtypes of the results. Floats are accumulated in at least 32 bits.
@@ -185,13 +184,13 @@ class _Parts:
 
 
 def _as_declared(variable: Any, x: Any) -> Any:
-    """A carry in its declared dtype, so that it does not drift."""
+    """A carry in its declared dtype, which a sum in 32 bits may have widened."""
     aval = variable.aval
     return x if _compat.is_extended(aval.dtype) else lax.convert_element_type(x, aval.dtype)
 
 
 def inlined(closed: Any) -> Any:
-    """A closed jaxpr without calls of other jaxprs, but for those of loops and branches."""
+    """A closed jaxpr with its calls of other jaxprs inlined, but for loops and branches."""
     structs = [
         jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
         for var in closed.jaxpr.invars

@@ -80,7 +80,7 @@ def fill_product(ctx: RuleContext, lhs_axes: Any, rhs_axes: Any) -> tuple[Array,
     # Zeros are asked of an operand that has them already, else of one beside finite padding.
     first = min((0, 1), key=lambda operand: (not is_zero(operand), not is_finite(1 - operand)))
     other = 1 - first
-    # A row of NaN alone makes its results NaN, whatever its padding adds.
+    # A row of NaN alone makes its results NaN, with any padding.
     value = zero(ctx.operands[first].array.dtype)
     filled = {first: ctx.fill(first, value, axes=axes[first], unless="nan")}
     filled[other] = ctx.fill(
@@ -95,8 +95,8 @@ def dot_general_knowledge(
 ) -> Known:
     """Products with rows of zeros are 0, but with NaN or infinity.
 
-    One of these in a row of the other operand makes NaN of a zero, and NaN or an infinity of
-    whatever stands in the valid rows.
+    One of these in a row of the other operand turns a zero into NaN, and each valid row into NaN
+    or an infinity.
     """
     contracted, (lhs_batch, rhs_batch) = dimension_numbers
     batch = [
@@ -119,14 +119,14 @@ def _unspecified(ctx: RuleContext) -> Padding:
 
 
 def _both(ctx: RuleContext, left: Padding, right: Padding) -> Padding:
-    """What is known along a batch axis, where padding meets padding."""
+    """The fact along a batch axis, where padding is multiplied by padding."""
     is_zero = left.is_constant(0) or right.is_constant(0)
     zeros = constant(zero(ctx.eqn.outvars[0].aval.dtype))
     return zeros if is_zero and left.finite and right.finite else _unspecified(ctx)
 
 
 def _one(ctx: RuleContext, padding: Padding, other: Padding) -> Padding:
-    """What is known along an axis of one operand, if `other` is known of all of the other."""
+    """The fact along an axis of one operand; `other` is about all elements of the other one."""
     if not padding.is_constant(0, unless="nonfinite"):
         return _unspecified(ctx)
     is_certain = padding.unless is None and other.finite

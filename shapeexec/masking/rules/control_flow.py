@@ -294,14 +294,14 @@ def _slice_fill(result: Result) -> Callable[[Value, Array], Value]:
 
 
 def _must_not_run_on_padding(jaxpr: Any) -> bool:
-    """Whether a body does what is seen outside of it, or has a loop that may never end."""
+    """Whether a body has side effects, or a loop that may never end on padding."""
     return bool(jaxpr.effects) or any(
         eqn.primitive.name in ("while", "pure_callback") for eqn in _compat.equations(jaxpr.jaxpr)
     )
 
 
 def _any_of(ctx: RuleContext, aval: Any) -> Any:
-    """An array that nobody reads."""
+    """An array of any elements, for a result that is not read."""
     return lax.empty(ctx.extents.capacities(aval.shape), aval.dtype)
 
 

@@ -2,7 +2,7 @@
 
 With jk = (j^2 + k^2 - (k - j)^2) / 2 a transform of any length becomes a convolution with a chirp,
 which needs a transform of a length that need only be great enough: a constant. What XLA does at
-lengths with large prime factors is done here at each length. Static axes are transformed plainly.
+lengths with large prime factors is done here at each length. Static axes are transformed by XLA.
 
 Source: L. I. Bluestein, "A linear filtering approach to the computation of discrete Fourier
 transform", IEEE Transactions on Audio and Electroacoustics 18 (1970), 451-455.
@@ -38,7 +38,7 @@ def fft(
     if kind == lax.FftType.RFFT:
         x = x.astype(jnp.result_type(x.dtype, np.complex64))
     sizes = dict(zip(axes, fft_lengths, strict=True))
-    # A spectrum of reals is completed last: what its halves are made of are spectra till then.
+    # The halved axis is completed last: until then the others hold spectra.
     for axis in axes if is_inverse else reversed(axes):
         if kind == lax.FftType.IRFFT and axis == axes[-1]:
             x = _hermitian(x, lengths[axis], sizes[axis], axis)
@@ -53,7 +53,7 @@ def _hermitian(half: Array, length: Length, size: int, axis: int) -> Array:
     source = jnp.where(is_given, position, length - position)
     whole = jnp.take(half, source, axis=axis, mode="clip")
     mask = lax.broadcast_in_dim(is_given, _with((1,) * half.ndim, axis, size), (axis,))
-    # What is imaginary of those that are their own mirror images is so of the result, and dropped.
+    # The imaginary part of an element that is its own mirror image stays imaginary, and is dropped.
     return jnp.where(mask, whole, whole.conj())
 
 

@@ -1,7 +1,7 @@
-"""Layout: primitives that say where elements stand.
+"""Layout: primitives that move elements, or give them other axes.
 
-Positions are those of the logical shape, at the true sizes: where a ragged axis merges, splits,
-shifts or turns round, elements move in the padded buffer.
+Positions are those of the logical shape, at the true sizes: where a ragged axis is merged, split,
+shifted or reversed, elements move in the padded buffer.
 """
 
 import math
@@ -39,7 +39,7 @@ def broadcast_knowledge(
     broadcast_dimensions: Any,
     **_: Any,
 ) -> Known:
-    """A ragged axis keeps what is known of it; a new one repeats the operand's elements."""
+    """A ragged axis keeps its fact; a new one repeats the operand's elements."""
     axes = [operand.whole] * len(shape)
     in_shape = ctx.operands[0].dims
     for axis, target in enumerate(broadcast_dimensions):
@@ -51,19 +51,19 @@ def broadcast_knowledge(
 
 @register_knowledge("transpose")
 def transpose_knowledge(ctx: RuleContext, operand: Known, *, permutation: Any) -> Known:
-    """Each axis keeps what is known of it."""
+    """Each axis keeps its fact."""
     return Known(operand.whole, tuple(operand.axes[axis] for axis in permutation))
 
 
 @register_knowledge("squeeze")
 def squeeze_knowledge(ctx: RuleContext, operand: Known, *, dimensions: Any) -> Known:
-    """Each axis that stays keeps what is known of it."""
+    """Each axis that stays keeps its fact."""
     kept = [padding for axis, padding in enumerate(operand.axes) if axis not in dimensions]
     return Known(operand.whole, tuple(kept))
 
 
 def take(x: Array, index: Array, axis: int) -> Array:
-    """The elements of `x` at `index` along `axis`; any index is tamed, also into an empty axis."""
+    """The elements of `x` at `index` along `axis`, clipped; an empty axis gives zeros."""
     if x.shape[axis] == 0:
         x = conform(x, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
     return jnp.take(x, index, axis=axis, mode="clip")
@@ -259,7 +259,7 @@ def pad(ctx: RuleContext, operand: Array, value: Array, **_: Any) -> Array:
 
 @register_knowledge("reshape")
 def reshape_knowledge(ctx: RuleContext, operand: Known, *, new_sizes: Any, **params: Any) -> Known:
-    """An axis that stands alone in its group keeps what is known of it."""
+    """An axis that is alone in its group keeps its fact."""
     whole = by_dtype(ctx.eqn.outvars[0].aval.dtype)
     whole = operand.whole if operand.whole.finite or operand.whole.value is not None else whole
     if params["dimensions"] is not None:

@@ -208,7 +208,7 @@ def eigh(ctx: RuleContext, matrix: Array, *, lower: bool, **params: Any) -> Any:
 
 @register("eig")
 def eig(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
-    """Fill: a diagonal outside the spectrum, whose eigenvalues are told by their size.
+    """Fill: a diagonal outside the spectrum, whose eigenvalues are recognized by their size.
 
     The valid ones keep the order that they come in.
     """
@@ -256,7 +256,7 @@ def _embed(ctx: RuleContext, operand: int, matrix: Array, *, block: Any) -> Arra
 def _beyond_spectrum(matrix: Array) -> Array:
     """[..., 1, 1]: more than each eigenvalue and singular value, twice the Frobenius norm; or 1.
 
-    Squares of what is scaled neither overflow nor vanish.
+    The matrix is scaled first, so that squares neither overflow nor vanish.
     """
     size = jnp.abs(matrix)
     greatest = size.max((-2, -1), keepdims=True)

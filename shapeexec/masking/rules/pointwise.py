@@ -38,7 +38,7 @@ def pointwise_knowledge(ctx: RuleContext, *operands: Known, **params: Any) -> Kn
 
 
 def _spread(known: Known, shape: tuple[Any, ...]) -> Known:
-    """What is known of an operand at each position of the result: an axis of 1 is repeated."""
+    """The facts about an operand at each position of the result: an axis of 1 is repeated."""
     axes = [
         known.whole if isinstance(dim, int) else padding
         for dim, padding in zip(shape, known.axes, strict=True)

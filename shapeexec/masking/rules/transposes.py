@@ -1,8 +1,8 @@
 """Transposes of strided windows: the gradients of convolutions, pooling and slices.
 
-At capacity sizes are numbers, and the transpose is JAX's own. Around it stands the transpose of
-what the operation's own rule does: cotangents of padding are 0, and each element takes what its
-position got.
+At capacity sizes are numbers, and the transpose is JAX's own. Before and behind it come the
+transposes of the steps of the operation's own rule: cotangents of padding are 0, and each element
+takes the cotangent of its position.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ def _transposed(
 def _layouts(
     axes: Sequence[WindowAxis], shape: Sequence[int], padding: Any, dilation: Sequence[int]
 ) -> tuple[list[int], list[tuple[int, int]], list[int]]:
-    """The shape of what is laid along `axes`, with the padding and the dilation of all its axes."""
+    """The shape of an array laid along `axes`, and the padding and dilation of all its axes."""
     laid, pads, steps = list(shape), [tuple(pair) for pair in padding], list(dilation)
     for each in axes:
         laid[each.axis], pads[each.axis], steps[each.axis] = each.layout(shape[each.axis])
@@ -158,7 +158,7 @@ class _Convolution:
 
     @property
     def numbers(self) -> Any:
-        """Which axis of what is which."""
+        """The dimension numbers: the meaning of each array's axes."""
         return self.params["dimension_numbers"]
 
     @property
@@ -284,7 +284,7 @@ def conv_by_kernel(
 
 
 def _as_lhs_gradient(params: dict[str, Any]) -> dict[str, Any]:
-    """The steps and groups of the convolution that JAX makes of the gradient by the data."""
+    """The steps and groups of the convolution that is JAX's gradient by the data."""
     return {
         "window_strides": params["lhs_dilation"],
         "lhs_dilation": params["window_strides"],
@@ -293,7 +293,7 @@ def _as_lhs_gradient(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_rhs_gradient(params: dict[str, Any]) -> dict[str, Any]:
-    """The steps and groups of the convolution that JAX makes of the gradient by the kernel."""
+    """The steps and groups of the convolution that is JAX's gradient by the kernel."""
     return {
         "window_strides": params["rhs_dilation"],
         "rhs_dilation": params["window_strides"],

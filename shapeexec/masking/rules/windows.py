@@ -1,7 +1,7 @@
-"""Windows: convolutions, pooling, and what their gradients are made of.
+"""Windows: convolutions, pooling, and the primitives of their gradients.
 
-A window that reaches past the valid length must find there what it finds past the end of the
-unpadded operand: the identity. How far windows reach is told by the capacity of the result.
+A window that reaches past the valid length must find the identity there, as past the end of the
+unpadded operand. How far windows reach follows from the capacity of the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -183,7 +183,7 @@ def _winners(
     padding: Any,
     **params: Any,
 ) -> Array:
-    """i32 per window: the place in the flat operand of what is selected; its size, for padding."""
+    """i32 per window: the flat position of the selected element; the operand's size for padding."""
     loser = LOSER[select_prim.name](operand.dtype)
     ones, nowhere = (1,) * operand.ndim, np.int32(operand.size)
     index = lax.reshape(lax.iota(np.int32, operand.size), operand.shape)
