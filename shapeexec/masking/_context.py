@@ -175,7 +175,7 @@ class RuleContext:
         """
         held = self._operands[operand]
         axes = held.padded(axes)
-        open_axes = tuple(a for a in axes if not _is_fine(held.known.axes[a], value, unless))
+        open_axes = tuple(a for a in axes if not _is_fine(held.known.axes[a], value, unless=unless))
         if unless == "finite" and open_axes:
             return self.fill(operand, value, axes=axes)
         if not open_axes:
@@ -193,7 +193,7 @@ class RuleContext:
         )
         number = self.scope.origin(self.eqn.invars[operand], held.number, value=value)
         self._report.request(number, FillRequest(value, frozenset(open_axes), note))
-        array = fill(held.array, held.lengths, value, open_axes)
+        array = fill(held.array, held.lengths, value=value, axes=open_axes)
         known = held.known.filled(open_axes, constant(value))
         filled = Value(array, known, held.number)
         self._operands[operand] = dataclasses.replace(held, value=filled)
@@ -272,7 +272,7 @@ class RuleContext:
         )
 
 
-def _is_fine(padding: Padding, value: Any, unless: Unless) -> bool:
+def _is_fine(padding: Padding, value: Any, *, unless: Unless) -> bool:
     """Whether padding needs no fill with `value`."""
     if unless == "finite":
         return padding.finite

@@ -39,13 +39,13 @@ def compared(ctx: RuleContext) -> tuple[int, Any] | None:
             and reduction.invars[0] is operand
             and ctx.operands[number].array.size
             and jnp.issubdtype(operand.aval.dtype, np.floating)
-            and _is_spread(spread, operand.aval.shape, reduction.params["axes"])
+            and _is_spread(spread, operand.aval.shape, axes=reduction.params["axes"])
         ):
             return number, reduction
     return None
 
 
-def first(ctx: RuleContext, number: int, reduction: Any) -> Array:
+def first(ctx: RuleContext, number: int, *, reduction: Any) -> Array:
     """bool, shaped as the operand: its first extremum along the reduced axes, if that is no NaN."""
     find, identity = _FIND[reduction.primitive.name]
     axes = reduction.params["axes"]
@@ -64,7 +64,7 @@ def _maker(ctx: RuleContext, atom: Any) -> Any | None:
     return None if _compat.is_literal(atom) else ctx.scope.maker(atom)
 
 
-def _is_spread(eqn: Any, shape: tuple[Any, ...], axes: tuple[int, ...]) -> bool:
+def _is_spread(eqn: Any, shape: tuple[Any, ...], *, axes: tuple[int, ...]) -> bool:
     """Whether an equation restores the reduced axes, at size 1 or repeated."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     if eqn.primitive.name == "broadcast_in_dim":

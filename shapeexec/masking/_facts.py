@@ -194,7 +194,7 @@ def scaled_operands(eqn: Any) -> list[tuple[Any, Any]]:
     return [(eqn.invars[place], eqn.invars[1 - place]) for place in facts.scales]
 
 
-def through_pointwise(name: str, operands: Sequence[Known], call: Call, *, rank: int) -> Known:
+def through_pointwise(name: str, operands: Sequence[Known], *, call: Call, rank: int) -> Known:
     """The facts about a pointwise primitive's result.
 
     Args:
@@ -205,7 +205,7 @@ def through_pointwise(name: str, operands: Sequence[Known], call: Call, *, rank:
     """
 
     def result(paddings: Sequence[Padding]) -> Padding:
-        return meet(_through(FACTS[name], paddings, call), by_dtype(call.dtype))
+        return meet(_through(FACTS[name], paddings, call=call), by_dtype(call.dtype))
 
     whole = result([known.whole for known in operands])
     axes = tuple(
@@ -215,7 +215,7 @@ def through_pointwise(name: str, operands: Sequence[Known], call: Call, *, rank:
     return Known(whole, axes)
 
 
-def _through(facts: Facts, paddings: Sequence[Padding], call: Call) -> Padding:
+def _through(facts: Facts, paddings: Sequence[Padding], *, call: Call) -> Padding:
     if facts.is_identity:
         return paddings[0]
     if any(padding.unless is not None for padding in paddings):

@@ -22,7 +22,7 @@ def is_padded(length: Length) -> bool:
 
 
 def valid_mask(
-    shape: Sequence[int], lengths: Sequence[Length], axes: Sequence[int]
+    shape: Sequence[int], lengths: Sequence[Length], *, axes: Sequence[int]
 ) -> Array | None:
     """bool[shape]: whether a position is valid along each of `axes`; None if all are static."""
     mask = None
@@ -35,7 +35,7 @@ def valid_mask(
     return mask
 
 
-def fill(x: Array, lengths: Sequence[Length], value: Any, axes: Sequence[int]) -> Array:
+def fill(x: Array, lengths: Sequence[Length], *, value: Any, axes: Sequence[int]) -> Array:
     """Overwrite the padding of `x` along `axes`.
 
     Args:
@@ -47,7 +47,7 @@ def fill(x: Array, lengths: Sequence[Length], value: Any, axes: Sequence[int]) -
     Returns:
         An array shaped as `x`; `x` itself if no axis in `axes` is padded.
     """
-    mask = valid_mask(x.shape, lengths, axes)
+    mask = valid_mask(x.shape, lengths, axes=axes)
     if mask is None:
         return x
     if _compat.is_extended(x.dtype):

@@ -40,7 +40,9 @@ def _operands(jaxpr: Any, extents: Extents) -> Iterator[HostOperand]:
         for var in eqn.outvars:
             yield from _of_dims(var.aval, extents)
         if eqn.primitive.name == _VALUE_OF_A_DIM:
-            yield from _beyond(eqn.params["dim"], extents, eqn.outvars[0].aval.dtype, "argument")
+            yield from _beyond(
+                eqn.params["dim"], extents, dtype=eqn.outvars[0].aval.dtype, via="argument"
+            )
             continue
         for param in eqn.params.values():
             yield from _of_param(param, extents)
@@ -60,10 +62,10 @@ def _of_param(param: Any, extents: Extents) -> Iterator[HostOperand]:
         for part in param:
             yield from _of_param(part, extents)
     else:
-        yield from _beyond(param, extents, np.int32, "length")
+        yield from _beyond(param, extents, dtype=np.int32, via="length")
 
 
-def _beyond(dim: Any, extents: Extents, dtype: Any, via: str) -> Iterator[HostOperand]:
+def _beyond(dim: Any, extents: Extents, *, dtype: Any, via: str) -> Iterator[HostOperand]:
     operand = extents.beyond_i32(dim, dtype, via)
     if operand is not None:
         yield operand
@@ -82,14 +84,16 @@ def unpacked(operands: Sequence[HostOperand], words: Array) -> dict[HostOperand,
 def _from_bits(words: Array, operand: HostOperand) -> Array:
     size, dtype = int(np.prod(operand.shape, dtype=np.int64)), operand.dtype
     if dtype == np.bool_:
-        return _from_bits_of(words, np.dtype(np.uint8), size).astype(bool).reshape(operand.shape)
+        return (
+            _from_bits_of(words, np.dtype(np.uint8), size=size).astype(bool).reshape(operand.shape)
+        )
     if dtype.kind == "c":
-        parts = _from_bits_of(words, np.dtype(f"f{dtype.itemsize // 2}"), 2 * size)
+        parts = _from_bits_of(words, np.dtype(f"f{dtype.itemsize // 2}"), size=2 * size)
         return lax.complex(parts[0::2], parts[1::2]).reshape(operand.shape)
-    return _from_bits_of(words, dtype, size).reshape(operand.shape)
+    return _from_bits_of(words, dtype, size=size).reshape(operand.shape)
 
 
-def _from_bits_of(words: Array, dtype: Any, size: int) -> Array:
+def _from_bits_of(words: Array, dtype: Any, *, size: int) -> Array:
     if dtype.itemsize == 8:
         return lax.bitcast_convert_type(words.reshape(-1, 2), dtype)
     return lax.bitcast_convert_type(words, dtype).reshape(-1)[:size]

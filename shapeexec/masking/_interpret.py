@@ -154,7 +154,7 @@ class Interpreter:
             known = nothing_known_of(aval)
         array = conform(array, result.capacities)
         if self.poison is not None and holds_dim(result.dims):
-            array = poison_padding(array, result.lengths, known, self.poison)
+            array = poison_padding(array, result.lengths, known=known, poison=self.poison)
         return Value(array, known, result.number)
 
 
@@ -184,7 +184,7 @@ def _filled_at_source(result: Result, value: Value) -> Value:
     if not axes:
         return value
     result.note_filled(axes)
-    array = fill(value.array, result.lengths, request.value, axes)
+    array = fill(value.array, result.lengths, value=request.value, axes=axes)
     return Value(array, value.known.filled(axes, constant(request.value)), value.number)
 
 

@@ -115,7 +115,7 @@ class Masked:
             results = interpreter.run(closed, extents, operands)
             if _compat.checks_results():
                 results = [
-                    _without_nan(value, var.aval, extents)
+                    _without_nan(value, var.aval, extents=extents)
                     for value, var in zip(results, jaxpr.outvars, strict=True)
                 ]
         return [
@@ -130,7 +130,9 @@ class Masked:
         if not holds_dim(tuple(aval.shape)):
             return Value(leaf, known)
         if self.poison is not None:
-            leaf = poison_padding(leaf, extents.lengths(aval.shape), known, self.poison)
+            leaf = poison_padding(
+                leaf, extents.lengths(aval.shape), known=known, poison=self.poison
+            )
         elif self.zero_padded and not _compat.is_extended(aval.dtype):
             zero = constant(np.zeros((), aval.dtype))
             axes = [
@@ -141,10 +143,10 @@ class Masked:
         return Value(leaf, known)
 
 
-def _without_nan(value: Value, aval: Any, extents: Extents) -> Value:
+def _without_nan(value: Value, aval: Any, *, extents: Extents) -> Value:
     """A result with zeros for padding, in which JAX's debug options would find NaN or infinity."""
     if not jnp.issubdtype(aval.dtype, np.inexact):
         return value
     lengths = extents.lengths(aval.shape)
-    array = fill(jnp.asarray(value.array), lengths, 0, range(len(aval.shape)))
+    array = fill(jnp.asarray(value.array), lengths, value=0, axes=range(len(aval.shape)))
     return dataclasses.replace(value, array=array)

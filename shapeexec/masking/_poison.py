@@ -32,7 +32,7 @@ def check_poison(poison: str | None) -> str | None:
     raise ConfigError(f"poison={poison!r} is not known.", fix=f"one of {', '.join(POISONS)}")
 
 
-def poison_value(poison: str, dtype: Any, padding: Padding) -> Any:
+def poison_value(poison: str, dtype: Any, *, padding: Padding) -> Any:
     """The value that padding of this dtype is filled with; None if it is left alone.
 
     Rules rely on the facts about padding: finite padding gets finite values.
@@ -46,7 +46,7 @@ def poison_value(poison: str, dtype: Any, padding: Padding) -> Any:
         garbage = info.max // 2 + 1 if info.min == 0 else max(int(info.min), _GARBAGE)
         return np.asarray({"min": info.min, "garbage": garbage}.get(poison, info.max), dtype)[()]
     if jnp.issubdtype(dtype, np.complexfloating):
-        part = poison_value(poison, np.dtype(dtype).type(0).real.dtype, padding)
+        part = poison_value(poison, np.dtype(dtype).type(0).real.dtype, padding=padding)
         return np.asarray(complex(part, part), dtype)[()]
     if padding == FINITE:
         return np.asarray(one(dtype) * (3 if poison == "min" else -3), dtype)[()]
@@ -58,7 +58,7 @@ def poison_value(poison: str, dtype: Any, padding: Padding) -> Any:
 
 
 def poison_padding(
-    x: Array, lengths: tuple[Length, ...], known: Known, poison: str | None
+    x: Array, lengths: tuple[Length, ...], *, known: Known, poison: str | None
 ) -> Array:
     """Fill the padding of `x` with poison wherever nothing is known of it.
 
@@ -72,11 +72,11 @@ def poison_padding(
     for axis in padded:
         if axis in constants:
             continue
-        value = poison_value(poison, x.dtype, known.axes[axis])
+        value = poison_value(poison, x.dtype, padding=known.axes[axis])
         # A fact about another axis holds in the corner too, where both have padding.
         kept = constants if axis in finite else constants + finite
         if value is not None:
-            poisoned = fill(x, lengths, value, (axis,))
-            mask = valid_mask(x.shape, lengths, kept)
+            poisoned = fill(x, lengths, value=value, axes=(axis,))
+            mask = valid_mask(x.shape, lengths, axes=kept)
             x = poisoned if mask is None else lax.select(mask, poisoned, x)
     return x

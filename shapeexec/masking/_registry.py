@@ -77,7 +77,7 @@ def register(
                 fix=f"begin it with what it does about padding: {', '.join(KINDS)}, and a colon",
             )
         for primitive in primitives:
-            _claim(RULES, primitive, Rule(rule, kind, rest.strip(), exact_when, also_static))
+            _claim(RULES, primitive, entry=Rule(rule, kind, rest.strip(), exact_when, also_static))
         return rule
 
     return decorate
@@ -95,7 +95,7 @@ def register_nested(primitive: Any, get_jaxpr: Callable[[dict[str, Any]], Any]) 
     Raises:
         ConfigError: The primitive is registered already.
     """
-    _claim(NESTED, primitive, get_jaxpr)
+    _claim(NESTED, primitive, entry=get_jaxpr)
 
 
 def nested_jaxpr(eqn: Any) -> Any | None:
@@ -116,7 +116,7 @@ def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Calla
 
     def decorate(know: Callable[..., Known]) -> Callable[..., Known]:
         for primitive in primitives:
-            _claim(KNOWLEDGE, primitive, know)
+            _claim(KNOWLEDGE, primitive, entry=know)
         return know
 
     return decorate
@@ -125,7 +125,7 @@ def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Calla
 def refuse(*primitives: Any, reason: str) -> None:
     """Say why primitives without a rule have none: the error on a padded axis gives the reason."""
     for primitive in primitives:
-        _claim(REFUSALS, primitive, reason)
+        _claim(REFUSALS, primitive, entry=reason)
 
 
 def status(primitive: str) -> str:
@@ -143,7 +143,7 @@ def why_refused(primitive: str) -> str:
     return REFUSALS.get(primitive, "it has no rule")
 
 
-def _claim(table: dict[str, Any], primitive: Any, entry: Any) -> None:
+def _claim(table: dict[str, Any], primitive: Any, *, entry: Any) -> None:
     name = primitive if isinstance(primitive, str) else primitive.name
     if name in table:
         raise ConfigError(

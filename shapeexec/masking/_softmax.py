@@ -32,7 +32,7 @@ WHY_NONE = "none: padding is 0, or the gradient of its row NaN"
 """Why the sum in a softmax's gradient needs no mask."""
 
 
-def reduced(ctx: RuleContext, operand: Known, axes: Sequence[int]) -> Role | None:
+def reduced(ctx: RuleContext, operand: Known, *, axes: Sequence[int]) -> Role | None:
     """The role of a reduction's result."""
     source, role = ctx.operands[0].number, operand.role
     if ctx.primitive == "reduce_max":
@@ -44,7 +44,7 @@ def reduced(ctx: RuleContext, operand: Known, axes: Sequence[int]) -> Role | Non
 
 
 def broadcast(
-    operand: Known, shape: Sequence[Any], broadcast_dimensions: Sequence[int]
+    operand: Known, shape: Sequence[Any], *, broadcast_dimensions: Sequence[int]
 ) -> Role | None:
     """The role of a broadcast, which may put the reduced axes back where they were, at size 1.
 
@@ -62,7 +62,7 @@ def broadcast(
     return dataclasses.replace(role, is_aligned=True)
 
 
-def pointwise(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
+def pointwise(ctx: RuleContext, operands: Sequence[Known], *, known: Known) -> Known:
     """`known`, and the facts that follow from a pointwise primitive's place in a softmax."""
     role = operands[0].role if operands else None
     match ctx.primitive:
@@ -71,17 +71,17 @@ def pointwise(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Know
         case "max":  # JAX takes the maximum of -inf and the row's
             roles = [operand.role for operand in operands if not _is_minus_infinity(operand)]
             return Known(known.whole, known.axes, roles[0] if len(roles) == 1 else None)
-        case "sub" if _fits(ctx, operands, "max"):
-            return _absorbed(ctx, operands[0], known, _MINUS_INFINITY, "shifted")
+        case "sub" if _fits(ctx, operands, kind="max"):
+            return _absorbed(ctx, operands[0], known=known, value=_MINUS_INFINITY, kind="shifted")
         case "exp" if role is not None and role.kind == "shifted":
-            return _absorbed(ctx, operands[0], known, 0, "weights")
-        case "div" if _fits(ctx, operands, "total"):
-            return _absorbed(ctx, operands[0], known, 0, None)
+            return _absorbed(ctx, operands[0], known=known, value=0, kind="weights")
+        case "div" if _fits(ctx, operands, kind="total"):
+            return _absorbed(ctx, operands[0], known=known, value=0, kind=None)
         case "integer_pow" if role is not None and role.kind == "total" and ctx.params["y"] < 0:
             scale = Role("scale", role.source, role.axes, is_aligned=role.is_aligned)
             return dataclasses.replace(known, role=scale)
         case "mul" if (scaled := _scaled(ctx)) is not None:
-            return _known_of_scaled(ctx, known, scaled)
+            return _known_of_scaled(ctx, known, role=scaled)
     return known
 
 
@@ -89,7 +89,7 @@ def _is_minus_infinity(operand: Known) -> bool:
     return operand.whole.is_constant(_MINUS_INFINITY)
 
 
-def _fits(ctx: RuleContext, operands: Sequence[Known], kind: str) -> bool:
+def _fits(ctx: RuleContext, operands: Sequence[Known], *, kind: str) -> bool:
     """Whether the second operand is, row by row, the maximum or the total of the first."""
     role = operands[1].role
     return (
@@ -100,7 +100,7 @@ def _fits(ctx: RuleContext, operands: Sequence[Known], kind: str) -> bool:
     )
 
 
-def _absorbed(ctx: RuleContext, operand: Known, known: Known, value: float, kind: Any) -> Known:
+def _absorbed(ctx: RuleContext, operand: Known, *, known: Known, value: float, kind: Any) -> Known:
     """`known`, and along the softmax's axes `value` or NaN with the row.
 
     Only if the operand's padding is -inf, or 0 for a quotient.
@@ -143,7 +143,7 @@ def _scaled(ctx: RuleContext) -> Role | None:
             continue  # one number for all rows
         beside = [factor.known.axes[axis] for axis in ctx.operands[number].padded(role.axes)]
         is_harmless = all(padding.is_constant(0, unless="nan") for padding in beside)
-        if not is_harmless or not _is_zero(ctx, 1 - number, role.axes):
+        if not is_harmless or not _is_zero(ctx, 1 - number, axes=role.axes):
             continue
         weights = factor.number if role.kind == "weights" else role.source
         before = cotangent.known.role
@@ -154,7 +154,7 @@ def _scaled(ctx: RuleContext) -> Role | None:
     return None
 
 
-def _is_zero(ctx: RuleContext, operand: int, axes: Sequence[int]) -> bool:
+def _is_zero(ctx: RuleContext, operand: int, *, axes: Sequence[int]) -> bool:
     """Whether an operand's padding is 0 but behind rows of NaN and infinities."""
     paddings = [
         ctx.operands[operand].known.axes[axis] for axis in ctx.operands[operand].padded(axes)
@@ -162,7 +162,7 @@ def _is_zero(ctx: RuleContext, operand: int, axes: Sequence[int]) -> bool:
     return all(padding.is_constant(0, unless="nonfinite") for padding in paddings)
 
 
-def _known_of_scaled(ctx: RuleContext, known: Known, role: Role) -> Known:
+def _known_of_scaled(ctx: RuleContext, known: Known, *, role: Role) -> Known:
     """`known`, and along the softmax's axes 0 but behind rows of NaN and infinities.
 
     Factors that are not negative leave no number of such a row finite.
@@ -181,7 +181,7 @@ def needs_no_mask(ctx: RuleContext, axes: Sequence[int]) -> bool:
     if ctx.primitive != "reduce_sum" or role is None or role.kind != "scaled":
         return False
     is_padded = bool(ctx.operands[0].padded(axes))  # or there is no mask to report
-    is_whole = role.axes == tuple(axes) and is_padded and _is_zero(ctx, 0, axes)
+    is_whole = role.axes == tuple(axes) and is_padded and _is_zero(ctx, 0, axes=axes)
     return is_whole and _is_inner_sum(ctx, role)
 
 
@@ -196,7 +196,7 @@ def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
             return False
         rows, var = moved, reader.outvars[0]
         is_negated ^= reader.primitive.name == "neg"
-    if reader is None or not _stands_for_its_row(reader, rows, role):
+    if reader is None or not _stands_for_its_row(reader, rows, role=role):
         return False
     left, right = reader.invars
     is_right = right is var
@@ -205,7 +205,7 @@ def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
     return (
         (is_right or reader.primitive.name != "sub")
         and is_subtrahend != is_negated
-        and _is_over_total(ctx, left if is_right else right, role)
+        and _is_over_total(ctx, left if is_right else right, role=role)
         and product is not None
         and product.primitive.name == "mul"
         and any(_number(ctx, factor) == role.of for factor in product.invars)
@@ -249,7 +249,7 @@ def _is_one(dim: Any) -> bool:
     return isinstance(dim, int) and dim == 1
 
 
-def _stands_for_its_row(eqn: Any, rows: Sequence[int | None], role: Role) -> bool:
+def _stands_for_its_row(eqn: Any, rows: Sequence[int | None], *, role: Role) -> bool:
     """Whether an operand of these rows is one number per row of the softmax, at its place."""
     shape = eqn.outvars[0].aval.shape
     return len(rows) == len(shape) and all(
@@ -258,7 +258,7 @@ def _stands_for_its_row(eqn: Any, rows: Sequence[int | None], role: Role) -> boo
     )
 
 
-def _is_over_total(ctx: RuleContext, var: Any, role: Role) -> bool:
+def _is_over_total(ctx: RuleContext, var: Any, *, role: Role) -> bool:
     """Whether a variable is the cotangent, divided by the total."""
     eqn = ctx.scope.maker(var)
     if eqn is None or eqn.primitive.name != "div":

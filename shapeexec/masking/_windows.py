@@ -84,13 +84,13 @@ class WindowAxis:
             is_read = (position >= 0) & (position < self.reach)
             if self.limit is not None:
                 is_read &= position < self.limit
-            return take(x, position, is_read, self.axis, zero(x.dtype))
+            return take(x, position, is_element=is_read, axis=self.axis, value=zero(x.dtype))
         return conform(x, (*x.shape[: self.axis], width, *x.shape[self.axis + 1 :]))
 
     def place(self, x: Array, value: Any) -> Array:
         """The `reach` positions themselves, with `value` where no valid element stands."""
         source, is_element = self._sources()
-        return take(x, source, is_element, self.axis, value)
+        return take(x, source, is_element=is_element, axis=self.axis, value=value)
 
     def _sources(self) -> tuple[Array, Array]:
         """i32[reach] and bool[reach]: which element stands at a position, and whether one does."""
@@ -147,7 +147,7 @@ def stepped(axes: Sequence[WindowAxis], params: dict[str, Any]) -> dict[str, Any
     return params
 
 
-def take(x: Array, index: Array, is_element: Array, axis: int, value: Any) -> Array:
+def take(x: Array, index: Array, *, is_element: Array, axis: int, value: Any) -> Array:
     """The elements of `x` at `index` along `axis`, and `value` where `is_element` is False."""
     x = conform(x, (*x.shape[:axis], max(1, x.shape[axis]), *x.shape[axis + 1 :]))
     moved = jnp.take(x, index, axis=axis, mode="clip")
@@ -156,7 +156,7 @@ def take(x: Array, index: Array, is_element: Array, axis: int, value: Any) -> Ar
 
 
 def pad_axis(
-    ctx: RuleContext, x: Array, value: Array, *, axis: int, low: Any, interior: Any
+    ctx: RuleContext, x: Array, *, value: Array, axis: int, low: Any, interior: Any
 ) -> Array:
     """`x`, the equation's first operand, with `value` in front of, between and behind elements."""
     length, capacity = ctx.operands[0].lengths[axis], ctx.results[0].capacities[axis]
@@ -165,27 +165,33 @@ def pad_axis(
         shifted = jnp.arange(capacity, dtype=np.int32) - ctx.extents.length(low)
         source = jnp.floor_divide(shifted, step)
         is_element = (shifted >= 0) & (shifted % step == 0) & (source < length)
-        return take(x, source, is_element, axis, value)
+        return take(x, source, is_element=is_element, axis=axis, value=value)
     lengths: list[Length] = [1] * x.ndim
     lengths[axis] = length
     width = x.shape[axis]
     stretched = width + max(0, width - 1) * interior
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (low, capacity - low - stretched, interior)
-    return lax.pad(fill(x, lengths, value, (axis,)), value, config)
+    return lax.pad(fill(x, lengths, value=value, axes=(axis,)), value, config)
 
 
 def unpad_axis(
-    x: Array, axis: int, length: Length, place: tuple[Length, Length], width: int
+    x: Array, axis: int, *, length: Length, place: tuple[Length, Length], width: int
 ) -> Array:
     """`width` elements of `x` along `axis`, from `place[0]` on in steps of `place[1]`, or 0."""
     low, step = place
     if not (isinstance(low, int) and isinstance(step, int)):
         position = low + jnp.arange(width, dtype=np.int32) * step
-        return take(x, position, (position >= 0) & (position < length), axis, zero(x.dtype))
+        return take(
+            x,
+            position,
+            is_element=(position >= 0) & (position < length),
+            axis=axis,
+            value=zero(x.dtype),
+        )
     lengths: list[Length] = [1] * x.ndim
     lengths[axis] = length
-    x = fill(x, lengths, zero(x.dtype), (axis,))
+    x = fill(x, lengths, value=zero(x.dtype), axes=(axis,))
     reach = max(0, (width - 1) * step + 1)
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (-low, reach - (x.shape[axis] - low), 0)
@@ -193,7 +199,7 @@ def unpad_axis(
 
 
 def reduced_axes(
-    ctx: RuleContext, shape: tuple[Any, ...], windows_in: tuple[Any, ...]
+    ctx: RuleContext, shape: tuple[Any, ...], *, windows_in: tuple[Any, ...]
 ) -> list[WindowAxis]:
     """The axes along which a windowed reduction reads across padding.
 
@@ -241,7 +247,7 @@ def reduced_axes(
 
 
 def lay_all(
-    axes: Sequence[WindowAxis], x: Array, value: Any, padding: Any, dilation: Sequence[int]
+    axes: Sequence[WindowAxis], x: Array, *, value: Any, padding: Any, dilation: Sequence[int]
 ) -> tuple[Array, tuple[tuple[int, int], ...], tuple[int, ...]]:
     """`x` laid along each of `axes`, with the padding and the dilation of all its axes."""
     pads, steps = [tuple(pair) for pair in padding], list(dilation)
@@ -251,7 +257,7 @@ def lay_all(
 
 
 def laid_params(
-    params: dict[str, Any], padding: Sequence[tuple[int, int]], dilation: Sequence[int]
+    params: dict[str, Any], padding: Sequence[tuple[int, int]], *, dilation: Sequence[int]
 ) -> dict[str, Any]:
     """The parameters of a convolution of a left operand with these paddings and dilations."""
     space = params["dimension_numbers"].lhs_spec[2:]
@@ -267,7 +273,7 @@ def in_place(axes: Sequence[WindowAxis]) -> list[int]:
     return [each.axis for each in axes if not each.is_placed]
 
 
-def by_lhs_axis(ctx: RuleContext, spatial: Sequence[Any], other: Any) -> list[Any]:
+def by_lhs_axis(ctx: RuleContext, spatial: Sequence[Any], *, other: Any) -> list[Any]:
     """Items per spatial axis, by axis of the left operand; `other` for its other axes."""
     by_axis = [other] * len(ctx.params["dimension_numbers"].lhs_spec)
     for axis, given in zip(ctx.params["dimension_numbers"].lhs_spec[2:], spatial, strict=True):
@@ -307,17 +313,19 @@ def spatial_axes(ctx: RuleContext, shapes: Sequence[tuple[Any, ...]]) -> list[Wi
     return axes
 
 
-def spread_groups(ctx: RuleContext, x: Array, axis: int, groups: int, size: Any) -> Array:
+def spread_groups(ctx: RuleContext, x: Array, *, axis: int, groups: int, size: Any) -> Array:
     """Groups of `size` elements along `axis`, each widened to its capacity."""
     if groups == 1 or isinstance(size, int):
         return x
     capacity, length = ctx.extents.capacity(size), ctx.extents.length(size)
     position = jnp.arange(groups * capacity, dtype=np.int32)
     group, within = position // max(1, capacity), position % max(1, capacity)
-    return take(x, group * length + within, within < length, axis, zero(x.dtype))
+    return take(
+        x, group * length + within, is_element=within < length, axis=axis, value=zero(x.dtype)
+    )
 
 
-def close_up_groups(ctx: RuleContext, x: Array, axis: int, groups: int, size: Any) -> Array:
+def close_up_groups(ctx: RuleContext, x: Array, *, axis: int, groups: int, size: Any) -> Array:
     """The inverse of `spread_groups`."""
     if groups == 1 or isinstance(size, int):
         return x

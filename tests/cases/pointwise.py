@@ -31,7 +31,12 @@ def _special(x):
     return (
         (lax.erf(x), lax.erfc(x), lax.bessel_i0e(x), lax.bessel_i1e(x)),
         (lax.lgamma(y), lax.digamma(y), lax.polygamma(jnp.ones_like(y), y)),
-        (lax.igamma(y, y), lax.igammac(y, y), lax.zeta(fixed, fixed), lax.betainc(y, y, y / (1 + y))),
+        (
+            lax.igamma(y, y),
+            lax.igammac(y, y),
+            lax.zeta(fixed, fixed),
+            lax.betainc(y, y, y / (1 + y)),
+        ),
     )
 
 

@@ -42,7 +42,7 @@ def test_masks_that_are_spared_change_nothing(fn, size):
 def through(name, *values, dtype=np.float32, operand_dtype=np.float32, **params):
     known = [uniform(1, value) for value in values]
     call = _facts.Call(params=params, dtype=np.dtype(dtype), operand_dtype=np.dtype(operand_dtype))
-    return _facts.through_pointwise(name, known, call, rank=1).axes[0]
+    return _facts.through_pointwise(name, known, call=call, rank=1).axes[0]
 
 
 F = np.float32

@@ -17,7 +17,7 @@ from shapeexec.masking.folding._plan import Fold, Folder, folds, sum_dtype, with
 
 
 def through(
-    eqn: Any, number: int, inner: Fold | None, apply: Callable[[Any, Array], Array]
+    eqn: Any, number: int, *, inner: Fold | None, apply: Callable[[Any, Array], Array]
 ) -> Fold | None:
     """The sum of a result: `apply(scope, sum)` of the sum of its one operand with examples."""
     if inner is None:
@@ -30,7 +30,7 @@ def through(
     )
 
 
-def summand(folder: Folder, atom: Any, shape: Sequence[int], axis: int) -> Fold:
+def summand(folder: Folder, atom: Any, *, shape: Sequence[int], axis: int) -> Fold:
     """The sum of an operand of an elementwise operation whose result has this shape.
 
     Args:
@@ -44,7 +44,7 @@ def summand(folder: Folder, atom: Any, shape: Sequence[int], axis: int) -> Fold:
         return folder.fold(atom, axis)
     rest = without(shape, axis)
     if not own or own[axis] < shape[axis]:
-        return _shared(atom, atom, lambda x: jnp.broadcast_to(_of_one(x, axis), rest))
+        return _shared(atom, atom, make=lambda x: jnp.broadcast_to(_of_one(x, axis), rest))
     inner = folder.fold(atom, axis)
     return Fold(
         atom,
@@ -54,7 +54,7 @@ def summand(folder: Folder, atom: Any, shape: Sequence[int], axis: int) -> Fold:
     )
 
 
-def _shared(variable: Any, source: Any, make: Callable[[Array], Array]) -> Fold:
+def _shared(variable: Any, source: Any, *, make: Callable[[Array], Array]) -> Fold:
     """The sum of a variable that is the same for all examples: one of them times their number.
 
     XLA does that by itself, so that it alone does not pay.
@@ -88,7 +88,7 @@ def terms(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         is_whole = atom.aval.shape == shape
         signs = signs_of(made) if made is not None and is_whole else None
         if made is None or signs is None:
-            found.append((sign, summand(folder, atom, shape, axis)))
+            found.append((sign, summand(folder, atom, shape=shape, axis=axis)))
         else:
             pending += [(sign * own, x) for own, x in zip(signs, made.invars, strict=True)]
 
@@ -108,7 +108,7 @@ def signed_sum(signed: Iterable[tuple[int, Array]]) -> Array:
 def scaled(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     """A factor or divisor that all examples share is applied to the sum; integers do not divide."""
     variable, name = eqn.outvars[number], eqn.primitive.name
-    found = [pair for pair in scaled_operands(eqn) if _is_factor(folder, pair[1], axis)]
+    found = [pair for pair in scaled_operands(eqn) if _is_factor(folder, pair[1], axis=axis)]
     is_exact = name == "mul" or jnp.issubdtype(variable.aval.dtype, np.inexact)
     if not found or not is_exact or found[0][0].aval.shape != variable.aval.shape:
         return None
@@ -124,7 +124,7 @@ def scaled(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     return Fold(variable, emit, (factor,), (inner,), inner.pays)
 
 
-def _is_factor(folder: Folder, atom: Any, axis: int) -> bool:
+def _is_factor(folder: Folder, atom: Any, *, axis: int) -> bool:
     return not atom.aval.shape or folder.is_shared(atom, axis)
 
 
@@ -155,13 +155,13 @@ def converted(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         return None
     inner = folder.fold(operand, axis)
     dtype = sum_dtype(new)
-    return through(eqn, number, inner, lambda _, x: lax.convert_element_type(x, dtype))
+    return through(eqn, number, inner=inner, apply=lambda _, x: lax.convert_element_type(x, dtype))
 
 
 @folds("copy", "copy_p")
 def copied(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     """The sum of the operand itself."""
-    return through(eqn, number, folder.fold(eqn.invars[0], axis), lambda _, x: x)
+    return through(eqn, number, inner=folder.fold(eqn.invars[0], axis), apply=lambda _, x: x)
 
 
 @folds("transpose")
@@ -171,10 +171,10 @@ def transposed(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     own = permutation[axis]
     rest = [a - (a > own) for a in without(permutation, axis)]
     inner = folder.fold(eqn.invars[0], own)
-    return through(eqn, number, inner, lambda _, x: lax.transpose(x, rest))
+    return through(eqn, number, inner=inner, apply=lambda _, x: lax.transpose(x, rest))
 
 
-def axis_before_reshape(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
+def axis_before_reshape(before: Sequence[int], after: Sequence[int], *, axis: int) -> int | None:
     """The operand's axis that a reshape keeps whole as `axis`; None: there is none."""
     in_front = math.prod(after[:axis])
     for own, size in enumerate(before):
@@ -191,13 +191,15 @@ def broadcast(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     rest = [d - (d > axis) for d in dims if d != axis]
     own = dims.index(axis) if axis in dims else None
     if own is None:
-        return _shared(variable, operand, lambda x: lax.broadcast_in_dim(x, shape, rest))
+        return _shared(variable, operand, make=lambda x: lax.broadcast_in_dim(x, shape, rest))
     if operand.aval.shape[own] < variable.aval.shape[axis]:
         return _shared(
-            variable, operand, lambda x: lax.broadcast_in_dim(_of_one(x, own), shape, rest)
+            variable, operand, make=lambda x: lax.broadcast_in_dim(_of_one(x, own), shape, rest)
         )
     inner = folder.fold(operand, own)
-    return through(eqn, number, inner, lambda _, x: lax.broadcast_in_dim(x, shape, rest))
+    return through(
+        eqn, number, inner=inner, apply=lambda _, x: lax.broadcast_in_dim(x, shape, rest)
+    )
 
 
 @folds("squeeze")
@@ -207,7 +209,9 @@ def squeezed(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     dropped = {d % operand.aval.ndim for d in eqn.params["dimensions"]}
     own = [a for a in range(operand.aval.ndim) if a not in dropped][axis]
     shape = without(eqn.outvars[0].aval.shape, axis)
-    return through(eqn, number, folder.fold(operand, own), lambda _, x: x.reshape(shape))
+    return through(
+        eqn, number, inner=folder.fold(operand, own), apply=lambda _, x: x.reshape(shape)
+    )
 
 
 @folds("reduce_sum")
@@ -216,7 +220,9 @@ def reduced(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     operand, axes = eqn.invars[0], eqn.params["axes"]
     own = [a for a in range(operand.aval.ndim) if a not in axes][axis]
     rest = [a - (a > own) for a in axes]
-    return through(eqn, number, folder.fold(operand, own), lambda _, x: lax.reduce_sum(x, rest))
+    return through(
+        eqn, number, inner=folder.fold(operand, own), apply=lambda _, x: lax.reduce_sum(x, rest)
+    )
 
 
 @folds("slice")
@@ -228,7 +234,7 @@ def sliced(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     start, limit = (without(params[name], axis) for name in ("start_indices", "limit_indices"))
     strides = params["strides"] and without(params["strides"], axis)
     inner = folder.fold(operand, axis)
-    return through(eqn, number, inner, lambda _, x: lax.slice(x, start, limit, strides))
+    return through(eqn, number, inner=inner, apply=lambda _, x: lax.slice(x, start, limit, strides))
 
 
 @folds("pad")
@@ -240,14 +246,18 @@ def padded(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         return None
     rest = without(config, axis)
     inner = folder.fold(operand, axis)
-    return through(eqn, number, inner, lambda _, x: lax.pad(x, jnp.zeros((), x.dtype), rest))
+    return through(
+        eqn, number, inner=inner, apply=lambda _, x: lax.pad(x, jnp.zeros((), x.dtype), rest)
+    )
 
 
 @folds("rev")
 def reversed_(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     """Other axes are reversed; the order of examples does not matter."""
     rest = [a - (a > axis) for a in eqn.params["dimensions"] if a != axis]
-    return through(eqn, number, folder.fold(eqn.invars[0], axis), lambda _, x: lax.rev(x, rest))
+    return through(
+        eqn, number, inner=folder.fold(eqn.invars[0], axis), apply=lambda _, x: lax.rev(x, rest)
+    )
 
 
 @folds("concatenate")
@@ -277,4 +287,4 @@ def split(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         own = along - (along > axis)
         return lax.slice_in_dim(x, start, start + sizes[number], axis=own)
 
-    return through(eqn, number, folder.fold(eqn.invars[0], axis), apply)
+    return through(eqn, number, inner=folder.fold(eqn.invars[0], axis), apply=apply)

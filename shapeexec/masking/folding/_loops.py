@@ -18,7 +18,7 @@ def looped(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     """
     loop = folder.loop(eqn)
     if number < loop.carries:
-        step = _added(loop, number, axis)
+        step = _added(loop, number, axis=axis)
     elif axis == 0:
         return None
     else:
@@ -44,14 +44,16 @@ _Term = tuple[int, Any, tuple[tuple[Any, bool], ...]]
 """A sign, a term, and the examples that add it: bool[examples] variables and their values."""
 
 
-def _added(loop: Loop, number: int, axis: int) -> Fold | None:
+def _added(loop: Loop, number: int, *, axis: int) -> Fold | None:
     """The sum of the terms that each step adds to a carry; None: it computes something else."""
     body, variable = loop.body, loop.body.jaxpr.outvars[number]
     shape = variable.aval.shape
-    found = _terms(loop, variable, loop.carried(number), axis)
+    found = _terms(loop, variable, carry=loop.carried(number), axis=axis)
     if not found:
         return None
-    folded = [(sign, summand(body, atom, shape, axis), chosen) for sign, atom, chosen in found]
+    folded = [
+        (sign, summand(body, atom, shape=shape, axis=axis), chosen) for sign, atom, chosen in found
+    ]
 
     def emit(scope: Any, mask: Array) -> Array:
         sums = []
@@ -70,7 +72,7 @@ def _added(loop: Loop, number: int, axis: int) -> Fold | None:
     )
 
 
-def _terms(loop: Loop, atom: Any, carry: Any, axis: int) -> list[_Term] | None:
+def _terms(loop: Loop, atom: Any, *, carry: Any, axis: int) -> list[_Term] | None:
     """The terms whose sum with a carry is `atom`; None: `atom` is no such sum."""
     if atom is carry:
         return []
@@ -80,7 +82,7 @@ def _terms(loop: Loop, atom: Any, carry: Any, axis: int) -> list[_Term] | None:
     signs = signs_of(eqn)
     if signs is not None:
         for place, own in enumerate(signs):
-            found = _terms(loop, eqn.invars[place], carry, axis) if own == 1 else None
+            found = _terms(loop, eqn.invars[place], carry=carry, axis=axis) if own == 1 else None
             if found is not None:
                 rest = zip(without(signs, place), without(eqn.invars, place), strict=True)
                 return [*found, *((sign, other, ()) for sign, other in rest)]
@@ -88,7 +90,7 @@ def _terms(loop: Loop, atom: Any, carry: Any, axis: int) -> list[_Term] | None:
     if eqn.primitive.name == "select_n":
         which, *cases = eqn.invars
         chosen = loop.body.per_example(which, axis) if which.aval.shape else None
-        found_by_case = [_terms(loop, case, carry, axis) for case in cases]
+        found_by_case = [_terms(loop, case, carry=carry, axis=axis) for case in cases]
         if chosen is None or chosen.aval.dtype != bool or None in found_by_case:
             return None
         return [

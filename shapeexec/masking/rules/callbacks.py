@@ -47,7 +47,7 @@ class _Host:
             return returned
         results = map(np.asarray, returned)
         return [
-            _widened(x, capacity, true)
+            _widened(x, capacity, true=true)
             for x, capacity, true in zip(results, self.capacities, wanted, strict=True)
         ]
 
@@ -61,7 +61,9 @@ def _cut(x: Any, cut: Sequence[tuple[int, int]]) -> Any:
     return jax.device_put(np.asarray(x)[tuple(index)])  # no program is compiled for the size
 
 
-def _widened(x: np.ndarray, capacity: Sequence[int], true: Sequence[tuple[int, int]]) -> np.ndarray:
+def _widened(
+    x: np.ndarray, capacity: Sequence[int], *, true: Sequence[tuple[int, int]]
+) -> np.ndarray:
     expected = list(capacity)
     for axis, length in true:
         expected[axis] = length

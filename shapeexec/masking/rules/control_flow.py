@@ -279,7 +279,7 @@ def _slice_fill(result: Result) -> Callable[[Value, Array], Value]:
 
     def filled(value: Value, position: Array) -> Value:
         within = [axis - 1 for axis in axes if axis]
-        mask = valid_mask(value.array.shape, lengths[1:], within)
+        mask = valid_mask(value.array.shape, lengths[1:], axes=within)
         if 0 in axes:
             is_valid = position < lengths[0]
             mask = (
@@ -332,7 +332,7 @@ def while_(
 
     def goes_on(carry: Any) -> Array:
         (found,) = ctx.interpret(cond_jaxpr, *cond_consts, *values_of(carry, invariant))
-        is_row = valid_mask(found.array.shape, rows, range(len(rows)))
+        is_row = valid_mask(found.array.shape, rows, axes=range(len(rows)))
         return found.array if is_row is None else found.array & is_row
 
     def body(carry: Any) -> Any:

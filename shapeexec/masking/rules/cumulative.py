@@ -30,12 +30,12 @@ def cumulative(
         return ctx.bind(operand, axis=axis, reverse=reverse, **params)
     is_complex = jnp.issubdtype(operand.dtype, np.complexfloating)
     if is_complex and ctx.primitive in _COMPLEX:
-        return _COMPLEX[ctx.primitive](ctx, operand, axis, params)
+        return _COMPLEX[ctx.primitive](ctx, operand, axis=axis, params=params)
     operand = ctx.fill(0, _IDENTITY[ctx.primitive](operand.dtype), axes=(axis,))
     return ctx.bind(operand, axis=axis, reverse=True, **params)
 
 
-def _beside_the_last(ctx: RuleContext, x: Array, axis: int, params: dict[str, Any]) -> Array:
+def _beside_the_last(ctx: RuleContext, x: Array, *, axis: int, params: dict[str, Any]) -> Array:
     """A complex extreme: nothing is an identity beside NaN, but the last element is no news."""
     last = jnp.maximum(ctx.operands[0].lengths[axis] - 1, 0)
     position = jnp.minimum(jnp.arange(x.shape[axis], dtype=np.int32), last)
@@ -43,7 +43,7 @@ def _beside_the_last(ctx: RuleContext, x: Array, axis: int, params: dict[str, An
     return ctx.bind(x, axis=axis, reverse=True, **params)
 
 
-def _turned_round(ctx: RuleContext, x: Array, axis: int, params: dict[str, Any]) -> Array:
+def _turned_round(ctx: RuleContext, x: Array, *, axis: int, params: dict[str, Any]) -> Array:
     """A complex log-sum-exp: adding nothing, exp(-inf), would wrap an angle past pi."""
 
     def turn(x: Array) -> Array:

@@ -40,10 +40,10 @@ def dynamic_slice(
     """Move: the start is clamped at the true sizes."""
     dims, sizes = ctx.operands[0].dims, ctx.params["slice_sizes"]
     clamped = [
-        _clamp(_as_i32(start), _last_start(ctx, dim, size))
+        _clamp(_as_i32(start), _last_start(ctx, dim, size=size))
         for start, dim, size in zip(starts, dims, sizes, strict=True)
     ]
-    operand = _with_room(ctx, operand, dims, sizes)
+    operand = _with_room(ctx, operand, dims=dims, sizes=sizes)
     return ctx.bind(operand, *clamped, slice_sizes=slice_sizes)
 
 
@@ -52,13 +52,13 @@ def dynamic_update_slice(ctx: RuleContext, operand: Array, update: Array, *start
     """Move: the start is clamped at the true sizes, and the update's padding writes nothing."""
     dims, sizes = ctx.operands[0].dims, ctx.operands[1].dims
     clamped = [
-        _clamp(_as_i32(start), _last_start(ctx, dim, size))
+        _clamp(_as_i32(start), _last_start(ctx, dim, size=size))
         for start, dim, size in zip(starts, dims, sizes, strict=True)
     ]
-    operand = _with_room(ctx, operand, dims, sizes)
+    operand = _with_room(ctx, operand, dims=dims, sizes=sizes)
     # Padding that lies over the whole axis falls on padding.
     partial = [axis for axis, size in enumerate(sizes) if _is_partial(dims[axis], size)]
-    mask = valid_mask(update.shape, ctx.operands[1].lengths, partial)
+    mask = valid_mask(update.shape, ctx.operands[1].lengths, axes=partial)
     if mask is not None:
         update = jnp.where(mask, update, lax.dynamic_slice(operand, clamped, update.shape))
     return ctx.bind(operand, update, *clamped)
@@ -87,9 +87,11 @@ def gather(
         )
     dims, sizes = ctx.operands[0].dims, ctx.params["slice_sizes"]
     indexed = dimension_numbers.start_index_map
-    last = _vector([_last_start(ctx, dims[axis], sizes[axis]) for axis in indexed])
+    last = _vector([_last_start(ctx, dims[axis], size=sizes[axis]) for axis in indexed])
     starts = _as_i32(indices, saturate=mode != _MODE.FILL_OR_DROP)
-    operand = _with_room(ctx, operand, dims, sizes, dimension_numbers.operand_batching_dims)
+    operand = _with_room(
+        ctx, operand, dims=dims, sizes=sizes, but=dimension_numbers.operand_batching_dims
+    )
     out = ctx.bind(
         operand,
         _clamp(starts, last),
@@ -135,7 +137,7 @@ def scatter(
     update_dims = ctx.operands[2].dims
     sizes = [update_dims[windows[a]] if a in windows else 1 for a in range(operand.ndim)]
     indexed = dimension_numbers.scatter_dims_to_operand_dims
-    last = _vector([_last_start(ctx, dims[axis], sizes[axis]) for axis in indexed])
+    last = _vector([_last_start(ctx, dims[axis], size=sizes[axis]) for axis in indexed])
     starts = _as_i32(indices)
     # JAX reads `x[i]` of a static array by a dynamic slice, whose transpose clamps; of a ragged one
     # by a gather of a unique index that is promised to be in bounds.
@@ -144,7 +146,7 @@ def scatter(
     keep = _in_bounds(starts, last)
     batching = dimension_numbers.scatter_indices_batching_dims
     rows = [axis for axis in range(keep.ndim) if axis not in batching]
-    is_row = valid_mask(keep.shape, ctx.operands[1].lengths, rows)
+    is_row = valid_mask(keep.shape, ctx.operands[1].lengths, axes=rows)
     keep = keep if is_row is None else keep & is_row
     writes = _Writes(starts, keep, updates, dimension_numbers)
     partial = {axis: sizes[axis] for axis in windows if _is_partial(dims[axis], sizes[axis])}
@@ -256,12 +258,14 @@ def _is_partial(dim: Any, size: Any) -> bool:
     return not isinstance(size, int) and _dim.dim_text(dim) != _dim.dim_text(size)
 
 
-def _last_start(ctx: RuleContext, dim: Any, size: Any) -> Length:
+def _last_start(ctx: RuleContext, dim: Any, *, size: Any) -> Length:
     """The last start at which a window lies inside its axis, at the true sizes."""
     return ctx.extents.length(dim - size)
 
 
-def _with_room(ctx: RuleContext, x: Array, dims: Any, sizes: Any, but: Sequence[int] = ()) -> Array:
+def _with_room(
+    ctx: RuleContext, x: Array, *, dims: Any, sizes: Any, but: Sequence[int] = ()
+) -> Array:
     """`x`, wide enough that XLA clamps no start that is in bounds at the true sizes."""
     shape = list(x.shape)
     for axis, (dim, size) in enumerate(zip(dims, sizes, strict=True)):

@@ -45,7 +45,7 @@ def broadcast_knowledge(
     for axis, target in enumerate(broadcast_dimensions):
         if not isinstance(in_shape[axis], int):
             axes[target] = operand.axes[axis]
-    role = softmax.broadcast(operand, shape, broadcast_dimensions)
+    role = softmax.broadcast(operand, shape, broadcast_dimensions=broadcast_dimensions)
     return Known(operand.whole, tuple(axes), role)
 
 
@@ -62,14 +62,14 @@ def squeeze_knowledge(ctx: RuleContext, operand: Known, *, dimensions: Any) -> K
     return Known(operand.whole, tuple(kept))
 
 
-def take(x: Array, index: Array, axis: int) -> Array:
+def take(x: Array, index: Array, *, axis: int) -> Array:
     """The elements of `x` at `index` along `axis`, clipped; an empty axis gives zeros."""
     if x.shape[axis] == 0:
         x = conform(x, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
     return jnp.take(x, index, axis=axis, mode="clip")
 
 
-def roll_to_front(x: Array, length: Length, axis: int) -> Array:
+def roll_to_front(x: Array, length: Length, *, axis: int) -> Array:
     """Move the last `length` elements of `x` along `axis` to its front."""
     return jnp.roll(x, length - x.shape[axis], axis)
 
@@ -92,7 +92,7 @@ def reshape(
         in_shape = tuple(in_shape[axis] for axis in dimensions)
     axis = 0
     for old, new in groups(in_shape, ctx.params["new_sizes"]):
-        operand = _reshape_group(ctx, operand, axis, old, new)
+        operand = _reshape_group(ctx, operand, axis=axis, old=old, new=new)
         axis += len(new)
     return operand
 
@@ -124,7 +124,7 @@ def _prefix_ends(dims: Sequence[Any]) -> dict[str, int]:
     return ends
 
 
-def _reshape_group(ctx: RuleContext, x: Array, axis: int, old: tuple, new: tuple) -> Array:
+def _reshape_group(ctx: RuleContext, x: Array, *, axis: int, old: tuple, new: tuple) -> Array:
     """Reshape the axes `old` of `x`, which begin at `axis`, into `new`."""
     before, after = x.shape[:axis], x.shape[axis + len(old) :]
     capacities = ctx.extents.capacities(new)
@@ -137,9 +137,12 @@ def _reshape_group(ctx: RuleContext, x: Array, axis: int, old: tuple, new: tuple
     in_capacities = x.shape[axis : axis + len(old)]
     flat = x.reshape(*before, math.prod(in_capacities), *after)
     source = _source_positions(
-        capacities, ctx.extents.lengths(new), in_capacities, ctx.extents.lengths(old)
+        capacities,
+        ctx.extents.lengths(new),
+        in_capacities=in_capacities,
+        in_lengths=ctx.extents.lengths(old),
     )
-    return take(flat, source.ravel(), len(before)).reshape(*before, *capacities, *after)
+    return take(flat, source.ravel(), axis=len(before)).reshape(*before, *capacities, *after)
 
 
 def _is_ragged(dim: Any) -> bool:
@@ -153,6 +156,7 @@ def _without_ones(dims: tuple) -> list[str]:
 def _source_positions(
     out_capacities: Sequence[int],
     out_lengths: Sequence[Length],
+    *,
     in_capacities: Sequence[int],
     in_lengths: Sequence[Length],
 ) -> Array:
@@ -179,7 +183,7 @@ def rev(ctx: RuleContext, operand: Array, *, dimensions: tuple[int, ...]) -> Arr
     """Move: reversing puts the padding first, so the valid elements are rolled to the front."""
     out = lax.rev(operand, dimensions)
     for axis in ctx.operands[0].padded(dimensions):
-        out = roll_to_front(out, ctx.operands[0].lengths[axis], axis)
+        out = roll_to_front(out, ctx.operands[0].lengths[axis], axis=axis)
     return out
 
 
@@ -205,7 +209,7 @@ def split(ctx: RuleContext, operand: Array, *, sizes: tuple[int, ...], axis: int
     """Move: each part begins at the true sum of the parts before it."""
     out, offset = [], 0
     for capacity, size in zip(sizes, ctx.params["sizes"], strict=True):
-        out.append(_run_of(operand, offset, 1, capacity, axis))
+        out.append(_run_of(operand, offset, stride=1, count=capacity, axis=axis))
         offset = offset + ctx.extents.length(size)
     return out
 
@@ -219,21 +223,21 @@ def slice_(ctx: RuleContext, operand: Array, **_: Any) -> Array:
         operand = _run_of(
             operand,
             ctx.extents.length(start),
-            ctx.extents.length(stride),
-            ctx.results[0].capacities[axis],
-            axis,
+            stride=ctx.extents.length(stride),
+            count=ctx.results[0].capacities[axis],
+            axis=axis,
         )
     return operand
 
 
-def _run_of(x: Array, start: Length, stride: Length, count: int, axis: int) -> Array:
+def _run_of(x: Array, start: Length, *, stride: Length, count: int, axis: int) -> Array:
     """`count` elements of `x` along `axis`; those past its end are padding."""
     if isinstance(start, int) and isinstance(stride, int):
         stop = start + (count - 1) * stride + 1 if count else start
         if stop > x.shape[axis]:
             x = conform(x, (*x.shape[:axis], stop, *x.shape[axis + 1 :]))
         return lax.slice_in_dim(x, start, stop, stride, axis)
-    return take(x, start + jnp.arange(count, dtype=np.int32) * stride, axis)
+    return take(x, start + jnp.arange(count, dtype=np.int32) * stride, axis=axis)
 
 
 @register("tile")
@@ -245,7 +249,7 @@ def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
     for axis, capacity in enumerate(ctx.results[0].capacities):
         if operand.shape[axis] != capacity or reps[axis] != 1:
             index = jnp.arange(capacity, dtype=np.int32) % jnp.maximum(lengths[axis], 1)
-            operand = take(operand, index, axis)
+            operand = take(operand, index, axis=axis)
     return operand
 
 
@@ -253,7 +257,7 @@ def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
 def pad(ctx: RuleContext, operand: Array, value: Array, **_: Any) -> Array:
     """Move: the pad value goes behind the valid length, in front of it and in between."""
     for axis, (low, _, interior) in enumerate(ctx.params["padding_config"]):
-        operand = pad_axis(ctx, operand, value, axis=axis, low=low, interior=interior)
+        operand = pad_axis(ctx, operand, value=value, axis=axis, low=low, interior=interior)
     return operand
 
 

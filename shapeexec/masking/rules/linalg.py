@@ -22,7 +22,7 @@ from shapeexec.masking._registry import register
 @register("cholesky")
 def cholesky(ctx: RuleContext, matrix: Array, **params: Any) -> Array:
     """Fill: an identity block behind a ragged matrix is its own factor."""
-    return ctx.bind(_embed(ctx, 0, matrix, block=1), **params)
+    return ctx.bind(_embed(ctx, 0, matrix=matrix, block=1), **params)
 
 
 @register("cholesky_update")
@@ -43,13 +43,13 @@ def lu(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
 
     The pivot of a column of 0 is its own row, and a tie goes to the first.
     """
-    return ctx.bind(_embed(ctx, 0, matrix, block=0), **params)
+    return ctx.bind(_embed(ctx, 0, matrix=matrix, block=0), **params)
 
 
 @register("lu_pivots_to_permutation")
 def lu_pivots_to_permutation(ctx: RuleContext, pivots: Array, **params: Any) -> Array:
     """Fill: a row behind the valid ones is exchanged with itself."""
-    mask = valid_mask(pivots.shape, ctx.operands[0].lengths, range(pivots.ndim))
+    mask = valid_mask(pivots.shape, ctx.operands[0].lengths, axes=range(pivots.ndim))
     if mask is not None:
         own = lax.broadcasted_iota(pivots.dtype, pivots.shape, pivots.ndim - 1)
         pivots = jnp.where(mask, pivots, own)
@@ -62,7 +62,7 @@ def triangular_solve(
 ) -> Array:
     """Fill: an identity block, and 0 on the right-hand side of its equations."""
     rhs = ctx.fill(1, zero(rhs.dtype), axes=[rhs.ndim - (2 if left_side else 1)])
-    return ctx.bind(_embed(ctx, 0, matrix, block=1), rhs, left_side=left_side, **params)
+    return ctx.bind(_embed(ctx, 0, matrix=matrix, block=1), rhs, left_side=left_side, **params)
 
 
 @register("tridiagonal_solve")
@@ -89,13 +89,15 @@ def qr(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
 
     With pivoting its columns, of norm 0, come last.
     """
-    return ctx.bind(_embed(ctx, 0, matrix, block=0), **params)
+    return ctx.bind(_embed(ctx, 0, matrix=matrix, block=0), **params)
 
 
 @register("geqp3")
 def geqp3(ctx: RuleContext, matrix: Array, pivots: Array, **params: Any) -> Any:
     """Fill: a block of 0, whose columns are free to stay last."""
-    return ctx.bind(_embed(ctx, 0, matrix, block=0), ctx.fill(1, zero(pivots.dtype)), **params)
+    return ctx.bind(
+        _embed(ctx, 0, matrix=matrix, block=0), ctx.fill(1, zero(pivots.dtype)), **params
+    )
 
 
 @register("householder_product")
@@ -140,7 +142,7 @@ def svd(
             ctx.operands[0].dims[-2:],
             fix="subset_by_index=None, then a slice",
         )
-    matrix = _embed(ctx, 0, matrix, block=0)
+    matrix = _embed(ctx, 0, matrix=matrix, block=0)
     options = params | {"compute_uv": compute_uv, "full_matrices": full_matrices}
     if not (ragged and compute_uv):
         return ctx.bind(matrix, **options)
@@ -153,17 +155,17 @@ def svd(
     inside, is_diagonal = _corner(matrix.shape, length)
     block = jnp.where(is_diagonal, _beyond_spectrum(matrix), 0).astype(matrix.dtype)
     values, left, right = ctx.bind(jnp.where(inside, matrix, block), **options)
-    values = _last_to_front(values, length, values.ndim - 1)
-    left = _last_to_front(left, length, left.ndim - 1)
-    right = _last_to_front(right, length, right.ndim - 2)
+    values = _last_to_front(values, length, axis=values.ndim - 1)
+    left = _last_to_front(left, length, axis=left.ndim - 1)
+    right = _last_to_front(right, length, axis=right.ndim - 2)
     if around is None:
         return values, left, right
     before, after = around
     return (
         values,
-        jnp.matmul(before, _in_corner(left, length, before.shape[-1]), precision="highest"),
+        jnp.matmul(before, _in_corner(left, length, size=before.shape[-1]), precision="highest"),
         jnp.matmul(
-            _in_corner(right, length, after.shape[-1]), _adjoint(after), precision="highest"
+            _in_corner(right, length, size=after.shape[-1]), _adjoint(after), precision="highest"
         ),
     )
 
@@ -186,7 +188,7 @@ def _refuse_null_vectors(ctx: RuleContext) -> None:
 def eigh(ctx: RuleContext, matrix: Array, *, lower: bool, **params: Any) -> Any:
     """Fill: a diagonal above the spectrum, so that the padding's eigenvalues come last."""
     if not ctx.operands[0].padded(_core(matrix)):
-        return ctx.bind(_embed(ctx, 0, matrix, block=1), lower=lower, **params)
+        return ctx.bind(_embed(ctx, 0, matrix=matrix, block=1), lower=lower, **params)
     if params.get("subset_by_index") is not None or not params.get("sort_eigenvalues", True):
         raise ctx.unsupported(
             "eigenvalues of a ragged matrix are needed in full and in order",
@@ -194,9 +196,9 @@ def eigh(ctx: RuleContext, matrix: Array, *, lower: bool, **params: Any) -> Any:
             fix="sort_eigenvalues=True and subset_by_index=None, then jnp.flip or a slice",
         )
     # Only one triangle is read. Its Frobenius norm is at least 1/sqrt(2) of the whole matrix's.
-    plain = _embed(ctx, 0, matrix, block=0)
+    plain = _embed(ctx, 0, matrix=matrix, block=0)
     block = _beyond_spectrum((jnp.tril if lower else jnp.triu)(plain))[..., 0, 0]
-    vectors, values = ctx.bind(_embed(ctx, 0, matrix, block=block), lower=lower, **params)
+    vectors, values = ctx.bind(_embed(ctx, 0, matrix=matrix, block=block), lower=lower, **params)
     # A matrix of one element is its own eigenvalue, also if that is infinite.
     is_one = jnp.asarray(ctx.operands[0].lengths[-1] == 1)
     only = plain[..., 0].real.astype(values.dtype)
@@ -213,10 +215,10 @@ def eig(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
     The valid ones keep the order that they come in.
     """
     if not ctx.operands[0].padded(_core(matrix)):
-        return ctx.bind(_embed(ctx, 0, matrix, block=1), **params)
-    beyond = _beyond_spectrum(_embed(ctx, 0, matrix, block=0))[..., 0]
-    values, *vectors = ctx.bind(_embed(ctx, 0, matrix, block=beyond[..., 0]), **params)
-    return _inside_first(beyond, values, vectors)
+        return ctx.bind(_embed(ctx, 0, matrix=matrix, block=1), **params)
+    beyond = _beyond_spectrum(_embed(ctx, 0, matrix=matrix, block=0))[..., 0]
+    values, *vectors = ctx.bind(_embed(ctx, 0, matrix=matrix, block=beyond[..., 0]), **params)
+    return _inside_first(beyond, values, vectors=vectors)
 
 
 @register("hessenberg", "tridiagonal", "schur")
@@ -225,7 +227,7 @@ def of_reflections(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
 
     LAPACK's, the only one that JAX has of the latter, sets rows of 0 aside before it begins.
     """
-    return ctx.bind(_embed(ctx, 0, matrix, block=0), **params)
+    return ctx.bind(_embed(ctx, 0, matrix=matrix, block=0), **params)
 
 
 def _core(matrix: Array) -> tuple[int, int]:
@@ -238,16 +240,16 @@ def _is_square(ctx: RuleContext, operand: int) -> bool:
     return str(rows) == str(columns)
 
 
-def _embed(ctx: RuleContext, operand: int, matrix: Array, *, block: Any) -> Array:
+def _embed(ctx: RuleContext, operand: int, *, matrix: Array, block: Any) -> Array:
     """The operand with identities for padded batch rows, and `block` on the padding's diagonal."""
     lengths, core = ctx.operands[operand].lengths, _core(matrix)
     row, column = (lax.broadcasted_iota(np.int32, matrix.shape, axis) for axis in core)
     is_diagonal = row == column
-    inside = valid_mask(matrix.shape, lengths, core)
+    inside = valid_mask(matrix.shape, lengths, axes=core)
     if inside is not None:
         block = jnp.asarray(block, matrix.dtype)[..., None, None]
         matrix = jnp.where(inside, matrix, jnp.where(is_diagonal, block, zero(matrix.dtype)))
-    in_batch = valid_mask(matrix.shape, lengths, range(matrix.ndim - 2))
+    in_batch = valid_mask(matrix.shape, lengths, axes=range(matrix.ndim - 2))
     if in_batch is not None:
         matrix = jnp.where(in_batch, matrix, is_diagonal.astype(matrix.dtype))
     return matrix
@@ -265,7 +267,7 @@ def _beyond_spectrum(matrix: Array) -> Array:
     return jnp.where(norm > 0, jnp.minimum(norm, jnp.finfo(size.dtype).max), one(size.dtype))
 
 
-def _inside_first(beyond: Array, values: Array, vectors: Sequence[Array]) -> list[Array]:
+def _inside_first(beyond: Array, values: Array, *, vectors: Sequence[Array]) -> list[Array]:
     """Eigenvalues and vectors with those inside the spectrum first, in the order that they have.
 
     LAPACK has them first already; other back ends promise no order.
@@ -289,13 +291,13 @@ def _corner(shape: Any, length: Length) -> tuple[Array, Array]:
     return (row < length) & (column < length), row == column
 
 
-def _in_corner(matrix: Array, length: Length, size: int) -> Array:
+def _in_corner(matrix: Array, length: Length, *, size: int) -> Array:
     """An identity of `size` whose first `length` rows and columns are those of `matrix`."""
     shape = (*matrix.shape[:-2], size, size)
     inside, is_diagonal = _corner(shape, length)
     return jnp.where(inside, conform(matrix, shape), is_diagonal.astype(matrix.dtype))
 
 
-def _last_to_front(x: Array, length: Length, axis: int) -> Array:
+def _last_to_front(x: Array, length: Length, *, axis: int) -> Array:
     """Move the last `length` elements along `axis` to the front."""
     return jnp.roll(x, length - x.shape[axis], axis)

@@ -23,8 +23,11 @@ def pointwise(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
 def equal(ctx: RuleContext, *operands: Array, **params: Any) -> Array:
     """Keep: as above; of a row and its maximum or minimum, the first of these is equal surely."""
     result = pointwise(ctx, *operands, **params)
-    against_its_own = extrema.compared(ctx)
-    return result if against_its_own is None else result | extrema.first(ctx, *against_its_own)
+    compared = extrema.compared(ctx)
+    if compared is None:
+        return result
+    number, reduction = compared
+    return result | extrema.first(ctx, number, reduction=reduction)
 
 
 @register_knowledge(*names_with(lambda facts: not facts.is_opaque))
@@ -33,8 +36,8 @@ def pointwise_knowledge(ctx: RuleContext, *operands: Known, **params: Any) -> Kn
     (result,), first = ctx.results, ctx.operands[0]
     spread = [_spread(known, own.dims) for known, own in zip(operands, ctx.operands, strict=True)]
     call = Call(params=params, dtype=result.aval.dtype, operand_dtype=first.aval.dtype)
-    known = through_pointwise(ctx.primitive, spread, call, rank=len(result.dims))
-    return softmax.pointwise(ctx, operands, known)
+    known = through_pointwise(ctx.primitive, spread, call=call, rank=len(result.dims))
+    return softmax.pointwise(ctx, operands, known=known)
 
 
 def _spread(known: Known, shape: tuple[Any, ...]) -> Known:

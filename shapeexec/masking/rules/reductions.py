@@ -43,7 +43,9 @@ def reduction(ctx: RuleContext, operand: Array, *, axes: tuple[int, ...], **para
     if is_complex and ctx.primitive in _COMPLEX_ORDER and ctx.operands[0].padded(axes):
         combine, start = _COMPLEX_ORDER[ctx.primitive]
         seed = operand.dtype.type(start)
-        return _reduced_if_valid(ctx, [operand], [seed], axes, lambda a, b: [combine(*a, *b)])[0]
+        return _reduced_if_valid(
+            ctx, [operand], init=[seed], axes=axes, combine=lambda a, b: [combine(*a, *b)]
+        )[0]
     identity = _IDENTITY[ctx.primitive](operand.dtype)
     if softmax.needs_no_mask(ctx, axes):
         what = along(ctx.operands[0].aval, ctx.operands[0].padded(axes))
@@ -61,7 +63,7 @@ def reduction_knowledge(ctx: RuleContext, operand: Known, *, axes: Any, **params
     del params
     finite = by_dtype(ctx.eqn.outvars[0].aval.dtype)
     kept = [_reduced(ctx, padding) for axis, padding in enumerate(operand.axes) if axis not in axes]
-    return Known(finite, tuple(kept), softmax.reduced(ctx, operand, axes))
+    return Known(finite, tuple(kept), softmax.reduced(ctx, operand, axes=axes))
 
 
 def _reduced(ctx: RuleContext, padding: Any) -> Any:
@@ -107,17 +109,18 @@ def reduce(
     def combine(left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
         return [value.array for value in ctx.interpret(jaxpr, *left, *right)]
 
-    return _reduced_if_valid(ctx, data, init, dimensions, combine)
+    return _reduced_if_valid(ctx, data, init=init, axes=dimensions, combine=combine)
 
 
 def _reduced_if_valid(
     ctx: RuleContext,
     data: Sequence[Array],
+    *,
     init: Sequence[Any],
     axes: Sequence[int],
     combine: Callable[[Sequence[Array], Sequence[Array]], Sequence[Array]],
 ) -> list[Array]:
-    mask = valid_mask(data[0].shape, ctx.operands[0].lengths, axes)
+    mask = valid_mask(data[0].shape, ctx.operands[0].lengths, axes=axes)
     assert mask is not None
     _, *results = lax.reduce((mask, *data), (np.bool_(True), *init), of_valid(combine), axes)
     return results

@@ -65,7 +65,7 @@ def top_k(ctx: RuleContext, operand: Array, *, k: int, axis: int, **params: Any)
         filled = ctx.fill(0, lowest(operand.dtype), axes=(axis,))
         return ctx.bind(filled, k=k, axis=axis, **params)
     ordered = _ordered(operand)
-    keys = fill(ordered, ctx.operands[0].lengths, lowest(ordered.dtype), (axis,))
+    keys = fill(ordered, ctx.operands[0].lengths, value=lowest(ordered.dtype), axes=(axis,))
     _, indices = ctx.bind(keys, k=k, axis=axis, **params)
     return [jnp.take_along_axis(operand, indices, axis, mode="clip"), indices]
 
@@ -109,6 +109,6 @@ def approx_top_k(
             fix=f"jax.lax.top_k{'' if is_max_k else ' of -x'}",
         )
     ordered = _ordered(operand) if is_max_k else ~_ordered(operand)
-    keys = fill(ordered, ctx.operands[0].lengths, lowest(ordered.dtype), (axis,))
+    keys = fill(ordered, ctx.operands[0].lengths, value=lowest(ordered.dtype), axes=(axis,))
     _, indices = lax.top_k(keys, min(k, operand.shape[axis]), axis=axis)
     return [jnp.take_along_axis(operand, indices, axis, mode="clip"), indices]

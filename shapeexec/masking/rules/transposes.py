@@ -40,7 +40,7 @@ from shapeexec.shape import _transposes
 
 
 def _transposed(
-    forward: Callable[[Array], Array], shape: Sequence[int], dtype: Any, cotangent: Array
+    forward: Callable[[Array], Array], shape: Sequence[int], *, dtype: Any, cotangent: Array
 ) -> Array:
     """JAX's transpose of `forward`, a linear function of one array, at known sizes."""
     struct = jax.ShapeDtypeStruct(tuple(shape), dtype)
@@ -49,7 +49,7 @@ def _transposed(
 
 
 def _layouts(
-    axes: Sequence[WindowAxis], shape: Sequence[int], padding: Any, dilation: Sequence[int]
+    axes: Sequence[WindowAxis], shape: Sequence[int], *, padding: Any, dilation: Sequence[int]
 ) -> tuple[list[int], list[tuple[int, int]], list[int]]:
     """The shape of an array laid along `axes`, and the padding and dilation of all its axes."""
     laid, pads, steps = list(shape), [tuple(pair) for pair in padding], list(dilation)
@@ -73,16 +73,18 @@ def window_sum(
     **params: Any,
 ) -> Array:
     """Fill: 0 for windows behind the valid ones."""
-    axes = reduced_axes(ctx, ctx.params["shape"], ctx.operands[0].dims)
+    axes = reduced_axes(ctx, ctx.params["shape"], windows_in=ctx.operands[0].dims)
     cotangent = ctx.fill(0, zero(cotangent.dtype), axes=[each.axis for each in axes])
-    laid, pads, steps = _layouts(axes, shape, padding, base_dilation)
+    laid, pads, steps = _layouts(axes, shape, padding=padding, dilation=base_dilation)
 
     def forward(x: Array) -> Array:
         return lax.reduce_window_sum_p.bind(
             x, padding=tuple(pads), base_dilation=tuple(steps), **stepped(axes, params)
         )
 
-    out = _transposed(forward, laid, dtype, conform(cotangent, ctx.operands[0].capacities))
+    out = _transposed(
+        forward, laid, dtype=dtype, cotangent=conform(cotangent, ctx.operands[0].capacities)
+    )
     for each in axes:
         out = each.take_back(out, shape[each.axis])
     return out
@@ -102,7 +104,9 @@ def gather_selected(
     **_: Any,
 ) -> Array:
     """Fill: 0 for windows behind the valid ones, and between dilated elements what never wins."""
-    axes = _dilated_axes(ctx, reduced_axes(ctx, ctx.operands[1].dims, ctx.operands[0].dims))
+    axes = _dilated_axes(
+        ctx, reduced_axes(ctx, ctx.operands[1].dims, windows_in=ctx.operands[0].dims)
+    )
     cotangent = ctx.fill(0, zero(cotangent.dtype), axes=[each.axis for each in axes])
     loser = LOSER[select_prim.name](operand.dtype)
     pads = [tuple(pair) for pair in padding]
@@ -182,13 +186,13 @@ class _Convolution:
     def spread(self, which: int, x: Array) -> Array:
         """One of the arrays with each of its groups widened to its capacity."""
         for axis, count, size in self.groups()[which]:
-            x = spread_groups(self.ctx, x, axis, count, size)
+            x = spread_groups(self.ctx, x, axis=axis, groups=count, size=size)
         return x
 
     def close_up(self, which: int, x: Array) -> Array:
         """The inverse of `spread`."""
         for axis, count, size in self.groups()[which]:
-            x = close_up_groups(self.ctx, x, axis, count, size)
+            x = close_up_groups(self.ctx, x, axis=axis, groups=count, size=size)
         return x
 
     def spread_shape(self, which: int) -> list[int]:
@@ -201,10 +205,12 @@ class _Convolution:
 
     def layout(self) -> tuple[list[int], dict[str, Any]]:
         """The shape of the left operand as it is laid, and the parameters for that."""
-        padding = by_lhs_axis(self.ctx, self.params["padding"], (0, 0))
-        dilation = by_lhs_axis(self.ctx, self.params["lhs_dilation"], 1)
-        laid, pads, steps = _layouts(self.axes, self.spread_shape(0), padding, dilation)
-        return laid, laid_params(self.params, pads, steps)
+        padding = by_lhs_axis(self.ctx, self.params["padding"], other=(0, 0))
+        dilation = by_lhs_axis(self.ctx, self.params["lhs_dilation"], other=1)
+        laid, pads, steps = _layouts(
+            self.axes, self.spread_shape(0), padding=padding, dilation=dilation
+        )
+        return laid, laid_params(self.params, pads, dilation=steps)
 
 
 @register(_transposes.conv_lhs.primitive, exact_when=STATIC_STEPS)
@@ -227,7 +233,7 @@ def conv_by_data(
     )
     rhs = ctx.fill(1, zero(rhs.dtype), axes=[*kernel, outs, *([inner] if groups else [])])
     skips = skips_zeros({**params, **_as_lhs_gradient(params)}, cotangent.dtype)
-    apart = tap_axes(ctx, conv.axes, shapes, behind="taps", skips=skips)
+    apart = tap_axes(ctx, conv.axes, shapes=shapes, behind="taps", skips=skips)
 
     read = {0: cotangent, 1: rhs} if skips else {0: cotangent}
     cotangent = conv.spread(2, conform(cotangent, ctx.operands[0].capacities))
@@ -240,7 +246,7 @@ def conv_by_data(
             out = each.take_back(out, shape[each.axis])
         return conv.close_up(0, out)
 
-    return unless_finite(ctx, read, apart, product, finish)
+    return unless_finite(ctx, read, apart=apart, product=product, finish=finish)
 
 
 @register(_transposes.conv_rhs.primitive, exact_when=STATIC_STEPS)
@@ -265,7 +271,7 @@ def conv_by_kernel(
         1, zero(lhs.dtype), axes=[*in_place(conv.axes), rows, *([features] if groups else [])]
     )
     skips = skips_zeros({**params, **_as_rhs_gradient(params)}, cotangent.dtype)
-    apart = tap_axes(ctx, conv.axes, shapes, behind="results", skips=skips)
+    apart = tap_axes(ctx, conv.axes, shapes=shapes, behind="results", skips=skips)
 
     read = {0: cotangent, 1: lhs} if skips else {1: lhs}
     lhs = _without_unread(conv, conform(lhs, ctx.operands[1].capacities))
@@ -280,7 +286,7 @@ def conv_by_kernel(
         return conv.close_up(1, out)
 
     product = Product((lhs, kernel, cotangent), 1, params)
-    return unless_finite(ctx, read, apart, product, finish)
+    return unless_finite(ctx, read, apart=apart, product=product, finish=finish)
 
 
 def _as_lhs_gradient(params: dict[str, Any]) -> dict[str, Any]:
@@ -315,7 +321,7 @@ def _without_unread(conv: _Convolution, lhs: Array) -> Array:
         reach = (count - 1) * stride + (window - 1) * params["rhs_dilation"][i] + 1
         read = jnp.floor_divide(reach - each.low + each.dilation - 1, each.dilation)
         lengths[axis] = jnp.minimum(jnp.asarray(read, np.int32), each.length)
-    return fill(lhs, lengths, zero(lhs.dtype), list(own))
+    return fill(lhs, lengths, value=zero(lhs.dtype), axes=list(own))
 
 
 # Slices and pads
@@ -328,7 +334,7 @@ def strided_slice(ctx: RuleContext, cotangent: Array, **_: Any) -> Array:
     for axis, start in enumerate(starts):
         gap = 0 if strides is None else strides[axis] - 1
         cotangent = pad_axis(
-            ctx, cotangent, zero(cotangent.dtype), axis=axis, low=start, interior=gap
+            ctx, cotangent, value=zero(cotangent.dtype), axis=axis, low=start, interior=gap
         )
     return cotangent
 
@@ -338,5 +344,7 @@ def padding(ctx: RuleContext, cotangent: Array, *, shape: tuple[int, ...], **_: 
     """Move: each element takes what stands where it was put, or 0 if it was cut off."""
     for axis, (low, _high, interior) in enumerate(ctx.params["padding_config"]):
         place = (ctx.extents.length(low), ctx.extents.length(interior) + 1)
-        cotangent = unpad_axis(cotangent, axis, ctx.operands[0].lengths[axis], place, shape[axis])
+        cotangent = unpad_axis(
+            cotangent, axis, length=ctx.operands[0].lengths[axis], place=place, width=shape[axis]
+        )
     return cotangent
