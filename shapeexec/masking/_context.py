@@ -176,25 +176,30 @@ class RuleContext:
         held = self._operands[operand]
         axes = held.padded(axes)
         open_axes = tuple(a for a in axes if not _is_fine(held.known.axes[a], value, unless=unless))
-        if unless == "finite" and open_axes:
-            return self.fill(operand, value, axes=axes)
         if not open_axes:
             if axes:
                 why = "finite" if unless == "finite" else value
                 note = self._noted(along(held.aval, axes), f"none: padding is {why}", masked=False)
                 self._report.note_spared(held.number, note)
             return held.array
-        facts = dict.fromkeys(str(held.known.axes[axis]) for axis in open_axes)
+        if unless == "finite":  # then with one value along all of them
+            return self.fill(operand, value, axes=axes)
+        return self._overwrite(operand, value, axes=open_axes)
+
+    def _overwrite(self, operand: int, value: Any, *, axes: tuple[int, ...]) -> Array:
+        """Fill an operand, report that, and request it of whatever computes the operand."""
+        held = self._operands[operand]
+        facts = dict.fromkeys(str(held.known.axes[axis]) for axis in axes)
         note = self.note(
-            along(held.aval, open_axes),
+            along(held.aval, axes),
             f"filled with {value}",
             masked=True,
             why=f"padding is {' and '.join(facts)}",
         )
         number = self.scope.origin(self.eqn.invars[operand], held.number, value=value)
-        self._report.request(number, FillRequest(value, frozenset(open_axes), note))
-        array = fill(held.array, held.lengths, value=value, axes=open_axes)
-        known = held.known.filled(open_axes, constant(value))
+        self._report.request(number, FillRequest(value, frozenset(axes), note))
+        array = fill(held.array, held.lengths, value=value, axes=axes)
+        known = held.known.filled(axes, constant(value))
         filled = Value(array, known, held.number)
         self._operands[operand] = dataclasses.replace(held, value=filled)
         return array

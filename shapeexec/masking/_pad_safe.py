@@ -64,17 +64,16 @@ def pad_safe(
         _check_sizes(sizes, buckets)
         dims = [() if d is None else d for d in bound.dims(shapes)]
         avals = [jax.typeof(leaf) for leaf in leaves]
-        known = all(isinstance(size, int) for size in sizes.values())
+        described = [Leaf(d, a.dtype, a.weak_type) for d, a in zip(dims, avals, strict=True)]
+        known = sizes if all(isinstance(size, int) for size in sizes.values()) else None
+
+        def flat(*flat: Any) -> Any:
+            return fn(*jax.tree.unflatten(treedef, flat))
+
         with _exact_in_an_exec():
-            traced = trace(
-                lambda *flat: fn(*jax.tree.unflatten(treedef, flat)),
-                [Leaf(d, a.dtype, a.weak_type) for d, a in zip(dims, avals, strict=True)],
-                sizes if known else None,
-                constraints=facts,
-            )
+            traced = trace(flat, described, known, constraints=facts)
             ranges = {symbol: (1, buckets[symbol]) for symbol in sorted(buckets)}
-            masked = Masked(traced, ranges, poison)
-            results = masked(sizes, traced.jaxpr.consts, leaves)
+            results = Masked(traced, ranges, poison)(sizes, traced.jaxpr.consts, leaves)
         return jax.tree.unflatten(traced.out_tree, results)
 
     return padded

@@ -208,42 +208,40 @@ def reduced_axes(
         shape: The dims of the array that is reduced.
         windows_in: Per axis the number of windows: a dim.
     """
-    params = ctx.params
-    ones = (1,) * len(shape)
-    strides, padding = params["window_strides"], params["padding"]
-    base = params.get("base_dilation", ones)
-    dilations = params.get("window_dilation", ones)
-    axes = []
-    for axis, (dim, window, count) in enumerate(
-        zip(shape, params["window_dimensions"], windows_in, strict=True)
-    ):
-        pads = tuple(padding[axis])
-        if not holds_dim((dim, window, pads, count)):
-            continue
-        steps = (window, strides[axis], base[axis], *pads)
-        if not holds_dim(steps) and steps == (1, 1, 1, 0, 0):
-            continue  # each window is an element of its own
-        length, low = ctx.extents.length(dim), ctx.extents.length(pads[0])
-        if holds_dim(base[axis]):
-            raise ctx.unsupported("a base dilation of ragged size has no rule", [base[axis]])
-        if holds_dim((window, strides[axis], dilations[axis])) and not (
-            isinstance(count, int) and count == 1 and dilations[axis] == 1
-        ):
-            size, reach = (
-                ctx.extents.capacity(window),
-                ctx.extents.capacity(count) * ctx.extents.capacity(window),
-            )
-            steps = (ctx.extents.length(strides[axis]), ctx.extents.length(dilations[axis]))
-            windows = Windows(size, ctx.extents.length(window), *steps)
-            axes.append(WindowAxis(axis, length, low, base[axis], reach, windows=windows))
-            continue
-        limit = None if isinstance(window, int) else ctx.extents.length(window)
-        covered = (ctx.extents.capacity(window) - 1) * dilations[axis] + 1
-        reach = max(
-            0, (ctx.extents.capacity(count) - 1) * ctx.extents.capacity(strides[axis]) + covered
+    found = [
+        _reduced_axis(ctx, axis, dim=dim, count=count)
+        for axis, (dim, count) in enumerate(zip(shape, windows_in, strict=True))
+    ]
+    return [each for each in found if each is not None]
+
+
+def _reduced_axis(ctx: RuleContext, axis: int, *, dim: Any, count: Any) -> WindowAxis | None:
+    """One of these axes, of `dim` elements and `count` windows; None: no padding is read there."""
+    params, extents = ctx.params, ctx.extents
+    window, stride = params["window_dimensions"][axis], params["window_strides"][axis]
+    base, dilation = (
+        params[name][axis] if name in params else 1 for name in ("base_dilation", "window_dilation")
+    )
+    pads = tuple(params["padding"][axis])
+    if not holds_dim((dim, window, pads, count)):
+        return None
+    steps = (window, stride, base, *pads)
+    if not holds_dim(steps) and steps == (1, 1, 1, 0, 0):
+        return None  # each window is an element of its own
+    length, low = extents.length(dim), extents.length(pads[0])
+    if holds_dim(base):
+        raise ctx.unsupported("a base dilation of ragged size has no rule", [base])
+    is_one = isinstance(count, int) and count == 1 and dilation == 1
+    if holds_dim((window, stride, dilation)) and not is_one:
+        size, reach = extents.capacity(window), extents.capacity(count) * extents.capacity(window)
+        windows = Windows(
+            size, extents.length(window), extents.length(stride), extents.length(dilation)
         )
-        axes.append(WindowAxis(axis, length, low, base[axis], reach, limit))
-    return axes
+        return WindowAxis(axis, length, low, base, reach, windows=windows)
+    limit = None if isinstance(window, int) else extents.length(window)
+    covered = (extents.capacity(window) - 1) * dilation + 1
+    reach = max(0, (extents.capacity(count) - 1) * extents.capacity(stride) + covered)
+    return WindowAxis(axis, length, low, base, reach, limit)
 
 
 def lay_all(

@@ -161,5 +161,6 @@ CASES = (
         lambda x, i, y: x.at[i].subtract(y),
         ("5, b", "s", "s, b"),
         dtypes=(F, I, F),
+        naive="agrees",
     ),
 )

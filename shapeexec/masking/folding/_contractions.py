@@ -160,14 +160,11 @@ def _convolution(folder: Folder, eqn: Any) -> Fold | None:
 
     def emit(scope: Any, mask: Array) -> Array:
         x, w = scope.read(left), scope.read(right)
-        if left_from == left_to:  # features are examples, groups, features: examples go inward
-            x = _split_masked(x, left_from, mask=mask)
-            parts = (inner_groups, x.shape[left_from + 1] // inner_groups)
-            shape = (*x.shape[: left_from + 1], *parts, *x.shape[left_from + 2 :])
-            x = jnp.moveaxis(x.reshape(shape), left_from, left_from + 1)
-            x = x.reshape(*shape[:left_from], -1, *shape[left_from + 3 :])
+        x = _split_masked(x, left_from, mask=mask)
+        if left_from == left_to:
+            x = _moved_inward(x, left_from, groups=inner_groups)
         else:
-            x = _moved_into(_split_masked(x, left_from, mask=mask), left_from, target=left_to)
+            x = _moved_into(x, left_from, target=left_to)
         w = _moved_into(_split_masked(w, right_from, mask=mask), right_from, target=right_to)
         return lax.conv_general_dilated(
             x,
@@ -190,6 +187,14 @@ def _split_masked(x: Array, axis: int, *, mask: Array) -> Array:
     x = x.reshape(*x.shape[:axis], len(mask), -1, *x.shape[axis + 1 :])
     along = lax.broadcast_in_dim(mask, x.shape, (axis,))
     return lax.select(along, x, lax.full_like(x, 0))
+
+
+def _moved_inward(x: Array, axis: int, *, groups: int) -> Array:
+    """Merge the example axis into the next one, (groups, features), between these two."""
+    parts = (groups, x.shape[axis + 1] // groups)
+    shape = (*x.shape[: axis + 1], *parts, *x.shape[axis + 2 :])
+    x = jnp.moveaxis(x.reshape(shape), axis, axis + 1)
+    return x.reshape(*shape[:axis], -1, *shape[axis + 3 :])
 
 
 def _moved_into(x: Array, axis: int, *, target: int) -> Array:

@@ -305,6 +305,16 @@ def _any_of(ctx: RuleContext, aval: Any) -> Any:
     return lax.empty(ctx.extents.capacities(aval.shape), aval.dtype)
 
 
+def _where_rows(
+    is_on: Array, arrays: Sequence[Array], *, otherwise: Sequence[Array]
+) -> tuple[Array, ...]:
+    """The rows of `arrays` for which bool[rows] holds, and else those of `otherwise`."""
+    return tuple(
+        jnp.where(lax.broadcast_in_dim(is_on, new.shape, range(is_on.ndim)), new, old)
+        for new, old in zip(arrays, otherwise, strict=True)
+    )
+
+
 @register("while")
 def while_(
     ctx: RuleContext,
@@ -337,13 +347,7 @@ def while_(
 
     def body(carry: Any) -> Any:
         after = _arrays(step(values_of(carry, invariant)))
-        if not rows:
-            return after
-        is_on = goes_on(carry)
-        return tuple(
-            jnp.where(lax.broadcast_in_dim(is_on, new.shape, range(is_on.ndim)), new, old)
-            for new, old in zip(after, carry, strict=True)
-        )
+        return _where_rows(goes_on(carry), after, otherwise=carry) if rows else after
 
     go_on = (lambda carry: goes_on(carry).any()) if rows else goes_on
     return values_of(lax.while_loop(go_on, body, _arrays(init)), invariant)

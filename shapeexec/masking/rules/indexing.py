@@ -86,12 +86,10 @@ def gather(
             or_exact=False,  # JAX traces it, and cannot lower it
         )
     dims, sizes = ctx.operands[0].dims, ctx.params["slice_sizes"]
-    indexed = dimension_numbers.start_index_map
-    last = _vector([_last_start(ctx, dims[axis], size=sizes[axis]) for axis in indexed])
+    at, batching = dimension_numbers.start_index_map, dimension_numbers.operand_batching_dims
+    last = _vector([_last_start(ctx, dims[axis], size=sizes[axis]) for axis in at])
     starts = _as_i32(indices, saturate=mode != _MODE.FILL_OR_DROP)
-    operand = _with_room(
-        ctx, operand, dims=dims, sizes=sizes, but=dimension_numbers.operand_batching_dims
-    )
+    operand = _with_room(ctx, operand, dims=dims, sizes=sizes, but=batching)
     out = ctx.bind(
         operand,
         _clamp(starts, last),

@@ -134,14 +134,8 @@ def svd(
     on the whole matrix, and is refused where somebody reads it.
     """
     ragged = ctx.operands[0].padded(_core(matrix))
-    if ragged and compute_uv and full_matrices:
-        _refuse_null_vectors(ctx)
-    if ragged and params.get("subset_by_index") is not None:
-        raise ctx.unsupported(
-            "a subset of the singular values of a ragged matrix has no rule",
-            ctx.operands[0].dims[-2:],
-            fix="subset_by_index=None, then a slice",
-        )
+    if ragged:
+        _check_svd(ctx)
     matrix = _embed(ctx, 0, matrix=matrix, block=0)
     options = params | {"compute_uv": compute_uv, "full_matrices": full_matrices}
     if not (ragged and compute_uv):
@@ -170,10 +164,25 @@ def svd(
     )
 
 
-def _refuse_null_vectors(ctx: RuleContext) -> None:
+def _check_svd(ctx: RuleContext) -> None:
+    """Check that the factors of a ragged matrix do not depend on its padding.
+
+    Raises:
+        UnsupportedPrimitiveError: They do.
+    """
     rows, columns = ctx.operands[0].dims[-2:]
-    if _is_square(ctx, 0):
-        return
+    needs_vectors = ctx.params["compute_uv"] and ctx.params["full_matrices"]
+    if needs_vectors and not _is_square(ctx, 0):
+        _refuse_null_vectors(ctx, rows, columns=columns)
+    if ctx.params.get("subset_by_index") is not None:
+        raise ctx.unsupported(
+            "a subset of the singular values of a ragged matrix has no rule",
+            (rows, columns),
+            fix="subset_by_index=None, then a slice",
+        )
+
+
+def _refuse_null_vectors(ctx: RuleContext, rows: Any, *, columns: Any) -> None:
     for result, more in ((1, rows - columns), (2, columns - rows)):
         if ctx.results[result].is_used and ctx.extents.capacity(more) > 0:
             raise ctx.unsupported(

@@ -230,14 +230,10 @@ def conv_general_dilated(ctx: RuleContext, lhs: Array, rhs: Array, **params: Any
 
     Groups of a ragged size are spread to their capacity first, and those of the result closed up.
     With a ragged number of groups the padded ones hold 0 too: XLA may run them as one dense
-    convolution. Where zeros behind the kernel meet data, these must be finite, or else it is taken
-    apart.
+    convolution. If zeros behind the kernel meet data that are not finite, it is taken apart.
     """
-    (
-        (lhs_batch, lhs_feature, *_),
-        (rhs_out, rhs_feature, *rhs_space),
-        (out_batch, out_feature, *_),
-    ) = params["dimension_numbers"]
+    lhs_spec, (rhs_out, rhs_feature, *rhs_space), out_spec = params["dimension_numbers"]
+    (lhs_batch, lhs_feature, *_), (out_batch, out_feature, *_) = lhs_spec, out_spec
     groups, batch_groups = ctx.params["feature_group_count"], ctx.params["batch_group_count"]
     shapes = [each.dims for each in (*ctx.operands, *ctx.results)]
     axes = spatial_axes(ctx, shapes)
