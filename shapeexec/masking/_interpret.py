@@ -253,7 +253,7 @@ _UNREAD = Value(None, nothing_known(0, np.bool_))
 def _live(jaxpr: Any, wanted: Sequence[Any]) -> dict[Any, tuple[bool, ...]]:
     """The equations that results or effects depend on, in order, and which results are read."""
     needed = {var for var in wanted if not _compat.is_literal(var)}
-    live = []
+    live: list[tuple[Any, tuple[bool, ...]]] = []
     for eqn in reversed(jaxpr.eqns):
         is_used = tuple(var in needed for var in eqn.outvars)
         if any(is_used) or eqn.effects:

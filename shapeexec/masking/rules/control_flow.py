@@ -160,8 +160,7 @@ def scan(
         return arrays[:count], arrays[count:]
 
     xs = (positions, *_arrays(loop.xs))
-    options = {"length": length, "reverse": reverse, "unroll": unroll}
-    carry, ys = lax.scan(flat, _arrays(loop.init), xs, **options)
+    carry, ys = lax.scan(flat, _arrays(loop.init), xs, length, reverse, unroll)
     return values_of((*carry, *ys), [*invariant, *traced.known[count:]])
 
 

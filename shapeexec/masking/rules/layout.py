@@ -20,6 +20,8 @@ from shapeexec.masking._registry import register, register_knowledge
 from shapeexec.masking._windows import pad_axis
 from shapeexec.shape import _dim
 
+Dims = tuple[Any, ...]
+
 
 @register(
     *("broadcast_in_dim", "broadcast_to", "empty", "expand_dims", "iota"),
@@ -97,7 +99,7 @@ def reshape(
     return operand
 
 
-def groups(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[tuple, tuple]]:
+def groups(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[Dims, Dims]]:
     """Two shapes of equal size, cut into the shortest runs of equal size.
 
     Ones go with the run in front of them.
@@ -124,7 +126,7 @@ def _prefix_ends(dims: Sequence[Any]) -> dict[str, int]:
     return ends
 
 
-def _reshape_group(ctx: RuleContext, x: Array, *, axis: int, old: tuple, new: tuple) -> Array:
+def _reshape_group(ctx: RuleContext, x: Array, *, axis: int, old: Dims, new: Dims) -> Array:
     """Reshape the axes `old` of `x`, which begin at `axis`, into `new`."""
     before, after = x.shape[:axis], x.shape[axis + len(old) :]
     capacities = ctx.extents.capacities(new)
@@ -149,7 +151,7 @@ def _is_ragged(dim: Any) -> bool:
     return not isinstance(dim, int)
 
 
-def _without_ones(dims: tuple) -> list[str]:
+def _without_ones(dims: Dims) -> list[str]:
     return [_dim.dim_text(dim) for dim in dims if _dim.dim_text(dim) != "1"]
 
 
