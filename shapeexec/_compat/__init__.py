@@ -64,10 +64,13 @@ from shapeexec._compat.dims.transposes import (  # noqa: F401 - others use it by
 )
 from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name of the package
     ClosedJaxpr,
+    Environment,
     Jaxpr,
     bind_equation,
     closed,
     equations,
+    equations_inside,
+    evaluate,
     is_literal,
     jaxpr_as_function,
     jaxpr_name,

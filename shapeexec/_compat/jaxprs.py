@@ -4,8 +4,8 @@ Primitives by name are in `primitives`.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import jax
 from jax import tree_util
@@ -14,6 +14,8 @@ from jax.extend import core as _extend_core
 ClosedJaxpr = _extend_core.ClosedJaxpr
 Jaxpr = _extend_core.Jaxpr
 Literal = _extend_core.Literal
+
+T = TypeVar("T")
 
 
 def is_literal(atom: Any) -> bool:
@@ -156,6 +158,51 @@ def new_jaxpr(
 def equations(jaxpr: Any) -> Iterator[Any]:
     """All equations of an open jaxpr, those of the jaxprs inside of them too."""
     for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in sub_jaxprs(eqn.params):
-            yield from equations(opened(inner))
+        yield from (eqn, *equations_inside(eqn))
+
+
+def equations_inside(eqn: Any) -> Iterator[Any]:
+    """All equations of the jaxprs inside of an equation."""
+    for inner in sub_jaxprs(eqn.params):
+        yield from equations(opened(inner))
+
+
+class Environment(Generic[T]):
+    """What stands for each variable of an open jaxpr while its equations are walked.
+
+    Args:
+        values: For the arguments and the constants.
+        of_literal: What stands for a constant operand; by default its value.
+    """
+
+    def __init__(
+        self, values: Mapping[Any, T], of_literal: Callable[[Any], T] = lambda atom: atom.val
+    ) -> None:
+        self.values: dict[Any, T] = {**values}
+        self._of_literal = of_literal
+
+    def read(self, atom: Any) -> T:
+        """What stands for a variable or a constant operand."""
+        return self._of_literal(atom) if is_literal(atom) else self.values[atom]
+
+    def write(self, atoms: Iterable[Any], values: Iterable[T]) -> None:
+        """Let values stand for variables; a constant operand stays what it is."""
+        for atom, value in zip(atoms, values, strict=True):
+            if not is_literal(atom):
+                self.values[atom] = value
+
+    def walk(self, eqns: Iterable[Any], step: Callable[[Any], Iterable[T]]) -> None:
+        """Let `step(eqn)`, one value per result, stand for the results of each equation in turn."""
+        for eqn in eqns:
+            self.write(eqn.outvars, step(eqn))
+
+
+def evaluate(
+    closed_jaxpr: Any, operands: Iterable[T], step: Callable[[Any, list[T]], Iterable[T]]
+) -> list[T]:
+    """The results of a closed jaxpr, with `step(eqn, operands)` in the place of each equation."""
+    jaxpr = closed_jaxpr.jaxpr
+    env = Environment(dict(zip(jaxpr.constvars, closed_jaxpr.consts, strict=True)))
+    env.write(jaxpr.invars, operands)
+    env.walk(jaxpr.eqns, lambda eqn: step(eqn, [*map(env.read, eqn.invars)]))
+    return [*map(env.read, jaxpr.outvars)]

@@ -26,7 +26,7 @@ def attention(ctx: RuleContext, *flat: Array, call: Call, **params: Any) -> Any:
     """Move: tiles behind the valid lengths are left out, and results there are 0."""
     _check(ctx, call)
     operands, rest = split(call, flat)
-    lengths, _ = split(call, ctx.in_lengths)
+    lengths, _ = split(call, [operand.lengths for operand in ctx.operands])
     (batch, queries, *_), (_, keys, *_) = lengths.query, lengths.key
     valid = {}
     for name, length, given, capacity in (
@@ -59,7 +59,7 @@ def _known(ctx: RuleContext, number: int, x: Array, params: dict[str, Any]) -> A
     known = nothing_known(x.ndim, x.dtype)
     if not is_bias:
         behind = constant(lowest(x.dtype) if is_logsumexp else zero(x.dtype))
-        dims = ctx.out_shapes[number]
+        dims = ctx.results[number].dims
         axes = [
             old if isinstance(dim, int) else behind
             for dim, old in zip(dims, known.axes, strict=True)
@@ -69,7 +69,7 @@ def _known(ctx: RuleContext, number: int, x: Array, params: dict[str, Any]) -> A
 
 
 def _check(ctx: RuleContext, call: Call) -> None:
-    shapes, _ = split(call, ctx.in_shapes)
+    shapes, _ = split(call, [operand.dims for operand in ctx.operands])
     (batch, queries, *heads), (_, keys, *more_heads) = shapes.query, shapes.key
     ragged = [dim for dim in (*heads, *more_heads, *shapes.value[2:]) if not isinstance(dim, int)]
     if ragged:

@@ -182,7 +182,9 @@ class Recipe:
 
         def run(sizes: Any, consts: Any, leaves: Any) -> Any:
             by_symbol, hosted = self.numbers.read(sizes)
-            return self.masked(by_symbol, consts, leaves, notes, hosted=hosted)
+            results, found = self.masked.noted(by_symbol, consts, leaves, hosted=hosted)
+            notes.extend(found)
+            return results
 
         consts = tuple(self.trace.jaxpr.consts)
         jax.eval_shape(run, self.numbers.struct, consts, jax.tree.leaves((args, kwargs)))

@@ -1,4 +1,7 @@
-"""What dims are worth in one graph: their capacities, constants, and their lengths, data."""
+"""Dims in one graph: their capacities, which are constants, and their lengths, which are data.
+
+Arrays and padding are not known here.
+"""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
@@ -8,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, export
 
+from shapeexec import _compat
 from shapeexec.masking._fill import Length
 from shapeexec.shape import _dim
 from shapeexec.shape._host import HostOperand, of_dim
@@ -21,8 +25,8 @@ class Extents:
         ranges: The least and the greatest size of each symbol in this graph; the greatest is its
             bucket.
         sizes: The true size of each symbol: i32[], traced or not.
-        substitution: What the symbols of the call are in these dims.
-        host: The operand of the graph that stands for a number of the host, i32[] or otherwise.
+        substitution: The dims that stand for the symbols of the call in these dims.
+        host: Looks up the operand of the graph that holds a number computed on the host.
     """
 
     def __init__(
@@ -45,7 +49,7 @@ class Extents:
         return forked
 
     def symbols(self, dims: Iterable[Any]) -> frozenset[str]:
-        """The symbols of the call that dims speak of."""
+        """The symbols of the call that occur in dims."""
         return self._substitution.symbols(s for dim in dims for s in _dim.symbols_of(dim))
 
     def capacity(self, dim: Any) -> int:
@@ -55,9 +59,9 @@ class Extents:
         return max(0, _dim.maximum(dim, self._ranges))
 
     def length(self, dim: Any) -> Length:
-        """What `dim` is at the true sizes: an int if it is static, else i32[]."""
+        """The value of `dim` at the true sizes: an int if it is static, else i32[]."""
         if isinstance(dim, int | np.integer):
-            return int(dim)  # parameters hold NumPy integers too, of which a rule must know
+            return int(dim)  # parameters hold NumPy integers too; rules test for int
         text = _dim.dim_text(dim)
         if text not in self._lengths:
             operand = self.beyond_i32(text)
@@ -69,7 +73,7 @@ class Extents:
         return self._lengths[text]
 
     def beyond_i32(self, dim: Any, dtype: Any = np.int32, via: str = "length") -> Any:
-        """The operand that a dim has to be, for a graph that computes in i32; None: it may."""
+        """The host operand for a dim that may exceed i32; None: the graph may compute it."""
         text = _dim.dim_text(dim)
         if isinstance(dim, int | np.integer) or _dim.fits_i32(text, self._ranges):
             return None
@@ -79,7 +83,7 @@ class Extents:
         return self._substitution.outward(text).text if self._substitution.outer else text
 
     def host_value(self, operand: HostOperand) -> Array:
-        """A number of the host, as this graph has it."""
+        """The array of a number computed on the host."""
         assert self._host is not None, "sizes are known without one"
         return self._host(operand)
 
@@ -107,3 +111,12 @@ def holds_dim(param: Any) -> bool:
     if type(param) in (tuple, list):
         return any(holds_dim(part) for part in param)
     return export.is_symbolic_dim(param) or isinstance(param, HostOperand)
+
+
+def is_ragged(eqn: Any) -> bool:
+    """Whether a symbolic dim occurs anywhere in an equation, nested jaxprs included."""
+    return any(
+        any(holds_dim(tuple(getattr(v.aval, "shape", ()))) for v in (*each.invars, *each.outvars))
+        or any(holds_dim(param) for param in each.params.values())
+        for each in (eqn, *_compat.equations_inside(eqn))
+    )

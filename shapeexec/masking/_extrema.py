@@ -1,8 +1,8 @@
-"""Which elements are the extremum of their row: what the gradient of a maximum asks by `eq`.
+"""Which elements are the extremum of their row: the gradient of a maximum asks that by `eq`.
 
 XLA may compute a row twice, in two fusions that round differently. Then no element equals the
 row's maximum, and a gradient is lost: unpadded at some sizes, in a padded graph at others. Here the
-first extremum is found in the row itself, so that it is never lost; equal ones are told by `eq`.
+first extremum is found in the row itself, so that it is never lost; `eq` finds its equals.
 """
 
 from collections.abc import Callable
@@ -24,9 +24,9 @@ _FIND: dict[str, tuple[Callable[..., Array], Callable[[Any], Any]]] = {
 
 
 def compared(ctx: RuleContext) -> tuple[int, Any] | None:
-    """The operand that a comparison holds against its own extremum, and the reduction that is that.
+    """The operand that is compared with its own extremum, and the reduction to that extremum.
 
-    None if the comparison is another one.
+    None: the equation compares something else.
     """
     for number, other in ((0, 1), (1, 0)):
         operand, spread = ctx.eqn.invars[number], _maker(ctx, ctx.eqn.invars[other])
@@ -37,26 +37,26 @@ def compared(ctx: RuleContext) -> tuple[int, Any] | None:
             reduction is not None
             and reduction.primitive.name in _FIND
             and reduction.invars[0] is operand
-            and ctx.values[number].array.size
+            and ctx.operands[number].array.size
             and jnp.issubdtype(operand.aval.dtype, np.floating)
-            and _is_spread(spread, operand.aval.shape, reduction.params["axes"])
+            and _is_spread(spread, operand.aval.shape, axes=reduction.params["axes"])
         ):
             return number, reduction
     return None
 
 
-def first(ctx: RuleContext, number: int, reduction: Any) -> Array:
+def first(ctx: RuleContext, number: int, *, reduction: Any) -> Array:
     """bool, shaped as the operand: its first extremum along the reduced axes, if that is no NaN."""
     find, identity = _FIND[reduction.primitive.name]
     axes = reduction.params["axes"]
-    x = ctx.fill(number, identity(ctx.values[number].array.dtype), axes)
+    x = ctx.fill(number, identity(ctx.operands[number].array.dtype), axes=axes)
     order = (*(axis for axis in range(x.ndim) if axis not in axes), *axes)
     moved = lax.transpose(x, order)
     rows = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)
     found = find(rows, rows.ndim - 1, np.int32)
     at = lax.broadcasted_iota(np.int32, rows.shape, rows.ndim - 1)
     is_first = lax.transpose((at == found[..., None]).reshape(moved.shape), np.argsort(order))
-    extremum = ctx.values[1 - number].array
+    extremum = ctx.operands[1 - number].array
     return is_first & ~jnp.isnan(extremum)
 
 
@@ -64,8 +64,8 @@ def _maker(ctx: RuleContext, atom: Any) -> Any | None:
     return None if _compat.is_literal(atom) else ctx.scope.maker(atom)
 
 
-def _is_spread(eqn: Any, shape: tuple[Any, ...], axes: tuple[int, ...]) -> bool:
-    """Whether an equation puts the reduced axes back, of length 1 or repeated."""
+def _is_spread(eqn: Any, shape: tuple[Any, ...], *, axes: tuple[int, ...]) -> bool:
+    """Whether an equation restores the reduced axes, at size 1 or repeated."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     if eqn.primitive.name == "broadcast_in_dim":
         return tuple(eqn.params["broadcast_dimensions"]) == tuple(kept)

@@ -1,4 +1,7 @@
-"""Overwriting padding, and the identities to overwrite it with."""
+"""Overwriting and adding padding, and the identities to overwrite it with.
+
+Whether padding needs to be overwritten is not known here.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +22,7 @@ def is_padded(length: Length) -> bool:
 
 
 def valid_mask(
-    shape: Sequence[int], lengths: Sequence[Length], axes: Sequence[int]
+    shape: Sequence[int], lengths: Sequence[Length], *, axes: Sequence[int]
 ) -> Array | None:
     """bool[shape]: whether a position is valid along each of `axes`; None if all are static."""
     mask = None
@@ -32,24 +35,37 @@ def valid_mask(
     return mask
 
 
-def fill(x: Array, lengths: Sequence[Length], value: Any, axes: Sequence[int]) -> Array:
+def fill(x: Array, lengths: Sequence[Length], *, value: Any, axes: Sequence[int]) -> Array:
     """Overwrite the padding of `x` along `axes`.
 
     Args:
         x: [c0, ..., cn], at capacity; valid elements first.
         lengths: One per axis: an int (static, not padded) or i32[].
-        value: What padding becomes, cast to `x.dtype`.
+        value: The scalar that overwrites padding, cast to `x.dtype`.
         axes: The axes to overwrite along; others keep their padding.
 
     Returns:
         An array shaped as `x`; `x` itself if no axis in `axes` is padded.
     """
-    mask = valid_mask(x.shape, lengths, axes)
+    mask = valid_mask(x.shape, lengths, axes=axes)
     if mask is None:
         return x
     if _compat.is_extended(x.dtype):
         return jnp.where(mask, x, value)
     return lax.select(mask, x, lax.full_like(x, value))
+
+
+def conform(array: Array, shape: tuple[int, ...]) -> Array:
+    """Cut or widen `array` to `shape`; padding is added behind."""
+    if not hasattr(array, "shape") or tuple(array.shape) == shape:
+        return array
+    array = lax.slice(array, [0] * array.ndim, list(map(min, array.shape, shape)))
+    missing = [want - have for want, have in zip(shape, array.shape, strict=True)]
+    if not any(missing):
+        return array
+    if _compat.is_extended(array.dtype):
+        return jnp.pad(array, [(0, more) for more in missing], mode="edge")
+    return lax.pad(array, np.zeros((), array.dtype), [(0, more, 0) for more in missing])
 
 
 def zero(dtype: Any) -> Any:

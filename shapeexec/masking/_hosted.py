@@ -1,6 +1,6 @@
-"""The numbers of the host that a graph takes: which they are, and where its operand holds them.
+"""The numbers computed on the host that a graph takes, as bits behind the sizes in one i32 vector.
 
-They stand behind the sizes in one vector of i32, as bits.
+How they are computed is known in `shape._host`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +21,10 @@ _VALUE = "host_value"
 
 
 def host_operands(trace: Trace, ranges: Mapping[str, tuple[int, int]]) -> tuple[HostOperand, ...]:
-    """The numbers that a graph of a trace takes, beside the sizes: none of them twice.
+    """The numbers that a graph of a trace takes beside the sizes, each once.
 
-    They are what the function computes on the host, and those dims that i32 does not hold at some
-    size in `ranges`.
+    These are the numbers that the function computes on the host, and the dims that exceed i32 at
+    some size in `ranges`.
     """
     extents = Extents(ranges, {}, trace.substitution)
     return tuple(dict.fromkeys(_operands(trace.jaxpr.jaxpr, extents)))
@@ -40,7 +40,9 @@ def _operands(jaxpr: Any, extents: Extents) -> Iterator[HostOperand]:
         for var in eqn.outvars:
             yield from _of_dims(var.aval, extents)
         if eqn.primitive.name == _VALUE_OF_A_DIM:
-            yield from _beyond(eqn.params["dim"], extents, eqn.outvars[0].aval.dtype, "argument")
+            yield from _beyond(
+                eqn.params["dim"], extents, dtype=eqn.outvars[0].aval.dtype, via="argument"
+            )
             continue
         for param in eqn.params.values():
             yield from _of_param(param, extents)
@@ -60,17 +62,17 @@ def _of_param(param: Any, extents: Extents) -> Iterator[HostOperand]:
         for part in param:
             yield from _of_param(part, extents)
     else:
-        yield from _beyond(param, extents, np.int32, "length")
+        yield from _beyond(param, extents, dtype=np.int32, via="length")
 
 
-def _beyond(dim: Any, extents: Extents, dtype: Any, via: str) -> Iterator[HostOperand]:
+def _beyond(dim: Any, extents: Extents, *, dtype: Any, via: str) -> Iterator[HostOperand]:
     operand = extents.beyond_i32(dim, dtype, via)
     if operand is not None:
         yield operand
 
 
 def unpacked(operands: Sequence[HostOperand], words: Array) -> dict[HostOperand, Array]:
-    """The numbers whose bits `words`, i32[...], holds one behind the other."""
+    """The numbers whose bits `words`, i32[words], holds one after the other."""
     found, start = {}, 0
     for operand in operands:
         stop = start + operand.words
@@ -82,21 +84,23 @@ def unpacked(operands: Sequence[HostOperand], words: Array) -> dict[HostOperand,
 def _from_bits(words: Array, operand: HostOperand) -> Array:
     size, dtype = int(np.prod(operand.shape, dtype=np.int64)), operand.dtype
     if dtype == np.bool_:
-        return _from_bits_of(words, np.dtype(np.uint8), size).astype(bool).reshape(operand.shape)
+        return (
+            _from_bits_of(words, np.dtype(np.uint8), size=size).astype(bool).reshape(operand.shape)
+        )
     if dtype.kind == "c":
-        parts = _from_bits_of(words, np.dtype(f"f{dtype.itemsize // 2}"), 2 * size)
+        parts = _from_bits_of(words, np.dtype(f"f{dtype.itemsize // 2}"), size=2 * size)
         return lax.complex(parts[0::2], parts[1::2]).reshape(operand.shape)
-    return _from_bits_of(words, dtype, size).reshape(operand.shape)
+    return _from_bits_of(words, dtype, size=size).reshape(operand.shape)
 
 
-def _from_bits_of(words: Array, dtype: Any, size: int) -> Array:
+def _from_bits_of(words: Array, dtype: Any, *, size: int) -> Array:
     if dtype.itemsize == 8:
         return lax.bitcast_convert_type(words.reshape(-1, 2), dtype)
     return lax.bitcast_convert_type(words, dtype).reshape(-1)[:size]
 
 
 def at_sizes(sizes: Mapping[str, Any]) -> Callable[[HostOperand], Array]:
-    """Numbers at sizes that are given as Python ints, or, by a call back to Python, as i32[]."""
+    """Computes numbers at sizes: Python ints, or i32[], which take a callback to the host."""
     if all(isinstance(size, int | np.integer) for size in sizes.values()):
         values = HostValues({symbol: int(size) for symbol, size in sizes.items()})
         return lambda operand: jnp.asarray(operand.at(values))

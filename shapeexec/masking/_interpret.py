@@ -1,291 +1,273 @@
-"""Running a jaxpr over padded arrays: one rule per equation, and what is known of each result.
+"""Running a jaxpr over padded arrays: one rule per equation, and the facts about each result.
 
 No primitive is named here. Shapes come from the jaxpr, data from the rules.
 """
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from shapeexec import _compat
-from shapeexec.masking._context import RuleContext
-from shapeexec.masking._extents import Extents, holds_dim
-from shapeexec.masking._fill import fill
+from shapeexec.masking._context import Result, RuleContext
+from shapeexec.masking._extents import Extents, holds_dim, is_ragged
+from shapeexec.masking._fill import conform, fill
 from shapeexec.masking._knowledge import Known, constant, nothing_known, nothing_known_of, uniform
 from shapeexec.masking._poison import poison_padding
-from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES, why_refused
+from shapeexec.masking._registry import KNOWLEDGE, RULES, nested_jaxpr, why_refused
 from shapeexec.masking._scope import Scope
-from shapeexec.masking._values import Fills, MaskNote, Value
+from shapeexec.masking._values import Report, Value
 
 Watch = Callable[[RuleContext, list[Value]], list[Value]]
+"""`watch(ctx, results) -> results`: sees an equation and its results, and may replace these."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The values around an equation, or a jaxpr, that was run.
+
+    Attributes:
+        results: One per result; `_UNREAD` for one that is not wanted.
+        operands: The operands, some of them filled.
+    """
+
+    results: list[Value]
+    operands: list[Value]
 
 
 @dataclasses.dataclass(frozen=True)
 class Interpreter:
-    """How jaxprs are run: with which poison, and where masks are reported.
+    """One pass over a jaxpr and those nested in it.
 
     Attributes:
-        poison: What fills the padding of each result; None: nothing does.
-        planned: The fills that an earlier pass over the same jaxpr asked for.
-        fills: Those that this pass asks for.
+        poison: The name of what fills the padding of each result; None: nothing does.
+        planned: The report of an earlier pass over the same jaxpr.
+        report: The report of this pass.
         numbers: Numbers the values, alike in each pass.
-        notes: Filled in as the jaxpr is run, in the order of its equations.
-        outer: The equations around the jaxpr, the innermost last: JAX keeps the user's line with
-            the call of a jitted function, and not with what is inside of it.
-        watch: Sees each equation that is not inside of a loop or branch, with the values of its
-            results, and returns those to go on with; None: nobody looks.
+        outer: The equations that enclose the jaxpr, the outermost first.
+        watch: Called for each equation that is not in a loop or branch; None: nothing is.
     """
 
     poison: str | None = None
-    planned: Fills = dataclasses.field(default_factory=Fills)
-    fills: Fills = dataclasses.field(default_factory=Fills)
+    planned: Report = dataclasses.field(default_factory=Report)
+    report: Report = dataclasses.field(default_factory=Report)
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
-    notes: list[MaskNote] = dataclasses.field(default_factory=list)
     outer: tuple[Any, ...] = ()
     watch: Watch | None = None
 
     def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
         """Run a closed jaxpr, and return its results at capacity."""
-        numbered = [Value(v.array, v.known, next(self.numbers)) for v in operands]
-        results, _ = self._run_noting_inputs(closed, extents, numbered)
-        return results
+        numbered = [dataclasses.replace(value, number=next(self.numbers)) for value in operands]
+        return self._run(closed, extents, numbered).results
 
-    def _run_body(
-        self,
-        bodies: "dict[int, _Body]",
-        number: int,
-        closed: Any,
-        extents: Extents,
-        operands: Sequence[Value],
-    ) -> list[Value]:
-        """Run the body of a loop or branch, which may be traced any number of times.
-
-        What the last time told and asked for is left in `bodies`.
-        """
-        known = bodies.get(id(closed.jaxpr))
-        key = (number, len(bodies) if known is None else known.key[1])
-        body = dataclasses.replace(
-            self,
-            planned=self.planned.body(key),
-            fills=Fills(),
-            numbers=itertools.count(),
-            notes=[],
-            watch=None,
-        )
-        strangers = [Value(v.array, dataclasses.replace(v.known, role=None)) for v in operands]
-        results = body.run(closed, extents, strangers)
-        bodies[id(closed.jaxpr)] = _Body(key, closed, body, tuple(v.number for v in operands))
-        return [Value(v.array, dataclasses.replace(v.known, role=None)) for v in results]
-
-    def _take_over(self, bodies: "dict[int, _Body]") -> None:
-        """Keep what bodies told and asked for, once all of their tracing is done."""
-        for body in bodies.values():
-            self.notes.extend(body.interpreter.notes)
-            self.fills.keep_body(body.key, body.interpreter.fills)
-            for inside, outside in enumerate(body.operands):
-                wish = body.interpreter.fills.at_source(inside)
-                if outside >= 0 and wish is not None:
-                    self.fills.ask(outside, wish)
-
-    def _run_noting_inputs(
+    def _run(
         self,
         closed: Any,
         extents: Extents,
         operands: Sequence[Value],
+        *,
         wanted: Sequence[bool] | None = None,
-    ) -> tuple[list[Value], list[Value]]:
-        """The results, and the operands as filling has left them.
+    ) -> Outcome:
+        """Run a closed jaxpr on numbered operands.
 
         Args:
             closed: The jaxpr.
             extents: Capacities and valid lengths.
             operands: One per input.
-            wanted: Per result whether anybody reads it; the others are None. None: all are.
+            wanted: Per result whether it is read; None: all are.
         """
         jaxpr = closed.jaxpr
         wanted = [True] * len(jaxpr.outvars) if wanted is None else wanted
-        env: dict[Any, Value] = {}
+        results = [*itertools.compress(jaxpr.outvars, wanted)]
+        env = _compat.Environment(dict(zip(jaxpr.invars, operands, strict=True)), _of_literal)
         for var, const in zip(jaxpr.constvars, closed.consts, strict=True):
-            env[var] = Value(const, nothing_known_of(var.aval), next(self.numbers))
-        env.update(zip(jaxpr.invars, operands, strict=True))
-        results = [var for var, is_wanted in zip(jaxpr.outvars, wanted, strict=True) if is_wanted]
+            env.values[var] = Value(const, nothing_known_of(var.aval), next(self.numbers))
         live = _live(jaxpr, results)
-        scope = Scope(env, [eqn for eqn, _ in live], results)
-        for eqn, is_used in live:
-            values = [_read(env, var) for var in eqn.invars]
-            made = self.run_equation(eqn, extents, values, is_used, scope)
-            for var, value in zip(eqn.invars, values, strict=True):
-                if not _compat.is_literal(var):
-                    env[var] = value
-            env.update(zip(eqn.outvars, made, strict=True))
-        outs = [
-            _read(env, var) if is_wanted else _NOBODYS
-            for var, is_wanted in zip(jaxpr.outvars, wanted, strict=True)
-        ]
-        return outs, [env[var] for var in jaxpr.invars]
+        scope = Scope(env.values, [*live], results=results, outer=self.outer)
 
-    def run_equation(
+        def step(eqn: Any) -> list[Value]:
+            values = [env.read(atom) for atom in eqn.invars]
+            outcome = self._equation(eqn, extents, values, is_used=live[eqn], scope=scope)
+            env.write(eqn.invars, outcome.operands)
+            return outcome.results
+
+        env.walk(live, step)
+        outs = zip(jaxpr.outvars, wanted, strict=True)
+        return Outcome(
+            [env.read(atom) if is_wanted else _UNREAD for atom, is_wanted in outs],
+            [env.read(var) for var in jaxpr.invars],
+        )
+
+    def _equation(
         self,
         eqn: Any,
         extents: Extents,
-        values: list[Value],
+        values: Sequence[Value],
+        *,
         is_used: Sequence[bool],
         scope: Scope,
-    ) -> list[Value]:
-        """The results of one equation; `values` is left with what filling has made of it."""
-        name = eqn.primitive.name
-        within = dataclasses.replace(self, outer=(*self.outer, eqn))
-        if name in NESTED:
-            inner = _compat.closed(NESTED[name](eqn.params))
-            results, values[:] = within._run_noting_inputs(inner, extents, values, is_used)
-            return results
+    ) -> Outcome:
+        """Run one equation: in place if it only wraps a jaxpr, else by its rule."""
+        inside = dataclasses.replace(self, outer=(*self.outer, eqn))
+        nested = nested_jaxpr(eqn)
+        if nested is not None:
+            return inside._run(nested, extents, values, wanted=is_used)
         numbers = [next(self.numbers) for _ in eqn.outvars]
-        bodies: dict[int, _Body] = {}
+        bodies = _Bodies(inside, numbers[0] if numbers else -1)
+        results = [
+            Result(var.aval, extents, number, used, self.planned.requested(number), self.report)
+            for var, number, used in zip(eqn.outvars, numbers, is_used, strict=True)
+        ]
         ctx = RuleContext(
             eqn,
             extents,
-            values,
-            self.fills,
-            self.notes,
-            functools.partial(within._run_body, bodies, numbers[0] if numbers else -1),
-            self.planned,
-            numbers,
-            is_used,
-            scope,
-            self.outer,
+            values=values,
+            results=results,
+            scope=scope,
+            report=self.report,
+            run=bodies.run,
         )
-        rule = RULES.get(name)
-        if not is_ragged(eqn) and not (rule and rule.also_static):
-            # An equation without symbolic dims means what it meant.
-            made = _compat.bind_equation(eqn, [value.array for value in values])
-        elif rule:
-            params = {key: extents.at_capacity(param) for key, param in eqn.params.items()}
-            made = rule.apply(ctx, *[value.array for value in values], **params)
-            made = made if eqn.primitive.multiple_results else [made]
-        else:
-            dims = [d for var in (*eqn.invars, *eqn.outvars) for d in _dims(var.aval)]
-            raise ctx.unsupported(why_refused(name), dims)
-        self._take_over(bodies)
-        know = KNOWLEDGE.get(name)
-        known = None
-        if know is not None:
-            known = know(ctx, *[value.known for value in values], **eqn.params)
-        results = [
-            self._filled_at_source(ctx, i, self._result(var, one, extents, known, numbers[i]))
-            for i, (var, one) in enumerate(zip(eqn.outvars, made, strict=True))
+        made = _applied(ctx)
+        bodies.report_to(self.report)
+        know = KNOWLEDGE.get(ctx.primitive)
+        facts = [operand.known for operand in ctx.operands]
+        known = None if know is None else know(ctx, *facts, **eqn.params)
+        finished = [
+            _filled_at_source(result, self._conformed(result, one, known))
+            for result, one in zip(results, made, strict=True)
         ]
-        return results if self.watch is None else self.watch(ctx, results)
+        finished = finished if self.watch is None else self.watch(ctx, finished)
+        return Outcome(finished, [operand.value for operand in ctx.operands])
 
-    def _result(
-        self, var: Any, made: Any, extents: Extents, known: Known | None, number: int
-    ) -> Value:
-        """The value of a variable, of what its rule made: an array, or a `Value`."""
-        aval, array = var.aval, made
+    def _conformed(self, result: Result, made: Any, known: Known | None) -> Value:
+        """A result at capacity, from the array or `Value` that its rule returned."""
+        aval, array = result.aval, made
         if isinstance(made, Value):
             array, known = made.array, made.known
         if not hasattr(aval, "shape"):
-            return Value(array, nothing_known(0, np.bool_), number)
-        capacities = extents.capacities(aval.shape)
-        if known is None or _is_narrower(array, capacities):
+            return Value(array, nothing_known(0, np.bool_), result.number)
+        if known is None or _is_narrower(array, result.capacities):
             known = nothing_known_of(aval)
-        array = conform(array, capacities)
-        if self.poison is not None and holds_dim(tuple(aval.shape)):
-            array = poison_padding(array, extents.lengths(aval.shape), known, self.poison)
-        return Value(array, known, number)
+        array = conform(array, result.capacities)
+        if self.poison is not None and holds_dim(result.dims):
+            array = poison_padding(array, result.lengths, known=known, poison=self.poison)
+        return Value(array, known, result.number)
 
-    def _filled_at_source(self, ctx: RuleContext, result: int, made: Value) -> Value:
-        """Fill a value for all its readers, if an earlier pass found that they want it."""
-        wish = ctx.wish(result)
-        if wish is None:
-            return made
-        axes = sorted(
-            a for a in wish.axes if not made.known.axes[a].is_constant(wish.value, unless="nan")
+
+def _applied(ctx: RuleContext) -> Sequence[Any]:
+    """Per result the array or `Value` that the equation's rule, or JAX itself, computes."""
+    eqn, rule = ctx.eqn, RULES.get(ctx.primitive)
+    arrays = [operand.array for operand in ctx.operands]
+    if not is_ragged(eqn) and not (rule and rule.also_static):
+        # Without symbolic dims the equation at capacity is the equation itself.
+        return _compat.bind_equation(eqn, arrays)
+    if rule is None:
+        dims = [d for var in (*eqn.invars, *eqn.outvars) for d in getattr(var.aval, "shape", ())]
+        raise ctx.unsupported(why_refused(ctx.primitive), dims)
+    params = {key: ctx.extents.at_capacity(param) for key, param in eqn.params.items()}
+    made = rule.apply(ctx, *arrays, **params)
+    return made if eqn.primitive.multiple_results else [made]
+
+
+def _filled_at_source(result: Result, value: Value) -> Value:
+    """A result, filled as all of its readers request."""
+    request = result.requested
+    if request is None:
+        return value
+    axes = sorted(
+        a for a in request.axes if not value.known.axes[a].is_constant(request.value, unless="nan")
+    )
+    if not axes:
+        return value
+    result.note_filled(axes)
+    array = fill(value.array, result.lengths, value=request.value, axes=axes)
+    return Value(array, value.known.filled(axes, constant(request.value)), value.number)
+
+
+class _Bodies:
+    """The bodies of one equation's loop or branches, which JAX may trace any number of times.
+
+    The last trace of each is the one that counts.
+
+    Args:
+        interpreter: That of the equation, inside of it.
+        number: The number of the equation's first result, which identifies the equation.
+    """
+
+    def __init__(self, interpreter: Interpreter, number: int) -> None:
+        self._interpreter, self._number = interpreter, number
+        self._last: dict[int, _Body] = {}
+
+    def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
+        """Run a body; roles in a softmax stay outside of it, and inside."""
+        last = self._last.get(id(closed.jaxpr))
+        key = (self._number, len(self._last) if last is None else last.key[1])
+        body = dataclasses.replace(
+            self._interpreter,
+            planned=self._interpreter.planned.body(key),
+            report=Report(),
+            numbers=itertools.count(),
+            watch=None,
         )
-        if not axes:
-            return made
-        ctx.note_filled(result, axes)
-        array = fill(made.array, ctx.out_lengths[result], wish.value, axes)
-        return Value(array, made.known.filled(axes, constant(wish.value)), made.number)
+        results = body.run(closed, extents, [*map(_without_role, operands)])
+        numbers = tuple(value.number for value in operands)
+        self._last[id(closed.jaxpr)] = _Body(key, closed, body.report, numbers)
+        return [_without_role(value, number=-1) for value in results]
+
+    def report_to(self, report: Report) -> None:
+        """Add the reports of all bodies to the one of the equation's own pass."""
+        for body in self._last.values():
+            report.add_body(body.key, body.report, body.operands)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Body:
-    """The body of a loop or branch, as it was interpreted last.
+    """The last trace of the body of a loop or branch.
 
     Attributes:
         key: The equation's number, and the body's within it.
-        closed: The jaxpr.
-        interpreter: With its notes and the fills that it asks for.
-        operands: The numbers of its operands outside; -1: they are made for the body.
+        closed: The jaxpr, held so that no other one gets its id.
+        report: Its report.
+        operands: The numbers of its operands outside; -1: computed for the body.
     """
 
     key: tuple[int, int]
     closed: Any
-    interpreter: Interpreter
+    report: Report
     operands: tuple[int, ...]
 
 
-_NOBODYS = Value(None, nothing_known(0, np.bool_))
-"""A result that nobody reads."""
+def _without_role(value: Value, *, number: int | None = None) -> Value:
+    known = dataclasses.replace(value.known, role=None)
+    return Value(value.array, known, value.number if number is None else number)
 
 
-def _live(jaxpr: Any, wanted: Sequence[Any]) -> list[tuple[Any, tuple[bool, ...]]]:
-    """The equations that results or effects hang on, and which of their results are read."""
+_UNREAD = Value(None, nothing_known(0, np.bool_))
+"""Stands for a result that nothing reads."""
+
+
+def _live(jaxpr: Any, wanted: Sequence[Any]) -> dict[Any, tuple[bool, ...]]:
+    """The equations that results or effects depend on, in order, and which results are read."""
     needed = {var for var in wanted if not _compat.is_literal(var)}
-    live = []
+    live: list[tuple[Any, tuple[bool, ...]]] = []
     for eqn in reversed(jaxpr.eqns):
         is_used = tuple(var in needed for var in eqn.outvars)
         if any(is_used) or eqn.effects:
             live.append((eqn, is_used))
             needed.update(var for var in eqn.invars if not _compat.is_literal(var))
-    return live[::-1]
+    return dict(reversed(live))
 
 
-def _read(env: dict[Any, Value], var: Any) -> Value:
-    if not _compat.is_literal(var):
-        return env[var]
+def _of_literal(var: Any) -> Value:
     if var.aval.shape == () and not _compat.is_extended(var.aval.dtype):
         return Value(var.val, uniform(0, constant(np.asarray(var.val, var.aval.dtype))))
     return Value(var.val, nothing_known_of(var.aval))
 
 
-def _dims(aval: Any) -> tuple[Any, ...]:
-    return tuple(getattr(aval, "shape", ()))
-
-
-def is_ragged(eqn: Any) -> bool:
-    """Whether a symbolic dim occurs anywhere in an equation."""
-    return (
-        any(holds_dim(_dims(var.aval)) for var in (*eqn.invars, *eqn.outvars))
-        or any(holds_dim(param) for param in eqn.params.values())
-        or any(is_ragged_jaxpr(inner) for inner in _compat.sub_jaxprs(eqn.params))
-    )
-
-
-def is_ragged_jaxpr(jaxpr: Any) -> bool:
-    """Whether a symbolic dim occurs anywhere in the equations of a jaxpr, closed or not."""
-    return any(map(is_ragged, getattr(jaxpr, "jaxpr", jaxpr).eqns))
-
-
 def _is_narrower(array: Array, shape: tuple[int, ...]) -> bool:
     """Whether `conform` would add padding of its own."""
     return any(have < want for have, want in zip(jnp.shape(array), shape, strict=True))
-
-
-def conform(array: Array, shape: tuple[int, ...]) -> Array:
-    """Cut or widen `array` to `shape`; what is added is padding."""
-    if not hasattr(array, "shape") or tuple(array.shape) == shape:
-        return array
-    array = lax.slice(array, [0] * array.ndim, list(map(min, array.shape, shape)))
-    missing = [want - have for want, have in zip(shape, array.shape, strict=True)]
-    if not any(missing):
-        return array
-    if _compat.is_extended(array.dtype):
-        return jnp.pad(array, [(0, more) for more in missing], mode="edge")
-    return lax.pad(array, np.zeros((), array.dtype), [(0, more, 0) for more in missing])

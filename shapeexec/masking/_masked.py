@@ -1,4 +1,7 @@
-"""A traced function at the capacities of one graph, on true sizes and padded arrays."""
+"""A traced function at the capacities of one graph, on true sizes and padded arrays.
+
+Buckets are chosen, and graphs compiled, elsewhere.
+"""
 
 import dataclasses
 import functools
@@ -12,12 +15,12 @@ from jax import Array
 
 from shapeexec import _compat
 from shapeexec.masking._extents import Extents, holds_dim
-from shapeexec.masking._fill import fill
+from shapeexec.masking._fill import conform, fill
 from shapeexec.masking._hosted import at_sizes
-from shapeexec.masking._interpret import Interpreter, Watch, conform
+from shapeexec.masking._interpret import Interpreter, Watch
 from shapeexec.masking._knowledge import Known, constant, nothing_known_of
 from shapeexec.masking._poison import poison_padding
-from shapeexec.masking._values import Fills, MaskNote, Value
+from shapeexec.masking._values import MaskNote, Report, Value
 from shapeexec.shape._host import HostOperand
 from shapeexec.shape._trace import Trace
 
@@ -30,7 +33,7 @@ class Masked:
         trace: The function, traced at symbolic sizes.
         ranges: Per symbol the least and the greatest size that the graph serves; the greatest is
             its bucket.
-        poison: What fills padding that nothing is known of; None: nothing does.
+        poison: The name of what fills padding that nothing is known of; None: nothing does.
         zero_padded: The padding of the arguments holds zeros, so that masks can be spared.
     """
 
@@ -44,8 +47,6 @@ class Masked:
         sizes: Mapping[str, Any],
         consts: Sequence[Any],
         leaves: Sequence[Any],
-        notes: list[MaskNote] | None = None,
-        watch: Watch | None = None,
         *,
         hosted: Mapping[HostOperand, Array] | None = None,
     ) -> list[Array]:
@@ -55,29 +56,48 @@ class Masked:
             sizes: The true size of each symbol, int or i32[], traced or not.
             consts: The arrays that the function closed over, `trace.jaxpr.consts`.
             leaves: The flat arguments, at capacity.
-            notes: Where masks are reported; None: nowhere.
-            watch: Sees each equation, see `Interpreter`.
             hosted: The numbers of the host; None: they are computed from `sizes`, which takes a
                 call back to Python where these are traced.
 
         Returns:
             The flat results, at capacity, in the dtypes and weak types of the plain function.
         """
-        notes = [] if notes is None else notes
-        planned = Fills()
+        return self.noted(sizes, consts, leaves, hosted=hosted)[0]
+
+    def noted(
+        self,
+        sizes: Mapping[str, Any],
+        consts: Sequence[Any],
+        leaves: Sequence[Any],
+        *,
+        hosted: Mapping[HostOperand, Array] | None = None,
+        watch: Watch | None = None,
+    ) -> tuple[list[Array], list[MaskNote]]:
+        """Run on padded arrays as a call does, and report each mask that is added or spared.
+
+        Args:
+            sizes: As for a call.
+            consts: As for a call.
+            leaves: As for a call.
+            hosted: As for a call.
+            watch: Called for each equation, see `Interpreter`.
+        """
+        planned = Report()
         if self.poison is None:  # under poison each reader of padding has to look after itself
             first = Interpreter()
             run = functools.partial(self._run, interpreter=first, hosted=hosted)
             jax.eval_shape(run, sizes, consts, leaves)
-            planned = first.fills
-        interpreter = Interpreter(self.poison, planned=planned, notes=notes, watch=watch)
-        return self._run(sizes, consts, leaves, interpreter, hosted)
+            planned = first.report
+        interpreter = Interpreter(self.poison, planned=planned, watch=watch)
+        results = self._run(sizes, consts, leaves, interpreter=interpreter, hosted=hosted)
+        return results, interpreter.report.notes
 
     def _run(
         self,
         sizes: Mapping[str, Any],
         consts: Sequence[Any],
         leaves: Sequence[Any],
+        *,
         interpreter: Interpreter,
         hosted: Mapping[HostOperand, Array] | None = None,
     ) -> list[Array]:
@@ -90,12 +110,12 @@ class Masked:
             for var, leaf in zip(jaxpr.invars, leaves, strict=True)
         ]
         closed = _compat.ClosedJaxpr(jaxpr, list(consts))
-        # What the user set for the function is none of the rules' concern.
+        # The user's settings are for the function, and rules rely on JAX's defaults.
         with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             results = interpreter.run(closed, extents, operands)
             if _compat.checks_results():
                 results = [
-                    _without_nan(value, var.aval, extents)
+                    _without_nan(value, var.aval, extents=extents)
                     for value, var in zip(results, jaxpr.outvars, strict=True)
                 ]
         return [
@@ -110,7 +130,9 @@ class Masked:
         if not holds_dim(tuple(aval.shape)):
             return Value(leaf, known)
         if self.poison is not None:
-            leaf = poison_padding(leaf, extents.lengths(aval.shape), known, self.poison)
+            leaf = poison_padding(
+                leaf, extents.lengths(aval.shape), known=known, poison=self.poison
+            )
         elif self.zero_padded and not _compat.is_extended(aval.dtype):
             zero = constant(np.zeros((), aval.dtype))
             axes = [
@@ -121,10 +143,10 @@ class Masked:
         return Value(leaf, known)
 
 
-def _without_nan(value: Value, aval: Any, extents: Extents) -> Value:
-    """A result with zeros for padding, since JAX is told to look for NaN or infinity in it."""
+def _without_nan(value: Value, aval: Any, *, extents: Extents) -> Value:
+    """A result with zeros for padding, in which JAX's debug options would find NaN or infinity."""
     if not jnp.issubdtype(aval.dtype, np.inexact):
         return value
     lengths = extents.lengths(aval.shape)
-    array = fill(jnp.asarray(value.array), lengths, 0, range(len(aval.shape)))
+    array = fill(jnp.asarray(value.array), lengths, value=0, axes=range(len(aval.shape)))
     return dataclasses.replace(value, array=array)

@@ -33,7 +33,7 @@ def pad_safe(
         fn: A function of arrays and trees of arrays.
         in_shapes: One spec per positional argument, as for `Exec`.
         constraints: A fact about the sizes, such as `"s >= 2"`, or several.
-        poison: What fills padding that nothing is known of, for tests; see `Exec`.
+        poison: The name of what fills padding that nothing is known of, for tests; see `Exec`.
 
     Returns:
         `padded(sizes, *args)`: `sizes` maps each symbol to its true size, an int or i32[], which
@@ -64,17 +64,16 @@ def pad_safe(
         _check_sizes(sizes, buckets)
         dims = [() if d is None else d for d in bound.dims(shapes)]
         avals = [jax.typeof(leaf) for leaf in leaves]
-        known = all(isinstance(size, int) for size in sizes.values())
+        described = [Leaf(d, a.dtype, a.weak_type) for d, a in zip(dims, avals, strict=True)]
+        known = sizes if all(isinstance(size, int) for size in sizes.values()) else None
+
+        def flat(*flat: Any) -> Any:
+            return fn(*jax.tree.unflatten(treedef, flat))
+
         with _exact_in_an_exec():
-            traced = trace(
-                lambda *flat: fn(*jax.tree.unflatten(treedef, flat)),
-                [Leaf(d, a.dtype, a.weak_type) for d, a in zip(dims, avals, strict=True)],
-                sizes if known else None,
-                constraints=facts,
-            )
+            traced = trace(flat, described, known, constraints=facts)
             ranges = {symbol: (1, buckets[symbol]) for symbol in sorted(buckets)}
-            masked = Masked(traced, ranges, poison)
-            results = masked(sizes, traced.jaxpr.consts, leaves)
+            results = Masked(traced, ranges, poison)(sizes, traced.jaxpr.consts, leaves)
         return jax.tree.unflatten(traced.out_tree, results)
 
     return padded
@@ -82,7 +81,7 @@ def pad_safe(
 
 @contextlib.contextmanager
 def _exact_in_an_exec() -> Iterator[None]:
-    """Where errors tell the options that make symbols exact, they say whose: here are none."""
+    """Errors that name options of an `Exec` say so: `pad_safe` has none."""
     try:
         yield
     except (UnsupportedPrimitiveError, InconclusiveShapeError) as error:

@@ -1,4 +1,4 @@
-"""Reducing only what is valid, with a computation that need not have an identity."""
+"""Reductions of valid elements alone, by a computation that need not have an identity."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,10 +9,10 @@ from jax import Array, lax
 def of_valid(
     combine: Callable[[Sequence[Array], Sequence[Array]], Sequence[Array]],
 ) -> Callable[[Any, Any], tuple[Array, ...]]:
-    """A computation on `(is_valid, *values)` that leaves out values that are not valid.
+    """A computation on `(is_valid, *values)` that ignores values that are not valid.
 
-    "`combine` if both are valid, else the valid one" has an identity, whatever is not valid, and is
-    associative if `combine` is.
+    "`combine` if both are valid, else the valid one" has an identity, any value that is not valid,
+    and is associative if `combine` is.
     """
 
     def combine_valid(left: Any, right: Any) -> tuple[Array, ...]:

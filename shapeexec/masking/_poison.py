@@ -1,4 +1,7 @@
-"""Poison: padding filled with the worst values, so that a missing mask shows in the result."""
+"""Poison: padding filled with the worst values, so that a missing mask shows in the result.
+
+Which padding is poisoned, and when, is decided in `_masked` and `_interpret`.
+"""
 
 from typing import Any
 
@@ -19,20 +22,20 @@ _GARBAGE = -123_456_789
 
 
 def check_poison(poison: str | None) -> str | None:
-    """The poison itself, if there is one of that name.
+    """The name of a poison; None for None and the empty text.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no such poison.
     """
     if poison in (None, "", *POISONS):
         return poison or None
     raise ConfigError(f"poison={poison!r} is not known.", fix=f"one of {', '.join(POISONS)}")
 
 
-def poison_value(poison: str, dtype: Any, padding: Padding) -> Any:
+def poison_value(poison: str, dtype: Any, *, padding: Padding) -> Any:
     """The value that padding of this dtype is filled with; None if it is left alone.
 
-    What is known of padding is part of the invariant: finite padding gets finite values.
+    Rules rely on the facts about padding: finite padding gets finite values.
     """
     if dtype == dtypes.float0 or _compat.is_extended(dtype):
         return None
@@ -43,7 +46,7 @@ def poison_value(poison: str, dtype: Any, padding: Padding) -> Any:
         garbage = info.max // 2 + 1 if info.min == 0 else max(int(info.min), _GARBAGE)
         return np.asarray({"min": info.min, "garbage": garbage}.get(poison, info.max), dtype)[()]
     if jnp.issubdtype(dtype, np.complexfloating):
-        part = poison_value(poison, np.dtype(dtype).type(0).real.dtype, padding)
+        part = poison_value(poison, np.dtype(dtype).type(0).real.dtype, padding=padding)
         return np.asarray(complex(part, part), dtype)[()]
     if padding == FINITE:
         return np.asarray(one(dtype) * (3 if poison == "min" else -3), dtype)[()]
@@ -55,11 +58,11 @@ def poison_value(poison: str, dtype: Any, padding: Padding) -> Any:
 
 
 def poison_padding(
-    x: Array, lengths: tuple[Length, ...], known: Known, poison: str | None
+    x: Array, lengths: tuple[Length, ...], *, known: Known, poison: str | None
 ) -> Array:
     """Fill the padding of `x` with poison wherever nothing is known of it.
 
-    Where something is known the padding is left as it is, so that a false claim shows.
+    Where it is known to be constant the padding stays, so that a false fact shows in the result.
     """
     if poison is None:
         return x
@@ -69,11 +72,11 @@ def poison_padding(
     for axis in padded:
         if axis in constants:
             continue
-        value = poison_value(poison, x.dtype, known.axes[axis])
-        # What is known of another axis holds where its padding meets that of this one.
+        value = poison_value(poison, x.dtype, padding=known.axes[axis])
+        # A fact about another axis holds in the corner too, where both have padding.
         kept = constants if axis in finite else constants + finite
         if value is not None:
-            poisoned = fill(x, lengths, value, (axis,))
-            mask = valid_mask(x.shape, lengths, kept)
+            poisoned = fill(x, lengths, value=value, axes=(axis,))
+            mask = valid_mask(x.shape, lengths, axes=kept)
             x = poisoned if mask is None else lax.select(mask, poisoned, x)
     return x

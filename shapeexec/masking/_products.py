@@ -1,7 +1,7 @@
 """A convolution or one of its gradients: whole, or of chosen pairs of a tap and a result alone.
 
-The three are one product, with another of its three arrays wanted. Whether pairs have to be chosen
-is not known here.
+The three are one product of three arrays, of which another one is computed. Whether pairs have to
+be chosen is not known here.
 """
 
 import dataclasses
@@ -121,7 +121,7 @@ class Product:
         return config
 
 
-def by_pairs(product: Product, apart: Sequence[TapAxis], struct: jax.ShapeDtypeStruct) -> Array:
+def by_pairs(product: Product, apart: Sequence[TapAxis], *, struct: jax.ShapeDtypeStruct) -> Array:
     """A product of its pairs alone, one tap or one result after the other, whichever are fewer.
 
     Args:
@@ -180,10 +180,10 @@ class _Walk:
     def steps(self, which: int) -> list[int]:
         """Per axis of the left operand, the distance of taps or of results."""
         steps = [each.dilation if which == 1 else each.stride for each in self.apart]
-        return _resized([1] * self.product.arrays[0].ndim, self.axes(0), steps)
+        return _resized([1] * self.product.arrays[0].ndim, self.axes(0), sizes=steps)
 
     def parts(self) -> tuple[list[np.ndarray], Array | None]:
-        """What is scanned over: places along `apart`, and the parts of the array there if known."""
+        """The scan's inputs: places along `apart`, and the parts of the array there if known."""
         counts = [getattr(each, _NAMES[self.single - 1])[0] for each in self.apart]
         places = list(np.indices(counts, np.int32).reshape(len(counts), -1))
         x = self.product.arrays[self.single]
@@ -199,11 +199,11 @@ class _Walk:
         return jnp.moveaxis(x, range(len(axes)), axes)
 
     def compute(self, places: Sequence[Array], part: Array | None) -> Array:
-        """What the part at `places` adds to what is wanted, or the part itself if it is wanted."""
+        """The contribution of the part at `places` to the wanted array, or the wanted part."""
         (lhs, *_), wanted, single = self.product.arrays, self.product.wanted, self.single
         arrays: list[Any] = list(self.product.arrays)
-        shape = _resized(arrays[single].shape, self.axes(single), [1] * len(self.apart))
-        window = _resized(lhs.shape, self.axes(0), self.inner)
+        shape = _resized(arrays[single].shape, self.axes(single), sizes=[1] * len(self.apart))
+        window = _resized(lhs.shape, self.axes(0), sizes=self.inner)
         if wanted == 0:
             arrays[0] = jax.ShapeDtypeStruct(tuple(window), lhs.dtype)
         else:
@@ -253,7 +253,7 @@ class _Walk:
         return lax.expand_dims(out, self.axes(single)) if wanted == single else out
 
     def put(self, total: Array, window: Array, places: Sequence[Array]) -> Array:
-        """`total` with what a part adds to the positions that it meets."""
+        """`total` with the contribution of a part at the positions that it meets."""
         config = [(0, 0, step - 1) for step in self.steps(3 - self.single)]
         more, starts = lax.pad(window, zero(window.dtype), config), self._starts(places)
         old = lax.dynamic_slice(total, starts, self._reach())
@@ -271,7 +271,7 @@ class _Walk:
         steps, shape = self.steps(3 - self.single), self.product.arrays[0].shape
         axes = self.axes(0)
         reach = [(n - 1) * steps[axis] + 1 for axis, n in zip(axes, self.inner, strict=True)]
-        return _resized(shape, axes, reach)
+        return _resized(shape, axes, sizes=reach)
 
     def _only_pairs(self, which: int, x: Array, places: Sequence[Array]) -> Array:
         """`x`, one of the arrays, with 0 where it makes no pair with the part at `places`."""
@@ -285,7 +285,7 @@ class _Walk:
         return lax.select(mask, x, lax.full_like(x, 0))
 
 
-def _resized(shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) -> list[int]:
+def _resized(shape: Sequence[int], axes: Sequence[int], *, sizes: Sequence[int]) -> list[int]:
     """A shape with other sizes along `axes`."""
     resized = list(shape)
     for axis, size in zip(axes, sizes, strict=True):

@@ -1,32 +1,36 @@
-"""The rules: which function keeps the invariant for which primitive.
+"""The registry of rules: which function keeps the invariant for which primitive.
 
-A primitive is known by its name: a name that one version of JAX lacks is simply never met there.
+A primitive is known by its name: a name that one version of JAX lacks is never looked up there.
+Rules themselves are in `rules`.
 """
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from shapeexec import _compat
+from shapeexec._errors import ConfigError
 from shapeexec.masking._knowledge import Known
 
 KINDS = ("Keep", "Fill", "Move", "Run", "Refuse")
-"""What a rule does about padding, and the first word of its docstring.
+"""What a rule does about padding: the first word of its docstring.
 
-Keep: nothing. Fill: it overwrites padding that would be read. Move: it puts elements at their
-place in the logical shape. Run: it interprets nested jaxprs. Refuse: it raises on a padded axis.
+Keep: nothing. Fill: it overwrites padding that would be read. Move: it places elements by their
+position in the unpadded shape. Run: it interprets nested jaxprs. Refuse: it raises on a padded
+axis.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A rule, and what its docstring says of it.
+    """A rule, described by its docstring.
 
     Attributes:
         apply: `rule(ctx, *operands, **params) -> array or arrays`.
         kind: One of `KINDS`.
         summary: The first line of the docstring after the kind.
-        exact_when: The condition under which it is exact, and raises otherwise; None: always.
-        also_static: Whether it applies to equations without symbolic dims too.
+        exact_when: The condition under which it is exact; it raises otherwise. None: always.
+        also_static: Whether it is called for equations without symbolic dims too.
     """
 
     apply: Callable[..., Any]
@@ -51,16 +55,16 @@ def register(
         *primitives: JAX primitives or their names, such as `"reduce_sum"`.
         exact_when: The condition under which the rule is exact, for the table of primitives; where
             it does not hold the rule raises. None: it is exact always.
-        also_static: Whether the rule is for equations without symbolic dims too, which otherwise
-            mean what they meant.
+        also_static: Also call the rule for equations without symbolic dims; by default those are
+            bound unchanged.
 
     The rule is called as `rule(ctx, *operands, **params)`. Operands are arrays at capacity with
-    unspecified padding; each dim inside `params` is its capacity already. It returns the data of
-    the result, or a sequence of them for a primitive with several results; shapes come from the
-    jaxpr. Its docstring begins with one of `KINDS`.
+    unspecified padding; each dim inside `params` is its capacity already. It returns the array of
+    the result, or a sequence of them for a primitive with several results; the interpreter cuts or
+    widens them to capacity. Its docstring begins with one of `KINDS`.
 
     Raises:
-        ValueError: A primitive has a rule already, or the docstring does not say the kind.
+        ConfigError: A primitive has a rule already, or the docstring begins with another word.
     """
 
     def decorate(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,32 +72,51 @@ def register(
         kind, _, rest = (first_line or [""])[0].partition(" ")
         kind = kind.rstrip(":")
         if kind not in KINDS:
-            raise ValueError(f"{rule.__name__}: the docstring begins with one of {KINDS}")
+            raise ConfigError(
+                f"{rule.__name__}: the docstring begins with {kind!r}, which is no kind of rule.",
+                fix=f"begin it with what it does about padding: {', '.join(KINDS)}, and a colon",
+            )
         for primitive in primitives:
-            _claim(RULES, primitive, Rule(rule, kind, rest.strip(), exact_when, also_static))
+            _claim(RULES, primitive, entry=Rule(rule, kind, rest.strip(), exact_when, also_static))
         return rule
 
     return decorate
 
 
 def register_nested(primitive: Any, get_jaxpr: Callable[[dict[str, Any]], Any]) -> None:
-    """Say where a call-like primitive, which only wraps a jaxpr, keeps that jaxpr.
+    """Say which parameter of a call-like primitive, which only wraps a jaxpr, is that jaxpr.
 
-    It is interpreted in place, so that what is known of padding passes in and out.
+    It is interpreted in place, so that facts about padding pass in and out.
+
+    Args:
+        primitive: A JAX primitive or its name.
+        get_jaxpr: The jaxpr, closed or open, from the equation's parameters.
+
+    Raises:
+        ConfigError: The primitive is registered already.
     """
-    _claim(NESTED, primitive, get_jaxpr)
+    _claim(NESTED, primitive, entry=get_jaxpr)
+
+
+def nested_jaxpr(eqn: Any) -> Any | None:
+    """The closed jaxpr that an equation only wraps; None: it is no call-like primitive."""
+    get_jaxpr = NESTED.get(eqn.primitive.name)
+    return None if get_jaxpr is None else _compat.closed(get_jaxpr(eqn.params))
 
 
 def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make the decorated function say what is known of the results of `primitives`.
+    """Make the decorated function derive the facts about the result of `primitives`.
 
-    It is called as `know(ctx, *known, **params) -> Known`, with what is known of each operand
-    after the rule has filled. Without one, nothing is known of a result.
+    It is called as `know(ctx, *known, **params) -> Known`, with the facts about each operand after
+    the rule has filled. Without one, nothing is known of a result.
+
+    Raises:
+        ConfigError: A primitive has such a function already.
     """
 
     def decorate(know: Callable[..., Known]) -> Callable[..., Known]:
         for primitive in primitives:
-            _claim(KNOWLEDGE, primitive, know)
+            _claim(KNOWLEDGE, primitive, entry=know)
         return know
 
     return decorate
@@ -102,11 +125,11 @@ def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Calla
 def refuse(*primitives: Any, reason: str) -> None:
     """Say why primitives without a rule have none: the error on a padded axis gives the reason."""
     for primitive in primitives:
-        _claim(REFUSALS, primitive, reason)
+        _claim(REFUSALS, primitive, entry=reason)
 
 
 def status(primitive: str) -> str:
-    """What is promised of a primitive on padded axes: `exact`, `exact when ...`, `error: ...`."""
+    """The promise for a primitive on padded axes: `exact`, `exact when ...`, `error: ...`."""
     rule = RULES.get(primitive)
     if rule is not None:
         condition = "no axis is padded" if rule.kind == "Refuse" else None
@@ -120,8 +143,11 @@ def why_refused(primitive: str) -> str:
     return REFUSALS.get(primitive, "it has no rule")
 
 
-def _claim(table: dict[str, Any], primitive: Any, entry: Any) -> None:
+def _claim(table: dict[str, Any], primitive: Any, *, entry: Any) -> None:
     name = primitive if isinstance(primitive, str) else primitive.name
     if name in table:
-        raise ValueError(f"`{name}` is registered already")
+        raise ConfigError(
+            f"`{name}` is registered already.",
+            fix="register each primitive once; to change what the library does, edit its own rule",
+        )
     table[name] = entry

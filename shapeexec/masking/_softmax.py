@@ -1,10 +1,10 @@
-"""What is known of padding in the course of a softmax, so that one mask serves all of it.
+"""Facts about padding in a softmax and its gradient, so that one mask serves all of it.
 
 A softmax over a padded axis takes its maximum, for which the padding is filled with -inf. From
 there on nothing more is needed: `x - max x` is -inf in the padding, or NaN where the maximum is
 infinite or NaN, and then the valid elements of the row that decide its sum are NaN as well. So
 `exp` of it is 0 or NaN with its row, the sum over the row is at least 1 or NaN, and the quotient
-is 0 or NaN with its row. That holds for whatever the valid elements are.
+is 0 or NaN with its row. That holds for all valid elements.
 
 Its gradient, of x with weights w = exp(x - max x), total t = sum w and cotangent g, is
 
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from shapeexec.masking._context import RuleContext
+from shapeexec.masking._facts import signs_of
 from shapeexec.masking._knowledge import Known, Padding, Role, constant
 
 _MINUS_INFINITY = -np.inf
@@ -31,9 +32,9 @@ WHY_NONE = "none: padding is 0, or the gradient of its row NaN"
 """Why the sum in a softmax's gradient needs no mask."""
 
 
-def reduced(ctx: RuleContext, operand: Known, axes: Sequence[int]) -> Role | None:
+def reduced(ctx: RuleContext, operand: Known, *, axes: Sequence[int]) -> Role | None:
     """The role of a reduction's result."""
-    source, role = ctx.values[0].number, operand.role
+    source, role = ctx.operands[0].number, operand.role
     if ctx.primitive == "reduce_max":
         return Role("max", source, tuple(axes), is_aligned=False)
     is_weights = role is not None and role.kind == "weights" and role.axes == tuple(axes)
@@ -43,7 +44,7 @@ def reduced(ctx: RuleContext, operand: Known, axes: Sequence[int]) -> Role | Non
 
 
 def broadcast(
-    operand: Known, shape: Sequence[Any], broadcast_dimensions: Sequence[int]
+    operand: Known, shape: Sequence[Any], *, broadcast_dimensions: Sequence[int]
 ) -> Role | None:
     """The role of a broadcast, which may put the reduced axes back where they were, at size 1.
 
@@ -61,8 +62,8 @@ def broadcast(
     return dataclasses.replace(role, is_aligned=True)
 
 
-def pointwise(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
-    """What a pointwise primitive's place in a softmax adds to `known`."""
+def pointwise(ctx: RuleContext, operands: Sequence[Known], *, known: Known) -> Known:
+    """`known`, and the facts that follow from a pointwise primitive's place in a softmax."""
     role = operands[0].role if operands else None
     match ctx.primitive:
         case "stop_gradient" | "copy":
@@ -70,17 +71,17 @@ def pointwise(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Know
         case "max":  # JAX takes the maximum of -inf and the row's
             roles = [operand.role for operand in operands if not _is_minus_infinity(operand)]
             return Known(known.whole, known.axes, roles[0] if len(roles) == 1 else None)
-        case "sub" if _fits(ctx, operands, "max"):
-            return _absorbed(ctx, operands[0], known, _MINUS_INFINITY, "shifted")
+        case "sub" if _fits(ctx, operands, kind="max"):
+            return _absorbed(ctx, operands[0], known=known, value=_MINUS_INFINITY, kind="shifted")
         case "exp" if role is not None and role.kind == "shifted":
-            return _absorbed(ctx, operands[0], known, 0, "weights")
-        case "div" if _fits(ctx, operands, "total"):
-            return _absorbed(ctx, operands[0], known, 0, None)
+            return _absorbed(ctx, operands[0], known=known, value=0, kind="weights")
+        case "div" if _fits(ctx, operands, kind="total"):
+            return _absorbed(ctx, operands[0], known=known, value=0, kind=None)
         case "integer_pow" if role is not None and role.kind == "total" and ctx.params["y"] < 0:
             scale = Role("scale", role.source, role.axes, is_aligned=role.is_aligned)
             return dataclasses.replace(known, role=scale)
         case "mul" if (scaled := _scaled(ctx)) is not None:
-            return _known_of_scaled(ctx, known, scaled)
+            return _known_of_scaled(ctx, known, role=scaled)
     return known
 
 
@@ -88,21 +89,21 @@ def _is_minus_infinity(operand: Known) -> bool:
     return operand.whole.is_constant(_MINUS_INFINITY)
 
 
-def _fits(ctx: RuleContext, operands: Sequence[Known], kind: str) -> bool:
+def _fits(ctx: RuleContext, operands: Sequence[Known], *, kind: str) -> bool:
     """Whether the second operand is, row by row, the maximum or the total of the first."""
     role = operands[1].role
     return (
         role is not None
         and role.kind == kind
         and role.is_aligned
-        and role.source == ctx.values[0].number
+        and role.source == ctx.operands[0].number
     )
 
 
-def _absorbed(ctx: RuleContext, operand: Known, known: Known, value: float, kind: Any) -> Known:
+def _absorbed(ctx: RuleContext, operand: Known, *, known: Known, value: float, kind: Any) -> Known:
     """`known`, and along the softmax's axes `value` or NaN with the row.
 
-    Only where the operand's padding is what this presumes.
+    Only if the operand's padding is -inf, or 0 for a quotient.
     """
     role = operand.role if kind == "weights" else _role_of_second(ctx)
     assert role is not None
@@ -110,19 +111,19 @@ def _absorbed(ctx: RuleContext, operand: Known, known: Known, value: float, kind
     dtype = ctx.eqn.outvars[0].aval.dtype
     axes = list(known.axes)
     for axis in role.axes:
-        if ctx.padded(0, (axis,)):
+        if ctx.operands[0].padded((axis,)):
             if not operand.axes[axis].is_constant(presumed, unless="nan"):
                 return known
             axes[axis] = _stronger(
                 known.axes[axis], constant(np.asarray(value, dtype)[()], unless="nan")
             )
-    source = ctx.values[0].number
+    source = ctx.operands[0].number
     made = None if kind is None else Role(kind, source, role.axes, is_aligned=True)
     return Known(known.whole, tuple(axes), made)
 
 
 def _role_of_second(ctx: RuleContext) -> Role | None:
-    return ctx.values[1].known.role
+    return ctx.operands[1].known.role
 
 
 def _stronger(a: Padding, b: Padding) -> Padding:
@@ -134,32 +135,34 @@ def _stronger(a: Padding, b: Padding) -> Padding:
 
 def _scaled(ctx: RuleContext) -> Role | None:
     """The role of a product of a cotangent with weights or with their scale."""
-    for number, factor in enumerate(ctx.values):
-        cotangent, role = ctx.values[1 - number], factor.known.role
+    for number, factor in enumerate(ctx.operands):
+        cotangent, role = ctx.operands[1 - number], factor.known.role
         if role is None or role.kind not in ("weights", "scale") or not role.is_aligned:
             continue
-        if not ctx.in_shapes[1 - number]:
+        if not ctx.operands[1 - number].dims:
             continue  # one number for all rows
-        beside = [factor.known.axes[axis] for axis in ctx.padded(number, role.axes)]
+        beside = [factor.known.axes[axis] for axis in ctx.operands[number].padded(role.axes)]
         is_harmless = all(padding.is_constant(0, unless="nan") for padding in beside)
-        if not is_harmless or not _is_zero(ctx, 1 - number, role.axes):
+        if not is_harmless or not _is_zero(ctx, 1 - number, axes=role.axes):
             continue
         weights = factor.number if role.kind == "weights" else role.source
         before = cotangent.known.role
         if before is not None and before.kind == "scaled":
             return before if (before.of, before.axes) == (weights, role.axes) else None
-        if len(ctx.in_shapes[1 - number]) == len(ctx.out_shapes[0]):
+        if len(ctx.operands[1 - number].dims) == len(ctx.results[0].dims):
             return Role("scaled", cotangent.number, role.axes, is_aligned=True, of=weights)
     return None
 
 
-def _is_zero(ctx: RuleContext, operand: int, axes: Sequence[int]) -> bool:
+def _is_zero(ctx: RuleContext, operand: int, *, axes: Sequence[int]) -> bool:
     """Whether an operand's padding is 0 but behind rows of NaN and infinities."""
-    paddings = [ctx.values[operand].known.axes[axis] for axis in ctx.padded(operand, axes)]
+    paddings = [
+        ctx.operands[operand].known.axes[axis] for axis in ctx.operands[operand].padded(axes)
+    ]
     return all(padding.is_constant(0, unless="nonfinite") for padding in paddings)
 
 
-def _known_of_scaled(ctx: RuleContext, known: Known, role: Role) -> Known:
+def _known_of_scaled(ctx: RuleContext, known: Known, *, role: Role) -> Known:
     """`known`, and along the softmax's axes 0 but behind rows of NaN and infinities.
 
     Factors that are not negative leave no number of such a row finite.
@@ -167,33 +170,33 @@ def _known_of_scaled(ctx: RuleContext, known: Known, role: Role) -> Known:
     axes = list(known.axes)
     zeros = constant(np.zeros((), ctx.eqn.outvars[0].aval.dtype)[()], unless="nonfinite")
     for axis in role.axes:
-        if not isinstance(ctx.out_shapes[0][axis], int):
+        if not isinstance(ctx.results[0].dims[axis], int):
             axes[axis] = _stronger(known.axes[axis], zeros)
     return Known(known.whole, tuple(axes), role)
 
 
 def needs_no_mask(ctx: RuleContext, axes: Sequence[int]) -> bool:
     """Whether this is the sum in a softmax's gradient, and read for that alone."""
-    role = ctx.values[0].known.role
+    role = ctx.operands[0].known.role
     if ctx.primitive != "reduce_sum" or role is None or role.kind != "scaled":
         return False
-    is_padded = bool(ctx.padded(0, axes))  # or there is nothing to be told of
-    is_whole = role.axes == tuple(axes) and is_padded and _is_zero(ctx, 0, axes)
+    is_padded = bool(ctx.operands[0].padded(axes))  # or there is no mask to report
+    is_whole = role.axes == tuple(axes) and is_padded and _is_zero(ctx, 0, axes=axes)
     return is_whole and _is_inner_sum(ctx, role)
 
 
 def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
     """Whether the result is subtracted from g/t, and the difference multiplied by the weights."""
-    rank = len(ctx.in_shapes[0])
+    rank = len(ctx.operands[0].dims)
     rows: list[int | None] = [axis for axis in range(rank) if axis not in role.axes]
     var, is_negated = ctx.eqn.outvars[0], False
-    while (reader := ctx.scope.only_reader(var)) is not None and reader.primitive.name not in _SUMS:
+    while (reader := ctx.scope.only_reader(var)) is not None and not _joins_two(reader):
         moved = _rows_after(reader, rows)
         if moved is None:
             return False
         rows, var = moved, reader.outvars[0]
         is_negated ^= reader.primitive.name == "neg"
-    if reader is None or not _stands_for_its_row(reader, rows, role):
+    if reader is None or not _stands_for_its_row(reader, rows, role=role):
         return False
     left, right = reader.invars
     is_right = right is var
@@ -202,18 +205,20 @@ def _is_inner_sum(ctx: RuleContext, role: Role) -> bool:
     return (
         (is_right or reader.primitive.name != "sub")
         and is_subtrahend != is_negated
-        and _is_over_total(ctx, left if is_right else right, role)
+        and _is_over_total(ctx, left if is_right else right, role=role)
         and product is not None
         and product.primitive.name == "mul"
         and any(_number(ctx, factor) == role.of for factor in product.invars)
     )
 
 
-_SUMS = ("add", "add_any", "sub")
+def _joins_two(eqn: Any) -> bool:
+    """Whether an equation adds or subtracts."""
+    return len(signs_of(eqn) or ()) == 2
 
 
 def _rows_after(eqn: Any, rows: Sequence[int | None]) -> list[int | None] | None:
-    """Of which axis of the softmax each axis of a result is, if the rows only change their form.
+    """Per axis of a result the axis of the softmax that it is; None: it is no plain view of rows.
 
     Args:
         eqn: An equation with one operand.
@@ -244,7 +249,7 @@ def _is_one(dim: Any) -> bool:
     return isinstance(dim, int) and dim == 1
 
 
-def _stands_for_its_row(eqn: Any, rows: Sequence[int | None], role: Role) -> bool:
+def _stands_for_its_row(eqn: Any, rows: Sequence[int | None], *, role: Role) -> bool:
     """Whether an operand of these rows is one number per row of the softmax, at its place."""
     shape = eqn.outvars[0].aval.shape
     return len(rows) == len(shape) and all(
@@ -253,7 +258,7 @@ def _stands_for_its_row(eqn: Any, rows: Sequence[int | None], role: Role) -> boo
     )
 
 
-def _is_over_total(ctx: RuleContext, var: Any, role: Role) -> bool:
+def _is_over_total(ctx: RuleContext, var: Any, *, role: Role) -> bool:
     """Whether a variable is the cotangent, divided by the total."""
     eqn = ctx.scope.maker(var)
     if eqn is None or eqn.primitive.name != "div":

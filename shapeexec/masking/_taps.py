@@ -1,9 +1,9 @@
 """Convolutions of data that are not finite, beside padding: zero times infinity is NaN.
 
-Where padding of one operand meets valid elements of the other, zeros do not leave an infinity or
-NaN alone. Then a convolution, or a gradient of one, is taken apart along such axes, into its taps
-or its results, so that each pair of a tap and a result that is no pair of the unpadded convolution
-is left out. That takes a step per tap, and so is done only if the data are not finite.
+Where padding of one operand is multiplied by valid elements of the other, a zero in the padding
+makes NaN of an infinity. Then a convolution, or a gradient of one, is split along such axes into
+its taps or its results, and pairs of a tap and a result that the unpadded convolution lacks are
+left out. That takes a step per tap, and so is done only if the data are not finite.
 """
 
 import functools
@@ -41,8 +41,8 @@ def skips_zeros(params: dict[str, Any], dtype: Any) -> bool:
 def tap_axes(
     ctx: RuleContext,
     axes: Sequence[WindowAxis],
-    shapes: Sequence[tuple[Any, ...]],
     *,
+    shapes: Sequence[tuple[Any, ...]],
     behind: Behind,
     skips: bool,
 ) -> list[TapAxis]:
@@ -61,14 +61,14 @@ def tap_axes(
         i = numbers.lhs_spec.index(each.axis) - 2
         dims = shapes[0][each.axis], shapes[1][numbers.rhs_spec[2 + i]]
         taps, results = dims[1], shapes[2][numbers.out_spec[2 + i]]
-        if not (skips or _meets_data(ctx, i, dims, results, behind)):
+        if not (skips or _meets_data(ctx, i, dims=dims, results=results, behind=behind)):
             continue
         found.append(
             TapAxis(
                 i,
                 each,
-                (ctx.capacity(taps), ctx.length(taps)),
-                (ctx.capacity(results), ctx.length(results)),
+                (ctx.extents.capacity(taps), ctx.extents.length(taps)),
+                (ctx.extents.capacity(results), ctx.extents.length(results)),
                 params["window_strides"][i],
                 params["rhs_dilation"][i],
                 skips,
@@ -78,7 +78,7 @@ def tap_axes(
 
 
 def _meets_data(
-    ctx: RuleContext, i: int, dims: tuple[Any, Any], results: Any, behind: Behind
+    ctx: RuleContext, i: int, *, dims: tuple[Any, Any], results: Any, behind: Behind
 ) -> bool:
     """Whether zeros behind the taps or results meet valid data along spatial axis number `i`.
 
@@ -101,6 +101,7 @@ def _meets_data(
 def unless_finite(
     ctx: RuleContext,
     operands: dict[int, Array],
+    *,
     apart: Sequence[TapAxis],
     product: Product,
     finish: Callable[[Array], Array],
@@ -120,24 +121,24 @@ def unless_finite(
     """
     laid = product.compute()
     whole = finish(laid)
-    read = [i for i in operands if apart and not ctx.values[i].known.whole.finite]
+    read = [i for i in operands if apart and not ctx.operands[i].known.whole.finite]
     if not read:
         return whole
-    total = functools.reduce(lax.add, [_total(ctx, i, operands[i]) for i in read])
+    total = functools.reduce(lax.add, [_total(ctx, i, x=operands[i]) for i in read])
     is_bad = _of_any(~jnp.isfinite(total))
     struct = jax.ShapeDtypeStruct(laid.shape, laid.dtype)
-    return lax.cond(is_bad, lambda: finish(by_pairs(product, apart, struct)), lambda: whole)
+    return lax.cond(is_bad, lambda: finish(by_pairs(product, apart, struct=struct)), lambda: whole)
 
 
-def _total(ctx: RuleContext, operand: int, x: Array) -> Array:
+def _total(ctx: RuleContext, operand: int, *, x: Array) -> Array:
     """The sum of an operand's valid elements, which is not finite if one of them is not.
 
     It compiles several times as fast as a disjunction. It is wide, for finite numbers of 16 bits
     soon add up to an infinity.
     """
-    known = ctx.values[operand].known.axes
+    known = ctx.operands[operand].known.axes
     unknown = [axis for axis in range(x.ndim) if not known[axis].finite]
-    valid = fill(x, ctx.in_lengths[operand], zero(x.dtype), unknown)
+    valid = fill(x, ctx.operands[operand].lengths, value=zero(x.dtype), axes=unknown)
     return jnp.sum(valid, dtype=jnp.promote_types(x.dtype, np.float32))
 
 

@@ -1,4 +1,7 @@
-"""Values of a graph, and what is noted of their masks while it is made."""
+"""Values at capacity, and the report on masks of one pass over a jaxpr.
+
+Which masks are needed is decided by rules, through `RuleContext`.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -10,12 +13,12 @@ from shapeexec.masking._knowledge import Known
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """An array at capacity, and what is known of it.
+    """An array at capacity, and the facts about its padding.
 
     Attributes:
         array: The array.
-        known: What is known of it.
-        number: Tells values of one graph apart; filling a value does not change its number.
+        known: The facts.
+        number: Identifies the value within one pass; a filled value keeps its number.
     """
 
     array: Any
@@ -23,28 +26,28 @@ class Value:
     number: int = -1
 
     def of(self, array: Any) -> "Value":
-        """What is known of this value, said of another array."""
+        """Another array with the facts and the number of this one."""
         return dataclasses.replace(self, array=array)
 
 
 def values_of(arrays: Iterable[Any], known: Iterable[Known]) -> list[Value]:
-    """A value per array, with what is known of it."""
+    """A value per array, with the facts about it."""
     return [Value(*pair) for pair in zip(arrays, known, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskNote:
-    """One mask, or one that was not needed.
+    """One mask that is in the graph, or one that was not needed.
 
     Attributes:
-        primitive: The primitive that needed it.
+        primitive: The primitive that reads across the padding.
         where: The user's line, `code  (file.py:12)`; None if unknown.
         what: The array and its padded axes, `f32[b,s] along s`.
-        action: What was done, `filled with 0` or `none: padding is 0`.
-        masked: Whether anything was added to the graph.
-        why: What is known of the padding that was masked, `padding is unspecified`; empty where
-            `action` says it all.
-        at: The equation that needed it, behind those around it, the outermost first.
+        action: `filled with 0`, or `none: padding is 0`.
+        masked: Whether an operation was added to the graph.
+        why: The fact about the masked padding, `padding is unspecified`; empty where `action`
+            holds it.
+        at: The equations that enclose the one that reads, the outermost first, and that one.
     """
 
     primitive: str
@@ -57,69 +60,95 @@ class MaskNote:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
-    """A fill that all readers of a value have asked for.
+class FillRequest:
+    """The fill of a value that all of its readers agree on.
 
     Attributes:
-        value: What the padding is to be.
-        axes: Along which axes.
-        note: How the first reader told of it.
+        value: The scalar that overwrites the padding.
+        axes: The axes along which it does.
+        note: The note of the first reader.
     """
 
     value: Any
     axes: frozenset[int]
     note: MaskNote
 
-    def told_at_source(self, aval: Any, axes: Sequence[int]) -> MaskNote:
-        """What to report where the value, an array like `aval`, is made and filled."""
+    def noted_at_source(self, aval: Any, axes: Sequence[int]) -> MaskNote:
+        """The note where the value, an array like `aval`, is computed and filled."""
         action = f"{self.note.action} where it is made"
         return dataclasses.replace(self.note, what=along(aval, axes), action=action)
 
 
-class Fills:
-    """The fills that one pass over a graph asks for, so that the next can fill at the source.
+class Report:
+    """What one pass over a jaxpr finds: its masks, and the fills that its readers request.
 
-    A value that is filled where it is made is filled once, in the loop that makes it; filled where
-    it is read, it costs a pass over memory for each reader that nobody came before.
+    The next pass over the same jaxpr, which numbers values alike, fills them at the source: in the
+    loop that computes the value, and not in one more pass over memory for each of its readers.
+
+    Attributes:
+        notes: Each mask that is added or spared, in the order of the equations.
     """
 
     def __init__(self) -> None:
-        self._asked: dict[int, Wish | None] = {}
+        self.notes: list[MaskNote] = []
+        self._requests: dict[int, FillRequest | None] = {}
         self._unread: set[int] = set()
-        self._bodies: dict[tuple[int, int], Fills] = {}
+        self._bodies: dict[tuple[int, int], Report] = {}
 
-    def ask(self, number: int, wish: Wish) -> None:
-        """Note what a value is to be filled with; readers that disagree get nothing."""
-        before = self._asked.get(number, wish)
-        agreed = before is not None and bool(before.value == wish.value)
-        self._asked[number] = (
-            dataclasses.replace(before, axes=before.axes | wish.axes)
+    def request(self, number: int, fill: FillRequest) -> None:
+        """Add a reader's request to fill a value; readers that disagree get nothing."""
+        before = self._requests.get(number, fill)
+        agreed = before is not None and bool(before.value == fill.value)
+        self._requests[number] = (
+            dataclasses.replace(before, axes=before.axes | fill.axes)
             if before is not None and agreed
             else None
         )
 
-    def at_source(self, number: int) -> Wish | None:
-        """What all readers want of a value."""
-        return self._asked.get(number)
+    def requested(self, number: int) -> FillRequest | None:
+        """The fill of a value that all of its readers request."""
+        return self._requests.get(number)
 
-    def at_source_now(self, number: int) -> None:
-        """Note that this pass has filled a value where it is made."""
+    def note(self, note: MaskNote) -> None:
+        """Add a note."""
+        self.notes.append(note)
+
+    def note_at_source(self, number: int, note: MaskNote) -> None:
+        """Note that a value is filled where it is computed."""
         self._unread.add(number)
+        self.note(note)
 
-    def is_first_reader(self, number: int) -> bool:
-        """Whether a value was filled where it is made, and nobody has asked this of it before."""
-        is_first = number in self._unread
-        self._unread.discard(number)
-        return is_first
+    def note_spared(self, number: int, note: MaskNote) -> None:
+        """Note a mask of a value that is not needed.
 
-    def body(self, key: tuple[int, int]) -> "Fills":
-        """Those of the body of a loop or branch, by the equation's number and the body's."""
-        return self._bodies.get(key) or Fills()
+        The first reader of a value that was filled at the source is why it was: that is no mask
+        spared.
+        """
+        if number in self._unread:
+            self._unread.discard(number)
+        else:
+            self.note(note)
 
-    def keep_body(self, key: tuple[int, int], fills: "Fills") -> None:
-        """Keep what the body of a loop or branch asks for."""
-        self._bodies[key] = fills
+    def body(self, key: tuple[int, int]) -> "Report":
+        """The report on the body of a loop or branch, by the equation's number and the body's."""
+        return self._bodies.get(key) or Report()
+
+    def add_body(self, key: tuple[int, int], body: "Report", operands: Sequence[int]) -> None:
+        """Add the report on the body of a loop or branch.
+
+        Args:
+            key: The equation's number, and the body's within it.
+            body: The report; it numbers the body's operands from 0.
+            operands: The numbers of the operands outside; -1: computed for the body.
+        """
+        self.notes.extend(body.notes)
+        self._bodies[key] = body
+        for inside, outside in enumerate(operands):
+            fill = body.requested(inside)
+            if outside >= 0 and fill is not None:
+                self.request(outside, fill)
 
 
 def along(aval: Any, axes: Sequence[int]) -> str:
+    """The text of an array and some of its axes, `f32[b,s] along s`."""
     return f"{_compat.describe_aval(aval)} along {', '.join(str(aval.shape[a]) for a in axes)}"

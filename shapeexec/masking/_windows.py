@@ -1,7 +1,7 @@
-"""Windows along axes of an operand: which positions they read, and what stands there.
+"""Windows along axes of an operand: which positions they read, and which elements are there.
 
-A window that reaches past the valid length must find there what it finds past the end of the
-unpadded operand. How far windows reach is told by the capacity of the result.
+A window that reaches past the valid length must find the identity there, as past the end of the
+unpadded operand. How far windows reach follows from the capacity of the result.
 """
 
 import dataclasses
@@ -14,12 +14,11 @@ from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
-from shapeexec.masking._fill import Length, fill, highest, lowest, zero
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._fill import Length, conform, fill, highest, lowest, zero
 
 STATIC_STEPS = "strides and dilations are static"
 EXACT_WHEN = "a base dilation is static"
-# By the comparison that selects within a window: what is selected only if all else is as bad.
+# By the comparison that selects within a window, the value that loses against all others.
 LOSER: dict[str, Callable[[Any], Any]] = {"ge": lowest, "le": highest}
 
 
@@ -77,7 +76,7 @@ class WindowAxis:
         return lax.slice_in_dim(x, 0, width, axis=self.axis), pads, dilation
 
     def take_back(self, x: Array, width: int) -> Array:
-        """The transpose of laying `width` elements: what stands at the place of each, or 0."""
+        """The transpose of laying `width` elements: per element what its position holds, or 0."""
         if self.windows is not None:
             return self._added_up(x, width)
         if self.is_placed:
@@ -85,13 +84,13 @@ class WindowAxis:
             is_read = (position >= 0) & (position < self.reach)
             if self.limit is not None:
                 is_read &= position < self.limit
-            return take(x, position, is_read, self.axis, zero(x.dtype))
+            return take(x, position, is_element=is_read, axis=self.axis, value=zero(x.dtype))
         return conform(x, (*x.shape[: self.axis], width, *x.shape[self.axis + 1 :]))
 
     def place(self, x: Array, value: Any) -> Array:
         """The `reach` positions themselves, with `value` where no valid element stands."""
         source, is_element = self._sources()
-        return take(x, source, is_element, self.axis, value)
+        return take(x, source, is_element=is_element, axis=self.axis, value=value)
 
     def _sources(self) -> tuple[Array, Array]:
         """i32[reach] and bool[reach]: which element stands at a position, and whether one does."""
@@ -105,7 +104,7 @@ class WindowAxis:
         return source, is_element if is_read is None else is_element & is_read
 
     def _added_up(self, x: Array, width: int) -> Array:
-        """What windows one after the other give to each element that they read, added up."""
+        """Per element the sum over all windows, laid one after the other, that read it."""
         source, is_element = self._sources()
         index = (*(slice(None),) * self.axis, jnp.where(is_element, source, width))
         sums = jnp.zeros((*x.shape[: self.axis], width, *x.shape[self.axis + 1 :]), x.dtype)
@@ -129,7 +128,7 @@ class Windows:
     dilation: Length
 
     def positions(self, place: Array) -> tuple[Array, Array]:
-        """What each of the windows' places reads, counted from the first window; and whether."""
+        """The position that each of the windows' places reads, and whether it reads one."""
         capacity = max(1, self.capacity)
         window, within = place // capacity, place % capacity
         return window * self.stride + within * self.dilation, within < self.size
@@ -148,7 +147,7 @@ def stepped(axes: Sequence[WindowAxis], params: dict[str, Any]) -> dict[str, Any
     return params
 
 
-def take(x: Array, index: Array, is_element: Array, axis: int, value: Any) -> Array:
+def take(x: Array, index: Array, *, is_element: Array, axis: int, value: Any) -> Array:
     """The elements of `x` at `index` along `axis`, and `value` where `is_element` is False."""
     x = conform(x, (*x.shape[:axis], max(1, x.shape[axis]), *x.shape[axis + 1 :]))
     moved = jnp.take(x, index, axis=axis, mode="clip")
@@ -157,36 +156,42 @@ def take(x: Array, index: Array, is_element: Array, axis: int, value: Any) -> Ar
 
 
 def pad_axis(
-    ctx: RuleContext, x: Array, value: Array, *, axis: int, low: Any, interior: Any
+    ctx: RuleContext, x: Array, *, value: Array, axis: int, low: Any, interior: Any
 ) -> Array:
     """`x`, the equation's first operand, with `value` in front of, between and behind elements."""
-    length, capacity = ctx.in_lengths[0][axis], ctx.out_capacities[0][axis]
+    length, capacity = ctx.operands[0].lengths[axis], ctx.results[0].capacities[axis]
     if not (isinstance(low, int) and isinstance(interior, int)):
-        step = ctx.length(interior) + 1
-        shifted = jnp.arange(capacity, dtype=np.int32) - ctx.length(low)
+        step = ctx.extents.length(interior) + 1
+        shifted = jnp.arange(capacity, dtype=np.int32) - ctx.extents.length(low)
         source = jnp.floor_divide(shifted, step)
         is_element = (shifted >= 0) & (shifted % step == 0) & (source < length)
-        return take(x, source, is_element, axis, value)
+        return take(x, source, is_element=is_element, axis=axis, value=value)
     lengths: list[Length] = [1] * x.ndim
     lengths[axis] = length
     width = x.shape[axis]
     stretched = width + max(0, width - 1) * interior
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (low, capacity - low - stretched, interior)
-    return lax.pad(fill(x, lengths, value, (axis,)), value, config)
+    return lax.pad(fill(x, lengths, value=value, axes=(axis,)), value, config)
 
 
 def unpad_axis(
-    x: Array, axis: int, length: Length, place: tuple[Length, Length], width: int
+    x: Array, axis: int, *, length: Length, place: tuple[Length, Length], width: int
 ) -> Array:
     """`width` elements of `x` along `axis`, from `place[0]` on in steps of `place[1]`, or 0."""
     low, step = place
     if not (isinstance(low, int) and isinstance(step, int)):
         position = low + jnp.arange(width, dtype=np.int32) * step
-        return take(x, position, (position >= 0) & (position < length), axis, zero(x.dtype))
+        return take(
+            x,
+            position,
+            is_element=(position >= 0) & (position < length),
+            axis=axis,
+            value=zero(x.dtype),
+        )
     lengths: list[Length] = [1] * x.ndim
     lengths[axis] = length
-    x = fill(x, lengths, zero(x.dtype), (axis,))
+    x = fill(x, lengths, value=zero(x.dtype), axes=(axis,))
     reach = max(0, (width - 1) * step + 1)
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (-low, reach - (x.shape[axis] - low), 0)
@@ -194,50 +199,53 @@ def unpad_axis(
 
 
 def reduced_axes(
-    ctx: RuleContext, shape: tuple[Any, ...], windows_in: tuple[Any, ...]
+    ctx: RuleContext, shape: tuple[Any, ...], *, windows_in: tuple[Any, ...]
 ) -> list[WindowAxis]:
     """The axes along which a windowed reduction reads across padding.
 
     Args:
         ctx: An equation with the parameters of such a reduction.
-        shape: The dims of what is reduced.
+        shape: The dims of the array that is reduced.
         windows_in: Per axis the number of windows: a dim.
     """
-    params = ctx.params
-    ones = (1,) * len(shape)
-    strides, padding = params["window_strides"], params["padding"]
-    base = params.get("base_dilation", ones)
-    dilations = params.get("window_dilation", ones)
-    axes = []
-    for axis, (dim, window, count) in enumerate(
-        zip(shape, params["window_dimensions"], windows_in, strict=True)
-    ):
-        pads = tuple(padding[axis])
-        if not holds_dim((dim, window, pads, count)):
-            continue
-        steps = (window, strides[axis], base[axis], *pads)
-        if not holds_dim(steps) and steps == (1, 1, 1, 0, 0):
-            continue  # each window is an element of its own
-        length, low = ctx.length(dim), ctx.length(pads[0])
-        if holds_dim(base[axis]):
-            raise ctx.unsupported("a base dilation of ragged size has no rule", [base[axis]])
-        if holds_dim((window, strides[axis], dilations[axis])) and not (
-            isinstance(count, int) and count == 1 and dilations[axis] == 1
-        ):
-            size, reach = ctx.capacity(window), ctx.capacity(count) * ctx.capacity(window)
-            steps = (ctx.length(strides[axis]), ctx.length(dilations[axis]))
-            windows = Windows(size, ctx.length(window), *steps)
-            axes.append(WindowAxis(axis, length, low, base[axis], reach, windows=windows))
-            continue
-        limit = None if isinstance(window, int) else ctx.length(window)
-        covered = (ctx.capacity(window) - 1) * dilations[axis] + 1
-        reach = max(0, (ctx.capacity(count) - 1) * ctx.capacity(strides[axis]) + covered)
-        axes.append(WindowAxis(axis, length, low, base[axis], reach, limit))
-    return axes
+    found = [
+        _reduced_axis(ctx, axis, dim=dim, count=count)
+        for axis, (dim, count) in enumerate(zip(shape, windows_in, strict=True))
+    ]
+    return [each for each in found if each is not None]
+
+
+def _reduced_axis(ctx: RuleContext, axis: int, *, dim: Any, count: Any) -> WindowAxis | None:
+    """One of these axes, of `dim` elements and `count` windows; None: no padding is read there."""
+    params, extents = ctx.params, ctx.extents
+    window, stride = params["window_dimensions"][axis], params["window_strides"][axis]
+    base, dilation = (
+        params[name][axis] if name in params else 1 for name in ("base_dilation", "window_dilation")
+    )
+    pads = tuple(params["padding"][axis])
+    if not holds_dim((dim, window, pads, count)):
+        return None
+    steps = (window, stride, base, *pads)
+    if not holds_dim(steps) and steps == (1, 1, 1, 0, 0):
+        return None  # each window is an element of its own
+    length, low = extents.length(dim), extents.length(pads[0])
+    if holds_dim(base):
+        raise ctx.unsupported("a base dilation of ragged size has no rule", [base])
+    is_one = isinstance(count, int) and count == 1 and dilation == 1
+    if holds_dim((window, stride, dilation)) and not is_one:
+        size, reach = extents.capacity(window), extents.capacity(count) * extents.capacity(window)
+        windows = Windows(
+            size, extents.length(window), extents.length(stride), extents.length(dilation)
+        )
+        return WindowAxis(axis, length, low, base, reach, windows=windows)
+    limit = None if isinstance(window, int) else extents.length(window)
+    covered = (extents.capacity(window) - 1) * dilation + 1
+    reach = max(0, (extents.capacity(count) - 1) * extents.capacity(stride) + covered)
+    return WindowAxis(axis, length, low, base, reach, limit)
 
 
 def lay_all(
-    axes: Sequence[WindowAxis], x: Array, value: Any, padding: Any, dilation: Sequence[int]
+    axes: Sequence[WindowAxis], x: Array, *, value: Any, padding: Any, dilation: Sequence[int]
 ) -> tuple[Array, tuple[tuple[int, int], ...], tuple[int, ...]]:
     """`x` laid along each of `axes`, with the padding and the dilation of all its axes."""
     pads, steps = [tuple(pair) for pair in padding], list(dilation)
@@ -247,7 +255,7 @@ def lay_all(
 
 
 def laid_params(
-    params: dict[str, Any], padding: Sequence[tuple[int, int]], dilation: Sequence[int]
+    params: dict[str, Any], padding: Sequence[tuple[int, int]], *, dilation: Sequence[int]
 ) -> dict[str, Any]:
     """The parameters of a convolution of a left operand with these paddings and dilations."""
     space = params["dimension_numbers"].lhs_spec[2:]
@@ -263,8 +271,8 @@ def in_place(axes: Sequence[WindowAxis]) -> list[int]:
     return [each.axis for each in axes if not each.is_placed]
 
 
-def by_lhs_axis(ctx: RuleContext, spatial: Sequence[Any], other: Any) -> list[Any]:
-    """What is given per spatial axis, by the axes of the left operand."""
+def by_lhs_axis(ctx: RuleContext, spatial: Sequence[Any], *, other: Any) -> list[Any]:
+    """Items per spatial axis, by axis of the left operand; `other` for its other axes."""
     by_axis = [other] * len(ctx.params["dimension_numbers"].lhs_spec)
     for axis, given in zip(ctx.params["dimension_numbers"].lhs_spec[2:], spatial, strict=True):
         by_axis[axis] = given
@@ -293,27 +301,33 @@ def spatial_axes(ctx: RuleContext, shapes: Sequence[tuple[Any, ...]]) -> list[Wi
         dim, window = left[axis], right[rhs_axis]
         count, pads = result[out_axis], tuple(params["padding"][i])
         if holds_dim((dim, window, count, pads)):
-            covered = (ctx.capacity(window) - 1) * dilations[i] + 1
-            reach = max(0, (ctx.capacity(count) - 1) * strides[i] + covered)
-            axes.append(WindowAxis(axis, ctx.length(dim), ctx.length(pads[0]), base[i], reach))
+            covered = (ctx.extents.capacity(window) - 1) * dilations[i] + 1
+            reach = max(0, (ctx.extents.capacity(count) - 1) * strides[i] + covered)
+            axes.append(
+                WindowAxis(
+                    axis, ctx.extents.length(dim), ctx.extents.length(pads[0]), base[i], reach
+                )
+            )
     return axes
 
 
-def spread_groups(ctx: RuleContext, x: Array, axis: int, groups: int, size: Any) -> Array:
+def spread_groups(ctx: RuleContext, x: Array, *, axis: int, groups: int, size: Any) -> Array:
     """Groups of `size` elements along `axis`, each widened to its capacity."""
     if groups == 1 or isinstance(size, int):
         return x
-    capacity, length = ctx.capacity(size), ctx.length(size)
+    capacity, length = ctx.extents.capacity(size), ctx.extents.length(size)
     position = jnp.arange(groups * capacity, dtype=np.int32)
     group, within = position // max(1, capacity), position % max(1, capacity)
-    return take(x, group * length + within, within < length, axis, zero(x.dtype))
+    return take(
+        x, group * length + within, is_element=within < length, axis=axis, value=zero(x.dtype)
+    )
 
 
-def close_up_groups(ctx: RuleContext, x: Array, axis: int, groups: int, size: Any) -> Array:
+def close_up_groups(ctx: RuleContext, x: Array, *, axis: int, groups: int, size: Any) -> Array:
     """The inverse of `spread_groups`."""
     if groups == 1 or isinstance(size, int):
         return x
-    capacity, length = ctx.capacity(size), jnp.maximum(ctx.length(size), 1)
+    capacity, length = ctx.extents.capacity(size), jnp.maximum(ctx.extents.length(size), 1)
     position = jnp.arange(x.shape[axis], dtype=np.int32)
     source = position // length * capacity + position % length
     return jnp.take(x, source, axis=axis, mode="clip")

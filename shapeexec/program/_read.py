@@ -10,8 +10,7 @@ import numpy as np
 from jax import export
 
 from shapeexec import _compat
-from shapeexec.masking._extents import Extents
-from shapeexec.masking._interpret import is_ragged
+from shapeexec.masking._extents import Extents, is_ragged
 from shapeexec.masking._registry import NESTED, RULES
 from shapeexec.masking._values import MaskNote
 from shapeexec.program._content import Body, Equation, Extent, Fact, Number, Variable

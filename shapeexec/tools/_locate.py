@@ -20,7 +20,7 @@ from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._ready import make_ready
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._interpret import is_ragged
+from shapeexec.masking._extents import is_ragged
 from shapeexec.masking._values import Value
 from shapeexec.shape import _dim
 from shapeexec.tools import _closeness
@@ -65,15 +65,15 @@ class Lockstep:
         """Compare one equation's results, and go on with those that have no fault."""
         if not is_ragged(ctx.eqn):
             return results
-        operands = zip(ctx.values, ctx.eqn.invars, strict=True)
-        arrays = [self.without_padding(value, var.aval) for value, var in operands]
+        arrays = [self.without_padding(each.value, each.aval) for each in ctx.operands]
         want = run_unpadded(ctx.eqn, self.sizes, arrays)
         outputs = zip(results, ctx.eqn.outvars, strict=True)
         got = [self._valid(value.array, var.aval) for value, var in outputs]
         reach = _reach(ctx, arrays)
+        is_used = [result.is_used for result in ctx.results]
         told = [  # of a result that nobody reads, such as a carry in the end, nothing is promised
             _closeness.difference(a, b, reach) if is_used else None
-            for a, b, is_used in zip(got, want, ctx.is_used, strict=True)
+            for a, b, is_used in zip(got, want, is_used, strict=True)
         ]
         if any(told) and not _closeness.is_rounding(
             lambda *nudged: run_unpadded(ctx.eqn, self.sizes, nudged), arrays, got, want
@@ -118,7 +118,7 @@ def locate(plan: Plan, call: BoundCall) -> Culprit | None:
     sizes = {symbol: np.int32(size) for symbol, size in plan.sizes.items()}
     leaves = jax.tree.leaves((tuple(args), kwargs))
     with contextlib.suppress(_Found):
-        plan.recipe.masked(sizes, traced.jaxpr.consts, leaves, watch=lockstep)
+        plan.recipe.masked.noted(sizes, traced.jaxpr.consts, leaves, watch=lockstep)
     return lockstep.culprit
 
 
@@ -143,4 +143,4 @@ def _culprit(ctx: RuleContext, difference: str) -> Culprit:
         return ", ".join(_compat.describe_aval(var.aval) for var in variables)
 
     shapes = f"{told(ctx.eqn.invars)} -> {told(ctx.eqn.outvars)}"
-    return Culprit(ctx.primitive, ctx.where, shapes, difference)
+    return Culprit(ctx.primitive, ctx.scope.line(ctx.eqn), shapes, difference)

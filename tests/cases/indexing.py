@@ -156,4 +156,11 @@ CASES = (
         dtypes=(F, I),
         naive="agrees",
     ),
+    Case(
+        "rows subtracted",
+        lambda x, i, y: x.at[i].subtract(y),
+        ("5, b", "s", "s, b"),
+        dtypes=(F, I, F),
+        naive="agrees",
+    ),
 )

@@ -200,4 +200,12 @@ CASES = (
         naive="agrees",
         tolerance=1e-3,
     ),
+    Case(
+        "an orthogonal matrix from reflections",
+        jax.lax.linalg.householder_product,
+        ("b, s + 2, 3", "b, 3"),
+        grad=False,
+        naive="agrees",
+        tolerance=1e-4,
+    ),
 )

@@ -47,4 +47,13 @@ CASES = (
     Case(
         "all of a comparison", lambda x: (x > 0).all(1), ("b, s",), dtypes=np.int32, integers=(1, 5)
     ),
+    Case(
+        "a reduction of one's own, and of bits",
+        lambda n: (
+            lax.reduce(n, np.int32(1), lambda a, b: a * (b + 2), (1,)),
+            lax.reduce_xor(n + 1, (1,)),
+        ),
+        ("b, s",),
+        dtypes=np.int32,
+    ),
 )

@@ -149,4 +149,9 @@ CASES = (
         dtypes=np.int32,
         integers=(1, 5),
     ),
+    Case(
+        "least in windows",
+        lambda x: lax.reduce_window(jnp.abs(x) + 1, jnp.inf, lax.min, (1, 3), (1, 2), "SAME"),
+        ("b, s",),
+    ),
 )

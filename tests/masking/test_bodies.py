@@ -102,11 +102,11 @@ def test_facts_in_bodies_save_masks_and_change_nothing(name):
 
 @pytest.mark.parametrize("name", BODIES)
 def test_a_fill_where_a_value_is_made_reaches_all_of_its_padding(name, monkeypatch):
-    def run(masked, sizes, consts, leaves, notes=None):
+    def run(masked, sizes, consts, leaves):
         first = Interpreter(masked.poison)
         jax.eval_shape(functools.partial(masked._run, interpreter=first), sizes, consts, leaves)
-        second = Interpreter(masked.poison, planned=first.fills)
-        return masked._run(sizes, consts, leaves, second)
+        second = Interpreter(masked.poison, planned=first.report)
+        return masked._run(sizes, consts, leaves, interpreter=second)
 
     monkeypatch.setattr(Masked, "__call__", run)
     case = Case(name, BODIES[name][0], ("b, s",))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec.masking import _knowledge
+from shapeexec.masking import _facts, _knowledge
 from shapeexec.masking._knowledge import FINITE, UNSPECIFIED, Known, constant, uniform
 from tests.execution.support import assert_runs_as, ones
 
@@ -41,14 +41,8 @@ def test_masks_that_are_spared_change_nothing(fn, size):
 
 def through(name, *values, dtype=np.float32, operand_dtype=np.float32, **params):
     known = [uniform(1, value) for value in values]
-    return _knowledge.through_pointwise(
-        name,
-        known,
-        params,
-        rank=1,
-        dtype=np.dtype(dtype),
-        operand_dtype=np.dtype(operand_dtype),
-    ).axes[0]
+    call = _facts.Call(params=params, dtype=np.dtype(dtype), operand_dtype=np.dtype(operand_dtype))
+    return _facts.through_pointwise(name, known, call=call, rank=1).axes[0]
 
 
 F = np.float32

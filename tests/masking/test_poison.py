@@ -33,9 +33,9 @@ def test_a_poisoned_run_is_right(poison):
 def test_a_wrong_rule_shows(poison, wrong, monkeypatch):
     def rule(ctx, operand, *, axes, **params):
         if wrong == "another identity":
-            operand = ctx.fill(0, one(operand.dtype), axes)
+            operand = ctx.fill(0, one(operand.dtype), axes=axes)
         if wrong == "another axis":
-            operand = ctx.fill(0, np.float32(0), [1 - axis for axis in axes])
+            operand = ctx.fill(0, np.float32(0), axes=[1 - axis for axis in axes])
         return ctx.bind(operand, axes=axes, **params)
 
     changed = dataclasses.replace(RULES["reduce_sum"], apply=rule)
@@ -69,25 +69,25 @@ DTYPES = [np.float32, jnp.bfloat16, np.int8, np.uint8, np.int32, np.bool_, np.co
 @pytest.mark.parametrize("poison", POISONS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 def test_poison_is_of_the_dtype_and_never_a_plain_0(poison, dtype):
-    value = poison_value(poison, np.dtype(dtype), UNSPECIFIED)
+    value = poison_value(poison, np.dtype(dtype), padding=UNSPECIFIED)
     assert np.asarray(value).dtype == dtype
     assert bool(value != 0) or poison == "min"
 
 
 def test_what_is_known_to_be_finite_gets_finite_poison():
     for poison in POISONS:
-        assert np.isfinite(poison_value(poison, np.dtype(np.float32), FINITE))
+        assert np.isfinite(poison_value(poison, np.dtype(np.float32), padding=FINITE))
 
 
 def test_poison_leaves_valid_elements_and_known_padding():
     x, lengths = jnp.zeros((2, 4)), (2, jnp.int32(3))
-    got = poison_padding(x, lengths, nothing_known(2, x.dtype), "nan")
+    got = poison_padding(x, lengths, known=nothing_known(2, x.dtype), poison="nan")
     np.testing.assert_array_equal(np.isnan(got), [[0, 0, 0, 1]] * 2)
     known = uniform(2, constant(np.float32(7)))
     # Left as it is, also where it is not what is claimed, so that a false claim shows.
-    np.testing.assert_array_equal(poison_padding(x, lengths, known, "nan"), x)
+    np.testing.assert_array_equal(poison_padding(x, lengths, known=known, poison="nan"), x)
 
 
 def test_keys_are_left_alone():
     keys = jax.random.split(jax.random.key(0), 4)
-    assert poison_value("nan", keys.dtype, UNSPECIFIED) is None
+    assert poison_value("nan", keys.dtype, padding=UNSPECIFIED) is None

@@ -1,9 +1,9 @@
 """Sums over examples, pushed to where an operation can sum over examples itself.
 
 A gradient of shared parameters, vmapped and then summed, holds one gradient per example, and XLA
-does not fold the sum into the operation that makes them. Here each sum is pushed toward its source
-as long as that pays: through linear operations, into contractions, scatters and loops. It knows
-vmapped jaxprs; it does not know padding.
+does not fold the sum into the operation that computes them. Here each sum is pushed toward its
+source as long as that spares an array: through linear operations, into contractions, scatters and
+loops. Vmapped jaxprs are known here; padding is not.
 """
 
 from shapeexec.masking.folding import _branches, _contractions, _linear, _loops  # noqa: F401 - rules

@@ -1,5 +1,6 @@
-"""Sums of what a branch gives, where all examples take the same one."""
+"""Sums of a branch's result, where all examples take the same branch."""
 
+import functools
 from typing import Any
 
 from jax import Array, lax
@@ -10,7 +11,7 @@ from shapeexec.masking.folding._plan import Fold, Folder, folds
 
 @folds("cond")
 def branched(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The sum of what each branch gives, in that branch; of what it passes on, in front of it."""
+    """Each branch computes the sum of its result; an operand that it returns is summed before."""
     index, *operands = eqn.invars
     if index.aval.shape or len(eqn.outvars) != 1 or eqn.effects:
         return None
@@ -26,28 +27,25 @@ def branched(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         else:
             folds_inside[i] = body.fold(result, axis)
     needs = {i: bodies[i].needs([], [fold]) for i, fold in folds_inside.items()}
-    read = [
-        k
-        for k in range(len(operands))
-        if any(bodies[i].jaxpr.invars[k] in needs[i].variables for i in needs)
+    inputs = [
+        (body.jaxpr.invars, needs[i].variables) for i, body in enumerate(bodies) if i in needs
     ]
+    read = [k for k in range(len(operands)) if any(names[k] in wanted for names, wanted in inputs)]
 
     def emit(scope: Any, mask: Array) -> Array:
         sums = {i: scope.sum(fold, mask) for i, fold in passed.items()}
 
-        def branch(i: int) -> Any:
-            def run(*values: Array) -> Array:
-                if i in sums:
-                    return sums[i]
-                names = [bodies[i].jaxpr.invars[k] for k in read]
-                inner = scope.inside(dict(zip(names, values, strict=True)))
-                inner.run(bodies[i], needs[i], mask)
-                return inner.sum(folds_inside[i], mask)
-
-            return run
+        def run(i: int, *values: Array) -> Array:
+            if i in sums:
+                return sums[i]
+            names = [bodies[i].jaxpr.invars[k] for k in read]
+            inner = scope.inside(dict(zip(names, values, strict=True)))
+            inner.run(needs[i], mask)
+            return inner.sum(folds_inside[i], mask)
 
         values = [scope.read(operands[k]) for k in read]
-        return lax.switch(scope.read(index), [branch(i) for i in range(len(bodies))], *values)
+        branches = [functools.partial(run, i) for i in range(len(bodies))]
+        return lax.switch(scope.read(index), branches, *values)
 
     return Fold(
         eqn.outvars[number],

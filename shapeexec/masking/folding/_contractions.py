@@ -1,4 +1,4 @@
-"""Sums of what has a sum inside already: one more axis to contract, or more rows to scatter."""
+"""Sums over primitives that add themselves: one more contracted axis, or more rows to scatter."""
 
 import math
 from collections.abc import Sequence
@@ -17,28 +17,28 @@ def dot(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     left, right = eqn.invars
     (left_contract, right_contract), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     if axis >= len(left_batch):
-        return _dot_of_sum(folder, eqn, axis)
+        return _dot_of_sum(folder, eqn, axis=axis)
     own = (left_batch[axis], right_batch[axis])
     contract = sorted([own, *zip(left_contract, right_contract, strict=True)])
     batch = (without(left_batch, axis), without(right_batch, axis))
 
     def emit(scope: Any, mask: Array) -> Array:
         # Both factors are masked, since zero times NaN is NaN.
-        factors = [scope.masked(x, a, mask) for x, a in zip((left, right), own, strict=True)]
+        factors = [scope.masked(x, a, mask=mask) for x, a in zip((left, right), own, strict=True)]
         merged = [
-            _merged(x, [pair[side] for pair in contract], batch[side])
+            _merged(x, [pair[side] for pair in contract], batch=batch[side])
             for side, x in enumerate(factors)
         ]
         (x, x_contract, x_batch), (y, y_contract, y_batch) = merged
-        return _dot(eqn, x, y, (((x_contract,), (y_contract,)), (x_batch, y_batch)))
+        return _dot(eqn, x, right=y, numbers=(((x_contract,), (y_contract,)), (x_batch, y_batch)))
 
     return Fold(eqn.outvars[number], emit, (left, right), pays=True, is_source=True)
 
 
 def _merged(
-    x: Array, axes: Sequence[int], batch: Sequence[int]
+    x: Array, axes: Sequence[int], *, batch: Sequence[int]
 ) -> tuple[Array, int, tuple[int, ...]]:
-    """`x` with some axes made one, that axis, and the axes of a batch.
+    """`x` with `axes` merged into one, the number of that axis, and the axes of the batch.
 
     XLA on the CPU cannot run every product that contracts several axes of 16-bit floats.
     """
@@ -51,7 +51,7 @@ def _merged(
     return merged, place, tuple(kept.index(a) for a in batch)
 
 
-def _dot_of_sum(folder: Folder, eqn: Any, axis: int) -> Fold:
+def _dot_of_sum(folder: Folder, eqn: Any, *, axis: int) -> Fold:
     (contract, batch), (left, right) = eqn.params["dimension_numbers"], eqn.invars
     free = [
         [a for a in range(x.aval.ndim) if a not in (*contract[side], *batch[side])]
@@ -70,12 +70,12 @@ def _dot_of_sum(folder: Folder, eqn: Any, axis: int) -> Fold:
     def emit(scope: Any, mask: Array) -> Array:
         total, factor = scope.sum(inner, mask), scope.read(other)
         left, right = (factor, total) if side else (total, factor)
-        return _dot(eqn, left, right, numbers)
+        return _dot(eqn, left, right=right, numbers=numbers)
 
     return Fold(eqn.outvars[0], emit, (other,), (inner,), pays=True, is_source=True)
 
 
-def _dot(eqn: Any, left: Array, right: Array, numbers: Any) -> Array:
+def _dot(eqn: Any, left: Array, *, right: Array, numbers: Any) -> Array:
     dtype = sum_dtype(eqn.outvars[0].aval.dtype)
     common = jnp.promote_types(left.dtype, right.dtype)
     return lax.dot_general(
@@ -108,7 +108,9 @@ def scattered(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
     def emit(scope: Any, mask: Array) -> Array:
         total = scope.sum(inner, mask)
-        added = lax.convert_element_type(scope.masked(updates, rows[batch_axis], mask), total.dtype)
+        added = lax.convert_element_type(
+            scope.masked(updates, rows[batch_axis], mask=mask), total.dtype
+        )
         return lax.scatter_add(total, scope.read(indices), added, one, mode=eqn.params["mode"])
 
     return Fold(eqn.outvars[number], emit, (indices, updates), (inner,), pays=True, is_source=True)
@@ -120,15 +122,15 @@ def _moved(axes: Sequence[int], gone: int) -> tuple[int, ...]:
 
 @folds("reshape")
 def reshaped(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The axis of examples leaves the shape; or it comes out of the groups of a convolution."""
+    """Drop the example axis from the shape; or it is split from the groups of a convolution."""
     operand, shape = eqn.invars[0], eqn.params["new_sizes"]
     if eqn.params["dimensions"] is not None:
         return None
     rest = without(shape, axis)
-    own = axis_before_reshape(operand.aval.shape, shape, axis)
+    own = axis_before_reshape(operand.aval.shape, shape, axis=axis)
     if own is not None and operand.aval.shape[own] == folder.examples:
         inner = folder.fold(operand, own)
-        return through(eqn, number, inner, lambda _, x: lax.reshape(x, rest))
+        return through(eqn, number, inner=inner, apply=lambda _, x: lax.reshape(x, rest))
     made = folder.eqn_of(operand)
     if made is None or made.primitive.name != "conv_general_dilated":
         return None
@@ -137,11 +139,11 @@ def reshaped(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     if not is_major or operand.aval.shape[features] % folder.examples:
         return None
     inner = _convolution(folder, made)
-    return through(eqn, number, inner, lambda _, x: lax.reshape(x, rest))
+    return through(eqn, number, inner=inner, apply=lambda _, x: lax.reshape(x, rest))
 
 
 def _convolution(folder: Folder, eqn: Any) -> Fold | None:
-    """The sum over examples that are the outer part of a convolution's groups.
+    """The sum over examples that are the major part of a convolution's groups.
 
     A sum over groups is one convolution with the input features of all of them.
     """
@@ -158,15 +160,12 @@ def _convolution(folder: Folder, eqn: Any) -> Fold | None:
 
     def emit(scope: Any, mask: Array) -> Array:
         x, w = scope.read(left), scope.read(right)
-        if left_from == left_to:  # features are examples, groups, features: examples go inward
-            x = _split_masked(x, left_from, mask)
-            parts = (inner_groups, x.shape[left_from + 1] // inner_groups)
-            shape = (*x.shape[: left_from + 1], *parts, *x.shape[left_from + 2 :])
-            x = jnp.moveaxis(x.reshape(shape), left_from, left_from + 1)
-            x = x.reshape(*shape[:left_from], -1, *shape[left_from + 3 :])
+        x = _split_masked(x, left_from, mask=mask)
+        if left_from == left_to:
+            x = _moved_inward(x, left_from, groups=inner_groups)
         else:
-            x = _moved_into(_split_masked(x, left_from, mask), left_from, left_to)
-        w = _moved_into(_split_masked(w, right_from, mask), right_from, right_to)
+            x = _moved_into(x, left_from, target=left_to)
+        w = _moved_into(_split_masked(w, right_from, mask=mask), right_from, target=right_to)
         return lax.conv_general_dilated(
             x,
             w,
@@ -183,14 +182,25 @@ def _convolution(folder: Folder, eqn: Any) -> Fold | None:
     return Fold(eqn.outvars[0], emit, (left, right), pays=True, is_source=True)
 
 
-def _split_masked(x: Array, axis: int, mask: Array) -> Array:
-    """`x` with examples, the outer part of `axis`, as an axis before it; zero where left out."""
+def _split_masked(x: Array, axis: int, *, mask: Array) -> Array:
+    """Split examples, the major part of `axis`, off as an axis before it; 0 where masked out."""
     x = x.reshape(*x.shape[:axis], len(mask), -1, *x.shape[axis + 1 :])
     along = lax.broadcast_in_dim(mask, x.shape, (axis,))
     return lax.select(along, x, lax.full_like(x, 0))
 
 
-def _moved_into(x: Array, axis: int, target: int) -> Array:
-    """`x` with its axis of examples made the outer part of what is the axis `target` without it."""
+def _moved_inward(x: Array, axis: int, *, groups: int) -> Array:
+    """Merge the example axis into the next one, (groups, features), between these two."""
+    parts = (groups, x.shape[axis + 1] // groups)
+    shape = (*x.shape[: axis + 1], *parts, *x.shape[axis + 2 :])
+    x = jnp.moveaxis(x.reshape(shape), axis, axis + 1)
+    return x.reshape(*shape[:axis], -1, *shape[axis + 3 :])
+
+
+def _moved_into(x: Array, axis: int, *, target: int) -> Array:
+    """Merge the example axis into `target` as its major part.
+
+    `target` is counted without the example axis.
+    """
     x = jnp.moveaxis(x, axis, target)
     return x.reshape(*x.shape[:target], -1, *x.shape[target + 2 :])

@@ -1,4 +1,7 @@
-"""Sums of what is linear in its operands: the sum of the results is the result of the sums."""
+"""Sums over linear operations: the sum of the results is the result of the sums.
+
+Which pointwise primitives are linear is known in `_facts`.
+"""
 
 import functools
 import math
@@ -9,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec.masking._facts import names_with, scaled_operands, signs_of
 from shapeexec.masking.folding._plan import Fold, Folder, folds, sum_dtype, without
 
 
 def through(
-    eqn: Any, number: int, inner: Fold | None, apply: Callable[[Any, Array], Array]
+    eqn: Any, number: int, *, inner: Fold | None, apply: Callable[[Any, Array], Array]
 ) -> Fold | None:
-    """The sum of a result, made by `apply(scope, sum)` from that of its one ragged operand."""
+    """The sum of a result: `apply(scope, sum)` of the sum of its one operand with examples."""
     if inner is None:
         return None
     return Fold(
@@ -26,21 +30,21 @@ def through(
     )
 
 
-def summand(folder: Folder, atom: Any, shape: Sequence[int], axis: int) -> Fold:
+def summand(folder: Folder, atom: Any, *, shape: Sequence[int], axis: int) -> Fold:
     """The sum of an operand of an elementwise operation whose result has this shape.
 
     Args:
-        folder: Plans.
+        folder: Plans the sum.
         atom: A variable or literal; a scalar, or with axes of 1 that are broadcast.
-        shape: Of the result.
-        axis: That of the examples, in the result.
+        shape: The shape of the result.
+        axis: The example axis of the result.
     """
     own = atom.aval.shape
     if own == tuple(shape):
         return folder.fold(atom, axis)
     rest = without(shape, axis)
     if not own or own[axis] < shape[axis]:
-        return _shared(atom, atom, lambda x: jnp.broadcast_to(_of_one(x, axis), rest))
+        return _shared(atom, atom, make=lambda x: jnp.broadcast_to(_of_one(x, axis), rest))
     inner = folder.fold(atom, axis)
     return Fold(
         atom,
@@ -50,30 +54,30 @@ def summand(folder: Folder, atom: Any, shape: Sequence[int], axis: int) -> Fold:
     )
 
 
-def _shared(variable: Any, source: Any, make: Callable[[Array], Array]) -> Fold:
-    """The sum of what is the same for all examples, made from `source` for one of them.
+def _shared(variable: Any, source: Any, *, make: Callable[[Array], Array]) -> Fold:
+    """The sum of a variable that is the same for all examples: one of them times their number.
 
-    It spares no more than XLA does by itself: no sum is taken apart for it alone.
+    XLA does that by itself, so that it alone does not pay.
     """
 
     def emit(scope: Any, mask: Array) -> Array:
         count, one = scope.count(mask), make(scope.read(source))
         one = lax.convert_element_type(one, sum_dtype(one.dtype))
         total = one * lax.convert_element_type(count, one.dtype)
-        # None at all is 0, also of what is not finite.
+        # No example at all is 0, where 0 times an infinity is NaN.
         return jnp.where(count > 0, total, jnp.zeros((), one.dtype))
 
     return Fold(variable, emit, reads=(source,))
 
 
 def _of_one(x: Any, axis: int) -> Any:
-    """What examples share, from an array that repeats it along an axis."""
+    """The first of equal slices along an axis."""
     return lax.index_in_dim(x, 0, axis, keepdims=False) if jnp.ndim(x) else x
 
 
-@folds("add", "add_any", "sub", "neg")
+@folds(*names_with(lambda facts: facts.signs))
 def terms(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The terms are summed one by one; long chains of them are walked without recursion."""
+    """Each term is summed; long chains of them are walked without recursion."""
     variable = eqn.outvars[number]
     shape = variable.aval.shape
     found: list[tuple[int, Fold]] = []
@@ -82,9 +86,9 @@ def terms(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         sign, atom = pending.pop()
         made = folder.eqn_of(atom)
         is_whole = atom.aval.shape == shape
-        signs = _SIGNS.get(made.primitive.name) if made is not None and is_whole else None
+        signs = signs_of(made) if made is not None and is_whole else None
         if made is None or signs is None:
-            found.append((sign, summand(folder, atom, shape, axis)))
+            found.append((sign, summand(folder, atom, shape=shape, axis=axis)))
         else:
             pending += [(sign * own, x) for own, x in zip(signs, made.invars, strict=True)]
 
@@ -95,20 +99,16 @@ def terms(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     return Fold(variable, emit, parts=parts, pays=any(fold.pays for fold in parts))
 
 
-_SIGNS = {"add": (1, 1), "add_any": (1, 1), "sub": (1, -1), "neg": (-1,)}
-
-
 def signed_sum(signed: Iterable[tuple[int, Array]]) -> Array:
-    """The sum of (sign, array), of at least one."""
+    """The sum of pairs (sign, array), of which there is at least one."""
     return functools.reduce(lax.add, (x if sign > 0 else lax.neg(x) for sign, x in signed))
 
 
-@folds("mul", "div")
+@folds(*names_with(lambda facts: facts.scales))
 def scaled(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     """A factor or divisor that all examples share is applied to the sum; integers do not divide."""
     variable, name = eqn.outvars[number], eqn.primitive.name
-    orders = [eqn.invars, eqn.invars[::-1]] if name == "mul" else [eqn.invars]
-    found = [(x, factor) for x, factor in orders if _is_factor(folder, factor, axis)]
+    found = [pair for pair in scaled_operands(eqn) if _is_factor(folder, pair[1], axis=axis)]
     is_exact = name == "mul" or jnp.issubdtype(variable.aval.dtype, np.inexact)
     if not found or not is_exact or found[0][0].aval.shape != variable.aval.shape:
         return None
@@ -124,7 +124,7 @@ def scaled(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     return Fold(variable, emit, (factor,), (inner,), inner.pays)
 
 
-def _is_factor(folder: Folder, atom: Any, axis: int) -> bool:
+def _is_factor(folder: Folder, atom: Any, *, axis: int) -> bool:
     return not atom.aval.shape or folder.is_shared(atom, axis)
 
 
@@ -155,27 +155,27 @@ def converted(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         return None
     inner = folder.fold(operand, axis)
     dtype = sum_dtype(new)
-    return through(eqn, number, inner, lambda _, x: lax.convert_element_type(x, dtype))
+    return through(eqn, number, inner=inner, apply=lambda _, x: lax.convert_element_type(x, dtype))
 
 
 @folds("copy", "copy_p")
 def copied(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     """The sum of the operand itself."""
-    return through(eqn, number, folder.fold(eqn.invars[0], axis), lambda _, x: x)
+    return through(eqn, number, inner=folder.fold(eqn.invars[0], axis), apply=lambda _, x: x)
 
 
 @folds("transpose")
 def transposed(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The axis of examples leaves the permutation."""
+    """Drop the example axis from the permutation."""
     permutation = eqn.params["permutation"]
     own = permutation[axis]
     rest = [a - (a > own) for a in without(permutation, axis)]
     inner = folder.fold(eqn.invars[0], own)
-    return through(eqn, number, inner, lambda _, x: lax.transpose(x, rest))
+    return through(eqn, number, inner=inner, apply=lambda _, x: lax.transpose(x, rest))
 
 
-def axis_before_reshape(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
-    """The axis that a reshape has kept as it is and put at `axis`; None if it is in pieces."""
+def axis_before_reshape(before: Sequence[int], after: Sequence[int], *, axis: int) -> int | None:
+    """The operand's axis that a reshape keeps whole as `axis`; None: there is none."""
     in_front = math.prod(after[:axis])
     for own, size in enumerate(before):
         if size == after[axis] and math.prod(before[:own]) == in_front:
@@ -185,29 +185,33 @@ def axis_before_reshape(before: Sequence[int], after: Sequence[int], axis: int) 
 
 @folds("broadcast_in_dim")
 def broadcast(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The axis of examples leaves the shape; or it is one that all examples are repeated along."""
+    """Drop the example axis from the shape; or the broadcast repeats one slice for all examples."""
     operand, variable = eqn.invars[0], eqn.outvars[number]
     dims, shape = eqn.params["broadcast_dimensions"], without(variable.aval.shape, axis)
     rest = [d - (d > axis) for d in dims if d != axis]
     own = dims.index(axis) if axis in dims else None
     if own is None:
-        return _shared(variable, operand, lambda x: lax.broadcast_in_dim(x, shape, rest))
+        return _shared(variable, operand, make=lambda x: lax.broadcast_in_dim(x, shape, rest))
     if operand.aval.shape[own] < variable.aval.shape[axis]:
         return _shared(
-            variable, operand, lambda x: lax.broadcast_in_dim(_of_one(x, own), shape, rest)
+            variable, operand, make=lambda x: lax.broadcast_in_dim(_of_one(x, own), shape, rest)
         )
     inner = folder.fold(operand, own)
-    return through(eqn, number, inner, lambda _, x: lax.broadcast_in_dim(x, shape, rest))
+    return through(
+        eqn, number, inner=inner, apply=lambda _, x: lax.broadcast_in_dim(x, shape, rest)
+    )
 
 
 @folds("squeeze")
 def squeezed(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """The axis of examples leaves the operand."""
+    """Drop the example axis from the operand."""
     operand = eqn.invars[0]
     dropped = {d % operand.aval.ndim for d in eqn.params["dimensions"]}
     own = [a for a in range(operand.aval.ndim) if a not in dropped][axis]
     shape = without(eqn.outvars[0].aval.shape, axis)
-    return through(eqn, number, folder.fold(operand, own), lambda _, x: x.reshape(shape))
+    return through(
+        eqn, number, inner=folder.fold(operand, own), apply=lambda _, x: x.reshape(shape)
+    )
 
 
 @folds("reduce_sum")
@@ -216,7 +220,9 @@ def reduced(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     operand, axes = eqn.invars[0], eqn.params["axes"]
     own = [a for a in range(operand.aval.ndim) if a not in axes][axis]
     rest = [a - (a > own) for a in axes]
-    return through(eqn, number, folder.fold(operand, own), lambda _, x: lax.reduce_sum(x, rest))
+    return through(
+        eqn, number, inner=folder.fold(operand, own), apply=lambda _, x: lax.reduce_sum(x, rest)
+    )
 
 
 @folds("slice")
@@ -228,7 +234,7 @@ def sliced(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     start, limit = (without(params[name], axis) for name in ("start_indices", "limit_indices"))
     strides = params["strides"] and without(params["strides"], axis)
     inner = folder.fold(operand, axis)
-    return through(eqn, number, inner, lambda _, x: lax.slice(x, start, limit, strides))
+    return through(eqn, number, inner=inner, apply=lambda _, x: lax.slice(x, start, limit, strides))
 
 
 @folds("pad")
@@ -240,14 +246,18 @@ def padded(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         return None
     rest = without(config, axis)
     inner = folder.fold(operand, axis)
-    return through(eqn, number, inner, lambda _, x: lax.pad(x, jnp.zeros((), x.dtype), rest))
+    return through(
+        eqn, number, inner=inner, apply=lambda _, x: lax.pad(x, jnp.zeros((), x.dtype), rest)
+    )
 
 
 @folds("rev")
 def reversed_(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     """Other axes are reversed; the order of examples does not matter."""
     rest = [a - (a > axis) for a in eqn.params["dimensions"] if a != axis]
-    return through(eqn, number, folder.fold(eqn.invars[0], axis), lambda _, x: lax.rev(x, rest))
+    return through(
+        eqn, number, inner=folder.fold(eqn.invars[0], axis), apply=lambda _, x: lax.rev(x, rest)
+    )
 
 
 @folds("concatenate")
@@ -277,4 +287,4 @@ def split(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         own = along - (along > axis)
         return lax.slice_in_dim(x, start, start + sizes[number], axis=own)
 
-    return through(eqn, number, folder.fold(eqn.invars[0], axis), apply)
+    return through(eqn, number, inner=folder.fold(eqn.invars[0], axis), apply=apply)

@@ -1,23 +1,24 @@
-"""Sums of what a loop gives: summed in each step, so that no step's result is kept per example."""
+"""Sums of a loop's results: taken in each step, so that no step's result is kept per example."""
 
 from typing import Any
 
 from jax import Array
 
+from shapeexec.masking._facts import signs_of
 from shapeexec.masking.folding._linear import signed_sum, summand
-from shapeexec.masking.folding._plan import Fold, Folder, Loop, folds
+from shapeexec.masking.folding._plan import Fold, Folder, Loop, folds, without
 
 
 @folds("scan")
 def looped(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
-    """A carry to which each step adds is summed all along; what steps give is summed step by step.
+    """A carry that only grows by addition is carried as a sum; stacked slices are summed per step.
 
-    A step adds to a carry if it gives the carry itself plus something, or chooses by example
-    between such, as a loop of ragged length does that stands still behind the example's end.
+    The new carry is the old one plus a term, or a choice by example between such, as in a loop of
+    ragged length whose carry is frozen behind the example's end.
     """
     loop = folder.loop(eqn)
     if number < loop.carries:
-        step = _added(loop, number, axis)
+        step = _added(loop, number, axis=axis)
     elif axis == 0:
         return None
     else:
@@ -32,7 +33,7 @@ def looped(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         parts = (loop.starts[number],)
     return Fold(
         eqn.outvars[number],
-        lambda scope, mask: scope.loop_sum(loop, number, mask),
+        lambda scope, mask: scope.loop_sum(loop, number, mask=mask),
         parts=parts,
         pays=True,
         loop=(loop, number),
@@ -40,17 +41,19 @@ def looped(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
 
 _Term = tuple[int, Any, tuple[tuple[Any, bool], ...]]
-"""A sign, what is added, and by which examples: variables of one bool each, and their values."""
+"""A sign, a term, and the examples that add it: bool[examples] variables and their values."""
 
 
-def _added(loop: Loop, number: int, axis: int) -> Fold | None:
-    """The sum of what each step adds to a carry; None if it does something else with it."""
+def _added(loop: Loop, number: int, *, axis: int) -> Fold | None:
+    """The sum of the terms that each step adds to a carry; None: it computes something else."""
     body, variable = loop.body, loop.body.jaxpr.outvars[number]
     shape = variable.aval.shape
-    found = _terms(loop, variable, loop.carried(number), axis)
+    found = _terms(loop, variable, carry=loop.carried(number), axis=axis)
     if not found:
         return None
-    folded = [(sign, summand(body, atom, shape, axis), chosen) for sign, atom, chosen in found]
+    folded = [
+        (sign, summand(body, atom, shape=shape, axis=axis), chosen) for sign, atom, chosen in found
+    ]
 
     def emit(scope: Any, mask: Array) -> Array:
         sums = []
@@ -69,25 +72,25 @@ def _added(loop: Loop, number: int, axis: int) -> Fold | None:
     )
 
 
-def _terms(loop: Loop, atom: Any, carry: Any, axis: int) -> list[_Term] | None:
-    """What has been added to a carry to give `atom`; None if that is not all that was done."""
+def _terms(loop: Loop, atom: Any, *, carry: Any, axis: int) -> list[_Term] | None:
+    """The terms whose sum with a carry is `atom`; None: `atom` is no such sum."""
     if atom is carry:
         return []
     eqn = loop.body.eqn_of(atom)
     if eqn is None:
         return None
-    name = eqn.primitive.name
-    if name in ("add", "add_any", "sub"):
-        left, right = eqn.invars
-        found = _terms(loop, left, carry, axis)
-        if found is not None:
-            return [*found, (-1 if name == "sub" else 1, right, ())]
-        found = None if name == "sub" else _terms(loop, right, carry, axis)
-        return None if found is None else [*found, (1, left, ())]
-    if name == "select_n":
+    signs = signs_of(eqn)
+    if signs is not None:
+        for place, own in enumerate(signs):
+            found = _terms(loop, eqn.invars[place], carry=carry, axis=axis) if own == 1 else None
+            if found is not None:
+                rest = zip(without(signs, place), without(eqn.invars, place), strict=True)
+                return [*found, *((sign, other, ()) for sign, other in rest)]
+        return None
+    if eqn.primitive.name == "select_n":
         which, *cases = eqn.invars
         chosen = loop.body.per_example(which, axis) if which.aval.shape else None
-        found_by_case = [_terms(loop, case, carry, axis) for case in cases]
+        found_by_case = [_terms(loop, case, carry=carry, axis=axis) for case in cases]
         if chosen is None or chosen.aval.dtype != bool or None in found_by_case:
             return None
         return [

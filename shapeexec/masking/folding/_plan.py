@@ -1,6 +1,6 @@
 """Planning which sums are pushed where, from the results of a jaxpr backward.
 
-What is done for a primitive is a rule's matter; what is planned here is run in `_run`.
+A rule per primitive says how; the plan is run in `_run`.
 """
 
 import dataclasses
@@ -16,19 +16,18 @@ from shapeexec import _compat
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fold:
-    """How to make the sum of a variable over one of its axes, that of the examples.
+    """How to compute the sum of a variable over its example axis.
 
     Attributes:
         variable: The variable.
-        emit: Called as `emit(scope, mask)`; makes the sum of those examples that the mask,
-            bool[examples], selects. It lacks the axis and has the dtype `sum_dtype` of the
-            variable's.
-        reads: The variables that `emit` reads as they are.
-        parts: The sums that it is made of.
-        pays: Whether it spares an array, as against summing the variable itself.
-        is_source: Whether it stands in for the equation that makes the variable, so that nothing is
-            gained if that is run all the same.
-        loop: The loop that makes the sum, and the number of its result.
+        emit: `emit(scope, mask)`: the sum over the examples that the mask, bool[examples],
+            selects, without the axis, in the `sum_dtype` of the variable's dtype.
+        reads: The variables that `emit` reads unsummed.
+        parts: The sums that it reads.
+        pays: Whether it spares an array, compared with a sum of the variable itself.
+        is_source: Whether it replaces the equation that computes the variable, so that it spares
+            nothing if that is run all the same.
+        loop: The loop that computes the sum, and the number of its result.
     """
 
     variable: Any
@@ -41,13 +40,13 @@ class Fold:
 
 
 Rule = Callable[["Folder", Any, int, int], Fold | None]
-"""`rule(folder, eqn, number, axis)`: the sum of one of an equation's results; None: no idea."""
+"""`rule(folder, eqn, number, axis)`: the sum of an equation's result; None: no better one."""
 
 FOLDS: dict[str, Rule] = {}
 
 
 def folds(*primitives: str) -> Callable[[Rule], Rule]:
-    """Make the decorated function the rule for sums of what these primitives give."""
+    """Make the decorated function the rule for sums of these primitives' results."""
 
     def decorate(rule: Rule) -> Rule:
         for primitive in primitives:
@@ -60,21 +59,21 @@ def folds(*primitives: str) -> Callable[[Rule], Rule]:
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What of a jaxpr must be run.
+    """The part of a jaxpr that must be run.
 
     Attributes:
-        variables: All variables that are read as they are.
-        eqns: The numbers of the equations that make them.
-        loops: By number of its equation each loop that sums inside, and which of its results.
+        variables: All variables that are read unsummed.
+        eqns: The equations that compute them, in their order.
+        loops: By id of its equation each loop that sums inside, and which of its results.
     """
 
     variables: frozenset[Any]
-    eqns: frozenset[int]
+    eqns: tuple[Any, ...]
     loops: dict[int, tuple["Loop", frozenset[int]]]
 
 
 class Loop:
-    """A `scan` whose results are summed inside of it, where they can be.
+    """A `scan` that sums results over examples in each step, where it can.
 
     Args:
         eqn: The equation.
@@ -83,9 +82,9 @@ class Loop:
     Attributes:
         consts: How many constants it takes, which come first.
         carries: How many carries it takes, which come next.
-        sums: By number of the result what is summed in each step: what is added to a carry, or what
-            the step gives.
-        starts: Per summed carry, by number, the sum of its first value.
+        sums: By number of the result the sum of each step: of the addend to a carry, or of the
+            slice that is stacked.
+        starts: By number of a summed carry the sum of its initial value.
     """
 
     def __init__(self, eqn: Any, body: "Folder") -> None:
@@ -99,14 +98,14 @@ class Loop:
         return self.body.jaxpr.invars[self.consts + number]
 
     def needs(self, wanted: Iterable[int], summed: Iterable[int]) -> tuple[frozenset[int], Needs]:
-        """Which results it has to make as they are, all carries that it reads among them.
+        """Which results must be computed unsummed, with all carries that the body then reads.
 
         Args:
-            wanted: The results, by number, that are read as they are.
-            summed: Those that are wanted as sums.
+            wanted: The results, by number, that are read unsummed.
+            summed: Those that are read as sums.
 
         Returns:
-            The results, and what of the body must be run.
+            The results, and the part of the body that must be run.
         """
         results, folded = set(wanted), [self.sums[number] for number in summed]
         while True:
@@ -117,7 +116,7 @@ class Loop:
             results |= read
 
     def reads(self, wanted: Iterable[int], summed: Iterable[int]) -> set[Any]:
-        """The variables around it that it reads as they are."""
+        """The variables outside that it reads unsummed."""
         results, needs = self.needs(wanted, summed)
         first_x = self.consts + self.carries
         read = [
@@ -150,15 +149,15 @@ class Folder:
         self._kept: set[Any] = set()
 
     def plan(self, variables: Sequence[Any]) -> list[Fold]:
-        """The sums of variables over their first axis."""
+        """Plan the sums of variables over their first axis."""
         while True:
             self._restart()
             planned = [self.fold(variable, 0) for variable in variables]
-            if not self._keep_what_is_made_anyway(planned, self.needs([], planned)):
+            if not self._keep_needed_anyway(planned, self.needs([], planned)):
                 return planned
 
     def fold(self, variable: Any, axis: int) -> Fold:
-        """The best known way to sum a variable over an axis, that of the examples."""
+        """The best known way to sum a variable over its example axis."""
         if (variable, axis) not in self._folds:
             self._folds[variable, axis] = self._fold(variable, axis)
         return self._folds[variable, axis]
@@ -176,23 +175,23 @@ class Folder:
                 return found
         return _sum_as_is(variable, axis)
 
-    # What rules ask
+    # For rules
 
     def eqn_of(self, atom: Any) -> Any:
-        """The equation that makes a variable; None for an argument, a constant or a literal."""
+        """The equation that computes a variable; None for an argument, a constant or a literal."""
         if _compat.is_literal(atom) or atom not in self._made_by:
             return None
         return self.jaxpr.eqns[self._made_by[atom][0]]
 
     def loop(self, eqn: Any) -> Loop:
-        """The loop that an equation is."""
+        """The `Loop` of a `scan` equation."""
         number = self._made_by[eqn.outvars[0]][0]
         if number not in self._loops:
             self._loops[number] = Loop(eqn, self.inner(eqn.params["jaxpr"]))
         return self._loops[number]
 
     def inner(self, closed: Any) -> "Folder":
-        """Plans sums in the body of a loop or a branch, a closed jaxpr."""
+        """A `Folder` of the body of a loop or a branch, a closed jaxpr."""
         return Folder(self._inline(closed).jaxpr, self.examples, self._inline)
 
     def is_zero(self, atom: Any) -> bool:
@@ -213,7 +212,7 @@ class Folder:
 
         Args:
             atom: A variable or literal.
-            axis: Its axis of examples.
+            axis: Its example axis.
         """
         while not _compat.is_literal(atom) and atom.aval.size != self.examples:
             match self._repeated(atom, axis):
@@ -236,9 +235,9 @@ class Folder:
         return True
 
     def _repeated(self, atom: Any, axis: int) -> tuple[Any, int | None] | None:
-        """What a broadcast repeats, and which of its axes is `axis` of `atom`; None: no broadcast.
+        """The operand of a broadcast, and its axis that becomes `axis`; None: no broadcast.
 
-        The axis is None where the broadcast makes it.
+        The axis is None where the broadcast adds it.
         """
         eqn = self.eqn_of(atom)
         if eqn is None or eqn.primitive.name != "broadcast_in_dim":
@@ -246,44 +245,43 @@ class Folder:
         dims = eqn.params["broadcast_dimensions"]
         return eqn.invars[0], dims.index(axis) if axis in dims else None
 
-    # What must be run
+    # The part to run
 
     def needs(self, variables: Iterable[Any], planned: Sequence[Fold]) -> Needs:
-        """What must be run to have these variables, and to make these sums."""
+        """The part that must be run for these variables and these sums."""
         wanted = {var for var in variables if not _compat.is_literal(var)}
         loops: dict[int, tuple[Loop, frozenset[int]]] = {}
         for fold in reachable(planned):
             wanted |= {var for var in fold.reads if not _compat.is_literal(var)}
             if fold.loop is not None:
                 loop, result = fold.loop
-                number = self._made_by[loop.eqn.outvars[0]][0]
-                loops[number] = (loop, loops.get(number, (loop, frozenset()))[1] | {result})
-        eqns = set()
-        for number in reversed(range(len(self.jaxpr.eqns))):
-            eqn = self.jaxpr.eqns[number]
+                _, results = loops.get(id(loop.eqn), (loop, frozenset()))
+                loops[id(loop.eqn)] = (loop, results | {result})
+        eqns = []
+        for eqn in reversed(self.jaxpr.eqns):
             results = [i for i, var in enumerate(eqn.outvars) if var in wanted]
-            if number in loops:
-                loop, summed = loops[number]
+            if id(eqn) in loops:
+                loop, summed = loops[id(eqn)]
                 wanted |= loop.reads(results, summed)
             elif results or eqn.effects:
                 wanted |= {var for var in eqn.invars if not _compat.is_literal(var)}
             else:
                 continue
-            eqns.add(number)
-        return Needs(frozenset(wanted), frozenset(eqns), loops)
+            eqns.append(eqn)
+        return Needs(frozenset(wanted), tuple(eqns[::-1]), loops)
 
-    def _keep_what_is_made_anyway(self, planned: Sequence[Fold], needs: Needs) -> bool:
-        """Have sums read what is made for other readers as well; whether that was news."""
-        news = {fold.variable for fold in reachable(planned) if fold.is_source} & needs.variables
-        is_news_inside = False
+    def _keep_needed_anyway(self, planned: Sequence[Fold], needs: Needs) -> bool:
+        """Let sums read variables that other readers need anyway; whether there are new ones."""
+        new = {fold.variable for fold in reachable(planned) if fold.is_source} & needs.variables
+        is_new_inside = False
         for loop, summed in needs.loops.values():
             wanted = [i for i, var in enumerate(loop.eqn.outvars) if var in needs.variables]
             results, inner = loop.needs(wanted, summed)
-            news |= {loop.eqn.outvars[i] for i in results & summed if i < loop.carries}
+            new |= {loop.eqn.outvars[i] for i in results & summed if i < loop.carries}
             folded = [loop.sums[number] for number in summed]
-            is_news_inside |= loop.body._keep_what_is_made_anyway(folded, inner)
-        self._kept |= news
-        return bool(news) or is_news_inside
+            is_new_inside |= loop.body._keep_needed_anyway(folded, inner)
+        self._kept |= new
+        return bool(new) or is_new_inside
 
     def _restart(self) -> None:
         self._folds.clear()
@@ -294,7 +292,7 @@ class Folder:
 
 
 def reachable(planned: Sequence[Fold]) -> Iterator[Fold]:
-    """These sums and all that they are made of, each once."""
+    """These sums and all their parts, each once."""
     seen, pending = set(), [*planned]
     while pending:
         fold = pending.pop()
@@ -306,7 +304,7 @@ def reachable(planned: Sequence[Fold]) -> Iterator[Fold]:
 
 def _sum_as_is(variable: Any, axis: int) -> Fold:
     def emit(scope: Any, mask: Array) -> Array:
-        x = scope.masked(variable, axis, mask)
+        x = scope.masked(variable, axis, mask=mask)
         return lax.reduce_sum(lax.convert_element_type(x, sum_dtype(x.dtype)), (axis,))
 
     return Fold(variable, emit, reads=(variable,))
@@ -316,7 +314,7 @@ _WIDE = 32  # bits
 
 
 def sum_dtype(dtype: Any) -> Any:
-    """What a sum is accumulated in: at least 32 bits for floats."""
+    """The dtype that a sum is accumulated in: at least 32 bits for floats."""
     is_float = jnp.issubdtype(dtype, np.floating)
     return np.dtype(np.float32) if is_float and jnp.finfo(dtype).bits < _WIDE else dtype
 

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from shapeexec.masking._context import RuleContext
+from shapeexec._errors import SpecError
+from shapeexec.masking._context import RuleContext, Shaped
 from shapeexec.masking._registry import register
 
 Axes = tuple[tuple[int, ...], ...]
@@ -46,7 +47,7 @@ class _Host:
             return returned
         results = map(np.asarray, returned)
         return [
-            _widened(x, capacity, true)
+            _widened(x, capacity, true=true)
             for x, capacity, true in zip(results, self.capacities, wanted, strict=True)
         ]
 
@@ -60,12 +61,17 @@ def _cut(x: Any, cut: Sequence[tuple[int, int]]) -> Any:
     return jax.device_put(np.asarray(x)[tuple(index)])  # no program is compiled for the size
 
 
-def _widened(x: np.ndarray, capacity: Sequence[int], true: Sequence[tuple[int, int]]) -> np.ndarray:
+def _widened(
+    x: np.ndarray, capacity: Sequence[int], *, true: Sequence[tuple[int, int]]
+) -> np.ndarray:
     expected = list(capacity)
     for axis, length in true:
         expected[axis] = length
     if list(x.shape) != expected:
-        raise ValueError(f"a callback returned shape {x.shape}, not {tuple(expected)}")
+        raise SpecError(
+            f"a callback returned shape {x.shape}, not {tuple(expected)}.",
+            fix="return arrays of the shapes that `result_shape_dtypes` declares",
+        )
     out = np.zeros(tuple(capacity), x.dtype)
     out[tuple(map(slice, x.shape))] = x
     return out
@@ -73,14 +79,14 @@ def _widened(x: np.ndarray, capacity: Sequence[int], true: Sequence[tuple[int, i
 
 def _lengths(ctx: RuleContext) -> list[Array]:
     """The lengths of all padded axes, of operands and then of results."""
-    found = [length for lengths in (*ctx.in_lengths, *ctx.out_lengths) for length in lengths]
+    found = [length for each in (*ctx.operands, *ctx.results) for length in each.lengths]
     return [length for length in found if not isinstance(length, int)]
 
 
-def _padded_axes(shapes: Sequence[Sequence[Any]]) -> Axes:
+def _padded_axes(arrays: Sequence[Shaped]) -> Axes:
     return tuple(
-        tuple(axis for axis, dim in enumerate(shape) if not isinstance(dim, int))
-        for shape in shapes
+        tuple(axis for axis, dim in enumerate(each.dims) if not isinstance(dim, int))
+        for each in arrays
     )
 
 
@@ -89,7 +95,7 @@ def debug_callback(
     ctx: RuleContext, *operands: Array, callback: Callable[..., Any], **params: Any
 ) -> Any:
     """Run: the callback, on the host, over operands cut to their true shapes."""
-    host = _Host(callback, _padded_axes(ctx.in_shapes))
+    host = _Host(callback, _padded_axes(ctx.operands))
     return ctx.bind(*_lengths(ctx), *operands, callback=host, **params)
 
 
@@ -101,7 +107,7 @@ def debug_print(ctx: RuleContext, *operands: Array, ordered: bool, **params: Any
     def show(*arrays: Any) -> None:
         impl(*arrays, ordered=ordered, **params)
 
-    host = _Host(show, _padded_axes(ctx.in_shapes))
+    host = _Host(show, _padded_axes(ctx.operands))
     jax.debug.callback(host, *_lengths(ctx), *operands, ordered=ordered)
     return []
 
@@ -115,13 +121,9 @@ def callback(
     **params: Any,
 ) -> Any:
     """Run: the callback over operands cut to their true shapes; its results are padded there."""
-    host = _Host(
-        callback, _padded_axes(ctx.in_shapes), _padded_axes(ctx.out_shapes), ctx.out_capacities
-    )
+    capacities = tuple(result.capacities for result in ctx.results)
+    host = _Host(callback, _padded_axes(ctx.operands), _padded_axes(ctx.results), capacities)
     if "vmap_method" in params:  # lengths differ between the examples of a ragged batch
         params["vmap_method"] = "sequential"
-    avals = [
-        aval.update(shape=shape)
-        for aval, shape in zip(result_avals, ctx.out_capacities, strict=True)
-    ]
+    avals = [aval.update(shape=shape) for aval, shape in zip(result_avals, capacities, strict=True)]
     return ctx.bind(*_lengths(ctx), *operands, callback=host, result_avals=tuple(avals), **params)

@@ -19,7 +19,7 @@ def dot_general(
     One filled operand is enough where the other's padding is known to be finite.
     """
     (lhs_axes, rhs_axes), _ = dimension_numbers
-    lhs, rhs = fill_product(ctx, lhs_axes, rhs_axes)
+    lhs, rhs = fill_product(ctx, lhs_axes, rhs_axes=rhs_axes)
     return ctx.bind(lhs, rhs, dimension_numbers=dimension_numbers, **params)
 
 
@@ -38,7 +38,7 @@ def ragged_dot_general(
     JAX wants the number of groups to be static, so that rows of padding are in front of no group.
     """
     (lhs_axes, rhs_axes), _ = ragged_dot_dimension_numbers.dot_dimension_numbers
-    lhs, rhs = fill_product(ctx, lhs_axes, rhs_axes)
+    lhs, rhs = fill_product(ctx, lhs_axes, rhs_axes=rhs_axes)
     params["ragged_dot_dimension_numbers"] = ragged_dot_dimension_numbers
     return ctx.bind(lhs, rhs, group_sizes, **params)
 
@@ -56,33 +56,36 @@ def scaled_dot(
 ) -> Array:
     """Fill: 0 behind contracted axes, and a finite scale, or 0 times it would be NaN."""
     (lhs_axes, rhs_axes), _ = dimension_numbers
-    lhs, rhs = fill_product(ctx, lhs_axes, rhs_axes)
-    lhs_scale = ctx.fill_unless_finite(2, one(lhs_scale.dtype), lhs_axes)
-    rhs_scale = ctx.fill_unless_finite(3, one(rhs_scale.dtype), rhs_axes)
+    lhs, rhs = fill_product(ctx, lhs_axes, rhs_axes=rhs_axes)
+    lhs_scale = ctx.fill(2, one(lhs_scale.dtype), axes=lhs_axes, unless="finite")
+    rhs_scale = ctx.fill(3, one(rhs_scale.dtype), axes=rhs_axes, unless="finite")
     return ctx.bind(lhs, rhs, lhs_scale, rhs_scale, dimension_numbers=dimension_numbers, **params)
 
 
-def fill_product(ctx: RuleContext, lhs_axes: Any, rhs_axes: Any) -> tuple[Array, Array]:
+def fill_product(ctx: RuleContext, lhs_axes: Any, *, rhs_axes: Any) -> tuple[Array, Array]:
     """Both operands of a contraction, with padding whose products are all 0."""
     axes = (tuple(lhs_axes), tuple(rhs_axes))
 
     def is_zero(operand: int) -> bool:
-        paddings = ctx.values[operand].known.axes
+        paddings = ctx.operands[operand].known.axes
         return all(
-            paddings[a].is_constant(0, unless="nan") for a in ctx.padded(operand, axes[operand])
+            paddings[a].is_constant(0, unless="nan")
+            for a in ctx.operands[operand].padded(axes[operand])
         )
 
     def is_finite(operand: int) -> bool:
-        paddings = ctx.values[operand].known.axes
-        return all(paddings[a].finite for a in ctx.padded(operand, axes[operand]))
+        paddings = ctx.operands[operand].known.axes
+        return all(paddings[a].finite for a in ctx.operands[operand].padded(axes[operand]))
 
     # Zeros are asked of an operand that has them already, else of one beside finite padding.
     first = min((0, 1), key=lambda operand: (not is_zero(operand), not is_finite(1 - operand)))
     other = 1 - first
-    # A row of NaN alone makes its results NaN, whatever its padding adds.
-    value = zero(ctx.values[first].array.dtype)
-    filled = {first: ctx.fill(first, value, axes[first], or_nan=True)}
-    filled[other] = ctx.fill_unless_finite(other, zero(ctx.values[other].array.dtype), axes[other])
+    # A row of NaN alone makes its results NaN, with any padding.
+    value = zero(ctx.operands[first].array.dtype)
+    filled = {first: ctx.fill(first, value, axes=axes[first], unless="nan")}
+    filled[other] = ctx.fill(
+        other, zero(ctx.operands[other].array.dtype), axes=axes[other], unless="finite"
+    )
     return filled[0], filled[1]
 
 
@@ -92,15 +95,16 @@ def dot_general_knowledge(
 ) -> Known:
     """Products with rows of zeros are 0, but with NaN or infinity.
 
-    One of these in a row of the other operand makes NaN of a zero, and NaN or an infinity of
-    whatever stands in the valid rows.
+    One of these in a row of the other operand turns a zero into NaN, and each valid row into NaN
+    or an infinity.
     """
     contracted, (lhs_batch, rhs_batch) = dimension_numbers
     batch = [
-        _both(ctx, lhs.axes[i], rhs.axes[j]) for i, j in zip(lhs_batch, rhs_batch, strict=True)
+        _both(ctx, lhs.axes[i], right=rhs.axes[j])
+        for i, j in zip(lhs_batch, rhs_batch, strict=True)
     ]
     free = [
-        _one(ctx, padding, other.whole)
+        _one(ctx, padding, other=other.whole)
         for known, other, taken in (
             (lhs, rhs, (*contracted[0], *lhs_batch)),
             (rhs, lhs, (*contracted[1], *rhs_batch)),
@@ -115,15 +119,15 @@ def _unspecified(ctx: RuleContext) -> Padding:
     return by_dtype(ctx.eqn.outvars[0].aval.dtype)
 
 
-def _both(ctx: RuleContext, left: Padding, right: Padding) -> Padding:
-    """What is known along a batch axis, where padding meets padding."""
+def _both(ctx: RuleContext, left: Padding, *, right: Padding) -> Padding:
+    """The fact along a batch axis, where padding is multiplied by padding."""
     is_zero = left.is_constant(0) or right.is_constant(0)
     zeros = constant(zero(ctx.eqn.outvars[0].aval.dtype))
     return zeros if is_zero and left.finite and right.finite else _unspecified(ctx)
 
 
-def _one(ctx: RuleContext, padding: Padding, other: Padding) -> Padding:
-    """What is known along an axis of one operand, if `other` is known of all of the other."""
+def _one(ctx: RuleContext, padding: Padding, *, other: Padding) -> Padding:
+    """The fact along an axis of one operand; `other` is about all elements of the other one."""
     if not padding.is_constant(0, unless="nonfinite"):
         return _unspecified(ctx)
     is_certain = padding.unless is None and other.finite

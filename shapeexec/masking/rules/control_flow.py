@@ -1,7 +1,7 @@
 """Control flow and calls: loops over ragged axes, branches, and primitives that wrap a jaxpr.
 
-What is known of padding goes into bodies and comes out of them. What a loop carries is known only
-as far as it holds before the first step and after each: see `_invariant`.
+Facts about padding go into bodies and come out of them. Of a loop's carry those are known that hold
+before the first step and after each one, see `_invariant`.
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec import _compat
-from shapeexec.masking._context import RuleContext
+from shapeexec.masking._context import Result, RuleContext
 from shapeexec.masking._extents import holds_dim
-from shapeexec.masking._fill import is_padded, valid_mask
+from shapeexec.masking._fill import Length, is_padded, valid_mask
 from shapeexec.masking._knowledge import Known, constant, nothing_known, nothing_known_of
 from shapeexec.masking._registry import register, register_nested
 from shapeexec.masking._values import Value, values_of
@@ -48,8 +48,8 @@ def remat(ctx: RuleContext, *operands: Array, jaxpr: Any, **params: Any) -> Any:
     if params["differentiated"] and params["prevent_cse"]:
         # What JAX's own lowering does: XLA must not merge the recomputation with the first.
         operands = lax.optimization_barrier(operands)
-    held = [value.of(array) for value, array in zip(ctx.values, operands, strict=True)]
-    return ctx.interpret_values(jaxpr, held)
+    values = [own.value.of(x) for own, x in zip(ctx.operands, operands, strict=True)]
+    return ctx.interpret(jaxpr, *values)
 
 
 @register("custom_linear_solve")
@@ -60,7 +60,7 @@ def custom_linear_solve(
     counts = list(const_lengths)
     first = sum(counts[: list(const_lengths._fields).index("solve")])
     consts = operands[first : first + const_lengths.solve]
-    return ctx.interpret(jaxprs.solve, *consts, *operands[sum(counts) :])
+    return _arrays(ctx.interpret(jaxprs.solve, *consts, *operands[sum(counts) :]))
 
 
 def _as_declared(variables: Any, values: Sequence[Value]) -> list[Value]:
@@ -77,6 +77,27 @@ def _arrays(values: Sequence[Value]) -> tuple[Any, ...]:
     return tuple(value.array for value in values)
 
 
+class _Traced:
+    """A function of arrays, for JAX's control flow, that returns the arrays of `Value`s.
+
+    JAX passes no facts on: those of the last trace are kept here.
+
+    Args:
+        function: A function that returns `Value`s.
+    """
+
+    def __init__(self, function: Callable[..., Sequence[Value]]) -> None:
+        self._function = function
+        self.is_traced = False
+        self.known: list[Known] = []
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """The arrays of the results."""
+        values = self._function(*args)
+        self.is_traced, self.known = True, [value.known for value in values]
+        return _arrays(values)
+
+
 _ROUNDS = 3
 """How often an invariant is weakened before nothing is claimed: per fact it takes two at most."""
 
@@ -84,37 +105,19 @@ _ROUNDS = 3
 def _invariant(
     init: Sequence[Value], step: Callable[[Sequence[Value]], Sequence[Value]]
 ) -> list[Known]:
-    """What holds of a loop's carry before the first step and after each one.
+    """The facts that hold of a loop's carry before the first step and after each one.
 
-    It is assumed of the carry what holds of the initial one, and weakened to what `step` keeps of
-    it until all is kept. `step` is traced for what it tells, and computes nothing.
+    The facts about the initial carry are weakened to those that `step` keeps, until it keeps all.
     """
     assumed = [dataclasses.replace(value.known, role=None) for value in init]
     for _ in range(_ROUNDS):
-        kept = _known_after(step, init, assumed)
-        weaker = [a.joined(b) for a, b in zip(assumed, kept, strict=True)]
+        traced = _Traced(lambda *arrays, known=assumed: step(values_of(arrays, known)))
+        jax.eval_shape(traced, *_arrays(init))
+        weaker = [a.joined(b) for a, b in zip(assumed, traced.known, strict=True)]
         if weaker == assumed:
             return assumed
         assumed = weaker
     return _nothing_known(init)
-
-
-def _known_after(
-    step: Callable[[Sequence[Value]], Sequence[Value]],
-    init: Sequence[Value],
-    assumed: Sequence[Known],
-) -> list[Known]:
-    """What is known of the carry after a step, if `assumed` is known before it."""
-    told: list[Known] = []
-
-    def run(*arrays: Any) -> Any:
-        held = values_of(arrays, assumed)
-        results = step(held)
-        told.extend(value.known for value in results)
-        return _arrays(results)
-
-    jax.eval_shape(run, *_arrays(init))
-    return told
 
 
 def _nothing_known(values: Sequence[Value]) -> list[Known]:
@@ -133,76 +136,107 @@ def scan(
 ) -> Any:
     """Run: over all positions; the carry is frozen at those behind the valid length.
 
-    Behind the last valid step a carry goes where it wants if nobody reads it in the end.
+    A carry that is not read after the loop may change there.
     """
-    consts_count, carry_count = _compat.scan_counts(ctx.params, len(operands))
-    consts = ctx.values[:consts_count]
-    carried = jaxpr.jaxpr.invars[consts_count:][:carry_count]
-    init = _as_declared(carried, ctx.values[consts_count : consts_count + carry_count])
-    xs = ctx.values[consts_count + carry_count :]
-    valid = ctx.length(ctx.params["length"])
-    outvars = jaxpr.jaxpr.outvars
-    skips = is_padded(valid) and _must_not_run_on_padding(jaxpr)
-    frozen = _frozen(ctx, carried, is_padded(valid) and not skips, reverse)
-    fills = [_slice_fill(ctx, number) for number in range(carry_count, len(ctx.out_shapes))]
+    loop = _Scan.of(ctx, jaxpr)
+    count = len(loop.init)
+    frozen = _frozen(ctx, loop, reverse=reverse)
+    fills = [_slice_fill(result) for result in ctx.results[count:]]
+    positions = jnp.arange(length, dtype=np.int32)
+    invariant = loop.invariant() if length else _nothing_known(loop.init)
 
-    def run(carry: Sequence[Value], x: Sequence[Any]) -> list[Value]:
-        held = [Value(part, _of_slice(whole.known)) for part, whole in zip(x, xs, strict=True)]
-        out = ctx.interpret_values(jaxpr, [*consts, *carry, *held])
-        return _as_declared(outvars, out)
+    def step(carry: Any, position: Array, *x: Array) -> list[Value]:
+        out = loop.step(position, values_of(carry, invariant), x)
+        new = [
+            value.of(jnp.where(position < loop.length, value.array, old)) if freeze else value
+            for value, old, freeze in zip(out, carry, frozen, strict=False)
+        ]
+        return [*new, *(fill(x, position) for fill, x in zip(fills, out[count:], strict=True))]
 
-    def run_or_skip(is_valid: Array, carry: Sequence[Any], x: Sequence[Any]) -> list[Value]:
-        told: list[Known] = []
+    traced = _Traced(step)
 
-        def body(carry: Any, x: Any) -> Any:
-            held = values_of(carry, invariant)
-            out = run(held, x)
-            told[:] = [value.known for value in out]
-            return _arrays(out)
+    def flat(carry: Any, position_and_xs: Any) -> Any:
+        arrays = traced(carry, *position_and_xs)
+        return arrays[:count], arrays[count:]
+
+    xs = (positions, *_arrays(loop.xs))
+    carry, ys = lax.scan(flat, _arrays(loop.init), xs, length, reverse, unroll)
+    return values_of((*carry, *ys), [*invariant, *traced.known[count:]])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scan:
+    """A `scan` equation at capacity.
+
+    Attributes:
+        ctx: The equation.
+        jaxpr: The body.
+        consts: The operands that each step reads.
+        init: The initial carry.
+        xs: The operands of which each step reads a slice.
+        length: How many steps are valid.
+    """
+
+    ctx: RuleContext
+    jaxpr: Any
+    consts: Sequence[Value]
+    init: Sequence[Value]
+    xs: Sequence[Value]
+    length: Length
+
+    @staticmethod
+    def of(ctx: RuleContext, jaxpr: Any) -> "_Scan":
+        """The parts of a `scan` equation whose body is `jaxpr`."""
+        values = [operand.value for operand in ctx.operands]
+        first, count = _compat.scan_counts(ctx.params, len(values))
+        init = _as_declared(jaxpr.jaxpr.invars[first:][:count], values[first:][:count])
+        length = ctx.extents.length(ctx.params["length"])
+        return _Scan(ctx, jaxpr, values[:first], init, values[first + count :], length)
+
+    @property
+    def carried(self) -> Sequence[Any]:
+        """The variables of the carry in the body."""
+        return self.jaxpr.jaxpr.invars[len(self.consts) :][: len(self.init)]
+
+    @property
+    def skips(self) -> bool:
+        """Whether the body must not run at the positions of padding."""
+        return is_padded(self.length) and _must_not_run_on_padding(self.jaxpr)
+
+    def invariant(self) -> list[Known]:
+        """The facts that hold of the carry before and after each step."""
+        if not _is_ragged(self.carried):
+            return _nothing_known(self.init)
+        some = [lax.index_in_dim(x.array, 0, keepdims=False) for x in self.xs]
+        return _invariant(self.init, lambda carry: self.body(carry, some)[: len(self.init)])
+
+    def step(self, position: Array, carry: Sequence[Value], x: Sequence[Any]) -> list[Value]:
+        """The new carry, and slices of the results; any arrays where the body is skipped."""
+        if not self.skips:
+            return self.body(carry, x)
+        variables = self.jaxpr.jaxpr.outvars[len(carry) :]
+        known = [value.known for value in carry]
+        run = _Traced(lambda carry, x: self.body(values_of(carry, known), x))
 
         def skipped(carry: Any, x: Any) -> Any:
             del x
-            return (*carry, *(_any_of(ctx, var.aval) for var in outvars[carry_count:]))
+            return (*carry, *(_any_of(self.ctx, var.aval) for var in variables))
 
-        arrays = lax.cond(is_valid, body, skipped, tuple(carry), tuple(x))
-        told[carry_count:] = [nothing_known_of(var.aval) for var in outvars[carry_count:]]
-        return values_of(arrays, told)
+        arrays = lax.cond(position < self.length, run, skipped, _arrays(carry), tuple(x))
+        unknown = [nothing_known_of(var.aval) for var in variables]
+        return values_of(arrays, [*run.known[: len(carry)], *unknown])
 
-    def step(carry: Any, position_and_xs: Any) -> Any:
-        position, *x = position_and_xs
-        held = values_of(carry, invariant)
-        out = run_or_skip(position < valid, carry, x) if skips else run(held, x)
-        new = [
-            jnp.where(position < valid, value.array, old) if freeze else value.array
-            for value, old, freeze in zip(out, carry, frozen, strict=False)
-        ]
+    def body(self, carry: Sequence[Value], x: Sequence[Any]) -> list[Value]:
+        """The new carry, and slices of the results."""
         slices = [
-            fill(value, position) for fill, value in zip(fills, out[carry_count:], strict=True)
+            Value(part, _of_slice(whole.known)) for part, whole in zip(x, self.xs, strict=True)
         ]
-        stacked[:] = [value.known for value in slices]
-        return tuple(new), _arrays(slices)
-
-    stacked: list[Known] = []
-    positions = jnp.arange(length, dtype=np.int32)
-    invariant = _nothing_known(init)
-    if length and _is_ragged(carried):
-        some = [lax.index_in_dim(x.array, 0, keepdims=False) for x in xs]
-        invariant = _invariant(init, lambda carry: run(carry, some)[:carry_count])
-    carry, ys = lax.scan(
-        step,
-        _arrays(init),
-        (positions, *_arrays(xs)),
-        length=length,
-        reverse=reverse,
-        unroll=unroll,
-    )
-    ends = values_of(carry, invariant)
-    results = values_of(ys, stacked)
-    return [*ends, *results]
+        out = self.ctx.interpret(self.jaxpr, *self.consts, *carry, *slices)
+        return _as_declared(self.jaxpr.jaxpr.outvars, out)
 
 
 def _of_slice(known: Known) -> Known:
-    """What is known of the slices of an array along its first axis."""
+    """The facts about the slices of an array along its first axis."""
     return Known(known.whole, known.axes[1:])
 
 
@@ -210,64 +244,74 @@ def _is_ragged(variables: Any) -> bool:
     return any(holds_dim(tuple(var.aval.shape)) for var in variables)
 
 
-def _frozen(ctx: RuleContext, carried: Any, is_ragged: bool, reverse: bool) -> list[bool]:
-    """Per carry whether it has to stand still in the steps of the padding.
+def _frozen(ctx: RuleContext, loop: _Scan, *, reverse: bool) -> list[bool]:
+    """Per carry whether it has to keep its value in the steps of the padding.
 
-    Those come last, so that a carry that nobody reads in the end may go on; or first, if reversed.
+    Those come last, so that a carry that is not read in the end may change; or first, if reversed.
     """
-    if not is_ragged:
-        return [False] * len(carried)
-    frozen = [bool(reverse or used) for used in ctx.is_used[: len(carried)]]
+    if not is_padded(loop.length) or loop.skips:
+        return [False] * len(loop.init)
+    frozen = [reverse or result.is_used for result in ctx.results[: len(loop.init)]]
     dim = ctx.params["length"]
-    for var, freeze in zip(carried, frozen, strict=True):
+    for var, freeze in zip(loop.carried, frozen, strict=True):
         what = f"{_compat.describe_aval(var.aval)} carried over {dim}"
         action = "frozen behind the last step" if freeze else "none: nobody reads it in the end"
-        ctx.note_mask(what, action, masked=freeze)
+        ctx.note(what, action, masked=freeze)
     return frozen
 
 
-def _slice_fill(ctx: RuleContext, number: int) -> Callable[[Value, Array], Value]:
-    """What makes of a result's slice and its position the slice as it is stacked.
+def _slice_fill(result: Result) -> Callable[[Value, Array], Value]:
+    """`fill(slice, position)`: a slice of a stacked result, with the facts about the stack.
 
-    A result that is filled where it is made is filled here, and not in a pass of its own.
+    If all readers request a fill, it is done in the loop and not in one more pass over memory.
     """
-    wish, lengths = ctx.wish(number), ctx.out_lengths[number]
+    request, lengths = result.requested, result.lengths
 
-    def as_it_is(value: Value, position: Array) -> Value:
+    def unfilled(value: Value, position: Array) -> Value:
         del position
         return Value(value.array, Known(value.known.whole, (value.known.whole, *value.known.axes)))
 
-    if wish is None:
-        return as_it_is
-    axes = sorted(wish.axes)
-    ctx.note_filled(number, axes)
+    if request is None:
+        return unfilled
+    axes = sorted(request.axes)
+    result.note_filled(axes)
 
     def filled(value: Value, position: Array) -> Value:
         within = [axis - 1 for axis in axes if axis]
-        mask = valid_mask(value.array.shape, lengths[1:], within)
+        mask = valid_mask(value.array.shape, lengths[1:], axes=within)
         if 0 in axes:
             is_valid = position < lengths[0]
             mask = (
                 jnp.broadcast_to(is_valid, value.array.shape) if mask is None else mask & is_valid
             )
         assert mask is not None
-        array = lax.select(mask, value.array, lax.full_like(value.array, wish.value))
-        known = as_it_is(value, position).known.filled(axes, constant(wish.value))
+        array = lax.select(mask, value.array, lax.full_like(value.array, request.value))
+        known = unfilled(value, position).known.filled(axes, constant(request.value))
         return Value(array, known)
 
     return filled
 
 
 def _must_not_run_on_padding(jaxpr: Any) -> bool:
-    """Whether a body does what is seen outside of it, or has a loop that may never end."""
+    """Whether a body has side effects, or a loop that may never end on padding."""
     return bool(jaxpr.effects) or any(
         eqn.primitive.name in ("while", "pure_callback") for eqn in _compat.equations(jaxpr.jaxpr)
     )
 
 
 def _any_of(ctx: RuleContext, aval: Any) -> Any:
-    """An array that nobody reads."""
+    """An array of any elements, for a result that is not read."""
     return lax.empty(ctx.extents.capacities(aval.shape), aval.dtype)
+
+
+def _where_rows(
+    is_on: Array, arrays: Sequence[Array], *, otherwise: Sequence[Array]
+) -> tuple[Array, ...]:
+    """The rows of `arrays` for which bool[rows] holds, and else those of `otherwise`."""
+    return tuple(
+        jnp.where(lax.broadcast_in_dim(is_on, new.shape, range(is_on.ndim)), new, old)
+        for new, old in zip(arrays, otherwise, strict=True)
+    )
 
 
 @register("while")
@@ -284,58 +328,43 @@ def while_(
 
     A condition per row, which `vmap` makes, is False in padded rows: they might never end.
     """
-    cond_consts = ctx.values[:cond_nconsts]
-    body_consts = ctx.values[cond_nconsts : cond_nconsts + body_nconsts]
+    values, first = [own.value for own in ctx.operands], cond_nconsts + body_nconsts
+    cond_consts, body_consts = values[:cond_nconsts], values[cond_nconsts:first]
     carried = body_jaxpr.jaxpr.outvars
-    init = [
-        value.of(jnp.asarray(value.array)) for value in ctx.values[cond_nconsts + body_nconsts :]
-    ]
+    init = [value.of(jnp.asarray(value.array)) for value in values[first:]]
 
     def step(carry: Sequence[Value]) -> list[Value]:
-        out = ctx.interpret_values(body_jaxpr, [*body_consts, *carry])
-        return _as_declared(carried, out)
+        return _as_declared(carried, ctx.interpret(body_jaxpr, *body_consts, *carry))
 
     invariant = _invariant(init, step) if _is_ragged(carried) else _nothing_known(init)
-
-    def held(carry: Any) -> list[Value]:
-        return values_of(carry, invariant)
-
     rows = ctx.extents.lengths(cond_jaxpr.jaxpr.outvars[0].aval.shape)
 
     def goes_on(carry: Any) -> Array:
-        (found,) = ctx.interpret_values(cond_jaxpr, [*cond_consts, *held(carry)])
-        is_row = valid_mask(found.array.shape, rows, range(len(rows)))
+        (found,) = ctx.interpret(cond_jaxpr, *cond_consts, *values_of(carry, invariant))
+        is_row = valid_mask(found.array.shape, rows, axes=range(len(rows)))
         return found.array if is_row is None else found.array & is_row
 
     def body(carry: Any) -> Any:
-        after = _arrays(step(held(carry)))
-        if not rows:
-            return after
-        is_on = goes_on(carry)
-        return tuple(
-            jnp.where(lax.broadcast_in_dim(is_on, new.shape, range(is_on.ndim)), new, old)
-            for new, old in zip(after, carry, strict=True)
-        )
+        after = _arrays(step(values_of(carry, invariant)))
+        return _where_rows(goes_on(carry), after, otherwise=carry) if rows else after
 
     go_on = (lambda carry: goes_on(carry).any()) if rows else goes_on
-    return held(lax.while_loop(go_on, body, _arrays(init)))
+    return values_of(lax.while_loop(go_on, body, _arrays(init)), invariant)
 
 
 @register("cond")
 def cond(ctx: RuleContext, index: Array, *operands: Array, branches: Any, **_: Any) -> Any:
-    """Run: each branch, at the same capacities; of its results is known what all branches tell."""
-    told: dict[int, list[Known]] = {}
+    """Run: each branch, at the same capacities; a fact holds of a result if each branch has it."""
+    values = [operand.value for operand in ctx.operands[1:]]
 
-    def branch(number: int, jaxpr: Any) -> Any:
-        def run(*arrays: Any) -> Any:
-            held = [value.of(array) for value, array in zip(ctx.values[1:], arrays, strict=True)]
-            out = _as_declared(jaxpr.jaxpr.outvars, ctx.interpret_values(jaxpr, held))
-            told[number] = [value.known for value in out]
-            return _arrays(out)
+    def branch(jaxpr: Any) -> _Traced:
+        def run(*arrays: Any) -> list[Value]:
+            own = [value.of(array) for value, array in zip(values, arrays, strict=True)]
+            return _as_declared(jaxpr.jaxpr.outvars, ctx.interpret(jaxpr, *own))
 
-        return run
+        return _Traced(run)
 
-    functions = [branch(i, jaxpr) for i, jaxpr in enumerate(branches)]
+    functions = [*map(branch, branches)]
     platforms = ctx.params.get("branches_platforms")
     if platforms is None:
         arrays = lax.switch(index, functions, *operands)
@@ -347,7 +376,7 @@ def cond(ctx: RuleContext, index: Array, *operands: Array, branches: Any, **_: A
         }
         default = functions[-1] if platforms[-1] is None else None
         arrays = lax.platform_dependent(*operands, default=default, **per_platform)
-    first, *rest = told.values()
+    first, *rest = (function.known for function in functions if function.is_traced)
     for other in rest:
         first = [a.joined(b) for a, b in zip(first, other, strict=True)]
     return values_of(arrays, first)

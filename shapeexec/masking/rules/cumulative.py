@@ -26,28 +26,28 @@ def cumulative(
     ctx: RuleContext, operand: Array, *, axis: int, reverse: bool, **params: Any
 ) -> Array:
     """Fill: the identity behind the valid length of the axis, if it is read from its end."""
-    if not reverse or not ctx.padded(0, (axis,)):
+    if not reverse or not ctx.operands[0].padded((axis,)):
         return ctx.bind(operand, axis=axis, reverse=reverse, **params)
     is_complex = jnp.issubdtype(operand.dtype, np.complexfloating)
     if is_complex and ctx.primitive in _COMPLEX:
-        return _COMPLEX[ctx.primitive](ctx, operand, axis, params)
-    operand = ctx.fill(0, _IDENTITY[ctx.primitive](operand.dtype), (axis,))
+        return _COMPLEX[ctx.primitive](ctx, operand, axis=axis, params=params)
+    operand = ctx.fill(0, _IDENTITY[ctx.primitive](operand.dtype), axes=(axis,))
     return ctx.bind(operand, axis=axis, reverse=True, **params)
 
 
-def _beside_the_last(ctx: RuleContext, x: Array, axis: int, params: dict[str, Any]) -> Array:
+def _beside_the_last(ctx: RuleContext, x: Array, *, axis: int, params: dict[str, Any]) -> Array:
     """A complex extreme: nothing is an identity beside NaN, but the last element is no news."""
-    last = jnp.maximum(ctx.in_lengths[0][axis] - 1, 0)
+    last = jnp.maximum(ctx.operands[0].lengths[axis] - 1, 0)
     position = jnp.minimum(jnp.arange(x.shape[axis], dtype=np.int32), last)
     x = jnp.take(x, position, axis=axis, mode="clip")
     return ctx.bind(x, axis=axis, reverse=True, **params)
 
 
-def _turned_round(ctx: RuleContext, x: Array, axis: int, params: dict[str, Any]) -> Array:
+def _turned_round(ctx: RuleContext, x: Array, *, axis: int, params: dict[str, Any]) -> Array:
     """A complex log-sum-exp: adding nothing, exp(-inf), would wrap an angle past pi."""
 
     def turn(x: Array) -> Array:
-        return jnp.roll(lax.rev(x, (axis,)), ctx.in_lengths[0][axis] - x.shape[axis], axis)
+        return jnp.roll(lax.rev(x, (axis,)), ctx.operands[0].lengths[axis] - x.shape[axis], axis)
 
     return turn(ctx.bind(turn(x), axis=axis, reverse=False, **params))
 

@@ -2,7 +2,7 @@
 
 With jk = (j^2 + k^2 - (k - j)^2) / 2 a transform of any length becomes a convolution with a chirp,
 which needs a transform of a length that need only be great enough: a constant. What XLA does at
-lengths with large prime factors is done here at each length. Static axes are transformed plainly.
+lengths with large prime factors is done here at each length. Static axes are transformed by XLA.
 
 Source: L. I. Bluestein, "A linear filtering approach to the computation of discrete Fourier
 transform", IEEE Transactions on Audio and Electroacoustics 18 (1970), 451-455.
@@ -16,8 +16,7 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import Length
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._fill import Length, conform
 from shapeexec.masking._registry import register
 
 _FORWARD = (lax.FftType.FFT, lax.FftType.RFFT)
@@ -31,7 +30,7 @@ def fft(
     kind = lax.FftType(fft_type)
     axes = list(range(operand.ndim - len(fft_lengths), operand.ndim))
     lengths = dict(zip(axes, ctx.extents.lengths(ctx.params["fft_lengths"]), strict=True))
-    ragged = {*ctx.padded(0, axes), *(a for a in axes if not isinstance(lengths[a], int))}
+    ragged = {*ctx.operands[0].padded(axes), *(a for a in axes if not isinstance(lengths[a], int))}
     if not ragged:
         return ctx.bind(operand, fft_type=fft_type, fft_lengths=fft_lengths, **params)
     is_inverse = kind not in _FORWARD
@@ -39,33 +38,33 @@ def fft(
     if kind == lax.FftType.RFFT:
         x = x.astype(jnp.result_type(x.dtype, np.complex64))
     sizes = dict(zip(axes, fft_lengths, strict=True))
-    # A spectrum of reals is completed last: what its halves are made of are spectra till then.
+    # The halved axis is completed last: until then the others hold spectra.
     for axis in axes if is_inverse else reversed(axes):
         if kind == lax.FftType.IRFFT and axis == axes[-1]:
-            x = _hermitian(x, lengths[axis], sizes[axis], axis)
-        x = _transform(x, lengths[axis], sizes[axis], axis, is_inverse=is_inverse)
+            x = _hermitian(x, lengths[axis], size=sizes[axis], axis=axis)
+        x = _transform(x, lengths[axis], size=sizes[axis], axis=axis, is_inverse=is_inverse)
     return x.real if kind == lax.FftType.IRFFT else x
 
 
-def _hermitian(half: Array, length: Length, size: int, axis: int) -> Array:
+def _hermitian(half: Array, length: Length, *, size: int, axis: int) -> Array:
     """The spectrum of `length` elements whose first half is given: those of reals are mirrored."""
     position = jnp.arange(size, dtype=np.int32)
     is_given = position <= length // 2
     source = jnp.where(is_given, position, length - position)
     whole = jnp.take(half, source, axis=axis, mode="clip")
-    mask = lax.broadcast_in_dim(is_given, _with((1,) * half.ndim, axis, size), (axis,))
-    # What is imaginary of those that are their own mirror images is so of the result, and dropped.
+    mask = lax.broadcast_in_dim(is_given, _with((1,) * half.ndim, axis, size=size), (axis,))
+    # The imaginary part of an element that is its own mirror image stays imaginary, and is dropped.
     return jnp.where(mask, whole, whole.conj())
 
 
-def _transform(x: Array, length: Length, size: int, axis: int, *, is_inverse: bool) -> Array:
+def _transform(x: Array, length: Length, *, size: int, axis: int, is_inverse: bool) -> Array:
     """The transform of the first `length` of at most `size` elements along `axis`."""
-    x = jnp.moveaxis(conform(x, _with(x.shape, axis, size)), axis, -1)
+    x = jnp.moveaxis(conform(x, _with(x.shape, axis, size=size)), axis, -1)
     if isinstance(length, int):
         out = (jnp.fft.ifft if is_inverse else jnp.fft.fft)(x)
         return jnp.moveaxis(out, -1, axis)
     position = jnp.arange(size, dtype=np.int32)
-    chirp = _chirp(position, length, x.dtype)
+    chirp = _chirp(position, length, dtype=x.dtype)
     if is_inverse:
         chirp = chirp.conj()
     x = jnp.where(position < length, x * chirp, 0)
@@ -80,7 +79,7 @@ def _transform(x: Array, length: Length, size: int, axis: int, *, is_inverse: bo
     return jnp.moveaxis(out, -1, axis)
 
 
-def _chirp(position: Array, length: Array, dtype: Any) -> Array:
+def _chirp(position: Array, length: Array, *, dtype: Any) -> Array:
     """exp(-i pi j^2 / n) for each position j.
 
     The angle is reduced in integers, to within an eighth of a turn: neither j^2 nor a large angle
@@ -108,5 +107,5 @@ def _chirp(position: Array, length: Array, dtype: Any) -> Array:
     return lax.complex(*parts).astype(dtype)
 
 
-def _with(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
+def _with(shape: Sequence[int], axis: int, *, size: int) -> tuple[int, ...]:
     return (*shape[:axis], size, *shape[axis + 1 :])

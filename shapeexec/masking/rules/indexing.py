@@ -10,6 +10,7 @@ is out of bounds of the second would be read behind it in the first, which here 
 where the plain function has a slice that does not move.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,8 @@ from jax import Array, lax
 
 from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import Length, valid_mask
-from shapeexec.masking._interpret import conform, is_ragged
+from shapeexec.masking._extents import is_ragged
+from shapeexec.masking._fill import Length, conform, valid_mask
 from shapeexec.masking._registry import register
 from shapeexec.shape import _dim
 
@@ -37,27 +38,27 @@ def dynamic_slice(
     ctx: RuleContext, operand: Array, *starts: Any, slice_sizes: tuple[int, ...]
 ) -> Array:
     """Move: the start is clamped at the true sizes."""
-    dims, sizes = ctx.in_shapes[0], ctx.params["slice_sizes"]
+    dims, sizes = ctx.operands[0].dims, ctx.params["slice_sizes"]
     clamped = [
-        _clamp(_as_i32(start), _last_start(ctx, dim, size))
+        _clamp(_as_i32(start), _last_start(ctx, dim, size=size))
         for start, dim, size in zip(starts, dims, sizes, strict=True)
     ]
-    operand = _with_room(ctx, operand, dims, sizes)
+    operand = _with_room(ctx, operand, dims=dims, sizes=sizes)
     return ctx.bind(operand, *clamped, slice_sizes=slice_sizes)
 
 
 @register("dynamic_update_slice", also_static=True)
 def dynamic_update_slice(ctx: RuleContext, operand: Array, update: Array, *starts: Any) -> Array:
     """Move: the start is clamped at the true sizes, and the update's padding writes nothing."""
-    dims, sizes = ctx.in_shapes[0], ctx.in_shapes[1]
+    dims, sizes = ctx.operands[0].dims, ctx.operands[1].dims
     clamped = [
-        _clamp(_as_i32(start), _last_start(ctx, dim, size))
+        _clamp(_as_i32(start), _last_start(ctx, dim, size=size))
         for start, dim, size in zip(starts, dims, sizes, strict=True)
     ]
-    operand = _with_room(ctx, operand, dims, sizes)
+    operand = _with_room(ctx, operand, dims=dims, sizes=sizes)
     # Padding that lies over the whole axis falls on padding.
     partial = [axis for axis, size in enumerate(sizes) if _is_partial(dims[axis], size)]
-    mask = valid_mask(update.shape, ctx.in_lengths[1], partial)
+    mask = valid_mask(update.shape, ctx.operands[1].lengths, axes=partial)
     if mask is not None:
         update = jnp.where(mask, update, lax.dynamic_slice(operand, clamped, update.shape))
     return ctx.bind(operand, update, *clamped)
@@ -84,11 +85,11 @@ def gather(
             fix='mode="clip" or mode="fill"',
             or_exact=False,  # JAX traces it, and cannot lower it
         )
-    dims, sizes = ctx.in_shapes[0], ctx.params["slice_sizes"]
-    indexed = dimension_numbers.start_index_map
-    last = _vector([_last_start(ctx, dims[axis], sizes[axis]) for axis in indexed])
+    dims, sizes = ctx.operands[0].dims, ctx.params["slice_sizes"]
+    at, batching = dimension_numbers.start_index_map, dimension_numbers.operand_batching_dims
+    last = _vector([_last_start(ctx, dims[axis], size=sizes[axis]) for axis in at])
     starts = _as_i32(indices, saturate=mode != _MODE.FILL_OR_DROP)
-    operand = _with_room(ctx, operand, dims, sizes, dimension_numbers.operand_batching_dims)
+    operand = _with_room(ctx, operand, dims=dims, sizes=sizes, but=batching)
     out = ctx.bind(
         operand,
         _clamp(starts, last),
@@ -119,98 +120,124 @@ def scatter(
     mode: Any,
     **params: Any,
 ) -> Array:
-    """Move: index rows that are padding, or out of bounds at the true sizes, are sent nowhere.
+    """Move: index rows that are padding, or out of bounds at the true sizes, are dropped.
 
-    A window that covers part of a ragged axis would write its padding: its positions become
-    indices, one row each. One that covers the whole axis may stay, its padding falls on padding.
+    A window that covers part of a ragged axis would write its padding: its positions become index
+    rows. One that covers the whole axis stays, for its padding falls on padding.
     """
-    if not hasattr(updates, "shape"):  # a constant is a number of Python's
+    if not hasattr(updates, "shape"):  # a literal
         updates = jnp.asarray(updates, operand.dtype)
     if operand.size == 0 or updates.size == 0:
         return operand
     if not is_ragged(ctx.eqn) and not _is_one_row(indices):
         return _compat.bind_equation(ctx.eqn, [operand, indices, updates])[0]
-    numbers, dims = dimension_numbers, ctx.in_shapes[0]
-    windows = _windows(numbers, len(dims))
-    sizes = [ctx.in_shapes[2][windows[a]] if a in windows else 1 for a in range(len(dims))]
-    indexed = numbers.scatter_dims_to_operand_dims
-    last = _vector([_last_start(ctx, dims[axis], sizes[axis]) for axis in indexed])
+    dims, windows = ctx.operands[0].dims, _windows(dimension_numbers, operand.ndim)
+    update_dims = ctx.operands[2].dims
+    sizes = [update_dims[windows[a]] if a in windows else 1 for a in range(operand.ndim)]
+    indexed = dimension_numbers.scatter_dims_to_operand_dims
+    last = _vector([_last_start(ctx, dims[axis], size=sizes[axis]) for axis in indexed])
     starts = _as_i32(indices)
-    # What JAX reads of a static array with `x[i]` is a dynamic slice, whose transpose clamps; of a
-    # ragged one it is a gather of an index that is unique, and is promised to be in bounds.
+    # JAX reads `x[i]` of a static array by a dynamic slice, whose transpose clamps; of a ragged one
+    # by a gather of a unique index that is promised to be in bounds.
     if mode == _MODE.CLIP or (mode == _MODE.PROMISE_IN_BOUNDS and params["unique_indices"]):
         starts = _clamp(starts, last)
     keep = _in_bounds(starts, last)
-    batching = numbers.scatter_indices_batching_dims
+    batching = dimension_numbers.scatter_indices_batching_dims
     rows = [axis for axis in range(keep.ndim) if axis not in batching]
-    is_row = valid_mask(keep.shape, ctx.in_lengths[1], rows)
+    is_row = valid_mask(keep.shape, ctx.operands[1].lengths, axes=rows)
     keep = keep if is_row is None else keep & is_row
+    writes = _Writes(starts, keep, updates, dimension_numbers)
+    partial = {axis: sizes[axis] for axis in windows if _is_partial(dims[axis], sizes[axis])}
+    writes = writes.by_element(ctx, partial) if partial else writes
+    return writes.apply(ctx, operand, **params)
 
-    partial = [axis for axis in windows if _is_partial(dims[axis], sizes[axis])]
-    if partial:
-        columns = {axis: starts[..., i] for i, axis in enumerate(indexed)}
+
+@dataclasses.dataclass(frozen=True)
+class _Writes:
+    """The windows that a scatter writes.
+
+    Attributes:
+        starts: i32[rows, indexed]: where each window starts.
+        keep: bool[rows]: whether it is written.
+        updates: The windows.
+        numbers: Which of their axes are rows, and which axes of the operand are indexed.
+    """
+
+    starts: Array
+    keep: Array
+    updates: Array
+    numbers: lax.ScatterDimensionNumbers
+
+    def by_element(self, ctx: RuleContext, partial: dict[int, Any]) -> "_Writes":
+        """The same with an index row for each position along some of the window's axes.
+
+        Args:
+            ctx: The equation.
+            partial: By axis of the operand the dim of the window; positions behind it are dropped.
+        """
+        numbers, keep = self.numbers, self.keep
+        windows = _windows(numbers, len(ctx.operands[0].dims))
+        indexed = numbers.scatter_dims_to_operand_dims
+        columns = {axis: self.starts[..., i] for i, axis in enumerate(indexed)}
         spread = [windows[axis] for axis in partial]
         stay = [axis for axis in numbers.update_window_dims if axis not in spread]
-        row_axes = [a for a in range(updates.ndim) if a not in numbers.update_window_dims]
-        updates = lax.transpose(updates, (*row_axes, *spread, *stay))
-        grid = updates.shape[: len(row_axes) + len(spread)]
-        keep = lax.broadcast_in_dim(keep, grid, range(len(row_axes)))
-        for number, axis in enumerate(partial, start=len(row_axes)):
+        rows = [a for a in range(self.updates.ndim) if a not in numbers.update_window_dims]
+        updates = lax.transpose(self.updates, (*rows, *spread, *stay))
+        grid = updates.shape[: len(rows) + len(spread)]
+        keep = lax.broadcast_in_dim(keep, grid, range(len(rows)))
+        for number, (axis, size) in enumerate(partial.items(), start=len(rows)):
             step = lax.broadcasted_iota(np.int32, grid, number)
-            keep = keep & (step < ctx.length(sizes[axis]))
-            first = columns.get(axis, jnp.zeros(starts.shape[:-1], np.int32))
+            keep = keep & (step < ctx.extents.length(size))
+            first = columns.get(axis, jnp.zeros(self.starts.shape[:-1], np.int32))
             columns[axis] = lax.broadcast_in_dim(first, grid, range(first.ndim)) + step
         starts = jnp.stack(
             [lax.broadcast_in_dim(c, grid, range(c.ndim)) for c in columns.values()], axis=-1
         )
-        numbers = lax.ScatterDimensionNumbers(
+        by_element = lax.ScatterDimensionNumbers(
             update_window_dims=tuple(range(len(grid), updates.ndim)),
             inserted_window_dims=tuple(sorted((*numbers.inserted_window_dims, *partial))),
             scatter_dims_to_operand_dims=tuple(columns),
             operand_batching_dims=numbers.operand_batching_dims,
-            scatter_indices_batching_dims=batching,
+            scatter_indices_batching_dims=numbers.scatter_indices_batching_dims,
         )
-    if keep.size == 1:
-        starts = jnp.where(keep[..., None], starts, 0)
-        updates = jnp.where(
-            keep.reshape(()), updates, _no_news(ctx, operand, starts, numbers, updates)
+        return _Writes(starts, keep, updates, by_element)
+
+    def apply(self, ctx: RuleContext, operand: Array, **params: Any) -> Array:
+        """The operand with those windows written that are kept."""
+        updates = self.updates
+        if self.keep.size == 1:  # XLA makes a dynamic update of it, which clamps
+            starts = jnp.where(self.keep[..., None], self.starts, 0)
+            unchanged = self._unchanging(ctx, operand, starts)
+            updates = jnp.where(self.keep.reshape(()), updates, unchanged)
+        else:
+            starts = jnp.where(self.keep[..., None], self.starts, _NOWHERE)
+        return ctx.bind(
+            operand,
+            starts,
+            updates,
+            dimension_numbers=self.numbers,
+            mode=_MODE.FILL_OR_DROP,
+            **params | {"unique_indices": False, "indices_are_sorted": False},
         )
-    else:
-        starts = jnp.where(keep[..., None], starts, _NOWHERE)
-    return ctx.bind(
-        operand,
-        starts,
-        updates,
-        dimension_numbers=numbers,
-        mode=_MODE.FILL_OR_DROP,
-        **params | {"unique_indices": False, "indices_are_sorted": False},
-    )
 
-
-def _no_news(
-    ctx: RuleContext,
-    operand: Array,
-    starts: Array,
-    numbers: lax.ScatterDimensionNumbers,
-    updates: Array,
-) -> Any:
-    """Updates that change nothing: a write of one row may not be sent out of bounds."""
-    if ctx.primitive in _NEUTRAL:
-        return np.asarray(_NEUTRAL[ctx.primitive], operand.dtype)
-    windows = _windows(numbers, operand.ndim)
-    return lax.gather(
-        operand,
-        starts,
-        lax.GatherDimensionNumbers(
-            offset_dims=tuple(numbers.update_window_dims),
-            collapsed_slice_dims=tuple(numbers.inserted_window_dims),
-            start_index_map=tuple(numbers.scatter_dims_to_operand_dims),
-            operand_batching_dims=tuple(numbers.operand_batching_dims),
-            start_indices_batching_dims=tuple(numbers.scatter_indices_batching_dims),
-        ),
-        [updates.shape[windows[a]] if a in windows else 1 for a in range(operand.ndim)],
-        mode=_MODE.CLIP,
-    )
+    def _unchanging(self, ctx: RuleContext, operand: Array, starts: Array) -> Any:
+        """Updates that leave the operand as it is, at `starts`."""
+        if ctx.primitive in _NEUTRAL:
+            return np.asarray(_NEUTRAL[ctx.primitive], operand.dtype)
+        numbers, windows = self.numbers, _windows(self.numbers, operand.ndim)
+        return lax.gather(
+            operand,
+            starts,
+            lax.GatherDimensionNumbers(
+                offset_dims=tuple(numbers.update_window_dims),
+                collapsed_slice_dims=tuple(numbers.inserted_window_dims),
+                start_index_map=tuple(numbers.scatter_dims_to_operand_dims),
+                operand_batching_dims=tuple(numbers.operand_batching_dims),
+                start_indices_batching_dims=tuple(numbers.scatter_indices_batching_dims),
+            ),
+            [self.updates.shape[windows[a]] if a in windows else 1 for a in range(operand.ndim)],
+            mode=_MODE.CLIP,
+        )
 
 
 def _is_one_row(indices: Array) -> bool:
@@ -229,17 +256,23 @@ def _is_partial(dim: Any, size: Any) -> bool:
     return not isinstance(size, int) and _dim.dim_text(dim) != _dim.dim_text(size)
 
 
-def _last_start(ctx: RuleContext, dim: Any, size: Any) -> Length:
+def _last_start(ctx: RuleContext, dim: Any, *, size: Any) -> Length:
     """The last start at which a window lies inside its axis, at the true sizes."""
-    return ctx.length(dim - size)
+    return ctx.extents.length(dim - size)
 
 
-def _with_room(ctx: RuleContext, x: Array, dims: Any, sizes: Any, but: Sequence[int] = ()) -> Array:
+def _with_room(
+    ctx: RuleContext, x: Array, *, dims: Any, sizes: Any, but: Sequence[int] = ()
+) -> Array:
     """`x`, wide enough that XLA clamps no start that is in bounds at the true sizes."""
     shape = list(x.shape)
     for axis, (dim, size) in enumerate(zip(dims, sizes, strict=True)):
         if axis not in but:
-            room = size if isinstance(size, int) else ctx.capacity(dim - size) + ctx.capacity(size)
+            room = (
+                size
+                if isinstance(size, int)
+                else ctx.extents.capacity(dim - size) + ctx.extents.capacity(size)
+            )
             shape[axis] = max(shape[axis], room)
     return conform(x, tuple(shape))
 

@@ -1,7 +1,7 @@
-"""Layout: primitives that say where elements stand.
+"""Layout: primitives that move elements, or give them other axes.
 
-Positions are those of the logical shape, at the true sizes: where a ragged axis merges, splits,
-shifts or turns round, elements move in the padded buffer.
+Positions are those of the logical shape, at the true sizes: where a ragged axis is merged, split,
+shifted or reversed, elements move in the padded buffer.
 """
 
 import math
@@ -14,12 +14,13 @@ from jax import Array, lax
 
 from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import Length
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._fill import Length, conform
 from shapeexec.masking._knowledge import Known, by_dtype
 from shapeexec.masking._registry import register, register_knowledge
 from shapeexec.masking._windows import pad_axis
 from shapeexec.shape import _dim
+
+Dims = tuple[Any, ...]
 
 
 @register(
@@ -40,37 +41,37 @@ def broadcast_knowledge(
     broadcast_dimensions: Any,
     **_: Any,
 ) -> Known:
-    """A ragged axis keeps what is known of it; a new one repeats the operand's elements."""
+    """A ragged axis keeps its fact; a new one repeats the operand's elements."""
     axes = [operand.whole] * len(shape)
-    in_shape = ctx.in_shapes[0]
+    in_shape = ctx.operands[0].dims
     for axis, target in enumerate(broadcast_dimensions):
         if not isinstance(in_shape[axis], int):
             axes[target] = operand.axes[axis]
-    role = softmax.broadcast(operand, shape, broadcast_dimensions)
+    role = softmax.broadcast(operand, shape, broadcast_dimensions=broadcast_dimensions)
     return Known(operand.whole, tuple(axes), role)
 
 
 @register_knowledge("transpose")
 def transpose_knowledge(ctx: RuleContext, operand: Known, *, permutation: Any) -> Known:
-    """Each axis keeps what is known of it."""
+    """Each axis keeps its fact."""
     return Known(operand.whole, tuple(operand.axes[axis] for axis in permutation))
 
 
 @register_knowledge("squeeze")
 def squeeze_knowledge(ctx: RuleContext, operand: Known, *, dimensions: Any) -> Known:
-    """Each axis that stays keeps what is known of it."""
+    """Each axis that stays keeps its fact."""
     kept = [padding for axis, padding in enumerate(operand.axes) if axis not in dimensions]
     return Known(operand.whole, tuple(kept))
 
 
-def take(x: Array, index: Array, axis: int) -> Array:
-    """The elements of `x` at `index` along `axis`; any index is tamed, also into an empty axis."""
+def take(x: Array, index: Array, *, axis: int) -> Array:
+    """The elements of `x` at `index` along `axis`, clipped; an empty axis gives zeros."""
     if x.shape[axis] == 0:
         x = conform(x, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
     return jnp.take(x, index, axis=axis, mode="clip")
 
 
-def roll_to_front(x: Array, length: Length, axis: int) -> Array:
+def roll_to_front(x: Array, length: Length, *, axis: int) -> Array:
     """Move the last `length` elements of `x` along `axis` to its front."""
     return jnp.roll(x, length - x.shape[axis], axis)
 
@@ -87,18 +88,18 @@ def reshape(
     The two shapes are cut into minimal groups of equal size. Only a group in which a ragged axis
     is not the leading one costs a gather, of whole rows of the axes behind the group.
     """
-    in_shape = ctx.in_shapes[0]
+    in_shape = ctx.operands[0].dims
     if dimensions is not None:
         operand = lax.transpose(operand, dimensions)
         in_shape = tuple(in_shape[axis] for axis in dimensions)
     axis = 0
     for old, new in groups(in_shape, ctx.params["new_sizes"]):
-        operand = _reshape_group(ctx, operand, axis, old, new)
+        operand = _reshape_group(ctx, operand, axis=axis, old=old, new=new)
         axis += len(new)
     return operand
 
 
-def groups(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[tuple, tuple]]:
+def groups(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[Dims, Dims]]:
     """Two shapes of equal size, cut into the shortest runs of equal size.
 
     Ones go with the run in front of them.
@@ -125,7 +126,7 @@ def _prefix_ends(dims: Sequence[Any]) -> dict[str, int]:
     return ends
 
 
-def _reshape_group(ctx: RuleContext, x: Array, axis: int, old: tuple, new: tuple) -> Array:
+def _reshape_group(ctx: RuleContext, x: Array, *, axis: int, old: Dims, new: Dims) -> Array:
     """Reshape the axes `old` of `x`, which begin at `axis`, into `new`."""
     before, after = x.shape[:axis], x.shape[axis + len(old) :]
     capacities = ctx.extents.capacities(new)
@@ -138,22 +139,26 @@ def _reshape_group(ctx: RuleContext, x: Array, axis: int, old: tuple, new: tuple
     in_capacities = x.shape[axis : axis + len(old)]
     flat = x.reshape(*before, math.prod(in_capacities), *after)
     source = _source_positions(
-        capacities, ctx.extents.lengths(new), in_capacities, ctx.extents.lengths(old)
+        capacities,
+        ctx.extents.lengths(new),
+        in_capacities=in_capacities,
+        in_lengths=ctx.extents.lengths(old),
     )
-    return take(flat, source.ravel(), len(before)).reshape(*before, *capacities, *after)
+    return take(flat, source.ravel(), axis=len(before)).reshape(*before, *capacities, *after)
 
 
 def _is_ragged(dim: Any) -> bool:
     return not isinstance(dim, int)
 
 
-def _without_ones(dims: tuple) -> list[str]:
+def _without_ones(dims: Dims) -> list[str]:
     return [_dim.dim_text(dim) for dim in dims if _dim.dim_text(dim) != "1"]
 
 
 def _source_positions(
     out_capacities: Sequence[int],
     out_lengths: Sequence[Length],
+    *,
     in_capacities: Sequence[int],
     in_lengths: Sequence[Length],
 ) -> Array:
@@ -179,16 +184,16 @@ def _source_positions(
 def rev(ctx: RuleContext, operand: Array, *, dimensions: tuple[int, ...]) -> Array:
     """Move: reversing puts the padding first, so the valid elements are rolled to the front."""
     out = lax.rev(operand, dimensions)
-    for axis in ctx.padded(0, dimensions):
-        out = roll_to_front(out, ctx.in_lengths[0][axis], axis)
+    for axis in ctx.operands[0].padded(dimensions):
+        out = roll_to_front(out, ctx.operands[0].lengths[axis], axis=axis)
     return out
 
 
 @register("concatenate")
 def concatenate(ctx: RuleContext, *operands: Array, dimension: int) -> Array:
     """Move: each operand is written behind the valid length of those before it."""
-    lengths = [ctx.in_lengths[i][dimension] for i in range(len(operands))]
-    if not any(ctx.padded(i, (dimension,)) for i in range(len(operands) - 1)):
+    lengths = [ctx.operands[i].lengths[dimension] for i in range(len(operands))]
+    if not any(ctx.operands[i].padded((dimension,)) for i in range(len(operands) - 1)):
         return ctx.bind(*operands, dimension=dimension)
     shape = list(operands[0].shape)
     shape[dimension] = sum(operand.shape[dimension] for operand in operands)
@@ -206,8 +211,8 @@ def split(ctx: RuleContext, operand: Array, *, sizes: tuple[int, ...], axis: int
     """Move: each part begins at the true sum of the parts before it."""
     out, offset = [], 0
     for capacity, size in zip(sizes, ctx.params["sizes"], strict=True):
-        out.append(_run_of(operand, offset, 1, capacity, axis))
-        offset = offset + ctx.length(size)
+        out.append(_run_of(operand, offset, stride=1, count=capacity, axis=axis))
+        offset = offset + ctx.extents.length(size)
     return out
 
 
@@ -218,19 +223,23 @@ def slice_(ctx: RuleContext, operand: Array, **_: Any) -> Array:
     for axis, start in enumerate(starts):
         stride = 1 if strides is None else strides[axis]
         operand = _run_of(
-            operand, ctx.length(start), ctx.length(stride), ctx.out_capacities[0][axis], axis
+            operand,
+            ctx.extents.length(start),
+            stride=ctx.extents.length(stride),
+            count=ctx.results[0].capacities[axis],
+            axis=axis,
         )
     return operand
 
 
-def _run_of(x: Array, start: Length, stride: Length, count: int, axis: int) -> Array:
+def _run_of(x: Array, start: Length, *, stride: Length, count: int, axis: int) -> Array:
     """`count` elements of `x` along `axis`; those past its end are padding."""
     if isinstance(start, int) and isinstance(stride, int):
         stop = start + (count - 1) * stride + 1 if count else start
         if stop > x.shape[axis]:
             x = conform(x, (*x.shape[:axis], stop, *x.shape[axis + 1 :]))
         return lax.slice_in_dim(x, start, stop, stride, axis)
-    return take(x, start + jnp.arange(count, dtype=np.int32) * stride, axis)
+    return take(x, start + jnp.arange(count, dtype=np.int32) * stride, axis=axis)
 
 
 @register("tile")
@@ -238,11 +247,11 @@ def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
     """Move: repetition by the true length."""
     offset = len(reps) - operand.ndim
     operand = operand.reshape((1,) * offset + operand.shape)
-    lengths = (1,) * offset + ctx.in_lengths[0]
-    for axis, capacity in enumerate(ctx.out_capacities[0]):
+    lengths = (1,) * offset + ctx.operands[0].lengths
+    for axis, capacity in enumerate(ctx.results[0].capacities):
         if operand.shape[axis] != capacity or reps[axis] != 1:
             index = jnp.arange(capacity, dtype=np.int32) % jnp.maximum(lengths[axis], 1)
-            operand = take(operand, index, axis)
+            operand = take(operand, index, axis=axis)
     return operand
 
 
@@ -250,20 +259,20 @@ def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
 def pad(ctx: RuleContext, operand: Array, value: Array, **_: Any) -> Array:
     """Move: the pad value goes behind the valid length, in front of it and in between."""
     for axis, (low, _, interior) in enumerate(ctx.params["padding_config"]):
-        operand = pad_axis(ctx, operand, value, axis=axis, low=low, interior=interior)
+        operand = pad_axis(ctx, operand, value=value, axis=axis, low=low, interior=interior)
     return operand
 
 
 @register_knowledge("reshape")
 def reshape_knowledge(ctx: RuleContext, operand: Known, *, new_sizes: Any, **params: Any) -> Known:
-    """An axis that stands alone in its group keeps what is known of it."""
+    """An axis that is alone in its group keeps its fact."""
     whole = by_dtype(ctx.eqn.outvars[0].aval.dtype)
     whole = operand.whole if operand.whole.finite or operand.whole.value is not None else whole
     if params["dimensions"] is not None:
         return Known(whole, (whole,) * len(new_sizes))
     axes: list[Any] = []
     start = 0
-    for old, new in groups(ctx.in_shapes[0], new_sizes):
+    for old, new in groups(ctx.operands[0].dims, new_sizes):
         ragged_old = [start + i for i, dim in enumerate(old) if _is_ragged(dim)]
         same = _without_ones(old) == _without_ones(new)
         known = [operand.axes[axis] for axis in ragged_old] if same else []

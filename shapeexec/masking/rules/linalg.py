@@ -15,15 +15,14 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._fill import Length, one, valid_mask, zero
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._fill import Length, conform, one, valid_mask, zero
 from shapeexec.masking._registry import register
 
 
 @register("cholesky")
 def cholesky(ctx: RuleContext, matrix: Array, **params: Any) -> Array:
     """Fill: an identity block behind a ragged matrix is its own factor."""
-    return ctx.bind(_embed(ctx, 0, matrix, block=1), **params)
+    return ctx.bind(_embed(ctx, 0, matrix=matrix, block=1), **params)
 
 
 @register("cholesky_update")
@@ -35,7 +34,7 @@ def cholesky_update(ctx: RuleContext, factor: Array, vector: Array) -> Array:
 @register("symmetric_product")
 def symmetric_product(ctx: RuleContext, matrix: Array, addend: Array, **params: Any) -> Array:
     """Fill: 0 along the contracted columns; rows of padding make rows and columns of padding."""
-    return ctx.bind(ctx.fill(0, zero(matrix.dtype), [matrix.ndim - 1]), addend, **params)
+    return ctx.bind(ctx.fill(0, zero(matrix.dtype), axes=[matrix.ndim - 1]), addend, **params)
 
 
 @register("lu")
@@ -44,13 +43,13 @@ def lu(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
 
     The pivot of a column of 0 is its own row, and a tie goes to the first.
     """
-    return ctx.bind(_embed(ctx, 0, matrix, block=0), **params)
+    return ctx.bind(_embed(ctx, 0, matrix=matrix, block=0), **params)
 
 
 @register("lu_pivots_to_permutation")
 def lu_pivots_to_permutation(ctx: RuleContext, pivots: Array, **params: Any) -> Array:
     """Fill: a row behind the valid ones is exchanged with itself."""
-    mask = valid_mask(pivots.shape, ctx.in_lengths[0], range(pivots.ndim))
+    mask = valid_mask(pivots.shape, ctx.operands[0].lengths, axes=range(pivots.ndim))
     if mask is not None:
         own = lax.broadcasted_iota(pivots.dtype, pivots.shape, pivots.ndim - 1)
         pivots = jnp.where(mask, pivots, own)
@@ -62,8 +61,8 @@ def triangular_solve(
     ctx: RuleContext, matrix: Array, rhs: Array, *, left_side: bool, **params: Any
 ) -> Array:
     """Fill: an identity block, and 0 on the right-hand side of its equations."""
-    rhs = ctx.fill(1, zero(rhs.dtype), [rhs.ndim - (2 if left_side else 1)])
-    return ctx.bind(_embed(ctx, 0, matrix, block=1), rhs, left_side=left_side, **params)
+    rhs = ctx.fill(1, zero(rhs.dtype), axes=[rhs.ndim - (2 if left_side else 1)])
+    return ctx.bind(_embed(ctx, 0, matrix=matrix, block=1), rhs, left_side=left_side, **params)
 
 
 @register("tridiagonal_solve")
@@ -71,15 +70,15 @@ def tridiagonal_solve(
     ctx: RuleContext, lower: Array, diagonal: Array, upper: Array, rhs: Array, **params: Any
 ) -> Array:
     """Fill: identity equations, cut off from the last valid one, with 0 on the right-hand side."""
-    if not (ctx.padded(1) or ctx.padded(3)):
+    if not (ctx.operands[1].padded() or ctx.operands[3].padded()):
         return ctx.bind(lower, diagonal, upper, rhs, **params)
     lower = ctx.fill(0, zero(lower.dtype))
     diagonal = ctx.fill(1, one(diagonal.dtype))
     upper = ctx.fill(2, zero(upper.dtype))
-    rhs = ctx.fill(3, zero(rhs.dtype), [rhs.ndim - 2])
+    rhs = ctx.fill(3, zero(rhs.dtype), axes=[rhs.ndim - 2])
     # What stands behind the last valid row of `upper` is ignored there, but not inside a matrix.
     inner = lax.broadcasted_iota(np.int32, upper.shape, upper.ndim - 1)
-    is_inside = inner < ctx.in_lengths[2][-1] - 1
+    is_inside = inner < ctx.operands[2].lengths[-1] - 1
     upper = jnp.where(is_inside, upper, zero(upper.dtype))
     return ctx.bind(lower, diagonal, upper, rhs, **params)
 
@@ -90,13 +89,15 @@ def qr(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
 
     With pivoting its columns, of norm 0, come last.
     """
-    return ctx.bind(_embed(ctx, 0, matrix, block=0), **params)
+    return ctx.bind(_embed(ctx, 0, matrix=matrix, block=0), **params)
 
 
 @register("geqp3")
 def geqp3(ctx: RuleContext, matrix: Array, pivots: Array, **params: Any) -> Any:
     """Fill: a block of 0, whose columns are free to stay last."""
-    return ctx.bind(_embed(ctx, 0, matrix, block=0), ctx.fill(1, zero(pivots.dtype)), **params)
+    return ctx.bind(
+        _embed(ctx, 0, matrix=matrix, block=0), ctx.fill(1, zero(pivots.dtype)), **params
+    )
 
 
 @register("householder_product")
@@ -113,7 +114,7 @@ def ormqr(
     """Fill: 0, the reflection that changes nothing, and 0 in what it is applied to."""
     reflectors = ctx.fill(0, zero(reflectors.dtype))
     taus = ctx.fill(1, zero(taus.dtype))
-    matrix = ctx.fill(2, zero(matrix.dtype), [matrix.ndim - (2 if left else 1)])
+    matrix = ctx.fill(2, zero(matrix.dtype), axes=[matrix.ndim - (2 if left else 1)])
     return ctx.bind(reflectors, taus, matrix, left=left, **params)
 
 
@@ -132,20 +133,14 @@ def svd(
     that `full_matrices=True` adds are any basis of what the others leave: LAPACK's choice depends
     on the whole matrix, and is refused where somebody reads it.
     """
-    ragged = ctx.padded(0, _core(matrix))
-    if ragged and compute_uv and full_matrices:
-        _refuse_null_vectors(ctx)
-    if ragged and params.get("subset_by_index") is not None:
-        raise ctx.unsupported(
-            "a subset of the singular values of a ragged matrix has no rule",
-            ctx.in_shapes[0][-2:],
-            fix="subset_by_index=None, then a slice",
-        )
-    matrix = _embed(ctx, 0, matrix, block=0)
+    ragged = ctx.operands[0].padded(_core(matrix))
+    if ragged:
+        _check_svd(ctx)
+    matrix = _embed(ctx, 0, matrix=matrix, block=0)
     options = params | {"compute_uv": compute_uv, "full_matrices": full_matrices}
     if not (ragged and compute_uv):
         return ctx.bind(matrix, **options)
-    length, size = ctx.out_lengths[0][-1], min(matrix.shape[-2:])
+    length, size = ctx.results[0].lengths[-1], min(matrix.shape[-2:])
     around = None
     if not _is_square(ctx, 0):
         before, upper = lax.linalg.qr(matrix, full_matrices=full_matrices)
@@ -154,27 +149,42 @@ def svd(
     inside, is_diagonal = _corner(matrix.shape, length)
     block = jnp.where(is_diagonal, _beyond_spectrum(matrix), 0).astype(matrix.dtype)
     values, left, right = ctx.bind(jnp.where(inside, matrix, block), **options)
-    values = _last_to_front(values, length, values.ndim - 1)
-    left = _last_to_front(left, length, left.ndim - 1)
-    right = _last_to_front(right, length, right.ndim - 2)
+    values = _last_to_front(values, length, axis=values.ndim - 1)
+    left = _last_to_front(left, length, axis=left.ndim - 1)
+    right = _last_to_front(right, length, axis=right.ndim - 2)
     if around is None:
         return values, left, right
     before, after = around
     return (
         values,
-        jnp.matmul(before, _in_corner(left, length, before.shape[-1]), precision="highest"),
+        jnp.matmul(before, _in_corner(left, length, size=before.shape[-1]), precision="highest"),
         jnp.matmul(
-            _in_corner(right, length, after.shape[-1]), _adjoint(after), precision="highest"
+            _in_corner(right, length, size=after.shape[-1]), _adjoint(after), precision="highest"
         ),
     )
 
 
-def _refuse_null_vectors(ctx: RuleContext) -> None:
-    rows, columns = ctx.in_shapes[0][-2:]
-    if _is_square(ctx, 0):
-        return
+def _check_svd(ctx: RuleContext) -> None:
+    """Check that the factors of a ragged matrix do not depend on its padding.
+
+    Raises:
+        UnsupportedPrimitiveError: They do.
+    """
+    rows, columns = ctx.operands[0].dims[-2:]
+    needs_vectors = ctx.params["compute_uv"] and ctx.params["full_matrices"]
+    if needs_vectors and not _is_square(ctx, 0):
+        _refuse_null_vectors(ctx, rows, columns=columns)
+    if ctx.params.get("subset_by_index") is not None:
+        raise ctx.unsupported(
+            "a subset of the singular values of a ragged matrix has no rule",
+            (rows, columns),
+            fix="subset_by_index=None, then a slice",
+        )
+
+
+def _refuse_null_vectors(ctx: RuleContext, rows: Any, *, columns: Any) -> None:
     for result, more in ((1, rows - columns), (2, columns - rows)):
-        if ctx.is_used[result] and ctx.capacity(more) > 0:
+        if ctx.results[result].is_used and ctx.extents.capacity(more) > 0:
             raise ctx.unsupported(
                 "the vectors that full_matrices=True adds are an arbitrary basis of what is left, "
                 "which depends on how the matrix is padded",
@@ -186,20 +196,20 @@ def _refuse_null_vectors(ctx: RuleContext) -> None:
 @register("eigh", exact_when="all eigenvalues are wanted in order, or its matrices are static")
 def eigh(ctx: RuleContext, matrix: Array, *, lower: bool, **params: Any) -> Any:
     """Fill: a diagonal above the spectrum, so that the padding's eigenvalues come last."""
-    if not ctx.padded(0, _core(matrix)):
-        return ctx.bind(_embed(ctx, 0, matrix, block=1), lower=lower, **params)
+    if not ctx.operands[0].padded(_core(matrix)):
+        return ctx.bind(_embed(ctx, 0, matrix=matrix, block=1), lower=lower, **params)
     if params.get("subset_by_index") is not None or not params.get("sort_eigenvalues", True):
         raise ctx.unsupported(
             "eigenvalues of a ragged matrix are needed in full and in order",
-            ctx.in_shapes[0][-2:],
+            ctx.operands[0].dims[-2:],
             fix="sort_eigenvalues=True and subset_by_index=None, then jnp.flip or a slice",
         )
     # Only one triangle is read. Its Frobenius norm is at least 1/sqrt(2) of the whole matrix's.
-    plain = _embed(ctx, 0, matrix, block=0)
+    plain = _embed(ctx, 0, matrix=matrix, block=0)
     block = _beyond_spectrum((jnp.tril if lower else jnp.triu)(plain))[..., 0, 0]
-    vectors, values = ctx.bind(_embed(ctx, 0, matrix, block=block), lower=lower, **params)
+    vectors, values = ctx.bind(_embed(ctx, 0, matrix=matrix, block=block), lower=lower, **params)
     # A matrix of one element is its own eigenvalue, also if that is infinite.
-    is_one = jnp.asarray(ctx.in_lengths[0][-1] == 1)
+    is_one = jnp.asarray(ctx.operands[0].lengths[-1] == 1)
     only = plain[..., 0].real.astype(values.dtype)
     return (
         jnp.where(is_one, jnp.eye(vectors.shape[-1], dtype=vectors.dtype), vectors),
@@ -209,15 +219,15 @@ def eigh(ctx: RuleContext, matrix: Array, *, lower: bool, **params: Any) -> Any:
 
 @register("eig")
 def eig(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
-    """Fill: a diagonal outside the spectrum, whose eigenvalues are told by their size.
+    """Fill: a diagonal outside the spectrum, whose eigenvalues are recognized by their size.
 
     The valid ones keep the order that they come in.
     """
-    if not ctx.padded(0, _core(matrix)):
-        return ctx.bind(_embed(ctx, 0, matrix, block=1), **params)
-    beyond = _beyond_spectrum(_embed(ctx, 0, matrix, block=0))[..., 0]
-    values, *vectors = ctx.bind(_embed(ctx, 0, matrix, block=beyond[..., 0]), **params)
-    return _inside_first(beyond, values, vectors)
+    if not ctx.operands[0].padded(_core(matrix)):
+        return ctx.bind(_embed(ctx, 0, matrix=matrix, block=1), **params)
+    beyond = _beyond_spectrum(_embed(ctx, 0, matrix=matrix, block=0))[..., 0]
+    values, *vectors = ctx.bind(_embed(ctx, 0, matrix=matrix, block=beyond[..., 0]), **params)
+    return _inside_first(beyond, values, vectors=vectors)
 
 
 @register("hessenberg", "tridiagonal", "schur")
@@ -226,7 +236,7 @@ def of_reflections(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
 
     LAPACK's, the only one that JAX has of the latter, sets rows of 0 aside before it begins.
     """
-    return ctx.bind(_embed(ctx, 0, matrix, block=0), **params)
+    return ctx.bind(_embed(ctx, 0, matrix=matrix, block=0), **params)
 
 
 def _core(matrix: Array) -> tuple[int, int]:
@@ -235,20 +245,20 @@ def _core(matrix: Array) -> tuple[int, int]:
 
 def _is_square(ctx: RuleContext, operand: int) -> bool:
     """Whether a matrix is known to be square."""
-    rows, columns = ctx.in_shapes[operand][-2:]
+    rows, columns = ctx.operands[operand].dims[-2:]
     return str(rows) == str(columns)
 
 
-def _embed(ctx: RuleContext, operand: int, matrix: Array, *, block: Any) -> Array:
+def _embed(ctx: RuleContext, operand: int, *, matrix: Array, block: Any) -> Array:
     """The operand with identities for padded batch rows, and `block` on the padding's diagonal."""
-    lengths, core = ctx.in_lengths[operand], _core(matrix)
+    lengths, core = ctx.operands[operand].lengths, _core(matrix)
     row, column = (lax.broadcasted_iota(np.int32, matrix.shape, axis) for axis in core)
     is_diagonal = row == column
-    inside = valid_mask(matrix.shape, lengths, core)
+    inside = valid_mask(matrix.shape, lengths, axes=core)
     if inside is not None:
         block = jnp.asarray(block, matrix.dtype)[..., None, None]
         matrix = jnp.where(inside, matrix, jnp.where(is_diagonal, block, zero(matrix.dtype)))
-    in_batch = valid_mask(matrix.shape, lengths, range(matrix.ndim - 2))
+    in_batch = valid_mask(matrix.shape, lengths, axes=range(matrix.ndim - 2))
     if in_batch is not None:
         matrix = jnp.where(in_batch, matrix, is_diagonal.astype(matrix.dtype))
     return matrix
@@ -257,7 +267,7 @@ def _embed(ctx: RuleContext, operand: int, matrix: Array, *, block: Any) -> Arra
 def _beyond_spectrum(matrix: Array) -> Array:
     """[..., 1, 1]: more than each eigenvalue and singular value, twice the Frobenius norm; or 1.
 
-    Squares of what is scaled neither overflow nor vanish.
+    The matrix is scaled first, so that squares neither overflow nor vanish.
     """
     size = jnp.abs(matrix)
     greatest = size.max((-2, -1), keepdims=True)
@@ -266,7 +276,7 @@ def _beyond_spectrum(matrix: Array) -> Array:
     return jnp.where(norm > 0, jnp.minimum(norm, jnp.finfo(size.dtype).max), one(size.dtype))
 
 
-def _inside_first(beyond: Array, values: Array, vectors: Sequence[Array]) -> list[Array]:
+def _inside_first(beyond: Array, values: Array, *, vectors: Sequence[Array]) -> list[Array]:
     """Eigenvalues and vectors with those inside the spectrum first, in the order that they have.
 
     LAPACK has them first already; other back ends promise no order.
@@ -290,13 +300,13 @@ def _corner(shape: Any, length: Length) -> tuple[Array, Array]:
     return (row < length) & (column < length), row == column
 
 
-def _in_corner(matrix: Array, length: Length, size: int) -> Array:
+def _in_corner(matrix: Array, length: Length, *, size: int) -> Array:
     """An identity of `size` whose first `length` rows and columns are those of `matrix`."""
     shape = (*matrix.shape[:-2], size, size)
     inside, is_diagonal = _corner(shape, length)
     return jnp.where(inside, conform(matrix, shape), is_diagonal.astype(matrix.dtype))
 
 
-def _last_to_front(x: Array, length: Length, axis: int) -> Array:
+def _last_to_front(x: Array, length: Length, *, axis: int) -> Array:
     """Move the last `length` elements along `axis` to the front."""
     return jnp.roll(x, length - x.shape[axis], axis)

@@ -7,29 +7,13 @@ from jax import Array, dtypes, lax
 from shapeexec.masking import _extrema as extrema
 from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
-from shapeexec.masking._knowledge import Known, through_pointwise
+from shapeexec.masking._facts import FACTS, Call, names_with, through_pointwise
+from shapeexec.masking._knowledge import Known
 from shapeexec.masking._registry import register, register_knowledge
 from shapeexec.shape._host import HostOperand
 
-_POINTWISE = frozenset(
-    """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt
-    ceil clz complex conj convert_element_type copy copy_p cos cosh digamma div eq_to erf
-    erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow
-    is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi name ne neg
-    nextafter not one_minus_square or polygamma polynomial population_count pow real
-    reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left
-    shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
-    tan tanh xor zeta random_wrap random_unwrap random_seed random_fold_in random_clone
-    threefry2x32 threefry4x32 philox2x32 philox4x32 from_edtype to_edtype reduced_vary_cast
-    reduced_vary_cast_p tie stage
-    sharding_constraint layout_constraint relayout reshard xla_metadata_value
-    with_memory_space_constraint
-    """.split()
-)
 
-
-@register(*_POINTWISE)
+@register(*(name for name in FACTS if name != "eq"))
 def pointwise(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
     """Keep: each result element reads its own position only, so padding stays padding."""
     return ctx.bind(*operands, **ctx.eqn.primitive.get_bind_params(params))
@@ -39,36 +23,25 @@ def pointwise(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
 def equal(ctx: RuleContext, *operands: Array, **params: Any) -> Array:
     """Keep: as above; of a row and its maximum or minimum, the first of these is equal surely."""
     result = pointwise(ctx, *operands, **params)
-    against_its_own = extrema.compared(ctx)
-    return result if against_its_own is None else result | extrema.first(ctx, *against_its_own)
+    compared = extrema.compared(ctx)
+    if compared is None:
+        return result
+    number, reduction = compared
+    return result | extrema.first(ctx, number, reduction=reduction)
 
 
-_OPAQUE = frozenset(
-    """
-    random_clone random_fold_in random_seed random_unwrap random_wrap threefry2x32 threefry4x32
-    philox2x32 philox4x32 tie
-    """.split()
-)
-
-
-@register_knowledge("eq", *_POINTWISE - _OPAQUE)
+@register_knowledge(*names_with(lambda facts: not facts.is_opaque))
 def pointwise_knowledge(ctx: RuleContext, *operands: Known, **params: Any) -> Known:
-    """What the primitive makes of constants and of finite elements."""
-    aval = ctx.eqn.outvars[0].aval
-    spread = [_spread(*operand) for operand in zip(operands, ctx.in_shapes, strict=True)]
-    known = through_pointwise(
-        ctx.primitive,
-        spread,
-        params,
-        rank=len(aval.shape),
-        dtype=aval.dtype,
-        operand_dtype=ctx.eqn.invars[0].aval.dtype,
-    )
-    return softmax.pointwise(ctx, operands, known)
+    """The facts of `FACTS`, and a place in a softmax."""
+    (result,), first = ctx.results, ctx.operands[0]
+    spread = [_spread(known, own.dims) for known, own in zip(operands, ctx.operands, strict=True)]
+    call = Call(params=params, dtype=result.aval.dtype, operand_dtype=first.aval.dtype)
+    known = through_pointwise(ctx.primitive, spread, call=call, rank=len(result.dims))
+    return softmax.pointwise(ctx, operands, known=known)
 
 
 def _spread(known: Known, shape: tuple[Any, ...]) -> Known:
-    """What is known of an operand at each position of the result: an axis of 1 is repeated."""
+    """The facts about an operand at each position of the result: an axis of 1 is repeated."""
     axes = [
         known.whole if isinstance(dim, int) else padding
         for dim, padding in zip(shape, known.axes, strict=True)
@@ -98,10 +71,10 @@ def passed_through(ctx: RuleContext, *operands: Array, **params: Any) -> Any:
 def bitcast_convert_type(ctx: RuleContext, operand: Array, *, new_dtype: Any) -> Array:
     """Keep: bits are regrouped within an element, or over a last axis that is static."""
     same_width = dtypes.itemsize_bits(operand.dtype) == dtypes.itemsize_bits(new_dtype)
-    if not same_width and ctx.padded(0, (operand.ndim - 1,)):
-        widened = len(ctx.out_shapes[0]) > operand.ndim
+    if not same_width and ctx.operands[0].padded((operand.ndim - 1,)):
+        widened = len(ctx.results[0].dims) > operand.ndim
         if not widened:
-            raise ctx.unsupported("the last axis is regrouped", ctx.in_shapes[0][-1:])
+            raise ctx.unsupported("the last axis is regrouped", ctx.operands[0].dims[-1:])
     return ctx.bind(operand, new_dtype=new_dtype)
 
 
@@ -111,7 +84,7 @@ def dim_as_value(ctx: RuleContext, *, dim: Any) -> Array:
     del dim  # the rule wants the true size, not the capacity
     aval, size = ctx.eqn.outvars[0].aval, ctx.params["dim"]
     operand = ctx.extents.beyond_i32(size, aval.dtype, "argument")
-    value = ctx.length(size) if operand is None else ctx.extents.host_value(operand)
+    value = ctx.extents.length(size) if operand is None else ctx.extents.host_value(operand)
     return lax.convert_element_type(value, aval.dtype)
 
 

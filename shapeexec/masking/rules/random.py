@@ -34,7 +34,7 @@ def random_bits(ctx: RuleContext, keys: Array, *, bit_width: int, shape: Any) ->
     logical = ctx.params["shape"]
     if all(isinstance(dim, int) for dim in logical):
         return ctx.bind(keys, bit_width=bit_width, shape=shape)  # only keys are padded
-    position, count = _positions(ctx, shape, ctx.extents.lengths(logical))
+    position, count = _positions(ctx, shape, lengths=ctx.extents.lengths(logical))
     hash_pair = _hash(keys, len(shape))
     if _compat.threefry_is_partitionable():
         first, second = hash_pair(np.uint32(0), position)
@@ -46,7 +46,7 @@ def random_bits(ctx: RuleContext, keys: Array, *, bit_width: int, shape: Any) ->
     # A word holds several narrow elements, the lowest bits first.
     per_word = np.uint32(32 // bit_width)
     words = (count + (per_word - 1)) // per_word
-    word = _word(hash_pair, position // per_word, words)
+    word = _word(hash_pair, position // per_word, count=words)
     return (word >> (position % per_word * np.uint32(bit_width))).astype(_UINT[bit_width])
 
 
@@ -57,8 +57,8 @@ def random_split(ctx: RuleContext, keys: Array, *, shape: Any) -> Array:
     logical = ctx.params["shape"]
     if all(isinstance(dim, int) for dim in logical):
         return ctx.bind(keys, shape=shape)  # only keys are padded
-    position, count = _positions(ctx, shape, ctx.extents.lengths(logical))
-    return _split_keys(keys, position, count)
+    position, count = _positions(ctx, shape, lengths=ctx.extents.lengths(logical))
+    return _split_keys(keys, position, count=count)
 
 
 @register("random_gamma", exact_when=_EXACT_WHEN)
@@ -70,8 +70,8 @@ def random_gamma(ctx: RuleContext, keys: Array, alpha: Array, *, log_space: bool
     _check_threefry(ctx, keys)
     alpha = ctx.fill(1, one(alpha.dtype))
     drawn = alpha.shape[keys.ndim :]
-    position, count = _positions(ctx, drawn, ctx.in_lengths[1][keys.ndim :])
-    own_keys = _split_keys(keys, position, count).reshape(-1)
+    position, count = _positions(ctx, drawn, lengths=ctx.operands[1].lengths[keys.ndim :])
+    own_keys = _split_keys(keys, position, count=count).reshape(-1)
     sample = _compat.gamma_one()
     samples = jax.vmap(lambda key, a: sample(key, a, log_space=log_space))(own_keys, alpha.ravel())
     return samples.reshape(alpha.shape)
@@ -80,7 +80,7 @@ def random_gamma(ctx: RuleContext, keys: Array, alpha: Array, *, log_space: bool
 @register("iota_2x32_shape", exact_when="there are less than 2^31 elements")
 def iota_2x32_shape(ctx: RuleContext, *, shape: Any) -> Any:
     """Move: row-major positions in the logical shape, as a high and a low word."""
-    position, _ = _positions(ctx, shape, ctx.out_lengths[0])
+    position, _ = _positions(ctx, shape, lengths=ctx.results[0].lengths)
     return [jnp.zeros_like(position), position]
 
 
@@ -89,7 +89,7 @@ def device_generator(ctx: RuleContext, *_: Array, **__: Any) -> Any:
     """Refuse: the device's own generator draws for a shape as a whole."""
     raise ctx.unsupported(
         "the device's generator draws other bits for another shape",
-        ctx.out_shapes[-1],
+        ctx.results[-1].dims,
         fix='jax.random.bits(jax.random.key(seed, impl="threefry2x32"), shape)',
     )
 
@@ -104,7 +104,7 @@ def _check_threefry(ctx: RuleContext, keys: Array) -> None:
 
 
 def _positions(
-    ctx: RuleContext, capacities: Sequence[int], lengths: Sequence[Length]
+    ctx: RuleContext, capacities: Sequence[int], *, lengths: Sequence[Length]
 ) -> tuple[Array, Array]:
     """u32[capacities]: each element's row-major position in the logical shape; and their number."""
     if math.prod(capacities) >= _COUNTERS // 2:
@@ -139,18 +139,20 @@ def _hash(keys: Array, rank: int) -> Hash:
     return hash_pair
 
 
-def _split_keys(keys: Array, position: Array, count: Array) -> Array:
+def _split_keys(keys: Array, position: Array, *, count: Array) -> Array:
     """The keys at `position` of `count` that each of `keys` is split into."""
     hash_pair = _hash(keys, position.ndim)
     if _compat.threefry_is_partitionable():
         data = hash_pair(np.uint32(0), position)
     else:
         words = count * np.uint32(2)
-        data = [_word(hash_pair, position * np.uint32(2) + np.uint32(i), words) for i in range(2)]
+        data = [
+            _word(hash_pair, position * np.uint32(2) + np.uint32(i), count=words) for i in range(2)
+        ]
     return jax.random.wrap_key_data(jnp.stack(data, -1), impl=_THREEFRY)
 
 
-def _word(hash_pair: Hash, index: Array, count: Array) -> Array:
+def _word(hash_pair: Hash, index: Array, *, count: Array) -> Array:
     """Word `index` of the `count` that the original (not partitionable) generator draws.
 
     It hashes the counters in pairs, one from the first half and one from the second, which a 0

@@ -13,6 +13,7 @@ from shapeexec.masking._fill import all_ones, highest, lowest, one, valid_mask, 
 from shapeexec.masking._knowledge import UNSPECIFIED, Known, by_dtype, constant
 from shapeexec.masking._pairs import of_valid
 from shapeexec.masking._registry import register, register_knowledge
+from shapeexec.masking._values import along
 
 _IDENTITY: dict[str, Callable[[Any], Any]] = {
     "reduce_sum": zero,
@@ -39,15 +40,20 @@ def reduction(ctx: RuleContext, operand: Array, *, axes: tuple[int, ...], **para
     against the filled ones behind it.
     """
     is_complex = jnp.issubdtype(operand.dtype, np.complexfloating)
-    if is_complex and ctx.primitive in _COMPLEX_ORDER and ctx.padded(0, axes):
+    if is_complex and ctx.primitive in _COMPLEX_ORDER and ctx.operands[0].padded(axes):
         combine, start = _COMPLEX_ORDER[ctx.primitive]
         seed = operand.dtype.type(start)
-        return _reduced_if_valid(ctx, [operand], [seed], axes, lambda a, b: [combine(*a, *b)])[0]
+        return _reduced_if_valid(
+            ctx, [operand], init=[seed], axes=axes, combine=lambda a, b: [combine(*a, *b)]
+        )[0]
     identity = _IDENTITY[ctx.primitive](operand.dtype)
     if softmax.needs_no_mask(ctx, axes):
-        ctx.note(ctx.eqn.invars[0].aval, ctx.padded(0, axes), softmax.WHY_NONE, masked=False)
+        what = along(ctx.operands[0].aval, ctx.operands[0].padded(axes))
+        ctx.note(what, softmax.WHY_NONE, masked=False)
     else:
-        operand = ctx.fill(0, identity, axes, or_nan=ctx.primitive in _SPREADS_NAN)
+        operand = ctx.fill(
+            0, identity, axes=axes, unless="nan" if ctx.primitive in _SPREADS_NAN else None
+        )
     return ctx.bind(operand, axes=axes, **params)
 
 
@@ -57,7 +63,7 @@ def reduction_knowledge(ctx: RuleContext, operand: Known, *, axes: Any, **params
     del params
     finite = by_dtype(ctx.eqn.outvars[0].aval.dtype)
     kept = [_reduced(ctx, padding) for axis, padding in enumerate(operand.axes) if axis not in axes]
-    return Known(finite, tuple(kept), softmax.reduced(ctx, operand, axes))
+    return Known(finite, tuple(kept), softmax.reduced(ctx, operand, axes=axes))
 
 
 def _reduced(ctx: RuleContext, padding: Any) -> Any:
@@ -82,7 +88,7 @@ def collective(ctx: RuleContext, *operands: Array, axes: tuple[Any, ...], **para
     if not all(isinstance(axis, int) for axis in axes):
         raise ctx.unsupported("it runs over devices, whose blocks are cut at the padded size")
     identity = _OVER_VMAP[ctx.primitive]
-    filled = [ctx.fill(i, identity(x.dtype), axes) for i, x in enumerate(operands)]
+    filled = [ctx.fill(i, identity(x.dtype), axes=axes) for i, x in enumerate(operands)]
     return ctx.bind(*filled, axes=axes, **params)
 
 
@@ -96,20 +102,25 @@ def reduce(
     it is.
     """
     count = len(operands) // 2
-    if not ctx.padded(0, dimensions):
+    if not ctx.operands[0].padded(dimensions):
         return ctx.bind(*operands, dimensions=dimensions, jaxpr=jaxpr, **params)
     data, init = operands[:count], operands[count:]
-    return _reduced_if_valid(ctx, data, init, dimensions, lambda a, b: ctx.interpret(jaxpr, *a, *b))
+
+    def combine(left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+        return [value.array for value in ctx.interpret(jaxpr, *left, *right)]
+
+    return _reduced_if_valid(ctx, data, init=init, axes=dimensions, combine=combine)
 
 
 def _reduced_if_valid(
     ctx: RuleContext,
     data: Sequence[Array],
+    *,
     init: Sequence[Any],
     axes: Sequence[int],
     combine: Callable[[Sequence[Array], Sequence[Array]], Sequence[Array]],
 ) -> list[Array]:
-    mask = valid_mask(data[0].shape, ctx.in_lengths[0], axes)
+    mask = valid_mask(data[0].shape, ctx.operands[0].lengths, axes=axes)
     assert mask is not None
     _, *results = lax.reduce((mask, *data), (np.bool_(True), *init), of_valid(combine), axes)
     return results

@@ -28,11 +28,11 @@ def sort(
     it need not be, or the order of equal elements would depend on the bucket.
     """
     params |= {"dimension": dimension, "is_stable": True}
-    if not ctx.padded(0, (dimension,)):
+    if not ctx.operands[0].padded((dimension,)):
         params["is_stable"] = is_stable
         return ctx.bind(*operands, num_keys=num_keys, **params)
     position = lax.broadcasted_iota(np.int32, operands[0].shape, dimension)
-    is_padding = (position >= ctx.in_lengths[0][dimension]).astype(np.int32)
+    is_padding = (position >= ctx.operands[0].lengths[dimension]).astype(np.int32)
     whole = map(_in_whole_bytes, operands)
     _, *results = ctx.bind(is_padding, *whole, num_keys=num_keys + 1, **params)
     return [
@@ -56,16 +56,16 @@ def top_k(ctx: RuleContext, operand: Array, *, k: int, axis: int, **params: Any)
     which is what x86 makes of 0 / 0, stands below -inf, and -inf would be preferred to it.
     Equal elements keep their order, so that a valid one is preferred to padding.
     """
-    if not ctx.padded(0, (axis,)):
+    if not ctx.operands[0].padded((axis,)):
         return ctx.bind(operand, k=k, axis=axis, **params)
     if "is_stable" in params:
         params["is_stable"] = True
     k = min(k, operand.shape[axis])
     if not jnp.issubdtype(operand.dtype, np.floating):
-        filled = ctx.fill(0, lowest(operand.dtype), (axis,))
+        filled = ctx.fill(0, lowest(operand.dtype), axes=(axis,))
         return ctx.bind(filled, k=k, axis=axis, **params)
     ordered = _ordered(operand)
-    keys = fill(ordered, ctx.in_lengths[0], lowest(ordered.dtype), (axis,))
+    keys = fill(ordered, ctx.operands[0].lengths, value=lowest(ordered.dtype), axes=(axis,))
     _, indices = ctx.bind(keys, k=k, axis=axis, **params)
     return [jnp.take_along_axis(operand, indices, axis, mode="clip"), indices]
 
@@ -99,16 +99,16 @@ def approx_top_k(
     A TPU misses some elements: which ones depends on the size of the axis, so that is refused.
     """
     axis = reduction_dimension % operand.ndim
-    if not ctx.padded(0, (axis,)):
+    if not ctx.operands[0].padded((axis,)):
         params |= {"reduction_dimension": reduction_dimension, "is_max_k": is_max_k}
         return ctx.bind(operand, k=k, **params)
     if jax.default_backend() == "tpu":
         raise ctx.unsupported(
             "which elements a TPU misses depends on the axis' size",
-            [ctx.in_shapes[0][axis]],
+            [ctx.operands[0].dims[axis]],
             fix=f"jax.lax.top_k{'' if is_max_k else ' of -x'}",
         )
     ordered = _ordered(operand) if is_max_k else ~_ordered(operand)
-    keys = fill(ordered, ctx.in_lengths[0], lowest(ordered.dtype), (axis,))
+    keys = fill(ordered, ctx.operands[0].lengths, value=lowest(ordered.dtype), axes=(axis,))
     _, indices = lax.top_k(keys, min(k, operand.shape[axis]), axis=axis)
     return [jnp.take_along_axis(operand, indices, axis, mode="clip"), indices]

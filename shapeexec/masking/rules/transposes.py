@@ -1,8 +1,8 @@
 """Transposes of strided windows: the gradients of convolutions, pooling and slices.
 
-At capacity sizes are numbers, and the transpose is JAX's own. Around it stands the transpose of
-what the operation's own rule does: cotangents of padding are 0, and each element takes what its
-position got.
+At capacity sizes are numbers, and the transpose is JAX's own. Before and behind it come the
+transposes of the steps of the operation's own rule: cotangents of padding are 0, and each element
+takes the cotangent of its position.
 """
 
 import dataclasses
@@ -16,8 +16,7 @@ from jax import Array, lax
 
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
-from shapeexec.masking._fill import Length, fill, zero
-from shapeexec.masking._interpret import conform
+from shapeexec.masking._fill import Length, conform, fill, zero
 from shapeexec.masking._products import Product
 from shapeexec.masking._registry import register
 from shapeexec.masking._taps import skips_zeros, tap_axes, unless_finite
@@ -41,7 +40,7 @@ from shapeexec.shape import _transposes
 
 
 def _transposed(
-    forward: Callable[[Array], Array], shape: Sequence[int], dtype: Any, cotangent: Array
+    forward: Callable[[Array], Array], shape: Sequence[int], *, dtype: Any, cotangent: Array
 ) -> Array:
     """JAX's transpose of `forward`, a linear function of one array, at known sizes."""
     struct = jax.ShapeDtypeStruct(tuple(shape), dtype)
@@ -50,9 +49,9 @@ def _transposed(
 
 
 def _layouts(
-    axes: Sequence[WindowAxis], shape: Sequence[int], padding: Any, dilation: Sequence[int]
+    axes: Sequence[WindowAxis], shape: Sequence[int], *, padding: Any, dilation: Sequence[int]
 ) -> tuple[list[int], list[tuple[int, int]], list[int]]:
-    """The shape of what is laid along `axes`, with the padding and the dilation of all its axes."""
+    """The shape of an array laid along `axes`, and the padding and dilation of all its axes."""
     laid, pads, steps = list(shape), [tuple(pair) for pair in padding], list(dilation)
     for each in axes:
         laid[each.axis], pads[each.axis], steps[each.axis] = each.layout(shape[each.axis])
@@ -74,16 +73,18 @@ def window_sum(
     **params: Any,
 ) -> Array:
     """Fill: 0 for windows behind the valid ones."""
-    axes = reduced_axes(ctx, ctx.params["shape"], ctx.in_shapes[0])
-    cotangent = ctx.fill(0, zero(cotangent.dtype), [each.axis for each in axes])
-    laid, pads, steps = _layouts(axes, shape, padding, base_dilation)
+    axes = reduced_axes(ctx, ctx.params["shape"], windows_in=ctx.operands[0].dims)
+    cotangent = ctx.fill(0, zero(cotangent.dtype), axes=[each.axis for each in axes])
+    laid, pads, steps = _layouts(axes, shape, padding=padding, dilation=base_dilation)
 
     def forward(x: Array) -> Array:
         return lax.reduce_window_sum_p.bind(
             x, padding=tuple(pads), base_dilation=tuple(steps), **stepped(axes, params)
         )
 
-    out = _transposed(forward, laid, dtype, conform(cotangent, ctx.in_capacities[0]))
+    out = _transposed(
+        forward, laid, dtype=dtype, cotangent=conform(cotangent, ctx.operands[0].capacities)
+    )
     for each in axes:
         out = each.take_back(out, shape[each.axis])
     return out
@@ -103,14 +104,16 @@ def gather_selected(
     **_: Any,
 ) -> Array:
     """Fill: 0 for windows behind the valid ones, and between dilated elements what never wins."""
-    axes = _dilated_axes(ctx, reduced_axes(ctx, ctx.in_shapes[1], ctx.in_shapes[0]))
-    cotangent = ctx.fill(0, zero(cotangent.dtype), [each.axis for each in axes])
+    axes = _dilated_axes(
+        ctx, reduced_axes(ctx, ctx.operands[1].dims, windows_in=ctx.operands[0].dims)
+    )
+    cotangent = ctx.fill(0, zero(cotangent.dtype), axes=[each.axis for each in axes])
     loser = LOSER[select_prim.name](operand.dtype)
     pads = [tuple(pair) for pair in padding]
     for each in axes:
         operand, pads[each.axis], _step = each.lay(operand, loser)
     out = lax.select_and_scatter_add_p.bind(
-        conform(cotangent, ctx.in_capacities[0]),
+        conform(cotangent, ctx.operands[0].capacities),
         operand,
         select_prim=select_prim,
         padding=tuple(pads),
@@ -126,10 +129,10 @@ def _dilated_axes(ctx: RuleContext, ragged: Sequence[WindowAxis]) -> list[Window
     params, known = ctx.params, {each.axis: each for each in ragged}
     for axis, dilation in enumerate(params["base_dilation"]):
         if axis not in known and dilation != 1:
-            count, window = ctx.in_shapes[0][axis], params["window_dimensions"][axis]
+            count, window = ctx.operands[0].dims[axis], params["window_dimensions"][axis]
             reach = max(0, (count - 1) * params["window_strides"][axis] + window)
             low = params["padding"][axis][0]
-            known[axis] = WindowAxis(axis, ctx.in_shapes[1][axis], low, dilation, reach)
+            known[axis] = WindowAxis(axis, ctx.operands[1].dims[axis], low, dilation, reach)
     return [
         each
         if each.windows or each.limit is not None
@@ -159,7 +162,7 @@ class _Convolution:
 
     @property
     def numbers(self) -> Any:
-        """Which axis of what is which."""
+        """The dimension numbers: the meaning of each array's axes."""
         return self.params["dimension_numbers"]
 
     @property
@@ -183,13 +186,13 @@ class _Convolution:
     def spread(self, which: int, x: Array) -> Array:
         """One of the arrays with each of its groups widened to its capacity."""
         for axis, count, size in self.groups()[which]:
-            x = spread_groups(self.ctx, x, axis, count, size)
+            x = spread_groups(self.ctx, x, axis=axis, groups=count, size=size)
         return x
 
     def close_up(self, which: int, x: Array) -> Array:
         """The inverse of `spread`."""
         for axis, count, size in self.groups()[which]:
-            x = close_up_groups(self.ctx, x, axis, count, size)
+            x = close_up_groups(self.ctx, x, axis=axis, groups=count, size=size)
         return x
 
     def spread_shape(self, which: int) -> list[int]:
@@ -197,15 +200,17 @@ class _Convolution:
         shape = list(self.ctx.extents.capacities(self.shapes[which]))
         for axis, count, size in self.groups()[which]:
             if count != 1 and not isinstance(size, int):
-                shape[axis] = count * self.ctx.capacity(size)
+                shape[axis] = count * self.ctx.extents.capacity(size)
         return shape
 
     def layout(self) -> tuple[list[int], dict[str, Any]]:
         """The shape of the left operand as it is laid, and the parameters for that."""
-        padding = by_lhs_axis(self.ctx, self.params["padding"], (0, 0))
-        dilation = by_lhs_axis(self.ctx, self.params["lhs_dilation"], 1)
-        laid, pads, steps = _layouts(self.axes, self.spread_shape(0), padding, dilation)
-        return laid, laid_params(self.params, pads, steps)
+        padding = by_lhs_axis(self.ctx, self.params["padding"], other=(0, 0))
+        dilation = by_lhs_axis(self.ctx, self.params["lhs_dilation"], other=1)
+        laid, pads, steps = _layouts(
+            self.axes, self.spread_shape(0), padding=padding, dilation=dilation
+        )
+        return laid, laid_params(self.params, pads, dilation=steps)
 
 
 @register(_transposes.conv_lhs.primitive, exact_when=STATIC_STEPS)
@@ -219,20 +224,20 @@ def conv_by_data(
     **params: Any,
 ) -> Array:
     """Fill: 0 along windows and contracted features, in the cotangent and in the kernel."""
-    shapes = (ctx.params["shape"], ctx.in_shapes[1], ctx.in_shapes[0])
+    shapes = (ctx.params["shape"], ctx.operands[1].dims, ctx.operands[0].dims)
     conv = _Convolution(ctx, shapes, spatial_axes(ctx, shapes), params)
     _, (outs, inner, *kernel), (out_rows, out_features, *space) = conv.numbers
     groups = conv.has_ragged_groups
     cotangent = ctx.fill(
-        0, zero(cotangent.dtype), [*space, out_features, *([out_rows] if groups else [])]
+        0, zero(cotangent.dtype), axes=[*space, out_features, *([out_rows] if groups else [])]
     )
-    rhs = ctx.fill(1, zero(rhs.dtype), [*kernel, outs, *([inner] if groups else [])])
+    rhs = ctx.fill(1, zero(rhs.dtype), axes=[*kernel, outs, *([inner] if groups else [])])
     skips = skips_zeros({**params, **_as_lhs_gradient(params)}, cotangent.dtype)
-    apart = tap_axes(ctx, conv.axes, shapes, behind="taps", skips=skips)
+    apart = tap_axes(ctx, conv.axes, shapes=shapes, behind="taps", skips=skips)
 
     read = {0: cotangent, 1: rhs} if skips else {0: cotangent}
-    cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
-    rhs = conv.spread(1, conform(rhs, ctx.in_capacities[1]))
+    cotangent = conv.spread(2, conform(cotangent, ctx.operands[0].capacities))
+    rhs = conv.spread(1, conform(rhs, ctx.operands[1].capacities))
     laid, params = conv.layout()
     product = Product((jax.ShapeDtypeStruct(tuple(laid), dtype), rhs, cotangent), 0, params)
 
@@ -241,7 +246,7 @@ def conv_by_data(
             out = each.take_back(out, shape[each.axis])
         return conv.close_up(0, out)
 
-    return unless_finite(ctx, read, apart, product, finish)
+    return unless_finite(ctx, read, apart=apart, product=product, finish=finish)
 
 
 @register(_transposes.conv_rhs.primitive, exact_when=STATIC_STEPS)
@@ -255,22 +260,22 @@ def conv_by_kernel(
     **params: Any,
 ) -> Array:
     """Fill: 0 along windows and the batch, in the cotangent and in the data; 0 where none reads."""
-    shapes = (ctx.in_shapes[1], ctx.params["shape"], ctx.in_shapes[0])
+    shapes = (ctx.operands[1].dims, ctx.params["shape"], ctx.operands[0].dims)
     conv = _Convolution(ctx, shapes, spatial_axes(ctx, shapes), params)
     (rows, features, *_), _, (out_rows, out_features, *space) = conv.numbers
     groups = conv.has_ragged_groups
     cotangent = ctx.fill(
-        0, zero(cotangent.dtype), [*space, out_rows, *([out_features] if groups else [])]
+        0, zero(cotangent.dtype), axes=[*space, out_rows, *([out_features] if groups else [])]
     )
     lhs = ctx.fill(
-        1, zero(lhs.dtype), [*in_place(conv.axes), rows, *([features] if groups else [])]
+        1, zero(lhs.dtype), axes=[*in_place(conv.axes), rows, *([features] if groups else [])]
     )
     skips = skips_zeros({**params, **_as_rhs_gradient(params)}, cotangent.dtype)
-    apart = tap_axes(ctx, conv.axes, shapes, behind="results", skips=skips)
+    apart = tap_axes(ctx, conv.axes, shapes=shapes, behind="results", skips=skips)
 
     read = {0: cotangent, 1: lhs} if skips else {1: lhs}
-    lhs = _without_unread(conv, conform(lhs, ctx.in_capacities[1]))
-    cotangent = conv.spread(2, conform(cotangent, ctx.in_capacities[0]))
+    lhs = _without_unread(conv, conform(lhs, ctx.operands[1].capacities))
+    cotangent = conv.spread(2, conform(cotangent, ctx.operands[0].capacities))
     for each in conv.axes:
         lhs, *_ = each.lay(lhs, zero(lhs.dtype))
     lhs = conv.spread(0, lhs)
@@ -281,11 +286,11 @@ def conv_by_kernel(
         return conv.close_up(1, out)
 
     product = Product((lhs, kernel, cotangent), 1, params)
-    return unless_finite(ctx, read, apart, product, finish)
+    return unless_finite(ctx, read, apart=apart, product=product, finish=finish)
 
 
 def _as_lhs_gradient(params: dict[str, Any]) -> dict[str, Any]:
-    """The steps and groups of the convolution that JAX makes of the gradient by the data."""
+    """The steps and groups of the convolution that is JAX's gradient by the data."""
     return {
         "window_strides": params["lhs_dilation"],
         "lhs_dilation": params["window_strides"],
@@ -294,7 +299,7 @@ def _as_lhs_gradient(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_rhs_gradient(params: dict[str, Any]) -> dict[str, Any]:
-    """The steps and groups of the convolution that JAX makes of the gradient by the kernel."""
+    """The steps and groups of the convolution that is JAX's gradient by the kernel."""
     return {
         "window_strides": params["rhs_dilation"],
         "rhs_dilation": params["window_strides"],
@@ -311,12 +316,12 @@ def _without_unread(conv: _Convolution, lhs: Array) -> Array:
         stride, each = params["window_strides"][i], own.get(axis)
         if stride == 1 or each is None:
             continue
-        count = ctx.length(conv.shapes[2][numbers.out_spec[2 + i]])
-        window = ctx.length(conv.shapes[1][numbers.rhs_spec[2 + i]])
+        count = ctx.extents.length(conv.shapes[2][numbers.out_spec[2 + i]])
+        window = ctx.extents.length(conv.shapes[1][numbers.rhs_spec[2 + i]])
         reach = (count - 1) * stride + (window - 1) * params["rhs_dilation"][i] + 1
         read = jnp.floor_divide(reach - each.low + each.dilation - 1, each.dilation)
         lengths[axis] = jnp.minimum(jnp.asarray(read, np.int32), each.length)
-    return fill(lhs, lengths, zero(lhs.dtype), list(own))
+    return fill(lhs, lengths, value=zero(lhs.dtype), axes=list(own))
 
 
 # Slices and pads
@@ -329,7 +334,7 @@ def strided_slice(ctx: RuleContext, cotangent: Array, **_: Any) -> Array:
     for axis, start in enumerate(starts):
         gap = 0 if strides is None else strides[axis] - 1
         cotangent = pad_axis(
-            ctx, cotangent, zero(cotangent.dtype), axis=axis, low=start, interior=gap
+            ctx, cotangent, value=zero(cotangent.dtype), axis=axis, low=start, interior=gap
         )
     return cotangent
 
@@ -338,6 +343,8 @@ def strided_slice(ctx: RuleContext, cotangent: Array, **_: Any) -> Array:
 def padding(ctx: RuleContext, cotangent: Array, *, shape: tuple[int, ...], **_: Any) -> Array:
     """Move: each element takes what stands where it was put, or 0 if it was cut off."""
     for axis, (low, _high, interior) in enumerate(ctx.params["padding_config"]):
-        place = (ctx.length(low), ctx.length(interior) + 1)
-        cotangent = unpad_axis(cotangent, axis, ctx.in_lengths[0][axis], place, shape[axis])
+        place = (ctx.extents.length(low), ctx.extents.length(interior) + 1)
+        cotangent = unpad_axis(
+            cotangent, axis, length=ctx.operands[0].lengths[axis], place=place, width=shape[axis]
+        )
     return cotangent

@@ -1,7 +1,7 @@
-"""Windows: convolutions, pooling, and what their gradients are made of.
+"""Windows: convolutions, pooling, and the primitives of their gradients.
 
-A window that reaches past the valid length must find there what it finds past the end of the
-unpadded operand: the identity. How far windows reach is told by the capacity of the result.
+A window that reaches past the valid length must find the identity there, as past the end of the
+unpadded operand. How far windows reach follows from the capacity of the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,10 +56,12 @@ def reduce_window_monoid(
     element of each window. They soon are so many elements that XLA on the CPU loses NaN (README,
     Limits), and few arrays without padding are: NaN is looked for on its own.
     """
-    axes = reduced_axes(ctx, ctx.in_shapes[0], ctx.out_shapes[0])
+    axes = reduced_axes(ctx, ctx.operands[0].dims, windows_in=ctx.results[0].dims)
     identity = _IDENTITY[ctx.primitive](operand.dtype)
-    operand = ctx.fill(0, identity, in_place(axes))
-    operand, padding, base_dilation = lay_all(axes, operand, identity, padding, base_dilation)
+    operand = ctx.fill(0, identity, axes=in_place(axes))
+    operand, padding, base_dilation = lay_all(
+        axes, operand, value=identity, padding=padding, dilation=base_dilation
+    )
     params = {"padding": padding, "base_dilation": base_dilation, **stepped(axes, params)}
     out = ctx.bind(operand, **params)
     is_extreme = ctx.primitive != "reduce_window_sum"
@@ -81,16 +83,16 @@ def reduce_window(
     With f' = "f if both are valid, else the valid one" an element of padding counts as one past
     the end of the operand does.
     """
-    axes = reduced_axes(ctx, ctx.in_shapes[0], ctx.out_shapes[0])
+    axes = reduced_axes(ctx, ctx.operands[0].dims, windows_in=ctx.results[0].dims)
     if not axes:
         return ctx.bind(*operands, jaxpr=jaxpr, consts=consts, **params)
     count = len(operands) // 2
     closed = _compat.ClosedJaxpr(jaxpr, consts)
 
     def combine(left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
-        return ctx.interpret(closed, *left, *right)
+        return [value.array for value in ctx.interpret(closed, *left, *right)]
 
-    return _reduce_valid(axes, operands[:count], operands[count:], combine, **params)
+    return _reduce_valid(axes, operands[:count], inits=operands[count:], combine=combine, **params)
 
 
 @register("select_and_gather_add", exact_when=EXACT_WHEN)
@@ -98,7 +100,7 @@ def select_and_gather_add(
     ctx: RuleContext, tangents: Array, operand: Array, *, select_prim: Any, **params: Any
 ) -> Array:
     """Fill: as in `reduce_window`, for of a NaN and padding the comparison selects the latter."""
-    axes = reduced_axes(ctx, ctx.in_shapes[0], ctx.out_shapes[0])
+    axes = reduced_axes(ctx, ctx.operands[0].dims, windows_in=ctx.results[0].dims)
     if not axes:
         return ctx.bind(tangents, operand, select_prim=select_prim, **params)
 
@@ -108,15 +110,15 @@ def select_and_gather_add(
 
     loser = LOSER[select_prim.name](operand.dtype)
     inits = (zero(tangents.dtype), loser)
-    return _reduce_valid(axes, (tangents, operand), inits, combine, **params)[0]
+    return _reduce_valid(axes, (tangents, operand), inits=inits, combine=combine, **params)[0]
 
 
 def _reduce_valid(
     axes: Sequence[WindowAxis],
     operands: Sequence[Array],
+    *,
     inits: Sequence[Any],
     combine: Callable[[Sequence[Array], Sequence[Array]], Sequence[Array]],
-    *,
     padding: Any,
     base_dilation: Any,
     **params: Any,
@@ -126,9 +128,12 @@ def _reduce_valid(
     lengths: list[Any] = list(shape)
     for each in axes:
         lengths[each.axis] = each.length
-    mask = valid_mask(shape, lengths, [each.axis for each in axes])
+    mask = valid_mask(shape, lengths, axes=[each.axis for each in axes])
     mask = jnp.ones(shape, np.bool_) if mask is None else mask
-    laid = [lay_all(axes, x, zero(x.dtype), padding, base_dilation) for x in (mask, *operands)]
+    laid = [
+        lay_all(axes, x, value=zero(x.dtype), padding=padding, dilation=base_dilation)
+        for x in (mask, *operands)
+    ]
     (_, padding, base_dilation), *_ = laid
 
     _, *results = lax.reduce_window(
@@ -157,16 +162,20 @@ def select_and_scatter_add(
     It does win over a NaN that is the last element of a window, as the padding of the primitive
     does too, but what fills up windows of a ragged size must not.
     """
-    axes = reduced_axes(ctx, ctx.in_shapes[1], ctx.in_shapes[0])
+    axes = reduced_axes(ctx, ctx.operands[1].dims, windows_in=ctx.operands[0].dims)
     shape, size = operand.shape, operand.size
-    source = ctx.fill(0, zero(source.dtype), [each.axis for each in axes])
+    source = ctx.fill(0, zero(source.dtype), axes=[each.axis for each in axes])
     loser = LOSER[select_prim.name](operand.dtype)
-    operand = ctx.fill(1, loser, in_place(axes))
+    operand = ctx.fill(1, loser, axes=in_place(axes))
     if any(each.windows for each in axes):
-        winners = _winners(ctx, axes, operand, select_prim=select_prim, padding=padding, **params)
+        winners = _winners(
+            ctx, axes, operand=operand, select_prim=select_prim, padding=padding, **params
+        )
         sums = jnp.zeros(size, source.dtype)
         return sums.at[winners.ravel()].add(source.ravel(), mode="drop").reshape(shape)
-    operand, padding, _ = lay_all(axes, operand, loser, padding, (1,) * operand.ndim)
+    operand, padding, _ = lay_all(
+        axes, operand, value=loser, padding=padding, dilation=(1,) * operand.ndim
+    )
     params = stepped(axes, params)
     out = ctx.bind(source, operand, select_prim=select_prim, padding=padding, **params)
     for each in axes:
@@ -177,19 +186,19 @@ def select_and_scatter_add(
 def _winners(
     ctx: RuleContext,
     axes: Sequence[WindowAxis],
-    operand: Array,
     *,
+    operand: Array,
     select_prim: Any,
     padding: Any,
     **params: Any,
 ) -> Array:
-    """i32 per window: the place in the flat operand of what is selected; its size, for padding."""
+    """i32 per window: the flat position of the selected element; the operand's size for padding."""
     loser = LOSER[select_prim.name](operand.dtype)
     ones, nowhere = (1,) * operand.ndim, np.int32(operand.size)
     index = lax.reshape(lax.iota(np.int32, operand.size), operand.shape)
-    index = fill(index, ctx.in_lengths[1], nowhere, in_place(axes))
-    values, pads, _ = lay_all(axes, operand, loser, padding, ones)
-    places, _, _ = lay_all(axes, index, nowhere, padding, ones)
+    index = fill(index, ctx.operands[1].lengths, value=nowhere, axes=in_place(axes))
+    values, pads, _ = lay_all(axes, operand, value=loser, padding=padding, dilation=ones)
+    places, _, _ = lay_all(axes, index, value=nowhere, padding=padding, dilation=ones)
     config = [(low, high, 0) for low, high in pads]
     values, places = lax.pad(values, loser, config), lax.pad(places, nowhere, config)
     is_read = jnp.ones(values.shape, np.bool_)
@@ -221,41 +230,37 @@ def conv_general_dilated(ctx: RuleContext, lhs: Array, rhs: Array, **params: Any
 
     Groups of a ragged size are spread to their capacity first, and those of the result closed up.
     With a ragged number of groups the padded ones hold 0 too: XLA may run them as one dense
-    convolution. Where zeros behind the kernel meet data, these must be finite, or else it is taken
-    apart.
+    convolution. If zeros behind the kernel meet data that are not finite, it is taken apart.
     """
-    (
-        (lhs_batch, lhs_feature, *_),
-        (rhs_out, rhs_feature, *rhs_space),
-        (out_batch, out_feature, *_),
-    ) = params["dimension_numbers"]
+    lhs_spec, (rhs_out, rhs_feature, *rhs_space), out_spec = params["dimension_numbers"]
+    (lhs_batch, lhs_feature, *_), (out_batch, out_feature, *_) = lhs_spec, out_spec
     groups, batch_groups = ctx.params["feature_group_count"], ctx.params["batch_group_count"]
-    shapes = (*ctx.in_shapes, *ctx.out_shapes)
+    shapes = [each.dims for each in (*ctx.operands, *ctx.results)]
     axes = spatial_axes(ctx, shapes)
     lhs_fill, rhs_fill = [*in_place(axes), lhs_feature], [*rhs_space, rhs_feature]
     if holds_dim((groups, batch_groups)):
         lhs_fill.append(lhs_batch)
         rhs_fill.append(rhs_out)
-    lhs = ctx.fill(0, zero(lhs.dtype), lhs_fill)
-    rhs = ctx.fill(1, zero(rhs.dtype), rhs_fill)
-    features, results = ctx.in_shapes[1][rhs_feature], ctx.in_shapes[1][rhs_out]
-    rows = ctx.out_shapes[0][out_batch]
+    lhs = ctx.fill(0, zero(lhs.dtype), axes=lhs_fill)
+    rhs = ctx.fill(1, zero(rhs.dtype), axes=rhs_fill)
+    features, results = ctx.operands[1].dims[rhs_feature], ctx.operands[1].dims[rhs_out]
+    rows = ctx.results[0].dims[out_batch]
     per_group = results // (groups * batch_groups)
     feature_groups, row_groups = params["feature_group_count"], params["batch_group_count"]
     out_groups = feature_groups * row_groups
     skips = skips_zeros(params, lhs.dtype)
-    apart = tap_axes(ctx, axes, shapes, behind="taps", skips=skips)
+    apart = tap_axes(ctx, axes, shapes=shapes, behind="taps", skips=skips)
     read = {0: lhs, 1: rhs} if skips else {0: lhs}
 
-    lhs = spread_groups(ctx, lhs, lhs_feature, feature_groups, features)
-    lhs = spread_groups(ctx, lhs, lhs_batch, row_groups, rows)
-    rhs = spread_groups(ctx, rhs, rhs_out, out_groups, per_group)
-    padding = by_lhs_axis(ctx, params["padding"], (0, 0))
-    dilation = by_lhs_axis(ctx, params["lhs_dilation"], 1)
-    lhs, pads, gaps = lay_all(axes, lhs, zero(lhs.dtype), padding, dilation)
-    product = Product((lhs, rhs, None), 2, laid_params(params, pads, gaps))
+    lhs = spread_groups(ctx, lhs, axis=lhs_feature, groups=feature_groups, size=features)
+    lhs = spread_groups(ctx, lhs, axis=lhs_batch, groups=row_groups, size=rows)
+    rhs = spread_groups(ctx, rhs, axis=rhs_out, groups=out_groups, size=per_group)
+    padding = by_lhs_axis(ctx, params["padding"], other=(0, 0))
+    dilation = by_lhs_axis(ctx, params["lhs_dilation"], other=1)
+    lhs, pads, gaps = lay_all(axes, lhs, value=zero(lhs.dtype), padding=padding, dilation=dilation)
+    product = Product((lhs, rhs, None), 2, laid_params(params, pads, dilation=gaps))
 
     def finish(out: Array) -> Array:
-        return close_up_groups(ctx, out, out_feature, out_groups, per_group)
+        return close_up_groups(ctx, out, axis=out_feature, groups=out_groups, size=per_group)
 
-    return unless_finite(ctx, read, apart, product, finish)
+    return unless_finite(ctx, read, apart=apart, product=product, finish=finish)

@@ -77,7 +77,7 @@ def test_more_reflections_than_are_applied_at_a_time_skip_the_padding() -> None:
 def test_eigenvalues_of_padding_go_behind_the_others_wherever_they_come() -> None:
     values = jnp.array([[1j, 8, -1j, 8]])
     vectors = jnp.arange(16).reshape(1, 4, 4)
-    sorted_values, sorted_vectors = _inside_first(jnp.full((1, 1), 8.0), values, [vectors])
+    sorted_values, sorted_vectors = _inside_first(jnp.full((1, 1), 8.0), values, vectors=[vectors])
     np.testing.assert_array_equal(sorted_values, [[1j, -1j, 8, 8]])
     np.testing.assert_array_equal(sorted_vectors, vectors[..., jnp.array([0, 2, 1, 3])])
 

@@ -41,8 +41,9 @@ def test_bits_of_every_width_are_those_of_the_unpadded_call(dtype, partitionable
         ),
         (lambda x: jax.random.gamma(jax.random.key(0, impl="rbg"), x), "random_gamma"),
         (lambda x: lax.rng_bit_generator(jnp.zeros(4, np.uint32), x.shape)[1], "rng_bit_generator"),
+        (lambda x: lax.rng_uniform(jnp.float32(0), jnp.float32(1), x.shape), "rng_uniform"),
     ],
-    ids=["bits", "split", "gamma", "rng_bit_generator"],
+    ids=["bits", "split", "gamma", "rng_bit_generator", "rng_uniform"],
 )
 def test_a_generator_that_needs_the_whole_shape_is_refused(draw, primitive: str) -> None:
     case = Case("refused", draw, ("b, s",))

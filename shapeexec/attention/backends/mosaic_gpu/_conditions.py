@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shapeexec import _compat
+
 Array = Any
 
 
@@ -68,27 +70,14 @@ def evaluate(function: Callable[..., Any], *arguments: Array) -> Any:
     """
     shapes = [jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in arguments]
     traced = jax.make_jaxpr(function)(*shapes)
-    (result,) = _run(traced.jaxpr, traced.consts, arguments)
+    (result,) = _compat.evaluate(traced, arguments, _step)
     return result
-
-
-def _run(jaxpr: Any, constants: Any, arguments: Any) -> list[Any]:
-    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
-
-    def value_of(atom: Any) -> Any:
-        return atom.val if hasattr(atom, "val") else values[atom]
-
-    for eqn in jaxpr.eqns:
-        operands = [value_of(atom) for atom in eqn.invars]
-        results = _step(eqn, operands)
-        values.update(zip(eqn.outvars, results, strict=True))
-    return [value_of(atom) for atom in jaxpr.outvars]
 
 
 def _step(eqn: Any, operands: list[Any]) -> list[Any]:
     inner = eqn.params.get("jaxpr")
     if inner is not None:
-        return _run(inner.jaxpr, inner.consts, operands)
+        return _compat.evaluate(inner, operands, _step)
     if eqn.outvars[0].aval.dtype == bool and (join := _JOINS.get(eqn.primitive.name)):
         return [join(*operands)]
     if eqn.primitive.name == "select_n" and isinstance(operands[0], Condition):
@@ -97,9 +86,7 @@ def _step(eqn: Any, operands: list[Any]) -> list[Any]:
             return [choose(which, yes, no)]
         return [_Either(_Both(which, yes), _Both(_Not(which), no))]
     plain = [_as_array(x) if isinstance(x, Condition) else x for x in operands]
-    parameters = eqn.primitive.get_bind_params(eqn.params)
-    results = eqn.primitive.bind(*plain, **parameters)
-    return list(results) if eqn.primitive.multiple_results else [results]
+    return _compat.bind_equation(eqn, plain)
 
 
 def _as_array(condition: Condition) -> Array:
