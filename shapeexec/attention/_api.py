@@ -17,8 +17,8 @@ from jax.typing import ArrayLike
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
-from shapeexec.attention._blocks import known_density
 from shapeexec.attention._call import Call, Operands
+from shapeexec.attention._call_lists import known_density
 from shapeexec.attention._dropout import check_dropout, with_dropout
 from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends._choose import check_implementation

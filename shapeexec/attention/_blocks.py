@@ -5,8 +5,6 @@ itself, so it joins others; it does not know the kernels that skip its empty til
 """
 
 import dataclasses
-import functools
-import math
 import operator
 from typing import Any, ClassVar
 
@@ -17,11 +15,9 @@ import numpy as np
 from shapeexec._errors import ConfigError
 from shapeexec.attention._evaluate import asks_for, look_into
 from shapeexec.attention._grid import TileGrid, tile_grid
-from shapeexec.attention._lists import before_lengths, kinds_of, lists_by_key, lists_by_query
+from shapeexec.attention._lists import kinds_of
 from shapeexec.attention._positions import Gathered
-from shapeexec.attention.backends._base import TileLists
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tile, TileKind, Tiles
-from shapeexec.attention.masks._joined import And
 from shapeexec.attention.masks._value import Value, as_array, is_known, set_field
 from shapeexec.attention.masks.dense import Dense
 from shapeexec.attention.masks.positions import Full
@@ -57,13 +53,13 @@ class BlockMask(Mask):
         kinds = as_array(self.kinds, "kinds", fix)
         if isinstance(kinds, np.ndarray) and not np.isin(kinds, _KINDS).all():
             raise ConfigError(
-                f"kinds is {kinds.dtype}{list(kinds.shape)}, and holds others than kinds of tiles.",
+                f"kinds is {kinds.dtype}{list(kinds.shape)} with values other than 0, 1 and 2.",
                 fix=fix,
             )
         count = _count(self.length, self.tile)
         if not 2 <= kinds.ndim <= 4 or kinds.shape[-2:] != count:
             raise ConfigError(
-                f"kinds has shape {list(kinds.shape)}.",
+                f"kinds has shape {list(kinds.shape)}, not {count[0]} x {count[1]} tiles.",
                 got=f"{self.length[0]} queries and {self.length[1]} keys in tiles of {self.tile}",
                 fix=f"pass uint8[B or 1, N or 1, {count[0]}, {count[1]}]: a TileKind for each tile",
             )
@@ -115,8 +111,9 @@ class BlockMask(Mask):
         for size in (query_size, key_size):
             if not isinstance(size, (int, np.integer)):
                 raise ConfigError(
-                    f"BlockMask.from_mask makes tiles of {size} positions, a number that is not"
-                    " known yet. Hand over the mask itself: its tiles are made where it is.",
+                    f"BlockMask.from_mask got {size} positions, a size that is symbolic while an"
+                    " Exec traces.",
+                    why="a block mask holds one kind per tile, so it needs the number of tiles",
                     fix="mask=mask in place of mask=BlockMask.from_mask(mask, ...)",
                 )
         sizes = (int(query_size), int(key_size))
@@ -168,12 +165,12 @@ class BlockMask(Mask):
         scores = as_array(scores, "scores", fix)
         if not 2 <= scores.ndim <= 4 or scores.shape[-2:] != count:
             raise ConfigError(
-                f"scores has shape {list(scores.shape)}.",
+                f"scores has shape {list(scores.shape)}, not {count[0]} x {count[1]} tiles.",
                 got=f"{length[0]} queries and {length[1]} keys in tiles of {tile}",
                 fix=fix,
             )
         if k < 1:
-            raise ConfigError(f"k={k}: no tile would be left.", fix="k=1 or more")
+            raise ConfigError(f"k={k} leaves no key tile to attend to.", fix="k=1 or more")
         k = min(k, count[1])
         allowed = _kinds(Full() if within is None else within, length, tile)
         values = jnp.asarray(scores)[(None,) * (4 - scores.ndim)]
@@ -244,7 +241,7 @@ class BlockMask(Mask):
             # Of a symbolic size too: whoever traces answers, and remembers it.
             if lengths.get(axis) is not None and not lengths[axis] == mine:
                 raise ConfigError(
-                    f"a BlockMask for {axis}={mine} meets a call with {axis}={lengths[axis]}.",
+                    f"a BlockMask for {axis}={mine} is the mask of a call with {axis}={lengths[axis]}.",
                     fix=f"make the block mask for {axis}={lengths[axis]}",
                 )
         Value.check_axes(self, lengths)
@@ -299,78 +296,6 @@ def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
     return kinds if bounds.exact or grid.xp is not np else _refine(mask, kinds, grid)
 
 
-def known_density(mask: Mask) -> float | None:
-    """About the share of tiles that hold work, if a mask of tiles tells it when it is traced.
-
-    Of tiles that are chosen on the device it is the most that it can be. It is rounded down to a
-    power of 2, so that masks of about one density share a graph.
-    """
-    if not isinstance(mask, BlockMask):
-        return None
-    if is_known(mask.kinds):
-        density = mask.density
-    elif mask.most_keys is not None:
-        density = mask.most_keys / mask.kinds.shape[-1]
-    else:
-        return None
-    return 2.0 ** math.floor(math.log2(density)) if density else 0.0
-
-
-def call_lists(
-    mask: Mask,
-    sizes: tuple[int, int],
-    tile: Tile,
-    *,
-    batch: int,
-    heads: int,
-    query_lengths: Array | None = None,
-    key_lengths: Array | None = None,
-) -> tuple[TileLists, TileLists]:
-    """The tiles that a call visits: by query, and by key.
-
-    Of a mask without arrays or valid lengths, they are NumPy's, looked into, and remembered
-    from call to call; of one whose arrays are known NumPy's too. Of what is traced they are made
-    in the graph, no wider than the mask says they can be.
-
-    Args:
-        mask: Any mask; the valid lengths need not be part of it.
-        sizes: T and S.
-        tile: Queries and keys of a tile.
-        batch: B.
-        heads: N.
-        query_lengths: How many queries there are truly, i32[B or 1]; None: T.
-        key_lengths: Likewise of keys; None: S.
-    """
-    if query_lengths is None and key_lengths is None and not jax.tree.leaves(mask):
-        return _static_lists(mask, sizes, tile, batch, heads)
-    lengths = (query_lengths, key_lengths)
-    grid = tile_grid(sizes, tile, *lengths, known=is_known(mask), batch=batch, heads=heads)
-    return _lists_of(mask, grid)
-
-
-@functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
-def _static_lists(
-    mask: Mask, sizes: tuple[int, int], tile: Tile, batch: int, heads: int
-) -> tuple[TileLists, TileLists]:
-    return _lists_of(mask, tile_grid(sizes, tile, batch=batch, heads=heads))
-
-
-def _lists_of(mask: Mask, grid: TileGrid) -> tuple[TileLists, TileLists]:
-    kinds = before_lengths(refined_kinds(mask, grid), grid)
-    width = None if grid.xp is np else most_keys(mask, grid.tile)
-    return lists_by_query(kinds, width=width), lists_by_key(kinds)
-
-
-def most_keys(mask: Mask, tile: Tile) -> int | None:
-    """The most key tiles with work that a query tile of this size can have; None: not known."""
-    if isinstance(mask, BlockMask) and mask.tile == tile:
-        return mask.most_keys
-    if isinstance(mask, And):
-        known = [most for part in mask.masks if (most := most_keys(part, tile)) is not None]
-        return min(known, default=None)
-    return None
-
-
 def to_dense(mask: Mask, sizes: tuple[int, int], batch: int = 1, heads: int = 1) -> Array:
     """Every pair of a mask, bool[batch, heads, T, S]: NumPy's if the mask's arrays are."""
     whole = np.asarray(sizes, np.int32)
@@ -418,7 +343,10 @@ def _missing(kinds: Array, count: tuple[int, int]) -> tuple[int, ...]:
 def _check_tile(tile: Any) -> Tile:
     is_pair = isinstance(tile, tuple) and len(tile) == 2
     if not is_pair or not all(isinstance(n, (int, np.integer)) and n > 0 for n in tile):
-        raise ConfigError(f"tile={tile!r}.", fix="pass how many queries and keys: (128, 128)")
+        raise ConfigError(
+            f"tile={tile!r} is not a pair of positive integers.",
+            fix="tile=(128, 128): queries and keys of a tile",
+        )
     return int(tile[0]), int(tile[1])
 
 
@@ -428,5 +356,5 @@ def _check_room(kept: Array, k: int) -> None:
     most = int(np.asarray(kept).sum(-1).max(initial=0))
     if most > k:
         raise ConfigError(
-            f"k={k}, but `always` keeps {most} tiles of a row.", fix=f"k={most} or more"
+            f"k={k}, but `always` keeps {most} tiles of a query tile.", fix=f"k={most} or more"
         )

@@ -174,8 +174,8 @@ def tile_grid(
     """
     if max(sizes) > FARTHEST:
         raise ConfigError(
-            f"attention of {sizes[0]} queries and {sizes[1]} keys.",
-            why=f"positions are kept below {FARTHEST}, so that their sums fit into int32",
+            f"attention over {sizes[0]} queries and {sizes[1]} keys is too long.",
+            why=f"positions must stay below {FARTHEST}, so that their sums fit into int32",
             fix="cut the sequences into parts",
         )
     given = (query_lengths, key_lengths)

@@ -138,7 +138,7 @@ def _longest(counts: np.ndarray, width: int | None) -> int:
     longest = int(counts.max(initial=1))
     if width is not None and longest > width:
         raise ConfigError(
-            f"width={width}: a tile has {longest} others to attend to.",
+            f"width={width}, but a list holds {longest} tiles.",
             fix=f"width={longest} or more, or None",
         )
     return width or longest

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec._errors import BackendError
-from shapeexec.attention._blocks import call_lists
 from shapeexec.attention._call import Call, Operands, split
+from shapeexec.attention._call_lists import call_lists
 from shapeexec.attention.backends._base import Backend, Residuals, Signature, Work
 from shapeexec.attention.backends._choose import choose, choose_for_tangent
 from shapeexec.attention.masks import Lengths, Mask

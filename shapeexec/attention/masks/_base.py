@@ -7,11 +7,14 @@ in their place, into a kernel. It never builds an array of queries by keys by it
 import abc
 import dataclasses
 import enum
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
+from shapeexec._errors import ConfigError
 from shapeexec.attention.masks._value import Value, saturated
 
 Array = Any
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 Tile = tuple[int, int]
 """Queries and keys of a tile."""
 
@@ -194,6 +197,10 @@ class Bounds:
     exact: bool = False
 
 
+class MaskTruthError(ConfigError, TypeError):
+    """A mask was asked whether it is true."""
+
+
 class Mask(Value, abc.ABC):
     """Which keys each query may attend to. Joined by `&`, `|` and `~`, with bool arrays too.
 
@@ -210,32 +217,44 @@ class Mask(Value, abc.ABC):
         """What is known of all tiles; exact where that is cheap, and never wrong."""
 
     def __and__(self, other: Any) -> "Mask":
-        return _joined().conjunction(self, other)
+        return _JOINS["&"](self, other)
 
     def __rand__(self, other: Any) -> "Mask":
-        return _joined().conjunction(other, self)
+        return _JOINS["&"](other, self)
 
     def __or__(self, other: Any) -> "Mask":
-        return _joined().disjunction(self, other)
+        return _JOINS["|"](self, other)
 
     def __ror__(self, other: Any) -> "Mask":
-        return _joined().disjunction(other, self)
+        return _JOINS["|"](other, self)
 
     def __invert__(self) -> "Mask":
-        return _joined().negation(self)
+        return _JOINS["~"](self)
 
     def __bool__(self) -> NoReturn:
         # `Causal() and SlidingWindow(4)` would silently be the second one alone.
-        raise TypeError("a mask is neither true nor false: join masks by & | ~, not by and or not")
+        raise MaskTruthError(
+            f"{self!r} has no truth value.",
+            why="`and`, `or` and `not` would drop one of two masks",
+            fix="join masks by &, | and ~; ask `mask is not None` for whether there is one",
+        )
+
+
+_JOINS: dict[str, Callable[..., Mask]] = {}
+"""What the operators of masks call. `_joined` fills it: masks made of masks import this module."""
+
+
+def joins(operator: Literal["&", "|", "~"]) -> Callable[[_Function], _Function]:
+    """Make the decorated function what an operator of masks calls, with its operands in order."""
+
+    def register(function: _Function) -> _Function:
+        assert operator not in _JOINS
+        _JOINS[operator] = function
+        return function
+
+    return register
 
 
 def number(where: Positions | Tiles, value: Array) -> Array:
     """An int, or array[B or 1], in terms of a tile or of all tiles; see `saturated`."""
     return saturated(value) if isinstance(value, int) else where.of_batch(value)
-
-
-def _joined() -> Any:
-    # The masks that join others are masks: they import this module.
-    from shapeexec.attention.masks import _joined  # noqa: PLC0415
-
-    return _joined

@@ -9,7 +9,7 @@ import functools
 import operator
 from typing import Any
 
-from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles
+from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles, joins
 from shapeexec.attention.masks.dense import Dense
 from shapeexec.attention.masks.lengths import Lengths
 from shapeexec.attention.masks.positions import Band, Full
@@ -85,6 +85,7 @@ class Not(Mask):
         return f"~{_operand(self.mask, (And, Or))}"
 
 
+@joins("&")
 def conjunction(left: Any, right: Any) -> Mask:
     """`left & right`, with nested ones flattened and `Full()` left out."""
     operands = _operands(left, right, And)
@@ -94,6 +95,7 @@ def conjunction(left: Any, right: Any) -> Mask:
     return And(operands) if len(operands) > 1 else operands[0] if operands else Full()
 
 
+@joins("|")
 def disjunction(left: Any, right: Any) -> Mask:
     """`left | right`, with nested ones flattened; with `Full()` it is that."""
     operands = _operands(left, right, Or)
@@ -102,6 +104,7 @@ def disjunction(left: Any, right: Any) -> Mask:
     return Full() if any(isinstance(mask, Full) for mask in operands) else Or(operands)
 
 
+@joins("~")
 def negation(mask: Mask) -> Mask:
     """`~mask`; twice is the mask itself."""
     return mask.mask if isinstance(mask, Not) else Not(mask)

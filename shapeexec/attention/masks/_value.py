@@ -117,7 +117,10 @@ def as_int_or_array(value: Any, name: str) -> Any:
     fix = f"pass {name} as an int, or as int32[B]: one for each example"
     array = as_array(value, name, fix)
     if array.ndim > 1 or not jnp.issubdtype(array.dtype, jnp.integer):
-        raise ConfigError(f"{name} is {array.dtype}{list(array.shape)}.", fix=fix)
+        raise ConfigError(
+            f"{name} is {array.dtype}{list(array.shape)}, not an int or a vector of integers.",
+            fix=fix,
+        )
     return saturated(array.reshape(-1))
 
 

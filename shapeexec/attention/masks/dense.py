@@ -30,8 +30,8 @@ class Dense(Mask):
         array = as_array(self.array, "array", _FIX)
         if array.dtype != bool or array.ndim > 4:
             raise ConfigError(
-                f"a mask of type {array.dtype}{list(array.shape)}.",
-                why="a mask says True where a query may attend to a key",
+                f"array is {array.dtype}{list(array.shape)}, not bool of at most 4 axes.",
+                why="True says that a query may attend to a key",
                 fix=_FIX
                 if array.dtype == bool
                 else of_numbers(array, name="array", to="", bias="bias=array"),

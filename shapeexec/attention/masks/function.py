@@ -36,7 +36,7 @@ class MaskFunction(Mask):
     def __post_init__(self) -> None:
         if not callable(self.function) or not _is_hashable(self.function):
             raise ConfigError(
-                f"function={self.function!r} cannot be called and compared.",
+                f"function={self.function!r} is not callable and hashable.",
                 fix="pass a function of (b, h, q, k), such as `lambda b, h, q, k: k <= q`",
             )
 
@@ -46,8 +46,8 @@ class MaskFunction(Mask):
         allowed: Any = self.function(batch, at.head, at.query, at.key)
         if not hasattr(allowed, "dtype") or allowed.dtype != bool:
             raise ConfigError(
-                f"the mask function {_name(self.function)} gives {_type(allowed)}.",
-                fix="give bool, by a comparison",
+                f"the mask function {_name(self.function)} returns {_type(allowed)}, not bool.",
+                fix="return bool, by a comparison",
             )
         return allowed
 
@@ -58,8 +58,8 @@ class MaskFunction(Mask):
         if not isinstance(examples, int):
             raise ConfigError(
                 f"the mask function {_name(self.function)} under `vmap` with a batch of"
-                f" {examples}, which is not known yet.",
-                why="mapped calls are merged into one batch, and its b is the number in each",
+                f" {examples}, a symbolic size.",
+                why="mapped calls are merged into one batch, whose size tells b within each call",
                 fix="map over single examples, [T, N, H], or give the batch one size",
             )
         return dataclasses.replace(self, examples=examples)
@@ -95,14 +95,13 @@ def _refused(function: Callable[..., Any]) -> ConfigError:
         jax.eval_shape(function, *[position] * 4)
     except jax.errors.TracerArrayConversionError:
         return ConfigError(
-            f"the mask function {_name(function)} makes a NumPy array of its positions.",
-            why="they are traced, and neither a NumPy array can be indexed by them, nor a function"
-            " of NumPy be called with them",
+            f"the mask function {_name(function)} converts its positions to NumPy arrays.",
+            why="positions are traced: they cannot index a NumPy array or go into a NumPy function",
             fix=f"jnp.asarray(array)[q], and functions of jnp; or {fix}",
         )
     return ConfigError(
         f"the mask function {_name(function)} closes over a traced array.",
-        why="a function is static, and its tiles are found while tracing",
+        why="the function is static: its tiles are found while tracing, from concrete arrays only",
         fix=fix,
     )
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from shapeexec._errors import BackendError
-from shapeexec.attention._blocks import call_lists
+from shapeexec.attention._call_lists import call_lists
 from shapeexec.attention.backends._base import (
     Residuals,
     Signature,
