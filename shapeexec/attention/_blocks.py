@@ -241,7 +241,7 @@ class BlockMask(Mask):
             # Of a symbolic size too: whoever traces answers, and remembers it.
             if lengths.get(axis) is not None and not lengths[axis] == mine:
                 raise ConfigError(
-                    f"a BlockMask for {axis}={mine} is the mask of a call with {axis}={lengths[axis]}.",
+                    f"a BlockMask for {axis}={mine} in a call with {axis}={lengths[axis]}.",
                     fix=f"make the block mask for {axis}={lengths[axis]}",
                 )
         Value.check_axes(self, lengths)

@@ -347,12 +347,12 @@ REFUSED = {
     ),
     "numbers of no kind": (
         lambda: BlockMask(np.full((2, 3), 3), (8, 8), (16, 24)),
-        "holds values other than 0, 1 and 2",
+        "with values other than 0, 1 and 2",
         "0 for an empty",
     ),
     "length": (
         lambda: BlockMask.from_mask(Causal(), 8, 8, (4, 4)).check_axes({"T": 9, "S": 8}),
-        "a BlockMask for T=8 is the mask of a call with T=9",
+        "a BlockMask for T=8 in a call with T=9",
         "T=9",
     ),
     "array": (

@@ -103,7 +103,7 @@ class RelativeBias(ScoreModifier):
         if not 0 <= left < table.shape[-1] or (self.left is None and table.shape[-1] % 2 == 0):
             raise ConfigError(
                 f"left={self.left} does not fit a table of {table.shape[-1]} distances.",
-                fix=f"pass left from 0 to {table.shape[-1] - 1}; None: for an odd number of distances",
+                fix=f"pass left from 0 to {table.shape[-1] - 1}, or an odd number of distances",
             )
         set_field(self, "table", table[None] if table.ndim == 2 else table)
         set_field(self, "left", left)

@@ -253,7 +253,7 @@ class Group:
         part = self.take_column(x, column) + part
         return lax.dynamic_update_slice_in_dim(x, part, column * part.shape[2], 2)
 
-    def masked(self, at: Any, scores: Array, is_partial: bool) -> Array:
+    def masked(self, at: Any, scores: Array, *, is_partial: bool) -> Array:
         """Scores with -inf for pairs that are not allowed."""
         if not is_partial:
             return scores
