@@ -40,7 +40,7 @@ def tangent(*flat: Array, call: Call, along: tuple[int, ...], platform: str) -> 
         along: Numbers of operands.
         platform: Where it is to run.
     """
-    return _attention_tangent(*flat, call=call, along=along)
+    return _attention_tangent(*flat, call=call, along=along, platform=platform)
 
 
 def gradient(
@@ -74,12 +74,15 @@ def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
     return [*job.backend.forward(job.signature, job.work, query, operands.key, value, job.bias)]
 
 
-@functools.partial(jax.jit, static_argnames=("call", "along"))
-def _attention_tangent(*flat: Array, call: Call, along: tuple[int, ...]) -> list[Array]:
+@functools.partial(jax.jit, static_argnames=("call", "along", "platform"))
+def _attention_tangent(
+    *flat: Array, call: Call, along: tuple[int, ...], platform: str
+) -> list[Array]:
     operands, (out, logsumexp, *directions) = split(call, flat)
     if _is_empty(operands):
         return [jnp.zeros_like(out), jnp.zeros_like(logsumexp)]
-    job = _job(operands, call, choose_for_tangent)
+    chosen = functools.partial(choose_for_tangent, platform=platform)
+    job = _job(operands, call, chosen)
     given = dict(zip(along, directions, strict=True))
     tangents = [given.get(i, None if i >= 3 else jnp.zeros_like(flat[i])) for i in range(3)]
     first = call.operands - call.bias.num_leaves

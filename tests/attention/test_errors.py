@@ -62,7 +62,11 @@ BAD = {
         "deterministic=True with dropout_rate=0.1",
         "flax_attention_fn",
     ),
-    "implementation": ({"implementation": "cuda"}, "implementation='cuda' is not known", "xla"),
+    "implementation": (
+        {"implementation": "cuda"},
+        "implementation='cuda' is not the name of a back end",
+        "xla",
+    ),
 }
 
 

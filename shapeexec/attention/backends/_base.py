@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -195,6 +195,7 @@ class Backend(Protocol):
         ...
 
 
+@runtime_checkable
 class TangentBackend(Backend, Protocol):
     """A family of kernels that makes derivatives along a direction too."""
 
