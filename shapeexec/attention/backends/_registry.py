@@ -1,8 +1,8 @@
 """The table of back ends, and the calls that each is preferred for.
 
 To add a back end, add a package of its name here, whose `backend` is a `Backend`, its name to
-`Name`, which type checkers cannot take from the table, and a row to `REGISTERED`. The package is
-imported by the first call that may run on it. Whether it can run a call, it says itself (`refuses`).
+`Name`, which type checkers cannot take from the table, and a row to `REGISTERED`. It is imported
+by the first call that may run on it. Whether it can run a call, it says itself (`refuses`).
 """
 
 import dataclasses

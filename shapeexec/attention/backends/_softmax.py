@@ -48,9 +48,9 @@ def advance(state: State, scores: Array, values: Array) -> State:
     total, old_max, old_sum = state
     columns = old_max.ndim == 2
     new_max = jnp.maximum(old_max, scores.max(1, keepdims=columns))
-    finite = _finite(new_max)
-    weights = jnp.exp(scores - _column(finite))
-    decay = jnp.exp(old_max - finite)
+    shift = finite(new_max)
+    weights = jnp.exp(scores - _column(shift))
+    decay = jnp.exp(old_max - shift)
     total = total * _column(decay) + times(weights.astype(values.dtype), values)
     return total, new_max, old_sum * decay + weights.sum(1, keepdims=columns)
 
@@ -66,7 +66,7 @@ def finish(state: State) -> tuple[Array, Array]:
 def statistics(state: State) -> tuple[Array, Array]:
     """Shift and factor: weights are exp(score - shift) * factor."""
     _, largest, weight = state
-    return _finite(largest), jnp.where(weight == 0, 0, 1 / weight)
+    return finite(largest), jnp.where(weight == 0, 0, 1 / weight)
 
 
 def normalizer(
@@ -104,7 +104,7 @@ def weights_again(scores: Array, shift: Array, factor: Array | None) -> Array:
         shift: Their log-sum-exp, or the shift of `statistics`; f32, broadcasting to the tile.
         factor: That of `statistics`; None: 1.
     """
-    weights = jnp.exp(scores - _finite(shift))
+    weights = jnp.exp(scores - finite(shift))
     return weights if factor is None else weights * factor
 
 
@@ -198,6 +198,9 @@ def _column(x: Array) -> Array:
     return x if x.ndim == 2 else x[:, None]
 
 
-def _finite(x: Array) -> Array:
-    # With nothing seen yet it is -inf, and -inf - -inf would be NaN.
+def finite(x: Array) -> Array:
+    """A largest score or log-sum-exp that can be subtracted: 0 for the -inf of no scores at all.
+
+    -inf - -inf would be NaN.
+    """
     return jnp.where(x == -np.inf, 0, x)

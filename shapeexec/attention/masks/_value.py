@@ -152,7 +152,7 @@ def as_array(value: Any, name: str, fix: str) -> Any:
     except (ShapeExecError, jax.errors.JAXTypeError):  # of sizes, and of traced numbers in a list
         raise
     except (TypeError, ValueError) as error:  # the latter of rows that are not equally long
-        raise ConfigError(f"{name}={value!r} is no array.", fix=fix) from error
+        raise ConfigError(f"{name}={value!r} is not an array.", fix=fix) from error
 
 
 def wide(dtype: Any) -> np.dtype:

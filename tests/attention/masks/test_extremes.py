@@ -97,7 +97,9 @@ def test_integers_of_every_width_are_one_number(dtype):
 @pytest.mark.parametrize("make", [Causal, Global, PrefixLM, Dilated, SlidingWindow, Lengths])
 @pytest.mark.parametrize("value", [True, np.True_, 1.5, "x", [[1]], np.array([1.0])], ids=repr)
 def test_what_is_no_integer_is_refused(make, value):
-    with pytest.raises(ConfigError, match=r"(?s)(is no array|is .*int|is .*bool|is .*float).*Fix"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)(is not an array|is .*int|is .*bool|is .*float).*Fix"
+    ):
         make(value)
 
 

@@ -285,5 +285,5 @@ def _positions():
     ids=["Documents", "ALiBi", "RelativeBias", "BlockMask", "from_topk"],
 )
 def test_what_is_no_array_is_refused_with_what_to_pass(make, fix, given):
-    with pytest.raises(ConfigError, match=rf"(?s) is no array.*Fix: .*{fix}"):
+    with pytest.raises(ConfigError, match=rf"(?s) is not an array.*Fix: .*{fix}"):
         make(given)

@@ -21,7 +21,7 @@ from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
 from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
-from shapeexec.attention.backends.mosaic_gpu._launch import Config, Told
+from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_at_once, backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
@@ -61,9 +61,11 @@ class MosaicGpu:
     ) -> tuple[Array, Array]:
         """See `Backend`."""
         prepared = self._prepare(signature, work, bias)
-        out, *kept = forward(prepared.config, prepared.told(by_key=False), *_as_copied(q, k, v))
+        out, *statistics = forward(
+            prepared.config, prepared.sparsity(by_key=False), *_as_copied(q, k, v)
+        )
         queries = signature.query_size
-        logsumexp = prepared.config.weights.logsumexp([x[:, :, :queries] for x in kept])
+        logsumexp = prepared.config.weights.logsumexp([x[:, :, :queries] for x in statistics])
         logsumexp = jnp.where(is_valid(work.query_lengths, queries)[:, None], logsumexp, -jnp.inf)
         return out[:, :queries, :, : signature.value_size], logsumexp
 
@@ -82,12 +84,12 @@ class MosaicGpu:
         del bias_gradient
         operands, out = (residuals.q, residuals.k, residuals.v), residuals.out
         prepared = self._prepare(signature, work, residuals.bias)
-        config, by_query = prepared.config, prepared.told(by_key=False)
+        config, by_query = prepared.config, prepared.sparsity(by_key=False)
         *arrays, copied_out, copied_d_out = _as_copied(*operands, out, d_out)
 
         def again() -> list[Array]:
-            _, *kept = forward(config, by_query, *arrays)
-            return kept
+            _, *statistics = forward(config, by_query, *arrays)
+            return statistics
 
         queries = signature.query_size
         to_whole = ((0, 0), (0, 0), (0, whole_tiles(queries, TILE) - queries))
@@ -96,15 +98,15 @@ class MosaicGpu:
         dead = ~alive | (logsumexp == -jnp.inf)
         of_weights = config.weights.of_gradient(logsumexp, dead, again)
         given = [] if d_logsumexp is None else [d_logsumexp]
-        less = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
-        by_key = prepared.told(by_key=True)
+        d_logsumexps = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
+        by_key = prepared.sparsity(by_key=True)
         if not deterministic and self.fuses(config, work):
             delta = jnp.where(dead, 0.0, jnp.pad(_delta(out, d_out), to_whole))
-            rows = Rows(of_weights, functools.reduce(operator.sub, less, delta))
+            rows = Rows(of_weights, functools.reduce(operator.sub, d_logsumexps, delta))
             d_q, d_k, d_v = backward_at_once(config, by_key, rows, *arrays, copied_d_out)
         else:
             d_q, delta = backward_of_queries(
-                config, by_query, of_weights, less, *arrays, copied_out, copied_d_out
+                config, by_query, of_weights, d_logsumexps, *arrays, copied_out, copied_d_out
             )
             rows = Rows(of_weights, delta)
             d_k, d_v = backward_of_keys(config, by_key, rows, *arrays, copied_d_out)
@@ -171,15 +173,15 @@ class _Prepared:
     work: Work
     leaves: list[Array]
 
-    def told(self, *, by_key: bool) -> Told:
+    def sparsity(self, *, by_key: bool) -> Sparsity:
         """What a kernel is told whose rows are queries, or keys."""
         work = self.work
         lists = work.by_key if by_key else work.by_query
         as_i32 = functools.partial(jnp.asarray, dtype=jnp.int32)
         refs = ListRefs(*map(as_i32, (lists.tiles, lists.full, lists.counts, lists.order)))
-        known = zip(self.leaves, self.config.rule.asked, strict=True)
+        known = zip(self.leaves, self.config.rule.uses, strict=True)
         leaves = [as_operand(leaf, asked, by_key=by_key) for leaf, asked in known]
-        return Told(refs, as_i32(work.query_lengths), as_i32(work.key_lengths), leaves)
+        return Sparsity(refs, as_i32(work.query_lengths), as_i32(work.key_lengths), leaves)
 
 
 def _without_lengths(mask: Mask) -> Mask:

@@ -6,10 +6,11 @@ behind a valid length inside an array is cleared here.
 
 from typing import Any
 
-import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
 
 Array = Any
 Ref = Any
@@ -49,18 +50,11 @@ def copy_in_valid(ref: Ref, at: tuple, shared: Ref, ready: Ref, landed: Ref, val
             for column in range(0, columns, _BLOCK):
                 block = shared.at[pl.ds(row, _BLOCK), pl.ds(column, _BLOCK)]
                 value = plgpu.layout_cast(block[...], plgpu.Layout.WGMMA)
-                block[...] = upto(valid - row, value)
+                block[...] = clear_rows(valid - row, value)
         plgpu.commit_smem()
         plgpu.barrier_arrive(ready)
 
     lax.cond(valid < rows, clear, lambda: copy_in(ref, at, shared, ready))
-
-
-def upto(valid: Array, x: Array) -> Array:
-    """The rows of a warpgroup's `x` before `valid`, and 0 from there on, where it may be NaN."""
-    layout = plgpu.Layout.WGMMA if x.ndim == 2 else plgpu.Layout.WGMMA.reduce(1)
-    row = plgpu.broadcasted_iota(jnp.int32, x.shape, 0, layout=layout)
-    return jnp.where(row < valid, x, jnp.zeros_like(x))
 
 
 def copy_out(shared: Ref, ref: Ref, at: tuple) -> None:

@@ -19,11 +19,11 @@ from shapeexec.attention.backends._base import whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._conditions import evaluate
 from shapeexec.attention.backends.mosaic_gpu._products import load
 from shapeexec.attention.backends.mosaic_gpu._rules import (
-    Asked,
-    Look,
+    ArrayUse,
+    Read,
+    RecordingPositions,
     Rule,
-    Traced,
-    look_into,
+    trace_rule,
 )
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, Item, at_or_0
 
@@ -31,7 +31,7 @@ Array = Any
 Ref = Any
 
 
-def as_operand(leaf: Array, known: Asked, *, by_key: bool) -> Array:
+def as_operand(leaf: Array, known: ArrayUse, *, by_key: bool) -> Array:
     """An array of a mask or a bias as the kernels take it.
 
     Args:
@@ -72,17 +72,17 @@ class Leaf:
 
     Attributes:
         ref: In device memory.
-        asked: What is asked of it.
+        use: How the rule reads it.
         vector: Its elements of a tile's rows, in registers; or of the columns, in shared memory.
     """
 
     ref: Ref
-    asked: Asked
+    use: ArrayUse
     vector: Any = None
 
     def value(self, loaded: Array) -> Array:
         """What was loaded, as it was written."""
-        return loaded != 0 if self.asked.dtype == "bool" else loaded
+        return loaded != 0 if self.use.dtype == "bool" else loaded
 
     def element(self, *index: Array) -> Array:
         """One element; axes of 1 count for all."""
@@ -179,31 +179,31 @@ class ItemElements:
             vectors[i] = vectors[i].at[place]
         leaves = [
             Leaf(ref, known, vectors.get(i))
-            for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.asked, strict=True))
+            for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.uses, strict=True))
         ]
         first = (first_column, self.first_row) if by_key else (self.first_row, first_column)
         at = TilePositions(self.item, first, shape, self.elements.look_up, by_key=by_key)
         given = (at.batch, at.head, at.query_length, at.key_length, at.query, at.key)
         zeros = [np.zeros(x.shape, x.dtype) for x in more]
-        _, looks = look_into(ask, shape, *zeros)
+        _, reads = trace_rule(ask, shape, *zeros)
         found: list[Array] = []
 
-        def run(looks: list[Look], *inputs: Array) -> Array:
+        def run(reads: list[Read], *inputs: Array) -> Array:
             where, rest = inputs[: len(given)], inputs[len(given) :]
             values = iter(rest[len(more) :])
-            return ask(Traced(*where, looks=looks, values=values), *rest[: len(more)])
+            return ask(RecordingPositions(*where, reads=reads, values=values), *rest[: len(more)])
 
         # Where to look in a table the rule finds out by itself, from what it has looked up before.
         def index(*inputs: Array) -> Array:
-            again: list[Look] = []
+            again: list[Read] = []
             run(again, *inputs)
             return again[len(found)].more[0]
 
-        for look in looks:
-            arguments = look.more
-            if look.role == "of_table":
+        for read in reads:
+            arguments = read.more
+            if read.role == "of_table":
                 arguments = (evaluate(index, *given, *more, *found),)
-            found.append(getattr(at, look.role)(leaves[look.number], *arguments))
+            found.append(getattr(at, read.role)(leaves[read.number], *arguments))
         return evaluate(functools.partial(run, []), *given, *more, *found)
 
 
@@ -267,7 +267,7 @@ class TilePositions:
 
     def of_pairs(self, array: Leaf) -> Array:
         """The elements of array[B or 1, N or 1, T or 1, S or 1] at these pairs."""
-        if array.asked.side is not None:
+        if array.use.side is not None:
             return self._vector(array)
         if array.ref.shape[2:] == (1, 1):
             return array.element(self.batch, self.head, jnp.int32(0), jnp.int32(0))
@@ -290,8 +290,8 @@ class TilePositions:
         return self._look_up(array.ref.at[lead], index)
 
     def _vector(self, array: Leaf) -> Array:
-        assert array.asked.side is not None
-        axis = self._axes[array.asked.side]
+        assert array.use.side is not None
+        axis = self._axes[array.use.side]
         loaded = array.vector
         if axis == 1:
             loaded = load(array.vector, of="columns", where="shared")

@@ -7,23 +7,19 @@ the formulas: FlashAttention-2 (arXiv 2307.08691), algorithm 2.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends.mosaic_gpu._copies import upto
-from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
-from shapeexec.attention.backends.mosaic_gpu._ring import Stream
-from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS
+from shapeexec.attention.backends.mosaic_gpu._launch import Config
+from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
 
 Array = Any
 Ref = Any
 
 PIECE = 64  # rows of a piece in the ring
-_REGISTERS = (240, 24)  # of a thread that computes, and of one that moves memory
+REGISTERS = (240, 24)  # of a thread that computes, and of one that moves memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,42 +45,7 @@ def room(config: Config) -> tuple[int, int]:
     return (2 if widest <= 128 else 1), (2 if widest <= 192 else 1)
 
 
-def run(
-    block: Block,
-    streams: tuple[Stream, ...],
-    *,
-    attend: Callable[..., Any],
-    begin: Callable[..., None],
-    stream: Callable[..., Any],
-    start: Any = 0,
-) -> None:
-    """Let each warpgroup do its part.
-
-    Args:
-        block: The program.
-        streams: What it reads.
-        attend: See `Programs.consume`.
-        begin: See `Programs.produce`.
-        stream: See `Programs.produce`.
-        start: Where the rings begin: of all at once, or a tuple with one for each stream.
-    """
-
-    @pl.when(block.warpgroup < WARPGROUPS)
-    def _compute() -> None:
-        plgpu.set_max_registers(_REGISTERS[0], action="increase")
-        block.queue.consume(attend, start)
-        plgpu.wait_smem_to_gmem(0)
-
-    @pl.when(block.warpgroup == WARPGROUPS)
-    def _memory() -> None:
-        plgpu.set_max_registers(_REGISTERS[1], action="decrease")
-        end = block.queue.produce(begin, stream, start)
-        ends = end if isinstance(end, tuple) else (end,) * len(streams)
-        for one, position in zip(streams, ends, strict=True):
-            one.drain(position)
-
-
-def hand_out(total: Array, valid: Array, shared: Ref, *, scale: float = 1.0) -> None:
+def store_sum(total: Array, valid: Array, shared: Ref, *, scale: float = 1.0) -> None:
     """A sum into shared memory, in the operands' dtype; 0 in the rows from `valid` on."""
-    shared[...] = upto(valid, total * scale).astype(shared.dtype)
+    shared[...] = clear_rows(valid, total * scale).astype(shared.dtype)
     plgpu.commit_smem()

@@ -16,10 +16,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import whole_tiles
-from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid, upto
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
-from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._products import (
+    InterpretedProducts,
+    Products,
+    clear_rows,
+)
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 
@@ -133,7 +137,7 @@ class IntoQueries:
         """
         place = place_of(position, _SLOTS)
         if self.crosses_ends:
-            d_score = lax.cond(valid < ROWS, lambda x: upto(valid, x), lambda x: x, d_score)
+            d_score = lax.cond(valid < ROWS, lambda x: clear_rows(valid, x), lambda x: x, d_score)
         self.d_scores.at[place, pl.ds(self.warpgroup * ROWS, ROWS)][...] = d_score
         plgpu.commit_smem()
         plgpu.barrier_arrive(self.met)
@@ -181,7 +185,7 @@ def totals(config: Config, q: Array, key_tiles: int) -> tuple[dict[str, Any], di
     return {}, {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
 
 
-def way(config: Config, block: Block, total: Ref, scratch: dict[str, Ref]) -> IntoQueries:
+def into_queries(config: Config, block: Block, total: Ref, scratch: dict[str, Ref]) -> IntoQueries:
     """The way of a running program; `scratch` as the function of this name makes it."""
     kind = IntoQueries if config.interpret is None else InterpretedIntoQueries
     return kind(

@@ -47,7 +47,7 @@ class Products:
         """Until every product is done."""
         plgpu.wgmma_wait(0)
 
-    def hand_back(self, free: Ref) -> None:
+    def release(self, free: Ref) -> None:
         """Tell at a barrier that what was read may be overwritten by a copy.
 
         Products read as copies write, so nothing lies between. Of ordinary loads PTX asks a fence
@@ -112,7 +112,7 @@ class InterpretedProducts:
     def wait(self) -> None:
         """See `Products`."""
 
-    def hand_back(self, free: Ref) -> None:
+    def release(self, free: Ref) -> None:
         """See `Products`. Here they are ordinary loads, and the race detector wants the fence."""
         plgpu.commit_smem()
         plgpu.barrier_arrive(free)
@@ -170,10 +170,17 @@ def load(
     return plgpu.load(ref, layout=layout, optimized=where == "shared")  # pyright: ignore[reportCallIssue]
 
 
-def before(end: Array, first: Array, scores: Array, otherwise: float) -> Array:
-    """Scores whose columns begin at `first`: as they are before `end`, `otherwise` behind."""
+def clear_rows(valid: Array, x: Array) -> Array:
+    """A warpgroup's `x` with 0 in the rows from `valid` on, which may hold NaN."""
+    layout = plgpu.Layout.WGMMA if x.ndim == 2 else plgpu.Layout.WGMMA.reduce(1)
+    row = plgpu.broadcasted_iota(jnp.int32, x.shape, 0, layout=layout)
+    return jnp.where(row < valid, x, jnp.zeros_like(x))
+
+
+def mask_columns(end: Array, first: Array, scores: Array, masked: float) -> Array:
+    """Scores whose columns begin at position `first`, with `masked` from position `end` on."""
     column = plgpu.broadcasted_iota(jnp.int32, scores.shape, 1, layout=plgpu.Layout.WGMMA)
-    return jnp.where(column < end - first, scores, otherwise)
+    return jnp.where(column < end - first, scores, masked)
 
 
 def along_rows(column: Array, shape: tuple[int, int]) -> Array:

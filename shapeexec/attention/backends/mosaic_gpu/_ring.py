@@ -15,7 +15,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
-from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, WARPGROUPS, WIDE
+from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, WIDE
 
 Array = Any
 Ref = Any
@@ -77,7 +77,7 @@ class Stream:
 
     def release(self, position: Array) -> None:
         """Tell that one of the two warpgroups has read the piece."""
-        self.products.hand_back(self.free.at[self.place(position)])
+        self.products.release(self.free.at[self.place(position)])
 
     def drain(self, position: Array) -> None:
         """Wait until everything sent was read: the interpreter wants each barrier drained."""
@@ -112,11 +112,6 @@ class Source:
 def place_of(position: Array, places: int) -> Array:
     """Where in a ring of so many places lies what comes at a position, from 0 on."""
     return lax.rem(position, jnp.int32(places))
-
-
-def pieces(rows: int) -> int:
-    """How many pieces of this many rows a tile of the lists has."""
-    return TILE // rows
 
 
 def scratch(

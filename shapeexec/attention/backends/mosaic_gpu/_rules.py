@@ -20,7 +20,7 @@ _SIDES = {"of_queries": 0, "of_keys": 1}
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class ArrayUse:
     """What is asked of one of the arrays of a mask or a bias.
 
     Attributes:
@@ -46,27 +46,27 @@ class Rule:
     """
 
     structure: Any
-    asked: tuple[Asked, ...]
+    uses: tuple[ArrayUse, ...]
 
     def of_side(self, side: int) -> list[int]:
         """Which arrays tell of queries alone (0), or of keys alone (1)."""
-        return [i for i, known in enumerate(self.asked) if known.side == side]
+        return [i for i, known in enumerate(self.uses) if known.side == side]
 
     def allows(self, at: Any) -> Array:
-        """Whether pairs at these `Traced` positions are allowed."""
-        return self._named()[0].allows(at)
+        """Whether pairs at these `RecordingPositions` positions are allowed."""
+        return self._with_placeholders()[0].allows(at)
 
     def modify(self, at: Any, scores: Array) -> Array:
-        """Scores at these `Traced` positions, with their bias."""
-        return self._named()[1].modify(at, scores)
+        """Scores at these `RecordingPositions` positions, with their bias."""
+        return self._with_placeholders()[1].modify(at, scores)
 
-    def _named(self) -> tuple[Mask, ScoreModifier]:
-        named = [Named(i, known.dtype, known.shape) for i, known in enumerate(self.asked)]
+    def _with_placeholders(self) -> tuple[Mask, ScoreModifier]:
+        named = [Placeholder(i, known.dtype, known.shape) for i, known in enumerate(self.uses)]
         return jax.tree.unflatten(self.structure, named)
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
+class Placeholder:
     """Stands for an array of a mask or a bias."""
 
     number: int
@@ -75,7 +75,7 @@ class Named:
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class Read:
     """One look of a rule at an array.
 
     Attributes:
@@ -90,13 +90,13 @@ class Look:
 
 
 @dataclasses.dataclass(frozen=True)
-class Traced:
+class RecordingPositions:
     """`Positions` that note what is asked of them.
 
     Attributes:
         batch, head, query_length, key_length, query, key: See `Positions`.
-        looks: What was asked, in order; it grows.
-        values: What the looks found, in order; those after the last one find 0.
+        reads: What was asked, in order; it grows.
+        values: What the reads found, in order; those after the last one find 0.
     """
 
     batch: Array
@@ -105,45 +105,45 @@ class Traced:
     key_length: Array
     query: Array
     key: Array
-    looks: list[Look] = dataclasses.field(default_factory=list)
+    reads: list[Read] = dataclasses.field(default_factory=list)
     values: Iterator[Array] = dataclasses.field(default_factory=lambda: iter(()))
 
-    def of_batch(self, array: Named) -> Array:
+    def of_batch(self, array: Placeholder) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_batch", ())
+        return self._read(array, "of_batch", ())
 
-    def of_head(self, array: Named) -> Array:
+    def of_head(self, array: Placeholder) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_head", ())
+        return self._read(array, "of_head", ())
 
-    def of_queries(self, array: Named) -> Array:
+    def of_queries(self, array: Placeholder) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_queries", self.query.shape)
+        return self._read(array, "of_queries", self.query.shape)
 
-    def of_keys(self, array: Named) -> Array:
+    def of_keys(self, array: Placeholder) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_keys", self.query.shape)
+        return self._read(array, "of_keys", self.query.shape)
 
-    def of_pairs(self, array: Named) -> Array:
+    def of_pairs(self, array: Placeholder) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_pairs", self.query.shape)
+        return self._read(array, "of_pairs", self.query.shape)
 
-    def of_tile(self, array: Named, tile: tuple[int, int]) -> Array:
+    def of_tile(self, array: Placeholder, tile: tuple[int, int]) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_tile", (), tile)
+        return self._read(array, "of_tile", (), tile)
 
-    def of_table(self, array: Named, index: Array) -> Array:
+    def of_table(self, array: Placeholder, index: Array) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_table", index.shape, index)
+        return self._read(array, "of_table", index.shape, index)
 
-    def _look(self, array: Named, role: str, shape: tuple[int, ...], *more: Any) -> Array:
-        self.looks.append(Look(array.number, role, more))
+    def _read(self, array: Placeholder, role: str, shape: tuple[int, ...], *more: Any) -> Array:
+        self.reads.append(Read(array.number, role, more))
         found = next(self.values, None)
         return jnp.zeros(shape, array.dtype) if found is None else found
 
 
-def look_into(ask: Callable[..., Array], shape: tuple[int, int], *more: Any) -> tuple:
-    """A rule for a tile of this shape as a jaxpr, and its looks in order.
+def trace_rule(ask: Callable[..., Array], shape: tuple[int, int], *more: Any) -> tuple:
+    """A rule for a tile of this shape as a jaxpr, and its reads in order.
 
     Args:
         ask: A method of a `Rule`.
@@ -152,31 +152,31 @@ def look_into(ask: Callable[..., Array], shape: tuple[int, int], *more: Any) -> 
     """
     scalars = [np.int32(0)] * 4
     tile = np.zeros(shape, np.int32)
-    looks: list[Look] = []
+    reads: list[Read] = []
 
     def asked(at: tuple[Array, ...], *more: Array) -> Array:
-        return ask(Traced(*at, looks=looks), *more)  # pyright: ignore[reportCallIssue]
+        return ask(RecordingPositions(*at, reads=reads), *more)  # pyright: ignore[reportCallIssue]
 
-    return jax.make_jaxpr(asked)((*scalars, tile, tile), *more), looks
+    return jax.make_jaxpr(asked)((*scalars, tile, tile), *more), reads
 
 
 def rule_of(mask: Mask, bias: ScoreModifier | None = None) -> Rule:
     """What is static about a mask, and a bias."""
     leaves, structure = jax.tree.flatten((mask, bias))
     unknown = Rule(
-        structure, tuple(Asked("", None, leaf.dtype.name, leaf.shape) for leaf in leaves)
+        structure, tuple(ArrayUse("", None, leaf.dtype.name, leaf.shape) for leaf in leaves)
     )
     tile = (64, 64)
-    _, looks = look_into(unknown.allows, tile)
+    _, reads = trace_rule(unknown.allows, tile)
     if bias is not None:
-        looks = looks + look_into(unknown.modify, tile, np.zeros(tile, np.float32))[1]
-    roles = {look.number: look.role for look in looks}
+        reads = reads + trace_rule(unknown.modify, tile, np.zeros(tile, np.float32))[1]
+    roles = {read.number: read.role for read in reads}
     asked = (_asked(leaf, roles.get(number, "")) for number, leaf in enumerate(leaves))
     return Rule(structure, tuple(asked))
 
 
-def _asked(leaf: Array, role: str) -> Asked:
+def _asked(leaf: Array, role: str) -> ArrayUse:
     side = _SIDES.get(role)
     if role == "of_pairs" and 1 in leaf.shape[2:] and leaf.shape[2:] != (1, 1):
         side = int(leaf.shape[3] > 1)
-    return Asked(role, side, leaf.dtype.name, leaf.shape)
+    return ArrayUse(role, side, leaf.dtype.name, leaf.shape)

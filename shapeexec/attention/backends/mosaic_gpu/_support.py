@@ -11,7 +11,7 @@ import numpy as np
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Signature, refusal_of_sizes
 from shapeexec.attention.backends._elementwise import refusal_of_operations
-from shapeexec.attention.backends.mosaic_gpu._rules import look_into, rule_of
+from shapeexec.attention.backends.mosaic_gpu._rules import rule_of, trace_rule
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
 from shapeexec.attention.masks import ALiBi, Mask, RelativeBias, ScoreModifier
 
@@ -65,15 +65,15 @@ def of_call(signature: Signature, mask: Mask) -> str | None:
 def of_mask(mask: Mask) -> str | None:
     """Why a mask's rule cannot run inside the kernels; None if it can."""
     rule = rule_of(mask)
-    traced, looks = look_into(rule.allows, (TILE, TILE))
+    traced, reads = trace_rule(rule.allows, (TILE, TILE))
     if reason := refusal_of_operations(traced, _OPERATIONS):
         return reason
-    for known in rule.asked:
+    for known in rule.uses:
         if np.dtype(known.dtype).itemsize > 4:
             return f"a mask holds {known.dtype}, and it takes at most 32 bits"
-    for look in looks:
-        if look.role == "of_table":
-            return "it looks up no tables inside a tile"
-        if look.role == "of_tile" and any(size % TILE for size in look.more[0]):
-            return f"blocks of {' x '.join(map(str, look.more[0]))} are no multiples of {TILE}"
+    for read in reads:
+        if read.role == "of_table":
+            return "it reads up no tables inside a tile"
+        if read.role == "of_tile" and any(size % TILE for size in read.more[0]):
+            return f"blocks of {' x '.join(map(str, read.more[0]))} are no multiples of {TILE}"
     return None

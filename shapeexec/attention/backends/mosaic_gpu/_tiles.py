@@ -48,6 +48,14 @@ class Item(NamedTuple):
     query_length: Array
     key_length: Array
 
+    def pieces(self, rows: int) -> Array:
+        """How many pieces of this many rows the tiles have: so far the ring's position moves."""
+        return self.count * (TILE // rows)
+
+    def full_pieces(self, rows: int) -> Array:
+        """How many of the `pieces` need no mask; they come first."""
+        return self.full * (TILE // rows)
+
 
 def at_or_0(ref: Ref, *index: Array) -> tuple[Array, ...]:
     """An index into the first axes, which may be 1 long and then count for all."""

@@ -30,8 +30,8 @@ class Weights:
     """
 
     scale: float
-    nothing = -np.inf  # the largest score of none
-    kept_of_nothing = (-np.inf,)  # what is `kept` of a query that attends to nothing
+    initial = -np.inf  # the largest score before the first one
+    empty_statistics = (-np.inf,)  # `statistics` of a query that attends to nothing
 
     @property
     def masked(self) -> float:
@@ -70,14 +70,14 @@ class Weights:
         del weight
         return largest > self.masked * self._scale / 2
 
-    def kept(self, largest: Array, weight: Array, alive: Array) -> list[Array]:
-        """What of each query leaves the forward kernel, for `logsumexp`."""
+    def statistics(self, largest: Array, weight: Array, alive: Array) -> list[Array]:
+        """Per query what the forward kernel stores, from which `logsumexp` is made."""
         value = (largest + jnp.log2(weight)) * math.log(2)
         return [jnp.where(alive, value, -jnp.inf)]
 
-    def logsumexp(self, kept: list[Array]) -> Array:
+    def logsumexp(self, statistics: list[Array]) -> Array:
         """The log-sum-exp f32[B, N, T]; -inf where a query attends to nothing."""
-        return kept[0]
+        return statistics[0]
 
     def of_gradient(self, logsumexp: Array, dead: Array, again: Any) -> list[Array]:
         """What `weigh` takes in the backward pass, f32[B, N, T] each.
@@ -85,7 +85,7 @@ class Weights:
         Args:
             logsumexp: f32[B, N, T].
             dead: Whether a query attends to nothing, which makes every weight 0.
-            again: Makes what is `kept` once more.
+            again: Recomputes `statistics`.
         """
         del again
         return [jnp.where(dead, jnp.inf, logsumexp * _TO_BASE_2)]
@@ -97,8 +97,8 @@ class BiasedWeights:
 
     masked = -np.inf
     # Finite, lest a row of nothing but -inf meets inf - inf.
-    nothing = float(np.finfo(np.float32).min)
-    kept_of_nothing = (nothing, 0.0)
+    initial = float(np.finfo(np.float32).min)
+    empty_statistics = (initial, 0.0)
 
     def largest(self, scores: Array) -> Array:
         """See `Weights`."""
@@ -120,21 +120,21 @@ class BiasedWeights:
         del largest
         return weight > 0
 
-    def kept(self, largest: Array, weight: Array, alive: Array) -> list[Array]:
+    def statistics(self, largest: Array, weight: Array, alive: Array) -> list[Array]:
         """See `Weights`."""
         return [largest, jnp.where(alive, weight, 0.0)]
 
-    def logsumexp(self, kept: list[Array]) -> Array:
+    def logsumexp(self, statistics: list[Array]) -> Array:
         """See `Weights`."""
-        largest, weight = kept
+        largest, weight = statistics
         return jnp.where(weight > 0, largest + jnp.log(weight), -np.inf)
 
     def of_gradient(self, logsumexp: Array, dead: Array, again: Any) -> list[Array]:
         """See `Weights`, and `_softmax.normalizer_of_biased`."""
 
-        def statistics() -> tuple[Array, Array]:
+        def shift_and_factor() -> tuple[Array, Array]:
             largest, weight = again()
             return largest, jnp.where(weight > 0, 1 / weight, 0)
 
-        shift, factor = _softmax.normalizer_of_biased(logsumexp, statistics)
+        shift, factor = _softmax.normalizer_of_biased(logsumexp, shift_and_factor)
         return [jnp.where(dead, jnp.inf, shift), jnp.where(dead, 0, factor)]

@@ -22,6 +22,7 @@ from shapeexec.attention.backends._base import (
     is_valid,
     whole_tiles,
 )
+from shapeexec.attention.backends._softmax import finite
 from shapeexec.attention.backends.xla._bias import pad_to
 from shapeexec.attention.masks._value import wide
 
@@ -77,8 +78,8 @@ class Setting:
         return pad_to(x, (*x.shape[:2], self.rows))
 
     def finite(self, logsumexp: Array) -> Array:
-        """A log-sum-exp that can be subtracted: where it is -inf all weights are 0 anyway."""
-        return self.by_row(jnp.where(logsumexp == -np.inf, 0, logsumexp))
+        """`by_row` of a log-sum-exp, 0 where it is -inf: all weights of that query are 0 anyway."""
+        return self.by_row(finite(logsumexp))
 
     def from_rows(self, x: Array, dtype: Any) -> Array:
         """[B, N, rows, size] as [B, T, N, size], with 0 behind the valid lengths."""

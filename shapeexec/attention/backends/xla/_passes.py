@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shapeexec.attention.backends._softmax import LARGE
+from shapeexec.attention.backends._softmax import LARGE, finite
 from shapeexec.attention.backends.xla._groups import Group
 
 Array = Any
@@ -37,9 +37,9 @@ class _Softmax:
         """Add scores: their weights, the factor that older weights decay by, and the new state."""
         largest = jnp.maximum(self.largest, scores.max(-1))
         # Before the first score both are -inf, and their difference would be NaN.
-        finite = _finite(largest)
-        weights = jnp.exp(scores - finite[..., None])
-        decay = jnp.exp(self.largest - finite)
+        shift = finite(largest)
+        weights = jnp.exp(scores - shift[..., None])
+        decay = jnp.exp(self.largest - shift)
         return weights, decay, _Softmax(largest, self.total * decay + weights.sum(-1))
 
 
@@ -80,7 +80,7 @@ class _QueryTile:
 
             softmax = self.group.each_tile(self.row, on_tile, _Softmax.over(self.q))
             is_empty = softmax.total == 0
-            return _finite(softmax.largest), 1 / jnp.where(is_empty, 1, softmax.total)
+            return finite(softmax.largest), 1 / jnp.where(is_empty, 1, softmax.total)
 
         is_large = jnp.any(abs(logsumexp) > LARGE)
         return lax.cond(is_large, again, lambda: (logsumexp, jnp.ones_like(logsumexp)))
@@ -197,10 +197,6 @@ def tangent_group(
         "d_logsumexp": jnp.zeros_like(arrays["logsumexp"]),
     }
     return group.each_row(on_row, results), carry
-
-
-def _finite(x: Array) -> Array:
-    return jnp.where(x == -np.inf, 0, x)
 
 
 # Products of [B, N, tile, ...] of queries with [B, K, tile, ...] of keys
