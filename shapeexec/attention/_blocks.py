@@ -1,7 +1,7 @@
-"""Block masks: what is to be done of each tile, as an array of tile kinds.
+"""Block masks: the kind of each tile of a mask, as an array.
 
 A `BlockMask` is made from an array, from any mask, or on the device from scores. It is a mask
-itself, so it joins others; it does not know the kernels that skip its empty tiles.
+itself, so it joins others. The lists that kernels loop over are made in `_lists`.
 """
 
 import dataclasses
@@ -27,15 +27,15 @@ _KINDS = tuple(map(int, TileKind))
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BlockMask(Mask):
-    """A mask told tile by tile.
+    """A mask given by the kind of each tile.
 
     Attributes:
         kinds: u8[B or 1, N or 1, query tiles, key tiles] of `TileKind`; also with fewer axes.
         tile: Queries and keys of a tile.
         length: T and S: how many queries and keys there are in all.
-        elements: Asked in partial tiles. None: these are allowed wholly, as full ones are.
-        most_keys: The most key tiles with work that a query tile can have, where that is known
-            of traced kinds: it bounds the lists.
+        elements: The mask inside partial tiles. None: all pairs of them are allowed.
+        most_keys: An upper bound on the key tiles with work of a query tile, for traced kinds; it
+            bounds the length of the lists.
     """
 
     axes: ClassVar = {"kinds": "BN--"}
@@ -91,22 +91,22 @@ class BlockMask(Mask):
         batch: int | None = None,
         heads: int | None = None,
     ) -> "BlockMask":
-        """The tiles of a mask. Where its arrays are known, none is called partial that is not.
+        """The tiles of a mask; exact where its arrays are known.
 
         Args:
             mask: Any mask.
             query_size: T.
             key_size: S.
             tile: Queries and keys of a tile.
-            batch: B; needed if a mask function asks for the example.
-            heads: N; needed if a mask function asks for the head.
+            batch: B; needed if a mask function depends on the example.
+            heads: N; needed if a mask function depends on the head.
 
         Raises:
             ConfigError: T or S is symbolic, as where an `Exec` traces, or an array of the mask
                 does not fit them.
 
-        Memory is what the tiles take, and time what looking into the tiles takes whose kind the
-        mask does not know by itself.
+        It takes memory for one byte per tile, and time for each pair of the tiles whose kind does
+        not follow from `Mask.bounds`.
         """
         for size in (query_size, key_size):
             if not isinstance(size, (int, np.integer)):
@@ -121,7 +121,7 @@ class BlockMask(Mask):
         mask.check_axes({"T": query_size, "S": key_size})
         grid = tile_grid(sizes, tile, known=is_known(mask), batch=batch, heads=heads)
         kinds = refined_kinds(mask, grid)
-        # Kinds that all share may be of pairs that differ: `to_dense` must know for how many.
+        # Examples may share kinds and differ in pairs, and `to_dense` takes their number from here.
         asked = zip(asks_for(mask), (batch, heads), kinds.shape, strict=False)
         shape = (many if asks and many else one for asks, many, one in asked)
         kinds = grid.xp.broadcast_to(kinds, (*shape, *kinds.shape[2:]))
@@ -141,8 +141,8 @@ class BlockMask(Mask):
     ) -> "BlockMask":
         """For each query tile the k key tiles of the highest scores.
 
-        It runs inside `jax.jit`: how many tiles a row holds at most is static. No gradient flows
-        to the scores.
+        It runs inside `jax.jit`: the most tiles of a row is static. No gradient flows to the
+        scores.
 
         Args:
             scores: float[B or 1, N or 1, query tiles, key tiles]; also with fewer axes. What is
@@ -188,13 +188,13 @@ class BlockMask(Mask):
 
     @property
     def density(self) -> Array:
-        """The share of tiles that hold work: 1 / density bounds the speed-up. f32[], or a float."""
+        """The share of tiles with work, f32[] or a float; 1 / density bounds the speed-up."""
         if is_known(self.kinds):
             return float((np.asarray(self.kinds) != TileKind.EMPTY).mean())
         return (self.kinds != TileKind.EMPTY).mean(dtype=np.float32)
 
     def to_dense(self) -> Array:
-        """Every pair, bool[B or 1, N or 1, T, S]: NumPy's if the mask's arrays are."""
+        """The mask as bool[B or 1, N or 1, T, S]; a NumPy array if its arrays are."""
         return to_dense(self, self.length, *self.kinds.shape[:2])
 
     def plot(self, *, batch: int = 0, head: int = 0, axes: Any = None) -> Any:
@@ -214,15 +214,15 @@ class BlockMask(Mask):
         kind = at.of_tile(self.kinds, self.tile)
         if self.elements is None:
             return kind != TileKind.EMPTY
-        # They were looked into where every query and key counts: `length` is what they mean.
+        # `kinds` are those of arrays of full length, so `elements` is asked with that length.
         whole: Any = _OfLength(at, *map(np.int32, self.length))
         is_allowed = (kind == TileKind.PARTIAL) & self.elements.allows(whole)
         return (kind == TileKind.FULL) | is_allowed
 
     def bounds(self, tiles: Tiles) -> Bounds:
-        """See `Mask`. As exact as the kinds for tiles of this size; never wrong for others."""
+        """See `Mask`. Exact as far as the kinds are for tiles of this size; else a safe bound."""
         kinds, missing = self.kinds, _missing(self.kinds, _count(tiles.sizes, self.tile))
-        if any(missing):  # arrays are longer under padding; nothing counts there
+        if any(missing):  # arrays are longer under padding, whose tiles are ignored
             kinds = tiles.xp.pad(kinds, [(0, 0), (0, 0), *((0, more) for more in missing)])
         least, largest = tiles.range_of_tiles(kinds, self.tile)
         if self.elements is None:
@@ -238,7 +238,7 @@ class BlockMask(Mask):
     def check_axes(self, lengths: Any) -> None:
         """See `Value`; the lengths too."""
         for axis, mine in zip("TS", self.length, strict=True):
-            # Of a symbolic size too: whoever traces answers, and remembers it.
+            # `==` of symbolic sizes, too: an Exec that traces decides it and keeps a guard.
             if lengths.get(axis) is not None and not lengths[axis] == mine:
                 raise ConfigError(
                     f"a BlockMask for {axis}={mine} in a call with {axis}={lengths[axis]}.",
@@ -248,31 +248,31 @@ class BlockMask(Mask):
 
     def __repr__(self) -> str:
         (queries, keys), (tile_q, tile_k) = self.length, self.tile
-        told = [f"{queries} x {keys}", f"tiles of {tile_q} x {tile_k}", *self._told_of_kinds()]
+        parts = [f"{queries} x {keys}", f"tiles of {tile_q} x {tile_k}", *self._kinds_as_text()]
         if self.elements is not None:
-            told.append(f"partial tiles: {self.elements!r}")
-        return f"BlockMask({'; '.join(told)})"
+            parts.append(f"partial tiles: {self.elements!r}")
+        return f"BlockMask({'; '.join(parts)})"
 
-    def _told_of_kinds(self) -> list[str]:
+    def _kinds_as_text(self) -> list[str]:
         if not isinstance(self.kinds, (np.ndarray, jax.Array)) or self.kinds.ndim != 4:
             return [f"kinds={self.kinds!r}"]  # of a tree in whose leaves something else stands
         batch, heads, *count = self.kinds.shape
-        told = [
+        parts = [
             f"{count[0]} x {count[1]} of them",
             f"batch {batch}" if batch > 1 else "shared by the batch",
             f"heads {heads}" if heads > 1 else "shared by heads",
         ]
         if not is_known(self.kinds):
             most = self.most_keys
-            return [*told, "traced" if most is None else f"at most {most} in a row"]
+            return [*parts, "traced" if most is None else f"at most {most} in a row"]
         counts = np.bincount(np.asarray(self.kinds).reshape(-1), minlength=3)
         names = zip(counts, ("empty", "partial", "full"), strict=True)
         of_each = ", ".join(f"{n} {name}" for n, name in names)
-        return [*told, of_each, f"density {self.density:.1%}"]
+        return [*parts, of_each, f"density {self.density:.1%}"]
 
 
 class _OfLength:
-    """`Positions` where so many queries and keys count."""
+    """`Positions` with other valid lengths."""
 
     def __init__(self, at: Positions, query_length: Any, key_length: Any) -> None:
         self._at, self.query_length, self.key_length = at, query_length, key_length
@@ -282,11 +282,11 @@ class _OfLength:
 
 
 def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
-    """The kinds of a mask's tiles, lengths apart; where all is known, partial ones are so truly.
+    """The kinds of a mask's tiles at full length; exact where all arrays are known.
 
     Args:
-        mask: Its arrays known, if `grid.xp` is NumPy.
-        grid: The tiles and valid lengths; with `batch` and `heads`, if the mask asks for them.
+        mask: Its arrays must be known if `grid.xp` is NumPy.
+        grid: The tiles and valid lengths; with `batch` and `heads` if the mask depends on them.
 
     Returns:
         u8[B or 1, N or 1, query tiles, key tiles].
@@ -297,7 +297,7 @@ def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
 
 
 def to_dense(mask: Mask, sizes: tuple[int, int], batch: int = 1, heads: int = 1) -> Array:
-    """Every pair of a mask, bool[batch, heads, T, S]: NumPy's if the mask's arrays are."""
+    """A mask as bool[batch, heads, T, S]; a NumPy array if the mask's arrays are."""
     whole = np.asarray(sizes, np.int32)
     at = Gathered(
         np.arange(batch, dtype=np.int32).reshape(-1, 1, 1, 1),
@@ -313,14 +313,14 @@ def to_dense(mask: Mask, sizes: tuple[int, int], batch: int = 1, heads: int = 1)
 
 
 def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:
-    """Look into the partial tiles, under the lengths of each example."""
+    """Decide partial tiles by their elements, under the lengths of each example."""
     batch = max(len(kinds), *(len(length) for length in grid.lengths))
     kinds = np.broadcast_to(kinds, (batch, *kinds.shape[1:])).copy()
     by_batch, by_head = asks_for(mask)
     if (by_batch and grid.batch != kinds.shape[0] == 1) or (
         by_head and grid.heads != kinds.shape[1] == 1
     ):
-        return kinds  # one answer would have to do for examples that differ
+        return kinds  # one kind would have to serve examples that differ
     tiles = np.argwhere(kinds == TileKind.PARTIAL)
     some, every = look_into(mask, tiles, grid.tile, grid.lengths)
     kinds[tuple(tiles[~some].T)] = TileKind.EMPTY

@@ -29,20 +29,19 @@ def call_lists(
     query_lengths: Array | None = None,
     key_lengths: Array | None = None,
 ) -> tuple[TileLists, TileLists]:
-    """The tiles that a call visits: by query, and by key.
+    """The lists of tiles of a call, by query and by key.
 
-    Of a mask without arrays or valid lengths, they are NumPy's, looked into, and remembered
-    from call to call; of one whose arrays are known NumPy's too. Of what is traced they are made
-    in the graph, no wider than the mask says they can be.
+    They are NumPy arrays where the mask's arrays and the valid lengths are known, and cached where
+    there are neither. Otherwise they are computed in the graph, as wide as `most_keys` allows.
 
     Args:
-        mask: Any mask; the valid lengths need not be part of it.
+        mask: Any mask; it need not contain the valid lengths.
         sizes: T and S.
         tile: Queries and keys of a tile.
         batch: B.
         heads: N.
-        query_lengths: How many queries there are truly, i32[B or 1]; None: T.
-        key_lengths: Likewise of keys; None: S.
+        query_lengths: Valid lengths of the queries, i32[B or 1]; None: T.
+        key_lengths: Valid lengths of the keys, i32[B or 1]; None: S.
     """
     if query_lengths is None and key_lengths is None and not jax.tree.leaves(mask):
         return _static_lists(mask, sizes, tile, batch, heads)
@@ -51,7 +50,7 @@ def call_lists(
     return _lists_of(mask, grid)
 
 
-@functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
+@functools.lru_cache(maxsize=32)  # each layer of a model asks for the same lists
 def _static_lists(
     mask: Mask, sizes: tuple[int, int], tile: Tile, batch: int, heads: int
 ) -> tuple[TileLists, TileLists]:
@@ -65,7 +64,7 @@ def _lists_of(mask: Mask, grid: TileGrid) -> tuple[TileLists, TileLists]:
 
 
 def most_keys(mask: Mask, tile: Tile) -> int | None:
-    """The most key tiles with work that a query tile of this size can have; None: not known."""
+    """An upper bound on the key tiles with work per query tile of this size; None: unknown."""
     if isinstance(mask, BlockMask) and mask.tile == tile:
         return mask.most_keys
     if isinstance(mask, And):
@@ -75,10 +74,10 @@ def most_keys(mask: Mask, tile: Tile) -> int | None:
 
 
 def known_density(mask: Mask) -> float | None:
-    """About the share of tiles that hold work, if a mask of tiles tells it when it is traced.
+    """The approximate share of tiles with work of a `BlockMask`, if known when it is traced.
 
-    Of tiles that are chosen on the device it is the most that it can be. It is rounded down to a
-    power of 2, so that masks of about one density share a graph.
+    For tiles that are chosen on the device it is an upper bound. It is rounded down to a power of
+    2, so that masks of similar density share a graph.
     """
     if not isinstance(mask, BlockMask):
         return None

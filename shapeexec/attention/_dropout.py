@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from shapeexec._errors import ConfigError
 from shapeexec.attention.backends._softmax import finite
@@ -26,7 +26,6 @@ from shapeexec.attention.masks import Mask
 from shapeexec.attention.masks.kept import Kept
 from shapeexec.attention.masks.scores import Added
 
-Array = Any
 Attend = Callable[[Mask, Array, Any], tuple[Array, Array]]
 
 _COLUMNS = 8  # of a value that is not used: the fewest that every kernel takes

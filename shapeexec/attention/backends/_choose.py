@@ -100,10 +100,10 @@ def _first_able(
 def _refusal(
     name: str | None, signature: Signature, mask: Mask, platform: str, reasons: dict[str, str]
 ) -> BackendError:
-    told = f"implementation={name!r} cannot" if name else "no back end can"
+    who = f"implementation={name!r} cannot" if name else "no back end can"
     what = "make the gradient of" if signature.is_backward else "run"
     return BackendError(
-        f"{told} {what} this attention.",
+        f"{who} {what} this attention.",
         got=f"{signature.dtype} query {_shape(signature)} on {platform}, {mask!r}",
         why="; ".join(f"{candidate} because {reason}" for candidate, reason in reasons.items()),
         fix="leave implementation= out" if name else 'convert to float32 and name "xla"',
@@ -117,10 +117,10 @@ def check_implementation(name: str | None) -> None:
         ConfigError: There is no back end of this name.
     """
     if name is not None and name not in IMPLEMENTATIONS:
-        told = ", ".join(f'"{known}"' for known in IMPLEMENTATIONS)
+        known = ", ".join(f'"{one}"' for one in IMPLEMENTATIONS)
         raise ConfigError(
             f"implementation={name!r} is not the name of a back end.",
-            fix=f"leave implementation= out, or name one of {told}",
+            fix=f"leave implementation= out, or name one of {known}",
         )
 
 

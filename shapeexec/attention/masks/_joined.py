@@ -1,7 +1,7 @@
-"""Masks made of masks: all of some, any of some, and not one.
+"""Masks made of masks by `&`, `|` and `~`.
 
-Bounds are three-valued: a tile is empty, full, or not known. Joining keeps what is known exact on
-one side (all operands full is full; any operand empty is empty) and never makes a wrong claim.
+Bounds are three-valued: a tile is empty, full or unknown. Those of a joined mask are safe: what
+follows from those of its operands (all full is full, any empty is empty) and no more.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class And(Mask):
         known = [mask.bounds(tiles) for mask in self.masks]
         some = functools.reduce(operator.and_, (bound.some for bound in known))
         bands = [mask for mask in self.masks if isinstance(mask, Band)]
-        # The call's own lengths are in the tiles already, and cannot make one emptier.
+        # The tiles account for the call's own lengths already.
         others = [mask for mask in self.masks if not isinstance(mask, Band) and mask != Lengths()]
         if len(bands) > 1:
             some = some & _meet(bands, tiles)
@@ -124,7 +124,7 @@ def _operands(left: Any, right: Any, kind: type) -> tuple[Mask, ...] | None:
 
 
 def _meet(bands: list[Band], tiles: Tiles) -> Array:
-    # Each band may cross a tile, and yet no distance lies in all of them.
+    # Each band may cross a tile, and yet there may be no distance within all of them.
     lows, highs = zip(*(band.limits(tiles) for band in bands), strict=True)
     low = [limit for limit in lows if limit is not None]
     high = [limit for limit in highs if limit is not None]

@@ -1,4 +1,4 @@
-"""The mask of packed documents: several sequences in one row, none sees another."""
+"""The mask of packed documents: sequences in one row that do not attend to each other."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -16,8 +16,8 @@ class Documents(Mask):
     """A query attends to the keys whose id equals its own.
 
     Attributes:
-        query_ids: int[B or 1, T], or int[T] for all examples alike, of any integer dtype. NumPy's
-            that do not fit into int32 become their ranks.
+        query_ids: int[B or 1, T], or int[T] for all examples, of any integer dtype. NumPy arrays
+            that do not fit into int32 are replaced by their ranks.
         key_ids: int[B or 1, S], or int[S]. None: those of the queries.
     """
 
@@ -37,9 +37,9 @@ class Documents(Mask):
         return at.of_queries(self.query_ids) == at.of_keys(self.key_ids)
 
     def bounds(self, tiles: Tiles) -> Bounds:
-        """See `Mask`. Exact for self-attention whose ids ascend; else a tile may be empty unseen.
+        """See `Mask`. Exact for self-attention with ascending ids; else it may miss empty tiles.
 
-        Only the least and the largest id of a tile are compared: T + S elements are read.
+        It compares the least and the largest id of a tile, and reads T + S elements.
         """
         query_low, query_high = tiles.range_of_queries(self.query_ids)
         key_low, key_high = tiles.range_of_keys(self.key_ids)
@@ -60,7 +60,7 @@ def _ids(ids: Array, name: str) -> Array:
 
 
 def _alike(query_ids: Array, key_ids: Array) -> tuple[Array, Array]:
-    """The same documents by ids of one dtype, which JAX does not cut on their way to the device.
+    """The same documents by ids of one dtype that JAX transfers without truncation.
 
     Raises:
         ConfigError: There is no such dtype.

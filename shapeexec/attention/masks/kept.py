@@ -1,4 +1,4 @@
-"""A random share of all pairs, told by a hash of where each stands: nothing is stored for pairs."""
+"""The mask of dropout: a random share of all pairs, by a hash of each pair's position."""
 
 import dataclasses
 import numbers
@@ -59,7 +59,7 @@ class Kept(Mask):
 def _mixed(number: Array) -> Array:
     """Bits that depend on all bits of i32, each on about half of them."""
     for shift, factor in _STEPS:
-        # As of an unsigned number: what an arithmetic shift brings in from the left is cut off.
+        # A logical shift: the sign bits that an arithmetic shift brings in are cut off.
         number = number ^ ((number >> shift) & (2 ** (32 - shift) - 1))
         if factor is not None:
             number = number * np.uint32(factor).astype(np.int32)

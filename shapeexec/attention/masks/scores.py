@@ -1,6 +1,6 @@
-"""What is added to the scores by position: ALiBi and biases by distance.
+"""Score modifiers: functions of scores and positions, such as ALiBi and biases by distance.
 
-They are no masks: a modifier changes scores, and forbids nothing.
+They are not masks: a modifier changes scores and forbids no pair.
 """
 
 import abc
@@ -19,16 +19,16 @@ from shapeexec.attention.masks._value import Value, as_array, set_field, wide
 
 
 class ScoreModifier(Value, abc.ABC):
-    """Changes scores by where they stand. A frozen dataclass (`eq=False`), as masks are."""
+    """Changes scores by their positions. A frozen dataclass (`eq=False`), as masks are."""
 
     @abc.abstractmethod
     def modify(self, at: Positions, scores: Array) -> Array:
-        """The scores of a tile, f32, scaled already; returns as many."""
+        """The modified scores of a tile; `scores` are f32 and already scaled."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ALiBi(ScoreModifier):
-    """Less score the farther away: `scores - slope * abs(key - query)`.
+    """A penalty by distance: `scores - slope * abs(key - query)`.
 
     Attributes:
         slopes: float[N] or float[B or 1, N or 1], one for each query head; see `for_heads`. They
@@ -70,7 +70,7 @@ class ALiBi(ScoreModifier):
 
     def modify(self, at: Positions, scores: Array) -> Array:
         """See `ScoreModifier`."""
-        # As floats, which are exact to 2**24, positions are converted by row and by column.
+        # Conversion before the difference costs one per row and column; f32 is exact to 2**24.
         query, key = at.query.astype(np.float32), at.key.astype(np.float32)
         return scores - (at.of_head(self.slopes) * abs(key - query)).astype(scores.dtype)
 
@@ -84,7 +84,7 @@ class RelativeBias(ScoreModifier):
 
     Attributes:
         table: float[N or 1, left + 1 + right] or float[B or 1, N or 1, left + 1 + right].
-        left: How far behind the query the table reaches. None: as far as ahead.
+        left: The largest distance to keys before the query. None: as far as after it.
     """
 
     axes: ClassVar = {"table": "BN-"}
@@ -144,7 +144,7 @@ class RelativeBias(ScoreModifier):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Added(ScoreModifier):
-    """A number for each query, added after another bias: it changes the log-sum-exp alone.
+    """A number per query, added after another bias: it shifts the log-sum-exp only.
 
     Attributes:
         bias: An array as `dot_product_attention` takes it, with four axes; or a score modifier.

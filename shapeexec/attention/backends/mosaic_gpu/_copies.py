@@ -1,19 +1,17 @@
 """Copies of tiles between device memory and shared memory.
 
-The tensor unit fills what lies behind an array's end with 0 and does not store there; what lies
-behind a valid length inside an array is cleared here.
+The TMA unit fills the part of a tile behind an array's end with 0 and does not store it; rows
+behind a valid length inside an array are cleared here.
 """
 
 from typing import Any
 
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
-
-Array = Any
-Ref = Any
 
 _BLOCK = 64  # rows and columns cleared at a time: few registers are left where copies are made
 

@@ -8,15 +8,15 @@ ones are computed while the softmax of the last ones still is multiplied with th
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import whole_tiles
+from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
@@ -31,9 +31,6 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     WIDE,
     Item,
 )
-
-Array = Any
-Ref = Any
 
 _STEPS = 2  # pieces of keys and values in the ring
 _REGISTERS = (232, 40)  # of a thread that computes, and of one that moves memory

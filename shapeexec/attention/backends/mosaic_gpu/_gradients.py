@@ -7,16 +7,14 @@ the formulas: FlashAttention-2 (arXiv 2307.08691), algorithm 2.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
+from jax import Array
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._launch import Config
 from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
-
-Array = Any
-Ref = Any
 
 PIECE = 64  # rows of a piece in the ring
 REGISTERS = (240, 24)  # of a thread that computes, and of one that moves memory

@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import whole_tiles
+from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
@@ -26,9 +26,6 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
-
-Array = Any
-Ref = Any
 
 _SLOTS = 2  # of gradients of scores: one is written while the other is read
 
@@ -53,7 +50,7 @@ class NotIntoQueries:
     def part(self, position: Array, keys: Ref) -> None:
         """See `IntoQueries`."""
 
-    def add(self, part: None, item: Item, first: Array, valid: Array) -> None:
+    def add(self, part: Any, item: Item, first: Array, valid: Array) -> None:
         """See `IntoQueries`."""
 
     def share(self, position: Array, d_score: Array, valid: Array) -> None:
@@ -111,7 +108,7 @@ class IntoQueries:
 
         return self.products.hold(multiplied, self.parts.shape[1:])
 
-    def add(self, part: Array, item: Item, first: Array, valid: Array) -> None:
+    def add(self, part: Any, item: Item, first: Array, valid: Array) -> None:
         """Start the addition of a part.
 
         Args:
@@ -167,7 +164,7 @@ class InterpretedIntoQueries(IntoQueries):
         place[...] = jnp.zeros((queries, self.parts.shape[2]), jnp.float32)
         super().open(item)
 
-    def add(self, part: Array, item: Item, first: Array, valid: Array) -> None:
+    def add(self, part: Any, item: Item, first: Array, valid: Array) -> None:
         """See `IntoQueries`."""
         place = self.total.at[item.row, item.batch, pl.ds(first, PIECE), item.head, self._columns]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends._base import Ref, Signature
 from shapeexec.attention.backends.mosaic_gpu import _schedule
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
@@ -27,9 +27,6 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     Table,
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
-
-Array = Any
-Ref = Any
 
 
 @dataclasses.dataclass(frozen=True)

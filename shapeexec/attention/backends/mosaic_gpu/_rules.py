@@ -1,7 +1,6 @@
-"""What the rules of a mask and of a bias look at: which of their arrays, and as what.
+"""Which arrays the element rules of a mask and a bias read, and by which method of `Positions`.
 
-It is found by tracing them. Inside a kernel they are then run on what has been loaded. It knows
-no kernel.
+This is found by tracing the rules. Inside a kernel `_elements` runs them on loaded values.
 """
 
 import dataclasses
@@ -11,23 +10,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from shapeexec.attention.masks import Mask, ScoreModifier
-
-Array = Any
 
 _SIDES = {"of_queries": 0, "of_keys": 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class ArrayUse:
-    """What is asked of one of the arrays of a mask or a bias.
+    """How a rule reads one array of a mask or a bias.
 
     Attributes:
-        role: A method of `Positions`; "" if nothing.
-        side: 0 or 1 if the array tells of queries or of keys alone; else None.
-        dtype: What it holds, by name.
-        shape: The array's.
+        role: The method of `Positions` that reads it; "" if none does.
+        side: 0 or 1 if the array has one element per query, or per key; else None.
+        dtype: The array's dtype, by name.
+        shape: The array's shape.
     """
 
     role: str
@@ -38,26 +36,26 @@ class ArrayUse:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What is static about a mask, and about what changes the scores.
+    """The static part of a mask and a score modifier.
 
     Attributes:
-        structure: The structure of both.
-        asked: What is asked of each of their arrays.
+        structure: The tree structure of both.
+        uses: How each of their arrays is read.
     """
 
     structure: Any
     uses: tuple[ArrayUse, ...]
 
     def of_side(self, side: int) -> list[int]:
-        """Which arrays tell of queries alone (0), or of keys alone (1)."""
+        """The numbers of the arrays with one element per query (0), or per key (1)."""
         return [i for i, known in enumerate(self.uses) if known.side == side]
 
     def allows(self, at: Any) -> Array:
-        """Whether pairs at these `RecordingPositions` positions are allowed."""
+        """Whether pairs at these `RecordingPositions` are allowed."""
         return self._with_placeholders()[0].allows(at)
 
     def modify(self, at: Any, scores: Array) -> Array:
-        """Scores at these `RecordingPositions` positions, with their bias."""
+        """Scores at these `RecordingPositions`, with their bias."""
         return self._with_placeholders()[1].modify(at, scores)
 
     def _with_placeholders(self) -> tuple[Mask, ScoreModifier]:
@@ -67,7 +65,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Placeholder:
-    """Stands for an array of a mask or a bias."""
+    """A placeholder for an array of a mask or a bias."""
 
     number: int
     dtype: str
@@ -76,10 +74,10 @@ class Placeholder:
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """One look of a rule at an array.
+    """One read of an array by a rule.
 
     Attributes:
-        number: Of the array.
+        number: The number of the array.
         role: The method of `Positions` that was called.
         more: Its other arguments.
     """
@@ -91,12 +89,12 @@ class Read:
 
 @dataclasses.dataclass(frozen=True)
 class RecordingPositions:
-    """`Positions` that note what is asked of them.
+    """`Positions` that record the reads of a rule.
 
     Attributes:
         batch, head, query_length, key_length, query, key: See `Positions`.
-        reads: What was asked, in order; it grows.
-        values: What the reads found, in order; those after the last one find 0.
+        reads: The reads so far, in order; a rule appends to it.
+        values: The results of the reads, in order; later reads return 0.
     """
 
     batch: Array
@@ -142,13 +140,13 @@ class RecordingPositions:
         return jnp.zeros(shape, array.dtype) if found is None else found
 
 
-def trace_rule(ask: Callable[..., Array], shape: tuple[int, int], *more: Any) -> tuple:
+def trace_rule(ask: Callable[..., Array], shape: tuple[int, ...], *more: Any) -> tuple:
     """A rule for a tile of this shape as a jaxpr, and its reads in order.
 
     Args:
         ask: A method of a `Rule`.
         shape: Rows and columns.
-        *more: Of its arguments those behind the positions.
+        *more: The arguments of `ask` after the positions.
     """
     scalars = [np.int32(0)] * 4
     tile = np.zeros(shape, np.int32)
@@ -161,7 +159,7 @@ def trace_rule(ask: Callable[..., Array], shape: tuple[int, int], *more: Any) ->
 
 
 def rule_of(mask: Mask, bias: ScoreModifier | None = None) -> Rule:
-    """What is static about a mask, and a bias."""
+    """The static part of a mask and a bias."""
     leaves, structure = jax.tree.flatten((mask, bias))
     unknown = Rule(
         structure, tuple(ArrayUse("", None, leaf.dtype.name, leaf.shape) for leaf in leaves)

@@ -1,9 +1,7 @@
-"""What the kernels for Hopper can run: devices, sizes, and the rules of masks.
+"""Which calls the Hopper kernels can run: devices, sizes, and the element rules of masks.
 
-It lowers nothing: a mask's rule is traced, and its operations are looked up.
+It traces a mask's rule and looks up its operations; it lowers nothing.
 """
-
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,17 +13,15 @@ from shapeexec.attention.backends.mosaic_gpu._rules import rule_of, trace_rule
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
 from shapeexec.attention.masks import ALiBi, Mask, RelativeBias, ScoreModifier
 
-Array = Any
-
 _DTYPES = ("bfloat16", "float16")
 _LARGEST_HEAD = 256
 _HOPPER = (9, 0)
 _OLDEST_JAX = (0, 11)
 
-# A signature tells no more of a modifier than its type.
+# Known by type: a signature holds the type of a modifier, so its rule cannot be traced.
 _MODIFIERS: tuple[type[ScoreModifier], ...] = (ALiBi, RelativeBias)
 
-# What Mosaic lowers of an accumulator's elements.
+# The primitives that Mosaic lowers on values in an accumulator's layout.
 _OPERATIONS = frozenset(
     """add sub mul max min neg abs sign rem div and or xor not eq ne lt le gt ge select_n
     broadcast_in_dim convert_element_type squeeze shift_left shift_right_logical
@@ -34,7 +30,7 @@ _OPERATIONS = frozenset(
 
 
 def of_device(platform: str) -> str | None:
-    """Why it is not for the devices at hand; None if it is."""
+    """Why it cannot run on the device at hand; None if it can."""
     if jax.__version_info__ < _OLDEST_JAX:
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))}, and this is {jax.__version__}"
     if platform != "cuda":
@@ -49,7 +45,7 @@ def of_device(platform: str) -> str | None:
 
 
 def of_call(signature: Signature, mask: Mask) -> str | None:
-    """Why it cannot run such a call; None if it can."""
+    """Why it cannot run a call; None if it can."""
     if reason := refusal_of_sizes(signature, _DTYPES, _LARGEST_HEAD, "shared memory"):
         return reason
     if signature.bias_gradient:

@@ -1,8 +1,8 @@
-"""From scores to weights: powers of 2, less the largest score, with and without a bias.
+"""The weights of scores, exp2(score - shift), with and without a bias.
 
-Without one, scores stay as the products make them, and their scale comes with the power in one
-operation. Biases may be infinite, or so large that what is left of a score is in the difference
-alone: that is taken first. What scores are, and where they are kept, is the kernels' matter.
+Without a bias scores stay as the products compute them, and the scale is fused into the exponent. A
+bias may be infinite, or so large that only differences of scores are accurate: these are taken
+first. Loads, stores and the loop are left to the kernels.
 """
 
 import dataclasses
@@ -12,21 +12,21 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from shapeexec.attention.backends import _softmax
 
-Array = Any
-Along = Callable[[Array, tuple[int, int]], Array]
+Along = Callable[[Array, tuple[int, ...]], Array]
 
 _TO_BASE_2 = math.log2(math.e)
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Of scores without a bias.
+    """Weights of scores without a bias.
 
     Attributes:
-        scale: What scores are multiplied by before they are taken to a power of e.
+        scale: The factor of the scores.
     """
 
     scale: float
@@ -35,11 +35,11 @@ class Weights:
 
     @property
     def masked(self) -> float:
-        """What a masked score becomes, before it is scaled.
+        """The value of a masked score, before the scale.
 
-        It is finite, lest a row without a key in its first tile meets inf - inf, and so low that
-        the next allowed score wipes out what it weighed. It is a power of 2: scaled, it is exact,
-        and nothing is left when the largest score is taken from it in one operation with that.
+        It is finite, for a row without a key in its first tile would give inf - inf, and so low
+        that the weight it got decays to 0 with the next allowed score. As a power of 2 it stays
+        exact when it is scaled, so its difference with itself is 0.
         """
         return -(2.0 ** (120 - max(0, math.ceil(math.log2(self._scale)))))
 
@@ -52,21 +52,21 @@ class Weights:
         return scores.max(axis=1) * self._scale
 
     def decay(self, before: Array, now: Array) -> Array:
-        """What weights are multiplied by when the largest score grows."""
+        """The factor of older weights when the largest score grows."""
         return jnp.exp2(before - now)
 
     def weigh(self, scores: Array, along: Along, shift: Array) -> Array:
-        """The weights, but for a factor of each query.
+        """The weights, up to a factor per query.
 
         Args:
             scores: f32[rows, columns].
-            along: Makes [rows, columns] of what belongs to the queries.
+            along: Broadcasts numbers per query to [rows, columns].
             shift: The largest of `largest`, or what `of_gradient` gives, by query.
         """
         return jnp.exp2(scores * self._scale - along(shift, scores.shape))
 
     def is_alive(self, largest: Array, weight: Array) -> Array:
-        """Whether there was anything to attend to; `weight`: the sum of weights."""
+        """Whether a query attends to any key; `weight`: the sum of its weights."""
         del weight
         return largest > self.masked * self._scale / 2
 
@@ -80,7 +80,7 @@ class Weights:
         return statistics[0]
 
     def of_gradient(self, logsumexp: Array, dead: Array, again: Any) -> list[Array]:
-        """What `weigh` takes in the backward pass, f32[B, N, T] each.
+        """The arguments of `weigh` in the backward pass, f32[B, N, T] each.
 
         Args:
             logsumexp: f32[B, N, T].
@@ -93,7 +93,7 @@ class Weights:
 
 @dataclasses.dataclass(frozen=True)
 class BiasedWeights:
-    """Of scores that are scaled already and have a bias; see `Weights`."""
+    """Weights of scores that are scaled already and have a bias; see `Weights`."""
 
     masked = -np.inf
     # Finite, lest a row of nothing but -inf meets inf - inf.

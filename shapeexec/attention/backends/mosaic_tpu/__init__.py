@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from shapeexec._errors import BackendError
 from shapeexec.attention._call_lists import call_lists
@@ -31,8 +32,6 @@ from shapeexec.attention.backends.mosaic_tpu._operands import (
 from shapeexec.attention.backends.mosaic_tpu._steps import SCALAR_BYTES, Setting, words
 from shapeexec.attention.masks import Mask, RelativeBias
 from shapeexec.attention.masks.scores import Added
-
-Array = Any
 
 _DTYPES = ("bfloat16", "float32")
 _LARGEST_HEAD = 256

@@ -12,10 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Residuals, Work, made
+from shapeexec.attention.backends._base import Ref, Residuals, Work, made
 from shapeexec.attention.backends.mosaic_tpu._forward import statistics
 from shapeexec.attention.backends.mosaic_tpu._scores import Blocks, Given, by_head, prepared
 from shapeexec.attention.backends.mosaic_tpu._steps import (
@@ -29,9 +30,6 @@ from shapeexec.attention.backends.mosaic_tpu._steps import (
     of_keys,
     of_queries,
 )
-
-Array = Any
-Ref = Any
 
 
 @jax.tree_util.register_dataclass

@@ -11,15 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from shapeexec._errors import BackendError
-from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends._base import Ref, Signature
 from shapeexec.attention.backends.mosaic_tpu._steps import Block, Where
 from shapeexec.attention.masks._base import Tile
-
-Array = Any
-Ref = Any
 
 _MOST_PARTS = 16
 """Most tiles of a block mask in one of ours: each is a comparison of the whole tile."""
@@ -174,7 +171,7 @@ def _block(array: Array, how: str, tile: Tile, held: bool) -> Block:
     shape = array.shape
     sizes = [n if size > 1 else 1 for n, size in zip(tile, shape[2:], strict=True)]
 
-    def index(where: Where) -> tuple[Array, ...]:
+    def index(where: Where) -> tuple[Array | int, ...]:
         query_tile, key_tile = where.partial_tile if held else where.tile
         every = (where.batch, where.head, query_tile, key_tile)
         return tuple(0 if n == 1 else i for i, n in zip(every, shape, strict=True))

@@ -6,9 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import TileLists, Work
+from shapeexec.attention.backends._base import Ref, TileLists, Work
 from shapeexec.attention.backends.mosaic_tpu._operands import (
     Asked,
     At,
@@ -25,9 +26,6 @@ from shapeexec.attention.backends.mosaic_tpu._steps import (
     Where,
     scalars_of,
 )
-
-Array = Any
-Ref = Any
 
 
 @dataclasses.dataclass(frozen=True)

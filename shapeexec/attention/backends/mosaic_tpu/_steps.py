@@ -14,15 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from shapeexec._errors import BackendError
-from shapeexec.attention.backends._base import Signature, TileLists, Work
-
-Array = Any
-Ref = Any
+from shapeexec.attention.backends._base import Ref, Signature, TileLists, Work
 
 SCALAR_BYTES = 900_000
 """Of 1 MiB of scalar memory: https://docs.jax.dev/en/latest/pallas/tpu/details.html."""
@@ -209,7 +206,7 @@ class _Entry:
 
 
 def _entry(
-    scalars: Scalars, shape: tuple[int, ...], batch: Array, head: Array, row: Array, step: Array
+    scalars: Scalars, shape: tuple[int, ...], batch: Array, head: Array, row: Array, step: Any
 ) -> _Entry:
     place = 0
     for i, size in zip((batch, head, row), shape[:3], strict=True):
@@ -226,7 +223,7 @@ def _entry(
     )
 
 
-def _part(number: Array, count: int) -> tuple[Array, Array]:
+def _part(number: Array, count: int) -> tuple[Array, Array | np.int32]:
     if count == 1:
         return number, np.int32(0)
     return lax.div(number, np.int32(count)), lax.rem(number, np.int32(count))
@@ -245,12 +242,12 @@ class Block:
         index: Which part it is, in units of `shape`.
     """
 
-    array: Array
+    array: Array | jax.ShapeDtypeStruct
     shape: tuple[int, ...]
-    index: Callable[[Where], tuple[Array, ...]]
+    index: Callable[[Where], tuple[Array | int, ...]]
 
 
-def of_queries(array: Array, tile: int) -> Block:
+def of_queries(array: Array | jax.ShapeDtypeStruct, tile: int) -> Block:
     """Of an array [B, N, T, size] the rows of a query tile."""
     return Block(
         array,
@@ -259,7 +256,7 @@ def of_queries(array: Array, tile: int) -> Block:
     )
 
 
-def of_keys(array: Array, tile: int) -> Block:
+def of_keys(array: Array | jax.ShapeDtypeStruct, tile: int) -> Block:
     """Of an array [B, K, S, size] the rows of a key tile."""
     return Block(
         array,
@@ -298,7 +295,7 @@ def launch(
     given, made = jax.tree.structure(inputs), jax.tree.structure(outputs)
 
     def spec(block: Block) -> pl.BlockSpec:
-        def index(*args: Array) -> tuple[Array, ...]:
+        def index(*args: Array) -> tuple[Array | int, ...]:
             return block.index(order(structure.unflatten(args[axes:]), *args[:axes]))
 
         return pl.BlockSpec(block.shape, index)

@@ -6,14 +6,14 @@ It decides what can run, and how large a tile is; the kernels are in the modules
 import dataclasses
 from typing import Any
 
+from jax import Array
+
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Residuals, Signature, Work, refusal_of_sizes
 from shapeexec.attention.backends._elementwise import refusal_of_rule
 from shapeexec.attention.backends.triton import _backward, _forward
 from shapeexec.attention.backends.triton._tiles import Setting, padded
 from shapeexec.attention.masks import Mask
-
-Array = Any
 
 _DTYPES = ("float16", "bfloat16", "float32")
 _LARGEST_HEAD = 256

@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Residuals, TileLists, Work, made
+from shapeexec.attention.backends._base import Ref, Residuals, TileLists, Work, made
 from shapeexec.attention.backends.triton._forward import statistics
 from shapeexec.attention.backends.triton._scores import Given, Head, Operands, head_of, prepared
 from shapeexec.attention.backends.triton._tiles import (
@@ -32,9 +32,6 @@ from shapeexec.attention.backends.triton._tiles import (
     store_pairs,
     store_rows,
 )
-
-Array = Any
-Ref = Any
 
 
 @jax.tree_util.register_dataclass
@@ -212,9 +209,9 @@ def _add_queries(
     v: Array,
     keys: Span,
     tile: Array,
-    carry: tuple[Array, ...],
+    carry: tuple[Any, ...],
     is_partial: bool,
-) -> tuple[Array, ...]:
+) -> tuple[Any, ...]:
     """One more query tile: all of it with keys along the first axis, so nothing is transposed."""
     d_k, d_v, sums = carry
     queries = own.queries(tile, some=is_partial)

@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Signature, TileLists, Work
+from shapeexec.attention.backends._base import Ref, Signature, TileLists, Work
 from shapeexec.attention.backends.triton._tiles import (
     Row,
     Setting,
@@ -19,9 +20,6 @@ from shapeexec.attention.backends.triton._tiles import (
     storable,
 )
 from shapeexec.attention.masks import Mask
-
-Array = Any
-Ref = Any
 
 
 @jax.tree_util.register_dataclass

@@ -11,15 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends._base import Ref, Signature
 from shapeexec.attention.masks._base import Tile
-
-Array = Any
-Ref = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +78,7 @@ class Row:
     """
 
     number: Array
-    place: tuple[Array, Array, Array]
+    place: tuple[Array | int, Array | int, Array]
     tiles: Ref
     full: Array
     count: Array
@@ -210,7 +207,7 @@ def _broadcast(is_inside: Array | None, shape: tuple[int, ...]) -> Array | None:
     return None if is_inside is None else jnp.broadcast_to(is_inside, shape)
 
 
-def _or_first(index: Array, size: int) -> Array:
+def _or_first(index: Array, size: int) -> Array | int:
     return 0 if size == 1 else index
 
 
@@ -236,12 +233,12 @@ class Leaf:
 
     def load(self, *index: Array) -> Array:
         """The elements at `index`; 0 where that lies behind the array's end."""
-        index = tuple(map(_or_first, index, self.shape))
+        place: tuple[Any, ...] = tuple(map(_or_first, index, self.shape))
         is_inside = None
-        for positions, size in zip(index, self.shape, strict=True):
+        for positions, size in zip(place, self.shape, strict=True):
             if np.ndim(positions):
                 is_inside = _both(is_inside, positions < size)
-        loaded = self.ref[index] if is_inside is None else _load(self.ref, index, is_inside)
+        loaded = self.ref[place] if is_inside is None else _load(self.ref, place, is_inside)
         return loaded.astype(self.dtype)
 
 

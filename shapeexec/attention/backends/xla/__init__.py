@@ -11,13 +11,14 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from jax import Array
+
 from shapeexec.attention.backends._base import Residuals, Signature, Work
 from shapeexec.attention.backends.xla._bias import as_modifier
 from shapeexec.attention.backends.xla._groups import Setting
 from shapeexec.attention.backends.xla._passes import backward_group, forward_group, tangent_group
 from shapeexec.attention.masks import Mask
 
-Array = Any
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _TILE = 128
 

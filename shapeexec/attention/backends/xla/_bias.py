@@ -7,13 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from shapeexec.attention.backends._base import Signature, whole_tiles
 from shapeexec.attention.masks._value import wide
 from shapeexec.attention.masks.scores import Added
-
-Array = Any
 
 
 @dataclasses.dataclass(frozen=True)

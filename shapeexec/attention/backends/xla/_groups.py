@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from shapeexec.attention._positions import block
 from shapeexec.attention.backends._base import (
@@ -26,7 +26,6 @@ from shapeexec.attention.backends._softmax import finite
 from shapeexec.attention.backends.xla._bias import pad_to
 from shapeexec.attention.masks._value import wide
 
-Array = Any
 _TOGETHER = 64
 """Most examples times heads that go through the loops together: their tiles stay in a cache."""
 
@@ -43,7 +42,7 @@ class Setting:
     bias: Any
 
     @property
-    def scale(self) -> Array:
+    def scale(self) -> np.ndarray:
         """What scores are multiplied by."""
         return np.asarray(self.signature.scale, wide(self.signature.dtype))
 
@@ -135,7 +134,7 @@ class Setting:
             results, carry = run(group, own, carry)
             return carry, results
 
-        numbers = np.arange(math.prod(counts), dtype=np.int32)
+        numbers: Any = np.arange(math.prod(counts), dtype=np.int32)
         carry, stacked = lax.scan(one, carry, numbers)
 
         def whole(x: Array) -> Array:
@@ -189,8 +188,8 @@ class Group:
 
     setting: Setting
     lists: TileLists
-    batch: Array
-    head: Array
+    batch: Array | np.ndarray
+    head: Array | np.ndarray
 
     def at(self, row: Array, column: Array) -> Any:
         """The positions of a tile."""

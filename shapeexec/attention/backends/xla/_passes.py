@@ -6,12 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from shapeexec.attention.backends._softmax import LARGE, finite
 from shapeexec.attention.backends.xla._groups import Group
-
-Array = Any
 
 
 @jax.tree_util.register_dataclass
