@@ -3,7 +3,7 @@
 Each program has two warpgroups that compute 64 queries each and one that moves memory. Per query
 tile the listed key tiles are streamed through a ring in shared memory; the scores of the next
 ones are computed while the softmax of the last ones still is multiplied with the values
-(FlashAttention-3, arXiv 2407.08608, section 3.2). Dropout and f32 are somebody else's job.
+(FlashAttention-3, arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
-"""What the kernels of the backward pass share, and `Rows`, which they start from.
+"""What the kernels of the backward pass share, and `Rows`, their numbers per query.
 
-Two together give the same bits in each run: one makes dq, one dk and dv. Both compute the scores
-and their gradients anew, and each result is summed by one program in the order of a list; nothing
-is added across programs. Where bits need not be the same, the second may make dq too. Source of
+Two kernels are deterministic: one computes dq, the other dk and dv. Both recompute the scores and
+their gradients, and each result is summed by one program in the order of a list; no sum crosses
+programs. Without determinism the second one may compute dq too. Source of
 the formulas: FlashAttention-2 (arXiv 2307.08691), algorithm 2.
 """
 
@@ -22,12 +22,12 @@ REGISTERS = (240, 24)  # of a thread that computes, and of one that moves memory
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """What the backward pass needs of each query, f32[B, N, whole tiles of queries].
+    """The numbers per query of the backward pass, f32[B, N, whole tiles of queries].
 
     Attributes:
-        of_weights: What its weights are made with; see `Weights.of_gradient`.
-        delta: What is taken from each gradient of a weight: the sum of output times gradient,
-            less the gradient of the log-sum-exp. The kernel for queries makes it.
+        of_weights: The arguments of `weigh`; see `Weights.of_gradient`.
+        delta: The number subtracted from each gradient of a weight: the sum of the output times its
+            gradient, less the gradient of the log-sum-exp. The kernel for queries computes it.
     """
 
     of_weights: list[Array]
@@ -44,6 +44,6 @@ def room(config: Config) -> tuple[int, int]:
 
 
 def store_sum(total: Array, valid: Array, shared: Ref, *, scale: float = 1.0) -> None:
-    """A sum into shared memory, in the operands' dtype; 0 in the rows from `valid` on."""
+    """Store a sum in shared memory, in the operands' dtype, with 0 in the rows from `valid` on."""
     shared[...] = clear_rows(valid, total * scale).astype(shared.dtype)
     plgpu.commit_smem()

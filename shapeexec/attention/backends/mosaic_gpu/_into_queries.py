@@ -1,9 +1,9 @@
-"""What the backward pass for keys adds to the gradient of the queries on its way.
+"""The gradient of the queries, accumulated by the backward kernel for keys.
 
-The gradients of scores that the two warpgroups make are brought together in shared memory. Each
-warpgroup multiplies them with the keys for its half of dq's columns, a step later, when the other
-one's are there for sure; the tensor unit adds that to what other programs have added, in whatever
-order they come. So dq's last bits differ from run to run, and 5 products are done instead of 7.
+The two warpgroups share the gradients of their scores in shared memory. A step later, when both are
+there, each warpgroup multiplies them with the keys for its half of dq's columns, and the TMA unit
+adds the product to dq in device memory. Programs add in any order, so dq's last bits differ from
+run to run; it takes 5 products instead of the 7 of two kernels.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ def is_possible(config: Config) -> bool:
 
 
 class NotIntoQueries:
-    """Another kernel makes dq. What a kernel does not do, see `IntoQueries`."""
+    """The same methods where another kernel computes dq: they do nothing, but copy the keys."""
 
     def copy_keys(self, ref: Ref, at: tuple, shared: Ref, ready: Ref, valid: Array) -> None:
         """See `IntoQueries`."""
@@ -62,7 +62,7 @@ class NotIntoQueries:
 
 @dataclasses.dataclass(frozen=True)
 class IntoQueries:
-    """The way from gradients of scores to the gradient of the queries.
+    """The accumulation of the gradient of the queries from gradients of scores.
 
     A warpgroup meets the other one each time it is about to read what both have made. It arrives
     when it has made its part, and waits a step later.
@@ -73,8 +73,8 @@ class IntoQueries:
         parts: f32[warpgroups, queries, columns]: what is on its way to `total`.
         met: A barrier at which both warpgroups meet.
         landed: A barrier of the warpgroup that moves memory.
-        products: Who multiplies.
-        warpgroup: Which one this is.
+        products: The products.
+        warpgroup: The number of this warpgroup.
         crosses_ends: Whether a tile may hold keys behind the valid length.
     """
 
@@ -183,7 +183,7 @@ def totals(config: Config, q: Array, key_tiles: int) -> tuple[dict[str, Any], di
 
 
 def into_queries(config: Config, block: Block, total: Ref, scratch: dict[str, Ref]) -> IntoQueries:
-    """The way of a running program; `scratch` as the function of this name makes it."""
+    """The accumulation in a running program, with scratch from `scratch`."""
     kind = IntoQueries if config.interpret is None else InterpretedIntoQueries
     return kind(
         **scratch,

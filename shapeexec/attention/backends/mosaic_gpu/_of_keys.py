@@ -2,7 +2,7 @@
 
 Each of two warpgroups sums dk and dv of 64 keys in registers, while queries pass by, head after
 head of the group. Scores are made with keys as rows, so that weights and their gradients are
-multiplied from registers. What it has in common with that for queries is in `_gradients`.
+multiplied from registers. What it shares with the kernel for queries is in `_gradients`.
 """
 
 import dataclasses
@@ -141,7 +141,7 @@ def _kernel(
 
 @dataclasses.dataclass(frozen=True)
 class _Kernel:
-    """The kernel's state: streams, operands in device memory, and what is in shared memory."""
+    """The kernel's state: streams, operands in device memory, and scratch in shared memory."""
 
     config: Config
     block: Block

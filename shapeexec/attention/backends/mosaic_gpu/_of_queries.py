@@ -1,9 +1,8 @@
 """The backward pass for queries: a persistent kernel over lists by query.
 
 Each of two warpgroups sums dq of 64 queries in registers, while keys and values pass by. Before
-the values the output passes, of which delta is made for both kernels: a pass of its own over
-output and gradient would cost more. What this has in common with the kernel for keys is in
-`_gradients`.
+the values the output passes, from which delta is computed for both kernels: a separate pass over
+output and gradient would cost more. What it shares with the kernel for keys is in `_gradients`.
 """
 
 import dataclasses
@@ -119,7 +118,7 @@ def _kernel(
 
 @dataclasses.dataclass(frozen=True)
 class _Kernel:
-    """The kernel's state: streams, operands in device memory, and what is in shared memory."""
+    """The kernel's state: streams, operands in device memory, and scratch in shared memory."""
 
     config: Config
     block: Block

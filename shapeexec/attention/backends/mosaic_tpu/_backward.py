@@ -1,8 +1,7 @@
 """The gradient kernels: of q along the list of each query tile, of k and v along those by key.
 
-What a score's gradient loses because the weights of a query sum to 1 is called delta: the sum of
-output times its gradient (less the log-sum-exp's, as weights are its derivatives); the first
-kernel leaves it for the second.
+A score's gradient is weight * (d_weight - delta), where delta is the sum of the output times its
+gradient, less the gradient of the log-sum-exp. The first kernel writes delta for the second.
 """
 
 import dataclasses
@@ -35,7 +34,7 @@ from shapeexec.attention.backends.mosaic_tpu._steps import (
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-    """What the gradients are made of, by head: arrays, `Block`s, or references.
+    """The operands of the gradients, by head: arrays, `Block`s, or references.
 
     Attributes:
         q, k, v: [B, N, T, H], [B, K, S, H] and [B, K, S, V].
@@ -51,7 +50,7 @@ class Arrays:
     factor: Any
 
     def blocks(self, tile: tuple[int, int]) -> "Arrays":
-        """What a step sees of them."""
+        """The blocks of them that a step reads."""
         return Arrays(
             of_queries(self.q, tile[0]),
             of_keys(self.k, tile[1]),
@@ -62,7 +61,7 @@ class Arrays:
         )
 
     def clean(self, where: Where, is_partial: bool) -> "Arrays":
-        """Of references: what they hold, 0 behind the valid lengths."""
+        """The values of references, with 0 behind the valid lengths."""
         q, d_out, shift, factor = (
             None if ref is None else where.clean(0, ref[0, 0], is_partial)
             for ref in (self.q, self.d_out, self.shift, self.factor)

@@ -1,4 +1,4 @@
-"""The forward kernel: one program makes the output of one query tile of one head."""
+"""The forward kernel: one program computes the output of one query tile of one head."""
 
 import functools
 from collections.abc import Callable

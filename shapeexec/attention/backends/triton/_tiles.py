@@ -1,7 +1,7 @@
-"""What all Triton kernels share: loading parts of arrays, and positions as masks ask for them.
+"""What all Triton kernels share: launches, lists, loads and stores, and `Positions` for masks.
 
-Triton's arrays have sizes that are powers of 2, so everything is loaded under a mask, and what
-lies outside of it is 0 in the kernel. It knows nothing of softmax.
+Triton's arrays have sizes that are powers of 2, so loads are masked, and elements outside are 0 in
+the kernel. The softmax is in `backends._softmax`.
 """
 
 import dataclasses
@@ -21,13 +21,13 @@ from shapeexec.attention.masks._base import Tile
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is static about a kernel.
+    """The static part of a kernel.
 
     Attributes:
         signature: The call.
         kinds: Whether there may be full tiles, and partial ones: a loop over none is left out.
-        warps: Of a program.
-        stages: How many tiles are under way at once.
+        warps: Warps of a program.
+        stages: Stages of Triton's software pipeline.
         interpret: Whether Pallas' interpreter runs it.
     """
 
@@ -69,8 +69,8 @@ class Row:
     """A row of the lists: a tile on one side, and the tiles it meets on the other.
 
     Attributes:
-        number: Which tile it is.
-        place: Where its list is: example, head and row.
+        number: The number of the tile.
+        place: The index of its list: example, head and row.
         tiles: The reference to all lists.
         full: How many tiles of it are full.
         count: How many there are in all.
@@ -110,7 +110,7 @@ def row_of(
 
 
 def in_order(lists: tuple[Ref, ...], batch: Array, head: Array, turn: Array) -> Array:
-    """The number of the row whose turn it is: longest first."""
+    """The number of the row at a place in the order, which is longest first."""
     order = lists[3]
     return order[_or_first(batch, order.shape[0]), _or_first(head, order.shape[1]), turn]
 
@@ -125,8 +125,7 @@ class Span:
     Attributes:
         first: The first position.
         size: How many.
-        limit: How many positions count: what lies from there on is loaded as 0. None: they all
-            are known to count.
+        limit: The valid length: elements from there on are loaded as 0. None: all are valid.
     """
 
     first: Array
@@ -139,7 +138,7 @@ class Span:
         return self.first + lax.iota(np.int32, self.size)
 
     def is_inside(self, positions: Array) -> Array | None:
-        """Which of them count; None: all."""
+        """Which positions are valid; None: all."""
         return None if self.limit is None else positions < self.limit
 
 
@@ -151,7 +150,7 @@ def load_rows(ref: Ref, batch: Array, head: Array, span: Span) -> Array:
 
 
 def store_rows(ref: Ref, batch: Array, head: Array, first: Array, value: Array) -> None:
-    """Put [rows, padded size] into an array [B, T or S, heads, size], as far as it reaches."""
+    """Store [rows, padded size] into an array [B, T or S, heads, size], clipped at its end."""
     span = Span(first, value.shape[0], ref.shape[1])
     rows, columns = _grid_of(span, ref.shape[3])
     is_inside = _both(span.is_inside(rows), _columns_inside(columns, ref.shape[3]))
@@ -166,7 +165,7 @@ def load_numbers(ref: Ref, batch: Array, head: Array, span: Span) -> Array:
 
 
 def store_numbers(ref: Ref, batch: Array, head: Array, first: Array, value: Array) -> None:
-    """Put [positions] into an array [B, N, T], as far as it reaches."""
+    """Store [positions] into an array [B, N, T], clipped at its end."""
     positions = first + lax.iota(np.int32, value.shape[0])
     plgpu.store(ref.at[batch, head, positions], value, mask=positions < ref.shape[2])
 
@@ -174,7 +173,7 @@ def store_numbers(ref: Ref, batch: Array, head: Array, first: Array, value: Arra
 def store_pairs(
     ref: Ref, place: tuple[Array, Array], tile: tuple[Array, Array], value: Array
 ) -> None:
-    """Put a tile into an array [B, N, T, S], as far as it reaches."""
+    """Store a tile into an array [B, N, T, S], clipped at its end."""
     rows, columns = (
         number * size + lax.iota(np.int32, size)
         for number, size in zip(tile, value.shape, strict=True)
@@ -254,7 +253,7 @@ def shapes_of(tree: Any) -> Any:
 
 
 def as_leaves(refs: list[Ref], like: Any) -> Any:
-    """The mask or bias whose arrays are in these references, and were as in `like`."""
+    """The mask or bias with these references for arrays; `like` has their shapes and dtypes."""
     arrays, structure = jax.tree.flatten(like)
     leaves = [Leaf(ref, array.dtype) for ref, array in zip(refs, arrays, strict=True)]
     return jax.tree.unflatten(structure, leaves)
@@ -323,7 +322,7 @@ def positions(
 
     Args:
         place: Example and query head.
-        lengths: How many queries and keys there are truly.
+        lengths: Valid lengths of queries and keys.
         first: The first of each.
         tile: How many of each.
         by_key: Whether keys lie along the first axis, and queries along the second.

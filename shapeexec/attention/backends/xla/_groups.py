@@ -1,6 +1,6 @@
-"""How a call is cut into groups of examples and heads, and a group into tiles.
+"""How a call is divided into groups of examples and heads, and a group into tiles.
 
-What is computed of a tile is in `_passes`.
+The arithmetic of a tile is in `_passes`.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from shapeexec.attention.backends.xla._bias import pad_to
 from shapeexec.attention.masks._value import wide
 
 _TOGETHER = 64
-"""Most examples times heads that go through the loops together: their tiles stay in a cache."""
+"""Most examples times heads in one group: their tiles stay in the CPU's cache."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Setting:
     def clean(self, **arrays: Array) -> dict[str, Array]:
         """Arrays [B, T or S, heads, size] as [B, heads, rows, size].
 
-        What lies behind the valid lengths becomes 0, for it may be NaN.
+        Rows behind the valid lengths become 0, for they may hold NaN.
         """
         cleaned = {}
         for name, given in arrays.items():
@@ -245,11 +245,11 @@ class Group:
         return lax.dynamic_slice_in_dim(x, column * tile, tile, 2)
 
     def put_row(self, x: Array, part: Array, row: Array) -> Array:
-        """`x` with another query tile."""
+        """`x` with one query tile replaced."""
         return lax.dynamic_update_slice_in_dim(x, part, row * part.shape[2], 2)
 
     def add_column(self, x: Array, part: Array, column: Array) -> Array:
-        """`x` with more in a key tile."""
+        """`x` with a key tile added to."""
         part = self.take_column(x, column) + part
         return lax.dynamic_update_slice_in_dim(x, part, column * part.shape[2], 2)
 

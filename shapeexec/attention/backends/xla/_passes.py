@@ -1,4 +1,7 @@
-"""The forward and the backward pass of a group, and its derivative along a direction."""
+"""The forward and backward pass of a group, and its derivative along a direction, tile by tile.
+
+How examples and heads are grouped, and which tiles are visited, is in `_groups`.
+"""
 
 import dataclasses
 from typing import Any
