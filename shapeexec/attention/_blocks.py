@@ -345,7 +345,7 @@ def _check_tile(tile: Any) -> Tile:
     if not is_pair or not all(isinstance(n, (int, np.integer)) and n > 0 for n in tile):
         raise ConfigError(
             f"tile={tile!r} is not a pair of positive integers.",
-            fix="tile=(128, 128): queries and keys of a tile",
+            fix="tile=(128, 128), for 128 queries and 128 keys",
         )
     return int(tile[0]), int(tile[1])
 

@@ -390,7 +390,7 @@ ROWS = [
         "evaluation",
         "dropout",
         {"dropout_rate": 0.1, "dropout_key": KEY, "deterministic": True},
-        "or dropout_rate=0 where nothing is to be dropped",
+        "or dropout_rate=0 for no dropout",
         lambda line: {"dropout_rate": int(line.split("dropout_rate=")[1][0])},
         plain,
     ),
@@ -615,7 +615,7 @@ ROWS = [
     made(
         "a tile",
         lambda: sx.BlockMask.from_mask(sx.Causal(), 5, 5, tile=3),
-        "tile=(128, 128): queries and keys of a tile",
+        "tile=(128, 128), for 128 queries and 128 keys",
         lambda line: {"mask": sx.BlockMask.from_mask(sx.Causal(), 5, 5, tile=option(line, "tile"))},
         {"is_causal": True},
     ),
