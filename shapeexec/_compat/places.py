@@ -149,11 +149,6 @@ def caller_place() -> tuple[str, int] | None:
     return found
 
 
-def user_line() -> str | None:
-    """`code  (file.py:12)` of the innermost frame of the user's own code that is running."""
-    return describe_line(user_place())
-
-
 _CONVERSIONS = {"array": "array", "_convert_element_type": "convert"}
 
 

@@ -1,12 +1,10 @@
-"""Block masks: what is to be done of each tile, as an array of tile kinds.
+"""Block masks: the kind of each tile of a mask, as an array.
 
 A `BlockMask` is made from an array, from any mask, or on the device from scores. It is a mask
-itself, so it joins others; it does not know the kernels that skip its empty tiles.
+itself, so it joins others. The lists that kernels loop over are made in `_lists`.
 """
 
 import dataclasses
-import functools
-import math
 import operator
 from typing import Any, ClassVar
 
@@ -17,11 +15,9 @@ import numpy as np
 from shapeexec._errors import ConfigError
 from shapeexec.attention._evaluate import asks_for, look_into
 from shapeexec.attention._grid import TileGrid, tile_grid
-from shapeexec.attention._lists import before_lengths, kinds_of, lists_by_key, lists_by_query
+from shapeexec.attention._lists import kinds_of
 from shapeexec.attention._positions import Gathered
-from shapeexec.attention.backends._base import TileLists
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tile, TileKind, Tiles
-from shapeexec.attention.masks._joined import And
 from shapeexec.attention.masks._value import Value, as_array, is_known, set_field
 from shapeexec.attention.masks.dense import Dense
 from shapeexec.attention.masks.positions import Full
@@ -31,15 +27,15 @@ _KINDS = tuple(map(int, TileKind))
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BlockMask(Mask):
-    """A mask told tile by tile.
+    """A mask given by the kind of each tile.
 
     Attributes:
         kinds: u8[B or 1, N or 1, query tiles, key tiles] of `TileKind`; also with fewer axes.
         tile: Queries and keys of a tile.
         length: T and S: how many queries and keys there are in all.
-        elements: Asked in partial tiles. None: these are allowed wholly, as full ones are.
-        most_keys: The most key tiles with work that a query tile can have, where that is known
-            of traced kinds: it bounds the lists.
+        elements: The mask inside partial tiles. None: all pairs of them are allowed.
+        most_keys: An upper bound on the key tiles with work of a query tile, for traced kinds; it
+            bounds the length of the lists.
     """
 
     axes: ClassVar = {"kinds": "BN--"}
@@ -57,13 +53,13 @@ class BlockMask(Mask):
         kinds = as_array(self.kinds, "kinds", fix)
         if isinstance(kinds, np.ndarray) and not np.isin(kinds, _KINDS).all():
             raise ConfigError(
-                f"kinds is {kinds.dtype}{list(kinds.shape)}, and holds others than kinds of tiles.",
+                f"kinds is {kinds.dtype}{list(kinds.shape)} with values other than 0, 1 and 2.",
                 fix=fix,
             )
         count = _count(self.length, self.tile)
         if not 2 <= kinds.ndim <= 4 or kinds.shape[-2:] != count:
             raise ConfigError(
-                f"kinds has shape {list(kinds.shape)}.",
+                f"kinds has shape {list(kinds.shape)}, not {count[0]} x {count[1]} tiles.",
                 got=f"{self.length[0]} queries and {self.length[1]} keys in tiles of {self.tile}",
                 fix=f"pass uint8[B or 1, N or 1, {count[0]}, {count[1]}]: a TileKind for each tile",
             )
@@ -95,28 +91,29 @@ class BlockMask(Mask):
         batch: int | None = None,
         heads: int | None = None,
     ) -> "BlockMask":
-        """The tiles of a mask. Where its arrays are known, none is called partial that is not.
+        """The tiles of a mask; exact where its arrays are known.
 
         Args:
             mask: Any mask.
             query_size: T.
             key_size: S.
             tile: Queries and keys of a tile.
-            batch: B; needed if a mask function asks for the example.
-            heads: N; needed if a mask function asks for the head.
+            batch: B; needed if a mask function depends on the example.
+            heads: N; needed if a mask function depends on the head.
 
         Raises:
             ConfigError: T or S is symbolic, as where an `Exec` traces, or an array of the mask
                 does not fit them.
 
-        Memory is what the tiles take, and time what looking into the tiles takes whose kind the
-        mask does not know by itself.
+        It takes memory for one byte per tile, and time for each pair of the tiles whose kind does
+        not follow from `Mask.bounds`.
         """
         for size in (query_size, key_size):
             if not isinstance(size, (int, np.integer)):
                 raise ConfigError(
-                    f"BlockMask.from_mask makes tiles of {size} positions, a number that is not"
-                    " known yet. Hand over the mask itself: its tiles are made where it is.",
+                    f"BlockMask.from_mask got {size} positions, a size that is symbolic while an"
+                    " Exec traces.",
+                    why="a block mask holds one kind per tile, so it needs the number of tiles",
                     fix="mask=mask in place of mask=BlockMask.from_mask(mask, ...)",
                 )
         sizes = (int(query_size), int(key_size))
@@ -124,7 +121,7 @@ class BlockMask(Mask):
         mask.check_axes({"T": query_size, "S": key_size})
         grid = tile_grid(sizes, tile, known=is_known(mask), batch=batch, heads=heads)
         kinds = refined_kinds(mask, grid)
-        # Kinds that all share may be of pairs that differ: `to_dense` must know for how many.
+        # Examples may share kinds and differ in pairs, and `to_dense` takes their number from here.
         asked = zip(asks_for(mask), (batch, heads), kinds.shape, strict=False)
         shape = (many if asks and many else one for asks, many, one in asked)
         kinds = grid.xp.broadcast_to(kinds, (*shape, *kinds.shape[2:]))
@@ -144,8 +141,8 @@ class BlockMask(Mask):
     ) -> "BlockMask":
         """For each query tile the k key tiles of the highest scores.
 
-        It runs inside `jax.jit`: how many tiles a row holds at most is static. No gradient flows
-        to the scores.
+        It runs inside `jax.jit`: the most tiles of a row is static. No gradient flows to the
+        scores.
 
         Args:
             scores: float[B or 1, N or 1, query tiles, key tiles]; also with fewer axes. What is
@@ -168,12 +165,12 @@ class BlockMask(Mask):
         scores = as_array(scores, "scores", fix)
         if not 2 <= scores.ndim <= 4 or scores.shape[-2:] != count:
             raise ConfigError(
-                f"scores has shape {list(scores.shape)}.",
+                f"scores has shape {list(scores.shape)}, not {count[0]} x {count[1]} tiles.",
                 got=f"{length[0]} queries and {length[1]} keys in tiles of {tile}",
                 fix=fix,
             )
         if k < 1:
-            raise ConfigError(f"k={k}: no tile would be left.", fix="k=1 or more")
+            raise ConfigError(f"k={k} leaves no key tile to attend to.", fix="k=1 or more")
         k = min(k, count[1])
         allowed = _kinds(Full() if within is None else within, length, tile)
         values = jnp.asarray(scores)[(None,) * (4 - scores.ndim)]
@@ -191,13 +188,13 @@ class BlockMask(Mask):
 
     @property
     def density(self) -> Array:
-        """The share of tiles that hold work: 1 / density bounds the speed-up. f32[], or a float."""
+        """The share of tiles with work, f32[] or a float; 1 / density bounds the speed-up."""
         if is_known(self.kinds):
             return float((np.asarray(self.kinds) != TileKind.EMPTY).mean())
         return (self.kinds != TileKind.EMPTY).mean(dtype=np.float32)
 
     def to_dense(self) -> Array:
-        """Every pair, bool[B or 1, N or 1, T, S]: NumPy's if the mask's arrays are."""
+        """The mask as bool[B or 1, N or 1, T, S]; a NumPy array if its arrays are."""
         return to_dense(self, self.length, *self.kinds.shape[:2])
 
     def plot(self, *, batch: int = 0, head: int = 0, axes: Any = None) -> Any:
@@ -217,15 +214,15 @@ class BlockMask(Mask):
         kind = at.of_tile(self.kinds, self.tile)
         if self.elements is None:
             return kind != TileKind.EMPTY
-        # They were looked into where every query and key counts: `length` is what they mean.
+        # `kinds` are those of arrays of full length, so `elements` is asked with that length.
         whole: Any = _OfLength(at, *map(np.int32, self.length))
         is_allowed = (kind == TileKind.PARTIAL) & self.elements.allows(whole)
         return (kind == TileKind.FULL) | is_allowed
 
     def bounds(self, tiles: Tiles) -> Bounds:
-        """See `Mask`. As exact as the kinds for tiles of this size; never wrong for others."""
+        """See `Mask`. Exact as far as the kinds are for tiles of this size; else a safe bound."""
         kinds, missing = self.kinds, _missing(self.kinds, _count(tiles.sizes, self.tile))
-        if any(missing):  # arrays are longer under padding; nothing counts there
+        if any(missing):  # arrays are longer under padding, whose tiles are ignored
             kinds = tiles.xp.pad(kinds, [(0, 0), (0, 0), *((0, more) for more in missing)])
         least, largest = tiles.range_of_tiles(kinds, self.tile)
         if self.elements is None:
@@ -241,41 +238,41 @@ class BlockMask(Mask):
     def check_axes(self, lengths: Any) -> None:
         """See `Value`; the lengths too."""
         for axis, mine in zip("TS", self.length, strict=True):
-            # Of a symbolic size too: whoever traces answers, and remembers it.
+            # `==` of symbolic sizes, too: an Exec that traces decides it and keeps a guard.
             if lengths.get(axis) is not None and not lengths[axis] == mine:
                 raise ConfigError(
-                    f"a BlockMask for {axis}={mine} meets a call with {axis}={lengths[axis]}.",
+                    f"a BlockMask for {axis}={mine} in a call with {axis}={lengths[axis]}.",
                     fix=f"make the block mask for {axis}={lengths[axis]}",
                 )
         Value.check_axes(self, lengths)
 
     def __repr__(self) -> str:
         (queries, keys), (tile_q, tile_k) = self.length, self.tile
-        told = [f"{queries} x {keys}", f"tiles of {tile_q} x {tile_k}", *self._told_of_kinds()]
+        parts = [f"{queries} x {keys}", f"tiles of {tile_q} x {tile_k}", *self._kinds_as_text()]
         if self.elements is not None:
-            told.append(f"partial tiles: {self.elements!r}")
-        return f"BlockMask({'; '.join(told)})"
+            parts.append(f"partial tiles: {self.elements!r}")
+        return f"BlockMask({'; '.join(parts)})"
 
-    def _told_of_kinds(self) -> list[str]:
+    def _kinds_as_text(self) -> list[str]:
         if not isinstance(self.kinds, (np.ndarray, jax.Array)) or self.kinds.ndim != 4:
             return [f"kinds={self.kinds!r}"]  # of a tree in whose leaves something else stands
         batch, heads, *count = self.kinds.shape
-        told = [
+        parts = [
             f"{count[0]} x {count[1]} of them",
             f"batch {batch}" if batch > 1 else "shared by the batch",
             f"heads {heads}" if heads > 1 else "shared by heads",
         ]
         if not is_known(self.kinds):
             most = self.most_keys
-            return [*told, "traced" if most is None else f"at most {most} in a row"]
+            return [*parts, "traced" if most is None else f"at most {most} in a row"]
         counts = np.bincount(np.asarray(self.kinds).reshape(-1), minlength=3)
         names = zip(counts, ("empty", "partial", "full"), strict=True)
         of_each = ", ".join(f"{n} {name}" for n, name in names)
-        return [*told, of_each, f"density {self.density:.1%}"]
+        return [*parts, of_each, f"density {self.density:.1%}"]
 
 
 class _OfLength:
-    """`Positions` where so many queries and keys count."""
+    """`Positions` with other valid lengths."""
 
     def __init__(self, at: Positions, query_length: Any, key_length: Any) -> None:
         self._at, self.query_length, self.key_length = at, query_length, key_length
@@ -285,11 +282,11 @@ class _OfLength:
 
 
 def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
-    """The kinds of a mask's tiles, lengths apart; where all is known, partial ones are so truly.
+    """The kinds of a mask's tiles at full length; exact where all arrays are known.
 
     Args:
-        mask: Its arrays known, if `grid.xp` is NumPy.
-        grid: The tiles and valid lengths; with `batch` and `heads`, if the mask asks for them.
+        mask: Its arrays must be known if `grid.xp` is NumPy.
+        grid: The tiles and valid lengths; with `batch` and `heads` if the mask depends on them.
 
     Returns:
         u8[B or 1, N or 1, query tiles, key tiles].
@@ -299,80 +296,8 @@ def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
     return kinds if bounds.exact or grid.xp is not np else _refine(mask, kinds, grid)
 
 
-def known_density(mask: Mask) -> float | None:
-    """About the share of tiles that hold work, if a mask of tiles tells it when it is traced.
-
-    Of tiles that are chosen on the device it is the most that it can be. It is rounded down to a
-    power of 2, so that masks of about one density share a graph.
-    """
-    if not isinstance(mask, BlockMask):
-        return None
-    if is_known(mask.kinds):
-        density = mask.density
-    elif mask.most_keys is not None:
-        density = mask.most_keys / mask.kinds.shape[-1]
-    else:
-        return None
-    return 2.0 ** math.floor(math.log2(density)) if density else 0.0
-
-
-def call_lists(
-    mask: Mask,
-    sizes: tuple[int, int],
-    tile: Tile,
-    *,
-    batch: int,
-    heads: int,
-    query_lengths: Array | None = None,
-    key_lengths: Array | None = None,
-) -> tuple[TileLists, TileLists]:
-    """The tiles that a call visits: by query, and by key.
-
-    Of a mask without arrays or valid lengths, they are NumPy's, looked into, and remembered
-    from call to call; of one whose arrays are known NumPy's too. Of what is traced they are made
-    in the graph, no wider than the mask says they can be.
-
-    Args:
-        mask: Any mask; the valid lengths need not be part of it.
-        sizes: T and S.
-        tile: Queries and keys of a tile.
-        batch: B.
-        heads: N.
-        query_lengths: How many queries there are truly, i32[B or 1]; None: T.
-        key_lengths: Likewise of keys; None: S.
-    """
-    if query_lengths is None and key_lengths is None and not jax.tree.leaves(mask):
-        return _static_lists(mask, sizes, tile, batch, heads)
-    lengths = (query_lengths, key_lengths)
-    grid = tile_grid(sizes, tile, *lengths, known=is_known(mask), batch=batch, heads=heads)
-    return _lists_of(mask, grid)
-
-
-@functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
-def _static_lists(
-    mask: Mask, sizes: tuple[int, int], tile: Tile, batch: int, heads: int
-) -> tuple[TileLists, TileLists]:
-    return _lists_of(mask, tile_grid(sizes, tile, batch=batch, heads=heads))
-
-
-def _lists_of(mask: Mask, grid: TileGrid) -> tuple[TileLists, TileLists]:
-    kinds = before_lengths(refined_kinds(mask, grid), grid)
-    width = None if grid.xp is np else most_keys(mask, grid.tile)
-    return lists_by_query(kinds, width=width), lists_by_key(kinds)
-
-
-def most_keys(mask: Mask, tile: Tile) -> int | None:
-    """The most key tiles with work that a query tile of this size can have; None: not known."""
-    if isinstance(mask, BlockMask) and mask.tile == tile:
-        return mask.most_keys
-    if isinstance(mask, And):
-        known = [most for part in mask.masks if (most := most_keys(part, tile)) is not None]
-        return min(known, default=None)
-    return None
-
-
 def to_dense(mask: Mask, sizes: tuple[int, int], batch: int = 1, heads: int = 1) -> Array:
-    """Every pair of a mask, bool[batch, heads, T, S]: NumPy's if the mask's arrays are."""
+    """A mask as bool[batch, heads, T, S]; a NumPy array if the mask's arrays are."""
     whole = np.asarray(sizes, np.int32)
     at = Gathered(
         np.arange(batch, dtype=np.int32).reshape(-1, 1, 1, 1),
@@ -388,14 +313,14 @@ def to_dense(mask: Mask, sizes: tuple[int, int], batch: int = 1, heads: int = 1)
 
 
 def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:
-    """Look into the partial tiles, under the lengths of each example."""
+    """Decide partial tiles by their elements, under the lengths of each example."""
     batch = max(len(kinds), *(len(length) for length in grid.lengths))
     kinds = np.broadcast_to(kinds, (batch, *kinds.shape[1:])).copy()
     by_batch, by_head = asks_for(mask)
     if (by_batch and grid.batch != kinds.shape[0] == 1) or (
         by_head and grid.heads != kinds.shape[1] == 1
     ):
-        return kinds  # one answer would have to do for examples that differ
+        return kinds  # one kind would have to serve examples that differ
     tiles = np.argwhere(kinds == TileKind.PARTIAL)
     some, every = look_into(mask, tiles, grid.tile, grid.lengths)
     kinds[tuple(tiles[~some].T)] = TileKind.EMPTY
@@ -418,7 +343,10 @@ def _missing(kinds: Array, count: tuple[int, int]) -> tuple[int, ...]:
 def _check_tile(tile: Any) -> Tile:
     is_pair = isinstance(tile, tuple) and len(tile) == 2
     if not is_pair or not all(isinstance(n, (int, np.integer)) and n > 0 for n in tile):
-        raise ConfigError(f"tile={tile!r}.", fix="pass how many queries and keys: (128, 128)")
+        raise ConfigError(
+            f"tile={tile!r} is not a pair of positive integers.",
+            fix="tile=(128, 128), for 128 queries and 128 keys",
+        )
     return int(tile[0]), int(tile[1])
 
 
@@ -428,5 +356,5 @@ def _check_room(kept: Array, k: int) -> None:
     most = int(np.asarray(kept).sum(-1).max(initial=0))
     if most > k:
         raise ConfigError(
-            f"k={k}, but `always` keeps {most} tiles of a row.", fix=f"k={most} or more"
+            f"k={k}, but `always` keeps {most} tiles of a query tile.", fix=f"k={most} or more"
         )

@@ -1,24 +1,24 @@
-"""A call of attention as its primitives hold it: what is static, and which operand is what."""
+"""A call of attention as the primitives carry it: its static part, and the order of operands."""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-Array = Any
+from jax import Array
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What is static about a call while sizes may be symbolic.
+    """The static part of a call, whose sizes may be symbolic.
 
     Attributes:
-        scale: What scores are multiplied by; None: 1 / sqrt(head size).
+        scale: The factor of the scores; None: 1 / sqrt(head size).
         mask: The tree definition of the mask.
-        bias: That of the bias: of an array, a score modifier, or None.
+        bias: The tree definition of the bias: an array, a score modifier, or None.
         has_query_lengths, has_key_lengths: Whether valid lengths are among the operands.
         implementation: The back end's name; None: the best one for each pass.
         deterministic: Whether equal calls must give equal bits, in the gradient too.
-        density: See `known_density`; None also where nobody asks.
+        density: See `known_density`; None also for deterministic calls, which do not use it.
     """
 
     scale: float | None
@@ -32,26 +32,25 @@ class Call:
 
     @property
     def arrays(self) -> int:
-        """How many operands there are in front of the leaves of mask and bias."""
+        """The number of operands before the leaves of mask and bias."""
         return 3 + self.has_query_lengths + self.has_key_lengths
 
     @property
     def operands(self) -> int:
-        """How many there are in all."""
+        """The number of all operands."""
         return self.arrays + self.mask.num_leaves + self.bias.num_leaves
 
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """The arrays of a call, or one thing of each.
+    """The arrays of a call, or one value for each of them.
 
     Attributes:
         query: [B, T, N, H].
         key: [B, S, K, H].
         value: [B, S, K, V].
         query_lengths, key_lengths: Valid lengths i32[B]; None: those of the arrays.
-        mask: The leaves of the mask. The first axis of each is the batch or 1.
-        bias: The leaves of the bias. Likewise.
+        mask, bias: The leaves of mask and bias. The first axis of each is the batch or 1.
     """
 
     query: Array
@@ -70,7 +69,7 @@ class Operands:
 
 
 def split(call: Call, flat: Sequence[Any]) -> tuple[Operands, tuple[Any, ...]]:
-    """What belongs to each operand, and what comes behind them."""
+    """Flat values by operand, and those that follow them."""
     rest = iter(flat)
     query, key, value = next(rest), next(rest), next(rest)
     query_lengths = next(rest) if call.has_query_lengths else None

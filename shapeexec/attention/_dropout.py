@@ -1,13 +1,14 @@
-"""Dropout of attention's weights, made of attention itself: no kernel knows of it.
+"""Dropout of attention weights, composed of calls of attention: kernels need no support for it.
 
-With K the keys that are kept, and the weights w = exp(score - lse) of all of them,
+With K the keys that are kept, and the weights w = exp(score - logsumexp) over all keys,
 
-    sum over K of w / (1 - rate) * value  =  attention over K * exp(lse of K - lse) / (1 - rate),
+    sum over K of w / (1 - rate) * value
+        =  attention over K * exp(logsumexp over K - logsumexp) / (1 - rate).
 
-so two calls do, and their gradients too: over the pairs kept, and for the log-sum-exp alone. Where
-scores are large, as by a bias of -1e9, the difference of the two has lost its digits. Then it is
-made of two calls more, whose scores are moved by the log-sum-exp of their row. The derivative of
-the difference needs no other digits than that of each.
+So two calls suffice, for gradients too: one over the pairs kept, one for the log-sum-exp of all.
+Where scores are large, as under a bias of -1e9, the difference of the two log-sum-exps has lost its
+digits. Then it is computed from two more calls, whose scores are shifted by the log-sum-exp of
+their row. The derivative of the difference needs the digits of each log-sum-exp only.
 """
 
 import numbers
@@ -17,29 +18,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from shapeexec._errors import ConfigError
+from shapeexec.attention.backends._softmax import finite
 from shapeexec.attention.masks import Mask
 from shapeexec.attention.masks.kept import Kept
 from shapeexec.attention.masks.scores import Added
 
-Array = Any
 Attend = Callable[[Mask, Array, Any], tuple[Array, Array]]
 
-_COLUMNS = 8  # of values that nobody asks for: the fewest that every kernel takes
+_COLUMNS = 8  # of a value that is not used: the fewest that every kernel takes
 _LARGE = 128.0  # from here on a log-sum-exp of f32 has an error of 2**-17 and more
 
 
 def with_dropout(
-    attend: Attend, mask: Mask, bias: Any, value: Array, *, rate: float, key: Array
+    attend: Attend, mask: Mask, *, bias: Any, value: Array, rate: float, key: Array
 ) -> tuple[Array, Array]:
-    """What `attend` gives, with weights dropped; the log-sum-exp is that of all scores.
+    """The results of `attend` with weights dropped; the log-sum-exp is that of all scores.
 
     Args:
-        attend: attend(mask, value, bias) gives the output [B, T, N, V] and the log-sum-exp
+        attend: attend(mask, value, bias) returns the output [B, T, N, V] and the log-sum-exp
             [B, N, T].
-        mask: Who may attend to whom.
+        mask: The pairs that are allowed.
         bias: An array of four axes, a score modifier, or None.
         value: [B, S, K, V].
         rate: The probability that a weight becomes 0; the others are divided by 1 - rate.
@@ -53,58 +54,54 @@ def with_dropout(
 
     def share() -> Array:
         # Where no key is allowed, there is none kept: 0, and no difference of infinities.
-        return jnp.exp(of_kept - _finite(logsumexp))
+        return jnp.exp(of_kept - finite(logsumexp))
 
     def share_near_0() -> Array:
-        rows = -_finite(logsumexp)[..., None]
+        rows = -finite(logsumexp)[..., None]
         moved = rows if bias is None else Added(bias, rows)
         kept_near_0, near_0 = (attend(who, no_value, moved)[1] for who in (kept, mask))
-        return jnp.exp(kept_near_0 - _finite(near_0))
+        return jnp.exp(kept_near_0 - finite(near_0))
 
     is_large = jnp.any((abs(logsumexp) > _LARGE) & jnp.isfinite(logsumexp))
     with_digits = lax.stop_gradient(lax.cond(is_large, share_near_0, share))
     # 1, whose derivative is that of the logarithm of the share.
-    one = _finite(of_kept) - _finite(logsumexp)
+    one = finite(of_kept) - finite(logsumexp)
     one = jnp.exp(one - lax.stop_gradient(one))
     factor = with_digits * one / (1 - rate)
     dropped = out.astype(factor.dtype) * factor.transpose(0, 2, 1)[..., None]
     return dropped.astype(out.dtype), logsumexp
 
 
-def _finite(logsumexp: Array) -> Array:
-    return jnp.where(logsumexp == -np.inf, 0, logsumexp)
-
-
-def check_dropout(rate: Any, key: Any, deterministic: Any) -> None:
-    """Check the arguments of the public function.
+def check_dropout(rate: Any, key: Any, *, deterministic: Any) -> None:
+    """Check the dropout arguments of the public function.
 
     Raises:
-        ConfigError: The rate is not a known number from 0 to below 1, there is no single key, or
-            it may be that nothing was to be dropped.
+        ConfigError: The rate is not a concrete number in [0, 1), it has no single key, or
+            `deterministic` is True, by which Flax means no dropout.
     """
     if not isinstance(rate, numbers.Real) or not 0 <= float(rate) < 1:
         raise ConfigError(
-            f"dropout_rate={rate!r} is no number from 0 to below 1.",
-            why="it is static: which weights are dropped is up to the key",
+            f"dropout_rate={rate!r} is not a number in [0, 1).",
+            why="the rate is static; only the key may be traced",
             fix="dropout_rate=0.1",
         )
     if rate and key is None:
         raise ConfigError(
-            f"dropout_rate={rate} needs a key.",
+            f"dropout_key is None, but dropout_rate={rate} needs a key.",
             fix="dropout_key=jax.random.key(0), another one for each call",
         )
     if rate and not _is_key(key):
         raise ConfigError(
-            f"dropout_key={key!r} is no single key.",
+            f"dropout_key={key!r} is not a single key.",
             fix="dropout_key=jax.random.key(0), another one for each call",
         )
     if rate and deterministic:
         raise ConfigError(
             f"deterministic=True with dropout_rate={rate}.",
-            why="in Flax it means that nothing is dropped, as in evaluation; here that equal calls"
-            " give equal bits, which they do by default",
-            fix="leave deterministic= out, or dropout_rate=0 where nothing is to be dropped; to"
-            " Flax give shapeexec.attention.flax_attention_fn",
+            why="in Flax it means no dropout, as in evaluation; here it means that equal calls give"
+            " equal bits, which is the default",
+            fix="leave deterministic= out, or dropout_rate=0 for no dropout; to Flax give"
+            " shapeexec.attention.flax_attention_fn",
         )
 
 

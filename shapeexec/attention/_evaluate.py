@@ -1,4 +1,4 @@
-"""A closer look at tiles: every pair of some of them is asked, in bounded memory.
+"""Evaluates every pair of some tiles, in bounded memory, to find their exact kinds.
 
 It runs at trace time, for masks whose arrays are known.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from shapeexec.attention._positions import Gathered, block
 from shapeexec.attention.masks._base import Array, Tile
 
-_ELEMENTS = 1 << 20  # asked at once
+_ELEMENTS = 1 << 20  # pairs evaluated at once
 
 
 def look_into(
@@ -25,8 +25,8 @@ def look_into(
         mask: A mask, its arrays known.
         tiles: int[n, 4]: the example, the head, the query tile and the key tile of each.
         tile: Queries and keys of a tile.
-        lengths: How many queries and keys there are truly, i32[B or 1] or ints. What lies behind
-            them does not count.
+        lengths: Valid lengths of queries and keys, i32[B or 1] or ints. Pairs behind them are
+            ignored.
 
     Returns:
         bool[n] each. Takes time for n * tile[0] * tile[1] pairs, and memory for some 2**20.
@@ -34,7 +34,7 @@ def look_into(
     at_once = max(1, _ELEMENTS // (tile[0] * tile[1]))
     known = [np.asarray(length, np.int32).reshape(-1) for length in lengths]
     some, every = np.zeros(len(tiles), bool), np.zeros(len(tiles), bool)
-    # What a trace around us stages out would be no constant.
+    # Under a caller's trace the results would be tracers.
     with jax.ensure_compile_time_eval():
         mask = jax.tree.map(jnp.asarray, mask)  # to the device once, not with every part
         for start in range(0, len(tiles), at_once):
@@ -47,11 +47,11 @@ def look_into(
 
 
 def asks_for(mask: Any) -> tuple[bool, bool]:
-    """Whether a mask may differ from example to example, and from head to head."""
+    """Whether a mask may depend on the example, and on the head."""
     two = np.arange(2, dtype=np.int32)
     one = np.zeros((1, 1, 1, 1), np.int32)
     at = Gathered(two.reshape(2, 1, 1, 1), two.reshape(1, 2, 1, 1), one, one, one + 1, one + 1)
-    # Whoever asks for the example or the head broadcasts against it.
+    # A mask that depends on the example or the head broadcasts against its number.
     shape = jax.eval_shape(lambda: jnp.asarray(mask.allows(at))).shape
     batch, heads = ((1,) * 4 + shape)[-4:-2]
     return batch > 1, heads > 1

@@ -37,11 +37,11 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
     within: Mask | None = None,
     implementation: Implementation = None,
 ) -> Array:
-    """What Flax's `MultiHeadDotProductAttention` takes as `attention_fn=`, in linen and in nnx.
+    """An `attention_fn=` for `MultiHeadDotProductAttention` of Flax, linen and nnx.
 
-    It has the arguments of their `dot_product_attention` and means the same, computed by
-    `shapeexec.dot_product_attention`. It differs where a query has no key to attend to: that gives
-    0. The softmax is made in f32, or in f64 for operands of that.
+    It takes the arguments of their `dot_product_attention`, with the same meaning, and calls
+    `shapeexec.dot_product_attention`. It differs where a query has no key to attend to: there it
+    returns 0. The softmax is computed in f32, or in f64 for f64 operands.
 
     Args:
         query: [batch..., T, N, H].
@@ -50,15 +50,15 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
         bias: Broadcasts to [batch..., N, T, S]; or a score modifier.
         mask: Likewise, as `make_causal_mask` and its like make it: of any dtype, and a query may
             not attend where it is 0 or False. Or a mask such as `Causal()`.
-        broadcast_dropout: Each example and head drops weights of its own, whatever it says.
-        dropout_rng: The key of `jax.random` that says which weights are dropped.
+        broadcast_dropout: Ignored: each example and head drops weights of its own.
+        dropout_rng: The key of `jax.random` for the dropped weights.
         dropout_rate: The probability that a weight becomes 0.
         deterministic: Whether nothing is dropped, as in evaluation: Flax's meaning, and not that
             of `shapeexec.dot_product_attention`.
-        dtype: What operands become; None: what they promote to.
-        precision: It is up to the back end, whatever it says.
-        module: Whom to tell the weights. Nobody can be told: they are never held.
-        force_fp32_for_softmax: It is so always.
+        dtype: The dtype that operands are cast to; None: the one they promote to.
+        precision: Ignored: the back end chooses the precision.
+        module: None only: attention weights are never stored, so none can be sown.
+        force_fp32_for_softmax: Ignored: the softmax is computed in f32 at least.
         einsum_dot_general: None only.
         qk_attn_weights_einsum: None only.
         attn_weights_value_einsum: None only.
@@ -68,7 +68,7 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
         implementation: The name of a back end; None: the best one for device and shapes.
 
     Raises:
-        ConfigError: Something is asked for that is not there, or an argument contradicts another.
+        ConfigError: An argument asks for what is not supported, or contradicts another one.
 
     Example:
         >>> attend = functools.partial(flax_attention_fn, within=SlidingWindow(256))
@@ -77,15 +77,15 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
     del broadcast_dropout, precision, force_fp32_for_softmax
     if module is not None:
         raise ConfigError(
-            "sow_weights=True asks for the weights of attention.",
-            why="they are made tile by tile, and never held",
+            "sow_weights=True asks for attention weights.",
+            why="weights are computed tile by tile and never stored",
             fix="sow_weights=False, or Flax's own attention_fn where weights are looked at",
         )
     einsums = (einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum)
     if any(einsum is not None for einsum in einsums):
         raise ConfigError(
-            "attention has no room for an einsum or dot_general of your own.",
-            why="its products are made inside of kernels",
+            "attention cannot use an einsum or dot_general of your own.",
+            why="its products are computed inside kernels",
             fix="leave it out, or use Flax's own attention_fn",
         )
     dtype = jnp.result_type(query, key, value) if dtype is None else dtype
@@ -118,7 +118,7 @@ def _joined(mask: Any, batch: tuple[int, ...], within: Mask | None) -> Any:
 
 
 def _of_pairs(x: Any, batch: tuple[int, ...]) -> Any:
-    """What broadcasts to [batch..., N, T, S], with one axis for the batch."""
+    """An array that broadcasts to [batch..., N, T, S], with the batch axes merged into one."""
     if x is None or len(batch) < 2:
         return x
     x = jnp.asarray(x)

@@ -1,6 +1,6 @@
-"""All tiles of a call at once, as arrays: what masks are asked with before any kernel runs.
+"""All tiles of a call at once, as arrays: the `Tiles` that masks compute their bounds for.
 
-It knows no mask. Single elements are `_positions`' matter.
+It knows no mask. Single elements are in `_positions`.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ class TileGrid:
     Attributes:
         sizes: T and S, of the arrays.
         tile: Queries and keys of a tile.
-        lengths: How many queries and keys there are truly, each i32[B or 1, 1, 1, 1].
-        xp: `numpy` or `jax.numpy`: what the masks of this grid, and its lengths, are made with.
-        batch: B, or None if nobody told.
-        heads: N, or None if nobody told.
+        lengths: Valid lengths of queries and keys, each i32[B or 1, 1, 1, 1].
+        xp: `numpy` or `jax.numpy`, the library of its arrays and of the masks' bounds.
+        batch: B; None: unknown.
+        heads: N; None: unknown.
     """
 
     sizes: tuple[int, int]
@@ -87,9 +87,9 @@ class TileGrid:
         return least[:, None, None, :], largest[:, None, None, :]
 
     def any_and_all(self, array: Array) -> tuple[Array, Array]:
-        """See `Tiles`. Garbage behind lengths of several examples counts if they share the array.
+        """See `Tiles`. Padding counts if several examples share the array.
 
-        Leaving it out would read the array once per example, to gain one strip of tiles.
+        Masking it out would read the array once per example, to gain one row of tiles.
         """
         inside, xp = None, self.xp
         array = xp.asarray(array)
@@ -162,20 +162,20 @@ def tile_grid(
     Args:
         sizes: T and S, of the arrays.
         tile: Queries and keys of a tile.
-        query_lengths: How many queries there are truly, i32[B or 1] or i32[]; None: all.
-        key_lengths: Likewise of keys.
-        known: Whether the masks to be asked hold no traced array. If the lengths are known too,
-            everything is made with NumPy.
-        batch: B; only masks that are functions ask for it.
-        heads: N; likewise.
+        query_lengths: Valid lengths of the queries, i32[B or 1] or i32[]; None: T.
+        key_lengths: Valid lengths of the keys; None: S.
+        known: Whether the masks hold no traced array. If the lengths are known too, everything is
+            computed with NumPy.
+        batch: B; needed by mask functions only.
+        heads: N; needed by mask functions only.
 
     Raises:
         ConfigError: T or S is too large.
     """
     if max(sizes) > FARTHEST:
         raise ConfigError(
-            f"attention of {sizes[0]} queries and {sizes[1]} keys.",
-            why=f"positions are kept below {FARTHEST}, so that their sums fit into int32",
+            f"attention over {sizes[0]} queries and {sizes[1]} keys is too long.",
+            why=f"positions must stay below {FARTHEST}, so that their sums fit into int32",
             fix="cut the sequences into parts",
         )
     given = (query_lengths, key_lengths)
@@ -187,7 +187,7 @@ def tile_grid(
     return TileGrid(sizes, tile, (lengths[0], lengths[1]), xp, batch, heads)
 
 
-@functools.lru_cache(maxsize=32)  # a model of many layers asks for each the same
+@functools.lru_cache(maxsize=32)  # each layer of a model asks for the same answers
 def _answers(
     mask: Any, sizes: tuple[int, int], tile: Tile, counts: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:

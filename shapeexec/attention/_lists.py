@@ -1,7 +1,7 @@
-"""From a mask to the kinds of its tiles, and from these to the lists that drive the loops.
+"""The kinds of a mask's tiles, and the lists of tiles that kernels loop over.
 
-What is known at trace time is made with NumPy and becomes a constant of the graph; else it is a
-handful of operations on one number per tile, none of them a sort of tiles, or a kernel's work.
+What is known at trace time is computed with NumPy and becomes a constant of the graph. The rest is
+a few operations on one number per tile, without a sort of tiles, or one kernel (`_lists_kernel`).
 """
 
 import dataclasses
@@ -16,36 +16,34 @@ from shapeexec._errors import ConfigError
 from shapeexec.attention._grid import TileGrid
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import TileLists
-from shapeexec.attention.masks._base import Bounds, Mask, TileKind
+from shapeexec.attention.masks._base import Array, Bounds, Mask, TileKind
 from shapeexec.attention.masks._value import is_known
-
-Array = Any
 
 _EMPTY, _PARTIAL, _FULL = map(np.uint8, (TileKind.EMPTY, TileKind.PARTIAL, TileKind.FULL))
 
 
 def tile_kinds(mask: Mask, grid: TileGrid) -> Array:
-    """What the mask makes of each tile, u8[B or 1, N or 1, query tiles, key tiles].
+    """The kind of each tile, u8[B or 1, N or 1, query tiles, key tiles]; NumPy's if all is known.
 
-    Full is only a tile that lies wholly before the valid lengths, so a kernel may read all of it;
-    one that lies wholly behind them is empty. NumPy's if all is known.
+    Only a tile wholly before the valid lengths is full, so a kernel may read all of it; a tile
+    wholly behind them is empty.
 
     Args:
-        mask: Its arrays known, if `grid.xp` is NumPy.
-        grid: The tiles, and the valid lengths.
+        mask: Its arrays must be known if `grid.xp` is NumPy.
+        grid: The tiles and the valid lengths.
     """
     return before_lengths(kinds_of(mask.bounds(grid), grid), grid)
 
 
 def kinds_of(bounds: Bounds, grid: TileGrid) -> Array:
-    """Bounds as kinds, u8[B or 1, N or 1, query tiles, key tiles]; lengths do not matter here."""
+    """Bounds as kinds, u8[B or 1, N or 1, query tiles, key tiles], valid lengths aside."""
     xp = grid.xp
     kinds = xp.where(bounds.all, _FULL, xp.where(bounds.some, _PARTIAL, _EMPTY))
     return xp.broadcast_to(kinds, (*kinds.shape[:2], *grid.shape))
 
 
 def before_lengths(kinds: Array, grid: TileGrid) -> Array:
-    """Kinds with full tiles that overhang the valid lengths made partial, those behind empty."""
+    """Kinds under valid lengths: tiles across their end become partial, those behind it empty."""
     (query_length, key_length), (tile_q, tile_k) = grid.lengths, grid.tile
     some = (grid.first_query < query_length) & (grid.first_key < key_length)
     whole = (grid.first_query + tile_q <= query_length) & (grid.first_key + tile_k <= key_length)
@@ -59,11 +57,11 @@ def lists_by_query(kinds: Array, *, width: int | None = None) -> TileLists:
     Args:
         kinds: u8[B or 1, N or 1, query tiles, key tiles] of `TileKind`.
         width: Room in each list. None: what the longest needs if the kinds are known, else all
-            key tiles. Of traced kinds nobody can tell whether it is enough: what does not fit is
-            lost, so pass only what is sure to be.
+            key tiles. For traced kinds it is not checked, and tiles that do not fit are lost: pass
+            an upper bound.
 
     Returns:
-        The lists, with the axes B and N of `kinds`: what is shared stays shared.
+        The lists, with the axes B and N of `kinds`.
 
     Raises:
         ConfigError: The kinds are known, and `width` is less than the longest list.
@@ -106,7 +104,7 @@ def _by_operations(kinds: Array, *, room: int, by_key: bool) -> TileLists:
         kinds = kinds.swapaxes(-1, -2)
     xp: Any = np if isinstance(kinds, np.ndarray) else jnp
     if by_key and xp is jnp:
-        # Lists of both sides together XLA would make in one layout, and one of them slowly.
+        # Without it XLA makes the lists of both sides in one layout, which is slow for one of them.
         kinds = lax.optimization_barrier(kinds)
     columns = kinds.shape[-1]
     is_full, is_partial = kinds == TileKind.FULL, kinds == TileKind.PARTIAL
@@ -134,11 +132,11 @@ def _running_count(chosen: Array) -> Array:
     )
 
 
-def _longest(counts: np.ndarray, width: int | None) -> int:
+def _longest(counts: Any, width: int | None) -> int:
     longest = int(counts.max(initial=1))
     if width is not None and longest > width:
         raise ConfigError(
-            f"width={width}: a tile has {longest} others to attend to.",
+            f"width={width}, but a list holds {longest} tiles.",
             fix=f"width={longest} or more, or None",
         )
     return width or longest

@@ -1,35 +1,32 @@
-"""The lists of tiles by one Triton kernel: on a GPU each operation costs a microsecond or two.
+"""The lists of tiles by one Triton kernel: on a GPU each operation costs 1 to 2 microseconds.
 
-So many of them as `_lists` needs elsewhere would cost more than a twentieth of a short forward
-pass. A program makes the list of one row; to know the row's place in the order it counts all.
+The operations of `_lists` would cost more than a twentieth of a short forward pass. A program makes
+the list of one row; to find the row's place in the order it counts the tiles of all rows.
 """
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from shapeexec.attention.backends._base import TileLists
+from shapeexec.attention.backends._base import Ref, TileLists
 from shapeexec.attention.masks._base import TileKind
 
-Array = Any
-Ref = Any
-
 _LARGEST = 128 * 128
-"""Tiles of a head that registers hold. Of more, lists cost little beside the attention."""
+"""Most tiles of a head that fit into registers. With more, lists are cheap beside attention."""
 
 
 def suffices(shape: tuple[int, ...]) -> bool:
-    """Whether kinds u8[B, N, query tiles, key tiles] are not too many, and there are some."""
+    """Whether kinds u8[B, N, query tiles, key tiles] are not empty and fit into registers."""
     rows, columns = map(pl.next_power_of_2, shape[2:])
     return 0 not in shape and rows * columns <= _LARGEST
 
 
 def lists(kinds: Array, *, room: int, by_key: bool, interpret: bool = False) -> TileLists:
-    """As `_lists` makes them.
+    """The lists of `_lists`, by a kernel.
 
     Args:
         kinds: u8[B or 1, N or 1, query tiles, key tiles] of `TileKind`.

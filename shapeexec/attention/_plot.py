@@ -1,4 +1,4 @@
-"""Drawing a block mask; the one module of this room that asks for matplotlib."""
+"""Draws a block mask. It is the one module of attention that imports matplotlib."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ def plot_kinds(mask: Any, batch: int, head: int, axes: Any) -> Any:
     """Draw the tiles of one head of a `BlockMask`: queries downward, keys to the right.
 
     Args:
-        mask: The block mask, its kinds known.
-        batch: The example; whatever is shared is drawn for each.
+        mask: The block mask; its kinds must be known.
+        batch: The example.
         head: The query head.
         axes: matplotlib axes; None makes new ones.
 

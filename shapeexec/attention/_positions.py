@@ -1,6 +1,6 @@
-"""Elements at positions, as arrays: what masks are asked with outside of a kernel.
+"""`Positions` as arrays, for masks outside of Pallas kernels.
 
-`Gathered` is any set of elements, and `block` those of one tile, whose number may be traced.
+`Gathered` is any set of elements, and `block` those of one tile, whose position may be traced.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ class Gathered:
 
     Attributes:
         batch, head, query, key: Indices, i32.
-        query_length, key_length: How many there are truly, i32, broadcast like the others.
+        query_length, key_length: Valid lengths, i32, broadcast like the others.
     """
 
     batch: Array
@@ -73,7 +73,7 @@ class Block(Gathered):
     Attributes:
         first: The first query and key, which may be traced.
         tile: How many of each.
-        every: Whether batch and head are all of them, as against one number each.
+        every: Whether `batch`, and `head`, hold all numbers, and not one.
     """
 
     first: tuple[Array, Array] = (0, 0)
@@ -137,7 +137,7 @@ def block(
     Args:
         first: The first query and the first key, multiples of the tile; ints or traced i32[].
         tile: How many queries and keys.
-        lengths: How many queries and keys there are truly, i32[B or 1].
+        lengths: Valid lengths of queries and keys, i32[B or 1].
         batch: All examples, as i32[B] ascending from 0, or one, as i32[].
         head: All query heads, as i32[N] ascending from 0, or one, as i32[].
     """

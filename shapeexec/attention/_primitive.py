@@ -1,8 +1,8 @@
-"""Attention as JAX sees it: three primitives, and what transformations make of them.
+"""The three primitives of attention, with their derivatives, batching and lowering.
 
 `attention` is the function, `attention_tangent` its derivative along a direction, and
-`attention_gradient` the transpose of that. They are traced at any size, symbolic ones too; the
-back end is chosen where they are lowered, and sizes are numbers.
+`attention_gradient` the transpose of that. They are traced at any size, symbolic ones too; the back
+end is chosen in `_run`, when they are lowered and sizes are numbers.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.interpreters import ad, batching, mlir
 
 from shapeexec import _compat
@@ -19,8 +20,6 @@ from shapeexec._errors import BackendError
 from shapeexec.attention import _run
 from shapeexec.attention._call import Call, Operands
 from shapeexec.attention.masks._value import wide
-
-Array = Any
 
 attention_p = _compat.Primitive("attention")
 tangent_p = _compat.Primitive("attention_tangent")
@@ -43,7 +42,7 @@ def _result_avals(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> list[
     (batch, queries, heads, _), (over_b, over_t, over_n, _) = query.shape, _compat.spec_of(query)
     over_v = _compat.spec_of(value)[3]
     if _mesh_axes(over_v) & _mesh_axes((over_b, over_t, over_n)):
-        over_v = None  # a mesh axis cuts one axis only
+        over_v = None  # a mesh axis shards one axis only
     out = (over_b, over_t, over_n, over_v)
     return [
         _compat.aval_like(query, (batch, queries, heads, value.shape[3]), query.dtype, out),
@@ -94,7 +93,7 @@ def _transpose(
 def _no_second_derivative(*_: Any, **__: Any) -> Any:
     raise BackendError(
         "attention has no second derivative.",
-        why="its back ends make the function, its derivative and its gradient only",
+        why="its back ends compute the function, its derivative and its gradient only",
         fix="call jax.nn.dot_product_attention where a Hessian is needed",
     )
 
@@ -103,26 +102,26 @@ def _no_second_derivative(*_: Any, **__: Any) -> Any:
 
 
 def _merge(x: Any, axis: int | None, count: Any, batch: Any, *, whole: bool) -> Any:
-    """An operand with `count` times its batch.
+    """An operand whose mapped axis is merged into its batch.
 
     Args:
-        x: [batch or 1, ...], and the mapped axis somewhere.
-        axis: Where; None: nowhere.
-        count: Its size.
+        x: [batch or 1, ...] with the mapped axis at any place.
+        axis: The mapped axis; None: there is none.
+        count: The size of the mapped axis.
         batch: The size of the batch.
-        whole: Whether an operand that serves all examples must be repeated for each.
+        whole: Whether an operand shared by all examples must be repeated for each.
     """
     if axis is None and not whole and _is_one(x.shape[0]):
         return x
     x = x[None] if axis is None else jnp.moveaxis(x, axis, 0)
-    # JAX merges no axis that is cut over a mesh into one before it.
+    # JAX cannot merge an axis that is sharded over a mesh into the one before it.
     x = _cut_over(x, 1, None)
     x = jnp.broadcast_to(x, (count, batch, *x.shape[2:]))
     return x.reshape(count * batch, *x.shape[2:])
 
 
 def _cut_over(x: Any, axis: int, mesh_axes: Any) -> Any:
-    """An array whose type says that an axis is cut over these axes of an explicit mesh."""
+    """An array with one axis sharded, in its type, over these axes of an explicit mesh."""
     spec = list(_compat.spec_of(jax.typeof(x)))
     if spec[axis] == mesh_axes:
         return x
@@ -133,7 +132,7 @@ def _cut_over(x: Any, axis: int, mesh_axes: Any) -> Any:
 
 
 def _batch_is_over(x: Any, axis: int | None) -> Any:
-    """Over which mesh axes the batch of an operand is cut, in its type."""
+    """The mesh axes over which the batch of an operand is sharded, by its type."""
     spec = _compat.spec_of(jax.typeof(x))
     return next(over for i, over in enumerate(spec) if i != axis)
 
@@ -189,7 +188,7 @@ def _batch_gradient(
 ) -> tuple[list[Any], list[int]]:
     gradients = []
     for i, x in zip(along, _batched(gradient_p, args, axes, along=along, **params), strict=True):
-        # What served all examples of a batch has one gradient for all of them.
+        # An operand shared by all examples has one gradient, the sum of theirs.
         is_shared = _is_one(_unmapped(args[i], axes[i])[0])
         gradients.append(x.sum(1, keepdims=True, dtype=x.dtype) if is_shared else x)
     return gradients, [0] * len(gradients)
@@ -199,9 +198,9 @@ def _batch_gradient(
 
 
 def _local(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Lower as a function of arrays of which nothing is known but shapes and dtypes.
+    """Lower with avals that carry shapes and dtypes only.
 
-    Inside `shard_map` the loops' carries would have to vary over the mesh as the operands do.
+    Inside `shard_map` the carries of loops would have to vary over the mesh as operands do.
     """
     lower = mlir.lower_fun(run, multiple_results=True)
 

@@ -1,7 +1,7 @@
-"""Attention under padding: the valid lengths go to the primitive, and nothing is filled.
+"""The pad-safe rule of attention: it passes valid lengths to the primitives and fills nothing.
 
-Back ends promise not to read what lies behind valid lengths, and to give 0 there, so that cost
-follows the true sizes and nobody behind needs a mask.
+Back ends do not read padding into results and write 0 behind valid lengths. So the cost follows the
+true sizes, and operations that use the results need no mask.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ _EXACT_WHEN = "numbers and sizes of heads are static"
 
 @register(attention_p, tangent_p, gradient_p, exact_when=_EXACT_WHEN)
 def attention(ctx: RuleContext, *flat: Array, call: Call, **params: Any) -> Any:
-    """Move: tiles behind the valid lengths are left out, and results there are 0."""
+    """Move: tiles behind the valid lengths are skipped, and results there are 0."""
     _check(ctx, call)
     operands, rest = split(call, flat)
     lengths, _ = split(call, [operand.lengths for operand in ctx.operands])
@@ -51,7 +51,7 @@ def attention(ctx: RuleContext, *flat: Array, call: Call, **params: Any) -> Any:
 
 
 def _known(ctx: RuleContext, number: int, x: Array, params: dict[str, Any]) -> Any:
-    """A result and what is known of its padding: nothing of what may be quadratic in the sizes."""
+    """A result and the facts about its padding; none for a bias gradient, which is quadratic."""
     is_logsumexp = ctx.primitive == attention_p.name and number == 1
     is_bias = (
         "along" in params and ctx.primitive == gradient_p.name and params["along"][number] >= 3
@@ -87,7 +87,7 @@ def _check(ctx: RuleContext, call: Call) -> None:
 
 
 def _axes(tree: Any) -> list[str]:
-    """What the axes of each leaf stand for: B, N, T, S, or something else."""
+    """The letters of each leaf's axes: B, N, T, S, or `-` for another one."""
     value = jax.tree.unflatten(tree, [object()] * tree.num_leaves)
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]]
     return [_axes_at(value, path) for path in paths]

@@ -1,8 +1,8 @@
-"""A call of attention at known sizes: its back end, its tiles, and the back end's work on them.
+"""A call of attention at known sizes: it chooses the back end, makes the tiles and runs the pass.
 
-This is what the primitives are lowered to. It knows no kernel. Everything of a call is traced in
-one `jax.jit` whose static arguments hash alike for like calls, so that a model of many layers
-lowers and compiles attention once.
+The primitives are lowered to these functions. Each is one `jax.jit` whose static arguments hash
+alike for like calls, so that a model of many layers lowers and compiles attention once. Kernels are
+in `backends`.
 """
 
 import dataclasses
@@ -13,16 +13,16 @@ from typing import Any, Generic, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from shapeexec._errors import BackendError
-from shapeexec.attention._blocks import call_lists
 from shapeexec.attention._call import Call, Operands, split
+from shapeexec.attention._call_lists import call_lists
 from shapeexec.attention.backends._base import Backend, Residuals, Signature, Work
 from shapeexec.attention.backends._choose import choose, choose_for_tangent
 from shapeexec.attention.masks import Lengths, Mask
 from shapeexec.attention.masks._value import wide
 
-Array = Any
 B = TypeVar("B", bound=Backend)
 
 
@@ -38,9 +38,9 @@ def tangent(*flat: Array, call: Call, along: tuple[int, ...], platform: str) -> 
         *flat: The operands, the results, and directions of the operands that are in `along`.
         call: The call.
         along: Numbers of operands.
-        platform: Where it is to run.
+        platform: The platform that it is lowered for.
     """
-    return _attention_tangent(*flat, call=call, along=along)
+    return _attention_tangent(*flat, call=call, along=along, platform=platform)
 
 
 def gradient(
@@ -57,7 +57,7 @@ def gradient(
         call: The call.
         along: Numbers of operands.
         has_d_logsumexp: Whether there is a second cotangent.
-        platform: Where it is to run.
+        platform: The platform that it is lowered for.
     """
     return _attention_gradient(*flat, call=call, along=along, platform=platform)
 
@@ -74,12 +74,15 @@ def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
     return [*job.backend.forward(job.signature, job.work, query, operands.key, value, job.bias)]
 
 
-@functools.partial(jax.jit, static_argnames=("call", "along"))
-def _attention_tangent(*flat: Array, call: Call, along: tuple[int, ...]) -> list[Array]:
+@functools.partial(jax.jit, static_argnames=("call", "along", "platform"))
+def _attention_tangent(
+    *flat: Array, call: Call, along: tuple[int, ...], platform: str
+) -> list[Array]:
     operands, (out, logsumexp, *directions) = split(call, flat)
     if _is_empty(operands):
         return [jnp.zeros_like(out), jnp.zeros_like(logsumexp)]
-    job = _job(operands, call, choose_for_tangent)
+    chosen = functools.partial(choose_for_tangent, platform=platform)
+    job = _job(operands, call, chosen)
     given = dict(zip(along, directions, strict=True))
     tangents = [given.get(i, None if i >= 3 else jnp.zeros_like(flat[i])) for i in range(3)]
     first = call.operands - call.bias.num_leaves
@@ -121,11 +124,11 @@ def _attention_gradient(
 
 @dataclasses.dataclass(frozen=True)
 class _Job(Generic[B]):
-    """What is handed to a back end.
+    """A call, prepared for a back end.
 
     Attributes:
         backend: The back end.
-        signature: What is static.
+        signature: The static part.
         work: Mask, valid lengths and tiles.
         bias: An array, a score modifier, or None.
     """
@@ -142,7 +145,7 @@ def _is_empty(operands: Operands) -> bool:
         raise BackendError(
             "attention cannot be lowered at symbolic sizes.",
             got=f"query {list(operands.query.shape)}, value {list(operands.value.shape)}",
-            why="which back end runs it, and on which tiles, follows from the sizes",
+            why="the back end and the tiles are chosen by the sizes",
             fix="export it at each size, or run it by `Exec`, one graph for each bucket",
         )
     return 0 in dims
@@ -155,7 +158,7 @@ def _chooser(call: Call, platform: str) -> Callable[[Signature, Mask], Backend]:
 def _job(
     operands: Operands, call: Call, chosen: Callable[[Signature, Mask], B], **asked: bool
 ) -> _Job[B]:
-    """A call for the back end that is `chosen`, with `asked` by the names of a `Signature`."""
+    """A call for the back end that `chosen` returns; `asked` are fields of its `Signature`."""
     mask = jax.tree.unflatten(call.mask, operands.mask)
     bias = jax.tree.unflatten(call.bias, operands.bias)
     signature = _signature(operands, call, bias)
@@ -187,12 +190,12 @@ def _signature(operands: Operands, call: Call, bias: Any) -> Signature:
 def _work(operands: Operands, mask: Mask, signature: Signature, density: float | None) -> Work:
     sizes = (signature.query_size, signature.key_size)
     given = (operands.query_lengths, operands.key_lengths)
-    lengths = [
+    lengths: list[Any] = [
         np.full(signature.batch, size, np.int32) if length is None else jnp.clip(length, 0, size)
         for length, size in zip(given, sizes, strict=True)
     ]
-    # Where no length is given all examples share the arrays' sizes, and so their tiles.
-    shared = [
+    # Without lengths all examples share the arrays' sizes, and so their tiles.
+    shared: list[Any] = [
         None if length is None else valid for length, valid in zip(given, lengths, strict=True)
     ]
     by_query, by_key = call_lists(

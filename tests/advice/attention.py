@@ -390,7 +390,7 @@ ROWS = [
         "evaluation",
         "dropout",
         {"dropout_rate": 0.1, "dropout_key": KEY, "deterministic": True},
-        "or dropout_rate=0 where nothing is to be dropped",
+        "or dropout_rate=0 for no dropout",
         lambda line: {"dropout_rate": int(line.split("dropout_rate=")[1][0])},
         plain,
     ),
@@ -563,7 +563,7 @@ ROWS = [
     made(
         "a table without a middle",
         lambda: sx.RelativeBias(np.ones((4, 4), np.float32)),
-        "pass left from 0 to their number - 1",
+        "pass left from 0 to 3, or an odd number of distances",
         lambda line: {"bias": sx.RelativeBias(np.zeros((4, 4), np.float32), left=3)},
         {},
     ),
@@ -586,7 +586,7 @@ ROWS = [
     made(
         "a function of numbers",
         refused_function(lambda b, h, q, k: k - q),
-        "give bool, by a comparison",
+        "return bool, by a comparison",
         lambda line: {"mask": sx.MaskFunction(lambda b, h, q, k: k - q <= 0)},
         {"is_causal": True},
     ),
@@ -615,10 +615,8 @@ ROWS = [
     made(
         "a tile",
         lambda: sx.BlockMask.from_mask(sx.Causal(), 5, 5, tile=3),
-        "(128, 128)",
-        lambda line: {
-            "mask": sx.BlockMask.from_mask(sx.Causal(), 5, 5, tile=value(line.split(": ")[1]))
-        },
+        "tile=(128, 128), for 128 queries and 128 keys",
+        lambda line: {"mask": sx.BlockMask.from_mask(sx.Causal(), 5, 5, tile=option(line, "tile"))},
         {"is_causal": True},
     ),
     made(

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from shapeexec import ConfigError, dot_product_attention
-from shapeexec.attention._blocks import BlockMask, call_lists, most_keys, refined_kinds
+from shapeexec.attention._blocks import BlockMask, refined_kinds
+from shapeexec.attention._call_lists import call_lists, most_keys
 from shapeexec.attention._grid import tile_grid
 from shapeexec.attention._lists import lists_by_query
 from shapeexec.attention.masks import (
@@ -319,18 +320,22 @@ def test_what_a_mask_of_tiles_means_does_not_depend_on_the_lengths_of_a_call(til
 REFUSED = {
     "kinds": (
         lambda: BlockMask(np.zeros((2, 2), int), (8, 8), (16, 24)),
-        r"\[2, 2\]",
+        r"kinds has shape \[2, 2\], not 2 x 3 tiles",
         "1, 2, 3|2, 3",
     ),
-    "tile": (lambda: BlockMask.from_mask(Causal(), 8, 8, (0, 8)), r"tile=\(0, 8\)", "128, 128"),
+    "tile": (
+        lambda: BlockMask.from_mask(Causal(), 8, 8, (0, 8)),
+        r"tile=\(0, 8\) is not a pair of positive integers",
+        "128, 128",
+    ),
     "scores": (
         lambda: BlockMask.from_topk(np.zeros((2, 2)), 1, tile=(8, 8), length=(16, 24)),
-        r"scores has shape \[2, 2\]",
+        r"scores has shape \[2, 2\], not 2 x 3 tiles",
         "B, N, 2, 3",
     ),
     "k": (
         lambda: BlockMask.from_topk(np.zeros((2, 2)), 0, tile=(8, 8), length=(16, 16)),
-        "k=0",
+        "k=0 leaves no key tile",
         "k=1",
     ),
     "room": (
@@ -342,12 +347,12 @@ REFUSED = {
     ),
     "numbers of no kind": (
         lambda: BlockMask(np.full((2, 3), 3), (8, 8), (16, 24)),
-        "holds others than kinds",
+        "with values other than 0, 1 and 2",
         "0 for an empty",
     ),
     "length": (
         lambda: BlockMask.from_mask(Causal(), 8, 8, (4, 4)).check_axes({"T": 9, "S": 8}),
-        "T=8 meets a call with T=9",
+        "a BlockMask for T=8 in a call with T=9",
         "T=9",
     ),
     "array": (

@@ -18,16 +18,15 @@ from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention._call import Call, Operands
 from shapeexec.attention._primitive import attention
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends._base import Signature, TangentBackend
 from shapeexec.attention.backends._choose import candidates, choose, choose_for_tangent
 from shapeexec.attention.backends._diagonal import diagonal_of
 from shapeexec.attention.backends._registry import (
     IMPLEMENTATIONS,
     REGISTERED,
-    TANGENTS,
     Name,
     load,
-    load_for_tangents,
+    load_with_tangent,
 )
 from shapeexec.attention.backends.mosaic_gpu import _support
 from tests.attention.lowering import layers, lowered
@@ -146,14 +145,22 @@ def test_a_back_end_is_one_folder_and_one_row():
     folders = {path.parent.name for path in Path(backends.__file__).parent.glob("*/__init__.py")}
     assert folders == set(IMPLEMENTATIONS) == set(get_args(Name))
     assert len(IMPLEMENTATIONS) == len(REGISTERED) == len(folders)
-    assert [load(row.name) for row in REGISTERED if row.makes_tangents] == [load_for_tangents()]
-    assert [row.name for row in REGISTERED if hasattr(load(row.name), "tangent")] == [TANGENTS]
+
+    def makes_tangents(name):
+        return isinstance(load(name), TangentBackend)
+
+    assert [makes_tangents(row.name) for row in REGISTERED] == [
+        row.makes_tangents for row in REGISTERED
+    ]
+    assert load_with_tangent("xla") is load("xla")
+    with pytest.raises(AssertionError, match="triton has no method `tangent`"):
+        load_with_tangent("triton")
 
 
 def test_a_derivative_of_a_dtype_that_nobody_computes_in_is_refused():
-    assert choose_for_tangent(CALL, CAUSAL) is load("xla")
+    assert choose_for_tangent(CALL, CAUSAL, "cuda") is load("xla")
     with pytest.raises(sx.BackendError, match="no back end can run") as caught:
-        choose_for_tangent(dataclasses.replace(CALL, dtype="float8_e4m3fn"), CAUSAL)
+        choose_for_tangent(dataclasses.replace(CALL, dtype="float8_e4m3fn"), CAUSAL, "cuda")
     assert "xla because it computes in float16" in (caught.value.why or "")
 
 

@@ -87,7 +87,9 @@ def test_a_width_that_suffices_changes_nothing_but_the_room(traced):
 
 
 def test_a_width_that_does_not_suffice_is_refused():
-    with pytest.raises(ConfigError, match=r"(?s)width=2.*6 others.*Fix:.*width=6 or more"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)width=2, but a list holds 6 tiles.*Fix:.*width=6 or more"
+    ):
         lists_by_query(KINDS["skewed"], width=2)
 
 

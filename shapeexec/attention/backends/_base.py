@@ -1,34 +1,35 @@
-"""What a back end of attention is handed, and what it gives back."""
+"""The protocol of back ends: what a pass of attention takes and returns. Kernels are elsewhere."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+from jax import Array
 
 from shapeexec.attention.masks._base import Mask
 
-Array = Any
+Ref = Any
+"""A Pallas reference inside a kernel: each of Pallas' back ends has a type of its own for it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """What is static about a call; equal signatures run the same kernels.
+    """The static part of a call; equal signatures run the same kernels.
 
     Attributes:
-        batch, query_size, key_size: Of the arrays: [B, T, ...] and [B, S, ...].
+        batch, query_size, key_size: B, T and S of the arrays.
         query_heads, key_heads: N, and K, which divides N.
-        head_size, value_size: H of q and k, and of v.
-        dtype: Of q, k and v, by name.
-        scale: What scores are multiplied by, before the bias.
+        head_size, value_size: H of q and k, and V of v.
+        dtype: The dtype of q, k and v, by name.
+        scale: The factor of the scores, before the bias.
         bias: The shape of the bias, 4 axes, each 1 or full; the type of a score modifier; or None.
         is_ragged: Whether there are valid lengths, behind which operands may hold anything.
         tile: Queries and keys of a tile of the lists.
-        is_backward: Whether the gradients are asked for, and not the output: each may be made by
-            another back end.
-        bias_gradient: Whether that of the bias is among them.
-        logsumexp_gradient: Whether there is a gradient of the log-sum-exp to go back from.
+        is_backward: Whether it is the backward pass, which may run on another back end.
+        bias_gradient: Whether the backward pass computes the gradient of the bias.
+        logsumexp_gradient: Whether the log-sum-exp has a cotangent.
         deterministic: Whether equal calls must give equal gradients, bit by bit.
     """
 
@@ -51,10 +52,10 @@ class Signature:
 
 
 def made(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    """What a kernel makes.
+    """The shape and dtype of a kernel's result.
 
-    Inside of `jax.shard_map` Pallas asks over which axes that varies; over none, for operands come
-    without such knowledge there.
+    Inside `jax.shard_map` Pallas needs the mesh axes over which it varies. There are none, for the
+    primitives are lowered with avals that do not carry them.
     """
     return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=jax.sharding.ManualAxisType())
 
@@ -62,16 +63,16 @@ def made(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TileLists:
-    """Which tiles hold work: for each query tile its key tiles (or for each key tile its queries).
+    """The tiles with work: the key tiles of each query tile, or the query tiles of each key tile.
 
-    The full ones come first, then the partial ones, each in ascending order; what lies behind
-    `counts` is unspecified but a valid tile number.
+    Full tiles come first, then partial ones, each in ascending order; entries behind `counts` are
+    unspecified, but valid tile numbers.
 
     Attributes:
         tiles: i32[B or 1, N or 1, rows, width].
-        full: How many of each row are full, i32[B or 1, N or 1, rows].
-        counts: How many there are in all, of the same shape.
-        order: The rows, longest first: i32[B or 1, N or 1, rows].
+        full: The number of full tiles of each row, i32[B or 1, N or 1, rows].
+        counts: The number of tiles of each row, i32[B or 1, N or 1, rows].
+        order: The rows, longest first, i32[B or 1, N or 1, rows].
     """
 
     tiles: Array
@@ -81,7 +82,7 @@ class TileLists:
 
     @property
     def kinds(self) -> tuple[bool, bool]:
-        """Whether there may be full tiles, and partial ones: what is not known may be there."""
+        """Whether there may be full tiles, and partial ones; both if the lists are traced."""
         if not isinstance(self.full, np.ndarray) or not isinstance(self.counts, np.ndarray):
             return True, True
         return bool(self.full.any()), bool((self.counts > self.full).any())
@@ -98,7 +99,7 @@ class Work:
             NaN too, and results are 0 up to the end of the array.
         by_query: For each query tile its key tiles.
         by_key: For each key tile its query tiles.
-        density: About the share of tiles that hold work; None: it is not known when traced.
+        density: The approximate share of tiles with work; None: unknown when traced.
     """
 
     mask: Mask
@@ -112,7 +113,7 @@ class Work:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Residuals:
-    """What the forward pass was given and what it made: what the backward pass starts from.
+    """The operands and results of the forward pass, which the backward pass starts from.
 
     Attributes:
         q, k, v, bias: See `Backend.forward`.
@@ -128,12 +129,12 @@ class Residuals:
 
 
 def whole_tiles(size: int, tile: int) -> int:
-    """A size made up to whole tiles."""
+    """A size rounded up to whole tiles."""
     return -(-size // tile) * tile
 
 
-def is_valid(lengths: Array, size: int) -> Array:
-    """Which positions of an axis lie before the valid lengths: bool[B, size]."""
+def is_valid(lengths: Any, size: int) -> Any:
+    """Which positions of an axis lie before the valid lengths, bool[B, size]."""
     return np.arange(size, dtype=np.int32) < lengths[:, None]
 
 
@@ -156,13 +157,13 @@ class Backend(Protocol):
     """
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """The queries and keys of a tile that suit it best; what the lists will be made of."""
+        """The queries and keys of a tile of the lists, as this back end wants them."""
         ...
 
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
-        """Why it cannot run such a call, in words that follow "because"; None if it can.
+        """Why it cannot run a call, in words that follow "because"; None if it can.
 
-        It is asked before `tile`: the signature's tile says nothing yet.
+        It is called before `tile`: the signature's tile is not set yet.
         """
         ...
 
@@ -188,15 +189,16 @@ class Backend(Protocol):
     ) -> tuple[Array, Array, Array, Any]:
         """The gradients of q, k, v and bias, in their shapes and dtypes.
 
-        `d_out` and `d_logsumexp` are those of the results.
+        `d_out` and `d_logsumexp` are the cotangents of the results.
 
-        That of the bias is of the bias's structure; None if `bias_gradient` is False.
+        The gradient of the bias has the bias's structure; None if `bias_gradient` is False.
         """
         ...
 
 
+@runtime_checkable
 class TangentBackend(Backend, Protocol):
-    """A family of kernels that makes derivatives along a direction too."""
+    """A family of kernels that computes derivatives along a direction too."""
 
     def tangent(
         self,
@@ -211,8 +213,8 @@ class TangentBackend(Backend, Protocol):
         Args:
             signature: What is static.
             work: The mask and its tiles.
-            residuals: What the forward pass was given and made.
+            residuals: Operands and results of the forward pass.
             tangents: The direction of q, k and v.
-            d_bias: The direction of those leaves of the bias that have one, by number.
+            d_bias: The directions of the bias's leaves, by the leaf's number; others are constant.
         """
         ...

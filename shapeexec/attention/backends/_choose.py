@@ -1,10 +1,11 @@
-"""Which back end runs a pass of a call: the one that is named, or the first that does not refuse.
+"""Which back end runs a pass of a call: the named one, or the first that does not refuse.
 
-The forward and the backward pass may be run by different ones: what passes between them, the
-output and the log-sum-exp, means the same to all.
-
-Which there are is in `_registry`.
+The forward and the backward pass may run on different back ends: the residuals, the output and the
+log-sum-exp, have one definition. The table of back ends is in `_registry`.
 """
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from shapeexec._errors import BackendError, ConfigError
 from shapeexec.attention.backends import _device
@@ -13,23 +14,24 @@ from shapeexec.attention.backends._diagonal import diagonal_of
 from shapeexec.attention.backends._registry import (
     IMPLEMENTATIONS,
     REGISTERED,
-    TANGENTS,
     load,
-    load_for_tangents,
+    load_with_tangent,
 )
 from shapeexec.attention.masks import Mask
+
+B = TypeVar("B", bound=Backend)
 
 
 def candidates(
     signature: Signature, mask: Mask, platform: str, capability: tuple[int, int] | None
 ) -> tuple[str, ...]:
-    """Who is asked to run a call that names nobody, the best first.
+    """The names of the back ends to try for a call without `implementation=`, the best first.
 
     Args:
-        signature: What is static about the call, the pass too.
-        mask: Its mask, whose arrays may be traced.
-        platform: Where it is to run.
-        capability: The compute capability of the GPU; None: there is none.
+        signature: The static part of the call and the pass.
+        mask: Its mask; the arrays may be traced.
+        platform: The platform that the call is lowered for.
+        capability: The compute capability of the GPU; None: no GPU is here.
     """
     on_gpu = platform == "cuda"
     band = diagonal_of(mask, signature.query_size, signature.key_size) if on_gpu else None
@@ -46,22 +48,45 @@ def candidates(
 
 
 def choose(name: str | None, signature: Signature, mask: Mask, platform: str) -> Backend:
-    """The back end for one pass of a call.
+    """The back end for the forward or the backward pass of a call.
 
     Args:
-        name: That of a back end; None: the first that can run the call.
-        signature: What is static about the call, the pass too.
-        mask: Its mask, whose arrays may be traced.
-        platform: Where it is to run: `"cpu"`, `"cuda"`, `"rocm"`, `"tpu"`.
+        name: The name of a back end; None: the first candidate that can run the call.
+        signature: The static part of the call and the pass.
+        mask: Its mask; the arrays may be traced.
+        platform: The platform that the call is lowered for: `"cpu"`, `"cuda"`, `"rocm"`, `"tpu"`.
 
     Raises:
-        BackendError: The one that is named refuses, or all do.
+        BackendError: The named back end refuses, or all candidates do.
     """
     if name is None:
         capability = _device.compute_capability() if platform == "cuda" else None
         names = candidates(signature, mask, platform, capability)
     else:
         names = (name,)
+    return _first_able(names, load, name, signature, mask, platform)
+
+
+def choose_for_tangent(signature: Signature, mask: Mask, platform: str) -> TangentBackend:
+    """The back end for the derivative of a call along a direction; see `choose`.
+
+    `implementation=` is not heeded: it names the back end of the forward and the backward pass.
+
+    Raises:
+        BackendError: Every back end that makes tangents refuses.
+    """
+    names = tuple(row.name for row in REGISTERED if row.makes_tangents)
+    return _first_able(names, load_with_tangent, None, signature, mask, platform)
+
+
+def _first_able(
+    names: Iterable[str],
+    load: Callable[[str], B],
+    name: str | None,
+    signature: Signature,
+    mask: Mask,
+    platform: str,
+) -> B:
     reasons = {}
     for candidate in names:
         backend = load(candidate)
@@ -72,26 +97,13 @@ def choose(name: str | None, signature: Signature, mask: Mask, platform: str) ->
     raise _refusal(name, signature, mask, platform, reasons)
 
 
-def choose_for_tangent(signature: Signature, mask: Mask) -> TangentBackend:
-    """The back end for a derivative along a direction.
-
-    Raises:
-        BackendError: It refuses.
-    """
-    backend = load_for_tangents()
-    reason = backend.refuses(signature, mask, "any")
-    if reason is None:
-        return backend
-    raise _refusal(None, signature, mask, "any platform", {TANGENTS: reason})
-
-
 def _refusal(
     name: str | None, signature: Signature, mask: Mask, platform: str, reasons: dict[str, str]
 ) -> BackendError:
-    told = f"implementation={name!r} cannot" if name else "no back end can"
+    who = f"implementation={name!r} cannot" if name else "no back end can"
     what = "make the gradient of" if signature.is_backward else "run"
     return BackendError(
-        f"{told} {what} this attention.",
+        f"{who} {what} this attention.",
         got=f"{signature.dtype} query {_shape(signature)} on {platform}, {mask!r}",
         why="; ".join(f"{candidate} because {reason}" for candidate, reason in reasons.items()),
         fix="leave implementation= out" if name else 'convert to float32 and name "xla"',
@@ -99,16 +111,16 @@ def _refusal(
 
 
 def check_implementation(name: str | None) -> None:
-    """Check that a back end has this name.
+    """Check the name of a back end.
 
     Raises:
-        ConfigError: None has.
+        ConfigError: There is no back end of this name.
     """
     if name is not None and name not in IMPLEMENTATIONS:
-        told = ", ".join(f'"{known}"' for known in IMPLEMENTATIONS)
+        known = ", ".join(f'"{one}"' for one in IMPLEMENTATIONS)
         raise ConfigError(
-            f"implementation={name!r} is not known.",
-            fix=f"leave implementation= out, or name one of {told}",
+            f"implementation={name!r} is not the name of a back end.",
+            fix=f"leave implementation= out, or name one of {known}",
         )
 
 

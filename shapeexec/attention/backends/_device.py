@@ -1,4 +1,4 @@
-"""Which GPU is here: what some back ends, and the choice between them, depend on."""
+"""The GPU of this process, which some back ends and the choice between them depend on."""
 
 import functools
 from typing import Any
@@ -12,7 +12,7 @@ _MULTIPROCESSORS = 132  # of an H100 or H200
 
 
 def compute_capability() -> tuple[int, int] | None:
-    """That of the first NVIDIA GPU; None if there is none, as where one lowers for another host."""
+    """The compute capability of the first NVIDIA GPU; None if this process has none."""
     device = _first()
     if device is None:
         return None
@@ -21,7 +21,7 @@ def compute_capability() -> tuple[int, int] | None:
 
 
 def multiprocessors() -> int:
-    """How many multiprocessors that GPU has; as many as a Hopper has, if nobody can tell."""
+    """The number of multiprocessors of that GPU; a Hopper's if it is unknown."""
     return getattr(_first(), "core_count", None) or _MULTIPROCESSORS
 
 
@@ -29,5 +29,5 @@ def multiprocessors() -> int:
 def _first() -> Any:
     try:
         return jax.local_devices(backend="cuda")[0]
-    except RuntimeError:
+    except RuntimeError:  # JAX raises it where it has no CUDA back end
         return None

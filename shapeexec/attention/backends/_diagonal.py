@@ -1,6 +1,6 @@
-"""Masks that are all of a call, or a band along its diagonal: what dense kernels are told of.
+"""Recognizes full masks and bands along the diagonal, for dense kernels such as cuDNN's.
 
-They are known by what they say of these sizes: a window that is wider than the arrays is none.
+It compares them at the call's sizes: a window that is wider than the arrays is a full mask.
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ from shapeexec.attention.masks.positions import Band
 
 @dataclasses.dataclass(frozen=True)
 class Diagonal:
-    """Who attends to whom: -left <= key - query <= right.
+    """A band of pairs: -left <= key - query <= right.
 
     Attributes:
-        left: How many keys before its own position a query sees; None: all.
-        right: How many behind it; None: all.
+        left: How many keys before its own position a query attends to; None: all.
+        right: How many keys after it; None: all.
     """
 
     left: int | None = None
@@ -26,7 +26,7 @@ class Diagonal:
 
     @property
     def kind(self) -> Literal["full", "causal", "band"]:
-        """What it is by the usual names."""
+        """The usual name of the mask."""
         if self == Diagonal():
             return "full"
         return "causal" if self == Diagonal(right=0) else "band"
@@ -41,9 +41,10 @@ class _Lengths:
 
 
 def diagonal_of(mask: Mask, queries: int, keys: int) -> Diagonal | None:
-    """What a mask leaves of so many queries and keys; None if it is no band, or not yet known."""
+    """The band of a mask at these sizes; None if it is not a band, or traced."""
     lengths: Any = _Lengths(queries, keys)
-    left, right = queries - 1, keys - 1
+    left: Any = queries - 1
+    right: Any = keys - 1  # ints, for the mask holds no array
     for part in mask.masks if isinstance(mask, And) else (mask,):
         if isinstance(part, Full) or part == Lengths():
             continue

@@ -1,6 +1,6 @@
-"""Whether what a mask does with the elements of a tile can be a part of a Pallas kernel.
+"""Whether the element rule of a mask (`Mask.allows`) can be lowered inside a Pallas kernel.
 
-A mask may be a user's function: of anything that JAX can trace. A kernel takes less.
+A mask may be a user's function of anything that JAX can trace; a kernel lowers fewer operations.
 """
 
 import dataclasses
@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from shapeexec import _compat
 from shapeexec.attention.masks import Mask
-
-Array = Any
 
 _TILE = (16, 16)
 _OPERATIONS = frozenset(
@@ -22,11 +21,11 @@ _OPERATIONS = frozenset(
     shift_left shift_right_arithmetic shift_right_logical sign sin sqrt square squeeze sub tanh
     xor""".split()
 )
-"""What Pallas lowers both for Triton and for TPUs, of what works element by element."""
+"""The elementwise primitives that Pallas lowers both for Triton and for TPUs."""
 
 
 def refusal_of_rule(mask: Mask) -> str | None:
-    """Why a kernel cannot ask this mask inside a tile; None if it can."""
+    """Why a kernel cannot evaluate this mask inside a tile; None if it can."""
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), mask)
     queries, keys = ((_TILE[0], 1), (1, _TILE[1]))
     at = [jax.ShapeDtypeStruct(shape, np.int32) for shape in ((), (), (), (), queries, keys)]
@@ -35,7 +34,7 @@ def refusal_of_rule(mask: Mask) -> str | None:
 
 
 def refusal_of_operations(traced: Any, known: frozenset[str]) -> str | None:
-    """Why a kernel cannot run a traced rule, of operations that it knows; None if it can."""
+    """Why a kernel that lowers the `known` primitives cannot run a traced rule; None if it can."""
     if traced.consts:
         return "a mask's function closes over an array"
     foreign = {eqn.primitive.name for eqn in _compat.equations(traced.jaxpr)} - known
@@ -44,7 +43,7 @@ def refusal_of_operations(traced: Any, known: frozenset[str]) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Anywhere:
-    """`Positions` of a tile that is nowhere, of a mask that holds shapes for arrays."""
+    """`Positions` for tracing a mask whose arrays are `ShapeDtypeStruct`s."""
 
     batch: Array
     head: Array

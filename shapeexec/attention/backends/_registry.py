@@ -1,13 +1,14 @@
-"""The back ends there are, and the calls that each is for.
+"""The table of back ends, and the calls that each is preferred for.
 
-A back end is a folder of its name in this package, whose `backend` is a `Backend`, and one row
-here. Its folder is imported when it is first asked for. Whether it can run a call it says itself.
+To add a back end, add a package of its name here, whose `backend` is a `Backend`, its name to
+`Name`, which type checkers cannot take from the table, and a row to `REGISTERED`. It is imported
+by the first call that may run on it. Whether it can run a call, it says itself (`refuses`).
 """
 
 import dataclasses
 import functools
 import importlib
-from typing import Any, Literal
+from typing import Literal
 
 from shapeexec.attention.backends._base import Backend, Signature, TangentBackend
 
@@ -16,14 +17,14 @@ Name = Literal["mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla"]
 
 @dataclasses.dataclass(frozen=True)
 class Faster:
-    """Calls that a back end makes faster than the first of the platform, as was measured.
+    """Calls for which a back end was measured to be faster than the platform's first one.
 
     Attributes:
         capability: The compute capability of the GPU.
-        is_backward: Which pass.
-        kinds: What the mask leaves at these sizes; see `Diagonal.kind`.
-        head_sizes: Of queries and values alike.
-        shortest: The least T and S: a query or two is another matter than what was measured.
+        is_backward: Whether the backward pass was measured, or the forward pass.
+        kinds: The kinds of mask at the call's sizes; see `Diagonal.kind`.
+        head_sizes: Head sizes, the same for queries and values.
+        shortest: The least T and S: no shorter sequence was measured.
     """
 
     capability: tuple[int, int]
@@ -33,7 +34,7 @@ class Faster:
     shortest: int = 128
 
     def covers(self, signature: Signature, kind: str, capability: tuple[int, int] | None) -> bool:
-        """Whether a call is one of these."""
+        """Whether a call with a mask of this kind is one of them."""
         return (
             capability == self.capability
             and signature.is_backward == self.is_backward
@@ -46,15 +47,16 @@ class Faster:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Registration:
-    """A back end.
+    """A row of the table.
 
     Attributes:
-        name: Its name, and its folder's.
-        platforms: Where it is asked to run a call that names nobody; None: anywhere. Of two that
-            are, the one in front is asked first.
-        faster: Calls for which it is asked before all others. The figures are in
+        name: The name of the back end and of its package.
+        platforms: Where it is tried for calls without `implementation=`, in the order of the rows;
+            None: on all platforms.
+        faster: Calls for which it is tried before all others. The measurements are in
             docs/attention.md.
-        makes_tangents: Whether it is a `TangentBackend`.
+        makes_tangents: Whether it is a `TangentBackend`. Forward-mode derivatives are rare, so one
+            back end that runs anywhere suffices.
     """
 
     name: Name
@@ -77,20 +79,16 @@ REGISTERED = (
 )
 IMPLEMENTATIONS = tuple(row.name for row in REGISTERED)
 """The names of all back ends."""
-TANGENTS = next(row.name for row in REGISTERED if row.makes_tangents)
-"""Who makes derivatives along a direction: they are rare, and one that runs anywhere is enough."""
-
-
-def load(name: str) -> Backend:
-    """The back end of this name, imported now if it was not before."""
-    return _load(name)
-
-
-def load_for_tangents() -> TangentBackend:
-    """The back end of `TANGENTS`."""
-    return _load(TANGENTS)
 
 
 @functools.cache
-def _load(name: str) -> Any:
+def load(name: str) -> Backend:
+    """The back end of this name; its modules are imported by the first call."""
     return importlib.import_module(f"shapeexec.attention.backends.{name}").backend
+
+
+def load_with_tangent(name: str) -> TangentBackend:
+    """The back end of this name, one whose row says that it makes tangents."""
+    backend = load(name)
+    assert isinstance(backend, TangentBackend), f"{name} has no method `tangent`"
+    return backend

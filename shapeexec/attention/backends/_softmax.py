@@ -1,7 +1,7 @@
 """The arithmetic of one tile that kernels share: a running softmax, its gradient, biases, products.
 
-It knows no kernel: everything is arrays that a kernel holds. Source: FlashAttention-2 (Dao,
-https://arxiv.org/abs/2307.08691, algorithms 1 and 2).
+All values are arrays inside a kernel; loads and stores are left to the kernels. Source:
+FlashAttention-2 (Dao, https://arxiv.org/abs/2307.08691, algorithms 1 and 2).
 """
 
 import dataclasses
@@ -11,23 +11,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
-Array = Any
 State = tuple[Array, Array, Array]
 """Sum of weighted values, largest score and sum of weights so far, by query."""
 
 LARGE = 128.0
-"""From here on the rounding of a log-sum-exp, 2**-17, makes weights worse than products do."""
+"""From here on a log-sum-exp is rounded by 2**-17 or more, which weights notice."""
 
 
 def start(queries: int, value_size: int, *, columns: bool) -> State:
-    """Nothing seen yet.
+    """The state before the first tile.
 
     Args:
-        queries: Of the tile.
-        value_size: Of v.
-        columns: Whether numbers by query are kept as f32[queries, 1], as against f32[queries].
+        queries: Queries of the tile.
+        value_size: The head size of the values.
+        columns: Whether numbers per query are f32[queries, 1], and not f32[queries].
     """
     by_query = (queries, 1) if columns else (queries,)
     return (
@@ -38,19 +37,19 @@ def start(queries: int, value_size: int, *, columns: bool) -> State:
 
 
 def advance(state: State, scores: Array, values: Array) -> State:
-    """One more tile.
+    """The state after one more tile.
 
     Args:
-        state: What there was.
+        state: The state so far.
         scores: f32[queries, keys], -inf where a pair is not allowed.
         values: [keys, value size], finite.
     """
     total, old_max, old_sum = state
     columns = old_max.ndim == 2
     new_max = jnp.maximum(old_max, scores.max(1, keepdims=columns))
-    finite = _finite(new_max)
-    weights = jnp.exp(scores - _column(finite))
-    decay = jnp.exp(old_max - finite)
+    shift = finite(new_max)
+    weights = jnp.exp(scores - _column(shift))
+    decay = jnp.exp(old_max - shift)
     total = total * _column(decay) + times(weights.astype(values.dtype), values)
     return total, new_max, old_sum * decay + weights.sum(1, keepdims=columns)
 
@@ -66,7 +65,7 @@ def finish(state: State) -> tuple[Array, Array]:
 def statistics(state: State) -> tuple[Array, Array]:
     """Shift and factor: weights are exp(score - shift) * factor."""
     _, largest, weight = state
-    return _finite(largest), jnp.where(weight == 0, 0, 1 / weight)
+    return finite(largest), jnp.where(weight == 0, 0, 1 / weight)
 
 
 def normalizer(
@@ -74,12 +73,12 @@ def normalizer(
 ) -> tuple[Array, Array | None]:
     """Shift and factor of the weights; see `weights_again`.
 
-    Without a bias they are the log-sum-exp and 1, for scores have lost as many digits themselves.
+    Without a bias they are the log-sum-exp and 1: scores are rounded as much as their log-sum-exp.
 
     Args:
         logsumexp: f32, of all queries.
         bias: The bias; None: there is none.
-        again: Makes the `statistics` of all queries.
+        again: Computes the `statistics` of all queries.
     """
     return (logsumexp, None) if bias is None else normalizer_of_biased(logsumexp, again)
 
@@ -104,7 +103,7 @@ def weights_again(scores: Array, shift: Array, factor: Array | None) -> Array:
         shift: Their log-sum-exp, or the shift of `statistics`; f32, broadcasting to the tile.
         factor: That of `statistics`; None: 1.
     """
-    weights = jnp.exp(scores - _finite(shift))
+    weights = jnp.exp(scores - finite(shift))
     return weights if factor is None else weights * factor
 
 
@@ -121,12 +120,12 @@ class Scores:
     before_bias: Callable[[Array], Array]
 
     def weights(self, shift: Array, factor: Array | None) -> Array:
-        """What the softmax made of them; see `weights_again`."""
+        """The weights of the forward pass; see `weights_again`."""
         return weights_again(self.final, shift, factor)
 
 
 def biased(bias: Any, at: Any, scores: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Scaled scores with their bias, and the way back for gradients.
+    """Scaled scores with their bias, and the function for their gradients.
 
     Args:
         bias: An array, a score modifier, or None.
@@ -134,7 +133,7 @@ def biased(bias: Any, at: Any, scores: Array) -> tuple[Array, Callable[[Array], 
         scores: f32, of the tile.
 
     Returns:
-        What the mask comes upon, and a function from its gradient to that of `scores`.
+        The biased scores, and a function from their gradient to that of `scores`.
     """
     if bias is None:
         return scores, lambda d_biased: d_biased
@@ -151,7 +150,7 @@ def biased(bias: Any, at: Any, scores: Array) -> tuple[Array, Callable[[Array], 
 
 
 class _Memory:
-    """`Positions` that keep what was read, to say it again: a kernel's loads have no derivative."""
+    """`Positions` that record and replay reads: a kernel's loads have no derivative."""
 
     def __init__(self, at: Any, answers: list[Array], *, is_new: bool) -> None:
         self._at, self._answers, self._is_new = at, answers, is_new
@@ -198,6 +197,9 @@ def _column(x: Array) -> Array:
     return x if x.ndim == 2 else x[:, None]
 
 
-def _finite(x: Array) -> Array:
-    # With nothing seen yet it is -inf, and -inf - -inf would be NaN.
+def finite(x: Array) -> Array:
+    """A largest score or log-sum-exp that can be subtracted: 0 for the -inf of no scores at all.
+
+    -inf - -inf would be NaN.
+    """
     return jnp.where(x == -np.inf, 0, x)

@@ -1,6 +1,6 @@
-"""The masks: who may attend to whom. They compose, and know their tiles without an array.
+"""The masks: which queries may attend to which keys. They compose, tile by tile, without an array.
 
-Example: a window of 256 keys, within documents, beside 16 keys that all may see:
+Example: causal, within documents, over the last 256 keys and the first 16:
 
     mask = Causal() & Documents(segment_ids) & (SlidingWindow(255) | Global(16))
 """

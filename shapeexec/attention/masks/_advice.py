@@ -1,7 +1,7 @@
-"""What to write in place of a mask that is none: numbers, a function, a modifier of scores.
+"""The fix for a `mask=` that is not a mask: numbers, a function, a score modifier.
 
-Which pairs numbers mean is told by their values, where they are known: 1 may attend and 0 not, or 0
-is added to a score and -inf, or what is as good, where a query may not attend.
+Known values show what numbers mean: 1 and 0 for pairs that are allowed and not, or 0 and -inf (or a
+number with the same effect) to be added to scores.
 """
 
 from typing import Any
@@ -17,13 +17,13 @@ _NO_WEIGHT = -1e3  # exp of it is 0 in f64, too: beside any score of 0 nothing i
 
 
 def of_numbers(mask: Any, *, name: str = "mask", to: str = "mask=", bias: str | None) -> str:
-    """The way out for a mask of numbers.
+    """The fix for a mask of numbers.
 
     Args:
         mask: Of any shape and of a dtype that is not bool; traced or not.
-        name: What the user calls it.
-        to: What the boolean mask is given to, `mask=`.
-        bias: What adds it to the scores, `bias=mask`; None: nothing can.
+        name: The user's name of it.
+        to: The argument for the boolean mask, `mask=`.
+        bias: The argument that adds it to the scores, `bias=mask`; None: there is none.
 
     Returns:
         The text of an error's Fix.
@@ -33,17 +33,19 @@ def of_numbers(mask: Any, *, name: str = "mask", to: str = "mask=", bias: str | 
     if values is not None and values.any() and np.isin(values, (0, 1)).all():
         return f"{ones}, for it holds 1 where a query may attend to a key, and 0 elsewhere"
     if values is not None and (values < 0).any() and ((values == 0) | (values <= _NO_WEIGHT)).all():
-        told = f"it holds 0 where a query may attend to a key, and {values.min():g} elsewhere"
-        return f"{zeros}, for {told}" + (f"; or {bias}, which adds it to the scores" * bool(bias))
-    told = f"{ones} if it holds 1 where a query may attend to a key, and 0 elsewhere"
+        meaning = f"it holds 0 where a query may attend to a key, and {values.min():g} elsewhere"
+        return f"{zeros}, for {meaning}" + (
+            f"; or {bias}, which adds it to the scores" * bool(bias)
+        )
+    general = f"{ones} if it holds 1 where a query may attend to a key, and 0 elsewhere"
     if jnp.issubdtype(mask.dtype, jnp.complexfloating):
-        return told
-    return f"{told}; {bias or zeros} if it is to be added to the scores: 0 there, -inf elsewhere"
+        return general
+    return f"{general}; {bias or zeros} if it is to be added to the scores: 0 there, -inf elsewhere"
 
 
 def of_no_array(given: Any, name: str) -> str:
-    """The way out for what is neither an array nor what `mask=` or `bias=` takes in its place."""
-    told = {
+    """The fix for a `mask=` or `bias=` that is neither an array nor a mask or modifier."""
+    general = {
         "mask": "pass a bool array, or a mask such as Causal() & other",
         "bias": "pass an array, or a score modifier such as ALiBi(slopes)",
     }[name]
@@ -55,8 +57,8 @@ def of_no_array(given: Any, name: str) -> str:
     elif callable(given) and not isinstance(given, type) and name == "mask":
         way_out = "mask=sx.MaskFunction(mask)"
     else:
-        return told
-    return f"{way_out}; or {told}"
+        return general
+    return f"{way_out}; or {general}"
 
 
 def _values(mask: Any) -> Any:

@@ -1,43 +1,46 @@
-"""What a mask is: who may attend to whom, told of elements and of whole tiles.
+"""The base class of masks, and the two views that a mask is evaluated on: elements and tiles.
 
-A mask is a pytree: its arrays are leaves, so that it goes through `jax.jit` and, with references
-in their place, into a kernel. It never builds an array of queries by keys by itself.
+A mask is a pytree: its arrays are leaves, so it goes through `jax.jit` and, with references in
+their place, into a kernel. It never builds an array of queries by keys. The views are made by
+`_positions`, `_grid` and the back ends.
 """
 
 import abc
 import dataclasses
 import enum
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
-from shapeexec.attention.masks._value import Value, saturated
+from shapeexec._errors import ConfigError
+from shapeexec.attention.masks._value import Array, Value, saturated
 
-Array = Any
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 Tile = tuple[int, int]
 """Queries and keys of a tile."""
 
 
 class TileKind(enum.IntEnum):
-    """How much of a tile a mask allows; what of it there is to do."""
+    """How much of a tile a mask allows."""
 
     EMPTY = 0  # nothing: it is skipped
-    PARTIAL = 1  # not known to be one of the others: each pair is asked
-    FULL = 2  # all pairs: nobody asks
+    PARTIAL = 1  # not known to be one of the others: the mask is evaluated for each pair
+    FULL = 2  # all pairs: the mask is not evaluated
 
 
 class Positions(Protocol):
     """The elements of one tile, as a mask sees them.
 
-    `query` and `key` broadcast against each other to the tile. Which array library makes them,
-    and whether an array that a mask holds is an array or a reference, is the back end's matter.
+    `query` and `key` broadcast against each other to the tile. The back end decides which array
+    library makes them, and whether the arrays of a mask are arrays or references.
 
     Attributes:
         batch: The example, i32[]. Under `vmap` mapped examples are merged into the batch, and this
-            is the number among all: what a mask asks arrays of. See `Value.of_merged`.
+            is the number in the merged batch, as in the mask's arrays. See `Value.of_merged`.
         head: The query head, i32[].
         query: Positions of the queries, i32, from 0.
         key: Positions of the keys, i32, from 0.
-        query_length: How many queries there are truly, i32[].
-        key_length: How many keys there are truly, i32[].
+        query_length: The valid length of the queries, i32[].
+        key_length: The valid length of the keys, i32[].
     """
 
     @property
@@ -89,25 +92,24 @@ class Positions(Protocol):
 
 
 class Tiles(Protocol):
-    """All tiles at once: between which positions each lies.
+    """All tiles of a call at once, by their first and last positions.
 
-    Everything is broadcastable to [B or 1, N or 1, query tiles, key tiles]. Arrays are NumPy's
-    while everything is known, and `xp` is then `numpy`; inside `jax.jit` it is `jax.numpy`.
-    What lies behind the valid lengths does not count, and what is said of a tile wholly behind them
-    means nothing.
+    Everything broadcasts to [B or 1, N or 1, query tiles, key tiles]. Arrays are NumPy's, and `xp`
+    is `numpy`, if everything is known; inside `jax.jit` it is `jax.numpy`. Positions behind the
+    valid lengths are ignored, and results for a tile wholly behind them are unspecified.
 
     Attributes:
         xp: The array library.
         sizes: T and S, of the arrays.
         tile: Queries and keys of a tile.
-        batch: B, or None if nobody told.
-        heads: N, or None if nobody told.
-        first_query: Of each tile, i32.
-        last_query: The last one before the valid length.
-        first_key: Likewise.
-        last_key: Likewise.
-        query_length: How many there are truly, i32.
-        key_length: Likewise.
+        batch: B; None: unknown.
+        heads: N; None: unknown.
+        first_query: The first query of each tile, i32.
+        last_query: The last query of each tile before the valid length, i32.
+        first_key: The first key of each tile, i32.
+        last_key: The last key of each tile before the valid length, i32.
+        query_length: The valid length of the queries, i32.
+        key_length: The valid length of the keys, i32.
     """
 
     @property
@@ -159,15 +161,14 @@ class Tiles(Protocol):
         ...
 
     def whole(self) -> "Tiles":
-        """The same tiles where every query and key counts."""
+        """The same tiles at full length."""
         ...
 
     def answers(self, mask: "Mask") -> tuple[Array, Array]:
-        """Whether any and whether all pairs of each tile are allowed, by asking for each pair.
+        """Whether any and whether all pairs of each tile are allowed, by evaluating each pair.
 
         Args:
-            mask: Its arrays known. Lengths do not count here, and B and N only if it asks for
-                examples or heads.
+            mask: Its arrays must be known. Valid lengths are ignored.
 
         Returns:
             NumPy's bool[B or 1, N or 1, query tiles, key tiles] each.
@@ -175,23 +176,27 @@ class Tiles(Protocol):
         ...
 
     def asks_for(self, mask: "Mask") -> tuple[bool, bool]:
-        """Whether a mask may differ from example to example, and from head to head."""
+        """Whether a mask may depend on the example, and on the head."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """What is known of whole tiles without looking at each element.
+    """What is known of whole tiles without evaluating each pair.
 
     Attributes:
-        some: False where surely no pair of the tile is allowed.
-        all: True where surely every pair of the tile is allowed.
-        exact: Whether these say all there is to say: no closer look at a tile finds more.
+        some: False only where no pair of the tile is allowed.
+        all: True only where every pair of the tile is allowed.
+        exact: Whether both hold in the other direction too.
     """
 
     some: Array
     all: Array
     exact: bool = False
+
+
+class MaskTruthError(ConfigError, TypeError):
+    """A mask was asked whether it is true."""
 
 
 class Mask(Value, abc.ABC):
@@ -207,35 +212,47 @@ class Mask(Value, abc.ABC):
 
     @abc.abstractmethod
     def bounds(self, tiles: Tiles) -> Bounds:
-        """What is known of all tiles; exact where that is cheap, and never wrong."""
+        """What is known of all tiles; exact where that is cheap, else safe."""
 
     def __and__(self, other: Any) -> "Mask":
-        return _joined().conjunction(self, other)
+        return _JOINS["&"](self, other)
 
     def __rand__(self, other: Any) -> "Mask":
-        return _joined().conjunction(other, self)
+        return _JOINS["&"](other, self)
 
     def __or__(self, other: Any) -> "Mask":
-        return _joined().disjunction(self, other)
+        return _JOINS["|"](self, other)
 
     def __ror__(self, other: Any) -> "Mask":
-        return _joined().disjunction(other, self)
+        return _JOINS["|"](other, self)
 
     def __invert__(self) -> "Mask":
-        return _joined().negation(self)
+        return _JOINS["~"](self)
 
     def __bool__(self) -> NoReturn:
         # `Causal() and SlidingWindow(4)` would silently be the second one alone.
-        raise TypeError("a mask is neither true nor false: join masks by & | ~, not by and or not")
+        raise MaskTruthError(
+            f"{self!r} has no truth value.",
+            why="`and`, `or` and `not` would drop one of two masks",
+            fix="join masks by &, | and ~; ask `mask is not None` for whether there is one",
+        )
+
+
+_JOINS: dict[str, Callable[..., Mask]] = {}
+"""What the operators of masks call. `_joined` fills it: masks made of masks import this module."""
+
+
+def joins(operator: Literal["&", "|", "~"]) -> Callable[[_Function], _Function]:
+    """Make the decorated function what an operator of masks calls, with its operands in order."""
+
+    def register(function: _Function) -> _Function:
+        assert operator not in _JOINS
+        _JOINS[operator] = function
+        return function
+
+    return register
 
 
 def number(where: Positions | Tiles, value: Array) -> Array:
     """An int, or array[B or 1], in terms of a tile or of all tiles; see `saturated`."""
     return saturated(value) if isinstance(value, int) else where.of_batch(value)
-
-
-def _joined() -> Any:
-    # The masks that join others are masks: they import this module.
-    from shapeexec.attention.masks import _joined  # noqa: PLC0415
-
-    return _joined

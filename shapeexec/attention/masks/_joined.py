@@ -1,7 +1,7 @@
-"""Masks made of masks: all of some, any of some, and not one.
+"""Masks made of masks by `&`, `|` and `~`.
 
-Bounds are three-valued: a tile is empty, full, or not known. Joining keeps what is known exact on
-one side (all operands full is full; any operand empty is empty) and never makes a wrong claim.
+Bounds are three-valued: a tile is empty, full or unknown. Those of a joined mask are safe: what
+follows from those of its operands (all full is full, any empty is empty) and no more.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import functools
 import operator
 from typing import Any
 
-from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles
+from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles, joins
 from shapeexec.attention.masks.dense import Dense
 from shapeexec.attention.masks.lengths import Lengths
 from shapeexec.attention.masks.positions import Band, Full
@@ -30,7 +30,7 @@ class And(Mask):
         known = [mask.bounds(tiles) for mask in self.masks]
         some = functools.reduce(operator.and_, (bound.some for bound in known))
         bands = [mask for mask in self.masks if isinstance(mask, Band)]
-        # The call's own lengths are in the tiles already, and cannot make one emptier.
+        # The tiles account for the call's own lengths already.
         others = [mask for mask in self.masks if not isinstance(mask, Band) and mask != Lengths()]
         if len(bands) > 1:
             some = some & _meet(bands, tiles)
@@ -85,6 +85,7 @@ class Not(Mask):
         return f"~{_operand(self.mask, (And, Or))}"
 
 
+@joins("&")
 def conjunction(left: Any, right: Any) -> Mask:
     """`left & right`, with nested ones flattened and `Full()` left out."""
     operands = _operands(left, right, And)
@@ -94,6 +95,7 @@ def conjunction(left: Any, right: Any) -> Mask:
     return And(operands) if len(operands) > 1 else operands[0] if operands else Full()
 
 
+@joins("|")
 def disjunction(left: Any, right: Any) -> Mask:
     """`left | right`, with nested ones flattened; with `Full()` it is that."""
     operands = _operands(left, right, Or)
@@ -102,6 +104,7 @@ def disjunction(left: Any, right: Any) -> Mask:
     return Full() if any(isinstance(mask, Full) for mask in operands) else Or(operands)
 
 
+@joins("~")
 def negation(mask: Mask) -> Mask:
     """`~mask`; twice is the mask itself."""
     return mask.mask if isinstance(mask, Not) else Not(mask)
@@ -121,7 +124,7 @@ def _operands(left: Any, right: Any, kind: type) -> tuple[Mask, ...] | None:
 
 
 def _meet(bands: list[Band], tiles: Tiles) -> Array:
-    # Each band may cross a tile, and yet no distance lies in all of them.
+    # Each band may cross a tile, and yet there may be no distance within all of them.
     lows, highs = zip(*(band.limits(tiles) for band in bands), strict=True)
     low = [limit for limit in lows if limit is not None]
     high = [limit for limit in highs if limit is not None]

@@ -1,7 +1,7 @@
-"""Frozen dataclasses that are pytrees, and what their fields may hold.
+"""The base of masks and score modifiers: frozen dataclasses that are pytrees.
 
-A field's arrays are leaves; all else in it is static. Which of the two a field holds is asked of
-its value: a number that the caller knows is a constant of the graph, a traced one is an operand.
+Arrays in fields are leaves; everything else is static. The value of a field decides which it is: a
+Python number is a constant of the graph, a traced one is an operand.
 """
 
 import copy
@@ -17,9 +17,13 @@ from jax.core import Tracer
 from shapeexec._errors import ConfigError, ShapeExecError
 
 Array = Any
+"""A NumPy array where all is known, else a JAX array; in a kernel a reference or what was loaded.
+
+Masks are written once for all of these, and no type has the operations of each.
+"""
 
 FARTHEST = 2**29
-"""No two positions are so far apart: beyond it all numbers say the same, and sums fit into i32."""
+"""A bound on positions: larger numbers mean the same as this one, and sums fit into i32."""
 
 _LEAF = "leaf"  # stands in the static part where a leaf goes
 _LEAVES = "_leaves"  # the attribute that remembers which fields of an unflattened value are leaves
@@ -34,7 +38,7 @@ class Value:
     Attributes:
         axes: Of each field that may hold an array its axes, one letter each, such as `"BNTS"`.
             B and N may be 1 and then count for every example or head. The first axis of every
-            array is B, so that who merges or pads the batch need not know the masks.
+            array is B, so the batch can be merged or padded without knowing the mask.
     """
 
     axes: ClassVar[Mapping[str, str]] = {}
@@ -61,12 +65,12 @@ class Value:
         return hash((structure, *map(_kind_of, leaves)))
 
     def __repr__(self) -> str:
-        told = ", ".join(
-            f"{name}={_told(value)}"
+        fields = ", ".join(
+            f"{name}={_as_text(value)}"
             for name, value, field in _fields(self)
             if name in _leaf_fields(self) or value != field.default
         )
-        return f"{type(self).__name__}({told})"
+        return f"{type(self).__name__}({fields})"
 
     def check_axes(self, lengths: Mapping[str, int]) -> None:
         """Check that the arrays fit a call.
@@ -86,13 +90,13 @@ class Value:
                 _check_array(f"{type(self).__name__}.{name}", value, self.axes[name], lengths)
 
     def of_merged(self, examples: Any) -> "Any":
-        """The same for a batch that many calls are merged into, as `jax.vmap` does.
+        """The value for a batch into which calls are merged, as under `jax.vmap`.
 
-        Arrays are merged by who merges; this is for what else depends on the number of an example.
-        Override it if `allows` or `modify` reads `at.batch` other than to ask an array.
+        The caller merges the arrays; this is for whatever else depends on the example's number.
+        Override it if `allows` or `modify` uses `at.batch` other than to index an array.
 
         Args:
-            examples: How many there are in each call; may be symbolic.
+            examples: The batch of each call; may be symbolic.
         """
         changed = copy.copy(self)
         for name, content, _ in _fields(self):
@@ -105,19 +109,22 @@ class Value:
 
 
 def as_int_or_array(value: Any, name: str) -> Any:
-    """An int as it is; what is traced, a symbolic dim, or one per example as i32[B or 1].
+    """An int as it is; a tracer, a symbolic dim or one number per example as i32[B or 1].
 
-    Those of an array that are farther from 0 than `FARTHEST` become that.
+    Elements of an array are clipped to +-`FARTHEST`.
 
     Raises:
-        ConfigError: It is neither, or not integral.
+        ConfigError: The value is of another type.
     """
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return int(value)
     fix = f"pass {name} as an int, or as int32[B]: one for each example"
     array = as_array(value, name, fix)
     if array.ndim > 1 or not jnp.issubdtype(array.dtype, jnp.integer):
-        raise ConfigError(f"{name} is {array.dtype}{list(array.shape)}.", fix=fix)
+        raise ConfigError(
+            f"{name} is {array.dtype}{list(array.shape)}, not an int or a vector of integers.",
+            fix=fix,
+        )
     return saturated(array.reshape(-1))
 
 
@@ -127,16 +134,16 @@ def saturated(value: Any) -> Any:
         return max(-FARTHEST, min(FARTHEST, value))
     info = jnp.iinfo(value.dtype)
     low, high = max(int(info.min), -FARTHEST), min(int(info.max), FARTHEST)
-    # In the array's own dtype: i32 has other bits for what it does not hold.
+    # Clipped in the array's own dtype: a cast to i32 first would wrap.
     fits = (low, high) == (info.min, info.max)
     return (value if fits else value.clip(low, high)).astype(np.int32)
 
 
 def as_array(value: Any, name: str, fix: str) -> Any:
-    """NumPy's arrays and lists as NumPy arrays; what is JAX's stays JAX's.
+    """NumPy arrays and lists as NumPy arrays; JAX arrays as they are.
 
     Raises:
-        ConfigError: It is no array; `fix` says what to pass as `name`.
+        ConfigError: The value is not an array; `fix` says what to pass as `name`.
     """
     if isinstance(value, jax.Array):
         return value
@@ -149,11 +156,11 @@ def as_array(value: Any, name: str, fix: str) -> Any:
     except (ShapeExecError, jax.errors.JAXTypeError):  # of sizes, and of traced numbers in a list
         raise
     except (TypeError, ValueError) as error:  # the latter of rows that are not equally long
-        raise ConfigError(f"{name}={value!r} is no array.", fix=fix) from error
+        raise ConfigError(f"{name}={value!r} is not an array.", fix=fix) from error
 
 
 def wide(dtype: Any) -> np.dtype:
-    """What sums are made in, and a log-sum-exp is kept in: f32, or f64 for operands of that."""
+    """The dtype of sums and of the log-sum-exp: f32, or f64 for f64 operands."""
     return np.dtype(np.float64 if jnp.dtype(dtype) == np.float64 else np.float32)
 
 
@@ -182,8 +189,8 @@ def _is_static(content: Any) -> bool:
 def _leaf_fields(value: Any) -> frozenset[str]:
     """The fields that are children of a value as a tree.
 
-    JAX and its libraries put anything where leaves were: ints, None, names, other trees. So a
-    value that was unflattened has the structure that it was given, and its content is not asked.
+    JAX and other libraries put anything in place of leaves: ints, None, names, other trees. So an
+    unflattened value keeps the structure that it was given, whatever its fields hold.
     """
     known = getattr(value, _LEAVES, None)
     if known is None:
@@ -230,7 +237,7 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, (np.ndarray, np.generic, jax.Array))
 
 
-def _told(content: Any) -> str:
+def _as_text(content: Any) -> str:
     if hasattr(content, "shape") and hasattr(content, "dtype"):
         return f"{content.dtype}[{','.join(map(str, content.shape))}]"
     return repr(content)
@@ -243,7 +250,7 @@ def _check_array(name: str, array: Any, names: str, sizes: Mapping[str, int]) ->
         is_known = isinstance(size, int), isinstance(want, int)
         if want is None or not any(is_known) or (is_known[0] and size == 1 and axis in may_be_one):
             continue
-        # Of a symbolic size and a known one: whoever traces answers, and remembers it.
+        # A symbolic size against a known one: an Exec that traces decides it and keeps a guard.
         if size == want:
             continue
         raise ConfigError(

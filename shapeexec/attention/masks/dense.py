@@ -1,7 +1,4 @@
-"""A mask given as an array of booleans.
-
-It costs what the array costs: T by S elements are held, and read once to make its tiles.
-"""
+"""A mask given as a bool array. It holds T by S elements, read once to find its tiles."""
 
 import dataclasses
 from typing import ClassVar
@@ -30,8 +27,8 @@ class Dense(Mask):
         array = as_array(self.array, "array", _FIX)
         if array.dtype != bool or array.ndim > 4:
             raise ConfigError(
-                f"a mask of type {array.dtype}{list(array.shape)}.",
-                why="a mask says True where a query may attend to a key",
+                f"array is {array.dtype}{list(array.shape)}, not bool of at most 4 axes.",
+                why="True says that a query may attend to a key",
                 fix=_FIX
                 if array.dtype == bool
                 else of_numbers(array, name="array", to="", bias="bias=array"),
@@ -45,7 +42,7 @@ class Dense(Mask):
     def bounds(self, tiles: Tiles) -> Bounds:
         """See `Mask`. Reads the whole array once.
 
-        Exact, but where examples of several lengths share the array: see `Tiles.any_and_all`.
+        Exact unless examples of several lengths share the array; see `Tiles.any_and_all`.
         """
         examples = {tiles.query_length.shape[0], tiles.key_length.shape[0]}
         return Bounds(*tiles.any_and_all(self.array), exact=examples <= {1, self.array.shape[0]})

@@ -1,4 +1,4 @@
-"""The mask of packed documents: several sequences in one row, none sees another."""
+"""The mask of packed documents: sequences in one row that do not attend to each other."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -16,8 +16,8 @@ class Documents(Mask):
     """A query attends to the keys whose id equals its own.
 
     Attributes:
-        query_ids: int[B or 1, T], or int[T] for all examples alike, of any integer dtype. NumPy's
-            that do not fit into int32 become their ranks.
+        query_ids: int[B or 1, T], or int[T] for all examples, of any integer dtype. NumPy arrays
+            that do not fit into int32 are replaced by their ranks.
         key_ids: int[B or 1, S], or int[S]. None: those of the queries.
     """
 
@@ -37,9 +37,9 @@ class Documents(Mask):
         return at.of_queries(self.query_ids) == at.of_keys(self.key_ids)
 
     def bounds(self, tiles: Tiles) -> Bounds:
-        """See `Mask`. Exact for self-attention whose ids ascend; else a tile may be empty unseen.
+        """See `Mask`. Exact for self-attention with ascending ids; else it may miss empty tiles.
 
-        Only the least and the largest id of a tile are compared: T + S elements are read.
+        It compares the least and the largest id of a tile, and reads T + S elements.
         """
         query_low, query_high = tiles.range_of_queries(self.query_ids)
         key_low, key_high = tiles.range_of_keys(self.key_ids)
@@ -54,14 +54,13 @@ def _ids(ids: Array, name: str) -> Array:
     ids = as_array(ids, name, fix)
     if ids.ndim not in (1, 2) or not np.issubdtype(ids.dtype, np.integer):
         raise ConfigError(
-            f"{name} is {ids.dtype}{list(ids.shape)}.",
-            fix=fix,
+            f"{name} is {ids.dtype}{list(ids.shape)}, not integers of 1 or 2 axes.", fix=fix
         )
     return ids[None] if ids.ndim == 1 else ids
 
 
 def _alike(query_ids: Array, key_ids: Array) -> tuple[Array, Array]:
-    """The same documents by ids of one dtype, which JAX does not cut on their way to the device.
+    """The same documents by ids of one dtype that JAX transfers without truncation.
 
     Raises:
         ConfigError: There is no such dtype.
@@ -78,9 +77,9 @@ def _alike(query_ids: Array, key_ids: Array) -> tuple[Array, Array]:
     if is_held and all(_fits(ids, common) for ids in both if isinstance(ids, np.ndarray)):
         return query_ids.astype(common), key_ids.astype(common)
     raise ConfigError(
-        f"query_ids is {query_ids.dtype} and key_ids {key_ids.dtype}, and no dtype at hand holds"
-        " the ids of both.",
-        why="documents are told apart by their ids, so none may be changed",
+        f"query_ids is {query_ids.dtype} and key_ids is {key_ids.dtype}: no integer dtype that JAX"
+        " has here holds the ids of both.",
+        why="an id that is cast to another value would name another document",
         fix="give both one dtype, such as int32, with ids that it holds",
     )
 

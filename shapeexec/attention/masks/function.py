@@ -1,7 +1,7 @@
 """A mask given as a function of positions.
 
-Nothing is known of a function but what it answers, so its tiles are found by asking for every
-pair: T * S of them whenever a call is traced, in bounded memory.
+The kinds of its tiles are found by evaluating all T * S pairs whenever a call is traced, in bounded
+memory.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ class MaskFunction(Mask):
             int32 and broadcasting to the others; gives bool elementwise. JAX must be able to
             trace it. It is static: pass the same function object to run the same graph, and
             hand over arrays that it would close over as other masks, such as `Dense`.
-        examples: How many of them are one call's. Under `jax.vmap` and `Exec.map` many calls are
-            merged into one batch, and b is the number of an example in its own call. None: all.
+        examples: The batch of one call. Under `jax.vmap` and `Exec.map` calls are merged into one
+            batch, and b is the example's number in its own call. None: calls are not merged.
     """
 
     function: Callable[[Array, Array, Array, Array], Array]
@@ -36,7 +36,7 @@ class MaskFunction(Mask):
     def __post_init__(self) -> None:
         if not callable(self.function) or not _is_hashable(self.function):
             raise ConfigError(
-                f"function={self.function!r} cannot be called and compared.",
+                f"function={self.function!r} is not callable and hashable.",
                 fix="pass a function of (b, h, q, k), such as `lambda b, h, q, k: k <= q`",
             )
 
@@ -46,8 +46,8 @@ class MaskFunction(Mask):
         allowed: Any = self.function(batch, at.head, at.query, at.key)
         if not hasattr(allowed, "dtype") or allowed.dtype != bool:
             raise ConfigError(
-                f"the mask function {_name(self.function)} gives {_type(allowed)}.",
-                fix="give bool, by a comparison",
+                f"the mask function {_name(self.function)} returns {_type(allowed)}, not bool.",
+                fix="return bool, by a comparison",
             )
         return allowed
 
@@ -58,17 +58,16 @@ class MaskFunction(Mask):
         if not isinstance(examples, int):
             raise ConfigError(
                 f"the mask function {_name(self.function)} under `vmap` with a batch of"
-                f" {examples}, which is not known yet.",
-                why="mapped calls are merged into one batch, and its b is the number in each",
+                f" {examples}, a symbolic size.",
+                why="mapped calls are merged into one batch, whose size tells b within each call",
                 fix="map over single examples, [T, N, H], or give the batch one size",
             )
         return dataclasses.replace(self, examples=examples)
 
     def bounds(self, tiles: Tiles) -> Bounds:
-        """See `Mask`. Exact before the arrays' ends, from the answers for all pairs.
+        """See `Mask`. Exact at full length.
 
-        Where the function asks for examples or heads, and nobody told how many there are,
-        nothing is known.
+        Nothing is known if the function depends on an example or head whose number is unknown.
         """
         by_batch, by_head = tiles.asks_for(self)
         if (by_batch and tiles.batch is None) or (by_head and tiles.heads is None):
@@ -88,21 +87,20 @@ class MaskFunction(Mask):
 
 
 def _refused(function: Callable[..., Any]) -> ConfigError:
-    """Why a function of traced positions asked for the values of a traced array."""
+    """The error for a function that needs the values of a traced array."""
     fix = "make the array a mask of its own: `mask=array` of bool, Documents, or a BlockMask"
     position = jax.ShapeDtypeStruct((1, 1, 1, 1), np.int32)
     try:
         jax.eval_shape(function, *[position] * 4)
     except jax.errors.TracerArrayConversionError:
         return ConfigError(
-            f"the mask function {_name(function)} makes a NumPy array of its positions.",
-            why="they are traced, and neither a NumPy array can be indexed by them, nor a function"
-            " of NumPy be called with them",
+            f"the mask function {_name(function)} converts its positions to NumPy arrays.",
+            why="positions are traced: they cannot index a NumPy array or go into a NumPy function",
             fix=f"jnp.asarray(array)[q], and functions of jnp; or {fix}",
         )
     return ConfigError(
         f"the mask function {_name(function)} closes over a traced array.",
-        why="a function is static, and its tiles are found while tracing",
+        why="the function is static: its tiles are found while tracing, from concrete arrays only",
         fix=fix,
     )
 
@@ -110,13 +108,13 @@ def _refused(function: Callable[..., Any]) -> ConfigError:
 def _is_hashable(function: Any) -> bool:
     try:
         hash(function)
-    except TypeError:  # a module with arrays is of a type that says it can be
+    except TypeError:  # `Hashable` is not enough: a module with arrays defines `__hash__`
         return False
     return True
 
 
 def _modulo(number: Array, count: int) -> Array:
-    # Not below 0: of traced ones the plain remainder is one operation.
+    # Numbers are not negative, so the plain remainder, one operation, is the modulo.
     return lax.rem(number, np.int32(count)) if isinstance(number, jax.Array) else number % count
 
 

@@ -1,4 +1,4 @@
-"""A random share of all pairs, told by a hash of where each stands: nothing is stored for pairs."""
+"""The mask of dropout: a random share of all pairs, by a hash of each pair's position."""
 
 import dataclasses
 import numbers
@@ -35,14 +35,11 @@ class Kept(Mask):
 
     def __post_init__(self) -> None:
         if not isinstance(self.rate, numbers.Real) or not 0 <= self.rate < 1:
-            raise ConfigError(f"rate={self.rate!r} is no number from 0 to below 1.", fix="rate=0.1")
+            raise ConfigError(f"rate={self.rate!r} is not a number in [0, 1).", fix="rate=0.1")
         fix = "pass int32[B]: one for each example"
         seeds = as_array(self.seeds, "seeds", fix)
         if seeds.dtype != np.int32 or seeds.ndim != 1:
-            raise ConfigError(
-                f"seeds is {seeds.dtype}{list(seeds.shape)}.",
-                fix=fix,
-            )
+            raise ConfigError(f"seeds is {seeds.dtype}{list(seeds.shape)}, not int32[B].", fix=fix)
         set_field(self, "rate", float(self.rate))
         set_field(self, "seeds", seeds)
 
@@ -62,7 +59,7 @@ class Kept(Mask):
 def _mixed(number: Array) -> Array:
     """Bits that depend on all bits of i32, each on about half of them."""
     for shift, factor in _STEPS:
-        # As of an unsigned number: what an arithmetic shift brings in from the left is cut off.
+        # A logical shift: the sign bits that an arithmetic shift brings in are cut off.
         number = number ^ ((number >> shift) & (2 ** (32 - shift) - 1))
         if factor is not None:
             number = number * np.uint32(factor).astype(np.int32)

@@ -1,4 +1,4 @@
-"""The mask of valid lengths: what lies behind them belongs to nobody."""
+"""The mask of valid lengths."""
 
 import dataclasses
 from typing import ClassVar
@@ -9,11 +9,11 @@ from shapeexec.attention.masks._value import as_int_or_array, set_field
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Lengths(Mask):
-    """Queries and keys before the valid lengths; whoever lies behind attends to nothing.
+    """Allows pairs of queries and keys before the valid lengths.
 
     Attributes:
-        queries: How many queries count, an int or i32[B]. None: the call's own valid length.
-        keys: Likewise of keys.
+        queries: The valid length of the queries, an int or i32[B]. None: the call's own.
+        keys: The valid length of the keys, likewise.
     """
 
     axes: ClassVar = {"queries": "B", "keys": "B"}

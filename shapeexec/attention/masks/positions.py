@@ -78,7 +78,9 @@ class Causal(Band):
     def __post_init__(self) -> None:
         set_field(self, "offset", as_int_or_array(self.offset, "offset"))
         if self.align not in ("start", "end"):
-            raise ConfigError(f"align={self.align!r} is no side.", fix='align="start" or "end"')
+            raise ConfigError(
+                f"align={self.align!r} is not an alignment.", fix='align="start" or "end"'
+            )
 
     def limits(self, where: Positions | Tiles) -> tuple[None, Array]:
         """See `Band`."""
@@ -110,7 +112,9 @@ class SlidingWindow(Band):
                 set_field(self, name, as_int_or_array(getattr(self, name), name))
         if isinstance(self.left, int) and isinstance(self.right, int) and self.left < -self.right:
             raise ConfigError(
-                f"SlidingWindow({self.left}, {self.right}) holds no key.", fix="left=0 or more"
+                f"SlidingWindow({self.left}, {self.right}) allows no key.",
+                why="it allows keys from query - left up to query + right",
+                fix="left=0 or more",
             )
 
     def limits(self, where: Positions | Tiles) -> tuple[Array | None, Array | None]:
@@ -193,7 +197,7 @@ class Dilated(Mask):
     def __post_init__(self) -> None:
         set_field(self, "step", as_int_or_array(self.step, "step"))
         if isinstance(self.step, (int, np.ndarray)) and np.less(self.step, 1).any():
-            raise ConfigError(f"step={self.step}: no stride.", fix="step=1 or more")
+            raise ConfigError(f"step={self.step} is less than 1.", fix="step=1 or more")
         if isinstance(self.step, jax.Array):
             # Its values are not at hand. Of 0 there is one multiple, and -n has those of n.
             step = jnp.where(self.step == 0, FARTHEST, abs(self.step))

@@ -1,6 +1,6 @@
-"""What is added to the scores by position: ALiBi and biases by distance.
+"""Score modifiers: functions of scores and positions, such as ALiBi and biases by distance.
 
-They are no masks: a modifier changes scores, and forbids nothing.
+They are not masks: a modifier changes scores and forbids no pair.
 """
 
 import abc
@@ -19,16 +19,16 @@ from shapeexec.attention.masks._value import Value, as_array, set_field, wide
 
 
 class ScoreModifier(Value, abc.ABC):
-    """Changes scores by where they stand. A frozen dataclass (`eq=False`), as masks are."""
+    """Changes scores by their positions. A frozen dataclass (`eq=False`), as masks are."""
 
     @abc.abstractmethod
     def modify(self, at: Positions, scores: Array) -> Array:
-        """The scores of a tile, f32, scaled already; returns as many."""
+        """The modified scores of a tile; `scores` are f32 and already scaled."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ALiBi(ScoreModifier):
-    """Less score the farther away: `scores - slope * abs(key - query)`.
+    """A penalty by distance: `scores - slope * abs(key - query)`.
 
     Attributes:
         slopes: float[N] or float[B or 1, N or 1], one for each query head; see `for_heads`. They
@@ -46,8 +46,7 @@ class ALiBi(ScoreModifier):
         slopes = as_array(self.slopes, "slopes", fix)
         if slopes.ndim not in (1, 2) or not jnp.issubdtype(slopes.dtype, jnp.floating):
             raise ConfigError(
-                f"slopes is {slopes.dtype}{list(slopes.shape)}.",
-                fix=fix,
+                f"slopes is {slopes.dtype}{list(slopes.shape)}, not floats of 1 or 2 axes.", fix=fix
             )
         dtype = jax.dtypes.canonicalize_dtype(wide(slopes.dtype))
         set_field(self, "slopes", slopes.astype(dtype)[(None,) * (2 - slopes.ndim)])
@@ -63,7 +62,7 @@ class ALiBi(ScoreModifier):
             ConfigError: `heads` is less than 1.
         """
         if heads < 1:
-            raise ConfigError(f"heads={heads}: no head has a slope.", fix="heads=1 or more")
+            raise ConfigError(f"heads={heads} is less than 1.", fix="heads=1 or more")
         below = 1 << (heads.bit_length() - 1)
         slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
         between = [2.0 ** (-4 * i / below) for i in range(1, 2 * below, 2)]
@@ -71,7 +70,7 @@ class ALiBi(ScoreModifier):
 
     def modify(self, at: Positions, scores: Array) -> Array:
         """See `ScoreModifier`."""
-        # As floats, which are exact to 2**24, positions are converted by row and by column.
+        # Conversion before the difference costs one per row and column; f32 is exact to 2**24.
         query, key = at.query.astype(np.float32), at.key.astype(np.float32)
         return scores - (at.of_head(self.slopes) * abs(key - query)).astype(scores.dtype)
 
@@ -85,7 +84,7 @@ class RelativeBias(ScoreModifier):
 
     Attributes:
         table: float[N or 1, left + 1 + right] or float[B or 1, N or 1, left + 1 + right].
-        left: How far behind the query the table reaches. None: as far as ahead.
+        left: The largest distance to keys before the query. None: as far as after it.
     """
 
     axes: ClassVar = {"table": "BN-"}
@@ -98,14 +97,13 @@ class RelativeBias(ScoreModifier):
         table = as_array(self.table, "table", fix)
         if table.ndim not in (2, 3) or not jnp.issubdtype(table.dtype, jnp.floating):
             raise ConfigError(
-                f"table is {table.dtype}{list(table.shape)}.",
-                fix=fix,
+                f"table is {table.dtype}{list(table.shape)}, not floats of 2 or 3 axes.", fix=fix
             )
         left = (table.shape[-1] - 1) // 2 if self.left is None else operator.index(self.left)
         if not 0 <= left < table.shape[-1] or (self.left is None and table.shape[-1] % 2 == 0):
             raise ConfigError(
-                f"left={self.left} with a table of {table.shape[-1]} distances.",
-                fix="pass left from 0 to their number - 1; None if they are an odd number",
+                f"left={self.left} does not fit a table of {table.shape[-1]} distances.",
+                fix=f"pass left from 0 to {table.shape[-1] - 1}, or an odd number of distances",
             )
         set_field(self, "table", table[None] if table.ndim == 2 else table)
         set_field(self, "left", left)
@@ -128,8 +126,8 @@ class RelativeBias(ScoreModifier):
         buckets = table.shape[0] // 2 if bidirectional else table.shape[0]
         if not 2 <= buckets < 2 * max_distance:
             raise ConfigError(
-                f"{table.shape[0]} buckets and max_distance={max_distance}.",
-                why=f"half of {buckets} buckets hold one distance each, the others grow from there",
+                f"a table of {table.shape[0]} buckets does not fit max_distance={max_distance}.",
+                why=f"half of {buckets} buckets hold one distance each, the others ever more",
                 fix=f"pass a table of {4 if bidirectional else 2} buckets or more, and "
                 f"max_distance={max(max_distance, buckets)} or more",
             )
@@ -146,7 +144,7 @@ class RelativeBias(ScoreModifier):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Added(ScoreModifier):
-    """A number for each query, added after another bias: it changes the log-sum-exp alone.
+    """A number per query, added after another bias: it shifts the log-sum-exp only.
 
     Attributes:
         bias: An array as `dot_product_attention` takes it, with four axes; or a score modifier.

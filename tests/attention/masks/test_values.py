@@ -115,26 +115,47 @@ def test_a_symbolic_dim_is_a_number_of_a_mask():
 
 
 REFUSED = {
-    "no bool": (lambda: Dense(np.zeros((3, 3))), r"a mask of type float64\[3, 3\]", "bias"),
+    "no bool": (lambda: Dense(np.zeros((3, 3))), r"array is float64\[3, 3\], not bool", "bias"),
     "five axes": (lambda: Dense(np.zeros((1,) * 5, bool)), r"bool\[1, 1, 1, 1, 1\]", "last axes"),
-    "a module": (lambda: MaskFunction(Unhashable()), "cannot be called and compared", "lambda b"),
-    "no integer": (lambda: Global(1.5), r"n is float", "pass n as an int"),
+    "a module": (lambda: MaskFunction(Unhashable()), "is not callable and hashable", "lambda b"),
+    "no integer": (
+        lambda: Global(1.5),
+        r"n is float.*\[\], not an int or a vector",
+        "pass n as an int",
+    ),
     "too many axes": (lambda: Global(np.zeros((2, 2), int)), r"n is int64\[2, 2\]", "an int"),
-    "no stride": (lambda: Dilated(0), "step=0", "step=1 or more"),
-    "no side": (lambda: Causal(align="left"), "align='left'", "end"),
-    "no window": (lambda: SlidingWindow(2, -3), r"SlidingWindow\(2, -3\) holds no key", "left=0"),
-    "ids": (lambda: Documents(np.zeros(3)), r"query_ids is float64\[3\]", "an integer"),
+    "no stride": (lambda: Dilated(0), "step=0 is less than 1", "step=1 or more"),
+    "no side": (lambda: Causal(align="left"), "align='left' is not an alignment", "end"),
+    "no window": (lambda: SlidingWindow(2, -3), r"SlidingWindow\(2, -3\) allows no key", "left=0"),
+    "ids": (
+        lambda: Documents(np.zeros(3)),
+        r"query_ids is float64\[3\], not integers",
+        "an integer",
+    ),
     "key ids": (lambda: Documents([1], np.int32(3)), r"key_ids is int32\[\]", r"\[T\] or \[B, T\]"),
-    "no function": (lambda: MaskFunction(3), "function=3 cannot be called", "lambda b, h, q, k"),
-    "slopes": (lambda: ALiBi(np.arange(3)), r"slopes is int64\[3\]", "for_heads"),
-    "table": (lambda: RelativeBias(np.zeros(3)), r"table is float64\[3\]", r"float\[N, left"),
-    "even table": (lambda: RelativeBias(np.zeros((2, 4))), "a table of 4 distances", "odd number"),
-    "heads": (lambda: ALiBi.for_heads(0), "heads=0", "heads=1"),
+    "no function": (
+        lambda: MaskFunction(3),
+        "function=3 is not callable and hashable",
+        "lambda b, h, q, k",
+    ),
+    "slopes": (lambda: ALiBi(np.arange(3)), r"slopes is int64\[3\], not floats", "for_heads"),
+    "table": (
+        lambda: RelativeBias(np.zeros(3)),
+        r"table is float64\[3\], not floats",
+        r"float\[N, left",
+    ),
+    "even table": (
+        lambda: RelativeBias(np.zeros((2, 4))),
+        "left=None does not fit a table of 4 distances",
+        "odd number",
+    ),
+    "heads": (lambda: ALiBi.for_heads(0), "heads=0 is less than 1", "heads=1"),
     "buckets": (
         lambda: RelativeBias.t5(np.zeros((2, 4)), bidirectional=True),
-        "2 buckets and max_distance=128",
+        "a table of 2 buckets does not fit max_distance=128",
         "a table of [24] buckets or more, and max_distance=",
     ),
+    "truth": (lambda: Causal() and Dense(3), r"Causal\(\) has no truth value", "join masks by &"),
     "left": (lambda: RelativeBias(np.zeros((2, 4)), left=4), "left=4", "from 0 to"),
 }
 
@@ -170,7 +191,9 @@ def test_a_function_that_gives_no_bool_is_named():
     def distance(b, h, q, k):
         return q - k
 
-    with pytest.raises(ConfigError, match=r"(?s)distance gives int32.*Fix:.*comparison"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)distance returns int32, not bool.*Fix:.*comparison"
+    ):
         MaskFunction(distance).allows(_positions())
 
 
@@ -197,7 +220,9 @@ def test_a_function_that_makes_numpy_arrays_is_told_so(function, wrap):
     def use(x):
         return dot_product_attention(x, x, x, mask=MaskFunction(function))
 
-    with pytest.raises(ConfigError, match=r"(?s)makes a NumPy array of its pos.*Fix:.*jnp.asarray"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)converts its positions to NumPy arrays.*Fix:.*jnp.asarray"
+    ):
         wrap(use)(x[None] if wrap is jax.vmap else x)
 
 
@@ -260,5 +285,5 @@ def _positions():
     ids=["Documents", "ALiBi", "RelativeBias", "BlockMask", "from_topk"],
 )
 def test_what_is_no_array_is_refused_with_what_to_pass(make, fix, given):
-    with pytest.raises(ConfigError, match=rf"(?s) is no array.*Fix: .*{fix}"):
+    with pytest.raises(ConfigError, match=rf"(?s) is not an array.*Fix: .*{fix}"):
         make(given)

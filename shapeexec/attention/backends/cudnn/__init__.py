@@ -1,12 +1,12 @@
-"""cuDNN's fused attention, for masks that it knows: none, causal, and a causal window.
+"""cuDNN's fused attention, for full masks, causal masks and causal windows.
 
-It reads all of its operands, so it is not for ragged sizes; and its results depend on its version.
-It needs an NVIDIA GPU. Its gradient takes the results of any forward pass, so either pass may be
-another back end's.
+It reads its operands up to their ends, so it does not take ragged sizes; its results depend on the
+version of cuDNN. Its gradient takes the results of any forward pass, so the two passes may run on
+different back ends.
 
-Its gradient is not the same from call to call: it adds up that of the queries in no fixed order.
-XLA can ask for one that is, for a whole program and not for a call (`xla_gpu_deterministic_ops`),
-so here `deterministic=True` is refused.
+Its gradient is not deterministic: it sums that of the queries in no fixed order. XLA can request a
+deterministic one for a whole program, not for a call (`xla_gpu_deterministic_ops`), so a backward
+pass with `deterministic=True` is refused.
 
 Sources: XLA, `cudnn_custom_call_compiler.cc`, `RequireDeterminism`; PyTorch's notes on
 randomness, `SDPBackend.CUDNN_ATTENTION`: forward deterministic, backward not.
@@ -14,19 +14,19 @@ randomness, `SDPBackend.CUDNN_ATTENTION`: forward deterministic, backward not.
 
 from typing import Any
 
+from jax import Array
+
 from shapeexec import _compat
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Residuals, Signature, Work
 from shapeexec.attention.backends._diagonal import Diagonal, diagonal_of
 from shapeexec.attention.masks import Mask
 
-Array = Any
-
 _DTYPES = ("float16", "bfloat16")
 _OLDEST, _HOPPER = (8, 0), (9, 0)
 _LARGEST_HEAD, _LARGEST_HEAD_OF_HOPPER = 128, 256
 _WHOLE = 128
-"""Behind other lengths its gradient may be NaN, where scores are far below 0.
+"""At lengths that are not multiples of it the gradient may be NaN, where scores are far below 0.
 
 Sources: github.com/pytorch/pytorch/issues/196678, github.com/NVIDIA/cudnn-frontend/issues/160
 and /1072. An odd length it refuses itself.
@@ -37,7 +37,7 @@ class _Cudnn:
     """See the module."""
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """Its tiles are its own; those of the lists are not used."""
+        """The lists are not used, so any tile will do."""
         return signature.tile
 
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
@@ -56,7 +56,7 @@ class _Cudnn:
         self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
         """See `Backend`."""
-        return _compat.cudnn_attention(q, k, v, **_told(signature, work))
+        return _compat.cudnn_attention(q, k, v, **_parameters(signature, work))
 
     def backward(
         self,
@@ -74,7 +74,7 @@ class _Cudnn:
             (residuals.q, residuals.k, residuals.v),
             (residuals.out, residuals.logsumexp),
             d_out,
-            **_told(signature, work),
+            **_parameters(signature, work),
         )
         return *gradients, None
 
@@ -119,7 +119,7 @@ def _refusal_of_gradient(signature: Signature) -> str | None:
     return None
 
 
-def _told(signature: Signature, work: Work) -> dict[str, Any]:
+def _parameters(signature: Signature, work: Work) -> dict[str, Any]:
     band = diagonal_of(work.mask, signature.query_size, signature.key_size)
     assert band is not None
     return {

@@ -1,8 +1,8 @@
-"""Kernels for Hopper GPUs in Pallas Mosaic GPU: block-sparse forward and backward passes.
+"""The back end for Hopper GPUs: block-sparse kernels in Pallas Mosaic GPU.
 
-They take bf16 and fp16, masks whose element rules the compiler knows, and biases whose gradient
-nobody asks for. Only tiles with work are visited, whatever made the lists; what lies behind valid
-lengths is never read into a result.
+It takes bf16 and fp16, masks whose element rules Mosaic lowers, and biases without a gradient. Only
+tiles with work are visited; padding behind valid lengths never affects a result. This module
+prepares calls; the kernels are in the modules beside it.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Residuals, Signature, Work, is_valid, whole_tiles
@@ -21,18 +22,15 @@ from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
 from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
-from shapeexec.attention.backends.mosaic_gpu._launch import Config, Told
+from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_at_once, backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
 
-Array = Any
-
-
 _LONG = 8
-"""Tiles of a row, in the mean, from which on one kernel is faster than two: docs/adr/0009."""
+"""The mean number of tiles in a row from which on one kernel is faster than two; docs/adr/0009."""
 
 
 class MosaicGpu:
@@ -46,12 +44,12 @@ class MosaicGpu:
         self.interpret = interpret
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """What two warpgroups compute at a time."""
+        """The tile that two warpgroups compute together."""
         del signature, mask
         return TILE, TILE
 
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
-        """It takes half precision and heads up to 256, on Hopper; it makes no bias's gradient."""
+        """It takes half precision and heads up to 256, on Hopper; it computes no bias gradient."""
         if self.interpret is None and (reason := _support.of_device(platform)):
             return reason
         return _support.of_call(signature, mask)
@@ -61,9 +59,11 @@ class MosaicGpu:
     ) -> tuple[Array, Array]:
         """See `Backend`."""
         prepared = self._prepare(signature, work, bias)
-        out, *kept = forward(prepared.config, prepared.told(by_key=False), *_as_copied(q, k, v))
+        out, *statistics = forward(
+            prepared.config, prepared.sparsity(by_key=False), *_as_copied(q, k, v)
+        )
         queries = signature.query_size
-        logsumexp = prepared.config.weights.logsumexp([x[:, :, :queries] for x in kept])
+        logsumexp = prepared.config.weights.logsumexp([x[:, :, :queries] for x in statistics])
         logsumexp = jnp.where(is_valid(work.query_lengths, queries)[:, None], logsumexp, -jnp.inf)
         return out[:, :queries, :, : signature.value_size], logsumexp
 
@@ -82,12 +82,12 @@ class MosaicGpu:
         del bias_gradient
         operands, out = (residuals.q, residuals.k, residuals.v), residuals.out
         prepared = self._prepare(signature, work, residuals.bias)
-        config, by_query = prepared.config, prepared.told(by_key=False)
+        config, by_query = prepared.config, prepared.sparsity(by_key=False)
         *arrays, copied_out, copied_d_out = _as_copied(*operands, out, d_out)
 
         def again() -> list[Array]:
-            _, *kept = forward(config, by_query, *arrays)
-            return kept
+            _, *statistics = forward(config, by_query, *arrays)
+            return statistics
 
         queries = signature.query_size
         to_whole = ((0, 0), (0, 0), (0, whole_tiles(queries, TILE) - queries))
@@ -96,15 +96,15 @@ class MosaicGpu:
         dead = ~alive | (logsumexp == -jnp.inf)
         of_weights = config.weights.of_gradient(logsumexp, dead, again)
         given = [] if d_logsumexp is None else [d_logsumexp]
-        less = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
-        by_key = prepared.told(by_key=True)
+        d_logsumexps = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
+        by_key = prepared.sparsity(by_key=True)
         if not deterministic and self.fuses(config, work):
             delta = jnp.where(dead, 0.0, jnp.pad(_delta(out, d_out), to_whole))
-            rows = Rows(of_weights, functools.reduce(operator.sub, less, delta))
+            rows = Rows(of_weights, functools.reduce(operator.sub, d_logsumexps, delta))
             d_q, d_k, d_v = backward_at_once(config, by_key, rows, *arrays, copied_d_out)
         else:
             d_q, delta = backward_of_queries(
-                config, by_query, of_weights, less, *arrays, copied_out, copied_d_out
+                config, by_query, of_weights, d_logsumexps, *arrays, copied_out, copied_d_out
             )
             rows = Rows(of_weights, delta)
             d_k, d_v = backward_of_keys(config, by_key, rows, *arrays, copied_d_out)
@@ -115,10 +115,10 @@ class MosaicGpu:
         return (*gradients, None)
 
     def fuses(self, config: Config, work: Work) -> bool:
-        """Whether one kernel for all three gradients is the faster way.
+        """Whether one kernel for all three gradients is faster than two.
 
-        It is where rows of tiles are long enough to make up for an f32 array that is filled with
-        0, added to and rounded. Where nobody knows how long they are, it is not used.
+        It is if rows of tiles are long enough to pay for an f32 array that is zeroed, added to and
+        rounded. If their length is unknown when traced, two kernels run.
         """
         row = (work.density or 0.0) * config.signature.query_size / TILE
         return is_possible(config) and row >= _LONG
@@ -126,7 +126,7 @@ class MosaicGpu:
     def _prepare(self, signature: Signature, work: Work, bias: Any) -> "_Prepared":
         modifier = _Added(bias) if hasattr(bias, "shape") else bias
         overhangs = signature.is_ragged or signature.query_size % TILE or signature.key_size % TILE
-        # A bias may be anything behind the valid lengths, so with one the mask tells them.
+        # A bias may hold anything behind the valid lengths, so with a bias the mask checks them.
         mask = work.mask if bias is not None and overhangs else _without_lengths(work.mask)
         config = Config(
             signature=signature,
@@ -142,7 +142,7 @@ backend = MosaicGpu()
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class _Added(ScoreModifier):
-    """A bias for each pair.
+    """A bias given as an array.
 
     Attributes:
         array: float[B or 1, N or 1, T or 1, S or 1].
@@ -171,29 +171,29 @@ class _Prepared:
     work: Work
     leaves: list[Array]
 
-    def told(self, *, by_key: bool) -> Told:
-        """What a kernel is told whose rows are queries, or keys."""
+    def sparsity(self, *, by_key: bool) -> Sparsity:
+        """The sparsity operands of a kernel whose rows are queries, or keys."""
         work = self.work
         lists = work.by_key if by_key else work.by_query
         as_i32 = functools.partial(jnp.asarray, dtype=jnp.int32)
         refs = ListRefs(*map(as_i32, (lists.tiles, lists.full, lists.counts, lists.order)))
-        known = zip(self.leaves, self.config.rule.asked, strict=True)
+        known = zip(self.leaves, self.config.rule.uses, strict=True)
         leaves = [as_operand(leaf, asked, by_key=by_key) for leaf, asked in known]
-        return Told(refs, as_i32(work.query_lengths), as_i32(work.key_lengths), leaves)
+        return Sparsity(refs, as_i32(work.query_lengths), as_i32(work.key_lengths), leaves)
 
 
 def _without_lengths(mask: Mask) -> Mask:
-    """The mask but for the call's own valid lengths, which the kernels know."""
+    """The mask without the call's own valid lengths, which the kernels handle themselves."""
     if not isinstance(mask, And):
         return Full() if mask == Lengths() else mask
     return functools.reduce(operator.and_, map(_without_lengths, mask.masks))
 
 
 def _as_copied(*arrays: Array) -> list[Array]:
-    """Arrays [B, T, N, H] as the tensor unit can copy them.
+    """Arrays [B, T, N, H] padded so that the TMA unit can copy tiles of them.
 
-    It clips tiles at an array's end, but counts rows by 8 and columns by 64. Other lengths are
-    made up to that, which costs a pass over the array.
+    It clips tiles at an array's end, but needs multiples of 8 rows and 64 columns. Padding to these
+    costs a pass over the array.
     """
     return list(map(_one_as_copied, arrays))
 

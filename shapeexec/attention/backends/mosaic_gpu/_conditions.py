@@ -1,7 +1,7 @@
-"""Masks as choices: what a rule says of a tile, without an array of booleans joined to another.
+"""Masks as nested selects, without `and` and `or` of bool arrays.
 
-Mosaic joins booleans element by element at several times the cost of the comparisons themselves.
-So a rule is traced, and where it joins conditions the choice between two values is nested
+Mosaic lowers these element by element, at several times the cost of the comparisons. So a rule is
+traced, and where it joins conditions the choice between two values is nested
 instead: `x if (a and b) else y` is `(x if b else y) if a else y`, one select for each comparison.
 """
 
@@ -12,16 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from shapeexec import _compat
-
-Array = Any
 
 
 class Condition:
     """A condition on each element, made of simpler ones; plain ones are arrays of booleans."""
 
-    def choose(self, yes: Array, no: Array) -> Array:
+    def choose(self, yes: Array, no: Any) -> Array:
         """`yes` where it holds, else `no`."""
         raise NotImplementedError
 
@@ -31,7 +30,7 @@ class _Both(Condition):
     one: Any
     other: Any
 
-    def choose(self, yes: Array, no: Array) -> Array:
+    def choose(self, yes: Array, no: Any) -> Array:
         return choose(self.one, choose(self.other, yes, no), no)
 
 
@@ -40,7 +39,7 @@ class _Either(Condition):
     one: Any
     other: Any
 
-    def choose(self, yes: Array, no: Array) -> Array:
+    def choose(self, yes: Array, no: Any) -> Array:
         return choose(self.one, yes, choose(self.other, yes, no))
 
 
@@ -48,11 +47,11 @@ class _Either(Condition):
 class _Not(Condition):
     one: Any
 
-    def choose(self, yes: Array, no: Array) -> Array:
+    def choose(self, yes: Array, no: Any) -> Array:
         return choose(self.one, no, yes)
 
 
-def choose(condition: Any, yes: Array, no: Array) -> Array:
+def choose(condition: Any, yes: Array, no: Array | float) -> Array:
     """`yes` where a `Condition` or an array of booleans holds, else `no`."""
     if isinstance(condition, Condition):
         return condition.choose(yes, no)

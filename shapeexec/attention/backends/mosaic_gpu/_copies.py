@@ -1,18 +1,17 @@
 """Copies of tiles between device memory and shared memory.
 
-The tensor unit fills what lies behind an array's end with 0 and does not store there; what lies
-behind a valid length inside an array is cleared here.
+The TMA unit fills the part of a tile behind an array's end with 0 and does not store it; rows
+behind a valid length inside an array are cleared here.
 """
 
 from typing import Any
 
-import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-Array = Any
-Ref = Any
+from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
 
 _BLOCK = 64  # rows and columns cleared at a time: few registers are left where copies are made
 
@@ -49,18 +48,11 @@ def copy_in_valid(ref: Ref, at: tuple, shared: Ref, ready: Ref, landed: Ref, val
             for column in range(0, columns, _BLOCK):
                 block = shared.at[pl.ds(row, _BLOCK), pl.ds(column, _BLOCK)]
                 value = plgpu.layout_cast(block[...], plgpu.Layout.WGMMA)
-                block[...] = upto(valid - row, value)
+                block[...] = clear_rows(valid - row, value)
         plgpu.commit_smem()
         plgpu.barrier_arrive(ready)
 
     lax.cond(valid < rows, clear, lambda: copy_in(ref, at, shared, ready))
-
-
-def upto(valid: Array, x: Array) -> Array:
-    """The rows of a warpgroup's `x` before `valid`, and 0 from there on, where it may be NaN."""
-    layout = plgpu.Layout.WGMMA if x.ndim == 2 else plgpu.Layout.WGMMA.reduce(1)
-    row = plgpu.broadcasted_iota(jnp.int32, x.shape, 0, layout=layout)
-    return jnp.where(row < valid, x, jnp.zeros_like(x))
 
 
 def copy_out(shared: Ref, ref: Ref, at: tuple) -> None:

@@ -1,7 +1,7 @@
-"""Rules inside the kernels: the arrays of mask and bias, and the positions of a tile.
+"""The element rules of mask and bias inside the kernels, and the loads of their arrays.
 
-What they tell of each row is loaded once for an item; what they tell of each column comes with
-the pieces of the ring; only what they tell of pairs is loaded where it is asked for.
+Numbers per row are loaded once per item, numbers per column come with the pieces of the ring, and
+elements per pair are loaded where the rule reads them. Which arrays it reads is in `_rules`.
 """
 
 import dataclasses
@@ -11,38 +11,35 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import whole_tiles
+from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._conditions import evaluate
 from shapeexec.attention.backends.mosaic_gpu._products import load
 from shapeexec.attention.backends.mosaic_gpu._rules import (
-    Asked,
-    Look,
+    ArrayUse,
+    Read,
+    RecordingPositions,
     Rule,
-    Traced,
-    look_into,
+    trace_rule,
 )
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, Item, at_or_0
 
-Array = Any
-Ref = Any
 
-
-def as_operand(leaf: Array, known: Asked, *, by_key: bool) -> Array:
+def as_operand(leaf: Array, known: ArrayUse, *, by_key: bool) -> Array:
     """An array of a mask or a bias as the kernels take it.
 
     Args:
         leaf: The array.
-        known: What is asked of it.
-        by_key: Whether rows are keys; pairs are then told by key.
+        known: How the rule reads it.
+        by_key: Whether rows are keys; arrays of pairs are then transposed.
 
     Returns:
-        Integers or floats of 32 bits; for pairs booleans are of 8, and floats may be of 16. What
-        tells of one side is [B or 1, length] or [B or 1, N or 1, length]. Lengths are whole
-        tiles, since a load, unlike a copy by the tensor unit, is not clipped at an array's end.
+        Integers or floats of 32 bits; for pairs booleans have 8 bits, and floats may have 16. An
+        array of one side is [B or 1, length] or [B or 1, N or 1, length]. Lengths are whole tiles,
+        for a load, unlike a copy by the TMA unit, is not clipped at an array's end.
     """
     array = jnp.asarray(leaf)
     if known.side is not None:
@@ -72,17 +69,17 @@ class Leaf:
 
     Attributes:
         ref: In device memory.
-        asked: What is asked of it.
+        use: How the rule reads it.
         vector: Its elements of a tile's rows, in registers; or of the columns, in shared memory.
     """
 
     ref: Ref
-    asked: Asked
+    use: ArrayUse
     vector: Any = None
 
     def value(self, loaded: Array) -> Array:
         """What was loaded, as it was written."""
-        return loaded != 0 if self.asked.dtype == "bool" else loaded
+        return loaded != 0 if self.use.dtype == "bool" else loaded
 
     def element(self, *index: Array) -> Array:
         """One element; axes of 1 count for all."""
@@ -91,15 +88,15 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Elements:
-    """A mask and a bias, asked by a kernel whose rows are queries, or keys.
+    """A mask and a bias in a kernel whose rows are queries, or keys.
 
     Attributes:
-        rule: What is static about them.
+        rule: Their static part.
         leaves: Their arrays.
         by_key: Whether rows are keys.
-        columns: For each array that tells of columns alone, [steps, columns] in shared memory.
+        columns: For each array with one element per column, [steps, columns] in shared memory.
         look_up: Loads table[index], elementwise.
-        scale: What scores are multiplied by before their bias; None: there is no bias.
+        scale: The factor of scores before their bias; None: there is no bias.
     """
 
     rule: Rule
@@ -110,7 +107,7 @@ class Elements:
     scale: float | None
 
     def sources(self, item: Item) -> list[Ref]:
-        """For each of `columns` where it comes from: all of an item's, in device memory."""
+        """For each of `columns` its source: the array of an item in device memory."""
         of_columns = [self.leaves[i] for i in self.rule.of_side(int(not self.by_key))]
         return [_of_item(ref, item) for ref in of_columns]
 
@@ -133,7 +130,7 @@ class ItemElements:
         elements: Both.
         item: The item.
         first_row: Where the rows begin.
-        vectors: By the number of an array what tells of the rows, or where it tells of columns.
+        vectors: By the number of an array its elements of the rows, or its part of `columns`.
     """
 
     elements: Elements
@@ -170,7 +167,7 @@ class ItemElements:
         ask: Callable[..., Array],
         first_column: Array,
         place: Array,
-        shape: tuple[int, int],
+        shape: tuple[int, ...],
         *more: Array,
     ) -> Any:
         rule, by_key = self.elements.rule, self.elements.by_key
@@ -179,31 +176,31 @@ class ItemElements:
             vectors[i] = vectors[i].at[place]
         leaves = [
             Leaf(ref, known, vectors.get(i))
-            for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.asked, strict=True))
+            for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.uses, strict=True))
         ]
         first = (first_column, self.first_row) if by_key else (self.first_row, first_column)
         at = TilePositions(self.item, first, shape, self.elements.look_up, by_key=by_key)
         given = (at.batch, at.head, at.query_length, at.key_length, at.query, at.key)
         zeros = [np.zeros(x.shape, x.dtype) for x in more]
-        _, looks = look_into(ask, shape, *zeros)
+        _, reads = trace_rule(ask, shape, *zeros)
         found: list[Array] = []
 
-        def run(looks: list[Look], *inputs: Array) -> Array:
+        def run(reads: list[Read], *inputs: Array) -> Array:
             where, rest = inputs[: len(given)], inputs[len(given) :]
             values = iter(rest[len(more) :])
-            return ask(Traced(*where, looks=looks, values=values), *rest[: len(more)])
+            return ask(RecordingPositions(*where, reads=reads, values=values), *rest[: len(more)])
 
-        # Where to look in a table the rule finds out by itself, from what it has looked up before.
+        # The index into a table is computed by the rule, from its reads so far.
         def index(*inputs: Array) -> Array:
-            again: list[Look] = []
+            again: list[Read] = []
             run(again, *inputs)
             return again[len(found)].more[0]
 
-        for look in looks:
-            arguments = look.more
-            if look.role == "of_table":
+        for read in reads:
+            arguments = read.more
+            if read.role == "of_table":
                 arguments = (evaluate(index, *given, *more, *found),)
-            found.append(getattr(at, look.role)(leaves[look.number], *arguments))
+            found.append(getattr(at, read.role)(leaves[read.number], *arguments))
         return evaluate(functools.partial(run, []), *given, *more, *found)
 
 
@@ -227,7 +224,7 @@ class TilePositions:
         self,
         item: Item,
         first: tuple[Array, Array],
-        shape: tuple[int, int],
+        shape: tuple[int, ...],
         look_up: Callable[[Ref, Array], Array],
         *,
         by_key: bool,
@@ -245,8 +242,8 @@ class TilePositions:
     def _counted(self, axis: int, begin: Array) -> Array:
         layout = plgpu.Layout.WGMMA.reduce(1 - axis)
         along = plgpu.broadcasted_iota(jnp.int32, (self._shape[axis],), 0, layout=layout) + begin
-        # Left to itself, the compiler counts before the loop and holds the numbers in registers
-        # all along, and then spills what the loop needs more.
+        # Without the barrier the compiler hoists the positions out of the loop, holds them in
+        # registers and spills others.
         return lax.broadcast_in_dim(lax.optimization_barrier(along), self._shape, [axis])
 
     def of_batch(self, array: Leaf) -> Array:
@@ -267,7 +264,7 @@ class TilePositions:
 
     def of_pairs(self, array: Leaf) -> Array:
         """The elements of array[B or 1, N or 1, T or 1, S or 1] at these pairs."""
-        if array.asked.side is not None:
+        if array.use.side is not None:
             return self._vector(array)
         if array.ref.shape[2:] == (1, 1):
             return array.element(self.batch, self.head, jnp.int32(0), jnp.int32(0))
@@ -290,8 +287,8 @@ class TilePositions:
         return self._look_up(array.ref.at[lead], index)
 
     def _vector(self, array: Leaf) -> Array:
-        assert array.asked.side is not None
-        axis = self._axes[array.asked.side]
+        assert array.use.side is not None
+        axis = self._axes[array.use.side]
         loaded = array.vector
         if axis == 1:
             loaded = load(array.vector, of="columns", where="shared")

@@ -3,26 +3,26 @@
 Each program has two warpgroups that compute 64 queries each and one that moves memory. Per query
 tile the listed key tiles are streamed through a ring in shared memory; the scores of the next
 ones are computed while the softmax of the last ones still is multiplied with the values
-(FlashAttention-3, arXiv 2407.08608, section 3.2). Dropout and f32 are somebody else's job.
+(FlashAttention-3, arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 """
 
 import dataclasses
 import functools
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import whole_tiles
+from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
-from shapeexec.attention.backends.mosaic_gpu._elements import Elements
-from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows, before, vector
+from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
+from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
+from shapeexec.attention.backends.mosaic_gpu._products import along_rows, mask_columns, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
@@ -32,17 +32,15 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     Item,
 )
 
-Array = Any
-Ref = Any
-
 _STEPS = 2  # pieces of keys and values in the ring
+_REGISTERS = (232, 40)  # of a thread that computes, and of one that moves memory
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def forward(config: Config, told: Told, q: Array, k: Array, v: Array) -> list[Array]:
-    """The output [B, T, N, value size], and what is `kept`, f32[B, N, whole tiles of queries].
+def forward(config: Config, sparsity: Sparsity, q: Array, k: Array, v: Array) -> list[Array]:
+    """The output [B, T, N, V], and `Weights.statistics`, f32[B, N, whole tiles of queries] each.
 
-    The output is 0 behind a valid length; what is kept there is not said.
+    Behind a valid length the output is 0 and the statistics are unspecified.
     """
     batch, queries, heads, _ = q.shape
     widest = max(config.columns)
@@ -52,26 +50,26 @@ def forward(config: Config, told: Told, q: Array, k: Array, v: Array) -> list[Ar
     ring = functools.partial(_ring.scratch, _STEPS, key_rows, dtype=q.dtype)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     of_rows = jax.ShapeDtypeStruct((batch, heads, whole_tiles(queries, TILE)), jnp.float32)
-    kept = range(len(config.weights.kept_of_nothing))
+    statistics = range(len(config.weights.empty_statistics))
     return launch(
         config,
         functools.partial(_kernel, config),
-        {"told": told, "q": q, "k": k, "v": v},
+        {"sparsity": sparsity, "q": q, "k": k, "v": v},
         {
             "out": jax.ShapeDtypeStruct((batch, queries, heads, v.shape[3]), q.dtype),
-            **{f"kept_{i}": of_rows for i in kept},
+            **{f"statistics_{i}": of_rows for i in statistics},
         },
         {
             "queries": tile((slots, TILE, key_columns)),
             # As wide as the queries, the output takes their place.
             "outs": [] if value_columns == key_columns else [tile((TILE, value_columns))],
-            "keys": ring(key_columns, vectors=told.column_dtypes(config, by_key=False)),
+            "keys": ring(key_columns, vectors=sparsity.column_dtypes(config, by_key=False)),
             # A weight of 0 times a value behind the valid length may be NaN.
             "values": ring(value_columns, clears=True),
-            "of_rows": [plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32) for _ in kept],
+            "of_rows": [plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32) for _ in statistics],
         },
-        table=lambda told: told.table(heads, 1, by_key=False),
-        total=batch * heads * told.lists.counts.shape[2],
+        table=lambda sparsity: sparsity.table(heads, 1, by_key=False),
+        total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
         copies=1,
         accumulators=[(ROWS, key_rows), (ROWS, value_columns)],
@@ -87,84 +85,83 @@ def _kernel(
     config: Config,
     block: Block,
     *,
-    told: Told,
+    sparsity: Sparsity,
+    keys: dict[str, Ref],
+    values: dict[str, Ref],
     q: Ref,
     k: Ref,
     v: Ref,
     out: Ref,
     queries: Ref,
     outs: list[Ref],
-    keys: dict[str, Ref],
-    values: dict[str, Ref],
     of_rows: list[Ref],
-    **kept: Ref,
+    **statistics: Ref,
 ) -> None:
     streams = (
         Stream(**keys, products=block.products),
         Stream(**values, products=block.products),
     )
-    elements = told.elements(config, block, by_key=False, columns=streams[0].vectors)
-    queue = block.queue
-
-    @pl.when(block.warpgroup < WARPGROUPS)
-    def _compute() -> None:
-        plgpu.set_max_registers(232, action="increase")
-        rows = _Rows(config, block, elements, *streams, queries, outs, of_rows)
-        queue.consume(functools.partial(rows.attend, out, list(kept.values())))
-        plgpu.wait_smem_to_gmem(0)
-
-    @pl.when(block.warpgroup == WARPGROUPS)
-    def _memory() -> None:
-        plgpu.set_max_registers(40, action="decrease")
-
-        def begin(item: Item, slot: Array) -> None:
-            at = (item.batch, pl.ds(item.row * TILE, TILE), item.head)
-            ready = queue.ready.at[slot]
-            lax.cond(
-                item.count > 0,
-                lambda: copy_in(q, at, queries.at[slot], ready),
-                lambda: plgpu.barrier_arrive(ready),  # nobody reads queries without a key
-            )
-
-        def stream(item: Item, start: Array) -> Array:
-            head = lax.div(item.head, jnp.int32(config.group))
-            length = item.key_length
-            columns = elements.sources(item)
-            sources = [
-                Source(ref, item.batch, head, length, vectors)
-                for ref, vectors in ((k, columns), (v, []))
-            ]
-
-            def step(i: Array, _: None) -> None:
-                first = queue.table.first_column(item, i, streams[0].rows)
-                for one, source in zip(streams, sources, strict=True):
-                    one.send(source, first, start + i)
-
-            count = item.count * _ring.pieces(streams[0].rows)
-            lax.fori_loop(0, count, step, None)
-            return start + count
-
-        end = queue.produce(begin, stream)
-        for one in streams:
-            one.drain(end)
+    elements = sparsity.elements(config, block, by_key=False, columns=streams[0].vectors)
+    results = (out, list(statistics.values()))
+    kernel = _Kernel(config, block, elements, *streams, q, k, v, *results, queries, outs, of_rows)
+    run(
+        block,
+        streams,
+        attend=kernel.attend,
+        begin=kernel.begin,
+        stream=kernel.stream,
+        registers=_REGISTERS,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rows:
-    """One warpgroup's 64 queries of each item."""
+class _Kernel:
+    """The kernel's state: streams, operands in device memory, and scratch in shared memory."""
 
     config: Config
     block: Block
     elements: Elements
     keys: Stream
     values: Stream
+    q: Ref
+    k: Ref
+    v: Ref
+    out: Ref
+    statistics: list[Ref]
     queries: Ref
     outs: list[Ref]
     of_rows: list[Ref]
 
-    def attend(
-        self, out_ref: Ref, kept_refs: list[Ref], item: Item, slot: Array, start: Array
-    ) -> Array:
+    def begin(self, item: Item, slot: Array) -> None:
+        """Start the copy of an item's queries."""
+        at = (item.batch, pl.ds(item.row * TILE, TILE), item.head)
+        ready = self.block.queue.ready.at[slot]
+        lax.cond(
+            item.count > 0,
+            lambda: copy_in(self.q, at, self.queries.at[slot], ready),
+            lambda: plgpu.barrier_arrive(ready),  # nobody reads queries without a key
+        )
+
+    def stream(self, item: Item, start: Array) -> Array:
+        """Send an item's keys and values; the position where the next item's begin."""
+        head = lax.div(item.head, jnp.int32(self.config.group))
+        length = item.key_length
+        columns = self.elements.sources(item)
+        sources = [
+            Source(ref, item.batch, head, length, vectors)
+            for ref, vectors in ((self.k, columns), (self.v, []))
+        ]
+
+        def step(i: Array, _: None) -> None:
+            first = self.block.queue.table.first_column(item, i, self.keys.rows)
+            for one, source in zip((self.keys, self.values), sources, strict=True):
+                one.send(source, first, start + i)
+
+        count = item.pieces(self.keys.rows)
+        lax.fori_loop(0, count, step, None)
+        return start + count
+
+    def attend(self, item: Item, slot: Array, start: Array) -> Array:
         """Compute an item whose keys are in the ring from `start` on; where the next begins."""
         warpgroup = self.block.warpgroup
         rows = pl.ds(warpgroup * ROWS, ROWS)
@@ -172,106 +169,174 @@ class _Rows:
         out = self.outs[0].at[rows] if self.outs else mine
         first_query = item.row * TILE + warpgroup * ROWS
         of_rows = [ref.at[warpgroup] for ref in self.of_rows]
-        weights = self.config.weights
 
         @pl.when(item.count == 0)
         def _nothing() -> None:
             out[...] = plgpu.layout_cast(jnp.zeros(out.shape, out.dtype), plgpu.Layout.WGMMA)
-            for ref, value in zip(of_rows, weights.kept_of_nothing, strict=True):
+            for ref, value in zip(of_rows, self.config.weights.empty_statistics, strict=True):
                 ref[...] = vector(value, ROWS)
 
         @pl.when(item.count > 0)
         def _something() -> None:
-            total, largest, weight = self._softmax(item, mine, first_query, start)
-            row = plgpu.broadcasted_iota(jnp.int32, total.shape, 0, layout=plgpu.Layout.WGMMA)
-            valid = row < item.query_length - first_query
-            alive = weights.is_alive(largest, weight)
-            share = jnp.where(alive, 1 / weight, 0.0)
-            valid &= along_rows(alive, total.shape)
-            out[...] = jnp.where(valid, total * along_rows(share, total.shape), 0).astype(out.dtype)
-            for ref, value in zip(of_rows, weights.kept(largest, weight, alive), strict=True):
-                ref[...] = value
+            sums = _ItemSoftmax.of(self, item, mine, first_query, start).run()
+            self._store(sums, item, first_query, out, of_rows)
 
         plgpu.commit_smem()
-        copy_out(out, out_ref, (item.batch, pl.ds(first_query, ROWS), item.head))
-        for one, ref in zip(of_rows, kept_refs, strict=True):
+        copy_out(out, self.out, (item.batch, pl.ds(first_query, ROWS), item.head))
+        for one, ref in zip(of_rows, self.statistics, strict=True):
             to = ref.at[item.batch, item.head, pl.ds(first_query, ROWS)]
             plgpu.copy_smem_to_gmem(one, to, commit_group=False)
         plgpu.commit_smem_to_gmem_group()
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-        return start + item.count * _ring.pieces(self.keys.rows)
+        return start + item.pieces(self.keys.rows)
 
-    def _softmax(self, item: Item, q: Ref, first_query: Array, start: Array) -> tuple:
-        """Weighted sum of values [64, columns], largest scaled score [64], sum of weights [64]."""
-        keys, values, products = self.keys, self.values, self.block.products
-        pieces = _ring.pieces(keys.rows)
-        count, full = item.count * pieces, item.full * pieces
-        shape = (ROWS, keys.rows)
+    def _store(
+        self, sums: "_Sums", item: Item, first_query: Array, out: Ref, of_rows: list[Ref]
+    ) -> None:
+        """Put the output and the statistics of an item's rows into shared memory."""
+        weights = self.config.weights
+        shape = sums.values.shape
+        row = plgpu.broadcasted_iota(jnp.int32, shape, 0, layout=plgpu.Layout.WGMMA)
+        is_valid = row < item.query_length - first_query
+        alive = weights.is_alive(sums.largest, sums.weight)
+        share = jnp.where(alive, 1 / sums.weight, 0.0)
+        is_valid &= along_rows(alive, shape)
+        out[...] = jnp.where(is_valid, sums.values * along_rows(share, shape), 0).astype(out.dtype)
+        statistics = weights.statistics(sums.largest, sums.weight, alive)
+        for ref, value in zip(of_rows, statistics, strict=True):
+            ref[...] = value
 
-        told = self.elements.of_item(item, first_query, ROWS)
-        form = self.config.weights
 
-        def masked(scores: Array, place: Array) -> Array:
-            begin = keys.begins[place]
-            scores = choose(told.allows(begin, place, shape), scores, form.masked)
-            if not self.config.crosses_ends:
-                return scores
-            return before(item.key_length, begin, scores, form.masked)
+class _Softmax(NamedTuple):
+    """The running softmax of a warpgroup's rows between two pieces of keys.
 
-        def weigh(scores: Array, largest: Array, weight: Array) -> tuple:
-            new = jnp.maximum(largest, form.largest(scores))
-            decay = form.decay(largest, new)
-            weights = form.weigh(scores, along_rows, new)
-            return weights, new, weight * decay + weights.sum(axis=1), decay
+    Attributes:
+        weights: [64, keys] of the last piece, in the operands' dtype. Their product with the values
+            is computed while the next scores are.
+        largest: The largest score of each row so far, f32[64]; see `Weights.largest`.
+        weight: The sum of the weights so far, f32[64].
+    """
 
-        def first(accumulator: Ref) -> tuple:
-            place = keys.receive(start)
-            products.add(accumulator, q, keys.tiles.at[place].transpose((1, 0)))
-            scores = told.biased(keys.begins, place, products.read(accumulator))
-            scores = lax.cond(
-                full == 0,
-                lambda x: masked(x, place),
-                lambda x: x,
-                scores,
-            )
-            keys.release(start)
-            weights, *sofar, _ = weigh(scores, vector(form.nothing, ROWS), vector(0, ROWS))
-            return weights.astype(q.dtype), *sofar
+    weights: Array
+    largest: Array
+    weight: Array
 
-        def step(i: Array, carry: tuple, *, total: Ref, partial: bool) -> tuple:
-            weights, largest, weight = carry
-            position = start + i
-            place = keys.receive(position)
 
-            def overlapped(accumulator: Ref) -> tuple:
-                products.add(accumulator, q, keys.tiles.at[place].transpose((1, 0)))
-                before = values.receive(position - 1)
-                products.add(total, weights, values.tiles.at[before])
-                scores = told.biased(keys.begins, place, products.read(accumulator, pending=1))
-                scores = masked(scores, place) if partial else scores
-                keys.release(position)
-                return weigh(scores, largest, weight)
+class _Sums(NamedTuple):
+    """The softmax of a warpgroup's rows over all keys.
 
-            made = products.hold(overlapped, shape)
-            # What a product reads from registers must be made while none is on its way, or
-            # the compiler lets each wait for the one before.
-            made = lax.optimization_barrier((*made, products.read(total)))
-            weights, largest, weight, decay, sofar = made
-            values.release(position - 1)
-            products.write(total, sofar * along_rows(decay, sofar.shape))
-            return weights.astype(q.dtype), largest, weight
+    Attributes:
+        values: The weighted sum of values, f32[64, columns].
+        largest, weight: See `_Softmax`.
+    """
 
-        def rest(total: Ref, carry: tuple) -> tuple:
-            of = functools.partial(step, total=total)
-            carry = lax.fori_loop(1, full, functools.partial(of, partial=False), carry)
-            begin = jnp.maximum(full, 1)
-            carry = lax.fori_loop(begin, count, functools.partial(of, partial=True), carry)
-            weights, largest, weight = carry
-            last = values.receive(start + count - 1)
-            products.add(total, weights, values.tiles.at[last])
-            result = products.read(total)
-            values.release(start + count - 1)
-            return result, largest, weight
+    values: Array
+    largest: Array
+    weight: Array
 
-        carry = products.hold(first, shape)
-        return products.hold(lambda total: rest(total, carry), (ROWS, self.config.columns[1]))
+
+@dataclasses.dataclass(frozen=True)
+class _ItemSoftmax:
+    """How the softmax of one warpgroup's queries of an item is computed, piece by piece.
+
+    Attributes:
+        kernel: The kernel's state.
+        item: The item.
+        q: [64, columns] in shared memory.
+        rule: Mask and bias for these rows.
+        start: The position of the first piece in the ring.
+        full, count: How many pieces need no mask, and how many there are.
+    """
+
+    kernel: _Kernel
+    item: Item
+    q: Ref
+    rule: ItemElements
+    start: Array
+    full: Array
+    count: Array
+
+    @staticmethod
+    def of(kernel: _Kernel, item: Item, q: Ref, first_query: Array, start: Array) -> "_ItemSoftmax":
+        """For the rows from `first_query` on."""
+        rows = kernel.keys.rows
+        count, full = item.pieces(rows), item.full_pieces(rows)
+        rule = kernel.elements.of_item(item, first_query, ROWS)
+        return _ItemSoftmax(kernel, item, q, rule, start, full, count)
+
+    def run(self) -> _Sums:
+        """The softmax over all pieces."""
+        products, columns = self.kernel.block.products, self.kernel.config.columns[1]
+        softmax = products.hold(self._first, self._shape)
+        return products.hold(lambda total: self._rest(total, softmax), (ROWS, columns))
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return ROWS, self.kernel.keys.rows
+
+    def _masked(self, scores: Array, place: Array) -> Array:
+        keys, config = self.kernel.keys, self.kernel.config
+        begin, masked = keys.begins[place], config.weights.masked
+        scores = choose(self.rule.allows(begin, place, self._shape), scores, masked)
+        if not config.crosses_ends:
+            return scores
+        return mask_columns(self.item.key_length, begin, scores, masked)
+
+    def _weigh(self, scores: Array, largest: Array, weight: Array) -> tuple[Array, ...]:
+        """The weights of scores; the new largest score and sum; the decay of older weights."""
+        form = self.kernel.config.weights
+        new = jnp.maximum(largest, form.largest(scores))
+        decay = form.decay(largest, new)
+        weights = form.weigh(scores, along_rows, new)
+        return weights, new, weight * decay + weights.sum(axis=1), decay
+
+    def _first(self, accumulator: Ref) -> _Softmax:
+        """The softmax of the first piece."""
+        keys, products = self.kernel.keys, self.kernel.block.products
+        place = keys.receive(self.start)
+        products.add(accumulator, self.q, keys.tiles.at[place].transpose((1, 0)))
+        scores = self.rule.biased(keys.begins, place, products.read(accumulator))
+        scores = lax.cond(self.full == 0, lambda x: self._masked(x, place), lambda x: x, scores)
+        keys.release(self.start)
+        initial = self.kernel.config.weights.initial
+        weights, *sums, _ = self._weigh(scores, vector(initial, ROWS), vector(0, ROWS))
+        return _Softmax(weights.astype(self.q.dtype), *sums)
+
+    def _step(self, i: Array, softmax: _Softmax, *, total: Ref, is_partial: bool) -> _Softmax:
+        """The softmax with piece i; `total` gets the values of the piece before."""
+        keys, values = self.kernel.keys, self.kernel.values
+        products = self.kernel.block.products
+        position = self.start + i
+        place = keys.receive(position)
+
+        def overlapped(accumulator: Ref) -> tuple[Array, ...]:
+            products.add(accumulator, self.q, keys.tiles.at[place].transpose((1, 0)))
+            last = values.receive(position - 1)
+            products.add(total, softmax.weights, values.tiles.at[last])
+            scores = self.rule.biased(keys.begins, place, products.read(accumulator, pending=1))
+            scores = self._masked(scores, place) if is_partial else scores
+            keys.release(position)
+            return self._weigh(scores, softmax.largest, softmax.weight)
+
+        made = products.hold(overlapped, self._shape)
+        # What a product reads from registers must be made while none is in flight, or the compiler
+        # serializes the products.
+        made = lax.optimization_barrier((*made, products.read(total)))
+        weights, largest, weight, decay, values_so_far = made
+        values.release(position - 1)
+        products.write(total, values_so_far * along_rows(decay, values_so_far.shape))
+        return _Softmax(weights.astype(self.q.dtype), largest, weight)
+
+    def _rest(self, total: Ref, softmax: _Softmax) -> _Sums:
+        """The softmax of all pieces but the first; full ones come before partial ones."""
+        values, products = self.kernel.values, self.kernel.block.products
+        step = functools.partial(self._step, total=total)
+        softmax = lax.fori_loop(1, self.full, functools.partial(step, is_partial=False), softmax)
+        begin = jnp.maximum(self.full, 1)
+        partial = functools.partial(step, is_partial=True)
+        softmax = lax.fori_loop(begin, self.count, partial, softmax)
+        last = values.receive(self.start + self.count - 1)
+        products.add(total, softmax.weights, values.tiles.at[last])
+        result = products.read(total)
+        values.release(self.start + self.count - 1)
+        return _Sums(result, softmax.largest, softmax.weight)

@@ -1,39 +1,33 @@
-"""What the kernels of the backward pass share, and `Rows`, which they start from.
+"""What the kernels of the backward pass share, and `Rows`, their numbers per query.
 
-Two together give the same bits in each run: one makes dq, one dk and dv. Both compute the scores
-and their gradients anew, and each result is summed by one program in the order of a list; nothing
-is added across programs. Where bits need not be the same, the second may make dq too. Source of
+Two kernels are deterministic: one computes dq, the other dk and dv. Both recompute the scores and
+their gradients, and each result is summed by one program in the order of a list; no sum crosses
+programs. Without determinism the second one may compute dq too. Source of
 the formulas: FlashAttention-2 (arXiv 2307.08691), algorithm 2.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax
-from jax.experimental import pallas as pl
+from jax import Array
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends.mosaic_gpu._copies import upto
-from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
-from shapeexec.attention.backends.mosaic_gpu._ring import Stream
-from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS
-
-Array = Any
-Ref = Any
+from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends.mosaic_gpu._launch import Config
+from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
 
 PIECE = 64  # rows of a piece in the ring
-_REGISTERS = (240, 24)  # of a thread that computes, and of one that moves memory
+REGISTERS = (240, 24)  # of a thread that computes, and of one that moves memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """What the backward pass needs of each query, f32[B, N, whole tiles of queries].
+    """The numbers per query of the backward pass, f32[B, N, whole tiles of queries].
 
     Attributes:
-        of_weights: What its weights are made with; see `Weights.of_gradient`.
-        delta: What is taken from each gradient of a weight: the sum of output times gradient,
-            less the gradient of the log-sum-exp. The kernel for queries makes it.
+        of_weights: The arguments of `weigh`; see `Weights.of_gradient`.
+        delta: The number subtracted from each gradient of a weight: the sum of the output times its
+            gradient, less the gradient of the log-sum-exp. The kernel for queries computes it.
     """
 
     of_weights: list[Array]
@@ -49,42 +43,7 @@ def room(config: Config) -> tuple[int, int]:
     return (2 if widest <= 128 else 1), (2 if widest <= 192 else 1)
 
 
-def run(
-    block: Block,
-    streams: tuple[Stream, ...],
-    *,
-    attend: Callable[..., Any],
-    begin: Callable[..., None],
-    stream: Callable[..., Any],
-    start: Any = 0,
-) -> None:
-    """Let each warpgroup do its part.
-
-    Args:
-        block: The program.
-        streams: What it reads.
-        attend: See `Programs.consume`.
-        begin: See `Programs.produce`.
-        stream: See `Programs.produce`.
-        start: Where the rings begin: of all at once, or a tuple with one for each stream.
-    """
-
-    @pl.when(block.warpgroup < WARPGROUPS)
-    def _compute() -> None:
-        plgpu.set_max_registers(_REGISTERS[0], action="increase")
-        block.queue.consume(attend, start)
-        plgpu.wait_smem_to_gmem(0)
-
-    @pl.when(block.warpgroup == WARPGROUPS)
-    def _memory() -> None:
-        plgpu.set_max_registers(_REGISTERS[1], action="decrease")
-        end = block.queue.produce(begin, stream, start)
-        ends = end if isinstance(end, tuple) else (end,) * len(streams)
-        for one, position in zip(streams, ends, strict=True):
-            one.drain(position)
-
-
-def hand_out(total: Array, valid: Array, shared: Ref, *, scale: float = 1.0) -> None:
-    """A sum into shared memory, in the operands' dtype; 0 in the rows from `valid` on."""
-    shared[...] = upto(valid, total * scale).astype(shared.dtype)
+def store_sum(total: Array, valid: Array, shared: Ref, *, scale: float = 1.0) -> None:
+    """Store a sum in shared memory, in the operands' dtype, with 0 in the rows from `valid` on."""
+    shared[...] = clear_rows(valid, total * scale).astype(shared.dtype)
     plgpu.commit_smem()

@@ -1,9 +1,9 @@
-"""What the backward pass for keys adds to the gradient of the queries on its way.
+"""The gradient of the queries, accumulated by the backward kernel for keys.
 
-The gradients of scores that the two warpgroups make are brought together in shared memory. Each
-warpgroup multiplies them with the keys for its half of dq's columns, a step later, when the other
-one's are there for sure; the tensor unit adds that to what other programs have added, in whatever
-order they come. So dq's last bits differ from run to run, and 5 products are done instead of 7.
+The two warpgroups share the gradients of their scores in shared memory. A step later, when both are
+there, each warpgroup multiplies them with the keys for its half of dq's columns, and the TMA unit
+adds the product to dq in device memory. Programs add in any order, so dq's last bits differ from
+run to run; it takes 5 products instead of the 7 of two kernels.
 """
 
 import dataclasses
@@ -11,20 +11,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import whole_tiles
-from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid, upto
+from shapeexec.attention.backends._base import Ref, whole_tiles
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config
-from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._products import (
+    InterpretedProducts,
+    Products,
+    clear_rows,
+)
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
-
-Array = Any
-Ref = Any
 
 _SLOTS = 2  # of gradients of scores: one is written while the other is read
 
@@ -36,7 +37,7 @@ def is_possible(config: Config) -> bool:
 
 
 class NotIntoQueries:
-    """Another kernel makes dq. What a kernel does not do, see `IntoQueries`."""
+    """The same methods where another kernel computes dq: they do nothing, but copy the keys."""
 
     def copy_keys(self, ref: Ref, at: tuple, shared: Ref, ready: Ref, valid: Array) -> None:
         """See `IntoQueries`."""
@@ -49,7 +50,7 @@ class NotIntoQueries:
     def part(self, position: Array, keys: Ref) -> None:
         """See `IntoQueries`."""
 
-    def add(self, part: None, item: Item, first: Array, valid: Array) -> None:
+    def add(self, part: Any, item: Item, first: Array, valid: Array) -> None:
         """See `IntoQueries`."""
 
     def share(self, position: Array, d_score: Array, valid: Array) -> None:
@@ -61,7 +62,7 @@ class NotIntoQueries:
 
 @dataclasses.dataclass(frozen=True)
 class IntoQueries:
-    """The way from gradients of scores to the gradient of the queries.
+    """The accumulation of the gradient of the queries from gradients of scores.
 
     A warpgroup meets the other one each time it is about to read what both have made. It arrives
     when it has made its part, and waits a step later.
@@ -72,8 +73,8 @@ class IntoQueries:
         parts: f32[warpgroups, queries, columns]: what is on its way to `total`.
         met: A barrier at which both warpgroups meet.
         landed: A barrier of the warpgroup that moves memory.
-        products: Who multiplies.
-        warpgroup: Which one this is.
+        products: The products.
+        warpgroup: The number of this warpgroup.
         crosses_ends: Whether a tile may hold keys behind the valid length.
     """
 
@@ -107,7 +108,7 @@ class IntoQueries:
 
         return self.products.hold(multiplied, self.parts.shape[1:])
 
-    def add(self, part: Array, item: Item, first: Array, valid: Array) -> None:
+    def add(self, part: Any, item: Item, first: Array, valid: Array) -> None:
         """Start the addition of a part.
 
         Args:
@@ -133,7 +134,7 @@ class IntoQueries:
         """
         place = place_of(position, _SLOTS)
         if self.crosses_ends:
-            d_score = lax.cond(valid < ROWS, lambda x: upto(valid, x), lambda x: x, d_score)
+            d_score = lax.cond(valid < ROWS, lambda x: clear_rows(valid, x), lambda x: x, d_score)
         self.d_scores.at[place, pl.ds(self.warpgroup * ROWS, ROWS)][...] = d_score
         plgpu.commit_smem()
         plgpu.barrier_arrive(self.met)
@@ -163,7 +164,7 @@ class InterpretedIntoQueries(IntoQueries):
         place[...] = jnp.zeros((queries, self.parts.shape[2]), jnp.float32)
         super().open(item)
 
-    def add(self, part: Array, item: Item, first: Array, valid: Array) -> None:
+    def add(self, part: Any, item: Item, first: Array, valid: Array) -> None:
         """See `IntoQueries`."""
         place = self.total.at[item.row, item.batch, pl.ds(first, PIECE), item.head, self._columns]
 
@@ -181,8 +182,8 @@ def totals(config: Config, q: Array, key_tiles: int) -> tuple[dict[str, Any], di
     return {}, {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
 
 
-def way(config: Config, block: Block, total: Ref, scratch: dict[str, Ref]) -> IntoQueries:
-    """The way of a running program; `scratch` as the function of this name makes it."""
+def into_queries(config: Config, block: Block, total: Ref, scratch: dict[str, Ref]) -> IntoQueries:
+    """The accumulation in a running program, with scratch from `scratch`."""
     kind = IntoQueries if config.interpret is None else InterpretedIntoQueries
     return kind(
         **scratch,

@@ -1,7 +1,7 @@
-"""What all kernels here have in common: how they are started, and what they are told.
+"""How every kernel here is launched, and the operands that all of them take.
 
-A kernel is a function of its inputs, outputs and scratch, each by name; how work is divided is
-`_schedule`'s matter.
+A kernel is a function of its inputs, outputs and scratch, each by name. How items are divided among
+programs is in `_schedule`.
 """
 
 import dataclasses
@@ -10,13 +10,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends._base import Ref, Signature
 from shapeexec.attention.backends.mosaic_gpu import _schedule
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
+from shapeexec.attention.backends.mosaic_gpu._ring import Stream
 from shapeexec.attention.backends.mosaic_gpu._rules import Rule
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
@@ -25,9 +27,6 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     Table,
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
-
-Array = Any
-Ref = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +79,8 @@ class Config:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """What the kernels are told beside their operands, in device memory.
+class Sparsity:
+    """The block sparsity of a call, as kernels read it from device memory.
 
     Attributes:
         lists: The tiles.
@@ -117,7 +116,7 @@ class Told:
         return Table(self.lists, heads, group, (self.query_lengths, self.key_lengths), by_key)
 
 
-jax.tree_util.register_dataclass(Told)
+jax.tree_util.register_dataclass(Sparsity)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +141,7 @@ def launch(
     outputs: dict[str, jax.ShapeDtypeStruct],
     scratch: dict[str, Any],
     *,
-    table: Callable[[Told], Table],
+    table: Callable[[Sparsity], Table],
     total: int,
     slots: int,
     copies: int,
@@ -153,10 +152,10 @@ def launch(
     Args:
         config: What is static.
         body: The kernel.
-        inputs: Pytrees of arrays; `told` is among them.
+        inputs: Pytrees of arrays; `sparsity` is among them.
         outputs: What is made.
         scratch: Shared memory and barriers.
-        table: The items, from references to `told`.
+        table: Makes the table of items, from references to `sparsity`.
         total: How many items there are.
         slots: How many items may be on their way at a time.
         copies: How many copies each begins with.
@@ -178,7 +177,7 @@ def launch(
         warpgroup = lax.axis_index("warpgroup")
         word = schedule.pop("word")
         queue = _schedule.Programs(
-            table=table(named["told"]),
+            table=table(named["sparsity"]),
             me=lax.axis_index("program"),
             count=programs,
             copies=copies,
@@ -200,3 +199,40 @@ def launch(
         compiler_params=plgpu.CompilerParams(approx_math=True),
         **({} if config.interpret is None else {"interpret": config.interpret}),
     )(*flat)
+
+
+def run(
+    block: Block,
+    streams: tuple[Stream, ...],
+    *,
+    attend: Callable[..., Any],
+    begin: Callable[..., None],
+    stream: Callable[..., Any],
+    registers: tuple[int, int],
+    start: Any = 0,
+) -> None:
+    """Run the warpgroups that compute and the one that moves memory.
+
+    Args:
+        block: The program.
+        streams: The streams that it reads.
+        attend: See `Programs.consume`.
+        begin: See `Programs.produce`.
+        stream: See `Programs.produce`.
+        registers: How many a thread that computes has, and one that moves memory.
+        start: The first position in the rings: one for all, or a tuple with one for each stream.
+    """
+
+    @pl.when(block.warpgroup < WARPGROUPS)
+    def _compute() -> None:
+        plgpu.set_max_registers(registers[0], action="increase")
+        block.queue.consume(attend, start)
+        plgpu.wait_smem_to_gmem(0)
+
+    @pl.when(block.warpgroup == WARPGROUPS)
+    def _memory() -> None:
+        plgpu.set_max_registers(registers[1], action="decrease")
+        end = block.queue.produce(begin, stream, start)
+        ends = end if isinstance(end, tuple) else (end,) * len(streams)
+        for one, position in zip(streams, ends, strict=True):
+            one.drain(position)

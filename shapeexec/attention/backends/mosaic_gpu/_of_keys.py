@@ -2,7 +2,7 @@
 
 Each of two warpgroups sums dk and dv of 64 keys in registers, while queries pass by, head after
 head of the group. Scores are made with keys as rows, so that weights and their gradients are
-multiplied from registers. What it has in common with that for queries is in `_gradients`.
+multiplied from registers. What it shares with the kernel for queries is in `_gradients`.
 """
 
 import dataclasses
@@ -12,31 +12,34 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
-from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, Rows, hand_out, room, run
+from shapeexec.attention.backends.mosaic_gpu._gradients import (
+    PIECE,
+    REGISTERS,
+    Rows,
+    room,
+    store_sum,
+)
 from shapeexec.attention.backends.mosaic_gpu._into_queries import IntoQueries, NotIntoQueries
-from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
+from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import along_columns, in_loop, load
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WIDE, Item
 
-Array = Any
-Ref = Any
-
 _SHAPE = (ROWS, PIECE)
-_PIECES = _ring.pieces(PIECE)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def backward_of_keys(
-    config: Config, told: Told, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
+    config: Config, sparsity: Sparsity, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
 ) -> list[Array]:
     """The gradients of keys and values, from lists by key; 0 behind the valid length.
 
@@ -44,29 +47,29 @@ def backward_of_keys(
     """
     inputs = {"q": q, "k": k, "v": v, "d_out": d_out}
     slots, _ = room(config)
-    return _launched(config, told, rows, inputs, {}, None, slots)
+    return _launched(config, sparsity, rows, inputs, {}, None, slots)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def backward_at_once(
-    config: Config, told: Told, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
+    config: Config, sparsity: Sparsity, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
 ) -> list[Array]:
     """The gradients of queries, keys and values, from lists by key; 0 behind the valid length.
 
     That of the queries differs from run to run in the last bits.
     """
-    inputs, outputs = _into_queries.totals(config, q, told.lists.counts.shape[2])
+    inputs, outputs = _into_queries.totals(config, q, sparsity.lists.counts.shape[2])
     inputs |= {"q": q, "k": k, "v": v, "d_out": d_out}
     # Shared memory has no room for a second item.
     into = _into_queries.scratch(config, q.dtype)
-    *made, d_k, d_v = _launched(config, told, rows, inputs, outputs, into, slots=1)
+    *made, d_k, d_v = _launched(config, sparsity, rows, inputs, outputs, into, slots=1)
     d_q = inputs["total"][...] if not made else made[0].sum(0)[:, : q.shape[1]]
     return [(d_q * config.signature.scale).astype(q.dtype), d_k, d_v]
 
 
 def _launched(
     config: Config,
-    told: Told,
+    sparsity: Sparsity,
     rows: Rows,
     inputs: dict[str, Any],
     outputs: dict[str, Any],
@@ -80,11 +83,11 @@ def _launched(
     ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     of_weights = [x.dtype for x in rows.of_weights]
-    of_columns = told.column_dtypes(config, by_key=True)
+    of_columns = sparsity.column_dtypes(config, by_key=True)
     return launch(
         config,
         functools.partial(_kernel, config),
-        {"told": told, "rows": rows, **inputs},
+        {"sparsity": sparsity, "rows": rows, **inputs},
         {
             **outputs,
             "d_k": jax.ShapeDtypeStruct(k.shape, k.dtype),
@@ -97,8 +100,8 @@ def _launched(
             "d_outs": ring(value_columns, vectors=[jnp.float32]),
             **({} if into is None else {"into": into}),
         },
-        table=lambda told: told.table(heads, config.group, by_key=True),
-        total=batch * heads * told.lists.counts.shape[2],
+        table=lambda sparsity: sparsity.table(heads, config.group, by_key=True),
+        total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
         copies=2,
         accumulators=[_SHAPE, _SHAPE, (ROWS, key_columns), (ROWS, value_columns)],
@@ -109,7 +112,7 @@ def _kernel(
     config: Config,
     block: Block,
     *,
-    told: Told,
+    sparsity: Sparsity,
     queries: dict,
     d_outs: dict,
     total: Ref | None = None,
@@ -121,15 +124,24 @@ def _kernel(
         Stream(**d_outs, products=block.products),
     )
     of_columns = streams[0].vectors[len(refs["rows"].of_weights) :]
-    elements = told.elements(config, block, by_key=True, columns=of_columns)
-    way = NotIntoQueries() if into is None else _into_queries.way(config, block, total, into)
-    kernel = _Kernel(config, block, elements, *streams, into=way, **refs)
-    run(block, streams, attend=kernel.attend, begin=kernel.begin, stream=kernel.stream)
+    elements = sparsity.elements(config, block, by_key=True, columns=of_columns)
+    d_q = NotIntoQueries()
+    if into is not None:
+        d_q = _into_queries.into_queries(config, block, total, into)
+    kernel = _Kernel(config, block, elements, *streams, into=d_q, **refs)
+    run(
+        block,
+        streams,
+        attend=kernel.attend,
+        begin=kernel.begin,
+        stream=kernel.stream,
+        registers=REGISTERS,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Kernel:
-    """The kernel's state: streams, operands in device memory, and what is in shared memory."""
+    """The kernel's state: streams, operands in device memory, and scratch in shared memory."""
 
     config: Config
     block: Block
@@ -175,8 +187,8 @@ class _Kernel:
         valid = item.key_length - first_key
         at = (item.batch, pl.ds(first_key, ROWS), item.head)
         scale = self.config.signature.scale
-        hand_out(key_sum, valid, self.keys.at[slot, mine], scale=scale)
-        hand_out(value_sum, valid, self.values.at[slot, mine])
+        store_sum(key_sum, valid, self.keys.at[slot, mine], scale=scale)
+        store_sum(value_sum, valid, self.values.at[slot, mine])
         copy_out(self.keys.at[slot, mine], self.d_k, at)
         copy_out(self.values.at[slot, mine], self.d_v, at)
         plgpu.commit_smem_to_gmem_group()
@@ -209,15 +221,15 @@ class _Kernel:
             self.queries.send(query, first, start + i)
             self.d_outs.send(d_out, first, start + i)
 
-        lax.fori_loop(0, item.count * _PIECES, step, None)
-        return start + item.count * _PIECES
+        lax.fori_loop(0, item.pieces(PIECE), step, None)
+        return start + item.pieces(PIECE)
 
     def _sum_head(
         self, slot: Array, first_key: Array, sums: tuple[Ref, Ref], item: Item, start: Array
     ) -> Array:
         products, form = self.block.products, self.config.weights
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
-        told = self.elements.of_item(item, first_key, ROWS)
+        rule = self.elements.of_item(item, first_key, ROWS)
         loaded = functools.partial(load, of="columns", where="shared")
 
         def step(i: Array, before: Array) -> Array:
@@ -230,7 +242,7 @@ class _Kernel:
             part = self.into.part(position - 1, self.keys.at[here])
 
             def masked(score: Array) -> Array:
-                allowed = told.allows(self.queries.begins[place], place, _SHAPE)
+                allowed = rule.allows(self.queries.begins[place], place, _SHAPE)
                 return choose(allowed, score, form.masked)
 
             def gradients(scores: Ref, d_weights: Ref) -> tuple[Array, Array]:
@@ -238,8 +250,8 @@ class _Kernel:
                 self.into.add(part, item, before, i > 0)
                 # One loop for full and partial tiles, and the mask before the next product is
                 # on its way: registers are short here.
-                score = told.biased(self.queries.begins, place, products.read(scores))
-                score = lax.cond(i < item.full * _PIECES, lambda x: x, masked, score)
+                score = rule.biased(self.queries.begins, place, products.read(scores))
+                score = lax.cond(i < item.full_pieces(PIECE), lambda x: x, masked, score)
                 products.add(d_weights, value, d_out.transpose((1, 0)))
                 vectors = self.queries.vectors[: len(self.rows.of_weights)]
                 of_weights = (loaded(vector.at[place]) for vector in vectors)
@@ -259,7 +271,7 @@ class _Kernel:
             self.d_outs.release(position)
             return begins
 
-        count = item.count * _PIECES
+        count = item.pieces(PIECE)
         self.into.open(item)
         last = lax.fori_loop(0, count, step, jnp.int32(0))
         part = self.into.part(start + count - 1, self.keys.at[slot])

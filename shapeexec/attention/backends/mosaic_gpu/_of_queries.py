@@ -1,9 +1,8 @@
 """The backward pass for queries: a persistent kernel over lists by query.
 
 Each of two warpgroups sums dq of 64 queries in registers, while keys and values pass by. Before
-the values the output passes, of which delta is made for both kernels: a pass of its own over
-output and gradient would cost more. What this has in common with the kernel for keys is in
-`_gradients`.
+the values the output passes, from which delta is computed for both kernels: a separate pass over
+output and gradient would cost more. What it shares with the kernel for keys is in `_gradients`.
 """
 
 import dataclasses
@@ -12,41 +11,39 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import whole_tiles
+from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
-from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out, upto
+from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
-from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, hand_out, room, run
-from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Told, launch
+from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, REGISTERS, room, store_sum
+from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import (
     along_rows,
-    before,
+    clear_rows,
     in_loop,
     load,
+    mask_columns,
     vector,
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, WARPGROUPS, WIDE, Item
 
-Array = Any
-Ref = Any
-
 _SHAPE = (ROWS, PIECE)
-_PIECES = _ring.pieces(PIECE)  # of a tile: as many as there are warpgroups
+_PIECES = TILE // PIECE  # of a tile: as many as there are warpgroups
 _BLOCK = 64  # columns multiplied at a time: so many registers are free
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def backward_of_queries(
     config: Config,
-    told: Told,
+    sparsity: Sparsity,
     of_weights: list[Array],
-    less: list[Array],
+    d_logsumexp: list[Array],
     q: Array,
     k: Array,
     v: Array,
@@ -57,9 +54,9 @@ def backward_of_queries(
 
     Args:
         config: What is static.
-        told: With lists by query.
+        sparsity: With lists by query.
         of_weights: See `Rows`.
-        less: What is taken from `Rows.delta`, if anything: one array like it, or none.
+        d_logsumexp: The gradient of the log-sum-exp, shaped as `Rows.delta`; or no array.
         q: Queries.
         k: Keys.
         v: Values.
@@ -71,13 +68,13 @@ def backward_of_queries(
     slots, steps = room(config)
     ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
-    rows = (of_weights, less)
+    rows = (of_weights, d_logsumexp)
     of_rows = [plgpu.SMEM((slots, TILE), jnp.float32) for _ in jax.tree.leaves(rows)]
     whole = (batch, heads, whole_tiles(queries, TILE))
     return launch(
         config,
         functools.partial(_kernel, config),
-        {"told": told, "rows": rows, "q": q, "k": k, "v": v, "out": out, "d_out": d_out},
+        {"sparsity": sparsity, "rows": rows, "q": q, "k": k, "v": v, "out": out, "d_out": d_out},
         {
             "d_q": jax.ShapeDtypeStruct(q.shape, q.dtype),
             "delta": jax.ShapeDtypeStruct(whole, jnp.float32),
@@ -88,11 +85,11 @@ def backward_of_queries(
             "of_rows": of_rows,
             "deltas": plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32),
             # Weights and gradients of 0 times what lies behind the valid length may be NaN.
-            "keys": ring(key_columns, vectors=told.column_dtypes(config, by_key=False)),
+            "keys": ring(key_columns, vectors=sparsity.column_dtypes(config, by_key=False)),
             "values": ring(value_columns),
         },
-        table=lambda told: told.table(heads, 1, by_key=False),
-        total=batch * heads * told.lists.counts.shape[2],
+        table=lambda sparsity: sparsity.table(heads, 1, by_key=False),
+        total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
         copies=2 + len(of_rows),
         accumulators=[_SHAPE, _SHAPE, (ROWS, key_columns)],
@@ -100,13 +97,13 @@ def backward_of_queries(
 
 
 def _kernel(
-    config: Config, block: Block, *, told: Told, keys: dict, values: dict, **refs: Any
+    config: Config, block: Block, *, sparsity: Sparsity, keys: dict, values: dict, **refs: Any
 ) -> None:
     streams = (
         Stream(**keys, products=block.products),
         Stream(**values, products=block.products),
     )
-    elements = told.elements(config, block, by_key=False, columns=streams[0].vectors)
+    elements = sparsity.elements(config, block, by_key=False, columns=streams[0].vectors)
     kernel = _Kernel(config, block, elements, *streams, **refs)
     run(
         block,
@@ -114,13 +111,14 @@ def _kernel(
         attend=kernel.attend,
         begin=kernel.begin,
         stream=kernel.stream,
+        registers=REGISTERS,
         start=(0, 0),
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Kernel:
-    """The kernel's state: streams, operands in device memory, and what is in shared memory."""
+    """The kernel's state: streams, operands in device memory, and scratch in shared memory."""
 
     config: Config
     block: Block
@@ -165,11 +163,11 @@ class _Kernel:
             self.keys.send(key, first, at_key + i)
             self.values.send(value, first, at_value + _PIECES + i)
 
-        lax.fori_loop(0, item.count * _PIECES, step, None)
+        lax.fori_loop(0, item.pieces(PIECE), step, None)
         return self._behind(item, start)
 
     def _behind(self, item: Item, start: tuple[Array, Array]) -> tuple[Array, Array]:
-        count = item.count * _PIECES
+        count = item.pieces(PIECE)
         return start[0] + count, start[1] + _PIECES + count
 
     def attend(self, item: Item, slot: Array, start: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -188,7 +186,7 @@ class _Kernel:
             (ROWS, self.config.columns[0]),
         )
         self.deltas[warpgroup] = delta
-        hand_out(total, valid, shared, scale=self.config.signature.scale)
+        store_sum(total, valid, shared, scale=self.config.signature.scale)
         copy_out(shared, self.d_q, (item.batch, pl.ds(first_query, ROWS), item.head))
         place = self.delta.at[item.batch, item.head, pl.ds(first_query, ROWS)]
         plgpu.copy_smem_to_gmem(self.deltas.at[warpgroup], place, commit_group=False)
@@ -224,7 +222,7 @@ class _Kernel:
         for ref in self.of_rows[len(self.rows[0]) :]:
             delta -= load(ref.at[slot, rows], of="rows", where="shared")
         # Behind the valid length the gradient of the output may be NaN.
-        return upto(valid, delta)
+        return clear_rows(valid, delta)
 
     def _sum(
         self,
@@ -240,7 +238,7 @@ class _Kernel:
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
         loaded = functools.partial(load, of="rows", where="shared")
         of_weights = [loaded(ref.at[slot, mine]) for ref in self.of_rows[: len(self.rows[0])]]
-        told = self.elements.of_item(item, first_query, ROWS)
+        rule = self.elements.of_item(item, first_query, ROWS)
 
         def step(i: Array, last: Array, *, partial: bool) -> Array:
             """Piece i of the keys; where it begins. `last`: where the one before it began."""
@@ -252,14 +250,14 @@ class _Kernel:
             def gradient(scores: Ref, d_weights: Ref) -> Array:
                 products.add(scores, query, key.transpose((1, 0)))
                 products.add(d_weights, d_out, value.transpose((1, 0)))
-                score = told.biased(self.keys.begins, place, products.read(scores, pending=1))
+                score = rule.biased(self.keys.begins, place, products.read(scores, pending=1))
                 if partial:
                     begin = self.keys.begins[place]
-                    score = choose(told.allows(begin, place, _SHAPE), score, form.masked)
+                    score = choose(rule.allows(begin, place, _SHAPE), score, form.masked)
                     if self.config.crosses_ends:
                         # Keys behind the end are 0, but where all others' scores are far below
                         # that their weights would be infinite.
-                        score = before(item.key_length, begin, score, form.masked)
+                        score = mask_columns(item.key_length, begin, score, form.masked)
                 weight = form.weigh(score, along_rows, *of_weights)
                 d_weight = products.read(d_weights)
                 self.values.release(at_value + i)
@@ -271,7 +269,7 @@ class _Kernel:
             self.keys.release(at_key + i)
             return begins
 
-        full, count = item.full * _PIECES, item.count * _PIECES
+        full, count = item.full_pieces(PIECE), item.pieces(PIECE)
         last = lax.fori_loop(0, full, functools.partial(step, partial=False), jnp.int32(0))
         lax.fori_loop(full, count, functools.partial(step, partial=True), last)
         return products.read(total)

@@ -1,8 +1,7 @@
 """Tensor-core products into accumulators, on the device and in the interpreter.
 
 The interpreter knows neither a product whose left operand is in registers nor a store into an
-accumulator; there the accumulators are plain shared memory. What is multiplied is the kernels'
-matter.
+accumulator; there the accumulators are plain shared memory. Kernels choose the operands.
 """
 
 import contextlib
@@ -12,14 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, memref
 
-Array = Any
-Ref = Any
+from shapeexec.attention.backends._base import Ref
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +45,12 @@ class Products:
         """Until every product is done."""
         plgpu.wgmma_wait(0)
 
-    def hand_back(self, free: Ref) -> None:
-        """Tell at a barrier that what was read may be overwritten by a copy.
+    def release(self, free: Ref) -> None:
+        """Signal at a barrier that a copy may overwrite what was read.
 
-        Products read as copies write, so nothing lies between. Of ordinary loads PTX asks a fence
-        before; like CUTLASS and FlashAttention-3, who read their vectors so, it is left out: the
-        loads are done when their values are used.
+        Products and copies use the same proxy, so they need no fence. PTX wants one after ordinary
+        loads; as in CUTLASS and FlashAttention-3, which read vectors so, it is left out: the loads
+        are done when their values are used.
         """
         plgpu.barrier_arrive(free)
 
@@ -112,7 +110,7 @@ class InterpretedProducts:
     def wait(self) -> None:
         """See `Products`."""
 
-    def hand_back(self, free: Ref) -> None:
+    def release(self, free: Ref) -> None:
         """See `Products`. Here they are ordinary loads, and the race detector wants the fence."""
         plgpu.commit_smem()
         plgpu.barrier_arrive(free)
@@ -134,10 +132,10 @@ class InterpretedProducts:
 
 
 def in_loop(index: Array, carried: Array) -> Array:
-    """The index, such that what is computed of it is computed anew in each step of a loop.
+    """The index, made to depend on the loop, so that addresses are recomputed in each step.
 
-    The compiler would keep each address that does not change in a register, and has none left for
-    them: they would go to memory and come back from there, more slowly than they are computed.
+    The compiler would hoist each loop-invariant address into a register, and spill: loading it back
+    is slower than computing it.
 
     Args:
         index: Of a tile in shared memory.
@@ -154,7 +152,7 @@ def vector(value: float, rows: int) -> Array:
 def load(
     ref: Ref, *, of: Literal["rows", "columns", "pairs"], where: Literal["shared", "device"]
 ) -> Array:
-    """Load what belongs to the rows, the columns or the elements of an accumulator.
+    """Load one number per row, per column or per element of an accumulator.
 
     Args:
         ref: [rows], [columns] or [rows, columns].
@@ -166,21 +164,28 @@ def load(
         "columns": plgpu.Layout.WGMMA.reduce(0),
         "pairs": plgpu.Layout.WGMMA,
     }[of]
-    # Of device memory Mosaic refuses loads that are not as wide as can be, unless told.
+    # Mosaic refuses loads from device memory that are not vectorized unless `optimized=False`.
     return plgpu.load(ref, layout=layout, optimized=where == "shared")  # pyright: ignore[reportCallIssue]
 
 
-def before(end: Array, first: Array, scores: Array, otherwise: float) -> Array:
-    """Scores whose columns begin at `first`: as they are before `end`, `otherwise` behind."""
+def clear_rows(valid: Array, x: Array) -> Array:
+    """A warpgroup's `x` with 0 in the rows from `valid` on, which may hold NaN."""
+    layout = plgpu.Layout.WGMMA if x.ndim == 2 else plgpu.Layout.WGMMA.reduce(1)
+    row = plgpu.broadcasted_iota(jnp.int32, x.shape, 0, layout=layout)
+    return jnp.where(row < valid, x, jnp.zeros_like(x))
+
+
+def mask_columns(end: Array, first: Array, scores: Array, masked: float) -> Array:
+    """Scores whose columns begin at position `first`, with `masked` from position `end` on."""
     column = plgpu.broadcasted_iota(jnp.int32, scores.shape, 1, layout=plgpu.Layout.WGMMA)
-    return jnp.where(column < end - first, scores, otherwise)
+    return jnp.where(column < end - first, scores, masked)
 
 
-def along_rows(column: Array, shape: tuple[int, int]) -> Array:
+def along_rows(column: Array, shape: tuple[int, ...]) -> Array:
     """column[rows] for each column of [rows, columns]."""
     return lax.broadcast_in_dim(column, shape, [0])
 
 
-def along_columns(row: Array, shape: tuple[int, int]) -> Array:
+def along_columns(row: Array, shape: tuple[int, ...]) -> Array:
     """row[columns] for each row of [rows, columns]."""
     return lax.broadcast_in_dim(row, shape, [1])

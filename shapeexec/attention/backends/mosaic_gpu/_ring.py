@@ -1,7 +1,7 @@
 """Pieces of tiles streamed through a ring in shared memory, from one warpgroup to two others.
 
-Each operand has a buffer of its own with a few places; a place is taken again when both
-warpgroups have arrived at its barrier. Which tiles come, the caller says.
+Each operand has a ring of its own with a few places; a place is reused when both warpgroups have
+arrived at its barrier. The callers choose the tiles.
 """
 
 import dataclasses
@@ -9,21 +9,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_in_valid
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
-from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, WARPGROUPS, WIDE
-
-Array = Any
-Ref = Any
+from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, WIDE
 
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """One operand on its way.
+    """The ring of one operand.
 
     Attributes:
         tiles: [steps, rows, columns] in shared memory.
@@ -31,8 +29,8 @@ class Stream:
         landed: A barrier of the warpgroup that copies, if rows behind the valid length are to be
             cleared; else None.
         begins: i32[steps] in shared memory: where each piece begins in its array.
-        products: Who reads the pieces.
-        vectors: [steps, rows] each: numbers that come with the rows.
+        products: The products that read the pieces.
+        vectors: [steps, rows] each: numbers per row.
     """
 
     tiles: Ref
@@ -57,7 +55,7 @@ class Stream:
         """Start the copies of a piece as soon as its place is free."""
         place = self.place(position)
         pl.when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
-        # Looked up in device memory again, it would keep those waiting who compute.
+        # Kept here: reading it from device memory again would stall the warpgroups that compute.
         self.begins[place] = first
         rows = pl.ds(first, self.rows)
         at = (source.batch, rows, source.head)
@@ -76,8 +74,8 @@ class Stream:
         return place
 
     def release(self, position: Array) -> None:
-        """Tell that one of the two warpgroups has read the piece."""
-        self.products.hand_back(self.free.at[self.place(position)])
+        """Signal that this warpgroup has read the piece."""
+        self.products.release(self.free.at[self.place(position)])
 
     def drain(self, position: Array) -> None:
         """Wait until everything sent was read: the interpreter wants each barrier drained."""
@@ -87,19 +85,19 @@ class Stream:
             plgpu.barrier_wait(self.free.at[self.place(i)])
 
     def place(self, position: Array) -> Array:
-        """Where the piece at a position of the stream lies."""
+        """The place in the ring of a position in the stream."""
         return place_of(position, self.steps)
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where pieces come from.
+    """The source of pieces.
 
     Attributes:
         ref: [B, T, N, H] in device memory.
         batch, head: The example and the head.
         length: The valid length.
-        vectors: [whole tiles] each: what comes with the rows.
+        vectors: [whole tiles] each: numbers per row.
     """
 
     ref: Ref
@@ -110,13 +108,8 @@ class Source:
 
 
 def place_of(position: Array, places: int) -> Array:
-    """Where in a ring of so many places lies what comes at a position, from 0 on."""
+    """The place in a ring with this many places of a position, which counts from 0."""
     return lax.rem(position, jnp.int32(places))
-
-
-def pieces(rows: int) -> int:
-    """How many pieces of this many rows a tile of the lists has."""
-    return TILE // rows
 
 
 def scratch(

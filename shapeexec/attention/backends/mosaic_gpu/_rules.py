@@ -1,7 +1,6 @@
-"""What the rules of a mask and of a bias look at: which of their arrays, and as what.
+"""Which arrays the element rules of a mask and a bias read, and by which method of `Positions`.
 
-It is found by tracing them. Inside a kernel they are then run on what has been loaded. It knows
-no kernel.
+This is found by tracing the rules. Inside a kernel `_elements` runs them on loaded values.
 """
 
 import dataclasses
@@ -11,23 +10,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from shapeexec.attention.masks import Mask, ScoreModifier
-
-Array = Any
 
 _SIDES = {"of_queries": 0, "of_keys": 1}
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-    """What is asked of one of the arrays of a mask or a bias.
+class ArrayUse:
+    """How a rule reads one array of a mask or a bias.
 
     Attributes:
-        role: A method of `Positions`; "" if nothing.
-        side: 0 or 1 if the array tells of queries or of keys alone; else None.
-        dtype: What it holds, by name.
-        shape: The array's.
+        role: The method of `Positions` that reads it; "" if none does.
+        side: 0 or 1 if the array has one element per query, or per key; else None.
+        dtype: The array's dtype, by name.
+        shape: The array's shape.
     """
 
     role: str
@@ -38,36 +36,36 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What is static about a mask, and about what changes the scores.
+    """The static part of a mask and a score modifier.
 
     Attributes:
-        structure: The structure of both.
-        asked: What is asked of each of their arrays.
+        structure: The tree structure of both.
+        uses: How each of their arrays is read.
     """
 
     structure: Any
-    asked: tuple[Asked, ...]
+    uses: tuple[ArrayUse, ...]
 
     def of_side(self, side: int) -> list[int]:
-        """Which arrays tell of queries alone (0), or of keys alone (1)."""
-        return [i for i, known in enumerate(self.asked) if known.side == side]
+        """The numbers of the arrays with one element per query (0), or per key (1)."""
+        return [i for i, known in enumerate(self.uses) if known.side == side]
 
     def allows(self, at: Any) -> Array:
-        """Whether pairs at these `Traced` positions are allowed."""
-        return self._named()[0].allows(at)
+        """Whether pairs at these `RecordingPositions` are allowed."""
+        return self._with_placeholders()[0].allows(at)
 
     def modify(self, at: Any, scores: Array) -> Array:
-        """Scores at these `Traced` positions, with their bias."""
-        return self._named()[1].modify(at, scores)
+        """Scores at these `RecordingPositions`, with their bias."""
+        return self._with_placeholders()[1].modify(at, scores)
 
-    def _named(self) -> tuple[Mask, ScoreModifier]:
-        named = [Named(i, known.dtype, known.shape) for i, known in enumerate(self.asked)]
+    def _with_placeholders(self) -> tuple[Mask, ScoreModifier]:
+        named = [Placeholder(i, known.dtype, known.shape) for i, known in enumerate(self.uses)]
         return jax.tree.unflatten(self.structure, named)
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
-    """Stands for an array of a mask or a bias."""
+class Placeholder:
+    """A placeholder for an array of a mask or a bias."""
 
     number: int
     dtype: str
@@ -75,11 +73,11 @@ class Named:
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
-    """One look of a rule at an array.
+class Read:
+    """One read of an array by a rule.
 
     Attributes:
-        number: Of the array.
+        number: The number of the array.
         role: The method of `Positions` that was called.
         more: Its other arguments.
     """
@@ -90,13 +88,13 @@ class Look:
 
 
 @dataclasses.dataclass(frozen=True)
-class Traced:
-    """`Positions` that note what is asked of them.
+class RecordingPositions:
+    """`Positions` that record the reads of a rule.
 
     Attributes:
         batch, head, query_length, key_length, query, key: See `Positions`.
-        looks: What was asked, in order; it grows.
-        values: What the looks found, in order; those after the last one find 0.
+        reads: The reads so far, in order; a rule appends to it.
+        values: The results of the reads, in order; later reads return 0.
     """
 
     batch: Array
@@ -105,78 +103,78 @@ class Traced:
     key_length: Array
     query: Array
     key: Array
-    looks: list[Look] = dataclasses.field(default_factory=list)
+    reads: list[Read] = dataclasses.field(default_factory=list)
     values: Iterator[Array] = dataclasses.field(default_factory=lambda: iter(()))
 
-    def of_batch(self, array: Named) -> Array:
+    def of_batch(self, array: Placeholder) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_batch", ())
+        return self._read(array, "of_batch", ())
 
-    def of_head(self, array: Named) -> Array:
+    def of_head(self, array: Placeholder) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_head", ())
+        return self._read(array, "of_head", ())
 
-    def of_queries(self, array: Named) -> Array:
+    def of_queries(self, array: Placeholder) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_queries", self.query.shape)
+        return self._read(array, "of_queries", self.query.shape)
 
-    def of_keys(self, array: Named) -> Array:
+    def of_keys(self, array: Placeholder) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_keys", self.query.shape)
+        return self._read(array, "of_keys", self.query.shape)
 
-    def of_pairs(self, array: Named) -> Array:
+    def of_pairs(self, array: Placeholder) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_pairs", self.query.shape)
+        return self._read(array, "of_pairs", self.query.shape)
 
-    def of_tile(self, array: Named, tile: tuple[int, int]) -> Array:
+    def of_tile(self, array: Placeholder, tile: tuple[int, int]) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_tile", (), tile)
+        return self._read(array, "of_tile", (), tile)
 
-    def of_table(self, array: Named, index: Array) -> Array:
+    def of_table(self, array: Placeholder, index: Array) -> Array:
         """See `Positions`."""
-        return self._look(array, "of_table", index.shape, index)
+        return self._read(array, "of_table", index.shape, index)
 
-    def _look(self, array: Named, role: str, shape: tuple[int, ...], *more: Any) -> Array:
-        self.looks.append(Look(array.number, role, more))
+    def _read(self, array: Placeholder, role: str, shape: tuple[int, ...], *more: Any) -> Array:
+        self.reads.append(Read(array.number, role, more))
         found = next(self.values, None)
         return jnp.zeros(shape, array.dtype) if found is None else found
 
 
-def look_into(ask: Callable[..., Array], shape: tuple[int, int], *more: Any) -> tuple:
-    """A rule for a tile of this shape as a jaxpr, and its looks in order.
+def trace_rule(ask: Callable[..., Array], shape: tuple[int, ...], *more: Any) -> tuple:
+    """A rule for a tile of this shape as a jaxpr, and its reads in order.
 
     Args:
         ask: A method of a `Rule`.
         shape: Rows and columns.
-        *more: Of its arguments those behind the positions.
+        *more: The arguments of `ask` after the positions.
     """
     scalars = [np.int32(0)] * 4
     tile = np.zeros(shape, np.int32)
-    looks: list[Look] = []
+    reads: list[Read] = []
 
     def asked(at: tuple[Array, ...], *more: Array) -> Array:
-        return ask(Traced(*at, looks=looks), *more)  # pyright: ignore[reportCallIssue]
+        return ask(RecordingPositions(*at, reads=reads), *more)  # pyright: ignore[reportCallIssue]
 
-    return jax.make_jaxpr(asked)((*scalars, tile, tile), *more), looks
+    return jax.make_jaxpr(asked)((*scalars, tile, tile), *more), reads
 
 
 def rule_of(mask: Mask, bias: ScoreModifier | None = None) -> Rule:
-    """What is static about a mask, and a bias."""
+    """The static part of a mask and a bias."""
     leaves, structure = jax.tree.flatten((mask, bias))
     unknown = Rule(
-        structure, tuple(Asked("", None, leaf.dtype.name, leaf.shape) for leaf in leaves)
+        structure, tuple(ArrayUse("", None, leaf.dtype.name, leaf.shape) for leaf in leaves)
     )
     tile = (64, 64)
-    _, looks = look_into(unknown.allows, tile)
+    _, reads = trace_rule(unknown.allows, tile)
     if bias is not None:
-        looks = looks + look_into(unknown.modify, tile, np.zeros(tile, np.float32))[1]
-    roles = {look.number: look.role for look in looks}
+        reads = reads + trace_rule(unknown.modify, tile, np.zeros(tile, np.float32))[1]
+    roles = {read.number: read.role for read in reads}
     asked = (_asked(leaf, roles.get(number, "")) for number, leaf in enumerate(leaves))
     return Rule(structure, tuple(asked))
 
 
-def _asked(leaf: Array, role: str) -> Asked:
+def _asked(leaf: Array, role: str) -> ArrayUse:
     side = _SIDES.get(role)
     if role == "of_pairs" and 1 in leaf.shape[2:] and leaf.shape[2:] != (1, 1):
         side = int(leaf.shape[3] > 1)
-    return Asked(role, side, leaf.dtype.name, leaf.shape)
+    return ArrayUse(role, side, leaf.dtype.name, leaf.shape)

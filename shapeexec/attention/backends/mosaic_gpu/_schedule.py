@@ -1,7 +1,7 @@
-"""Who computes what: a fixed number of programs take items one after another.
+"""The schedule: a fixed number of persistent programs take items one after another.
 
-On the device an item goes to the program that is free first, by a counter in device memory; in
-the interpreter, which has no such counter, to each program in turn.
+On the device the next item goes to the first free program, by an atomic counter in device memory;
+in the interpreter, which has no such counter, programs take turns.
 """
 
 import dataclasses
@@ -11,18 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm, memref
 
+from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu._ring import place_of
 from shapeexec.attention.backends.mosaic_gpu._tiles import WARPGROUPS, Item, Table
-
-Array = Any
-Ref = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +154,7 @@ def take(counter: Ref, word: Ref) -> Array:
             memref.store(old, word, first)
         utils.warpgroup_barrier()
         seen = memref.load(word, first)
-        utils.warpgroup_barrier()  # nobody overwrites the word before all have read it
+        utils.warpgroup_barrier()  # all threads have read the word before it is overwritten
         return mgpu.FragmentedArray.splat(seen, (), is_signed=True)
 
     return count_up(counter, word)  # pyright: ignore[reportCallIssue] - it is a wrapper now

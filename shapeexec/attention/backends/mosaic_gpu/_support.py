@@ -1,9 +1,7 @@
-"""What the kernels for Hopper can run: devices, sizes, and the rules of masks.
+"""Which calls the Hopper kernels can run: devices, sizes, and the element rules of masks.
 
-It lowers nothing: a mask's rule is traced, and its operations are looked up.
+It traces a mask's rule and looks up its operations; it lowers nothing.
 """
-
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,21 +9,19 @@ import numpy as np
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Signature, refusal_of_sizes
 from shapeexec.attention.backends._elementwise import refusal_of_operations
-from shapeexec.attention.backends.mosaic_gpu._rules import look_into, rule_of
+from shapeexec.attention.backends.mosaic_gpu._rules import rule_of, trace_rule
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE
 from shapeexec.attention.masks import ALiBi, Mask, RelativeBias, ScoreModifier
-
-Array = Any
 
 _DTYPES = ("bfloat16", "float16")
 _LARGEST_HEAD = 256
 _HOPPER = (9, 0)
 _OLDEST_JAX = (0, 11)
 
-# A signature tells no more of a modifier than its type.
+# Known by type: a signature holds the type of a modifier, so its rule cannot be traced.
 _MODIFIERS: tuple[type[ScoreModifier], ...] = (ALiBi, RelativeBias)
 
-# What Mosaic lowers of an accumulator's elements.
+# The primitives that Mosaic lowers on values in an accumulator's layout.
 _OPERATIONS = frozenset(
     """add sub mul max min neg abs sign rem div and or xor not eq ne lt le gt ge select_n
     broadcast_in_dim convert_element_type squeeze shift_left shift_right_logical
@@ -34,7 +30,7 @@ _OPERATIONS = frozenset(
 
 
 def of_device(platform: str) -> str | None:
-    """Why it is not for the devices at hand; None if it is."""
+    """Why it cannot run on the device at hand; None if it can."""
     if jax.__version_info__ < _OLDEST_JAX:
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))}, and this is {jax.__version__}"
     if platform != "cuda":
@@ -49,7 +45,7 @@ def of_device(platform: str) -> str | None:
 
 
 def of_call(signature: Signature, mask: Mask) -> str | None:
-    """Why it cannot run such a call; None if it can."""
+    """Why it cannot run a call; None if it can."""
     if reason := refusal_of_sizes(signature, _DTYPES, _LARGEST_HEAD, "shared memory"):
         return reason
     if signature.bias_gradient:
@@ -65,15 +61,15 @@ def of_call(signature: Signature, mask: Mask) -> str | None:
 def of_mask(mask: Mask) -> str | None:
     """Why a mask's rule cannot run inside the kernels; None if it can."""
     rule = rule_of(mask)
-    traced, looks = look_into(rule.allows, (TILE, TILE))
+    traced, reads = trace_rule(rule.allows, (TILE, TILE))
     if reason := refusal_of_operations(traced, _OPERATIONS):
         return reason
-    for known in rule.asked:
+    for known in rule.uses:
         if np.dtype(known.dtype).itemsize > 4:
             return f"a mask holds {known.dtype}, and it takes at most 32 bits"
-    for look in looks:
-        if look.role == "of_table":
-            return "it looks up no tables inside a tile"
-        if look.role == "of_tile" and any(size % TILE for size in look.more[0]):
-            return f"blocks of {' x '.join(map(str, look.more[0]))} are no multiples of {TILE}"
+    for read in reads:
+        if read.role == "of_table":
+            return "it reads up no tables inside a tile"
+        if read.role == "of_tile" and any(size % TILE for size in read.more[0]):
+            return f"blocks of {' x '.join(map(str, read.more[0]))} are no multiples of {TILE}"
     return None

@@ -1,16 +1,15 @@
-"""The tiles of a call as the kernels read them: the lists, and what is one item of work.
+"""The lists of tiles as the kernels read them, and the items of work that they make.
 
-Nothing here multiplies anything; the kernels do.
+Operands and products are left to the kernels.
 """
 
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-Array = Any
-Ref = Any
+from shapeexec.attention.backends._base import Ref
 
 TILE = 128  # queries and keys of a tile of the lists
 WARPGROUPS = 2  # that compute; one more moves memory
@@ -29,7 +28,7 @@ class ListRefs(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One piece of work: a row of the lists and the tiles that it meets. All i32[].
+    """One item of work: a row of the lists and its tiles. All i32[].
 
     Attributes:
         batch: The example; -1 when no work is left.
@@ -44,13 +43,21 @@ class Item(NamedTuple):
     head: Array
     row: Array
     full: Array
-    count: Array
+    count: Array  # pyright: ignore[reportIncompatibleMethodOverride] - nobody counts in a tuple
     query_length: Array
     key_length: Array
 
+    def pieces(self, rows: int) -> Array:
+        """The number of pieces of this many rows, by which the position in the ring advances."""
+        return self.count * (TILE // rows)
 
-def at_or_0(ref: Ref, *index: Array) -> tuple[Array, ...]:
-    """An index into the first axes, which may be 1 long and then count for all."""
+    def full_pieces(self, rows: int) -> Array:
+        """How many of the `pieces` need no mask; they come first."""
+        return self.full * (TILE // rows)
+
+
+def at_or_0(ref: Ref, *index: Array) -> tuple[Array | int, ...]:
+    """An index into the first axes; an axis of size 1 is shared, so its index is 0."""
     return tuple(i if ref.shape[axis] > 1 else 0 for axis, i in enumerate(index))
 
 

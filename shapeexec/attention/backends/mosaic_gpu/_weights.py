@@ -1,8 +1,8 @@
-"""From scores to weights: powers of 2, less the largest score, with and without a bias.
+"""The weights of scores, exp2(score - shift), with and without a bias.
 
-Without one, scores stay as the products make them, and their scale comes with the power in one
-operation. Biases may be infinite, or so large that what is left of a score is in the difference
-alone: that is taken first. What scores are, and where they are kept, is the kernels' matter.
+Without a bias scores stay as the products compute them, and the scale is fused into the exponent. A
+bias may be infinite, or so large that only differences of scores are accurate: these are taken
+first. Loads, stores and the loop are left to the kernels.
 """
 
 import dataclasses
@@ -12,34 +12,34 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from shapeexec.attention.backends import _softmax
 
-Array = Any
-Along = Callable[[Array, tuple[int, int]], Array]
+Along = Callable[[Array, tuple[int, ...]], Array]
 
 _TO_BASE_2 = math.log2(math.e)
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Of scores without a bias.
+    """Weights of scores without a bias.
 
     Attributes:
-        scale: What scores are multiplied by before they are taken to a power of e.
+        scale: The factor of the scores.
     """
 
     scale: float
-    nothing = -np.inf  # the largest score of none
-    kept_of_nothing = (-np.inf,)  # what is `kept` of a query that attends to nothing
+    initial = -np.inf  # the largest score before the first one
+    empty_statistics = (-np.inf,)  # `statistics` of a query that attends to nothing
 
     @property
     def masked(self) -> float:
-        """What a masked score becomes, before it is scaled.
+        """The value of a masked score, before the scale.
 
-        It is finite, lest a row without a key in its first tile meets inf - inf, and so low that
-        the next allowed score wipes out what it weighed. It is a power of 2: scaled, it is exact,
-        and nothing is left when the largest score is taken from it in one operation with that.
+        It is finite, for a row without a key in its first tile would give inf - inf, and so low
+        that the weight it got decays to 0 with the next allowed score. As a power of 2 it stays
+        exact when it is scaled, so its difference with itself is 0.
         """
         return -(2.0 ** (120 - max(0, math.ceil(math.log2(self._scale)))))
 
@@ -52,40 +52,40 @@ class Weights:
         return scores.max(axis=1) * self._scale
 
     def decay(self, before: Array, now: Array) -> Array:
-        """What weights are multiplied by when the largest score grows."""
+        """The factor of older weights when the largest score grows."""
         return jnp.exp2(before - now)
 
     def weigh(self, scores: Array, along: Along, shift: Array) -> Array:
-        """The weights, but for a factor of each query.
+        """The weights, up to a factor per query.
 
         Args:
             scores: f32[rows, columns].
-            along: Makes [rows, columns] of what belongs to the queries.
+            along: Broadcasts numbers per query to [rows, columns].
             shift: The largest of `largest`, or what `of_gradient` gives, by query.
         """
         return jnp.exp2(scores * self._scale - along(shift, scores.shape))
 
     def is_alive(self, largest: Array, weight: Array) -> Array:
-        """Whether there was anything to attend to; `weight`: the sum of weights."""
+        """Whether a query attends to any key; `weight`: the sum of its weights."""
         del weight
         return largest > self.masked * self._scale / 2
 
-    def kept(self, largest: Array, weight: Array, alive: Array) -> list[Array]:
-        """What of each query leaves the forward kernel, for `logsumexp`."""
+    def statistics(self, largest: Array, weight: Array, alive: Array) -> list[Array]:
+        """Per query what the forward kernel stores, from which `logsumexp` is made."""
         value = (largest + jnp.log2(weight)) * math.log(2)
         return [jnp.where(alive, value, -jnp.inf)]
 
-    def logsumexp(self, kept: list[Array]) -> Array:
+    def logsumexp(self, statistics: list[Array]) -> Array:
         """The log-sum-exp f32[B, N, T]; -inf where a query attends to nothing."""
-        return kept[0]
+        return statistics[0]
 
     def of_gradient(self, logsumexp: Array, dead: Array, again: Any) -> list[Array]:
-        """What `weigh` takes in the backward pass, f32[B, N, T] each.
+        """The arguments of `weigh` in the backward pass, f32[B, N, T] each.
 
         Args:
             logsumexp: f32[B, N, T].
             dead: Whether a query attends to nothing, which makes every weight 0.
-            again: Makes what is `kept` once more.
+            again: Recomputes `statistics`.
         """
         del again
         return [jnp.where(dead, jnp.inf, logsumexp * _TO_BASE_2)]
@@ -93,12 +93,12 @@ class Weights:
 
 @dataclasses.dataclass(frozen=True)
 class BiasedWeights:
-    """Of scores that are scaled already and have a bias; see `Weights`."""
+    """Weights of scores that are scaled already and have a bias; see `Weights`."""
 
     masked = -np.inf
     # Finite, lest a row of nothing but -inf meets inf - inf.
-    nothing = float(np.finfo(np.float32).min)
-    kept_of_nothing = (nothing, 0.0)
+    initial = float(np.finfo(np.float32).min)
+    empty_statistics = (initial, 0.0)
 
     def largest(self, scores: Array) -> Array:
         """See `Weights`."""
@@ -120,21 +120,21 @@ class BiasedWeights:
         del largest
         return weight > 0
 
-    def kept(self, largest: Array, weight: Array, alive: Array) -> list[Array]:
+    def statistics(self, largest: Array, weight: Array, alive: Array) -> list[Array]:
         """See `Weights`."""
         return [largest, jnp.where(alive, weight, 0.0)]
 
-    def logsumexp(self, kept: list[Array]) -> Array:
+    def logsumexp(self, statistics: list[Array]) -> Array:
         """See `Weights`."""
-        largest, weight = kept
+        largest, weight = statistics
         return jnp.where(weight > 0, largest + jnp.log(weight), -np.inf)
 
     def of_gradient(self, logsumexp: Array, dead: Array, again: Any) -> list[Array]:
         """See `Weights`, and `_softmax.normalizer_of_biased`."""
 
-        def statistics() -> tuple[Array, Array]:
+        def shift_and_factor() -> tuple[Array, Array]:
             largest, weight = again()
             return largest, jnp.where(weight > 0, 1 / weight, 0)
 
-        shift, factor = _softmax.normalizer_of_biased(logsumexp, statistics)
+        shift, factor = _softmax.normalizer_of_biased(logsumexp, shift_and_factor)
         return [jnp.where(dead, jnp.inf, shift), jnp.where(dead, 0, factor)]

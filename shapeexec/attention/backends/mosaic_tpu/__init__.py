@@ -1,6 +1,6 @@
-"""Attention by Pallas kernels for TPUs, block-sparse by lists in scalar memory.
+"""The back end of Pallas kernels for TPUs, block-sparse by lists in scalar memory.
 
-It decides what can run, and how large a tile is; the kernels are in the modules beside.
+This module decides which calls it can run and how large a tile is; the kernels are beside it.
 """
 
 import dataclasses
@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from shapeexec._errors import BackendError
-from shapeexec.attention._blocks import call_lists
+from shapeexec.attention._call_lists import call_lists
 from shapeexec.attention.backends._base import (
     Residuals,
     Signature,
@@ -32,13 +33,11 @@ from shapeexec.attention.backends.mosaic_tpu._steps import SCALAR_BYTES, Setting
 from shapeexec.attention.masks import Mask, RelativeBias
 from shapeexec.attention.masks.scores import Added
 
-Array = Any
-
 _DTYPES = ("bfloat16", "float32")
 _LARGEST_HEAD = 256
 _LANES = 128
 _SIDE = 512
-"""Most queries or keys of a tile: what is fetched for one is paid back by the products."""
+"""Most queries or keys of a tile: large enough for products to hide the fetches."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,7 @@ class _MosaicTpu:
     interpret: bool = False
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """Large ones; as narrow as the lanes where a block mask has tiles of its own."""
+        """As large as `_SIDE`; as small as the lanes if the mask contains a block mask."""
         has_tiles = asked_by_mask(named(mask), _at_side(signature, _LANES)).tiles
         side = _LANES if has_tiles else _SIDE
         queries, keys = (
@@ -72,7 +71,7 @@ class _MosaicTpu:
         if isinstance(signature.bias, type) and issubclass(signature.bias, RelativeBias):
             return NO_TABLES
         if isinstance(signature.bias, type) and issubclass(signature.bias, Added):
-            return "a bias by row comes upon a bias, of which the signature does not tell"
+            return "it cannot add a number per row to another bias"
         if reason := refusal_of_rule(mask):
             return reason
         try:
@@ -112,7 +111,7 @@ class _MosaicTpu:
 def _refusal_of_lists(
     signature: Signature, mask: Mask, asked: Asked, tile: tuple[int, int]
 ) -> str | None:
-    """Why scalar memory does not hold the lists of a call, and what its mask reads there."""
+    """Why the lists of a call and the scalars of its mask do not fit into scalar memory."""
 
     def make(mask: Mask, size: Array | None) -> Any:
         lists = call_lists(

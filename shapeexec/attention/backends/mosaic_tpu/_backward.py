@@ -1,8 +1,7 @@
 """The gradient kernels: of q along the list of each query tile, of k and v along those by key.
 
-What a score's gradient loses because the weights of a query sum to 1 is called delta: the sum of
-output times its gradient (less the log-sum-exp's, as weights are its derivatives); the first
-kernel leaves it for the second.
+A score's gradient is weight * (d_weight - delta), where delta is the sum of the output times its
+gradient, less the gradient of the log-sum-exp. The first kernel writes delta for the second.
 """
 
 import dataclasses
@@ -12,10 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Residuals, Work, made
+from shapeexec.attention.backends._base import Ref, Residuals, Work, made
 from shapeexec.attention.backends.mosaic_tpu._forward import statistics
 from shapeexec.attention.backends.mosaic_tpu._scores import Blocks, Given, by_head, prepared
 from shapeexec.attention.backends.mosaic_tpu._steps import (
@@ -30,14 +30,11 @@ from shapeexec.attention.backends.mosaic_tpu._steps import (
     of_queries,
 )
 
-Array = Any
-Ref = Any
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-    """What the gradients are made of, by head: arrays, `Block`s, or references.
+    """The operands of the gradients, by head: arrays, `Block`s, or references.
 
     Attributes:
         q, k, v: [B, N, T, H], [B, K, S, H] and [B, K, S, V].
@@ -53,7 +50,7 @@ class Arrays:
     factor: Any
 
     def blocks(self, tile: tuple[int, int]) -> "Arrays":
-        """What a step sees of them."""
+        """The blocks of them that a step reads."""
         return Arrays(
             of_queries(self.q, tile[0]),
             of_keys(self.k, tile[1]),
@@ -64,7 +61,7 @@ class Arrays:
         )
 
     def clean(self, where: Where, is_partial: bool) -> "Arrays":
-        """Of references: what they hold, 0 behind the valid lengths."""
+        """The values of references, with 0 behind the valid lengths."""
         q, d_out, shift, factor = (
             None if ref is None else where.clean(0, ref[0, 0], is_partial)
             for ref in (self.q, self.d_out, self.shift, self.factor)

@@ -7,10 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Work, made
+from shapeexec.attention.backends._base import Ref, Work, made
 from shapeexec.attention.backends.mosaic_tpu._scores import Blocks, Given, by_head, prepared
 from shapeexec.attention.backends.mosaic_tpu._steps import (
     Scalars,
@@ -21,9 +22,6 @@ from shapeexec.attention.backends.mosaic_tpu._steps import (
     of_keys,
     of_queries,
 )
-
-Array = Any
-Ref = Any
 
 
 @functools.partial(jax.jit, static_argnames="setting")
@@ -61,7 +59,7 @@ def _launch(
     arrays: tuple[Array, Array, Array],
     bias: Any,
     end: Callable[[_softmax.State], tuple[Array, Array]],
-    results: tuple[Array, Array],
+    results: tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct],
 ) -> tuple[Array, Array]:
     q, k, v = arrays
     (tile_q, tile_k), size = setting.signature.tile, v.shape[3]

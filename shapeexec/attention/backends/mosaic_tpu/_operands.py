@@ -1,7 +1,7 @@
-"""What the arrays of a mask or bias become as operands of a TPU kernel, by how they are asked.
+"""The arrays of a mask or bias as operands of a TPU kernel, by how the mask reads them.
 
-A TPU kernel has no pointers: every operand is cut into blocks ahead, and single numbers lie in
-scalar memory. So a mask is asked once in vain, to learn which of its arrays it reads in which way.
+A TPU kernel has no pointers: operands are cut into blocks ahead, and single numbers lie in scalar
+memory. So the mask is traced once, to find which of its arrays it reads in which way.
 """
 
 import dataclasses
@@ -11,15 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from shapeexec._errors import BackendError
-from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends._base import Ref, Signature
 from shapeexec.attention.backends.mosaic_tpu._steps import Block, Where
 from shapeexec.attention.masks._base import Tile
-
-Array = Any
-Ref = Any
 
 _MOST_PARTS = 16
 """Most tiles of a block mask in one of ours: each is a comparison of the whole tile."""
@@ -29,7 +26,7 @@ NO_TABLES = "its kernels cannot look up a table by an index that they make thems
 
 
 def unfit(why: str) -> BackendError:
-    """The error of a mask or bias that asks for something that these kernels cannot give."""
+    """The error for a mask or bias that these kernels cannot evaluate."""
     return BackendError(
         "mosaic_tpu cannot run this mask or bias.", why=why, fix='name implementation="xla"'
     )
@@ -63,11 +60,11 @@ def named(tree: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What a mask or a bias asks for in a tile.
+    """The reads of a mask or a bias in a tile.
 
     Attributes:
-        questions: Each once, in the order they were asked.
-        tiles: The sizes of tiles that were asked for.
+        questions: Each read once, in order.
+        tiles: The tile sizes of the reads `of_tile`.
     """
 
     questions: tuple[Question, ...]
@@ -75,14 +72,14 @@ class Asked:
 
 
 def asked_by_mask(mask: Any, signature: Signature) -> Asked:
-    """What a mask of `Leaf`s asks for; raises `BackendError`."""
+    """The reads of a mask of `Leaf`s; raises `BackendError`."""
     listener = _Listener(signature.tile)
     jax.eval_shape(lambda: mask.allows(listener))
     return listener.heard()
 
 
 def asked_by_bias(bias: Any, signature: Signature) -> Asked:
-    """What a bias asks for: a `Leaf`, a modifier of `Leaf`s, or None; raises `BackendError`."""
+    """The reads of a bias: a `Leaf`, a modifier of `Leaf`s, or None; raises `BackendError`."""
     listener = _Listener(signature.tile)
     if isinstance(bias, Leaf):
         listener.of_pairs(bias)
@@ -93,7 +90,7 @@ def asked_by_bias(bias: Any, signature: Signature) -> Asked:
 
 
 class _Listener:
-    """The `Positions` of no tile, which remembers what it is asked for."""
+    """`Positions` that record the reads of a mask or a bias while it is traced."""
 
     def __init__(self, tile: Tile) -> None:
         self.tile = tile
@@ -142,7 +139,7 @@ def is_number(how: str) -> bool:
 
 
 def numbers_for(asked: Asked, arrays: list[Array]) -> list[Array]:
-    """What of these arrays lies in scalar memory, each flat."""
+    """The arrays that go to scalar memory, each flat."""
     return [
         _storable(arrays[i], scalar=True).reshape(-1)
         for i, how in asked.questions
@@ -151,7 +148,7 @@ def numbers_for(asked: Asked, arrays: list[Array]) -> list[Array]:
 
 
 def blocks_for(asked: Asked, arrays: list[Array], tile: Tile, *, held: bool) -> list[Block]:
-    """What of these arrays is cut into blocks.
+    """The arrays that are cut into blocks.
 
     Args:
         asked: The questions.
@@ -174,7 +171,7 @@ def _block(array: Array, how: str, tile: Tile, held: bool) -> Block:
     shape = array.shape
     sizes = [n if size > 1 else 1 for n, size in zip(tile, shape[2:], strict=True)]
 
-    def index(where: Where) -> tuple[Array, ...]:
+    def index(where: Where) -> tuple[Array | int, ...]:
         query_tile, key_tile = where.partial_tile if held else where.tile
         every = (where.batch, where.head, query_tile, key_tile)
         return tuple(0 if n == 1 else i for i, n in zip(every, shape, strict=True))
@@ -265,13 +262,13 @@ class At:
         kind = self._kind(array, row, column)
         for part in range(1, rows * columns):
             i, j = row + part // columns, column + part % columns
-            # Of the parts so far this is the last one in both directions.
+            # Parts come in ascending order, so the last one that starts before a pair holds it.
             is_there = (self.query >= i * tile[0]) & (self.key >= j * tile[1])
             kind = jnp.where(is_there, self._kind(array, i, j), kind)
         return kind
 
     def _kind(self, array: Leaf, row: Array, column: Array) -> Array:
-        # A tile of ours may reach behind the last of theirs, and memory is not to be read there.
+        # Our tile may overhang the last of theirs, where there is nothing to read.
         ends = zip((row, column), array.shape[2:], strict=True)
         inside = (jnp.minimum(i, n - 1) for i, n in ends)
         return self._number(array, "of_tile", self.batch, self.head, *inside)
@@ -289,7 +286,7 @@ class At:
 
 
 def check_tiles(asked: Asked, tile: Tile) -> None:
-    """Check that the tiles asked for and ours lie in each other; raises `BackendError`."""
+    """Check that the block mask's tiles and ours divide each other; raises `BackendError`."""
     for theirs in asked.tiles:
         pairs = list(zip(theirs, tile, strict=True))
         if any(a % b and b % a for a, b in pairs):

@@ -1,4 +1,4 @@
-"""The scores of one tile in a TPU kernel, and the operands that masks and biases make of a call."""
+"""The scores of one tile in a TPU kernel, and the operands of masks and biases."""
 
 import dataclasses
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import TileLists, Work
+from shapeexec.attention.backends._base import Ref, TileLists, Work
 from shapeexec.attention.backends.mosaic_tpu._operands import (
     Asked,
     At,
@@ -26,18 +27,15 @@ from shapeexec.attention.backends.mosaic_tpu._steps import (
     scalars_of,
 )
 
-Array = Any
-Ref = Any
-
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What is static of a call, as a kernel is made for it.
+    """The static part of a call, for which a kernel is compiled.
 
     Attributes:
-        setting: The kernel's.
-        mask, bias: With `Leaf`s for arrays.
-        asked: What the mask, and what the bias asks for.
+        setting: The setting of the kernel.
+        mask, bias: Both with `Leaf`s for arrays.
+        asked: The reads of the mask, and of the bias.
     """
 
     setting: Setting
@@ -79,7 +77,7 @@ class Given:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """What a mask and a bias read by blocks: `Block`s, or references.
+    """The blocks that a mask and a bias read: `Block`s, or references.
 
     Attributes:
         mask: The mask's.
@@ -93,7 +91,7 @@ class Blocks:
 def prepared(
     setting: Setting, lists: TileLists, work: Work, bias: Any
 ) -> tuple[Given, Scalars, Blocks]:
-    """What a kernel needs to know of a call, and the operands for it."""
+    """The static part of a call, and the operands of mask, bias and lists."""
     tile = setting.signature.tile
     mask, bias_named = named(work.mask), named(bias)
     asked = (

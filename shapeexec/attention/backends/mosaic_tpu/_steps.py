@@ -1,7 +1,7 @@
-"""The steps of a TPU kernel: which tile each works on, and which blocks of which arrays it sees.
+"""The grid of a TPU kernel: the tile of each step, and the blocks of operands that it reads.
 
-The lists lie in scalar memory, where both a kernel and the maps that fetch its blocks read them.
-It knows nothing of softmax or masks.
+The lists lie in scalar memory, where the kernel and the index maps of its blocks read them. Softmax
+and masks are in the modules beside.
 """
 
 import dataclasses
@@ -14,15 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from shapeexec._errors import BackendError
-from shapeexec.attention.backends._base import Signature, TileLists, Work
-
-Array = Any
-Ref = Any
+from shapeexec.attention.backends._base import Ref, Signature, TileLists, Work
 
 SCALAR_BYTES = 900_000
 """Of 1 MiB of scalar memory: https://docs.jax.dev/en/latest/pallas/tpu/details.html."""
@@ -30,7 +27,7 @@ SCALAR_BYTES = 900_000
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is static about a kernel.
+    """The static part of a kernel.
 
     Attributes:
         signature: The call.
@@ -57,16 +54,16 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """What one step of a kernel works on.
+    """The work of one step of a kernel.
 
     Attributes:
         batch, head, key_head: The example, and its heads of q and of k.
         tile: The query tile and the key tile.
-        partial_tile: Likewise; in steps before the first partial tile, that one.
-        is_full, is_partial: Which of the two the tile is; neither: there is nothing to do.
-        is_first, is_last: Whether the step is one end of what is added up.
-        lengths: How many queries and keys of the example count.
-        tile_sizes: How many queries and keys a tile has.
+        partial_tile: The same pair; in steps before the first partial tile, that one.
+        is_full, is_partial: The kind of the tile; neither: the step does nothing.
+        is_first, is_last: Whether it is the first or the last step of a sum.
+        lengths: Valid lengths of queries and keys.
+        tile_sizes: Queries and keys of a tile.
     """
 
     batch: Array
@@ -104,12 +101,12 @@ class Where:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Scalars:
-    """What lies in scalar memory: arrays, or references to them.
+    """The operands in scalar memory: arrays, or references to them.
 
     Attributes:
-        tiles, full, counts: The lists', flat.
+        tiles, full, counts: The fields of the lists, flat.
         query_lengths, key_lengths: i32[B].
-        more: What masks and biases ask for, flat.
+        more: Numbers that mask and bias read, flat.
     """
 
     tiles: Array
@@ -141,14 +138,14 @@ def scalars_of(lists: TileLists, work: Work, more: list[Array]) -> Scalars:
 
 
 def words(tree: Any) -> int:
-    """How many words of 4 bytes the arrays of a tree, or their shapes, take."""
+    """The size of a tree of arrays, or of shapes, in words of 4 bytes."""
     return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
 
 
 # Which tile a step works on
 
 Order = Callable[..., Where]
-"""From the scalars and the numbers of a program to what it works on."""
+"""A function of the scalars and the program ids, which gives the work of a step."""
 
 
 def by_query(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order]:
@@ -209,13 +206,13 @@ class _Entry:
 
 
 def _entry(
-    scalars: Scalars, shape: tuple[int, ...], batch: Array, head: Array, row: Array, step: Array
+    scalars: Scalars, shape: tuple[int, ...], batch: Array, head: Array, row: Array, step: Any
 ) -> _Entry:
     place = 0
     for i, size in zip((batch, head, row), shape[:3], strict=True):
         place = place * np.int32(size) + (np.int32(0) if size == 1 else i)
     full, count = scalars.full[place], scalars.counts[place]
-    # Behind the list the last tile stays: what is there already is not fetched again.
+    # Behind the list the last tile is repeated: its blocks are not fetched again.
     last = jnp.maximum(count - 1, 0)
     start = place * np.int32(shape[3])
     return _Entry(
@@ -226,7 +223,7 @@ def _entry(
     )
 
 
-def _part(number: Array, count: int) -> tuple[Array, Array]:
+def _part(number: Array, count: int) -> tuple[Array, Array | np.int32]:
     if count == 1:
         return number, np.int32(0)
     return lax.div(number, np.int32(count)), lax.rem(number, np.int32(count))
@@ -245,12 +242,12 @@ class Block:
         index: Which part it is, in units of `shape`.
     """
 
-    array: Array
+    array: Array | jax.ShapeDtypeStruct
     shape: tuple[int, ...]
-    index: Callable[[Where], tuple[Array, ...]]
+    index: Callable[[Where], tuple[Array | int, ...]]
 
 
-def of_queries(array: Array, tile: int) -> Block:
+def of_queries(array: Array | jax.ShapeDtypeStruct, tile: int) -> Block:
     """Of an array [B, N, T, size] the rows of a query tile."""
     return Block(
         array,
@@ -259,7 +256,7 @@ def of_queries(array: Array, tile: int) -> Block:
     )
 
 
-def of_keys(array: Array, tile: int) -> Block:
+def of_keys(array: Array | jax.ShapeDtypeStruct, tile: int) -> Block:
     """Of an array [B, K, S, size] the rows of a key tile."""
     return Block(
         array,
@@ -298,7 +295,7 @@ def launch(
     given, made = jax.tree.structure(inputs), jax.tree.structure(outputs)
 
     def spec(block: Block) -> pl.BlockSpec:
-        def index(*args: Array) -> tuple[Array, ...]:
+        def index(*args: Array) -> tuple[Array | int, ...]:
             return block.index(order(structure.unflatten(args[axes:]), *args[:axes]))
 
         return pl.BlockSpec(block.shape, index)

@@ -1,10 +1,12 @@
-"""Attention by Pallas Triton kernels, for GPUs that have no kernel of their own here.
+"""The back end of Pallas Triton kernels, for GPUs without a more specific back end here.
 
-It decides what can run, and how large a tile is; the kernels are in the modules beside.
+This module decides which calls it can run and how large a tile is; the kernels are beside it.
 """
 
 import dataclasses
 from typing import Any
+
+from jax import Array
 
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Residuals, Signature, Work, refusal_of_sizes
@@ -12,8 +14,6 @@ from shapeexec.attention.backends._elementwise import refusal_of_rule
 from shapeexec.attention.backends.triton import _backward, _forward
 from shapeexec.attention.backends.triton._tiles import Setting, padded
 from shapeexec.attention.masks import Mask
-
-Array = Any
 
 _DTYPES = ("float16", "bfloat16", "float32")
 _LARGEST_HEAD = 256
@@ -39,7 +39,7 @@ class _Triton:
         return min(side, padded(signature.query_size)), min(side, padded(signature.key_size))
 
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
-        """Masks of all kinds; head sizes up to 256."""
+        """It takes all masks that lower in a kernel, and head sizes up to 256."""
         if platform not in ("cuda", "rocm") and not self.interpret:
             return f"it is made for GPUs, not for {platform}"
         capability = _device.compute_capability() if platform == "cuda" else None

@@ -1,9 +1,9 @@
 """The gradient kernels: of q by query tile, of k and v by key tile, of a bias by pair of tiles.
 
-No two programs write to one place, so equal calls give equal bits. The weights are made again from
-the log-sum-exp. What a score's gradient loses because the weights of a query sum to 1 is called
-delta: the sum of output times its gradient (less the log-sum-exp's, as weights are its
-derivatives); the first kernel leaves it for the others.
+No two programs write to one place, so equal calls give equal bits. The weights are recomputed from
+the log-sum-exp. Since the weights of a query sum to 1, a score's gradient is weight * (d_weight -
+delta), where delta is the sum of the output times its gradient, less the gradient of the
+log-sum-exp. The first kernel writes delta for the others.
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Residuals, TileLists, Work, made
+from shapeexec.attention.backends._base import Ref, Residuals, TileLists, Work, made
 from shapeexec.attention.backends.triton._forward import statistics
 from shapeexec.attention.backends.triton._scores import Given, Head, Operands, head_of, prepared
 from shapeexec.attention.backends.triton._tiles import (
@@ -33,14 +33,11 @@ from shapeexec.attention.backends.triton._tiles import (
     store_rows,
 )
 
-Array = Any
-Ref = Any
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-    """What the gradients are made of: a tree of arrays, or of references.
+    """The operands of the gradients: a tree of arrays, or of references.
 
     Attributes:
         q, k, v: As in the call.
@@ -66,7 +63,7 @@ def backward(
     setting: Setting,
     bias_gradient: bool,
 ) -> tuple[Array, Array, Array, Array | None]:
-    """The gradients of q, k, v and of a bias that is an array; None if it is not asked for."""
+    """The gradients of q, k, v and of a bias that is an array; None unless `bias_gradient`."""
     q, k, v, bias = residuals.q, residuals.k, residuals.v, residuals.bias
     shift, factor = _softmax.normalizer(
         residuals.logsumexp, bias, lambda: statistics(setting, work, q, k, v, bias)
@@ -103,7 +100,7 @@ def _by_query(
     d_logsumexp: Array | None,
     with_sums: bool,
 ) -> list[Array]:
-    """The gradient of q; delta; and if asked for, the scores' gradients summed over keys."""
+    """The gradient of q; delta; and `with_sums` the scores' gradients summed over keys."""
     batch, queries, heads, _ = arrays.q.shape
     operands, given = prepared(setting, work.by_query, work, bias)
     by_query = made((batch, heads, queries), np.float32)
@@ -160,7 +157,7 @@ def _query_kernel(
 def _by_key(
     setting: Setting, work: Work, arrays: Arrays, bias: Any, delta: Array, with_sums: bool
 ) -> list[Array]:
-    """The gradients of k and v; and if asked for, the scores' gradients summed over queries."""
+    """The gradients of k and v; and `with_sums` the scores' gradients summed over queries."""
     batch, keys, key_heads, _ = arrays.k.shape
     operands, given = prepared(setting, work.by_key, work, bias)
     heads = setting.signature.query_heads
@@ -212,9 +209,9 @@ def _add_queries(
     v: Array,
     keys: Span,
     tile: Array,
-    carry: tuple[Array, ...],
+    carry: tuple[Any, ...],
     is_partial: bool,
-) -> tuple[Array, ...]:
+) -> tuple[Any, ...]:
     """One more query tile: all of it with keys along the first axis, so nothing is transposed."""
     d_k, d_v, sums = carry
     queries = own.queries(tile, some=is_partial)

@@ -1,4 +1,4 @@
-"""The forward kernel: one program makes the output of one query tile of one head."""
+"""The forward kernel: one program computes the output of one query tile of one head."""
 
 import functools
 from collections.abc import Callable
@@ -6,10 +6,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Work, made
+from shapeexec.attention.backends._base import Ref, Work, made
 from shapeexec.attention.backends.triton._scores import Given, Operands, head_of, prepared
 from shapeexec.attention.backends.triton._tiles import (
     Setting,
@@ -19,9 +20,6 @@ from shapeexec.attention.backends.triton._tiles import (
     store_numbers,
     store_rows,
 )
-
-Array = Any
-Ref = Any
 
 
 @functools.partial(jax.jit, static_argnames="setting")

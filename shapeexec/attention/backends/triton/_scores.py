@@ -1,13 +1,14 @@
-"""The scores of one tile in a Triton kernel, and what is known of a call while they are made."""
+"""The scores of one tile in a Triton kernel, and the operands that all kernels share."""
 
 import dataclasses
 from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Signature, TileLists, Work
+from shapeexec.attention.backends._base import Ref, Signature, TileLists, Work
 from shapeexec.attention.backends.triton._tiles import (
     Row,
     Setting,
@@ -20,20 +21,17 @@ from shapeexec.attention.backends.triton._tiles import (
 )
 from shapeexec.attention.masks import Mask
 
-Array = Any
-Ref = Any
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """What every kernel is handed beside its own arrays: a tree of arrays, or of references.
+    """The operands that every kernel takes beside its own: a tree of arrays, or of references.
 
     Attributes:
         lists: The `TileLists` that drive it, as a tuple of their fields.
-        lengths: How many queries and keys of each example count, i32[B] each.
+        lengths: Valid lengths of queries and keys, i32[B] each.
         mask: The arrays of the mask.
-        bias: Those of the bias.
+        bias: The arrays of the bias.
     """
 
     lists: tuple[Array, ...]
@@ -44,12 +42,12 @@ class Operands:
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What is static of a call, as a kernel is made for it.
+    """The static part of a call, for which a kernel is compiled.
 
     Attributes:
-        setting: The kernel's.
-        mask: The mask, of shapes.
-        bias: The bias, of shapes; or None.
+        setting: The setting of the kernel.
+        mask: The mask, with shapes for arrays.
+        bias: The bias, with shapes for arrays; or None.
     """
 
     setting: Setting
@@ -63,7 +61,7 @@ class Given:
 
 
 def prepared(setting: Setting, lists: TileLists, work: Work, bias: Any) -> tuple[Operands, Given]:
-    """The operands of a call, and what is static of it."""
+    """The operands of a call, and its static part."""
     fields = (lists.tiles, lists.full, lists.counts, lists.order)
     operands = Operands(
         fields, (work.query_lengths, work.key_lengths), storable(work.mask), storable(bias)
@@ -76,12 +74,12 @@ class Head:
     """One query head of one example, in a kernel.
 
     Attributes:
-        given: What is static.
-        batch, head: Which one it is.
+        given: The static part of the call.
+        batch, head: The numbers of example and head.
         lists: References to the lists.
-        lengths: How many of its queries and keys count.
-        mask: The mask, its arrays references.
-        bias: The bias likewise.
+        lengths: Valid lengths of its queries and keys.
+        mask: The mask, with references for arrays.
+        bias: The bias, likewise.
     """
 
     given: Given
@@ -102,12 +100,12 @@ class Head:
         return row_of(self.lists, self.batch, self.head, number, self.given.setting.kinds)
 
     def queries(self, tile: Array, *, some: bool) -> Span:
-        """A query tile; `some`: maybe not all of its queries count."""
+        """A query tile; `some`: whether queries of it may lie behind the valid length."""
         size = self.given.signature.tile[0]
         return Span(tile * size, size, self.lengths[0] if some else None)
 
     def keys(self, tile: Array, *, some: bool) -> Span:
-        """A key tile; `some`: maybe not all of its keys count."""
+        """A key tile; `some`: whether keys of it may lie behind the valid length."""
         size = self.given.signature.tile[1]
         return Span(tile * size, size, self.lengths[1] if some else None)
 

@@ -1,7 +1,7 @@
-"""What all Triton kernels share: loading parts of arrays, and positions as masks ask for them.
+"""What all Triton kernels share: launches, lists, loads and stores, and `Positions` for masks.
 
-Triton's arrays have sizes that are powers of 2, so everything is loaded under a mask, and what
-lies outside of it is 0 in the kernel. It knows nothing of softmax.
+Triton's arrays have sizes that are powers of 2, so loads are masked, and elements outside are 0 in
+the kernel. The softmax is in `backends._softmax`.
 """
 
 import dataclasses
@@ -11,26 +11,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from shapeexec.attention.backends._base import Signature
+from shapeexec.attention.backends._base import Ref, Signature
 from shapeexec.attention.masks._base import Tile
-
-Array = Any
-Ref = Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is static about a kernel.
+    """The static part of a kernel.
 
     Attributes:
         signature: The call.
         kinds: Whether there may be full tiles, and partial ones: a loop over none is left out.
-        warps: Of a program.
-        stages: How many tiles are under way at once.
+        warps: Warps of a program.
+        stages: Stages of Triton's software pipeline.
         interpret: Whether Pallas' interpreter runs it.
     """
 
@@ -72,8 +69,8 @@ class Row:
     """A row of the lists: a tile on one side, and the tiles it meets on the other.
 
     Attributes:
-        number: Which tile it is.
-        place: Where its list is: example, head and row.
+        number: The number of the tile.
+        place: The index of its list: example, head and row.
         tiles: The reference to all lists.
         full: How many tiles of it are full.
         count: How many there are in all.
@@ -81,7 +78,7 @@ class Row:
     """
 
     number: Array
-    place: tuple[Array, Array, Array]
+    place: tuple[Array | int, Array | int, Array]
     tiles: Ref
     full: Array
     count: Array
@@ -113,7 +110,7 @@ def row_of(
 
 
 def in_order(lists: tuple[Ref, ...], batch: Array, head: Array, turn: Array) -> Array:
-    """The number of the row whose turn it is: longest first."""
+    """The number of the row at a place in the order, which is longest first."""
     order = lists[3]
     return order[_or_first(batch, order.shape[0]), _or_first(head, order.shape[1]), turn]
 
@@ -128,8 +125,7 @@ class Span:
     Attributes:
         first: The first position.
         size: How many.
-        limit: How many positions count: what lies from there on is loaded as 0. None: they all
-            are known to count.
+        limit: The valid length: elements from there on are loaded as 0. None: all are valid.
     """
 
     first: Array
@@ -142,7 +138,7 @@ class Span:
         return self.first + lax.iota(np.int32, self.size)
 
     def is_inside(self, positions: Array) -> Array | None:
-        """Which of them count; None: all."""
+        """Which positions are valid; None: all."""
         return None if self.limit is None else positions < self.limit
 
 
@@ -154,7 +150,7 @@ def load_rows(ref: Ref, batch: Array, head: Array, span: Span) -> Array:
 
 
 def store_rows(ref: Ref, batch: Array, head: Array, first: Array, value: Array) -> None:
-    """Put [rows, padded size] into an array [B, T or S, heads, size], as far as it reaches."""
+    """Store [rows, padded size] into an array [B, T or S, heads, size], clipped at its end."""
     span = Span(first, value.shape[0], ref.shape[1])
     rows, columns = _grid_of(span, ref.shape[3])
     is_inside = _both(span.is_inside(rows), _columns_inside(columns, ref.shape[3]))
@@ -169,7 +165,7 @@ def load_numbers(ref: Ref, batch: Array, head: Array, span: Span) -> Array:
 
 
 def store_numbers(ref: Ref, batch: Array, head: Array, first: Array, value: Array) -> None:
-    """Put [positions] into an array [B, N, T], as far as it reaches."""
+    """Store [positions] into an array [B, N, T], clipped at its end."""
     positions = first + lax.iota(np.int32, value.shape[0])
     plgpu.store(ref.at[batch, head, positions], value, mask=positions < ref.shape[2])
 
@@ -177,7 +173,7 @@ def store_numbers(ref: Ref, batch: Array, head: Array, first: Array, value: Arra
 def store_pairs(
     ref: Ref, place: tuple[Array, Array], tile: tuple[Array, Array], value: Array
 ) -> None:
-    """Put a tile into an array [B, N, T, S], as far as it reaches."""
+    """Store a tile into an array [B, N, T, S], clipped at its end."""
     rows, columns = (
         number * size + lax.iota(np.int32, size)
         for number, size in zip(tile, value.shape, strict=True)
@@ -210,7 +206,7 @@ def _broadcast(is_inside: Array | None, shape: tuple[int, ...]) -> Array | None:
     return None if is_inside is None else jnp.broadcast_to(is_inside, shape)
 
 
-def _or_first(index: Array, size: int) -> Array:
+def _or_first(index: Array, size: int) -> Array | int:
     return 0 if size == 1 else index
 
 
@@ -236,12 +232,12 @@ class Leaf:
 
     def load(self, *index: Array) -> Array:
         """The elements at `index`; 0 where that lies behind the array's end."""
-        index = tuple(map(_or_first, index, self.shape))
+        place: tuple[Any, ...] = tuple(map(_or_first, index, self.shape))
         is_inside = None
-        for positions, size in zip(index, self.shape, strict=True):
+        for positions, size in zip(place, self.shape, strict=True):
             if np.ndim(positions):
                 is_inside = _both(is_inside, positions < size)
-        loaded = self.ref[index] if is_inside is None else _load(self.ref, index, is_inside)
+        loaded = self.ref[place] if is_inside is None else _load(self.ref, place, is_inside)
         return loaded.astype(self.dtype)
 
 
@@ -257,7 +253,7 @@ def shapes_of(tree: Any) -> Any:
 
 
 def as_leaves(refs: list[Ref], like: Any) -> Any:
-    """The mask or bias whose arrays are in these references, and were as in `like`."""
+    """The mask or bias with these references for arrays; `like` has their shapes and dtypes."""
     arrays, structure = jax.tree.flatten(like)
     leaves = [Leaf(ref, array.dtype) for ref, array in zip(refs, arrays, strict=True)]
     return jax.tree.unflatten(structure, leaves)
@@ -326,7 +322,7 @@ def positions(
 
     Args:
         place: Example and query head.
-        lengths: How many queries and keys there are truly.
+        lengths: Valid lengths of queries and keys.
         first: The first of each.
         tile: How many of each.
         by_key: Whether keys lie along the first axis, and queries along the second.

@@ -1,8 +1,8 @@
 """Attention by loops of XLA over the lists of active tiles, on any device.
 
 The algorithm is FlashAttention's (Dao, https://arxiv.org/abs/2307.08691, algorithms 1 and 2): for
-each query tile a running softmax over its key tiles, and for the gradient one more pass that makes
-the weights again. Memory is linear in T and S. Examples and heads that share their lists go
+each query tile a running softmax over its key tiles, and for the gradient a second pass that
+recomputes the weights. Memory is linear in T and S. Examples and heads that share their lists go
 through the loops together. It is made for CPUs, and where no kernel serves; it computes in f32,
 or in f64 if the operands are that. Equal calls give equal bits.
 """
@@ -11,13 +11,14 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from jax import Array
+
 from shapeexec.attention.backends._base import Residuals, Signature, Work
 from shapeexec.attention.backends.xla._bias import as_modifier
 from shapeexec.attention.backends.xla._groups import Setting
 from shapeexec.attention.backends.xla._passes import backward_group, forward_group, tangent_group
 from shapeexec.attention.masks import Mask
 
-Array = Any
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _TILE = 128
 
@@ -26,7 +27,7 @@ class _Xla:
     """See the module."""
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """No wider than the arrays: nothing asks for a tile of a certain size."""
+        """At most `_TILE`, and no wider than the arrays."""
         return min(_TILE, signature.query_size), min(_TILE, signature.key_size)
 
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:

@@ -1,4 +1,4 @@
-"""A bias as the loops use it: what it makes of a tile's scores, its derivative and its gradient."""
+"""A bias in the loops: how it changes a tile's scores, its derivative and its gradient."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -7,13 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from shapeexec.attention.backends._base import Signature, whole_tiles
 from shapeexec.attention.masks._value import wide
 from shapeexec.attention.masks.scores import Added
-
-Array = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +33,12 @@ class _NoBias:
 
 @dataclasses.dataclass(frozen=True)
 class _ArrayBias:
-    """An array that is added.
+    """An array that is added to the scores.
 
     Attributes:
-        array: [B or 1, N or 1, T or 1, S or 1], whole tiles of it.
-        shape: Its true shape.
-        dtype: What the gradient is made in.
+        array: [B or 1, N or 1, T or 1, S or 1], padded to whole tiles.
+        shape: Its shape before the padding.
+        dtype: The dtype of the gradient's sums.
     """
 
     array: Array
@@ -79,11 +77,11 @@ class _ArrayBias:
 
 @dataclasses.dataclass(frozen=True)
 class _Modified:
-    """What a score modifier makes of scores.
+    """A score modifier.
 
     Attributes:
         modifier: The `ScoreModifier`.
-        dtype: What the gradient is made in.
+        dtype: The dtype of the gradient's sums.
     """
 
     modifier: Any
@@ -140,11 +138,11 @@ class _Modified:
 
 @dataclasses.dataclass(frozen=True)
 class _Both:
-    """One upon the other; see `Added`.
+    """Two biases in turn; see `Added`.
 
     Attributes:
-        one: Comes first.
-        other: An array.
+        one: The first bias.
+        other: The second one, an array.
     """
 
     one: Any

@@ -1,6 +1,6 @@
-"""How a call is cut into groups of examples and heads, and a group into tiles.
+"""How a call is divided into groups of examples and heads, and a group into tiles.
 
-What is computed of a tile is in `_passes`.
+The arithmetic of a tile is in `_passes`.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from shapeexec.attention._positions import block
 from shapeexec.attention.backends._base import (
@@ -22,12 +22,12 @@ from shapeexec.attention.backends._base import (
     is_valid,
     whole_tiles,
 )
+from shapeexec.attention.backends._softmax import finite
 from shapeexec.attention.backends.xla._bias import pad_to
 from shapeexec.attention.masks._value import wide
 
-Array = Any
 _TOGETHER = 64
-"""Most examples times heads that go through the loops together: their tiles stay in a cache."""
+"""Most examples times heads in one group: their tiles stay in the CPU's cache."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Setting:
     bias: Any
 
     @property
-    def scale(self) -> Array:
+    def scale(self) -> np.ndarray:
         """What scores are multiplied by."""
         return np.asarray(self.signature.scale, wide(self.signature.dtype))
 
@@ -59,7 +59,7 @@ class Setting:
     def clean(self, **arrays: Array) -> dict[str, Array]:
         """Arrays [B, T or S, heads, size] as [B, heads, rows, size].
 
-        What lies behind the valid lengths becomes 0, for it may be NaN.
+        Rows behind the valid lengths become 0, for they may hold NaN.
         """
         cleaned = {}
         for name, given in arrays.items():
@@ -77,8 +77,8 @@ class Setting:
         return pad_to(x, (*x.shape[:2], self.rows))
 
     def finite(self, logsumexp: Array) -> Array:
-        """A log-sum-exp that can be subtracted: where it is -inf all weights are 0 anyway."""
-        return self.by_row(jnp.where(logsumexp == -np.inf, 0, logsumexp))
+        """`by_row` of a log-sum-exp, 0 where it is -inf: all weights of that query are 0 anyway."""
+        return self.by_row(finite(logsumexp))
 
     def from_rows(self, x: Array, dtype: Any) -> Array:
         """[B, N, rows, size] as [B, T, N, size], with 0 behind the valid lengths."""
@@ -134,7 +134,7 @@ class Setting:
             results, carry = run(group, own, carry)
             return carry, results
 
-        numbers = np.arange(math.prod(counts), dtype=np.int32)
+        numbers: Any = np.arange(math.prod(counts), dtype=np.int32)
         carry, stacked = lax.scan(one, carry, numbers)
 
         def whole(x: Array) -> Array:
@@ -188,8 +188,8 @@ class Group:
 
     setting: Setting
     lists: TileLists
-    batch: Array
-    head: Array
+    batch: Array | np.ndarray
+    head: Array | np.ndarray
 
     def at(self, row: Array, column: Array) -> Any:
         """The positions of a tile."""
@@ -245,15 +245,15 @@ class Group:
         return lax.dynamic_slice_in_dim(x, column * tile, tile, 2)
 
     def put_row(self, x: Array, part: Array, row: Array) -> Array:
-        """`x` with another query tile."""
+        """`x` with one query tile replaced."""
         return lax.dynamic_update_slice_in_dim(x, part, row * part.shape[2], 2)
 
     def add_column(self, x: Array, part: Array, column: Array) -> Array:
-        """`x` with more in a key tile."""
+        """`x` with a key tile added to."""
         part = self.take_column(x, column) + part
         return lax.dynamic_update_slice_in_dim(x, part, column * part.shape[2], 2)
 
-    def masked(self, at: Any, scores: Array, is_partial: bool) -> Array:
+    def masked(self, at: Any, scores: Array, *, is_partial: bool) -> Array:
         """Scores with -inf for pairs that are not allowed."""
         if not is_partial:
             return scores

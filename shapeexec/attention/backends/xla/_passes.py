@@ -1,4 +1,7 @@
-"""The forward and the backward pass of a group, and its derivative along a direction."""
+"""The forward and backward pass of a group, and its derivative along a direction, tile by tile.
+
+How examples and heads are grouped, and which tiles are visited, is in `_groups`.
+"""
 
 import dataclasses
 from typing import Any
@@ -6,21 +9,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
-from shapeexec.attention.backends._softmax import LARGE
+from shapeexec.attention.backends._softmax import LARGE, finite
 from shapeexec.attention.backends.xla._groups import Group
-
-Array = Any
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Softmax:
-    """A softmax over the scores seen so far.
+    """A running softmax over the scores so far.
 
     Attributes:
-        largest: The largest score of each query, [B, N, tile]; -inf if there is none.
+        largest: The largest score of each query, [B, N, tile]; -inf before the first one.
         total: The sum of exp(score - largest).
     """
 
@@ -29,63 +30,82 @@ class _Softmax:
 
     @staticmethod
     def over(queries: Array) -> "_Softmax":
-        """Nothing seen yet."""
+        """The softmax of no scores."""
         shape = queries.shape[:3]
         return _Softmax(jnp.full(shape, -np.inf, queries.dtype), jnp.zeros(shape, queries.dtype))
 
     def add(self, scores: Array) -> tuple[Array, Array, "_Softmax"]:
-        """The weights of more scores, what older weights are to be multiplied by, and the sum."""
+        """Add scores: their weights, the factor that older weights decay by, and the new state."""
         largest = jnp.maximum(self.largest, scores.max(-1))
-        # With nothing seen yet both are -inf, and their difference would be NaN.
-        finite = jnp.where(largest == -np.inf, 0, largest)
-        weights = jnp.exp(scores - finite[..., None])
-        decay = jnp.exp(self.largest - finite)
+        # Before the first score both are -inf, and their difference would be NaN.
+        shift = finite(largest)
+        weights = jnp.exp(scores - shift[..., None])
+        decay = jnp.exp(self.largest - shift)
         return weights, decay, _Softmax(largest, self.total * decay + weights.sum(-1))
 
 
-def _normalizer(
-    group: Group, row: Array, q_tile: Array, k: Array, logsumexp: Array
-) -> tuple[Array, Array]:
-    """What to subtract from scores, and to multiply their exponentials by, to get weights.
+@dataclasses.dataclass(frozen=True)
+class _QueryTile:
+    """The queries of one tile, and how their scores are made.
 
-    The log-sum-exp and 1; but a large one has lost digits, by a bias of 1e30 all of them, and then
-    the softmax is made again.
+    Attributes:
+        group: The group of the tile.
+        row: The number of the tile.
+        q: [B, N, tile, H].
     """
 
-    def again() -> tuple[Array, Array]:
-        def on_tile(at: Any, column: Array, is_partial: bool, softmax: _Softmax) -> _Softmax:
-            plain = _times_keys(q_tile, group.take_column(k, column)) * group.setting.scale
-            scores = group.masked(at, group.setting.bias.apply(at, plain), is_partial)
-            return softmax.add(scores)[2]
+    group: Group
+    row: Array
+    q: Array
 
-        softmax = group.each_tile(row, on_tile, _Softmax.over(q_tile))
-        is_empty = softmax.total == 0
-        largest = jnp.where(softmax.largest == -np.inf, 0, softmax.largest)
-        return largest, 1 / jnp.where(is_empty, 1, softmax.total)
+    def scaled(self, k_tile: Array) -> Array:
+        """Scaled scores of a key tile before bias and mask, [B, N, tile, tile]."""
+        return _times_keys(self.q, k_tile) * self.group.setting.scale
 
-    is_large = jnp.any(abs(logsumexp) > LARGE)
-    return lax.cond(is_large, again, lambda: (logsumexp, jnp.ones_like(logsumexp)))
+    def final(self, at: Any, scaled: Array, *, is_partial: bool) -> Array:
+        """Scaled scores with their bias, -inf where the mask does not allow the pair."""
+        scores = self.group.setting.bias.apply(at, scaled)
+        return self.group.masked(at, scores, is_partial=is_partial)
+
+    def normalizer(self, k: Array, logsumexp: Array) -> tuple[Array, Array]:
+        """Shift and factor of the weights: weight = exp(score - shift) * factor.
+
+        These are the log-sum-exp and 1. A large log-sum-exp has lost digits (all of them by a bias
+        of 1e30), so there the running softmax over all keys `k` is repeated.
+        """
+
+        def again() -> tuple[Array, Array]:
+            def on_tile(at: Any, column: Array, is_partial: bool, softmax: _Softmax) -> _Softmax:
+                scaled = self.scaled(self.group.take_column(k, column))
+                return softmax.add(self.final(at, scaled, is_partial=is_partial))[2]
+
+            softmax = self.group.each_tile(self.row, on_tile, _Softmax.over(self.q))
+            is_empty = softmax.total == 0
+            return finite(softmax.largest), 1 / jnp.where(is_empty, 1, softmax.total)
+
+        is_large = jnp.any(abs(logsumexp) > LARGE)
+        return lax.cond(is_large, again, lambda: (logsumexp, jnp.ones_like(logsumexp)))
 
 
 def forward_group(
     group: Group, arrays: dict[str, Array], carry: Any
 ) -> tuple[dict[str, Array], Any]:
+    """The output and the log-sum-exp of a group; see `Setting.each_group`."""
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
-    bias, scale = group.setting.bias, group.setting.scale
 
     def on_row(row: Array, results: Any) -> Any:
-        q_tile = group.take_row(q, row)
+        queries = _QueryTile(group, row, group.take_row(q, row))
 
         def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
             acc, softmax = state
-            plain = _times_keys(q_tile, group.take_column(k, column)) * scale
-            scores = group.masked(at, bias.apply(at, plain), is_partial)
+            scaled = queries.scaled(group.take_column(k, column))
+            scores = queries.final(at, scaled, is_partial=is_partial)
             weights, decay, softmax = softmax.add(scores)
             acc = acc * decay[..., None] + _times_values(weights, group.take_column(v, column))
             return acc, softmax
 
-        acc = jnp.zeros((*q_tile.shape[:3], v.shape[3]), q.dtype)
-        acc, softmax = group.each_tile(row, on_tile, (acc, _Softmax.over(q_tile)))
+        acc = jnp.zeros((*queries.q.shape[:3], v.shape[3]), q.dtype)
+        acc, softmax = group.each_tile(row, on_tile, (acc, _Softmax.over(queries.q)))
         is_empty = softmax.total == 0
         out = acc / jnp.where(is_empty, 1, softmax.total)[..., None]
         logsumexp = jnp.where(is_empty, -np.inf, softmax.largest + jnp.log(softmax.total))
@@ -104,6 +124,7 @@ def forward_group(
 def backward_group(
     group: Group, arrays: dict[str, Array], gradient: Any
 ) -> tuple[dict[str, Array], Any]:
+    """The gradients of q, k, v and the bias of a group; see `Setting.each_group`."""
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
     bias, scale = group.setting.bias, group.setting.scale
 
@@ -112,20 +133,20 @@ def backward_group(
         q_tile, d_out, logsumexp, delta = (
             group.take_row(arrays[name], row) for name in ("q", "d_out", "logsumexp", "delta")
         )
-
-        shift, factor = _normalizer(group, row, q_tile, k, logsumexp)
+        queries = _QueryTile(group, row, q_tile)
+        shift, factor = queries.normalizer(k, logsumexp)
 
         def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
             d_q_tile, d_k, d_v, gradient = state
             k_tile, v_tile = group.take_column(k, column), group.take_column(v, column)
-            plain = _times_keys(q_tile, k_tile) * scale
-            scores = group.masked(at, bias.apply(at, plain), is_partial)
+            scaled = queries.scaled(k_tile)
+            scores = queries.final(at, scaled, is_partial=is_partial)
             weights = jnp.exp(scores - shift[..., None]) * factor[..., None]
             d_weights = _times_keys(d_out, v_tile)
             d_scores = weights * (d_weights - delta[..., None])
-            d_plain, gradient = bias.backward(at, plain, d_scores, gradient)
-            d_q_tile = d_q_tile + _times_values(d_plain, k_tile)
-            d_k = group.add_column(d_k, _by_key(d_plain, q_tile, k_tile), column)
+            d_scaled, gradient = bias.backward(at, scaled, d_scores, gradient)
+            d_q_tile = d_q_tile + _times_values(d_scaled, k_tile)
+            d_k = group.add_column(d_k, _by_key(d_scaled, q_tile, k_tile), column)
             d_v = group.add_column(d_v, _by_key(weights, d_out, v_tile), column)
             return d_q_tile, d_k, d_v, gradient
 
@@ -141,6 +162,7 @@ def backward_group(
 def tangent_group(
     group: Group, arrays: dict[str, Array], carry: Any, *, d_bias: Any
 ) -> tuple[dict[str, Array], Any]:
+    """The derivatives of output and log-sum-exp of a group along a direction."""
     k, v, d_k, d_v = (arrays[name] for name in ("k", "v", "d_k", "d_v"))
     bias, scale = group.setting.bias, group.setting.scale
 
@@ -148,18 +170,18 @@ def tangent_group(
         q_tile, d_q_tile, out, logsumexp = (
             group.take_row(arrays[name], row) for name in ("q", "d_q", "out", "logsumexp")
         )
-
-        shift, factor = _normalizer(group, row, q_tile, k, logsumexp)
+        queries = _QueryTile(group, row, q_tile)
+        shift, factor = queries.normalizer(k, logsumexp)
 
         def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
             d_acc, d_sum = state
             k_tile = group.take_column(k, column)
-            plain = _times_keys(q_tile, k_tile) * scale
-            d_plain = _times_keys(d_q_tile, k_tile)
-            d_plain = (d_plain + _times_keys(q_tile, group.take_column(d_k, column))) * scale
-            scores = group.masked(at, bias.apply(at, plain), is_partial)
+            scaled = queries.scaled(k_tile)
+            d_scaled = _times_keys(d_q_tile, k_tile)
+            d_scaled = (d_scaled + _times_keys(q_tile, group.take_column(d_k, column))) * scale
+            scores = queries.final(at, scaled, is_partial=is_partial)
             weights = jnp.exp(scores - shift[..., None]) * factor[..., None]
-            d_weights = weights * bias.tangent(at, plain, d_plain, d_bias)
+            d_weights = weights * bias.tangent(at, scaled, d_scaled, d_bias)
             d_acc = d_acc + _times_values(d_weights, group.take_column(v, column))
             d_acc = d_acc + _times_values(weights, group.take_column(d_v, column))
             return d_acc, d_sum + d_weights.sum(-1)

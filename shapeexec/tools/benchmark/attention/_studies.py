@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 import shapeexec as sx
-from shapeexec.attention._blocks import call_lists
+from shapeexec.attention._call_lists import call_lists
 from shapeexec.tools.benchmark.attention._clock import clock
 from shapeexec.tools.benchmark.attention._contestant import (
     Program,

@@ -1,0 +1,90 @@
+"""The lists of tiles that a call visits, and the share of tiles in them, if known when traced.
+
+It joins two sides that do not know each other: masks, which give the kinds of their tiles, and back
+ends, which loop over lists.
+"""
+
+import functools
+import math
+
+import jax
+import numpy as np
+
+from shapeexec.attention._blocks import BlockMask, refined_kinds
+from shapeexec.attention._grid import TileGrid, tile_grid
+from shapeexec.attention._lists import before_lengths, lists_by_key, lists_by_query
+from shapeexec.attention.backends._base import TileLists
+from shapeexec.attention.masks import And, Mask
+from shapeexec.attention.masks._base import Array, Tile
+from shapeexec.attention.masks._value import is_known
+
+
+def call_lists(
+    mask: Mask,
+    sizes: tuple[int, int],
+    tile: Tile,
+    *,
+    batch: int,
+    heads: int,
+    query_lengths: Array | None = None,
+    key_lengths: Array | None = None,
+) -> tuple[TileLists, TileLists]:
+    """The lists of tiles of a call, by query and by key.
+
+    They are NumPy arrays where the mask's arrays and the valid lengths are known, and cached where
+    there are neither. Otherwise they are computed in the graph, as wide as `most_keys` allows.
+
+    Args:
+        mask: Any mask; it need not contain the valid lengths.
+        sizes: T and S.
+        tile: Queries and keys of a tile.
+        batch: B.
+        heads: N.
+        query_lengths: Valid lengths of the queries, i32[B or 1]; None: T.
+        key_lengths: Valid lengths of the keys, i32[B or 1]; None: S.
+    """
+    if query_lengths is None and key_lengths is None and not jax.tree.leaves(mask):
+        return _static_lists(mask, sizes, tile, batch, heads)
+    lengths = (query_lengths, key_lengths)
+    grid = tile_grid(sizes, tile, *lengths, known=is_known(mask), batch=batch, heads=heads)
+    return _lists_of(mask, grid)
+
+
+@functools.lru_cache(maxsize=32)  # each layer of a model asks for the same lists
+def _static_lists(
+    mask: Mask, sizes: tuple[int, int], tile: Tile, batch: int, heads: int
+) -> tuple[TileLists, TileLists]:
+    return _lists_of(mask, tile_grid(sizes, tile, batch=batch, heads=heads))
+
+
+def _lists_of(mask: Mask, grid: TileGrid) -> tuple[TileLists, TileLists]:
+    kinds = before_lengths(refined_kinds(mask, grid), grid)
+    width = None if grid.xp is np else most_keys(mask, grid.tile)
+    return lists_by_query(kinds, width=width), lists_by_key(kinds)
+
+
+def most_keys(mask: Mask, tile: Tile) -> int | None:
+    """An upper bound on the key tiles with work per query tile of this size; None: unknown."""
+    if isinstance(mask, BlockMask) and mask.tile == tile:
+        return mask.most_keys
+    if isinstance(mask, And):
+        known = [most for part in mask.masks if (most := most_keys(part, tile)) is not None]
+        return min(known, default=None)
+    return None
+
+
+def known_density(mask: Mask) -> float | None:
+    """The approximate share of tiles with work of a `BlockMask`, if known when it is traced.
+
+    For tiles that are chosen on the device it is an upper bound. It is rounded down to a power of
+    2, so that masks of similar density share a graph.
+    """
+    if not isinstance(mask, BlockMask):
+        return None
+    if is_known(mask.kinds):
+        density = mask.density
+    elif mask.most_keys is not None:
+        density = mask.most_keys / mask.kinds.shape[-1]
+    else:
+        return None
+    return 2.0 ** math.floor(math.log2(density)) if density else 0.0
