@@ -10,7 +10,10 @@ PLOT ?= demo_plot.png
 DATA ?=
 TESTS ?=
 
-.PHONY: demo test slow check bench deep docs format clean
+# Of all tests each 30th one, another part on each day of the year.
+PART ?= $(shell expr $$(date +%j) % 30)/30
+
+.PHONY: demo test slow daily check bench deep docs format clean
 
 demo: $(INSTALLED)
 	@echo "demo: real text of every length through a transformer; about 4 minutes on 2 cores"
@@ -23,6 +26,10 @@ test: $(INSTALLED)
 slow: $(INSTALLED)
 	@echo "slow: the tests that make test leaves out"
 	@$(BIN)/python -m pytest -n 2 -q -m slow $(TESTS)
+
+daily: $(INSTALLED)
+	@echo "daily: part $(PART) of make deep; about 10 minutes on 2 cores"
+	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n 2 -q --part $(PART) $(TESTS)
 
 check: $(INSTALLED)
 	@echo "check: lint, format and types; nothing is changed (make format changes)"

@@ -1,18 +1,41 @@
 """Assertions that several tests share."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import shapeexec.masking  # noqa: F401 - registers the rules
+from shapeexec.masking import POISONS, _poison
 from shapeexec.masking._masked import Masked
 from shapeexec.shape._dim import evaluate
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._trace import Leaf, trace
 from tests.cases import Case
+from tests.tolerance import assert_close
+
+EVERY = "every"
+"""Each of `POISONS` in turn, in one compiled program that is given its number."""
+
+
+@contextlib.contextmanager
+def _chosen_poison(number: jax.Array) -> Iterator[None]:
+    """While a program is traced: the poison `EVERY` is the one of this number, i32[]."""
+    of_one = _poison.poison_value
+
+    def value(poison: str, dtype: Any, padding: Any) -> Any:
+        if poison != EVERY:
+            return of_one(poison, dtype, padding)
+        values = [of_one(name, dtype, padding) for name in POISONS]
+        return None if values[0] is None else jnp.stack(values)[number]
+
+    with mock.patch.object(_poison, "poison_value", value):
+        yield
 
 
 def pad_to(x: np.ndarray, shape: Sequence[int], value: Any = 0) -> np.ndarray:
@@ -28,7 +51,8 @@ class Padding:
 
     Attributes:
         slack: How far each symbol's bucket is past its size.
-        poison: What padding holds; None: zeros, which inputs bring along, so that masks are spared.
+        poison: One of `POISONS`, or `EVERY`; None: zeros, which inputs bring along, so that masks
+            are spared.
     """
 
     slack: int
@@ -40,10 +64,10 @@ def run_padded(
     sizes: Mapping[str, int],
     args: Sequence[np.ndarray],
     paddings: Sequence[Padding],
-) -> list[list[np.ndarray]]:
-    """The case's flat results under each padding, cut to their valid lengths.
+) -> Iterator[tuple[str, list[list[np.ndarray]]]]:
+    """The case's flat results, cut to their valid lengths: by each padding under each poison.
 
-    One program runs them all: most of the time goes into making programs.
+    One program runs all paddings: most of the time goes into making programs.
     """
     leaves = [Leaf(dims, dtype) for dims, dtype in zip(case.dims, case.arg_dtypes, strict=True)]
     traced = trace(case.fn, leaves, sizes)
@@ -62,31 +86,26 @@ def run_padded(
         )
 
     @jax.jit
-    def run(sizes: Any, consts: Any, padded: Any) -> Any:
-        return [
-            program(sizes, consts, args) for program, args in zip(programs, padded, strict=True)
-        ]
+    def run(sizes: Any, consts: Any, padded: Any, number: jax.Array) -> Any:
+        with _chosen_poison(number):
+            return [
+                program(sizes, consts, args) for program, args in zip(programs, padded, strict=True)
+            ]
 
     own = traced.substitution.sizes(sizes)
     valid = [
         tuple(slice(0, evaluate(d, own)) for d in var.aval.shape)
         for var in traced.jaxpr.jaxpr.outvars
     ]
-    return [
-        [np.asarray(out)[part] for out, part in zip(outs, valid, strict=True)]
-        for outs in run(dict(sizes), traced.jaxpr.consts, padded)
-    ]
-
-
-def assert_close(actual: Sequence[Any], expected: Sequence[Any], tolerance: float) -> None:
-    """Equal shapes, dtypes and values, NaN equal to NaN."""
-    assert len(actual) == len(expected)
-    for got, want in zip(actual, expected, strict=True):
-        assert got.dtype == want.dtype
-        assert got.shape == want.shape
-        wide = np.complex128 if np.iscomplexobj(want) else np.float64
-        np.testing.assert_allclose(
-            np.asarray(got).astype(wide), np.asarray(want).astype(wide), tolerance, tolerance
+    numbers = range(len(POISONS) if any(p.poison == EVERY for p in paddings) else 1)
+    for number in numbers:
+        results = run(dict(sizes), traced.jaxpr.consts, padded, np.int32(number))
+        yield (
+            POISONS[number],
+            [
+                [np.asarray(out)[part] for out, part in zip(outs, valid, strict=True)]
+                for outs in results
+            ],
         )
 
 
@@ -108,10 +127,10 @@ def assert_all_pad_safe(
     sizes = {symbol: sizes[symbol] for symbol in case.symbols}
     args = case.make_args(sizes, seed)
     expected = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(case.fn)(*args))]
-    results = run_padded(case, sizes, args, paddings)
-    for padding, result in zip(paddings, results, strict=True):
-        try:
-            assert_close(result, expected, case.tolerance)
-        except AssertionError as error:
-            error.add_note(f"under {padding}")
-            raise
+    for every, results in run_padded(case, sizes, args, paddings):
+        for padding, result in zip(paddings, results, strict=True):
+            try:
+                assert_close(result, expected, loose=case.loose)
+            except AssertionError as error:
+                error.add_note(f"under {padding}, of which `{EVERY}` is {every}")
+                raise

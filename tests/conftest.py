@@ -2,6 +2,7 @@
 
 import gc
 import os
+import zlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Pallas' GPU interpreter keeps a thread of XLA's for each warpgroup that waits: with one for each
@@ -19,19 +20,30 @@ from hypothesis import HealthCheck, settings
 gc.set_threshold(50_000, 20, 20)
 
 _QUIET = tuple(HealthCheck)
-settings.register_profile("dev", max_examples=2, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=_QUIET)
 settings.register_profile(
-    "ci", max_examples=2, deadline=None, derandomize=True, suppress_health_check=_QUIET
+    "ci", max_examples=25, deadline=None, derandomize=True, suppress_health_check=_QUIET
 )
-settings.register_profile("deep", max_examples=200, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile("deep", max_examples=600, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
-def pytest_collection_modifyitems(items):
-    """Refuse ids that hold an address: pytest-xdist's workers would each collect other tests."""
+def pytest_addoption(parser):
+    parser.addoption("--part", default="0/1", help="K/N: of all tests each N-th one, by their ids")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Keep the tests of `--part`.
+
+    Ids that hold an address are refused: pytest-xdist's workers would each collect other tests.
+    """
     with_address = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if with_address:
         raise pytest.UsageError(f"test ids hold addresses, give ids=: {with_address[:3]}")
+    part, parts = map(int, config.getoption("--part").split("/"))
+    if not 0 <= part < parts:
+        raise pytest.UsageError(f"--part={part}/{parts}: K is from 0 to {parts - 1}")
+    items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part]
 
 
 @pytest.fixture(scope="module", autouse=True)

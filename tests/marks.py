@@ -3,7 +3,11 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+import hypothesis
 import pytest
+
+COMPILES = hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 12)
+"""For tests that compile a program for each example: fewer of them."""
 
 
 def marked_slow(values: Iterable[Any], slow: Collection[Any]) -> list[Any]:

@@ -25,8 +25,8 @@ class Case:
         least: Smallest size per symbol, where the program needs one (1 otherwise).
         naive: Whether zero padding without masks gives another result at `sizes`, or the same, or
             does not end.
-        grad: Whether the gradient is tested too.
-        tolerance: Relative and absolute.
+        no_gradient: Why JAX itself has no gradient of it; empty: it has, and that is tested too.
+        loose: Times the tolerance of each result's dtype, see `tests.tolerance`.
     """
 
     name: str
@@ -37,8 +37,8 @@ class Case:
     integers: tuple[int, int] = (0, 5)
     least: Mapping[str, int] = dataclasses.field(default_factory=dict)
     naive: Literal["differs", "agrees", "never ends"] = "differs"
-    grad: bool = True
-    tolerance: float = 2e-5
+    no_gradient: str = ""
+    loose: float = 1
 
     @property
     def dims(self) -> tuple[tuple[Any, ...], ...]:
@@ -82,23 +82,32 @@ class Case:
         return args
 
     def gradient(self) -> "Case | None":
-        """The program's gradient with respect to its float arguments; None if it has none."""
-        floats = tuple(
-            i for i, dtype in enumerate(self.arg_dtypes) if jnp.issubdtype(dtype, np.floating)
+        """The program's gradient; None if JAX has none, or no argument is inexact."""
+        return None if self.no_gradient else self.gradient_if_any()
+
+    def gradient_if_any(self) -> "Case | None":
+        """The gradient with respect to all inexact arguments, whether or not JAX has it."""
+        inexact = tuple(
+            i for i, dtype in enumerate(self.arg_dtypes) if jnp.issubdtype(dtype, np.inexact)
         )
-        if not self.grad or not floats:
+        if not inexact:
             return None
 
         def loss(*args: Any) -> Any:
-            leaves = jax.tree.leaves(self.fn(*args))
-            inexact = [x for x in leaves if jnp.issubdtype(x.dtype, np.floating)]
-            # A cotangent that differs from element to element, and from 1.
-            return sum((jnp.sum(jnp.sin(x.astype(jnp.float32))) for x in inexact), jnp.float32(0))
+            return sum(map(_varied, jax.tree.leaves(self.fn(*args))), jnp.float32(0))
 
         return dataclasses.replace(
             self,
             name=f"gradient of {self.name}",
-            fn=jax.grad(loss, argnums=floats),
-            grad=False,
-            tolerance=self.tolerance * 10,
+            fn=jax.grad(loss, argnums=inexact),
+            loose=self.loose * 10,
         )
+
+
+def _varied(x: Any) -> Any:
+    """A number whose cotangent of `x` differs from element to element, and from 1."""
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, np.inexact):
+        return jnp.float32(0)
+    parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
+    return sum(jnp.sum(jnp.sin(part.astype(jnp.float32))) for part in parts)

@@ -27,13 +27,11 @@ CASES = (
         "0 * NaN is NaN",
         lambda x, y: jnp.einsum("bs,bs->b", x, _nan_where_padded(y)),
         ("b, s", "b, s"),
-        grad=False,
     ),
     Case(
         "rows by group",
         lambda x, w: lax.ragged_dot(x - 1, w + 1, jnp.array([1, 0, 2])),
         ("s, t", "3, t, 2"),
-        grad=False,
     ),
     Case(
         "groups of contracted rows",
@@ -42,7 +40,7 @@ CASES = (
         ),
         ("s, b", "s, 2"),
         least={"s": 3},
-        grad=False,
+        no_gradient="none of ragged_dot_general by contracted rows",
     ),
     Case(
         "scaled by block",
@@ -54,8 +52,8 @@ CASES = (
         ("b, t, 4*s", "b, 4*s, 2", "b, t, s"),
         dtypes=(np.float32, np.float32, np.int32),
         integers=(1, 5),
-        grad=False,
-        tolerance=1e-2,
+        no_gradient="none of scaled_dot",
+        loose=2,
     ),
     Case("outer of two lengths", jnp.outer, ("s", "t"), naive="agrees"),
 )

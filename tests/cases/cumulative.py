@@ -37,6 +37,5 @@ CASES = (
         lambda x: lax.cumlogsumexp(5 * x, 1, reverse=True),
         ("b, s",),
         dtypes=np.complex64,
-        grad=False,
     ),
 )

@@ -47,7 +47,6 @@ CASES = (
             jnp.zeros(x.shape[0], bool),
         ),
         ("s",),
-        grad=False,
     ),
     Case("reversed and strided", lambda x: (x[::-1], x[:, ::-2]), ("b, s",)),
     Case("shifted by one", lambda x: x[1:] - x[:-1], ("s, b",), naive="agrees"),
@@ -146,7 +145,6 @@ CASES = (
             jnp.searchsorted(jnp.sort(x), y, "right", method="sort"),
         ),
         ("s", "b, t"),
-        grad=False,
     ),
     Case("interp", lambda x, p, f: jnp.interp(x, jnp.sort(p), f), ("b, t", "s", "s")),
     Case(

@@ -44,7 +44,7 @@ TRIPLE = np.frompyfunc(lambda a: np.float64(a * 3), 1, 1)
 
 
 def _case(name, fn, in_shapes=("s",), **options) -> Case:
-    return Case(name, fn, in_shapes, **{"naive": "differs", "grad": False, **options})
+    return Case(name, fn, in_shapes, **{"naive": "differs", **options})
 
 
 CASES = (
@@ -60,7 +60,7 @@ CASES = (
     _case(
         "methods of a float", lambda x: x * (x.shape[0] / 2).is_integer() + (x.shape[0] / 3).real
     ),
-    _case("two sizes", lambda x: x * (x.shape[0] / x.shape[1]) ** 1.5, ("b, s",), grad=True),
+    _case("two sizes", lambda x: x * (x.shape[0] / x.shape[1]) ** 1.5, ("b, s",)),
     _case("a complex number", lambda x: (x * (x.shape[0] * 1j)).imag),
     _case("bf16 by way of f32", lambda x: x * (x.shape[0] * 0.1), dtypes=jnp.bfloat16),
     _case(
@@ -124,8 +124,8 @@ CASES = (
     _case("in a gradient", jax.grad(lambda x: (x**2).sum() / (x.shape[0] * 0.5))),
     _case("an index", lambda x: x[round(x.shape[0] / 2) - 1] + x[x.shape[0] // 2]),
     _case("a loop in Python", in_a_loop),
-    _case("a loop in JAX", carried, grad=True),
-    _case("questions", by_outcome, grad=True),
+    _case("a loop in JAX", carried),
+    _case("questions", by_outcome),
     _case("an exception", unless_it_divides_by_zero),
     _case("results", lambda x: (x.shape[0] / 3, x.shape[0], round(x.shape[0] / 2))),
 )

@@ -23,7 +23,6 @@ CASES = (
         "sort of extremes",
         lambda x: (jnp.sort(with_extremes(x), 1), jnp.argsort(with_extremes(x), 1)),
         ("b, s",),
-        grad=False,
     ),
     Case(
         "three columns by two keys",
@@ -37,7 +36,6 @@ CASES = (
         "top_k of all, with extremes",
         lambda x: lax.top_k(with_extremes(x), x.shape[1]),
         ("b, s",),
-        grad=False,
     ),
     Case(
         "top_k of the least integers",
@@ -60,7 +58,6 @@ CASES = (
             for pick in (lax.approx_max_k, lax.approx_min_k)
         ],
         ("b, s",),
-        grad=False,
     ),
     Case("median", lambda x: jnp.median(x, 1), ("b, s",)),
 )

@@ -121,7 +121,6 @@ CASES = (
         lambda x, t: jax.jvp(max_pool, (jnp.where(x > 0, jnp.nan, x),), (t,))[1],
         ("b, s", "b, s"),
         sizes={"b": 3, "s": 4},
-        grad=False,
     ),
     Case(
         "greatest of a whole axis",
@@ -140,7 +139,7 @@ CASES = (
         "product over windows",
         lambda x: pool(x, init=1.0, combine=lambda a, b: a * b),
         ("b, s",),
-        grad=False,
+        no_gradient="none of reduce_window_mul",
     ),
     Case(
         "least integer of all but the last",

@@ -70,7 +70,7 @@ def test_more_reflections_than_are_applied_at_a_time_skip_the_padding() -> None:
         turn = functools.partial(lax.linalg.ormqr, reflectors.mT, taus)
         return turn(jnp.cos(y)), turn(jnp.cos(y).T, left=False)
 
-    case = Case("turned", turned, ("s, 40", "s, 3"), tolerance=1e-4)
+    case = Case("turned", turned, ("s, 40", "s, 3"), loose=5)
     assert_pad_safe(case, {"s": 50}, 30, "nan")
 
 
@@ -89,7 +89,7 @@ def test_extreme_matrices_neither_overflow_nor_vanish_in_their_embedding() -> No
             for scale in (1e25, 1e-25)
         )
 
-    case = Case("extreme", spectra, ("s, s",), tolerance=1e-4)
+    case = Case("extreme", spectra, ("s, s",), loose=5)
     assert_pad_safe(case, {"s": 3}, 4, "nan")
 
 
@@ -104,7 +104,7 @@ def test_a_deficient_matrix_keeps_its_vectors_out_of_the_padding() -> None:
         vectors = jnp.linalg.eigh(0 * x)[1]
         return left.T @ left, right @ right.T, vectors.T @ vectors
 
-    case = Case("gram", gram, ("s, s",), tolerance=1e-5)
+    case = Case("gram", gram, ("s, s",), loose=0.5)
     assert_pad_safe(case, {"s": 3}, 4, "nan")
 
 
@@ -122,6 +122,6 @@ def test_vectors_of_a_full_svd_that_are_no_basis_of_a_null_space_are_exact() -> 
         _, values, right = jnp.linalg.svd(x)  # more rows than columns: the rows span all
         return values, jnp.einsum("ij,i,ik->jk", right, values, right)
 
-    case = Case("spanned", spanned, ("s + 3, 3",), tolerance=1e-4)
+    case = Case("spanned", spanned, ("s + 3, 3",), loose=5)
     for slack, poison in zip((0, 1, 6), POISONS, strict=False):
         assert_pad_safe(case, {"s": 4}, slack, poison)
