@@ -166,7 +166,7 @@ class BoundSpec:
     def _path(self, leaf: int) -> str:
         indices = _trees.unflatten(self.structure, range(self.structure.num_leaves))
         path, _ = _trees.leaves_with_path(indices)[leaf]
-        return ("args", "kwargs")[path[0].idx] + _trees.keystr(path[1:])
+        return f"{('args', 'kwargs')[path[0].idx]}{_trees.keystr(path[1:])}"
 
     def _axis(self, leaf: int, axis: int, shapes: list[ArrayShape]) -> str:
         return f"{self._path(leaf)} axis {axis % len(shapes[leaf])}"

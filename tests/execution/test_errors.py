@@ -27,7 +27,7 @@ def identity(x):
         ({"poison": "bad"}, "poison='bad' is not known.", "one of nan"),
         ({"buckets": {1: P}}, "buckets: 1 is not a symbol.", "sx.Pow2()"),
         ({"buckets": {"b, s": P}}, "buckets: 'b, s' is not a symbol.", "sx.Pow2()"),
-        ({"buckets": {"s": "pow3"}}, "buckets='pow3' is no strategy.", '"pow2"'),
+        ({"buckets": {"s": "pow3"}}, "buckets='pow3' is not a strategy.", '"pow2"'),
         ({"constraints": "s >> 2"}, "constraints: 's >> 2'", "write a comparison"),
         ({"constraints": ["s"]}, "constraints: 's' is not a comparison.", "write a comparison"),
         ({"constraints": [3]}, "constraints=[3] are not texts.", "constraints="),

@@ -316,9 +316,9 @@ def test_numbers_and_lists_are_strategies(buckets, strategy):
         ([], "buckets is empty"),
         ([8, 0], "buckets[1]=0 is not an integer"),
         (["8"], "buckets[0]='8' is not an integer"),
-        (True, "buckets=True is no strategy."),
-        (8.0, "buckets=8.0 is no strategy."),
-        ("pow3", "buckets='pow3' is no strategy."),
+        (True, "buckets=True is not a strategy."),
+        (8.0, "buckets=8.0 is not a strategy."),
+        ("pow3", "buckets='pow3' is not a strategy."),
     ],
 )
 def test_other_numbers_and_lists_are_none(buckets, what):
