@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def histogram(sizes: Sizes) -> dict[int, float]:
     try:
         seen: dict[int, float] = {}
         if isinstance(sizes, Mapping):
-            seen.update(sizes)
+            seen.update(cast(Mapping[int, float], sizes))
         else:
             for size in sizes:
                 seen[size] = seen.get(size, 0) + 1

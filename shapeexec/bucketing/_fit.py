@@ -69,7 +69,8 @@ def cheapest_buckets(counts: Mapping[int, float], costs: Floats, *, graphs: int)
         run(i, j) = costs[j - 1] * (seen[j] - seen[i]),    seen[i] = calls at the first i sizes.
 
     Let `least[j]` be the least cost of the first `j` sizes in k runs. In k + 1 runs it is the
-    minimum over i < j of `least[i] + run(i, j)`. For a <= b < c <= d the quadrangle inequality holds:
+    minimum over i < j of `least[i] + run(i, j)`. The quadrangle inequality holds: for a <= b < c
+    <= d
 
         run(a, c) + run(b, d) - run(a, d) - run(b, c) =
             (costs[c - 1] - costs[d - 1]) * (seen[b] - seen[a]) <= 0.

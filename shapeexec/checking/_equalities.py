@@ -121,7 +121,8 @@ def _contracted(asked: Asked) -> int | None:
 def _factors(asked: Asked, sides: tuple[int, int]) -> list[int]:
     """The operands in this order, each with batch, free and contracted axes in this order."""
     contracted, together = asked.params["dimension_numbers"]
-    pairs = sorted(zip(contracted[sides[0]], contracted[sides[1]], strict=True))
+    inner_axes: tuple[Sequence[int], Sequence[int]] = contracted
+    pairs = sorted(zip(inner_axes[sides[0]], inner_axes[sides[1]], strict=True))
     parts: list[int] = []
     for place, side in enumerate(sides):
         shape = asked.shape(side)
@@ -134,7 +135,8 @@ def _factors(asked: Asked, sides: tuple[int, int]) -> list[int]:
 
 def _summed(asked: Asked) -> int:
     """The number of contracted axes longer than 1."""
-    return sum(asked.shape()[axis] != 1 for axis in asked.params["dimension_numbers"][0][0])
+    contracted: Sequence[int] = asked.params["dimension_numbers"][0][0]
+    return sum(asked.shape()[axis] != 1 for axis in contracted)
 
 
 def _reduced(asked: Asked) -> int | None:

@@ -150,7 +150,7 @@ def scattered(asked: Asked) -> int | None:
         return _scattered_at(asked)
     updates, shape = asked.shape(2), asked.kind.shape
     inserted = numbers.inserted_window_dims
-    windows: Iterator[int] = iter([updates[place] for place in numbers.update_window_dims])
+    windows: Iterator[int] = map(updates.__getitem__, numbers.update_window_dims)
     sizes: list[int] = [1 if axis in inserted else next(windows) for axis in range(len(shape))]
     columns = _columns(indices, numbers.scatter_dims_to_operand_dims)
     mode = "FILL" if _mode(asked) != "CLIP" else "CLIP"

@@ -130,7 +130,7 @@ class _Flat:
     def inline(
         self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any], within: Any = None
     ) -> list[Any]:
-        """Inline a jaxpr; return the atoms of its results. `within`: the call, for its source line."""
+        """Inline a jaxpr; return the atoms of its results. `within`: the call, for its line."""
         env: dict[Any, Any] = dict(zip(jaxpr.invars, operands, strict=True))
         for var, const in zip(jaxpr.constvars, consts, strict=True):
             env[var] = self._constant(const, self._param(var.aval))

@@ -12,7 +12,7 @@ of size 1. The table of normal forms is in `_equalities`.
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jax import lax
@@ -202,7 +202,7 @@ Equality = Callable[[Asked], int | None]
 
 def is_even(precision: Any) -> bool:
     """Whether a product has the same precision for both operands."""
-    return type(precision) is not tuple or len({*precision}) == 1
+    return not isinstance(precision, tuple) or len(set(cast(tuple[Any, ...], precision))) == 1
 
 
 def _own_key(params: Mapping[str, Any]) -> Hashable:

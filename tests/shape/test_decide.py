@@ -10,8 +10,8 @@ from jax import export
 
 from shapeexec import _compat
 from shapeexec.shape import _dim
-from shapeexec.shape._decide import _bounds, sign_bounds
 from shapeexec.shape._arithmetic import Listener
+from shapeexec.shape._decide import _bounds, sign_bounds
 from shapeexec.shape._questions import Questions
 from shapeexec.shape._substitution import Substitution
 from tests.shape.dim_texts import dim_texts

@@ -176,7 +176,7 @@ def main() -> None:
         request = json.loads(line)
         try:
             answer = getattr(worker, request["do"])(request)
-        except Exception as error:
+        except Exception as error:  # the answer says why one call failed
             told = str(error).strip().splitlines() or [""]
             answer = {"error": f"{type(error).__name__}: {told[0][:200]}"}
         print(json.dumps(answer), file=answers)
