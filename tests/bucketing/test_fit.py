@@ -149,7 +149,8 @@ def test_as_many_graphs_as_sizes_leave_no_padding():
         ),
         (
             lambda: Ladder.fit([1], cost=3),  # pyright: ignore[reportArgumentType]
-            'cost=3 is not a cost.\n  Fix:   "linear", "quadratic", or a function from bucket to cost',
+            "cost=3 is not a cost.\n"
+            '  Fix:   "linear", "quadratic", or a function from bucket to cost',
         ),
         (
             lambda: Ladder.fit([1, 2, 5], cost=lambda bucket: -bucket),
