@@ -176,7 +176,7 @@ ROWS = [
     spec_advice("no array", "s", "or make its spec None", lambda told: None, x=3.0),
     spec_advice("two ellipses", "..., s, ...", 'single static axes: "_, s, ..."', first),
     spec_advice(
-        "an entry that is empty", "b,, s", 'parted by commas: "b, s, 512"', lambda t: "b, s"
+        "an entry that is empty", "b,, s", 'separated by commas: "b, s, 512"', lambda t: "b, s"
     ),
     spec_advice("no comma", "b s", 'separate the axes by commas: "b, s"', first),
     spec_advice("a fraction", "s / 2", '"b, 2*s + 1"', lambda told: "2*s + 1", x=X),

@@ -156,7 +156,7 @@ ERRORS = {
     "a malformed spec": (
         lambda: sx.pad_to_bucket(ones(3), "b,, s"),
         'axis 1 of the spec "b,, s" is not a dimension: "".',
-        "one entry an axis",
+        "one entry per axis",
     ),
     "another rank": (
         lambda: sx.pad_to_bucket(ones(3), "b, s"),

@@ -325,7 +325,9 @@ def test_an_error_leaves_the_exec_as_it_was():
 
 def test_a_result_that_is_no_array_is_told():
     ex = sx.Exec(lambda x: (jax.lax.create_token(x), x.sum()), ("s",), sx.Pow2())
-    with pytest.raises(sx.ConfigError, match="of type AbstractToken, which is no array") as caught:
+    with pytest.raises(
+        sx.ConfigError, match="of type AbstractToken, which is not an array"
+    ) as caught:
         ex(np.ones(3, np.float32))
     assert caught.value.fix == "return arrays only"
 

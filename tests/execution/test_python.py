@@ -329,10 +329,10 @@ def test_other_numbers_and_lists_are_none(buckets, what):
 @pytest.mark.parametrize(
     ("specs", "what", "fix"),
     [
-        (("b,,(",), "axis 1 of the spec", "one entry an axis"),
+        (("b,,(",), "axis 1 of the spec", "one entry per axis"),
         (("b s",), 'axis 0 of the spec "b s" is not a dimension', 'commas: "b, s"'),
         (("b s 512, t",), "is not a dimension", 'commas: "b, s, 512, t"'),
-        ((None, {"x": "b, b("}), "is not a dimension", "one entry an axis"),
+        ((None, {"x": "b, b("}), "is not a dimension", "one entry per axis"),
         ((3,), "is 3, which is not a spec.", "(3,)"),
     ],
 )
