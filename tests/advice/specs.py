@@ -193,7 +193,7 @@ ROWS = [
     spec_advice(
         "a negative size",
         "-1, s",
-        "write `_` for an axis that is static",
+        "write `_` for a static axis of any size",
         lambda told: f"{quoted(told)[0]}, s",
     ),
     spec_advice(
