@@ -263,7 +263,8 @@ def _check_results(avals: Sequence[Any]) -> None:
     for aval in avals:
         if not hasattr(aval, "shape"):
             raise ConfigError(
-                f"the function returns something of type {type(aval).__name__}, which is not an array.",
+                f"the function returns something of type {type(aval).__name__}, "
+                "which is not an array.",
                 fix="return arrays only",
             )
 
