@@ -7,6 +7,7 @@ shapes are those of the trace before. Times are the least of all rounds, of the 
 """
 
 import argparse
+import dataclasses
 import functools
 import gc
 import time
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from benchmarks._common import Claim, Report, Table, run_benchmark
+from benchmarks._common import Claim, Ratio, Report, Table, run_benchmark
 from shapeexec.shape._dim import Dim
 from shapeexec.shape._trace import Leaf, trace
 
@@ -147,8 +148,8 @@ def _seconds(call: Callable[[], object]) -> float:
 
 def measure(
     loss: Callable[..., Any], shapes: Sequence[tuple[int | str, ...]], rounds: int
-) -> Mapping[str, float]:
-    """The least processor time of each way to trace."""
+) -> Mapping[str, list[float]]:
+    """The processor time of each way to trace, by round."""
     found: dict[str, list[float]] = {"symbolic": [], "plain": [], "plain, caches kept": []}
     for number in range(rounds):
         jax.clear_caches()
@@ -157,7 +158,7 @@ def measure(
         jax.clear_caches()
         for way in ("plain", "plain, caches kept"):
             found[way].append(_seconds(functools.partial(plain, loss, shapes)))
-    return {way: min(seconds) for way, seconds in found.items()}
+    return found
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -165,16 +166,23 @@ def run(options: argparse.Namespace) -> Report:
     rounds = 2 if options.tiny else 20
     figures, rows, claims = {}, [], []
     for name, (loss, shapes) in PROGRAMS.items():
-        seconds = measure(loss, shapes, rounds)
+        by_round = measure(loss, shapes, rounds)
+        seconds = {way: min(times) for way, times in by_round.items()}
         ratio = seconds["symbolic"] / seconds["plain"]
+        spread = Ratio.of(by_round["symbolic"], by_round["plain"])
         kept = seconds["symbolic"] / seconds["plain, caches kept"]
-        figures[name] = {"seconds": seconds, "ratio": ratio, "ratio, caches kept": kept}
+        figures[name] = {
+            "seconds": seconds,
+            "ratio": ratio,
+            "ratio, caches kept": kept,
+            "ratio by round": dataclasses.asdict(spread),
+        }
         times = [f"{1e3 * one:.1f} ms" for one in seconds.values()]
-        rows.append((f"gradient of {name}", *times, f"{ratio:.2f}", f"{kept:.2f}"))
+        rows.append((f"gradient of {name}", *times, f"{ratio:.2f}", f"{kept:.2f}", str(spread)))
         claims.append(Claim(f"at most {MOST:g} times plain tracing, {name}", ratio, ratio <= MOST))
     columns = (
         *("", "symbolic", "plain", "plain, caches kept"),
-        *("symbolic / plain", "symbolic / caches kept"),
+        *("symbolic / plain", "symbolic / caches kept", "medians (quartiles)"),
     )
     title = f"a first trace: the least of {rounds} rounds"
     return Report([Table(title, columns, rows)], figures, claims)

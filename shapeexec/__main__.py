@@ -1,4 +1,4 @@
-"""What is run from the command line: `python -m shapeexec benchmark attention --help`."""
+"""The command line: `python -m shapeexec benchmark attention --help`."""
 
 import argparse
 import sys

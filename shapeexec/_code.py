@@ -1,7 +1,7 @@
-"""Python source of values, as people write it with `import shapeexec as sx`.
+"""Python source of values, as users write it with `import shapeexec as sx`.
 
-All advice that shows a spec, a strategy or an option is printed here. Each room says how its own
-types are written; arrays and JAX are not known here.
+Error messages print specs, strategies and options with it. Each package registers its own types;
+arrays and JAX are not known here.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ _OWN = "shapeexec"
 
 @functools.singledispatch
 def code(value: Any) -> str | None:
-    """The source that a value is made by; None: it has none, such as a lambda.
+    """The source of a value; None: it has none, such as a lambda.
 
-    A room tells of its own types by `code.register`. A class or a function is its name.
+    `code.register` adds types. A class or a function is shown by its name.
     """
     name = getattr(value, "__name__", None)
     if callable(value) and isinstance(name, str):
@@ -45,7 +45,7 @@ def _(value: Any) -> str | None:
 
 @code.register(numbers.Integral)
 def _(value: Any) -> str | None:
-    return str(int(value))  # NumPy's print their type
+    return str(int(value))  # NumPy integers would print their type
 
 
 @code.register
@@ -78,7 +78,7 @@ def _(value: Mapping) -> str | None:
 
 
 def tuple_of(items: Any) -> str | None:
-    """The source of a tuple of these sources; None: one is missing."""
+    """The source of a tuple of items with these sources; None: an item has none."""
     items = list(items)
     return _joined(items, "(", ",)" if len(items) == 1 else ")")
 
@@ -93,7 +93,7 @@ def _after(front: str, source: str | None) -> str | None:
 
 
 def _of_name(name: str, value: Any) -> str | None:
-    """The name of a class or a function where people see it; a method has none."""
+    """The public name of a class or a function; None for methods."""
     seen = str(getattr(value, "__qualname__", name)).split("<locals>.")[-1]
     if seen != name or not name.isidentifier():
         return None

@@ -1,30 +1,30 @@
-"""Every exception of the library, and how its message is laid out.
+"""The exceptions of the library, and the layout of their messages.
 
-A message says what went wrong in its first line, then where, what was got, why, and always how to
-fix it. Callers read the fields; they never parse the text.
+The first line says what went wrong; further lines give the place, the offending value, the reason,
+and always a fix. Callers read the fields and never parse the text.
 """
 
 from collections.abc import Callable, Iterable
 
 
 def named(symbols: Iterable[str]) -> str:
-    """Symbols as messages name them: "`b` and `s`"."""
+    """Symbols as text: "`b` and `s`"."""
     return " and ".join(f"`{symbol}`" for symbol in sorted(set(symbols)))
 
 
 def made_exact(symbols: Iterable[str]) -> str:
-    """The way out that always is: no padding of these symbols, and a graph for each size.
+    """The fix that always works: no padding of these symbols, and a graph for each size.
 
     Args:
-        symbols: Their names; none: those that are the matter are not known.
+        symbols: Their names; empty: unknown.
     """
     symbols = set(symbols)
-    told, strategies = named(symbols) or "the symbol", exact_strategies(symbols)
-    return f'make {told} exact: on_unsupported="exact", or {strategies} in buckets='
+    names, strategies = named(symbols) or "the symbol", exact_strategies(symbols)
+    return f'make {names} exact: on_unsupported="exact", or {strategies} in buckets='
 
 
 def exact_strategies(symbols: Iterable[str]) -> str:
-    """What makes symbols exact in `buckets=`, as the items of a dict: `"s": sx.Exact()`."""
+    """The items of `buckets=` that make symbols exact: `"s": sx.Exact()`."""
     return ", ".join(f'"{symbol}": sx.Exact()' for symbol in sorted(symbols)) or "sx.Exact()"
 
 
@@ -33,10 +33,10 @@ class ShapeExecError(Exception):
 
     Attributes:
         what: The first line: what went wrong, with the value.
-        where: The user's source line or the argument's path; None if there is none to tell.
+        where: The user's source line or the argument's path; None: unknown.
         got: The offending shapes or values.
-        why: The reason, where it is not obvious.
-        fix: The way out.
+        why: The reason, if it is not obvious.
+        fix: How to fix it.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class ShapeExecError(Exception):
 
 def _laid_out(error: ShapeExecError) -> str:
     lines = (("Where", error.where), ("Got", error.got), ("Why", error.why), ("Fix", error.fix))
-    told = [f"  {name + ':':<6} {text}" for name, text in lines if text]
-    return "\n".join([error.what, *told])
+    shown = [f"  {name + ':':<6} {text}" for name, text in lines if text]
+    return "\n".join([error.what, *shown])
 
 
 def tell_fix(error: ShapeExecError, fix: str) -> None:
-    """Let an error that is on its way tell another way out."""
+    """Replace the fix of an error that has been raised."""
     error.fix = fix
     error.args = (_laid_out(error),)
 
 
 class ConfigError(ShapeExecError, ValueError):
-    """An option has a value that cannot work."""
+    """An option has an invalid value, or contradicts another one."""
 
 
 class SpecError(ShapeExecError, ValueError):
@@ -77,11 +77,11 @@ class StrategyError(ShapeExecError, ValueError):
 
 
 class BucketOverflowError(ShapeExecError, ValueError):
-    """A size lies past the last bucket of a finite ladder.
+    """A size is past the last bucket of a finite ladder.
 
     Attributes:
         size: The size that has no bucket.
-        symbol: The symbol whose size it is, where that is known.
+        symbol: The symbol of that size; None: unknown.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class BucketOverflowError(ShapeExecError, ValueError):
 
     @property
     def ladder(self) -> tuple[int, ...]:
-        """The buckets there are, ascending."""
+        """All buckets, ascending."""
         if not isinstance(self._ladder, tuple):
-            self._ladder = self._ladder()  # a million of them, maybe, of which few are asked for
+            self._ladder = self._ladder()  # there may be a million, and few callers need them
         return self._ladder
 
     @property
@@ -111,7 +111,7 @@ class BucketOverflowError(ShapeExecError, ValueError):
         return self.ladder[-1] if self._last is None else self._last
 
     def of(self, symbol: str) -> "BucketOverflowError":
-        """The error for the size of a symbol."""
+        """The same error with the symbol of the size."""
         return BucketOverflowError(
             self.what,
             size=self.size,
@@ -123,7 +123,7 @@ class BucketOverflowError(ShapeExecError, ValueError):
 
 
 class ConstraintError(ShapeExecError, ValueError):
-    """A call's sizes break a constraint that its `Exec` was given.
+    """A call's sizes violate a constraint of its `Exec`.
 
     Attributes:
         constraint: The text of the constraint, such as `s >= 2`.
@@ -136,7 +136,7 @@ class ConstraintError(ShapeExecError, ValueError):
 
 
 class UnboundedDimError(ShapeExecError, ValueError):
-    """No finite capacity is known for a dimension."""
+    """A dimension has no finite capacity."""
 
 
 class UnsupportedPrimitiveError(ShapeExecError, NotImplementedError):
@@ -144,7 +144,7 @@ class UnsupportedPrimitiveError(ShapeExecError, NotImplementedError):
 
     Attributes:
         primitive: The primitive's name.
-        symbols: The symbols whose padding is the matter.
+        symbols: The symbols whose padding is the cause.
     """
 
     def __init__(
@@ -163,10 +163,10 @@ class UnsupportedPrimitiveError(ShapeExecError, NotImplementedError):
 
 
 class InconclusiveShapeError(ShapeExecError, TypeError):
-    """User code asks of a symbolic size what only a known size can answer.
+    """User code needs to know a size that is symbolic.
 
     Attributes:
-        symbols: The symbols whose size would have to be known; empty if JAX did not tell.
+        symbols: The symbols whose size would have to be known; empty: unknown.
     """
 
     def __init__(
@@ -187,10 +187,10 @@ class ValidationError(ShapeExecError, AssertionError):
     """Padding changes a result: `validate` has found a defect.
 
     Attributes:
-        primitive: The primitive of the first equation whose valid part differs; None if each
-            equation is right, and the function traces differently at symbolic sizes.
+        primitive: The primitive of the first equation whose valid part differs. None: each equation
+            is right, but the function traces differently at symbolic sizes.
         sizes: The sizes of the call, by symbol.
-        poison: What the padding held; None: zeros.
+        poison: The value that filled the padding; None: zeros.
     """
 
     def __init__(
@@ -210,8 +210,8 @@ class ValidationError(ShapeExecError, AssertionError):
 
 
 class FrozenError(ShapeExecError, RuntimeError):
-    """A frozen `Exec` was asked for a graph that it does not hold."""
+    """A frozen `Exec` needs a graph that is not compiled."""
 
 
 class BackendError(ShapeExecError, NotImplementedError):
-    """No back end, or not the one that was asked for, can run a call of attention."""
+    """No back end can run an attention call, or the requested one cannot."""

@@ -1,6 +1,6 @@
-"""Bucketing: which padded size each size runs at, and what that wastes.
+"""Bucketing strategies: the padded size of each size, and the padding that costs.
 
-Nothing here is of JAX, and nothing here pads: a strategy only says how far.
+A strategy only maps sizes to buckets. Arrays and JAX are not known here.
 """
 
 from shapeexec.bucketing._base import Strategy

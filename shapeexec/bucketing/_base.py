@@ -1,6 +1,6 @@
-"""What a strategy is, and what follows for every one from `bucket` alone.
+"""The base class of strategies, whose methods all follow from `bucket`.
 
-It knows no particular ladder. Nothing here is of JAX: sizes and buckets are Python ints.
+It knows no particular ladder and nothing of JAX: sizes and buckets are Python ints.
 """
 
 import abc
@@ -21,7 +21,7 @@ class Strategy(abc.ABC):
     - larger sizes never get smaller buckets (monotone);
     - a bucket is its own bucket (idempotent).
 
-    `check_laws` tries them. All else follows from `bucket`.
+    `check_laws` checks them. The other methods follow from `bucket`.
 
     Example:
         >>> Pow2().bucket(100)
@@ -39,7 +39,7 @@ class Strategy(abc.ABC):
             The bucket, at least `size`.
 
         Raises:
-            BucketOverflowError: The ladder is finite, and `size` lies past its last bucket.
+            BucketOverflowError: The ladder is finite, and `size` is past its last bucket.
         """
 
     def buckets_up_to(self, n: int) -> tuple[int, ...]:
@@ -58,9 +58,9 @@ class Strategy(abc.ABC):
         size.
 
         Raises:
-            ConfigError: `lo` or `hi` is no integer of at least 1, or `lo` exceeds `hi`.
-            BucketOverflowError: `hi` lies past the last bucket.
-            StrategyError: A bucket on the way breaks a law.
+            ConfigError: `lo` or `hi` is not an integer of at least 1, or `lo` exceeds `hi`.
+            BucketOverflowError: `hi` is past the last bucket.
+            StrategyError: A bucket breaks a law.
 
         Example:
             >>> Linear(128).ladder(100, 300)
@@ -77,7 +77,7 @@ class Strategy(abc.ABC):
         return tuple(buckets)
 
     def expected_waste(self, sizes: Sizes) -> float:
-        """Measure how much of what would be computed is padding.
+        """Compute the share of padding for given sizes.
 
         Args:
             sizes: The sizes that occur, or a mapping from size to count.
@@ -86,8 +86,8 @@ class Strategy(abc.ABC):
             The share of the padded elements that are padding, from 0 to just below 1.
 
         Raises:
-            ConfigError: There is no size, or one is no integer of at least 1.
-            BucketOverflowError: A size lies past the last bucket.
+            ConfigError: There is no size, or one is not an integer of at least 1.
+            BucketOverflowError: A size is past the last bucket.
 
         Example:
             >>> Pow2().expected_waste([3, 4, 5])
@@ -105,7 +105,7 @@ class Strategy(abc.ABC):
             bucket: A bucket of this strategy.
 
         Raises:
-            ConfigError: `bucket` is no bucket of this strategy.
+            ConfigError: `bucket` is not a bucket of this strategy.
 
         Example:
             >>> Pow2().lower_bound(128)
@@ -115,7 +115,7 @@ class Strategy(abc.ABC):
         own = checked_bucket(self, bucket)
         if own != bucket:
             raise ConfigError(
-                f"bucket={bucket} is no bucket of {self!r}.",
+                f"bucket={bucket} is not a bucket of {self!r}.",
                 fix=f"pass {own}, the bucket that size {bucket} falls in",
             )
         return 1 + bisect.bisect_left(range(1, bucket), bucket, key=self.bucket)
@@ -125,7 +125,7 @@ _MOST_SHOWN, _FIRST, _LAST = 12, 6, 3
 
 
 def overflow(strategy: Strategy, size: int, last: int, *, fix: str) -> BucketOverflowError:
-    """Make the error for a size past the last bucket, with the ends of the ladder spelled out."""
+    """Make the error for a size past the last bucket; it lists both ends of the ladder."""
     return BucketOverflowError(
         f"size={size} is past the last bucket of {type(strategy).__name__}: "
         f"{', '.join(_ends(strategy, last))}.",
@@ -137,7 +137,7 @@ def overflow(strategy: Strategy, size: int, last: int, *, fix: str) -> BucketOve
 
 
 def _ends(strategy: Strategy, last: int) -> list[str]:
-    """The buckets up to the last, of many the first and the last ones; no other is asked for."""
+    """The buckets up to the last. Of a long ladder only the first and last ones are computed."""
     buckets = [checked_bucket(strategy, 1)]
     while buckets[-1] < last and len(buckets) <= _MOST_SHOWN:
         buckets.append(checked_bucket(strategy, buckets[-1] + 1))

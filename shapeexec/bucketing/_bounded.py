@@ -1,4 +1,4 @@
-"""Ladders that begin and end where the caller says, and what the sizes past the end get.
+"""Ladders with a smallest bucket, a last bucket, and a strategy for the sizes past it.
 
 It knows no particular ladder.
 """
@@ -16,23 +16,22 @@ from shapeexec.bucketing._laws import checked_bucket
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Bounded(Strategy):
-    """An endless ladder, cut to begin at `minimum` and to end at `maximum`.
+    """An infinite ladder, limited to `minimum` and `maximum`.
 
-    A subclass gives the endless ladder as `_raw_bucket`, which obeys the three laws; the cuts keep
-    them: up to `minimum` all sizes share it, and the last bucket is cut down to `maximum`.
+    A subclass defines the infinite ladder by `_raw_bucket`, which obeys the three laws. The limits
+    keep them: all sizes up to `minimum` share it, and the last bucket is reduced to `maximum`.
 
     Attributes:
-        minimum: The smallest bucket, whether or not the endless ladder has it. None: the ladder's
-            own first.
+        minimum: The smallest bucket, whether or not the infinite ladder has it. None: the ladder's
+            own first bucket.
         maximum: The last bucket. None: no end.
-        beyond: The strategy of sizes past `maximum`, given as whatever `as_strategy` takes:
-            `"exact"`, `"linear:30"`, a `Strategy`. None, or `"error"`: they are a
-            `BucketOverflowError`.
+        beyond: The strategy of sizes past `maximum`, as `as_strategy` takes it: `"exact"`,
+            `"linear:30"`, a `Strategy`. None or `"error"`: such a size is a `BucketOverflowError`.
     """
 
     minimum: int | None = None
     maximum: int | None = None
-    beyond: Any = None  # any form of a strategy; a Strategy or None once it is read
+    beyond: Any = None  # as `as_strategy` takes it; a Strategy or None after __post_init__
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -52,12 +51,12 @@ class Bounded(Strategy):
             )
 
     def _checked(self, name: str, value: object) -> object:
-        """Check one option. Each is an integer of at least 1, unless a subclass says otherwise."""
+        """Check one option: an integer of at least 1, unless a subclass overrides this."""
         return as_int(value, name)
 
     @abc.abstractmethod
     def _raw_bucket(self, size: int) -> int:
-        """Map a size to its bucket on the endless ladder."""
+        """Map a size to its bucket on the infinite ladder."""
 
     def bucket(self, size: int) -> int:
         """Map a size to its bucket; see `Strategy.bucket`."""
@@ -96,13 +95,13 @@ def as_beyond(value: Any) -> Strategy | None:
     """Read the option `beyond`.
 
     Args:
-        value: `"error"` or None; or whatever `as_strategy` takes.
+        value: `"error"`, None, or a strategy as `as_strategy` takes it.
 
     Returns:
         The strategy of the sizes past the last bucket; None: they are an error.
 
     Raises:
-        ConfigError: `value` is no strategy.
+        ConfigError: `value` is not a strategy.
     """
     from shapeexec.bucketing._custom import as_strategy  # noqa: PLC0415 - it knows ladders
 
@@ -111,14 +110,14 @@ def as_beyond(value: Any) -> Strategy | None:
 
 
 def bucket_beyond(strategy: Strategy, size: int, beyond: Strategy, last: int) -> int:
-    """Map a size past the last bucket of `strategy` by the strategy that goes on there.
+    """Map a size past the last bucket of `strategy` by the strategy `beyond`.
 
-    Its buckets are larger than `last`, for each is at least its size. So a lawful `beyond` keeps
-    the laws of the whole.
+    Its buckets are larger than `last`, because each is at least its size. So if `beyond` obeys the
+    laws, both together do.
 
     Raises:
-        BucketOverflowError: That strategy ends as well, before the size.
-        StrategyError: Its bucket breaks a law.
+        BucketOverflowError: The size is past the last bucket of `beyond`, too.
+        StrategyError: The bucket breaks a law.
     """
     try:
         return checked_bucket(beyond, size)

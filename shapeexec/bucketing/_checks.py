@@ -1,23 +1,19 @@
-"""What an option or a size may be, told in one way everywhere.
+"""Checks of options and sizes: integers and histograms. Strategies are not known here."""
 
-It knows integers and histograms; it knows no strategy.
-"""
-
-import collections
 import math
 from collections.abc import Iterable, Mapping
-from typing import TypeGuard
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
 from shapeexec._errors import ConfigError
 
 Sizes = Iterable[int] | Mapping[int, float]
-"""Sizes as they were seen, or how often each was seen (size -> count)."""
+"""The sizes that occur, or a mapping from size to count."""
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Whether `value` is an integer, NumPy's included; a bool is none."""
+    """Whether `value` is an integer of Python or NumPy; a bool is not."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -26,13 +22,13 @@ def as_int(value: object, name: str) -> int:
 
     Args:
         value: What the caller passed.
-        name: What the caller knows it as.
+        name: The name of the argument, for the error.
 
     Returns:
         The value as a Python int.
 
     Raises:
-        ConfigError: `value` is no integer, a bool, or below 1.
+        ConfigError: `value` is not an integer, a bool, or below 1.
     """
     if not is_int(value) or value < 1:
         raise ConfigError(
@@ -53,11 +49,16 @@ def histogram(sizes: Sizes) -> dict[int, float]:
         The count of each distinct size, by ascending size.
 
     Raises:
-        ConfigError: There is no size, all counts are 0, a size is no integer of at least 1, or a
-            count is negative or no finite number.
+        ConfigError: There is no size, all counts are 0, a size is not an integer of at least 1, or
+            a count is negative or not finite.
     """
     try:
-        seen = dict(sizes) if isinstance(sizes, Mapping) else collections.Counter(sizes)
+        seen: dict[int, float] = {}
+        if isinstance(sizes, Mapping):
+            seen.update(cast(Mapping[int, float], sizes))
+        else:
+            for size in sizes:
+                seen[size] = seen.get(size, 0) + 1
     except TypeError:
         raise ConfigError(
             f"sizes={sizes!r} is neither sizes nor counts by size.",
@@ -75,8 +76,8 @@ def histogram(sizes: Sizes) -> dict[int, float]:
     return dict(sorted(counts.items()))
 
 
-def _is_weight(count: object) -> bool:
+def _is_weight(count: Any) -> bool:
     try:
-        return math.isfinite(count) and count >= 0  # pyright: ignore[reportArgumentType, reportOperatorIssue]  # TypeError is the check
+        return bool(math.isfinite(count) and count >= 0)
     except TypeError:
         return False

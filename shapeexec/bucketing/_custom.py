@@ -1,11 +1,12 @@
-"""Whatever a user gives for a strategy, made into one.
+"""Strategies from texts, numbers, lists, functions and other objects: `as_strategy`.
 
-Whether it obeys the laws is not asked here: `check_laws` and `checked_bucket` do.
+The laws are not checked here; `check_laws` and `checked_bucket` do that.
 """
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import cast
 
 from shapeexec._code import code
 from shapeexec._errors import ConfigError
@@ -16,9 +17,9 @@ from shapeexec.bucketing._fixed import Exact, Geometric, Hybrid, Ladder, Linear,
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Custom(Strategy):
-    """Buckets by a function of one's own.
+    """Buckets by a function.
 
-    Padding and graph count are the function's. Two are equal if their functions are.
+    Padding and the number of graphs depend on the function. Two are equal if their functions are.
 
     Attributes:
         fn: Maps a size to its bucket, by the laws of `Strategy`.
@@ -50,24 +51,24 @@ class Custom(Strategy):
 
 @code.register
 def _(value: Custom) -> str | None:
-    return code(value.fn)  # which is a strategy wherever one is taken
+    return code(value.fn)  # a function is accepted wherever a strategy is
 
 
 def as_strategy(value: object, name: str = "buckets") -> Strategy:
-    """Make a strategy of a strategy, a text, a number, a list, or a function.
+    """Convert a text, a number, a list or a function to a strategy.
 
     Args:
-        value: A `Strategy`, which is returned as it is; a text: `"exact"`, `"pow2"`, `"linear:8"`,
-            `"geometric:1.5"`, `"hybrid:64,64"` or `"ladder:30,60,90"`; an int, for the multiples of
-            which `Linear` stands; a list or tuple of ints, the buckets of a `Ladder`; any other
-            object with a method `bucket(size)`; or a function from size to bucket.
+        value: A `Strategy`, which is returned unchanged; a text: `"exact"`, `"pow2"`, `"linear:8"`,
+            `"geometric:1.5"`, `"hybrid:64,64"` or `"ladder:30,60,90"`; an int `n`, for `Linear(n)`;
+            a list or tuple of ints, the buckets of a `Ladder`; any other object with a method
+            `bucket(size)`; or a function from size to bucket.
         name: The option that it was given for.
 
     Returns:
         The strategy.
 
     Raises:
-        ConfigError: `value` is none of these; a class, for one, where its instance is meant.
+        ConfigError: `value` is none of these, such as a class in place of its instance.
 
     Example:
         >>> as_strategy("linear:8")
@@ -80,7 +81,7 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
     if is_int(value):
         return Linear(as_int(value, name))
     if isinstance(value, (list, tuple, range)):
-        return Ladder(value)
+        return Ladder(cast(Iterable[int], value))
     if isinstance(value, type):
         raise ConfigError(
             f"{name}={value.__name__} is a class, not a strategy.",
@@ -89,7 +90,7 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
     function = getattr(value, "bucket", value)
     if not callable(function):
         raise ConfigError(
-            f"{name}={value!r} is no strategy.",
+            f"{name}={value!r} is not a strategy.",
             got=type(value).__name__,
             fix='a strategy such as Pow2(), its text "pow2", 32 for multiples of 32, [8, 16] for '
             "these buckets, an object with a method bucket(size), or a function of the size",
@@ -98,11 +99,11 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
 
 
 def _made(kind: type) -> str:
-    """The source of an instance; `...` stands for what a class needs."""
+    """The source of an instance, with `...` for the arguments that a class needs."""
     try:
         source = code(kind())
-    except Exception:
-        source = None  # whatever a class of the user's raises without arguments
+    except Exception:  # a class of the user may raise anything without arguments
+        source = None
     return source or f"{code(kind)}(...)"
 
 
@@ -122,7 +123,7 @@ def _of_text(text: str, name: str) -> Strategy:
         return _TEXTS[kind.strip()](*map(_number, numbers.split(","))) if colon else _TEXTS[kind]()
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise ConfigError(
-            f"{name}={text!r} is no strategy.",
+            f"{name}={text!r} is not a strategy.",
             why=error.what if isinstance(error, ConfigError) else None,
             fix='"exact", "pow2", "linear:8", "geometric:1.5", "hybrid:64,64", "ladder:30,60,90", '
             "or a strategy, which has options: Pow2(minimum=16)",

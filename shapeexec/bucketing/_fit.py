@@ -1,6 +1,6 @@
-"""The dynamic program behind `Ladder.fit`.
+"""The dynamic program of `Ladder.fit`: from sizes, counts and costs to the cheapest buckets.
 
-It knows sizes, counts and costs; what a strategy is, it does not know.
+Strategies are not known here.
 """
 
 import math
@@ -24,13 +24,13 @@ def costs_of(sizes: Sequence[int], cost: object) -> Floats:
     """Evaluate a cost at ascending sizes.
 
     Raises:
-        ConfigError: `cost` is neither a known name nor a function, or it returns something else
-            than a finite number, or it falls.
+        ConfigError: `cost` is neither a known name nor a function, or the function returns
+            something other than a finite number, or a smaller cost for a larger bucket.
     """
     function = _COSTS.get(cost) if isinstance(cost, str) else cost
     if not callable(function):
         raise ConfigError(
-            f"cost={cost!r} is no cost.",
+            f"cost={cost!r} is not a cost.",
             fix='"linear", "quadratic", or a function from bucket to cost',
         )
     costs = np.array([_cost_at(size, function) for size in sizes])
@@ -60,27 +60,28 @@ def _cost_at(size: int, function: Callable[[int], object]) -> float:
     return cost
 
 
-def cheapest_buckets(counts: Mapping[int, float], costs: Floats, graphs: int) -> list[int]:
+def cheapest_buckets(counts: Mapping[int, float], costs: Floats, *, graphs: int) -> list[int]:
     """Choose at most `graphs` of the sizes as buckets, at the least total cost.
 
-    A bucket may as well be the largest size in it, as the cost never falls. So a ladder cuts the
-    ascending sizes into runs, and the run of the sizes i to j - 1 costs
+    The cost never falls, so each bucket can be the largest size in it. So a ladder splits the
+    ascending sizes into runs; the run of the sizes i to j - 1 costs
 
         run(i, j) = costs[j - 1] * (seen[j] - seen[i]),    seen[i] = calls at the first i sizes.
 
-    With `least[j]` the least cost of the first `j` sizes in so many runs, one more run makes it
-    min over i < j of `least[i] + run(i, j)`. For a <= b < c <= d
+    Let `least[j]` be the least cost of the first `j` sizes in k runs. In k + 1 runs it is the
+    minimum over i < j of `least[i] + run(i, j)`. The quadrangle inequality holds: for a <= b < c
+    <= d
 
         run(a, c) + run(b, d) - run(a, d) - run(b, c) =
-            (costs[c - 1] - costs[d - 1]) * (seen[b] - seen[a]) <= 0,
+            (costs[c - 1] - costs[d - 1]) * (seen[b] - seen[a]) <= 0.
 
-    the quadrangle inequality. Hence the best i never moves left as j grows, and dividing and
-    conquering over j takes `n log n` steps for each bucket instead of `n**2`.
+    Hence the best i never decreases as j grows, and divide and conquer over j takes `n log n` steps
+    per bucket instead of `n**2`.
 
     Args:
         counts: How often each size occurs, by ascending size.
-        costs: f64[n], what a call at each size costs; never falls.
-        graphs: The most buckets, at least 1.
+        costs: f64[n], the cost of a call at each size; never falls.
+        graphs: The maximal number of buckets, at least 1.
 
     Returns:
         The buckets, ascending; the last is the largest size.
@@ -96,23 +97,25 @@ def cheapest_buckets(counts: Mapping[int, float], costs: Floats, graphs: int) ->
     seen = np.concatenate([[0.0], np.cumsum(list(counts.values()), dtype=float)])
     least = np.full(n + 1, np.inf)
     least[0] = 0.0
-    starts, totals = [], []  # for each number of buckets: where the last run starts; the cost
+    starts: list[Ints] = []  # for each number of buckets, where the last run starts
+    totals: list[float] = []  # and the total cost
     for _ in range(min(graphs, n)):
-        least, start = _add_run(least, seen, costs)
+        least, start = _add_run(least, seen=seen, costs=costs)
         starts.append(start)
-        totals.append(least[n])
-    buckets, end = [], n
+        totals.append(float(least[n]))
+    buckets: list[int] = []
+    end = n
     for start in reversed(starts[: int(np.argmin(totals)) + 1]):
         buckets.append(sizes[end - 1])
         end = int(start[end])
     return buckets[::-1]
 
 
-def _add_run(least: Floats, seen: Floats, costs: Floats) -> tuple[Floats, Ints]:
-    """Find, for the first j sizes, the cheapest start of one more run, and the cost with it.
+def _add_run(least: Floats, *, seen: Floats, costs: Floats) -> tuple[Floats, Ints]:
+    """Find the cheapest start of one more run for the first j sizes, for all j, and its cost.
 
-    Level by level, each j halfway between two solved ones looks only between their starts. One
-    level is about n candidates, evaluated in one go.
+    In each level, every j halfway between two solved ones searches only between their starts. A
+    level has about n candidates, which are evaluated at once.
     """
     n = len(costs)
     longer, start = np.full(n + 1, np.inf), np.zeros(n + 1, dtype=np.intp)
@@ -125,7 +128,7 @@ def _add_run(least: Floats, seen: Floats, costs: Floats) -> tuple[Floats, Ints]:
         widths = np.minimum(high, ends - 1) - low + 1
         offsets = np.cumsum(widths) - widths
         run = np.repeat(np.arange(len(ends)), widths)
-        candidates = np.arange(widths.sum()) - offsets[run] + low[run]
+        candidates: Ints = np.arange(int(widths.sum())) - offsets[run] + low[run]
         cost = least[candidates] + costs[ends - 1][run] * (seen[ends][run] - seen[candidates])
         longer[ends] = np.minimum.reduceat(cost, offsets)
         is_best = np.flatnonzero(cost == longer[ends][run])

@@ -1,6 +1,6 @@
-"""The strategies that come with the library: each one a ladder told by one or two numbers.
+"""The strategies of the library, each a ladder given by one or two numbers or by a list.
 
-None of them adapts: a ladder fitted to lengths is a plain `Ladder`.
+None of them adapts: `Ladder.fit` returns a plain `Ladder`.
 """
 
 import bisect
@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing._base import Strategy, overflow
@@ -96,11 +96,11 @@ class Geometric(Bounded):
     """Buckets that each are `ratio` times the one before, rounded up to an integer.
 
     Padding is less than `(ratio - 1) * size`; a range up to `n` needs at most
-    `ceil(log(n, ratio)) + 1` graphs. The ladder is walked in exact arithmetic on the ratio as it
-    is written (1.1 is 11/10), so that it is the same on every machine.
+    `ceil(log(n, ratio)) + 1` graphs. The ladder is computed in exact arithmetic from the ratio as
+    it is written (1.1 is 11/10), so that it is the same on every machine.
 
     Attributes:
-        ratio: How much larger the next bucket is, above 1; kept as a float.
+        ratio: The ratio of a bucket to the one before, above 1; kept as a float.
         minimum: The first bucket, from which the ladder grows. None: 1.
         maximum: The last bucket. None: no end.
         beyond: The strategy of sizes past `maximum`; see `Ladder`. None: they are an error.
@@ -116,7 +116,7 @@ class Geometric(Bounded):
         if name != "ratio":
             return as_int(value, name)
         try:
-            ratio = math.nan if isinstance(value, str) else float(value)  # pyright: ignore[reportArgumentType]  # TypeError is the check
+            ratio = math.nan if isinstance(value, str) else float(cast(Any, value))
         except (TypeError, OverflowError):
             ratio = math.nan
         if not 1 < ratio < math.inf:
@@ -133,7 +133,7 @@ class Geometric(Bounded):
 
 @functools.lru_cache(maxsize=1024)
 def _geometric_rungs(first: int, ratio: float, bits: int) -> tuple[int, ...]:
-    """List the buckets that sizes of up to `bits` bits need: few lists serve all sizes."""
+    """List the buckets for sizes of up to `bits` bits, so that few lists are kept."""
     numerator, denominator = Fraction(repr(ratio)).as_integer_ratio()
     rungs = [first]
     while rungs[-1] < 1 << bits:
@@ -143,14 +143,14 @@ def _geometric_rungs(first: int, ratio: float, bits: int) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Hybrid(Bounded):
-    """Buckets at the powers of two below `threshold`, at it, and from it on every `step`.
+    """Buckets at the powers of two up to `threshold`, and every `step` past it.
 
     Padding is less than the size up to the threshold, and at most `step - 1` elements past it. A
     range up to `n` needs `ceil(log2(threshold)) + 1` graphs up to the threshold and
     `ceil((n - threshold) / step)` past it.
 
     Attributes:
-        threshold: The bucket at which doubling ends, a power of two or not.
+        threshold: The bucket at which doubling stops, a power of two or not.
         step: The distance from bucket to bucket past the threshold.
         minimum: The smallest bucket. None: 1.
         maximum: The last bucket. None: no end.
@@ -178,11 +178,11 @@ class Ladder(Strategy):
     `len(buckets)` graphs.
 
     Attributes:
-        buckets: The buckets, ascending. Any iterable of ints makes a ladder: their order does not
-            matter and repeated ones count once.
-        beyond: The strategy of sizes past the last bucket, given as whatever `as_strategy` takes:
-            `"exact"` (a graph per size), `"linear:30"`, a `Strategy`. None, or `"error"`: they are
-            a `BucketOverflowError`.
+        buckets: The buckets, ascending. May be given as any iterable of ints, in any order and with
+            duplicates.
+        beyond: The strategy of sizes past the last bucket, as `as_strategy` takes it: `"exact"` (a
+            graph per size), `"linear:30"`, a `Strategy`. None or `"error"`: such a size is a
+            `BucketOverflowError`.
 
     Example:
         >>> Ladder([30, 60, 90]).bucket(31)
@@ -199,7 +199,7 @@ class Ladder(Strategy):
             values = list(buckets)
         except TypeError:
             raise ConfigError(
-                f"buckets={buckets!r} is no collection of ints.", fix="Ladder([30, 60, 90]), say"
+                f"buckets={buckets!r} is not a collection of ints.", fix="Ladder([30, 60, 90]), say"
             ) from None
         if not values:
             raise ConfigError(
@@ -231,15 +231,15 @@ class Ladder(Strategy):
     ) -> "Ladder":
         """Fit the ladder that pads the given sizes at the least total cost.
 
-        No ladder of at most `graphs` buckets is cheaper on these sizes: it is found by dynamic
-        programming over the distinct sizes (see `_fit`), in time `graphs * n * log(n)` for `n` of
-        them. Of equally cheap ladders it is one with the fewest buckets.
+        No ladder of at most `graphs` buckets is cheaper on these sizes. Dynamic programming over
+        the `n` distinct sizes (see `_fit`) takes time `graphs * n * log(n)`. Of equally cheap
+        ladders it returns one with the fewest buckets.
 
         Args:
-            sizes: The sizes that occur, or a mapping from size to count. A size with count 0
-                weighs nothing, but the ladder reaches it: give the largest size that may occur.
-            graphs: The most buckets, and so graphs, that the ladder may have.
-            cost: What a call at a bucket costs: "linear" (in proportion to the bucket),
+            sizes: The sizes that occur, or a mapping from size to count. A size with count 0 costs
+                nothing, but the ladder reaches it: include the largest size that may occur.
+            graphs: The maximal number of buckets, and so of graphs.
+            cost: The cost of a call at a bucket: "linear" (in proportion to the bucket),
                 "quadratic" (to its square, as attention does), or a function from bucket to cost
                 that never falls as the bucket grows.
 
@@ -251,7 +251,7 @@ class Ladder(Strategy):
             Ladder([12, 51, 90])
         """
         graphs, counts = as_int(graphs, "graphs"), histogram(sizes)
-        return cls(cheapest_buckets(counts, costs_of(list(counts), cost), graphs))
+        return cls(cheapest_buckets(counts, costs_of(list(counts), cost), graphs=graphs))
 
     def __repr__(self) -> str:
         beyond = "" if self.beyond is None else f", beyond={self.beyond!r}"
@@ -259,7 +259,7 @@ class Ladder(Strategy):
 
 
 def runs_exact(strategy: Strategy, size: int) -> bool:
-    """Whether a size is left as it is: 0, by `Exact()`, or past the end of what goes on with it."""
+    """Whether a size runs without padding: it is 0, or `Exact()` applies to it, or is `beyond`."""
     if size == 0:
         return True
     last, beyond = _end(strategy)
@@ -269,17 +269,14 @@ def runs_exact(strategy: Strategy, size: int) -> bool:
 
 
 def last_bucket(strategy: Strategy) -> int | None:
-    """The last bucket before a ladder ends or goes on without end; None: it does not tell of one.
-
-    Where another ladder lies beyond the end, its end counts.
-    """
+    """The last bucket of a ladder, of `beyond` if that has one; None: there is no last one."""
     last, beyond = _end(strategy)
     further = None if beyond is None else last_bucket(beyond)
     return last if last is None or further is None else max(last, further)
 
 
 def _end(strategy: Strategy) -> tuple[int | None, Strategy | None]:
-    """The last bucket of a ladder's own, and the strategy beyond."""
+    """The last bucket without `beyond`, and `beyond`."""
     if isinstance(strategy, Ladder):
         return strategy.buckets[-1], strategy.beyond
     return (strategy.maximum, strategy.beyond) if isinstance(strategy, Bounded) else (None, None)

@@ -1,6 +1,6 @@
-"""The laws that make a strategy safe to pad by, and the checks of them.
+"""The laws that every strategy must obey, and their checks.
 
-Which bucket is a good one is not known here: only whether the answers hang together.
+How good a bucket is, is not known here: only whether buckets are consistent.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from shapeexec.bucketing._checks import as_int, is_int
 
 
 class HasBucket(Protocol):
-    """Whatever maps a size to a bucket."""
+    """An object that maps a size to a bucket."""
 
     def bucket(self, size: int, /) -> int:
         """Map a size to its bucket."""
@@ -20,7 +20,7 @@ class HasBucket(Protocol):
 
 
 class HasLowerBound(HasBucket, Protocol):
-    """Whatever tells the least size of a bucket, too."""
+    """An object that also gives the smallest size of a bucket."""
 
     def lower_bound(self, bucket: int, /) -> int:
         """Find the smallest size that falls in a bucket."""
@@ -31,24 +31,24 @@ _WAY_ON = '; past a last bucket go on with Ladder([30, 60, 90], beyond="exact"),
 _SMALL = range(1, 65)
 _AROUND_POWERS = (2**power + offset for power in range(7, 21) for offset in (-1, 0, 1))
 SPREAD = (*_SMALL, *_AROUND_POWERS)
-"""The sizes that `check_laws` tries: all small ones, and those where ladders tend to turn."""
+"""The sizes that `check_laws` checks: all small ones, and those around powers of two."""
 
 
 def check_laws(strategy: HasBucket, sizes: Iterable[int] = SPREAD) -> None:
     """Check a strategy's laws on a spread of sizes.
 
     A bucket is an int; it is at least its size; it is its own bucket; and larger sizes never get
-    smaller buckets. A finite ladder is checked up to its end. Two calls of `bucket` for each size:
-    the spread takes well below 1 ms.
+    smaller buckets. A finite ladder is checked up to its end. It calls `bucket` twice per size; the
+    default sizes take well below 1 ms.
 
     Args:
         strategy: The strategy, or any object with a `bucket` method.
-        sizes: The sizes to try, in any order.
+        sizes: The sizes to check, in any order.
 
     Raises:
         StrategyError: A law does not hold; the message names the law, the size and the values.
-        BucketOverflowError: Not even the smallest size has a bucket.
-        ConfigError: A size is no integer of at least 1.
+        BucketOverflowError: The smallest size has no bucket.
+        ConfigError: A size is not an integer of at least 1.
 
     Example:
         >>> check_laws(Linear(8))
@@ -64,13 +64,13 @@ def check_laws(strategy: HasBucket, sizes: Iterable[int] = SPREAD) -> None:
             break
     for (smaller, bucket), (larger, next_bucket) in itertools.pairwise(found):
         if next_bucket < bucket:
-            raise _not_monotone(strategy, (smaller, bucket), (larger, next_bucket))
+            raise _not_monotone(strategy, smaller=(smaller, bucket), larger=(larger, next_bucket))
 
 
 def checked_bucket(strategy: HasBucket, size: int) -> int:
-    """Ask a strategy for a bucket, and check of the answer what one size can show.
+    """Return the bucket of a size, and check the laws that concern one size.
 
-    That is each law but monotony, which takes two sizes to break. Two calls of `bucket`.
+    These are all laws but monotonicity, which concerns two sizes. It calls `bucket` twice.
 
     Args:
         strategy: The strategy, or any object with a `bucket` method.
@@ -80,9 +80,9 @@ def checked_bucket(strategy: HasBucket, size: int) -> int:
         The bucket as a Python int: at least `size`, and its own bucket.
 
     Raises:
-        StrategyError: The answer breaks a law.
-        BucketOverflowError: The size lies past the strategy's last bucket.
-        Exception: Whatever `bucket` itself raises, with a note that says for which size.
+        StrategyError: The bucket breaks a law.
+        BucketOverflowError: The size is past the strategy's last bucket.
+        Exception: Whatever `bucket` raises, with a note that names the size.
     """
     bucket = _ask(strategy, size)
     if bucket < size:
@@ -97,32 +97,35 @@ def checked_bucket(strategy: HasBucket, size: int) -> int:
     try:
         again = _ask(strategy, bucket)
     except BucketOverflowError as error:
-        raise _not_idempotent(strategy, size, bucket, "past the last bucket") from error
+        raise _not_idempotent(
+            strategy, size, bucket=bucket, again="past the last bucket"
+        ) from error
     if again != bucket:
-        raise _not_idempotent(strategy, size, bucket, str(again))
+        raise _not_idempotent(strategy, size, bucket=bucket, again=str(again))
     return bucket
 
 
 def checked_range(strategy: HasLowerBound, size: int) -> tuple[int, int]:
-    """The least size that shares a size's bucket, and the bucket.
+    """The smallest size in the bucket of a size, and the bucket.
 
-    The size lies between them, as monotony has it. `check_laws` tries a spread of sizes only, so
-    this is where it shows at others.
+    In a monotone strategy the size lies between them. `check_laws` checks that at some sizes only,
+    so it is checked here at each size that occurs.
 
     Raises:
         StrategyError: It does not, or the bucket breaks another law.
-        BucketOverflowError: The size lies past the strategy's last bucket.
+        BucketOverflowError: The size is past the strategy's last bucket.
     """
     bucket = checked_bucket(strategy, size)
     least = strategy.lower_bound(bucket)
     if least > size:
-        between = least - 1  # has a smaller bucket, or it would be the least
-        raise _not_monotone(strategy, (size, bucket), (between, checked_bucket(strategy, between)))
+        between = least - 1  # has a smaller bucket, or it would be the smallest size
+        larger = between, checked_bucket(strategy, between)
+        raise _not_monotone(strategy, smaller=(size, bucket), larger=larger)
     return least, bucket
 
 
 def _not_monotone(
-    strategy: HasBucket, smaller: tuple[int, int], larger: tuple[int, int]
+    strategy: HasBucket, *, smaller: tuple[int, int], larger: tuple[int, int]
 ) -> StrategyError:
     return StrategyError(
         f"{strategy!r} is not monotone: a larger size gets a smaller bucket.",
@@ -138,7 +141,7 @@ def _ask(strategy: HasBucket, size: int) -> int:
         bucket = strategy.bucket(size)
     except BucketOverflowError:
         raise
-    except Exception as error:
+    except Exception as error:  # a strategy of the user may raise anything; it gets a note
         error.add_note(f"  Where: {strategy!r}, asked by shapeexec for the bucket of size {size}")
         raise
     if not is_int(bucket):
@@ -150,7 +153,7 @@ def _ask(strategy: HasBucket, size: int) -> int:
     return int(bucket)
 
 
-def _not_idempotent(strategy: HasBucket, size: int, bucket: int, again: str) -> StrategyError:
+def _not_idempotent(strategy: HasBucket, size: int, *, bucket: int, again: str) -> StrategyError:
     return StrategyError(
         f"{strategy!r} is not idempotent: a bucket is not its own bucket.",
         got=f"bucket({size}) = {bucket}, yet bucket({bucket}) is {again}",

@@ -1,4 +1,7 @@
-"""Every trace is checked against the plain one: translation validation."""
+"""Translation validation: each symbolic trace is proven equal to the plain one at its sizes.
+
+It compares jaxprs. How a trace is made, padded or compiled is not known here.
+"""
 
 from shapeexec.checking._check import Difference, Outcome, check, compare, difference, examine
 from shapeexec.checking._handled import handled_exceptions

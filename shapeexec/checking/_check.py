@@ -1,8 +1,11 @@
-"""Whether a symbolic trace is, at given sizes, the program that plain JAX traces there.
+"""Checks that a symbolic trace is, at given sizes, the program that plain JAX traces there.
 
-Source: translation validation, Pnueli, Siegel, Singerman, TACAS 1998: each translation is proven by
-itself, instead of the translator once and for all.
+Source: translation validation, Pnueli, Siegel, Singerman, TACAS 1998: each translation is proven,
+and not the translator.
 """
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
 
 import dataclasses
 import functools
@@ -18,19 +21,20 @@ from shapeexec.checking._number import Program, number_program
 from shapeexec.checking._params import params_text
 from shapeexec.checking._prove import Pair, prove
 from shapeexec.checking._values import Node, Table
+from shapeexec.shape import _trees
 from shapeexec.shape._dim import evaluate
 from shapeexec.shape._trace import Leaf, Trace
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Where a symbolic trace is another function than the plain one.
+    """The first difference between a symbolic trace and the plain program.
 
     Attributes:
-        text: What differs, in one line.
-        line: The user's line where the two programs part, `code  (file.py:12)`: where plain JAX
-            does what the symbolic trace does not; else the symbolic one's; None: unknown.
-        symbolic_line: The line where the symbolic trace does something else; None: unknown.
+        text: The difference, in one line.
+        line: The user's line of the first operation that differs, `code  (file.py:12)`: in the
+            plain program, or else in the symbolic trace; None: unknown.
+        symbolic_line: The line of that operation in the symbolic trace; None: unknown.
     """
 
     text: str
@@ -40,12 +44,12 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of comparing two programs.
+    """The result of comparing two programs.
 
     Attributes:
-        difference: Where they differ; None: they are the same program.
-        unequal: In how many places they do other things, by structure and equalities alone.
-        evaluated: How many of those places evaluation on random data found equal.
+        difference: The first difference; None: they are the same program.
+        unequal: The number of places that differ by structure and equalities.
+        evaluated: The number of these that evaluation on random data proved equal.
     """
 
     difference: Difference | None
@@ -56,16 +60,19 @@ class Outcome:
 def check(
     trace: Trace, fn: Callable[..., Any], leaves: Sequence[Leaf], sizes: Mapping[str, int]
 ) -> Difference | None:
-    """Tell where a symbolic trace is another function at these sizes than plain JAX traces.
+    """Find the first difference between a symbolic trace and plain JAX's trace at these sizes.
 
     Args:
-        trace: What `shapeexec.shape.trace` made of `fn` and `leaves`; it admits `sizes`.
+        trace: The result of `shapeexec.shape.trace` for `fn` and `leaves`; it admits `sizes`.
         fn: Called with one tracer per leaf.
         leaves: The arguments' dims and dtypes.
-        sizes: By symbol of the call.
+        sizes: The size by symbol of the call.
+
+    Returns:
+        The difference; None: both are the same program.
 
     Raises:
-        Exception: Whatever plain JAX raises of `fn` at these sizes, as it is.
+        Exception: Whatever tracing `fn` at these sizes with plain JAX raises.
     """
     return examine(trace, fn, leaves, sizes).difference
 
@@ -73,18 +80,18 @@ def check(
 def examine(
     trace: Trace, fn: Callable[..., Any], leaves: Sequence[Leaf], sizes: Mapping[str, int]
 ) -> Outcome:
-    """Do as `check`, and count what it took."""
+    """The difference that `check` finds, with counts."""
     structs = [leaf.at(sizes) for leaf in leaves]
     every = {**sizes, **trace.substitution.sizes(sizes)}
     with _compat.replay_stand_ins(trace.calls, functools.partial(evaluate, env=every)):
         traced = jax.jit(functools.partial(fn)).trace(*structs)  # must find no earlier trace
         plain = _compat.without_hi_primitives(traced.jaxpr)
-    tree = jax.tree.structure(traced.out_info)
+    tree = _trees.structure(traced.out_info)
     if tree != trace.out_tree:
         return Outcome(Difference(_of_trees(trace.out_tree, tree)), 1)
     try:
         symbolic = instantiate(trace.jaxpr, every)
-    except ArithmeticError as error:  # in a number of the host, where the plain function has none
+    except ArithmeticError as error:  # in a host number, where the plain function raises nothing
         text = f"the symbolic trace raises {type(error).__name__}: {error}"
         return Outcome(Difference(text, _compat.error_line(error)), 1)
     return compare(symbolic, plain)
@@ -92,7 +99,7 @@ def examine(
 
 def _of_trees(symbolic: Any, plain: Any) -> str:
     texts = f"the result is {symbolic} instead of {plain}"
-    if " at 0x" in texts:  # of objects of ours, in a result that is taken apart
+    if " at 0x" in texts:  # the addresses of our own objects
         return (
             "what the result holds beside arrays (a field, an attribute, a text) depends on a size"
         )
@@ -100,7 +107,7 @@ def _of_trees(symbolic: Any, plain: Any) -> str:
 
 
 def difference(symbolic: Any, plain: Any) -> Difference | None:
-    """Tell where two concrete closed jaxprs are not the same program; None: they are.
+    """Find the first difference between two closed jaxprs without symbols; None: there is none.
 
     Args:
         symbolic: From `instantiate`.
@@ -110,12 +117,12 @@ def difference(symbolic: Any, plain: Any) -> Difference | None:
 
 
 def compare(symbolic: Any, plain: Any, equalities: Mapping[str, Any] = EQUALITIES) -> Outcome:
-    """Do as `difference`, and count what it took.
+    """The difference that `difference` finds, with counts.
 
     Args:
         symbolic: From `instantiate`.
         plain: A closed jaxpr as JAX traced it.
-        equalities: By operation what tells that two are the same.
+        equalities: The normal forms by operation.
     """
     plain = instantiate(plain, {})  # opens its calls
     unlike = _unlike_types(symbolic, plain)
@@ -128,8 +135,8 @@ def compare(symbolic: Any, plain: Any, equalities: Mapping[str, Any] = EQUALITIE
     proof = prove(table, *numbered)
     if proof.parted is None:
         return Outcome(None, proof.unequal, proof.evaluated)
-    told = _told(table, proof.parted, *numbered)
-    return Outcome(told, proof.unequal, proof.evaluated)
+    found = _difference(table, proof.parted, *numbered)
+    return Outcome(found, proof.unequal, proof.evaluated)
 
 
 def _unlike_types(symbolic: Any, plain: Any) -> Difference | None:
@@ -169,7 +176,9 @@ def _unlike_effects(table: Table, symbolic: Program, plain: Program) -> Differen
     return Difference(counts, line, _line(symbolic, symbolic.effects[same : same + 1]))
 
 
-def _told(table: Table, parted: Sequence[Pair], symbolic: Program, plain: Program) -> Difference:
+def _difference(
+    table: Table, parted: Sequence[Pair], symbolic: Program, plain: Program
+) -> Difference:
     left, right = (table[value] for value in parted[0])
     if left.kind != right.kind or left.op != right.op:
         text = f"{_described(left)} instead of {_described(right)}"
@@ -187,7 +196,7 @@ def _told(table: Table, parted: Sequence[Pair], symbolic: Program, plain: Progra
 
 
 def _line(program: Program, values: Sequence[int]) -> str | None:
-    """The line of the first of these values that has one."""
+    """The user's line of the first of these values that has one."""
     eqns = (program.origins.get(value) for value in values)
     lines = (_compat.eqn_line(eqn) for eqn in eqns if eqn is not None)
     return next((line for line in lines if line is not None), None)
@@ -198,7 +207,7 @@ _OWN_WORDS = {
     "place": "padding",
     "shaped": "a reshape",
     "view": "a slice or a transpose",
-    "captured": "a value from outside of a loop",
+    "captured": "a value from outside a loop",
     "argument": "a loop's argument",
 }
 

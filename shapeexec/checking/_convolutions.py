@@ -1,10 +1,13 @@
-"""Normal form of convolutions, whose transposes change their operands over and turn them round.
+"""Normal form of convolutions, whose transposes swap and reverse the operands.
 
-Along an axis of space, element `a` of one operand and `b` of the other go into element `p` of the
-result where `x a + y b + z p + c` is 0, with constant `x`, `y`, `z` and `c`. Strides, dilations,
-padding, and in which order operands and results are read, are nothing but these. What no window
-reads is left out; which operand is the kernel does not matter.
+Along a spatial axis, element `a` of one operand and `b` of the other contribute to element `p` of
+the result if `x a + y b + z p + c` is 0, with constant `x`, `y`, `z` and `c`. These four numbers
+describe strides, dilations, padding and reversed operands or results. Elements that no window reads
+are left out, and either operand may be the kernel.
 """
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
 
 import dataclasses
 import math
@@ -24,7 +27,7 @@ _SPACE = 3  # of [group, batch, feature, *space]
 
 @dataclasses.dataclass(frozen=True)
 class _Law:
-    """Which elements meet along one axis: those where `x a + y b + z p + c` is 0."""
+    """The contributions along one axis: elements with `x a + y b + z p + c` equal to 0."""
 
     x: int
     y: int
@@ -32,7 +35,7 @@ class _Law:
     c: int
 
     def plain(self, counts: Sequence[int]) -> "_Law":
-        """The same in the least numbers; an index that is always 0 has no factor."""
+        """The same law with the smallest coefficients; that of an index that is always 0 is 0."""
         factors = (self.x, self.y, self.z)
         x, y, z = (by if n > 1 else 0 for by, n in zip(factors, counts, strict=True))
         sign = -1 if next((by for by in (z, x, y) if by), -1) > 0 else 1
@@ -40,7 +43,7 @@ class _Law:
         return _Law(x // unit, y // unit, z // unit, self.c // unit)
 
     def turned(self, one: tuple[int, bool], other: tuple[int, bool]) -> "_Law":
-        """The same of operands that are read backwards, or not; each with how many there are."""
+        """The law for reversed operands; each argument is (length, whether it is reversed)."""
         x, y, c = self.x, self.y, self.c
         if one[1]:
             x, c = -x, c + x * (one[0] - 1)
@@ -49,7 +52,7 @@ class _Law:
         return _Law(x, y, self.z, c)
 
     def reached(self, counts: Sequence[int]) -> tuple[range, range]:
-        """Which elements of both operands can meet any; what lies outside meets none."""
+        """The ranges of elements of both operands that contribute to any result."""
         a, b, p = map(range, counts)
         while True:
             before = a, b
@@ -60,7 +63,7 @@ class _Law:
 
 
 def _solutions(by: int, own: range, c: int, others: Sequence[tuple[int, range]]) -> range:
-    """The part of a range between the ends of where `by i + c` and the others' terms are 0."""
+    """The part of a range `own` in which `by i + c` plus the others' terms can be 0."""
     ends = [sorted((factor * each[0], factor * each[-1])) for factor, each in others]
     low, high = (-c - sum(end[i] for end in ends) for i in (1, 0))
     if not by:
@@ -70,9 +73,9 @@ def _solutions(by: int, own: range, c: int, others: Sequence[tuple[int, range]])
 
 
 def convolved(asked: Asked) -> int | None:
-    """A convolution of each group by itself, whichever operand is the kernel.
+    """A convolution with groups as an axis of its own, whichever operand is the kernel.
 
-    Groups of features and groups of batches mean that alike: the one's transposes are the other.
+    Feature groups and batch groups have the same form: each is the transpose of the other.
     """
     params, maker = asked.params, asked.maker
     if params.get("out_sharding") is not None or not all(map(math.prod, map(asked.shape, (0, 1)))):
@@ -102,7 +105,7 @@ def convolved(asked: Asked) -> int | None:
 
 
 def _grouped(maker: Maker, value: int, groups: int, axis: int) -> int:
-    """`value` with the groups that lie along an axis as the first one."""
+    """`value` with the groups along an axis moved to a new first axis."""
     shape = maker.table.kind(value).shape
     split = (*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
     rest = [place for place in range(len(split)) if place != axis]
@@ -122,7 +125,7 @@ def _made(maker: Maker, lhs: int, rhs: int, asked: "_Convolution", dtype: Any) -
     ]
     reached = [law.reached(n) for law, *n in zip(laws, *spaces, counts, strict=True)]
     if any(not part for pair in reached for part in pair):
-        return None  # of padding alone: what zeros and the kernel's NaN make
+        return None  # padding only: NaN in the kernel still reaches the result
     laws = [
         dataclasses.replace(law, c=law.c + law.x * a.start + law.y * b.start)
         for law, (a, b) in zip(laws, reached, strict=True)
@@ -154,7 +157,7 @@ def _grid(maker: Maker, value: int, parts: Sequence[range]) -> list[Axis]:
 
 
 def _forward(maker: Maker, value: int) -> tuple[int, list[bool]]:
-    """An operand that is read forwards along each axis of space, and along which it was not."""
+    """An operand without reversed spatial axes, and which of its axes were reversed."""
     shape = maker.table.kind(value).shape
     view = _strides.view_of(maker.table, value)
     along = view.by_axis(shape)
@@ -169,9 +172,9 @@ def _forward(maker: Maker, value: int) -> tuple[int, list[bool]]:
 
 
 def picked_convolution(maker: Maker, node: Node, axes: Sequence[Axis]) -> int | None:
-    """The part of a convolution on a grid of its space.
+    """The elements of a convolution on a grid of its spatial axes.
 
-    None: it is not of its space alone, or the convolution has no normal form.
+    None: the grid concerns other axes, too, or the convolution has no normal form.
     """
     bound = own_params(node).get("laws")
     if bound is None or [*axes[:_SPACE]] != [(0, 1, n) for n in node.kind.shape[:_SPACE]]:
@@ -190,10 +193,10 @@ class _Convolution:
     """A convolution of two arrays [group, batch, feature, *space].
 
     Attributes:
-        laws: By axis of space.
-        counts: Of the result's space.
-        rest: The other parameters, by name; `key` tells them apart.
-        key: Theirs.
+        laws: One per spatial axis.
+        counts: The sizes of the result's spatial axes.
+        rest: The other parameters, by name.
+        key: The key of `rest`.
     """
 
     laws: tuple[_Law, ...]
@@ -202,8 +205,8 @@ class _Convolution:
     key: Hashable
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
-        """Its result, [group, batch of one, batch of the other, *counts]."""
-        lhs, rhs = map(jnp.asarray, arrays)
+        """The result, [group, batch of one, batch of the other, *counts]."""
+        lhs, rhs = jnp.asarray(arrays[0]), jnp.asarray(arrays[1])
         groups, n, features, *space = lhs.shape
         laws = [*self.laws]
         for axis, law in enumerate(laws):

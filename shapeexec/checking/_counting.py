@@ -1,6 +1,6 @@
-"""What a loop puts out that hangs on its counter alone: a row of known numbers.
+"""Loop outputs that depend on the loop counter only, as known rows of numbers.
 
-The indices that a loop keeps for its gradient are such rows. Only scalars are counted.
+The indices that a loop stores for its gradient are such rows. Only scalars are handled.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ _MOST_STEPS = 1 << 16
 def counters(
     table: Table, starts: Mapping[int, int], made: Mapping[int, int], steps: int
 ) -> dict[int, np.ndarray]:
-    """The numbers that counters are, step by step.
+    """The values of counters at each step.
 
     Args:
         table: The values.
-        starts: By what the body is given of a carry the value that it starts with.
-        made: By the same what the body makes of it.
-        steps: How many there are.
+        starts: The initial value of each carry, by its value in the body.
+        made: The next value of each carry, likewise.
+        steps: The number of steps.
     """
-    found = {}
+    found: dict[int, np.ndarray] = {}
     for given, start in starts.items():
         first, step = table.constant_of(start), table[made[given]]
         if first is None or first.ndim or first.dtype.kind not in "iu" or steps > _MOST_STEPS:
@@ -43,7 +43,7 @@ def _holds(dtype: np.dtype, number: int) -> bool:
 def counted(
     table: Table, value: int, known: dict[int, np.ndarray | None], steps: int
 ) -> np.ndarray | None:
-    """A scalar of a body step by step, if it hangs on `known` values and constants alone."""
+    """A scalar of a body at each step, if it depends on `known` values and constants only."""
     if value not in known:
         known[value] = _counted(table, value, known, steps)
     return known[value]
@@ -57,7 +57,7 @@ def _counted(
         return None
     if node.constant is not None:
         return np.broadcast_to(node.constant, (steps,))
-    operands = []
+    operands: list[np.ndarray] = []
     for operand in node.operands:
         row = counted(table, operand, known, steps)
         if row is None:

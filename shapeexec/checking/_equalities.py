@@ -1,8 +1,8 @@
-"""What tells that two operations are the same: a table of small functions, by operation.
+"""The table of normal forms: small functions by operation.
 
-Each turns an operation into its normal form, or has nothing to say. A sum of one element, which XLA
-begins with zero, may turn -0.0 into 0.0; that is not told apart here. Nor is it in a sum of
-cotangents (`add_any`), where JAX leaves out those that it knows to be zero.
+Each returns the normal form of an operation, or None. A sum of one element, which XLA starts with
+zero, may turn -0.0 into 0.0, and so may a sum of cotangents (`add_any`), where JAX leaves out known
+zeros. These differences are ignored here.
 """
 
 import math
@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shapeexec.checking import _convolutions, _indexing, _windows
+from shapeexec.checking import _convolutions, _gathers, _indexing, _windows
 from shapeexec.checking._normal import Asked, Equality, is_even
 
-# No operation at all
+# Operations that change nothing
 
 
 def _itself(asked: Asked) -> int | None:
-    """What copies an array, or converts it to what it is."""
+    """A copy, or a conversion to the same type."""
     return asked.operands[0] if asked.table.kind(asked.operands[0]) == asked.kind else None
 
 
 def _without_neutral(neutral: float, *places: int, integers_only: bool = False) -> Equality:
-    """`x * 1`, `x - 0`: with a neutral element in one of the places the other operand is meant."""
+    """`x * 1`, `x - 0`: with a neutral element in one place, the result is the other operand."""
 
     def equality(asked: Asked) -> int | None:
         if integers_only and not np.issubdtype(asked.kind.dtype, np.integer):
@@ -43,7 +43,7 @@ def _has_sign(constant: np.ndarray) -> bool:
 
 
 def _one_case(asked: Asked) -> int | None:
-    """A choice among cases that are the same, or whose outcome is known."""
+    """A choice among equal cases, or with a known index."""
     _, *cases = asked.operands
     which = asked.constant(0)
     if which is not None and which.size and (which == which.flat[0]).all():
@@ -55,7 +55,7 @@ def _one_case(asked: Asked) -> int | None:
 
 
 def _reshaped(asked: Asked) -> int | None:
-    """A reshape that shards nothing, after what it transposes."""
+    """A reshape without sharding, after the transpose that it contains."""
     (value,), dimensions = asked.operands, asked.params["dimensions"]
     if asked.params["sharding"] is not None:
         return None
@@ -64,7 +64,7 @@ def _reshaped(asked: Asked) -> int | None:
 
 
 def _shaped(asked: Asked) -> int | None:
-    """A reshape of a reshape is one; one to the same shape is none."""
+    """A reshape of a reshape is one reshape; one to the same shape is left out."""
     (value,) = asked.operands
     node = asked.table[value]
     if node.kind == asked.kind:
@@ -75,7 +75,7 @@ def _shaped(asked: Asked) -> int | None:
 
 
 def _as_reshape(asked: Asked) -> int | None:
-    """What adds or drops axes of size 1."""
+    """Adding or removing axes of size 1 is a reshape."""
     return asked.maker.reshape(asked.operands[0], asked.kind.shape)
 
 
@@ -92,13 +92,13 @@ def _transposed(asked: Asked) -> int | None:
     return asked.maker.transpose(asked.operands[0], asked.params["permutation"])
 
 
-# Axes of size 1, which JAX leaves out where it knows of them
+# Without axes of size 1, which JAX leaves out where it knows them
 
 
 def _contracted(asked: Asked) -> int | None:
-    """A product of matrices without the axes of size 1, contracted axes last.
+    """A matrix product without axes of size 1, contracted axes last.
 
-    Its operands stand in the order of their numbers: JAX's gradients have them in either.
+    Its operands are sorted by their numbers: JAX's gradients have them in either order.
     """
     if asked.params["out_sharding"] is not None:
         return None
@@ -119,10 +119,11 @@ def _contracted(asked: Asked) -> int | None:
 
 
 def _factors(asked: Asked, sides: tuple[int, int]) -> list[int]:
-    """The operands in this order, each as its batch, its free and its contracted axes."""
+    """The operands in this order, each with batch, free and contracted axes in this order."""
     contracted, together = asked.params["dimension_numbers"]
-    pairs = sorted(zip(contracted[sides[0]], contracted[sides[1]], strict=True))
-    parts = []
+    inner_axes: tuple[Sequence[int], Sequence[int]] = contracted
+    pairs = sorted(zip(inner_axes[sides[0]], inner_axes[sides[1]], strict=True))
+    parts: list[int] = []
     for place, side in enumerate(sides):
         shape = asked.shape(side)
         inner = [int(pair[place]) for pair in pairs]
@@ -133,8 +134,9 @@ def _factors(asked: Asked, sides: tuple[int, int]) -> list[int]:
 
 
 def _summed(asked: Asked) -> int:
-    """How many axes longer than 1 are contracted."""
-    return sum(asked.shape()[axis] != 1 for axis in asked.params["dimension_numbers"][0][0])
+    """The number of contracted axes longer than 1."""
+    contracted: Sequence[int] = asked.params["dimension_numbers"][0][0]
+    return sum(asked.shape()[axis] != 1 for axis in contracted)
 
 
 def _reduced(asked: Asked) -> int | None:
@@ -177,16 +179,16 @@ EQUALITIES: Mapping[str, Sequence[Equality]] = {
     "pad": (_indexing.padded,),
     "dynamic_slice": (_indexing.dynamically_sliced,),
     "dynamic_update_slice": (_indexing.dynamically_updated,),
-    "gather": (_indexing.gathered, _indexing.gathered_without_ones),
+    "gather": (_gathers.gathered, _gathers.gathered_without_ones),
     "dot_general": (_contracted,),
     "reduce_window_sum": (_windows.window_sum,),
     "conv_general_dilated": (_convolutions.convolved,),
     **{name: (_reduced,) for name in _REDUCTIONS},
-    **dict.fromkeys(_SCATTERS, (_indexing.unwritten, _indexing.scattered_without_ones)),
+    **dict.fromkeys(_SCATTERS, (_gathers.unwritten, _gathers.scattered_without_ones)),
     "scatter-add": (
-        _indexing.unwritten,
-        _indexing.scattered,
-        _indexing.scattered_without_ones,
+        _gathers.unwritten,
+        _gathers.scattered,
+        _gathers.scattered_without_ones,
     ),
     "stop_gradient": (_itself,),
 }

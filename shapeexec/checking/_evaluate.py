@@ -1,11 +1,15 @@
-"""Whether two values agree on random data, as far as that proves anything.
+"""Compares two values on random data.
 
-They are made from the values that both have in common, which are drawn at random, so that only
-what differs is run.
+The common ancestors of both values are drawn at random, so that only the operations that differ are
+run.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -19,21 +23,21 @@ _MOST_OPERATIONS = 60
 _MOST_ELEMENTS = 1 << 18
 _MOST_FLOPS = 1 << 24
 _ROUNDING = 64
-"""In units of the last place of a result's largest element."""
+"""The tolerance, in units of the last place of a result's largest element."""
 
 
 def agree(table: Table, left: int, right: int, proven: Mapping[int, int]) -> bool:
-    """Whether two values are equal up to rounding whatever their common ancestors are.
+    """Whether two values are equal up to rounding, on random values of their common ancestors.
 
     Args:
         table: The values.
         left: A value.
         right: Another.
-        proven: By value an equal one, which stands for it.
+        proven: Values to replace by equal ones.
 
     Returns:
-        False also where they are too large to evaluate, hold loops without a known end, or give
-        nothing but NaN, or the same whatever the data: that proves nothing.
+        False, too, if they are too large to evaluate, contain loops without a known end, or if the
+        results are all NaN or do not depend on the data, which proves nothing.
     """
     if table.kind(left) != table.kind(right):
         return False
@@ -47,14 +51,14 @@ def agree(table: Table, left: int, right: int, proven: Mapping[int, int]) -> boo
     try:
         kinds = [table.kind(value) for value in inputs]
         return _agree_on_draws(run, kinds, _constants(nodes))
-    except Exception:  # whatever an operation says to data that it was not made for: no proof
+    except Exception:  # operations may raise anything on random data: no proof
         return False
 
 
 def _between(
     table: Table, ends: tuple[int, int], proven: Mapping[int, int]
 ) -> tuple[list[int], list[int]]:
-    """The values that both ends are made of, and those that lie between, operands first."""
+    """The common ancestors of both ends, and the values between, operands first."""
     above = [_ancestors(table, end, proven) for end in ends]
     common = above[0] & above[1]
     inputs: set[int] = set()
@@ -94,10 +98,10 @@ def _is_cheap(table: Table, nodes: Sequence[Node], inputs: Sequence[int]) -> boo
 
 
 def _flops(table: Table, node: Node) -> int:
-    """An upper bound on what one element of each operand with each of another takes."""
+    """An upper bound on the operations of a node."""
     if node.op == "scan" and isinstance(node.params, tuple):
-        (steps, _), _ = node.params
-        return int(steps) * 16 * sum(table.kind(value).size for value in node.inputs)
+        params: Any = node.params
+        return int(params[0][0]) * 16 * sum(table.kind(value).size for value in node.inputs)
     if node.op in ("dot_general", "conv_general_dilated") and len(node.inputs) > 1:
         first = table.kind(node.inputs[0]).size
         return first * table.kind(node.inputs[1]).size
@@ -136,7 +140,9 @@ def _agree_on_draws(
     rng = np.random.default_rng(0)
     seen: list[np.ndarray] = []
     for draw in _DRAWS:
-        left, right = compiled([_drawn(kind, draw, special, rng) for kind in kinds])
+        left, right = cast(
+            tuple[Any, Any], compiled([_drawn(kind, draw, special, rng) for kind in kinds])
+        )
         if left.shape != right.shape or left.dtype != right.dtype:
             return False
         tolerance = _tolerance(left.dtype)
@@ -149,7 +155,7 @@ def _agree_on_draws(
 # Data
 
 Draw = Callable[[np.random.Generator, tuple[int, ...], Any], Any]
-"""Numbers of a shape for a dtype, floats or integers."""
+"""`draw(rng, shape, dtype)`: an array of random numbers."""
 
 
 def _integers_from(low: int, high: int) -> Draw:
@@ -157,7 +163,7 @@ def _integers_from(low: int, high: int) -> Draw:
 
 
 def _scaled(power: float) -> Draw:
-    """Normals as far from 1 as their squares stay finite, or as many times 1."""
+    """Normal numbers times a power of the dtype's smallest number."""
     return lambda rng, shape, dtype: rng.normal(size=shape) * _tiny(dtype) ** power
 
 
@@ -165,8 +171,8 @@ def _tiny(dtype: Any) -> float:
     return float(jnp.finfo(dtype).tiny) if jnp.issubdtype(dtype, np.inexact) else 1.0
 
 
-# How floats and integers are drawn: plain, positive, tiny, huge, and ones that often tie and are 0.
-# Small integers are indices into anything; those out of range are seen too.
+# Draws of floats and of integers: plain, positive, tiny, huge, and with many ties and zeros. Small
+# integers are valid indices of most arrays; larger ones test out-of-range indices.
 _PLAIN: Sequence[tuple[Draw, Draw]] = (
     (_scaled(0), _integers_from(0, 2)),
     (lambda rng, shape, _: rng.uniform(0.1, 2.0, shape), _integers_from(0, 2)),
@@ -176,7 +182,7 @@ _PLAIN: Sequence[tuple[Draw, Draw]] = (
 )
 _SPECIAL_DRAWS = 8
 _DRAWS: Sequence[tuple[Draw, Draw] | None] = (*_PLAIN, *[None] * _SPECIAL_DRAWS, _PLAIN[0])
-"""None: half of the elements are the constants of what is run, their neighbours, and extremes."""
+"""None: half of the elements are constants of the program, their neighbours, and extremes."""
 
 
 def _drawn(
@@ -209,7 +215,7 @@ def _drawn(
 
 
 def _pool(dtype: Any, special: Sequence[np.ndarray]) -> np.ndarray:
-    """The numbers at which what is run may change its ways."""
+    """The numbers at which the program may branch."""
     if jnp.issubdtype(dtype, np.integer):
         info = jnp.iinfo(dtype)
         near = [int(c) + step for c in special for step in (-1, 0, 1)]
@@ -220,7 +226,7 @@ def _pool(dtype: Any, special: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _constants(nodes: Sequence[Node]) -> list[np.ndarray]:
-    """The finite real numbers among the constants that are run."""
+    """The finite real numbers among the constants of the program."""
     scalars = (
         node.constant.flat[0] for node in nodes if node.constant is not None and node.kind.size
     )
@@ -241,7 +247,7 @@ def _comparable(x: Any) -> np.ndarray:
 
 
 def _tolerance(dtype: Any) -> float:
-    """Relative to the largest element; 0 for what does not round."""
+    """Relative to the largest element; 0 for dtypes that do not round."""
     inexact = not _compat.is_extended(dtype) and jnp.issubdtype(dtype, np.inexact)
     return _ROUNDING * float(jnp.finfo(dtype).eps) if inexact else 0.0
 
@@ -260,6 +266,6 @@ def _is_equal(left: np.ndarray, right: np.ndarray, tolerance: float) -> bool:
 
 
 def _tells_something(draws: Sequence[np.ndarray]) -> bool:
-    """Whether results hang on the data: not NaN everywhere, and not the same at each draw."""
+    """Whether results depend on the data: they are not all NaN and not equal at each draw."""
     telling = [x for x in draws if x.dtype.kind not in "fc" or np.isfinite(x).any()]
     return any(not np.array_equal(x, telling[0], equal_nan=True) for x in telling)

@@ -1,7 +1,7 @@
-"""What NumPy computes of constants just as the graph would: bit for bit, or not at all.
+"""Constant folding with NumPy, with the same bits as the graph.
 
-Only operations that IEEE and integer arithmetic define exactly are here: a square root, but no
-exponential. Both programs hold those that are not, over the same constants.
+Only operations that IEEE and integer arithmetic define exactly are folded: a square root, but no
+exponential. Other operations stay in both programs, with the same constants.
 """
 
 import math
@@ -40,7 +40,7 @@ def _converted(a: np.ndarray, *, new_dtype: Any, **_: Any) -> np.ndarray | None:
     if _compat.is_extended(new_dtype):
         return None
     to_integer = np.dtype(new_dtype).kind in "iu"
-    if to_integer and a.dtype.kind not in "iub":  # beyond its range NumPy has no rule
+    if to_integer and a.dtype.kind not in "iub":  # out of range NumPy's result is undefined
         info = np.iinfo(new_dtype)
         if not np.all((a >= info.min) & (a <= info.max / 2)):
             return None
@@ -110,6 +110,22 @@ def _placed(a: np.ndarray, *, axes: Sequence[Axis], shape: Sequence[int]) -> np.
     return whole
 
 
+def _shaped(a: np.ndarray, *, new_sizes: tuple[int, ...]) -> np.ndarray:
+    return a.reshape(new_sizes)
+
+
+def _transposed(a: np.ndarray, *, permutation: tuple[int, ...]) -> np.ndarray:
+    return a.transpose(permutation)
+
+
+def _reversed(a: np.ndarray, *, dimensions: tuple[int, ...]) -> np.ndarray:
+    return np.flip(a, dimensions)
+
+
+def _concatenated(*parts: np.ndarray, dimension: int) -> np.ndarray:
+    return np.concatenate(parts, dimension)
+
+
 _FOLDS: Mapping[str, Fold] = {
     "add": np.add,
     "add_any": np.add,
@@ -145,14 +161,14 @@ _FOLDS: Mapping[str, Fold] = {
     "iota": _iota,
     "broadcast_in_dim": _broadcast,
     "reshape": _reshaped,
-    "shaped": lambda a, *, new_sizes: a.reshape(new_sizes),
+    "shaped": _shaped,
     "view": _viewed,
     "place": _placed,
-    "transpose": lambda a, *, permutation: a.transpose(permutation),
-    "rev": lambda a, *, dimensions: np.flip(a, dimensions),
+    "transpose": _transposed,
+    "rev": _reversed,
     "slice": _slice,
     "pick": _picked,
-    "concatenate": lambda *parts, dimension: np.concatenate(parts, dimension),
+    "concatenate": _concatenated,
 }
 
 
@@ -166,7 +182,7 @@ _MOVES = frozenset("broadcast_in_dim reshape shaped transpose view rev slice pic
 def folded(
     op: str, operands: Sequence[np.ndarray], params: Mapping[str, Any], kind: Any
 ) -> np.ndarray | None:
-    """The constant that an operation on constants makes; None if that is not worked out here."""
+    """The result of an operation on constants; None: it is not folded."""
     fold = _FOLDS.get(op)
     dtypes = [kind.dtype, *(a.dtype for a in operands)]
     if fold is None or not all(map(_is_plain, dtypes)):
@@ -188,7 +204,7 @@ def folded(
 
 
 def folded_each(op: str, operands: Sequence[np.ndarray], dtype: Any) -> np.ndarray | None:
-    """What a pointwise operation makes of rows of scalars; None if that is not worked out here."""
+    """The result of a pointwise operation on rows of scalars; None: it is not folded."""
     if op not in _POINTWISE or op == "integer_pow":
         return None
     if not all(map(_is_plain, [dtype, *(a.dtype for a in operands)])):

@@ -1,6 +1,6 @@
-"""Grids of ints: which points two of them share, and what padding makes of them.
+"""Grids of ints: the points that two of them share, and padding as a grid.
 
-What is done to arrays on them, `_indexing` and `_windows` say.
+The operations on arrays are in `_indexing`, `_gathers` and `_windows`.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 Axis = tuple[int, int, int]
-"""Along one axis: where a grid begins, its step and its number of points."""
+"""A grid along one axis: its start, step and number of points."""
 
 
 def whole(shape: Sequence[int]) -> tuple[Axis, ...]:
@@ -17,18 +17,18 @@ def whole(shape: Sequence[int]) -> tuple[Axis, ...]:
 
 
 def mesh(axes: Sequence[Axis]) -> tuple[np.ndarray, ...]:
-    """What picks the elements of an array on a grid, as NumPy's index."""
+    """The NumPy index of the elements of an array on a grid."""
     return np.ix_(*(start + step * np.arange(count) for start, step, count in axes))
 
 
 def plain(axis: Axis) -> Axis:
-    """A grid in Python's ints; the step of a single point is 1."""
+    """A grid as Python ints; a single point has step 1."""
     start, step, count = map(int, axis)
     return start, step if count > 1 else 1, count
 
 
 def common(one: Axis, other: Axis) -> tuple[Axis, Axis] | None:
-    """The points that two grids of one axis share: their numbers in each; None: they share none."""
+    """The common points of two grids of one axis, as grids of their indices in each; None: none."""
     points = [start + step * np.arange(count) for start, step, count in (one, other)]
     _, *numbers = np.intersect1d(*points, assume_unique=True, return_indices=True)
     if not len(numbers[0]):
@@ -39,7 +39,7 @@ def common(one: Axis, other: Axis) -> tuple[Axis, Axis] | None:
 
 
 def _grid_of(numbers: np.ndarray) -> Axis:
-    """Numbers that are evenly spaced, as those are that two grids share."""
+    """Evenly spaced numbers as a grid."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
     return plain((numbers[0], step, len(numbers)))
 
@@ -47,14 +47,15 @@ def _grid_of(numbers: np.ndarray) -> Axis:
 def laid(
     config: Sequence[Sequence[int]], shape: Sequence[int], padded: Sequence[int]
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:
-    """Which part of an array padding leaves, and on which grid it lies; None: it leaves nothing.
+    """The part of an array that padding keeps, and its grid in the result; None: it keeps nothing.
 
     Args:
-        config: As `lax.pad` takes it, negative paddings too.
-        shape: Of the array.
-        padded: The shape of what is padded.
+        config: As `lax.pad` takes it, with negative padding, too.
+        shape: The shape of the array.
+        padded: The shape of the result.
     """
-    of_array, of_grid = [], []
+    of_array: list[Axis] = []
+    of_grid: list[Axis] = []
     for (before, _, between), n, size in zip(config, shape, padded, strict=True):
         low, step = int(before), int(between) + 1
         first = max(0, -(low // step))
@@ -67,7 +68,7 @@ def laid(
 
 
 def padding_of(grid: Sequence[Axis], shape: Sequence[int]) -> tuple[Axis, ...]:
-    """What `lax.pad` takes to lay an array on a grid within a shape."""
+    """The `lax.pad` configuration that places an array on a grid within a shape."""
     ends = [size - (start + step * (n - 1) + 1) for (start, step, n), size in _both(grid, shape)]
     return tuple((start, end, step - 1) for (start, step, _), end in _both(grid, ends))
 

@@ -1,14 +1,14 @@
-"""Exceptions that user code handles while it is traced.
+"""Records exceptions that user code handles while it is traced.
 
-Code that catches what a size raises that does not fit goes another way at other sizes, and no
-question of it is heard. So it is noted that there was such an exception. What follows from it is
-not known here.
+Code that catches an exception caused by a size may branch on the size without a comparison that we
+could observe. So the places of such handlers are recorded. What the caller does with them is not
+known here.
 """
 
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -18,11 +18,10 @@ _UNKNOWN = "unknown: a debugger or a profiler is at work"
 
 
 @contextlib.contextmanager
-def handled_exceptions() -> Iterator[dict[str, None]]:
+def handled_exceptions() -> Generator[dict[str, None]]:
     """The places, `path/file.py:12`, where user code in this thread handles exceptions.
 
-    Where Python does not tell, since somebody else is told already, one unknown place stands for
-    all that may be.
+    If a debugger or profiler has taken Python's hooks, one unknown place is yielded instead.
     """
     places: dict[str, None] = {}
     watch = _watch_events if hasattr(sys, "monitoring") else _watch_frames
@@ -31,10 +30,10 @@ def handled_exceptions() -> Iterator[dict[str, None]]:
 
 
 def _matters(code: CodeType, error: BaseException) -> bool:
-    """Whether it may depend on sizes that some code handles an exception.
+    """Whether an exception that some code handles may depend on sizes.
 
-    Any may that the user's own code handles. An installed library handles many of its own, so there
-    the exception has to come from JAX, NumPy or this library.
+    In the user's own code any exception may. An installed library handles many of its own, so
+    there only exceptions from JAX, NumPy or this library count.
     """
     if isinstance(error, StopIteration | GeneratorExit | StopAsyncIteration):
         return False
@@ -49,7 +48,7 @@ def _is_foreign(error: BaseException) -> bool:
     return step is not None and _compat.is_foreign(step.tb_frame.f_code)
 
 
-# From Python 3.12 on: one event for each exception that is handled, and no cost elsewhere
+# From Python 3.12 on: one event per handled exception, and no other cost
 
 _lock = threading.Lock()
 _by_thread: dict[int, dict[str, None]] = {}
@@ -65,8 +64,8 @@ def _handled(code: CodeType, _offset: int, error: BaseException) -> None:
 
 
 @contextlib.contextmanager
-def _watch_events(places: dict[str, None]) -> Iterator[None]:
-    monitoring: Any = sys.monitoring  # pyright: ignore[reportAttributeAccessIssue]
+def _watch_events(places: dict[str, None]) -> Generator[None]:
+    monitoring: Any = getattr(sys, "monitoring")  # noqa: B009 - Python 3.11 does not have it
     thread, name = threading.get_ident(), "shapeexec"
     with _lock:
         tool = next((i for i in _TOOLS if monitoring.get_tool(i) in (None, name)), None)
@@ -93,11 +92,11 @@ def _watch_events(places: dict[str, None]) -> Iterator[None]:
                 monitoring.free_tool_id(tool)
 
 
-# Python 3.11: the frames of user code are followed
+# Python 3.11: trace the frames of user code
 
 
 @contextlib.contextmanager
-def _watch_frames(places: dict[str, None]) -> Iterator[None]:
+def _watch_frames(places: dict[str, None]) -> Generator[None]:
     if sys.gettrace() is not None:
         places.setdefault(_UNKNOWN)
         yield

@@ -1,17 +1,21 @@
-"""A symbolic jaxpr with the sizes put in, its calls opened: a program as plain JAX traces it.
+"""Substitutes sizes in a symbolic jaxpr and inlines its calls, as plain JAX would trace it.
 
-Nothing is evaluated here but dims; what two programs have in common is not known.
+Only dims are evaluated. Programs are not compared here.
 """
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 from jax import export
 
 from shapeexec import _compat
+from shapeexec._errors import ConfigError
 from shapeexec.shape import _dim
 from shapeexec.shape._host import HostOperand, HostValues
 from shapeexec.shape._numbers import host_value_p
@@ -20,25 +24,27 @@ from shapeexec.shape._transposes import TRANSPOSED, expand
 Expansion = Callable[..., Callable[..., Any]]
 
 EXPANSIONS: dict[str, Expansion] = {}
-"""By primitive of ours, which plain JAX never traces, what it stands for once sizes are known."""
+"""The expansion at known sizes of each primitive of ours, which plain JAX never traces."""
 
 
 def register_expansion(primitive: Any, expand: Expansion) -> None:
-    """Say what a primitive stands for that only symbolic traces hold.
+    """Register the expansion of a primitive that only symbolic traces contain.
 
     Args:
         primitive: The primitive, or its name.
         expand: `expand(sizes, **params) -> function of the operands`. `sizes` are those of the
             call's symbols and of the trace's own; in `params` each dim is its int. The function
-            gives one result per result of the equation: NumPy or Python values where there are no
-            operands (a number that the host computed), else what JAX is to trace in its place.
+            returns one result per result of the equation: NumPy or Python values if there are no
+            operands (a host number), else traced values.
 
     Raises:
-        ValueError: It is registered already.
+        ConfigError: The primitive is already registered.
     """
     name = primitive if isinstance(primitive, str) else primitive.name
     if name in EXPANSIONS:
-        raise ValueError(f"`{name}` is registered already")
+        raise ConfigError(
+            f"`{name}` is registered already.", fix="register one expansion per primitive"
+        )
     EXPANSIONS[name] = expand
 
 
@@ -59,8 +65,8 @@ for _kind in TRANSPOSED.values():
     register_expansion(_kind.primitive, functools.partial(_transpose, _kind.primitive))
 
 
-# Calls that mean their body, and the parameter that holds it. What derivatives they have, or what
-# they keep in memory, was settled when the function was traced.
+# Calls that are inlined, and the parameter that holds the body. Their derivatives and
+# rematerialization were applied when the function was traced.
 _CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -82,7 +88,7 @@ _CALLS = {
 
 
 def instantiate(closed: Any, sizes: Mapping[str, int]) -> Any:
-    """Return a closed jaxpr with sizes put in and calls inlined.
+    """Return a closed jaxpr with sizes substituted and calls inlined.
 
     Args:
         closed: A closed jaxpr, whose dims may be symbolic.
@@ -90,12 +96,12 @@ def instantiate(closed: Any, sizes: Mapping[str, int]) -> Any:
             for a jaxpr without symbols.
 
     Returns:
-        A closed jaxpr of the same results: `dim_as_value` became constants, primitives of
-        `EXPANSIONS` what they stand for, jaxprs in parameters are instantiated too.
+        A closed jaxpr with the same results: `dim_as_value` is replaced by constants, primitives of
+        `EXPANSIONS` by their expansions, and jaxprs in parameters are instantiated, too.
 
     Raises:
         SpecError: A symbol has no size.
-        Exception: What an expansion raises at these sizes, such as an OverflowError.
+        Exception: Whatever an expansion raises at these sizes, such as an OverflowError.
     """
     flat = _Flat(sizes)
     outs = flat.inline(closed.jaxpr, closed.consts, flat.inputs(closed.jaxpr.invars))
@@ -103,7 +109,7 @@ def instantiate(closed: Any, sizes: Mapping[str, int]) -> Any:
 
 
 class _Flat:
-    """The equations of one jaxpr, as its calls are opened."""
+    """The equations of one jaxpr, with calls inlined."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
@@ -124,7 +130,7 @@ class _Flat:
     def inline(
         self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any], within: Any = None
     ) -> list[Any]:
-        """The atoms of a jaxpr's results. `within`: the call that holds it, for its line."""
+        """Inline a jaxpr; return the atoms of its results. `within`: the call, for its line."""
         env: dict[Any, Any] = dict(zip(jaxpr.invars, operands, strict=True))
         for var, const in zip(jaxpr.constvars, consts, strict=True):
             env[var] = self._constant(const, self._param(var.aval))
@@ -168,7 +174,7 @@ class _Flat:
         return self.inline(traced.jaxpr, traced.consts, atoms, _line_of(eqn, within))
 
     def _host(self, value: Any, var: Any) -> Any:
-        """A value that is known on the host, as the constant that the graph would be given."""
+        """A host value as the constant that the graph would get."""
         aval = self._param(var.aval)
         const = _as_constant(value, aval.dtype)
         return (
@@ -184,7 +190,7 @@ class _Flat:
         return atom if _compat.is_literal(atom) else env[atom]
 
     def _param(self, param: Any) -> Any:
-        """A parameter, or an aval, with each dim in it replaced by its size."""
+        """A parameter or an aval with sizes in place of dims."""
         if export.is_symbolic_dim(param):
             return _dim.evaluate(param, self._sizes)
         if isinstance(param, _compat.ClosedJaxpr):
@@ -199,19 +205,20 @@ class _Flat:
         if hasattr(param, "inner_aval"):  # of a reference
             return param.update(inner_aval=self._param(param.inner_aval))
         if isinstance(param, tuple | list):
-            return _like(param, map(self._param, param))
+            return _like(param, map(self._param, cast(Sequence[Any], param)))
         if type(param) is dict:
-            return {key: self._param(value) for key, value in param.items()}
+            by_name = cast(dict[Any, Any], param)
+            return {name: self._param(value) for name, value in by_name.items()}
         return param
 
 
 def _like(sequence: Any, items: Iterator[Any]) -> Any:
-    kind = type(sequence)
+    kind = cast(Any, type(sequence))
     return kind(*items) if hasattr(sequence, "_fields") else kind(items)
 
 
 def _as_constant(value: Any, dtype: Any) -> np.ndarray:
-    """A number of Python's or NumPy's in the dtype of the graph, where an integer may wrap."""
+    """A Python or NumPy number in the dtype of the graph; integers wrap around."""
     if isinstance(value, int) and np.issubdtype(dtype, np.integer):
         bits = 8 * np.dtype(dtype).itemsize
         return np.asarray(value % 2**bits, f"uint{bits}").astype(dtype)
@@ -219,5 +226,5 @@ def _as_constant(value: Any, dtype: Any) -> np.ndarray:
 
 
 def _line_of(eqn: Any, within: Any) -> Any:
-    """The equation whose line to tell: JAX keeps the user's with the call of a jitted function."""
+    """The equation with the user's line: for a jitted function, JAX keeps it with the call."""
     return eqn if within is None or _compat.eqn_line(eqn) is not None else within

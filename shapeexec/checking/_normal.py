@@ -1,16 +1,18 @@
-"""Operations in normal form, and the operations of our own that normal forms are made of.
+"""Makes operations in normal form, and defines the operations that normal forms consist of.
 
-Each of our own stands for several of JAX's: `pick` takes the elements of an array that lie on a
-grid, `place` puts an array on a grid of zeros, `shaped` reshapes, `view` is what slices and
-transposes read of an array, however many there are,
-`window_sum` sums in windows without padding.
-Others are JAX's without axes of size 1. Which operation has which normal form, `_equalities` says.
+Each of these replaces several of JAX's: `pick` takes the elements of an array that lie on a grid,
+`place` puts an array on a grid of zeros, `shaped` reshapes, `view` is a chain of slices and
+transposes, `window_sum` sums in windows without padding. Other operations are JAX's, without axes
+of size 1. The table of normal forms is in `_equalities`.
 """
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
 
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jax import lax
@@ -28,7 +30,7 @@ class Maker:
     """Makes values in normal form.
 
     Attributes:
-        table: Where they are numbered.
+        table: Numbers the values.
         equalities: The table of normal forms, by operation.
     """
 
@@ -45,15 +47,15 @@ class Maker:
         run: Run,
         key: Callable[[Mapping[str, Any]], Hashable],
     ) -> list[int]:
-        """The results of an operation.
+        """Add an operation in normal form and return its results.
 
         Args:
-            op: Its name.
-            params: Its parameters.
-            operands: The values that it takes.
-            kinds: The types of its results.
+            op: The name.
+            params: The parameters.
+            operands: The operands.
+            kinds: The types of the results.
             run: See `Node`.
-            key: The key of its parameters.
+            key: Makes the key of the parameters.
         """
         kind = kinds[0] if kinds else None
         asked = Asked(self, op, params, tuple(operands), kind, run, key)
@@ -80,7 +82,7 @@ class Maker:
         return None if result is None else self.table.constant(result)
 
     def own(self, op: str, operands: Sequence[int], kind: Kind, **params: Any) -> int:
-        """An operation of our own, by the function of its name in `_RUNS`."""
+        """Add one of our own operations, which `_RUNS` implements."""
         run = functools.partial(_run_own, _RUNS[op], params)
         (made,) = self.make(op, params, operands, [kind], run=run, key=_own_key)
         return made
@@ -94,7 +96,7 @@ class Maker:
         return self.own("shaped", [operand], kind, new_sizes=kind.shape)
 
     def pick(self, operand: int, axes: Sequence[Axis]) -> int:
-        """The elements of `operand` on a grid, which lies within it."""
+        """The elements of `operand` on a grid within it."""
         kind = Kind(tuple(count for *_, count in axes), self.table.kind(operand).dtype)
         return self.own("pick", [operand], kind, axes=tuple(map(plain, axes)))
 
@@ -134,7 +136,7 @@ class Maker:
         return self.read(dataclasses.replace(view, loops=tuple(_strides.merged(loops))), shape)
 
     def read(self, view: _strides.View, shape: Sequence[int]) -> int:
-        """What a view reads, in a shape."""
+        """The elements that a view reads, in a shape."""
         given = self.table.kind(view.base)
         if view == _strides.whole(view.base, given.shape):
             return self.reshape(view.base, shape)
@@ -146,16 +148,16 @@ class Maker:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """An operation to be put into normal form.
+    """An operation that needs a normal form.
 
     Attributes:
         maker: Makes the normal form.
-        op: Its name.
-        params: Its parameters, which hold ints for dims.
-        operands: The values that it takes.
-        kind: The type of its one result.
+        op: The name.
+        params: The parameters, with ints for dims.
+        operands: The operands.
+        kind: The type of its only result.
         run: See `Node`.
-        key: The key of parameters.
+        key: Makes the key of the parameters.
     """
 
     maker: Maker
@@ -167,7 +169,7 @@ class Asked:
     key: Callable[[Mapping[str, Any]], Hashable]
 
     def derived(self, params: Hashable, operands: Sequence[int], order: Sequence[int]) -> int:
-        """What is asked for, of other operands; its result has these axes in this order alone."""
+        """The operation on other operands, whose result has only these axes, in this order."""
         ones = [axis for axis in range(len(self.kind.shape)) if axis not in order]
         permutation = [*ones, *order]
         kind = Kind(tuple(self.kind.shape[axis] for axis in order), self.kind.dtype)
@@ -191,7 +193,7 @@ class Asked:
         return self.table.kind(self.operands[operand]).shape
 
     def constant(self, operand: int) -> np.ndarray | None:
-        """An operand, if its value is known."""
+        """The value of an operand; None: unknown."""
         return self.table.constant_of(self.operands[operand])
 
 
@@ -199,21 +201,21 @@ Equality = Callable[[Asked], int | None]
 
 
 def is_even(precision: Any) -> bool:
-    """Whether a product treats both its operands alike."""
-    return not isinstance(precision, tuple) or len({*precision}) == 1
+    """Whether a product has the same precision for both operands."""
+    return not isinstance(precision, tuple) or len(set(cast(tuple[Any, ...], precision))) == 1
 
 
 def _own_key(params: Mapping[str, Any]) -> Hashable:
     return tuple(params.items())
 
 
-# How the operations of our own run
+# The implementations of our own operations
 
 
 def _run_own(
     function: Callable[..., Any], params: Mapping[str, Any], arrays: Sequence[Any]
 ) -> list[Any]:
-    return [function(*map(jnp.asarray, arrays), **params)]
+    return [function(*(jnp.asarray(array) for array in arrays), **params)]
 
 
 def _run_pick(x: Any, *, axes: Sequence[Axis]) -> Any:

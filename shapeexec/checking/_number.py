@@ -1,8 +1,11 @@
-"""Numbering the values of a program: its equations, and the bodies of its loops and branches.
+"""Numbers the values of a program, with the bodies of its loops and branches.
 
-Equations are known by their primitive's name alone; what is equal to what beyond that, the tables
-of equalities and of folds say.
+Equations are compared by the names of their primitives. Further equalities are in the tables of
+normal forms (`_equalities`) and of constant folding (`_fold`).
 """
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
 
 import dataclasses
 import functools
@@ -30,8 +33,8 @@ class Program:
 
     Attributes:
         results: The values of its results.
-        effects: What it does to the world, in order.
-        origins: The equation that first made a value in this program.
+        effects: Its side effects, in order.
+        origins: The first equation of this program that has the value as a result.
     """
 
     results: tuple[int, ...]
@@ -54,16 +57,16 @@ class Scope:
     """The values of one program, or of a body in it.
 
     Attributes:
-        table: Where values are numbered.
+        table: Numbers the values.
         equalities: See `_equalities`.
-        origins: By value the equation that made it.
-        effects: Effects so far, in order.
+        origins: See `Program`.
+        effects: The effects so far, in order.
     """
 
     table: Table
     equalities: Mapping[str, Any]
     origins: Origins
-    effects: list[int] = dataclasses.field(default_factory=list)
+    effects: list[int] = dataclasses.field(default_factory=list[int])
 
     def run(self, closed: Any, operands: Sequence[int]) -> list[int]:
         """The values of a closed jaxpr's results."""
@@ -99,7 +102,7 @@ class Scope:
             return maker.make(name, eqn.params, values, kinds, run=run, key=key)
         moment = len(self.effects), params_key(eqn.params, self.closed_key)
         made = self.table.make(name, ("effect", *moment), values, kinds, run)
-        if not made:  # an effect has a value, which is told from others by what it does
+        if not made:  # an effect without results gets a value of its own
             (done,) = self.table.make(name, ("effect", *moment), values, [_NOTHING], run)
         else:
             done = made[0]
@@ -108,22 +111,22 @@ class Scope:
         return made
 
     def closed_key(self, closed: Any) -> Hashable:
-        """The key of a jaxpr that a parameter holds, a function of its inputs alone."""
+        """The key of a jaxpr in a parameter, which depends on its inputs only."""
         body = self.inner()
         inputs = [body.argument(i, aval) for i, aval in enumerate(closed.in_avals)]
         results = tuple(body.run(closed, inputs))
         return results, tuple(body.effects), tuple(map(kind_of, closed.in_avals))
 
     def inner(self) -> "Scope":
-        """The scope of a body: values of its own, origins for all."""
+        """The scope of a body, which has its own effects."""
         return Scope(self.table, self.equalities, self.origins)
 
     def argument(self, position: Hashable, aval: Any) -> int:
-        """What a body is given anew each time it runs."""
+        """A parameter of a body that changes from step to step."""
         return self.table.given("argument", position, kind_of(aval))
 
     def row(self, position: int, kind: Kind) -> int:
-        """What a body is given of an array: a row without axes of size 1, in its shape."""
+        """A parameter of a body that is a row of an array, numbered without axes of size 1."""
         value = self.table.given("argument", ("row", position), _without_ones(kind))
         return self.reshape(value, kind.shape)
 
@@ -132,7 +135,7 @@ class Scope:
         return Maker(self.table, self.equalities).reshape(value, shape)
 
     def captured(self, value: int) -> int:
-        """A value from outside of a body, inside. Constants are what they are."""
+        """A value from outside a body, inside it. Constants are the same in both."""
         node = self.table[value]
         if node.op == "constant":
             return value
@@ -143,16 +146,16 @@ _NOTHING = kind_of(None)
 
 
 def _without_ones(kind: Kind, first: int = 0) -> Kind:
-    """A kind without the axes of size 1, but for the first ones."""
+    """A kind without axes of size 1, except among the `first` axes."""
     if _compat.is_extended(kind.dtype):
         return kind
     return Kind((*kind.shape[:first], *(n for n in kind.shape[first:] if n != 1)), kind.dtype)
 
 
 def _live(jaxpr: Any) -> list[Any]:
-    """The equations that results or effects hang on."""
+    """The equations that results or effects depend on."""
     needed = {var for var in jaxpr.outvars if not _compat.is_literal(var)}
-    live = []
+    live: list[Any] = []
     for eqn in reversed(jaxpr.eqns):
         if eqn.effects or any(var in needed for var in eqn.outvars):
             live.append(eqn)
@@ -164,7 +167,7 @@ def _live(jaxpr: Any) -> list[Any]:
 
 
 def _cond(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
-    """A choice among the results of branches, which see what is outside as it is."""
+    """A choice among the results of branches, which read outside values directly."""
     which, *operands = values
     branches = [_compat.closed(branch) for branch in eqn.params["branches"]]
     index = scope.table.constant_of(which)
@@ -172,10 +175,13 @@ def _cond(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
         taken = min(max(int(index), 0), len(branches) - 1)
         return scope.run(branches[taken], operands)
     results = [
-        scope.run(branch, [_within_branch(scope.table, which, i, value) for value in operands])
+        scope.run(
+            branch,
+            [_within_branch(scope.table, value, which=which, branch=i) for value in operands],
+        )
         for i, branch in enumerate(branches)
     ]
-    made = []
+    made: list[int] = []
     for i, var in enumerate(eqn.outvars):
         cases = [result[i] for result in results]
         if len(set(cases)) == 1:
@@ -185,8 +191,8 @@ def _cond(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
     return made
 
 
-def _within_branch(table: Table, which: int, branch: int, value: int) -> int:
-    """What a value is where an index is known: the gradient branches as the function did."""
+def _within_branch(table: Table, value: int, *, which: int, branch: int) -> int:
+    """A value in one branch. A `cond` with the same index, as gradients have, is that branch."""
     node = table[value]
     chosen = node.op == "cond" and node.operands[0] == which
     return node.operands[1 + branch] if chosen and branch + 1 < len(node.operands) else value
@@ -195,17 +201,23 @@ def _within_branch(table: Table, which: int, branch: int, value: int) -> int:
 def _choose(arrays: Sequence[Any]) -> list[Any]:
     which, *cases = arrays
     index = jnp.clip(jnp.asarray(which, np.int32), 0, len(cases) - 1)
-    return [jax.lax.switch(index, [lambda case=case: case for case in cases])]
+    branches: list[Any] = [functools.partial(_given, case) for case in cases]
+    return [jax.lax.switch(index, branches)]
+
+
+def _given(case: Any) -> Any:
+    return case
 
 
 @dataclasses.dataclass(frozen=True)
 class _Loop:
-    """A loop's body, and what of it goes round.
+    """A numbered loop body.
 
     Attributes:
-        carried: By position of a carry the value that it starts with; others never change.
-        arguments: By position of the carry what the body gets.
-        results: By position what the body makes of it; behind them what each step puts out.
+        carried: The initial value of each carry that changes, by its position.
+        arguments: The value of each carry in the body.
+        results: The next value of each carry, then the outputs of a step.
+        tests: The results of the loop's condition.
     """
 
     carried: Mapping[int, int]
@@ -217,7 +229,7 @@ class _Loop:
 def _settled(
     scope: Scope, starts: Sequence[int], avals: Sequence[Any], run: Callable[..., Any]
 ) -> _Loop:
-    """Number a body until the carries that it hands on as they are have become constants of it."""
+    """Number a body repeatedly, until all carries that it never changes are captured values."""
     fixed: set[int] = set()
     while True:
         inner, places = scope.inner(), itertools.count()
@@ -268,7 +280,7 @@ def _while(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
 
 
 def _steps(table: Table, loop: _Loop) -> int | None:
-    """How often `while i < n: i = i + 1` runs, if that is what a loop does, with known numbers."""
+    """The number of steps of a loop `while i < n: i = i + 1` with known numbers; else None."""
     node = table[loop.tests[0]]
     if node.op != "lt":
         return None
@@ -296,9 +308,9 @@ def _looped(
     steps: tuple[int, bool] | None,
     rows: Sequence[int] = (),
 ) -> list[int]:
-    """The results of a loop: of `steps` many, in reverse or not; None: while its test holds.
+    """The results of a loop. `steps`: their number, and whether reversed; None: unknown.
 
-    What goes in and out row by row has no axes of size 1: JAX's indices have or lack them.
+    Rows have no axes of size 1, because JAX's indices may or may not have them.
     """
     table, carries = scope.table, len(loop.arguments)
     op = "while" if steps is None else "scan"
@@ -326,7 +338,7 @@ def _looped(
     results = [made[order[i]] if i in order else starts[i] for i in range(carries)]
     put_out = made[len(order) :]
     if steps is not None and put_out:
-        put_out = _known_rows(table, loop, steps, outputs, put_out)
+        put_out = _known_rows(table, loop, steps=steps, outputs=outputs, made=put_out)
     pairs = zip(put_out, whole, strict=True)
     return results + [scope.reshape(value, kind.shape) for value, kind in pairs]
 
@@ -334,11 +346,12 @@ def _looped(
 def _known_rows(
     table: Table,
     loop: _Loop,
+    *,
     steps: tuple[int, bool],
     outputs: Sequence[int],
     made: Sequence[int],
 ) -> list[int]:
-    """What is put out row by row, as a constant where it hangs on a counter alone."""
+    """The outputs of a loop; a constant where they depend on a counter only."""
     count, is_reversed = steps
     starts = {loop.arguments[i]: start for i, start in loop.carried.items()}
     results = {loop.arguments[i]: loop.results[i] for i in loop.carried}

@@ -1,9 +1,13 @@
-"""What the parameters of equations say, as keys: two that are equal mean the same.
+"""Hashable keys of equation parameters: two parameters with equal keys mean the same.
 
-Whatever is not known here is compared by its own `==`; so an object that has none is unequal to
-any other, which errs on the safe side. A dataclass says of a field that it is a hint, on which no
-value hangs, by `metadata={"is_hint": True}`.
+Objects of unknown types are compared by their own `==`. One without `==` is unequal to any other,
+which is the safe side. A dataclass marks a field that affects no value, such as a hint to the
+compiler, by `metadata={"is_hint": True}`.
 """
+
+# It inspects values of any type, so the types inside containers are unknown.
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false
 
 import dataclasses
 import enum
@@ -18,7 +22,7 @@ from jax.core import Tracer
 
 from shapeexec import _compat
 
-# Names, hints to the compiler, and what only a weak type would tell: no value hangs on them.
+# Names, hints to the compiler and weak types: no value depends on them.
 _SILENT = frozenset(
     """name debug_info unroll _split_transpose indices_are_sorted unique_indices weak_type
     ctx_mesh inline keep_unused donated_invars compiler_options_kvs""".split()
@@ -73,8 +77,9 @@ def _object_key(value: Any, into: Callable[[Any], Hashable]) -> Hashable:
     if isinstance(value, functools.partial):
         return "partial", *map(into, (value.func, value.args, value.keywords))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        told = [f.name for f in dataclasses.fields(value) if not f.metadata.get("is_hint")]
-        return type(value), into({name: getattr(value, name) for name in told})
+        names = [f.name for f in dataclasses.fields(value) if not f.metadata.get("is_hint")]
+        kind: Any = type(value)
+        return kind, into({name: getattr(value, name) for name in names})
     try:
         hash(value)
     except TypeError:
@@ -102,7 +107,7 @@ def _array_key(value: Any) -> Hashable:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Same:
-    """Equal to what holds the very same object; keeps it alive, so that no other takes its id."""
+    """Equal only for the same object, which it keeps alive so that its id is not reused."""
 
     held: Any
 
@@ -114,7 +119,7 @@ class _Same:
 
 
 def params_text(left: Hashable, right: Hashable) -> str | None:
-    """Which of two operations' parameters differ, and how, where that is short; else None."""
+    """The first parameter that differs between two operations, as text; None: unknown."""
     if not (isinstance(left, tuple) and isinstance(right, tuple) and len(left) == len(right)):
         return None
     for pair in zip(left, right, strict=True):
@@ -132,10 +137,11 @@ _LONGEST_TEXT = 60
 
 
 def _text(keyed: Any) -> str:
-    """The value that a key stands for."""
+    """The text of the value with this key."""
     match keyed:
         case ("tuple" | "list", *items):
             return f"({', '.join(map(_text, items))})"
         case (kind, value) if isinstance(kind, type | str):
             return str(value)
-    return str(keyed)
+        case _:
+            return str(keyed)

@@ -1,8 +1,8 @@
-"""Whether two numbered programs make the same values, and where they part.
+"""Compares two numbered programs and finds the first difference.
 
-Values that have not the same number are walked down in pairs, operand by operand, to where the two
-programs do different things. Such a pair may still be proven by evaluating both of it, from the
-values that both programs hold; how, `_evaluate` says.
+Pairs of values with different numbers are followed operand by operand, down to the operations that
+differ. Such a pair may still be proven equal by evaluating both values from their common ancestors
+(`_evaluate`).
 """
 
 import collections
@@ -19,20 +19,20 @@ Pair = tuple[int, int]
 _SUM = "add_any"  # of cotangents
 
 _MOST_EVALUATIONS = 12
-_MOST_TERMS = 1024  # a sum of a value and itself, again and again, has very many
+_MOST_TERMS = 1024  # repeated sums of a value with itself have very many
 _MOST_LEVELS = 2
-"""How far above the place where two programs part they are still taken for the same."""
+"""How many levels above the first difference values may still be proven by evaluation."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """What came of comparing two programs.
+    """The result of comparing two programs.
 
     Attributes:
-        parted: The first pair of values that are not the same, with the pairs from a result down
-            to it, the last one first; None: all are the same.
-        unequal: How many places there are where the programs do different things.
-        evaluated: How many of those evaluation found equal.
+        parted: The pairs from the first operations that differ up to a result; None: all values
+            are equal.
+        unequal: The number of places where the programs have different operations.
+        evaluated: The number of these that evaluation proved equal.
     """
 
     parted: tuple[Pair, ...] | None
@@ -41,13 +41,13 @@ class Proof:
 
 
 def prove(table: Table, symbolic: Program, plain: Program) -> Proof:
-    """Compare the results and effects of two programs, as many in the one as in the other."""
+    """Compare the results and effects of two programs that have equally many."""
     roots = [*zip(symbolic.results, plain.results, strict=True)]
     effects = [*zip(symbolic.effects, plain.effects, strict=True)]
     below = _below(table, [*roots, *effects])
     acts = frozenset(symbolic.effects) | frozenset(plain.effects)
     search = _Search(table, below, acts)
-    for pair in sorted(below):  # operands have smaller numbers than what is made of them
+    for pair in sorted(below):  # operands have smaller numbers than results
         search.decide(pair)
     failed = [pair for pair in (*roots, *effects) if not search.holds(pair)]
     unequal = sum(search.levels.get(pair) == 0 for pair in below)
@@ -56,7 +56,7 @@ def prove(table: Table, symbolic: Program, plain: Program) -> Proof:
 
 
 def _below(table: Table, roots: list[Pair]) -> dict[Pair, list[Pair]]:
-    """Every pair of values to compare, and the pairs that it hangs on; none: other operations."""
+    """Every pair of values to compare, with the pairs of their operands; none: they differ."""
     found: dict[Pair, list[Pair]] = {}
     waiting = [pair for pair in roots if pair[0] != pair[1]]
     while waiting:
@@ -86,7 +86,7 @@ def _parts(table: Table, pair: Pair) -> Iterator[Pair]:
 
 
 def _terms(table: Table, value: int) -> Iterator[int]:
-    """What is added up: JAX adds cotangents in the order in which it meets their equations."""
+    """The terms of a sum of cotangents, which JAX adds in the order of their equations."""
     waiting = [value]
     while waiting:
         node = table[value := waiting.pop()]
@@ -103,31 +103,31 @@ class _Search:
     Attributes:
         table: The values.
         below: See `_below`.
-        acts: Values that stand for effects.
-        same: The pairs that are the same value.
-        levels: How many levels a pair that is told apart lies above the place where its two
-            programs part; 0 also where evaluation then proved it.
+        acts: The values of effects.
+        same: The pairs of equal values.
+        levels: The levels of an unequal pair above the nearest operations that differ; 0: these
+            operations, also if evaluation proved them equal.
         proven: The pairs that evaluation proved, by the plain value.
-        final: The pairs that differ whatever evaluation would say: constants and parameters, for
-            neither rounding nor a draw that misses them must hide that.
-        evaluations: How many there were.
+        final: The pairs that differ and must not be evaluated: constants and parameters, because
+            rounding, or a draw that misses the difference, must not hide it.
+        evaluations: The number of evaluations.
     """
 
     table: Table
     below: Mapping[Pair, list[Pair]]
     acts: frozenset[int]
-    same: set[Pair] = dataclasses.field(default_factory=set)
-    levels: dict[Pair, int] = dataclasses.field(default_factory=dict)
-    proven: dict[int, int] = dataclasses.field(default_factory=dict)
-    final: set[Pair] = dataclasses.field(default_factory=set)
+    same: set[Pair] = dataclasses.field(default_factory=set[Pair])
+    levels: dict[Pair, int] = dataclasses.field(default_factory=dict[Pair, int])
+    proven: dict[int, int] = dataclasses.field(default_factory=dict[int, int])
+    final: set[Pair] = dataclasses.field(default_factory=set[Pair])
     evaluations: int = 0
 
     def holds(self, pair: Pair) -> bool:
-        """Whether two values are the same."""
+        """Whether two values are equal, as far as decided."""
         return pair[0] == pair[1] or pair in self.same
 
     def decide(self, pair: Pair) -> None:
-        """Find out whether two values are the same, once it is known of what they hang on."""
+        """Decide whether two values are equal, once their operands are decided."""
         parts = self.below[pair]
         if parts and all(map(self.holds, parts)) and self._is_in_order(pair):
             self.same.add(pair)
@@ -146,7 +146,7 @@ class _Search:
             self.final.add(pair)
 
     def _is_in_order(self, pair: Pair) -> bool:
-        """Whether sums add the same up in the same order: in another one they round otherwise."""
+        """Whether sums add equal terms in the same order; another order rounds differently."""
         waiting, seen = [pair], {pair}
         while waiting:
             left, right = (self.table[value] for value in waiting.pop())
@@ -162,9 +162,9 @@ class _Search:
         return True
 
     def _asks_otherwise(self, pair: Pair) -> bool:
-        """Whether one operation has other parameters, or one more is done with a constant.
+        """Whether parameters differ, or one program has an additional operation with a constant.
 
-        A precision may not show on this machine, nor 1.0000001 beside rounding.
+        Evaluation may miss both: a precision on this machine, a factor of 1.0000001 in rounding.
         """
         left, right = (self.table[value] for value in pair)
         if left.op == right.op and left.params != right.params:
@@ -172,7 +172,7 @@ class _Search:
         return self._is_one_more(*pair) or self._is_one_more(*pair[::-1])
 
     def _is_one_more(self, value: int, other: int) -> bool:
-        """Whether a value is made of another and of constants alone."""
+        """Whether a value is an operation on `other` and one constant."""
         operands = self.table[value].operands
         rest = [operand for operand in operands if operand != other]
         return len(rest) == 1 < len(operands) and self.table[rest[0]].is_fixed
@@ -183,7 +183,7 @@ class _Search:
         return self.levels[pair] <= _MOST_LEVELS and pair not in self.final
 
     def path(self, pair: Pair) -> tuple[Pair, ...]:
-        """From where two programs part, first in the order of the plain one, up to `pair`."""
+        """The pairs from the first operations that differ, in the plain order, up to `pair`."""
         path = [pair]
         while failed := [part for part in self.below[path[-1]] if not self.holds(part)]:
             path.append(min(failed, key=lambda part: part[1]))

@@ -1,10 +1,9 @@
-"""In which order slices, reshapes and transposes read an array.
+"""Strided views: the order in which a chain of slices, reshapes and transposes reads an array.
 
-They read its elements, in row-major order, in nested loops that each step by a number of elements.
-So a chain of them is an offset and a sequence of loops, and two chains that have the same ones read
-the same.
+A view reads elements in nested loops with constant strides, in the row-major numbering of the
+array. So a chain is an offset and a sequence of loops, and equal chains have equal loops.
 
-Source: strided views, as NumPy has them.
+Source: strided views, as in NumPy.
 """
 
 import dataclasses
@@ -19,11 +18,11 @@ from shapeexec.checking._values import Table, own_params
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """One of the loops, from outer to inner, that read an array.
+    """One of the nested loops that read an array.
 
     Attributes:
-        size: How often it runs, more than once.
-        stride: How many elements lie between; negative: backwards.
+        size: The number of steps, more than one.
+        stride: The distance between elements; negative: backwards.
     """
 
     size: int
@@ -32,12 +31,12 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What is read of an array.
+    """A strided view of an array.
 
     Attributes:
         base: The array.
-        offset: Its element that is read first.
-        loops: How the others follow, in the fewest loops that do so.
+        offset: The first element.
+        loops: The loops from outer to inner, as few as possible.
     """
 
     base: int
@@ -45,12 +44,12 @@ class View:
     loops: tuple[Loop, ...]
 
     def by_axis(self, shape: Sequence[int]) -> list[list[Loop]] | None:
-        """The loops along each axis, in a shape; None: one crosses axes unevenly."""
+        """The loops along each axis of a shape; None: a loop does not split at the axes."""
         if 0 in shape:
             return None
-        waiting, axes = [*self.loops][::-1], []
+        waiting, axes = [*self.loops][::-1], list[list[Loop]]()
         for n in shape:
-            along, left = [], n
+            along, left = list[Loop](), n
             while left > 1:
                 loop = waiting.pop()
                 inner = max(1, loop.size // left)
@@ -64,11 +63,11 @@ class View:
         return axes
 
     def of(self, axes: Sequence[Axis], shape: Sequence[int]) -> "View | None":
-        """The part of this view, in a shape, that lies on a grid; None: no loops read that."""
+        """The part of this view on a grid of a shape; None: it is not a strided view."""
         along = self.by_axis(shape)
         if along is None:
             return None
-        offset, loops = self.offset, []
+        offset, loops = self.offset, list[Loop]()
         for (start, step, count), own in zip(axes, along, strict=True):
             offset += _element(own, start)
             if count == 1:
@@ -88,7 +87,7 @@ def whole(base: int, shape: Sequence[int]) -> View:
 
 
 def view_of(table: Table, value: int) -> View:
-    """What a value reads, of an array that reads no other one."""
+    """A value as a view of an array that is not a view itself."""
     node = table[value]
     if node.op == "shaped":
         value = node.operands[0]
@@ -100,7 +99,7 @@ def view_of(table: Table, value: int) -> View:
 
 
 def merged(loops: Iterable[Loop]) -> list[Loop]:
-    """The fewest loops that do the same."""
+    """Equivalent loops, as few as possible."""
     fewest: list[Loop] = []
     for loop in loops:
         if loop.size == 1:
@@ -112,7 +111,7 @@ def merged(loops: Iterable[Loop]) -> list[Loop]:
 
 
 def elements(offset: int, loops: Iterable[tuple[int, int]]) -> np.ndarray:
-    """The numbers of the elements that loops of a size and a stride read, a loop to an axis."""
+    """The indices of the elements that loops of (size, stride) read, one axis per loop."""
     numbers = np.asarray(offset)
     for size, stride in loops:
         numbers = numbers[..., None] + stride * np.arange(size)
@@ -120,7 +119,7 @@ def elements(offset: int, loops: Iterable[tuple[int, int]]) -> np.ndarray:
 
 
 def _element(loops: Sequence[Loop], place: int) -> int:
-    """How far the element of that number lies from the first."""
+    """The distance of the element with this index from the first."""
     distance = 0
     for loop in reversed(loops):
         place, at = divmod(place, loop.size)
@@ -129,11 +128,11 @@ def _element(loops: Sequence[Loop], place: int) -> int:
 
 
 def on_axes(view: View, shape: Sequence[int]) -> tuple[list[Axis], list[int]] | None:
-    """A view as a grid of the array's own axes, and which of them each axis of it is.
+    """A view as a grid of the array's own axes, with the order of the axes.
 
     Returns:
-        The grid, and the axes longer than 1 in the order in which the view reads them. None: it
-        reads an axis in several loops, or several in one.
+        The grid, and the axes longer than 1 in the order in which the view reads them. None: one
+        loop reads several axes, or several loops read one axis.
     """
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     starts = [view.offset // stride % n for stride, n in zip(strides, shape, strict=True)]

@@ -1,7 +1,7 @@
-"""Value numbering: each value of two programs becomes a number, and equal values the same one.
+"""Value numbering: each value of two programs gets a number, and equal values the same number.
 
-A value is an operation on values. Numbers are given in the order in which values are first met, so
-a value's operands have smaller ones. What JAX's primitives mean is not known here.
+A value is an operation on values. Numbers are given in the order of first occurrence, so operands
+have smaller numbers than results. The meaning of JAX's primitives is not known here.
 
 Source: value numbering by hashing, Cocke and Schwartz, Programming Languages and Their Compilers
 (1970); hash-consing of graphs that share.
@@ -23,11 +23,11 @@ Run = Callable[[Sequence[Any]], Sequence[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """The type of a value. Weak types say what a value becomes, not what it is.
+    """The type of a value, without weak types, which do not change the value.
 
     Attributes:
         shape: Ints.
-        dtype: Extended ones, such as typed keys, too.
+        dtype: A dtype, or an extended dtype such as that of typed keys.
     """
 
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class Kind:
 
 
 def kind_of(aval: Any) -> Kind:
-    """The kind of an aval, also of one that has no shape (a token, a reference)."""
+    """The kind of an aval, which may have no shape (a token, a reference)."""
     if not hasattr(aval, "shape"):
         return Kind((), str(aval))
     return Kind(tuple(map(int, aval.shape)), aval.dtype)
@@ -56,17 +56,17 @@ class Node:
     """One value.
 
     Attributes:
-        op: What makes it: a primitive's name, or a word of our own (`input`, `constant`, `pick`).
-        params: Key of the parameters.
-        operands: The values it is made of.
+        op: The operation: a primitive's name, or our own (`input`, `constant`, `pick`).
+        params: The key of the parameters.
+        operands: The operands.
         bodies: The results of the loop bodies that it runs, one tuple per body.
-        result: Which of the operation's results it is.
+        result: The index of this value among the operation's results.
         kind: Its type.
-        inputs: The values that `run` takes; all operands, and what bodies capture.
-        run: Makes all results of the operation from arrays; None: the value is given.
+        inputs: The values that `run` takes: all operands, and the values that bodies capture.
+        run: Computes all results of the operation from arrays; None: the value is an input.
         constant: The value, if it is known and small.
-        call: The same for all results of one operation.
-        is_fixed: Whether it hangs on constants alone, known or not.
+        call: The same object for all results of one operation.
+        is_fixed: Whether it depends on constants only, known or not.
     """
 
     op: str
@@ -82,14 +82,14 @@ class Node:
     is_fixed: bool = False
 
     def is_like(self, other: "Node") -> bool:
-        """Whether it does the same with its operands."""
+        """Whether it is the same operation, on whatever operands."""
         mine = (self.op, self.params, self.result, self.kind, len(self.operands))
         others = (other.op, other.params, other.result, other.kind, len(other.operands))
         return mine == others and [*map(len, self.bodies)] == [*map(len, other.bodies)]
 
 
 def own_params(node: Node) -> dict[str, Any]:
-    """The parameters of an operation of our own, by name."""
+    """The parameters of one of our own operations, by name."""
     params: Any = node.params
     return dict(params)
 
@@ -110,21 +110,21 @@ class Table:
         return self.nodes[value].kind
 
     def constant_of(self, value: int) -> np.ndarray | None:
-        """The array that a value is known to be."""
+        """The array of a known value; None: unknown."""
         return self.nodes[value].constant
 
     def given(self, op: str, params: Hashable, kind: Kind) -> int:
-        """A value that no operation makes: an input, or what a body captures."""
+        """A value that is not the result of an operation: an input or a parameter of a body."""
         return self._intern((op, params, kind), Node(op, params, (), (), 0, kind))
 
     def captured(self, value: int) -> int:
-        """What a loop's body sees of a value outside of it."""
+        """A value from outside a loop's body, inside it."""
         kind = self.kind(value)
         node = Node("captured", (), (value,), (), 0, kind, is_fixed=self[value].is_fixed)
         return self._intern(("captured", value), node)
 
     def constant(self, value: Any) -> int:
-        """A constant, by its bytes."""
+        """A constant, identified by its bytes."""
         if id(value) not in self._constants:  # weights that both programs close over
             self._constants[id(value)] = value, self._constant(value)
         return self._constants[id(value)][1]
@@ -158,11 +158,11 @@ class Table:
         inputs: Sequence[int] | None = None,
         bodies: tuple[tuple[int, ...], ...] = (),
     ) -> list[int]:
-        """The results of an operation, as often as it is asked for the same ones."""
+        """Add an operation, if it is new, and return its results."""
         base = (op, params, tuple(operands), bodies)
         taken = tuple(operands if inputs is None else inputs)
         call, is_fixed = object(), all(self[value].is_fixed for value in taken)
-        made = []
+        made: list[int] = []
         for i, kind in enumerate(kinds):
             name = (base, i, kind)
             if name not in self._numbers:
@@ -183,7 +183,7 @@ class Table:
 
 
 def _content(array: np.ndarray) -> Hashable:
-    """What tells an array from others of its kind; of one element, if all are alike."""
+    """The bytes of an array; of one element, if all are equal."""
     if is_uniform(array):
         array = array[(slice(0, 1),) * array.ndim]
     data = np.ascontiguousarray(array).tobytes()
@@ -194,7 +194,7 @@ _LARGEST_KEY = 64
 
 
 def is_uniform(array: np.ndarray) -> bool:
-    """Whether all elements are alike, to the bit."""
+    """Whether all elements have the same bits."""
     if array.size <= 1 or not any(array.strides):
         return True
     if array.flat[0].tobytes() != array.flat[1].tobytes():

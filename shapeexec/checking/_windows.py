@@ -1,7 +1,7 @@
 """Normal form of sums in windows.
 
-Transposes of strided windows pad, dilate and pick where the function has a stride, and the other
-way round.
+The transpose of a strided window pads, dilates and picks where the function has a stride, and vice
+versa.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,21 @@ from shapeexec.checking._values import Kind, Node, own_params
 
 
 def window_sum(asked: Asked) -> int | None:
-    """A sum in windows of what is padded and dilated before, up to where the last window ends.
+    """Padding and dilation become a separate operation, up to the end of the last window.
 
-    Windows of one element hold that element.
+    A window of one element is that element.
     """
     params = asked.params
-    shape, config, padded = asked.shape(), [], []
+    shape = asked.shape()
+    config: list[tuple[int, int, int]] = []
+    padded: list[int] = []
     for (low, high), dilation, n in zip(
         params["padding"], params["base_dilation"], shape, strict=True
     ):
         config.append((low, high, dilation - 1))
         padded.append(int(low) + int(high) + (n - 1) * int(dilation) + 1)
     found = laid(config, shape, padded)
-    if found is None:  # windows of padding alone
+    if found is None:  # windows of padding only
         return asked.table.constant(np.zeros(asked.kind.shape, asked.kind.dtype))
     of_array, of_grid = found
     part = asked.maker.pick(asked.operands[0], of_array)
@@ -41,7 +43,7 @@ def window_sum(asked: Asked) -> int | None:
 
 
 def picked_windows(maker: Maker, node: Node, axes: Sequence[Axis]) -> int | None:
-    """The sums in some of the windows; None: they are taken backwards."""
+    """The sums in some of the windows; None: they are in reverse order."""
     if any(step < 0 for _, step, _ in axes):
         return None
     params = own_params(node)
@@ -59,7 +61,7 @@ def _windows(
     windows: tuple[int, ...],
     dilations: tuple[int, ...],
 ) -> int:
-    """The sums in the windows that begin on a grid, of what they cover."""
+    """The sums in the windows that begin on a grid."""
     covered = [
         (start, 1, by * (n - 1) + (window - 1) * dilation + 1)
         for (start, by, n), window, dilation in zip(begins, windows, dilations, strict=True)

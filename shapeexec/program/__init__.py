@@ -1,4 +1,7 @@
-"""The shape IR to look at: each operation with its symbolic shapes, masks and the user's line."""
+"""Programs to print and search: each operation with symbolic shapes, masks and the user's line.
+
+It reads traces and the notes of a graph. Tracing and compiling are not known here.
+"""
 
 from shapeexec.program._content import Equation
 from shapeexec.program._program import Program

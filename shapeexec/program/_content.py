@@ -1,4 +1,4 @@
-"""What a traced function is made of, as plain frozen data: it holds nothing of JAX's."""
+"""The parts of a printed program as plain frozen data, without any JAX object."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -12,13 +12,13 @@ class Variable:
     """An operand or a result of an equation.
 
     Attributes:
-        name: The argument's path, such as `params['w']`; `%3` for what an equation makes; or the
-            number that it is.
-        text: What it is, as jaxprs print it: `f32[b,s]`.
-        shape: Its dtype and dims, in the symbols of the call; None for what is no array.
-        lengths: Per axis its true extent in the call; None if there is no call.
-        capacities: Per axis its extent in the graph; None if there is no call.
-        is_literal: Whether it is a number that stands in the program itself.
+        name: The argument's path, such as `params['w']`; `%3` for the result of an equation; the
+            number itself for a literal.
+        text: Its type, as jaxprs print it: `f32[b,s]`.
+        shape: Its dtype and dims, in the symbols of the call; None if it is not an array.
+        lengths: Its true size per axis in the call; None if there is no call.
+        capacities: Its padded size per axis in the graph; None if there is no call.
+        is_literal: Whether it is a number in the program itself.
     """
 
     name: str
@@ -39,14 +39,14 @@ class Equation:
     Attributes:
         primitive: The name of JAX's primitive, such as `reduce_max`.
         name: The name of the function that it calls, such as `softmax`; None if it calls none.
-        operands: What it reads.
-        results: What it makes.
+        operands: The variables that it reads.
+        results: The variables that it defines.
         params: Its parameters as pairs of name and text, without functions.
         where: The user's line, `code  (file.py:12)`; None if unknown.
-        rule: What its rule does about padding: Keep, Fill, Move, Run or Refuse; None where no dim
-            is symbolic.
-        masks: Its masks, and those that were spared.
-        bodies: The functions inside of it: that of a call, of a loop, of each branch.
+        rule: How its rule treats padding: Keep, Fill, Move, Run or Refuse; None if no dim is
+            symbolic.
+        masks: Its masks, and those that were not needed.
+        bodies: The functions inside it: of a call, of a loop, of each branch.
     """
 
     primitive: str
@@ -61,20 +61,20 @@ class Equation:
 
     @property
     def all_masks(self) -> tuple[MaskNote, ...]:
-        """Its masks and those of the functions inside of it."""
+        """Its masks and those of the functions inside it."""
         inner = (note for eqn in within(self.bodies) for note in eqn.masks)
         return (*self.masks, *inner)
 
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """A function inside of an equation.
+    """A function inside an equation.
 
     Attributes:
-        label: Which of them it is, such as `body_jaxpr` or `branches[1]`.
-        inputs: What it takes; for a plain call the operands of the equation themselves.
+        label: The parameter that holds it, such as `body_jaxpr` or `branches[1]`.
+        inputs: Its parameters; for a plain call the operands of the equation.
         equations: Its operations, in order.
-        results: What it returns.
+        results: Its results.
         is_call: Whether it is called once, with the operands of the equation.
     """
 
@@ -87,11 +87,11 @@ class Body:
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-    """What a program takes for granted of the sizes.
+    """A condition on the sizes under which a program holds.
 
     Attributes:
         text: Such as `s > 6`.
-        where: The line that asked, `code  (file.py:12)`; None if JAX did.
+        where: The line that compared, `code  (file.py:12)`; None: JAX's own code.
     """
 
     text: str
@@ -116,8 +116,8 @@ class Number:
     value: str | None = None
 
     def __str__(self) -> str:
-        told = "" if self.value is None else f" = {self.value}"
-        return f"{self.text}{told} ({self.dtype})"
+        value = "" if self.value is None else f" = {self.value}"
+        return f"{self.text}{value} ({self.dtype})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +126,8 @@ class Extent:
 
     Attributes:
         dim: The dim, such as `2*s + 1`.
-        length: What it is in the call.
-        capacity: What it is in the graph.
+        length: Its value in the call.
+        capacity: Its value in the graph.
     """
 
     dim: str
@@ -140,23 +140,23 @@ class Extent:
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """All of a program.
+    """The whole program.
 
     Attributes:
         name: The function's name.
         symbols: The symbols of its sizes, sorted.
         inputs: The flat arguments.
-        constants: The arrays that the function closed over, and those inside of it.
-        equations: Its operations, in order; those inside of others are in their `bodies`.
+        constants: The arrays that the function and functions inside it close over.
+        equations: Its operations, in order; nested ones are in the `bodies` of others.
         results: The flat results.
-        guards: What has to hold of the sizes.
-        numbers: What Python computes from the sizes of each call.
-        sizes: Per symbol its true size; empty if there is no call.
-        buckets: Per symbol what it is padded to, its size where it is exact; empty likewise.
+        guards: The conditions on the sizes.
+        numbers: The numbers that Python computes from the sizes of each call.
+        sizes: The true size of each symbol; empty if there is no call.
+        buckets: The padded size of each symbol; empty likewise.
         extents: The symbolic dims that occur, at the sizes of the call; empty likewise.
-        exact: Per symbol that is exact although it has a strategy, why.
-        masks: All masks, and those that were spared, in the order in which the graph is made.
-        is_expanded: Whether functions inside of equations are shown.
+        exact: The reason by symbol, for symbols that run exactly although they have a strategy.
+        masks: All masks, and those that were not needed, in the order of the graph.
+        is_expanded: Whether functions inside equations are shown.
     """
 
     name: str
@@ -167,22 +167,22 @@ class Content:
     results: tuple[Variable, ...]
     guards: tuple[Fact, ...] = ()
     numbers: tuple[Number, ...] = ()
-    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    buckets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    buckets: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     extents: tuple[Extent, ...] = ()
-    exact: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    exact: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     masks: tuple[MaskNote, ...] = ()
     is_expanded: bool = False
 
 
 def within(bodies: tuple[Body, ...]) -> Iterator[Equation]:
-    """All equations of bodies, each before those inside of it."""
+    """All equations of bodies, each before those nested in it."""
     for body in bodies:
         yield from nested(body.equations)
 
 
 def nested(equations: tuple[Equation, ...]) -> Iterator[Equation]:
-    """Equations and those inside of them, each before those inside of it."""
+    """Equations and those nested in them, each before those nested in it."""
     for eqn in equations:
         yield eqn
         yield from within(eqn.bodies)

@@ -1,4 +1,4 @@
-"""A program as a table for notebooks, in which functions inside of equations can be opened."""
+"""A program as an HTML table for notebooks; functions inside equations can be expanded."""
 
 import html as escapes
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ _LEFT = 'style="text-align:left;vertical-align:top"'
 
 
 def html(program: Content) -> str:
-    """The program: what is known of its sizes, and a row per equation."""
+    """The program: its sizes, guards and host numbers, and a row per equation."""
     inputs = ", ".join(map(str, program.inputs + program.constants))
     returned = ", ".join(v.text for v in program.results)
     head = [f"<b>{_escaped(program.name)}</b>({_escaped(inputs)}) &rarr; {_escaped(returned)}"]
@@ -19,38 +19,38 @@ def html(program: Content) -> str:
     head += [f"guard {_escaped(str(fact))}" for fact in program.guards]
     head += [f"host {_escaped(str(number))}" for number in program.numbers]
     returns = _escaped(", ".join(v.name for v in program.results))
-    table = _table(program.equations, program.is_expanded)
+    table = _table(program.equations, is_open=program.is_expanded)
     return f"<div><p>{'<br>'.join(head)}</p>{table}<p>return {returns}</p></div>"
 
 
-def _table(equations: Sequence[Equation], is_open: bool) -> str:
+def _table(equations: Sequence[Equation], *, is_open: bool) -> str:
     head = "".join(
         f"<th {_LEFT}>{title}</th>" for title in ("results", "operation", "padding", "line")
     )
-    rows = "".join(_row(eqn, is_open) for eqn in equations)
+    rows = "".join(_row(eqn, is_open=is_open) for eqn in equations)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _row(eqn: Equation, is_open: bool) -> str:
-    told = f"{_escaped(operation(eqn))} {_names(eqn.operands)}"
-    bodies = "".join(_body(body, is_open) for body in eqn.bodies)
+def _row(eqn: Equation, *, is_open: bool) -> str:
+    shown = f"{_escaped(operation(eqn))} {_names(eqn.operands)}"
+    bodies = "".join(_body(body, is_open=is_open) for body in eqn.bodies)
     if bodies:
-        told = f"<details{' open' if is_open else ''}><summary>{told}</summary>{bodies}</details>"
+        state = " open" if is_open else ""
+        shown = f"<details{state}><summary>{shown}</summary>{bodies}</details>"
     masks = "<br>".join(
         f"<b>{_escaped(mask_text(note))}</b>" if note.masked else _escaped(mask_text(note))
         for note in (eqn.masks if is_open else eqn.all_masks)
     )
     results = "<br>".join(_escaped(_sized(v)) for v in eqn.results)
-    cells = (results, told, masks or _escaped(eqn.rule or ""), _escaped(eqn.where or ""))
+    cells = (results, shown, masks or _escaped(eqn.rule or ""), _escaped(eqn.where or ""))
     return f"<tr>{''.join(f'<td {_LEFT}>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _body(body: Body, is_open: bool) -> str:
+def _body(body: Body, *, is_open: bool) -> str:
     inputs = _escaped(", ".join(map(str, body.inputs)))
     returns = _names(body.results)
-    return f"<p>{_escaped(body.label)}({inputs})</p>{_table(body.equations, is_open)}" + (
-        f"<p>return {returns}</p>"
-    )
+    table = _table(body.equations, is_open=is_open)
+    return f"<p>{_escaped(body.label)}({inputs})</p>{table}<p>return {returns}</p>"
 
 
 def _sized(variable: Variable) -> str:

@@ -9,8 +9,8 @@ from shapeexec.program._content import Body, Content, Equation, Variable
 
 
 def text(program: Content, indent: int | None) -> str:
-    """All of a program."""
-    told = {
+    """The whole program."""
+    content = {
         "name": program.name,
         "symbols": list(program.symbols),
         "inputs": _variables(program.inputs),
@@ -30,7 +30,7 @@ def text(program: Content, indent: int | None) -> str:
         ],
         "exact": dict(program.exact),
     }
-    return json.dumps(told, indent=indent)
+    return json.dumps(content, indent=indent)
 
 
 def _equation(eqn: Equation) -> dict[str, Any]:
@@ -84,7 +84,3 @@ def _variable(variable: Variable) -> dict[str, Any]:
         "capacities": None if variable.capacities is None else list(variable.capacities),
         "is_literal": variable.is_literal,
     }
-
-
-def _dim(dim: Any) -> int | str:
-    return dim if isinstance(dim, int) else str(dim)

@@ -1,11 +1,11 @@
-"""The names that people know a function's arguments by."""
+"""The names of functions and of their flat arguments, as users know them."""
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
+from shapeexec.shape import _trees
 
 
 def argument_names(
@@ -14,9 +14,9 @@ def argument_names(
     """The names of the flat arguments of a call: `x`, `params['w']`.
 
     Args:
-        fn: The function; its signature names the arguments by position, if it tells one.
+        fn: The function; its signature, if it has one, names the positional arguments.
         args: The positional arguments; only their structure matters.
-        kwargs: The others.
+        kwargs: The keyword arguments.
     """
     names = _by_position(fn, len(args))
     return [
@@ -26,7 +26,7 @@ def argument_names(
 
 
 def function_name(fn: Any) -> str:
-    """The name of a function, or else of its class."""
+    """The name of a function; of any other callable, the name of its class."""
     if isinstance(fn, functools.partial):
         return function_name(fn.func)
     name = getattr(fn, "__name__", None)
@@ -34,14 +34,13 @@ def function_name(fn: Any) -> str:
 
 
 def _paths(tree: Any) -> list[str]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [jax.tree_util.keystr(path) for path, _ in leaves]
+    return [_trees.keystr(path) for path, _ in _trees.leaves_with_path(tree)]
 
 
 def _by_position(fn: Callable[..., Any], count: int) -> list[str]:
     try:
         parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):  # it is written in C, or tells nothing
+    except (TypeError, ValueError):  # it is written in C, or has no signature
         parameters = []
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [parameter.name for parameter in parameters if parameter.kind in positional][:count]

@@ -1,4 +1,4 @@
-"""A program as a flow chart in the language of Mermaid."""
+"""A program as a Mermaid flow chart."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -27,39 +27,40 @@ def _lines(program: Content) -> Iterator[str]:
             yield f'  in{number}(["{_escaped(variable.name)}"])'
     for row in shown:
         if row.equations:
-            yield f'  {_node(row, nodes)}["{_label(row, program.is_expanded)}"]'
+            yield f'  {_node(row, nodes)}["{_label(row, is_expanded=program.is_expanded)}"]'
         makers |= {result.name: _node(row, nodes) for result in row.results}
     for row in shown:
         line = "-->" if row.equations else "-.->"
-        yield from _arrows(makers, row.operands, _node(row, nodes), line)
+        yield from _arrows(makers, row.operands, node=_node(row, nodes), line=line)
     yield '  out(["return"])'
-    yield from _arrows(makers, program.results, "out", "-->")
-    masked = [_node(row, nodes) for row in shown if _count(row, program.is_expanded)]
+    yield from _arrows(makers, program.results, node="out", line="-->")
+    expanded = program.is_expanded
+    masked = [_node(row, nodes) for row in shown if _count(row, is_expanded=expanded)]
     if masked:
         yield "  classDef masked stroke-width:3px,stroke:#c33"
         yield f"  class {','.join(masked)} masked"
 
 
 def _node(row: Row, nodes: Mapping[int, str]) -> str:
-    """The node of a row; what a function takes and returns passes by that of its equation."""
+    """The node of a row; inputs and results of a function belong to the node of its equation."""
     return nodes[id(row.equations[0] if row.equations else row.owner)]
 
 
 def _arrows(
-    makers: Mapping[str, str], read: Iterable[Variable], node: str, line: str
+    makers: Mapping[str, str], read: Iterable[Variable], *, node: str, line: str
 ) -> Iterator[str]:
     made = [v for v in read if not v.is_literal and v.name in makers]
     arrows = (f'  {makers[v.name]} {line}|"{_escaped(v.text)}"| {node}' for v in made)
     yield from dict.fromkeys(arrows)
 
 
-def _label(row: Row, is_expanded: bool) -> str:
-    count = _count(row, is_expanded)
+def _label(row: Row, *, is_expanded: bool) -> str:
+    count = _count(row, is_expanded=is_expanded)
     masks = f"<br>{count} mask{'s' if count > 1 else ''}" if count else ""
     return _escaped(operations(row, _LABEL)) + masks
 
 
-def _count(row: Row, is_expanded: bool) -> int:
+def _count(row: Row, *, is_expanded: bool) -> int:
     found = (eqn.masks if is_expanded else eqn.all_masks for eqn in row.equations)
     return sum(note.masked for notes in found for note in notes)
 

@@ -1,4 +1,4 @@
-"""A traced function to look at: print it, search it, draw it."""
+"""`Program`: a traced function to print, search and draw. Other modules do the formatting."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from shapeexec.program._content import Content, Equation, nested
 class Program(Content):
     """A function at symbolic sizes, equation by equation; `print` it.
 
-    `sx.trace` makes one without a call. `Exec.trace` makes that of a call: it tells valid lengths,
-    capacities, masks, guards and numbers of the host, too. Iterating gives the equations that are
+    `sx.trace` makes one without a call. `Exec.trace` makes one for a call, which also has valid
+    lengths, capacities, masks, guards and host numbers. Iterating yields the equations that are
     shown, `len` counts them.
 
     Attributes:
@@ -20,17 +20,18 @@ class Program(Content):
         symbols: The symbols of its sizes, sorted.
         inputs: The flat arguments, each a variable with `name`, `shape` (dtype and symbolic dims),
             `lengths` and `capacities`.
-        constants: The arrays that the function closed over, and those inside of it.
-        equations: Its operations, in order; those inside of others are in their `bodies`.
+        constants: The arrays that the function and functions inside it close over.
+        equations: Its operations, in order; nested ones are in the `bodies` of others.
         results: The flat results.
-        guards: What has to hold of the sizes, each with `text` and `where`.
-        numbers: What Python computes from the sizes of each call: `text`, `dtype`, `value`.
-        sizes: Per symbol its true size; empty if there is no call.
-        buckets: Per symbol what it is padded to, its size where it is exact; empty likewise.
+        guards: The conditions on the sizes, each with `text` and `where`.
+        numbers: The numbers that Python computes from the sizes of each call: `text`, `dtype`,
+            `value`.
+        sizes: The true size of each symbol; empty if there is no call.
+        buckets: The padded size of each symbol; empty likewise.
         extents: Each symbolic dim with its `length` and `capacity` in the call; empty likewise.
-        exact: Per symbol that is exact although it has a strategy, why.
-        masks: All masks, and those that were spared, in the order in which the graph is made.
-        is_expanded: Whether functions inside of equations are shown.
+        exact: The reason by symbol, for symbols that run exactly although they have a strategy.
+        masks: All masks, and those that were not needed, in the order of the graph.
+        is_expanded: Whether functions inside equations are shown.
 
     Example:
         >>> program = trace(lambda x: x.max(axis=1), Shape("float32", "b", "s"))
@@ -39,13 +40,13 @@ class Program(Content):
     """
 
     def expand(self) -> "Program":
-        """The program with the functions inside of its equations shown, each equation in a line."""
+        """The program with functions inside equations shown, and one line per equation."""
         return dataclasses.replace(self, is_expanded=True)
 
     def find(self, name: str) -> tuple[Equation, ...]:
         """The equations of a primitive, or those that call a function of this name.
 
-        Those inside of others are found too. There may be none.
+        Nested equations are found, too. There may be none.
 
         Args:
             name: Such as `reduce_max` or `softmax`.
@@ -53,7 +54,7 @@ class Program(Content):
         return tuple(eqn for eqn in nested(self.equations) if name in (eqn.primitive, eqn.name))
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """The program as a text of JSON: all of it, whether it is expanded or not.
+        """The whole program as JSON, whether it is expanded or not.
 
         Args:
             indent: Spaces per level; None: all in one line.
@@ -61,10 +62,10 @@ class Program(Content):
         return _json.text(self, indent)
 
     def to_mermaid(self) -> str:
-        """The program as a flow chart in the language of Mermaid, which Markdown pages show.
+        """The program as a Mermaid flow chart, which Markdown pages show.
 
-        It has a node per line that is printed, and an arrow per value, with its shape; a dotted one
-        is what a function returns to the equation that it stands in. Masks are marked.
+        It has a node per printed line and an arrow with the shape per value; dotted arrows are the
+        results of a function inside an equation. Masks are marked.
         """
         return _picture.mermaid(self)
 

@@ -1,4 +1,4 @@
-"""From a trace, and what became of it in a graph, to a `Program`."""
+"""Makes a `Program` of a trace, and of its graph in one call if there is one."""
 
 import collections
 import dataclasses
@@ -26,15 +26,15 @@ _LONGEST_PARAM = 120
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """What became of a trace in the graph of one call.
+    """The graph of a trace in one call.
 
     Attributes:
         sizes: The true size of each symbol.
-        buckets: What each symbol is padded to.
-        ranges: Per symbol of the trace the least and the greatest size that the graph serves.
-        operands: The numbers of the host that the graph takes.
-        exact: Per symbol that is exact although it has a strategy, why.
-        notes: Each mask of the graph, and each that was spared.
+        buckets: The padded size of each symbol.
+        ranges: The least and the greatest size that the graph serves, by symbol of the trace.
+        operands: The host numbers that the graph takes.
+        exact: The reason by symbol, for symbols that run exactly although they have a strategy.
+        notes: The masks of the graph, and those that were not needed.
     """
 
     sizes: Mapping[str, int]
@@ -46,13 +46,13 @@ class Moment:
 
 
 def read(trace: Trace, name: str, arguments: Sequence[str], moment: Moment | None) -> Program:
-    """The program that a trace is.
+    """Make the program of a trace.
 
     Args:
         trace: The trace.
         name: The function's name.
         arguments: The names of the flat arguments.
-        moment: What became of it in a graph; None: there is no call.
+        moment: Its graph in a call; None: there is no call.
     """
     reader = _Reader(trace, moment, arguments)
     jaxpr = trace.jaxpr.jaxpr
@@ -60,15 +60,7 @@ def read(trace: Trace, name: str, arguments: Sequence[str], moment: Moment | Non
     reader.close_over(jaxpr)
     equations = reader.equations(jaxpr, ())
     results = map(reader.variable, jaxpr.outvars)
-    told = {}
-    if moment is not None:
-        told = {
-            "sizes": dict(moment.sizes),
-            "buckets": dict(moment.buckets),
-            "exact": dict(moment.exact),
-            "masks": tuple(map(_without_equations, moment.notes)),
-        }
-    return Program(
+    program = Program(
         name=name,
         symbols=tuple(sorted(_symbols(trace))),
         inputs=tuple(inputs),
@@ -78,7 +70,15 @@ def read(trace: Trace, name: str, arguments: Sequence[str], moment: Moment | Non
         guards=tuple(Fact(str(g), _compat.describe_line(g.place)) for g in trace.guards),
         numbers=tuple(_numbers(trace, moment)),
         extents=reader.extents(),
-        **told,
+    )
+    if moment is None:
+        return program
+    return dataclasses.replace(
+        program,
+        sizes=dict(moment.sizes),
+        buckets=dict(moment.buckets),
+        exact=dict(moment.exact),
+        masks=tuple(map(_without_equations, moment.notes)),
     )
 
 
@@ -87,11 +87,11 @@ class _Reader:
 
     Args:
         trace: The trace.
-        moment: What became of it in a graph.
-        arguments: The names that arguments have, and nothing else may.
+        moment: Its graph in a call.
+        arguments: The names of the arguments, which nothing else may have.
 
     Attributes:
-        constants: The arrays that the functions closed over that were read.
+        constants: The arrays that the functions read so far close over.
     """
 
     def __init__(self, trace: Trace, moment: Moment | None, arguments: Sequence[str]) -> None:
@@ -114,13 +114,13 @@ class _Reader:
             for note in moment.notes:
                 self._notes[tuple(map(id, note.at))].append(note)
 
-    def named(self, var: Any, name: str, is_literal: bool = False) -> Variable:
-        """A variable, which has this name from now on."""
+    def named(self, var: Any, name: str, *, is_literal: bool = False) -> Variable:
+        """Name a variable."""
         self._names[var] = name, is_literal
         return self.variable(var)
 
     def close_over(self, jaxpr: Any) -> None:
-        """Give names to the constants of an open jaxpr, which may stand in several equations."""
+        """Name the constants of an open jaxpr, which may occur in several equations."""
         for var in jaxpr.constvars:
             if var not in self._names:
                 self.constants.append(self.named(var, next(self._constant_names)))
@@ -140,11 +140,11 @@ class _Reader:
         return Variable(name, str(shape), shape, lengths, capacities, is_literal)
 
     def equations(self, jaxpr: Any, outer: tuple[Any, ...]) -> tuple[Equation, ...]:
-        """The equations of an open jaxpr, which stands in these equations."""
+        """The equations of an open jaxpr that is nested in these equations."""
         return tuple(self._equation(eqn, outer) for eqn in jaxpr.eqns)
 
     def extents(self) -> tuple[Extent, ...]:
-        """The symbolic dims that were met, if there is a call: symbols first."""
+        """The symbolic dims read so far, if there is a call: symbols first."""
         moment = self._moment
         if moment is None:
             return ()
@@ -182,11 +182,11 @@ class _Reader:
             is_call = jaxpr is called and len(jaxpr.invars) == len(eqn.invars)
             if is_call:
                 inputs = [
-                    self.named(var, *self._name(atom))
+                    self._alias(var, atom)
                     for var, atom in zip(jaxpr.invars, eqn.invars, strict=True)
                 ]
             else:
-                # One jaxpr may stand in several equations: its values are others in each.
+                # One jaxpr may occur in several equations, with other values in each.
                 inputs = [self._anew(var) for var in jaxpr.invars]
             for var in (var for e in jaxpr.eqns for var in e.outvars):
                 self._names.pop(var, None)
@@ -203,13 +203,17 @@ class _Reader:
             self._names[atom] = f"%{next(self._numbers)}", False
         return self._names[atom]
 
+    def _alias(self, var: Any, atom: Any) -> Variable:
+        name, is_literal = self._name(atom)
+        return self.named(var, name, is_literal=is_literal)
+
     def _anew(self, var: Any) -> Variable:
         return self.named(var, f"%{next(self._numbers)}")
 
     def _taken(self, path: tuple[Any, ...]) -> list[MaskNote]:
-        """The notes of an equation that none inside of it has taken.
+        """Take the notes of an equation that no equation nested in it has taken.
 
-        A rule may have interpreted another jaxpr than the one that is read.
+        A rule may have interpreted another jaxpr than the one that is read here.
         """
         key = tuple(map(id, path))
         keys = [k for k in self._notes if k[: len(key)] == key]
@@ -227,12 +231,12 @@ class _Reader:
         return self._dims[text]
 
     def _outward(self, text: str) -> Dim:
-        """A dim in the symbols of the call; what a split has made of a symbol is that symbol."""
+        """A dim in the symbols of the call; the two parts of a split symbol are that symbol."""
         known = self._split.get(text)
         return self._substitution.outward(text) if known is None else Dim(known)
 
     def _param(self, value: Any) -> str:
-        """The text of a parameter; empty for what tells a reader nothing."""
+        """The text of a parameter; empty if it would not inform a reader."""
         if value is None or callable(value):
             return ""
         if isinstance(value, HostOperand):
@@ -249,7 +253,7 @@ class _Reader:
 
 @dataclasses.dataclass(frozen=True)
 class _At:
-    """A dim in the call's symbols, and what it is in the call."""
+    """A dim in the call's symbols, with its length and its capacity in the call."""
 
     dim: int | Dim
     length: int
@@ -267,7 +271,7 @@ def _literal_text(atom: Any) -> str:
 
 
 def _labelled(eqn: Any) -> Iterator[tuple[str, Any]]:
-    """The jaxprs inside of an equation, by the parameters that hold them."""
+    """The jaxprs inside an equation, with the parameters that hold them."""
     for key, value in eqn.params.items():
         held = list(_compat.sub_jaxprs({key: value}))
         for i, inner in enumerate(held):
@@ -275,7 +279,7 @@ def _labelled(eqn: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _called(eqn: Any) -> str | None:
-    """The name of the one function that stands in an equation, if it has one."""
+    """The name of the only function inside an equation, if it has one."""
     held = [inner for _, inner in _labelled(eqn)]
     if not held:
         return None

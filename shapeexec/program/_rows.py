@@ -1,4 +1,4 @@
-"""The lines that a program is shown in: an equation each, or a run of one source line."""
+"""The lines of a printed program: one equation each, or several of one source line."""
 
 import dataclasses
 import itertools
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shapeexec.program._content import Body, Content, Equation, Variable
 
-_MOST_LINES = 44  # what a screen holds beside the head
+_MOST_LINES = 44  # a screen, without the head
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,14 +14,14 @@ class Row:
     """One line of a program.
 
     Attributes:
-        equations: Its equations: one, or those of one source line that stand together.
-        operands: What they read of other rows.
-        results: What other rows read of them.
-        depth: How many functions stand around it.
-        begins: The function that begins here, inside of `owner`: then there are no equations, and
-            what it takes are the results.
-        ends: The function that ends here, likewise: what it returns are the operands.
-        owner: The equation that the function stands in.
+        equations: One equation, or neighbours of one source line.
+        operands: The variables that they read from other rows.
+        results: The variables that other rows read from them.
+        depth: The number of functions around it.
+        begins: The function that begins here, inside `owner`. Then there are no equations, and its
+            parameters are the results.
+        ends: The function that ends here, likewise; its results are the operands.
+        owner: The equation that holds the function.
     """
 
     equations: tuple[Equation, ...]
@@ -41,9 +41,9 @@ class Row:
 def rows(program: Content) -> list[Row]:
     """The lines of a program.
 
-    Expanded it has one per equation. Otherwise functions inside of equations are left out. Where
-    that is too long for a screen, equations of one source line that stand together and have no mask
-    share a line, the longest such runs first, until it fits or there are no more.
+    An expanded program has one line per equation. Otherwise functions inside equations are left
+    out. If that is too long for a screen, neighbouring equations of one source line that have no
+    mask share a line, the longest runs first, until it fits or there are no more runs.
     """
     if program.is_expanded:
         return list(_expanded(program.equations, 0))
@@ -55,7 +55,7 @@ def _expanded(equations: Iterable[Equation], depth: int) -> Iterator[Row]:
         yield Row((eqn,), eqn.operands, eqn.results, depth)
         for body in eqn.bodies:
             inner = depth + 1 + (not body.is_call)
-            if not body.is_call:  # what it takes are values of its own
+            if not body.is_call:  # its parameters are variables of their own
                 yield Row((), (), body.inputs, depth + 1, begins=body, owner=eqn)
             yield from _expanded(body.equations, inner)
             yield Row((), body.results, (), inner, ends=body, owner=eqn)
@@ -70,13 +70,13 @@ def _folded(program: Content) -> list[Row]:
                 readers.setdefault(operand.name, set()).add(number)
     returned = {result.name for result in program.results}
     return [
-        Row(run, _read_by(run), _kept(run, number, readers, returned))
+        Row(run, _read_by(run), _kept(run, number=number, readers=readers, returned=returned))
         for number, run in enumerate(runs)
     ]
 
 
 def _fitting(runs: list[tuple[Equation, ...]]) -> list[tuple[Equation, ...]]:
-    """The longest runs, and the equations of the others, each for itself."""
+    """The longest runs, and the equations of the other runs one by one."""
     masks = sum(len(eqn.all_masks) for run in runs for eqn in run)
     least = 1 + max(map(len, runs), default=0)
     while least > 2 and sum(_lines(run, least) for run in runs) + masks > _MOST_LINES:
@@ -113,7 +113,7 @@ def _read_by(run: Sequence[Equation]) -> tuple[Variable, ...]:
 
 
 def _kept(
-    run: Sequence[Equation], number: int, readers: dict[str, set[int]], returned: set[str]
+    run: Sequence[Equation], *, number: int, readers: dict[str, set[int]], returned: set[str]
 ) -> tuple[Variable, ...]:
     if len(run) == 1:
         return run[0].results

@@ -14,8 +14,8 @@ _LEAST_ROOM = 16
 _GAP = "   "
 _MOST_LINES = 4
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
-# Parameters that say again what operands and results say.
-_TOLD_ELSEWHERE = frozenset(
+# Parameters that operands and results show already.
+_SHOWN_ELSEWHERE = frozenset(
     """broadcast_dimensions dimension_numbers dtype name new_dtype new_sizes out_sharding
     preferred_element_type shape sharding sizes weak_type""".split()
 )
@@ -32,50 +32,50 @@ def text(program: Content) -> str:
     lines, last = [*_head(program)], None
     for line, row in zip(left, shown, strict=True):
         where = None if row.where is None else _own(row.where)
-        lines.append(_with_place(line, where, last, column))
+        lines.append(_with_place(line, where, last=last, column=column))
         last = where if row.equations else last
         indent = "  " * row.depth
-        for note in _masks(row, program.is_expanded):
+        for note in _masks(row, is_expanded=program.is_expanded):
             lines += _wrapped(f"{indent}    {mask_text(note)}", f"{indent}          ")
     returned = ", ".join(v.name for v in program.results)
     return "\n".join([*lines, _cut(f"  return {returned}", WIDTH)])
 
 
 def operation(eqn: Equation, width: int | None = None) -> str:
-    """The primitive, what it calls, and what parameters tell: `cumsum[axis=1]`.
+    """The primitive, the function that it calls, and its parameters: `cumsum[axis=1]`.
 
     Args:
         eqn: The equation.
-        width: Parameters are left out where there is no room for them; None: there is.
+        width: Parameters are left out if they do not fit; None: no limit.
     """
-    told = " ".join(f"{key}={value}" for key, value in eqn.params if _tells(eqn, key, value))
+    params = " ".join(f"{key}={value}" for key, value in eqn.params if _is_shown(eqn, key, value))
     name = f"{eqn.primitive} {eqn.name}" if eqn.name else eqn.primitive
-    fits = width is None or len(name) + len(told) + 2 <= width
-    return f"{name}[{told}]" if told and fits else name
+    fits = width is None or len(name) + len(params) + 2 <= width
+    return f"{name}[{params}]" if params and fits else name
 
 
 def operations(row: Row, width: int) -> str:
-    """The operations of a row, in so many characters if there is a way."""
+    """The operations of a row, shortened to `width` characters if possible."""
     if len(row.equations) == 1:
         return operation(row.equations[0], width)
     names = [eqn.name or eqn.primitive for eqn in row.equations]
     for shown in range(len(names), 0, -1):
         rest = len(names) - shown
-        told = ", ".join(names[:shown]) + (f", +{rest}" if rest else "")
-        if len(told) <= width:
-            return told
+        listed = ", ".join(names[:shown]) + (f", +{rest}" if rest else "")
+        if len(listed) <= width:
+            return listed
     return f"{len(names)} operations"
 
 
 def mask_text(note: MaskNote) -> str:
-    """One mask, or one that was spared."""
+    """A mask, or one that was not needed (spared)."""
     kind = "mask" if note.masked else "spared"
     why = f", for {note.why}" if note.why else ""
     return f"{kind}  {note.primitive}: {note.what}: {note.action.removeprefix('none: ')}{why}"
 
 
-def _tells(eqn: Equation, key: str, value: str) -> bool:
-    if key in _TOLD_ELSEWHERE or (eqn.bodies and key not in _OF_LOOPS):
+def _is_shown(eqn: Equation, key: str, value: str) -> bool:
+    if key in _SHOWN_ELSEWHERE or (eqn.bodies and key not in _OF_LOOPS):
         return False
     is_noise = any(word in value for word in _NOISE)
     return not is_noise and len(value) <= _LONGEST_PARAM
@@ -98,7 +98,7 @@ def _head(program: Content) -> Iterator[str]:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Texts in a row, each of which stays in one line."""
+    """Texts joined by commas, none of which is broken across lines."""
     return ", ".join(text.replace(" ", _HARD_SPACE) for text in texts)
 
 
@@ -111,7 +111,7 @@ def _wrapped(line: str, indent: str) -> list[str]:
 
 
 def _left(row: Row) -> str:
-    """What a row does, without the line that it is of."""
+    """A row without its source line."""
     indent = "  " * (row.depth + 1)
     if row.begins is not None:
         return _cut(f"{indent}{row.begins.label}({', '.join(map(str, row.results))}):", WIDTH)
@@ -124,15 +124,15 @@ def _left(row: Row) -> str:
     return _cut(f"{start}{operations(row, max(room, _LEAST_ROOM))} {read}".rstrip(), _LEFT)
 
 
-def _with_place(left: str, where: str | None, last: str | None, column: int) -> str:
+def _with_place(left: str, where: str | None, *, last: str | None, column: int) -> str:
     if where is None:
         return left
-    told = '"' if where == last else _place(where, WIDTH - column - len(_GAP))
-    return f"{left:<{column}}{_GAP}{told}"
+    place = '"' if where == last else _place(where, WIDTH - column - len(_GAP))
+    return f"{left:<{column}}{_GAP}{place}"
 
 
 def _made(results: Sequence[Variable]) -> str:
-    """Results with what they are, which those that are alike share."""
+    """Results with their types; neighbours of one type share it."""
     groups = itertools.groupby(results, key=lambda variable: variable.text)
     return ", ".join(f"{', '.join(map(_name, group))} {text}" for text, group in groups)
 
@@ -142,13 +142,13 @@ def _name(variable: Variable) -> str:
 
 
 def _own(where: str) -> str:
-    """The user's own line, where one stands before that of an installed package."""
+    """The user's own line, without that of an installed package."""
     own, through, _ = where.partition("), through ")
     return f"{own})" if through else where
 
 
 def _place(where: str, width: int) -> str:
-    """A source line in so many characters: the code is cut, the file and the line stay."""
+    """A source line in `width` characters: the code is cut, the file and line number stay."""
     code, mark, place = where.rpartition("  (")
     if len(where) <= width or not mark:
         return _cut(where, width)
@@ -160,6 +160,6 @@ def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: max(width - 3, 0)]}..."[:width]
 
 
-def _masks(row: Row, is_expanded: bool) -> Sequence[MaskNote]:
+def _masks(row: Row, *, is_expanded: bool) -> Sequence[MaskNote]:
     notes = (eqn.masks if is_expanded else eqn.all_masks for eqn in row.equations)
     return [note for found in notes for note in found]

@@ -14,18 +14,18 @@ from shapeexec.shape._propagate import trace_shapes
 def trace(fn: Callable[..., Any], *specs: Any, constraints: str | Iterable[str] = ()) -> Program:
     """The operations of `fn` at symbolic sizes, with the shape of each operand and result.
 
-    Nothing is compiled. `Exec.trace` tells of one call, with its masks.
+    Nothing is compiled. `Exec.trace` gives the program of one call, with its masks.
 
     Args:
         fn: A function of arrays and trees of arrays.
-        *specs: Its arguments, as `eval_shape` takes them: dims may be symbolic, dtypes are those
-            that they say.
+        *specs: Its arguments, as `eval_shape` takes them, with dtypes and with dims that may be
+            symbolic.
         constraints: A fact about the sizes that `fn` needs, such as `"s >= 2"`, or several.
 
     Raises:
         ConfigError: `fn` cannot be called.
         SpecError: A spec is malformed, or there are too many or too few for `fn`.
-        InconclusiveShapeError: The program depends on a question that the sizes alone can answer.
+        InconclusiveShapeError: The program depends on a comparison that only known sizes decide.
 
     Example:
         >>> program = trace(lambda x: x.reshape(-1), Shape("float32", "b", "s"))
@@ -39,14 +39,15 @@ def trace(fn: Callable[..., Any], *specs: Any, constraints: str | Iterable[str] 
             '"b", "s"))',
         )
     _check_count(fn, specs)
-    traced, shapes = trace_shapes(fn, specs, constraints)
-    return read(traced, function_name(fn), argument_names(fn, shapes, {}), None)
+    traced, shapes = trace_shapes(fn, specs, constraints=constraints)
+    names = argument_names(fn, shapes, {})
+    return read(traced, function_name(fn), names, None)
 
 
 def _check_count(fn: Callable[..., Any], specs: Sequence[Any]) -> None:
     try:
         bind = inspect.signature(fn).bind
-    except (TypeError, ValueError):  # it tells nothing of its arguments
+    except (TypeError, ValueError):  # it has no signature
         return
     try:
         bind(*specs)

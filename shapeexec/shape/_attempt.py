@@ -1,4 +1,10 @@
-"""Tracing a function until its guards are settled, with facts given beforehand."""
+"""Tracing a function at symbolic sizes, again and again until no new guard appears.
+
+Facts of the sizes may be given beforehand; how they are found is not known here.
+"""
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
 
 import dataclasses
 import functools
@@ -10,7 +16,8 @@ from jax import export
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, InconclusiveShapeError, made_exact
-from shapeexec.shape import _decide, _dim, _library, _transposes  # noqa: F401 - they register rules
+from shapeexec.shape import _dim, _trees
+from shapeexec.shape._arithmetic import Listener
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._host import HostExpression, are_alike
 from shapeexec.shape._numbers import with_conversions
@@ -23,12 +30,12 @@ _MOST_ATTEMPTS = 32
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One array argument of a function to trace: its dims may be symbolic.
+    """One array argument of a function to trace; its dims may be symbolic.
 
     Attributes:
-        dims: Its dims, ints or `Dim`.
-        dtype: Its dtype, extended ones such as typed PRNG keys too.
-        weak_type: Whether it promotes like a Python scalar.
+        dims: One int or `Dim` per axis.
+        dtype: The dtype; extended dtypes such as typed PRNG keys are allowed.
+        weak_type: Whether the array promotes like a Python scalar.
     """
 
     dims: tuple[Any, ...]
@@ -39,32 +46,32 @@ class Leaf:
         return f"{dtype_name(self.dtype)}[{','.join(map(str, self.dims))}]"
 
     def struct(self, scope: Any, symbols: Substitution) -> jax.ShapeDtypeStruct:
-        """What JAX traces, with the dims in `scope`."""
+        """The abstract argument for JAX, with symbolic dims of `scope`."""
         dims = (_dim.to_jax(symbols.inward(dim), scope) for dim in self.dims)
         return jax.ShapeDtypeStruct(tuple(dims), self.dtype, weak_type=self.weak_type)
 
     def at(self, sizes: Mapping[str, int]) -> jax.ShapeDtypeStruct:
-        """What JAX traces, with every dim known."""
+        """The abstract argument for JAX, with an int for every dim."""
         dims = tuple(_dim.evaluate(dim, sizes) for dim in self.dims)
         return jax.ShapeDtypeStruct(dims, self.dtype, weak_type=self.weak_type)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trace:
-    """A function's jaxpr over symbols, and the sizes for which it speaks.
+    """A function's jaxpr over symbols, and the sizes for which it holds.
 
     Attributes:
         jaxpr: The closed jaxpr; its inputs are the flat arguments.
         out_tree: The tree of the function's result.
-        guards: What has to hold of the sizes.
+        guards: The conditions on the sizes.
         symbols: The symbols of the call that are still free: a guard such as `s == 5` makes `s` an
             int.
-        substitution: What the symbols of the call are in the jaxpr.
-        kinds: What the function computes from sizes on the host, and of what kind the results are:
-            at other sizes they may be of another one, or raise.
-        open: What JAX's core compared and answered for all sizes: where it is true of some, plain
-            JAX may do something else there.
-        calls: The calls of functions of JAX's that have stand-ins.
+        substitution: The dims that replace symbols of the call in the jaxpr.
+        kinds: The type, dtype and shape of each result that the function computes from sizes on
+            the host. At other sizes they may differ, or the computation may raise.
+        open: Comparisons that JAX's core could not decide and answered with its default. At sizes
+            where the true answer differs, plain JAX may trace another program.
+        calls: The calls of JAX functions that were replaced by stand-ins.
     """
 
     jaxpr: Any
@@ -78,21 +85,21 @@ class Trace:
 
     @property
     def ragged_arguments(self) -> list[str]:
-        """Each argument with a symbolic dim, such as `f32[b,s]`."""
+        """The arguments with a symbolic dim, each as text: `f32[b,s]`."""
         avals = self.jaxpr.in_avals
         ragged = [a for a in avals if any(not isinstance(dim, int) for dim in a.shape)]
         return list(map(_compat.describe_aval, ragged or avals))
 
     def admits(self, sizes: Mapping[str, int]) -> bool:
-        """Whether the trace speaks for a call at `sizes`."""
+        """Whether the trace holds for a call at `sizes`."""
         return all(guard.holds(sizes) for guard in self.guards) and are_alike(self.kinds, sizes)
 
 
 class Stuck(Exception):
-    """A function cannot be traced with what is known.
+    """A function cannot be traced with the facts that are known of its sizes.
 
     Attributes:
-        error: What was raised while tracing.
+        error: The exception that tracing raised.
         needs: The sizes that user code wanted as Python values.
     """
 
@@ -118,21 +125,21 @@ class Program:
         )
 
     def run_plain(self) -> None:
-        """Let the function raise at the exact sizes what it raises there."""
+        """Trace the plain function at the exact sizes, so that it raises its own error, if any."""
         assert self.sizes is not None
         try:
             jax.eval_shape(_fresh(self.fn), *[leaf.at(self.sizes) for leaf in self.leaves])
-        except Exception as error:
+        except Exception as error:  # whatever the user's function raises, with a note
             sizes = ", ".join(f"{symbol}={size}" for symbol, size in sorted(self.sizes.items()))
             error.add_note(f"shapeexec: jax.jit of the plain function raises this at {sizes}, too.")
             raise
 
-    def settled(self, facts: Sequence[Guard], heard: dict[Guard, None] | None = None) -> Trace:
-        """Trace until no attempt asks anything new.
+    def settled(self, facts: Sequence[Guard], candidates: dict[Guard, None] | None = None) -> Trace:
+        """Trace until an attempt adds no guard.
 
         Args:
             facts: Guards to start with.
-            heard: See `Questions`.
+            candidates: See `Questions`.
 
         Raises:
             Stuck: It cannot be traced with these facts.
@@ -141,59 +148,52 @@ class Program:
         guards: dict[AnyGuard, None] = dict.fromkeys(facts)
         for _ in range(_MOST_ATTEMPTS):
             known = self._known(guards)
-            questions = Questions(self.sizes, known.substitution, guards, heard)
+            questions = Questions(self.sizes, known.substitution, guards, candidates)
             try:
-                traced = self._attempt(known, questions)
+                traced, listener = self._attempt(known, questions)
             except InconclusiveShapeError:
                 raise
-            except Exception as error:
+            except Exception as error:  # JAX and user code raise anything at symbolic sizes
                 if self._known(guards) == known and not self._learns(error, known, questions):
                     raise Stuck(error, questions.needs) from error
                 continue
             if self._known(guards) != known:
-                continue  # what was decided on the way lets JAX know more
-            jaxpr, out_info, calls = traced
-            _check_results(jaxpr.out_avals)
-            self._check_reshapes(jaxpr.jaxpr, questions)
+                continue  # the guards of this attempt let JAX decide more
+            _check_results(traced.jaxpr.out_avals)
+            self._check_reshapes(traced.jaxpr.jaxpr, questions)
             symbols = {s for s in self.symbols if known.substitution.inward(s).symbols}
             return Trace(
-                jaxpr=jaxpr,
-                out_tree=jax.tree.structure(out_info),
+                jaxpr=traced.jaxpr,
+                out_tree=traced.out_tree,
                 guards=tuple(guards),
                 symbols=frozenset(symbols),
                 substitution=known.substitution,
-                kinds=tuple(questions.kinds.items()),
+                kinds=tuple(listener.kinds.items()),
                 open=tuple(questions.open),
-                calls=tuple(calls),
+                calls=traced.calls,
             )
-        raise InconclusiveShapeError(
-            f"the function asks of its sizes more than {_MOST_ATTEMPTS} questions in a row.",
-            symbols=frozenset(symbol for guard in guards for symbol in guard.symbols),
-            where=_compat.describe_line(next((g.place for g in guards if g.place), None)),
-            got=", ".join(map(str, guards)),
-            fix="give facts as constraints=...; or "
-            + made_exact(symbol for guard in guards for symbol in guard.symbols),
-        )
+        raise _asks_without_end(guards)
 
-    def _attempt(self, known: "_Known", questions: Questions) -> tuple[Any, Any, Any]:
+    def _attempt(self, known: "_Known", questions: Questions) -> "tuple[_Traced, Listener]":
         scope = export.SymbolicScope(known.constraints)
         structs = [leaf.struct(scope, known.substitution) for leaf in self.leaves]
+        listener = Listener(questions)
         try:
-            with _compat.listen_to_dims(questions, scope) as calls:
+            with _compat.listen_to_dims(listener, scope) as calls:
                 traced = jax.jit(_fresh(self.fn)).trace(*structs)
                 jaxpr = with_conversions(_compat.without_hi_primitives(traced.jaxpr))
         finally:
-            questions.has_ended = True
+            listener.has_ended = True
         if any(need.what != "hash" for need in questions.needs):
-            # The function caught the exception, and went on as it would not with an int.
+            # The function caught this TypeError and went on, which it would not with an int.
             raise TypeError("a symbolic size cannot be interpreted as an integer")
-        return jaxpr, traced.out_info, calls
+        return _Traced(jaxpr, _trees.structure(traced.out_info), tuple(calls)), listener
 
     def _known(self, guards: Mapping[AnyGuard, None]) -> "_Known":
         of_dims = [guard for guard in guards if isinstance(guard, Guard)]
         symbols, others = substitution((*self.constraints, *of_dims))
         accepted: list[str] = []
-        # Every symbol is at least 1, also where another dim stands for it.
+        # Every symbol is at least 1, also one that another dim replaces.
         texts = [f"{dim} >= 1" for dim in symbols.inner.values() if not dim.is_static]
         for guard in others:
             left, right = symbols.inward(guard.left), symbols.inward(guard.right)
@@ -204,7 +204,7 @@ class Program:
         return _Known(symbols, tuple(accepted))
 
     def _learns(self, error: Exception, known: "_Known", questions: Questions) -> bool:
-        """Whether an exception leads to a guard that lets JAX know more."""
+        """Turn an exception into a guard; whether JAX can decide more with it."""
         comparison = _compat.inconclusive_comparison(error)
         if comparison is not None:
             questions.ask(Guard(*comparison, _compat.error_place(error)))
@@ -213,7 +213,7 @@ class Program:
         return self._known(questions.guards) != known
 
     def _check_reshapes(self, jaxpr: Any, questions: Questions) -> None:
-        """JAX leaves open whether a reshape's sizes agree: let them agree here, and guard it."""
+        """Guard that the sizes of each reshape agree, which JAX does not check."""
         for eqn in _compat.equations(jaxpr):
             if eqn.primitive.name != "reshape":
                 continue
@@ -233,30 +233,51 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """What JAX is told of the sizes in one attempt."""
+    """The facts of the sizes in one attempt, as replaced symbols and as JAX's constraints."""
 
     substitution: Substitution
     constraints: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Traced:
+    """The result of one attempt; see `Trace` for the attributes."""
+
+    jaxpr: Any
+    out_tree: Any
+    calls: tuple[_compat.StandInCall, ...]
+
+
+def _asks_without_end(guards: Mapping[AnyGuard, None]) -> InconclusiveShapeError:
+    symbols = frozenset(symbol for guard in guards for symbol in guard.symbols)
+    return InconclusiveShapeError(
+        f"the function asks of its sizes more than {_MOST_ATTEMPTS} questions in a row.",
+        symbols=symbols,
+        where=_compat.describe_line(next((g.place for g in guards if g.place), None)),
+        got=", ".join(map(str, guards)),
+        fix=f"give facts as constraints=...; or {made_exact(symbols)}",
+    )
 
 
 def _check_results(avals: Sequence[Any]) -> None:
     for aval in avals:
         if not hasattr(aval, "shape"):
             raise ConfigError(
-                f"the function returns something of type {type(aval).__name__}, which is no array.",
-                fix="return arrays alone",
+                f"the function returns something of type {type(aval).__name__}, "
+                "which is not an array.",
+                fix="return arrays only",
             )
 
 
 def _fresh(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of its own: JAX must not find an earlier attempt in its cache."""
+    """The function as a new object, so that JAX's cache does not return an earlier attempt."""
     return functools.partial(fn)
 
 
 def _is_accepted(constraints: tuple[str, ...]) -> bool:
     try:
         export.SymbolicScope(constraints)
-    except (ValueError, NotImplementedError, RecursionError):  # b == min(b^2, b) has no end in JAX
+    except (ValueError, NotImplementedError, RecursionError):  # JAX never ends b == min(b^2, b)
         return False
     return True
 

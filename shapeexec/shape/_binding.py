@@ -1,7 +1,7 @@
-"""Specs fitted to the structure of a call's arguments: from shapes to sizes and dims.
+"""Specs matched with the structure of a call's arguments: from shapes to sizes and dims.
 
-Each call only reads shapes; paths and suggestions are worked out when there is an error to tell.
-How people write specs is not known here.
+A call only reads shapes; paths and suggestions are computed when an error is raised. The syntax of
+specs is not known here.
 """
 
 import dataclasses
@@ -13,10 +13,11 @@ from typing import Any, Never
 import jax
 
 from shapeexec._errors import SpecError
+from shapeexec.shape import _trees
 from shapeexec.shape._dim import Dim, evaluate
 from shapeexec.shape._pattern import PatternDim, Spec
 from shapeexec.shape._shape import is_array
-from shapeexec.shape._solve import solve_linear
+from shapeexec.shape._solve import NotLinearError, solve_linear
 
 ArrayShape = tuple[int, ...]
 
@@ -37,7 +38,7 @@ class BoundSpec:
     structure: Any  # jax.tree_util.PyTreeDef, which is not public as a type
     specs: tuple[Spec | None, ...]
     symbols: frozenset[str] = dataclasses.field(init=False)
-    # What to read off the shapes at each call: (leaf, axis, what stands there).
+    # Which sizes each call reads: (leaf, axis, the spec's entry there).
     _bare: tuple[tuple[int, int, str], ...] = dataclasses.field(init=False, repr=False)
     _static: tuple[tuple[int, int, int], ...] = dataclasses.field(init=False, repr=False)
     _expressions: tuple[tuple[int, int, Dim], ...] = dataclasses.field(init=False, repr=False)
@@ -50,7 +51,7 @@ class BoundSpec:
             for axis, dim in _axes(spec)
         ]
         dims = [(leaf, axis, dim) for leaf, axis, dim in entries if isinstance(dim, Dim)]
-        symbols = frozenset().union(*(dim.symbols for _, _, dim in dims))
+        symbols = frozenset[str]().union(*(dim.symbols for _, _, dim in dims))
         bare = tuple((leaf, axis, dim.text) for leaf, axis, dim in dims if dim.name)
         static = tuple((leaf, axis, dim) for leaf, axis, dim in entries if isinstance(dim, int))
         object.__setattr__(self, "symbols", symbols)
@@ -62,7 +63,7 @@ class BoundSpec:
         """Return the shapes of the leaves; None for a static leaf that is not an array.
 
         Args:
-            leaves: Of the arguments that `structure` describes.
+            leaves: The leaves of arguments with this structure.
 
         Raises:
             SpecError: A leaf with a spec is not an array, or not of the dtype that a `Shape` wants.
@@ -87,27 +88,27 @@ class BoundSpec:
         """Check that each leaf has as many axes as its spec.
 
         Args:
-            shapes: What `shapes` returned.
+            shapes: The result of `shapes`.
 
         Raises:
-            SpecError: One has not.
+            SpecError: A leaf has more or fewer.
         """
         for leaf, (spec, shape) in enumerate(zip(self.specs, shapes, strict=True)):
             if spec is not None and not spec.accepts_rank(len(shape or ())):
                 self._refuse_rank(leaf, spec, shape or ())
 
     def sizes(self, shapes: Sequence[ArrayShape | None]) -> dict[str, int]:
-        """Return the size of every symbol, having checked every axis.
+        """Check every axis and return the size of every symbol.
 
         Args:
-            shapes: What `shapes` returned.
+            shapes: The result of `shapes`.
 
         Returns:
-            By symbol. A size may be 0.
+            The size by symbol. A size may be 0.
 
         Raises:
-            SpecError: A shape contradicts its spec or another argument's, or a symbol's size
-                does not follow from the shapes.
+            SpecError: A shape contradicts its spec or another argument's shape, or the shapes do
+                not determine the size of a symbol.
         """
         self.check_ranks(shapes)
         known: list[ArrayShape] = [shape or () for shape in shapes]
@@ -130,7 +131,7 @@ class BoundSpec:
         """Return the dims of each leaf: symbolic where its spec says so, else its own sizes.
 
         Args:
-            shapes: What `shapes` returned, and `sizes` accepted.
+            shapes: The result of `shapes`, which `sizes` accepted.
 
         Returns:
             One for each leaf; None for a static leaf that is not an array.
@@ -141,7 +142,7 @@ class BoundSpec:
         )
 
     def _solve(self, shapes: list[ArrayShape], sizes: dict[str, int]) -> None:
-        """Add to `sizes` what follows from expressions with one unknown symbol each."""
+        """Add to `sizes` the symbols that expressions with a single unknown symbol determine."""
         pending = True
         while pending:
             pending = False
@@ -151,9 +152,9 @@ class BoundSpec:
                     continue
                 (symbol,) = unknown
                 try:
-                    size = solve_linear(dim, shapes[leaf][axis], symbol, sizes)
-                except (ValueError, ZeroDivisionError):
-                    continue  # another axis may tell
+                    size = solve_linear(dim, shapes[leaf][axis], symbol=symbol, sizes=sizes)
+                except (NotLinearError, ZeroDivisionError):
+                    continue  # another axis may determine it
                 if size is None:
                     self._refuse_expression(leaf, axis, dim, shapes, sizes)
                 sizes[symbol] = size
@@ -163,14 +164,14 @@ class BoundSpec:
                 self._refuse_unsolved(leaf, axis, dim, sizes)
 
     def _path(self, leaf: int) -> str:
-        indices = jax.tree.unflatten(self.structure, range(self.structure.num_leaves))
-        (first, *rest), _ = jax.tree_util.tree_leaves_with_path(indices)[leaf]
-        return ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
+        indices = _trees.unflatten(self.structure, range(self.structure.num_leaves))
+        path, _ = _trees.leaves_with_path(indices)[leaf]
+        return f"{('args', 'kwargs')[path[0].idx]}{_trees.keystr(path[1:])}"
 
     def _axis(self, leaf: int, axis: int, shapes: list[ArrayShape]) -> str:
         return f"{self._path(leaf)} axis {axis % len(shapes[leaf])}"
 
-    def _told(self, leaf: int, shapes: list[ArrayShape]) -> str:
+    def _described(self, leaf: int, shapes: list[ArrayShape]) -> str:
         return f'{self._path(leaf)} {_shape_text(shapes[leaf])} with the spec "{self.specs[leaf]}"'
 
     def _check_dtype(self, leaf: int, spec: Spec, dtype: Any) -> None:
@@ -196,7 +197,7 @@ class BoundSpec:
         actual = shapes[leaf][axis]
         raise SpecError(
             f"{self._axis(leaf, axis, shapes)} has size {actual}, but its spec says {size}.",
-            got=self._told(leaf, shapes),
+            got=self._described(leaf, shapes),
             fix=f"pass size {size}, or write `_` (static, any size) or a symbol in its place",
         )
 
@@ -206,12 +207,12 @@ class BoundSpec:
         raise SpecError(
             f"`{symbol}` is {shapes[first][first_axis]} on {here}, "
             f"but {shapes[leaf][axis]} on {there}.",
-            got="; ".join(self._told(index, shapes) for index in sorted({first, leaf})),
+            got="; ".join(self._described(index, shapes) for index in sorted({first, leaf})),
             fix=f"pass sizes that agree, or {self._renamed(symbol, shapes)}",
         )
 
     def _renamed(self, symbol: str, shapes: list[ArrayShape]) -> str:
-        """Say which specs would accept the shapes: a symbol for each size that `symbol` has."""
+        """Suggest specs that accept the shapes: one symbol for each size that `symbol` has."""
         generic = f"give each size a symbol of its own in place of `{symbol}`"
         sizes_of: dict[int, set[int]] = {}
         for leaf, axis, name in self._bare:
@@ -219,14 +220,15 @@ class BoundSpec:
                 sizes_of.setdefault(leaf, set()).add(shapes[leaf][axis])
         if any(len(sizes) > 1 for sizes in sizes_of.values()):
             return generic
-        names, name_of = _fresh_names(symbol, self.symbols), {}
+        names = _fresh_names(symbol, self.symbols)
+        name_of: dict[int, str] = {}
         texts = [None if spec is None else f'"{spec}"' for spec in self.specs]
         for leaf, (size,) in sizes_of.items():
             name = name_of[size] if size in name_of else next(names)
             name_of[size] = name
             texts[leaf] = re.sub(rf"\b{symbol}\b", name, f'"{self.specs[leaf]}"')
-        told = _told_by_argument(self.structure, texts)
-        return f"give each size its own symbol: in_shapes={told}" if told else generic
+        specs = _specs_by_argument(self.structure, texts)
+        return f"give each size its own symbol: in_shapes={specs}" if specs else generic
 
     def _refuse_expression(
         self, leaf: int, axis: int, dim: Dim, shapes: list[ArrayShape], sizes: dict[str, int]
@@ -239,14 +241,14 @@ class BoundSpec:
             what = f"no {symbol} gives {dim} = {actual}"
         else:
             what = f"`{dim}` is {_value(dim, sizes)}, but the axis has size {actual}"
-        told = [self._told(leaf, shapes)]
+        got = [self._described(leaf, shapes)]
         for symbol in sorted(dim.symbols - unknown):
             origin = [a for a, _, name in self._bare if name == symbol]
             origin += [a for a, _, other in self._expressions if symbol in other.symbols]
-            told += [f"{symbol}={sizes[symbol]} from {self._told(origin[0], shapes)}"]
+            got += [f"{symbol}={sizes[symbol]} from {self._described(origin[0], shapes)}"]
         raise SpecError(
             f"{self._axis(leaf, axis, shapes)}: {f'at {known}, ' if known else ''}{what}.",
-            got="; ".join(told),
+            got="; ".join(got),
             fix=f"pass a size that fits, or give the axis a symbol of its own instead of `{dim}`",
         )
 
@@ -263,7 +265,7 @@ class BoundSpec:
 
 
 def _axes(spec: Spec) -> list[tuple[int, PatternDim]]:
-    """Return each axis beside `...` and what stands there; those behind it count from the end."""
+    """Return each axis outside of `...` with its entry; axes after it count from the end."""
     after = [(index - len(spec.after), dim) for index, dim in enumerate(spec.after)]
     return [*enumerate(spec.before), *after]
 
@@ -275,21 +277,22 @@ def _value(dim: Dim, sizes: Mapping[str, int]) -> int | None:
         return None
 
 
-def _told_by_argument(structure: Any, texts: list[str | None]) -> str | None:
-    """Return `in_shapes` as text, if one text or None for each positional argument says it all."""
+def _specs_by_argument(structure: Any, texts: list[str | None]) -> str | None:
+    """Return `in_shapes` as text, if each positional argument needs only one text or None."""
     positional, keywords = structure.children()
-    told, start = [], 0
+    specs: list[str] = []
+    start = 0
     for argument in positional.children():
         own = texts[start : start + argument.num_leaves]
         start += argument.num_leaves
-        if any(own) and not jax.tree_util.treedef_is_leaf(argument):
+        if any(own) and not _trees.is_leaf_structure(argument):
             return None
-        told.append(next(filter(None, own), "None"))
-    return None if any(texts[-keywords.num_leaves or len(texts) :]) else tuple_text(told)
+        specs.append(next(filter(None, own), "None"))
+    return None if any(texts[-keywords.num_leaves or len(texts) :]) else tuple_text(specs)
 
 
 def _fresh_names(symbol: str, taken: frozenset[str]) -> Iterator[str]:
-    """Yield `symbol`, then symbols that are not taken: the next letters, then numbered ones."""
+    """Yield `symbol`, then unused names: the letters that follow it, then numbered ones."""
     yield symbol
     letters = map(chr, range(ord(symbol) + 1, ord("z") + 1)) if len(symbol) == 1 else ()
     yield from (letter for letter in letters if letter not in taken)
@@ -303,5 +306,5 @@ def _shape_text(shape: ArrayShape) -> str:
 
 
 def tuple_text(items: list[str]) -> str:
-    """Return a tuple as Python writes it, of items that are code already."""
+    """Return the source of a tuple whose items are source already."""
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"

@@ -1,15 +1,15 @@
-"""The least and the most that a dimension can be while its symbols range over intervals.
+"""The smallest and largest value of a dimension while its symbols range over intervals.
 
-Exact on any expression whose symbols span a grid of moderate size, after every symbol in which the
-expression is monotone has been fixed at its end; a sound interval on the rest. Ranges come from
-the caller: what a bucket is, is not known here.
+A symbol in which the expression is monotone is fixed at one end of its interval. If the grid of the
+remaining symbols is small, it is evaluated and the result is exact; otherwise interval arithmetic
+gives a bound. Ranges come from the caller: buckets are not known here.
 """
 
 import ast
 import contextlib
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from shapeexec.shape._expression import Expression, parse
 _Bound = int | float
 _Interval = tuple[_Bound, _Bound]
 _Box = dict[str, _Interval]
-# How an expression moves with a symbol: down, not at all, up, or nothing is known.
+# How an expression changes with a symbol: falls, stays, rises, or unknown.
 _Direction = Literal[-1, 0, 1] | None
 
 _GRID_MAGNITUDE = 2**62  # int64 evaluation on the grid must not wrap around
@@ -29,16 +29,16 @@ _ASSUMED: _Interval = (1, math.inf)  # JAX takes every symbol as at least 1
 
 
 def extreme(
-    text: str, ranges: Mapping[str, tuple[int, int]], sign: Literal[-1, 1], limit: int
+    text: str, ranges: Mapping[str, tuple[int, int]], *, sign: Literal[-1, 1], limit: int
 ) -> int:
-    """Return the greatest (`sign` 1) or least (`sign` -1) value of a dimension over `ranges`.
+    """Return the largest (`sign` 1) or smallest (`sign` -1) value of a dimension over `ranges`.
 
     Args:
         text: The dimension.
-        ranges: By symbol, the least and the greatest size; both belong to it. A symbol that is
-            not named here is at least 1.
+        ranges: By symbol, the least and the greatest size, both included. A symbol without a
+            range is at least 1.
         sign: Which end.
-        limit: Most points of the grid of sizes to evaluate.
+        limit: The most points of the grid of sizes to evaluate.
 
     Returns:
         The exact extreme where the grid of the symbols in which the dimension is not monotone has
@@ -49,12 +49,12 @@ def extreme(
         SpecError: A range is empty.
     """
     used = tuple((symbol, ranges[symbol]) for symbol in parse(text).symbols if symbol in ranges)
-    return _extreme(text, used, sign, limit)
+    return _extreme(text, used, sign=sign, limit=limit)
 
 
 @functools.lru_cache(maxsize=16384)
 def _extreme(
-    text: str, ranges: tuple[tuple[str, tuple[int, int]], ...], sign: Literal[-1, 1], limit: int
+    text: str, ranges: tuple[tuple[str, tuple[int, int]], ...], *, sign: Literal[-1, 1], limit: int
 ) -> int:
     expression = parse(text)
     box: _Box = dict.fromkeys(expression.symbols, _ASSUMED)
@@ -65,13 +65,13 @@ def _extreme(
                 fix=f"give `{symbol}` a bucket of at least {low}",
             )
         box[symbol] = (low, high)
-    _fix_monotone_symbols(expression.tree, box, sign)
+    _fix_monotone_symbols(expression.tree, box, sign=sign)
     if all(low == high for low, high in box.values()):
         with contextlib.suppress(ZeroDivisionError):
             return int(expression({symbol: int(low) for symbol, (low, _) in box.items()}))
     points = math.prod(high - low + 1 for low, high in box.values())
     if points <= limit and _magnitude(expression.tree, box) < _GRID_MAGNITUDE:
-        return _extreme_on_grid(expression, box, sign)
+        return _extreme_on_grid(expression, box, sign=sign)
     bound = _interval(expression.tree, box)[1 if sign > 0 else 0]
     if bound in (math.inf, -math.inf):
         free = [symbol for symbol, (_, high) in box.items() if high == math.inf]
@@ -83,17 +83,17 @@ def _extreme(
     return int(bound)
 
 
-def fits(text: str, ranges: Mapping[str, tuple[int, int]], limit: int) -> bool:
-    """Whether no step of evaluating a dimension over `ranges` exceeds `limit`, or divides by 0.
+def fits(text: str, ranges: Mapping[str, tuple[int, int]], *, limit: int) -> bool:
+    """Whether every intermediate result stays within `limit`, and no divisor is 0, over `ranges`.
 
-    False where interval arithmetic cannot tell. Parameters are those of `extreme`.
+    False if interval arithmetic cannot decide it. Parameters are those of `extreme`.
     """
     used = tuple((symbol, ranges[symbol]) for symbol in parse(text).symbols if symbol in ranges)
-    return _fits(text, used, limit)
+    return _fits(text, used, limit=limit)
 
 
 @functools.lru_cache(maxsize=16384)
-def _fits(text: str, ranges: tuple[tuple[str, tuple[int, int]], ...], limit: int) -> bool:
+def _fits(text: str, ranges: tuple[tuple[str, tuple[int, int]], ...], *, limit: int) -> bool:
     expression = parse(text)
     box: _Box = dict.fromkeys(expression.symbols, _ASSUMED) | dict(ranges)
     nodes = [node for node in ast.walk(expression.tree) if isinstance(node, ast.expr)]
@@ -111,9 +111,9 @@ def _name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _fix_monotone_symbols(tree: ast.expr, box: _Box, sign: Literal[-1, 1]) -> None:
+def _fix_monotone_symbols(tree: ast.expr, box: _Box, *, sign: Literal[-1, 1]) -> None:
     pending = True
-    while pending:  # fixing one symbol narrows the others' products, so ask again
+    while pending:  # a fixed symbol narrows products, which may make others monotone
         pending = False
         for symbol, (low, high) in box.items():
             direction = _direction(tree, symbol, box) if low != high else None
@@ -125,7 +125,7 @@ def _fix_monotone_symbols(tree: ast.expr, box: _Box, sign: Literal[-1, 1]) -> No
                 pending = True
 
 
-def _extreme_on_grid(expression: Expression, box: _Box, sign: Literal[-1, 1]) -> int:
+def _extreme_on_grid(expression: Expression, box: _Box, *, sign: Literal[-1, 1]) -> int:
     axes = [np.arange(low, high + 1, dtype=np.int64) for low, high in box.values()]
     grid = dict(zip(box, np.ix_(*axes), strict=True)) if axes else {}
     # Where a divisor is 0 the dimension has no value, and NumPy gives 0.
@@ -165,10 +165,11 @@ def _interval(node: ast.expr, box: _Box) -> _Interval:
         case ast.Call(func=ast.Name(id=name), args=[left, right]):
             x, y = _interval(left, box), _interval(right, box)
             return _CALLS[name](x, y)
-    raise AssertionError(ast.dump(node))
+        case _:
+            raise AssertionError(ast.dump(node))  # our bug: `parse` lets no other node through
 
 
-def _hull(bounds) -> _Interval:
+def _hull(bounds: Iterable[_Bound]) -> _Interval:
     values = list(bounds)
     return min(values), max(values)
 
@@ -193,7 +194,7 @@ def _power(x: _Interval, exponent: int) -> _Interval:
 def _floordiv(x: _Interval, y: _Interval) -> _Interval:
     if y[1] < 0:
         x, y = (-x[1], -x[0]), (-y[1], -y[0])
-    if y[0] <= 0:  # a divisor of 0 has no value; of any other, the quotient is no larger than x
+    if y[0] <= 0:  # dividing by 0 has no value; any other quotient is no larger than x
         most = max(-x[0], x[1])
         return -most, most
     return _hull(_quotient(a, b) for a in x for b in y)
@@ -218,7 +219,7 @@ def _mod(x: _Interval, y: _Interval) -> _Interval:
     return 0, y[1] - 1
 
 
-_CALLS = {
+_CALLS: dict[str, Callable[[_Interval, _Interval], _Interval]] = {
     "floordiv": _floordiv,
     "mod": _mod,
     "max": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
@@ -227,7 +228,7 @@ _CALLS = {
 
 
 def _direction(node: ast.expr, symbol: str, box: _Box) -> _Direction:
-    """Say how `node` moves as `symbol` grows, wherever the other symbols stand in `box`."""
+    """How `node` changes as `symbol` grows, for all values of the other symbols in `box`."""
     match node:
         case ast.Constant():
             return 0
@@ -258,7 +259,8 @@ def _direction(node: ast.expr, symbol: str, box: _Box) -> _Direction:
                 return None
             falls = _both(_both(y, _sign(_interval(left, box))), -1)
             return _together(_both(x, _sign(divisor)), falls)
-    raise AssertionError(ast.dump(node))
+        case _:
+            raise AssertionError(ast.dump(node))  # our bug: `parse` lets no other node through
 
 
 def _sign(x: _Interval) -> _Direction:

@@ -1,4 +1,4 @@
-"""How long is searched for the facts of sizes that let JAX trace a function, and of how many."""
+"""The limits of the search for the facts of sizes that let JAX trace a function."""
 
 import dataclasses
 import time
@@ -13,12 +13,12 @@ MOST_SECONDS = 30.0
 
 
 class SpentError(Exception):
-    """A search is given up; its text says at what."""
+    """A search was given up; its text names the limit that was reached."""
 
 
 @dataclasses.dataclass
 class Budget:
-    """What is left of one search. Each try traces the function, and may take seconds.
+    """The tries and the time of one search. Each try traces the function and may take seconds.
 
     Attributes:
         tries: How many tries were made.
@@ -29,10 +29,13 @@ class Budget:
     start: float = dataclasses.field(default_factory=time.monotonic)
 
     def spend(self, facts: Iterable[Guard]) -> None:
-        """Note one more try, with these facts to choose from.
+        """Count one more try.
+
+        Args:
+            facts: The facts to choose from.
 
         Raises:
-            SpentError: It would be one too many, or there are too many facts.
+            SpentError: The tries or the time are used up, or there are too many facts.
         """
         facts = list(facts)
         remainders = sum(fact.splits for fact in facts)

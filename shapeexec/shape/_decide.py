@@ -1,8 +1,8 @@
-"""Whether a dim is of one sign, decided before JAX is asked: its own search has no bound.
+"""The sign of a dim at all sizes, decided before JAX tries: JAX's own search is unbounded.
 
-JAX eliminates terms by all constraints that it finds in them, which takes time exponential in how
-deep divisions are nested: four strided layers are seconds, six never end. An interval decides most
-dims, and two sizes at which a dim has different signs show that nothing can decide the others.
+JAX eliminates terms with every constraint that mentions them, in time exponential in the nesting
+of divisions: four strided layers take seconds, six never end. Intervals decide most dims. If a dim
+has different signs at two sizes, no search can decide it, and JAX is not asked.
 """
 
 import ast
@@ -18,7 +18,7 @@ from shapeexec.shape import _dim, _expression
 
 _TRIED = (1, 2, 3, 4, 5, 7, 8, 9, 31, 64, 10**3, 10**6)
 _NOTHING = (-math.inf, math.inf)
-_MOST_CASES = 32  # of maxima and minima that a dim is taken apart into
+_MOST_CASES = 32  # when maxima and minima are split into their cases
 
 _Interval = tuple[float, float]
 
@@ -27,12 +27,15 @@ _Interval = tuple[float, float]
 def sign_bounds(
     text: str, constraints: tuple[tuple[str, str], ...], *, is_strict: bool
 ) -> tuple[float, float] | None:
-    """Bounds of a dim that tell its sign, or infinities if no bounds do; None: it is not known.
+    """Bounds of a dim that decide its sign.
 
     Args:
         text: The dim.
-        constraints: What holds besides: `(dim, ">=" or "==")`, each compared with 0.
-        is_strict: Whether the signs are `>= 0` and `< 0`; else they are `>= 0` and `<= 0`.
+        constraints: Known facts: `(dim, ">=" or "==")`, each compared with 0.
+        is_strict: Whether to decide between `>= 0` and `< 0`; else between `>= 0` and `<= 0`.
+
+    Returns:
+        The least and the greatest value. Infinities: the dim has both signs. None: not decided.
     """
     least, most = _bounds(text)
     if least >= 0 or most < 0 or (most == 0 and not is_strict):
@@ -42,21 +45,21 @@ def sign_bounds(
 
 
 def _bounds(text: str) -> _Interval:
-    """Bounds of a dim, with symbols of at least 1: the best that are told, or some with a sign."""
+    """Bounds of a dim, with symbols of at least 1; tightened only if the sign needs it."""
     low, high = _linear_bounds(_linear(_expression.parse(text).tree), _MOST_CASES)
     if low >= 0 or high < 0:
-        return low, high  # no better bounds tell more of the sign
+        return low, high  # tighter bounds would not change the sign
     return max(low, _least(text, 1)), min(high, _least(text, -1))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Linear:
-    """A sum of atoms, which are symbols, calls and products, and of an interval.
+    """`scale` times a dim, as a sum of atoms (symbols, calls and products) and an interval.
 
     Attributes:
-        atoms: By text of an atom its factor.
-        rest: What is added.
-        scale: By what the whole is too large.
+        atoms: The factor of each atom, by its text.
+        rest: The interval that is added.
+        scale: The positive factor that the dim was multiplied by.
     """
 
     atoms: Mapping[str, int]
@@ -72,12 +75,12 @@ class _Linear:
         return _Linear(atoms, _plus(self.rest, _times(other.rest, factor)), self.scale)
 
     def without(self, atom: str) -> "_Linear":
-        """Leave out an atom."""
+        """The sum without an atom."""
         atoms = {other: count for other, count in self.atoms.items() if other != atom}
         return dataclasses.replace(self, atoms=atoms)
 
     def scaled(self, factor: int) -> "_Linear":
-        """Take it `factor` times."""
+        """The sum multiplied by `factor`."""
         return dataclasses.replace(_Linear({}).plus(self, factor), scale=self.scale * factor)
 
 
@@ -93,14 +96,16 @@ def _linear(node: ast.expr) -> _Linear:
             factor = _linear(left)  # JAX writes constants first
             if not factor.atoms:
                 return _Linear({}).plus(_linear(right), int(factor.rest[0]))
+        case _:
+            pass
     return _Linear({ast.unparse(node): 1})
 
 
 def _linear_bounds(total: _Linear, cases: int) -> _Interval:
-    """Bounds of a sum, where divisions and maxima are taken apart, the longest first.
+    """Bounds of a sum. Divisions and maxima are replaced one at a time, the longest first.
 
-    Of a quotient q = floordiv(a, m) it is known that m*q = a - r with 0 <= r < m, so that what is
-    divided meets what it is compared with.
+    A quotient q = floordiv(a, m) satisfies m*q = a - r with 0 <= r < m. So the sum is multiplied by
+    m, and the terms of a cancel against the other terms.
     """
     for atom in sorted(total.atoms, key=len, reverse=True):
         factor, rest = total.atoms[atom], total.without(atom)
@@ -118,11 +123,14 @@ def _linear_bounds(total: _Linear, cases: int) -> _Interval:
                 ]
                 pick = max if (name == "max") == (factor > 0) else min
                 return pick(end[0] for end in ends), pick(end[1] for end in ends)
+            case _:
+                pass
     low, high = total.rest
     for atom, factor in total.atoms.items():
         ends = [_least(atom, 1), _least(atom, -1)]
         low, high = _plus((low, high), _times((ends[0], ends[1]), factor))
-    return _divided(low, total.scale, math.ceil), _divided(high, total.scale, math.floor)
+    scale = total.scale
+    return _divided(low, scale, rounded=math.ceil), _divided(high, scale, rounded=math.floor)
 
 
 def _plus(x: _Interval, y: _Interval) -> _Interval:
@@ -134,7 +142,7 @@ def _times(x: _Interval, factor: int) -> _Interval:
     return (low, high) if factor > 0 else (high, low)
 
 
-def _divided(value: float, by: int, rounded: Callable[[Fraction], int]) -> float:
+def _divided(value: float, by: int, *, rounded: Callable[[Fraction], int]) -> float:
     return value if math.isinf(value) else rounded(Fraction(int(value), by))
 
 
@@ -153,7 +161,7 @@ def _sign(value: int, *, is_strict: bool) -> int:
 
 
 def _values(text: str, constraints: Iterable[tuple[str, str]]) -> Iterable[int]:
-    """The values of a dim at sizes that are tried and fulfil the constraints."""
+    """The values of a dim at sample sizes that fulfil the constraints."""
     texts = (text, *(other for other, _ in constraints))
     symbols = sorted({symbol for each in texts for symbol in _expression.parse(each).symbols})
     for sizes in _sizes(symbols):
@@ -165,7 +173,7 @@ def _values(text: str, constraints: Iterable[tuple[str, str]]) -> Iterable[int]:
 
 
 def _sizes(symbols: list[str]) -> Iterable[Mapping[str, int]]:
-    """All symbols alike, and each of them unlike the others."""
+    """Sample sizes: all symbols equal, and each symbol different from the others."""
     for size in _TRIED:
         yield dict.fromkeys(symbols, size)
     for symbol in symbols if len(symbols) > 1 else ():

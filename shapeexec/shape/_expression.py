@@ -2,8 +2,11 @@
 
 JAX prints a dimension as `2*s + 1`, `floordiv(s, 2)`, `mod(s, 3)`, `max(s - 2, 0)`, `s^2 - b`;
 people also write `s // 2`, `s % 3`, `s**2`. Both are read here, and nothing else of Python: a text
-is parsed, checked node by node and compiled once. What a dimension *is*, `_dim` says.
+is parsed, checked node by node and compiled once. `Dim` itself is in `_dim`.
 """
+
+# `operator.floordiv` has unknown type parameters.
+# pyright: reportUnknownMemberType=false
 
 import ast
 import dataclasses
@@ -26,8 +29,8 @@ _FIX = 'write it as "2*s + 1": integers, names, + - * // % **, floordiv, mod, ma
 
 Kind = Literal["int", "numpy", "jax", "symbolic"]
 
-# What the grammar's functions mean, by kind of operand. JAX's dims floor, so lax.div and lax.rem,
-# which truncate, would be wrong here.
+# The grammar's functions, by kind of operand. JAX's dims round down, so lax.div and lax.rem, which
+# truncate, would be wrong here.
 _MEANINGS: dict[Kind, dict[str, Callable[..., Any]]] = {
     "int": {"floordiv": operator.floordiv, "mod": operator.mod, "max": max, "min": min},
     "numpy": {
@@ -50,7 +53,7 @@ _MEANINGS: dict[Kind, dict[str, Callable[..., Any]]] = {
     },
 }
 
-# A text can name none of them, but JAX's C code imports modules at its first use, wherever that is.
+# No text can name it, but JAX's C code imports modules at its first use, which may be in here.
 _BUILTINS = {"__import__": __import__}
 
 
@@ -73,7 +76,7 @@ class Expression:
         return _compile(self.tree, self.symbols)
 
     def __call__(self, env: Mapping[str, Any]) -> Any:
-        """Return the value at the operands that `env` names."""
+        """Return the value with the operands of `env` in place of the symbols."""
         try:
             operands = [env[symbol] for symbol in self.symbols]
         except KeyError:
@@ -202,7 +205,7 @@ class _Checker(ast.NodeTransformer):
 
 
 def _is_exponent(node: ast.expr) -> bool:
-    # Bounded, for a text comes from a user and a power of constants is computed on the spot.
+    # Bounded, because users write the text and a power of constants is computed at once.
     return (
         isinstance(node, ast.Constant)
         and isinstance(node.value, int)

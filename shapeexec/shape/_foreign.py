@@ -1,4 +1,4 @@
-"""Arrays of NumPy's whose dtype JAX does not have: what to pass in their place."""
+"""The error for NumPy arrays whose dtype JAX does not have, with the array to pass instead."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _BY_KIND = {
 
 
 def refused_dtype(path: str, array: Any) -> ConfigError:
-    """The error for an array that no JAX function takes.
+    """Make the error for an array of a dtype that no JAX function takes.
 
     Args:
         path: The argument, `args[0]`.

@@ -1,43 +1,45 @@
-"""The forms in which people write specs, brought to one: texts, `Shape`s and None.
+"""The spellings of specs, normalized to texts, `Shape`s and None.
 
-A tuple of dims becomes a text, and each `UNKNOWN` a symbol that is called after its place. How a
+A tuple of dims becomes a text, and each `UNKNOWN` a symbol that is named after its place. How a
 spec fits arguments is not known here.
 """
 
 import dataclasses
 import numbers
 import operator
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeGuard, cast
 
 import jax
 import numpy as np
 
 from shapeexec._code import code, tuple_of
 from shapeexec._errors import SpecError
-from shapeexec.shape import _unknown
-from shapeexec.shape._dim import UNKNOWN, Dim, Unknown, is_unknown, substitute
+from shapeexec.shape import _trees, _unknown
+from shapeexec.shape._dim import Dim, is_unknown, substitute
 from shapeexec.shape._pattern import Spec, make_spec, parse_spec
 from shapeexec.shape._shape import Shape
+from shapeexec.shape._unknown import UNKNOWN, Unknown
 
 SpecTree = Any  # a pytree prefix whose leaves are a text, a tuple of dims, a `Shape` or None
 
 
 def is_one_spec(value: Any) -> bool:
-    """Whether a tuple lists the dims of one array: `(BATCH, SEQ_LEN, 4)`.
+    """Whether a value is a tuple of the dims of one array: `(BATCH, SEQ_LEN, 4)`.
 
-    It does if it holds ints, `Dim`s, `UNKNOWN`, `...` and None, and not None alone: `(None, None)`
-    stands for two arguments without a spec. Any other tuple is a pytree of specs.
+    Its entries are ints, `Dim`s, `UNKNOWN`, `...` and None, but not None only: `(None, None)` means
+    two arguments without a spec. Any other tuple is a pytree of specs.
     """
     if type(value) is not tuple:
         return False
-    return any(entry is not None for entry in value) and all(
-        entry is None or is_dim(entry) for entry in value
+    entries = cast(tuple[Any, ...], value)
+    return any(entry is not None for entry in entries) and all(
+        entry is None or is_dim(entry) for entry in entries
     )
 
 
 def is_dim(value: Any) -> bool:
-    """Whether a value is a dim where it stands in a tuple; a text is not, but a spec of its own."""
+    """Whether a value in a tuple is a dim. A text is not: it is a spec of its own."""
     if isinstance(value, Dim | Unknown) or value is ... or jax.export.is_symbolic_dim(value):
         return True
     try:
@@ -54,7 +56,7 @@ def is_spec_leaf(value: Any) -> bool:
 
 
 def is_struct(value: Any) -> bool:
-    """Whether a value is a shape of JAX's."""
+    """Whether a value is a `jax.ShapeDtypeStruct`."""
     return isinstance(value, jax.ShapeDtypeStruct)
 
 
@@ -64,7 +66,7 @@ def is_size(value: Any) -> TypeGuard[int]:
 
 
 def as_sequence(in_shapes: Any) -> tuple[SpecTree, ...]:
-    """The specs by position, of which one that is no text may stand alone.
+    """The specs by position. A single spec that is not a text may be given without a tuple.
 
     Args:
         in_shapes: A tuple or a list of specs, or the dims of the only argument, not all ints.
@@ -73,56 +75,55 @@ def as_sequence(in_shapes: Any) -> tuple[SpecTree, ...]:
         SpecError: It is a text, a shape, a dim, or no specs at all.
     """
     if is_one_spec(in_shapes) and not all(map(is_size, in_shapes)):
-        return (in_shapes,)  # ints alone are more likely positions of axes, and are refused
+        return (in_shapes,)  # ints only are more likely positions of axes, and are refused
     if isinstance(in_shapes, tuple | list):
-        return tuple(in_shapes)
-    told = f"({code(in_shapes)},)" if is_dim(in_shapes) else _source(in_shapes)
+        return tuple(cast(Sequence[SpecTree], in_shapes))
+    source = f"({code(in_shapes)},)" if is_dim(in_shapes) else _source(in_shapes)
     raise SpecError(
         f"in_shapes={in_shapes!r} is not a sequence of specs.",
-        fix=f"one spec for each positional argument: in_shapes=({told},)",
+        fix=f"one spec for each positional argument: in_shapes=({source},)",
     )
 
 
 def normal_by_position(in_shapes: Any) -> tuple[SpecTree, ...]:
-    """Specs by position in their normal form: each leaf is a text, a `Shape` or None.
+    """Normalize specs by position: each leaf becomes a text, a `Shape` or None.
 
     Raises:
-        SpecError: One is malformed, or `in_shapes` is no sequence of specs.
+        SpecError: One is malformed, or `in_shapes` is not a sequence of specs.
     """
     specs = as_sequence(in_shapes)
-    _check_entries(specs, "in_shapes", "in_shapes")
-    return tuple(normal(tree, f"in_shapes[{i}]", i) for i, tree in enumerate(specs))
+    _check_entries(specs, "in_shapes", option="in_shapes")
+    return tuple(normal(tree, f"in_shapes[{i}]", place=i) for i, tree in enumerate(specs))
 
 
 def normal_by_name(kwarg_shapes: Mapping[str, Any]) -> dict[str, SpecTree]:
-    """Specs by keyword in their normal form, as `normal_by_position` gives them."""
+    """Normalize specs by keyword; see `normal_by_position`."""
     named = kwarg_shapes.items()
-    return {name: normal(tree, f"kwarg_shapes[{name!r}]", name) for name, tree in named}
+    return {name: normal(tree, f"kwarg_shapes[{name!r}]", place=name) for name, tree in named}
 
 
 def normal(tree: SpecTree, path: str, place: object) -> SpecTree:
-    """The specs of one argument in their normal form, which is its own.
+    """Normalize the specs of one argument. A normal form is left as it is.
 
     Args:
         tree: The specs.
-        path: Where they stand, for errors: `in_shapes[0]`.
-        place: The argument's position or keyword, after which unknown sizes are called.
+        path: Their path for errors: `in_shapes[0]`.
+        place: The argument's position or keyword, after which unknown sizes are named.
 
     Raises:
         SpecError: One is malformed.
     """
 
     def one(keys: tuple[Any, ...], leaf: Any) -> str | Shape | None:
-        where = path + jax.tree_util.keystr(keys)
-        return _normal_leaf(leaf, where, _unknown.place_of(place, *keys))
+        return _normal_leaf(leaf, path + _trees.keystr(keys), _unknown.place_of(place, *keys))
 
     _check_containers(tree, path)
-    return jax.tree_util.tree_map_with_path(one, tree, is_leaf=is_spec_leaf)
+    return _trees.map_with_path(one, tree, is_leaf=is_spec_leaf)
 
 
 def _normal_leaf(leaf: Any, where: str, place: str) -> str | Shape | None:
     if is_struct(leaf):
-        leaf = _read_at(where, Shape.of, leaf)
+        leaf = _read_at(where, leaf, reader=Shape.of)
     if isinstance(leaf, Shape):
         names = _unknown.placed(leaf.symbols, place)
         dims = (substitute(dim, names) for dim in leaf.dims) if names else leaf.dims
@@ -132,28 +133,28 @@ def _normal_leaf(leaf: Any, where: str, place: str) -> str | Shape | None:
         return None
     holds_unknown = any(isinstance(dim, Unknown) for dim in spec.before + spec.after)
     if isinstance(leaf, str) and not holds_unknown:
-        return leaf  # as people wrote it, for errors to show
+        return leaf  # as the user wrote it, for errors
     return str(spec.named(place))
 
 
 def read(leaf: Any, where: str) -> Spec | None:
-    """The spec that a leaf of a tree of specs is; None: static.
+    """Parse one leaf of a tree of specs; None: static.
 
     Args:
         leaf: A text, a tuple of dims, a `Shape` or None.
-        where: Where it stands, for errors: `in_shapes[0]['tokens']`.
+        where: Its path for errors: `in_shapes[0]['tokens']`.
 
     Raises:
-        SpecError: It is malformed, or no spec.
+        SpecError: It is malformed, or not a spec.
     """
     if leaf is None:
         return None
     if isinstance(leaf, Shape):
         return dataclasses.replace(make_spec(leaf.dims), dtype=leaf.dtype)
     if isinstance(leaf, str):
-        return _read_at(where, parse_spec, leaf)
+        return _read_at(where, leaf, reader=parse_spec)
     if is_one_spec(leaf):
-        spec = _read_at(where, make_spec, leaf)
+        spec = _read_at(where, leaf, reader=make_spec)
         _check_changes(leaf, spec, where)
         return spec
     raise SpecError(
@@ -165,24 +166,25 @@ def read(leaf: Any, where: str) -> Spec | None:
     )
 
 
-def _read_at(where: str, read_one: Any, leaf: Any) -> Any:
+def _read_at(where: str, leaf: Any, *, reader: Callable[[Any], Any]) -> Any:
     try:
-        return read_one(leaf)
+        return reader(leaf)
     except SpecError as error:
-        told = {"got": error.got, "why": error.why, "fix": error.fix}
-        raise SpecError(error.what, where=where, **told) from None
+        raise SpecError(
+            error.what, where=where, got=error.got, why=error.why, fix=error.fix
+        ) from None
 
 
 def _check_changes(dims: tuple[Any, ...], spec: Spec, where: str) -> None:
-    """Refuse `(None, 784)`: who writes it means a size that changes, and None is one that does not.
+    """Refuse `(None, 784)`: elsewhere None is a size that changes, here it is a static one.
 
-    It would run, and compile a graph for every size.
+    The call would run, but compile a graph for every size.
     """
     is_dynamic = any(isinstance(dim, Dim | Unknown) for dim in spec.before + spec.after)
     if None not in dims or is_dynamic:
         return
     raise SpecError(
-        f"{where} is {dims!r}, of which no size may change.",
+        f"{where} is {dims!r}, in which no size may change.",
         why="None in a spec is an axis that is static, as None for an argument is",
         fix=f"{_one_array(dims)} if None is to be any size; None in place of the "
         "whole tuple if the argument is static",
@@ -208,12 +210,12 @@ def _(value: Any) -> str | None:
 
 
 def axis_name(axis: int) -> str:
-    """A name for the size of an axis, counted from the end if it is negative."""
+    """A symbol for the size of an axis; a negative axis counts from the end."""
     return _NAMES[axis] if 0 <= axis < len(_NAMES) else f"d{axis}".replace("-", "_")
 
 
 def text_of_axes(named: Mapping[int, str]) -> str:
-    """The spec of an array of which some axes have a name: `"b, _, t, ..."`."""
+    """The spec of an array with names for some axes: `"b, _, t, ..."`."""
     front = {axis: name for axis, name in named.items() if axis >= 0}
     back = {axis: name for axis, name in named.items() if axis < 0}
     entries = [front.get(axis, "_") for axis in range(max(front, default=-1) + 1)]
@@ -223,27 +225,27 @@ def text_of_axes(named: Mapping[int, str]) -> str:
 
 
 def _check_containers(tree: SpecTree, path: str) -> None:
-    """Check each list and tuple of specs below a path; see `_check_entries`."""
+    """Check each list and tuple in a tree of specs; see `_check_entries`."""
     if is_spec_leaf(tree):
         return
+    items: Iterable[tuple[Any, SpecTree]] = ()
     if isinstance(tree, Mapping):
-        below = tree.items()
+        items = cast(Mapping[Any, SpecTree], tree).items()
     elif isinstance(tree, list | tuple):
-        _check_entries(tree, path, None)
-        below = enumerate(tree)
-    else:
-        return
-    for key, entry in below:
+        entries = cast(Sequence[SpecTree], tree)
+        _check_entries(entries, path)
+        items = enumerate(entries)
+    for key, entry in items:
         _check_containers(entry, f"{path}[{key!r}]")
 
 
-def _check_entries(entries: Sequence[Any], path: str, option: str | None) -> None:
-    """Refuse dims that stand in a list, or beside texts: whether they are one array's is a guess.
+def _check_entries(entries: Sequence[Any], path: str, *, option: str | None = None) -> None:
+    """Refuse dims in a list or beside texts: they may be of one array or of several.
 
     Args:
-        entries: Specs, and dims in their place.
-        path: Where they stand.
-        option: What the fix is to be given to; None: it stands at the path.
+        entries: Specs, and dims in place of specs.
+        path: Their path for errors.
+        option: The option that the fix sets; None: the fix replaces the value at the path.
     """
     first = next((index for index, entry in enumerate(entries) if is_dim(entry)), None)
     if first is None or not all(is_dim(entry) or _may_be_spec(entry) for entry in entries):
@@ -253,18 +255,18 @@ def _check_entries(entries: Sequence[Any], path: str, option: str | None) -> Non
         (_one_array(entries), "for one array"),
     ]
     front = "" if option is None else f"{option}="
-    told = [
+    fixes = [
         f"{front}{source if option is None else tuple_of([source])} {meant}"
         for source, meant in ways_out
         if source is not None
     ]
     each = _one_axis_each(entries)
     if each is not None:
-        told += [f"{front}{each} for one axis of each array"]
+        fixes += [f"{front}{each} for one axis of each array"]
     raise SpecError(
         f"{path}[{first}] is {entries[first]!r}, which is not a spec.",
         why=_WHY,
-        fix="; ".join(told) or _FORMS,
+        fix="; ".join(fixes) or _FORMS,
     )
 
 
@@ -278,12 +280,12 @@ def _axes_at(entries: Sequence[Any]) -> str | None:
         return None
     positions = [int(axis) for axis in entries]
     if max(map(abs, positions)) >= _MOST_AXES or min(positions) < 0 <= max(positions):
-        return None  # more likely sizes, of which -1 is one that changes
+        return None  # more likely sizes; -1 is one that changes
     return code(text_of_axes({axis: axis_name(axis) for axis in positions}))
 
 
 def _one_axis_each(entries: Sequence[Any]) -> str | None:
-    """The source of specs of which each dim is that of an array with one axis."""
+    """The source of specs for arrays with one axis each, one dim per array."""
     if None in entries or all(map(is_size, entries)):
         return None
     apart = [_one_array([entry]) if is_dim(entry) else code(entry) for entry in entries]
@@ -293,7 +295,7 @@ def _one_axis_each(entries: Sequence[Any]) -> str | None:
 
 
 def _one_array(dims: Sequence[Any]) -> str | None:
-    """The source of a tuple of dims, also of those that others write; None: they are none."""
+    """The source of a tuple of dims, which may be spelled as elsewhere; None: they are not dims."""
     own = [_as_dim(dim) for dim in dims]
     if not all(dim is None or is_dim(dim) for dim in own):
         return None
@@ -302,7 +304,7 @@ def _one_array(dims: Sequence[Any]) -> str | None:
 
 
 def _as_dim(dim: Any) -> Any:
-    """What a dim of one array is that people write: -1 is a size that changes, a text a name."""
+    """A dim in our spelling: -1 becomes a size that changes, a text a symbol."""
     if is_unknown(dim) or (is_size(dim) and dim == -1):
         return UNKNOWN
     if not isinstance(dim, str):

@@ -1,12 +1,13 @@
-"""Guards: what a trace took for granted about the sizes, so that another call can check it.
+"""Guards: the conditions on sizes under which a trace holds, checked at each later call.
 
-A guard is decided at the sizes of the call that is traced. It knows nothing of tracing.
+A guard is decided at the sizes of the call that is traced. Tracing itself is not known here.
 """
 
 import dataclasses
 import operator
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
@@ -32,8 +33,8 @@ class Guard:
         left: The left dim, as text.
         op: One of `== != < <= > >=`.
         right: The right dim, as text.
-        place: `path/file.py:12` of the code that asked; None if JAX did.
-        splits: Of `mod(s, 2) == 1` only: the trace has `2*k - 1` in the place of `s`.
+        place: `path/file.py:12` of the code that compared; None: JAX's own code.
+        splits: For `mod(s, 2) == 1` only: the trace has `2*k - 1` in place of `s`.
     """
 
     left: str
@@ -46,7 +47,7 @@ class Guard:
         return f"{self.left} {self.op} {self.right}"
 
     def described(self) -> str:
-        """The guard and the code that asked for it."""
+        """The guard and the code that compared."""
         line = _compat.describe_line(self.place)
         return f"{self}   <- {line}" if line else str(self)
 
@@ -63,7 +64,7 @@ class Guard:
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """The guard in the words of a JAX symbolic scope, which knows `==`, `>=` and `<=` only."""
+        """The guard as constraints of a JAX scope, which knows `==`, `>=` and `<=` only."""
         match self.op:
             case "==" | ">=" | "<=":
                 return (str(self),)
@@ -76,9 +77,9 @@ class Guard:
 
     @property
     def deciding(self) -> str:
-        """What decides it for all sizes, as code.
+        """The change to the user's code that decides it for all sizes.
 
-        JAX heeds no `!=`, and divides a symbol only where it is written as a multiple.
+        JAX ignores `!=`, and divides a symbol only if the spec writes it as a multiple.
         """
         divided = re.fullmatch(r"mod\((\w+), (\d+)\) == 0", str(self))
         if divided is not None:
@@ -89,19 +90,21 @@ class Guard:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """The symbols it speaks of."""
+        """The symbols it depends on."""
         return _dim.symbols_of(self.left) | _dim.symbols_of(self.right)
 
 
 def parse_constraints(given: str | Iterable[str] | None) -> tuple[Guard, ...]:
-    """The guards that a user's constraints stand for, given as one text or several.
+    """Parse a user's constraints, given as one text or several.
 
     Raises:
-        ConfigError: They are no texts, or one is not a comparison of two dims.
+        ConfigError: They are not texts, or one is not a comparison of two dims.
     """
     if given is None:
         return ()
-    texts = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    several = cast(Any, given)  # a caller without a type checker may pass anything
+    is_one = isinstance(several, str) or not hasattr(several, "__iter__")
+    texts: tuple[Any, ...] = (several,) if is_one else tuple(several)
     if not all(isinstance(text, str) for text in texts):
         raise ConfigError(
             f"constraints={given!r} are not texts.",
@@ -111,7 +114,7 @@ def parse_constraints(given: str | Iterable[str] | None) -> tuple[Guard, ...]:
 
 
 def parse_constraint(text: str) -> Guard:
-    """The guard that a user's constraint such as `"s >= 2"` stands for.
+    """Parse a user's constraint such as `"s >= 2"`.
 
     Raises:
         ConfigError: `text` is not a comparison of two dims.
@@ -123,8 +126,8 @@ def parse_constraint(text: str) -> Guard:
     try:
         left, right = _dim.dim_text(_dim.Dim(found[1])), _dim.dim_text(_dim.Dim(found[3]))
     except ValueError as error:
-        told = getattr(error, "what", str(error)).removesuffix(".")
-        raise ConfigError(f"constraints: {text!r}: {told}.", fix=fix) from error
+        reason = getattr(error, "what", str(error)).removesuffix(".")
+        raise ConfigError(f"constraints: {text!r}: {reason}.", fix=fix) from error
     return Guard(left, found[2], right)
 
 

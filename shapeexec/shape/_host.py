@@ -1,15 +1,15 @@
-"""Expressions of sizes that Python evaluates: what code computes from sizes before JAX sees it.
+"""Expressions of sizes that are evaluated on the host, in Python and NumPy.
 
 Plain code computes with sizes in Python's integers and floats and in NumPy's scalars, and only the
-result becomes an array. So the computation is kept as it was written, and done again in Python at
-the true sizes of each call. JAX is not known here.
+result becomes an array. So the computation is recorded as an expression, and evaluated again at the
+true sizes of each call. JAX is not known here.
 """
 
 import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,9 +27,9 @@ class HostExpression:
     Two expressions are equal if they do the same to the same operands.
 
     Attributes:
-        function: What computes it; None: it is the dim whose text is the only operand.
+        function: The function of the operands; None: the only operand is the text of a dim.
         operands: `HostExpression`s and constants.
-        pattern: How it is written, `{} / {}`; it names the function.
+        pattern: Its source with places for the operands, `{} / {}`. It identifies the function.
     """
 
     function: Callable[..., Any] | None
@@ -62,12 +62,12 @@ class HostExpression:
 
 
 def of_dim(text: str) -> HostExpression:
-    """The expression that is a dim, told by its text."""
+    """The expression of a dim, given as text."""
     return HostExpression(None, (text,))
 
 
 class HostValues:
-    """The values of expressions at some sizes; each is computed once.
+    """The values of expressions at given sizes; each is computed once.
 
     Args:
         sizes: The size of each symbol, a Python integer.
@@ -107,13 +107,13 @@ class HostValues:
 
 
 def escaped(value: Any) -> str:
-    """The text of a value within a pattern, where braces stand for operands."""
+    """The text of a value inside a pattern, where single braces are places for operands."""
     return str(value).replace("{", "{{").replace("}", "}}")
 
 
 def kind_of(value: Any) -> tuple[Any, ...]:
-    """What of a value has to be alike for one trace to serve: its type, dtype and shape."""
-    return (type(value), getattr(value, "dtype", None), getattr(value, "shape", None))
+    """The type, dtype and shape of a value. One trace serves all values that agree in these."""
+    return (cast(Any, type(value)), getattr(value, "dtype", None), getattr(value, "shape", None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,12 +121,12 @@ class HostOperand:
     """A host value as an operand of a graph.
 
     Attributes:
-        expression: What it is.
-        dtype: Its dtype in the graph.
-        shape: Its shape.
-        via: How the number met JAX: as an `argument` of an operation, by `array` (`jnp.asarray`),
-            by `convert` (`lax.convert_element_type`), or as the `length` of an axis. It decides
-            what becomes of an integer that the dtype does not hold.
+        expression: Computes the value.
+        dtype: The dtype in the graph.
+        shape: The shape.
+        via: How the number was passed to JAX: as an `argument` of an operation, by `array`
+            (`jnp.asarray`), by `convert` (`lax.convert_element_type`), or as the `length` of an
+            axis. It decides what happens to an integer that does not fit the dtype.
     """
 
     expression: HostExpression
@@ -142,24 +142,25 @@ class HostOperand:
             Exception: Whatever the computation raises.
         """
         value = values.of(self.expression)
-        with np.errstate(all="ignore"):  # a float that f32 does not hold is infinite
+        with np.errstate(all="ignore"):  # a float too large for f32 becomes infinite
             return self._converted(value)
 
     def _converted(self, value: Any) -> np.ndarray:
         if self.via == "array":
             return np.asarray(value, self.dtype)
-        if self.via == "length":  # no array is as long: whatever it is, nobody reads so far
+        if self.via == "length":  # no array is that long, so the exact value does not matter
             limits = np.iinfo(self.dtype)
             return np.asarray(min(max(value, limits.min), limits.max), self.dtype)
         if self.via == "argument" and type(value) is int and self.dtype.kind == "i":
             limits = np.iinfo(self.dtype)
             if not limits.min <= value <= limits.max:
+                # The error that plain JAX raises.
                 raise OverflowError(f"Python int {value} too large to convert to {self.dtype}")
         return np.asarray(value).astype(self.dtype)
 
     @property
     def words(self) -> int:
-        """How many i32 hold it."""
+        """Its size in i32 words."""
         size = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
         return -(-size // 4)
 
@@ -168,7 +169,7 @@ class HostOperand:
 
 
 def packed(operands: Sequence[HostOperand], sizes: Mapping[str, int]) -> np.ndarray:
-    """i32[words]: the bits of operands at `sizes`, one behind the other."""
+    """i32[words]: the bits of all operands at `sizes`, concatenated."""
     values, parts = HostValues(sizes), [np.zeros(0, np.int32)]
     for operand in operands:
         data = operand.at(values).tobytes()
@@ -178,12 +179,12 @@ def packed(operands: Sequence[HostOperand], sizes: Mapping[str, int]) -> np.ndar
 
 @dataclasses.dataclass(frozen=True)
 class HostGuard:
-    """What a trace took for granted of an expression: its truth, or that it raises.
+    """A guard on a host expression: it is true or false, or it raises.
 
     Attributes:
-        expression: Of which it speaks.
+        expression: The expression.
         expected: True or False, or the type of the exception that evaluating it raises.
-        place: `path/file.py:12` of the code that asked.
+        place: `path/file.py:12` of the code that evaluated it.
     """
 
     expression: HostExpression
@@ -192,19 +193,19 @@ class HostGuard:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """The symbols it speaks of."""
+        """The symbols it depends on."""
         return self.expression.symbols
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it is true at `sizes`."""
+        """Whether the expression has the expected outcome at `sizes`."""
         try:
             outcome = bool(HostValues(sizes).of(self.expression))
-        except Exception as error:  # whatever user code raises is an outcome
+        except Exception as error:  # user code may raise anything; the type is the outcome
             outcome = type(error)
         return outcome == self.expected
 
     def described(self) -> str:
-        """The guard and the code that asked for it."""
+        """The guard and the code that evaluated the expression."""
         line = _compat.describe_line(self.place)
         return f"{self}   <- {line}" if line else str(self)
 
@@ -215,11 +216,11 @@ class HostGuard:
 
 
 def are_alike(kinds: Iterable[tuple[HostExpression, Any]], sizes: Mapping[str, int]) -> bool:
-    """Whether each expression has a value at `sizes`, of the kind that a trace was made with."""
+    """Whether each expression has a value of the given kind (see `kind_of`) at `sizes`."""
     values = HostValues(sizes)
     try:
         return all(kind_of(values.of(expression)) == kind for expression, kind in kinds)
-    except Exception:  # it raises here: the trace made here will raise where the code does
+    except Exception:  # user code may raise anything; a new trace then raises in the user's line
         return False
 
 
@@ -227,14 +228,15 @@ def _digest(operand: Any) -> bytes:
     if isinstance(operand, HostExpression):
         return b"e" + operand.digest
     if isinstance(operand, np.ndarray):
-        return f"{operand.dtype}{operand.shape}".encode() + operand.tobytes()
+        array = cast(Any, operand)  # of any dtype
+        return f"{array.dtype}{array.shape}".encode() + array.tobytes()
     return f"{type(operand)}{operand!r};".encode()
 
 
 def _written(pattern: str, operands: Sequence[Any]) -> str:
-    def told(operand: Any) -> str:
+    def operand_text(operand: Any) -> str:
         text = operand.text if isinstance(operand, HostExpression) else str(operand)
         return text if _ATOM.fullmatch(text) or pattern == "{}" else f"({text})"
 
-    text = pattern.format(*map(told, operands))
+    text = pattern.format(*map(operand_text, operands))
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."

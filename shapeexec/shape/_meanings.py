@@ -1,4 +1,4 @@
-"""JAX's errors of symbolic tracing, in our words."""
+"""Our errors for functions that cannot be traced symbolically, made from those that JAX raises."""
 
 import re
 
@@ -21,9 +21,9 @@ _AS_INTEGER = (
     "compute it in integers: `n // 2` for `int(n / 2)` and `n * 9 // 10` for `int(0.9 * n)`, or by "
     "`math.floor(n / 2)` or `math.ceil(n / 2)`",
 )
-_UNTOLD = ("cannot be traced at a symbolic size", "use JAX functions of the size")
+_UNKNOWN = ("cannot be traced at a symbolic size", "use JAX functions of the size")
 _BY_NEED = {"int": _AS_INT, "float": _AS_FLOAT}
-# What errors mean, by the text they carry: (pattern, what the function does, way out).
+# (pattern of an error's text, the cause in our words, the fix).
 _MEANINGS = (
     ("^the (int|index) of `", *_AS_INTEGER),
     (
@@ -55,31 +55,16 @@ _MEANINGS = (
 )
 
 
-def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> InconclusiveShapeError:
-    """What to tell of a function that cannot be traced.
+def untraceable(stuck: Stuck, program: Program, symbols: frozenset[str]) -> InconclusiveShapeError:
+    """The error for a function that cannot be traced at symbolic sizes.
 
     Args:
-        stuck: What happened.
+        stuck: The failed attempt.
         program: The function.
-        symbols: Those whose sizes would have to be known; empty if that was not found out.
+        symbols: The symbols whose sizes would have to be known; empty: not found out.
     """
-    text = str(stuck.error)
-    meaning, way_out = _UNTOLD
-    for need in stuck.needs:
-        meaning, way_out = _BY_NEED.get(need.what, (meaning, way_out))
-    for pattern, means, fix in _MEANINGS:
-        if re.search(pattern, text, re.DOTALL):
-            meaning, way_out = means, fix
-            break
-    found = _ways_out.of_call(_compat.failed_call(stuck.error))
-    is_of_size = meaning in (_AS_INT[0], _AS_FLOAT[0]) or "<locals>" in text
-    if isinstance(stuck.error, ShapeExecError):
-        meaning, way_out, text = _UNTOLD[0], stuck.error.fix, stuck.error.what
-    elif found is not None and (is_of_size or (found.instead and meaning != _AS_INTEGER[0])):
-        meaning = f"needs the size as a Python {found.kind} for `{found.call}`"
-        way_out = found.instead
-    elif found is not None and meaning in (_AS_INTEGER[0], _UNTOLD[0]) and found.is_of_jax:
-        meaning, way_out = f"cannot be traced at a symbolic size in `{found.call}`", None
+    text = stuck.error.what if isinstance(stuck.error, ShapeExecError) else str(stuck.error)
+    meaning, way_out = _meaning(stuck, text)
     where = _compat.error_line(stuck.error)
     if where is None and stuck.needs:
         where = _compat.describe_line(stuck.needs[-1].place)
@@ -95,8 +80,30 @@ def told(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inconclusiv
     )
 
 
+def _meaning(stuck: Stuck, text: str) -> tuple[str, str | None]:
+    """The cause of a failure in our words, and the fix; None: no other fix than exact sizes."""
+    if isinstance(stuck.error, ShapeExecError):
+        return _UNKNOWN[0], stuck.error.fix
+    meaning, way_out = _UNKNOWN
+    for need in stuck.needs:
+        meaning, way_out = _BY_NEED.get(need.what, (meaning, way_out))
+    for pattern, means, fix in _MEANINGS:
+        if re.search(pattern, text, re.DOTALL):
+            meaning, way_out = means, fix
+            break
+    found = _ways_out.of_call(_compat.failed_call(stuck.error))
+    if found is None:
+        return meaning, way_out
+    is_of_size = meaning in (_AS_INT[0], _AS_FLOAT[0]) or "<locals>" in text
+    if is_of_size or (found.instead and meaning != _AS_INTEGER[0]):
+        return f"needs the size as a Python {found.kind} for `{found.call}`", found.instead
+    if meaning in (_AS_INTEGER[0], _UNKNOWN[0]) and found.is_of_jax:
+        return f"cannot be traced at a symbolic size in `{found.call}`", None
+    return meaning, way_out
+
+
 def _or_exact(way_out: str | None, program: Program, symbols: frozenset[str]) -> str:
-    """A way out, and the one that always is: where there is a call, to give up padding."""
+    """A fix, and the one that always works: exact sizes, without padding."""
     if program.sizes is None:
         exact = f"give the size of {named(program.symbols)} as an int in the place of the symbol"
     else:
@@ -104,13 +111,13 @@ def _or_exact(way_out: str | None, program: Program, symbols: frozenset[str]) ->
     return f"{way_out}; or {exact}" if way_out else exact
 
 
-def given_up(stuck: Stuck, program: Program, spent: str) -> InconclusiveShapeError:
-    """What to tell of a function for which too many facts of its sizes would have to be searched.
+def search_given_up(stuck: Stuck, program: Program, spent: str) -> InconclusiveShapeError:
+    """The error for a function that needs more facts of its sizes than can be searched.
 
     Args:
-        stuck: What happened first.
+        stuck: The first failed attempt.
         program: The function.
-        spent: What is too much.
+        spent: Which limit of the search was reached.
     """
     symbols = program.symbols
     multiple = max(symbols)

@@ -1,41 +1,46 @@
-"""Numbers of the host while a function is traced: they act as Python's and NumPy's numbers do.
+"""Host numbers: numbers that a traced function computes from sizes, in Python or NumPy.
 
-Each knows its expression, and its value at the sizes of the call that is traced. Arithmetic makes
-further ones, a comparison is answered and becomes a guard, and an operation of JAX takes one as the
-scalar that it is, by the primitive `host_value`. What is asked of them goes to a `Computer`.
+They behave like Python's and NumPy's numbers. Each has an expression, and its value at the sizes of
+the call that is traced. Arithmetic gives further host numbers, a comparison is answered and becomes
+a guard, and JAX operations take one as a scalar, through the primitive `host_value`. A `Computer`
+does the arithmetic.
 """
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
 
 import math
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
 import numpy as np
 
 from shapeexec import _compat
+from shapeexec.shape import _trees
 from shapeexec.shape._host import HostExpression, HostOperand, escaped
 
 
 class Computer(Protocol):
-    """Who computes with sizes for one attempt to trace."""
+    """Computes with sizes during one attempt to trace."""
 
     has_ended: bool
 
     def compute(self, function: Callable[..., Any], pattern: str, *operands: Any) -> Any:
-        """What `function` makes of numbers, sizes and constants: a `HostNumber`, or an answer."""
+        """Apply `function` to numbers, sizes and constants: a `HostNumber`, or a bool."""
         ...
 
     def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:
-        """What a method of a number gives."""
+        """Call a method of a number."""
         ...
 
     def need_value(self, number: "HostNumber", what: str) -> Any:
-        """Code wants the value itself: its `int`, `float`, `str` or `hash`."""
+        """Convert a number to a Python value: its `int`, `float`, `str` or `hash`."""
         ...
 
     def ufunc(self, function: np.ufunc, method: str, operands: Any, options: Any) -> Any:
-        """What a ufunc of NumPy makes of numbers and sizes."""
+        """Apply a NumPy ufunc to numbers and sizes."""
         ...
 
 
@@ -43,9 +48,9 @@ class HostNumber:
     """A number that code computed from sizes.
 
     Args:
-        computer: Who computes with it.
-        expression: What it is.
-        value: What it is at the sizes of the call that is traced.
+        computer: Does its arithmetic.
+        expression: Computes the value from sizes.
+        value: Its value at the sizes of the call that is traced.
     """
 
     __slots__ = ("_computer", "expression", "value")
@@ -56,21 +61,21 @@ class HostNumber:
 
     @property
     def computer(self) -> Computer:
-        """Who computes with it."""
+        """Does its arithmetic."""
         return self._computer
 
     @property
     def has_ended(self) -> bool:
-        """Whether its trace has: then it is but its value, also to another trace."""
+        """Whether its trace has ended: then only its value counts, in another trace, too."""
         return self._computer.has_ended
 
     @property
     def aval(self) -> Any:
-        """What it is to JAX."""
+        """Its abstract value for JAX."""
         return _compat.aval_of_number(self.value)
 
     def as_array(self, via: str = "argument") -> Any:
-        """It as an operand of the function that is traced."""
+        """The number as an array in the function that is traced."""
         if self.has_ended:
             return jax.numpy.asarray(self.value)
         aval = self.aval
@@ -86,14 +91,20 @@ class HostNumber:
     def __getattr__(self, name: str) -> Any:
         """An attribute of the number: `real`, or a method such as `is_integer`."""
         if name.startswith("__") or not hasattr(self.value, name):
+            # As Python raises for a number without the attribute.
             raise AttributeError(f"{type(self.value).__name__!r} object has no attribute {name!r}")
         if not callable(getattr(self.value, name)):
             return self._computer.compute(operator.attrgetter(name), f"{{}}.{name}", self)
-        return lambda *args, **options: self._computer.call_method(self, name, args, options)
+
+        def method(*args: Any, **options: Any) -> Any:
+            return self._computer.call_method(self, name, args, options)
+
+        return method
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__" and _compat.is_asked_by_user(2):
-            return type(object.__getattribute__(self, "value"))  # `isinstance(n / 2, float)`
+            value = object.__getattribute__(self, "value")
+            return cast(Any, type(value))  # for `isinstance(n / 2, float)`
         return object.__getattribute__(self, name)
 
     def __bool__(self) -> bool:
@@ -125,23 +136,23 @@ class HostNumber:
 
 
 class HostInt(HostNumber):
-    """One that is a Python int."""
+    """A host number that is a Python int."""
 
 
 class HostFloat(HostNumber):
-    """One that is a Python float."""
+    """A host number that is a Python float."""
 
 
 class HostComplex(HostNumber):
-    """One that is a Python complex number."""
+    """A host number that is a Python complex number."""
 
 
 class HostArray(HostNumber):
-    """One that is a scalar or an array of NumPy, whose dtype is not weak."""
+    """A host number that is a NumPy scalar or array, whose dtype is not weak."""
 
     @property
     def dtype(self) -> Any:
-        """The dtype that JAX gives it."""
+        """Its dtype in JAX."""
         return self.aval.dtype
 
     @property
@@ -155,11 +166,10 @@ class HostArray(HostNumber):
         return np.ndim(self.value)
 
     def __getitem__(self, index: Any) -> Any:
-        parts = index if isinstance(index, tuple) else (index,)
-        if any(isinstance(part, HostNumber) or _compat.is_traced(part) for part in parts):
-            raise TypeError(f"`{self.expression}` is indexed by what is not known while tracing")
-        getter = operator.itemgetter(index)
-        return self._computer.compute(getter, f"{{}}[{escaped(index)}]", self)
+        if any(isinstance(part, HostNumber) or _compat.is_traced(part) for part in _parts(index)):
+            # The type that Python raises for an index that it cannot use.
+            raise TypeError(f"`{self.expression}` is indexed by a value that tracing does not know")
+        return self._computer.compute(operator.itemgetter(index), f"{{}}[{escaped(index)}]", self)
 
     def __len__(self) -> int:
         return len(self.value)
@@ -168,14 +178,14 @@ class HostArray(HostNumber):
         return (self[i] for i in range(len(self.value)))
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        """What a function of NumPy makes of it: of arrays, and of lists of them."""
+        """Apply a NumPy function to arrays, and to lists of them."""
         del types
-        leaves, tree = jax.tree.flatten((args, options), is_leaf=lambda x: x is None)
+        leaves, tree = _trees.flatten((args, options), is_leaf=_is_none)
         if any(map(_compat.is_traced, leaves)):
             return NotImplemented
 
         def applied(*values: Any) -> Any:
-            given, named = jax.tree.unflatten(tree, values)
+            given, named = _trees.unflatten(tree, values)
             return function(*given, **named)
 
         text = ", ".join("{}" for _ in leaves)
@@ -183,8 +193,16 @@ class HostArray(HostNumber):
         return self._computer.compute(applied, pattern, *leaves)
 
 
+def _parts(index: Any) -> tuple[Any, ...]:
+    return cast(Any, index) if isinstance(index, tuple) else (index,)
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
 def number_of(computer: Computer, expression: HostExpression, value: Any) -> HostNumber | None:
-    """The number that stands for a value; None if it is no number."""
+    """The host number for a value; None: the value is not a number."""
     kinds: tuple[tuple[Any, type[HostNumber]], ...] = (
         (int, HostInt),
         (float, HostFloat),
@@ -193,9 +211,13 @@ def number_of(computer: Computer, expression: HostExpression, value: Any) -> Hos
     for python_type, kind in kinds:
         if type(value) is python_type:
             return kind(computer, expression, value)
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+    if isinstance(value, np.ndarray | np.generic) and _is_numeric(value):
         return HostArray(computer, expression, value)
     return None
+
+
+def _is_numeric(array: Any) -> bool:
+    return array.dtype.kind in "biufc"
 
 
 # Operators
@@ -235,9 +257,9 @@ UNARY: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 def is_operand(x: Any) -> bool:
-    """Whether numbers of the host compute with it: arrays of JAX do that themselves."""
+    """Whether host numbers compute with it. JAX arrays do such arithmetic themselves."""
     if isinstance(x, np.ndarray):
-        return x.dtype.kind in "biufc"
+        return _is_numeric(x)
     return isinstance(x, HostNumber | int | float | complex | np.generic) or (
         jax.export.is_symbolic_dim(x)
     )
@@ -248,17 +270,24 @@ def _binary(function: Callable[..., Any], pattern: str, *, reflected: bool) -> C
         if not is_operand(other):
             return NotImplemented
         operands = (other, self) if reflected else (self, other)
-        return self._computer.compute(function, pattern, *operands)
+        return self.computer.compute(function, pattern, *operands)
 
     return method
 
 
 def _unary(function: Callable[..., Any], pattern: str) -> Callable[..., Any]:
-    return lambda self: self._computer.compute(function, pattern, self)
+    def method(self: HostNumber) -> Any:
+        return self.computer.compute(function, pattern, self)
+
+    return method
+
+
+def _round(self: HostNumber, digits: Any = None) -> Any:
+    return rounded(self, self.computer, digits)
 
 
 def rounded(self: Any, computer: Computer, digits: Any) -> Any:
-    """`round(self)`, or to so many digits."""
+    """`round(self)`, or `round(self, digits)`."""
     if digits is None:
         return computer.compute(round, "round({})", self)
     return computer.compute(round, "round({}, {})", self, digits)
@@ -270,7 +299,7 @@ for _name, _entry in (*BINARY.items(), *COMPARISONS.items()):
         setattr(HostNumber, f"__r{_name}__", _binary(*_entry, reflected=True))
 for _name, _entry in UNARY.items():
     setattr(HostNumber, f"__{_name}__", _unary(*_entry))
-HostNumber.__round__ = lambda self, digits=None: rounded(self, self._computer, digits)  # pyright: ignore
+HostNumber.__round__ = _round  # pyright: ignore[reportAttributeAccessIssue]  # set like the others
 
 _compat.register_numbers(
     {HostInt: int, HostFloat: float, HostComplex: complex, HostArray: None},
@@ -284,8 +313,8 @@ host_value_p = _compat.Primitive("host_value")
 
 
 def bind(operand: HostOperand, *, weak_type: bool) -> Any:
-    """A host value in the function that is traced; it knows no sizes, only what it is."""
-    return host_value_p.bind(operand=operand, weak_type=weak_type)
+    """Add a host value to the function that is traced, as an array without symbolic dims."""
+    return cast(Any, host_value_p.bind(operand=operand, weak_type=weak_type))
 
 
 @host_value_p.def_abstract_eval
@@ -294,9 +323,9 @@ def _aval(*, operand: HostOperand, weak_type: bool) -> Any:
 
 
 def with_conversions(closed_jaxpr: Any) -> Any:
-    """A closed jaxpr whose conversions of host values are part of these.
+    """Fold conversions of host values into the host values of a closed jaxpr.
 
-    `jnp.float32(n**4)` converts the Python integer, of any size, and no i32.
+    So `jnp.float32(n**4)` converts the Python integer, of any size, and not an i32 of it.
     """
     if not any(eqn.primitive is host_value_p for eqn in _compat.equations(closed_jaxpr.jaxpr)):
         return closed_jaxpr
@@ -308,7 +337,7 @@ def _converted(jaxpr: Any) -> list[Any]:
     made = [_conversion(eqn, values) for eqn in jaxpr.eqns]
     read = {var for eqn in made for var in eqn.invars if not _compat.is_literal(var)}
     read |= {var for var in jaxpr.outvars if not _compat.is_literal(var)}
-    # One that nobody reads any more may be too large for its own dtype.
+    # A host value that nothing reads any more may be too large for its dtype.
     return [e for e in made if e.primitive is not host_value_p or e.outvars[0] in read]
 
 

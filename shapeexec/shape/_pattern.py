@@ -1,8 +1,7 @@
 """The text of one array's spec: `"b, s, 512"`, `"b, 2*s + 1"`, `"b, _"`, `"b, ?"`, `"b, ..."`.
 
-The syntax is that of `jax.export.symbolic_shape`, with `...` at any place, Python's operators, and
-`?` for a size that has no name.
-Arguments are not known here.
+The syntax is that of `jax.export.symbolic_shape`, with `...` anywhere, Python's operators, and `?`
+for a size without a name. Arguments are not known here.
 """
 
 import dataclasses
@@ -14,33 +13,24 @@ from typing import Any
 
 from shapeexec._errors import SpecError
 from shapeexec.shape import _unknown
-from shapeexec.shape._dim import (
-    UNKNOWN,
-    Dim,
-    DimLike,
-    Unknown,
-    check_known,
-    is_named_unknown,
-    is_unknown,
-    negative,
-    substitute,
-)
+from shapeexec.shape._dim import Dim, DimLike, is_unknown, negative, substitute
+from shapeexec.shape._unknown import UNKNOWN, Unknown, check_known, is_named_unknown
 
-# An int (that size and no other), a symbolic Dim, UNKNOWN (a symbol of its own once it has a place;
-# `?` in text) or None (static, any size; `_` in text).
+# An int (exactly that size), a symbolic Dim, UNKNOWN (`?` in text; becomes a symbol of its own once
+# its place is known) or None (`_` in text; static, any size).
 PatternDim = int | Dim | Unknown | None
 
-_FIX = 'one entry an axis, parted by commas: "b, s, 512", "b, 2*s + 1", "b, _" or "b, ..."'
+_FIX = 'one entry per axis, separated by commas: "b, s, 512", "b, 2*s + 1", "b, _" or "b, ..."'
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What is said of one array's axes.
+    """The spec of one array.
 
     Attributes:
-        before: The axes in front of `...`, or all of them. None: static, whatever the size.
-        has_ellipsis: Whether any number of further axes, all static, may follow `before`.
-        after: The axes behind `...`.
+        before: The axes before `...`, or all axes. None: static, any size.
+        has_ellipsis: Whether any number of further static axes may follow `before`.
+        after: The axes after `...`.
         dtype: The dtype that the array must have; None: any.
     """
 
@@ -51,31 +41,31 @@ class Spec:
 
     @property
     def least_rank(self) -> int:
-        """The number of axes beside `...`."""
+        """The number of axes outside of `...`."""
         return len(self.before) + len(self.after)
 
     @property
     def symbols(self) -> frozenset[str]:
         """The symbols of all axes."""
         dims = (dim for dim in self.before + self.after if isinstance(dim, Dim))
-        return frozenset().union(*(dim.symbols for dim in dims))
+        return frozenset[str]().union(*(dim.symbols for dim in dims))
 
     @property
     def unknown_axes(self) -> tuple[int, ...]:
-        """The axes of `UNKNOWN`; those behind `...` count from the end, as -1."""
+        """The axes of `UNKNOWN`; those after `...` count from the end, as -1."""
         dims = [*enumerate(self.before)]
         dims += [(axis - len(self.after), dim) for axis, dim in enumerate(self.after)]
         return tuple(axis for axis, dim in dims if isinstance(dim, Unknown))
 
     def accepts_rank(self, rank: int) -> bool:
-        """Return whether an array of this rank can fit."""
+        """Return whether an array of this rank fits."""
         return rank >= self.least_rank if self.has_ellipsis else rank == self.least_rank
 
     def resolve(self, shape: tuple[int | Dim, ...]) -> tuple[int | Dim, ...]:
-        """Return the dims of an array of this shape: `_`, `?` and `...` become its own.
+        """Return the dims of an array of this shape: its own sizes replace `_`, `?` and `...`.
 
         Args:
-            shape: Of a rank that `accepts_rank` accepts.
+            shape: A shape whose rank `accepts_rank` accepts.
         """
         end = len(shape) - len(self.after)
         middle = (None,) * (end - len(self.before))
@@ -86,18 +76,18 @@ class Spec:
         )
 
     def named(self, place: str) -> "Spec":
-        """Return the spec with a symbol in the place of each `UNKNOWN`; see `_unknown.at_place`."""
+        """Return the spec with a symbol in place of each `UNKNOWN`; see `_unknown.at_place`."""
         count = len(self.after)
         before = enumerate(self.before)
         after = ((axis - count, dim) for axis, dim in enumerate(self.after))
         return dataclasses.replace(
             self,
-            before=tuple(_named(dim, place, axis) for axis, dim in before),
-            after=tuple(_named(dim, place, axis) for axis, dim in after),
+            before=tuple(_named(dim, place, axis=axis) for axis, dim in before),
+            after=tuple(_named(dim, place, axis=axis) for axis, dim in after),
         )
 
     def renamed(self, names: Mapping[str, str]) -> "Spec":
-        """Return the spec with some symbols called otherwise."""
+        """Return the spec with some symbols renamed."""
         return dataclasses.replace(
             self,
             before=tuple(_renamed(dim, names) for dim in self.before),
@@ -117,7 +107,7 @@ def _text(dim: PatternDim) -> str:
     return "?" if isinstance(dim, Unknown) else str(dim)
 
 
-def _named(dim: PatternDim, place: str, axis: int) -> PatternDim:
+def _named(dim: PatternDim, place: str, *, axis: int) -> PatternDim:
     return Dim(_unknown.at_place(place, axis)) if isinstance(dim, Unknown) else dim
 
 
@@ -130,10 +120,10 @@ def _renamed(dim: PatternDim, names: Mapping[str, str]) -> PatternDim:
 
 @functools.lru_cache(maxsize=4096)
 def parse_spec(text: str) -> Spec:
-    """Read the spec of one array.
+    """Parse the spec of one array.
 
     Args:
-        text: Dims parted by commas, in parentheses or not; `_` for an axis that is static, `...`
+        text: Dims separated by commas, in parentheses or not; `_` for an axis that is static, `...`
             for any number of them; `?` or `UNKNOWN` for a size that changes and has no name; empty
             for a scalar.
 
@@ -158,33 +148,33 @@ def parse_spec(text: str) -> Spec:
                 f'axis {axis} of the spec "{text}" is not a dimension: "{entry}".',
                 got=error.where,
                 why=error.why,
-                fix=_parted(text) or (error.fix if is_named_unknown(entry) else _FIX),
+                fix=_separated(text) or (error.fix if is_named_unknown(entry) else _FIX),
             ) from None
     return make_spec(dims, text)
 
 
-def _parted(text: str) -> str | None:
-    """The way to write `b s`, and `(b s) d` of merged axes; None: blanks are not what is amiss."""
+def _separated(text: str) -> str | None:
+    """The fix for `b s`, and `(b s) d` of merged axes; None: missing commas are not the cause."""
     merged = re.sub(r"\(([\w\s]+)\)", lambda found: "_".join(found[1].split()), _bare(text))
-    parted = re.sub(r"(?<=[\w?])\s+(?=[\w?])", ", ", merged)
-    if parted == _bare(text):
+    separated = re.sub(r"(?<=[\w?])\s+(?=[\w?])", ", ", merged)
+    if separated == _bare(text):
         return None
     try:
-        parse_spec(parted)
+        parse_spec(separated)
     except SpecError:
         return None
-    return f'part the axes by commas: "{parted}"'
+    return f'separate the axes by commas: "{separated}"'
 
 
 def make_spec(
     dims: Iterable[DimLike | Unknown | EllipsisType | None], text: str | None = None
 ) -> Spec:
-    """Return the spec that a sequence of dims says.
+    """Make a spec of a sequence of dims.
 
     Args:
         dims: Integers, texts, `Dim`s, `UNKNOWN`; `"_"` or None for a static axis of any size; `...`
             once at most.
-        text: How the caller wrote it, for errors.
+        text: The caller's spelling, for errors.
 
     Raises:
         SpecError: One is not a dimension, one is negative, or there are two `...`.
@@ -215,7 +205,7 @@ def _pattern_dim(dim: Dim, text: str | None) -> PatternDim:
     if dim.value < 0:
         raise negative(
             f'the spec "{text or dim}" has the negative size {dim}.',
-            "write `_` for an axis that is static, whatever its size",
+            "write `_` for a static axis of any size",
         )
     return dim.value
 
@@ -237,7 +227,7 @@ def _closing(text: str) -> int:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas that are not inside of parentheses."""
+    """Split at the commas outside of parentheses."""
     entries, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")

@@ -1,4 +1,4 @@
-"""Which of many facts are needed: the smallest part of a list that still works."""
+"""A smallest sublist of facts that still works (QuickXplain)."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -7,13 +7,13 @@ Fact = TypeVar("Fact")
 
 
 def needed(facts: Sequence[Fact], works: Callable[[list[Fact]], bool]) -> list[Fact]:
-    """A part of `facts` that works and of which nothing can be left out.
+    """A sublist of `facts` that works, and none of whose facts can be left out.
 
-    Takes about `k log(n / k)` tries for k of n facts.
+    It takes about `k log(n / k)` tries for k of n facts.
 
     Args:
-        facts: All of them, which work. What stands first is taken rather than what stands last.
-        works: Whether a part, in the order of `facts`, suffices; more facts never do harm.
+        facts: All facts, which together work. Earlier ones are preferred.
+        works: Whether a sublist, in the order of `facts`, suffices. More facts never make it fail.
 
     Source: U. Junker, "QuickXplain: preferred explanations and relaxations for over-constrained
         problems", AAAI 2004.
@@ -22,17 +22,20 @@ def needed(facts: Sequence[Fact], works: Callable[[list[Fact]], bool]) -> list[F
     def suffices(numbers: list[int]) -> bool:
         return works([facts[number] for number in sorted(numbers)])
 
-    chosen = [] if suffices([]) else _needed([], list(range(len(facts))), suffices)
+    everything = list(range(len(facts)))
+    chosen = [] if suffices([]) else _needed([], everything, suffices=suffices)
     return [facts[number] for number in sorted(chosen)]
 
 
 def _needed(
-    given: list[int], numbers: list[int], suffices: Callable[[list[int]], bool]
+    given: list[int], numbers: list[int], *, suffices: Callable[[list[int]], bool]
 ) -> list[int]:
-    """What is needed of `numbers` beside `given`, which does not suffice."""
+    """The part of `numbers` that is needed beside `given`, which does not suffice alone."""
     if len(numbers) <= 1:
         return numbers
     first, last = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
-    of_last = [] if suffices(given + first) else _needed(given + first, last, suffices)
-    of_first = [] if suffices(given + of_last) else _needed(given + of_last, first, suffices)
+    with_first = given + first
+    of_last = [] if suffices(with_first) else _needed(with_first, last, suffices=suffices)
+    with_last = given + of_last
+    of_first = [] if suffices(with_last) else _needed(with_last, first, suffices=suffices)
     return of_first + of_last

@@ -1,6 +1,6 @@
 """Shapes: a dtype and the dims of all axes, printed as jaxprs print them.
 
-How the shapes of a function's results follow from those of its arguments, is not known here.
+The shapes of a function's results are computed in `_propagate`.
 """
 
 import dataclasses
@@ -18,10 +18,8 @@ from shapeexec._errors import SpecError
 from shapeexec.shape import _unknown
 from shapeexec.shape._dim import (
     BATCH,
-    UNKNOWN,
     Dim,
     DimLike,
-    Unknown,
     evaluate,
     from_jax,
     is_unknown,
@@ -30,6 +28,7 @@ from shapeexec.shape._dim import (
     to_jax,
 )
 from shapeexec.shape._pattern import Spec, make_spec, parse_spec
+from shapeexec.shape._unknown import UNKNOWN, Unknown
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
@@ -41,13 +40,13 @@ class Shape:
         dims: One per axis: an int, or a `Dim` where it is symbolic.
 
     Args:
-        dtype: Anything that NumPy takes for a dtype, or one of JAX's extended dtypes. None pins
-            no dtype, in a spec and in a pattern.
+        dtype: Anything that NumPy accepts as a dtype, or one of JAX's extended dtypes. None
+            matches any dtype, in a spec and in a pattern.
         dims: Integers of at least 0, `Dim`s, texts such as `"2*s + 1"`, or `UNKNOWN`, which becomes
-            a symbol of its own, called after its axis (`unknown_0`).
+            a symbol of its own, named after its axis (`unknown_0`).
 
     Raises:
-        SpecError: The dtype is none, or a dim is none or negative.
+        SpecError: `dtype` is not a dtype, or a dim is not a dim or negative.
 
     Example:
         >>> str(Shape(jnp.float32, BATCH, "2*s + 1", 512))
@@ -64,10 +63,10 @@ class Shape:
 
     @classmethod
     def of(cls, array: Any) -> "Shape":
-        """Return the shape of an array, of a `ShapeDtypeStruct`, or of anything alike.
+        """Return the shape of an array, of a `ShapeDtypeStruct`, or of anything like them.
 
         Args:
-            array: Has `.shape`, which may hold dims of JAX's, and `.dtype`.
+            array: Has `.shape`, which may contain JAX dims, and `.dtype`.
 
         Raises:
             SpecError: It has no shape or no dtype.
@@ -87,7 +86,7 @@ class Shape:
     @property
     def symbols(self) -> frozenset[str]:
         """The symbols of all dims."""
-        return frozenset().union(*(dim.symbols for dim in self.dims if isinstance(dim, Dim)))
+        return frozenset[str]().union(*(dim.symbols for dim in self.dims if isinstance(dim, Dim)))
 
     @property
     def is_static(self) -> bool:
@@ -99,21 +98,22 @@ class Shape:
     ) -> bool:
         """Return whether the shape is an instance of a pattern.
 
-        An integer matches that size alone. A symbol matches any dim, and the same dim wherever it
-        stands. An expression matches what it is once its symbols are matched; a symbol that
-        stands in expressions only matches itself. `_`, None, `?` and `UNKNOWN` match any dim,
-        `...` any number of axes.
+        An integer matches only that size. A symbol matches any dim, but the same dim wherever it
+        occurs. An expression matches its value with the matched dims in place of its symbols; a
+        symbol that occurs in expressions only matches itself. `_`, None, `?` and `UNKNOWN` match
+        any dim, `...` any number of axes.
 
         Args:
             pattern: A text such as `"b, s, 512"` or `"b, ..."`; a tuple of dims; or a shape, whose
-                dtype must then be the same, if it has one.
+                dtype, if it has one, must be the same.
 
         Raises:
-            SpecError: The pattern is malformed, or is none.
+            SpecError: The pattern is malformed, or not a pattern.
         """
-        if not isinstance(pattern, Shape | str | tuple | list):
+        given: Any = pattern  # whatever a caller without a type checker passes
+        if not isinstance(given, Shape | str | tuple | list):
             raise SpecError(
-                f"a {type(pattern).__name__} is not a pattern.",
+                f"a {type(given).__name__} is not a pattern.",
                 fix='a text such as "b, ..." or "_, 4", a tuple of dims, or a Shape: '
                 "sx.Shape.of(x) is that of an array",
             )
@@ -132,7 +132,7 @@ class Shape:
 
         Args:
             axis: From `-rank` to `rank - 1`.
-            dim: What `Shape` takes.
+            dim: As for `Shape`.
 
         Raises:
             SpecError: There is no such axis.
@@ -165,7 +165,7 @@ class Shape:
         return Shape(self.dtype, *(evaluate(dim, sizes) for dim in self.dims))
 
     def upper_bound(self, **buckets: int) -> "Shape":
-        """Return the static shape of the capacities: each dim at its most.
+        """Return the static shape of the capacities: each dim at its largest value.
 
         Args:
             buckets: By symbol; sizes range from 1 up to them.
@@ -194,15 +194,16 @@ class Shape:
 
 @code.register
 def _(value: Shape) -> str | None:
-    if not isinstance(value.dtype, np.dtype | None):
-        return None  # PRNG keys have no name for their dtype
+    dtype: Any = value.dtype
+    if not isinstance(dtype, np.dtype | None):
+        return None  # the dtypes of PRNG keys have no name
     name = None if value.dtype is None else value.dtype.name
     return call("sx.Shape", name, *(d if isinstance(d, int) else str(d) for d in value.dims))
 
 
 def is_array(value: Any) -> bool:
     """Return whether a value counts as an array: it has `.shape` and `.dtype`."""
-    is_instance = not isinstance(value, type)  # the class np.float32 has both attributes, too
+    is_instance = not isinstance(value, type)  # the class np.float32 has both attributes
     return is_instance and hasattr(value, "shape") and hasattr(value, "dtype")
 
 
@@ -214,16 +215,16 @@ def _dims(dims: Sequence[DimLike | Unknown]) -> tuple[int | Dim, ...]:
         if is_unknown(dim):
             own = Dim(UNKNOWN if name in taken else name)
         else:
-            own = _dim_of(dim, axis, dims)
+            own = _dim_of(dim, dims, axis=axis)
         plain.append(own.value if own.is_static else own)
     return tuple(plain)
 
 
-def _dim_of(dim: DimLike | Unknown, axis: int, dims: Sequence[Any]) -> Dim:
+def _dim_of(dim: DimLike | Unknown, dims: Sequence[Any], *, axis: int) -> Dim:
     own = from_jax(dim) if _is_integer(dim) else Dim(dim)
     if own.is_static and own.value < 0:
-        told = ", ".join(map(str, dims))
-        raise negative(f"a Shape has the negative size {own} on axis {axis}: {told}.")
+        texts = ", ".join(map(str, dims))
+        raise negative(f"a Shape has the negative size {own} on axis {axis}: {texts}.")
     return own
 
 
@@ -232,7 +233,7 @@ def _is_integer(dim: Any) -> bool:
 
 
 def _same_dtype(dtype: Any, other: Any) -> bool:
-    if dtype is None or other is None:  # NumPy takes None for float64
+    if dtype is None or other is None:  # NumPy would compare None as float64
         return dtype is other
     return bool(dtype == other)
 
@@ -249,7 +250,8 @@ def _dtype(dtype: Any) -> Any:
 
 
 def dtype_name(dtype: Any) -> str:
-    # JAX alone knows the short names that it prints, and prints them with a shape only.
+    """The short name of a dtype, as jaxprs print it."""
+    # Only JAX knows these names, and it prints them only with a shape.
     return jax.core.ShapedArray((), dtype).str_short(short_dtypes=True).removesuffix("[]")
 
 

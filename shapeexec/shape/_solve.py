@@ -1,6 +1,6 @@
-"""The sizes of symbols, from what expressions of them turned out to be.
+"""The size of a symbol, solved from the value of an expression of it.
 
-Linear equations in one unknown only; where the values come from, is not known here.
+Only linear equations in one unknown are solved. Shapes and specs are not known here.
 """
 
 import ast
@@ -13,24 +13,28 @@ from shapeexec.shape._expression import parse
 _Line = tuple[int, int]
 
 
-def solve_linear(dim: Dim, value: int, symbol: str, sizes: Mapping[str, int]) -> int | None:
+class NotLinearError(Exception):
+    """A dimension is not linear in the unknown symbol; another axis may determine its size."""
+
+
+def solve_linear(dim: Dim, value: int, *, symbol: str, sizes: Mapping[str, int]) -> int | None:
     """Return the size of `symbol` at which a dimension has a value.
 
     Args:
         dim: Linear in `symbol` once the other symbols have their sizes.
-        value: What the dimension is.
+        value: The value of the dimension.
         symbol: The unknown.
-        sizes: Of the other symbols.
+        sizes: The sizes of the other symbols.
 
     Returns:
-        The only size there is, 0 or more; None if no integer solves it.
+        The only solution of at least 0; None if there is none.
 
     Raises:
-        ValueError: The dimension is not linear in the symbol, or does not move with it.
+        NotLinearError: The dimension is not linear in the symbol, or does not depend on it.
     """
     slope, offset = _line(parse(dim.text).tree, symbol, sizes)
     if slope == 0:
-        raise ValueError(f"{dim} does not move with {symbol}")
+        raise NotLinearError(f"{dim} does not depend on {symbol}")
     size, remainder = divmod(value - offset, slope)
     return size if remainder == 0 and size >= 0 else None
 
@@ -49,7 +53,9 @@ def _line(node: ast.expr, symbol: str, sizes: Mapping[str, int]) -> _Line:
             (a, b), (c, d) = _line(left, symbol, sizes), _line(right, symbol, sizes)
             if a == 0 or c == 0:
                 return a * d + b * c, b * d
+        case _:
+            pass
     text = ast.unparse(node)
     if symbol in parse(text).symbols:
-        raise ValueError(f"{text} is not linear in {symbol}")
+        raise NotLinearError(f"{text} is not linear in {symbol}")
     return 0, parse(text)(sizes)

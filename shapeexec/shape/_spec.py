@@ -1,16 +1,19 @@
 """Specs of a call's arguments, as people write them: `in_shapes=(None, "b, s")`.
 
-A spec tree is fitted once to each structure of the arguments (`compile_spec`); what a call's shapes
-then say of the sizes is `BoundSpec`'s job.
+A spec tree is matched once with each structure of the arguments (`compile_spec`). `BoundSpec` then
+reads sizes off the shapes of each call.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Never
+from typing import Any, Never, cast
 
 import jax
 
 from shapeexec._errors import SpecError
-from shapeexec.shape import _unknown
+from shapeexec.shape import _trees, _unknown
 from shapeexec.shape._binding import BoundSpec, tuple_text
 from shapeexec.shape._forms import (
     SpecTree,
@@ -30,7 +33,7 @@ _DEFAULT = "b, ..."
 
 
 def default_in_shapes(args: Sequence[Any]) -> tuple[SpecTree, ...]:
-    """Return the specs that arguments have if none are given.
+    """Return the default specs of arguments.
 
     Args:
         args: The arguments of a call.
@@ -42,7 +45,7 @@ def default_in_shapes(args: Sequence[Any]) -> tuple[SpecTree, ...]:
 
 
 def default_kwarg_shapes(kwargs: Mapping[str, Any]) -> dict[str, SpecTree]:
-    """Return the specs that keyword arguments have if none are given: as `default_in_shapes`."""
+    """Return the default specs of keyword arguments; see `default_in_shapes`."""
     return dict(zip(kwargs, default_in_shapes(tuple(kwargs.values())), strict=True))
 
 
@@ -53,17 +56,17 @@ def compile_spec(
     kwarg_shapes: Mapping[str, SpecTree] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> BoundSpec:
-    """Fit specs to the structure of a call's arguments.
+    """Match specs with the structure of a call's arguments.
 
     Args:
         in_shapes: One spec per positional argument, each a pytree prefix of it; its leaves are a
             text such as `"b, s"`, a tuple of dims such as `(BATCH, SEQ_LEN, 4)`, a `Shape`, or None
-            (everything below is static). The dims of the only argument may stand alone. None: the
-            defaults, for keyword arguments as well unless `kwarg_shapes` is given.
+            (everything below is static). The dims of an only argument need no outer tuple. None:
+            the defaults, for keyword arguments, too, unless `kwarg_shapes` is given.
         args: The positional arguments. Only their structure matters, and with `in_shapes=None`
             which of them are arrays of rank 1 or more.
-        kwarg_shapes: Specs by keyword. A keyword that is not named here is static; one that is
-            named and not passed is ignored.
+        kwarg_shapes: Specs by keyword. A keyword argument without a spec is static; a spec for a
+            keyword that is not passed is ignored.
         kwargs: The keyword arguments, likewise.
 
     Raises:
@@ -82,15 +85,17 @@ def compile_spec(
     taken = spec_symbols(in_shapes, kwarg_shapes)
     specs: list[Spec | None] = []
     for index, (tree, arg) in enumerate(zip(in_shapes, args, strict=True)):
-        specs += _leaf_specs(tree, arg, f"in_shapes[{index}]", f"args[{index}]", taken)
+        paths = f"in_shapes[{index}]", f"args[{index}]"
+        specs += _leaf_specs(tree, arg, paths=paths, taken=taken)
     for name in sorted(kwargs):  # as JAX orders the keys of a dict
         tree, arg = kwarg_shapes.get(name), kwargs[name]
-        specs += _leaf_specs(tree, arg, f"kwarg_shapes[{name!r}]", f"kwargs[{name!r}]", taken)
-    return BoundSpec(jax.tree.structure((tuple(args), kwargs)), tuple(specs))
+        paths = f"kwarg_shapes[{name!r}]", f"kwargs[{name!r}]"
+        specs += _leaf_specs(tree, arg, paths=paths, taken=taken)
+    return BoundSpec(_trees.structure((tuple(args), kwargs)), tuple(specs))
 
 
 def bind_one(spec: SpecTree, array: Any) -> BoundSpec:
-    """Fit the specs of one tree of arrays to it.
+    """Match the specs of one tree of arrays with it.
 
     Args:
         spec: A pytree prefix of `array` in its normal form, as `normal` gives it.
@@ -99,32 +104,33 @@ def bind_one(spec: SpecTree, array: Any) -> BoundSpec:
     Raises:
         SpecError: The spec does not fit the structure.
     """
-    specs = _leaf_specs(spec, array, "spec", "args[0]", spec_symbols((), {"": spec}))
-    return BoundSpec(jax.tree.structure(((array,), {})), tuple(specs))
+    taken = spec_symbols((), {"": spec})
+    specs = _leaf_specs(spec, array, paths=("spec", "args[0]"), taken=taken)
+    return BoundSpec(_trees.structure(((array,), {})), tuple(specs))
 
 
 def spec_symbols(
     in_shapes: Sequence[SpecTree] | None, kwarg_shapes: Mapping[str, SpecTree] | None
 ) -> frozenset[str]:
-    """Read all specs, before there are arguments; return their symbols.
+    """Parse all specs without arguments; return their symbols.
 
     Raises:
         SpecError: One is malformed.
     """
     trees = [*normal_by_position(in_shapes or ()), *normal_by_name(kwarg_shapes or {}).values()]
-    symbols = parse_spec(_DEFAULT).symbols if in_shapes is None else frozenset()
-    for leaf in jax.tree.leaves(trees, is_leaf=is_spec_leaf):
+    symbols = parse_spec(_DEFAULT).symbols if in_shapes is None else frozenset[str]()
+    for leaf in _trees.leaves(trees, is_leaf=is_spec_leaf):
         spec = read(leaf, "in_shapes")
-        symbols |= frozenset() if spec is None else spec.symbols
+        symbols |= frozenset[str]() if spec is None else spec.symbols
     return symbols
 
 
 Place = tuple[str, object, SpecTree]
-"""A spec tree with the path at which errors tell it, and its argument's position or keyword."""
+"""The path of a spec tree for errors, its argument's position or keyword, and the tree."""
 
 
 def places(in_shapes: Any, kwarg_shapes: Mapping[str, SpecTree] | None) -> tuple[Place, ...]:
-    """The specs of arguments, as people wrote them, with their places."""
+    """The specs of arguments as the user wrote them, with their places."""
     trees = enumerate(as_sequence(in_shapes) if in_shapes is not None else ())
     named = (kwarg_shapes or {}).items()
     return (
@@ -137,18 +143,18 @@ def check_names(trees: Iterable[Place]) -> None:
     """Check that no unknown size has the name of another size.
 
     Args:
-        trees: The specs of all arguments, well-formed and not in their normal form yet, in which an
-            `UNKNOWN` is a symbol as any other.
+        trees: The specs of all arguments, well-formed but not normalized: in the normal form an
+            `UNKNOWN` is a symbol like any other.
 
     Raises:
-        SpecError: A symbol is called as an unknown size will be.
+        SpecError: A symbol has the name that an unknown size will get.
     """
     made: dict[str, str] = {}
     given: dict[str, str] = {}
     for path, place, tree in trees:
-        for keys, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_spec_leaf):
-            where = path + jax.tree_util.keystr(keys)
-            own, unknown = _names(leaf, where, _unknown.place_of(place, *keys))
+        for keys, leaf in _trees.leaves_with_path(tree, is_leaf=is_spec_leaf):
+            where = path + _trees.keystr(keys)
+            own, unknown = _names(leaf, where, place=_unknown.place_of(place, *keys))
             for name in sorted(unknown):
                 if name in made:
                     raise _refused_name(name, f"{made[name]} and {where}")
@@ -159,13 +165,13 @@ def check_names(trees: Iterable[Place]) -> None:
         raise _refused_name(both[0], f"UNKNOWN in {made[both[0]]}, `{both[0]}` in {given[both[0]]}")
 
 
-def _names(leaf: Any, where: str, place: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The symbols that a spec names, and those that its unknown sizes become."""
+def _names(leaf: Any, where: str, *, place: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The symbols that a spec names, and the symbols of its unknown sizes."""
     leaf = Shape.of(leaf) if is_struct(leaf) else leaf
     spec = read(leaf, where)
     if spec is None:
         return frozenset(), frozenset()
-    # A `Shape` has made a symbol of each.
+    # A `Shape` has already replaced each UNKNOWN by a symbol.
     placed = _unknown.placed(spec.symbols, place) if isinstance(leaf, Shape) else {}
     made = (_unknown.at_place(place, axis) for axis in spec.unknown_axes)
     return spec.symbols - placed.keys(), frozenset((*made, *placed.values()))
@@ -175,8 +181,8 @@ def _refused_name(name: str, got: str) -> SpecError:
     return SpecError(
         f"`{name}` would be the name of two sizes.",
         got=got,
-        why="an UNKNOWN is called after its argument and axis, and is never another size",
-        fix="call the other size otherwise; or, if the two are equal, give both one name: `n`",
+        why="an UNKNOWN is named after its argument and axis, and is never another size",
+        fix="rename the other size; or, if the two are equal, give both one name: `n`",
     )
 
 
@@ -194,7 +200,7 @@ def _check_count(in_shapes: Sequence[SpecTree], arguments: int) -> None:
 
 
 def _by_axis(in_shapes: Sequence[SpecTree], arguments: int) -> str:
-    """What `(BATCH, SEQ_LEN)` may have meant for two arguments: an axis of each."""
+    """A suggestion for `(BATCH, SEQ_LEN)` with two arguments: one axis of each."""
     if len(in_shapes) != 1 or not isinstance(in_shapes[0], str) or arguments == 1:
         return ""
     axes = str(parse_spec(in_shapes[0])).split(", ")
@@ -204,25 +210,26 @@ def _by_axis(in_shapes: Sequence[SpecTree], arguments: int) -> str:
 
 
 def _leaf_specs(
-    tree: SpecTree, arg: Any, spec_path: str, path: str, taken: frozenset[str]
+    tree: SpecTree, arg: Any, *, paths: tuple[str, str], taken: frozenset[str]
 ) -> list[Spec | None]:
-    leaves, structure = jax.tree.flatten(tree, is_leaf=is_spec_leaf)
-    specs = [read(leaf, spec_path) for leaf in leaves]
+    """The spec of each leaf of an argument; `paths` are those of the specs and the argument."""
+    leaves, structure = _trees.flatten(tree, is_leaf=is_spec_leaf)
+    specs = [read(leaf, paths[0]) for leaf in leaves]
     try:
         subtrees = structure.flatten_up_to(arg)
     except ValueError:
-        _refuse_structure(tree, arg, spec_path, path)
+        _refuse_structure(tree, arg, paths=paths)
     found: list[Spec | None] = []
     for spec, subtree in zip(specs, subtrees, strict=True):
-        found += _shared(spec, subtree, spec_path, taken)
+        found += _shared(spec, subtree, spec_path=paths[0], taken=taken)
     return found
 
 
 def _shared(
-    spec: Spec | None, subtree: Any, spec_path: str, taken: frozenset[str]
+    spec: Spec | None, subtree: Any, *, spec_path: str, taken: frozenset[str]
 ) -> list[Spec | None]:
-    """One spec for all arrays below it: what is unknown is so in each of them apart."""
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(subtree)]
+    """One spec for all arrays of a subtree; each array has its own symbols for unknown sizes."""
+    paths = [path for path, _ in _trees.leaves_with_path(subtree)]
     names = _unknown.inner(spec.symbols, "") if spec is not None and len(paths) > 1 else {}
     if spec is None or not names:
         return [spec] * len(paths)
@@ -232,16 +239,16 @@ def _shared(
     return [spec.renamed(names) for names in inner]
 
 
-def _refuse_structure(tree: SpecTree, arg: Any, spec_path: str, path: str) -> Never:
-    structure = jax.tree.structure(tree, is_leaf=is_spec_leaf)
+def _refuse_structure(tree: SpecTree, arg: Any, *, paths: tuple[str, str]) -> Never:
+    structure = _trees.structure(tree, is_leaf=is_spec_leaf)
     why = ""
     try:  # once more, with leaves that print short
-        structure.flatten_up_to(jax.tree.map(lambda leaf: type(leaf).__name__, arg))
+        structure.flatten_up_to(jax.tree.map(_type_name, arg))
     except ValueError as error:
         why = str(error)
     raise SpecError(
-        f"{spec_path} does not fit the structure of {path}.",
-        got=f"{tree!r:.200} for {jax.tree.structure(arg)!s:.200}",
+        f"{paths[0]} does not fit the structure of {paths[1]}.",
+        got=f"{tree!r:.200} for {_trees.structure(arg)!s:.200}",
         why=why,
         fix=_one_spec(tree, len(arg.shape))
         if is_array(arg)
@@ -249,13 +256,18 @@ def _refuse_structure(tree: SpecTree, arg: Any, spec_path: str, path: str) -> Ne
     )
 
 
+def _type_name(leaf: Any) -> str:
+    return type(leaf).__name__
+
+
 def _one_spec(tree: SpecTree, rank: int) -> str:
-    """The spec of one array that a container of specs may have meant: of its axes, one each."""
-    if isinstance(tree, Mapping) and tree and all(map(is_size, tree)):
-        named = {int(axis): spec for axis, spec in tree.items() if isinstance(spec, str)}
+    """A suggestion for a container of specs with one array: each spec as one of its axes."""
+    by_axis = cast(Mapping[Any, Any], tree if isinstance(tree, Mapping) else {})
+    if by_axis and all(map(is_size, by_axis)):
+        named = {int(axis): spec for axis, spec in by_axis.items() if isinstance(spec, str)}
         text = text_of_axes(named)
     else:
-        leaves = jax.tree.leaves(tree, is_leaf=is_spec_leaf)
+        leaves = _trees.leaves(tree, is_leaf=is_spec_leaf)
         changes = any(leaf is not None for leaf in leaves)
         text = ", ".join(
             ("_" if changes else "?") if leaf is None else str(leaf) for leaf in leaves

@@ -1,9 +1,9 @@
-"""What the symbols of a call are in one trace of it.
+"""Which dims replace the symbols of a call in one trace of it.
 
-A guard that says what a symbol is takes that symbol out of the trace: with `s == 5` it is the int
-5, with `t == s` the symbol `s`, and with `mod(s, 2) == 1`, if the guard splits, `2*s_by_2 - 1`.
-JAX then knows all that follows, which a constraint of its scope does not bring about (`s == 5`
-leaves `s^2` as it is). Guards and sizes speak of the call's symbols, jaxprs of the trace's own.
+A guard that is an equation removes a symbol from the trace: with `s == 5` the trace has the int 5,
+with `t == s` the symbol `s`, and with `mod(s, 2) == 1`, if the guard splits, `2*s_by_2 - 1`. JAX
+then simplifies with it, which it does not do with a constraint of its scope (`s == 5` leaves `s^2`
+as it is). Guards and sizes use the call's symbols, jaxprs use the trace's own symbols.
 """
 
 import ast
@@ -18,44 +18,44 @@ from shapeexec.shape._guards import Guard
 
 @dataclasses.dataclass(frozen=True)
 class Substitution:
-    """The dims that stand in a trace for the symbols of a call, and the way back.
+    """The dims that replace symbols of a call in a trace, and their inverse.
 
     Attributes:
-        inner: By replaced symbol of the call its dim, in the trace's own symbols.
-        outer: By symbol that only the trace has its value, a dim of the call's symbols.
+        inner: By replaced symbol of the call, its dim in the trace's own symbols.
+        outer: By symbol that only the trace has, its dim in the call's symbols.
     """
 
-    inner: Mapping[str, Dim] = dataclasses.field(default_factory=dict)
-    outer: Mapping[str, Dim] = dataclasses.field(default_factory=dict)
+    inner: Mapping[str, Dim] = dataclasses.field(default_factory=dict[str, Dim])
+    outer: Mapping[str, Dim] = dataclasses.field(default_factory=dict[str, Dim])
 
     def inward(self, dim: Any) -> Dim:
-        """A dim of the call's symbols, in the trace's own."""
+        """Rewrite a dim from the call's symbols to the trace's own."""
         return _replaced(dim, self.inner)
 
     def outward(self, dim: Any) -> Dim:
-        """A dim of the trace's own symbols, in the call's."""
+        """Rewrite a dim from the trace's own symbols to the call's."""
         return _replaced(dim, self.outer)
 
     def symbols(self, own: Iterable[str]) -> frozenset[str]:
-        """The call's symbols that these symbols of the trace speak of."""
+        """The call's symbols that these symbols of the trace depend on."""
         return frozenset(s for name in own for s in _dim.symbols_of(self.outer.get(name, name)))
 
     def sizes(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
-        """The sizes of the trace's own symbols, ints or i32[], at the call's."""
+        """The sizes of the trace's own symbols, ints or i32[], from those of the call's symbols."""
         own = {name: _dim.evaluate(dim, sizes) for name, dim in self.outer.items() if sizes}
         return {s: size for s, size in sizes.items() if s not in self.inner} | own
 
     def ranges(self, ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """The least and the greatest size of the trace's own symbols, where the call's have these.
+        """The least and the greatest sizes of the trace's own symbols, from those of the call's.
 
-        An own symbol rises with the one symbol that it was made of.
+        Each of the trace's own symbols grows with the one symbol that it replaces.
         """
         ends = (self.sizes({s: ends[i] for s, ends in ranges.items()}) for i in (0, 1))
         lower, upper = ends
         return {name: (max(1, lower[name]), max(1, upper[name])) for name in upper}
 
     def with_guard(self, guard: Guard) -> "Substitution | None":
-        """What it is under one more guard; None if that guard replaces no symbol."""
+        """The substitution under one more guard; None if the guard replaces no symbol."""
         if guard.op != "==":
             return None
         left, right = self.inward(guard.left), self.inward(guard.right)
@@ -88,7 +88,7 @@ class Substitution:
 
 
 def _solution(difference: Dim, symbol: str, sign: int) -> Dim | None:
-    """What `symbol` is where `difference`, `sign` times it and a rest without it, is 0."""
+    """Solve `difference == 0` for `symbol`, if it is `sign * symbol` plus terms without it."""
     rest = difference - Dim(symbol) * sign
     if symbol in rest.symbols:
         return None
@@ -101,7 +101,8 @@ def _remainder(dim: Dim) -> tuple[Dim, int] | None:
     match _expression.parse(dim.text).tree:
         case ast.Call(ast.Name("mod"), [dividend, ast.Constant(int(divisor))]) if divisor > 1:
             return Dim(ast.unparse(dividend)), divisor
-    return None
+        case _:
+            return None
 
 
 def _replaced(dim: Any, values: Mapping[str, Dim]) -> Dim:
@@ -109,8 +110,9 @@ def _replaced(dim: Any, values: Mapping[str, Dim]) -> Dim:
 
 
 def substitution(guards: Iterable[Guard]) -> tuple[Substitution, list[Guard]]:
-    """The substitution that guards bring about, and those of them that it does not speak for."""
-    found, left = Substitution(), []
+    """The substitution that equations among the guards give, and the other guards."""
+    found = Substitution()
+    left: list[Guard] = []
     for guard in guards:
         extended = found.with_guard(guard)
         if extended is None:

@@ -1,15 +1,18 @@
-"""Transposes of strided windows, as primitives that say what they transpose.
+"""Primitives for the transposes of strided windows, which JAX cannot trace at symbolic sizes.
 
-JAX's own transposes compute paddings from sizes: what a stride of 2 leaves over depends on whether
-a size is even. While a function is traced at symbolic sizes, such a transpose is one equation that
-carries the linear operation, so that nothing is asked of a size; where sizes are numbers, it is
-what JAX makes of it. Padding is not known here.
+JAX's own transposes compute paddings from sizes: the remainder of a stride of 2 depends on whether
+a size is even. At symbolic sizes such a transpose is one equation that names the linear operation,
+so it asks nothing of a size. At known sizes it expands to JAX's own transpose. The masking of
+padded arrays is not known here.
 """
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,31 +25,31 @@ from shapeexec import _compat
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Transposed:
-    """The transpose of a linear primitive, by one of its operands.
+    """The transpose of a linear primitive with respect to one of its operands.
 
     The primitive is bound as `(cotangent, *others)`, where `others` are the operands that the
     transpose reads. Its parameters are those of the linear primitive, and `shape` and `dtype` of
-    the operand that it is transposed by, which are the result's too.
+    that operand, which the result has, too.
 
     Attributes:
         primitive: Our primitive.
-        forward: `forward(x, *others, **params)`: the linear primitive, of the operand `x`.
+        forward: `forward(x, *others, **params)`: the linear primitive as a function of the operand.
     """
 
     primitive: Any
     forward: Callable[..., Any]
 
     def __call__(self, cotangent: Any, *others: Any, like: Any, **params: Any) -> Any:
-        """Bind the transpose by an operand with the shape and dtype of the aval `like`."""
+        """Bind the transpose for an operand with the shape and dtype of the aval `like`."""
         shape, dtype = tuple(like.shape), np.dtype(like.dtype)
         return self.primitive.bind(cotangent, *others, shape=shape, dtype=dtype, **params)
 
 
 def expand(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
-    """The operations that JAX itself makes of a transpose whose sizes are all ints.
+    """JAX's own operations for a transpose whose sizes are all ints.
 
     Args:
-        primitive: One of `TRANSPOSED`'s primitives.
+        primitive: A primitive of `TRANSPOSED`.
         params: The parameters of its equation, without symbolic dims.
 
     Returns:
@@ -61,8 +64,11 @@ def _compute(
     def forward(x: Any) -> Any:
         return kind.forward(x, *others, **params)
 
-    (result,) = jax.linear_transpose(forward, jax.ShapeDtypeStruct(shape, dtype))(cotangent)
-    return result
+    return _transpose(forward, jax.ShapeDtypeStruct(shape, dtype), cotangent)
+
+
+def _transpose(forward: Callable[[Any], Any], struct: jax.ShapeDtypeStruct, cotangent: Any) -> Any:
+    return cast(Any, jax.linear_transpose(forward, struct)(cotangent))[0]
 
 
 def _batch(
@@ -74,7 +80,7 @@ def _batch(
     dtype: Any,
     **params: Any,
 ) -> tuple[Any, int]:
-    """The transpose of the batched operation, of which JAX knows how it is made."""
+    """The batching rule: transpose the batched forward operation, for which JAX has a rule."""
     (cotangent, *others), (axis, *other_axes) = operands, axes
     count = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
     if axis is None:
@@ -86,14 +92,13 @@ def _batch(
         each = functools.partial(kind.forward, **params)
         return jax.vmap(each, in_axes=(0, *other_axes))(x, *others)
 
-    struct = jax.ShapeDtypeStruct((count, *shape), dtype)
-    (result,) = jax.linear_transpose(forward, struct)(cotangent)
-    place = _place(kind, axes, params.get("dimension_numbers"))
+    result = _transpose(forward, jax.ShapeDtypeStruct((count, *shape), dtype), cotangent)
+    place = _place(kind, axes, numbers=params.get("dimension_numbers"))
     return jnp.moveaxis(result, 0, place), place
 
 
-def _place(kind: Transposed, axes: Sequence[int | None], numbers: Any) -> int:
-    """Where JAX's own transpose, batched, has its axis: what follows is then the same program."""
+def _place(kind: Transposed, axes: Sequence[int | None], *, numbers: Any) -> int:
+    """The batch axis of JAX's own batched transpose, so that later operations are the same."""
     cotangent, *others = axes
     if kind not in (conv_lhs, conv_rhs):
         return cotangent or 0
@@ -107,7 +112,7 @@ def _aval(cotangent: Any, *_: Any, shape: Any, dtype: Any, **__: Any) -> Any:
 
 
 TRANSPOSED: dict[str, Transposed] = {}
-"""By the name of our primitive what it is."""
+"""Our primitives by name."""
 
 
 def _define(name: str, forward: Callable[..., Any]) -> Transposed:
@@ -119,7 +124,7 @@ def _define(name: str, forward: Callable[..., Any]) -> Transposed:
         return compute(*operands, **dict(params))
 
     def impl(*operands: Any, **params: Any) -> Any:
-        return eagerly(*operands, params=tuple(params.items()))
+        return cast(Any, eagerly(*operands, params=tuple(params.items())))
 
     kind.primitive.def_impl(impl)
     kind.primitive.def_abstract_eval(_aval)
@@ -130,7 +135,7 @@ def _define(name: str, forward: Callable[..., Any]) -> Transposed:
 
 
 def _of(bind: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the linear primitive's own parameters."""
+    """`bind` without the parameters `shape` and `dtype`, which only the transpose has."""
 
     def bound(*operands: Any, shape: Any, dtype: Any, **params: Any) -> Any:
         return bind(*operands, **params)
@@ -141,30 +146,53 @@ def _of(bind: Callable[..., Any]) -> Callable[..., Any]:
 # The primitives, and their derivatives
 
 
+def _bind(primitive: Any, *operands: Any, **params: Any) -> Any:
+    return primitive.bind(*operands, **params)
+
+
 def _pad(x: Any, **params: Any) -> Any:
-    return lax.pad_p.bind(x, np.zeros((), x.dtype), **params)
+    return _bind(lax.pad_p, x, np.zeros((), x.dtype), **params)
 
 
 def _swapped(rhs: Any, lhs: Any, **params: Any) -> Any:
-    return lax.conv_general_dilated_p.bind(lhs, rhs, **params)
+    return _bind(lax.conv_general_dilated_p, lhs, rhs, **params)
 
 
-conv_lhs = _define("conv_general_dilated_transpose_lhs", lax.conv_general_dilated_p.bind)
+conv_lhs = _define(
+    "conv_general_dilated_transpose_lhs", functools.partial(_bind, lax.conv_general_dilated_p)
+)
 conv_rhs = _define("conv_general_dilated_transpose_rhs", _swapped)
-window_sum = _define("reduce_window_sum_transpose", lax.reduce_window_sum_p.bind)
-gather_selected = _define("select_and_gather_add_transpose", lax.select_and_gather_add_p.bind)
-strided_slice = _define("slice_transpose", lax.slice_p.bind)
+window_sum = _define(
+    "reduce_window_sum_transpose", functools.partial(_bind, lax.reduce_window_sum_p)
+)
+gather_selected = _define(
+    "select_and_gather_add_transpose", functools.partial(_bind, lax.select_and_gather_add_p)
+)
+strided_slice = _define("slice_transpose", functools.partial(_bind, lax.slice_p))
 padding = _define("pad_transpose", _pad)
+
+
+def _linear_transpose(again: Callable[..., Any], g: Any, _: Any, **params: Any) -> list[Any]:
+    return [again(g, **params)]
+
+
+def _bilinear_transpose(
+    again: Callable[..., Any], g: Any, _: Any, operand: Any, **params: Any
+) -> Any:
+    return again(g, operand, **params)
+
 
 for _kind in (window_sum, strided_slice, padding):
     _again = _of(_kind.forward)
-    ad.deflinear2(_kind.primitive, lambda g, _, again=_again, **params: [again(g, **params)])
+    ad.deflinear2(_kind.primitive, functools.partial(_linear_transpose, _again))
 
 
 def _by_other(other: Transposed) -> Callable[..., Any]:
-    """The transpose of a convolution's transpose by what is no cotangent: the other transpose."""
+    """The transpose with respect to the operand that is not the cotangent: the other transpose."""
 
-    def transpose(g: Any, cotangent: Any, operand: Any, *, shape: Any, dtype: Any, **params: Any):
+    def transpose(
+        g: Any, cotangent: Any, operand: Any, *, shape: Any, dtype: Any, **params: Any
+    ) -> Any:
         return other(cotangent, g, like=operand.aval, **params)
 
     return transpose
@@ -174,15 +202,15 @@ for _kind, _other in ((conv_lhs, conv_rhs), (conv_rhs, conv_lhs)):
     _again = _of(_kind.forward)
     ad.defbilinear(
         _kind.primitive,
-        lambda g, _, operand, again=_again, **params: again(g, operand, **params),
+        functools.partial(_bilinear_transpose, _again),
         _by_other(_other),
     )
 
 
 def _gather_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    """What is selected is constant but for jumps, so only the cotangent has a direction."""
+    """The selection is piecewise constant, so only the cotangent has a tangent."""
     bind = functools.partial(gather_selected.primitive.bind, **params)
-    direction = ad.instantiate_zeros(tangents[0])
+    direction = cast(Any, ad.instantiate_zeros(tangents[0]))
     return bind(*primals), bind(direction, primals[1])
 
 
@@ -194,11 +222,11 @@ ad.primitive_jvps[gather_selected.primitive] = _gather_jvp
 ad.primitive_transposes[gather_selected.primitive] = _gather_transpose
 
 
-# Where they stand for JAX's own
+# When they replace JAX's own transposes
 
 
 def _is_plain(stride: Any, dilation: Any, *lengths: Any) -> bool:
-    """Whether an axis keeps its length but for a constant, so that paddings are constants."""
+    """Whether the lengths of an axis differ by a constant, so that paddings are constants."""
     if not all(isinstance(step, int | np.integer) and step == 1 for step in (stride, dilation)):
         return False
     dim, result, *others = lengths
@@ -235,7 +263,7 @@ def _window_sum(cotangent: Any, operand: Any, **params: Any) -> list[Any] | None
         if _holds_dim((dim, count, window, *pads))
     ):
         return None
-    return _unless_cast(window_sum, cotangent, operand.aval, params)
+    return _unless_cast(window_sum, cotangent, like=operand.aval, params=params)
 
 
 def _gather_selected(
@@ -243,7 +271,7 @@ def _gather_selected(
 ) -> list[Any] | None:
     steps = params["base_dilation"]
     if all(step == 1 for step in steps) or any(step != 1 for step in params["window_dilation"]):
-        return None  # JAX asks nothing, or refuses
+        return None  # JAX asks nothing of sizes, or refuses
     return [gather_selected(cotangent, operand, like=tangents.aval, **params), None]
 
 
@@ -257,7 +285,7 @@ def _slice(cotangent: Any, operand: Any, **params: Any) -> list[Any] | None:
         if _holds_dim((dim, count, start, limit))
     ):
         return None
-    return _unless_cast(strided_slice, cotangent, operand.aval, params)
+    return _unless_cast(strided_slice, cotangent, like=operand.aval, params=params)
 
 
 def _padding(cotangent: Any, operand: Any, value: Any, **params: Any) -> list[Any] | None:
@@ -271,15 +299,15 @@ def _padding(cotangent: Any, operand: Any, value: Any, **params: Any) -> list[An
         if _holds_dim((dim, count, low, high, interior))
     ):
         return None
-    results = _unless_cast(padding, cotangent, operand.aval, params)
+    results = _unless_cast(padding, cotangent, like=operand.aval, params=params)
     if results is None or not ad.is_undefined_primal(value):
         return results and [*results, None]
     axes = tuple(range(cotangent.ndim))
     return [*results, jnp.sum(cotangent, axes) - jnp.sum(results[0], axes)]
 
 
-def _unless_cast(kind: Transposed, cotangent: Any, like: Any, params: Any) -> list[Any] | None:
-    """The transpose, unless the cotangent flows in another dtype: that is left to JAX."""
+def _unless_cast(kind: Transposed, cotangent: Any, *, like: Any, params: Any) -> list[Any] | None:
+    """The transpose; None if the cotangent has another dtype, which is left to JAX."""
     return [kind(cotangent, like=like, **params)] if cotangent.dtype == like.dtype else None
 
 

@@ -1,7 +1,7 @@
-"""What to write in place of a call that wants a size as a number: by the function that was called.
+"""Replacements for calls that need a size as a Python number, by the function that was called.
 
-Each way out gives what the call gives, at every size, and keeps the size symbolic. Nothing is
-raised here.
+Each replacement gives the same result at every size and keeps the size symbolic. Errors are made in
+`_meanings`.
 """
 
 import ast
@@ -16,11 +16,11 @@ import numpy as np
 
 from shapeexec import _compat
 
-# The positions of a window, from -1 to 1; a window of one element is its middle.
+# The positions in a window, from -1 to 1; the only element of a window of one is at 0.
 _U = "`u = (2 * jnp.arange({M}) + 1 - {M}) / max({M} - 1, 1)`"
 
-# What to write, by the function's library and name. Braces name its parameters; those of functions
-# of Python are a, b and c.
+# Replacements by library and name of the function. Braces hold names of its parameters; those of
+# Python's functions are called a, b and c.
 _OF_PYTHON = {
     "len": "write `{a}.shape[0]`, which keeps the size symbolic",
     "int": "write `{a}` without int(): it counts and indexes as an int does",
@@ -42,7 +42,7 @@ _OF_JAX = {
     "orthogonal": "write `q * jnp.sign(jnp.diagonal(r))` with `q, r = "
     "jnp.linalg.qr(jax.random.normal({key}, ({n}, {n})))`",
 }
-# These are as good with arguments that their texts do not name.
+# These apply with further arguments (`_MAY_HAVE`), which their texts do not name.
 _BESIDE = {
     "approx_max_k": "leave aggregate_to_topk= out, for the {k} greatest themselves",
     "approx_min_k": "leave aggregate_to_topk= out, for the {k} least themselves",
@@ -58,13 +58,13 @@ _MAY_HAVE = {
 
 @dataclasses.dataclass(frozen=True)
 class WayOut:
-    """What a call that failed means.
+    """The replacement for a call that failed.
 
     Attributes:
-        call: Its text, `np.zeros(x.shape[0])`.
-        instead: What to write; None: nothing is known that keeps the size symbolic.
-        kind: The kind of number that it wants, `int` or `float`.
-        is_of_jax: Whether a function of JAX's was called.
+        call: The source of the call, `np.zeros(x.shape[0])`.
+        instead: The replacement; None: none is known that keeps the size symbolic.
+        kind: The kind of number that the call needs, `int` or `float`.
+        is_of_jax: Whether a JAX function was called.
     """
 
     call: str
@@ -74,7 +74,7 @@ class WayOut:
 
 
 def of_call(call: _compat.FailedCall | None) -> WayOut | None:
-    """The way out of a call that failed; None: nothing is known of the function."""
+    """The replacement for a call that failed; None: the function is not known here."""
     if call is None:
         return None
     function = call.function
@@ -84,9 +84,10 @@ def of_call(call: _compat.FailedCall | None) -> WayOut | None:
     name = getattr(function, "__name__", "")
     library, _, rooms = (getattr(function, "__module__", None) or "").partition(".")
     if library in ("builtins", "math"):
-        told = _filled(_OF_PYTHON[name], call) if name in _OF_PYTHON else _by_its_name(name, call)
+        advice = _filled(_OF_PYTHON[name], call) if name in _OF_PYTHON else _by_its_name(name, call)
         kind = "float" if library == "math" or name == "float" else "int"
-        return None if library == "builtins" and told is None else WayOut(call.text, told, kind)
+        is_unknown = library == "builtins" and advice is None
+        return None if is_unknown else WayOut(call.text, advice, kind)
     if library == "numpy":
         path = f"{rooms}.{name}" if rooms else name
         if not _is_of_jax(path):
@@ -94,13 +95,13 @@ def of_call(call: _compat.FailedCall | None) -> WayOut | None:
         instead = f"write `jnp.{path}`: NumPy wants a number, and JAX takes the size"
         return WayOut(call.text, _filled(_OF_JAX[name], call) if name in _OF_JAX else instead)
     if library in ("jax", "jaxlib"):
-        told = _OF_JAX.get(name) or _BESIDE.get(name)
-        return WayOut(call.text, told and _filled(told, call), is_of_jax=True)
+        advice = _OF_JAX.get(name) or _BESIDE.get(name)
+        return WayOut(call.text, advice and _filled(advice, call), is_of_jax=True)
     return None
 
 
 def _of_random(call: _compat.FailedCall) -> str | None:
-    """The way out of NumPy's random numbers: of a generator's methods, too, by what they hold."""
+    """The replacement for NumPy's random functions and for methods of its generators."""
     name = call.text.partition("(")[0].rpartition(".")[2]
     parsed = ast.parse(call.text, mode="eval").body
     if isinstance(parsed, ast.Call) and isinstance(parsed.func, ast.Attribute):
@@ -111,14 +112,14 @@ def _of_random(call: _compat.FailedCall) -> str | None:
 
 
 def _by_its_name(name: str, call: _compat.FailedCall) -> str | None:
-    """The way out of `from math import sqrt`; None: by its name it wants a number, too."""
+    """The replacement for `from math import sqrt`; None: `math.name` needs a number, too."""
     if name not in _compat.FUNCTIONS_OF_NUMBERS or not call.text.startswith(name):
         return None
     return f"write `math.{call.text}`: by that name it takes a size"
 
 
-def _filled(told: str, call: _compat.FailedCall) -> str | None:
-    """A way out with the call's arguments in it; None: the call has others, or too few."""
+def _filled(advice: str, call: _compat.FailedCall) -> str | None:
+    """A replacement with the call's arguments filled in; None: it does not fit the arguments."""
     parsed = ast.parse(call.text, mode="eval").body
     assert isinstance(parsed, ast.Call)
     name = call.function.__name__
@@ -126,10 +127,10 @@ def _filled(told: str, call: _compat.FailedCall) -> str | None:
     parameters = "abc" if of_python else inspect.signature(call.function).parameters
     given = dict(zip(parameters, parsed.args, strict=False))
     given |= {keyword.arg or "**": keyword.value for keyword in parsed.keywords}
-    wanted = {field for _, field, _, _ in string.Formatter().parse(told) if field}
+    wanted = {field for _, field, _, _ in string.Formatter().parse(advice) if field}
     if not wanted <= given.keys() <= wanted | _MAY_HAVE.get(name, set()):
         return None
-    return told.format_map({field: _as_operand(given[field]) for field in wanted})
+    return advice.format_map({field: _as_operand(given[field]) for field in wanted})
 
 
 def _is_of_jax(path: str) -> bool:
@@ -141,7 +142,7 @@ def _is_of_jax(path: str) -> bool:
 
 
 def _as_operand(argument: ast.expr) -> str:
-    """The text of an argument, where an operator or an index may stand beside it."""
+    """The source of an argument, in parentheses where an operator beside it needs them."""
     text = ast.unparse(argument)
     alone = ast.Name | ast.Attribute | ast.Subscript | ast.Call | ast.Constant
     return text if isinstance(argument, alone) else f"({text})"

@@ -1,4 +1,4 @@
-"""What people run on their own models, and what nothing else in the library needs."""
+"""Tools for users' models, such as `validate`. Nothing else in the library imports them."""
 
 from shapeexec.tools._validate import Validation, validate
 

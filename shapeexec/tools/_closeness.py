@@ -1,4 +1,7 @@
-"""Whether two results are the same: exactly, or but for the order of floating-point operations."""
+"""Compares results, exactly or up to the order of floating-point operations.
+
+It knows arrays and functions, and nothing of padding.
+"""
 
 import contextlib
 import warnings
@@ -13,14 +16,14 @@ from jax import numpy as jnp
 from shapeexec import _compat
 
 _TOLERANCES = {1: 0.6, 2: 0.05, 4: 2e-5, 8: 1e-11}
-"""By bytes of a float: the difference, relative to the largest element, that rounding explains."""
+"""The tolerance relative to the largest element, by bytes of a float."""
 
 _NUDGES = 4
 _AMPLIFIED = 64
 
 
 def comparable(x: Any) -> np.ndarray:
-    """An array as NumPy compares it: keys as their data, narrow floats as f64."""
+    """An array that NumPy can compare: keys become their data, narrow floats f64."""
     if _compat.is_extended(x.dtype):
         x = jax.random.key_data(x)
     x = np.asarray(x)
@@ -34,12 +37,12 @@ def comparable(x: Any) -> np.ndarray:
 
 
 def difference(got: Any, want: Any, reach: float = 0.0) -> str | None:
-    """How an array differs from what it should be, by more than rounding; None: it does not.
+    """Describe how an array differs from the expected one by more than rounding; None: it does not.
 
     Args:
         got: An array.
-        want: What it should be, in shape and dtype too. NaN equals NaN.
-        reach: A magnitude that went into the elements, beside their own.
+        want: The expected array, with the expected shape and dtype. NaN equals NaN.
+        reach: The magnitude of intermediate values, if larger than that of the elements.
     """
     if _described(got) != _described(want):
         return f"{_described(got)} instead of {_described(want)}"
@@ -60,17 +63,17 @@ def is_rounding(
     got: Sequence[Any],
     want: Sequence[Any],
 ) -> bool:
-    """Whether `fn` is so sensitive that rounding explains the difference of its results.
+    """Whether `fn` is so sensitive to rounding that rounding explains a difference of its results.
 
-    It runs again without fusion, and with its float arguments nudged by one unit in their last
-    place, at random. A finite difference is explained if no element is further off than some times
-    what that does to its leaf; NaN or infinity if it makes it of that very element.
+    It runs again without fusion, and with each float argument changed at random by one unit in the
+    last place. A finite difference is explained if no element differs by more than a multiple of
+    the change of its leaf; NaN or infinity is explained if that element becomes NaN or infinite.
     """
     rng = np.random.default_rng(0)
     others = [fn(*[_nudged(leaf, rng) for leaf in leaves]) for _ in range(_NUDGES)]
     with jax.disable_jit(), contextlib.suppress(ValueError):  # JAX refuses a scan of no steps there
         others.append(fn(*map(jnp.asarray, leaves)))
-    least = magnitude(leaves) * float(jnp.finfo(np.float32).eps)  # what is left where all cancels
+    least = magnitude(leaves) * float(jnp.finfo(np.float32).eps)  # where all terms cancel
     return all(
         _is_explained(comparable(g), comparable(w), [comparable(o) for o in column], least)
         or not _wrong_elements(comparable(g), comparable(w), _tolerance(w.dtype), 0.0).any()
@@ -113,7 +116,7 @@ def _wrong_elements(a: np.ndarray, b: np.ndarray, tolerance: float, scales: floa
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The distance of elements: 0 of equal ones, NaN included; infinite if one is not finite."""
+    """The distance of elements: 0 if equal or both NaN; infinite if only one is finite."""
     if a.dtype.kind in "biu":
         return np.where(a == b, 0.0, np.inf)
     same = (a == b) | (np.isnan(a) & np.isnan(b))

@@ -1,8 +1,7 @@
-"""Which equation breaks the invariant: a padded and an unpadded run, side by side.
+"""Finds the equation that breaks the padding invariant: a padded and an unpadded run in lockstep.
 
-Each equation runs twice, with equal valid elements: by its rule on padded arrays, and as JAX
-defines it on arrays without padding. So an equation that differs is wrong by itself, and is not
-blamed for what it was given.
+Each equation runs twice on equal valid elements: by its rule on padded arrays, and as JAX defines
+it on arrays without padding. So an equation that differs is itself wrong, whatever its operands.
 """
 
 import contextlib
@@ -34,7 +33,7 @@ class Culprit:
         primitive: Its primitive.
         where: The user's line, `code  (file.py:12)`; None if unknown.
         shapes: Its operands and results, `f32[b,s] -> f32[b]`.
-        difference: What differs.
+        difference: How the results differ.
     """
 
     primitive: str
@@ -49,20 +48,20 @@ class _Found(Exception):
 
 @dataclasses.dataclass
 class Lockstep:
-    """The unpadded run beside a padded one; an `Interpreter` may be watched by it.
+    """The unpadded run beside a padded one, as the `watch` of an `Interpreter`.
 
     Attributes:
-        sizes: The true size of each symbol of the jaxpr, and of the call.
-        unpadded: By number of value the array without padding.
+        sizes: The true size of each symbol of the jaxpr and of the call.
+        unpadded: The array without padding, by the number of the value.
         culprit: The first equation that differs.
     """
 
     sizes: Mapping[str, int]
-    unpadded: dict[int, Any] = dataclasses.field(default_factory=dict)
+    unpadded: dict[int, Any] = dataclasses.field(default_factory=dict[int, Any])
     culprit: Culprit | None = None
 
     def __call__(self, ctx: RuleContext, results: list[Value]) -> list[Value]:
-        """Compare one equation's results, and go on with those that have no fault."""
+        """Compare one equation's results; return padded results with the correct valid elements."""
         if not is_ragged(ctx.eqn):
             return results
         arrays = [self.without_padding(each.value, each.aval) for each in ctx.operands]
@@ -71,21 +70,21 @@ class Lockstep:
         got = [self._valid(value.array, var.aval) for value, var in outputs]
         reach = _reach(ctx, arrays)
         is_used = [result.is_used for result in ctx.results]
-        told = [  # of a result that nobody reads, such as a carry in the end, nothing is promised
+        differences = [  # unused results, such as a final carry, may be anything
             _closeness.difference(a, b, reach) if is_used else None
             for a, b, is_used in zip(got, want, is_used, strict=True)
         ]
-        if any(told) and not _closeness.is_rounding(
+        if any(differences) and not _closeness.is_rounding(
             lambda *nudged: run_unpadded(ctx.eqn, self.sizes, nudged), arrays, got, want
         ):
-            self.culprit = _culprit(ctx, next(filter(None, told)))
+            self.culprit = _culprit(ctx, next(filter(None, differences)))
             raise _Found
         for value, array in zip(results, want, strict=True):
             self.unpadded[value.number] = array
         return [self._repaired(*pair) for pair in zip(results, want, strict=True)]
 
     def without_padding(self, value: Value, aval: Any) -> Any:
-        """The array of a value, as the unpadded run has it."""
+        """The array of a value in the unpadded run."""
         if value.number in self.unpadded:
             return self.unpadded[value.number]
         array = (
@@ -109,7 +108,7 @@ def locate(plan: Plan, call: BoundCall) -> Culprit | None:
     """The first equation whose valid part differs.
 
     Args:
-        plan: What the call runs.
+        plan: The plan of the call.
         call: The call.
     """
     args, kwargs = make_ready(plan, call).pad(call.call.arrays, call.call.named)
@@ -133,14 +132,14 @@ def _corner(x: Any, shape: Sequence[int]) -> Any:
 
 
 def _reach(ctx: RuleContext, arrays: Sequence[Any]) -> float:
-    """A magnitude that the terms of a result can have: sums may cancel."""
+    """The magnitude of the terms of a result, which may be larger than their sum."""
     largest = _closeness.magnitude(arrays)
     return largest**2 if ctx.primitive in ("dot_general", "conv_general_dilated") else largest
 
 
 def _culprit(ctx: RuleContext, difference: str) -> Culprit:
-    def told(variables: Any) -> str:
+    def types(variables: Any) -> str:
         return ", ".join(_compat.describe_aval(var.aval) for var in variables)
 
-    shapes = f"{told(ctx.eqn.invars)} -> {told(ctx.eqn.outvars)}"
+    shapes = f"{types(ctx.eqn.invars)} -> {types(ctx.eqn.outvars)}"
     return Culprit(ctx.primitive, ctx.scope.line(ctx.eqn), shapes, difference)

@@ -1,4 +1,4 @@
-"""Calls at other sizes, made from the arguments of one call."""
+"""Makes calls at other sizes from the arguments of one call."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,10 +16,7 @@ from shapeexec.shape import _dim
 def size_sets(
     planner: Planner, sizes: Mapping[str, int], rounds: int, rng: np.random.Generator
 ) -> Iterator[dict[str, int]]:
-    """The sizes given, those of their buckets, 1, and then random ones up to the buckets.
-
-    Each is yielded once.
-    """
+    """Yield the given sizes, their buckets, 1, then random sizes up to the buckets; each once."""
     ragged = {symbol: size for symbol, size in sizes.items() if size}
     buckets = {s: checked_bucket(planner.strategy(s), size) for s, size in ragged.items()}
     fixed = [dict(sizes), {**sizes, **buckets}, {**sizes, **dict.fromkeys(ragged, 1)}]
@@ -40,13 +37,13 @@ def resized(
     sizes: Mapping[str, int],
     rng: np.random.Generator,
 ) -> Call:
-    """A call at other sizes: its elements are drawn, row by row, from those there are.
+    """Make a call at other sizes, with rows drawn from those of the given call.
 
     Args:
         call: A call.
-        dims: By number of leaf the dims of those that are ragged.
+        dims: The dims of each ragged leaf, by its number.
         sizes: The size of each symbol.
-        rng: What rows are drawn with.
+        rng: Draws the rows.
     """
     leaves, tree = jax.tree.flatten((tuple(call.arrays), dict(call.named)))
     for index, leaf_dims in dims.items():

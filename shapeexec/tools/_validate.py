@@ -1,4 +1,7 @@
-"""`validate`: an Exec against its own unpadded function, under every poison."""
+"""`validate`: compares an Exec with its own unpadded function, with every kind of padding.
+
+`_locate` finds the equation that is wrong, `_closeness` decides what rounding explains.
+"""
 
 import dataclasses
 import warnings
@@ -33,17 +36,17 @@ from shapeexec.tools._locate import locate
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """What was compared, and found equal.
+    """The report of a successful `validate`.
 
     Attributes:
-        comparisons: How many runs of graphs were compared with the unpadded function.
-        sizes: The sizes they ran at.
-        poisons: What their padding held; None: zeros.
-        skipped: What could not be compared, and why.
-        rounding: Results that differ by more than usual, where the graph is the plain program and
-            every equation of it is right by itself: the function magnifies its own rounding.
-        differences: Sizes at which the function is another one when it is traced at symbolic
-            sizes, and where the two part; they ran at their exact sizes.
+        comparisons: The number of runs that were compared with the unpadded function.
+        sizes: Their sizes.
+        poisons: The values that filled their padding; None: zeros.
+        skipped: The comparisons that were not possible, with reasons.
+        rounding: Results that differ by more than usual although the graph is the plain program and
+            each equation is right: the function amplifies its own rounding.
+        differences: Sizes at which the symbolic trace is another program than the plain one, with
+            the first difference. They ran at their exact sizes.
     """
 
     comparisons: int
@@ -54,11 +57,11 @@ class Validation:
     differences: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        told = f"{self.comparisons} comparisons at {len(self.sizes)} sets of sizes: all equal"
+        summary = f"{self.comparisons} comparisons at {len(self.sizes)} sets of sizes: all equal"
         notes = [f"  skipped: {text}" for text in self.skipped]
         notes += [f"  rounding: {text}" for text in self.rounding]
         notes += [f"  another function at symbolic sizes: {text}" for text in self.differences]
-        return "\n".join([told, *notes])
+        return "\n".join([summary, *notes])
 
 
 def validate(
@@ -78,21 +81,21 @@ def validate(
 
     Args:
         ex: What to check.
-        *args: The arguments of a call, of any size. For other sizes their rows are drawn at random.
-        rounds: At how many sets of sizes: those of the call, their buckets, 1, then random ones.
-        seed: Of the sizes and rows that are drawn.
-        gradients: Whether gradients by all float arguments are compared, too.
-        poisons: What padding is filled with; None: zeros, as in an ordinary call.
+        *args: The arguments of a call, of any size. Their rows are drawn at random for other sizes.
+        rounds: The number of sets of sizes: those of the call, their buckets, 1, then random ones.
+        seed: Seeds the random sizes and rows.
+        gradients: Whether to compare gradients by all float arguments, too.
+        poisons: The values that fill padding; None: zeros, as in an ordinary call.
         progress: Called with (done, total) before each comparison and at the end.
-        **kwargs: The other arguments of the call.
+        **kwargs: The keyword arguments of the call.
 
     Returns:
-        What was compared. Sizes at which the unpadded function itself fails are skipped.
+        A report. Sizes at which the unpadded function itself fails are skipped.
 
     Raises:
         ValidationError: A result differs. It names the first equation whose valid part does.
-        ConfigError: An option has a value that cannot work.
-        ShapeExecError: Whatever `ex` raises where the unpadded function does not.
+        ConfigError: An option has an invalid value.
+        ShapeExecError: Whatever `ex` raises and the unpadded function does not.
 
     Example:
         >>> ex = Exec(lambda x: x.mean(), buckets=Pow2())
@@ -164,7 +167,7 @@ def _weighted(x: Any) -> Any:
 
 @dataclasses.dataclass
 class _Report:
-    """What has been compared so far."""
+    """The comparisons so far."""
 
     progress: Callable[[int, int], None] | None
     total: int
@@ -175,7 +178,7 @@ class _Report:
     differences: dict[str, None] = dataclasses.field(default_factory=dict)
 
     def step(self, count: int = 1) -> None:
-        """Tell how far it is, before the next comparisons."""
+        """Report progress, then count the next comparisons."""
         if self.progress is not None:
             self.progress(self.done, self.total)
         self.done += count
@@ -186,10 +189,10 @@ class _Check:
 
     Attributes:
         planner: Plans its calls.
-        store: Counts what the planner does.
-        call: The call of which others are made.
-        bound: The same, bound to the specs.
-        dims: By number of leaf the dims of those that are ragged.
+        store: Counts differences between traces and plain programs.
+        call: The call that others are made from.
+        bound: The call bound to the specs.
+        dims: The dims of each ragged leaf, by its number.
     """
 
     def __init__(
@@ -214,13 +217,13 @@ class _Check:
     def run(self, call: Call, sizes: Mapping[str, int], report: _Report) -> None:
         """Compare the runs of one call."""
         at = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
-        told = f"{self.what} at {at}"
+        which = f"{self.what} at {at}"
         plain = jax.jit(call.pure())
         leaves = jax.tree.leaves((tuple(call.arrays), dict(call.named)))
         try:
             want = jax.block_until_ready(plain(*leaves))  # some of XLA's errors come late
-        except Exception as error:
-            report.skipped.setdefault(f"{told}, for it fails: {_first_line(error)}")
+        except Exception as error:  # user code may raise anything at these sizes
+            report.skipped.setdefault(f"{which}, for it fails: {_first_line(error)}")
             report.step(len(self.padded))
             return
         for padded in self.padded:
@@ -231,21 +234,22 @@ class _Check:
             except ShapeExecError as error:
                 if not (self.may_be_refused or isinstance(error, ConstraintError)):
                     raise
-                report.skipped.setdefault(f"{told}: {_first_line(error)}")
+                report.skipped.setdefault(f"{which}: {_first_line(error)}")
                 continue
             report.compared += 1
             text = _difference(got, want)
             if text is None:
                 continue
             plan, poison = self.planner.draft(bound), padded.settings.poison
-            _raise_if_an_equation_differs(plan, poison, bound, f"{told}: {text}")
-            _raise_if_the_trees_differ(plan, poison, f"{told}: {text}", got, want)
+            what = f"{which}: {text}"
+            _raise_if_an_equation_differs(plan, poison, call=bound, what=what)
+            _raise_if_the_trees_differ(plan, poison, what=what, got=got, want=want)
             if not _is_explained(plain, leaves, got, want):
                 text = f"{text}; {UNEXPLAINED}"
-            report.rounding.setdefault(f"{told}: {text}")
+            report.rounding.setdefault(f"{which}: {text}")
 
     def _run_padded(self, padded: Exec, call: BoundCall, at: str, report: _Report) -> Any:
-        """The result of a graph that is proven to be the plain program, or runs exactly."""
+        """Run a graph that is proven to be the plain program; otherwise run exactly."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "shapeexec: at symbolic sizes", RuntimeWarning)
             before = self.store.stats.differences
@@ -257,13 +261,13 @@ class _Check:
 
 
 def _raise_if_an_equation_differs(
-    plan: Plan, poison: str | None, call: BoundCall, told: str
+    plan: Plan, poison: str | None, *, call: BoundCall, what: str
 ) -> None:
     recipe = dataclasses.replace(plan.recipe, poison=poison)
     culprit = locate(dataclasses.replace(plan, recipe=recipe), call)
     if culprit is not None:
         raise ValidationError(
-            f"padding changes {told}.",
+            f"padding changes {what}.",
             primitive=culprit.primitive,
             sizes=dict(plan.sizes),
             poison=poison,
@@ -275,7 +279,7 @@ def _raise_if_an_equation_differs(
 
 
 def _reported(what: str, plan: Plan) -> str:
-    """The way out of a defect; `on_unsupported="exact"` is none, for nobody knows of it."""
+    """The fix for a defect. `on_unsupported="exact"` would not help: no rule reports it."""
     return f"report this {what}; until it is mended, {exact_strategies(plan.sizes)} in buckets="
 
 
@@ -283,7 +287,7 @@ UNEXPLAINED = "more than nudges of the arguments do"
 
 
 def _is_explained(plain: Callable[..., Any], leaves: Sequence[Any], got: Any, want: Any) -> bool:
-    """Whether the function differs as much if its arguments are nudged by their last bit."""
+    """Whether changing the arguments in their last bit changes the results as much."""
     return _closeness.is_rounding(
         lambda *flat: jax.tree.leaves(plain(*flat)),
         leaves,
@@ -293,9 +297,9 @@ def _is_explained(plain: Callable[..., Any], leaves: Sequence[Any], got: Any, wa
 
 
 def _raise_if_the_trees_differ(
-    plan: Plan, poison: str | None, told: str, got: Any, want: Any
+    plan: Plan, poison: str | None, *, what: str, got: Any, want: Any
 ) -> None:
-    """No rounding makes another tree, shape, dtype or weak type of a result."""
+    """Rounding never changes the tree, shape, dtype or weak type of a result."""
 
     def described(tree: Any) -> Any:
         leaves, structure = jax.tree.flatten(tree)
@@ -303,7 +307,7 @@ def _raise_if_the_trees_differ(
 
     if described(got) != described(want):
         raise ValidationError(
-            f"symbolic sizes change {told}.",
+            f"symbolic sizes change {what}.",
             primitive=None,
             sizes=dict(plan.sizes),
             poison=poison,
@@ -313,7 +317,7 @@ def _raise_if_the_trees_differ(
 
 
 def _difference(got: Any, want: Any) -> str | None:
-    """What differs between two results; None if nothing does but rounding."""
+    """Describe how two results differ by more than rounding; None: they do not."""
     if jax.tree.structure(got) != jax.tree.structure(want):
         return f"{jax.tree.structure(got)} instead of {jax.tree.structure(want)}"
     pairs = zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True)

@@ -617,7 +617,7 @@ ROWS = [
         "options",
         sx.ConfigError,
         lambda: runs(lambda x: (jax.lax.create_token(x), x), X),
-        "return arrays alone",
+        "return arrays only",
         lambda told: runs(lambda x: x, X),
         lambda: X,
     ),

@@ -129,8 +129,8 @@ ROWS = [
     ),
     spec_advice("None for each axis", (None, None), 'one text for one array: "?, ?"', first),
     spec_advice("axes by number", {1: "s"}, 'one text for one array: "_, s, ..."', first),
-    spec_advice("axes that are merged", "(a b) d", 'part the axes by commas: "a_b, d"', first),
-    spec_advice("a name behind ?", "b ?", 'part the axes by commas: "b, ?"', first),
+    spec_advice("axes that are merged", "(a b) d", 'separate the axes by commas: "a_b, d"', first),
+    spec_advice("a name behind ?", "b ?", 'separate the axes by commas: "b, ?"', first),
     spec_advice(
         "a name after ?", "?b, s", "`?` for a size without a name", lambda t: f"{quoted(t)[0]}, s"
     ),
@@ -176,9 +176,9 @@ ROWS = [
     spec_advice("no array", "s", "or make its spec None", lambda told: None, x=3.0),
     spec_advice("two ellipses", "..., s, ...", 'single static axes: "_, s, ..."', first),
     spec_advice(
-        "an entry that is empty", "b,, s", 'parted by commas: "b, s, 512"', lambda t: "b, s"
+        "an entry that is empty", "b,, s", 'separated by commas: "b, s, 512"', lambda t: "b, s"
     ),
-    spec_advice("no comma", "b s", 'part the axes by commas: "b, s"', first),
+    spec_advice("no comma", "b s", 'separate the axes by commas: "b, s"', first),
     spec_advice("a fraction", "s / 2", '"b, 2*s + 1"', lambda told: "2*s + 1", x=X),
     spec_advice("a list for one array", ["b", "s"], 'one text for one array: "b, s"', first),
     spec_advice(
@@ -193,7 +193,7 @@ ROWS = [
     spec_advice(
         "a negative size",
         "-1, s",
-        "write `_` for an axis that is static",
+        "write `_` for a static axis of any size",
         lambda told: f"{quoted(told)[0]}, s",
     ),
     spec_advice(

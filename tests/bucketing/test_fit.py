@@ -144,12 +144,13 @@ def test_as_many_graphs_as_sizes_leave_no_padding():
         ),
         (
             lambda: Ladder.fit([1], cost="cubic"),  # pyright: ignore[reportArgumentType]
-            "cost='cubic' is no cost.\n"
+            "cost='cubic' is not a cost.\n"
             '  Fix:   "linear", "quadratic", or a function from bucket to cost',
         ),
         (
             lambda: Ladder.fit([1], cost=3),  # pyright: ignore[reportArgumentType]
-            'cost=3 is no cost.\n  Fix:   "linear", "quadratic", or a function from bucket to cost',
+            "cost=3 is not a cost.\n"
+            '  Fix:   "linear", "quadratic", or a function from bucket to cost',
         ),
         (
             lambda: Ladder.fit([1, 2, 5], cost=lambda bucket: -bucket),

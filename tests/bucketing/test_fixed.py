@@ -285,12 +285,12 @@ ERRORS = {
     "ladder of a string": (lambda: Ladder("30"), *integer("buckets[0]", "'3'")),  # pyright: ignore[reportArgumentType]
     "ladder of an int": (
         lambda: Ladder(30),  # pyright: ignore[reportArgumentType]
-        "buckets=30 is no collection of ints.",
+        "buckets=30 is not a collection of ints.",
         "Ladder([30, 60, 90]), say",
     ),
     "beyond no strategy": (
         lambda: Ladder([3], beyond="exakt"),
-        "beyond='exakt' is no strategy.",
+        "beyond='exakt' is not a strategy.",
         '"exact", "pow2", "linear:8", "geometric:1.5", "hybrid:64,64", "ladder:30,60,90", or a '
         "strategy, which has options: Pow2(minimum=16)",
     ),
@@ -317,7 +317,7 @@ ERRORS = {
     ),
     "lower bound of no bucket": (
         lambda: Linear(8).lower_bound(12),
-        "bucket=12 is no bucket of Linear(8).",
+        "bucket=12 is not a bucket of Linear(8).",
         "pass 16, the bucket that size 12 falls in",
     ),
     "no sizes": (

@@ -306,7 +306,7 @@ def test_a_function_is_a_strategy():
     [
         (
             128.0,
-            "buckets=128.0 is no strategy.",
+            "buckets=128.0 is not a strategy.",
             'a strategy such as Pow2(), its text "pow2", 32 for multiples of 32, [8, 16] for '
             "these buckets, an object with a method bucket(size), or a function of the size",
         ),
@@ -353,7 +353,7 @@ def test_a_text_names_a_strategy(text, strategy):
 def test_a_text_that_names_none_is_refused_with_those_that_do(text, why):
     with pytest.raises(ConfigError) as caught:
         as_strategy(text)
-    assert caught.value.what == f"buckets={text!r} is no strategy."
+    assert caught.value.what == f"buckets={text!r} is not a strategy."
     assert caught.value.why == why
     assert caught.value.fix == (
         '"exact", "pow2", "linear:8", "geometric:1.5", "hybrid:64,64", "ladder:30,60,90", '

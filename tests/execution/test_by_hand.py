@@ -156,7 +156,7 @@ ERRORS = {
     "a malformed spec": (
         lambda: sx.pad_to_bucket(ones(3), "b,, s"),
         'axis 1 of the spec "b,, s" is not a dimension: "".',
-        "one entry an axis",
+        "one entry per axis",
     ),
     "another rank": (
         lambda: sx.pad_to_bucket(ones(3), "b, s"),
@@ -292,7 +292,7 @@ def test_in_an_exec_sizes_are_symbolic_and_this_is_told_with_the_line():
 
 
 def test_what_is_no_strategy_no_symbol_or_too_large_is_told_as_an_exec_tells_it():
-    with refused(sx.ConfigError, "buckets='pow3' is no strategy.", '"pow2"'):
+    with refused(sx.ConfigError, "buckets='pow3' is not a strategy.", '"pow2"'):
         sx.pad_to_bucket(ones(3), "b", "pow3")
     with refused(
         sx.ConfigError, "no spec has a symbol `s`; the symbols are `b`", "of the spec, or"

@@ -27,7 +27,7 @@ def identity(x):
         ({"poison": "bad"}, "poison='bad' is not known.", "one of nan"),
         ({"buckets": {1: P}}, "buckets: 1 is not a symbol.", "sx.Pow2()"),
         ({"buckets": {"b, s": P}}, "buckets: 'b, s' is not a symbol.", "sx.Pow2()"),
-        ({"buckets": {"s": "pow3"}}, "buckets='pow3' is no strategy.", '"pow2"'),
+        ({"buckets": {"s": "pow3"}}, "buckets='pow3' is not a strategy.", '"pow2"'),
         ({"constraints": "s >> 2"}, "constraints: 's >> 2'", "write a comparison"),
         ({"constraints": ["s"]}, "constraints: 's' is not a comparison.", "write a comparison"),
         ({"constraints": [3]}, "constraints=[3] are not texts.", "constraints="),
@@ -325,9 +325,11 @@ def test_an_error_leaves_the_exec_as_it_was():
 
 def test_a_result_that_is_no_array_is_told():
     ex = sx.Exec(lambda x: (jax.lax.create_token(x), x.sum()), ("s",), sx.Pow2())
-    with pytest.raises(sx.ConfigError, match="of type AbstractToken, which is no array") as caught:
+    with pytest.raises(
+        sx.ConfigError, match="of type AbstractToken, which is not an array"
+    ) as caught:
         ex(np.ones(3, np.float32))
-    assert caught.value.fix == "return arrays alone"
+    assert caught.value.fix == "return arrays only"
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_the_bucket_of_examples_is_an_option():
     for count in range(1, 13):
         ex.map([ones(4)] * count)
     assert ex.cache_size == 2
-    with refused(sx.ConfigError, "examples='six' is no strategy", "Pow2"):
+    with refused(sx.ConfigError, "examples='six' is not a strategy", "Pow2"):
         sx.Exec(jnp.sum, examples="six")
     with pytest.raises(sx.BucketOverflowError):
         sx.Exec(jnp.sum, ("s",), P, examples=sx.Ladder([2])).map([ones(4)] * 3)

@@ -316,9 +316,9 @@ def test_numbers_and_lists_are_strategies(buckets, strategy):
         ([], "buckets is empty"),
         ([8, 0], "buckets[1]=0 is not an integer"),
         (["8"], "buckets[0]='8' is not an integer"),
-        (True, "buckets=True is no strategy."),
-        (8.0, "buckets=8.0 is no strategy."),
-        ("pow3", "buckets='pow3' is no strategy."),
+        (True, "buckets=True is not a strategy."),
+        (8.0, "buckets=8.0 is not a strategy."),
+        ("pow3", "buckets='pow3' is not a strategy."),
     ],
 )
 def test_other_numbers_and_lists_are_none(buckets, what):
@@ -329,10 +329,10 @@ def test_other_numbers_and_lists_are_none(buckets, what):
 @pytest.mark.parametrize(
     ("specs", "what", "fix"),
     [
-        (("b,,(",), "axis 1 of the spec", "one entry an axis"),
+        (("b,,(",), "axis 1 of the spec", "one entry per axis"),
         (("b s",), 'axis 0 of the spec "b s" is not a dimension', 'commas: "b, s"'),
         (("b s 512, t",), "is not a dimension", 'commas: "b, s, 512, t"'),
-        ((None, {"x": "b, b("}), "is not a dimension", "one entry an axis"),
+        ((None, {"x": "b, b("}), "is not a dimension", "one entry per axis"),
         ((3,), "is 3, which is not a spec.", "(3,)"),
     ],
 )

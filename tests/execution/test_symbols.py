@@ -119,7 +119,7 @@ def test_unknown_sizes_of_examples_share_a_graph():
         ({Dim(4): 8}, "buckets: Dim(4) is not a symbol.", "buckets={'b': sx.Pow2(), ...}"),
         ({"b": 8, BATCH: 4}, "buckets: `b` has two strategies.", "name each symbol once"),
         ({UNKNOWN: 8, "?": 4}, "buckets: `UNKNOWN` has two strategies.", "name each symbol once"),
-        ({"b": "pow3"}, "buckets='pow3' is no strategy.", '"linear:8"'),
+        ({"b": "pow3"}, "buckets='pow3' is not a strategy.", '"linear:8"'),
     ],
     ids=str,
 )

@@ -44,7 +44,7 @@ def test_strategies_are_of_each_form_that_an_exec_takes(name, given, expected):
     [
         ({"strategies": {"typo": sx.Pow2()}}, "no spec has a symbol `typo`", "buckets=sx.Pow2()"),
         ({"strategies": {sx.BATCH: 8, "b": 4}}, "`b` has two strategies", "name each symbol once"),
-        ({"strategies": "pow3"}, "buckets='pow3' is no strategy", '"linear:8"'),
+        ({"strategies": "pow3"}, "buckets='pow3' is not a strategy", '"linear:8"'),
         ({"in_shapes": ("n, m, 4",)}, "no spec has a symbol `b`", "name a symbol"),
         ({"check": "sizs"}, "check='sizs' is not known.", '"sizes"'),
         ({"on_unsupported": "exakt"}, "on_unsupported='exakt' is not known.", '"exact"'),
@@ -56,7 +56,7 @@ def test_strategies_are_of_each_form_that_an_exec_takes(name, given, expected):
         ({"static_argnames": "mode"}, "the function has no argument 'mode'", "name one of"),
         ({"donate_argnums": -1}, "donate_argnums=-1 are not positions", "donate_argnums=1"),
         ({"kwarg_shapes": ["s"]}, "kwarg_shapes=['s'] is not a Mapping.", "kwarg_shapes={"),
-        ({"examples": "pow3"}, "examples='pow3' is no strategy", ""),
+        ({"examples": "pow3"}, "examples='pow3' is not a strategy", ""),
         ({"bucket": "pow2"}, "variant: bucket='pow2' changes no setting.", "strategies"),
         ({"limits": 3}, "variant: limits=3 changes no setting.", "fn, in_shapes"),
         ({"buckets": 8, "strategies": 8}, "variant: buckets=8 changes no setting.", "strategies="),

@@ -13,8 +13,8 @@ from shapeexec.masking._interpret import Interpreter
 from shapeexec.masking._masked import Masked
 from tests.cases import Case
 from tests.checks import assert_pad_safe
-from tests.tolerance import assert_close
 from tests.execution.support import ones
+from tests.tolerance import assert_close
 
 B = sx.Linear(8)
 

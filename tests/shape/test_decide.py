@@ -10,6 +10,7 @@ from jax import export
 
 from shapeexec import _compat
 from shapeexec.shape import _dim
+from shapeexec.shape._arithmetic import Listener
 from shapeexec.shape._decide import _bounds, sign_bounds
 from shapeexec.shape._questions import Questions
 from shapeexec.shape._substitution import Substitution
@@ -62,7 +63,7 @@ SPELLINGS = (
 def listened(fn):
     scope = export.SymbolicScope()
     (s,) = export.symbolic_shape("s", scope=scope)
-    with _compat.listen_to_dims(Questions({"s": 5}, Substitution(), {}), scope):
+    with _compat.listen_to_dims(Listener(Questions({"s": 5}, Substitution(), {})), scope):
         return _dim.dim_text(fn(s))
 
 

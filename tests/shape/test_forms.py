@@ -238,7 +238,7 @@ def test_a_symbol_that_is_called_as_an_unknown_size_is_refused(pair):
     ):
         error = refused(attempt)
         assert error.what.endswith("would be the name of two sizes.")
-        assert error.fix.startswith("call the other size otherwise")
+        assert error.fix.startswith("rename the other size")
     if pair[1] is not None and type(pair[1]) is not collections.OrderedDict:
         error = refused(lambda: sx.Exec(lambda x: x, pair[:1]).variant(in_shapes=pair))
         assert error.what.endswith("would be the name of two sizes.")
@@ -356,7 +356,7 @@ def test_arithmetic_may_pass_below_zero():
     [
         (
             ((None, 784),),
-            "in_shapes[0] is (None, 784), of which no size may change.",
+            "in_shapes[0] is (None, 784), in which no size may change.",
             "(sx.UNKNOWN, 784) if None is to be any size; None in place",
         ),
         (
@@ -439,7 +439,7 @@ def test_eval_shape_of_unknown_sizes_names_argument_and_axis():
 @pytest.mark.parametrize("spec", ["b, _", "b, ...", (B, None), (B, ...)], ids=str)
 def test_eval_shape_needs_the_size_of_each_axis(spec):
     error = refused(lambda: eval_shape(lambda x: x, spec))
-    assert error.what.endswith("which does not tell the size of each axis.")
+    assert error.what.endswith("which does not give the size of each axis.")
     assert error.fix == "write a size, a symbol or `?` for each axis, or pass an array"
 
 

@@ -83,10 +83,10 @@ def test_a_spec_means_what_it_means_to_jax(text):
 @pytest.mark.parametrize(
     ("text", "what", "fix"),
     [
-        ("b,, s", 'axis 1 of the spec "b,, s" is not a dimension: ""', "parted by commas"),
-        ("b, 2s", 'axis 1 of the spec "b, 2s" is not a dimension: "2s"', "parted by commas"),
+        ("b,, s", 'axis 1 of the spec "b,, s" is not a dimension: ""', "separated by commas"),
+        ("b, 2s", 'axis 1 of the spec "b, 2s" is not a dimension: "2s"', "separated by commas"),
         ("b s", 'axis 0 of the spec "b s" is not a dimension: "b s"', 'commas: "b, s"'),
-        ("b, f(s", 'axis 1 of the spec "b, f(s" is not a dimension: "f(s"', "parted by commas"),
+        ("b, f(s", 'axis 1 of the spec "b, f(s" is not a dimension: "f(s"', "separated by commas"),
         ("..., b, ...", 'the spec "..., b, ..." has more than one `...`', "keep one"),
         ("-1, b", 'the spec "-1, b" has the negative size -1', "write `_`"),
     ],

@@ -1,6 +1,9 @@
-"""The size of the named axis of a `vmap`, which JAX multiplies with what all along it share."""
+"""Stand-in for the size of the named axis of a `vmap`, by which JAX multiplies shared values."""
 
-from typing import Any
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,13 +13,13 @@ from shapeexec import _compat
 
 @_compat.stands_in("const")
 def const(original: Any, example: Any, val: Any) -> Any:
-    """A size as a number of the type that another one has; JAX's own for any other number.
+    """A symbolic size as a number of the type of `example`; for other numbers JAX's function.
 
-    Beside a Python number, or a scalar that has the type of one, it stays a number of the host.
+    If `example` is a Python number or a weakly typed scalar, the size stays on the host.
     """
     if not _compat.is_symbolic(val):
         return original(example, val)
-    dtype = np.dtype(type(example)) if _is_python(example) else example.dtype
+    dtype: Any = np.dtype(cast(Any, type(example))) if _is_python(example) else example.dtype
     is_weak = getattr(example, "weak_type", False) and np.ndim(example) == 0
     if not (_is_python(example) or is_weak):
         return jnp.asarray(val).astype(dtype)

@@ -1,4 +1,7 @@
-"""Random choices among as many things as a size says."""
+"""Stand-ins for random permutations and choices of a symbolic number of elements."""
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
 
 import math
 from typing import Any
@@ -13,14 +16,14 @@ from shapeexec import _compat
 
 @_compat.stands_in("permutation")
 def permutation(original: Any, key: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """A permutation of `n` is one of `arange(n)`."""
+    """Permute `arange(n)` in place of `n`."""
     x = jnp.arange(x) if _compat.is_symbolic(x) else x
     return original(key, x, *args, **kwargs)
 
 
 @_compat.stands_in("choice")
 def choice(original: Any, key: Any, a: Any, *args: Any, **kwargs: Any) -> Any:
-    """A choice from `n` is one from `arange(n)`."""
+    """Choose from `arange(n)` in place of `n`."""
     a = jnp.arange(a) if _compat.is_symbolic(a) else a
     return original(key, a, *args, **kwargs)
 
@@ -29,7 +32,7 @@ _GREATEST = np.iinfo(np.uint32).max
 
 
 def _greatest_size(rounds: int) -> int:
-    """The greatest size that JAX shuffles in so many rounds of sorting by 32 random bits."""
+    """The largest size that JAX shuffles in this many rounds of sorting by 32 random bits."""
     size = math.floor(_GREATEST ** (rounds / 3))
     while _rounds(size + 1) <= rounds:
         size += 1
@@ -47,9 +50,9 @@ _MOST_OF_ROUNDS = (1, 2)
 
 @_compat.stands_in("shuffle")
 def shuffle(original: Any, key: Any, x: Any, axis: int) -> Any:
-    """Rounds of sorting by random keys, as many as JAX makes; how many is a question.
+    """Sort by random keys, as many times as JAX does; the number of rounds is a guard.
 
-    One element, for which JAX makes none, is left alone by one as well.
+    For one element JAX does no round. One round changes nothing there.
     """
     del original
     size = math.prod(x.shape)

@@ -1,4 +1,7 @@
-"""The derivative of `reduce_prod` and `reduce`: JAX takes it of a tree of halves."""
+"""Stand-in for the derivative of `reduce_prod` and `reduce`, which is that of a tree of halves."""
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,9 +24,9 @@ def reduce_jvp(  # noqa: PLR0917 - JAX's parameters
     tangents: Sequence[Array],
     axes: Sequence[int],
 ) -> Any:
-    """The same tree: its halves have sizes that are data, down to one element.
+    """Differentiate the same tree with halves whose sizes are data, down to one element.
 
-    Where a bucket is wider than the size, further levels leave one element as it is.
+    If a bucket is larger than the size, further levels keep the one element.
     """
     del original
     shape = primals[0].shape
@@ -31,7 +34,7 @@ def reduce_jvp(  # noqa: PLR0917 - JAX's parameters
     size = math.prod(shape[axis] for axis in axes)
     rest = [shape[axis] for axis in others]
 
-    def in_front(x: Array) -> Array:
+    def to_front(x: Array) -> Array:
         return lax.reshape(lax.transpose(x, (*axes, *others)), (size, *rest))
 
     for _ in range(len(rest) + 1):
@@ -40,16 +43,16 @@ def reduce_jvp(  # noqa: PLR0917 - JAX's parameters
     def tree(*xs: Array) -> tuple[Array, ...]:
         for level in range(1, levels_of(size) + 1):
             half = (size + (2**level - 1)) // 2**level
-            xs = _halved(reducer, init_values, xs, half)
+            xs = _halved(reducer, init_values, xs=xs, half=half)
         return tuple(lax.index_in_dim(x, 0, keepdims=False) for x in xs)
 
-    return jax.jvp(tree, tuple(map(in_front, primals)), tuple(map(in_front, tangents)))
+    return jax.jvp(tree, tuple(map(to_front, primals)), tuple(map(to_front, tangents)))
 
 
 def _halved(
-    reducer: Callable[..., Any], init_values: Sequence[Any], xs: Sequence[Array], half: Any
+    reducer: Callable[..., Any], init_values: Sequence[Any], *, xs: Sequence[Array], half: Any
 ) -> tuple[Array, ...]:
-    """The first `half` of the elements, each reduced with its partner in the second."""
+    """Reduce each of the first `half` elements with its partner in the second half."""
     size = xs[0].shape[0]
     around = [(0, 0, 0)] * (xs[0].ndim - 1)
     inits = [

@@ -1,4 +1,4 @@
-"""`jax.lax.associative_scan`, whose depth depends on the size of the axis."""
+"""Stand-in for `jax.lax.associative_scan`, whose depth depends on the size of the axis."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,22 +6,23 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax, tree_util
+from jax import Array, lax
 
 from shapeexec import _compat
+from shapeexec.shape import _trees
 
 _LEVELS = (4, 8, 12, 16, 20, 24, 31)
-"""The numbers of levels that trees are traced with; each makes a trace of its own."""
+"""The depths that trees are traced with; each has its own trace."""
 
 Arrays = list[Array]
 Combine = Callable[[Arrays, Arrays], Arrays]
 
 
 def levels_of(size: Any) -> int:
-    """A number of times to halve a size, rounded down, after which at most 1 is left of it.
+    """How often to halve a size, rounding down, until at most 1 is left.
 
-    With a symbolic size it is one of few, and a question; what a bucket is too small for has
-    arrays of size 0, which cost nothing.
+    For a symbolic size it is one of `_LEVELS`, chosen by guards. Levels that a bucket is too small
+    for have arrays of size 0, which cost nothing.
     """
     if not _compat.is_symbolic(size):
         return max(0, size - 1).bit_length()
@@ -32,36 +33,36 @@ def levels_of(size: Any) -> int:
 def associative_scan(
     original: Any, fn: Callable[..., Any], elems: Any, reverse: bool = False, axis: int = 0
 ) -> Any:
-    """The tree that JAX builds, in which element k depends on k alone and not on the size.
+    """The tree that JAX builds. How it groups the first k elements does not depend on the size.
 
-    So results are those of the plain call, grouped alike, and so are gradients where several
-    elements are the greatest. At each level `fn` is given as many elements as JAX gives it, for
-    it may mix them, or ask how many there are; levels of no element are further calls.
+    So results are grouped as in the plain call, and so are gradients where several elements are the
+    maximum. At each level `fn` gets as many elements as in JAX, because it may mix them or read
+    their number. Levels without elements are additional calls of `fn`.
 
     Source: G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990.
     """
-    flat, tree = tree_util.tree_flatten(elems)
+    flat, tree = _trees.flatten(elems)
     own_axis = axis % flat[0].ndim if flat and flat[0].ndim else 0
     size = flat[0].shape[own_axis] if flat else 0
     if not _compat.is_symbolic(size) or not callable(fn):
         return original(fn, elems, reverse=reverse, axis=axis)
     if any(x.shape[own_axis] != size for x in flat):
         shapes = [x.shape for x in flat]
+        # The type that JAX's own function raises.
         raise ValueError(f"associative_scan: arrays differ in size along axis {axis}: {shapes}")
 
     def combine(left: Arrays, right: Arrays) -> Arrays:
-        both = fn(tree_util.tree_unflatten(tree, left), tree_util.tree_unflatten(tree, right))
-        return tree_util.tree_leaves(both)
+        return _trees.leaves(fn(_trees.unflatten(tree, left), _trees.unflatten(tree, right)))
 
     flat = [lax.rev(x, [axis]) for x in flat] if reverse else flat
     scanned = _Tree(combine, size, levels_of(size), own_axis).scan(flat)
     scanned = [lax.rev(x, [axis]) for x in scanned] if reverse else scanned
-    return tree_util.tree_unflatten(tree, scanned)
+    return _trees.unflatten(tree, scanned)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Tree:
-    """The prefixes of `size` elements along `axis`, at a level that has `size // 2**level`."""
+    """The scan of `size` elements along `axis`; a level of the tree has `size // 2**level`."""
 
     combine: Combine
     size: Any
@@ -69,7 +70,7 @@ class _Tree:
     axis: int
 
     def scan(self, elems: Arrays, level: int = 0) -> Arrays:
-        """All prefixes of the elements of a level, of which there may be none."""
+        """The scan of the elements of one level, which may have none."""
         if level == self.levels:
             return elems
         axis, unit = self.axis, 2**level
@@ -79,7 +80,7 @@ class _Tree:
         left, right = [x for x, _ in pairs], [y for _, y in pairs]
         odd = self.scan(self.combine(left, right), level + 1)
 
-        # As many as JAX's own tree combines: one less than there are, and none of none.
+        # As many as JAX's own tree combines: one less than the elements, at least 0.
         rest_count = even_count - (self.size + 2**self.levels - unit) // 2**self.levels
         even = [_pairs(x, even_count, axis)[0] for x in elems]
         even_behind = self.combine(
@@ -87,15 +88,17 @@ class _Tree:
             [_resized(x, rest_count, axis, skip=1) for x in even],
         )
         return [
-            _interleaved(_resized(first, 1, axis), x, _resized(y, odd_count, axis), size, axis)
+            _interleaved(
+                _resized(first, 1, axis), x, _resized(y, odd_count, axis), size=size, axis=axis
+            )
             for first, x, y in zip(even, odd, even_behind, strict=True)
         ]
 
 
 def _resized(x: Array, size: Any, axis: int, skip: int = 0) -> Array:
-    """`size` elements of `x` behind the first `skip`, with zeros where there are none.
+    """`size` elements of `x` after the first `skip`, with zeros past the end.
 
-    A pad with a negative end asks nothing of sizes, which a slice does.
+    A pad with negative padding compares no sizes, which a slice does.
     """
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (-skip, size - x.shape[axis] + skip, 0)
@@ -103,15 +106,15 @@ def _resized(x: Array, size: Any, axis: int, skip: int = 0) -> Array:
 
 
 def _pairs(x: Array, count: Any, axis: int) -> tuple[Array, Array]:
-    """The first and the second elements of `count` pairs of neighbours."""
+    """The first elements and the second elements of `count` pairs of neighbours."""
     x = _resized(x, 2 * count, axis)
     split = x.reshape((*x.shape[:axis], count, 2, *x.shape[axis + 1 :]))
     first, second = (lax.index_in_dim(split, i, axis + 1, keepdims=False) for i in (0, 1))
     return first, second
 
 
-def _interleaved(first: Array, x: Array, y: Array, size: Any, axis: int) -> Array:
-    """`first`, x0, y0, x1, y1, ..., as many as `size`."""
+def _interleaved(first: Array, x: Array, y: Array, *, size: Any, axis: int) -> Array:
+    """The first `size` elements of `first`, x0, y0, x1, y1, ..."""
     pairs = jnp.stack([x, y], axis + 1)
     pairs = pairs.reshape((*x.shape[:axis], 2 * x.shape[axis], *x.shape[axis + 1 :]))
     return _resized(lax.concatenate([first, pairs], axis), size, axis)

@@ -1,6 +1,9 @@
-"""Binary search, and what else asks how many elements there are."""
+"""Stand-ins for binary search and `squeeze`, which read the number of elements."""
 
-from typing import Any
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +26,7 @@ def searchsorted(
     method: str = "scan",
     dtype: Any = np.int32,
 ) -> Any:
-    """What is behind JAX's primitive, whose class looks whether the size fits into `dtype`."""
+    """The implementation of JAX's primitive, which itself checks that the size fits `dtype`."""
     del original
     implementation = _compat.jax_function("numpy.hijax", "_searchsorted_impl")
     options = {"dimension": dimension, "batch_dims": batch_dims, "side": side, "method": method}
@@ -34,12 +37,12 @@ def searchsorted(
 def searchsorted_scan(  # noqa: PLR0917 - JAX's parameters
     original: Any, sorted_arr: Any, query: Any, side: str, dtype: Any, unrolled: bool
 ) -> Any:
-    """The same halving of intervals, as often as the bits of the size say.
+    """The same binary search, with as many steps as the size has bits.
 
-    A step more would change nothing, so that it is the plain search also of what is not sorted.
+    The steps are exactly those of the plain search, so unsorted arrays give its results, too.
     """
     (size,) = sorted_arr.shape
-    if not _compat.is_symbolic(size):  # its number of steps is known
+    if not _compat.is_symbolic(size):  # the number of steps is known
         return original(sorted_arr, query, side=side, dtype=dtype, unrolled=unrolled)
     compare = "_sort_le_comparator" if side == "left" else "_sort_lt_comparator"
     goes_left = _compat.jax_function("lax.lax", compare)
@@ -53,18 +56,18 @@ def searchsorted_scan(  # noqa: PLR0917 - JAX's parameters
 
     low = jnp.zeros_like(query, np.int32)
     high = jnp.full_like(low, jnp.asarray(size, np.int32))
-    _, high = jax.lax.fori_loop(0, bit_length(size), halve, (low, high))
-    return high.astype(dtype)
+    last = cast(Any, jax.lax.fori_loop(0, bit_length(size), halve, (low, high)))[1]
+    return last.astype(dtype)
 
 
 def bit_length(size: Any) -> Any:
-    """i32[]: the number of bits of a size, which is `ceil(log2(size + 1))`."""
+    """i32[]: the number of bits of a size, `ceil(log2(size + 1))`."""
     return 32 - lax.clz(jnp.asarray(size, np.int32))
 
 
 @_compat.stands_in("squeeze")
 def squeeze(original: Any, a: Any, axis: Any) -> Any:
-    """Which of the axes have one element is a question like any other."""
+    """Whether an axis has one element is a comparison that becomes a guard."""
     if axis is None:
         axis = tuple(number for number, dim in enumerate(a.shape) if dim == 1)
     return original(a, axis)

@@ -1,4 +1,7 @@
-"""Short-time Fourier transforms: as many windows as a size says."""
+"""Stand-in for short-time Fourier transforms, whose number of windows depends on a size."""
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
 
 from typing import Any
 
@@ -9,9 +12,9 @@ from shapeexec import _compat
 
 @_compat.stands_in("spectral_helper")
 def spectral_helper(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """JAX's own, but that there is a time for each window, and windows are not counted in floats.
+    """JAX's own helper of `stft`, `csd` and `welch`, with one time per window.
 
-    It is what `stft`, `csd` and `welch` are made of.
+    JAX counts the windows in floats; here their number is read off the transform.
     """
     names = original.__globals__
     windows: list[Any] = []
@@ -21,7 +24,7 @@ def spectral_helper(original: Any, *args: Any, **kwargs: Any) -> Any:
         windows.append(result.shape[-2])
         return result
 
-    def times(start: float, stop: Any, step: int, dtype: Any) -> Any:
+    def times(start: float, stop: Any, step: int, dtype: Any) -> Any:  # as jnp.arange
         del stop
         return start + step * jnp.arange(windows[0], dtype=dtype)
 

@@ -15,7 +15,7 @@ def machine(optional: Sequence[str] = ()) -> dict[str, Any]:
     """The machine, and the versions of what ran.
 
     Args:
-        optional: Distributions whose versions are told too, where they are installed.
+        optional: Distributions whose versions are included if they are installed.
     """
     versions = {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")}
     for name in optional:

@@ -8,8 +8,8 @@ from jax import lax
 
 import shapeexec as sx
 from shapeexec.masking import _taps
-from tests.tolerance import assert_close
 from tests.execution.test_map import assert_same
+from tests.tolerance import assert_close
 
 LINE, IMAGE = ("NHC", "HIO", "NHC"), ("NHWC", "HWIO", "NHWC")
 

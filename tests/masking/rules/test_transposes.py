@@ -8,8 +8,8 @@ import pytest
 from jax import lax
 
 import shapeexec as sx
-from tests.tolerance import assert_close
 from tests.marks import by_name
+from tests.tolerance import assert_close
 
 P = sx.Pow2()
 

@@ -25,7 +25,7 @@ class Timing:
 
     Attributes:
         wall: A queue of calls from start to end, by their number; the median of some queues.
-        device: What its kernels took, without the gaps between them; None: nobody can tell.
+        device: The time of its kernels, without the gaps between them; None: unknown.
         kernels: Each kernel's name and milliseconds, in the order in which they ran.
     """
 
@@ -83,7 +83,7 @@ def _kernels(
 
     try:
         _, calls = profiler.measure(call, iterations=iterations, aggregate=False)(*arguments)
-    except RuntimeError:  # CUPTI is not there, or calls differed in what they started
+    except RuntimeError:  # no CUPTI, or calls that started different kernels
         return ()
     return tuple(
         (kernels[0][0], statistics.median(milliseconds for _, milliseconds in kernels))

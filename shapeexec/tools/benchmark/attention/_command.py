@@ -1,4 +1,4 @@
-"""The command line of the benchmark; what it needs is imported when it runs."""
+"""The command line of the benchmark; its requirements are imported when it runs."""
 
 import argparse
 import importlib.util
@@ -86,7 +86,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
-    """What was listed: None if nothing was said, nothing if that was said."""
+    """The items of a list option; None: the option was not given."""
     if text is None:
         return None
     return () if text == "none" else tuple(filter(None, text.split(",")))

@@ -29,7 +29,7 @@ class RefusalError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What was found of one cell.
+    """The measurement of one cell.
 
     Attributes:
         timing: How long a call takes.
@@ -64,7 +64,7 @@ class Contestant(Protocol):
         ...
 
     def measure(self, cell: Cell, check: Callable[[Mapping[str, np.ndarray]], None]) -> Measurement:
-        """Time what was compiled, once `check` has seen its results.
+        """Time the compiled function, once `check` has seen its results.
 
         Args:
             cell: One that was compiled.
@@ -77,11 +77,11 @@ class Contestant(Protocol):
         ...
 
     def forget(self) -> None:
-        """Give back what is compiled."""
+        """Release the compiled function."""
         ...
 
     def close(self) -> None:
-        """End; what was started for it is stopped."""
+        """Stop the processes that were started for it."""
         ...
 
 
@@ -112,7 +112,7 @@ def operand_avals(shape: Shape) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 
 def slices(shape: Shape, results: tuple[Array, ...]) -> dict[str, np.ndarray]:
-    """What is compared of results [B, T, heads, D]: the last example, its last key head.
+    """The part of results that is compared, [B, T, heads, D]: the last example, its last key head.
 
     f32[T, group, D] of out and dq, f32[T, 1, D] of dk and dv.
     """
@@ -125,12 +125,12 @@ def slices(shape: Shape, results: tuple[Array, ...]) -> dict[str, np.ndarray]:
 
 
 _LOWERS = threading.Lock()
-"""Lowering is Python: threads do not speed it up, and waiting for it is not what it costs."""
+"""Lowering is Python: threads do not speed it up, so it runs under a lock and is timed alone."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled function of JAX, and what it cost."""
+    """A compiled JAX function, and its cost."""
 
     call: Callable[..., Any]
     compile_seconds: float
@@ -179,7 +179,7 @@ class JaxContestant:
         return self._programs[cell]
 
     def function(self, cell: Cell) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What is compiled, and its arguments.
+        """The function to compile, and its arguments.
 
         Raises:
             RefusalError: There is none.

@@ -34,10 +34,10 @@ def run(
     only: re.Pattern[str],
     deadline: float,
 ) -> Report:
-    """Measure what is named; None stands for all, or for what suits the device.
+    """Measure the named problems; None: all, or all that suit the device.
 
     Args:
-        command: What was typed.
+        command: The command line.
         shapes: Names; None: those for this device.
         masks: Names; None: those for this device.
         implementations: Names; None: all.
@@ -93,7 +93,7 @@ def _measure(plan: Plan, studies: Iterable[str]) -> tuple[list[Row], list[Findin
                 tell(f"{name}: compiling and measuring")
                 findings.extend(STUDIES[name](plan.shapes, plan.patterns, rows))
             measure_rank(1)
-        except KeyboardInterrupt:  # what is there was paid for, and is reported
+        except KeyboardInterrupt:  # the measurements so far are reported
             tell("interrupted")
     return rows, findings
 

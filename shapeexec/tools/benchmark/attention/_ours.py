@@ -53,7 +53,7 @@ def _attention(options: dict[str, Any], problem: Problem) -> tuple[Any, tuple[An
     shape = problem.shape
     bias = sx.ALiBi.for_heads(shape.heads) if problem.pattern.has_alibi else None
     mask = mask_of(problem.pattern, shape.length)
-    # Tiles that are chosen once are known when the program is compiled, as rivals are told them
+    # Tiles that are chosen once are known when the program is compiled, as for the rivals
     # before the clock starts. Documents are data.
     is_known = problem.pattern.density is not None
 

@@ -20,7 +20,7 @@ def save_plot(rows: Sequence[Row], path: Path) -> None:
     """Draw TFLOP/s as bars, a panel for each shape and pass.
 
     Args:
-        rows: What was measured.
+        rows: The measurements.
         path: Where to; its ending says in which format.
     """
     names = contestants(rows)

@@ -1,4 +1,4 @@
-"""What is computed: shapes and patterns, told so that every contestant can translate them.
+"""The problems: shapes and patterns, in a form that every contestant can translate.
 
 It knows no contestant, and NumPy alone.
 """
@@ -186,15 +186,15 @@ def shape_of(name: str) -> Shape:
     """
     if name in SHAPES:
         return SHAPES[name]
-    told = re.fullmatch(r"(\d+)x(\d+)x(\d+)x(\d+)x(\d+)(?::(bfloat16|float16|float32))?", name)
-    if told is None or not all(sizes := [int(size) for size in told.groups()[:5]]):
+    found = re.fullmatch(r"(\d+)x(\d+)x(\d+)x(\d+)x(\d+)(?::(bfloat16|float16|float32))?", name)
+    if found is None or not all(sizes := [int(size) for size in found.groups()[:5]]):
         raise ConfigError(
             f"there is no shape {name!r}.",
             fix=f"{', '.join(SHAPES)}; or batch x length x heads x key heads x head size, such "
             "as 1x512x4x2x64:float32",
         )
     batch, length, heads, key_heads, head_size = sizes
-    return Shape(name, batch, length, heads, key_heads, head_size, told.group(6) or "bfloat16")
+    return Shape(name, batch, length, heads, key_heads, head_size, found.group(6) or "bfloat16")
 
 
 def pattern_of(name: str) -> Pattern:
@@ -205,10 +205,10 @@ def pattern_of(name: str) -> Pattern:
     """
     if name in PATTERNS:
         return PATTERNS[name]
-    told = re.fullmatch(r"random(\d+)", name)
-    if told is None or not 0 < int(told.group(1)) <= 100:
+    found = re.fullmatch(r"random(\d+)", name)
+    if found is None or not 0 < int(found.group(1)) <= 100:
         raise ConfigError(
             f"there is no mask {name!r}.",
             fix=f"{', '.join(PATTERNS)}, or random and a percentage",
         )
-    return Pattern(name, density=int(told.group(1)) / 100)
+    return Pattern(name, density=int(found.group(1)) / 100)

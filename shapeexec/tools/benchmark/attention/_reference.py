@@ -1,4 +1,4 @@
-"""What is right: attention by its formula in f32, with all pairs of one head at once.
+"""The reference result: attention by its formula in f32, with all pairs of one head at once.
 
 Only the last key head of the last example is computed: at 16,384 positions one head takes a
 gigabyte for each of some arrays.
@@ -31,7 +31,7 @@ def check(problem: Problem, results: Mapping[str, np.ndarray]) -> None:
     """Compare with the formula.
 
     Args:
-        problem: What was computed.
+        problem: The problem.
         results: From `slices`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What was found, as text for people and as JSON for programs."""
+"""The results of a run, as text for people and as JSON for programs."""
 
 import dataclasses
 from collections import Counter
@@ -16,10 +16,10 @@ class Report:
     """A run.
 
     Attributes:
-        command: What was typed.
+        command: The command line.
         machine: Where; see `machine`.
         seconds: All of it.
-        rows, findings: What was measured.
+        rows, findings: The measurements.
         absent: Who is not there, and why.
     """
 
@@ -104,13 +104,13 @@ def _speeds(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def _clocks(rows: Sequence[Row]) -> str:
-    """By which clock times were told; if by both, who by the worse one."""
+    """Which clock measured the times; if both did, the contestants with the worse one."""
     clocks = {row.clock for row in rows if row.clock}
     if len(clocks) < 2:
         return "".join(f"Times are the {clock}'s." for clock in clocks)
     worse = Counter(row.contestant for row in rows if row.clock == "host")
-    told = ", ".join(f"{name} ({count})" for name, count in worse.items())
-    return f"Times are the device's, but the host's of {told}: `clock` in the JSON says which."
+    names = ", ".join(f"{name} ({count})" for name, count in worse.items())
+    return f"Times are the device's, but the host's of {names}: `clock` in the JSON says which."
 
 
 def _against_the_best(rows: Sequence[Row], shape: str, mask: str) -> str:
@@ -141,7 +141,7 @@ def _studies(findings: Sequence[Finding]) -> list[str]:
 def _reasons(rows: Sequence[Row]) -> list[str]:
     """Who did not compute what, and why: one line for each reason."""
     counted = Counter((row.contestant, row.reason) for row in rows if row.reason)
-    told = []
+    lines: list[str] = []
     for (name, reason), count in counted.items():
         cells = [
             f"{row.shape}/{row.mask}/{row.passes}"
@@ -149,8 +149,8 @@ def _reasons(rows: Sequence[Row]) -> list[str]:
             if (row.contestant, row.reason) == (name, reason)
         ]
         shown = ", ".join(cells[:4]) + (", ..." if count > 4 else "")
-        told.append(f"{name}, {count} not measured: {reason} ({shown})")
-    return told
+        lines.append(f"{name}, {count} not measured: {reason} ({shown})")
+    return lines
 
 
 def _table(head: list[str], lines: list[list[str]]) -> str:

@@ -71,7 +71,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is to be measured.
+    """The plan of a run.
 
     Attributes:
         shapes, patterns: All of one at all of the other.
@@ -147,9 +147,9 @@ def _measured(cell: Cell, contestant: Contestant) -> Row:
         return _row(cell, contestant, reason=str(error))
     except WrongResultError as error:
         return _row(cell, contestant, reason=f"WRONG: {error}", is_failure=True)
-    except Exception as error:  # a rival that breaks must not end the run; ours is told apart
-        told = " ".join(str(error).split())[:200]
-        reason = f"{type(error).__name__}: {told}"
+    except Exception as error:  # a failing rival must not end the run; our own failure is reported
+        text = " ".join(str(error).split())[:200]
+        reason = f"{type(error).__name__}: {text}"
         return _row(cell, contestant, reason=reason, is_failure=contestant.is_ours)
     return _with_figures(_row(cell, contestant), cell, measurement)
 

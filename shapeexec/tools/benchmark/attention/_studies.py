@@ -1,4 +1,4 @@
-"""What else is asked of our function: what its lists cost, what padding does, and how much memory.
+"""Further studies of our function: the cost of its lists, of padding, and its memory.
 
 Each study compares two figures; the rows of the benchmark come from elsewhere.
 """
@@ -64,7 +64,7 @@ class Finding:
 def lists(
     shapes: Sequence[Shape], patterns: Sequence[Pattern], rows: Sequence[Row]
 ) -> Iterator[Finding]:
-    """What it costs to make the lists of tiles on the device, by the attention that they serve.
+    """The cost of making the lists of tiles on the device, relative to the attention itself.
 
     Of masks with arrays; the lists of all others are constants. Forward needs the lists by query,
     backward those by key too. They are timed alone, and so without what XLA may save.

@@ -1,4 +1,4 @@
-"""FlexAttention in a process of its own: compiles and times what it is told, line by line.
+"""FlexAttention in a process of its own: compiles and times what its input asks for, line by line.
 
 Run by path, so that it imports torch and NumPy and nothing of JAX or of this library. Each line of
 the input is a request and each of the output its answer, both JSON; `flex_attention` says which.
@@ -22,7 +22,7 @@ _QUEUE = 0.03  # seconds
 
 
 class Worker:
-    """The operands of one shape, and what was compiled for it."""
+    """The operands of one shape, and the functions compiled for it."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, tuple[Tensor, ...]] = {}
@@ -43,7 +43,7 @@ class Worker:
         return {"seconds": seconds}
 
     def measure(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Time what was compiled."""
+        """Time the compiled function."""
         call = self.calls.pop(request["cell"])
         return dict(zip(("wall", "device"), _clock(call), strict=True))
 
@@ -176,9 +176,9 @@ def main() -> None:
         request = json.loads(line)
         try:
             answer = getattr(worker, request["do"])(request)
-        except Exception as error:
-            told = str(error).strip().splitlines() or [""]
-            answer = {"error": f"{type(error).__name__}: {told[0][:200]}"}
+        except Exception as error:  # the answer says why one call failed
+            lines = str(error).strip().splitlines() or [""]
+            answer = {"error": f"{type(error).__name__}: {lines[0][:200]}"}
         print(json.dumps(answer), file=answers)
 
 
