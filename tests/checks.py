@@ -28,10 +28,10 @@ def _chosen_poison(number: jax.Array) -> Iterator[None]:
     """While a program is traced: the poison `EVERY` is the one of this number, i32[]."""
     of_one = _poison.poison_value
 
-    def value(poison: str, dtype: Any, padding: Any) -> Any:
+    def value(poison: str, dtype: Any, *, padding: Any) -> Any:
         if poison != EVERY:
-            return of_one(poison, dtype, padding)
-        values = [of_one(name, dtype, padding) for name in POISONS]
+            return of_one(poison, dtype, padding=padding)
+        values = [of_one(name, dtype, padding=padding) for name in POISONS]
         return None if values[0] is None else jnp.stack(values)[number]
 
     with mock.patch.object(_poison, "poison_value", value):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from shapeexec import _compat
 from shapeexec.execution._examples import map_plainly
@@ -13,9 +13,6 @@ from shapeexec.execution._runner import Runner
 from shapeexec.masking._values import MaskNote
 from shapeexec.masking.folding import SumNote
 from shapeexec.program import Program
-
-if TYPE_CHECKING:
-    from shapeexec.execution._exec import Exec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +78,11 @@ class MapMethod:
     """`run.map(...)`, and looks at what it would do: `run.map.plan(...)`, `run.map.explain(...)`.
 
     Args:
-        ex: The Exec.
+        ex: The Exec, by which it is compared and pickled.
         receiver: What runs calls, and their arguments without `self`, by their arguments.
     """
 
-    ex: "Exec"
+    ex: object
     receiver: Callable[[Sequence[Any]], tuple[Runner, Sequence[Any]]] = dataclasses.field(
         repr=False, compare=False
     )
