@@ -27,7 +27,7 @@ class Ready:
 
     Attributes:
         key: The graph's key. The graph itself is the cache's to keep.
-        sizes: i32[symbols].
+        sizes: i32[words], see `Numbers`; of NumPy, or on an accelerator.
         pads: Per padded argument its position or keyword, its tree (None: it is one array), and
             the capacities of its leaves.
         cuts: Per leaf of the result its true shape, None for one that is whole.
@@ -39,7 +39,7 @@ class Ready:
     """
 
     key: Hashable
-    sizes: np.ndarray
+    sizes: np.ndarray | jax.Array
     pads: Pads
     cuts: tuple[Shape | None, ...]
     padding: tuple[tuple[str, int, int], ...]
@@ -136,7 +136,7 @@ def make_ready(plan: Plan, call: BoundCall) -> Ready:
     pads = make_pads(plan, call)
     return Ready(
         key=plan.key,
-        sizes=plan.size_vector,
+        sizes=_transfer.resident(plan.size_vector, call.placement),
         pads=pads,
         cuts=tuple(
             None if shape == capacity else shape

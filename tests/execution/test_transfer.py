@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import shapeexec as sx
 from shapeexec.execution import _transfer
 from tests.execution.support import counted, ones
 
@@ -117,3 +118,13 @@ def test_elsewhere_than_on_the_host_rows_are_stacked_and_cut_by_compiled_program
     for number, size in enumerate((3, 1, 2)):
         np.testing.assert_array_equal(_transfer.cut_row(stacked, number, (size, 2)), ones(size, 2))
     np.testing.assert_array_equal(stacked[3], stacked[0])
+
+
+def test_a_hit_on_arrays_at_capacity_transfers_nothing():
+    ex = sx.Exec(lambda w, x: (w * x).sum() / x.shape[0], (None, "s"), "pow2")
+    w, x = jnp.float32(2), jnp.ones(8)
+    assert ex(w, x) == 2
+    with jax.transfer_guard("disallow"):
+        again = ex(w, x)
+    assert again == 2
+    assert (ex.stats.hits, ex.stats.compiles) == (1, 1)
