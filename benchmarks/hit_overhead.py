@@ -6,10 +6,11 @@ function computes with its size in Python; by hand these numbers are operands. W
 a size cost that was not seen before is told apart: a hit has them already.
 
 Besides, what a hit costs a model that has work to do: the demo's (on a GPU, a wider one of its
-kind), at sizes that are their own buckets, beside `jax.jit` of the same function at that size. Nothing is padded there, and what
-differs is all that an `Exec` adds: the look into the cache, the copy, the masks. Ten calls of one
-kind follow each other, as they do in a program: after another program's work the processor has
-forgotten Python's half of a call, and each call costs as much more as reading it anew takes.
+kind), at sizes that are their own buckets, beside `jax.jit` of the same function at that size.
+Nothing is padded there, and what differs is all that an `Exec` adds: the look into the cache, the
+copy, the masks. Ten calls of one kind follow each other, as they do in a program: after another
+program's work the processor has forgotten Python's half of a call, and each call costs as much more
+as reading it anew takes.
 """
 
 import argparse
@@ -33,8 +34,8 @@ MODELS = {
     "cpu": ((OF_DEMO, 16, 128), (OF_DEMO, 8, 256)),
     "gpu": (({"width": 512, "layers": 8}, 16, 512), ({"width": 512, "layers": 8}, 64, 512)),
 }
-"""By platform: a model of the demo's kind, how many passages, and their length in bytes. One call of
-the first takes about 5 ms, of the second about 30."""
+"""By platform: a model of the demo's kind, how many passages, and their length in bytes. One call
+takes about 5 ms for the first, 15 to 30 for the second."""
 IN_A_ROW = 10
 MOST_OF_MODEL = 1.01
 

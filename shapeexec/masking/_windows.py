@@ -156,13 +156,31 @@ def take(x: Array, index: Array, *, is_element: Array, axis: int, value: Any) ->
 
 
 def pad_axis(
-    ctx: RuleContext, x: Array, *, value: Array, axis: int, low: Any, interior: Any
+    ctx: RuleContext,
+    x: Array,
+    *,
+    value: Array,
+    axis: int,
+    low: Any,
+    interior: Any,
+    is_cut: bool = False,
 ) -> Array:
-    """`x`, the equation's first operand, with `value` in front of, between and behind elements."""
+    """`x`, the equation's first operand, with `value` in front of, between and behind elements.
+
+    Args:
+        ctx: The equation.
+        x: The operand.
+        value: The value.
+        axis: The axis.
+        low: How many stand in front, a dim; elements are cut off if it is negative.
+        interior: How many stand between two elements, a dim.
+        is_cut: None stands behind the last element.
+    """
     length, capacity = ctx.operands[0].lengths[axis], ctx.results[0].capacities[axis]
+    low, interior = ctx.extents.length(low), ctx.extents.length(interior)
     if not (isinstance(low, int) and isinstance(interior, int)):
-        step = ctx.extents.length(interior) + 1
-        shifted = jnp.arange(capacity, dtype=np.int32) - ctx.extents.length(low)
+        step = interior + 1
+        shifted = jnp.arange(capacity, dtype=np.int32) - low
         source = jnp.floor_divide(shifted, step)
         is_element = (shifted >= 0) & (shifted % step == 0) & (source < length)
         return take(x, source, is_element=is_element, axis=axis, value=value)
@@ -172,7 +190,8 @@ def pad_axis(
     stretched = width + max(0, width - 1) * interior
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (low, capacity - low - stretched, interior)
-    return lax.pad(fill(x, lengths, value=value, axes=(axis,)), value, config)
+    x = x if is_cut else fill(x, lengths, value=value, axes=(axis,))
+    return lax.pad(x, value, config)
 
 
 def unpad_axis(

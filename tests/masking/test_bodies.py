@@ -165,6 +165,20 @@ def test_parts_of_a_static_axis_are_slices():
     assert_close(padded({"b": 3}, ones(8, 4))[:3], fn(ones(3, 4)), loose=0)
 
 
+def test_a_static_pad_in_front_is_one_pad():
+    def fn(x):
+        return jnp.pad(x, ((0, 0), (1, 0)), constant_values=7)  # jnp hands over NumPy's integers
+
+    padded = sx.masking.pad_safe(fn, ("b, s",))
+    sizes = {"b": 3, "s": 5}
+    x = np.pad(ones(3, 5), ((0, 1), (0, 3)), constant_values=np.nan)
+    jaxpr = jax.make_jaxpr(padded)(sizes, x)
+    names = [eqn.primitive.name for eqn in jaxpr.jaxpr.eqns]
+    assert names.count("pad") == 1
+    assert not {"gather", "select_n"} & {*names}
+    assert_close(padded(sizes, x)[:3, :6], fn(ones(3, 5)), loose=0)
+
+
 def test_a_checkpoint_saves_the_memory_that_it_saves_unpadded():
     def loss(checkpoint, w, x):
         def layer(x, w):

@@ -258,8 +258,13 @@ def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
 @register("pad")
 def pad(ctx: RuleContext, operand: Array, value: Array, **_: Any) -> Array:
     """Move: the pad value goes behind the valid length, in front of it and in between."""
-    for axis, (low, _, interior) in enumerate(ctx.params["padding_config"]):
-        operand = pad_axis(ctx, operand, value=value, axis=axis, low=low, interior=interior)
+    for axis, config in enumerate(ctx.params["padding_config"]):
+        low, high, interior = map(ctx.extents.length, config)
+        if any(isinstance(part, Array) or part for part in (low, high, interior)):
+            is_cut = isinstance(high, int) and high <= 0
+            operand = pad_axis(
+                ctx, operand, value=value, axis=axis, low=low, interior=interior, is_cut=is_cut
+            )
     return operand
 
 
