@@ -161,8 +161,8 @@ def pad_axis(
     *,
     value: Array,
     axis: int,
-    low: Any,
-    interior: Any,
+    low: Length,
+    interior: Length,
     is_cut: bool = False,
 ) -> Array:
     """`x`, the equation's first operand, with `value` in front of, between and behind elements.
@@ -172,12 +172,11 @@ def pad_axis(
         x: The operand.
         value: The value.
         axis: The axis.
-        low: How many stand in front, a dim; elements are cut off if it is negative.
-        interior: How many stand between two elements, a dim.
+        low: How many stand in front; elements are cut off if it is negative.
+        interior: How many stand between two elements.
         is_cut: None stands behind the last element.
     """
     length, capacity = ctx.operands[0].lengths[axis], ctx.results[0].capacities[axis]
-    low, interior = ctx.extents.length(low), ctx.extents.length(interior)
     if not (isinstance(low, int) and isinstance(interior, int)):
         step = interior + 1
         shifted = jnp.arange(capacity, dtype=np.int32) - low

@@ -332,9 +332,13 @@ def strided_slice(ctx: RuleContext, cotangent: Array, **_: Any) -> Array:
     """Move: each element goes to where it was read, between zeros."""
     starts, strides = ctx.params["start_indices"], ctx.params["strides"]
     for axis, start in enumerate(starts):
-        gap = 0 if strides is None else strides[axis] - 1
         cotangent = pad_axis(
-            ctx, cotangent, value=zero(cotangent.dtype), axis=axis, low=start, interior=gap
+            ctx,
+            cotangent,
+            value=zero(cotangent.dtype),
+            axis=axis,
+            low=ctx.extents.length(start),
+            interior=0 if strides is None else ctx.extents.length(strides[axis]) - 1,
         )
     return cotangent
 
