@@ -1,5 +1,7 @@
 """What is known of padding is true: of what NumPy and XLA compute alike, and of nothing else."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +41,7 @@ def test_masks_that_are_spared_change_nothing(fn, size):
     assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(size))
 
 
-def through(name, *values, dtype=np.float32, operand_dtype=np.float32, **params):
+def through(name, *values, dtype: Any = np.float32, operand_dtype: Any = np.float32, **params):
     known = [uniform(1, value) for value in values]
     call = _facts.Call(params=params, dtype=np.dtype(dtype), operand_dtype=np.dtype(operand_dtype))
     return _facts.through_pointwise(name, known, call=call, rank=1).axes[0]
