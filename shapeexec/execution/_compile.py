@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -197,13 +197,15 @@ class Prepared:
 
     Attributes:
         jitted: See `Graph`.
-        traced: Its body at capacity, without data: a `jax.stages.Traced`.
+        trace: Its body at capacity, without data: a `jax.stages.Traced`. It is made once, and once
+            more after `jax.clear_caches()`, which forgets it: a call would not find what is
+            compiled of a forgotten one.
         consts: See `Graph`.
         seconds: What it has taken so far.
     """
 
     jitted: Any
-    traced: Any
+    trace: Callable[[], Any]
     consts: tuple[Any, ...]
     seconds: GraphSeconds
 
@@ -228,10 +230,11 @@ def prepare(
 
     jitted = jax.jit(body, donate_argnums=donated)
     start = time.perf_counter()
+    trace = functools.partial(jitted.trace, sizes, consts, kwargs, *args)
     with permitted():
-        traced = jitted.trace(sizes, consts, kwargs, *args)
+        trace()
     seconds = GraphSeconds(trace=recipe.trace_seconds, mask=time.perf_counter() - start)
-    return Prepared(jitted, traced, consts, seconds)
+    return Prepared(jitted, trace, consts, seconds)
 
 
 def compile_graph(prepared: Prepared, row: GraphRow) -> Graph:
@@ -243,7 +246,7 @@ def compile_graph(prepared: Prepared, row: GraphRow) -> Graph:
     """
     start = time.perf_counter()
     with permitted():
-        lowered = prepared.traced.lower()
+        lowered = prepared.trace().lower()
     lower = time.perf_counter() - start
     span = _monitor.Span()
     compiled = lowered.compile()

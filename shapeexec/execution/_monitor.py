@@ -11,12 +11,16 @@ import jax
 
 from shapeexec import _compat
 
+_GRAPH = "jit(body)"
+"""The name that JAX gives to the body of a graph."""
+
 
 class _Totals:
-    __slots__ = ("count", "seconds")
+    __slots__ = ("count", "graphs", "seconds")
 
     def __init__(self) -> None:
-        self.count, self.seconds = 0, 0.0
+        self.count = self.graphs = 0
+        self.seconds = 0.0
 
 
 class _OfThread(threading.local):
@@ -25,29 +29,31 @@ class _OfThread(threading.local):
 
 
 totals = _OfThread()
-"""Its `own`: the count and seconds of what this thread has compiled since `listen`."""
+"""Its `own`: what this thread has compiled since `listen`, graphs and others; seconds of graphs."""
 
 
 class Span:
     """What this thread compiles from now on: programs that copy data, and graphs that run.
 
     Attributes:
-        copies: XLA compilations of pads, slices and stacks.
+        copies: XLA compilations of pads, slices and stacks, and of programs by which JAX moves an
+            argument to the devices of a graph.
         compiles: XLA compilations of graphs.
         compile_seconds: The time that these took.
     """
 
-    __slots__ = ("_count", "_own", "_seconds", "compile_seconds", "compiles", "copies")
+    __slots__ = ("_count", "_graphs", "_own", "_seconds", "compile_seconds", "compiles", "copies")
 
     def __init__(self) -> None:
-        own = self._own = totals.own
-        self._count, self._seconds = own.count, own.seconds
+        self._own = totals.own
+        self.restart()
         self.copies = self.compiles = 0
         self.compile_seconds = 0.0
 
     def restart(self) -> None:
         """Leave out what was compiled since the last mark."""
-        self._count, self._seconds = self._own.count, self._own.seconds
+        own = self._own
+        self._count, self._graphs, self._seconds = own.count, own.graphs, own.seconds
 
     def copied(self) -> None:
         """Take what was compiled since the last mark for copies."""
@@ -56,9 +62,11 @@ class Span:
             self.restart()
 
     def ran(self) -> None:
-        """Take what was compiled since the last mark for graphs."""
+        """Tell graphs that were compiled since the last mark from copies."""
         if self._own.count != self._count:
-            self.compiles += self._own.count - self._count
+            graphs = self._own.graphs - self._graphs
+            self.compiles += graphs
+            self.copies += self._own.count - self._count - graphs
             self.compile_seconds += self._own.seconds - self._seconds
             self.restart()
 
@@ -67,11 +75,13 @@ _listen_lock = threading.Lock()
 _is_listening = False
 
 
-def _on_event(event: str, duration_secs: float, **_: Any) -> None:
+def _on_event(event: str, duration_secs: float, *, fun_name: str = _GRAPH, **_: Any) -> None:
     if event == _compat.COMPILE_EVENT:
         own = totals.own
         own.count += 1
-        own.seconds += duration_secs
+        if fun_name == _GRAPH:
+            own.graphs += 1
+            own.seconds += duration_secs
 
 
 def listen() -> None:

@@ -181,8 +181,10 @@ class Store:
                 self._cache.drop(key)
             self._warn_of_new_functions(self._functions.meet(functions, planned.key))
             self._check_not_frozen(planned)
-            graph = compile_graph(self.prepared(planned.key, prepare), row_of(planned, origin))
-            self._prepared.drop(planned.key)
+            try:
+                graph = compile_graph(self.prepared(planned.key, prepare), row_of(planned, origin))
+            finally:  # JAX would compile once more what it has failed to lower once
+                self._prepared.drop(planned.key)
             self.count(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
             self._warn_if_thrashing(planned)
             return graph

@@ -47,7 +47,7 @@ class Facts:
     Attributes:
         is_opaque: Nothing is known of a result, not even that it is finite: keys, tokens.
         is_identity: The result is the first operand.
-        keeps_finite: Of finite operands it is finite, in each dtype that has negative numbers.
+        keeps_finite: Of finite operands it is finite, unless they are complex or have 8 bits.
         on_constants: Computes the result of NumPy scalars, as XLA does at the points that
             `_is_exact` accepts; None: they may differ.
         special: `special(paddings, call)`: the fact about the result that follows in a way of its
@@ -75,11 +75,15 @@ def _converted(paddings: Sequence[Padding], call: Call) -> Padding:
     if padding.value is None:
         is_kept = padding.finite and _holds_all(dtype, call.operand_dtype)
         return FINITE if is_kept else UNSPECIFIED
+    value = np.asarray(padding.value)
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a complex number loses its imaginary part
-        computed = np.asarray(padding.value).astype(dtype)
-        returned = computed.astype(np.asarray(padding.value).dtype)
-    return constant(computed) if returned == padding.value else UNSPECIFIED
+        try:
+            computed = value.astype(dtype)
+            returned = computed.astype(value.dtype)
+        except TypeError:  # how NumPy refuses it between 8-bit floats, which XLA does not
+            return UNSPECIFIED
+    return constant(computed) if returned == value else UNSPECIFIED
 
 
 def _selected(paddings: Sequence[Padding], call: Call) -> Padding:
@@ -112,6 +116,11 @@ def _raised(paddings: Sequence[Padding], call: Call) -> Padding | None:
     return constant(padding.value) if is_kept else None
 
 
+def _of_reals(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function of real numbers; NaN of complex ones, for NumPy and XLA round them apart."""
+    return lambda x: np.nan if np.iscomplexobj(x) else function(x)
+
+
 _OPAQUE = """
     philox2x32 philox4x32 random_clone random_fold_in random_seed random_unwrap random_wrap
     threefry2x32 threefry4x32 tie
@@ -140,17 +149,17 @@ FACTS: dict[str, Facts] = {
     "div": Facts(on_constants=np.true_divide, special=_divided, scales=(0,)),
     "eq": Facts(on_constants=np.equal),
     "erf": Facts(keeps_finite=True),
-    "exp": Facts(on_constants=np.exp),
-    "expm1": Facts(on_constants=np.expm1),
+    "exp": Facts(on_constants=_of_reals(np.exp)),
+    "expm1": Facts(on_constants=_of_reals(np.expm1)),
     "floor": Facts(keeps_finite=True),
     "ge": Facts(on_constants=np.greater_equal),
     "gt": Facts(on_constants=np.greater),
     "integer_pow": Facts(special=_raised),
     "is_finite": Facts(on_constants=np.isfinite),
     "le": Facts(on_constants=np.less_equal),
-    "log": Facts(on_constants=np.log),
-    "log1p": Facts(on_constants=np.log1p),
-    "logistic": Facts(keeps_finite=True, on_constants=lambda x: 1 / (1 + np.exp(-x))),
+    "log": Facts(on_constants=_of_reals(np.log)),
+    "log1p": Facts(on_constants=_of_reals(np.log1p)),
+    "logistic": Facts(keeps_finite=True, on_constants=_of_reals(lambda x: 1 / (1 + np.exp(-x)))),
     "lt": Facts(on_constants=np.less),
     "max": Facts(keeps_finite=True, on_constants=np.maximum),
     "min": Facts(keeps_finite=True, on_constants=np.minimum),
@@ -162,13 +171,13 @@ FACTS: dict[str, Facts] = {
     "or": Facts(keeps_finite=True, on_constants=np.bitwise_or),
     "round": Facts(keeps_finite=True),
     "select_n": Facts(special=_selected),
-    "sign": Facts(keeps_finite=True, on_constants=np.sign),
-    "sin": Facts(keeps_finite=True, on_constants=np.sin),
-    "sqrt": Facts(on_constants=np.sqrt),
+    "sign": Facts(keeps_finite=True, on_constants=_of_reals(np.sign)),
+    "sin": Facts(keeps_finite=True, on_constants=_of_reals(np.sin)),
+    "sqrt": Facts(on_constants=_of_reals(np.sqrt)),
     "square": Facts(on_constants=np.square),
     "stop_gradient": Facts(is_identity=True),
     "sub": Facts(on_constants=np.subtract, signs=(1, -1)),
-    "tanh": Facts(keeps_finite=True, on_constants=np.tanh),
+    "tanh": Facts(keeps_finite=True, on_constants=_of_reals(np.tanh)),
     "xor": Facts(keeps_finite=True, on_constants=np.bitwise_xor),
 }
 """By name each primitive whose result elements read their own position only."""
@@ -230,7 +239,17 @@ def _through(facts: Facts, paddings: Sequence[Padding], *, call: Call) -> Paddin
         if _is_exact(computed):
             return constant(computed)
     is_finite = facts.keeps_finite and all(padding.finite for padding in paddings)
-    return FINITE if is_finite and _holds_all(call.dtype, call.dtype) else UNSPECIFIED
+    return FINITE if is_finite and _is_wide(call.operand_dtype) else UNSPECIFIED
+
+
+def _is_wide(dtype: Any) -> bool:
+    """Whether it has room for what is computed on the way.
+
+    The cosine of 200j overflows, and so do the absolute value of a large complex number, the
+    ceiling of the greatest float8_e3m4, and the exponential in a logistic function of 8 bits.
+    """
+    is_complex = bool(jnp.issubdtype(dtype, np.complexfloating))
+    return not is_inexact(dtype) or (not is_complex and np.dtype(dtype).itemsize > 1)
 
 
 def _is_exact(value: np.ndarray) -> bool:

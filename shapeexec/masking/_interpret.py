@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from shapeexec import _compat
+from shapeexec._errors import ConfigError
 from shapeexec.masking._context import Result, RuleContext
 from shapeexec.masking._extents import Extents, holds_dim, is_ragged
 from shapeexec.masking._fill import conform, fill
@@ -170,7 +171,32 @@ def _applied(ctx: RuleContext) -> Sequence[Any]:
         raise ctx.unsupported(why_refused(ctx.primitive), dims)
     params = {key: ctx.extents.at_capacity(param) for key, param in eqn.params.items()}
     made = rule.apply(ctx, *arrays, **params)
-    return made if eqn.primitive.multiple_results else [made]
+    made = made if eqn.primitive.multiple_results else [made]
+    _check_made(ctx, made)
+    return made
+
+
+def _check_made(ctx: RuleContext, made: Sequence[Any]) -> None:
+    """Check that a rule has returned as many results as its primitive has, and of their kinds.
+
+    Raises:
+        ConfigError: It has not: nothing behind it would see another dtype.
+    """
+    avals = [result.aval for result in ctx.results]
+    wanted = [_kind(aval) for aval in avals if hasattr(aval, "shape")]
+    arrays = [one.array if isinstance(one, Value) else one for one in made]
+    got = [_kind(a) for a, aval in zip(arrays, avals, strict=False) if hasattr(aval, "shape")]
+    if len(arrays) != len(avals) or got != wanted:
+        raise ConfigError(
+            f"the rule of `{ctx.primitive}` returns what the primitive does not.",
+            got=f"{', '.join(map(_kind, arrays))}; wanted {', '.join(wanted)}",
+            fix="return one array per result, of its rank and dtype",
+        )
+
+
+def _kind(array: Any) -> str:
+    shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+    return type(array).__name__ if shape is None else f"{dtype} of rank {len(shape)}"
 
 
 def _filled_at_source(result: Result, value: Value) -> Value:

@@ -66,7 +66,10 @@ FINITE = Padding(finite=True)
 
 
 def constant(value: Scalar, *, unless: Unless = None) -> Padding:
-    """Each element is `value`, a NumPy scalar of the operand's dtype, with exceptions `unless`."""
+    """Each element is `value`, a NumPy scalar of the operand's dtype, with exceptions `unless`.
+
+    A subnormal number is finite and no more: XLA takes it for zero on some back ends.
+    """
     scalar = np.asarray(value)
     if unless is not None:
         return Padding(value=scalar[()], unless=unless)
@@ -74,6 +77,9 @@ def constant(value: Scalar, *, unless: Unless = None) -> Padding:
         number = scalar.astype(np.complex128)
         if np.isnan(number):
             return UNSPECIFIED
+        least = float(jnp.finfo(scalar.dtype).smallest_normal)
+        if any(0 < abs(part) < least for part in (number.real, number.imag)):
+            return FINITE
         return Padding(finite=bool(np.isfinite(number)), value=scalar[()])
     return Padding(finite=True, value=scalar[()])
 

@@ -160,7 +160,24 @@ def mapped():
     return told
 
 
+def shared_is_moved():
+    ex = sx.Exec(lambda w, x: jnp.tanh(x @ w).sum(), (None, "b, 4"), sx.Pow2())
+    x = jax.device_put(X[:4, :4], jax.NamedSharding(meshes["auto"], P(None, "d")))
+    w = X[:4, :3]
+    want = ex(w, x)
+    ex.freeze()
+    before = ex.stats
+    got = ex(jnp.asarray(w), x)  # XLA has cut the rows of w over the devices, and JAX does that
+    now = ex.stats
+    return [
+        bool(got == want),
+        now.compiles - before.compiles,
+        now.copy_compiles - before.copy_compiles,
+    ]
+
+
 print(json.dumps({
+    "shared is moved": shared_is_moved(),
     "x": seen("x"),
     "w": seen("w"),
     "both": seen("both"),
@@ -248,6 +265,12 @@ def test_frozen_another_place_is_an_error_before_anything_runs(case, warm):
         if place == "cpu:0":
             assert f"; args[{int(case == 'frozen x')}]" in error
             assert " on cpu:0" in error
+
+
+def test_frozen_a_program_that_moves_what_is_shared_is_a_copy_and_no_graph():
+    is_equal, graphs, copies = seen()["shared is moved"]
+    assert is_equal
+    assert (graphs, copies > 0) == (0, True)
 
 
 def test_padding_keeps_the_sharding_along_each_axis_that_its_mesh_divides():

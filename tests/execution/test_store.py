@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.interpreters import mlir
 
 import shapeexec as sx
+from shapeexec import _compat
 from shapeexec.execution import _store
 from shapeexec.execution._exec import runner_of
 from shapeexec.execution._monitor import Span
@@ -65,16 +67,23 @@ def test_tables_may_be_filled_by_many_threads(monkeypatch):
 
 
 def test_a_span_tells_copies_from_graphs():
+    def compile_anew():
+        def body(x):
+            return x - 1
+
+        jax.jit(body)(1.0)
+
     span = Span()
-    jax.jit(lambda x: x + 1)(1.0)
+    compile_anew()
     span.copied()
-    for number in range(2):
-        jax.jit(lambda x, n=number: x - n)(1.0)
+    compile_anew()
+    jax.jit(lambda x: x * 2)(1.0)  # as JAX moves an argument
+    compile_anew()
     span.ran()
-    jax.jit(lambda x: x * 3)(1.0)
+    compile_anew()
     span.restart()
     span.ran()
-    assert (span.copies, span.compiles) == (1, 2)
+    assert (span.copies, span.compiles) == (2, 2)
     assert span.compile_seconds > 0
 
 
@@ -110,6 +119,39 @@ def test_masks_are_put_in_once_for_a_plan_and_its_call(monkeypatch):
     ex.map.plan([ones(3)])
     ex.map([ones(3)])
     assert len(made) == 2
+
+
+def warm(ex):
+    ex.warmup(ones(3), s=[3])
+    ex.freeze()
+    assert ex.stats.compiles == 1
+    with counted() as count:
+        ex(ones(3))
+    assert count.compilations == 0
+
+
+def test_a_plan_from_before_jax_forgot_its_trace_compiles_once():
+    ex = sx.Exec(lambda x: x.max(), ("s",), P)
+    ex.plan(ones(3))
+    jax.clear_caches()
+    warm(ex)
+
+
+def test_a_graph_that_could_not_be_lowered_is_compiled_once_later():
+    fails = [True]
+
+    def lowered(_, operand):
+        if fails:
+            raise RuntimeError(fails.pop())
+        return [operand]
+
+    primitive = _compat.Primitive("lowered_later")
+    primitive.def_abstract_eval(lambda aval: aval)
+    mlir.register_lowering(primitive, lowered)
+    ex = sx.Exec(lambda x: primitive.bind(x.max()), ("s",), P)
+    with pytest.raises(RuntimeError, match="True"):
+        ex(ones(3))
+    warm(ex)
 
 
 PLACED = {

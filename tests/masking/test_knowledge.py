@@ -1,5 +1,7 @@
 """What is known of padding is true: of what NumPy and XLA compute alike, and of nothing else."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +41,7 @@ def test_masks_that_are_spared_change_nothing(fn, size):
     assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(size))
 
 
-def through(name, *values, dtype=np.float32, operand_dtype=np.float32, **params):
+def through(name, *values, dtype: Any = np.float32, operand_dtype: Any = np.float32, **params):
     known = [uniform(1, value) for value in values]
     call = _facts.Call(params=params, dtype=np.dtype(dtype), operand_dtype=np.dtype(operand_dtype))
     return _facts.through_pointwise(name, known, call=call, rank=1).axes[0]
@@ -64,6 +66,8 @@ F = np.float32
         ("tanh", (UNSPECIFIED,), UNSPECIFIED),
         ("tan", (FINITE,), UNSPECIFIED),
         ("reduce_precision", (FINITE,), UNSPECIFIED),
+        ("lt", (constant(F(0)), constant(F(1e-40))), UNSPECIFIED),
+        ("sign", (constant(F(-1e-40)),), FINITE),
     ],
 )
 def test_a_pointwise_primitive_makes_of_known_padding(name, values, result):
@@ -108,8 +112,55 @@ def test_finite_numbers_stay_finite_where_all_fit(source, dtype, known):
     assert through("convert_element_type", FINITE, dtype=dtype, operand_dtype=source) == known
 
 
+NARROW = [jnp.float8_e3m4, jnp.float8_e4m3fn, np.complex64]
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("name", _facts.names_with(lambda facts: facts.keeps_finite))
+def test_nothing_stays_finite_in_8_bits_or_as_a_complex_number(name, dtype):
+    assert through(name, FINITE, dtype=dtype, operand_dtype=dtype) == UNSPECIFIED
+    assert through(name, FINITE, operand_dtype=np.float16, dtype=np.float16) == FINITE
+
+
+@pytest.mark.parametrize("name", ["log1p", "sign", "sqrt", "exp", "logistic"])
+@pytest.mark.parametrize("value", [1e-30, np.inf, 3e38 + 3e38j])
+def test_nothing_is_known_of_what_a_complex_number_becomes(name, value):
+    number = constant(np.complex64(value))
+    got = through(name, number, dtype=np.complex64, operand_dtype=np.complex64)
+    assert got == UNSPECIFIED
+
+
+def test_nothing_is_known_of_a_conversion_that_numpy_refuses():
+    zero, narrow = constant(jnp.float8_e4m3fn(0)), jnp.float8_e8m0fnu
+    got = through("convert_element_type", zero, dtype=narrow, operand_dtype=jnp.float8_e4m3fn)
+    assert got == UNSPECIFIED
+
+
 def test_a_nan_is_no_constant():
     assert constant(F(np.nan)) == UNSPECIFIED
+
+
+@pytest.mark.parametrize("value", [F(1e-40), jnp.bfloat16(-1e-40), np.complex64(1 + 1e-40j)])
+def test_a_subnormal_number_is_no_constant(value):
+    assert constant(value) == FINITE
+
+
+FAR = {  # what is far from padding of zeros, and overflows
+    "subnormal": (lambda x: jnp.where(x < 1e-40, 0.0, x + 1).sum(), np.float32),
+    "complex": (lambda x: (x * jnp.cos(jnp.where(x == 0, 200j, x))).sum(), np.complex64),
+    "ceil": (lambda x: (x * jnp.ceil(jnp.where(x == 0, 15.5, x))).max(), jnp.float8_e3m4),
+    "logistic": (
+        lambda x: (x * jax.nn.sigmoid(jnp.where(jnp.sin(x) == 0, -88, x))).max(),
+        jnp.float8_e4m3fn,
+    ),
+    "converted": (lambda x: x.astype(jnp.float8_e8m0fnu).astype(F).max(), jnp.float8_e4m3fn),
+}
+
+
+@pytest.mark.parametrize(("fn", "dtype"), FAR.values(), ids=FAR)
+def test_what_numpy_and_xla_compute_apart_is_masked(fn, dtype):
+    x = jnp.ones(5, dtype)
+    assert sx.Exec(fn, ("s",), P)(x) == jax.jit(fn)(x)
 
 
 def test_integers_are_finite_whatever_happens():

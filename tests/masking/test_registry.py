@@ -18,6 +18,7 @@ from shapeexec.masking._registry import (
     NESTED,
     REFUSALS,
     RULES,
+    Rule,
     refuse,
     register,
     status,
@@ -142,6 +143,30 @@ def test_a_second_rule_for_a_primitive_is_refused():
 
     with pytest.raises(sx.ConfigError, match="`sort` is registered already"):
         register(jax.lax.sort_p)(rule)
+
+
+WRONG = {
+    "dtype": (lambda x: x.astype(np.float16), "float16 of rank 1"),
+    "rank": (lambda x: x[:, None], "float32 of rank 2"),
+    "list": (lambda x: [x], "list"),
+    "nothing": (lambda _: None, "NoneType"),
+}
+
+
+@pytest.mark.parametrize(("rule", "got"), WRONG.values(), ids=WRONG)
+def test_a_rule_that_returns_what_its_primitive_does_not_is_refused(rule, got, monkeypatch):
+    made = Rule(lambda _, x, **__: rule(x), "Keep", "")
+    monkeypatch.setitem(RULES, "cumsum", made)
+    with pytest.raises(sx.ShapeExecError, match="the rule of `cumsum` returns what") as caught:
+        sx.Exec(jax.lax.cumsum, ("s",))(np.ones(3, np.float32))
+    assert f"Got:   {got}; wanted float32 of rank 1\n" in str(caught.value)
+    assert "Fix:   return one array per result, of its rank and dtype" in str(caught.value)
+
+
+def test_a_rule_that_returns_too_few_results_is_refused(monkeypatch):
+    monkeypatch.setitem(RULES, "top_k", Rule(lambda _, x, **__: [x], "Keep", ""))
+    with pytest.raises(sx.ConfigError, match="float32 of rank 1; wanted float32 of rank 1, int32"):
+        sx.Exec(lambda x: jax.lax.top_k(x, 1), ("s",))(np.ones(3, np.float32))
 
 
 def test_a_rule_without_a_kind_is_refused():
