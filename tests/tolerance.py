@@ -23,22 +23,41 @@ def tolerance(dtype: Any, *, loose: float = 1) -> float:
     return BY_DTYPE.get(jnp.dtype(dtype).name, 0.0) * loose
 
 
-def assert_close(actual: Any, expected: Any, *, loose: float = 1) -> None:
+def epsilon(dtype: Any) -> float:
+    """The relative distance of 1 to the next number of a dtype: for bounds counted in roundings."""
+    return float(jnp.finfo(dtype).eps)
+
+
+def assert_close(
+    actual: Any, expected: Any, *, loose: float = 1, scale: float = 1, message: str = ""
+) -> None:
     """Two trees have equal structures, shapes and dtypes, and values close by their dtypes.
 
-    NaN equals NaN.
+    NaN equals NaN, and keys are compared by their data.
 
     Args:
         actual: A tree of arrays.
         expected: What it should be.
         loose: Times the tolerance of the table, for results that round more: of factorisations and
             gradients.
+        scale: The size of the numbers that the absolute tolerance is meant for; with 0 the
+            relative one counts alone.
+        message: Begins the message of the error.
     """
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    leaves = (map(np.asarray, jax.tree.leaves(tree)) for tree in (actual, expected))
+    assert jax.tree.structure(actual) == jax.tree.structure(expected), message
+    leaves = (map(_as_array, jax.tree.leaves(tree)) for tree in (actual, expected))
     for got, want in zip(*leaves, strict=True):
-        assert got.dtype == want.dtype
-        assert got.shape == want.shape
+        assert got.dtype == want.dtype, message
+        assert got.shape == want.shape, message
+        if want.dtype == jax.dtypes.float0:
+            continue  # holds no numbers
         limit = tolerance(want.dtype, loose=loose)
         wide = np.complex128 if np.iscomplexobj(want) else np.float64
-        np.testing.assert_allclose(got.astype(wide), want.astype(wide), limit, limit)
+        np.testing.assert_allclose(
+            got.astype(wide), want.astype(wide), limit, limit * scale, err_msg=message
+        )
+
+
+def _as_array(x: Any) -> np.ndarray:
+    is_key = jnp.issubdtype(getattr(x, "dtype", None), jax.dtypes.extended)
+    return np.asarray(jax.random.key_data(x) if is_key else x)

@@ -9,6 +9,7 @@ import numpy as np
 import shapeexec as sx
 from shapeexec.shape import _attempt, _budget
 from tests.advice.row import Advice, exact_ways, quoted, runs, somewhat
+from tests.tolerance import assert_close
 
 X = somewhat(8)
 SIZE_SHAPES = ("s", "t", "u")
@@ -62,7 +63,7 @@ def warm(**sizes: Any) -> int:
     before = ex.stats.compiles
     for size in (3, 8, 400):
         x = np.ones(size, np.float32)
-        np.testing.assert_allclose(ex(x, X[:2]), branched(x, X[:2]), rtol=1e-6)
+        assert_close(ex(x, X[:2]), branched(x, X[:2]))
     return ex.stats.compiles - before
 
 

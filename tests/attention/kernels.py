@@ -33,6 +33,7 @@ from shapeexec.attention.masks import (
 )
 from shapeexec.attention.masks.kept import Kept
 from tests.attention.reference import Reference, summed_to
+from tests.tolerance import assert_close, epsilon
 
 Random = np.random.Generator
 Sizes = tuple[int, int, int, int, int, int, int]
@@ -41,7 +42,6 @@ _QUICK = {  # each program runs once
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
-_EPSILON = {"float32": 1.2e-7, "bfloat16": 7.8e-3, "float16": 9.8e-4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,7 +337,7 @@ def assert_right(case: Case, actual: list[np.ndarray], want: list[np.ndarray]) -
         np.testing.assert_array_equal(mine[~finite], right[~finite].astype(mine.dtype), name)
         largest = max(1, np.abs(right[finite]).max(initial=0))
         error = np.abs(mine[finite].astype(np.float64) - right[finite]).max(initial=0)
-        assert error <= 8 * _EPSILON[case.dtype] * largest, (name, error, largest)
+        assert error <= 8 * epsilon(case.dtype) * largest, (name, error, largest)
         nothing = (right == 0) & (name != "logsumexp")
         assert not mine[nothing].any(), f"{name}: what attends to nothing is 0"
     assert len(actual) == len(want)
@@ -386,4 +386,4 @@ def check_in_shard_map(backend: Any, name: str, monkeypatch: Any) -> None:
 
     mine = gradient(name)
     monkeypatch.undo()
-    np.testing.assert_allclose(mine, gradient("xla"), rtol=1e-5, atol=1e-5)
+    assert_close(mine, gradient("xla"))

@@ -12,9 +12,9 @@ import shapeexec as sx
 from tests.attention.cases import CASES, Case
 from tests.attention.reference import Reference, summed_to
 from tests.marks import by_name
+from tests.tolerance import assert_close, epsilon
 
 _QUICK = {"xla_llvm_disable_expensive_passes": True}  # each program runs once
-_EPSILON = {"float32": 1.2e-7, "bfloat16": 7.8e-3, "float16": 9.8e-4}
 
 
 def seeded(case: Case) -> np.random.Generator:
@@ -79,10 +79,10 @@ def test_result_and_gradients_are_as_exact_as_those_of_jax(case):
     if bias is not None and not hasattr(bias, "shape"):
         *ours, of_modifier = ours
         want = gradient_of_modifier(case, bias, d_bias)
-        np.testing.assert_allclose(of_modifier, want, 1e-5, 1e-5 * np.abs(want).max())
+        assert_close(of_modifier, want, scale=np.abs(want).max())
     for number, (mine, want) in enumerate(zip(ours, expected, strict=True)):
         assert mine.shape == want.shape
-        rounding = _EPSILON[case.dtype] * max(1.0, np.abs(want[np.isfinite(want)]).max(initial=0))
+        rounding = epsilon(case.dtype) * max(1.0, np.abs(want[np.isfinite(want)]).max(initial=0))
         allowed = 4 * rounding if theirs is None else 2 * (error(theirs[number], want) + rounding)
         assert error(mine, want) <= allowed, number
 
@@ -146,11 +146,9 @@ def test_a_scale_may_be_traced():
         return attend(x, x, x, scale=scale).sum()
 
     for run in (total, jax.grad(total, argnums=1)):
-        np.testing.assert_allclose(
+        assert_close(
             run(sx.dot_product_attention, jnp.float32(0.2)),
             run(jax.nn.dot_product_attention, jnp.float32(0.2)),
-            1e-4,
-            1e-5,
         )
 
 

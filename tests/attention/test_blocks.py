@@ -28,6 +28,7 @@ from tests.attention.masks.test_masks import (
     kinds_of,
     true_kinds,
 )
+from tests.tolerance import assert_close
 
 mpl.use("Agg")
 
@@ -314,7 +315,7 @@ def test_what_a_mask_of_tiles_means_does_not_depend_on_the_lengths_of_a_call(til
         want = dot_product_attention(q, k, k, mask=jnp.asarray(mask.to_dense()), **lengths)
         for same in (mask, mask & Documents(np.zeros(256, int))):
             out = dot_product_attention(q, k, k, mask=same, **lengths)
-            np.testing.assert_allclose(out, want, 1e-5, 1e-5)
+            assert_close(out, want)
 
 
 REFUSED = {

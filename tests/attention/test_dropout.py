@@ -10,6 +10,7 @@ from shapeexec import ConfigError
 from shapeexec.attention._blocks import to_dense
 from shapeexec.attention.masks.kept import Kept
 from tests.attention.reference import Reference
+from tests.tolerance import assert_close
 
 RATE = 0.3
 KEY = jax.random.key(5)
@@ -82,7 +83,7 @@ def test_result_and_gradients_are_those_of_the_formula_and_three_queries_have_no
     for mine, right in zip(
         (out, *gradients), (truth.out, *want, d_bias.sum(0, keepdims=True)), strict=True
     ):
-        np.testing.assert_allclose(mine, right, 1e-4, 2e-5)
+        assert_close(mine, right.astype(np.float32))
     assert not np.asarray(out[:, :3]).any()
 
 
@@ -139,12 +140,11 @@ def test_large_scores_lose_no_digits_of_the_share(name):
             else jax.jit(jax.value_and_grad(lambda *a: (ours(*a) ** 2).sum(), (0, 1, 2)))(q, k, v)
         )
         want = with_gradient(plainly, given)
-        np.testing.assert_allclose(mine[0], want[0], 1e-5)
+        assert_close(mine[0], want[0], scale=0)
         for one, other in zip(mine[1], want[1], strict=True):
-            scale = abs(np.asarray(other)).max()
-            np.testing.assert_allclose(one, other, 1e-4, 1e-5 * float(scale) + 1e-30)
+            assert_close(one, other, scale=float(abs(np.asarray(other)).max()))
         if constant is not None:
-            np.testing.assert_allclose(ours(*arrays), plainly(*given), 1e-5, 1e-6)
+            assert_close(ours(*arrays), plainly(*given))
 
 
 def test_in_an_exec_and_mapped_large_scores_lose_no_digits_either():
@@ -156,9 +156,9 @@ def test_in_an_exec_and_mapped_large_scores_lose_no_digits_either():
     want = run(q, k, bias, KEY)
     spec = ("b, t, _, _", "b, s, _, _", "_, _, _, s", None)
     padded = sx.Exec(run, spec, sx.Linear(32), poison="nan")
-    np.testing.assert_allclose(padded(q, k, bias, KEY), want, 1e-5, 1e-6)
+    assert_close(padded(q, k, bias, KEY), want)
     mapped = jax.vmap(run, (0, 0, None, None))(np.stack([q, q]), np.stack([k, k]), bias, KEY)
-    np.testing.assert_allclose(mapped[0], want, 1e-5, 1e-6)
+    assert_close(mapped[0], want)
 
 
 def test_where_every_weight_is_dropped_result_and_gradients_are_0():
@@ -185,9 +185,7 @@ def test_padding_drops_the_same_weights():
     padded = sx.Exec(run, (q, k, k, q, None), sx.Linear(96), poison="nan")
     for sizes in ((3, 70, 50), (1, 1, 1), (2, 90, 96)):
         args = (*operands(*sizes), KEY)
-        jax.tree.map(
-            lambda x, y: np.testing.assert_allclose(x, y, 1e-4, 2e-5), padded(*args), run(*args)
-        )
+        assert_close(padded(*args), run(*args))
     assert padded.stats.compiles == 1
 
 
@@ -198,7 +196,7 @@ def test_mapped_calls_are_those_of_a_loop():
     for i, key in enumerate(keys):
         alone = with_gradients(*(x[i] for x in many), key=key)
         for mine, want in zip(mapped[:4], alone[:4], strict=True):
-            np.testing.assert_allclose(mine[i], want, 1e-4, 2e-5)
+            assert_close(mine[i], want)
 
 
 def test_the_residual_is_that_of_all_scores():
@@ -207,7 +205,7 @@ def test_the_residual_is_that_of_all_scores():
     _, dropped = sx.dot_product_attention(
         q, k, v, return_residual=True, dropout_rate=RATE, dropout_key=KEY
     )
-    np.testing.assert_allclose(dropped, plain, 1e-6)
+    assert_close(dropped, plain, scale=0)
 
 
 def test_without_a_rate_the_program_is_the_same():

@@ -11,6 +11,7 @@ import pytest
 import shapeexec as sx
 from shapeexec.masking import POISONS
 from tests.attention.reference import Reference, summed_to
+from tests.tolerance import assert_close
 
 BUCKETS = {"b": sx.Linear(4), "t": sx.Linear(140), "s": sx.Linear(150)}
 SIZES = ((3, 70, 132), (1, 1, 1), (4, 140, 20))  # all in one bucket, of two tiles each way
@@ -163,10 +164,6 @@ def expected_of(program: Program, args: list[Any]) -> tuple[Any, Any]:
     truth = Reference(*wide, np.asarray(bias), allowed, h**-0.5)
     *gradients, d_bias = truth.gradients(d_out.astype(np.float64))
     return truth.out, (*gradients, program.gradient(number, d_bias, key - query))
-
-
-def assert_close(actual, expected) -> None:
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4, 2e-5), actual, expected)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)

@@ -11,6 +11,7 @@ from flax import nnx
 
 import shapeexec as sx
 from shapeexec.attention import flax_attention_fn
+from tests.tolerance import assert_close
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 12, 16)), jnp.float32)
 TOKENS = jnp.asarray(np.random.default_rng(1).integers(0, 3, (2, 12)))
@@ -42,10 +43,6 @@ def in_nnx(rate=0.0, **options):
     )
 
 
-def close(one, other) -> None:
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4, 2e-5), one, other)
-
-
 @pytest.mark.parametrize("name", MASKS)
 def test_linen_makes_what_it_makes_with_its_own(name):
     def loss(params, fn):
@@ -53,7 +50,7 @@ def test_linen_makes_what_it_makes_with_its_own(name):
         return (out**2).sum(), out
 
     run = jax.value_and_grad(loss, has_aux=True)
-    close(run(variables(), flax_attention_fn), run(variables(), nn.dot_product_attention))
+    assert_close(run(variables(), flax_attention_fn), run(variables(), nn.dot_product_attention))
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -66,7 +63,7 @@ def test_nnx_makes_what_it_makes_with_its_own(name):
         value, gradient = nnx.value_and_grad(loss)(model)
         return value, nnx.to_pure_dict(nnx.state(gradient))
 
-    close(run(flax_attention_fn), run(nnx.dot_product_attention))
+    assert_close(run(flax_attention_fn), run(nnx.dot_product_attention))
 
 
 def test_evaluation_drops_nothing():
@@ -74,10 +71,10 @@ def test_evaluation_drops_nothing():
     given = (linen(0.5, attention_fn=flax_attention_fn), linen(0.5))
     for model in given:
         out = model.apply(variables(), X, deterministic=True, rngs={"dropout": KEY})
-        close(out, want)
+        assert_close(out, want)
     model, plain = in_nnx(0.5, attention_fn=flax_attention_fn), in_nnx()
     model.eval()
-    close(model(X, deterministic=True), plain(X))
+    assert_close(model(X, deterministic=True), plain(X))
 
 
 def test_in_training_linen_says_by_its_key_which_weights_are_dropped():
@@ -101,7 +98,7 @@ def test_in_training_nnx_draws_a_key_for_each_call():
         return [model(X, deterministic=False, rngs=rngs) for _ in range(2)]
 
     first, second = run(1)
-    close((first, second), tuple(run(1)))
+    assert_close((first, second), tuple(run(1)))
     assert abs(first - second).max() > 0.01
 
 
@@ -127,8 +124,8 @@ def test_a_mask_of_ours_is_joined_to_those_of_a_module():
         has_key = np.asarray(jnp.broadcast_to(both, (2, 1, 12, 12)).any(-1))[:, 0]
         out = linen(attention_fn=window).apply(variables(), X, mask=mask)
         want = linen().apply(variables(), X, mask=both)
-        close(np.asarray(out)[has_key], np.asarray(want)[has_key])
-    close(
+        assert_close(np.asarray(out)[has_key], np.asarray(want)[has_key])
+    assert_close(
         linen(attention_fn=window).apply(variables(), X, mask=sx.Causal()),
         linen().apply(variables(), X, mask=near & jnp.tri(12, dtype=bool)[None, None]),
     )
@@ -144,7 +141,7 @@ def test_any_number_of_batch_axes(batch):
     for mask in (None, jnp.asarray(full), jnp.asarray(full[..., :1, :, :], jnp.float32)):
         for given in (None, bias):
             args = (q, k, v, given, mask)
-            close(flax_attention_fn(*args), nn.dot_product_attention(*args))
+            assert_close(flax_attention_fn(*args), nn.dot_product_attention(*args))
 
 
 def test_decoding_with_a_cache():
@@ -158,14 +155,14 @@ def test_decoding_with_a_cache():
             outs.append(out)
         return outs
 
-    close(run(flax_attention_fn), run(nn.dot_product_attention))
+    assert_close(run(flax_attention_fn), run(nn.dot_product_attention))
 
 
 def test_half_precision_comes_out_as_the_module_says():
     out = linen(attention_fn=flax_attention_fn, dtype=jnp.bfloat16).apply(variables(), X)
     assert out.dtype == jnp.bfloat16
     want = linen(dtype=jnp.bfloat16).apply(variables(), X)
-    np.testing.assert_allclose(out.astype(np.float32), want.astype(np.float32), atol=0.03)
+    assert_close(out, want)
 
 
 REFUSED = {
@@ -197,7 +194,7 @@ def test_the_plain_function_in_linen_drops_nothing_in_silence():
         sx.ConfigError, match=r"(?s)deterministic=True with dropout_rate=0.5.*flax_"
     ):
         model.apply(variables(), X, deterministic=True)
-    close(
+    assert_close(
         linen(attention_fn=keyed).apply(variables(), X, deterministic=True),
         linen().apply(variables(), X),
     )
@@ -218,4 +215,4 @@ def test_in_an_exec_a_module_is_padded():
 
     padded = sx.Exec(run, ("b, s, _", "b"), sx.Linear(16), poison="nan")
     lengths = np.array([12, 5], np.int32)
-    close(padded(np.asarray(X), lengths), run(X, lengths))
+    assert_close(padded(np.asarray(X), lengths), run(X, lengths))

@@ -9,6 +9,7 @@ import pytest
 
 import shapeexec as sx
 from tests.marks import marked_slow
+from tests.tolerance import assert_close
 
 
 def by_example(b, h, q, k):
@@ -54,14 +55,14 @@ def test_each_mapped_call_asks_for_its_own_examples(name, times):
 
     both = jax.jit(lambda x: [with_gradient(f, x) for f in (mapped, loop)])(x)
     for result, expected in zip(*both, strict=True):
-        np.testing.assert_allclose(result, expected, 1e-4, 1e-5)
+        assert_close(result, expected)
 
 
 def test_it_is_so_within_loops_and_where_the_call_has_one_example():
     x, run = normal(3, 20, 2, 8), functools.partial(attend, mask=MASKS["of examples"])
-    np.testing.assert_allclose(jax.vmap(run)(x), looped(run, x), 1e-5, 1e-5)
-    np.testing.assert_allclose(jax.lax.map(run, x), looped(run, x), 1e-5, 1e-5)
-    np.testing.assert_allclose(jax.lax.map(run, x, batch_size=2), looped(run, x), 1e-5, 1e-5)
+    assert_close(jax.vmap(run)(x), looped(run, x))
+    assert_close(jax.lax.map(run, x), looped(run, x))
+    assert_close(jax.lax.map(run, x, batch_size=2), looped(run, x))
 
 
 def test_examples_that_an_exec_maps_are_each_the_first():
@@ -69,7 +70,7 @@ def test_examples_that_an_exec_maps_are_each_the_first():
     run = functools.partial(attend, mask=MASKS["of examples"])
     results = sx.Exec(run, ("s, _, _",), sx.Linear(24)).map(examples)
     for example, result in zip(examples, results, strict=True):
-        np.testing.assert_allclose(result, run(example), 1e-5, 1e-5)
+        assert_close(result, run(example))
 
 
 def test_batches_that_an_exec_maps_keep_their_examples():
@@ -77,7 +78,7 @@ def test_batches_that_an_exec_maps_keep_their_examples():
     run = functools.partial(attend, mask=MASKS["of all"])
     results = sx.Exec(run, ("b, s, _, _",), {"b": sx.Linear(4), "s": sx.Linear(24)}).map(batches)
     for batch, result in zip(batches, results, strict=True):
-        np.testing.assert_allclose(result, run(batch), 1e-5, 1e-5)
+        assert_close(result, run(batch))
 
 
 def test_a_mapped_axis_over_a_batch_of_unknown_size_is_refused_or_exact():
@@ -86,7 +87,7 @@ def test_a_mapped_axis_over_a_batch_of_unknown_size_is_refused_or_exact():
     with pytest.raises(sx.InconclusiveShapeError, match=r"(?s)by_all under `vmap` .*Fix:.*exact"):
         sx.Exec(run, ("_, b, _, _, _",))(x)
     exact = sx.Exec(run, ("_, b, _, _, _",), on_unsupported="exact")
-    np.testing.assert_allclose(exact(x), run(x), 1e-5, 1e-5)
+    assert_close(exact(x), run(x))
 
 
 @pytest.mark.parametrize("wrap", [jax.vmap, lambda f: lambda x: jax.lax.map(f, x), jax.jit])

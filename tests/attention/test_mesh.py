@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import shapeexec as sx
+from tests.tolerance import assert_close
 
 P = jax.P
 random = np.random.default_rng(0)
@@ -54,10 +55,6 @@ def dropped(q, k, v, bias, d_out, ids, n):
     return jax.grad(total)(q)
 
 
-def close(one, other):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4, 2e-5), one, other)
-
-
 def types(tree):
     return [jax.typeof(x) for x in jax.tree.leaves(tree)]
 
@@ -74,7 +71,7 @@ with jax.set_mesh(mesh):
     for name, cuts in cuts_of.items():
         given = [jax.device_put(x, jax.NamedSharding(mesh, cut)) for x, cut in zip(ARRAYS, cuts)]
         out, of_operands = jax.jit(gradients)(*given)
-        close((out, of_operands), want)
+        assert_close((out, of_operands), want)
         if is_explicit:
             assert types(of_operands) == types(tuple(given[:4])), name
             expected = P("d", None, None, "m") if name == "values" else cuts[0]
@@ -88,12 +85,12 @@ want_mapped = mapped(*two)
 with jax.set_mesh(mesh):
     given = [jax.device_put(x, jax.NamedSharding(mesh, cut)) for x, cut in zip(ARRAYS, cuts)]
     for f, right in zip((along, dropped), more):
-        close(jax.jit(f)(*given), right)
+        assert_close(jax.jit(f)(*given), right)
     given = [
         x if i == 3 else jax.device_put(y, jax.NamedSharding(mesh, P(None, *cut)))
         for i, (x, y, cut) in enumerate(zip(given, two, cuts))
     ]
-    close(mapped(*given), want_mapped)
+    assert_close(mapped(*given), want_mapped)
 print("all", len(cuts_of), is_explicit)
 """
 

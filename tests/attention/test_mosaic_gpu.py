@@ -38,6 +38,7 @@ if jax.__version_info__ < (0, 11):
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends import mosaic_gpu
+from tests.tolerance import assert_close, epsilon
 
 RNG = np.random.default_rng(0)
 
@@ -265,13 +266,14 @@ def test_all_gradients_of_one_kernel_are_those_of_the_formulas(case):
 
 def assert_as_formulas(case, results, expected):
     (out, logsumexp, *gradients), (want_out, want_logsumexp, *want) = results, expected
-    limit = 2**-7 if case.dtype == "bfloat16" else 2**-10
-    np.testing.assert_allclose(logsumexp, want_logsumexp, atol=1e-5)
+    assert_close(logsumexp, want_logsumexp)
     alive = [case.reference().allowed.any(axis) for axis in (-1, -2)]
     sides = (0, 0, 1, 1)
     for one, other, side in zip((out, *gradients), (want_out, *want), sides, strict=True):
         assert one.shape == other.shape
-        np.testing.assert_allclose(one, other, atol=limit * max(1, np.abs(other).max()))
+        np.testing.assert_allclose(
+            one, other, atol=epsilon(case.dtype) * max(1, np.abs(other).max())
+        )
         lonely = ~alive[side].any(1)  # in any head
         assert not one[lonely].any(), "what meets nothing is 0, padding too"
 

@@ -25,6 +25,7 @@ if jax.__version_info__ < (0, 11):
 
 from shapeexec.attention.backends import mosaic_gpu
 from shapeexec.attention.backends.mosaic_gpu import _support
+from tests.tolerance import epsilon
 
 WHY_NOT = _support.of_device("cuda" if jax.default_backend() == "gpu" else "cpu")
 on_hopper = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -112,7 +113,8 @@ def test_what_pads_a_bias_does_not_matter_and_equal_calls_give_equal_bits(monkey
     for calls in zip(padded(x, bias), plain(x, bias), plain(x, bias), strict=True):
         one, two, three = (np.asarray(x, np.float32) for x in calls)
         np.testing.assert_array_equal(two, three)
-        np.testing.assert_allclose(one, two, rtol=2**-7, atol=2**-7)
+        limit = epsilon(jnp.bfloat16)
+        np.testing.assert_allclose(one, two, rtol=limit, atol=limit)
 
 
 def squares_and_gradient(x, bias):

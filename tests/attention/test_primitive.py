@@ -11,6 +11,7 @@ from jax import export
 import shapeexec as sx
 from shapeexec.attention._call import Call, Operands
 from shapeexec.attention._primitive import attention
+from tests.tolerance import assert_close
 
 
 def normal(*shape: int, seed: int = 0) -> jax.Array:
@@ -23,12 +24,6 @@ def causal(q, k, v, bias=None):
 
 def causal_of_jax(q, k, v, bias=None):
     return jax.nn.dot_product_attention(q, k, v, bias, is_causal=True)
-
-
-def assert_close(actual, expected, tolerance: float = 2e-5) -> None:
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, tolerance, tolerance), actual, expected
-    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -58,16 +53,14 @@ def test_a_derivative_of_a_modifier():
         return causal_of_jax(Q, K, K, -slopes[None, :, None, None] * distance)
 
     slopes = jnp.array([0.1, 0.2, 0.01, 0.3])
-    assert_close(*(jvp(f, (slopes,), (normal(4),)) for f in (run, plainly)), tolerance=2e-4)
+    assert_close(*(jvp(f, (slopes,), (normal(4),)) for f in (run, plainly)))
 
 
 def test_linearize_and_its_transpose_agree():
     direction, cotangent = normal(*Q.shape, seed=5), normal(*Q.shape, seed=6)
     _, push = jax.linearize(lambda q: causal(q, K, K), Q)
     _, pull = jax.vjp(lambda q: causal(q, K, K), Q)
-    np.testing.assert_allclose(
-        (push(direction) * cotangent).sum(), (pull(cotangent)[0] * direction).sum(), 1e-4
-    )
+    assert_close((push(direction) * cotangent).sum(), (pull(cotangent)[0] * direction).sum())
 
 
 def test_the_log_sum_exp_has_a_gradient_of_its_own():
@@ -137,7 +130,7 @@ def test_a_mapped_axis_is_part_of_the_batch(name, batch):
         return value_and_gradients(*cut)
 
     expected = jax.tree.map(lambda *x: jnp.stack(x), *map(example, range(3)))
-    assert_close(jax.jit(jax.vmap(value_and_gradients, axes))(*arrays), expected, 1e-4)
+    assert_close(jax.jit(jax.vmap(value_and_gradients, axes))(*arrays), expected)
 
 
 def test_lengths_are_mapped_and_so_are_directions():

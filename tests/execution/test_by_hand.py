@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import shapeexec as sx
 from tests.advice.row import quoted
 from tests.execution.support import counted, ones, refused
+from tests.tolerance import assert_close
 
 SPECS = ["b, s", "b, _", "2*s + 1, b", "?, ?", "..., s", (sx.BATCH, sx.SEQ_LEN), "100 - s, _"]
 BUCKETS = [None, "pow2", 3, "exact", sx.Ladder([2, 4], beyond="linear:5")]
@@ -126,7 +127,7 @@ def test_the_sizes_are_data_of_a_jitted_function_which_compiles_once_per_bucket(
     for size in (5, 6, 7):
         x = ones(size, 2)
         padded, sizes = sx.pad_to_bucket(x, "s, 2")
-        np.testing.assert_allclose(mean(padded, sizes), x.mean(axis=0), rtol=1e-6)
+        assert_close(mean(padded, sizes), x.mean(axis=0))
     assert mean._cache_size() == 1
 
 

@@ -16,6 +16,7 @@ from flax import nnx
 
 import shapeexec as sx
 from tests.execution.support import assert_same, ones, refused
+from tests.tolerance import assert_close
 
 P = sx.Pow2(minimum=4)
 KEY = jax.random.key(0)
@@ -24,17 +25,6 @@ SIZES = (3, 4, 2)  # one bucket, which one of them fills
 
 def batch(size: int, width: int = 3) -> np.ndarray:
     return np.random.default_rng(size).normal(size=(size, width)).astype(np.float32)
-
-
-def assert_close(got: Any, want: Any) -> None:
-    """The same leaves: arrays up to rounding, all else by equality."""
-    assert jax.tree.structure(got) == jax.tree.structure(want)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        if eqx.is_array(b):
-            assert_same(a, b)
-        else:
-            assert a == b
-            assert type(a) is type(b)
 
 
 # Trees whose leaves are not all arrays
@@ -51,7 +41,7 @@ def test_texts_and_functions_in_a_tree_are_constants_and_arrays_data():
         for mode in ("mean", "sum"):
             for function in (jnp.tanh, jnp.abs):
                 settings = {"mode": mode, "activation": function, "scale": np.float32(n)}
-                assert_close(ex(settings, batch(n)), eqx.filter_jit(scaled)(settings, batch(n)))
+                assert_same(ex(settings, batch(n)), eqx.filter_jit(scaled)(settings, batch(n)))
     assert ex.cache_size == 4
 
 
@@ -106,7 +96,7 @@ def test_what_is_no_array_can_be_planned_explained_and_warmed_up():
     assert ex.warmup(settings, x, s=range(1, 9)) == 2
     ex.freeze()
     settings["scale"] = np.float32(2)
-    assert_close(ex(settings, batch(5)), eqx.filter_jit(scaled)(settings, batch(5)))
+    assert_same(ex(settings, batch(5)), eqx.filter_jit(scaled)(settings, batch(5)))
     assert ex.warmup(s=7) == 0  # the last call is the example
 
 
@@ -241,8 +231,8 @@ def test_an_equinox_module_is_trained_as_by_filter_jit():
         model, state, value = ex(model, state, batch(n), key)
         plain, plain_state, wanted = eqx.filter_jit(step)(plain, plain_state, batch(n), key)
         assert_same(value, wanted)
-    assert_close(model, plain)
-    assert_close(state, plain_state)
+    assert_same(model, plain)
+    assert_same(state, plain_state)
     assert (ex.cache_size, ex.stats.hits) == (2, 2)
 
 
@@ -279,8 +269,7 @@ def test_examples_share_an_equinox_module():
     gradients = sx.Exec(eqx.filter_grad(lambda m, x: m(x, KEY).sum()), (None, "s, 3"), P)
     total = gradients.map(model, [batch(n) for n in SIZES], reduce="sum")
     wanted = [eqx.filter_grad(lambda m, x: m(x, KEY).sum())(model, batch(n)) for n in SIZES]
-    for got, *parts in zip(*map(jax.tree.leaves, (total, *wanted)), strict=True):
-        np.testing.assert_allclose(got, sum(parts), rtol=1e-4, atol=1e-5)
+    assert_close(total, jax.tree.map(lambda *parts: sum(parts), *wanted))
 
 
 def test_examples_may_have_constants_of_their_own():
@@ -322,7 +311,7 @@ def nnx_step(net: Net, optimizer: nnx.Optimizer, x: jax.Array) -> jax.Array:
 
 def assert_nets_agree(got: Any, want: Any) -> None:
     for a, b in zip(*(jax.tree.leaves(nnx.state(x)) for x in (got, want)), strict=True):
-        np.testing.assert_allclose(_numbers(a), _numbers(b), rtol=1e-4, atol=1e-5)
+        assert_close(a, b)
 
 
 def _numbers(x: Any) -> Any:
@@ -351,7 +340,7 @@ def test_the_random_state_of_an_nnx_module_moves_on():
     seen = []
     for _ in range(3):
         seen.append(np.asarray(ex(net, batch(3))))
-        np.testing.assert_allclose(seen[-1], jitted(plain, batch(3)), rtol=1e-4, atol=1e-5)
+        assert_close(seen[-1], jitted(plain, batch(3)))
     assert not np.allclose(seen[0], seen[1])
     assert ex.cache_size == 1
 
@@ -362,7 +351,7 @@ def test_another_mode_of_an_nnx_module_is_another_graph():
     for mode in ("eval", "train", "eval"):
         getattr(net, mode)()
         getattr(plain, mode)()
-        np.testing.assert_allclose(ex(net, batch(3)), plain(batch(3)), rtol=1e-4, atol=1e-5)
+        assert_close(ex(net, batch(3)), plain(batch(3)))
         assert_nets_agree(net, plain)
     assert ex.cache_size == 2
 
@@ -381,7 +370,7 @@ def test_what_a_function_attaches_and_returns_of_nnx_comes_back_as_the_objects_t
         assert got["in"] is net.layer
         assert got["text"] == "done"
         assert got["new"](batch(2)).shape == (2, 2)
-        np.testing.assert_allclose(net.extra[...], batch(n).sum(), rtol=1e-5, atol=1e-6)
+        assert_close(net.extra[...], batch(n).sum())
         assert net.dropout.deterministic
 
 

@@ -11,6 +11,7 @@ from jax import lax
 
 from shapeexec import _compat
 from shapeexec.masking.folding import sum_over_examples
+from tests.tolerance import assert_close
 
 IS_EXAMPLE = np.array([True, True, False, True, False])
 ROWS, WIDTH, HIDDEN = 3, 7, 11  # an outer product is larger than all the rows of the examples
@@ -269,11 +270,7 @@ def assert_sums(fn):
     actual = jax.jit(summed(fn))(IS_EXAMPLE, *with_nan)
     for got, each in zip(actual, jax.jit(flat(fn))(X, Y, NUMBER), strict=True):
         want = sum(np.asarray(each)[IS_EXAMPLE])
-        assert got.dtype == each.dtype
-        assert got.shape == each.shape[1:]
-        tolerance = 0.02 if got.dtype == jnp.bfloat16 else 1e-5
-        scale = np.abs(wide(want)).max(initial=1)
-        np.testing.assert_allclose(wide(got), wide(want), tolerance, tolerance * scale)
+        assert_close(got, want, scale=np.abs(wide(want)).max(initial=1))
 
 
 def arrays(jaxpr: Any) -> Iterator[Any]:
@@ -310,7 +307,7 @@ def test_all_may_be_examples(count):
         fn, operands = FOLDED[name], (X[:count], Y[:count], NUMBER[:count])
         (got,) = jax.jit(summed(fn))(mask, *operands)
         want = sum(fn(*one) for one in zip(*operands, strict=True))
-        np.testing.assert_allclose(got, want, 1e-5, 1e-5)
+        assert_close(got, want)
 
 
 def count(fn: Any, primitive: str, *operands: Any) -> int:
@@ -344,7 +341,7 @@ def test_sums_are_not_taken_apart_for_nothing():
     for got, each in zip(
         jax.jit(summed(near))(IS_EXAMPLE, X, Y, NUMBER), near_by_example, strict=True
     ):
-        np.testing.assert_allclose(got, np.asarray(each)[IS_EXAMPLE].sum(axis=0), 1e-6)
+        assert_close(got, np.asarray(each)[IS_EXAMPLE].sum(axis=0))
     assert count(summed(near), "reduce_sum", IS_EXAMPLE, X, Y, NUMBER) == 2
 
 
@@ -429,10 +426,5 @@ def test_a_ragged_batch_takes_the_memory_of_one_that_is_batched_by_hand():
     def bytes_of(fn):
         return jax.jit(fn).lower(weights, tokens).compile().memory_analysis().temp_size_in_bytes
 
-    for got, want in zip(
-        jax.tree.leaves(jax.jit(folded)(weights, tokens)),
-        jax.tree.leaves(jax.jit(by_hand)(weights, tokens)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(got, want, 1e-4, 1e-6)
+    assert_close(jax.jit(folded)(weights, tokens), jax.jit(by_hand)(weights, tokens))
     assert bytes_of(folded) < 2 * bytes_of(by_hand)

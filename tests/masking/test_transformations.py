@@ -10,6 +10,7 @@ import pytest
 import shapeexec as sx
 from tests.cases import Case
 from tests.checks import assert_pad_safe
+from tests.tolerance import assert_close
 
 TRANSFORMATIONS: list[Case] = []
 
@@ -179,7 +180,7 @@ def test_an_exec_inside_of_another():
     outer = sx.Exec(lambda x: inner(x).sum(0) + inner(x.T).sum(1), ("b, s",), sx.Pow2())
     x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     plain = jax.vmap(rowwise)(x).sum(0) + jax.vmap(rowwise)(x.T).sum(1)
-    np.testing.assert_allclose(outer(x), plain, 1e-5, 1e-6)
+    assert_close(outer(x), plain)
     assert (inner.cache_size, inner.stats.plain_calls) == (0, 4)  # in the trace, and in its proof
 
 
@@ -189,5 +190,5 @@ def test_an_exec_inside_of_somebodys_trace(transform):
     ex = sx.Exec(rowwise, ("s",), sx.Pow2())
     x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     x = x if transform is jax.vmap else x[0]
-    np.testing.assert_allclose(transform(ex)(x), transform(rowwise)(x), 1e-5, 1e-6)
+    assert_close(transform(ex)(x), transform(rowwise)(x))
     assert ex.cache_size == 0

@@ -6,6 +6,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 import shapeexec as sx
 from shapeexec.attention._blocks import to_dense
+from tests.tolerance import assert_close
 
 SHAPE = (5, 7)
 MASKS = {
@@ -44,4 +45,4 @@ def test_heads_segments_and_scores_of_splash_attention_are_as_the_page_says():
         mask=sx.Documents(*ids) & by_head,
         scale=1.0,
     )
-    np.testing.assert_allclose(ours[0].transpose(1, 0, 2), theirs, rtol=1e-5, atol=1e-6)
+    assert_close(ours[0].transpose(1, 0, 2), theirs)

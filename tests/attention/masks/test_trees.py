@@ -14,6 +14,7 @@ import shapeexec as sx
 from shapeexec.attention.masks import Dense, Lengths, Mask
 from shapeexec.attention.masks.kept import Kept
 from shapeexec.attention.masks.scores import Added
+from tests.tolerance import assert_close
 
 IDS = np.arange(8) // 3
 MASKS = {
@@ -78,10 +79,10 @@ def test_axes_of_vmap_are_told_by_a_tree_of_the_mask():
     want = [attend(X, mask), attend(X, jax.tree.map(lambda x: x * 0, mask))]
     axes = jax.tree.map(lambda _: 0, mask)
     out = jax.vmap(attend, (None, axes))(X, both)
-    np.testing.assert_allclose(out, jnp.stack(want), 1e-5, 1e-5)
+    assert_close(out, jnp.stack(want))
     axes = jax.tree.map(lambda _: None, mask)
     out = jax.vmap(attend, (0, axes))(jnp.stack([X, X]), mask)
-    np.testing.assert_allclose(out[1], want[0], 1e-5, 1e-5)
+    assert_close(out[1], want[0])
 
 
 class Layer(eqx.Module):
@@ -99,9 +100,9 @@ def test_an_equinox_module_holds_masks(name):
     assert eqx.combine(arrays, static).mask == layer.mask
     assert isinstance(hash(static), int)
     want = attend(X, MASKS[name])
-    np.testing.assert_allclose(eqx.filter_jit(layer)(X), want, 1e-5, 1e-5)
+    assert_close(eqx.filter_jit(layer)(X), want)
     mapped = eqx.filter_vmap(lambda m, x: m(x), in_axes=(None, 0))(layer, jnp.stack([X, X]))
-    np.testing.assert_allclose(mapped[1], want, 1e-5, 1e-5)
+    assert_close(mapped[1], want)
     gradient = eqx.filter_grad(lambda m, x: m(x).sum())(layer, X)
     assert gradient.scale.shape == ()
 
@@ -129,7 +130,7 @@ def test_masks_go_through_loops_branches_and_shapes():
         jax.checkpoint(lambda m: m)(mask),
     ]
     for same in through:
-        np.testing.assert_allclose(attend(X, same), attend(X, mask), 1e-5, 1e-5)
+        assert_close(attend(X, same), attend(X, mask))
     shapes = jax.eval_shape(lambda m: m, mask)
     assert jax.tree.structure(shapes) == jax.tree.structure(mask)
     assert jax.jit(attend).lower(X, shapes).out_info.shape == X.shape

@@ -8,6 +8,7 @@ import pytest
 import shapeexec as sx
 from tests.cases import Case
 from tests.checks import assert_pad_safe
+from tests.tolerance import assert_close
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 127, 509, 512, 3000])
@@ -34,7 +35,7 @@ def test_the_gradient_of_a_transform_of_reals_knows_the_parity(size: int) -> Non
 
     x = np.arange(size, dtype=np.float32)
     run = sx.Exec(jax.grad(loss), ("s",), sx.Linear(8))
-    np.testing.assert_allclose(run(x), jax.grad(loss)(x), rtol=1e-4, atol=1e-4)
+    assert_close(run(x), jax.grad(loss)(x))
 
 
 @pytest.mark.parametrize("kind", ["fft", "ifft", "rfft"])
