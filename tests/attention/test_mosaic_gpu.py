@@ -271,9 +271,8 @@ def assert_as_formulas(case, results, expected):
     sides = (0, 0, 1, 1)
     for one, other, side in zip((out, *gradients), (want_out, *want), sides, strict=True):
         assert one.shape == other.shape
-        np.testing.assert_allclose(
-            one, other, atol=epsilon(case.dtype) * max(1, np.abs(other).max())
-        )
+        limit = epsilon(case.dtype) * max(1, np.abs(other).max())
+        np.testing.assert_allclose(one, other, atol=limit)
         lonely = ~alive[side].any(1)  # in any head
         assert not one[lonely].any(), "what meets nothing is 0, padding too"
 

@@ -37,7 +37,7 @@ def ones(*shape: int) -> np.ndarray:
 
 
 def assert_same(actual: Any, expected: Any) -> None:
-    """The same tree of the same shapes, dtypes, weak types and values; what is no array is equal."""
+    """Equal trees of arrays of equal shapes, dtypes, weak types and values, and of other leaves."""
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     for got, want in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         if hasattr(want, "dtype"):
