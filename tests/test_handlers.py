@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_layers import FILES, module_of, room_of
+from tests.test_layers import FILES, module_of
 
-# Not revised yet.
-EXEMPT = {"_compat", "attention", "execution", "masking"}
 BROAD = {"Exception", "BaseException"}
-REVISED = [path for path in FILES if room_of(module_of(path)) not in EXEMPT]
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
@@ -42,7 +39,7 @@ def unexplained(source: str) -> Iterator[int]:
             yield node.lineno
 
 
-@pytest.mark.parametrize("path", REVISED, ids=module_of)
+@pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_broad_handlers_and_builtin_errors_give_a_reason(path: Path):
     assert not list(unexplained(path.read_text()))
 

@@ -130,7 +130,7 @@ class GraphCache(Generic[Entry]):
     def _make(self, key: Hashable, make: Callable[[], Entry], flight: _Flight) -> Entry:
         try:
             entry = make()
-        except BaseException as error:
+        except BaseException as error:  # an interrupt, too, must free the threads that wait
             flight.error = error
             with self._lock:
                 del self._flights[key]

@@ -66,6 +66,7 @@ class Graphs:
             return self._at(asked)
         if not -len(self.rows) <= asked < len(self.rows):
             known = f"they are numbered 0 to {len(self.rows) - 1}" if self.rows else "there is none"
+            # IndexError as of any sequence: iteration and `reversed` rely on it.
             raise IndexError(f"graphs[{asked}] is not among {len(self.rows)} graphs: {known}.")
         return self.rows[asked]
 

@@ -75,7 +75,7 @@ def as_lawful_strategy(name: str, given: Any, whose: str = "the strategy") -> St
         check_laws(strategy)
     except ShapeExecError:
         raise
-    except Exception as error:
+    except Exception as error:  # the strategy may be the user's, and raise anything
         raise strategy_raised(whose, strategy, error) from error
     return strategy
 
@@ -87,7 +87,7 @@ def as_size(size: Any) -> int:
         TypeError: It is none; a bool is none.
     """
     if isinstance(size, bool):
-        raise TypeError
+        raise TypeError  # as operator.index() does; callers name the option
     return operator.index(size)
 
 
@@ -104,7 +104,7 @@ def range_of(symbol: str, strategy: Strategy, size: int) -> tuple[int, int]:
         raise error.of(symbol) from None
     except ShapeExecError:
         raise
-    except Exception as error:
+    except Exception as error:  # the strategy may be the user's, and raise anything
         raise strategy_raised(f"the strategy of `{symbol}`", strategy, error) from error
 
 

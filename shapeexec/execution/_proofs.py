@@ -140,8 +140,7 @@ def _examined(
 ) -> Outcome:
     try:
         return examine(trace, fn, leaves, sizes)
-    except Exception:
-        # Does the plain function fail by itself? Then its own error is the one to see.
+    except Exception:  # the function is the user's; if it fails by itself, its error is shown
         Program(fn, leaves, sizes, ()).run_plain()
         raise
 

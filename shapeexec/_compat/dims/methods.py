@@ -164,6 +164,7 @@ def _heard_division(listener: DimListener, left: Any, op: str, right: Any) -> No
     if isinstance(right, _DimExpr):
         origin, place = asked_by(3)
         if origin != "internal" and listener.decide(right, "==", 0, place):
+            # As the plain call does, whose size is an int.
             raise ZeroDivisionError("integer division or modulo by zero")
 
 
@@ -198,6 +199,7 @@ def _method_of_int(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **options: Any) -> Any:
         listener = listener_of(self)
         if listener is None:
+            # Nobody listens: a dim has this attribute no more than without shapeexec.
             raise AttributeError(f"'_DimExpr' object has no attribute {name!r}")
         return listener.call_method(self, name, args, options)
 
@@ -208,6 +210,7 @@ def _astype(self: Any) -> Any:
     """In JAX's own code `np.max` of a shape is a number of NumPy's, which an int is not."""
     listener = listener_of(self)
     if listener is None or asked_by(3)[0] == "user":  # beneath `_getattribute`
+        # An int has none: `hasattr` of user code must say so.
         raise AttributeError("'_DimExpr' object has no attribute 'astype'")
 
     def astype(dtype: Any) -> Any:
@@ -310,11 +313,13 @@ def _int(self: Any) -> int:
 
 def _index(self: Any) -> int:
     _needed(self, "int")
+    # As Python raises for an object without `__index__`.
     raise TypeError("'_DimExpr' object cannot be interpreted as an integer")
 
 
 def _float(self: Any) -> float:
     _needed(self, "float")
+    # As `float` raises for an object without `__float__`.
     raise TypeError("float() argument must be a real number, not '_DimExpr'")
 
 

@@ -151,6 +151,7 @@ def as_array(value: Any, name: str, fix: str) -> Any:
         if isinstance(value, (np.ndarray, np.generic, list, tuple, bool)):
             return np.asarray(value)
         if value is None or isinstance(value, (str, bytes)):  # JAX reads a text as a number
+            # Caught below, which raises ConfigError.
             raise TypeError(f"a {type(value).__name__}")
         return jnp.asarray(value)
     except (ShapeExecError, jax.errors.JAXTypeError):  # of sizes, and of traced numbers in a list

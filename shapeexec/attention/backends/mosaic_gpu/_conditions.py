@@ -22,7 +22,7 @@ class Condition:
 
     def choose(self, yes: Array, no: Any) -> Array:
         """`yes` where it holds, else `no`."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract
 
 
 @dataclasses.dataclass(frozen=True)
