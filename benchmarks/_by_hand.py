@@ -51,7 +51,7 @@ def loss(params: Params, tokens: Array, batch: Array, size: Array, *, causal: bo
 
 
 class Padded:
-    """Pads data in NumPy, runs a masked function, and cuts what is ragged in its result.
+    """Pads data in NumPy, runs a masked function, and cuts its ragged results.
 
     Args:
         fn: Of (params, padded data, batch, size).

@@ -38,7 +38,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """What is promised, and what was measured.
+    """A promised figure, and the measured one.
 
     Attributes:
         text: The promise, with its number.
@@ -58,7 +58,7 @@ class Report:
     Attributes:
         tables: For people.
         figures: For programs; JSON.
-        claims: What was promised.
+        claims: The promised figures.
     """
 
     tables: Sequence[Table]

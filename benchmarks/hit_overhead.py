@@ -2,8 +2,8 @@
 
 The least is: copy the input into a padded NumPy buffer, and call an ahead-of-time compiled
 function. Both have one ragged array and 100 parameter arrays; both wait for the result. One
-function computes with its size in Python; by hand these numbers are operands. What the numbers of
-a size cost that was not seen before is told apart: a hit has them already.
+function computes with its size in Python; by hand these numbers are operands. The cost of
+these numbers at a new size is listed apart: a hit has them already.
 
 Besides, what a hit costs a model that has work to do: the demo's (on a GPU, a wider one of its
 kind), at sizes that are their own buckets, beside `jax.jit` of the same function at that size.

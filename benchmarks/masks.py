@@ -1,7 +1,7 @@
 """What masks cost: counted in the optimised program, and timed, beside masks written by hand.
 
 A count stands for each `select` of the graph that XLA made, inside fusions too; those of the plain
-function without any mask are told apart. `bytes` is what XLA's cost model says is read and written.
+function without any mask are listed apart. `bytes` are those read and written by XLA's cost model.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Run all benchmarks, each in a process of its own, and draw one plot of what they found.
+"""Run all benchmarks, each in a process of its own, and draw one plot of their results.
 
 Results go to `benchmarks/results/NAME.json` and `benchmarks/results/benchmarks.png`. `ladders` runs
 if `--data` names its histograms.

@@ -2,8 +2,8 @@
 
 Both are first traces: JAX's caches are cleared before each, the function is a new object, and the
 symbols have names that no trace had before, so that nothing that shapeexec remembers of dims helps.
-Told apart is what plain tracing takes where JAX's caches are kept, which it has for itself: its
-shapes are those of the trace before. Times are the least of all rounds, of the processor.
+Another figure is plain tracing with JAX's caches kept, which only plain tracing can use: its shapes
+are those of the trace before. Times are the least processor time of all rounds.
 """
 
 import argparse

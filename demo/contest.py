@@ -211,7 +211,7 @@ def largest_difference(
 
 
 def _jitted() -> Callable[..., Any]:
-    """A function of its own each time: JAX shares what it compiled between jits of one function."""
+    """A new function each time: JAX shares compiled programs between jits of one function."""
     return jax.jit(functools.partial(score))
 
 

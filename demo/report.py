@@ -47,7 +47,7 @@ def table(runs: Sequence[Run], unmasked: float) -> Table:
 
 
 def verdict(runs: Sequence[Run]) -> str:
-    """What was gained, in one line."""
+    """The gain, in one line."""
     exact, *bucketed = runs
     best = max(bucketed, key=lambda run: run.cold_rate)
     shapes, graphs = exact.graphs[-1], best.graphs[-1]

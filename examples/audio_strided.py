@@ -1,7 +1,8 @@
 """A model of raw audio, trained on clips of mixed lengths.
 
-Four strided convolutions make frames of the samples, 160 samples each. How many frames a clip has,
-and what its last frame lacks, is known per call; the graph is one per bucket of lengths.
+Four strided convolutions make frames of the samples, 160 samples each. The number of frames
+of a clip, and the padding of its last frame, are known per call; there is one graph per
+bucket of lengths.
 """
 
 import jax

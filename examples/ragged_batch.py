@@ -1,7 +1,7 @@
 """Training on sentences of any length, with a model that is written for one sentence.
 
 No batch axis, no mask and no padding in the code: `ex.map` runs a batch of sentences in one graph,
-and adds up their losses and gradients. What it keeps in memory is that of a batch made by hand.
+and adds up their losses and gradients. It needs as much memory as a batch padded by hand.
 """
 
 import jax
@@ -21,7 +21,7 @@ def init(rng):
 
 
 def loss(params, tokens):
-    """How badly each token of one sentence is told from the others: its cross entropy."""
+    """The cross entropy of each token of one sentence against the others."""
     x = params["table"][tokens]
     q, k, v = jnp.split(x @ params["qkv"], 3, axis=-1)
     place = jnp.arange(tokens.shape[0])

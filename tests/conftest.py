@@ -48,6 +48,6 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_graphs_of_other_modules():
-    """JAX keeps what it has compiled: without this a worker grows to gigabytes, and slow."""
+    """JAX keeps compiled programs: without this a worker needs gigabytes, and slows down."""
     yield
     jax.clear_caches()

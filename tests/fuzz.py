@@ -8,7 +8,7 @@ gradients, at random sizes, with poisoned padding. A program that fails is shrun
 
     python -m tests.fuzz --programs 400 --only traces
 
-Traces alone are held against the plain ones: nothing runs but what is told to differ. Traces cost
+Traces alone are held against the plain ones: nothing runs but those that differ. Traces cost
 more than runs do: `--only runs` leaves them out.
 """
 
@@ -47,7 +47,7 @@ class Verdict:
         comparisons: How many runs were compared.
         source: The shrunk program, where it failed.
         odd: Roundings that nudges do not explain.
-        traces: Where a symbolic trace was told to be another program than the plain one.
+        traces: Where a symbolic trace was found to be another program than the plain one.
     """
 
     seed: int
@@ -143,7 +143,7 @@ def run_all(seeds: Iterable[int], jobs: int, parts: Sequence[str] = _PARTS) -> I
     if jobs == 1:
         yield from map(one, seeds)
         return
-    # A process is replaced now and then: JAX keeps what it has traced.
+    # A process is replaced now and then: JAX keeps its traces.
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=60) as pool:
         yield from pool.imap_unordered(one, seeds)
 
@@ -181,8 +181,8 @@ def _report(verdicts: Iterator[Verdict], total: int, minutes: float) -> int:
             reasons.update(line.split(": ", 1)[-1][:160] for line in verdict.text.splitlines()[:1])
         elapsed = time.monotonic() - start
         if number % 25 == 0 or number == total:
-            told = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-            print(f"{number}/{total} programs in {elapsed:.0f} s: {told}", flush=True)
+            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+            print(f"{number}/{total} programs in {elapsed:.0f} s: {counts}", flush=True)
         if elapsed > 60 * minutes:
             break
     print(f"{comparisons} comparisons of a padded run with the unpadded function")

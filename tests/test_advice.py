@@ -65,10 +65,10 @@ def test_limits_of_a_warning_keep_the_graphs_that_were_compiled_again():
             for _ in range(3):
                 for size in (1, 2, 3):
                     assert ex(np.ones(size, np.float32)) == size
-        return [str(told.message) for told in caught if "Fix:" in str(told.message)], ex
+        return [str(w.message) for w in caught if "Fix:" in str(w.message)], ex
 
-    (told,), _ = run(sx.CacheLimits(graphs=2))
-    code = told.split("limits=")[1].split(")")[0] + ")"
+    (message,), _ = run(sx.CacheLimits(graphs=2))
+    code = message.split("limits=")[1].split(")")[0] + ")"
     again, ex = run(value(code))
     assert not again
     assert ex.stats.compiles == 3

@@ -1,4 +1,4 @@
-"""Each private name of JAX that the library uses exists here, and does what is said of it."""
+"""Each private name of JAX that the library uses exists here, and behaves as documented."""
 
 import ast
 import contextlib
@@ -247,7 +247,7 @@ def test_cudnns_attention_is_a_pair_of_primitives():
 
 @pytest.mark.parametrize("gone", ["MaskType", "_dot_product_attention_bwd_p"])
 def test_without_one_of_its_names_cudnns_attention_is_not_known(monkeypatch, gone):
-    from jax._src.cudnn import fused_attention_stablehlo  # noqa: PLC0415 - what is taken away
+    from jax._src.cudnn import fused_attention_stablehlo  # noqa: PLC0415 - the name to remove
 
     monkeypatch.delattr(fused_attention_stablehlo, gone)
     cudnn._cudnn.cache_clear()
@@ -327,8 +327,8 @@ def test_where_jax_tells_no_names_of_its_context_each_setting_is_tried():
     named = {n: v for n, v in zip(tried, before, strict=True) if hasattr(jax.config, n)}
     assert len(named) > 20
     assert named == {n: getattr(jax.config, n) for n in named}
-    told = zip(tried, settings._names_of_context(), strict=True)
-    assert all(mine == its for mine, its in told if its.startswith("jax_"))
+    pairs = zip(tried, settings._names_of_context(), strict=True)
+    assert all(mine == its for mine, its in pairs if its.startswith("jax_"))
 
 
 def test_a_setting_that_is_registered_later_is_not_in_an_earlier_fingerprint(monkeypatch):
@@ -341,7 +341,7 @@ def test_a_setting_that_is_registered_later_is_not_in_an_earlier_fingerprint(mon
 
 
 @pytest.mark.parametrize(
-    ("ask", "told"),
+    ("ask", "read"),
     [
         (lambda s: s > 6, ("s", ">", "6")),
         (lambda s: s <= 2, ("s", "<=", "2")),
@@ -350,18 +350,18 @@ def test_a_setting_that_is_registered_later_is_not_in_an_earlier_fingerprint(mon
         (lambda s: 1 / 0, None),
     ],
 )
-def test_an_inconclusive_comparison_is_read_off_the_error(ask, told):
+def test_an_inconclusive_comparison_is_read_off_the_error(ask, read):
     (s,) = export.symbolic_shape("s")
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of several kinds
         jax.eval_shape(lambda: ask(s))
-    assert _compat.inconclusive_comparison(caught.value) == told
+    assert _compat.inconclusive_comparison(caught.value) == read
 
 
-# What is asked of symbolic dims
+# Questions to symbolic dims
 
 
 class Listener:
-    """Notes what it is told, and answers as it is made to."""
+    """Records what it hears, and gives fixed answers."""
 
     def __init__(self, answer=None, value=None):
         self.answer, self.value = answer, value
@@ -396,8 +396,8 @@ def struct(dim):
 REFUSALS = (TypeError, jax.errors.InconclusiveDimensionOperation)
 
 
-def told(ask, **answers):
-    """What a listener is told while code asks something of a symbolic dim."""
+def listener_of(ask, **answers):
+    """The listener, after code asked something of a symbolic dim."""
     (s,) = export.symbolic_shape("s")
     listener = Listener(**answers)
     with _compat.listen_to_dims(listener, s.scope), contextlib.suppress(*REFUSALS):
@@ -422,7 +422,7 @@ def told(ask, **answers):
     ids=range(10),
 )
 def test_what_user_code_and_jaxs_library_ask_is_heard(ask, asked):
-    listener = told(ask)
+    listener = listener_of(ask)
     assert listener.asked == asked
     assert all("test_compat.py" in place or place == "<string>:1" for place in listener.places)
 
@@ -430,7 +430,7 @@ def test_what_user_code_and_jaxs_library_ask_is_heard(ask, asked):
 @pytest.mark.parametrize("op", ["<", "<=", ">", ">="])
 def test_an_order_that_is_open_is_asked(op):
     ask = eval(f"lambda s: s {op} 4")
-    assert told(ask, answer=lambda right: True).asked == [(op, 4)]
+    assert listener_of(ask, answer=lambda right: True).asked == [(op, 4)]
     (s,) = export.symbolic_shape("s")
     with pytest.raises(jax.errors.InconclusiveDimensionOperation):
         ask(s)
@@ -452,7 +452,7 @@ def test_an_order_that_is_open_is_asked(op):
     ids=range(9),
 )
 def test_a_value_that_user_code_needs_is_heard(ask, what):
-    assert told(ask, value="5").needs == [what]
+    assert listener_of(ask, value="5").needs == [what]
 
 
 def test_jaxs_core_is_heard_and_not_answered():
@@ -460,7 +460,7 @@ def test_jaxs_core_is_heard_and_not_answered():
         x = struct(s)
         jax.eval_shape(lambda x: x[: x.shape[0] // 2] + jnp.ones(1), x)
 
-    listener = told(ask, answer=lambda right: True)
+    listener = listener_of(ask, answer=lambda right: True)
     assert ("==", "1") in listener.heard
     assert ("//", "2") in listener.heard
     assert {op for op, _ in listener.heard} >= {"==", "//", "max", "min"}
@@ -477,9 +477,9 @@ def test_a_cache_that_compares_keys_asks_nothing(module, asked, heard):
         compile("def look_up(s): equal((s,), (4,))\ndef ask(s): (s,) == (4,)", filename, "exec"),
         scope,
     )
-    listener = told(scope["look_up"], answer=lambda right: True)
+    listener = listener_of(scope["look_up"], answer=lambda right: True)
     assert (listener.asked, listener.heard) == ([], [])
-    listener = told(scope["ask"], answer=lambda right: True)
+    listener = listener_of(scope["ask"], answer=lambda right: True)
     assert (listener.asked, listener.heard) == (asked, heard)
 
 
@@ -501,7 +501,7 @@ def test_a_size_indexes():
     (s,) = export.symbolic_shape("s")
     with pytest.raises(IndexError):
         jax.eval_shape(fn, struct(s))
-    told(lambda s: jax.eval_shape(fn, struct(s)))
+    listener_of(lambda s: jax.eval_shape(fn, struct(s)))
     with _compat.listen_to_dims(Listener(), s.scope):
         assert jax.eval_shape(fn, struct(s)).shape == ()
 

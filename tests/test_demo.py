@@ -1,4 +1,4 @@
-"""The demo shows what it says: the unpadded answers, and a plot of what they took."""
+"""The demo keeps its word: the unpadded answers, and a plot of times."""
 
 import pytest
 

@@ -76,11 +76,11 @@ def test_a_made_page_is_up_to_date(page: str) -> None:
 
 
 def test_the_reference_has_every_public_name() -> None:
-    told = (DOCS / "reference.md").read_text(encoding="utf-8")
+    reference = (DOCS / "reference.md").read_text(encoding="utf-8")
     modules = {"attention", "bucketing", "masking", "shape"}
     names = [f"sx.{name}" for name in sx.__all__ if name not in modules]
     names += [f"sx.masking.{name}" for name in sx.masking.__all__]
-    assert [name for name in names if f"### {name}\n" not in told] == []
+    assert [name for name in names if f"### {name}\n" not in reference] == []
 
 
 def test_the_picture_of_the_cache_is_drawn_of_what_its_page_tells(tmp_path: pathlib.Path) -> None:
@@ -126,11 +126,11 @@ def test_every_page_is_reachable_from_the_index() -> None:
 def test_the_readme_counts_the_graphs_that_the_strategies_have() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+\(.*?\))` \|.*?\| (\d*) \| (\d*) \| (\d*) \|$", text, re.MULTILINE)
-    told = {name: [int(cell) for cell in cells if cell] for name, *cells in rows}
-    assert told["Pow2()"] == [4, 8, 11]
-    assert told["Linear(8)"] == [1, 13, 125]
+    table = {name: [int(cell) for cell in cells if cell] for name, *cells in rows}
+    assert table["Pow2()"] == [4, 8, 11]
+    assert table["Linear(8)"] == [1, 13, 125]
     for name in ("Exact()", "Pow2()", "Linear(8)", "Geometric(1.5)", "Hybrid(64, 64)"):
         strategy = eval(name, vars(sx))
-        assert [len(strategy.buckets_up_to(n)) for n in (8, 100, 1000)] == told[name]
+        assert [len(strategy.buckets_up_to(n)) for n in (8, 100, 1000)] == table[name]
     for n in (100, 1000):  # what the row of Hybrid says of n past its threshold
         assert len(sx.Hybrid(64, 64).buckets_up_to(n)) == 7 + -(-(n - 64) // 64)

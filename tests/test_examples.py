@@ -1,4 +1,4 @@
-"""Each example runs, gives what the unpadded function gives, and compiles as few graphs as told."""
+"""Each example runs, gives the unpadded results, and compiles as few graphs as it says."""
 
 import functools
 import importlib.util

@@ -1,4 +1,4 @@
-"""The fuzzer: ten seconds of it, and that it would find what is wrong."""
+"""The fuzzer: ten seconds of it, and that it would find errors."""
 
 import dataclasses
 import time
@@ -23,8 +23,8 @@ def test_ten_seconds_of_random_programs():
             break
         verdicts.append(fuzz.run(seed, ("runs",)))
     failed = [v for v in verdicts if v.kind not in ("exact", "refused")]
-    told = "\n\n".join(f"{v.kind}: seed {v.seed}\n{v.source}\n{v.text}" for v in failed)
-    assert not failed, told
+    report = "\n\n".join(f"{v.kind}: seed {v.seed}\n{v.source}\n{v.text}" for v in failed)
+    assert not failed, report
     assert sum(v.comparisons for v in verdicts) > 0
 
 
@@ -86,12 +86,12 @@ def test_an_error_that_is_not_the_librarys_is_a_crash(monkeypatch):
 def test_a_trace_that_truly_differs_is_told_from_one_that_does_not(monkeypatch):
     silent = "x0 * (2 if (type)(x0.shape[0]) is int else 3)"
     asked = "x0 * (2 if type(x0.shape[0]) is int else 3)"
-    sound, told = made("jnp.sin(x0)"), []
+    sound, seen = made("jnp.sin(x0)"), []
     for program in (sound, made(silent), made(asked)):
         found = fuzz.traces(program)
-        told.append([(one.is_asked, one.kind) for one in found.differences])
+        seen.append([(one.is_asked, one.kind) for one in found.differences])
         assert found.checks == 3
-    assert told == [[], [(False, "true")] * 3, [(True, "true")] * 3]
+    assert seen == [[], [(False, "true")] * 3, [(True, "true")] * 3]
     differs = checking.Outcome(checking.Difference("no difference at all"))
     monkeypatch.setattr(_proofs, "examine", lambda *_: differs)
     both = fuzz.traces(sound) + fuzz.traces(made("x0 + 0 * attempt(lambda: 1, lambda: 2)"))

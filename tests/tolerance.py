@@ -37,7 +37,7 @@ def assert_close(
 
     Args:
         actual: A tree of arrays.
-        expected: What it should be.
+        expected: The reference.
         loose: Times the tolerance of the table, for results that round more: of factorisations and
             gradients.
         scale: The size of the numbers that the absolute tolerance is meant for; with 0 the

@@ -9,7 +9,7 @@ that have them. Each module knows one subject:
     settings    the configuration, the state of tracing, the event of a compilation
     places      where a line of code comes from
     cudnn       the primitives of cuDNN's attention
-    dims        symbolic dims, and what is asked of them
+    dims        symbolic dims, and the questions that code asks of them
 
 Other rooms import the package and use its names: `from shapeexec import _compat`, then
 `_compat.is_literal`. So they say where JAX may change under them, and a name may move to another

@@ -186,7 +186,7 @@ class Environment(Generic[T]):
         return self._of_literal(atom) if is_literal(atom) else self.values[atom]
 
     def write(self, atoms: Iterable[Any], values: Iterable[T]) -> None:
-        """Let values stand for variables; a constant operand stays what it is."""
+        """Let values stand for variables; a constant operand stays a constant."""
         for atom, value in zip(atoms, values, strict=True):
             if not is_literal(atom):
                 self.values[atom] = value

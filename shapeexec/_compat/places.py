@@ -1,6 +1,6 @@
 """Where a line of code comes from: the user's, JAX's, an installed package's or our own.
 
-What is done about it is for others.
+Callers decide what follows from it.
 """
 
 import ast
@@ -194,11 +194,11 @@ def _own_line(frames: Iterable[tuple[str, str, int]]) -> str | None:
     inner = next(of_users, None)
     if inner is None:
         return None
-    told = _source_text(inner[0], inner[2])
+    text = _source_text(inner[0], inner[2])
     if not inner[0].startswith(_SITE_DIRS):
-        return told
+        return text
     own = next((frame for frame in of_users if not frame[0].startswith(_SITE_DIRS)), None)
-    return told if own is None else f"{_source_text(own[0], own[2])}, through {told}"
+    return text if own is None else f"{_source_text(own[0], own[2])}, through {text}"
 
 
 def hide_from_places(directory: str) -> None:
@@ -240,7 +240,7 @@ class FailedCall:
 
     Attributes:
         text: The expression, `np.sqrt(x.shape[0])`.
-        function: What was called, the function `np.sqrt`; None: it was not found.
+        function: The called function, `np.sqrt`; None: it was not found.
     """
 
     text: str

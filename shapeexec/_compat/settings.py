@@ -1,4 +1,4 @@
-"""The state of JAX: its settings, its traces, and what it records of a compilation."""
+"""The state of JAX: its settings, its traces, and its events of compilations."""
 
 from collections.abc import Callable
 from typing import Any

@@ -145,8 +145,8 @@ class BlockMask(Mask):
         scores.
 
         Args:
-            scores: float[B or 1, N or 1, query tiles, key tiles]; also with fewer axes. What is
-                NaN or -inf is never chosen, and of equal ones the first is.
+            scores: float[B or 1, N or 1, query tiles, key tiles]; also with fewer axes. A tile
+                with NaN or -inf is never chosen, and of equal ones the first is.
             k: How many, at most.
             tile: Queries and keys of a tile.
             length: T and S.

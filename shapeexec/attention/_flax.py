@@ -68,7 +68,7 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
         implementation: The name of a back end; None: the best one for device and shapes.
 
     Raises:
-        ConfigError: An argument asks for what is not supported, or contradicts another one.
+        ConfigError: An argument is not supported, or contradicts another one.
 
     Example:
         >>> attend = functools.partial(flax_attention_fn, within=SlidingWindow(256))

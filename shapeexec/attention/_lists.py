@@ -1,6 +1,6 @@
 """The kinds of a mask's tiles, and the lists of tiles that kernels loop over.
 
-What is known at trace time is computed with NumPy and becomes a constant of the graph. The rest is
+Numbers known at trace time are computed with NumPy and become constants of the graph. The rest is
 a few operations on one number per tile, without a sort of tiles, or one kernel (`_lists_kernel`).
 """
 

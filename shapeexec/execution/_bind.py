@@ -1,7 +1,7 @@
-"""From the arguments of a call to a bound call: leaves, dims, dtypes, sizes, and where they stand.
+"""From the arguments of a call to a bound call: leaves, dims, dtypes, sizes and shardings.
 
-That is done once a call; what is planned, padded, compiled or explained takes the bound call. What
-graphs there are is not known here.
+That is done once a call; whoever plans, pads, compiles or explains takes the bound call. Nothing
+here depends on the graphs in the cache.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ class BoundCall:
     """A call whose arguments are bound to their specs.
 
     Attributes:
-        call: The call: its arrays, and what is constant.
+        call: The call: its arrays and constants.
         tree: The structure of (positional, keyword) arrays, as a graph takes them.
         base: All that the call has in common with others that may share its traces.
         dims: Per leaf its dims, symbolic where its spec says so.

@@ -1,6 +1,6 @@
 """Padding and cutting by hand, for functions outside of an `Exec`.
 
-Buckets, capacities and errors are those of an `Exec`. Nothing here puts in a mask.
+Buckets, capacities and errors are those of an `Exec`. Masks are left to the caller.
 """
 
 import dataclasses
@@ -84,12 +84,12 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
         x: An array, or a tree of arrays. NumPy arrays stay NumPy's and keep their dtype; those of
             JAX stay on their device, and may be traced.
         spec: What `Exec` takes for one argument: a pytree prefix of texts such as `"b, s, 4"`,
-            tuples such as `(BATCH, SEQ_LEN, 4)`, `Shape`s, and None for what is static.
+            tuples such as `(BATCH, SEQ_LEN, 4)`, `Shape`s, and None for static arguments.
         buckets: A strategy for all symbols, or one per symbol, as for `Exec`. None: `Pow2()`.
 
     Returns:
-        The arrays at capacity, where nothing is missing the array itself; and the true sizes by
-        symbol, of which `unpad` takes what it has to cut.
+        The arrays at capacity (an array of that size itself), and the true sizes by symbol, of
+        which `unpad` takes those it needs.
 
     Raises:
         SpecError: The spec is malformed, or `x` contradicts it.
@@ -248,7 +248,7 @@ def _check_named(spec: Any, elsewhere: Any, sizes: Mapping[str, int]) -> None:
             raise SpecError(
                 "unpad: an unknown size in the spec of a result is not known.",
                 got=f'the spec "{own}" and the sizes {dict(sizes)}',
-                why="each unknown size is one of its own, and those of what was padded have names",
+                why="each unknown size is a symbol of its own; sizes of padded arrays have names",
                 fix=_names_of(sizes),
             )
 

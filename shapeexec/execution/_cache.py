@@ -1,6 +1,6 @@
 """Limits on compiled graphs, and the least-recently-used cache that keeps to them.
 
-Compiling is somebody else's job: `get` is handed a function that does it.
+The caller compiles: it passes `get` a function that does.
 """
 
 import collections
@@ -155,7 +155,7 @@ class GraphCache(Generic[Entry]):
             return list(self._entries.values())
 
     def clear(self) -> None:
-        """Forget all entries; what is being made now stays."""
+        """Forget all entries; one that a thread is making now is kept when it is done."""
         with self._lock:
             self._entries.clear()
 

@@ -1,6 +1,6 @@
 """From a trace and its buckets to a compiled graph: masks first, then XLA.
 
-Which graph a call needs, and how long one is kept, is not known here.
+`_planner` decides which graph a call needs, and `_cache` how long one is kept.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ class Graph:
         return self.jitted(sizes, self.consts, kwargs, *args)
 
     def retraced(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run after JAX forgot what it had traced (`jax.clear_caches()`)."""
+        """Run after JAX dropped the trace from its caches (`jax.clear_caches()`)."""
         with permitted():
             return self.jitted(sizes, self.consts, kwargs, *args)
 
@@ -101,7 +101,7 @@ class Compilable(Protocol):
         ...
 
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
-        """What is compiled."""
+        """The function that XLA compiles."""
         ...
 
 
@@ -170,7 +170,7 @@ class Recipe:
         return Masked(self.trace, self.ranges, self.poison, zero_padded=self.poison is None)
 
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
-        """What is compiled."""
+        """The function that XLA compiles."""
         by_symbol, hosted = self.numbers.read(sizes)
         leaves = jax.tree.leaves((args, kwargs))
         results = self.masked(by_symbol, consts, leaves, hosted=hosted)
@@ -201,7 +201,7 @@ class Prepared:
             more after `jax.clear_caches()`, which forgets it: a call would not find what is
             compiled of a forgotten one.
         consts: See `Graph`.
-        seconds: What it has taken so far.
+        seconds: Its time so far.
     """
 
     jitted: Any

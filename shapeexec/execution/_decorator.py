@@ -1,4 +1,4 @@
-"""`Exec` as a decorator. What an `Exec` does is not known here."""
+"""`Exec` as a decorator; `_exec` does the work."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def bucketed(
     if callable(in_shapes):
         raise ConfigError(
             f"bucketed is given a function, {_options.name_of(in_shapes)}, in the place of specs.",
-            why="the arguments are those of Exec behind fn, and what they return is the decorator",
+            why="bucketed takes the arguments of Exec after fn, and returns a decorator",
             fix="@sx.bucketed(), with parentheses, or sx.Exec(fn)",
         )
     return lambda fn: Exec(fn, in_shapes, buckets, **options)

@@ -1,7 +1,7 @@
 """Which symbols run at their exact sizes, and why.
 
-By their strategy, for want of a rule, or at the sizes where a trace is another program. Which
-symbols these are is found by the planner.
+By their strategy, without a rule, or at sizes where plain JAX traces another program. `_planner`
+finds these symbols.
 """
 
 import dataclasses

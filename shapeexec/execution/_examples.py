@@ -64,7 +64,7 @@ class Examples:
     calls: dict[int, Call] = dataclasses.field(default_factory=dict, compare=False)
 
     def complete(self) -> "Examples":
-        """The same once each leaf was looked at for what is no array."""
+        """The same, after each leaf that is no array was found."""
         found: set[Place] = set(self.at)
         for number in range(self.count):
             found |= _split.places(self.settings.fn, *self.arguments(number))
@@ -102,10 +102,10 @@ class Examples:
         return Layout(tuple(is_mapped), tuple(mapped))
 
     def signatures(self) -> list[Hashable]:
-        """Per example what tells it apart: its own shapes and dtypes, and what is constant.
+        """Per example its signature: its own shapes and dtypes, and its constants.
 
-        None where something cannot be hashed. What all examples share is looked at only for where
-        it stands, if there are several devices: all else JAX's own fast path checks at each run.
+        None where something cannot be hashed. Of shared arguments it holds shardings only, and
+        those only if there are several devices: JAX's own fast path checks the rest at each run.
         """
         numbers, own = range(self.count), [*sorted(self.positions), *sorted(self.names)]
         is_alike = not self.at.intersection(own)
@@ -156,7 +156,7 @@ def take_examples(
     reduce: Reduce,
     at: frozenset[Place] = frozenset(),
 ) -> Examples:
-    """Tell examples from what they share.
+    """Separate the lists of examples from the shared arguments.
 
     An argument whose spec is None is shared. Where specs are left to the defaults, lists and tuples
     are the examples, each of which then has the spec that it would have alone.
@@ -241,7 +241,7 @@ _LISTS = (list, tuple)
 def _with_default_specs(
     settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Settings:
-    """The specs that each call `ex(*one_example)` would have, and None for what is shared."""
+    """The specs that each call `ex(*one_example)` would have, and None for shared arguments."""
     firsts = [arg[0] if isinstance(arg, _LISTS) and arg else None for arg in args]
     named = {k: arg[0] if isinstance(arg, _LISTS) and arg else None for k, arg in kwargs.items()}
     given = settings.kwarg_shapes

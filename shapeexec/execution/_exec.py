@@ -1,7 +1,7 @@
 """Exec: one function at every size, from a handful of compiled graphs.
 
-It is what users call: options, Python's protocols of functions, methods and pickling, and looks
-into the cache. A call is run in `_runner`.
+The class that users call: options, Python's protocols of functions, methods and pickling, and
+views of the cache. `_runner` runs a call.
 """
 
 import copy
@@ -47,14 +47,14 @@ class Exec:
     `jit` or `scan` body, it runs the plain function, for there shapes are static.
 
     Args:
-        fn: A pure function of arrays and of trees of them. What is no array in a tree (a text, a
-            function, a field of a module) is a constant, with a graph of its own. Modules and
-            variables of flax's nnx are changed as by `nnx.jit`. It may be a method, a module, an
-            object or a `functools.partial`: then the arrays that these hold are arguments, too.
+        fn: A pure function of arrays and of trees of them. A leaf that is no array (a text, a
+            function, a field of a module) is a constant; each value has a graph of its own.
+            Modules and variables of flax's nnx are changed as by `nnx.jit`. It may be a method, a
+            module, an object or a `functools.partial`: their arrays are arguments, too.
         in_shapes: One spec per positional argument, each a pytree prefix of it: a text such as
             `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."`, `"b, ?"` or `"_, s"`; a tuple of ints,
             `Dim`s, `UNKNOWN` and None such as `(BATCH, SEQ_LEN, 512)`; an `sx.Shape`; or None for
-            what is static. In a text `_`, in a tuple None, is an axis that is static; `?` and
+            a static argument. In a text `_`, in a tuple None, is an axis that is static; `?` and
             `UNKNOWN` are a symbol of its own, called after argument and axis (`unknown_0_1`). A
             tuple of dims alone is the spec of the only argument. Arguments with defaults may be
             left out. None alone: axis 0 of each argument that is one array is `b`.
@@ -175,7 +175,7 @@ class Exec:
         graph takes is a bucket as well: of `Exec(examples=...)`. Nothing is donated.
 
         Args:
-            *args: Lists of examples, and what they share.
+            *args: Lists of examples, and the arguments that they share.
             reduce: None: the results are a list, in the order of the examples. `"sum"`: they are
                 added, leaf by leaf; in sums of gradients no gradient of one example is made where a
                 matrix product, a convolution, a scatter or a loop can sum over examples itself.

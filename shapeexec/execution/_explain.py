@@ -1,6 +1,6 @@
 """The masks of a graph, as a person reads them.
 
-How masks are put in is not known here.
+The rules in `masking` put them in.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class Explanation:
 
     @property
     def masks(self) -> tuple[MaskNote, ...]:
-        """Each mask, and each that was spared because what is known of the padding suffices."""
+        """Each mask, and each that was spared because the padding is known to be harmless."""
         return self.program.masks
 
     @property

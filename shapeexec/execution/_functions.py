@@ -1,4 +1,4 @@
-"""Functions that are constants of graphs: whether they are new at each call, and which are gone.
+"""Functions as constants of graphs: whether they are new at each call, and which were deleted.
 
 A lambda that is written in a call is another object each time, and so has another graph.
 """

@@ -1,6 +1,6 @@
 """The cache as a table: one row per compiled graph.
 
-How rows are drawn is not known here, nor how graphs are kept.
+`_table` and `_plot` draw rows, and `_store` keeps graphs.
 """
 
 import dataclasses
@@ -150,7 +150,7 @@ def _by_symbol(sizes: Mapping[Any, Any]) -> dict[str, int]:
 
 
 def row_of(planned: Planned, origin: str) -> GraphRow:
-    """What is known of a graph before it is compiled.
+    """The row of a graph before it is compiled.
 
     Args:
         planned: The call, or the examples, that it is compiled for.

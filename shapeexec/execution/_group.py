@@ -1,7 +1,7 @@
 """Examples of a map that share a graph: the masked function, vmapped over its sizes.
 
-Their arguments are stacked, and the results are cut apart or summed. Which examples share a graph
-is not known here.
+Their arguments are stacked, and the results are cut apart or summed. `_map` decides which examples
+share a graph.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class MapRecipe:
     trace_seconds: float = 0.0
 
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
-        """What is compiled.
+        """The function that XLA compiles.
 
         Args:
             sizes: i32[examples, words], and i32[]: how many examples are no fillers.
@@ -231,7 +231,7 @@ class Group:
 
     @property
     def padding(self) -> tuple[tuple[str, int, int], ...]:
-        """Per symbol its sizes in all examples, and what was run for them."""
+        """Per symbol the sum of its true sizes, and of the padded ones, fillers included."""
         return tuple(
             (
                 symbol,

@@ -1,7 +1,7 @@
-"""What names a graph: its parts, and their texts.
+"""The key of a graph: its parts, and their texts.
 
-A cache hit compares these parts, so each is a tuple that hashes as fast as any other. What is kept
-under a key is not known here.
+A cache hit compares these parts, so each is a tuple, whose hash is fast. `_store` keeps graphs
+under their keys.
 """
 
 import types
@@ -26,7 +26,7 @@ class Base(NamedTuple):
         tree: The structure of (positional, keyword) arguments.
         dims: Per leaf its dims as texts, symbolic where its spec says so.
         dtypes: Per leaf its dtype, and whether it promotes like a Python scalar.
-        static: What is no array.
+        static: The leaves that are no arrays.
         config: JAX's configuration, as its own caches know it.
     """
 
@@ -45,7 +45,7 @@ class Base(NamedTuple):
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Per leaf what it is: `f32[b,s,4]`."""
+        """Per leaf its type: `f32[b,s,4]`."""
         return tuple(
             f"{dtype_name(dtype)}[{','.join(dims)}]{' weak' if is_weak else ''}"
             for dims, (dtype, is_weak) in zip(self.dims, self.dtypes, strict=True)
@@ -140,9 +140,9 @@ class Mapped(NamedTuple):
 
 
 class Key:
-    """What names a graph. It knows its hash, since a cache hit asks for it each time.
+    """The key of a graph. It stores its hash, since each cache hit asks for it.
 
-    It prints what it holds: `s<=8: args[0] f32[s,4]; args[1]='fast'; trace 0`.
+    It prints its parts: `s<=8: args[0] f32[s,4]; args[1]='fast'; trace 0`.
 
     Args:
         parts: What two calls must have in common to share a graph.

@@ -1,8 +1,8 @@
 """Maps: which examples share a graph, and running these graphs.
 
 Examples that need another trace (other dtypes, another outcome of a guard, a size of 0), or stand
-elsewhere, get a graph of their own. All others share the one at the buckets of their greatest
-sizes. What such a graph does is not known here.
+on other devices, get a graph of their own. All others share the one at the buckets of their
+greatest sizes. `_group` says what such a graph computes.
 """
 
 import contextlib
@@ -172,7 +172,7 @@ class Mapper:
     def _run(
         self, examples: Examples, group: Group, graph: Graph | None, *, retrace: bool
     ) -> tuple[Any, Graph, Span, bool]:
-        """What a group's graph gives, the graph, what was compiled, and whether it was a hit."""
+        """A group's results, its graph, the compilations, and whether it was a hit."""
         is_hit = graph is not None or group.key in self._store
         span = Span()
         args, kwargs = stacked(group, examples)

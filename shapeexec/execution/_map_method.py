@@ -1,4 +1,7 @@
-"""What `Exec.map` is: a map that can be called, planned and explained, as an Exec itself can."""
+"""`Exec.map`: a map that can be called, planned and explained, as an Exec itself can.
+
+`_map` plans and runs it.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -49,8 +52,8 @@ class MapExplanation:
     """Per graph of a map its masks, and how its sums over examples are made; `print` it.
 
     Attributes:
-        plan: What the map runs.
-        programs: Per group what its graph does with one example, equation by equation.
+        plan: The plan of the map.
+        programs: Per group the equations that its graph runs for one example.
         sums: Per group one note for each leaf of the result; empty where nothing is summed.
     """
 
@@ -75,7 +78,7 @@ class MapExplanation:
 
 @dataclasses.dataclass(frozen=True)
 class MapMethod:
-    """`run.map(...)`, and looks at what it would do: `run.map.plan(...)`, `run.map.explain(...)`.
+    """`run.map(...)`, and previews of it: `run.map.plan(...)`, `run.map.explain(...)`.
 
     Args:
         ex: The Exec, by which it is compared and pickled.

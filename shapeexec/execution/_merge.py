@@ -1,4 +1,4 @@
-"""Trees put together again, from their parts and arrays."""
+"""Trees put together again, from their parts and arrays; `_parts` takes them apart."""
 
 import dataclasses
 import itertools

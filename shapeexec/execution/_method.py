@@ -1,6 +1,6 @@
 """An Exec as a method of a class: its settings without `self`, which is taken apart as modules are.
 
-What a call does is not known here.
+`_runner` runs its calls.
 """
 
 import dataclasses

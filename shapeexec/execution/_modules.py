@@ -1,8 +1,7 @@
 """Modules of flax's nnx and of equinox, recognised and taken apart without importing either.
 
-A module can be met only if its library is imported already. What an nnx module holds may be
-changed by the function, and objects may be shared: nnx itself splits and merges them, as `nnx.jit`
-has it do.
+A call can hold a module only if its library is imported already. The function may change an nnx
+module, and modules may share objects: nnx itself splits and merges them, as for `nnx.jit`.
 """
 
 import dataclasses

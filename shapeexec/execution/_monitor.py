@@ -1,7 +1,7 @@
 """XLA compilations, counted from JAX's own monitoring events.
 
-JAX records an event for each compilation, whoever asked for it, in the thread that asked. What is
-compiled, and for whom, is not known here.
+JAX records an event for each compilation, whoever asked for it, in the thread that asked. The
+event does not say what was compiled: callers mark where copies and graphs begin.
 """
 
 import threading
@@ -51,18 +51,18 @@ class Span:
         self.compile_seconds = 0.0
 
     def restart(self) -> None:
-        """Leave out what was compiled since the last mark."""
+        """Set the mark anew; compilations since the last one are not counted."""
         own = self._own
         self._count, self._graphs, self._seconds = own.count, own.graphs, own.seconds
 
     def copied(self) -> None:
-        """Take what was compiled since the last mark for copies."""
+        """Count the compilations since the last mark as copies."""
         if self._own.count != self._count:  # a hit compiles nothing
             self.copies += self._own.count - self._count
             self.restart()
 
     def ran(self) -> None:
-        """Tell graphs that were compiled since the last mark from copies."""
+        """Count the compilations since the last mark, of graphs and of copies apart."""
         if self._own.count != self._count:
             graphs = self._own.graphs - self._graphs
             self.compiles += graphs

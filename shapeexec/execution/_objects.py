@@ -1,8 +1,7 @@
-"""Objects that are no trees of JAX: how two are compared, and how a copy of one is made.
+"""Objects that are not pytrees: how two are compared, and how one is copied.
 
-An object that may change, and whose value a function can read, is compared by what it holds at
-each call. Only what has no value to read is compared by its identity: a function, a lock, a
-sentinel.
+A mutable object whose content can be read is compared by its content at each call. Only an object
+without readable content is compared by its identity: a function, a lock, a sentinel.
 """
 
 import array
@@ -24,7 +23,7 @@ class Comparison(enum.Enum):
     BY_IDENTITY = "they have no value to read, or are handles of the running process"
     BY_VALUE = "their class says so with `==` and a hash"
     BY_CONTENT = "by their attributes and items, as they are at the call"
-    BY_NOTHING = "they may change, and what they hold cannot be read"
+    BY_NOTHING = "they may change, and their content cannot be read"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +108,7 @@ _ITEMS: dict[Any, Items] = {
 }
 # Objects of these libraries that are compared by identity are so under `jax.jit`, too.
 _ARRAYS = {"jax", "jaxlib", "numpy", "flax", "equinox", "optax", "shapeexec"}
-# Their objects belong to the running process: what they hold is no value.
+# Their objects belong to the running process: their content is no value.
 _HANDLES = set(
     """_asyncio _contextvars _io _queue _random _socket _sqlite3 _ssl _thread _weakref abc asyncio
     builtins concurrent contextlib contextvars functools importlib inspect io itertools logging
@@ -199,7 +198,7 @@ def items_of(kind: type) -> Items:
 
 
 def is_opened(value: Any) -> bool:
-    """Whether a value is compared by what it holds."""
+    """Whether a value is compared by its content."""
     kind = type(value)
     by = comparison(kind)
     if by is Comparison.BY_CONTENT:
@@ -224,8 +223,8 @@ def can_open(kind: type) -> bool:
 def cached_properties(kind: type) -> set[str]:
     """The attributes that objects of a class make of their others, and keep.
 
-    Within a function they are made anew for each graph, and kept nowhere: what they are made of may
-    be another array at the next call.
+    Within a function they are computed anew for each graph, and never kept: the next call may
+    compute them from another array.
     """
     cached = functools.cached_property
     held = ((name, value) for base in kind.__mro__ for name, value in vars(base).items())

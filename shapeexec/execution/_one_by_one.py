@@ -1,6 +1,7 @@
 """Examples run one after the other, where the host takes part: callbacks are called once for each.
 
-A vmap would call them for fillers too, and all first ones before all second ones.
+A vmap would call them for fillers too, and the first callback for all examples before the
+second one.
 """
 
 from collections.abc import Callable, Sequence

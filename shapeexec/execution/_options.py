@@ -1,4 +1,7 @@
-"""The options of an Exec, checked and brought into one form."""
+"""The options of an Exec, each checked and brought into one form.
+
+`_settings` puts them together.
+"""
 
 import dataclasses
 import functools
@@ -63,7 +66,7 @@ def as_lawful_strategy(name: str, given: Any, whose: str = "the strategy") -> St
 
     Args:
         name: The option.
-        given: What it was given.
+        given: Its value.
         whose: How an error calls it.
 
     Raises:
@@ -114,7 +117,7 @@ def strategy_raised(whose: str, strategy: Strategy, error: Exception) -> Strateg
     Args:
         whose: `the strategy of `s``, and the size where it is known.
         strategy: The strategy.
-        error: What it raised; its last note tells the size, if `bucket` did.
+        error: Its exception; the last note holds the size, if `bucket` raised it.
     """
     notes = [note.strip() for note in getattr(error, "__notes__", ()) if "shapeexec" in note]
     return StrategyError(

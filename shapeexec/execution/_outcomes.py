@@ -1,4 +1,7 @@
-"""How many outcomes the guards of a function can have: each is a trace, and a graph per bucket."""
+"""How many outcomes the guards of a function can have: each is a trace, and a graph per bucket.
+
+`_traces` warns of a function with many.
+"""
 
 import ast
 from collections.abc import Iterable, Sequence

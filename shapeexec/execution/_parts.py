@@ -1,6 +1,6 @@
 """A tree taken apart: which leaves are arrays, and what stands in the place of each other one.
 
-What is an array, and what tells one constant from another, is decided here alone.
+This module alone decides which leaves are arrays, and how constants are compared.
 """
 
 import dataclasses
@@ -82,10 +82,10 @@ class Again:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Made:
-    """A leaf that is made of a tree: a module of its fields, an object of what it holds.
+    """A leaf that is made of a tree: a module of its fields, an object of its content.
 
     Attributes:
-        kind: What it is.
+        kind: Its kind.
         make: Makes it of its tree; None for an object, whose tree is its items and attributes.
         part: The tree.
         number: Which object it is.
@@ -106,9 +106,9 @@ class Part:
     """A tree, taken apart.
 
     Attributes:
-        tree: Its structure, down to arrays and to what is no array.
-        leaves: Per leaf None for an array, or what stands there instead.
-        key: What two trees have in common that differ in arrays only.
+        tree: Its structure, down to arrays and other leaves.
+        leaves: Per leaf None for an array, or its constant.
+        key: Equal for two trees that differ in arrays only.
     """
 
     tree: Any
@@ -131,7 +131,7 @@ class Part:
 
 @dataclasses.dataclass
 class Walk:
-    """What is met while trees are taken apart.
+    """The state of a walk that takes trees apart.
 
     Attributes:
         is_function: Whether this is the function itself: then an object is opened whatever its
@@ -284,8 +284,8 @@ class _Incomparable(Exception):
             f"{place} is a {kind.__name__}, which "
             + ("may change unseen." if self.is_hashable else "is neither an array nor hashable."),
             got=f"{self.leaf!r:.80}",
-            why="what is no array is a constant of a graph, and constants are told apart by "
-            "their hash and by ==, or by what they hold, if that can be read",
+            why="a leaf that is no array is a constant of a graph, and constants are compared by "
+            "their hash and by ==, or by their content, if that can be read",
             fix="make it hashable (a tuple, a frozen dataclass), make it a pytree "
             "(jax.tree_util.register_dataclass), or pass an array",
         )

@@ -18,7 +18,7 @@ from shapeexec import _compat
 
 
 class SignatureChanged(Exception):
-    """A graph was called with what it was not made for: another key is wanted."""
+    """A graph was called with arguments of another signature: the call needs another key."""
 
 
 _local = threading.local()
@@ -36,10 +36,10 @@ def permitted() -> Iterator[None]:
 
 
 def check_permitted() -> None:
-    """Refuse that JAX traces or lowers a body unless that is what is wanted.
+    """Let JAX trace or lower a body only within `permitted`.
 
     Raises:
-        SignatureChanged: It is not.
+        SignatureChanged: Anywhere else.
     """
     if not getattr(_local, "is_permitted", False):
         raise SignatureChanged

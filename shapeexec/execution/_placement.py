@@ -1,8 +1,8 @@
-"""Where the arrays of a call stand: the part of a graph's name that devices and shardings are.
+"""Where the arrays of a call stand: their devices and shardings, a part of a graph's key.
 
 An array that was put somewhere on purpose, which JAX calls committed, stands where its sharding
-says. For any other that is None: JAX takes it to where the rest of the call stands. How arrays get
-to a device is not known here.
+says. For any other the sharding is None: JAX moves it to the rest of the call. `_transfer` moves
+arrays.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """The decision before the deed: which graph a call runs in, at which sizes.
 
-How a plan is made, and how it is run, is not known here.
+`_planner` makes plans, and `_runner` runs them.
 """
 
 import dataclasses
@@ -111,7 +111,7 @@ class Plan:
 
     @functools.cached_property
     def size_vector(self) -> np.ndarray:
-        """i32[words]: the true sizes, and what is computed from them, as the graph takes them."""
+        """i32[words]: the true sizes, and numbers computed from them, as the graph takes them."""
         return self.recipe.numbers.vector(self.sizes)
 
     @property

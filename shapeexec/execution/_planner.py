@@ -1,7 +1,7 @@
 """From a bound call to its plan: bucket, trace, key, masks.
 
-Planning traces, since guards decide between graphs, and puts the masks in, since what cannot be
-padded runs at its exact size. It compiles nothing and runs nothing.
+Planning traces, since guards decide between graphs, and puts the masks in, since a symbol that
+cannot be padded runs at its exact size. It compiles nothing and runs nothing.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ class Planner:
 
     Args:
         settings: How calls map to graphs.
-        store: What is compiled and prepared.
+        store: Holds compiled graphs and prepared traces.
     """
 
     def __init__(self, settings: Settings, store: Store) -> None:
@@ -120,7 +120,7 @@ class Planner:
 
         Args:
             plan: The plan whose masking met `error`.
-            error: What it met.
+            error: The refusal of a rule.
             call: The call.
 
         Returns:

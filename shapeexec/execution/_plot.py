@@ -1,4 +1,4 @@
-"""Drawing the cache; the one module of this room that asks for matplotlib."""
+"""A plot of the cache; the one module of this package that imports matplotlib."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,7 @@
 """Which traces have been proven at which sizes, and the sizes at which one was not.
 
-A trace is proven where it is the program that plain JAX traces there. At other sizes symbols are
-exact. How a proof is made is not known here, nor what a plan is.
+A trace is proven at sizes where plain JAX traces the same program. Where it does not, symbols are
+exact. The `checking` package makes the proof, and `_planner` acts on it.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class Proofs:
             that JAX's core compared is otherwise, or other sizes are equal to each other; each at
             new sizes, perhaps in a worker; or none. Each is, too, where the function handles
             exceptions.
-        count: Told what to add to the counters `checks`, `check_evaluations` and `differences`.
+        count: Adds to the counters `checks`, `check_evaluations` and `differences`.
     """
 
     def __init__(self, mode: Check, count: Callable[..., None]) -> None:

@@ -1,4 +1,4 @@
-"""A call that was planned before: what is left to do is to pad, to run and to cut.
+"""A call that was planned before: it only has to be padded, run and cut.
 
 Nothing here looks at a leaf of a static argument.
 """
@@ -67,7 +67,7 @@ class Ready:
         Args:
             graph: The graph at `key`.
             call: The call.
-            span: Counts what is compiled.
+            span: Counts compilations.
             retrace: Whether JAX may trace the graph once more.
 
         Raises:

@@ -1,4 +1,4 @@
-"""One compiled graph, as a person reads of it."""
+"""One compiled graph as a row of `run.graphs`; `_graphs` makes the rows."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ class GraphBytes:
 
     Attributes:
         code: The program; 0 where a back end counts none.
-        temporaries: What it needs while it runs, beside its inputs and outputs.
+        temporaries: Its buffers while it runs, without inputs and outputs.
         inputs: Its arguments at their buckets.
         outputs: Its results, before they are cut.
     """
@@ -55,7 +55,7 @@ class GraphSeconds:
 
 @dataclasses.dataclass(frozen=True)
 class GraphRow:
-    """One compiled graph: what names it, what it has done, and what it costs.
+    """One compiled graph: its name, its calls, and its costs.
 
     Attributes:
         buckets: The size that each symbol is padded to; the exact size of one in `exact`.

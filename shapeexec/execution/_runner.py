@@ -1,6 +1,6 @@
 """A call from its arguments to its result: taken apart, planned if it is new, padded, run, cut.
 
-What users call is in `_exec`; what outlasts a call is the store's.
+`_exec` is the interface to users; `_store` holds all state that outlasts a call.
 """
 
 import dataclasses
@@ -94,7 +94,7 @@ class Runner:
             graph = self._graph(plan, call)
             ready = make_ready(plan, call)
             may_wait = planner.may_wait(plan)
-            # What is proven late may have run in vain: then the call runs again, as it has to.
+            # A proof that comes after the run may fail: then the call runs again at exact sizes.
             proven = _worker.begin(lambda: planner.plan(call)) if may_wait else None
             span = Span()
             result = ready.run(graph, call.call, span, retrace=True)
@@ -165,7 +165,7 @@ class Runner:
     # Maps
 
     def examples(self, arguments: Arguments, reduce: Reduce) -> Examples:
-        """The examples of a map, and what they share."""
+        """The examples of a map, and the arguments that they share."""
         check_reduce(reduce)
         args, kwargs = by_position(self.settings, *arguments)
         return take_examples(self.settings, args, kwargs, reduce=reduce, at=self.store.places)

@@ -84,7 +84,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """Settings with some fields changed, each checked as `Exec` checks it.
 
     Args:
-        settings: What they were.
+        settings: The settings to change.
         changes: Fields of `Settings`, in the forms that `Exec` takes; `buckets` are `strategies`.
 
     Raises:

@@ -1,7 +1,7 @@
-"""What tells calls apart, read in microseconds: the key of what was planned before.
+"""The signature of a call, read in microseconds: the key of its plan.
 
-Arrays that are static to the specs are looked at only where they may stand on several devices: all
-else of them JAX's own fast path checks at each run.
+Of arrays without ragged axes it holds shardings only, and those only if there are several devices:
+JAX's own fast path checks their shapes and dtypes at each run.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

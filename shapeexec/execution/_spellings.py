@@ -1,6 +1,7 @@
-"""What people call the options of `Exec` elsewhere, in the words of this library.
+"""Options as other libraries call them, in the words of this library.
 
-The error prints the line that they meant, and this line runs. What options do is not known here.
+The error prints the line that the user meant, and this line runs. `_options` reads the options
+themselves.
 """
 
 import dataclasses
@@ -104,7 +105,7 @@ def _meant(fn: Callable[..., Any], name: str, value: Any) -> _Meant | None:
     if name == "in_axes":
         every = (value,) * max(1, len(_required(fn))) if is_size(value) else value
         return _by_argument(fn, every, _spec_of_in_axes)
-    if name == "dynamic":  # what is without a spec is dynamic on axis 0
+    if name == "dynamic":  # an argument without a spec is dynamic on axis 0
         return _Meant({})
     close = difflib.get_close_matches(name, _OPTIONS, 1)
     return _Meant({close[0]: value}) if close else None
@@ -137,7 +138,7 @@ def _way_out(
 
 
 def _by_argument(fn: Callable[..., Any], given: Any, spec_of: Callable[[Any], Any]) -> _Meant:
-    """Specs of all arguments, of what is given for the first one, by position, or by name."""
+    """Specs of all arguments, from a value for the first one, by position, or by name."""
     if isinstance(given, Mapping) and given and all(isinstance(key, str) for key in given):
         return _by_name(fn, {name: spec_of(own) for name, own in given.items()})
     if isinstance(given, list | tuple) and not _is_one(given, spec_of):
@@ -208,7 +209,7 @@ def _is_minus_one(dim: Any) -> bool:
 
 
 def _spec_of_axes(axes: Any) -> Any:
-    """What is said of the axes of one array: their positions, with or without names, or dims."""
+    """The spec of one array, from positions of its axes, with or without names, or from dims."""
     if axes is None:
         return None
     if isinstance(axes, str) and "," in axes:
@@ -244,7 +245,7 @@ def _is_static(dim: Any) -> bool:
 
 
 def _own_name(dim: Any) -> Any:
-    """The name of a dim: a text, or what others call a symbol; of a choice what is chosen."""
+    """The name of a dim: a text, or the name of another library's symbol or typed dim."""
     dim = getattr(dim, "type", dim)
     return dim if isinstance(dim, str) else getattr(dim, "__name__", getattr(dim, "name", None))
 
@@ -266,7 +267,7 @@ def _spec_of_in_axes(axes: Any) -> Any:
 
 
 def _below(tree: Any, spec_of: Callable[[Any], Any]) -> Any:
-    """What is said of the arrays in a container; anything else itself."""
+    """The specs of the arrays in a container; anything else itself."""
     if isinstance(tree, Mapping):
         return {key: spec_of(own) for key, own in tree.items()}
     if isinstance(tree, list | tuple):

@@ -1,7 +1,7 @@
 """The arguments of one call, taken apart into arrays, which go into a graph, and constants.
 
 Modules, functions, texts and objects are split leaf by leaf: arrays are data, all else is part of
-what names a graph, compared by equality.
+the key of a graph, compared by equality.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ class Call:
     is_map: bool = False
 
     def trees(self) -> tuple[list[Any], dict[str, Any]]:
-        """The arrays in trees like the arguments, with None in the place of what is no array."""
+        """The arrays in trees like the arguments, with None in the place of each other leaf."""
         args, kwargs = list(self.arrays), dict(self.named)
         counts = () if self.nodes is None else self.nodes.counts
         for place, part in self.parts.items():
@@ -213,7 +213,7 @@ class Result:
 
     @property
     def key(self) -> Hashable:
-        """What is the same for two results that differ in arrays only."""
+        """Equal for two results that differ in arrays only."""
         return (self.part.key, None if self.nodes is None else self.nodes.key)
 
 

@@ -1,4 +1,4 @@
-"""Counters of one Exec, and the snapshot that users read."""
+"""Counters of one Exec, and the snapshot that users read. `_store` does the counting."""
 
 import dataclasses
 import threading

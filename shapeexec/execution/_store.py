@@ -1,7 +1,7 @@
-"""What an Exec keeps from call to call: graphs and how they came to be, plans of calls, counters.
+"""The state that an Exec keeps from call to call: graphs and their origins, plans, counters.
 
-All views of an Exec share one store: methods of instances, and maps. How a call is planned, and how
-a graph is run, is not known here.
+All views of an Exec share one store: methods of instances, and maps. `_planner` plans calls, and
+`_ready` runs graphs.
 """
 
 import threading
@@ -197,7 +197,7 @@ class Store:
         Args:
             planned: The call, or the examples.
             graph: The graph.
-            span: What it compiled: a graph only if JAX had forgotten it.
+            span: Its compilations: a graph's only if JAX had dropped it from its caches.
             is_hit: Whether the graph was there.
 
         Raises:
@@ -223,7 +223,7 @@ class Store:
         self._is_frozen = True
 
     def clear(self) -> None:
-        """Forget all graphs and plans; what was counted stays."""
+        """Forget all graphs and plans, but keep the counters."""
         for held in (self.ready, self.plans, self.layouts, self._cache, self._prepared):
             held.clear()
 

@@ -1,4 +1,4 @@
-"""JAX's errors of values that are not known while tracing, with the user's own arguments named."""
+"""JAX's errors of values that are unknown while tracing, with the user's own arguments named."""
 
 import re
 from collections.abc import Callable, Collection

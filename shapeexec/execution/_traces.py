@@ -1,6 +1,6 @@
 """The traces of one function: one per structure, exact sizes, and outcome of guards.
 
-How a function is traced is not known here, nor at which sizes it should be.
+`shape` traces, and `_planner` decides at which sizes.
 """
 
 import dataclasses

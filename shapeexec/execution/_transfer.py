@@ -25,9 +25,10 @@ def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
 
     Padding is zero, and of typed PRNG keys, which have no zero, copies of the last ones.
 
-    What is made of a JAX array that `is_donated` is one, too, so that it tells whether its memory
-    was taken. The result is committed if `x` is, where `at_capacity` says. NumPy data is copied
-    always: JAX reads it after the call has returned, when its owner may write to it again.
+    A padded copy of a JAX array that `is_donated` is a JAX array, too, whose `is_deleted()` says
+    whether its memory was taken. The result is committed if `x` is, where `at_capacity` says. NumPy
+    data is always copied: JAX reads it after the call has returned, when its owner may write to it
+    again.
     """
     if type(x) is np.ndarray:  # what most calls bring: no other question is asked of it
         return _pad_host(x, capacity)
@@ -50,7 +51,7 @@ def check_given_once(
 ) -> None:
     """Check that no donated array is given at another place, too.
 
-    What is padded is a copy of its own at each place, and no matter.
+    A padded array is a copy at each place, so donating it twice is no error.
 
     Args:
         args: The positional arguments at capacity.
@@ -108,7 +109,7 @@ def _on_host(x: Any) -> np.ndarray:
 def stack(rows: Sequence[Any], capacity: Shape, count: int) -> Any:
     """Arrays, each padded to `capacity`, along a new first axis of `count` entries.
 
-    What is missing at the end is more of the first row.
+    Missing rows at the end are copies of the first one.
     """
     if all(not isinstance(row, jax.Array) or _is_on_host(row) for row in rows):
         hosts = [_on_host(row) for row in rows]

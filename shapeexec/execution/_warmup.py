@@ -1,6 +1,6 @@
 """Compiling the graphs that a range of sizes needs, before there is any data.
 
-How one graph is made is not known here.
+`_planner` plans each graph, and `_store` compiles it.
 """
 
 import itertools
@@ -33,7 +33,7 @@ def warm(
     compile_one: Callable[[BoundCall], Plan],
     progress: Callable[[int, int], None] | None,
 ) -> int:
-    """Compile what is missing for every combination of `sizes`.
+    """Compile the missing graphs for every combination of `sizes`.
 
     Args:
         planner: Plans calls.

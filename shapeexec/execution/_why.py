@@ -1,6 +1,6 @@
 """Why a call would compile: which part of a graph's key no graph has.
 
-How a call is planned is not known here.
+`_planner` plans the call; nothing is compiled here.
 """
 
 import dataclasses
@@ -59,8 +59,8 @@ def why_new(plan: Plan, graphs: Graphs) -> WhyNew:
     """Hold a plan against all graphs; those of `Exec.map` serve no call, and are left out.
 
     Args:
-        plan: What a call would run.
-        graphs: What there is.
+        plan: The plan of the call.
+        graphs: The graphs in the cache.
     """
     graphs = Graphs(tuple(dataclasses.replace(row, compiled=None) for row in graphs))
     for number, row in enumerate(graphs):

@@ -16,10 +16,10 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def begin(work: Callable[[], Result]) -> Callable[[], Result]:
-    """Begin `work` in a worker; what is returned waits for its result, or raises its error.
+    """Begin `work` in a worker; the returned function waits for its result, or raises its error.
 
-    What of JAX's configuration holds for the caller's thread alone does not hold for a worker: then
-    the caller does the work, when it asks for the result.
+    A worker does not see JAX's configuration of the caller's thread alone: where there is one, the
+    caller does the work, when it asks for the result.
     """
     wanted = _compat.config_fingerprint()
 

@@ -1,4 +1,4 @@
-"""Symbolic dims while somebody listens to what is asked of them.
+"""Symbolic dims while a listener hears the questions that code asks of them.
 
 Most of it stands in the place of methods and functions of JAX, NumPy and `math`, for as long as
 anybody listens: `methods`, `functions`, `stand_ins`, `transposes` and `bounds` say what, `exchange`

@@ -1,4 +1,4 @@
-"""What is known of a dim's sign, and the comparisons that JAX leaves open."""
+"""Bounds on a dim's sign, and the comparisons that JAX leaves open."""
 
 import math
 import re

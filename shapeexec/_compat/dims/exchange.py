@@ -31,7 +31,7 @@ def _patch(*, listening: bool) -> None:
 
 @contextlib.contextmanager
 def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[list[StandInCall]]:
-    """Let `listener` hear what is asked of the dims of `scope`, in any thread, and answer it.
+    """Let `listener` hear and answer all questions to the dims of `scope`, in any thread.
 
     JAX says False to every `==` that it cannot prove, True to `bool(dim)`, gives a dim a hash that
     no int has, and its symbol as text: each silently picks one branch for all sizes. What JAX's
@@ -51,7 +51,7 @@ def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[list[StandInCa
 
 @contextlib.contextmanager
 def _patched(key: int, entry: Listening) -> Iterator[None]:
-    """Exchange what is exchanged in JAX, as long as anybody needs it."""
+    """Keep JAX patched as long as anybody listens."""
     with _patch_lock:
         if not LISTENING:
             _patch(listening=True)

@@ -81,7 +81,7 @@ def _of_sizes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_numbers(name: str) -> Callable[..., Any]:
-    """A function of `math` that takes sizes, and what is computed from them, for numbers."""
+    """A function of `math` that takes sizes, and values computed from them, as numbers."""
     function = getattr(math, name)
 
     @functools.wraps(function)

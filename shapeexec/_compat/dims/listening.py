@@ -16,7 +16,7 @@ Patches = dict[tuple[Any, str], tuple[Any, Any]]
 
 
 class DimListener(Protocol):
-    """Hears what is asked of symbolic dims while a function is traced, and computes with them."""
+    """Hears what code asks of symbolic dims during a trace, and computes with them."""
 
     def decide(self, left: Any, op: str, right: Any, place: str | None) -> Any:
         """The answer to a comparison that JAX leaves open: a bool, or NotImplemented.
@@ -91,7 +91,7 @@ class Listening:
     dims: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def remember(self, key: Any, left: Any, right: Any, result: Any) -> Any:
-        """Put what was made of dims into the memo.
+        """Put a value computed from dims into the memo.
 
         An operand that comes back may be a number of NumPy's, for which an equal dim is none.
         """

@@ -26,7 +26,7 @@ from shapeexec._compat.places import asked_by, conversion_asked
 
 _COMPARISONS = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _BOUNDS = {"max": "max", "rmax": "max", "min": "min", "rmin": "min"}
-# By operator how JAX's dims may divide, and what is told of it.
+# By operator of a division of JAX's dims the operator that listeners hear.
 _DIVISIONS = {"floordiv": "//", "mod": "%", "divmod": "//"}
 _ARITHMETIC = "add sub mul truediv floordiv mod divmod pow lshift rshift and or xor".split()
 ORIGINAL: dict[str, Any] = {
@@ -169,7 +169,7 @@ def _heard_division(listener: DimListener, left: Any, op: str, right: Any) -> No
 
 
 def _quotient(dim: Any, divisor: int) -> Any:
-    """`dim // divisor` in one form, however it is written, so that JAX sees what is equal.
+    """`dim // divisor` in one form, however it is written, so that JAX finds equal quotients equal.
 
     `-(-s // 2)`, `(s - 1) // 2 + 1` and `(s + 1) // 2` are all the last one, and a quotient of a
     quotient is one, so that strided layers do not nest.

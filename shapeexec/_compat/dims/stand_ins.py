@@ -89,7 +89,8 @@ class StandInCall:
         place: The function, `name@module.function`.
         frames: The user's code that led there, innermost first: code and offset of each frame.
         dims: Per leaf of the arguments its dims, or the int or dim that it is.
-        answers: What `is_symbolic` told the stand-in, in order; None: JAX's own function ran.
+        answers: The results of `is_symbolic` in the stand-in, in order; None: JAX's own function
+            ran.
     """
 
     place: str
@@ -223,7 +224,7 @@ def _length(x: Any) -> Any:
 
 
 def _set_of_sizes(items: Iterable[Any] = ()) -> Any:
-    """The different ones of some sizes: dims are told apart by `==`, for they have no hash."""
+    """The distinct ones of some sizes: dims are compared by `==`, since they have no hash."""
     items = [*items]
     if not any(map(is_listened_to, items)):
         return set(items)

@@ -211,7 +211,7 @@ class TangentBackend(Backend, Protocol):
         """The derivatives of output and log-sum-exp along a direction.
 
         Args:
-            signature: What is static.
+            signature: The static part of the call.
             work: The mask and its tiles.
             residuals: Operands and results of the forward pass.
             tangents: The direction of q, k and v.

@@ -182,7 +182,7 @@ class Tiles(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """What is known of whole tiles without evaluating each pair.
+    """Bounds on the pairs of whole tiles, known without evaluating each pair.
 
     Attributes:
         some: False only where no pair of the tile is allowed.
@@ -212,7 +212,7 @@ class Mask(Value, abc.ABC):
 
     @abc.abstractmethod
     def bounds(self, tiles: Tiles) -> Bounds:
-        """What is known of all tiles; exact where that is cheap, else safe."""
+        """Bounds on all tiles; exact where that is cheap, else safe."""
 
     def __and__(self, other: Any) -> "Mask":
         return _JOINS["&"](self, other)

@@ -17,7 +17,7 @@ from jax.core import Tracer
 from shapeexec._errors import ConfigError, ShapeExecError
 
 Array = Any
-"""A NumPy array where all is known, else a JAX array; in a kernel a reference or what was loaded.
+"""A NumPy array where all is known, else a JAX array; in a kernel a reference or a loaded tile.
 
 Masks are written once for all of these, and no type has the operations of each.
 """

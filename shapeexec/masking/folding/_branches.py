@@ -1,6 +1,7 @@
 """Sums of a branch's result, where all examples take the same branch."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from jax import Array, lax
@@ -18,14 +19,7 @@ def branched(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     bodies = [folder.inner(branch) for branch in eqn.params["branches"]]
     if any(_compat.is_literal(body.jaxpr.outvars[number]) for body in bodies):
         return None
-    passed: dict[int, Fold] = {}
-    folds_inside: dict[int, Fold] = {}
-    for i, body in enumerate(bodies):
-        result = body.jaxpr.outvars[number]
-        if result in body.jaxpr.invars:
-            passed[i] = folder.fold(operands[body.jaxpr.invars.index(result)], axis)
-        else:
-            folds_inside[i] = body.fold(result, axis)
+    passed, folds_inside = _folds(folder, bodies, operands=operands, number=number, axis=axis)
     needs = {i: bodies[i].needs([], [fold]) for i, fold in folds_inside.items()}
     inputs = [
         (body.jaxpr.invars, needs[i].variables) for i, body in enumerate(bodies) if i in needs
@@ -55,3 +49,18 @@ def branched(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
         pays=any(fold.pays for fold in (*passed.values(), *folds_inside.values())),
         is_source=True,
     )
+
+
+def _folds(
+    folder: Folder, bodies: Sequence[Folder], *, operands: Sequence[Any], number: int, axis: int
+) -> tuple[dict[int, Fold], dict[int, Fold]]:
+    """By branch the sum of its result: of those that return an operand, and of all others."""
+    passed: dict[int, Fold] = {}
+    inside: dict[int, Fold] = {}
+    for i, body in enumerate(bodies):
+        result = body.jaxpr.outvars[number]
+        if result in body.jaxpr.invars:
+            passed[i] = folder.fold(operands[body.jaxpr.invars.index(result)], axis)
+        else:
+            inside[i] = body.fold(result, axis)
+    return passed, inside

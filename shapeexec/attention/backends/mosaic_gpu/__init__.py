@@ -162,7 +162,7 @@ class _Prepared:
     """A call, as the kernels take it.
 
     Attributes:
-        config: What is static.
+        config: The static part of the call.
         work: The tiles.
         leaves: The arrays of mask and bias.
     """

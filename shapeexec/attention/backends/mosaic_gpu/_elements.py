@@ -78,7 +78,7 @@ class Leaf:
     vector: Any = None
 
     def value(self, loaded: Array) -> Array:
-        """What was loaded, as it was written."""
+        """The loaded values, in the dtype that the mask or bias was given in."""
         return loaded != 0 if self.use.dtype == "bool" else loaded
 
     def element(self, *index: Array) -> Array:

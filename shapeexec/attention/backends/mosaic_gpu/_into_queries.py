@@ -68,9 +68,9 @@ class IntoQueries:
     when it has made its part, and waits a step later.
 
     Attributes:
-        total: What is added to: f32[B, T, N, columns] in device memory.
+        total: The sum: f32[B, T, N, columns] in device memory.
         d_scores: [slots, keys, queries] in shared memory, taken in turn.
-        parts: f32[warpgroups, queries, columns]: what is on its way to `total`.
+        parts: f32[warpgroups, queries, columns]: summands that are copied to `total`.
         met: A barrier at which both warpgroups meet.
         landed: A barrier of the warpgroup that moves memory.
         products: The products.

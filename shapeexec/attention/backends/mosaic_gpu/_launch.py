@@ -31,11 +31,11 @@ from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weig
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What is static about a call.
+    """The static part of a call.
 
     Attributes:
         signature: The call's, with head sizes that the kernels take.
-        rule: What is static about mask and bias.
+        rule: The static part of mask and bias.
         programs: How many run at a time: one for each multiprocessor.
         interpret: Parameters of the interpreter; None on the device.
     """
@@ -150,10 +150,10 @@ def launch(
     """Run body(block, **inputs, **outputs, **scratch) in persistent programs.
 
     Args:
-        config: What is static.
+        config: The static part of the call.
         body: The kernel.
         inputs: Pytrees of arrays; `sparsity` is among them.
-        outputs: What is made.
+        outputs: Shapes and dtypes of the results.
         scratch: Shared memory and barriers.
         table: Makes the table of items, from references to `sparsity`.
         total: How many items there are.

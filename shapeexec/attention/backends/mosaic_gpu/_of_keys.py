@@ -2,7 +2,7 @@
 
 Each of two warpgroups sums dk and dv of 64 keys in registers, while queries pass by, head after
 head of the group. Scores are made with keys as rows, so that weights and their gradients are
-multiplied from registers. What it shares with the kernel for queries is in `_gradients`.
+multiplied from registers. Code shared with the kernel for queries is in `_gradients`.
 """
 
 import dataclasses

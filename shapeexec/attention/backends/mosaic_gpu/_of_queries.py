@@ -2,7 +2,7 @@
 
 Each of two warpgroups sums dq of 64 queries in registers, while keys and values pass by. Before
 the values the output passes, from which delta is computed for both kernels: a separate pass over
-output and gradient would cost more. What it shares with the kernel for keys is in `_gradients`.
+output and gradient would cost more. Code shared with the kernel for keys is in `_gradients`.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ def backward_of_queries(
     """The gradient of the queries, from lists by query, and `Rows.delta`; 0 behind valid lengths.
 
     Args:
-        config: What is static.
+        config: The static part of the call.
         sparsity: With lists by query.
         of_weights: See `Rows`.
         d_logsumexp: The gradient of the log-sum-exp, shaped as `Rows.delta`; or no array.

@@ -46,7 +46,7 @@ class Products:
         plgpu.wgmma_wait(0)
 
     def release(self, free: Ref) -> None:
-        """Signal at a barrier that a copy may overwrite what was read.
+        """Signal at a barrier that a copy may overwrite the operands.
 
         Products and copies use the same proxy, so they need no fence. PTX wants one after ordinary
         loads; as in CUTLASS and FlashAttention-3, which read vectors so, it is left out: the loads

@@ -53,7 +53,7 @@ class Programs:
         return self.posts.shape[0]
 
     def produce(self, begin: Callable, stream: Callable, start: Any = 0) -> Any:
-        """Take items and stream what they need; for the warpgroup that moves memory.
+        """Take items and stream their operands; for the warpgroup that moves memory.
 
         Args:
             begin: begin(item, slot) starts the `copies` copies that arrive at `ready`.
@@ -133,7 +133,7 @@ def scratch(slots: int, copies: int) -> dict[str, Any]:
 
 
 def take(counter: Ref, word: Ref) -> Array:
-    """Count one up and return what was there, the same to all threads of the warpgroup.
+    """Add one and return the count before, the same to all threads of the warpgroup.
 
     Args:
         counter: i32[1] in device memory, shared by all programs.

@@ -197,7 +197,7 @@ class At:
     Attributes:
         where: The tile.
         tile: Its size.
-        answers: What was asked for: a reference to a block, or to flat numbers.
+        answers: The answers so far: a reference to a block, or to flat numbers.
     """
 
     where: Where

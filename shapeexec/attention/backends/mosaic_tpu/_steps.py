@@ -282,7 +282,7 @@ def launch(
     Args:
         kernel: Is handed references in the trees of `inputs` and `outputs`, and f32 ones.
         name: Of the kernel.
-        grid: How many steps; the last axis is what is added up.
+        grid: How many steps; results are summed along the last axis.
         order: What each works on.
         scalars: Arrays for scalar memory.
         inputs: A tree of `Block`s of arrays.

@@ -105,7 +105,7 @@ class Setting:
         Args:
             run: `run(group, arrays, carry) -> (results, carry)`.
             arrays: Each [B, heads, ...].
-            carry: What is handed from group to group.
+            carry: The carry of the loop over groups.
         """
         signature, lists = self.signature, self.work.by_query
         by_batch, by_head = (n > 1 for n in lists.counts.shape[:2])
