@@ -192,6 +192,7 @@ def test_a_number_where_python_needs_an_int_is_refused_or_exact(fn):
     assert_runs_as(fn, ex, ones(5))
 
 
+@pytest.mark.filterwarnings("ignore:shapeexec. the function was traced:RuntimeWarning")
 def test_a_number_that_a_memo_keeps_is_what_plain_code_would_have_kept():
     @functools.lru_cache(None)
     def inverse(number):

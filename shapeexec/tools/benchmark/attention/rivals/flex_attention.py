@@ -5,6 +5,7 @@ compiled and times it when it is told to, while the others wait.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -48,15 +49,16 @@ class _Worker:
         self._log = directory / f"worker{number}.log"
         # All of them compile at once: each with one thread leaves some cores for JAX.
         environment = {"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(SCRIPT)],  # its folder is no place for modules
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log.open("w"),
-            env=environment,
-            text=True,
-            bufsize=1,
-        )
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(SCRIPT)],  # its folder is no place for modules
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                text=True,
+                bufsize=1,
+            )
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
 
     def ask(self, **request: Any) -> "concurrent.futures.Future[dict[str, Any]]":
@@ -64,8 +66,9 @@ class _Worker:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.shutdown(cancel_futures=True)
+        with contextlib.suppress(BrokenPipeError), self._process:
+            pass  # closes the pipes, and waits
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
