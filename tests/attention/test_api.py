@@ -78,8 +78,8 @@ def test_result_and_gradients_are_as_exact_as_those_of_jax(case):
         assert x.dtype == like.dtype
     if bias is not None and not hasattr(bias, "shape"):
         *ours, of_modifier = ours
-        want = gradient_of_modifier(case, bias, d_bias)
-        assert_close(of_modifier, want, scale=np.abs(want).max())
+        want = gradient_of_modifier(case, bias, d_bias).astype(of_modifier.dtype)
+        assert_close(of_modifier, want, scale=float(np.abs(want).max()))
     for number, (mine, want) in enumerate(zip(ours, expected, strict=True)):
         assert mine.shape == want.shape
         rounding = epsilon(case.dtype) * max(1.0, np.abs(want[np.isfinite(want)]).max(initial=0))

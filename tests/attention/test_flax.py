@@ -166,8 +166,8 @@ def test_half_precision_comes_out_as_the_module_says():
 
 
 REFUSED = {
-    "weights": ({"module": object()}, "asks for the weights", "sow_weights=False"),
-    "products": ({"qk_attn_weights_einsum": jnp.einsum}, "no room for an einsum", "leave it out"),
+    "weights": ({"module": object()}, "asks for attention weights", "sow_weights=False"),
+    "products": ({"qk_attn_weights_einsum": jnp.einsum}, "cannot use an einsum", "leave it out"),
     "no key": ({"dropout_rate": 0.5}, "dropout_rate=0.5 needs a key", "dropout_key"),
 }
 
@@ -181,7 +181,7 @@ def test_what_is_not_there_is_refused(name):
 
 
 def test_sown_weights_are_refused_and_not_forgotten():
-    with pytest.raises(sx.ConfigError, match="asks for the weights"):
+    with pytest.raises(sx.ConfigError, match="asks for attention weights"):
         linen(attention_fn=flax_attention_fn).apply(
             variables(), X, sow_weights=True, mutable=["intermediates"]
         )
