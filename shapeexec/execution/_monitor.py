@@ -1,7 +1,7 @@
 """XLA compilations, counted from JAX's own monitoring events.
 
-JAX records an event for each compilation, whoever asked for it, in the thread that asked. The
-event does not say what was compiled: callers mark where copies and graphs begin.
+JAX records an event for each compilation, whoever asked for it, in the thread that asked. A
+graph is known by the name of its body; callers say which other compilations are copies.
 """
 
 import threading
