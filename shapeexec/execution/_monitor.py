@@ -75,7 +75,7 @@ _listen_lock = threading.Lock()
 _is_listening = False
 
 
-def _on_event(event: str, duration_secs: float, *, fun_name: str = _GRAPH, **_: Any) -> None:
+def _on_event(event: str, duration_secs: float, *, fun_name: str | int = _GRAPH, **_: Any) -> None:
     if event == _compat.COMPILE_EVENT:
         own = totals.own
         own.count += 1
