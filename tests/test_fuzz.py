@@ -15,6 +15,8 @@ SECONDS = 10
 SEEDS = range(100)
 
 
+# Random programs branch on sizes, and overflow.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_ten_seconds_of_random_programs():
     end = time.monotonic() + SECONDS
     verdicts = []
