@@ -163,7 +163,8 @@ def expected_of(program: Program, args: list[Any]) -> tuple[Any, Any]:
     wide = (x.astype(np.float64) for x in (q, k, v))
     truth = Reference(*wide, np.asarray(bias), allowed, h**-0.5)
     *gradients, d_bias = truth.gradients(d_out.astype(np.float64))
-    return truth.out, (*gradients, program.gradient(number, d_bias, key - query))
+    results = truth.out, (*gradients, program.gradient(number, d_bias, key - query))
+    return jax.tree.map(np.float32, results)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
@@ -208,7 +209,7 @@ def test_examples_of_different_sizes_are_mapped_together():
         wide = x[None].astype(np.float64)
         shape = (1, 2, len(i), len(i))
         truth = Reference(wide, wide, wide, np.zeros(()), np.broadcast_to(allowed, shape), 8**-0.5)
-        assert_close(out, truth.out[0])
+        assert_close(out, truth.out[0].astype(np.float32))
 
 
 def test_tiles_made_before_fit_their_own_size_alone():
