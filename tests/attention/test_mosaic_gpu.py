@@ -38,7 +38,7 @@ if jax.__version_info__ < (0, 11):
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends import mosaic_gpu
-from tests.tolerance import assert_close, epsilon
+from tests.tolerance import epsilon, tolerance
 
 RNG = np.random.default_rng(0)
 
@@ -266,7 +266,7 @@ def test_all_gradients_of_one_kernel_are_those_of_the_formulas(case):
 
 def assert_as_formulas(case, results, expected):
     (out, logsumexp, *gradients), (want_out, want_logsumexp, *want) = results, expected
-    assert_close(logsumexp, want_logsumexp)
+    np.testing.assert_allclose(logsumexp, want_logsumexp, atol=tolerance(np.float32, loose=0.5))
     alive = [case.reference().allowed.any(axis) for axis in (-1, -2)]
     sides = (0, 0, 1, 1)
     for one, other, side in zip((out, *gradients), (want_out, *want), sides, strict=True):
