@@ -1,5 +1,4 @@
-"""What a graph costs to make, by part and by depth: the gradient of a transformer, with Adam's state
-left out, beside exact `jax.jit`.
+"""What a graph costs to make, by part and by depth: a transformer's gradient, beside `jax.jit`.
 
 Each contestant of each depth runs in a process of its own, for XLA remembers within a process which
 kernels it has tuned. There it makes two graphs, one after the other: `jax.jit` at two lengths, an
@@ -138,7 +137,10 @@ def exec_costs(depth: int) -> list[Cost]:
     return costs
 
 
-CONTESTANTS: Mapping[str, Callable[[int], list[Cost]]] = {"jax.jit": jit_costs, "sx.Exec": exec_costs}
+CONTESTANTS: Mapping[str, Callable[[int], list[Cost]]] = {
+    "jax.jit": jit_costs,
+    "sx.Exec": exec_costs,
+}
 
 
 def in_a_process(name: str, depth: int) -> list[Cost]:
@@ -176,8 +178,14 @@ def run(options: argparse.Namespace) -> Report:
                 }
                 spread = f"({min(c.whole for c in own):.2f} to {max(c.whole for c in own):.2f})"
                 cells = [f"{seconds:.2f}" for seconds in middle.values()]
-                rows.append((f"{depth} layers, {which} graph, {name}", *cells[:-1],
-                             f"{cells[-1]} {spread}", f"{wholes[name] / wholes['jax.jit']:.2f}"))
+                rows.append(
+                    (
+                        f"{depth} layers, {which} graph, {name}",
+                        *cells[:-1],
+                        f"{cells[-1]} {spread}",
+                        f"{wholes[name] / wholes['jax.jit']:.2f}",
+                    )
+                )
             claims += _claims(depth, which, figures)
     columns = ("", "trace", "check", "mask", "lower", "compile", "whole (range)", "/ jax.jit")
     title = f"seconds to make a graph on {jax.default_backend()}: median of {rounds}"

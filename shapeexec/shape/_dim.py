@@ -206,7 +206,7 @@ def dim_text(dim: DimLike | Any) -> str:
     if isinstance(dim, str):
         return dim
     if jax.export.is_symbolic_dim(dim):
-        return str(dim)
+        return _text_of(dim)
     with contextlib.suppress(TypeError):
         if not isinstance(dim, bool):
             return str(operator.index(dim))
@@ -215,6 +215,24 @@ def dim_text(dim: DimLike | Any) -> str:
         got=type(dim).__name__,
         fix='an integer, a text such as "2*s + 1", a Dim, or UNKNOWN for a size that changes',
     )
+
+
+_MOST_TEXTS = 4096
+_texts: dict[int, tuple[Any, str]] = {}
+"""By identity JAX dims and their texts: a few dims are asked for tens of thousands of times, and JAX
+writes each text anew. A dim that is held keeps its identity."""
+
+
+def _text_of(dim: Any) -> str:
+    """The text of a JAX dim."""
+    held = _texts.get(id(dim))
+    if held is not None:
+        return held[1]
+    text = str(dim)
+    if len(_texts) >= _MOST_TEXTS:
+        _texts.clear()
+    _texts[id(dim)] = dim, text
+    return text
 
 
 def symbols_of(dim: DimLike | Any) -> frozenset[str]:

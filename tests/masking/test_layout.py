@@ -19,7 +19,13 @@ def lowered(fn, *args, platform):
 
 @pytest.mark.parametrize(
     ("platform", "reduced", "count"),
-    [("cuda", (1,), 1), ("rocm", (0, 1), 1), ("cuda", (1, 2), 0), ("cpu", (1,), 0), ("tpu", (1,), 0)],
+    [
+        ("cuda", (1,), 1),
+        ("rocm", (0, 1), 1),
+        ("cuda", (1, 2), 0),
+        ("cpu", (1,), 0),
+        ("tpu", (1,), 0),
+    ],
 )
 def test_an_operand_is_laid_out_in_rows_on_a_gpu_alone(platform, reduced, count):
     x = np.ones((2, 3, 4), np.float32)
