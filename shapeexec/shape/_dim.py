@@ -219,8 +219,8 @@ def dim_text(dim: DimLike | Any) -> str:
 
 _MOST_TEXTS = 4096
 _texts: dict[int, tuple[Any, str]] = {}
-"""By identity JAX dims and their texts: a few dims are asked for tens of thousands of times, and JAX
-writes each text anew. A dim that is held keeps its identity."""
+"""By identity, JAX dims and their texts. A trace asks for the texts of a few dims very often, and
+JAX writes each anew. A dim that is held keeps its identity."""
 
 
 def _text_of(dim: Any) -> str:
