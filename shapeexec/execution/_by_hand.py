@@ -10,14 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError, SpecError
 from shapeexec.bucketing import Pow2
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution import _options, _transfer
+from shapeexec.execution._narrow import is_mapping
 from shapeexec.execution._settings import strategy_of
-from shapeexec.shape import _dim
+from shapeexec.shape import _dim, _trees
 from shapeexec.shape._forms import is_spec_leaf, normal, read
 from shapeexec.shape._pattern import Spec
 from shapeexec.shape._spec import bind_one, check_names
@@ -58,7 +59,7 @@ class Sizes(Mapping[str, int]):
 
 
 def _flatten(sizes: Sizes) -> tuple[tuple[Any, ...], Any]:
-    leaves, tree = jax.tree.flatten(sizes.spec, is_leaf=is_spec_leaf)
+    leaves, tree = _trees.flatten(sizes.spec, is_leaf=is_spec_leaf)
     symbols, ranges = tuple(sizes.sizes), tuple(sizes.ranges.items())
     return tuple(sizes.sizes.values()), (symbols, ranges, tuple(leaves), tree)
 
@@ -66,11 +67,11 @@ def _flatten(sizes: Sizes) -> tuple[tuple[Any, ...], Any]:
 def _unflatten(known: Any, values: Any) -> Sizes:
     symbols, ranges, leaves, tree = known
     return Sizes(
-        dict(zip(symbols, values, strict=True)), dict(ranges), jax.tree.unflatten(tree, leaves)
+        dict(zip(symbols, values, strict=True)), dict(ranges), _trees.unflatten(tree, leaves)
     )
 
 
-jax.tree_util.register_pytree_node(Sizes, _flatten, _unflatten)
+_trees.register(Sizes, _flatten, _unflatten)
 
 
 def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
@@ -106,7 +107,7 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
     written, spec = spec, normal(spec, "spec", 0)
     check_names([("spec", 0, written)])
     bound = bind_one(spec, x)
-    leaves, tree = jax.tree.flatten(x)
+    leaves, tree = _trees.flatten(x)
     shapes = bound.shapes(leaves)
     _check_arrays("pad_to_bucket(x, spec)[0]", leaves)
     _check_known(shapes)
@@ -120,7 +121,7 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
         else _pad(leaf, tuple(_capacity(dim, ranges) for dim in own))
         for leaf, own, given in zip(leaves, dims, bound.specs, strict=True)
     ]
-    return jax.tree.unflatten(tree, padded), Sizes(sizes, ranges, spec)
+    return _trees.unflatten(tree, padded), Sizes(sizes, ranges, spec)
 
 
 def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
@@ -165,7 +166,7 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
             _check_valid_first(own, padded, true)
         spec = own
     bound = bind_one(spec, x)
-    leaves, tree = jax.tree.flatten(x)
+    leaves, tree = _trees.flatten(x)
     shapes = bound.shapes(leaves)
     _check_arrays("unpad(x, sizes, spec)", leaves)
     _check_known(shapes)
@@ -174,7 +175,7 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
         leaf if own is None else _cut(leaf, _true_shape(own, shape or (), true, ranges))
         for leaf, shape, own in zip(leaves, shapes, bound.specs, strict=True)
     ]
-    return jax.tree.unflatten(tree, cut)
+    return _trees.unflatten(tree, cut)
 
 
 def _check_arrays(call: str, leaves: Sequence[Any]) -> None:
@@ -207,7 +208,7 @@ def _capacity(dim: Any, ranges: Ranges) -> int:
 
 
 def _true_sizes(sizes: Any) -> dict[str, int]:
-    if not isinstance(sizes, Mapping):
+    if not is_mapping(sizes):
         raise SpecError(
             f"unpad: sizes={sizes!r:.80} are no sizes by symbol.",
             fix='the sizes that pad_to_bucket gave, or a dict of them such as {"s": 5}',
@@ -216,7 +217,7 @@ def _true_sizes(sizes: Any) -> dict[str, int]:
 
 
 def _true_size(symbol: str, size: Any) -> int:
-    if isinstance(size, Tracer):
+    if _compat.is_traced(size):
         raise SpecError(
             f"unpad: the size of `{symbol}` is traced.",
             got=f"{size!r:.200}",
@@ -282,7 +283,7 @@ def _is_longer(dim: _dim.Dim, sizes: Mapping[str, int]) -> bool:
 
 
 def _leaves(tree: Any) -> list[Any]:
-    return [] if tree is None else jax.tree.leaves(tree, is_leaf=is_spec_leaf)
+    return [] if tree is None else _trees.leaves(tree, is_leaf=is_spec_leaf)
 
 
 def _symbolic_dims(leaf: Any) -> list[_dim.Dim]:
@@ -331,16 +332,20 @@ def _true_shape(
 def _pad(x: Any, capacity: tuple[int, ...]) -> Any:
     if x.shape == capacity:
         return x
-    if isinstance(x, Tracer):
+    if _compat.is_traced(x):
         return _transfer.device_pad(x.shape, capacity)(x)
-    if isinstance(x, np.ndarray | np.generic):  # whose dtype is its owner's matter
+    if _is_of_numpy(x):  # whose dtype is its owner's matter
         padded = np.zeros(capacity, x.dtype)
         padded[tuple(map(slice, x.shape))] = x
         return padded
     return _transfer.pad(x, capacity, is_donated=True)  # so that a JAX array becomes one
 
 
+def _is_of_numpy(x: object) -> bool:
+    return isinstance(x, np.ndarray | np.generic)
+
+
 def _cut(x: Any, shape: tuple[int, ...]) -> Any:
-    if x.shape != shape and isinstance(x, Tracer):
+    if x.shape != shape and _compat.is_traced(x):
         return lax.slice(x, [0] * len(shape), shape)
     return _transfer.cut(x, shape)

@@ -139,7 +139,8 @@ class MapMethod:
         examples = runner.examples((own, kwargs), reduce).complete()
         mapper = runner.mappers.of(examples)
         groups = mapper.plan(examples, reduce)
-        programs, sums = [], []
+        programs: list[Program] = []
+        sums: list[tuple[SumNote, ...]] = []
         for group in groups:
             call = mapper.bind(examples, group.numbers[0])
             plan = group.of_one_example

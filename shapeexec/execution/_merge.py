@@ -5,11 +5,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
-
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _modules, _objects
 from shapeexec.execution._parts import Again, Constant, Made, Node, Part
+from shapeexec.shape import _trees
 
 
 @dataclasses.dataclass
@@ -17,10 +16,10 @@ class Merge:
     """Trees put together again from their parts and arrays."""
 
     split: _modules.Nodes | None
-    nodes: list[Any] = dataclasses.field(default_factory=list)
-    objects: dict[int, Any] = dataclasses.field(default_factory=dict)
-    given: dict[int, Any] = dataclasses.field(default_factory=dict)
-    sentinels: list[Any] = dataclasses.field(default_factory=list)
+    nodes: list[Any] = dataclasses.field(default_factory=list[Any])
+    objects: dict[int, object] = dataclasses.field(default_factory=dict[int, object])
+    given: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict[int, dict[str, Any]])
+    sentinels: list[object] = dataclasses.field(default_factory=list[object])
 
     def collect(self, arrays: Iterable[Any], parts: Iterable[Part]) -> None:
         """Find the arrays of all nodes, and make these."""
@@ -33,7 +32,7 @@ class Merge:
 
     def whole(self, part: Part, arrays: Iterator[Any]) -> Any:
         """The tree of a part, from its arrays."""
-        return jax.tree.unflatten(part.tree, [self._leaf(leaf, arrays) for leaf in part.leaves])
+        return _trees.unflatten(part.tree, [self._leaf(leaf, arrays) for leaf in part.leaves])
 
     def _leaf(self, leaf: Any, arrays: Iterator[Any]) -> Any:
         if leaf is None:
@@ -115,8 +114,8 @@ def _check_same(value: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 def _held(items: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """What an object holds, by what to call it, so that no later change of it is seen."""
-    named = {f"`{name}`": jax.tree.flatten(held) for name, held in attributes.items()}
-    return {**named, "the items": jax.tree.flatten(items)}
+    named = {f"`{name}`": _trees.flatten(held) for name, held in attributes.items()}
+    return {**named, "the items": _trees.flatten(items)}
 
 
 def _is_same(x: tuple[list[Any], Any], y: tuple[list[Any], Any]) -> bool:
@@ -135,7 +134,7 @@ def _next(arrays: Iterator[Any], count: int) -> tuple[Any, ...]:
 
 def tree_of(part: Part, arrays: Iterator[Any], counts: Sequence[int]) -> Any:
     """The arrays of a part in a tree like its own."""
-    return jax.tree.unflatten(part.tree, [_subtree(kind, arrays, counts) for kind in part.leaves])
+    return _trees.unflatten(part.tree, [_subtree(kind, arrays, counts) for kind in part.leaves])
 
 
 def _subtree(kind: Any, arrays: Iterator[Any], counts: Sequence[int]) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from shapeexec._errors import BucketOverflowError, ConfigError, ShapeExecError, StrategyError
 from shapeexec.bucketing import Strategy, as_strategy, check_laws
 from shapeexec.bucketing._laws import checked_range
+from shapeexec.execution._narrow import is_frozenset, is_iterable, is_listed, is_mapping, is_tuple
 from shapeexec.shape import UNKNOWN, Dim
 from shapeexec.shape._dim import is_unknown, symbols_of
 from shapeexec.shape._forms import normal_by_name, normal_by_position
@@ -31,9 +32,9 @@ def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
         ConfigError: Something is no strategy or no symbol, or a symbol has two strategies.
         StrategyError: A strategy breaks a law.
     """
-    if not isinstance(buckets, Mapping):
+    if not is_mapping(buckets):
         return as_lawful_strategy("buckets", buckets)
-    strategies = {}
+    strategies: dict[str, Strategy] = {}
     for key, given in buckets.items():
         symbol = _as_symbol(key)
         if symbol in strategies:
@@ -207,13 +208,13 @@ def check_arguments(fn: Callable[..., Any], **options: Iterable[int | str]) -> N
                 )
 
 
-def as_texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
+def as_texts(name: str, given: Any) -> tuple[str, ...]:
     """Names of arguments, given as one or several.
 
     Raises:
         ConfigError: They are something else.
     """
-    texts = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    texts = tuple(given) if is_iterable(given) and not isinstance(given, str) else (given,)
     if not all(isinstance(text, str) for text in texts):
         raise ConfigError(
             f"{name}={given!r} are not texts.", fix=f'{name}="flag", or {name}=("flag", "mode")'
@@ -227,7 +228,7 @@ def as_constraints(given: Any) -> tuple[Guard, ...]:
     Raises:
         ConfigError: They are something else, or one is no comparison of sizes.
     """
-    if isinstance(given, tuple | list) and any(isinstance(fact, Guard) for fact in given):
+    if is_listed(given) and any(isinstance(fact, Guard) for fact in given):
         given = [str(fact) if isinstance(fact, Guard) else fact for fact in given]
     return parse_constraints(given)
 
@@ -273,14 +274,14 @@ def name_of(fn: Any) -> str:
     return name if isinstance(name, str) else type(fn).__qualname__
 
 
-def typed(value: Any) -> Hashable:
+def typed(value: object) -> Hashable:
     """A static value that differs from its equals: 1, 1.0, True; 0.0 and -0.0.
 
     So do tuples, frozen sets and dataclasses that hold them.
     """
-    if isinstance(value, tuple):
+    if is_tuple(value):
         return (type(value), tuple(map(typed, value)))
-    if isinstance(value, frozenset):
+    if is_frozenset(value):
         return (type(value), frozenset(map(typed, value)))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         held = (getattr(value, field.name, None) for field in dataclasses.fields(value))
@@ -299,7 +300,7 @@ def check_symbols(strategies: Any, symbols: Iterable[str], specs: str = "in_shap
     Raises:
         ConfigError: One is for a symbol that no spec has.
     """
-    if not isinstance(strategies, Mapping):
+    if not is_mapping(strategies):
         return
     known = {name for symbol in symbols for name in names_for(symbol)}
     unknown = sorted(strategies.keys() - known)

@@ -80,7 +80,9 @@ class Proofs:
         handles = self._handles.get(kind)
         if self._proof(key, kind, trace, sizes, handles=handles) in self._proven:
             return None
-        watched = handled_exceptions() if handles is None else contextlib.nullcontext({})
+        watched = (
+            handled_exceptions() if handles is None else contextlib.nullcontext(dict[str, None]())
+        )
         with watched as places:
             outcome = _examined(trace, fn, leaves, sizes)
         self._count(checks=1, check_evaluations=outcome.evaluated)

@@ -170,7 +170,7 @@ class GraphRow:
         Raises:
             ConfigError: The row keeps no graph.
         """
-        costs = self._kept().cost_analysis() or {}
+        costs: Mapping[str, Any] = self._kept().cost_analysis() or {}
         return {name: float(value) for name, value in sorted(costs.items())}
 
     def _kept(self) -> Any:

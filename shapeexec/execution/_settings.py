@@ -146,15 +146,15 @@ def _in_form(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _arguments(fn: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The static arguments, having checked that options name arguments of the function."""
-    forms = {"static_argnums": _options.as_numbers, "static_argnames": _options.as_texts}
-    static = {name: form(name, given[name]) for name, form in forms.items() if name in given}
+    numbers = _options.as_numbers("static_argnums", given.get("static_argnums", ()))
+    names = _options.as_texts("static_argnames", given.get("static_argnames", ()))
     named = {name: given[name] or () for name in ("kwarg_shapes",) if name in given}
     if "donate_argnums" in given:
         named["donate_argnums"] = _options.as_numbers("donate_argnums", given["donate_argnums"])
-    _options.check_arguments(fn, **static, **named)
-    if not static:
+    _options.check_arguments(fn, static_argnums=numbers, static_argnames=names, **named)
+    if "static_argnums" not in given:
         return {}
-    numbers, names = _options.by_number_and_name(fn, *static.values())
+    numbers, names = _options.by_number_and_name(fn, numbers, names)
     return {"static_argnums": numbers, "static_argnames": names}
 
 

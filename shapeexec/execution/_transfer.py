@@ -16,6 +16,7 @@ from jax import lax
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.execution._placement import Placement, Shape, at_capacity, stacked_sharding
+from shapeexec.shape import _trees
 
 _WIDE = 8  # bytes: narrower dtypes are canonical always
 
@@ -62,9 +63,9 @@ def check_given_once(
         ConfigError: One is, which XLA would refuse.
     """
     own = {
-        id(x) for i in donated for x in jax.tree.leaves(args[i : i + 1]) if isinstance(x, jax.Array)
+        id(x) for i in donated for x in _trees.leaves(args[i : i + 1]) if isinstance(x, jax.Array)
     }
-    every = [x for x in jax.tree.leaves((list(args), dict(kwargs))) if id(x) in own]
+    every = [x for x in _trees.leaves((list(args), dict(kwargs))) if id(x) in own]
     if len(every) > len(own):
         raise ConfigError(
             "a donated array is given twice.",
@@ -76,7 +77,7 @@ def check_given_once(
 
 def delete_donated(own: Any, padded: Any) -> None:
     """Delete the arrays whose padded copies a graph has taken the memory of, as `jax.jit` does."""
-    for x, copy in zip(jax.tree.leaves(own), jax.tree.leaves(padded), strict=True):
+    for x, copy in zip(_trees.leaves(own), _trees.leaves(padded), strict=True):
         is_copy = isinstance(x, jax.Array) and isinstance(copy, jax.Array) and copy is not x
         if is_copy and copy.is_deleted():
             x.delete()
@@ -154,8 +155,10 @@ def resident(operand: np.ndarray, placement: Placement) -> Any:
         operand: Of any shape.
         placement: Where the arguments stand.
     """
-    put = jax.device_put(operand)  # committed to no device, as the host's would not be
-    is_elsewhere = any(at is not None and at.device_set != put.devices() for at in placement)
+    put = _compat.device_put(operand)  # committed to no device, as the host's would not be
+    is_elsewhere = any(
+        at is not None and _compat.devices_of(at) != put.devices() for at in placement
+    )
     return operand if is_elsewhere else put
 
 
@@ -188,7 +191,7 @@ def _pad_host(x: np.ndarray, capacity: Shape) -> np.ndarray:
     return padded
 
 
-def _is_on_host(x: jax.Array) -> bool:
+def _is_on_host(x: Any) -> bool:
     """Whether NumPy can look at the buffer where it is."""
     devices = x.sharding.device_set
     if len(devices) != 1 or not isinstance(x.dtype, np.dtype):
@@ -199,9 +202,11 @@ def _is_on_host(x: jax.Array) -> bool:
 
 def _canonical(dtype: Any) -> Any:
     """The dtype that JAX gives to NumPy data: 32 bits for 64, unless x64 is on."""
-    if not isinstance(dtype, np.dtype) or dtype.itemsize < _WIDE:
-        return dtype
-    return jax.dtypes.canonicalize_dtype(dtype)
+    return jax.dtypes.canonicalize_dtype(dtype) if _is_wide(dtype) else dtype
+
+
+def _is_wide(dtype: object) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.itemsize >= _WIDE
 
 
 def _pad_on_devices(x: jax.Array, capacity: Shape) -> jax.Array:
@@ -210,7 +215,7 @@ def _pad_on_devices(x: jax.Array, capacity: Shape) -> jax.Array:
         return device_pad(x.shape, capacity)(x)
     target = at_capacity(sharding, capacity)
     if target not in (None, sharding):
-        x = jax.device_put(x, target)  # an axis that its mesh does not divide is padded whole
+        x = _compat.device_put(x, target)  # an axis that its mesh does not divide is padded whole
     return device_pad(x.shape, capacity, target)(x)
 
 
@@ -223,16 +228,19 @@ def device_pad(
 
     def pad_on_device(x: jax.Array) -> jax.Array:
         if _compat.is_extended(x.dtype):
-            return jax.numpy.pad(x, missing, mode="edge")
+            return _compat.numpy_pad(x, missing, mode="edge")
         padded = lax.pad(x, np.zeros((), x.dtype), [(lo, hi, 0) for lo, hi in missing])
         return _compat.with_weak_type(padded, jax.typeof(x))
 
-    return jax.jit(pad_on_device, out_shardings=sharding)
+    return _compat.jit(pad_on_device, out_shardings=sharding)
 
 
 @functools.lru_cache(maxsize=4096)
 def _device_cut(shape: Shape, valid: Shape) -> Callable[[jax.Array], jax.Array]:
-    return jax.jit(lambda x: lax.slice(x, [0] * len(shape), list(valid)))
+    def cut_on_device(x: jax.Array) -> jax.Array:
+        return lax.slice(x, [0] * len(shape), list(valid))
+
+    return _compat.jit(cut_on_device)
 
 
 @functools.lru_cache(maxsize=256)
@@ -242,13 +250,13 @@ def _device_stack(sharding: Any) -> Callable[..., jax.Array]:
         is_weak = getattr(stacked, "weak_type", False)  # as on the host, a stack is not
         return lax.convert_element_type(stacked, stacked.dtype) if is_weak else stacked
 
-    return jax.jit(stack_on_device, out_shardings=sharding)
+    return _compat.jit(stack_on_device, out_shardings=sharding)
 
 
 @functools.lru_cache(maxsize=4096)
 def _device_cut_row(shape: Shape, valid: Shape) -> Callable[[jax.Array, int], jax.Array]:
     def cut_on_device(x: jax.Array, row: int) -> jax.Array:
-        one = lax.dynamic_index_in_dim(x, row, keepdims=False)
+        one = _compat.dynamic_index_in_dim(x, row, keepdims=False)
         return lax.slice(one, [0] * len(valid), list(valid))
 
-    return jax.jit(cut_on_device)
+    return _compat.jit(cut_on_device)
