@@ -114,6 +114,7 @@ from shapeexec._compat.settings import (  # noqa: F401 - others use it by the na
     COMPILE_EVENT,
     checks_results,
     config_fingerprint,
+    default_device,
     named_settings,
     threefry_is_partitionable,
     trace_state_clean,

@@ -14,6 +14,7 @@ import numpy as np
 
 from shapeexec._errors import ConfigError, SpecError
 from shapeexec.execution import _split
+from shapeexec.execution._exactness import known_rules
 from shapeexec.execution._narrow import is_listed
 from shapeexec.execution._placement import may_stand_elsewhere, placement_of
 from shapeexec.execution._settings import Settings
@@ -116,7 +117,7 @@ class Examples:
             hash(tuple(call.static for call in calls[:1] if is_alike))
         except TypeError:  # planning finds the error and tells it
             return [None] * self.count
-        names = (len(self.args), *self.kwargs, *own)
+        names = (known_rules(), len(self.args), *self.kwargs, *own)
         if may_stand_elsewhere():
             names += placement_of(_trees.leaves((self.args, dict(self.kwargs))))
         mapped = [self.of(place) for place in own]

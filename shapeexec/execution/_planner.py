@@ -21,6 +21,7 @@ from shapeexec.execution._split import Call
 from shapeexec.execution._store import Store
 from shapeexec.execution._traces import Traced, Traces
 from shapeexec.masking._extents import Extents
+from shapeexec.masking._values import MaskNote
 from shapeexec.shape import _dim
 from shapeexec.shape._attempt import Program
 from shapeexec.shape._search import needed
@@ -162,7 +163,7 @@ class Planner:
         """The error of masking a call while some symbols are exact."""
         plan = self.draft(call, symbols)
         try:
-            plan.recipe.notes(*call.structs(plan.in_capacities))
+            notes_of(plan, call)
         except UnsupportedPrimitiveError as error:
             return error
         return None
@@ -234,6 +235,15 @@ def prepared(plan: Plan, call: BoundCall) -> Prepared:
     """
     args, kwargs = call.structs(plan.in_capacities)
     return prepare(plan.recipe, plan.recipe.numbers.struct, args=args, kwargs=kwargs)
+
+
+def notes_of(plan: Plan, call: BoundCall) -> list[MaskNote]:
+    """Each mask that the graph of a plan has or is spared; nothing is compiled.
+
+    Raises:
+        UnsupportedPrimitiveError: A primitive cannot be made exact.
+    """
+    return plan.recipe.notes(*call.structs(plan.in_capacities))
 
 
 def _planned(

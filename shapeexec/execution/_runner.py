@@ -18,7 +18,7 @@ from shapeexec.execution._map import Mappers
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._permission import SignatureChanged
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, prepared
+from shapeexec.execution._planner import Planner, notes_of, prepared
 from shapeexec.execution._ready import make_ready
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._signature import by_position, signature
@@ -132,8 +132,7 @@ class Runner:
         """See `Exec.explain`."""
         call = self.bind(arguments)
         plan = self.planner.plan(call)
-        notes = plan.recipe.notes(*call.structs(plan.in_capacities))
-        return Explanation(plan, program_of(plan, call.call, notes))
+        return Explanation(plan, program_of(plan, call.call, notes_of(plan, call)))
 
     def why_new(self, arguments: Arguments) -> WhyNew:
         """See `Exec.why_new`."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shapeexec.execution._exactness import known_rules
 from shapeexec.execution._options import POSITIONAL, parameters_of
 from shapeexec.execution._placement import may_stand_elsewhere
 from shapeexec.execution._settings import Settings
@@ -52,10 +53,12 @@ def _by_name(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any])
 def signature(settings: Settings, call: Call) -> Hashable:
     """The shapes, dtypes and shardings of arguments that may be ragged, and all that is constant.
 
+    Beside them how many rules there are: with another one fewer symbols may be exact.
+
     None where an argument does not fit: planning finds the error and tells it.
     """
     static, specs = settings.static_argnums, settings.in_shapes
-    parts: list[Hashable] = [call.static, len(call.arrays)]
+    parts: list[Hashable] = [call.static, len(call.arrays), known_rules()]
     try:
         if may_stand_elsewhere():
             parts += map(_sharding, _trees.leaves((call.arrays, call.named)))

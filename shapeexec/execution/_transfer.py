@@ -155,11 +155,10 @@ def resident(operand: np.ndarray, placement: Placement) -> Any:
         operand: Of any shape.
         placement: Where the arguments stand.
     """
-    put = _compat.device_put(operand)  # committed to no device, as the host's would not be
-    is_elsewhere = any(
-        at is not None and _compat.devices_of(at) != put.devices() for at in placement
-    )
-    return operand if is_elsewhere else put
+    home = {_compat.default_device()}
+    if any(at is not None and _compat.devices_of(at) != home for at in placement):
+        return operand
+    return _compat.device_put(operand)  # committed to no device, as the host's would not be
 
 
 def struct_like(x: Any, shape: Shape) -> jax.ShapeDtypeStruct:
