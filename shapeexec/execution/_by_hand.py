@@ -112,7 +112,7 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
     _check_arrays("pad_to_bucket(x, spec)[0]", leaves)
     _check_known(shapes)
     sizes = dict(sorted(bound.sizes(shapes).items()))
-    _options.check_symbols(strategies, sizes, "the spec")
+    _options.check_symbols(strategies, sizes, specs="the spec")
     ranges = {symbol: _range(symbol, size, strategies) for symbol, size in sizes.items()}
     dims = bound.dims(shapes)
     padded = [
@@ -162,8 +162,8 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
         own = normal(spec, "spec", 0)
         padded = sizes.spec if isinstance(sizes, Sizes) else None
         if own != padded:
-            _check_named(own, normal(spec, "spec", 1), true)
-            _check_valid_first(own, padded, true)
+            _check_named(own, normal(spec, "spec", 1), sizes=true)
+            _check_valid_first(own, padded, sizes=true)
         spec = own
     bound = bind_one(spec, x)
     leaves, tree = _trees.flatten(x)
@@ -172,7 +172,9 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
     _check_known(shapes)
     bound.check_ranks(shapes)
     cut = [
-        leaf if own is None else _cut(leaf, _true_shape(own, shape or (), true, ranges))
+        leaf
+        if own is None
+        else _cut(leaf, _true_shape(own, shape or (), sizes=true, ranges=ranges))
         for leaf, shape, own in zip(leaves, shapes, bound.specs, strict=True)
     ]
     return _trees.unflatten(tree, cut)
@@ -200,7 +202,7 @@ def _range(symbol: str, size: int, strategies: Any) -> tuple[int, int]:
     strategy = strategy_of(symbol, strategies)
     if runs_exact(strategy, size):
         return size, size
-    return _options.range_of(symbol, strategy, size)
+    return _options.range_of(symbol, strategy, size=size)
 
 
 def _capacity(dim: Any, ranges: Ranges) -> int:
@@ -236,7 +238,7 @@ def _true_size(symbol: str, size: Any) -> int:
     return known
 
 
-def _check_named(spec: Any, elsewhere: Any, sizes: Mapping[str, int]) -> None:
+def _check_named(spec: Any, elsewhere: Any, *, sizes: Mapping[str, int]) -> None:
     """Refuse `?` in the spec of a result: it would take the size of another `?`.
 
     Args:
@@ -254,7 +256,7 @@ def _check_named(spec: Any, elsewhere: Any, sizes: Mapping[str, int]) -> None:
             )
 
 
-def _check_valid_first(spec: Any, padded: Any, sizes: Mapping[str, int]) -> None:
+def _check_valid_first(spec: Any, padded: Any, *, sizes: Mapping[str, int]) -> None:
     """Refuse axes that may have padding between their valid elements.
 
     An axis that is longer than its symbol was merged (`[b, s]` as `[b*s]`) or joined of several
@@ -297,7 +299,7 @@ def _names_of(sizes: Mapping[str, int]) -> str:
 
 
 def _true_shape(
-    spec: Spec, shape: tuple[int, ...], sizes: Mapping[str, int], ranges: Ranges | None
+    spec: Spec, shape: tuple[int, ...], *, sizes: Mapping[str, int], ranges: Ranges | None
 ) -> tuple[int, ...]:
     """The true shape of an array, having checked that it is at capacity, where that is known."""
     true: list[int] = []

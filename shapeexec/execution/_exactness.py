@@ -69,7 +69,7 @@ class ExactSymbols:
             forced = self._known(base)
         return {**forced, **self._proofs.exact(base, sizes)}
 
-    def add(self, base: Hashable, symbols: Iterable[str], error: ShapeExecError) -> bool:
+    def add(self, base: Hashable, symbols: Iterable[str], *, error: ShapeExecError) -> bool:
         """Run calls of one kind at the exact sizes of `symbols` from now on, because of `error`.
 
         Returns:

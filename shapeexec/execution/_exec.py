@@ -113,10 +113,12 @@ class Exec:
         **misspelled: Never,
     ) -> None:
         if misspelled and callable(fn):
-            _spellings.refuse(fn, misspelled, in_shapes, buckets)
+            _spellings.refuse(fn, misspelled, in_shapes=in_shapes, buckets=buckets)
         if isinstance(in_shapes, Mapping):
             _spellings.refuse_mapping(fn, in_shapes)
-        _options.check_kind("limits", limits, CacheLimits, "limits=sx.CacheLimits(graphs=256)")
+        _options.check_kind(
+            "limits", limits, kind=CacheLimits, fix="limits=sx.CacheLimits(graphs=256)"
+        )
         settings = settings_of(
             fn,
             in_shapes=in_shapes,
@@ -344,7 +346,7 @@ class Exec:
         runner, own = self._receiver(args)
         if progress is not None and not callable(progress):
             progress, sizes["progress"] = None, progress
-        return runner.warm_up(own, sizes, progress)
+        return runner.warm_up(own, sizes, progress=progress)
 
     def clear(self) -> None:
         """Forget all graphs and traces; the statistics stay."""

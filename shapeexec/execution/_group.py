@@ -69,7 +69,7 @@ class MapRecipe:
         leaves = _trees.leaves((args, kwargs))
         if self.calls_the_host:
             one = self._one(consts)
-            results = one_by_one(one, vectors, leaves, self.is_mapped, count)
+            results = one_by_one(one, vectors, leaves=leaves, is_mapped=self.is_mapped, count=count)
             return self._as_declared(sum_one_by_one(results) if self.reduce == "sum" else results)
         each = self._each(consts)
         if self.reduce == "sum":
@@ -247,7 +247,11 @@ class Group:
         """How many elements of the examples' arguments are data, and how many run."""
         first, sizes = self.first, [plan.sizes for plan in self.plans]
         return elements_of(
-            first.base, first.recipe, self.capacities, all_sizes=sizes, rows=self.capacity
+            first.base,
+            first.recipe,
+            capacities=self.capacities,
+            all_sizes=sizes,
+            rows=self.capacity,
         )
 
     @property
@@ -277,7 +281,7 @@ def stacked(group: Group, examples: Examples) -> tuple[list[Any], dict[str, Any]
         given = examples.of(place)
         leaves = [tree.flatten_up_to(given[number]) for number in group.numbers]
         rows = zip(zip(*leaves, strict=True), capacities[start:], strict=False)
-        own = [_transfer.stack(arrays, shape, group.capacity) for arrays, shape in rows]
+        own = [_transfer.stack(arrays, shape, count=group.capacity) for arrays, shape in rows]
         whole = _trees.unflatten(tree, own)
         if isinstance(place, int):
             args[place] = whole
@@ -292,12 +296,14 @@ def cut(group: Group, stacked: Sequence[Any]) -> list[Any]:
     results: list[Any] = []
     for row, plan in enumerate(group.plans):
         shapes = itertools.compress(plan.out_shapes, recipe.is_number)
-        own = [_transfer.cut_row(x, row, shape) for x, shape in zip(stacked, shapes, strict=True)]
-        results.append(whole(group, own, plan))
+        own = [
+            _transfer.cut_row(x, row, shape=shape) for x, shape in zip(stacked, shapes, strict=True)
+        ]
+        results.append(whole(group, own, plan=plan))
     return results
 
 
-def whole(group: Group, leaves: Sequence[Any], plan: Plan | None = None) -> Any:
+def whole(group: Group, leaves: Sequence[Any], *, plan: Plan | None = None) -> Any:
     """The tree of a result, from those of its leaves that a graph can give."""
     recipe, given = group.recipe, iter(leaves)
     shapes = (plan or group.plans[0]).out_shapes

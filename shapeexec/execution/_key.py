@@ -257,7 +257,7 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def shown_sizes(sizes: Mapping[str, int], exact: Mapping[str, int], examples: int | None) -> str:
+def shown_sizes(sizes: Mapping[str, int], exact: Mapping[str, int], *, examples: int | None) -> str:
     """Buckets as a text: `b=4, s=64`; `s=7 exact`; `map of 8: s=64`."""
     text = ", ".join(f"{s}={n}{' exact' if s in exact else ''}" for s, n in sizes.items())
     text = text or "no sizes"

@@ -139,7 +139,7 @@ class MapMethod:
         sums: list[tuple[SumNote, ...]] = []
         for group in plan.groups:
             call, one = bind(group.numbers[0]), group.of_one_example
-            programs.append(program_of(one, call.call, notes_of(one, call)))
+            programs.append(program_of(one, call.call, notes=notes_of(one, call)))
             sums.append(group.sums(call))
         return MapExplanation(plan, tuple(programs), tuple(sums))
 

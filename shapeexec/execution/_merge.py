@@ -27,7 +27,7 @@ class Merge:
             return
         own: dict[int, Any] = {}
         for part, held in zip(parts, arrays, strict=True):
-            _collect(part, iter(held), self.split.counts, own)
+            _collect(part, iter(held), counts=self.split.counts, found=own)
         self.nodes = self.split.merged([own[number] for number in range(len(own))])
 
     def whole(self, part: Part, arrays: Iterator[Any]) -> Any:
@@ -49,9 +49,9 @@ class Merge:
             return self._met(leaf.number)
         if leaf.make is not None:
             return leaf.make(self.whole(leaf.part, arrays))
-        return self._object(leaf.kind, leaf.number, leaf.part, arrays)
+        return self._object(leaf.kind, leaf.number, part=leaf.part, arrays=arrays)
 
-    def _object(self, kind: Any, number: Any, part: Part, arrays: Iterator[Any]) -> Any:
+    def _object(self, kind: Any, number: Any, *, part: Part, arrays: Iterator[Any]) -> Any:
         how, (structure, rest) = _objects.items_of(kind), part.tree.children()
         if how.fill is not None:
             self.objects[number] = how.new(kind)  # first, for it may hold itself
@@ -132,7 +132,7 @@ def _next(arrays: Iterator[Any], count: int) -> tuple[Any, ...]:
     return tuple(itertools.islice(arrays, count))
 
 
-def tree_of(part: Part, arrays: Iterator[Any], counts: Sequence[int]) -> Any:
+def tree_of(part: Part, arrays: Iterator[Any], *, counts: Sequence[int]) -> Any:
     """The arrays of a part in a tree like its own."""
     return _trees.unflatten(part.tree, [_subtree(kind, arrays, counts) for kind in part.leaves])
 
@@ -142,11 +142,11 @@ def _subtree(kind: Any, arrays: Iterator[Any], counts: Sequence[int]) -> Any:
         return next(arrays)
     if isinstance(kind, Node):
         return _next(arrays, counts[kind.number])
-    return tree_of(kind.part, arrays, counts) if isinstance(kind, Made) else None
+    return tree_of(kind.part, arrays, counts=counts) if isinstance(kind, Made) else None
 
 
 def _collect(
-    part: Part, arrays: Iterator[Any], counts: Sequence[int], found: dict[int, Any]
+    part: Part, arrays: Iterator[Any], *, counts: Sequence[int], found: dict[int, Any]
 ) -> None:
     for kind in part.leaves:
         if kind is None:
@@ -154,4 +154,4 @@ def _collect(
         elif isinstance(kind, Node):
             found[kind.number] = _next(arrays, counts[kind.number])
         elif isinstance(kind, Made):
-            _collect(kind.part, arrays, counts, found)
+            _collect(kind.part, arrays, counts=counts, found=found)

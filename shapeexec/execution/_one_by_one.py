@@ -24,6 +24,7 @@ def calls_the_host(jaxpr: Any) -> bool:
 def one_by_one(
     one: Callable[..., Sequence[Any]],
     vectors: Any,
+    *,
     leaves: Sequence[Any],
     is_mapped: Sequence[bool],
     count: Any,

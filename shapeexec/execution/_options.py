@@ -43,7 +43,9 @@ def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
                 got=", ".join(map(repr, buckets)),
                 fix="name each symbol once, as a text or as a Dim",
             )
-        strategies[symbol] = as_lawful_strategy("buckets", given, f"the strategy of `{symbol}`")
+        strategies[symbol] = as_lawful_strategy(
+            "buckets", given, whose=f"the strategy of `{symbol}`"
+        )
     return strategies
 
 
@@ -62,7 +64,7 @@ def _as_symbol(key: Any) -> str:
     )
 
 
-def as_lawful_strategy(name: str, given: Any, whose: str = "the strategy") -> Strategy:
+def as_lawful_strategy(name: str, given: Any, *, whose: str = "the strategy") -> Strategy:
     """The strategy given for an option, whose laws hold.
 
     Args:
@@ -80,7 +82,7 @@ def as_lawful_strategy(name: str, given: Any, whose: str = "the strategy") -> St
     except ShapeExecError:
         raise
     except Exception as error:  # the strategy may be the user's, and raise anything
-        raise strategy_raised(whose, strategy, error) from error
+        raise strategy_raised(whose, strategy, error=error) from error
     return strategy
 
 
@@ -95,7 +97,7 @@ def as_size(size: Any) -> int:
     return operator.index(size)
 
 
-def range_of(symbol: str, strategy: Strategy, size: int) -> tuple[int, int]:
+def range_of(symbol: str, strategy: Strategy, *, size: int) -> tuple[int, int]:
     """The least size in the bucket of a symbol's size, and the bucket.
 
     Raises:
@@ -109,10 +111,10 @@ def range_of(symbol: str, strategy: Strategy, size: int) -> tuple[int, int]:
     except ShapeExecError:
         raise
     except Exception as error:  # the strategy may be the user's, and raise anything
-        raise strategy_raised(f"the strategy of `{symbol}`", strategy, error) from error
+        raise strategy_raised(f"the strategy of `{symbol}`", strategy, error=error) from error
 
 
-def strategy_raised(whose: str, strategy: Strategy, error: Exception) -> StrategyError:
+def strategy_raised(whose: str, strategy: Strategy, *, error: Exception) -> StrategyError:
     """What to tell of a strategy that raises an exception of its own.
 
     Args:
@@ -164,7 +166,7 @@ def as_numbers(name: str, given: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def by_number_and_name(
-    fn: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]
+    fn: Callable[..., Any], *, numbers: tuple[int, ...], names: tuple[str, ...]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Arguments by their numbers and by their names, each given by either, as for `jax.jit`."""
     either = [
@@ -233,7 +235,7 @@ def as_constraints(given: Any) -> tuple[Guard, ...]:
     return parse_constraints(given)
 
 
-def check_kind(name: str, given: Any, kind: type, fix: str) -> None:
+def check_kind(name: str, given: Any, *, kind: type, fix: str) -> None:
     """Check that an option is None or of a kind.
 
     Raises:
@@ -243,7 +245,7 @@ def check_kind(name: str, given: Any, kind: type, fix: str) -> None:
         raise ConfigError(f"{name}={given!r} is not a {kind.__name__}.", fix=fix)
 
 
-def check_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, given: Any, *, choices: tuple[str, ...]) -> None:
     """Check that an option is one of a few texts.
 
     Raises:
@@ -289,7 +291,7 @@ def typed(value: object) -> Hashable:
     return (type(value), value.hex() if isinstance(value, float) else value)
 
 
-def check_symbols(strategies: Any, symbols: Iterable[str], specs: str = "in_shapes") -> None:
+def check_symbols(strategies: Any, symbols: Iterable[str], *, specs: str = "in_shapes") -> None:
     """Check that each strategy has a symbol.
 
     Args:

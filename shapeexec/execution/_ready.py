@@ -58,12 +58,14 @@ class Ready:
         for place, tree, capacities in self.pads:
             if isinstance(place, int):
                 is_donated = place in self.donated
-                args[place] = _padded(args[place], tree, capacities, is_donated=is_donated)
+                args[place] = _padded(
+                    args[place], tree, capacities=capacities, is_donated=is_donated
+                )
             else:
-                kwargs = {**kwargs, place: _padded(kwargs[place], tree, capacities)}
+                kwargs = {**kwargs, place: _padded(kwargs[place], tree, capacities=capacities)}
         return args, kwargs
 
-    def run(self, graph: Graph, call: Call, span: _monitor.Span, *, retrace: bool) -> Any:
+    def run(self, graph: Graph, call: Call, *, span: _monitor.Span, retrace: bool) -> Any:
         """Pad the arguments, run the graph, and cut the result.
 
         Args:
@@ -79,14 +81,14 @@ class Ready:
         given = call.arrays
         args, kwargs = self.pad(given, call.named)
         if self.donated or (self.donate and retrace):
-            _transfer.check_given_once(args, kwargs, self.donate)
+            _transfer.check_given_once(args, kwargs, donated=self.donate)
         span.copied()
         run = graph.retraced if retrace else graph
         try:
             result = run(self.sizes, args, kwargs)
         except (ValueError, _compat.JaxRuntimeError):  # the former on the fast path
             if self.donate:  # XLA refuses it in words of its own
-                _transfer.check_given_once(args, kwargs, self.donate)
+                _transfer.check_given_once(args, kwargs, donated=self.donate)
             raise
         for place in self.donated:
             _transfer.delete_donated(given[place], args[place])
@@ -110,7 +112,7 @@ class Ready:
 
 
 def _padded(
-    argument: Any, tree: Any, capacities: tuple[Shape, ...], *, is_donated: bool = False
+    argument: Any, tree: Any, *, capacities: tuple[Shape, ...], is_donated: bool = False
 ) -> Any:
     if tree is None:
         return _transfer.pad(argument, capacities[0], is_donated=is_donated)

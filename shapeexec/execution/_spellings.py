@@ -44,7 +44,7 @@ class _Meant:
 
 
 def refuse(
-    fn: Callable[..., Any], options: Mapping[str, Any], in_shapes: Any, buckets: Any
+    fn: Callable[..., Any], options: Mapping[str, Any], *, in_shapes: Any, buckets: Any
 ) -> Never:
     """Refuse options that there are not, with the line that was meant.
 
@@ -75,7 +75,7 @@ def refuse(
     raise ConfigError(
         f"Exec has no option {', '.join(map(repr, options))}.",
         got=f"{given:.200}",
-        fix=_way_out(fn, meant, renamed, notes)
+        fix=_way_out(fn, meant, renamed=renamed, notes=notes)
         if renamed
         else f"the options are {', '.join(_OPTIONS)}",
     )
@@ -91,7 +91,7 @@ def refuse_mapping(fn: Callable[..., Any], in_shapes: Mapping[Any, Any]) -> Neve
     known = {"in_shapes": "a sequence of specs"}
     raise SpecError(
         f"in_shapes={in_shapes!r:.200} is not a sequence of specs.",
-        fix=_way_out(fn, meant.options, known, meant.notes),
+        fix=_way_out(fn, meant.options, renamed=known, notes=meant.notes),
     )
 
 
@@ -123,6 +123,7 @@ def _instance(value: Any) -> Any:
 def _way_out(
     fn: Callable[..., Any],
     meant: Mapping[str, Any],
+    *,
     renamed: Mapping[str, str],
     notes: Iterable[str],
 ) -> str:

@@ -81,7 +81,7 @@ class Call:
         args, kwargs = list(self.arrays), dict(self.named)
         counts = () if self.nodes is None else self.nodes.counts
         for place, part in self.parts.items():
-            _put(args, kwargs, place, tree_of(part, iter(_at(args, kwargs, place)), counts))
+            _put(args, kwargs, place, tree_of(part, iter(_at(args, kwargs, place)), counts=counts))
         return args, kwargs
 
     def replaced(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> "Call":
@@ -122,7 +122,7 @@ class Call:
                 try:
                     return shell._run(arrays, named)
                 except jax.errors.JAXTypeError as error:
-                    add_names(error, shell.fn, tree, shell.parts.keys())
+                    add_names(error, shell.fn, tree=tree, apart=shell.parts.keys())
                     raise
 
         return fn

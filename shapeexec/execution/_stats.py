@@ -126,6 +126,7 @@ class Counters:
         self,
         outcome: str,
         padding: tuple[tuple[str, int, int], ...],
+        *,
         exact: tuple[str, ...],
         elements: Elements,
         tally: Tally,

@@ -8,7 +8,9 @@ from shapeexec.execution._options import parameters_of
 from shapeexec.shape import _trees
 
 
-def add_names(error: Exception, fn: Callable[..., Any], tree: Any, apart: Collection[Any]) -> None:
+def add_names(
+    error: Exception, fn: Callable[..., Any], *, tree: Any, apart: Collection[Any]
+) -> None:
     """Say in a note which arguments JAX speaks of, and what to do.
 
     Args:

@@ -48,7 +48,7 @@ def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
 
 
 def check_given_once(
-    args: Sequence[Any], kwargs: Mapping[str, Any], donated: Sequence[int]
+    args: Sequence[Any], kwargs: Mapping[str, Any], *, donated: Sequence[int]
 ) -> None:
     """Check that no donated array is given at another place, too.
 
@@ -107,7 +107,7 @@ def _on_host(x: Any) -> np.ndarray:
     return np.asarray(x)
 
 
-def stack(rows: Sequence[Any], capacity: Shape, count: int) -> Any:
+def stack(rows: Sequence[Any], capacity: Shape, *, count: int) -> Any:
     """Arrays, each padded to `capacity`, along a new first axis of `count` entries.
 
     Missing rows at the end are copies of the first one.
@@ -132,7 +132,7 @@ def stack(rows: Sequence[Any], capacity: Shape, count: int) -> Any:
     return _device_stack(stacked)(*padded, *[padded[0]] * (count - len(rows)))
 
 
-def cut_row(x: Any, row: int, shape: Shape) -> Any:
+def cut_row(x: Any, row: int, *, shape: Shape) -> Any:
     """The front corner of this shape of one row of `x`."""
     if not isinstance(x, jax.Array):
         return x[(row, *map(slice, shape))]
@@ -215,12 +215,12 @@ def _pad_on_devices(x: jax.Array, capacity: Shape) -> jax.Array:
     target = at_capacity(sharding, capacity)
     if target not in (None, sharding):
         x = _compat.device_put(x, target)  # an axis that its mesh does not divide is padded whole
-    return device_pad(x.shape, capacity, target)(x)
+    return device_pad(x.shape, capacity, sharding=target)(x)
 
 
 @functools.lru_cache(maxsize=4096)
 def device_pad(
-    shape: Shape, capacity: Shape, sharding: Any = None
+    shape: Shape, capacity: Shape, *, sharding: Any = None
 ) -> Callable[[jax.Array], jax.Array]:
     """A compiled function that pads arrays of one shape; `sharding` is that of its result."""
     missing = [(0, more - have) for have, more in zip(shape, capacity, strict=True)]

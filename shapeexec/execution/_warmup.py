@@ -91,7 +91,7 @@ def _missing(
         _check_number(sizes)
         plans = {}
         for combination in combinations(sizes):
-            arrays = at_sizes((list(example.arrays), dict(example.named)), dims, combination)
+            arrays = at_sizes((list(example.arrays), dict(example.named)), dims, sizes=combination)
             call = planner.bind(example.replaced(*arrays))
             plan = planner.draft(call)
             plans.setdefault(plan.key, (plan, call))
@@ -158,7 +158,7 @@ def combinations(sizes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]
         yield dict(zip(sizes, values, strict=True))
 
 
-def at_sizes(tree: Any, dims: Mapping[int, tuple[Any, ...]], sizes: Mapping[str, int]) -> Any:
+def at_sizes(tree: Any, dims: Mapping[int, tuple[Any, ...]], *, sizes: Mapping[str, int]) -> Any:
     """A tree of arguments with each ragged leaf replaced by its shape at `sizes`.
 
     Args:

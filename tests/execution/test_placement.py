@@ -21,6 +21,7 @@ import numpy as np
 
 import shapeexec as sx
 from shapeexec.execution import _transfer
+from shapeexec.execution._bind import Binder
 
 P, Auto = jax.P, jax.sharding.AxisType.Auto
 devices = jax.devices()
@@ -64,6 +65,10 @@ def is_right(got, want):
     return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(got, want))
 
 
+bound, bind = [], Binder.bind
+Binder.bind = lambda self, call: bound.append(call) or bind(self, call)
+
+
 def seen(moved):
     ex = sx.Exec(fn, (None, "b, s"), {"b": sx.Linear(16), "s": sx.Linear(10)})
     told = {}
@@ -85,9 +90,14 @@ def seen(moved):
             "why": why,
         }
     before, hits = ex.stats.compiles, ex.stats.hits
+    bound.clear()
     for place in (None, *PLACES):
         ex(*at(place, moved))
-    told["in turns"] = {"compiles": ex.stats.compiles - before, "hits": ex.stats.hits - hits}
+    told["in turns"] = {
+        "compiles": ex.stats.compiles - before,
+        "hits": ex.stats.hits - hits,
+        "bound": len(bound),
+    }
     return told
 
 
@@ -226,7 +236,7 @@ def test_each_place_has_a_graph_of_its_own_and_is_compiled_once(moved):
         is_new = (moved, place) not in SAME
         graphs += is_new
         assert (told["first"], told["again"], told["graphs"]) == (is_new, 0, graphs), place
-    assert seen()[moved]["in turns"] == {"compiles": 0, "hits": len(PLACES)}
+    assert seen()[moved]["in turns"] == {"compiles": 0, "hits": len(PLACES), "bound": 0}
 
 
 TEXTS = {
