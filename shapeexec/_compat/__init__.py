@@ -10,6 +10,7 @@ that have them. Each module knows one subject:
     places      where a line of code comes from
     cudnn       the primitives of cuDNN's attention
     dims        symbolic dims, and the questions that code asks of them
+    typed       functions whose types are partly unknown, with types
 
 Other rooms import the package and use its names: `from shapeexec import _compat`, then
 `_compat.is_literal`. So they say where JAX may change under them, and a name may move to another
@@ -105,6 +106,7 @@ from shapeexec._compat.primitives import (  # noqa: F401 - others use it by the 
     gamma_one,
     jax_function,
     kernel_primitives,
+    new_identity,
     registered_primitives,
     threefry2x32_p,
 )
@@ -112,7 +114,20 @@ from shapeexec._compat.settings import (  # noqa: F401 - others use it by the na
     COMPILE_EVENT,
     checks_results,
     config_fingerprint,
+    default_device,
     named_settings,
     threefry_is_partitionable,
     trace_state_clean,
+)
+from shapeexec._compat.typed import (  # noqa: F401 - others use it by the name of the package
+    JaxRuntimeError,
+    device_put,
+    devices_of,
+    dynamic_index_in_dim,
+    eval_shape,
+    fori_loop,
+    jit,
+    local_device_count,
+    numpy_pad,
+    with_spec,
 )

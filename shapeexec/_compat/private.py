@@ -85,6 +85,7 @@ _TABLE = (
     ("jax.extend.random", "threefry2x32_p", _EVERY),
     ("jax.extend.source_info_util", "register_exclusion", _EVERY),
     ("jax.interpreters.ad", "Zero", _EVERY),
+    ("jax.interpreters.mlir", "register_lowering", _EVERY),
 )
 VERSIONS: dict[str, tuple[str, ...]] = {
     f"{module}.{name}": versions for module, names, versions in _TABLE for name in names.split()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax._src import config as _config
 from jax._src import core as _core
 
@@ -11,6 +12,14 @@ COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 trace_state_clean: Callable[[], bool] = _core.trace_state_clean
 """False inside anybody's `jit`, `grad`, `vmap` or `scan` body, also where no argument is traced."""
+
+
+def default_device() -> Any:
+    """The device on which JAX puts what was put nowhere on purpose."""
+    device = jax.config.jax_default_device
+    if isinstance(device, str):  # a platform
+        return jax.local_devices(backend=device)[0]
+    return device or jax.local_devices()[0]
 
 
 def config_fingerprint() -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from shapeexec.execution._options import parameters_of
 from shapeexec.execution._placement import Placement, Shape, at_capacity, placement_of
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._split import Call, Place
-from shapeexec.shape import _dim
+from shapeexec.shape import _dim, _trees
 from shapeexec.shape._binding import BoundSpec
 from shapeexec.shape._foreign import refused_dtype
 from shapeexec.shape._shape import is_array
@@ -73,7 +73,7 @@ class BoundCall:
                 capacities, self.dtypes, placement, strict=True
             )
         ]
-        return jax.tree.unflatten(self.tree, leaves)
+        return _trees.unflatten(self.tree, leaves)
 
     @property
     def arguments(self) -> list[tuple[Place, Any]]:
@@ -109,7 +109,7 @@ class Binder:
         """
         _check_constants(call)
         arrays, named = call.trees()
-        leaves, treedef = jax.tree.flatten((tuple(arrays), named))
+        leaves, treedef = _trees.flatten((tuple(arrays), named))
         self._check_specs(call)
         bound = self._spec(treedef, arrays, named)
         shapes = bound.shapes(leaves)
@@ -121,7 +121,7 @@ class Binder:
         texts = tuple(tuple(map(_dim.dim_text, leaf_dims)) for leaf_dims in dims)
         return BoundCall(
             call=call,
-            tree=jax.tree.structure((tuple(call.arrays), dict(call.named))),
+            tree=_trees.structure((tuple(call.arrays), dict(call.named))),
             base=Base(treedef, texts, dtypes, call.static, _compat.config_fingerprint()),
             dims=dims,
             dtypes=dtypes,
@@ -211,9 +211,9 @@ def _dtype(leaf: Any, index: int, treedef: Any) -> tuple[Any, bool]:
     try:
         aval = jax.typeof(leaf)
     except TypeError as error:
-        indices = jax.tree.unflatten(treedef, range(treedef.num_leaves))
-        (first, *rest), _ = jax.tree_util.tree_leaves_with_path(indices)[index]
-        path = ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
+        indices = _trees.unflatten(treedef, range(treedef.num_leaves))
+        (first, *rest), _ = _trees.leaves_with_path(indices)[index]
+        path = ("kwargs" if first.idx else "args") + _trees.keystr(tuple(rest))
         if isinstance(leaf, np.ndarray | np.generic):
             raise refused_dtype(path, leaf) from error
         raise ConfigError(

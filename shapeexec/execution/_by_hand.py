@@ -10,14 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError, SpecError
 from shapeexec.bucketing import Pow2
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution import _options, _transfer
+from shapeexec.execution._narrow import is_mapping
 from shapeexec.execution._settings import strategy_of
-from shapeexec.shape import _dim
+from shapeexec.shape import _dim, _trees
 from shapeexec.shape._forms import is_spec_leaf, normal, read
 from shapeexec.shape._pattern import Spec
 from shapeexec.shape._spec import bind_one, check_names
@@ -58,7 +59,7 @@ class Sizes(Mapping[str, int]):
 
 
 def _flatten(sizes: Sizes) -> tuple[tuple[Any, ...], Any]:
-    leaves, tree = jax.tree.flatten(sizes.spec, is_leaf=is_spec_leaf)
+    leaves, tree = _trees.flatten(sizes.spec, is_leaf=is_spec_leaf)
     symbols, ranges = tuple(sizes.sizes), tuple(sizes.ranges.items())
     return tuple(sizes.sizes.values()), (symbols, ranges, tuple(leaves), tree)
 
@@ -66,11 +67,11 @@ def _flatten(sizes: Sizes) -> tuple[tuple[Any, ...], Any]:
 def _unflatten(known: Any, values: Any) -> Sizes:
     symbols, ranges, leaves, tree = known
     return Sizes(
-        dict(zip(symbols, values, strict=True)), dict(ranges), jax.tree.unflatten(tree, leaves)
+        dict(zip(symbols, values, strict=True)), dict(ranges), _trees.unflatten(tree, leaves)
     )
 
 
-jax.tree_util.register_pytree_node(Sizes, _flatten, _unflatten)
+_trees.register(Sizes, _flatten, _unflatten)
 
 
 def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
@@ -106,12 +107,12 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
     written, spec = spec, normal(spec, "spec", 0)
     check_names([("spec", 0, written)])
     bound = bind_one(spec, x)
-    leaves, tree = jax.tree.flatten(x)
+    leaves, tree = _trees.flatten(x)
     shapes = bound.shapes(leaves)
     _check_arrays("pad_to_bucket(x, spec)[0]", leaves)
     _check_known(shapes)
     sizes = dict(sorted(bound.sizes(shapes).items()))
-    _options.check_symbols(strategies, sizes, "the spec")
+    _options.check_symbols(strategies, sizes, specs="the spec")
     ranges = {symbol: _range(symbol, size, strategies) for symbol, size in sizes.items()}
     dims = bound.dims(shapes)
     padded = [
@@ -120,7 +121,7 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
         else _pad(leaf, tuple(_capacity(dim, ranges) for dim in own))
         for leaf, own, given in zip(leaves, dims, bound.specs, strict=True)
     ]
-    return jax.tree.unflatten(tree, padded), Sizes(sizes, ranges, spec)
+    return _trees.unflatten(tree, padded), Sizes(sizes, ranges, spec)
 
 
 def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
@@ -161,20 +162,22 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
         own = normal(spec, "spec", 0)
         padded = sizes.spec if isinstance(sizes, Sizes) else None
         if own != padded:
-            _check_named(own, normal(spec, "spec", 1), true)
-            _check_valid_first(own, padded, true)
+            _check_named(own, normal(spec, "spec", 1), sizes=true)
+            _check_valid_first(own, padded, sizes=true)
         spec = own
     bound = bind_one(spec, x)
-    leaves, tree = jax.tree.flatten(x)
+    leaves, tree = _trees.flatten(x)
     shapes = bound.shapes(leaves)
     _check_arrays("unpad(x, sizes, spec)", leaves)
     _check_known(shapes)
     bound.check_ranks(shapes)
     cut = [
-        leaf if own is None else _cut(leaf, _true_shape(own, shape or (), true, ranges))
+        leaf
+        if own is None
+        else _cut(leaf, _true_shape(own, shape or (), sizes=true, ranges=ranges))
         for leaf, shape, own in zip(leaves, shapes, bound.specs, strict=True)
     ]
-    return jax.tree.unflatten(tree, cut)
+    return _trees.unflatten(tree, cut)
 
 
 def _check_arrays(call: str, leaves: Sequence[Any]) -> None:
@@ -199,7 +202,7 @@ def _range(symbol: str, size: int, strategies: Any) -> tuple[int, int]:
     strategy = strategy_of(symbol, strategies)
     if runs_exact(strategy, size):
         return size, size
-    return _options.range_of(symbol, strategy, size)
+    return _options.range_of(symbol, strategy, size=size)
 
 
 def _capacity(dim: Any, ranges: Ranges) -> int:
@@ -207,7 +210,7 @@ def _capacity(dim: Any, ranges: Ranges) -> int:
 
 
 def _true_sizes(sizes: Any) -> dict[str, int]:
-    if not isinstance(sizes, Mapping):
+    if not is_mapping(sizes):
         raise SpecError(
             f"unpad: sizes={sizes!r:.80} are no sizes by symbol.",
             fix='the sizes that pad_to_bucket gave, or a dict of them such as {"s": 5}',
@@ -216,7 +219,7 @@ def _true_sizes(sizes: Any) -> dict[str, int]:
 
 
 def _true_size(symbol: str, size: Any) -> int:
-    if isinstance(size, Tracer):
+    if _compat.is_traced(size):
         raise SpecError(
             f"unpad: the size of `{symbol}` is traced.",
             got=f"{size!r:.200}",
@@ -235,7 +238,7 @@ def _true_size(symbol: str, size: Any) -> int:
     return known
 
 
-def _check_named(spec: Any, elsewhere: Any, sizes: Mapping[str, int]) -> None:
+def _check_named(spec: Any, elsewhere: Any, *, sizes: Mapping[str, int]) -> None:
     """Refuse `?` in the spec of a result: it would take the size of another `?`.
 
     Args:
@@ -253,7 +256,7 @@ def _check_named(spec: Any, elsewhere: Any, sizes: Mapping[str, int]) -> None:
             )
 
 
-def _check_valid_first(spec: Any, padded: Any, sizes: Mapping[str, int]) -> None:
+def _check_valid_first(spec: Any, padded: Any, *, sizes: Mapping[str, int]) -> None:
     """Refuse axes that may have padding between their valid elements.
 
     An axis that is longer than its symbol was merged (`[b, s]` as `[b*s]`) or joined of several
@@ -282,7 +285,7 @@ def _is_longer(dim: _dim.Dim, sizes: Mapping[str, int]) -> bool:
 
 
 def _leaves(tree: Any) -> list[Any]:
-    return [] if tree is None else jax.tree.leaves(tree, is_leaf=is_spec_leaf)
+    return [] if tree is None else _trees.leaves(tree, is_leaf=is_spec_leaf)
 
 
 def _symbolic_dims(leaf: Any) -> list[_dim.Dim]:
@@ -296,7 +299,7 @@ def _names_of(sizes: Mapping[str, int]) -> str:
 
 
 def _true_shape(
-    spec: Spec, shape: tuple[int, ...], sizes: Mapping[str, int], ranges: Ranges | None
+    spec: Spec, shape: tuple[int, ...], *, sizes: Mapping[str, int], ranges: Ranges | None
 ) -> tuple[int, ...]:
     """The true shape of an array, having checked that it is at capacity, where that is known."""
     true: list[int] = []
@@ -331,16 +334,20 @@ def _true_shape(
 def _pad(x: Any, capacity: tuple[int, ...]) -> Any:
     if x.shape == capacity:
         return x
-    if isinstance(x, Tracer):
+    if _compat.is_traced(x):
         return _transfer.device_pad(x.shape, capacity)(x)
-    if isinstance(x, np.ndarray | np.generic):  # whose dtype is its owner's matter
+    if _is_of_numpy(x):  # whose dtype is its owner's matter
         padded = np.zeros(capacity, x.dtype)
         padded[tuple(map(slice, x.shape))] = x
         return padded
     return _transfer.pad(x, capacity, is_donated=True)  # so that a JAX array becomes one
 
 
+def _is_of_numpy(x: object) -> bool:
+    return isinstance(x, np.ndarray | np.generic)
+
+
 def _cut(x: Any, shape: tuple[int, ...]) -> Any:
-    if x.shape != shape and isinstance(x, Tracer):
+    if x.shape != shape and _compat.is_traced(x):
         return lax.slice(x, [0] * len(shape), shape)
     return _transfer.cut(x, shape)

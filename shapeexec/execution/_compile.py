@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from shapeexec import _compat
 from shapeexec.execution import _monitor
 from shapeexec.execution._permission import check_permitted, permitted, watch_lowering
 from shapeexec.execution._row import GraphBytes, GraphRow, GraphSeconds
@@ -20,6 +21,7 @@ from shapeexec.execution._stats import Tally
 from shapeexec.masking._hosted import host_operands, unpacked
 from shapeexec.masking._masked import Masked
 from shapeexec.masking._values import MaskNote
+from shapeexec.shape import _trees
 from shapeexec.shape._host import HostOperand, packed
 from shapeexec.shape._trace import Trace
 
@@ -172,9 +174,9 @@ class Recipe:
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
         """The function that XLA compiles."""
         by_symbol, hosted = self.numbers.read(sizes)
-        leaves = jax.tree.leaves((args, kwargs))
+        leaves = _trees.leaves((args, kwargs))
         results = self.masked(by_symbol, consts, leaves, hosted=hosted)
-        return jax.tree.unflatten(self.trace.out_tree, results)
+        return _trees.unflatten(self.trace.out_tree, results)
 
     def notes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[MaskNote]:
         """Each mask that the graph has or is spared; nothing is compiled."""
@@ -187,7 +189,7 @@ class Recipe:
             return results
 
         consts = tuple(self.trace.jaxpr.consts)
-        jax.eval_shape(run, self.numbers.struct, consts, jax.tree.leaves((args, kwargs)))
+        _compat.eval_shape(run, self.numbers.struct, consts, _trees.leaves((args, kwargs)))
         return notes
 
 
@@ -228,7 +230,7 @@ def prepare(
         sizes, kwargs, args = watch_lowering((sizes, kwargs, args))
         return recipe.body(sizes, consts, kwargs, *args)
 
-    jitted = jax.jit(body, donate_argnums=donated)
+    jitted = _compat.jit(body, donate_argnums=donated)
     start = time.perf_counter()
     trace = functools.partial(jitted.trace, sizes, consts, kwargs, *args)
     with permitted():

@@ -13,6 +13,7 @@ from shapeexec.bucketing import Strategy
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution._proofs import Proofs
 from shapeexec.execution._settings import Settings, strategy_of
+from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +37,15 @@ class Exactness:
         return found | {s for s, size in sizes.items() if runs_exact(strategies[s], size)}
 
 
+def known_rules() -> int:
+    """How many rules and facts masks can be made by; none is ever taken back."""
+    return len(RULES) + len(NESTED) + len(KNOWLEDGE)
+
+
 class ExactSymbols:
     """The symbols that are exact in spite of their strategies, by what calls have in common.
+
+    Who registers a rule may have mended what made them exact: then all are tried anew.
 
     Args:
         settings: Tell the strategies, and whether other symbols may be exact.
@@ -48,6 +56,7 @@ class ExactSymbols:
         self._settings, self._proofs = settings, proofs
         self._lock = threading.Lock()
         self._forced: dict[Hashable, dict[str, str]] = {}
+        self._rules = known_rules()
 
     def clear(self) -> None:
         """Forget all but what the proofs know."""
@@ -57,10 +66,10 @@ class ExactSymbols:
     def reasons(self, base: Hashable, sizes: Mapping[str, int]) -> dict[str, str]:
         """Per symbol that is exact in a call in spite of its strategy, why."""
         with self._lock:
-            forced = dict(self._forced.get(base, {}))
+            forced = self._known(base)
         return {**forced, **self._proofs.exact(base, sizes)}
 
-    def add(self, base: Hashable, symbols: Iterable[str], error: ShapeExecError) -> bool:
+    def add(self, base: Hashable, symbols: Iterable[str], *, error: ShapeExecError) -> bool:
         """Run calls of one kind at the exact sizes of `symbols` from now on, because of `error`.
 
         Returns:
@@ -68,14 +77,21 @@ class ExactSymbols:
         """
         reason = f"{error.what}   <- {error.where}" if error.where else error.what
         with self._lock:
-            known = self._forced.get(base, {})
+            known = self._known(base)
             if self._settings.on_unsupported == "raise" or not frozenset(symbols) - known.keys():
                 return False
-            self._forced[base] = dict.fromkeys(symbols, reason) | known
+            self._forced[base] = {**dict.fromkeys(symbols, reason), **known}
             return True
 
     def exactness(self, base: Hashable) -> Exactness:
         """Which symbols are exact in calls of one kind."""
         with self._lock:
-            always = frozenset(self._forced.get(base, ()))
+            always = frozenset(self._known(base))
         return Exactness(self._settings.strategies, always, self._proofs.apart(base))
+
+    def _known(self, base: Hashable) -> Mapping[str, str]:
+        rules = known_rules()
+        if rules != self._rules:
+            self._rules = rules
+            self._forced.clear()
+        return self._forced.get(base, {})

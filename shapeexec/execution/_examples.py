@@ -14,10 +14,13 @@ import numpy as np
 
 from shapeexec._errors import ConfigError, SpecError
 from shapeexec.execution import _split
+from shapeexec.execution._exactness import known_rules
+from shapeexec.execution._narrow import is_listed
 from shapeexec.execution._placement import may_stand_elsewhere, placement_of
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._signature import of_array
 from shapeexec.execution._split import Call, Place
+from shapeexec.shape import _trees
 from shapeexec.shape._spec import default_in_shapes, default_kwarg_shapes
 
 Reduce = Literal["sum"] | None
@@ -34,7 +37,7 @@ class Layout:
     """
 
     is_mapped: tuple[bool, ...]
-    places: tuple[tuple[int | str, Any, int], ...]
+    places: tuple[tuple[Place, Any, int], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Examples:
     count: int
     at: frozenset[Place]
     has_default_specs: bool = False
-    calls: dict[int, Call] = dataclasses.field(default_factory=dict, compare=False)
+    calls: dict[int, Call] = dataclasses.field(default_factory=dict[int, Call], compare=False)
 
     def complete(self) -> "Examples":
         """The same, after each leaf that is no array was found."""
@@ -92,10 +95,10 @@ class Examples:
         call = self.one(number)
         places: list[Place] = [*range(len(call.arrays)), *sorted(call.named)]  # as JAX orders keys
         is_mapped: list[bool] = []
-        mapped = []
+        mapped: list[tuple[Place, Any, int]] = []
         for place in places:
             is_own = place in self.positions or place in self.names
-            tree = jax.tree.structure(arrays_at(call, place))
+            tree = _trees.structure(arrays_at(call, place))
             if is_own:
                 mapped.append((place, tree, len(is_mapped)))
             is_mapped += [is_own] * tree.num_leaves
@@ -114,9 +117,9 @@ class Examples:
             hash(tuple(call.static for call in calls[:1] if is_alike))
         except TypeError:  # planning finds the error and tells it
             return [None] * self.count
-        names = (len(self.args), *self.kwargs, *own)
+        names = (known_rules(), len(self.args), *self.kwargs, *own)
         if may_stand_elsewhere():
-            names += placement_of(jax.tree.leaves((self.args, dict(self.kwargs))))
+            names += placement_of(_trees.leaves((self.args, dict(self.kwargs))))
         mapped = [self.of(place) for place in own]
         return [
             (names, call.static, *map(_signature, leaves))
@@ -138,11 +141,11 @@ def arrays_at(call: Call, place: Place) -> Any:
 def _signature(example: Any) -> Hashable:
     if hasattr(example, "shape"):
         return _leaf_signature(example)
-    leaves, tree = jax.tree.flatten(example)
+    leaves, tree = _trees.flatten(example)
     return (tree, *map(_leaf_signature, leaves))
 
 
-def _leaf_signature(leaf: Any) -> Hashable:
+def _leaf_signature(leaf: object) -> Hashable:
     if not hasattr(leaf, "shape"):
         return type(leaf)
     return of_array(leaf)
@@ -195,15 +198,15 @@ def _lists(
 ) -> tuple[frozenset[int], frozenset[str]]:
     """The positions and the keywords of arguments that are lists of examples."""
     if settings.in_shapes is None:
-        positions = frozenset(i for i, arg in enumerate(args) if isinstance(arg, _LISTS))
+        positions = frozenset(i for i, arg in enumerate(args) if is_listed(arg))
     else:
         positions = frozenset(i for i, spec in enumerate(settings.in_shapes) if spec is not None)
     if settings.kwarg_shapes is not None:
         names = frozenset(k for k in kwargs if settings.kwarg_shapes.get(k) is not None)
     elif settings.in_shapes is None:
-        names = frozenset(k for k, arg in kwargs.items() if isinstance(arg, _LISTS))
+        names = frozenset(k for k, arg in kwargs.items() if is_listed(arg))
     else:
-        names = frozenset()
+        names = frozenset[str]()
     given = frozenset(i for i, arg in enumerate(args) if arg is not None)
     positions = given & positions - frozenset(settings.static_argnums)
     names -= frozenset(settings.static_argnames)
@@ -213,7 +216,7 @@ def _lists(
 def _common_length(lists: Mapping[str, Any]) -> int:
     """How many examples there are, by the path of each list of them."""
     for path, argument in lists.items():
-        if not isinstance(argument, _LISTS):
+        if not is_listed(argument):
             raise SpecError(
                 f"map: {path} has a spec but is a {type(argument).__name__}, no list of examples.",
                 fix="pass a list with one entry per example, or make the spec None: what all share",
@@ -235,15 +238,12 @@ def _common_length(lists: Mapping[str, Any]) -> int:
     return count
 
 
-_LISTS = (list, tuple)
-
-
 def _with_default_specs(
     settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Settings:
     """The specs that each call `ex(*one_example)` would have, and None for shared arguments."""
-    firsts = [arg[0] if isinstance(arg, _LISTS) and arg else None for arg in args]
-    named = {k: arg[0] if isinstance(arg, _LISTS) and arg else None for k, arg in kwargs.items()}
+    firsts = [arg[0] if is_listed(arg) and arg else None for arg in args]
+    named = {k: arg[0] if is_listed(arg) and arg else None for k, arg in kwargs.items()}
     given = settings.kwarg_shapes
     return dataclasses.replace(
         settings,
@@ -254,7 +254,7 @@ def _with_default_specs(
 
 def map_plainly(examples: Examples, reduce: Reduce) -> Any:
     """What `map` stands for: a Python loop over the plain function."""
-    results = []
+    results: list[Any] = []
     for number in range(examples.count):
         args, kwargs = examples.arguments(number)
         results.append(examples.settings.fn(*args, **kwargs))

@@ -113,10 +113,12 @@ class Exec:
         **misspelled: Never,
     ) -> None:
         if misspelled and callable(fn):
-            _spellings.refuse(fn, misspelled, in_shapes, buckets)
+            _spellings.refuse(fn, misspelled, in_shapes=in_shapes, buckets=buckets)
         if isinstance(in_shapes, Mapping):
             _spellings.refuse_mapping(fn, in_shapes)
-        _options.check_kind("limits", limits, CacheLimits, "limits=sx.CacheLimits(graphs=256)")
+        _options.check_kind(
+            "limits", limits, kind=CacheLimits, fix="limits=sx.CacheLimits(graphs=256)"
+        )
         settings = settings_of(
             fn,
             in_shapes=in_shapes,
@@ -211,9 +213,7 @@ class Exec:
             StrategyError: A strategy breaks one of the laws that make padding safe.
             SpecError: A spec is malformed.
         """
-        other = type(self).__new__(type(self))
-        other._start(changed(self.settings, changes), self._limits)
-        return other
+        return self._of(changed(self.settings, changes), self._limits)
 
     # As Python's functions are
 
@@ -224,8 +224,7 @@ class Exec:
         differ in arrays only share graphs, and an attribute that is set later is heeded.
         """
         if self._method is None:
-            self._method = self.variant()
-            self._method._start(without_self(self.settings), self._limits)
+            self._method = self._of(without_self(self.settings), self._limits)
             self._method._is_method = True
         if instance is None:
             return self._method
@@ -244,7 +243,7 @@ class Exec:
         if _pickling.is_global(self, fn):
             return fn.__qualname__
         _pickling.check_settings(self.settings)
-        return _made_anew, (type(self), self.settings, self._limits)
+        return self._of, (self.settings, self._limits)  # its graphs stay where they are
 
     # Looking before running
 
@@ -347,7 +346,7 @@ class Exec:
         runner, own = self._receiver(args)
         if progress is not None and not callable(progress):
             progress, sizes["progress"] = None, progress
-        return runner.warm_up(own, sizes, progress)
+        return runner.warm_up(own, sizes, progress=progress)
 
     def clear(self) -> None:
         """Forget all graphs and traces; the statistics stay."""
@@ -358,6 +357,12 @@ class Exec:
         self._runner.store.freeze()
 
     # Private
+
+    @classmethod
+    def _of(cls, settings: Settings, limits: CacheLimits) -> "Exec":
+        ex = cls.__new__(cls)
+        ex._start(settings, limits)
+        return ex
 
     def _receiver(self, args: Sequence[Any]) -> tuple[Runner, Sequence[Any]]:
         """The runner, of the instance that is the first argument if this is a method."""
@@ -383,11 +388,4 @@ class Exec:
 
 def runner_of(ex: Exec) -> Runner:
     """What runs the calls of an Exec, for tools that look inside."""
-    return ex._runner
-
-
-def _made_anew(kind: type[Exec], settings: Settings, limits: CacheLimits) -> Exec:
-    """An Exec that was pickled: its graphs stayed where they were."""
-    ex = kind.__new__(kind)
-    ex._start(settings, limits)
-    return ex
+    return ex._runner  # pyright: ignore[reportPrivateUsage] - the one door into it

@@ -54,7 +54,7 @@ class Explanation:
         return "\n".join(lines)
 
 
-def program_of(plan: Plan, call: Call, notes: Sequence[MaskNote]) -> Program:
+def program_of(plan: Plan, call: Call, *, notes: Sequence[MaskNote]) -> Program:
     """What the graph of a call does, equation by equation.
 
     Args:

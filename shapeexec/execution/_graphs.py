@@ -183,7 +183,7 @@ def row_of(planned: Planned, origin: str) -> GraphRow:
 
 
 def graphs_of(
-    graphs: Sequence[Graph], counters: Counters, exactness: Callable[[Base], Exactness]
+    graphs: Sequence[Graph], counters: Counters, *, exactness: Callable[[Base], Exactness]
 ) -> Graphs:
     """The table of these graphs, with what has run in them.
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from shapeexec import _compat
 from shapeexec._errors import SpecError
@@ -30,6 +30,7 @@ from shapeexec.masking._extents import Extents
 from shapeexec.masking._hosted import host_operands
 from shapeexec.masking._masked import Masked
 from shapeexec.masking.folding import SumNote, notes_of_sums, sum_over_examples
+from shapeexec.shape import _trees
 from shapeexec.shape._trace import Trace
 
 
@@ -65,14 +66,14 @@ class MapRecipe:
             *args: Likewise.
         """
         vectors, count = sizes
-        leaves = jax.tree.leaves((args, kwargs))
+        leaves = _trees.leaves((args, kwargs))
         if self.calls_the_host:
             one = self._one(consts)
-            results = one_by_one(one, vectors, leaves, self.is_mapped, count)
+            results = one_by_one(one, vectors, leaves=leaves, is_mapped=self.is_mapped, count=count)
             return self._as_declared(sum_one_by_one(results) if self.reduce == "sum" else results)
         each = self._each(consts)
         if self.reduce == "sum":
-            is_example = jnp.arange(len(vectors)) < count
+            is_example = lax.iota(np.int32, len(vectors)) < count
             results = sum_over_examples(each, is_example, vectors, leaves)
         else:
             results = each(vectors, leaves)
@@ -85,7 +86,7 @@ class MapRecipe:
             why = "examples run one by one, for the host takes part"
             avals = enumerate(self.out_avals)
             return [SumNote(i, _compat.describe_aval(aval), (), why) for i, aval in avals]
-        each, leaves = self._each(self.trace.jaxpr.consts), jax.tree.leaves((args, kwargs))
+        each, leaves = self._each(self.trace.jaxpr.consts), _trees.leaves((args, kwargs))
         return notes_of_sums(each, vectors.shape[0], vectors, leaves)
 
     @property
@@ -195,12 +196,12 @@ class Group:
         Args:
             call: That of the first example.
         """
-        leaves, tree = jax.tree.flatten(call.structs(self.capacities))
+        leaves, tree = _trees.flatten(call.structs(self.capacities))
         own = [
             _transfer.stacked_struct(leaf, self.capacity) if mapped else leaf
             for leaf, mapped in zip(leaves, self.layout.is_mapped, strict=True)
         ]
-        return jax.tree.unflatten(tree, own)
+        return _trees.unflatten(tree, own)
 
     @property
     def of_one_example(self) -> Plan:
@@ -246,7 +247,11 @@ class Group:
         """How many elements of the examples' arguments are data, and how many run."""
         first, sizes = self.first, [plan.sizes for plan in self.plans]
         return elements_of(
-            first.base, first.recipe, self.capacities, all_sizes=sizes, rows=self.capacity
+            first.base,
+            first.recipe,
+            capacities=self.capacities,
+            all_sizes=sizes,
+            rows=self.capacity,
         )
 
     @property
@@ -276,8 +281,8 @@ def stacked(group: Group, examples: Examples) -> tuple[list[Any], dict[str, Any]
         given = examples.of(place)
         leaves = [tree.flatten_up_to(given[number]) for number in group.numbers]
         rows = zip(zip(*leaves, strict=True), capacities[start:], strict=False)
-        own = [_transfer.stack(arrays, shape, group.capacity) for arrays, shape in rows]
-        whole = jax.tree.unflatten(tree, own)
+        own = [_transfer.stack(arrays, shape, count=group.capacity) for arrays, shape in rows]
+        whole = _trees.unflatten(tree, own)
         if isinstance(place, int):
             args[place] = whole
         else:
@@ -288,15 +293,17 @@ def stacked(group: Group, examples: Examples) -> tuple[list[Any], dict[str, Any]
 def cut(group: Group, stacked: Sequence[Any]) -> list[Any]:
     """The result of each example."""
     recipe = group.recipe
-    results = []
+    results: list[Any] = []
     for row, plan in enumerate(group.plans):
         shapes = itertools.compress(plan.out_shapes, recipe.is_number)
-        own = [_transfer.cut_row(x, row, shape) for x, shape in zip(stacked, shapes, strict=True)]
-        results.append(whole(group, own, plan))
+        own = [
+            _transfer.cut_row(x, row, shape=shape) for x, shape in zip(stacked, shapes, strict=True)
+        ]
+        results.append(whole(group, own, plan=plan))
     return results
 
 
-def whole(group: Group, leaves: Sequence[Any], plan: Plan | None = None) -> Any:
+def whole(group: Group, leaves: Sequence[Any], *, plan: Plan | None = None) -> Any:
     """The tree of a result, from those of its leaves that a graph can give."""
     recipe, given = group.recipe, iter(leaves)
     shapes = (plan or group.plans[0]).out_shapes
@@ -304,7 +311,7 @@ def whole(group: Group, leaves: Sequence[Any], plan: Plan | None = None) -> Any:
         next(given) if is_number else np.zeros(shape, jax.dtypes.float0)
         for is_number, shape in zip(recipe.is_number, shapes, strict=True)
     ]
-    return jax.tree.unflatten(recipe.trace.out_tree, leaves)
+    return _trees.unflatten(recipe.trace.out_tree, leaves)
 
 
 def check_sum(groups: Sequence[Group]) -> None:

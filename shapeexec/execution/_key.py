@@ -8,11 +8,10 @@ import types
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import jax
-
 from shapeexec import _compat
 from shapeexec.execution._placement import Placement, sharding_text
-from shapeexec.execution._split import FUNCTION, Place, Static
+from shapeexec.execution._split import FUNCTION, Place, Static, Values
+from shapeexec.shape import _trees
 from shapeexec.shape._shape import dtype_name
 
 _LONGEST = 40
@@ -33,14 +32,14 @@ class Base(NamedTuple):
     tree: Any
     dims: tuple[tuple[str, ...], ...]
     dtypes: tuple[tuple[Any, bool], ...]
-    static: Hashable
+    static: Static | Values
     config: tuple[Any, ...]
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Per leaf where it stands: `args[0]['tokens']`."""
-        indices = jax.tree.unflatten(self.tree, range(self.tree.num_leaves))
-        found = jax.tree_util.tree_leaves_with_path(indices)
+        indices = _trees.unflatten(self.tree, range(self.tree.num_leaves))
+        found = _trees.leaves_with_path(indices)
         return tuple(_path(path) for path, _ in found)
 
     @property
@@ -68,7 +67,6 @@ class Base(NamedTuple):
         static = self.static
         parts = static.parts if isinstance(static, Static) else ()
         values = static.values if isinstance(static, Static) else static
-        assert isinstance(values, tuple)
         found = {_place(place): (value, _value(value)) for place, value in values}
         for place, key in parts:
             found |= {path: (held, text) for path, held, text in _constants(key, _place(place))}
@@ -207,16 +205,16 @@ def _place(place: Place) -> str:
 def _path(path: tuple[Any, ...]) -> str:
     first, second, *rest = path
     if not first.idx:
-        return f"args{jax.tree_util.keystr((second, *rest))}"
-    return f"{_place(second.key)}{jax.tree_util.keystr(tuple(rest))}"
+        return f"args{_trees.keystr((second, *rest))}"
+    return f"{_place(second.key)}{_trees.keystr(tuple(rest))}"
 
 
 def _constants(key: Any, place: str) -> Iterator[tuple[str, Hashable, str]]:
     """Each constant in a `Part`'s key: where it is, its key and its text."""
     structure, leaves = key
-    indices = jax.tree.unflatten(structure, range(structure.num_leaves))
-    for path, number in jax.tree_util.tree_leaves_with_path(indices):
-        leaf, where = leaves[number], f"{place}{jax.tree_util.keystr(path)}"
+    indices = _trees.unflatten(structure, range(structure.num_leaves))
+    for path, number in _trees.leaves_with_path(indices):
+        leaf, where = leaves[number], f"{place}{_trees.keystr(path)}"
         match leaf:
             case None:
                 continue
@@ -233,9 +231,9 @@ def _constants(key: Any, place: str) -> Iterator[tuple[str, Hashable, str]]:
 def _value(key: Any) -> str:
     """The text of a value as `typed` keys it, or of one that is compared by its identity."""
     match key:
-        case (type() as kind, tuple(items)) if kind is tuple:
+        case (type() as kind, items) if kind is tuple:
             return _clipped(f"({', '.join(map(_value, items))}{',' * (len(items) == 1)})")
-        case (type() as kind, frozenset() as items) if kind is frozenset:
+        case (type() as kind, items) if kind is frozenset:
             return _clipped(f"{{{', '.join(sorted(map(_value, items)))}}}")
         case (type() as kind, str(value)) if issubclass(kind, float):
             return repr(float.fromhex(value))
@@ -259,7 +257,7 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def shown_sizes(sizes: Mapping[str, int], exact: Mapping[str, int], examples: int | None) -> str:
+def shown_sizes(sizes: Mapping[str, int], exact: Mapping[str, int], *, examples: int | None) -> str:
     """Buckets as a text: `b=4, s=64`; `s=7 exact`; `map of 8: s=64`."""
     text = ", ".join(f"{s}={n}{' exact' if s in exact else ''}" for s, n in sizes.items())
     text = text or "no sizes"

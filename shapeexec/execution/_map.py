@@ -90,7 +90,7 @@ class Mapper:
             self._store.prepared(group.key, lambda: group.prepared(call))
         except UnsupportedPrimitiveError as error:
             planner, first = self._planner, group.first
-            if planner.make_fewest_exact(first, error, call) and (
+            if planner.make_fewest_exact(first, error, call=call) and (
                 # Alone, at sizes from its bucket's least one up, an example may be masked all the
                 # same.
                 planner.draft(call).kind != first.kind or planner.make_all_exact(first, error)
@@ -158,7 +158,7 @@ class Mapper:
             for group, graph in zip(groups, graphs, strict=True)
         ]
         for group, (_, graph, span, is_hit) in zip(groups, runs, strict=True):
-            self._store.ran(group, graph, span, is_hit=is_hit)
+            self._store.ran(group, graph, span=span, is_hit=is_hit)
         if groups[0].reduce == "sum":
             check_sum(groups)
             return _complete(functools.reduce(add, [result for result, *_ in runs]))

@@ -4,14 +4,17 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from shapeexec import _compat
-from shapeexec.execution._examples import map_plainly
+from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._examples import Reduce, map_plainly
 from shapeexec.execution._explain import program_of
 from shapeexec.execution._group import Group
 from shapeexec.execution._plain import count_plain
+from shapeexec.execution._planner import notes_of
 from shapeexec.execution._runner import Runner
 from shapeexec.masking._values import MaskNote
 from shapeexec.masking.folding import SumNote
@@ -93,7 +96,7 @@ class MapMethod:
     def __reduce__(self) -> Any:
         return getattr, (self.ex, "map")
 
-    def __call__(self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, reduce: Reduce = None, **kwargs: Any) -> Any:
         """Run the function on examples of different sizes: see `Exec.map`."""
         runner, own = self.receiver(args)
         examples = runner.examples((own, kwargs), reduce)
@@ -102,7 +105,7 @@ class MapMethod:
             return map_plainly(examples, reduce)
         return runner.mappers.of(examples).run(examples, reduce) if examples.count else []
 
-    def plan(self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any) -> MapPlan:
+    def plan(self, *args: Any, reduce: Reduce = None, **kwargs: Any) -> MapPlan:
         """What a map of these arguments would run; it may trace, but compiles and runs nothing.
 
         Arrays may be `jax.ShapeDtypeStruct`s.
@@ -115,14 +118,10 @@ class MapMethod:
         Raises:
             ShapeExecError: Whatever the map raises before it runs.
         """
-        runner, own = self.receiver(args)
-        examples = runner.examples((own, kwargs), reduce).complete()
-        groups = runner.mappers.of(examples).plan(examples, reduce)
-        return MapPlan(tuple(groups), tuple(group.key in runner.store for group in groups))
+        plan, _ = self._planned(args, kwargs, reduce)
+        return plan
 
-    def explain(
-        self, *args: Any, reduce: Literal["sum"] | None = None, **kwargs: Any
-    ) -> MapExplanation:
+    def explain(self, *args: Any, reduce: Reduce = None, **kwargs: Any) -> MapExplanation:
         """Each mask of the graphs of a map and why, and which sums over examples are folded.
 
         Arrays may be `jax.ShapeDtypeStruct`s.
@@ -135,19 +134,25 @@ class MapMethod:
         Raises:
             ShapeExecError: Whatever the map raises before it runs.
         """
+        plan, bind = self._planned(args, kwargs, reduce)
+        programs: list[Program] = []
+        sums: list[tuple[SumNote, ...]] = []
+        for group in plan.groups:
+            call, one = bind(group.numbers[0]), group.of_one_example
+            programs.append(program_of(one, call.call, notes=notes_of(one, call)))
+            sums.append(group.sums(call))
+        return MapExplanation(plan, tuple(programs), tuple(sums))
+
+    def _planned(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], reduce: Reduce
+    ) -> tuple[MapPlan, Callable[[int], BoundCall]]:
+        """The plan, and the bound call of an example by its number."""
         runner, own = self.receiver(args)
         examples = runner.examples((own, kwargs), reduce).complete()
         mapper = runner.mappers.of(examples)
-        groups = mapper.plan(examples, reduce)
-        programs, sums = [], []
-        for group in groups:
-            call = mapper.bind(examples, group.numbers[0])
-            plan = group.of_one_example
-            notes = plan.recipe.notes(*call.structs(plan.in_capacities))
-            programs.append(program_of(plan, call.call, notes))
-            sums.append(group.sums(call))
-        is_compiled = tuple(group.key in runner.store for group in groups)
-        return MapExplanation(MapPlan(tuple(groups), is_compiled), tuple(programs), tuple(sums))
+        groups = tuple(mapper.plan(examples, reduce))
+        plan = MapPlan(groups, tuple(group.key in runner.store for group in groups))
+        return plan, functools.partial(mapper.bind, examples)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -5,11 +5,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
-
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _modules, _objects
 from shapeexec.execution._parts import Again, Constant, Made, Node, Part
+from shapeexec.shape import _trees
 
 
 @dataclasses.dataclass
@@ -17,10 +16,10 @@ class Merge:
     """Trees put together again from their parts and arrays."""
 
     split: _modules.Nodes | None
-    nodes: list[Any] = dataclasses.field(default_factory=list)
-    objects: dict[int, Any] = dataclasses.field(default_factory=dict)
-    given: dict[int, Any] = dataclasses.field(default_factory=dict)
-    sentinels: list[Any] = dataclasses.field(default_factory=list)
+    nodes: list[Any] = dataclasses.field(default_factory=list[Any])
+    objects: dict[int, object] = dataclasses.field(default_factory=dict[int, object])
+    given: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict[int, dict[str, Any]])
+    sentinels: list[object] = dataclasses.field(default_factory=list[object])
 
     def collect(self, arrays: Iterable[Any], parts: Iterable[Part]) -> None:
         """Find the arrays of all nodes, and make these."""
@@ -28,12 +27,12 @@ class Merge:
             return
         own: dict[int, Any] = {}
         for part, held in zip(parts, arrays, strict=True):
-            _collect(part, iter(held), self.split.counts, own)
+            _collect(part, iter(held), counts=self.split.counts, found=own)
         self.nodes = self.split.merged([own[number] for number in range(len(own))])
 
     def whole(self, part: Part, arrays: Iterator[Any]) -> Any:
         """The tree of a part, from its arrays."""
-        return jax.tree.unflatten(part.tree, [self._leaf(leaf, arrays) for leaf in part.leaves])
+        return _trees.unflatten(part.tree, [self._leaf(leaf, arrays) for leaf in part.leaves])
 
     def _leaf(self, leaf: Any, arrays: Iterator[Any]) -> Any:
         if leaf is None:
@@ -50,9 +49,9 @@ class Merge:
             return self._met(leaf.number)
         if leaf.make is not None:
             return leaf.make(self.whole(leaf.part, arrays))
-        return self._object(leaf.kind, leaf.number, leaf.part, arrays)
+        return self._object(leaf.kind, leaf.number, part=leaf.part, arrays=arrays)
 
-    def _object(self, kind: Any, number: Any, part: Part, arrays: Iterator[Any]) -> Any:
+    def _object(self, kind: Any, number: Any, *, part: Part, arrays: Iterator[Any]) -> Any:
         how, (structure, rest) = _objects.items_of(kind), part.tree.children()
         if how.fill is not None:
             self.objects[number] = how.new(kind)  # first, for it may hold itself
@@ -115,8 +114,8 @@ def _check_same(value: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 def _held(items: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """What an object holds, by what to call it, so that no later change of it is seen."""
-    named = {f"`{name}`": jax.tree.flatten(held) for name, held in attributes.items()}
-    return {**named, "the items": jax.tree.flatten(items)}
+    named = {f"`{name}`": _trees.flatten(held) for name, held in attributes.items()}
+    return {**named, "the items": _trees.flatten(items)}
 
 
 def _is_same(x: tuple[list[Any], Any], y: tuple[list[Any], Any]) -> bool:
@@ -133,9 +132,9 @@ def _next(arrays: Iterator[Any], count: int) -> tuple[Any, ...]:
     return tuple(itertools.islice(arrays, count))
 
 
-def tree_of(part: Part, arrays: Iterator[Any], counts: Sequence[int]) -> Any:
+def tree_of(part: Part, arrays: Iterator[Any], *, counts: Sequence[int]) -> Any:
     """The arrays of a part in a tree like its own."""
-    return jax.tree.unflatten(part.tree, [_subtree(kind, arrays, counts) for kind in part.leaves])
+    return _trees.unflatten(part.tree, [_subtree(kind, arrays, counts) for kind in part.leaves])
 
 
 def _subtree(kind: Any, arrays: Iterator[Any], counts: Sequence[int]) -> Any:
@@ -143,11 +142,11 @@ def _subtree(kind: Any, arrays: Iterator[Any], counts: Sequence[int]) -> Any:
         return next(arrays)
     if isinstance(kind, Node):
         return _next(arrays, counts[kind.number])
-    return tree_of(kind.part, arrays, counts) if isinstance(kind, Made) else None
+    return tree_of(kind.part, arrays, counts=counts) if isinstance(kind, Made) else None
 
 
 def _collect(
-    part: Part, arrays: Iterator[Any], counts: Sequence[int], found: dict[int, Any]
+    part: Part, arrays: Iterator[Any], *, counts: Sequence[int], found: dict[int, Any]
 ) -> None:
     for kind in part.leaves:
         if kind is None:
@@ -155,4 +154,4 @@ def _collect(
         elif isinstance(kind, Node):
             found[kind.number] = _next(arrays, counts[kind.number])
         elif isinstance(kind, Made):
-            _collect(kind.part, arrays, counts, found)
+            _collect(kind.part, arrays, counts=counts, found=found)

@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from shapeexec.shape import _trees
+
 _TAG = "shapeexec"
 
 
@@ -39,12 +41,12 @@ def held_by_states(tree: Any, leaves: Sequence[Any]) -> set[int]:
     kind = sys.modules["flax.nnx"].State
     if isinstance(tree, kind):
         return set(map(id, leaves))
-    states = [
-        value
-        for value in jax.tree.leaves(tree, is_leaf=lambda value: isinstance(value, kind))
-        if isinstance(value, kind)
-    ]
-    return set(map(id, jax.tree.leaves(states, is_leaf=is_nnx)))
+
+    def is_state(value: object) -> bool:
+        return isinstance(value, kind)
+
+    states = [*filter(is_state, _trees.leaves(tree, is_leaf=is_state))]
+    return set(map(id, _trees.leaves(states, is_leaf=is_nnx)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,9 +119,10 @@ def split(nodes: Sequence[Any], *, is_inner: bool = False) -> tuple[Nodes, list[
             graph, state = context.split(list(nodes))
     else:
         graph, state = nnx.split(list(nodes))
-    trees, arrays = [], []
+    trees: list[Any] = []
+    arrays: list[tuple[Any, ...]] = []
     for number in range(len(nodes)):
-        leaves, tree = jax.tree.flatten(state.get(number))
+        leaves, tree = _trees.flatten(state.get(number))
         trees.append(tree)
         arrays.append(tuple(leaves))
     return Nodes(tuple(nodes), graph, tuple(trees)), arrays
@@ -130,7 +133,7 @@ def state(nodes: Sequence[Any]) -> Any:
     if not nodes:
         return None, []
     graph, held = sys.modules["flax.nnx"].split(list(nodes))
-    return graph, jax.tree.leaves(held)
+    return graph, _trees.leaves(held)
 
 
 def is_same_state(before: Any, after: Any) -> bool:
@@ -143,7 +146,7 @@ def is_same_state(before: Any, after: Any) -> bool:
 def _state(trees: Sequence[Any], arrays: Sequence[Sequence[Any]]) -> Any:
     nnx = sys.modules["flax.nnx"]
     whole = {
-        number: jax.tree.unflatten(tree, leaves)
+        number: _trees.unflatten(tree, leaves)
         for number, (tree, leaves) in enumerate(zip(trees, arrays, strict=True))
         if leaves or tree.num_nodes > 1
     }

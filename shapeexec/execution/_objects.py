@@ -49,22 +49,46 @@ def _value(base: Any) -> Items:
     return Items(base, base.__new__)
 
 
+def _made(read: Callable[[Any], Any], new: Callable[[Any, Any], Any]) -> Items:
+    return Items(read, new)
+
+
+def _sequence(base: Any) -> Items:
+    # One that cannot change has no `extend`.
+    extend = getattr(base, "extend", None)
+    return Items(lambda value: list(base.__iter__(value)), base.__new__, extend)
+
+
+def _set(base: Any) -> Items:
+    return Items(_sorted, base.__new__, getattr(base, "update", None))
+
+
 def _mapping(base: Any) -> Items:
     def read(value: Any) -> Any:
         keys = list(base.__iter__(value))
         return keys, [base.__getitem__(value, key) for key in keys]
 
-    def fill(value: Any, items: Any) -> None:
-        for key, item in zip(*items, strict=True):
-            base.__setitem__(value, key, item)
+    return Items(read, base.__new__, functools.partial(_fill_mapping, base))
 
-    return Items(read, base.__new__, fill)
+
+def _fill_mapping(base: Any, value: Any, items: Any) -> None:
+    for key, item in zip(*items, strict=True):
+        base.__setitem__(value, key, item)
 
 
 def _fill_default(value: Any, items: Any) -> None:
-    value.default_factory, (keys, held) = items
-    for key, item in zip(keys, held, strict=True):
-        dict.__setitem__(value, key, item)
+    value.default_factory, held = items
+    _fill_mapping(dict, value, held)
+
+
+def _fill_deque(value: Any, items: Any) -> None:
+    base: Any = collections.deque
+    base.__init__(value, *items)
+
+
+def _new_array(kind: Any, items: Any) -> Any:
+    base: Any = array.array
+    return base.__new__(kind, *items)
 
 
 def _sorted(items: Iterable[Any]) -> list[Any]:
@@ -83,10 +107,10 @@ _ITEMS: dict[Any, Items] = {
     float: _value(float),
     complex: _value(complex),
     bytearray: Items(bytes, bytearray.__new__, bytearray.extend),
-    tuple: Items(lambda x: list(tuple.__iter__(x)), tuple.__new__),
-    frozenset: Items(_sorted, frozenset.__new__),
-    set: Items(_sorted, set.__new__, set.update),
-    list: Items(lambda x: list(list.__iter__(x)), list.__new__, list.extend),
+    tuple: _sequence(tuple),
+    frozenset: _set(frozenset),
+    set: _set(set),
+    list: _sequence(list),
     dict: _DICT,
     collections.OrderedDict: _mapping(collections.OrderedDict),
     collections.defaultdict: Items(
@@ -97,14 +121,12 @@ _ITEMS: dict[Any, Items] = {
     collections.deque: Items(
         lambda x: (list(x), x.maxlen),
         collections.deque.__new__,
-        lambda value, items: collections.deque.__init__(value, *items),
+        _fill_deque,
     ),
-    array.array: Items(
-        lambda x: (x.typecode, x.tobytes()), lambda kind, x: array.array.__new__(kind, *x)
-    ),
-    types.MappingProxyType: Items(dict, lambda _, x: types.MappingProxyType(x)),
-    slice: Items(lambda x: [x.start, x.stop, x.step], lambda _, x: slice(*x)),
-    BaseException: Items(lambda x: list(x.args), lambda kind, x: kind.__new__(kind, *x)),
+    array.array: Items(lambda x: (x.typecode, x.tobytes()), _new_array),
+    types.MappingProxyType: _made(dict, lambda _, x: types.MappingProxyType(x)),
+    slice: _made(lambda x: [x.start, x.stop, x.step], lambda _, x: slice(*x)),
+    BaseException: _made(lambda x: list(x.args), lambda kind, x: kind.__new__(kind, *x)),
 }
 # Objects of these libraries that are compared by identity are so under `jax.jit`, too.
 _ARRAYS = {"jax", "jaxlib", "numpy", "flax", "equinox", "optax", "shapeexec"}
@@ -116,7 +138,11 @@ _HANDLES = set(
     threading types typing weakref""".split()
 )
 _ATOMS = (type, types.ModuleType, types.FunctionType, enum.Enum)
-_C_NEW = type(int.__new__)
+_C_NEW = types.BuiltinFunctionType
+
+
+def _is_atom(kind: type) -> bool:
+    return issubclass(kind, _ATOMS)
 
 
 def comparison(kind: type) -> Comparison:
@@ -132,7 +158,7 @@ _comparisons: weakref.WeakKeyDictionary[type, Comparison] = weakref.WeakKeyDicti
 
 def _comparison(kind: type) -> Comparison:
     is_own = kind.__hash__ is object.__hash__ or kind.__eq__ is object.__eq__
-    if issubclass(kind, _ATOMS):
+    if _is_atom(kind):
         return Comparison.BY_IDENTITY if kind.__hash__ is object.__hash__ else Comparison.BY_VALUE
     if kind.__hash__ is not None and is_own:
         return _of_own_identity(kind)
@@ -197,7 +223,7 @@ def items_of(kind: type) -> Items:
     return _ITEMS[_base(kind)]
 
 
-def is_opened(value: Any) -> bool:
+def is_opened(value: object) -> bool:
     """Whether a value is compared by its content."""
     kind = type(value)
     by = comparison(kind)
@@ -214,7 +240,7 @@ def is_opened(value: Any) -> bool:
 def can_open(kind: type) -> bool:
     """Whether a function that is an object of this class can be opened, whatever its hash."""
     library = kind.__module__.partition(".")[0]
-    if issubclass(kind, _ATOMS) or library in _ARRAYS:
+    if _is_atom(kind) or library in _ARRAYS:
         return False
     is_own = library == "__main__" or library not in sys.stdlib_module_names
     return is_own and _base(kind) is object
@@ -231,7 +257,7 @@ def cached_properties(kind: type) -> set[str]:
     return {name for name, value in held if isinstance(value, cached)}
 
 
-def attributes_of(value: Any) -> dict[str, Any]:
+def attributes_of(value: object) -> dict[str, Any]:
     slots = {slot for base in type(value).__mro__ for slot in _slots(base)}
     held = {slot: getattr(value, slot) for slot in sorted(slots) if hasattr(value, slot)}
     return {**held, **getattr(value, "__dict__", {})}
@@ -246,7 +272,7 @@ def _slots(base: type) -> set[str]:
     return {f"_{owner}{name}" if is_private[name] and owner else name for name in names}
 
 
-def assign(value: Any, attributes: Mapping[str, Any]) -> None:
+def assign(value: object, attributes: Mapping[str, Any]) -> None:
     for name, attribute in attributes.items():
         try:
             object.__setattr__(value, name, attribute)  # frozen or not

@@ -7,7 +7,6 @@ second one.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -25,6 +24,7 @@ def calls_the_host(jaxpr: Any) -> bool:
 def one_by_one(
     one: Callable[..., Sequence[Any]],
     vectors: Any,
+    *,
     leaves: Sequence[Any],
     is_mapped: Sequence[bool],
     count: Any,
@@ -44,18 +44,18 @@ def one_by_one(
 
     def at(number: Any) -> Sequence[Any]:
         own = [
-            lax.dynamic_index_in_dim(leaf, number, keepdims=False) if mapped else leaf
+            _compat.dynamic_index_in_dim(leaf, number, keepdims=False) if mapped else leaf
             for leaf, mapped in zip(leaves, is_mapped, strict=True)
         ]
-        return one(lax.dynamic_index_in_dim(vectors, number, keepdims=False), own)
+        return one(_compat.dynamic_index_in_dim(vectors, number, keepdims=False), own)
 
     def step(number: Any, results: list[Any]) -> list[Any]:
         pairs = zip(results, at(number), strict=True)
         return [lax.dynamic_update_index_in_dim(all_, own, number, 0) for all_, own in pairs]
 
-    shapes = jax.eval_shape(at, np.int32(0))
+    shapes = _compat.eval_shape(at, np.int32(0))
     empty = [lax.full((len(vectors), *x.shape), 0, x.dtype) for x in shapes]  # of keys, too
-    return lax.fori_loop(0, count, step, empty)
+    return _compat.fori_loop(0, count, step, empty)
 
 
 def sum_one_by_one(results: Sequence[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from shapeexec._errors import BucketOverflowError, ConfigError, ShapeExecError, StrategyError
 from shapeexec.bucketing import Strategy, as_strategy, check_laws
 from shapeexec.bucketing._laws import checked_range
+from shapeexec.execution._narrow import is_frozenset, is_iterable, is_listed, is_mapping, is_tuple
 from shapeexec.shape import UNKNOWN, Dim
 from shapeexec.shape._dim import is_unknown, symbols_of
 from shapeexec.shape._forms import normal_by_name, normal_by_position
@@ -31,9 +32,9 @@ def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
         ConfigError: Something is no strategy or no symbol, or a symbol has two strategies.
         StrategyError: A strategy breaks a law.
     """
-    if not isinstance(buckets, Mapping):
+    if not is_mapping(buckets):
         return as_lawful_strategy("buckets", buckets)
-    strategies = {}
+    strategies: dict[str, Strategy] = {}
     for key, given in buckets.items():
         symbol = _as_symbol(key)
         if symbol in strategies:
@@ -42,7 +43,9 @@ def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
                 got=", ".join(map(repr, buckets)),
                 fix="name each symbol once, as a text or as a Dim",
             )
-        strategies[symbol] = as_lawful_strategy("buckets", given, f"the strategy of `{symbol}`")
+        strategies[symbol] = as_lawful_strategy(
+            "buckets", given, whose=f"the strategy of `{symbol}`"
+        )
     return strategies
 
 
@@ -61,7 +64,7 @@ def _as_symbol(key: Any) -> str:
     )
 
 
-def as_lawful_strategy(name: str, given: Any, whose: str = "the strategy") -> Strategy:
+def as_lawful_strategy(name: str, given: Any, *, whose: str = "the strategy") -> Strategy:
     """The strategy given for an option, whose laws hold.
 
     Args:
@@ -79,7 +82,7 @@ def as_lawful_strategy(name: str, given: Any, whose: str = "the strategy") -> St
     except ShapeExecError:
         raise
     except Exception as error:  # the strategy may be the user's, and raise anything
-        raise strategy_raised(whose, strategy, error) from error
+        raise strategy_raised(whose, strategy, error=error) from error
     return strategy
 
 
@@ -94,7 +97,7 @@ def as_size(size: Any) -> int:
     return operator.index(size)
 
 
-def range_of(symbol: str, strategy: Strategy, size: int) -> tuple[int, int]:
+def range_of(symbol: str, strategy: Strategy, *, size: int) -> tuple[int, int]:
     """The least size in the bucket of a symbol's size, and the bucket.
 
     Raises:
@@ -108,10 +111,10 @@ def range_of(symbol: str, strategy: Strategy, size: int) -> tuple[int, int]:
     except ShapeExecError:
         raise
     except Exception as error:  # the strategy may be the user's, and raise anything
-        raise strategy_raised(f"the strategy of `{symbol}`", strategy, error) from error
+        raise strategy_raised(f"the strategy of `{symbol}`", strategy, error=error) from error
 
 
-def strategy_raised(whose: str, strategy: Strategy, error: Exception) -> StrategyError:
+def strategy_raised(whose: str, strategy: Strategy, *, error: Exception) -> StrategyError:
     """What to tell of a strategy that raises an exception of its own.
 
     Args:
@@ -163,7 +166,7 @@ def as_numbers(name: str, given: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def by_number_and_name(
-    fn: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]
+    fn: Callable[..., Any], *, numbers: tuple[int, ...], names: tuple[str, ...]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Arguments by their numbers and by their names, each given by either, as for `jax.jit`."""
     either = [
@@ -207,13 +210,13 @@ def check_arguments(fn: Callable[..., Any], **options: Iterable[int | str]) -> N
                 )
 
 
-def as_texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
+def as_texts(name: str, given: Any) -> tuple[str, ...]:
     """Names of arguments, given as one or several.
 
     Raises:
         ConfigError: They are something else.
     """
-    texts = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    texts = tuple(given) if is_iterable(given) and not isinstance(given, str) else (given,)
     if not all(isinstance(text, str) for text in texts):
         raise ConfigError(
             f"{name}={given!r} are not texts.", fix=f'{name}="flag", or {name}=("flag", "mode")'
@@ -227,12 +230,12 @@ def as_constraints(given: Any) -> tuple[Guard, ...]:
     Raises:
         ConfigError: They are something else, or one is no comparison of sizes.
     """
-    if isinstance(given, tuple | list) and any(isinstance(fact, Guard) for fact in given):
+    if is_listed(given) and any(isinstance(fact, Guard) for fact in given):
         given = [str(fact) if isinstance(fact, Guard) else fact for fact in given]
     return parse_constraints(given)
 
 
-def check_kind(name: str, given: Any, kind: type, fix: str) -> None:
+def check_kind(name: str, given: Any, *, kind: type, fix: str) -> None:
     """Check that an option is None or of a kind.
 
     Raises:
@@ -242,7 +245,7 @@ def check_kind(name: str, given: Any, kind: type, fix: str) -> None:
         raise ConfigError(f"{name}={given!r} is not a {kind.__name__}.", fix=fix)
 
 
-def check_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, given: Any, *, choices: tuple[str, ...]) -> None:
     """Check that an option is one of a few texts.
 
     Raises:
@@ -273,14 +276,14 @@ def name_of(fn: Any) -> str:
     return name if isinstance(name, str) else type(fn).__qualname__
 
 
-def typed(value: Any) -> Hashable:
+def typed(value: object) -> Hashable:
     """A static value that differs from its equals: 1, 1.0, True; 0.0 and -0.0.
 
     So do tuples, frozen sets and dataclasses that hold them.
     """
-    if isinstance(value, tuple):
+    if is_tuple(value):
         return (type(value), tuple(map(typed, value)))
-    if isinstance(value, frozenset):
+    if is_frozenset(value):
         return (type(value), frozenset(map(typed, value)))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         held = (getattr(value, field.name, None) for field in dataclasses.fields(value))
@@ -288,7 +291,7 @@ def typed(value: Any) -> Hashable:
     return (type(value), value.hex() if isinstance(value, float) else value)
 
 
-def check_symbols(strategies: Any, symbols: Iterable[str], specs: str = "in_shapes") -> None:
+def check_symbols(strategies: Any, symbols: Iterable[str], *, specs: str = "in_shapes") -> None:
     """Check that each strategy has a symbol.
 
     Args:
@@ -299,7 +302,7 @@ def check_symbols(strategies: Any, symbols: Iterable[str], specs: str = "in_shap
     Raises:
         ConfigError: One is for a symbol that no spec has.
     """
-    if not isinstance(strategies, Mapping):
+    if not is_mapping(strategies):
         return
     known = {name for symbol in symbols for name in names_for(symbol)}
     unknown = sorted(strategies.keys() - known)

@@ -65,4 +65,5 @@ def _divisor(guard: Guard) -> int | None:
     match _expression.parse(guard.left).tree:
         case ast.Call(ast.Name("mod"), [_, ast.Constant(int(divisor))]) if divisor > 1:
             return divisor
-    return None
+        case _:
+            return None

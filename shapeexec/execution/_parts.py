@@ -16,6 +16,7 @@ from jax import export
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _modules, _objects
 from shapeexec.execution._options import typed
+from shapeexec.shape import _trees
 from shapeexec.shape._shape import is_array
 
 _NUMBERS = (bool, int, float, complex)
@@ -34,7 +35,7 @@ class Constant:
         return cls(None if isinstance(key, _Identity) else value, key)
 
     @property
-    def value(self) -> Any:
+    def value(self) -> object:
         """The leaf.
 
         Raises:
@@ -126,7 +127,7 @@ class Part:
     @property
     def is_constant(self) -> bool:
         """Whether it is one leaf that is no array."""
-        return jax.tree_util.treedef_is_leaf(self.tree) and isinstance(self.leaves[0], Constant)
+        return _trees.is_leaf_structure(self.tree) and isinstance(self.leaves[0], Constant)
 
 
 @dataclasses.dataclass
@@ -144,30 +145,31 @@ class Walk:
 
     is_function: bool = False
     is_result: bool = False
-    nodes: list[Any] = dataclasses.field(default_factory=list)
-    objects: dict[int, Any] = dataclasses.field(default_factory=dict)
+    nodes: list[Any] = dataclasses.field(default_factory=list[Any])
+    objects: dict[int, Any] = dataclasses.field(default_factory=dict[int, Any])
     where: str = ""
 
     def part(self, tree: Any, *, numbers_are_arrays: bool = True) -> tuple[Part, list[Any]]:
         """A tree taken apart, and its arrays, with a `Slot` for those of each node."""
         arrays: list[Any] = []
         try:
-            return self._part(tree, numbers_are_arrays, arrays), arrays
+            return self._part(tree, arrays, numbers=numbers_are_arrays), arrays
         except _Incomparable as error:
             raise error.of_user(self._place(error.path)) from error
 
     def _place(self, path: _Keys) -> str:
-        keys = jax.tree_util.keystr(path[1:] if self.is_function else path)
+        keys = _trees.keystr(path[1:] if self.is_function else path)
         within = keys.removeprefix(".__self__")
         return f"self{within}" if within != keys else f"{self.where}{keys}"
 
-    def _part(self, tree: Any, numbers: bool, arrays: list[Any]) -> Part:
+    def _part(self, tree: Any, arrays: list[Any], *, numbers: bool) -> Part:
         # Within a module of equinox and an object numbers are constants, as for `eqx.filter_jit`.
         is_leaf = is_taken if numbers else _modules.is_nnx
-        leaves, structure = jax.tree.flatten(tree, is_leaf=is_leaf)
-        kinds, data = [], None
+        leaves, structure = _trees.flatten(tree, is_leaf=is_leaf)
+        kinds: list[Constant | Node | Again | Made | None] = []
+        data = None
         for number, leaf in enumerate(leaves):
-            is_one = isinstance(leaf, jax.Array) or self._is_array(leaf, numbers)
+            is_one = isinstance(leaf, jax.Array) or self._is_array(leaf, numbers=numbers)
             if is_one and _modules.is_nnx(leaf):  # a variable has a shape and a dtype as well
                 data = _modules.held_by_states(tree, leaves) if data is None else data
                 is_one = id(leaf) in data
@@ -176,17 +178,19 @@ class Walk:
                 kinds.append(None)
                 continue
             try:
-                kinds.append(self._leaf(leaf, numbers, arrays))
+                kinds.append(self._leaf(leaf, arrays, numbers=numbers))
             except _Incomparable as error:
                 error.path = (*_path(structure, number), *error.path)
                 raise
         key = (structure, tuple(None if kind is None else kind.key for kind in kinds))
         return Part(structure, tuple(kinds), key)
 
-    def _is_array(self, leaf: Any, numbers: bool) -> bool:
+    def _is_array(self, leaf: object, *, numbers: bool) -> bool:
         return (numbers or type(leaf) not in _NUMBERS) and is_data(leaf)
 
-    def _leaf(self, leaf: Any, numbers: bool, arrays: list[Any]) -> Any:
+    def _leaf(
+        self, leaf: object, arrays: list[Any], *, numbers: bool
+    ) -> Constant | Node | Again | Made:
         if type(leaf) in _NUMBERS:
             return Constant.of(leaf, typed(leaf))
         if _modules.is_nnx(leaf):
@@ -194,11 +198,11 @@ class Walk:
             arrays.append(Slot(len(self.nodes) - 1))
             return Node(len(self.nodes) - 1)
         if numbers and _modules.is_equinox(leaf):
-            return Made("equinox", _same, self._part(leaf, False, arrays))
+            return Made("equinox", _same, self._part(leaf, arrays, numbers=False))
         for kind, (fields, make) in COMPOSITES.items():
             if isinstance(leaf, kind):
                 try:
-                    return Made(kind, make, self._part(fields(leaf), False, arrays))
+                    return Made(kind, make, self._part(fields(leaf), arrays, numbers=False))
                 except _Incomparable as error:
                     error.path = _field_of(kind)(error.path)
                     raise
@@ -209,18 +213,18 @@ class Walk:
             return self._opened(leaf, arrays)
         return Constant.of(leaf, self._key(leaf))
 
-    def _opened(self, leaf: Any, arrays: list[Any]) -> Made:
+    def _opened(self, leaf: object, arrays: list[Any]) -> Made:
         kind = type(leaf)
         self.objects[id(leaf)] = leaf
         number = len(self.objects) - 1
         held = (_objects.items_of(kind).read(leaf), _objects.attributes_of(leaf))
         try:
-            return Made(kind, None, self._part(held, False, arrays), number)
+            return Made(kind, None, self._part(held, arrays, numbers=False), number)
         except _Incomparable as error:
             error.path = _held_by(error.path)
             raise
 
-    def _key(self, leaf: Any) -> Hashable:
+    def _key(self, leaf: object) -> Hashable:
         by = _objects.comparison(type(leaf))
         if by is _objects.Comparison.BY_IDENTITY or by is _objects.Comparison.BY_CONTENT:
             return _Identity(leaf)
@@ -272,7 +276,7 @@ def _same(value: Any) -> Any:
 class _Incomparable(Exception):
     """A leaf that cannot be compared with another; on its way out it collects the path to it."""
 
-    def __init__(self, leaf: Any, *, is_hashable: bool) -> None:
+    def __init__(self, leaf: object, *, is_hashable: bool) -> None:
         super().__init__()
         self.leaf, self.is_hashable = leaf, is_hashable
         self.path: _Keys = ()
@@ -307,8 +311,8 @@ _PARTIAL = ("func", "args", "keywords")
 
 
 def _path(structure: Any, number: int) -> _Keys:
-    tree = jax.tree.unflatten(structure, range(structure.num_leaves))
-    return next(path for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if leaf == number)
+    tree = _trees.unflatten(structure, range(structure.num_leaves))
+    return next(path for path, leaf in _trees.leaves_with_path(tree) if leaf == number)
 
 
 # What a function may be made of, beside objects: its fields, and how it is made of them.
@@ -330,8 +334,10 @@ def is_data(leaf: Any) -> bool:
         return False
     if is_array(leaf) or type(leaf) in _NUMBERS or hasattr(leaf, "__jax_array__"):
         return True
-    if export.is_symbolic_dim(leaf):
-        return True
+    return export.is_symbolic_dim(leaf) or _has_aval(leaf)
+
+
+def _has_aval(leaf: object) -> bool:
     kind = type(leaf)
     if kind not in _is_known:
         try:

@@ -8,11 +8,10 @@ the call is planned under another key. See docs/adr/0018.
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator
 from typing import Any
 
 import jax
-from jax.interpreters import mlir
 
 from shapeexec import _compat
 
@@ -25,7 +24,7 @@ _local = threading.local()
 
 
 @contextlib.contextmanager
-def permitted() -> Iterator[None]:
+def permitted() -> Generator[None]:
     """Within it this thread may trace and lower bodies."""
     outer = getattr(_local, "is_permitted", False)
     _local.is_permitted = True
@@ -47,17 +46,9 @@ def check_permitted() -> None:
 
 def watch_lowering(tree: Any) -> Any:
     """The arrays of a body's arguments; to lower what uses one of them takes permission, too."""
-    return jax.tree.map(_watched.bind, tree)
-
-
-def _lowered(_: Any, operand: Any) -> Sequence[Any]:
-    check_permitted()
-    return [operand]
+    return jax.tree.map(_watched, tree)
 
 
 # An identity that is nothing in the program for XLA. Each array has its own, since JAX drops
 # equations that nobody reads, and arguments with them.
-_watched = _compat.Primitive("shapeexec_watched")
-_watched.def_impl(lambda operand: operand)
-_watched.def_abstract_eval(lambda aval: aval)
-mlir.register_lowering(_watched, _lowered)
+_watched = _compat.new_identity("shapeexec_watched", check_permitted)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from shapeexec import _compat
+from shapeexec.execution._narrow import is_tuple
 
 Shape = tuple[int, ...]
 Placement = tuple[jax.sharding.Sharding | None, ...]
@@ -27,7 +28,7 @@ def placement_of(leaves: Iterable[Any]) -> Placement:
 @functools.cache
 def may_stand_elsewhere() -> bool:
     """Whether equal programs may run on other devices, which JAX compiles without lowering anew."""
-    return jax.local_device_count() > 1
+    return _compat.local_device_count() > 1
 
 
 def at_capacity(sharding: Any, capacity: Shape) -> Any:
@@ -49,7 +50,7 @@ def at_capacity(sharding: Any, capacity: Shape) -> Any:
             for size, axes in zip(capacity, sharding.spec, strict=False)
         ]
         is_same = spec == [*sharding.spec]
-        return sharding if is_same else sharding.update(spec=jax.sharding.PartitionSpec(*spec))
+        return sharding if is_same else _compat.with_spec(sharding, *spec)
     try:
         sharding.shard_shape(capacity)
     except ValueError:  # how JAX says that it does not divide
@@ -62,14 +63,14 @@ def stacked_sharding(sharding: Any) -> Any:
     if len(sharding.device_set) == 1:
         return sharding
     if isinstance(sharding, jax.sharding.NamedSharding):
-        return sharding.update(spec=jax.sharding.PartitionSpec(None, *sharding.spec))
+        return _compat.with_spec(sharding, None, *sharding.spec)
     return None
 
 
 def _ways(mesh: Any, axes: Any) -> int:
     """Into how many parts a dim is cut."""
     ways = 1
-    for axis in axes if isinstance(axes, tuple) else (axes,):
+    for axis in axes if is_tuple(axes) else (axes,):
         ways *= 1 if axis is None or not isinstance(axis, str) else mesh.shape[axis]
     return ways
 

@@ -118,7 +118,7 @@ class Plan:
     def elements(self) -> Elements:
         """How many elements of arguments are data, and how many run."""
         return elements_of(
-            self.base, self.recipe, self.in_capacities, all_sizes=[self.sizes], rows=1
+            self.base, self.recipe, capacities=self.in_capacities, all_sizes=[self.sizes], rows=1
         )
 
     @property

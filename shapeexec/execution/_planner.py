@@ -21,6 +21,7 @@ from shapeexec.execution._split import Call
 from shapeexec.execution._store import Store
 from shapeexec.execution._traces import Traced, Traces
 from shapeexec.masking._extents import Extents
+from shapeexec.masking._values import MaskNote
 from shapeexec.shape import _dim
 from shapeexec.shape._attempt import Program
 from shapeexec.shape._search import needed
@@ -72,7 +73,7 @@ class Planner:
             try:
                 self._store.prepared(plan.key, lambda plan=plan: prepared(plan, call))
             except UnsupportedPrimitiveError as error:
-                if not self.make_fewest_exact(plan, error, call):
+                if not self.make_fewest_exact(plan, error, call=call):
                     raise
             else:
                 return plan
@@ -96,7 +97,7 @@ class Planner:
             try:
                 plan = self._plan(call, forced)
             except InconclusiveShapeError as error:
-                if not self._exact.add(call.base, error.symbols or call.sizes.keys(), error):
+                if not self._exact.add(call.base, error.symbols or call.sizes.keys(), error=error):
                     raise
                 continue
             if is_proven_later and self.may_wait(plan):
@@ -105,7 +106,7 @@ class Planner:
             if difference is None:
                 return plan
             fewest = self._fewest_apart(call, forced)
-            self._proofs.set_apart(call.base, call.sizes, fewest, difference)
+            self._proofs.set_apart(call.base, call.sizes, symbols=fewest, reason=difference)
 
     def may_wait(self, plan: Plan) -> bool:
         """Whether a graph may run before its trace is proven, and perhaps in vain."""
@@ -114,7 +115,7 @@ class Planner:
         return settings.check == "worker" and plan.is_compiled and in_vain
 
     def make_fewest_exact(
-        self, plan: Plan, error: UnsupportedPrimitiveError, call: BoundCall
+        self, plan: Plan, error: UnsupportedPrimitiveError, *, call: BoundCall
     ) -> bool:
         """Make exact what has to be for a call to be masked, and no symbol more.
 
@@ -138,7 +139,7 @@ class Planner:
             met = self._met_on_trial(call, suspects)
         fewest = needed(list(suspects), lambda symbols: self._met_on_trial(call, symbols) is None)
         # None if another thread, or a trace on trial, has made them exact meanwhile.
-        return not fewest or self._exact.add(plan.base, fewest, error)
+        return not fewest or self._exact.add(plan.base, fewest, error=error)
 
     def make_all_exact(self, plan: Plan, error: UnsupportedPrimitiveError) -> bool:
         """Make exact all symbols that an error names, or all that there are.
@@ -146,7 +147,7 @@ class Planner:
         Returns:
             False if that is not allowed, or is nothing new.
         """
-        return self._exact.add(plan.base, error.symbols or plan.sizes, error)
+        return self._exact.add(plan.base, error.symbols or plan.sizes, error=error)
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol."""
@@ -162,7 +163,7 @@ class Planner:
         """The error of masking a call while some symbols are exact."""
         plan = self.draft(call, symbols)
         try:
-            plan.recipe.notes(*call.structs(plan.in_capacities))
+            notes_of(plan, call)
         except UnsupportedPrimitiveError as error:
             return error
         return None
@@ -172,7 +173,9 @@ class Planner:
         # Where arguments stand is no matter of a trace.
         graph = (plan.key.without_placement(), plan.kind.without_placement())
         leaves = call.to_trace({})
-        found = self._proofs.difference(graph, plan.recipe.trace, call.fn, leaves, call.sizes)
+        found = self._proofs.difference(
+            graph, plan.recipe.trace, fn=call.fn, leaves=leaves, sizes=call.sizes
+        )
         if found is not None:
             return found
         try:
@@ -203,7 +206,7 @@ class Planner:
         }
         traced = self._traces.of(call, exact)
         ranges = {
-            symbol: range_of(symbol, self._settings.strategy(symbol), call.sizes[symbol])
+            symbol: range_of(symbol, self._settings.strategy(symbol), size=call.sizes[symbol])
             for symbol in sorted(traced.trace.symbols)
         }
         kind = Key(Kind(call.base, tuple(exact.items()), traced.number, call.placement))
@@ -234,6 +237,15 @@ def prepared(plan: Plan, call: BoundCall) -> Prepared:
     """
     args, kwargs = call.structs(plan.in_capacities)
     return prepare(plan.recipe, plan.recipe.numbers.struct, args=args, kwargs=kwargs)
+
+
+def notes_of(plan: Plan, call: BoundCall) -> list[MaskNote]:
+    """Each mask that the graph of a plan has or is spared; nothing is compiled.
+
+    Raises:
+        UnsupportedPrimitiveError: A primitive cannot be made exact.
+    """
+    return plan.recipe.notes(*call.structs(plan.in_capacities))
 
 
 def _planned(

@@ -34,7 +34,7 @@ def plot_rows(rows: Sequence[GraphRow], figure: Any) -> Any:
     ]
     bars = _fewer(bars)
     if figure is None:
-        figure = plt.figure(figsize=(10, 1.4 + 0.3 * len(bars)), layout="constrained")
+        figure = plt.figure(figsize=(10, 1.4 + 0.3 * len(bars)), layout="constrained")  # pyright: ignore[reportUnknownMemberType] - other keywords have no type
     left, right = figure.subplots(1, 2, sharey=True)
     labels, hits, real, bucket = zip(*bars, strict=True)
     places = range(len(bars))

@@ -58,6 +58,7 @@ class Proofs:
         self,
         graph: tuple[Hashable, Hashable],
         trace: Trace,
+        *,
         fn: Callable[..., Any],
         leaves: Sequence[Leaf],
         sizes: Mapping[str, int],
@@ -78,28 +79,31 @@ class Proofs:
             return None
         key, kind = graph
         handles = self._handles.get(kind)
-        if self._proof(key, kind, trace, sizes, handles=handles) in self._proven:
+        if self._proof(key, kind, trace=trace, sizes=sizes, handles=handles) in self._proven:
             return None
-        watched = handled_exceptions() if handles is None else contextlib.nullcontext({})
+        watched = (
+            handled_exceptions() if handles is None else contextlib.nullcontext(dict[str, None]())
+        )
         with watched as places:
-            outcome = _examined(trace, fn, leaves, sizes)
+            outcome = _examined(trace, fn, leaves=leaves, sizes=sizes)
         self._count(checks=1, check_evaluations=outcome.evaluated)
         handles = bool(places) if handles is None else handles
+        proof = self._proof(key, kind, trace=trace, sizes=sizes, handles=handles)
         with self._lock:
             self._handles[kind] = handles
             if len(self._proven) >= _MOST_PROVEN:
                 self._proven.clear()  # what occurs again is proven again
             if outcome.difference is None:
-                self._proven[self._proof(key, kind, trace, sizes, handles=handles)] = None
+                self._proven[proof] = None
         return None if outcome.difference is None else _text_of(outcome.difference)
 
     def _proof(
         self,
         key: Hashable,
         kind: Hashable,
+        *,
         trace: Trace,
         sizes: Mapping[str, int],
-        *,
         handles: bool | None,
     ) -> Hashable:
         """What calls have in common that one proof serves."""
@@ -108,7 +112,7 @@ class Proofs:
         return (key, *(guard.holds(sizes) for guard in trace.open), *_alike(sizes))
 
     def set_apart(
-        self, base: Hashable, sizes: Mapping[str, int], symbols: Sequence[str], reason: str
+        self, base: Hashable, sizes: Mapping[str, int], *, symbols: Sequence[str], reason: str
     ) -> None:
         """Make symbols exact at these sizes, and tell of the first such case."""
         self._count(differences=1)
@@ -136,7 +140,7 @@ def _alike(sizes: Mapping[str, int]) -> list[int]:
 
 
 def _examined(
-    trace: Trace, fn: Callable[..., Any], leaves: Sequence[Leaf], sizes: Mapping[str, int]
+    trace: Trace, fn: Callable[..., Any], *, leaves: Sequence[Leaf], sizes: Mapping[str, int]
 ) -> Outcome:
     try:
         return examine(trace, fn, leaves, sizes)

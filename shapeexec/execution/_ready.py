@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from shapeexec import _compat
 from shapeexec.execution import _monitor, _transfer
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Graph
@@ -17,6 +18,7 @@ from shapeexec.execution._placement import Shape
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._split import Call, Place
 from shapeexec.execution._stats import Elements
+from shapeexec.shape import _trees
 
 Pads = tuple[tuple[Place, Any, tuple[Shape, ...]], ...]
 
@@ -56,12 +58,14 @@ class Ready:
         for place, tree, capacities in self.pads:
             if isinstance(place, int):
                 is_donated = place in self.donated
-                args[place] = _padded(args[place], tree, capacities, is_donated=is_donated)
+                args[place] = _padded(
+                    args[place], tree, capacities=capacities, is_donated=is_donated
+                )
             else:
-                kwargs = {**kwargs, place: _padded(kwargs[place], tree, capacities)}
+                kwargs = {**kwargs, place: _padded(kwargs[place], tree, capacities=capacities)}
         return args, kwargs
 
-    def run(self, graph: Graph, call: Call, span: _monitor.Span, *, retrace: bool) -> Any:
+    def run(self, graph: Graph, call: Call, *, span: _monitor.Span, retrace: bool) -> Any:
         """Pad the arguments, run the graph, and cut the result.
 
         Args:
@@ -77,14 +81,14 @@ class Ready:
         given = call.arrays
         args, kwargs = self.pad(given, call.named)
         if self.donated or (self.donate and retrace):
-            _transfer.check_given_once(args, kwargs, self.donate)
+            _transfer.check_given_once(args, kwargs, donated=self.donate)
         span.copied()
         run = graph.retraced if retrace else graph
         try:
             result = run(self.sizes, args, kwargs)
-        except (ValueError, jax.errors.JaxRuntimeError):  # the former on the fast path
+        except (ValueError, _compat.JaxRuntimeError):  # the former on the fast path
             if self.donate:  # XLA refuses it in words of its own
-                _transfer.check_given_once(args, kwargs, self.donate)
+                _transfer.check_given_once(args, kwargs, donated=self.donate)
             raise
         for place in self.donated:
             _transfer.delete_donated(given[place], args[place])
@@ -99,22 +103,22 @@ class Ready:
             return result if shape is None else _transfer.cut(result, shape)
         if not any(self.cuts):
             return result
-        leaves, tree = jax.tree.flatten(result)
+        leaves, tree = _trees.flatten(result)
         cut = [
             leaf if shape is None else _transfer.cut(leaf, shape)
             for leaf, shape in zip(leaves, self.cuts, strict=True)
         ]
-        return jax.tree.unflatten(tree, cut)
+        return _trees.unflatten(tree, cut)
 
 
 def _padded(
-    argument: Any, tree: Any, capacities: tuple[Shape, ...], *, is_donated: bool = False
+    argument: Any, tree: Any, *, capacities: tuple[Shape, ...], is_donated: bool = False
 ) -> Any:
     if tree is None:
         return _transfer.pad(argument, capacities[0], is_donated=is_donated)
     pairs = zip(tree.flatten_up_to(argument), capacities, strict=True)
     leaves = [_transfer.pad(leaf, capacity, is_donated=is_donated) for leaf, capacity in pairs]
-    return jax.tree.unflatten(tree, leaves)
+    return _trees.unflatten(tree, leaves)
 
 
 def make_pads(plan: Plan, call: BoundCall) -> Pads:
@@ -125,7 +129,7 @@ def make_pads(plan: Plan, call: BoundCall) -> Pads:
     for place, tree in call.arguments:
         stop = start + tree.num_leaves
         if any(not isinstance(dim, int) for aval in avals[start:stop] for dim in aval.shape):
-            is_leaf = jax.tree_util.treedef_is_leaf(tree)
+            is_leaf = _trees.is_leaf_structure(tree)
             pads.append((place, None if is_leaf else tree, plan.in_capacities[start:stop]))
         start = stop
     return tuple(pads)

@@ -114,7 +114,7 @@ class GraphRow:
     @property
     def sizes(self) -> str:
         """The buckets as a text, such as `b=4, s=64`, `s=7 exact` or `map of 8: s=64`."""
-        return shown_sizes(self.buckets, self.exact, self.examples)
+        return shown_sizes(self.buckets, self.exact, examples=self.examples)
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ class GraphRow:
         Raises:
             ConfigError: The row keeps no graph.
         """
-        costs = self._kept().cost_analysis() or {}
+        costs: Mapping[str, Any] = self._kept().cost_analysis() or {}
         return {name: float(value) for name, value in sorted(costs.items())}
 
     def _kept(self) -> Any:

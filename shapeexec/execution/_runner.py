@@ -18,7 +18,7 @@ from shapeexec.execution._map import Mappers
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._permission import SignatureChanged
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, prepared
+from shapeexec.execution._planner import Planner, notes_of, prepared
 from shapeexec.execution._ready import make_ready
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._signature import by_position, signature
@@ -71,8 +71,8 @@ class Runner:
             # Static arguments may have other dtypes, another structure, or other places than last
             # time, or be no array at all, which JAX tells by a TypeError.
             try:
-                result = ready.run(graph, call, span, retrace=False)
-                store.ran(ready, graph, span, is_hit=True)
+                result = ready.run(graph, call, span=span, retrace=False)
+                store.ran(ready, graph, span=span, is_hit=True)
                 return result, call
             except (SignatureChanged, TypeError):
                 pass
@@ -97,13 +97,13 @@ class Runner:
             # A proof that comes after the run may fail: then the call runs again at exact sizes.
             proven = _worker.begin(lambda: planner.plan(call)) if may_wait else None
             span = Span()
-            result = ready.run(graph, call.call, span, retrace=True)
+            result = ready.run(graph, call.call, span=span, retrace=True)
             if proven is None or proven().key == plan.key:
-                self.store.remember(known_as, ready, call.call)
-                self.store.ran(ready, graph, span, is_hit=plan.is_compiled)
+                self.store.remember(known_as, ready, call=call.call)
+                self.store.ran(ready, graph, span=span, is_hit=plan.is_compiled)
                 return result
 
-    def _graph(self, plan: Plan, call: BoundCall, origin: str = "made") -> Graph:
+    def _graph(self, plan: Plan, call: BoundCall, *, origin: str = "made") -> Graph:
         """The graph of a plan, compiled if it is missing."""
         return self.store.graph(
             plan, lambda: prepared(plan, call), functions=call.call.functions(), origin=origin
@@ -122,7 +122,7 @@ class Runner:
     @property
     def graphs(self) -> Graphs:
         """The table of all graphs."""
-        return graphs_of(self.store.graphs(), self.store.counters, self.planner.exactness)
+        return graphs_of(self.store.graphs(), self.store.counters, exactness=self.planner.exactness)
 
     def plan(self, arguments: Arguments) -> Plan:
         """See `Exec.plan`."""
@@ -132,8 +132,7 @@ class Runner:
         """See `Exec.explain`."""
         call = self.bind(arguments)
         plan = self.planner.plan(call)
-        notes = plan.recipe.notes(*call.structs(plan.in_capacities))
-        return Explanation(plan, program_of(plan, call.call, notes))
+        return Explanation(plan, program_of(plan, call.call, notes=notes_of(plan, call)))
 
     def why_new(self, arguments: Arguments) -> WhyNew:
         """See `Exec.why_new`."""
@@ -143,6 +142,7 @@ class Runner:
         self,
         args: Sequence[Any],
         sizes: Mapping[str, Any],
+        *,
         progress: Callable[[int, int], None] | None,
     ) -> int:
         """See `Exec.warmup`."""

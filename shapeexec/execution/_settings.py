@@ -116,14 +116,14 @@ def _check_callable(fn: Any) -> None:
 
 def _choice(name: str, choices: tuple[str, ...]) -> Callable[[Any], Any]:
     def checked(given: Any) -> Any:
-        _options.check_choice(name, given, choices)
+        _options.check_choice(name, given, choices=choices)
         return given
 
     return checked
 
 
 def _kwarg_shapes(given: Any) -> dict[str, Any] | None:
-    _options.check_kind("kwarg_shapes", given, Mapping, 'kwarg_shapes={"mask": "b, s"}')
+    _options.check_kind("kwarg_shapes", given, kind=Mapping, fix='kwarg_shapes={"mask": "b, s"}')
     return _options.as_kwarg_shapes(given)
 
 
@@ -146,15 +146,15 @@ def _in_form(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _arguments(fn: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The static arguments, having checked that options name arguments of the function."""
-    forms = {"static_argnums": _options.as_numbers, "static_argnames": _options.as_texts}
-    static = {name: form(name, given[name]) for name, form in forms.items() if name in given}
+    numbers = _options.as_numbers("static_argnums", given.get("static_argnums", ()))
+    names = _options.as_texts("static_argnames", given.get("static_argnames", ()))
     named = {name: given[name] or () for name in ("kwarg_shapes",) if name in given}
     if "donate_argnums" in given:
         named["donate_argnums"] = _options.as_numbers("donate_argnums", given["donate_argnums"])
-    _options.check_arguments(fn, **static, **named)
-    if not static:
+    _options.check_arguments(fn, static_argnums=numbers, static_argnames=names, **named)
+    if "static_argnums" not in given:
         return {}
-    numbers, names = _options.by_number_and_name(fn, *static.values())
+    numbers, names = _options.by_number_and_name(fn, numbers=numbers, names=names)
     return {"static_argnums": numbers, "static_argnames": names}
 
 
@@ -165,11 +165,11 @@ def _with_others(settings: Settings, changes: Mapping[str, Any]) -> Mapping[str,
     """
     by = _options.by_number_and_name
     if "static_argnums" in changes and "static_argnames" not in changes:
-        _, follow = by(settings.fn, settings.static_argnums, ())
+        _, follow = by(settings.fn, numbers=settings.static_argnums, names=())
         rest = tuple(name for name in settings.static_argnames if name not in follow)
         return {**changes, "static_argnames": rest}
     if "static_argnames" in changes and "static_argnums" not in changes:
-        follow, _ = by(settings.fn, (), settings.static_argnames)
+        follow, _ = by(settings.fn, numbers=(), names=settings.static_argnames)
         rest = tuple(number for number in settings.static_argnums if number not in follow)
         return {**changes, "static_argnums": rest}
     return changes

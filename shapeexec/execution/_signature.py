@@ -7,13 +7,14 @@ JAX's own fast path checks their shapes and dtypes at each run.
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
+from shapeexec.execution._exactness import known_rules
 from shapeexec.execution._options import POSITIONAL, parameters_of
 from shapeexec.execution._placement import may_stand_elsewhere
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._split import FUNCTION, Call
+from shapeexec.shape import _trees
 
 
 def by_position(
@@ -52,13 +53,15 @@ def _by_name(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any])
 def signature(settings: Settings, call: Call) -> Hashable:
     """The shapes, dtypes and shardings of arguments that may be ragged, and all that is constant.
 
+    Beside them how many rules there are: with another one fewer symbols may be exact.
+
     None where an argument does not fit: planning finds the error and tells it.
     """
     static, specs = settings.static_argnums, settings.in_shapes
-    parts: list[Hashable] = [call.static, len(call.arrays)]
+    parts: list[Hashable] = [call.static, len(call.arrays), known_rules()]
     try:
         if may_stand_elsewhere():
-            parts += map(_sharding, jax.tree.leaves((call.arrays, call.named)))
+            parts += map(_sharding, _trees.leaves((call.arrays, call.named)))
         for number, arg in enumerate(call.arrays):  # each hit comes here: no call per argument
             if (specs is not None and specs[number] is None) or number in static:
                 continue
@@ -96,5 +99,5 @@ def _sharding(leaf: Any) -> Any:
 def _of_tree(arg: Any) -> Hashable:
     if hasattr(arg, "shape"):
         return of_array(arg)
-    leaves, tree = jax.tree.flatten(arg)
+    leaves, tree = _trees.flatten(arg)
     return (tree, tuple(map(of_array, leaves)))

@@ -12,6 +12,7 @@ from typing import Any, Never
 
 from shapeexec._code import code
 from shapeexec._errors import ConfigError, SpecError
+from shapeexec.execution._narrow import is_iterable, is_listed, is_mapping
 from shapeexec.execution._options import POSITIONAL, parameters_of
 from shapeexec.shape import UNKNOWN, Dim
 from shapeexec.shape._forms import axis_name, is_dim, is_size, text_of_axes
@@ -43,7 +44,7 @@ class _Meant:
 
 
 def refuse(
-    fn: Callable[..., Any], options: Mapping[str, Any], in_shapes: Any, buckets: Any
+    fn: Callable[..., Any], options: Mapping[str, Any], *, in_shapes: Any, buckets: Any
 ) -> Never:
     """Refuse options that there are not, with the line that was meant.
 
@@ -74,7 +75,7 @@ def refuse(
     raise ConfigError(
         f"Exec has no option {', '.join(map(repr, options))}.",
         got=f"{given:.200}",
-        fix=_way_out(fn, meant, renamed, notes)
+        fix=_way_out(fn, meant, renamed=renamed, notes=notes)
         if renamed
         else f"the options are {', '.join(_OPTIONS)}",
     )
@@ -90,7 +91,7 @@ def refuse_mapping(fn: Callable[..., Any], in_shapes: Mapping[Any, Any]) -> Neve
     known = {"in_shapes": "a sequence of specs"}
     raise SpecError(
         f"in_shapes={in_shapes!r:.200} is not a sequence of specs.",
-        fix=_way_out(fn, meant.options, known, meant.notes),
+        fix=_way_out(fn, meant.options, renamed=known, notes=meant.notes),
     )
 
 
@@ -122,6 +123,7 @@ def _instance(value: Any) -> Any:
 def _way_out(
     fn: Callable[..., Any],
     meant: Mapping[str, Any],
+    *,
     renamed: Mapping[str, str],
     notes: Iterable[str],
 ) -> str:
@@ -139,9 +141,9 @@ def _way_out(
 
 def _by_argument(fn: Callable[..., Any], given: Any, spec_of: Callable[[Any], Any]) -> _Meant:
     """Specs of all arguments, from a value for the first one, by position, or by name."""
-    if isinstance(given, Mapping) and given and all(isinstance(key, str) for key in given):
+    if is_mapping(given) and given and all(isinstance(key, str) for key in given):
         return _by_name(fn, {name: spec_of(own) for name, own in given.items()})
-    if isinstance(given, list | tuple) and not _is_one(given, spec_of):
+    if is_listed(given) and not _is_one(given, spec_of):
         return _Meant({"in_shapes": tuple(map(spec_of, given))})
     others = 0 if spec_of is _spec_of_shape else len(_required(fn)) - 1
     return _Meant({"in_shapes": (spec_of(given), *(None,) * others)})
@@ -169,7 +171,7 @@ def _by_name(fn: Callable[..., Any], specs: Mapping[str, Any]) -> _Meant:
     any_name = [n for n, p in parameters.items() if p.kind is inspect.Parameter.VAR_KEYWORD]
     for name in any_name:
         del parameters[name]
-    notes = []
+    notes: list[str] = []
     if not any_name and not specs.keys() & parameters.keys():
         arguments = [n for n, p in parameters.items() if p.kind in POSITIONAL] or [*specs]
         renamed = dict(zip(specs, arguments, strict=False))
@@ -201,7 +203,7 @@ def _spec_of_shape(shape: Any) -> Any:
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(dim is None or is_dim(dim) for dim in value)
+    return is_listed(value) and all(dim is None or is_dim(dim) for dim in value)
 
 
 def _is_minus_one(dim: Any) -> bool:
@@ -216,13 +218,13 @@ def _spec_of_axes(axes: Any) -> Any:
         return axes
     if axes is UNKNOWN or _own_name(axes) is not None:
         return f"{_text_of_dim(axes, 0)}, ..."
-    if isinstance(axes, Mapping) and all(map(is_size, axes)):
+    if is_mapping(axes) and all(map(is_size, axes)):
         return text_of_axes(
             {int(axis): _name_of(dim, axis) for axis, dim in axes.items() if not _is_static(dim)}
         )
     if is_size(axes):
         return text_of_axes({int(axes): axis_name(int(axes))})
-    if isinstance(axes, Mapping) or not isinstance(axes, Iterable):
+    if isinstance(axes, Mapping) or not is_iterable(axes):
         return _below(axes, _spec_of_axes)
     entries = list(axes)
     if all(map(is_size, entries)):
@@ -268,9 +270,9 @@ def _spec_of_in_axes(axes: Any) -> Any:
 
 def _below(tree: Any, spec_of: Callable[[Any], Any]) -> Any:
     """The specs of the arrays in a container; anything else itself."""
-    if isinstance(tree, Mapping):
+    if is_mapping(tree):
         return {key: spec_of(own) for key, own in tree.items()}
-    if isinstance(tree, list | tuple):
+    if is_listed(tree):
         own = list(map(spec_of, tree))
         return own if isinstance(tree, list) else tuple(own)
     return tree

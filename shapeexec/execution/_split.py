@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import threading
 import types
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,12 +22,17 @@ from shapeexec.execution._options import name_of, typed
 from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_data, is_taken
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._tracer_errors import add_names
+from shapeexec.shape import _trees
 from shapeexec.shape._shape import is_array
 
 FUNCTION = "<function>"
 """Where the arrays of the function itself stand among the keywords: of a module, or of `self`."""
 
 Place = int | str
+
+
+Values = tuple[tuple[Place, Hashable], ...]
+"""By place what tells one constant from another."""
 
 
 class Static(NamedTuple):
@@ -40,8 +45,8 @@ class Static(NamedTuple):
         is_map: See `Call`.
     """
 
-    values: tuple[tuple[Place, Hashable], ...]
-    parts: tuple[tuple[Place, Hashable], ...]
+    values: Values
+    parts: Values
     nodes: Hashable = None
     is_map: bool = False
 
@@ -67,7 +72,7 @@ class Call:
     fn: Callable[..., Any]
     parts: Mapping[Place, Part]
     constants: Mapping[Place, Any]
-    static: Hashable
+    static: Static | Values
     nodes: _modules.Nodes | None = None
     is_map: bool = False
 
@@ -76,7 +81,7 @@ class Call:
         args, kwargs = list(self.arrays), dict(self.named)
         counts = () if self.nodes is None else self.nodes.counts
         for place, part in self.parts.items():
-            _put(args, kwargs, place, tree_of(part, iter(_at(args, kwargs, place)), counts))
+            _put(args, kwargs, place, tree_of(part, iter(_at(args, kwargs, place)), counts=counts))
         return args, kwargs
 
     def replaced(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> "Call":
@@ -107,17 +112,17 @@ class Call:
 
         It returns a tree of arrays, or a `Result` where there is more to it.
         """
-        tree = jax.tree.structure((tuple(self.arrays), dict(self.named)))
+        tree = _trees.structure((tuple(self.arrays), dict(self.named)))
         count, nodes = len(self.arrays), self.nodes
         shell = self._without_objects((None,) * count, dict.fromkeys(self.named))
 
         def fn(*flat: Any) -> Any:
-            arrays, named = jax.tree.unflatten(tree, flat)
+            arrays, named = _trees.unflatten(tree, flat)
             with _inside(), contextlib.nullcontext() if nodes is None else _modules.updating():
                 try:
                     return shell._run(arrays, named)
                 except jax.errors.JAXTypeError as error:
-                    add_names(error, shell.fn, tree, shell.parts.keys())
+                    add_names(error, shell.fn, tree=tree, apart=shell.parts.keys())
                     raise
 
         return fn
@@ -155,7 +160,7 @@ _running = threading.local()
 
 
 @contextlib.contextmanager
-def _inside() -> Iterator[None]:
+def _inside() -> Generator[None]:
     outer = is_running()
     _running.value = True
     try:
@@ -230,7 +235,7 @@ class _Rest:
         return hash(self.result.key)
 
 
-jax.tree_util.register_pytree_node(
+_trees.register(
     Result,
     lambda r: ((r.arrays,), _Rest(Result(None, r.part, r.nodes))),
     lambda rest, kids: Result(kids[0], rest.result.part, rest.result.nodes),
@@ -240,7 +245,7 @@ jax.tree_util.register_pytree_node(
 def _result(out: Any, nodes: list[Any]) -> Any:
     """What a function returned, as a graph can return it."""
     walk = Walk(is_result=True, nodes=list(nodes))
-    leaves = jax.tree.leaves(out, is_leaf=is_taken)
+    leaves = _trees.leaves(out, is_leaf=is_taken)
     if not nodes and not any(map(is_taken, leaves)) and all(map(is_data, leaves)):
         return out
     part, arrays = walk.part(out)
@@ -277,7 +282,7 @@ def has_parts(fn: Callable[..., Any]) -> bool:
 def _holds_more(argument: Any) -> bool:
     if is_array(argument) and not _modules.is_nnx(argument):
         return False
-    leaves = jax.tree.leaves(argument, is_leaf=is_taken)
+    leaves = _trees.leaves(argument, is_leaf=is_taken)
     return any(is_taken(leaf) or not is_data(leaf) for leaf in leaves)
 
 
@@ -324,17 +329,23 @@ def take(
         arrays, named = list(args), dict(kwargs)
     static = tuple((place, typed(value)) for place, value in constants.items())
     call = Call(arrays, named, fn, {}, constants, static)
-    return _with_parts(call, args, kwargs, at=at, is_map=is_map) if at else call
+    return _with_parts(call, args, kwargs, static=static, at=at, is_map=is_map) if at else call
 
 
 def _with_parts(
-    call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], *, at: Iterable[Place], is_map: bool
+    call: Call,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    static: Values,
+    at: Iterable[Place],
+    is_map: bool,
 ) -> Call:
     """The call with the arguments taken apart that hold more than arrays; their places are `at`."""
     arrays, named = list(call.arrays), dict(call.named)
-    fn, constants, static = call.fn, call.constants, call.static
-    assert isinstance(static, tuple)  # of the static arguments, see `take`
-    walk, parts = Walk(), {}
+    fn, constants = call.fn, call.constants
+    walk = Walk()
+    parts: dict[Place, Part] = {}
     for place in _in_order(at, len(args), kwargs):
         if place in constants:
             continue

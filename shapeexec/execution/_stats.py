@@ -48,8 +48,8 @@ class Stats:
     real_elements: int = 0
     bucket_elements: int = 0
     padded_bytes: int = 0
-    waste: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    exact: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    waste: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    exact: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
 
     @property
     def hit_rate(self) -> float:
@@ -126,6 +126,7 @@ class Counters:
         self,
         outcome: str,
         padding: tuple[tuple[str, int, int], ...],
+        *,
         exact: tuple[str, ...],
         elements: Elements,
         tally: Tally,

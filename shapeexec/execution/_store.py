@@ -104,7 +104,7 @@ class Store:
         """The last call that was planned and run, without its data."""
         return self._example
 
-    def remember(self, signature: Hashable, ready: Ready, call: Call) -> None:
+    def remember(self, signature: Hashable, ready: Ready, *, call: Call) -> None:
         """Remember how a call was run, for others of its signature; None is no signature."""
         if signature is not None:
             self.ready[signature] = ready
@@ -191,7 +191,7 @@ class Store:
 
         return self._cache.get(planned.key, make)
 
-    def ran(self, planned: Ready | Planned, graph: Graph, span: Span, *, is_hit: bool) -> None:
+    def ran(self, planned: Ready | Planned, graph: Graph, *, span: Span, is_hit: bool) -> None:
         """Count a run of a graph.
 
         Args:
@@ -204,7 +204,9 @@ class Store:
             FrozenError: A graph was compiled, and the Exec is frozen.
         """
         kind = "hits" if is_hit else "misses"
-        self.counters.call(kind, planned.padding, planned.exact, planned.elements, graph.tally)
+        self.counters.call(
+            kind, planned.padding, exact=planned.exact, elements=planned.elements, tally=graph.tally
+        )
         if span.compiles or span.copies:
             self.count(
                 compiles=span.compiles,

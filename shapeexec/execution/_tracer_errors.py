@@ -4,12 +4,13 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
-import jax
-
 from shapeexec.execution._options import parameters_of
+from shapeexec.shape import _trees
 
 
-def add_names(error: Exception, fn: Callable[..., Any], tree: Any, apart: Collection[Any]) -> None:
+def add_names(
+    error: Exception, fn: Callable[..., Any], *, tree: Any, apart: Collection[Any]
+) -> None:
     """Say in a note which arguments JAX speaks of, and what to do.
 
     Args:
@@ -19,13 +20,13 @@ def add_names(error: Exception, fn: Callable[..., Any], tree: Any, apart: Collec
         apart: The places of arguments that are taken apart.
     """
     numbers = dict.fromkeys(map(int, re.findall(r"flat\[(\d+)\]", str(error))))
-    whole = jax.tree.unflatten(tree, range(tree.num_leaves))
-    paths = {leaf: path for path, leaf in jax.tree_util.tree_leaves_with_path(whole)}
+    whole = _trees.unflatten(tree, range(tree.num_leaves))
+    paths = {leaf: path for path, leaf in _trees.leaves_with_path(whole)}
     for number in numbers:
         is_named, place, *rest = paths[number]
         key = place.key if is_named.idx else place.idx
         path = f"kwargs[{key!r}]" if is_named.idx else f"args[{key}]"
-        within = "" if key in apart else jax.tree_util.keystr(tuple(rest))
+        within = "" if key in apart else _trees.keystr(tuple(rest))
         name = key if is_named.idx else _parameter(fn, key)
         way_out = f"static_argnames={name!r}" if name else f"static_argnums={key}"
         error.add_note(

@@ -16,6 +16,7 @@ from jax import lax
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.execution._placement import Placement, Shape, at_capacity, stacked_sharding
+from shapeexec.shape import _trees
 
 _WIDE = 8  # bytes: narrower dtypes are canonical always
 
@@ -47,7 +48,7 @@ def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
 
 
 def check_given_once(
-    args: Sequence[Any], kwargs: Mapping[str, Any], donated: Sequence[int]
+    args: Sequence[Any], kwargs: Mapping[str, Any], *, donated: Sequence[int]
 ) -> None:
     """Check that no donated array is given at another place, too.
 
@@ -62,9 +63,9 @@ def check_given_once(
         ConfigError: One is, which XLA would refuse.
     """
     own = {
-        id(x) for i in donated for x in jax.tree.leaves(args[i : i + 1]) if isinstance(x, jax.Array)
+        id(x) for i in donated for x in _trees.leaves(args[i : i + 1]) if isinstance(x, jax.Array)
     }
-    every = [x for x in jax.tree.leaves((list(args), dict(kwargs))) if id(x) in own]
+    every = [x for x in _trees.leaves((list(args), dict(kwargs))) if id(x) in own]
     if len(every) > len(own):
         raise ConfigError(
             "a donated array is given twice.",
@@ -76,7 +77,7 @@ def check_given_once(
 
 def delete_donated(own: Any, padded: Any) -> None:
     """Delete the arrays whose padded copies a graph has taken the memory of, as `jax.jit` does."""
-    for x, copy in zip(jax.tree.leaves(own), jax.tree.leaves(padded), strict=True):
+    for x, copy in zip(_trees.leaves(own), _trees.leaves(padded), strict=True):
         is_copy = isinstance(x, jax.Array) and isinstance(copy, jax.Array) and copy is not x
         if is_copy and copy.is_deleted():
             x.delete()
@@ -106,7 +107,7 @@ def _on_host(x: Any) -> np.ndarray:
     return np.asarray(x)
 
 
-def stack(rows: Sequence[Any], capacity: Shape, count: int) -> Any:
+def stack(rows: Sequence[Any], capacity: Shape, *, count: int) -> Any:
     """Arrays, each padded to `capacity`, along a new first axis of `count` entries.
 
     Missing rows at the end are copies of the first one.
@@ -131,7 +132,7 @@ def stack(rows: Sequence[Any], capacity: Shape, count: int) -> Any:
     return _device_stack(stacked)(*padded, *[padded[0]] * (count - len(rows)))
 
 
-def cut_row(x: Any, row: int, shape: Shape) -> Any:
+def cut_row(x: Any, row: int, *, shape: Shape) -> Any:
     """The front corner of this shape of one row of `x`."""
     if not isinstance(x, jax.Array):
         return x[(row, *map(slice, shape))]
@@ -154,9 +155,10 @@ def resident(operand: np.ndarray, placement: Placement) -> Any:
         operand: Of any shape.
         placement: Where the arguments stand.
     """
-    put = jax.device_put(operand)  # committed to no device, as the host's would not be
-    is_elsewhere = any(at is not None and at.device_set != put.devices() for at in placement)
-    return operand if is_elsewhere else put
+    home = {_compat.default_device()}
+    if any(at is not None and _compat.devices_of(at) != home for at in placement):
+        return operand
+    return _compat.device_put(operand)  # committed to no device, as the host's would not be
 
 
 def struct_like(x: Any, shape: Shape) -> jax.ShapeDtypeStruct:
@@ -188,7 +190,7 @@ def _pad_host(x: np.ndarray, capacity: Shape) -> np.ndarray:
     return padded
 
 
-def _is_on_host(x: jax.Array) -> bool:
+def _is_on_host(x: Any) -> bool:
     """Whether NumPy can look at the buffer where it is."""
     devices = x.sharding.device_set
     if len(devices) != 1 or not isinstance(x.dtype, np.dtype):
@@ -199,9 +201,11 @@ def _is_on_host(x: jax.Array) -> bool:
 
 def _canonical(dtype: Any) -> Any:
     """The dtype that JAX gives to NumPy data: 32 bits for 64, unless x64 is on."""
-    if not isinstance(dtype, np.dtype) or dtype.itemsize < _WIDE:
-        return dtype
-    return jax.dtypes.canonicalize_dtype(dtype)
+    return jax.dtypes.canonicalize_dtype(dtype) if _is_wide(dtype) else dtype
+
+
+def _is_wide(dtype: object) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.itemsize >= _WIDE
 
 
 def _pad_on_devices(x: jax.Array, capacity: Shape) -> jax.Array:
@@ -210,29 +214,32 @@ def _pad_on_devices(x: jax.Array, capacity: Shape) -> jax.Array:
         return device_pad(x.shape, capacity)(x)
     target = at_capacity(sharding, capacity)
     if target not in (None, sharding):
-        x = jax.device_put(x, target)  # an axis that its mesh does not divide is padded whole
-    return device_pad(x.shape, capacity, target)(x)
+        x = _compat.device_put(x, target)  # an axis that its mesh does not divide is padded whole
+    return device_pad(x.shape, capacity, sharding=target)(x)
 
 
 @functools.lru_cache(maxsize=4096)
 def device_pad(
-    shape: Shape, capacity: Shape, sharding: Any = None
+    shape: Shape, capacity: Shape, *, sharding: Any = None
 ) -> Callable[[jax.Array], jax.Array]:
     """A compiled function that pads arrays of one shape; `sharding` is that of its result."""
     missing = [(0, more - have) for have, more in zip(shape, capacity, strict=True)]
 
     def pad_on_device(x: jax.Array) -> jax.Array:
         if _compat.is_extended(x.dtype):
-            return jax.numpy.pad(x, missing, mode="edge")
+            return _compat.numpy_pad(x, missing, mode="edge")
         padded = lax.pad(x, np.zeros((), x.dtype), [(lo, hi, 0) for lo, hi in missing])
         return _compat.with_weak_type(padded, jax.typeof(x))
 
-    return jax.jit(pad_on_device, out_shardings=sharding)
+    return _compat.jit(pad_on_device, out_shardings=sharding)
 
 
 @functools.lru_cache(maxsize=4096)
 def _device_cut(shape: Shape, valid: Shape) -> Callable[[jax.Array], jax.Array]:
-    return jax.jit(lambda x: lax.slice(x, [0] * len(shape), list(valid)))
+    def cut_on_device(x: jax.Array) -> jax.Array:
+        return lax.slice(x, [0] * len(shape), list(valid))
+
+    return _compat.jit(cut_on_device)
 
 
 @functools.lru_cache(maxsize=256)
@@ -242,13 +249,13 @@ def _device_stack(sharding: Any) -> Callable[..., jax.Array]:
         is_weak = getattr(stacked, "weak_type", False)  # as on the host, a stack is not
         return lax.convert_element_type(stacked, stacked.dtype) if is_weak else stacked
 
-    return jax.jit(stack_on_device, out_shardings=sharding)
+    return _compat.jit(stack_on_device, out_shardings=sharding)
 
 
 @functools.lru_cache(maxsize=4096)
 def _device_cut_row(shape: Shape, valid: Shape) -> Callable[[jax.Array, int], jax.Array]:
     def cut_on_device(x: jax.Array, row: int) -> jax.Array:
-        one = lax.dynamic_index_in_dim(x, row, keepdims=False)
+        one = _compat.dynamic_index_in_dim(x, row, keepdims=False)
         return lax.slice(one, [0] * len(valid), list(valid))
 
-    return jax.jit(cut_on_device)
+    return _compat.jit(cut_on_device)

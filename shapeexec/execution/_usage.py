@@ -12,8 +12,8 @@ from shapeexec.shape import _dim
 def elements_of(
     base: Base,
     recipe: Recipe,
-    capacities: Sequence[tuple[int, ...]],
     *,
+    capacities: Sequence[tuple[int, ...]],
     all_sizes: Sequence[Mapping[str, int]],
     rows: int,
 ) -> Elements:

@@ -8,8 +8,6 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
-
 from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
 from shapeexec.bucketing._fixed import last_bucket
@@ -19,7 +17,7 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
 from shapeexec.execution._split import Call
 from shapeexec.execution._transfer import struct_like
-from shapeexec.shape import _dim
+from shapeexec.shape import _dim, _trees
 
 MOST_COMBINATIONS = 100_000
 """Of sizes that may be looked at one by one, where guards or exact symbols tell them apart."""
@@ -93,7 +91,7 @@ def _missing(
         _check_number(sizes)
         plans = {}
         for combination in combinations(sizes):
-            arrays = at_sizes((list(example.arrays), dict(example.named)), dims, combination)
+            arrays = at_sizes((list(example.arrays), dict(example.named)), dims, sizes=combination)
             call = planner.bind(example.replaced(*arrays))
             plan = planner.draft(call)
             plans.setdefault(plan.key, (plan, call))
@@ -160,7 +158,7 @@ def combinations(sizes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]
         yield dict(zip(sizes, values, strict=True))
 
 
-def at_sizes(tree: Any, dims: Mapping[int, tuple[Any, ...]], sizes: Mapping[str, int]) -> Any:
+def at_sizes(tree: Any, dims: Mapping[int, tuple[Any, ...]], *, sizes: Mapping[str, int]) -> Any:
     """A tree of arguments with each ragged leaf replaced by its shape at `sizes`.
 
     Args:
@@ -168,8 +166,8 @@ def at_sizes(tree: Any, dims: Mapping[int, tuple[Any, ...]], sizes: Mapping[str,
         dims: By number of leaf the dims of those that are ragged.
         sizes: The size of each symbol.
     """
-    leaves, treedef = jax.tree.flatten(tree)
+    leaves, treedef = _trees.flatten(tree)
     for index, leaf_dims in dims.items():
         shape = tuple(_dim.evaluate(dim, sizes) for dim in leaf_dims)
         leaves[index] = struct_like(leaves[index], shape)
-    return jax.tree.unflatten(treedef, leaves)
+    return _trees.unflatten(treedef, leaves)

@@ -96,10 +96,10 @@ def _parts(key: Key, buckets: Mapping[str, int], guards: tuple[Any, ...]) -> _Pa
     """By name each part of what names a graph: its value and a text."""
     kind = kind_of(key)
     base, exact = kind.base, dict(kind.exact)
-    parts: dict[str, tuple[Hashable, str]] = {
-        symbol: ((size, symbol in exact), shown_sizes({symbol: size}, exact, None).split("=")[1])
-        for symbol, size in buckets.items()
-    }
+    parts: dict[str, tuple[Hashable, str]] = {}
+    for symbol, size in buckets.items():
+        text = shown_sizes({symbol: size}, exact, examples=None)
+        parts[symbol] = ((size, symbol in exact), text.removeprefix(f"{symbol}="))
     leaves = zip(base.paths, base.leaves, base.dims, base.dtypes, strict=True)
     for path, leaf, dims, dtype in leaves:
         shape = f"[{','.join(dims)}]"

@@ -22,3 +22,7 @@ leaves_with_path = cast(
 map_with_path = cast(Callable[..., Any], jax.tree_util.tree_map_with_path)
 keystr = cast(Callable[[tuple[Any, ...]], str], jax.tree_util.keystr)
 is_leaf_structure = cast(Callable[[Any], bool], jax.tree_util.treedef_is_leaf)
+register = cast(
+    Callable[[type, Callable[[Any], Any], Callable[[Any, Any], Any]], None],
+    jax.tree_util.register_pytree_node,
+)

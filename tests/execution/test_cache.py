@@ -137,6 +137,22 @@ def test_a_making_that_fails_tells_its_waiters_and_may_be_tried_again():
     assert cache.get("a", lambda: entry) is entry
 
 
+def test_a_waiter_sleeps_until_the_making_ends():
+    class Flights(dict):
+        looks = 0
+
+        def get(self, key):
+            self.looks += 1
+            return super().get(key)
+
+    cache, entry = GraphCache(CacheLimits()), Entry()
+    cache._flights = Flights()
+    making = Making(cache, entry)
+    making.run()
+    assert making.waiter_got is entry
+    assert cache._flights.looks <= 2  # one by each of them
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_an_interrupted_making_is_taken_over_by_a_waiter(stop):
     entry = Entry()

@@ -4,8 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
 import shapeexec as sx
+from shapeexec.masking._registry import RULES
 from tests.execution.support import assert_runs_as, ones
 
 P = sx.Pow2()
@@ -100,3 +103,37 @@ def test_other_structures_stay_ragged():
     ex(ones(3))
     ex(ones(3, 4))
     assert ex.plan(ones(3)).exact == ()
+
+
+def twice_of_nobody():
+    """A primitive that doubles its operand and has no rule."""
+    primitive = Primitive("twice_of_nobody")
+    primitive.def_impl(lambda x: 2 * x)
+    primitive.def_abstract_eval(lambda aval: aval)
+    mlir.register_lowering(primitive, mlir.lower_fun(lambda x: 2 * x, multiple_results=False))
+    batching.defvectorized(primitive)
+    return primitive
+
+
+def test_what_was_exact_for_want_of_a_rule_is_padded_once_there_is_one():
+    primitive = twice_of_nobody()
+    ex = sx.Exec(primitive.bind, ("s",), P, on_unsupported="exact")
+    np.testing.assert_array_equal(ex(ones(3)), 2 * ones(3))
+    np.testing.assert_array_equal(ex.map([ones(3)])[0], 2 * ones(3))
+    assert ex.plan(ones(3)).exact == ("s",)
+    before = ex.stats.exact
+
+    @sx.masking.register(primitive)
+    def double(ctx, x):
+        """Keep: each element is its own."""
+        return ctx.bind(x)
+
+    try:
+        for size in (3, 4):
+            np.testing.assert_array_equal(ex(ones(size)), 2 * ones(size))
+        np.testing.assert_array_equal(ex.map([ones(3)])[0], 2 * ones(3))
+        assert ex.plan(ones(3)).exact == ()
+        assert [row.sizes for row in ex.graphs][2:] == ["s=4", "map of 1: s=4"]
+        assert ex.stats.exact == before
+    finally:
+        del RULES[primitive.name]

@@ -20,7 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import shapeexec as sx
+from shapeexec import _compat
 from shapeexec.execution import _transfer
+from shapeexec.execution._bind import Binder
+from shapeexec.execution._placement import placement_of
 
 P, Auto = jax.P, jax.sharding.AxisType.Auto
 devices = jax.devices()
@@ -64,6 +67,10 @@ def is_right(got, want):
     return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(got, want))
 
 
+bound, bind = [], Binder.bind
+Binder.bind = lambda self, call: bound.append(call) or bind(self, call)
+
+
 def seen(moved):
     ex = sx.Exec(fn, (None, "b, s"), {"b": sx.Linear(16), "s": sx.Linear(10)})
     told = {}
@@ -85,9 +92,14 @@ def seen(moved):
             "why": why,
         }
     before, hits = ex.stats.compiles, ex.stats.hits
+    bound.clear()
     for place in (None, *PLACES):
         ex(*at(place, moved))
-    told["in turns"] = {"compiles": ex.stats.compiles - before, "hits": ex.stats.hits - hits}
+    told["in turns"] = {
+        "compiles": ex.stats.compiles - before,
+        "hits": ex.stats.hits - hits,
+        "bound": len(bound),
+    }
     return told
 
 
@@ -176,7 +188,23 @@ def shared_is_moved():
     ]
 
 
+def resident():
+    puts, put = [], _compat.device_put
+    _compat.device_put = lambda *args: puts.append(args) or put(*args)
+    operand, told = np.ones(2, np.int32), {}
+    for place, default in ((None, 1), ("cpu:0", 0), ("cpu:1", 0), ("cpu:1", 1), ("cut by four", 0)):
+        placement = placement_of([at(place, "x")[1]])
+        puts.clear()
+        with jax.default_device(devices[default]):
+            got = _transfer.resident(operand, placement)
+        where = "host" if got is operand else [d.id for d in got.devices()]
+        told[f"{place}, by default cpu:{default}"] = [where, len(puts)]
+    _compat.device_put = put
+    return told
+
+
 print(json.dumps({
+    "resident": resident(),
     "shared is moved": shared_is_moved(),
     "x": seen("x"),
     "w": seen("w"),
@@ -226,7 +254,7 @@ def test_each_place_has_a_graph_of_its_own_and_is_compiled_once(moved):
         is_new = (moved, place) not in SAME
         graphs += is_new
         assert (told["first"], told["again"], told["graphs"]) == (is_new, 0, graphs), place
-    assert seen()[moved]["in turns"] == {"compiles": 0, "hits": len(PLACES)}
+    assert seen()[moved]["in turns"] == {"compiles": 0, "hits": len(PLACES), "bound": 0}
 
 
 TEXTS = {
@@ -282,6 +310,19 @@ def test_padding_keeps_the_sharding_along_each_axis_that_its_mesh_divides():
     assert specs["cut along s (12, 16)"] == "P(None, 'd')"
     assert specs["cut along s (12, 10)"] == "P(None, None)"
     assert specs["whole (14, 10)"] == "P()"
+
+
+RESIDENT = {
+    "None, by default cpu:1": [[1], 1],
+    "cpu:0, by default cpu:0": [[0], 1],
+    "cpu:1, by default cpu:0": ["host", 0],
+    "cpu:1, by default cpu:1": [[1], 1],
+    "cut by four, by default cpu:0": ["host", 0],
+}
+
+
+def test_an_operand_is_put_on_a_device_only_where_the_arguments_stand_on_the_default_one():
+    assert seen()["resident"] == RESIDENT
 
 
 @pytest.mark.parametrize("what", ["examples", "shared"])

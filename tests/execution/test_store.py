@@ -11,6 +11,7 @@ from jax.interpreters import mlir
 import shapeexec as sx
 from shapeexec import _compat
 from shapeexec.execution import _store
+from shapeexec.execution._bind import Binder
 from shapeexec.execution._exec import runner_of
 from shapeexec.execution._monitor import Span
 from tests.execution.support import counted, ones, refused
@@ -180,3 +181,19 @@ def test_what_is_shared_may_be_put_elsewhere_and_no_graph_compiles_twice(put, ru
     with refused(sx.FrozenError, "no graph is compiled", "do not freeze"):
         run(ex, {"w": put(jnp.ones(1))}, ones(3))
     assert ex.stats.compiles == 2
+
+
+@pytest.mark.parametrize("tree", [lambda x: x, lambda x: {"x": x}], ids=["array", "tree"])
+def test_an_array_that_was_put_on_purpose_and_one_that_was_not_are_planned_once_each(
+    tree, monkeypatch
+):
+    ex = sx.Exec(lambda x: jax.tree.map(jnp.sum, x), ("s",), P)
+    given = [tree(jnp.ones(3)), tree(jax.device_put(jnp.ones(3), jax.devices()[0]))]
+    for x in given:
+        ex(x)
+    bound, bind = [], Binder.bind
+    monkeypatch.setattr(Binder, "bind", lambda self, call: bound.append(call) or bind(self, call))
+    for x in given * 2:
+        ex(x)
+    assert [row.hits for row in ex.graphs] == [2, 2]
+    assert bound == []

@@ -77,26 +77,26 @@ def test_a_struct_is_like_what_pad_makes(committed):
 def test_rows_are_stacked_at_capacity_and_the_first_fills_what_is_missing():
     rows = [ones(2, 3), jnp.asarray(ones(1, 3)), [[7.0, 8.0, 9.0]]]
     with counted() as count:
-        stacked = _transfer.stack(rows, (2, 3), 5)
+        stacked = _transfer.stack(rows, (2, 3), count=5)
     assert count.compilations == 0
     assert stacked.shape == (5, 2, 3)
     assert stacked.dtype == np.float32
     for row, given in zip(stacked, [*rows, rows[0], rows[0]], strict=True):
         np.testing.assert_array_equal(row[: len(given)], given)
         assert not row[len(given) :].any()
-    assert _transfer.stack([np.int64(1), 2], (), 2).dtype == np.int32
+    assert _transfer.stack([np.int64(1), 2], (), count=2).dtype == np.int32
 
 
 def test_a_stack_of_committed_rows_is_committed():
     committed = jax.device_put(ones(3), jax.devices()[0])
-    stacked = _transfer.stack([ones(2), committed], (3,), 2)
+    stacked = _transfer.stack([ones(2), committed], (3,), count=2)
     assert stacked.committed
     assert stacked.sharding == committed.sharding
 
 
 def test_typed_keys_are_stacked():
     keys = [jax.random.split(jax.random.key(n), 2) for n in range(2)]
-    stacked = _transfer.stack([keys[0], keys[1][:1]], (2,), 3)
+    stacked = _transfer.stack([keys[0], keys[1][:1]], (2,), count=3)
     assert stacked.shape == (3, 2)
     assert (jax.random.key_data(stacked[2]) == jax.random.key_data(keys[0])).all()
 
@@ -104,19 +104,23 @@ def test_typed_keys_are_stacked():
 def test_a_row_is_cut_without_compiling():
     x = jnp.asarray(ones(2, 4, 5))
     with counted() as count:
-        np.testing.assert_array_equal(_transfer.cut_row(x, 1, (2, 3)), ones(2, 4, 5)[1, :2, :3])
+        np.testing.assert_array_equal(
+            _transfer.cut_row(x, 1, shape=(2, 3)), ones(2, 4, 5)[1, :2, :3]
+        )
     assert count.compilations == 0
     keys = jax.random.split(jax.random.key(0), (2, 4))
-    assert _transfer.cut_row(keys, 1, (3,)).shape == (3,)
+    assert _transfer.cut_row(keys, 1, shape=(3,)).shape == (3,)
 
 
 def test_elsewhere_than_on_the_host_rows_are_stacked_and_cut_by_compiled_programs(monkeypatch):
     monkeypatch.setattr(_transfer, "_is_on_host", lambda x: False)
     rows = [jnp.asarray(ones(n, 2)) for n in (3, 1)]
-    stacked = _transfer.stack([*rows, ones(2, 2)], (3, 2), 4)
+    stacked = _transfer.stack([*rows, ones(2, 2)], (3, 2), count=4)
     assert isinstance(stacked, jax.Array)
     for number, size in enumerate((3, 1, 2)):
-        np.testing.assert_array_equal(_transfer.cut_row(stacked, number, (size, 2)), ones(size, 2))
+        np.testing.assert_array_equal(
+            _transfer.cut_row(stacked, number, shape=(size, 2)), ones(size, 2)
+        )
     np.testing.assert_array_equal(stacked[3], stacked[0])
 
 
