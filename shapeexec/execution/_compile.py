@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from shapeexec import _compat
-from shapeexec.execution import _monitor
+from shapeexec.execution import _monitor, _worker
 from shapeexec.execution._permission import check_permitted, permitted, watch_lowering
 from shapeexec.execution._row import GraphBytes, GraphRow, GraphSeconds
 from shapeexec.execution._stats import Tally
@@ -239,20 +239,39 @@ def prepare(
     return Prepared(jitted, trace, consts, seconds)
 
 
-def compile_graph(prepared: Prepared, row: GraphRow) -> Graph:
+def compile_graph(
+    prepared: Prepared, row: GraphRow, *, meanwhile: Callable[[], object] | None = None
+) -> Graph:
     """Compile a graph.
 
     Args:
         prepared: The graph with its masks.
         row: What names it.
+        meanwhile: What this thread does while XLA compiles in another one.
     """
     start = time.perf_counter()
     with permitted():
         lowered = prepared.trace().lower()
     lower = time.perf_counter() - start
-    span = _monitor.Span()
-    compiled = lowered.compile()
-    span.ran()
+
+    def compile_it() -> tuple[Any, _monitor.Span]:
+        span = _monitor.Span()
+        compiled = lowered.compile()
+        span.ran()
+        return compiled, span
+
+    check = 0.0
+    if meanwhile is None:
+        compiled, span = compile_it()
+    else:
+        compiling = _worker.begin(compile_it)
+        start = time.perf_counter()
+        meanwhile()
+        check = time.perf_counter() - start
+        compiled, span = compiling()
+    seconds = dataclasses.replace(
+        prepared.seconds, lower=lower, check=check, compile=span.compile_seconds
+    )
     return Graph(
         jitted=prepared.jitted,
         consts=prepared.consts,
@@ -260,7 +279,7 @@ def compile_graph(prepared: Prepared, row: GraphRow) -> Graph:
         compiled=compiled,
         bytes=_bytes(compiled),
         compiles=span.compiles,
-        seconds=dataclasses.replace(prepared.seconds, lower=lower, compile=span.compile_seconds),
+        seconds=seconds,
     )
 
 

@@ -59,6 +59,7 @@ class Planner:
         Args:
             call: The call.
             is_proven_later: Whether the caller proves what `may_wait`, by planning once more.
+                What a rule refuses is proven first, for it may be in the trace alone.
 
         Raises:
             BucketOverflowError: A size has no bucket.
@@ -73,7 +74,9 @@ class Planner:
             try:
                 self._store.prepared(plan.key, lambda plan=plan: prepared(plan, call))
             except UnsupportedPrimitiveError as error:
-                if not self.make_fewest_exact(plan, error, call=call):
+                if is_proven_later:
+                    is_proven_later = False
+                elif not self.make_fewest_exact(plan, error, call=call):
                     raise
             else:
                 return plan
@@ -109,10 +112,12 @@ class Planner:
             self._proofs.set_apart(call.base, call.sizes, symbols=fewest, reason=difference)
 
     def may_wait(self, plan: Plan) -> bool:
-        """Whether a graph may run before its trace is proven, and perhaps in vain."""
-        settings, jaxpr = self._settings, plan.recipe.trace.jaxpr
-        in_vain = not settings.donate_argnums and not jaxpr.effects
-        return settings.check == "worker" and plan.is_compiled and in_vain
+        """Whether the proof of a trace may wait, while its graph is compiled or runs."""
+        check, jaxpr = self._settings.check, plan.recipe.trace.jaxpr
+        if check == "off" or not plan.is_compiled:
+            return check != "off"
+        runs_in_vain = not self._settings.donate_argnums and not jaxpr.effects
+        return check == "worker" and runs_in_vain
 
     def make_fewest_exact(
         self, plan: Plan, error: UnsupportedPrimitiveError, *, call: BoundCall

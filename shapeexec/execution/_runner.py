@@ -90,10 +90,9 @@ class Runner:
         """
         planner = self.planner
         while True:
-            plan = planner.plan(call, is_proven_later=True)
-            graph = self._graph(plan, call)
+            plan, graph = self._made(call)
             ready = make_ready(plan, call)
-            may_wait = planner.may_wait(plan)
+            may_wait = plan.is_compiled and planner.may_wait(plan)
             # A proof that comes after the run may fail: then the call runs again at exact sizes.
             proven = _worker.begin(lambda: planner.plan(call)) if may_wait else None
             span = Span()
@@ -103,10 +102,38 @@ class Runner:
                 self.store.ran(ready, graph, span=span, is_hit=plan.is_compiled)
                 return result
 
-    def _graph(self, plan: Plan, call: BoundCall, *, origin: str = "made") -> Graph:
+    def _made(self, call: BoundCall, *, origin: str = "made") -> tuple[Plan, Graph]:
+        """The plan of a call, and its graph; XLA compiles a missing one while the trace is proven."""
+        while True:
+            plan = self.planner.plan(call, is_proven_later=True)
+            if plan.is_compiled or not self.planner.may_wait(plan):
+                return plan, self._graph(plan, call, origin=origin)
+            proof = _Proof(self.planner, call)
+            try:
+                graph = self._graph(plan, call, origin=origin, meanwhile=proof.make)
+            except Exception:  # of any kind: a trace that is not the function's may cause it
+                if proof.holds(plan):
+                    raise
+            else:
+                if proof.holds(plan):
+                    return plan, graph
+                self.store.discard(graph)
+
+    def _graph(
+        self,
+        plan: Plan,
+        call: BoundCall,
+        *,
+        origin: str,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> Graph:
         """The graph of a plan, compiled if it is missing."""
         return self.store.graph(
-            plan, lambda: prepared(plan, call), functions=call.call.functions(), origin=origin
+            plan,
+            lambda: prepared(plan, call),
+            functions=call.call.functions(),
+            origin=origin,
+            meanwhile=meanwhile,
         )
 
     def bind(self, arguments: Arguments) -> BoundCall:
@@ -153,13 +180,12 @@ class Runner:
                 fix="pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
             )
 
-        def compile_one(call: BoundCall) -> Plan:
-            plan = self.planner.plan(call)
-            self._graph(plan, call, origin="warmup")
-            return plan
-
         return _warmup.warm(
-            self.planner, example, sizes=sizes, compile_one=compile_one, progress=progress
+            self.planner,
+            example,
+            sizes=sizes,
+            compile_one=lambda call: self._made(call, origin="warmup")[0],
+            progress=progress,
         )
 
     # Maps
@@ -175,3 +201,37 @@ class Runner:
         self.store.clear()
         self.planner.clear()
         self.mappers.clear()
+
+
+class _Proof:
+    """The proof of a trace, made once: the call is planned anew, and the plan is the same.
+
+    Args:
+        planner: Plans the call.
+        call: The call.
+    """
+
+    def __init__(self, planner: Planner, call: BoundCall) -> None:
+        self._planner, self._call = planner, call
+        self._plan: Plan | None = None
+        self._error: Exception | None = None
+
+    def make(self) -> None:
+        """Make it; an error is for `holds` to raise."""
+        try:
+            self._plan = self._planner.plan(self._call)
+        except Exception as error:  # of any kind: it is the function's own
+            self._error = error
+
+    def holds(self, plan: Plan) -> bool:
+        """Whether the plan is proven; made now if nobody had to compile.
+
+        Raises:
+            Exception: Whatever planning the call raises.
+        """
+        if self._plan is None and self._error is None:
+            self.make()
+        if self._error is not None:
+            raise self._error
+        assert self._plan is not None
+        return self._plan.key == plan.key

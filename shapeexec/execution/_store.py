@@ -163,6 +163,7 @@ class Store:
         *,
         functions: Iterable[tuple[str, FunctionType]] = (),
         origin: str = "made",
+        meanwhile: Callable[[], object] | None = None,
     ) -> Graph:
         """The graph of a plan, compiled if it is missing.
 
@@ -171,6 +172,7 @@ class Store:
             prepare: Puts the masks in.
             functions: Those among the constants, by path.
             origin: See `GraphRow`.
+            meanwhile: What this thread does while XLA compiles.
 
         Raises:
             FrozenError: It is missing, and the Exec is frozen.
@@ -182,7 +184,8 @@ class Store:
             self._warn_of_new_functions(self._functions.meet(functions, planned.key))
             self._check_not_frozen(planned)
             try:
-                graph = compile_graph(self.prepared(planned.key, prepare), row_of(planned, origin))
+                made = self.prepared(planned.key, prepare)
+                graph = compile_graph(made, row_of(planned, origin), meanwhile=meanwhile)
             finally:  # JAX would compile once more what it has failed to lower once
                 self._prepared.drop(planned.key)
             self.count(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
@@ -190,6 +193,15 @@ class Store:
             return graph
 
         return self._cache.get(planned.key, make)
+
+    def discard(self, graph: Graph) -> None:
+        """Forget a graph of a trace that is not the function's at the sizes it was made for.
+
+        It stays if another call has run in it, at whose sizes the trace was proven.
+        """
+        ((hits, *_),) = self.counters.read([graph.tally])
+        if not hits:
+            self._cache.drop(graph.row.key)
 
     def ran(self, planned: Ready | Planned, graph: Graph, *, span: Span, is_hit: bool) -> None:
         """Count a run of a graph.

@@ -1,8 +1,8 @@
-"""The thread in which traces are proven while their graphs run."""
+"""Work in another thread: proofs while their graphs run, and XLA while a trace is proven."""
 
-import functools
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
 
 from shapeexec import _compat
@@ -10,23 +10,27 @@ from shapeexec import _compat
 Result = TypeVar("Result")
 
 
-@functools.cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, "shapeexec-proofs")
-
-
 def begin(work: Callable[[], Result]) -> Callable[[], Result]:
-    """Begin `work` in a worker; the returned function waits for its result, or raises its error.
+    """Begin `work` in a thread of its own; the returned function waits for its result.
 
-    A worker does not see JAX's configuration of the caller's thread alone: where there is one, the
-    caller does the work, when it asks for the result.
+    That raises what `work` raised. A worker does not see JAX's configuration of the caller's thread
+    alone: where there is one, the caller does the work, when it asks for the result. So it does
+    where no thread can begin, as at the end of the interpreter. There is no pool of threads, for
+    that of a process that forks would be dead in its child.
     """
     wanted = _compat.config_fingerprint()
+    done: Future[tuple[Result] | None] = Future()
 
-    def in_worker() -> tuple[Result] | None:
-        return (work(),) if _compat.config_fingerprint() == wanted else None
+    def in_worker() -> None:
+        try:
+            done.set_result((work(),) if _compat.config_fingerprint() == wanted else None)
+        except BaseException as error:  # whatever it is, the caller waits for it
+            done.set_exception(error)
 
-    done: Future[tuple[Result] | None] = _pool().submit(in_worker)
+    try:
+        threading.Thread(target=in_worker, name="shapeexec").start()
+    except RuntimeError:
+        done.set_result(None)
 
     def result() -> Result:
         found = done.result()

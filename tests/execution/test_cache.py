@@ -228,8 +228,8 @@ def test_a_graph_that_ends_compiling_after_clear_is_not_another_branchs(monkeypa
     ex = sx.Exec(fn, ("s",), {"s": sx.Ladder([4])})
     compile_graph = _store.compile_graph
 
-    def slow(*args):
-        graph = compile_graph(*args)
+    def slow(*args, **kwargs):
+        graph = compile_graph(*args, **kwargs)
         if not begun.is_set():
             begun.set()
             assert may_end.wait(60)

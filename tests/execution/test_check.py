@@ -1,14 +1,17 @@
 """What code does with a size that is not heard: each trace is held against the plain one."""
 
 import sys
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec.execution import _worker
 from tests.execution.support import assert_runs_as, assert_same, ones, refused
 
 FIVE = jax.core.ShapedArray((5,), jnp.float32)
@@ -217,3 +220,59 @@ def test_a_size_at_which_jax_compares_otherwise_is_checked_too():
 def test_an_unknown_way_to_check_is_refused():
     with refused(sx.ConfigError, "check='all' is not known.", '"sizes", "worker" or "off"'):
         sx.Exec(jnp.sort, ("s",), check="all")
+
+
+def test_xla_compiles_in_another_thread_while_this_one_proves(monkeypatch):
+    threads = {"trace": [], "compile": []}
+
+    def noted(x):
+        threads["trace"].append(threading.get_ident())
+        return x.sum()
+
+    begin = _worker.begin
+
+    def watched(work):
+        def worked():
+            threads["compile"].append(threading.get_ident())
+            return work()
+
+        return begin(worked)
+
+    monkeypatch.setattr(_worker, "begin", watched)
+    ex = sx.Exec(noted, ("s",), 8)
+    assert ex(np.ones(3, np.float32)) == 3
+    assert threads["trace"] == [threading.get_ident()] * 2  # symbolic, and plain for the proof
+    assert len(threads["compile"]) == 1
+    assert threads["compile"][0] != threading.get_ident()
+
+
+def test_configuration_of_this_thread_alone_is_heeded():
+    ex = sx.Exec(lambda x: x * 1.5, ("s",), 8)
+    with jax.enable_x64(True):
+        assert ex(np.ones(3)).dtype == np.float64
+    assert ex(np.ones(3)).dtype == np.float32
+
+
+def test_a_graph_of_a_wrong_trace_is_dropped_and_its_compilation_counted():
+    def by_type(x):
+        return x * 2 if type(x.shape[0]) is int else x * 3
+
+    ex = sx.Exec(by_type, ("s",), 8)
+    with pytest.warns(RuntimeWarning, match="at symbolic sizes the function is another one"):
+        np.testing.assert_array_equal(ex(ones(3)), 2 * ones(3))
+    assert ex.stats.differences == 1
+    assert ex.stats.compiles == 2
+    (row,) = ex.graphs
+    assert row.exact == {"s": 3}
+
+
+def test_an_error_of_the_function_at_the_sizes_is_its_own_and_leaves_nothing():
+    def odd(x):
+        if type(x.shape[0]) is int and x.shape[0] == 3:
+            raise LookupError("three")
+        return x.sum()
+
+    ex = sx.Exec(odd, ("s",), 8)
+    for _ in range(2):
+        with pytest.raises(LookupError, match="three"):
+            ex(ones(3))

@@ -67,7 +67,7 @@ def test_a_failing_function_fails_in_every_thread_and_may_work_later():
 def test_a_compile_that_fails_frees_every_thread(monkeypatch):
     ex = sx.Exec(lambda x: x + 1, ("s",), P)
 
-    def broken(*_):
+    def broken(*_, **__):
         raise MemoryError("XLA has no room")
 
     with monkeypatch.context() as patch:
