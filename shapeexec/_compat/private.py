@@ -8,8 +8,8 @@ _EVERY = ("0.10", "0.11", "0.12")
 _TABLE = (
     (
         "jax._src.config",
-        """config_ext.Config config_states debug_infs debug_nans threefry_partitionable
-        trace_context trace_context_names""",
+        """config_ext.Config config_states debug_infs debug_nans default_device
+        threefry_partitionable trace_context trace_context_names""",
         _EVERY,
     ),
     (

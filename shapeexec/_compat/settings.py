@@ -16,7 +16,7 @@ trace_state_clean: Callable[[], bool] = _core.trace_state_clean
 
 def default_device() -> Any:
     """The device on which JAX puts what was put nowhere on purpose."""
-    device = jax.config.jax_default_device
+    device: Any = _config.default_device.value
     if isinstance(device, str):  # a platform
         return jax.local_devices(backend=device)[0]
     return device or jax.local_devices()[0]
