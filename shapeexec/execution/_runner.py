@@ -103,7 +103,7 @@ class Runner:
                 return result
 
     def _made(self, call: BoundCall, *, origin: str = "made") -> tuple[Plan, Graph]:
-        """The plan of a call, and its graph; XLA compiles a missing one while the trace is proven."""
+        """The plan of a call, and its graph; XLA makes a missing one while the trace is proven."""
         while True:
             plan = self.planner.plan(call, is_proven_later=True)
             if plan.is_compiled or not self.planner.may_wait(plan):
