@@ -10,6 +10,7 @@ that have them. Each module knows one subject:
     places      where a line of code comes from
     cudnn       the primitives of cuDNN's attention
     dims        symbolic dims, and the questions that code asks of them
+    typed       functions whose types are partly unknown, with types
 
 Other rooms import the package and use its names: `from shapeexec import _compat`, then
 `_compat.is_literal`. So they say where JAX may change under them, and a name may move to another
@@ -115,4 +116,27 @@ from shapeexec._compat.settings import (  # noqa: F401 - others use it by the na
     named_settings,
     threefry_is_partitionable,
     trace_state_clean,
+)
+from shapeexec._compat.typed import (  # noqa: F401 - others use it by the name of the package
+    asarray,
+    bind,
+    broadcast_in_dim,
+    broadcasted_iota,
+    cond,
+    device_put,
+    dot_general,
+    einsum,
+    empty,
+    eval_shape,
+    finfo,
+    gather,
+    linear_transpose,
+    make_jaxpr,
+    numpy_pad,
+    optimization_barrier,
+    platform_dependent,
+    reduce_sum,
+    reduce_window,
+    switch,
+    wrap_key_data,
 )
