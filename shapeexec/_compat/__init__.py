@@ -8,6 +8,7 @@ that have them. Each module knows one subject:
     primitives  primitives and private functions, by name
     settings    the configuration, the state of tracing, the event of a compilation
     places      where a line of code comes from
+    layouts     how an array lies in memory
     cudnn       the primitives of cuDNN's attention
     dims        symbolic dims, and the questions that code asks of them
     typed       functions whose types are partly unknown, with types
@@ -85,6 +86,7 @@ from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name
     with_equations,
     without_hi_primitives,
 )
+from shapeexec._compat.layouts import row_major  # noqa: F401 - others use it by the package's name
 from shapeexec._compat.places import (  # noqa: F401 - others use it by the name of the package
     FailedCall,
     caller_place,
@@ -121,13 +123,31 @@ from shapeexec._compat.settings import (  # noqa: F401 - others use it by the na
 )
 from shapeexec._compat.typed import (  # noqa: F401 - others use it by the name of the package
     JaxRuntimeError,
+    asarray,
+    bind,
+    broadcast_in_dim,
+    broadcasted_iota,
+    cond,
     device_put,
     devices_of,
+    dot_general,
     dynamic_index_in_dim,
+    einsum,
+    empty,
     eval_shape,
+    finfo,
     fori_loop,
+    gather,
     jit,
+    linear_transpose,
     local_device_count,
+    make_jaxpr,
     numpy_pad,
+    optimization_barrier,
+    platform_dependent,
+    reduce_sum,
+    reduce_window,
+    switch,
     with_spec,
+    wrap_key_data,
 )

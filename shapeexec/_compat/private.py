@@ -85,6 +85,8 @@ _TABLE = (
     ("jax.extend.random", "threefry2x32_p", _EVERY),
     ("jax.extend.source_info_util", "register_exclusion", _EVERY),
     ("jax.interpreters.ad", "Zero", _EVERY),
+    ("jax.interpreters.batching", "primitive_batchers", _EVERY),
+    ("jax.interpreters.mlir", "lower_fun", _EVERY),
     ("jax.interpreters.mlir", "register_lowering", _EVERY),
 )
 VERSIONS: dict[str, tuple[str, ...]] = {

@@ -131,14 +131,12 @@ class _Flat:
         self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any], within: Any = None
     ) -> list[Any]:
         """Inline a jaxpr; return the atoms of its results. `within`: the call, for its line."""
-        env: dict[Any, Any] = dict(zip(jaxpr.invars, operands, strict=True))
-        for var, const in zip(jaxpr.constvars, consts, strict=True):
-            env[var] = self._constant(const, self._param(var.aval))
-        for eqn in jaxpr.eqns:
-            atoms = [self._read(env, atom) for atom in eqn.invars]
-            results = self._equation(eqn, atoms, within)
-            env.update(zip(eqn.outvars, results, strict=True))
-        return [self._read(env, atom) for atom in jaxpr.outvars]
+        env: _compat.Environment[Any] = _compat.Environment({}, of_literal=lambda atom: atom)
+        env.write(jaxpr.invars, operands)
+        avals = [self._param(var.aval) for var in jaxpr.constvars]
+        env.write(jaxpr.constvars, map(self._constant, consts, avals))
+        env.walk(jaxpr.eqns, lambda eqn: self._equation(eqn, [*map(env.read, eqn.invars)], within))
+        return [*map(env.read, jaxpr.outvars)]
 
     def _equation(self, eqn: Any, atoms: list[Any], within: Any) -> list[Any]:
         name = eqn.primitive.name
@@ -185,9 +183,6 @@ class _Flat:
         if id(const) not in self._constvars:
             self._constvars[id(const)] = _compat.new_variable(aval), const
         return self._constvars[id(const)][0]
-
-    def _read(self, env: Mapping[Any, Any], atom: Any) -> Any:
-        return atom if _compat.is_literal(atom) else env[atom]
 
     def _param(self, param: Any) -> Any:
         """A parameter or an aval with sizes in place of dims."""

@@ -71,24 +71,22 @@ class Scope:
     def run(self, closed: Any, operands: Sequence[int]) -> list[int]:
         """The values of a closed jaxpr's results."""
         jaxpr = closed.jaxpr
-        env: dict[Any, int] = dict(zip(jaxpr.invars, operands, strict=True))
-        for var, const in zip(jaxpr.constvars, closed.consts, strict=True):
-            env[var] = self.table.constant(const)
-        live = _live(jaxpr)
-        for eqn in live:
-            values = [self._read(env, atom) for atom in eqn.invars]
-            made = self._equation(eqn, values)
-            for var, value in zip(eqn.outvars, made, strict=True):
-                env[var] = value
-                self.origins.setdefault(value, eqn)
-        return [self._read(env, atom) for atom in jaxpr.outvars]
+        env: _compat.Environment[int] = _compat.Environment({}, self._literal)
+        env.write(jaxpr.invars, operands)
+        env.write(jaxpr.constvars, map(self.table.constant, closed.consts))
+        env.walk(_live(jaxpr), lambda eqn: self._results(eqn, [*map(env.read, eqn.invars)]))
+        return [*map(env.read, jaxpr.outvars)]
 
-    def _read(self, env: Mapping[Any, int], atom: Any) -> int:
-        if not _compat.is_literal(atom):
-            return env[atom]
+    def _literal(self, atom: Any) -> int:
         if _compat.is_extended(atom.aval.dtype):
             return self.table.constant(atom.val)
         return self.table.constant(np.asarray(atom.val, atom.aval.dtype))
+
+    def _results(self, eqn: Any, values: list[int]) -> list[int]:
+        made = self._equation(eqn, values)
+        for value in made:
+            self.origins.setdefault(value, eqn)
+        return made
 
     def _equation(self, eqn: Any, values: list[int]) -> list[int]:
         name = eqn.primitive.name

@@ -4,7 +4,7 @@
 primitive.
 """
 
-from shapeexec.masking import rules as _rules  # noqa: F401 - registers every rule
+from shapeexec.masking import rules as rules  # registers every rule
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import fill, highest, lowest, one, zero
 from shapeexec.masking._pad_safe import pad_safe

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from jax import Array
 
 from shapeexec import _compat
-from shapeexec._errors import UnsupportedPrimitiveError, made_exact, named
+from shapeexec._errors import ConfigError, UnsupportedPrimitiveError, made_exact, named
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._fill import Length, fill
 from shapeexec.masking._knowledge import Known, Padding, constant, nothing_known_of
@@ -172,8 +172,12 @@ class RuleContext:
             axes: The axes to overwrite along; None: all.
             unless: Padding that may stay: `"nan"`, NaN where all valid elements of its row are
                 NaN, for a result that is NaN then anyway; `"finite"`, any finite number.
+
+        Raises:
+            ConfigError: The operand has no such axis.
         """
         held = self._operands[operand]
+        self._check_axes(held, axes or ())
         axes = held.padded(axes)
         open_axes = tuple(a for a in axes if not _is_fine(held.known.axes[a], value, unless=unless))
         if not open_axes:
@@ -185,6 +189,18 @@ class RuleContext:
         if unless == "finite":  # then with one value along all of them
             return self.fill(operand, value, axes=axes)
         return self._overwrite(operand, value, axes=open_axes)
+
+    def _check_axes(self, held: Operand, axes: Sequence[int]) -> None:
+        rank = len(held.dims)
+        if all(0 <= axis < rank for axis in axes):
+            return
+        meant = tuple(axis % rank for axis in axes if -rank <= axis < rank)
+        raise ConfigError(
+            f"the rule of `{self.primitive}` fills axes={tuple(axes)} of an array of rank {rank}.",
+            where=self.scope.line(self.eqn),
+            got=_compat.describe_aval(held.aval),
+            fix=f"axes={meant}: axes count from 0",
+        )
 
     def _overwrite(self, operand: int, value: Any, *, axes: tuple[int, ...]) -> Array:
         """Fill an operand, report that, and request it of whatever computes the operand."""

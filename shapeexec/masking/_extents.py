@@ -4,10 +4,10 @@ Arrays and padding are not known here.
 """
 
 import copy
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array, export
 
@@ -54,19 +54,19 @@ class Extents:
 
     def capacity(self, dim: Any) -> int:
         """The most that `dim` can be at sizes up to the buckets."""
-        if isinstance(dim, int | np.integer):
+        if isinstance(dim, numbers.Integral):
             return int(dim)
         return max(0, _dim.maximum(dim, self._ranges))
 
     def length(self, dim: Any) -> Length:
         """The value of `dim` at the true sizes: an int if it is static, else i32[]."""
-        if isinstance(dim, int | np.integer):
+        if isinstance(dim, numbers.Integral):
             return int(dim)  # parameters hold NumPy integers too; rules test for int
         text = _dim.dim_text(dim)
         if text not in self._lengths:
             operand = self.beyond_i32(text)
             self._lengths[text] = (
-                jnp.asarray(_dim.evaluate(text, self._sizes), np.int32)
+                _compat.asarray(_dim.evaluate(text, self._sizes), np.int32)
                 if operand is None
                 else self.host_value(operand)
             )
@@ -75,7 +75,7 @@ class Extents:
     def beyond_i32(self, dim: Any, dtype: Any = np.int32, via: str = "length") -> Any:
         """The host operand for a dim that may exceed i32; None: the graph may compute it."""
         text = _dim.dim_text(dim)
-        if isinstance(dim, int | np.integer) or _dim.fits_i32(text, self._ranges):
+        if isinstance(dim, numbers.Integral) or _dim.fits_i32(text, self._ranges):
             return None
         return HostOperand(of_dim(self._outward(text)), np.dtype(dtype), (), via)
 

@@ -54,7 +54,7 @@ def first(ctx: RuleContext, number: int, *, reduction: Any) -> Array:
     moved = lax.transpose(x, order)
     rows = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)
     found = find(rows, rows.ndim - 1, np.int32)
-    at = lax.broadcasted_iota(np.int32, rows.shape, rows.ndim - 1)
+    at = _compat.broadcasted_iota(np.int32, rows.shape, rows.ndim - 1)
     is_first = lax.transpose((at == found[..., None]).reshape(moved.shape), np.argsort(order))
     extremum = ctx.operands[1 - number].array
     return is_first & ~jnp.isnan(extremum)

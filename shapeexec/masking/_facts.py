@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jax import numpy as jnp
 
+from shapeexec import _compat
 from shapeexec.masking._knowledge import (
     FINITE,
     UNSPECIFIED,
@@ -270,7 +271,7 @@ def _holds_all(dtype: Any, operand_dtype: Any) -> bool:
     if operand_dtype == np.bool_:
         extremes: list[Any] = [0, 1]
     elif is_inexact(operand_dtype):
-        greatest = float(jnp.finfo(operand_dtype).max)
+        greatest = float(_compat.finfo(operand_dtype).max)
         extremes = [greatest, 0, -greatest]
     else:
         extremes = [jnp.iinfo(operand_dtype).max, jnp.iinfo(operand_dtype).min]

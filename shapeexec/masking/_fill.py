@@ -30,7 +30,7 @@ def valid_mask(
         if not is_padded(lengths[axis]):
             continue
         position = lax.iota(np.int32, shape[axis])
-        along = lax.broadcast_in_dim(position < lengths[axis], tuple(shape), (axis,))
+        along = _compat.broadcast_in_dim(position < lengths[axis], tuple(shape), (axis,))
         mask = along if mask is None else mask & along
     return mask
 
@@ -64,7 +64,7 @@ def conform(array: Array, shape: tuple[int, ...]) -> Array:
     if not any(missing):
         return array
     if _compat.is_extended(array.dtype):
-        return jnp.pad(array, [(0, more) for more in missing], mode="edge")
+        return _compat.numpy_pad(array, [(0, more) for more in missing], mode="edge")
     return lax.pad(array, np.zeros((), array.dtype), [(0, more, 0) for more in missing])
 
 
@@ -83,7 +83,7 @@ def lowest(dtype: Any) -> Any:
     if jnp.issubdtype(dtype, np.complexfloating):
         return np.asarray(complex(-np.inf, -np.inf), dtype)[()]
     if jnp.issubdtype(dtype, np.floating):
-        info = jnp.finfo(dtype)
+        info = _compat.finfo(dtype)
         return np.asarray(-np.inf if _has_infinity(dtype) else info.min, dtype)[()]
     return np.asarray(False if dtype == np.bool_ else jnp.iinfo(dtype).min, dtype)[()]
 
@@ -93,7 +93,7 @@ def highest(dtype: Any) -> Any:
     if jnp.issubdtype(dtype, np.complexfloating):
         return np.asarray(complex(np.inf, np.inf), dtype)[()]
     if jnp.issubdtype(dtype, np.floating):
-        info = jnp.finfo(dtype)
+        info = _compat.finfo(dtype)
         return np.asarray(np.inf if _has_infinity(dtype) else info.max, dtype)[()]
     return np.asarray(True if dtype == np.bool_ else jnp.iinfo(dtype).max, dtype)[()]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
@@ -73,7 +72,8 @@ def _beyond(dim: Any, extents: Extents, *, dtype: Any, via: str) -> Iterator[Hos
 
 def unpacked(operands: Sequence[HostOperand], words: Array) -> dict[HostOperand, Array]:
     """The numbers whose bits `words`, i32[words], holds one after the other."""
-    found, start = {}, 0
+    found: dict[HostOperand, Array] = {}
+    start = 0
     for operand in operands:
         stop = start + operand.words
         found[operand] = _from_bits(words[start:stop], operand)
@@ -103,7 +103,7 @@ def at_sizes(sizes: Mapping[str, Any]) -> Callable[[HostOperand], Array]:
     """Computes numbers at sizes: Python ints, or i32[], which take a callback to the host."""
     if all(isinstance(size, int | np.integer) for size in sizes.values()):
         values = HostValues({symbol: int(size) for symbol, size in sizes.items()})
-        return lambda operand: jnp.asarray(operand.at(values))
+        return lambda operand: _compat.asarray(operand.at(values))
 
     def called_back(operand: HostOperand) -> Array:
         def value(traced: Mapping[str, Any]) -> np.ndarray:

@@ -77,7 +77,7 @@ def constant(value: Scalar, *, unless: Unless = None) -> Padding:
         number = scalar.astype(np.complex128)
         if np.isnan(number):
             return UNSPECIFIED
-        least = float(jnp.finfo(scalar.dtype).smallest_normal)
+        least = float(_compat.finfo(scalar.dtype).smallest_normal)
         if any(0 < abs(part) < least for part in (number.real, number.imag)):
             return FINITE
         return Padding(finite=bool(np.isfinite(number)), value=scalar[()])

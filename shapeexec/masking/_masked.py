@@ -86,7 +86,7 @@ class Masked:
         if self.poison is None:  # under poison each reader of padding has to look after itself
             first = Interpreter()
             run = functools.partial(self._run, interpreter=first, hosted=hosted)
-            jax.eval_shape(run, sizes, consts, leaves)
+            _compat.eval_shape(run, sizes, consts, leaves)
             planned = first.report
         interpreter = Interpreter(self.poison, planned=planned, watch=watch)
         results = self._run(sizes, consts, leaves, interpreter=interpreter, hosted=hosted)
@@ -102,7 +102,7 @@ class Masked:
         hosted: Mapping[HostOperand, Array] | None = None,
     ) -> list[Array]:
         jaxpr = self.trace.jaxpr.jaxpr
-        lengths = {s: jnp.asarray(n, np.int32) for s, n in sizes.items()}
+        lengths = {s: _compat.asarray(n, np.int32) for s, n in sizes.items()}
         host = at_sizes(sizes) if hosted is None else hosted.__getitem__
         extents = Extents(self.ranges, lengths, self.trace.substitution, host)
         operands = [
@@ -148,5 +148,5 @@ def _without_nan(value: Value, aval: Any, *, extents: Extents) -> Value:
     if not jnp.issubdtype(aval.dtype, np.inexact):
         return value
     lengths = extents.lengths(aval.shape)
-    array = fill(jnp.asarray(value.array), lengths, value=0, axes=range(len(aval.shape)))
+    array = fill(_compat.asarray(value.array), lengths, value=0, axes=range(len(aval.shape)))
     return dataclasses.replace(value, array=array)

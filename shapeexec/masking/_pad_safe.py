@@ -1,7 +1,7 @@
 """`pad_safe`: the masked function itself, without bucketing, padding or caching."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from shapeexec._errors import (
 )
 from shapeexec.masking._masked import Masked
 from shapeexec.masking._poison import check_poison
+from shapeexec.shape import _trees
 from shapeexec.shape._guards import parse_constraints
 from shapeexec.shape._spec import compile_spec
 from shapeexec.shape._trace import Leaf, trace
@@ -57,7 +58,7 @@ def pad_safe(
     poison = check_poison(poison)
 
     def padded(sizes: Mapping[str, Any], *args: Any) -> Any:
-        leaves, treedef = jax.tree.flatten(args)
+        leaves, treedef = _trees.flatten(args)
         bound = compile_spec(in_shapes, args)
         shapes = bound.shapes(leaves)
         buckets = bound.sizes(shapes)
@@ -68,19 +69,19 @@ def pad_safe(
         known = sizes if all(isinstance(size, int) for size in sizes.values()) else None
 
         def flat(*flat: Any) -> Any:
-            return fn(*jax.tree.unflatten(treedef, flat))
+            return fn(*_trees.unflatten(treedef, flat))
 
         with _exact_in_an_exec():
             traced = trace(flat, described, known, constraints=facts)
             ranges = {symbol: (1, buckets[symbol]) for symbol in sorted(buckets)}
             results = Masked(traced, ranges, poison)(sizes, traced.jaxpr.consts, leaves)
-        return jax.tree.unflatten(traced.out_tree, results)
+        return _trees.unflatten(traced.out_tree, results)
 
     return padded
 
 
 @contextlib.contextmanager
-def _exact_in_an_exec() -> Iterator[None]:
+def _exact_in_an_exec() -> Generator[None, None, None]:
     """Errors that name options of an `Exec` say so: `pad_safe` has none."""
     try:
         yield

@@ -53,7 +53,7 @@ def poison_value(poison: str, dtype: Any, *, padding: Padding) -> Any:
     if poison == "nan":
         return np.asarray(np.nan, dtype)[()]
     if poison == "garbage":
-        return np.asarray(jnp.finfo(dtype).max, dtype)[()]
+        return np.asarray(_compat.finfo(dtype).max, dtype)[()]
     return highest(dtype) if poison == "max" else lowest(dtype)
 
 

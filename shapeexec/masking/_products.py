@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking._fill import Length, zero
 from shapeexec.masking._windows import WindowAxis
 
@@ -73,13 +74,14 @@ class Product:
         lhs, rhs, out = self.arrays
 
         def convolve(lhs: Array, rhs: Array) -> Array:
-            return lax.conv_general_dilated_p.bind(lhs, rhs, **self.params)
+            return _compat.bind(lax.conv_general_dilated_p, lhs, rhs, **self.params)
+
+        def convolve_wanted(x: Array) -> Array:
+            return convolve(lhs, x) if self.wanted else convolve(x, rhs)
 
         if self.wanted == 2:
             return convolve(lhs, rhs)
-        by_lhs, by_rhs = lambda x: convolve(x, rhs), lambda x: convolve(lhs, x)
-        forward, struct = (by_rhs, rhs) if self.wanted else (by_lhs, lhs)
-        (result,) = jax.linear_transpose(forward, struct)(out)
+        (result,) = _compat.linear_transpose(convolve_wanted, self.arrays[self.wanted])(out)
         return result
 
     def stretched(self, apart: Sequence[TapAxis]) -> "Product":
@@ -151,7 +153,7 @@ def by_pairs(product: Product, apart: Sequence[TapAxis], *, struct: jax.ShapeDty
         more = walk.compute(*part).astype(wide)
         return (walk.put(total, more, places) if wanted == 0 else total + more), None
 
-    total, _ = lax.scan(added, jnp.zeros(struct.shape, wide), parts)
+    total, _ = lax.scan(added, lax.full(struct.shape, 0, wide), parts)
     total = total.astype(struct.dtype)
     return product.shrunk(total, apart) if wanted == 0 else total
 
@@ -232,7 +234,7 @@ class _Walk:
         if is_complex or groups != 1 or len(self.apart) != len(numbers.lhs_spec) - 2:
             return dataclasses.replace(self.product, arrays=tuple(arrays)).compute()
         rows, inner, outs, *space = range(len(numbers.lhs_spec) + 1)
-        labels = []
+        labels: list[list[int]] = []
         for own, spec in zip(((rows, inner), (outs, inner), (rows, outs)), numbers, strict=True):
             by_axis = dict(zip(spec, (*own, *space), strict=True))
             labels.append([by_axis[axis] for axis in range(len(spec))])
@@ -241,7 +243,7 @@ class _Walk:
             arrays[single] = lax.squeeze(arrays[single], self.axes(single))
         labels[single] = [label for label in labels[single] if label not in space]
         one, other = (which for which in range(3) if which != wanted)
-        out = jnp.einsum(
+        out = _compat.einsum(
             arrays[one],
             labels[one],
             arrays[other],
@@ -279,7 +281,7 @@ class _Walk:
         for each, place, axis in zip(self.apart, places, self.axes(which), strict=True):
             others = lax.iota(np.int32, x.shape[axis])
             pair = (place, others) if self.single == 1 else (others, place)
-            along = lax.broadcast_in_dim(each.is_pair(*pair), x.shape, (axis,))
+            along = _compat.broadcast_in_dim(each.is_pair(*pair), x.shape, (axis,))
             mask = along if mask is None else mask & along
         assert mask is not None
         return lax.select(mask, x, lax.full_like(x, 0))

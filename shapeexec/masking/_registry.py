@@ -5,7 +5,7 @@ Rules themselves are in `rules`.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from shapeexec import _compat
@@ -64,8 +64,10 @@ def register(
     widens them to capacity. Its docstring begins with one of `KINDS`.
 
     Raises:
-        ConfigError: A primitive has a rule already, or the docstring begins with another word.
+        ConfigError: No primitive is named, or something else; one has a rule already; or the
+            docstring begins with another word.
     """
+    names = _names("register", primitives)
 
     def decorate(rule: Callable[..., Any]) -> Callable[..., Any]:
         first_line = (rule.__doc__ or "").strip().splitlines()[:1]
@@ -76,8 +78,8 @@ def register(
                 f"{rule.__name__}: the docstring begins with {kind!r}, which is no kind of rule.",
                 fix=f"begin it with what it does about padding: {', '.join(KINDS)}, and a colon",
             )
-        for primitive in primitives:
-            _claim(RULES, primitive, entry=Rule(rule, kind, rest.strip(), exact_when, also_static))
+        for name in names:
+            _claim(RULES, name, entry=Rule(rule, kind, rest.strip(), exact_when, also_static))
         return rule
 
     return decorate
@@ -93,9 +95,10 @@ def register_nested(primitive: Any, get_jaxpr: Callable[[dict[str, Any]], Any]) 
         get_jaxpr: The jaxpr, closed or open, from the equation's parameters.
 
     Raises:
-        ConfigError: The primitive is registered already.
+        ConfigError: It is no primitive, or registered already.
     """
-    _claim(NESTED, primitive, entry=get_jaxpr)
+    (name,) = _names("register_nested", [primitive])
+    _claim(NESTED, name, entry=get_jaxpr)
 
 
 def nested_jaxpr(eqn: Any) -> Any | None:
@@ -111,12 +114,13 @@ def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Calla
     the rule has filled. Without one, nothing is known of a result.
 
     Raises:
-        ConfigError: A primitive has such a function already.
+        ConfigError: No primitive is named, or something else; or one has such a function already.
     """
+    names = _names("register_knowledge", primitives)
 
     def decorate(know: Callable[..., Known]) -> Callable[..., Known]:
-        for primitive in primitives:
-            _claim(KNOWLEDGE, primitive, entry=know)
+        for name in names:
+            _claim(KNOWLEDGE, name, entry=know)
         return know
 
     return decorate
@@ -124,8 +128,8 @@ def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Calla
 
 def refuse(*primitives: Any, reason: str) -> None:
     """Say why primitives without a rule have none: the error on a padded axis gives the reason."""
-    for primitive in primitives:
-        _claim(REFUSALS, primitive, entry=reason)
+    for name in _names("refuse", primitives):
+        _claim(REFUSALS, name, entry=reason)
 
 
 def status(primitive: str) -> str:
@@ -143,8 +147,20 @@ def why_refused(primitive: str) -> str:
     return REFUSALS.get(primitive, "it has no rule")
 
 
-def _claim(table: dict[str, Any], primitive: Any, *, entry: Any) -> None:
-    name = primitive if isinstance(primitive, str) else primitive.name
+def _names(function: str, primitives: Sequence[Any]) -> list[str]:
+    """The names of the primitives that a function of this module is given."""
+    strange = [one for one in primitives if not isinstance(one, str | _compat.Primitive)]
+    if primitives and not strange:
+        return [one if isinstance(one, str) else one.name for one in primitives]
+    given = ", ".join(getattr(one, "__name__", repr(one)) for one in strange) or "nothing"
+    raise ConfigError(
+        f"{function} is given {given} in the place of a primitive.",
+        where=_compat.describe_line(_compat.user_place()),
+        fix=f'{function}("reduce_sum", ...) or {function}(jax.lax.reduce_sum_p, ...)',
+    )
+
+
+def _claim(table: dict[str, Any], name: str, *, entry: Any) -> None:
     if name in table:
         raise ConfigError(
             f"`{name}` is registered already.",

@@ -82,7 +82,8 @@ def pointwise(ctx: RuleContext, operands: Sequence[Known], *, known: Known) -> K
             return dataclasses.replace(known, role=scale)
         case "mul" if (scaled := _scaled(ctx)) is not None:
             return _known_of_scaled(ctx, known, role=scaled)
-    return known
+        case _:
+            return known
 
 
 def _is_minus_infinity(operand: Known) -> bool:
@@ -242,7 +243,8 @@ def _rows_after(eqn: Any, rows: Sequence[int | None]) -> list[int | None] | None
             for axis, target in enumerate(eqn.params["broadcast_dimensions"]):
                 placed[target] = None if _is_one(shape[axis]) else rows[axis]
             return placed
-    return None
+        case _:
+            return None
 
 
 def _is_one(dim: Any) -> bool:

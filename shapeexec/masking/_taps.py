@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import fill, zero
 from shapeexec.masking._products import Product, TapAxis, by_pairs
@@ -56,7 +57,7 @@ def tap_axes(
         skips: Whether XLA leaves out positions without an element, see `skips_zeros`.
     """
     numbers, params = ctx.params["dimension_numbers"], ctx.params
-    found = []
+    found: list[TapAxis] = []
     for each in axes:
         i = numbers.lhs_spec.index(each.axis) - 2
         dims = shapes[0][each.axis], shapes[1][numbers.rhs_spec[2 + i]]
@@ -127,7 +128,9 @@ def unless_finite(
     total = functools.reduce(lax.add, [_total(ctx, i, x=operands[i]) for i in read])
     is_bad = _of_any(~jnp.isfinite(total))
     struct = jax.ShapeDtypeStruct(laid.shape, laid.dtype)
-    return lax.cond(is_bad, lambda: finish(by_pairs(product, apart, struct=struct)), lambda: whole)
+    return _compat.cond(
+        is_bad, lambda: finish(by_pairs(product, apart, struct=struct)), lambda: whole
+    )
 
 
 def _total(ctx: RuleContext, operand: int, *, x: Array) -> Array:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
 from shapeexec.masking._fill import Length, conform, fill, highest, lowest, zero
@@ -80,7 +81,7 @@ class WindowAxis:
         if self.windows is not None:
             return self._added_up(x, width)
         if self.is_placed:
-            position = self.low + jnp.arange(width, dtype=np.int32) * self.dilation
+            position = self.low + lax.iota(np.int32, width) * self.dilation
             is_read = (position >= 0) & (position < self.reach)
             if self.limit is not None:
                 is_read &= position < self.limit
@@ -94,7 +95,7 @@ class WindowAxis:
 
     def _sources(self) -> tuple[Array, Array]:
         """i32[reach] and bool[reach]: which element stands at a position, and whether one does."""
-        position = jnp.arange(self.reach, dtype=np.int32)
+        position = lax.iota(np.int32, self.reach)
         is_read = None if self.limit is None else position < self.limit
         if self.windows is not None:
             position, is_read = self.windows.positions(position)
@@ -107,7 +108,7 @@ class WindowAxis:
         """Per element the sum over all windows, laid one after the other, that read it."""
         source, is_element = self._sources()
         index = (*(slice(None),) * self.axis, jnp.where(is_element, source, width))
-        sums = jnp.zeros((*x.shape[: self.axis], width, *x.shape[self.axis + 1 :]), x.dtype)
+        sums = lax.full((*x.shape[: self.axis], width, *x.shape[self.axis + 1 :]), 0, x.dtype)
         return sums.at[index].add(x, mode="drop")
 
 
@@ -151,7 +152,7 @@ def take(x: Array, index: Array, *, is_element: Array, axis: int, value: Any) ->
     """The elements of `x` at `index` along `axis`, and `value` where `is_element` is False."""
     x = conform(x, (*x.shape[:axis], max(1, x.shape[axis]), *x.shape[axis + 1 :]))
     moved = jnp.take(x, index, axis=axis, mode="clip")
-    mask = lax.broadcast_in_dim(is_element, moved.shape, (axis,))
+    mask = _compat.broadcast_in_dim(is_element, moved.shape, (axis,))
     return lax.select(mask, moved, lax.full_like(moved, value))
 
 
@@ -179,7 +180,7 @@ def pad_axis(
     length, capacity = ctx.operands[0].lengths[axis], ctx.results[0].capacities[axis]
     if not (isinstance(low, int) and isinstance(interior, int)):
         step = interior + 1
-        shifted = jnp.arange(capacity, dtype=np.int32) - low
+        shifted = lax.iota(np.int32, capacity) - low
         source = jnp.floor_divide(shifted, step)
         is_element = (shifted >= 0) & (shifted % step == 0) & (source < length)
         return take(x, source, is_element=is_element, axis=axis, value=value)
@@ -199,7 +200,7 @@ def unpad_axis(
     """`width` elements of `x` along `axis`, from `place[0]` on in steps of `place[1]`, or 0."""
     low, step = place
     if not (isinstance(low, int) and isinstance(step, int)):
-        position = low + jnp.arange(width, dtype=np.int32) * step
+        position = low + lax.iota(np.int32, width) * step
         return take(
             x,
             position,
@@ -276,7 +277,7 @@ def laid_params(
     params: dict[str, Any], padding: Sequence[tuple[int, int]], *, dilation: Sequence[int]
 ) -> dict[str, Any]:
     """The parameters of a convolution of a left operand with these paddings and dilations."""
-    space = params["dimension_numbers"].lhs_spec[2:]
+    space: Sequence[int] = params["dimension_numbers"].lhs_spec[2:]
     return {
         **params,
         "padding": tuple(padding[axis] for axis in space),
@@ -312,7 +313,7 @@ def spatial_axes(ctx: RuleContext, shapes: Sequence[tuple[Any, ...]]) -> list[Wi
     if holds_dim((tuple(strides), tuple(base), tuple(dilations))):
         raise ctx.unsupported("strides and dilations of ragged size have no rule")
     numbers = params["dimension_numbers"]
-    axes = []
+    axes: list[WindowAxis] = []
     for i, (axis, rhs_axis, out_axis) in enumerate(
         zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
     ):
@@ -334,7 +335,7 @@ def spread_groups(ctx: RuleContext, x: Array, *, axis: int, groups: int, size: A
     if groups == 1 or isinstance(size, int):
         return x
     capacity, length = ctx.extents.capacity(size), ctx.extents.length(size)
-    position = jnp.arange(groups * capacity, dtype=np.int32)
+    position = lax.iota(np.int32, groups * capacity)
     group, within = position // max(1, capacity), position % max(1, capacity)
     return take(
         x, group * length + within, is_element=within < length, axis=axis, value=zero(x.dtype)
@@ -346,6 +347,6 @@ def close_up_groups(ctx: RuleContext, x: Array, *, axis: int, groups: int, size:
     if groups == 1 or isinstance(size, int):
         return x
     capacity, length = ctx.extents.capacity(size), jnp.maximum(ctx.extents.length(size), 1)
-    position = jnp.arange(x.shape[axis], dtype=np.int32)
+    position = lax.iota(np.int32, x.shape[axis])
     source = position // length * capacity + position % length
     return jnp.take(x, source, axis=axis, mode="clip")

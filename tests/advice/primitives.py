@@ -16,6 +16,8 @@ import numpy as np
 from jax import lax
 
 import shapeexec as sx
+from shapeexec import masking
+from shapeexec.masking._registry import RULES
 from shapeexec.masking.rules import random
 from tests.advice.row import Advice, exact_ways, option, runs, somewhat, value
 
@@ -146,6 +148,20 @@ def on_tpu() -> Any:
     return mock.patch.object(jax, "default_backend", return_value="tpu")
 
 
+def by_own_rule(x: Any, axes: Any, *named: Any) -> Any:
+    """A sum of rows by a rule that fills these axes, which is registered as a user does it."""
+
+    def rule(ctx: Any, operand: Any, **params: Any) -> Any:
+        """Fill: 0 behind the axes."""
+        return ctx.bind(ctx.fill(0, masking.zero(operand.dtype), axes=axes), **params)
+
+    with mock.patch.dict(RULES):
+        RULES.pop("reduce_sum")
+        for register in named or (masking.register("reduce_sum"),):
+            register(rule)
+        return runs(lambda x: x.sum(1), x, in_shapes=("b, s",))
+
+
 def approximate(name: str, fn: Callable[[Any], Any], sign: int, fix: str) -> Advice:
     """The first elements by value, of which a TPU misses some, and by what the Fix line tells."""
 
@@ -168,6 +184,27 @@ def approximate(name: str, fn: Callable[[Any], Any], sign: int, fix: str) -> Adv
 
 
 ROWS = [
+    Advice(
+        "a rule of no primitive",
+        "rules",
+        sx.ConfigError,
+        lambda: by_own_rule(PLANE, (1,), masking.register(jnp.sum)),
+        'register("reduce_sum", ...) or register(jax.lax.reduce_sum_p, ...)',
+        lambda told: [
+            by_own_rule(PLANE, (1,), value(each.replace(", ...", ""), register=masking.register))
+            for each in told.split(" or ")
+        ],
+        lambda: [PLANE.sum(1)] * 2,
+    ),
+    Advice(
+        "axes from the end",
+        "rules",
+        sx.ConfigError,
+        lambda: by_own_rule(PLANE, (-1,)),
+        "axes=(1,): axes count from 0",
+        lambda told: by_own_rule(PLANE, option(told.split(": ")[0], "axes")),
+        lambda: PLANE.sum(1),
+    ),
     exact("a reference", by_reference),
     exact("sharding", sharded),
     Advice(

@@ -103,6 +103,19 @@ def test_an_explanation_lists_masks_that_were_spared():
     assert note.action == "none: padding is 0.0"
 
 
+def test_of_the_readers_of_a_value_that_is_filled_where_it_is_made_all_but_one_are_spared():
+    def fn(x):
+        y = jnp.exp(x)
+        return y.sum(axis=0), y.sum(axis=1), y.sum()
+
+    masks = sx.Exec(fn, ("b, s",), P).explain(ones(3, 5)).masks
+    assert [(note.what, note.action) for note in masks] == [
+        ("f32[b,s] along b, s", "filled with 0.0 where it is made"),  # for the first of them
+        ("f32[b,s] along s", "none: padding is 0.0"),
+        ("f32[b,s] along b, s", "none: padding is 0.0"),
+    ]
+
+
 def test_an_explanation_of_what_runs_exactly_has_no_masks():
     ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), P, on_unsupported="exact")
     explanation = ex.explain(ones(3))

@@ -21,12 +21,15 @@ from shapeexec.masking._registry import (
     Rule,
     refuse,
     register,
+    register_knowledge,
+    register_nested,
     status,
 )
 from shapeexec.shape._trace import Leaf, trace
 from shapeexec.shape._transposes import TRANSPOSED
 from tests import cases
 from tests.cases import Case
+from tests.execution.support import refused
 
 # Names that the installed JAX may lack, for another supported version has them.
 _OF_SOME_VERSIONS = frozenset(
@@ -167,6 +170,43 @@ def test_a_rule_that_returns_too_few_results_is_refused(monkeypatch):
     monkeypatch.setitem(RULES, "top_k", Rule(lambda _, x, **__: [x], "Keep", ""))
     with pytest.raises(sx.ConfigError, match="float32 of rank 1; wanted float32 of rank 1, int32"):
         sx.Exec(lambda x: jax.lax.top_k(x, 1), ("s",))(np.ones(3, np.float32))
+
+
+IN_ITS_PLACE = {
+    "no parentheses": ((lambda ctx: None,), "<lambda>"),
+    "a function of JAX": (("sort", jax.numpy.sum), "sum"),
+    "numbers": ((3, 4.5), "3, 4.5"),
+    "nothing": ((), "nothing"),
+}
+
+
+@pytest.mark.parametrize("registers", [register, register_knowledge, refuse])
+@pytest.mark.parametrize(("given", "told"), IN_ITS_PLACE.values(), ids=IN_ITS_PLACE)
+def test_what_is_registered_is_a_primitive(registers, given, told):
+    options = {"reason": "none"} if registers is refuse else {}
+    name = registers.__name__
+    what, fix = f"{name} is given {told} in the place of a primitive.", f'{name}("reduce_sum", ...)'
+    with refused(sx.ConfigError, what, fix) as caught:
+        registers(*given, **options)
+    assert caught.value.where.startswith("registers(*given, **options)  (test_registry.py:")
+
+
+def test_a_nested_jaxpr_is_that_of_a_primitive():
+    with refused(sx.ConfigError, "register_nested is given 3 in", 'register_nested("reduce_sum"'):
+        register_nested(3, lambda params: params["jaxpr"])
+
+
+@pytest.mark.parametrize(
+    ("axes", "fix"), [((-1,), "axes=(1,): axes"), ((0, 2), "axes=(0,): axes")], ids=str
+)
+def test_a_rule_that_fills_an_axis_that_is_none_is_refused(axes, fix, monkeypatch):
+    made = Rule(lambda ctx, x, **_: ctx.fill(0, 0.0, axes=axes).sum(1), "Fill", "")
+    monkeypatch.setitem(RULES, "reduce_sum", made)
+    what = f"the rule of `reduce_sum` fills axes={axes} of an array of rank 2."
+    with refused(sx.ConfigError, what, fix) as caught:
+        sx.Exec(lambda x: x.sum(1), ("b, s",))(np.ones((3, 5), np.float32))
+    assert caught.value.got == "f32[b,s]"
+    assert caught.value.where.startswith("sx.Exec(lambda x: x.sum(1), ")
 
 
 def test_a_rule_without_a_kind_is_refused():

@@ -6,7 +6,11 @@ source as long as that spares an array: through linear operations, into contract
 loops. Vmapped jaxprs are known here; padding is not.
 """
 
-from shapeexec.masking.folding import _branches, _contractions, _linear, _loops  # noqa: F401 - rules
+# Each registers rules.
+from shapeexec.masking.folding import _branches as _branches
+from shapeexec.masking.folding import _contractions as _contractions
+from shapeexec.masking.folding import _linear as _linear
+from shapeexec.masking.folding import _loops as _loops
 from shapeexec.masking.folding._notes import SumNote, notes_of_sums
 from shapeexec.masking.folding._run import sum_over_examples
 

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from jax import Array, lax
+from jax import Array
 
 from shapeexec import _compat
 from shapeexec.masking.folding._plan import Fold, Folder, folds
@@ -39,7 +39,7 @@ def branched(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
 
         values = [scope.read(operands[k]) for k in read]
         branches = [functools.partial(run, i) for i in range(len(bodies))]
-        return lax.switch(scope.read(index), branches, *values)
+        return _compat.switch(scope.read(index), branches, *values)
 
     return Fold(
         eqn.outvars[number],

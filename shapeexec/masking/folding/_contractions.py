@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking.folding._linear import axis_before_reshape, through
 from shapeexec.masking.folding._plan import Fold, Folder, folds, sum_dtype, without
 
@@ -78,7 +79,7 @@ def _dot_of_sum(folder: Folder, eqn: Any, *, axis: int) -> Fold:
 def _dot(eqn: Any, left: Array, *, right: Array, numbers: Any) -> Array:
     dtype = sum_dtype(eqn.outvars[0].aval.dtype)
     common = jnp.promote_types(left.dtype, right.dtype)
-    return lax.dot_general(
+    return _compat.dot_general(
         lax.convert_element_type(left, common),
         lax.convert_element_type(right, common),
         numbers,
@@ -185,7 +186,7 @@ def _convolution(folder: Folder, eqn: Any) -> Fold | None:
 def _split_masked(x: Array, axis: int, *, mask: Array) -> Array:
     """Split examples, the major part of `axis`, off as an axis before it; 0 where masked out."""
     x = x.reshape(*x.shape[:axis], len(mask), -1, *x.shape[axis + 1 :])
-    along = lax.broadcast_in_dim(mask, x.shape, (axis,))
+    along = _compat.broadcast_in_dim(mask, x.shape, (axis,))
     return lax.select(along, x, lax.full_like(x, 0))
 
 

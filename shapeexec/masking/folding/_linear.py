@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking._facts import names_with, scaled_operands, signs_of
 from shapeexec.masking.folding._plan import Fold, Folder, folds, sum_dtype, without
 
@@ -65,7 +66,7 @@ def _shared(variable: Any, source: Any, *, make: Callable[[Array], Array]) -> Fo
         one = lax.convert_element_type(one, sum_dtype(one.dtype))
         total = one * lax.convert_element_type(count, one.dtype)
         # No example at all is 0, where 0 times an infinity is NaN.
-        return jnp.where(count > 0, total, jnp.zeros((), one.dtype))
+        return jnp.where(count > 0, total, lax.full((), 0, one.dtype))
 
     return Fold(variable, emit, reads=(source,))
 
@@ -151,7 +152,7 @@ def converted(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     (operand,), variable = eqn.invars, eqn.outvars[number]
     new, old = variable.aval.dtype, operand.aval.dtype
     is_float = jnp.issubdtype(new, np.floating) and jnp.issubdtype(old, np.floating)
-    if not is_float or jnp.finfo(sum_dtype(old)).bits < jnp.finfo(sum_dtype(new)).bits:
+    if not is_float or _compat.finfo(sum_dtype(old)).bits < _compat.finfo(sum_dtype(new)).bits:
         return None
     inner = folder.fold(operand, axis)
     dtype = sum_dtype(new)
@@ -191,14 +192,14 @@ def broadcast(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     rest = [d - (d > axis) for d in dims if d != axis]
     own = dims.index(axis) if axis in dims else None
     if own is None:
-        return _shared(variable, operand, make=lambda x: lax.broadcast_in_dim(x, shape, rest))
+        return _shared(variable, operand, make=lambda x: _compat.broadcast_in_dim(x, shape, rest))
     if operand.aval.shape[own] < variable.aval.shape[axis]:
         return _shared(
-            variable, operand, make=lambda x: lax.broadcast_in_dim(_of_one(x, own), shape, rest)
+            variable, operand, make=lambda x: _compat.broadcast_in_dim(_of_one(x, own), shape, rest)
         )
     inner = folder.fold(operand, own)
     return through(
-        eqn, number, inner=inner, apply=lambda _, x: lax.broadcast_in_dim(x, shape, rest)
+        eqn, number, inner=inner, apply=lambda _, x: _compat.broadcast_in_dim(x, shape, rest)
     )
 
 
@@ -221,7 +222,7 @@ def reduced(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     own = [a for a in range(operand.aval.ndim) if a not in axes][axis]
     rest = [a - (a > own) for a in axes]
     return through(
-        eqn, number, inner=folder.fold(operand, own), apply=lambda _, x: lax.reduce_sum(x, rest)
+        eqn, number, inner=folder.fold(operand, own), apply=lambda _, x: _compat.reduce_sum(x, rest)
     )
 
 
@@ -247,7 +248,7 @@ def padded(folder: Folder, eqn: Any, number: int, axis: int) -> Fold | None:
     rest = without(config, axis)
     inner = folder.fold(operand, axis)
     return through(
-        eqn, number, inner=inner, apply=lambda _, x: lax.pad(x, jnp.zeros((), x.dtype), rest)
+        eqn, number, inner=inner, apply=lambda _, x: lax.pad(x, lax.full((), 0, x.dtype), rest)
     )
 
 

@@ -56,7 +56,7 @@ def _added(loop: Loop, number: int, *, axis: int) -> Fold | None:
     ]
 
     def emit(scope: Any, mask: Array) -> Array:
-        sums = []
+        sums: list[tuple[int, Array]] = []
         for sign, fold, chosen in folded:
             own = mask
             for which, value in chosen:

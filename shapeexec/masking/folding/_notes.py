@@ -7,8 +7,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from shapeexec import _compat
 from shapeexec.masking.folding._plan import FOLDS, Fold, Folder, reachable
 from shapeexec.masking.folding._run import inlined
@@ -44,7 +42,7 @@ def notes_of_sums(fn: Callable[..., Any], examples: int, *operands: Any) -> list
         examples: How many there are.
         *operands: Of `fn`: arrays, or shapes of arrays.
     """
-    closed = inlined(jax.make_jaxpr(fn)(*operands))
+    closed = inlined(_compat.make_jaxpr(fn)(*operands))
     folder = Folder(closed.jaxpr, examples, inlined)
     planned = folder.plan(closed.jaxpr.outvars)
     alone = Folder(closed.jaxpr, examples, inlined)  # as if nothing else were read

@@ -165,7 +165,7 @@ class Folder:
     def _fold(self, variable: Any, axis: int) -> Fold:
         if self.is_zero(variable):
             shape, dtype = without(variable.aval.shape, axis), sum_dtype(variable.aval.dtype)
-            return Fold(variable, lambda *_: jnp.zeros(shape, dtype))
+            return Fold(variable, lambda _scope, _mask: lax.full(shape, 0, dtype))
         if variable in self._made_by and variable not in self._kept:
             number, index = self._made_by[variable]
             eqn = self.jaxpr.eqns[number]
@@ -257,7 +257,7 @@ class Folder:
                 loop, result = fold.loop
                 _, results = loops.get(id(loop.eqn), (loop, frozenset()))
                 loops[id(loop.eqn)] = (loop, results | {result})
-        eqns = []
+        eqns: list[Any] = []
         for eqn in reversed(self.jaxpr.eqns):
             results = [i for i, var in enumerate(eqn.outvars) if var in wanted]
             if id(eqn) in loops:
@@ -293,7 +293,8 @@ class Folder:
 
 def reachable(planned: Sequence[Fold]) -> Iterator[Fold]:
     """These sums and all their parts, each once."""
-    seen, pending = set(), [*planned]
+    pending = [*planned]
+    seen: set[Fold] = set()
     while pending:
         fold = pending.pop()
         if fold not in seen:
@@ -305,7 +306,7 @@ def reachable(planned: Sequence[Fold]) -> Iterator[Fold]:
 def _sum_as_is(variable: Any, axis: int) -> Fold:
     def emit(scope: Any, mask: Array) -> Array:
         x = scope.masked(variable, axis, mask=mask)
-        return lax.reduce_sum(lax.convert_element_type(x, sum_dtype(x.dtype)), (axis,))
+        return _compat.reduce_sum(lax.convert_element_type(x, sum_dtype(x.dtype)), (axis,))
 
     return Fold(variable, emit, reads=(variable,))
 
@@ -316,7 +317,7 @@ _WIDE = 32  # bits
 def sum_dtype(dtype: Any) -> Any:
     """The dtype that a sum is accumulated in: at least 32 bits for floats."""
     is_float = jnp.issubdtype(dtype, np.floating)
-    return np.dtype(np.float32) if is_float and jnp.finfo(dtype).bits < _WIDE else dtype
+    return np.dtype(np.float32) if is_float and _compat.finfo(dtype).bits < _WIDE else dtype
 
 
 def without(items: Sequence[Any], axis: int) -> tuple[Any, ...]:

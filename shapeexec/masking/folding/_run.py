@@ -27,7 +27,7 @@ def sum_over_examples(
     Returns:
         The sums, in the dtypes of the results. Floats are accumulated in at least 32 bits.
     """
-    closed = inlined(jax.make_jaxpr(fn)(*operands))
+    closed = inlined(_compat.make_jaxpr(fn)(*operands))
     folder = Folder(closed.jaxpr, len(is_example), inlined)
     planned = folder.plan(closed.jaxpr.outvars)
     values = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
@@ -69,7 +69,7 @@ class Scope:
 
         def make() -> Array:
             x = self.read(atom)
-            along = lax.broadcast_in_dim(mask, x.shape, (axis,))
+            along = _compat.broadcast_in_dim(mask, x.shape, (axis,))
             return lax.select(along, x, lax.full_like(x, 0))
 
         return self._once((atom, axis, id(mask)), mask, make)
@@ -78,7 +78,7 @@ class Scope:
         """The examples of a mask for which a variable, bool[examples], has this value."""
 
         def make() -> Array:
-            own = jnp.reshape(self.read(chosen), mask.shape)
+            own = lax.reshape(self.read(chosen), mask.shape)
             return mask & (own if value else ~own)
 
         return self._once((chosen, value, id(mask)), mask, make)
@@ -195,7 +195,11 @@ def inlined(closed: Any) -> Any:
         jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
         for var in closed.jaxpr.invars
     ]
-    return jax.make_jaxpr(lambda *operands: _inline(closed, operands))(*structs)
+
+    def run(*operands: Any) -> list[Any]:
+        return _inline(closed, operands)
+
+    return _compat.make_jaxpr(run)(*structs)
 
 
 def _inline(closed: Any, operands: Sequence[Any]) -> list[Any]:
@@ -208,6 +212,6 @@ def _inline_equation(eqn: Any, operands: Sequence[Any]) -> list[Any]:
         return _inline(nested, operands)
     if eqn.primitive.name == "remat2":
         if params["differentiated"] and params["prevent_cse"]:
-            operands = lax.optimization_barrier(operands)
+            operands = _compat.optimization_barrier(operands)
         return _inline(_compat.closed(params["jaxpr"]), operands)
     return _compat.bind_equation(eqn, operands)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from shapeexec import _compat
 from shapeexec._errors import SpecError
 from shapeexec.masking._context import RuleContext, Shaped
 from shapeexec.masking._registry import register
@@ -58,7 +59,7 @@ def _cut(x: Any, cut: Sequence[tuple[int, int]]) -> Any:
     index = [slice(None)] * x.ndim
     for axis, length in cut:
         index[axis] = slice(length)
-    return jax.device_put(np.asarray(x)[tuple(index)])  # no program is compiled for the size
+    return _compat.device_put(np.asarray(x)[tuple(index)])  # no program is compiled for the size
 
 
 def _widened(

@@ -1,5 +1,6 @@
 """Contractions: padding of a contracted axis must be harmless in both operands."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from jax import Array
@@ -99,10 +100,8 @@ def dot_general_knowledge(
     or an infinity.
     """
     contracted, (lhs_batch, rhs_batch) = dimension_numbers
-    batch = [
-        _both(ctx, lhs.axes[i], right=rhs.axes[j])
-        for i, j in zip(lhs_batch, rhs_batch, strict=True)
-    ]
+    pairs: Iterable[tuple[int, int]] = zip(lhs_batch, rhs_batch, strict=True)
+    batch = [_both(ctx, lhs.axes[i], right=rhs.axes[j]) for i, j in pairs]
     free = [
         _one(ctx, padding, other=other.whole)
         for known, other, taken in (

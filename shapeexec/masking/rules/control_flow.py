@@ -5,10 +5,10 @@ before the first step and after each one, see `_invariant`.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -47,7 +47,7 @@ def remat(ctx: RuleContext, *operands: Array, jaxpr: Any, **params: Any) -> Any:
     """Run: the wrapped function, kept apart from the forward pass where JAX would keep it apart."""
     if params["differentiated"] and params["prevent_cse"]:
         # What JAX's own lowering does: XLA must not merge the recomputation with the first.
-        operands = lax.optimization_barrier(operands)
+        operands = _compat.optimization_barrier(operands)
     values = [own.value.of(x) for own, x in zip(ctx.operands, operands, strict=True)]
     return ctx.interpret(jaxpr, *values)
 
@@ -109,10 +109,14 @@ def _invariant(
 
     The facts about the initial carry are weakened to those that `step` keeps, until it keeps all.
     """
+
+    def stepped(known: Sequence[Known], *arrays: Any) -> Sequence[Value]:
+        return step(values_of(arrays, known))
+
     assumed = [dataclasses.replace(value.known, role=None) for value in init]
     for _ in range(_ROUNDS):
-        traced = _Traced(lambda *arrays, known=assumed: step(values_of(arrays, known)))
-        jax.eval_shape(traced, *_arrays(init))
+        traced = _Traced(functools.partial(stepped, assumed))
+        _compat.eval_shape(traced, *_arrays(init))
         weaker = [a.joined(b) for a, b in zip(assumed, traced.known, strict=True)]
         if weaker == assumed:
             return assumed
@@ -142,7 +146,7 @@ def scan(
     count = len(loop.init)
     frozen = _frozen(ctx, loop, reverse=reverse)
     fills = [_slice_fill(result) for result in ctx.results[count:]]
-    positions = jnp.arange(length, dtype=np.int32)
+    positions = lax.iota(np.int32, length)
     invariant = loop.invariant() if length else _nothing_known(loop.init)
 
     def step(carry: Any, position: Array, *x: Array) -> list[Value]:
@@ -216,13 +220,16 @@ class _Scan:
             return self.body(carry, x)
         variables = self.jaxpr.jaxpr.outvars[len(carry) :]
         known = [value.known for value in carry]
-        run = _Traced(lambda carry, x: self.body(values_of(carry, known), x))
+
+        @_Traced
+        def run(carry: Any, x: Any) -> list[Value]:
+            return self.body(values_of(carry, known), x)
 
         def skipped(carry: Any, x: Any) -> Any:
             del x
             return (*carry, *(_any_of(self.ctx, var.aval) for var in variables))
 
-        arrays = lax.cond(position < self.length, run, skipped, _arrays(carry), tuple(x))
+        arrays = _compat.cond(position < self.length, run, skipped, _arrays(carry), tuple(x))
         unknown = [nothing_known_of(var.aval) for var in variables]
         return values_of(arrays, [*run.known[: len(carry)], *unknown])
 
@@ -301,7 +308,7 @@ def _must_not_run_on_padding(jaxpr: Any) -> bool:
 
 def _any_of(ctx: RuleContext, aval: Any) -> Any:
     """An array of any elements, for a result that is not read."""
-    return lax.empty(ctx.extents.capacities(aval.shape), aval.dtype)
+    return _compat.empty(ctx.extents.capacities(aval.shape), aval.dtype)
 
 
 def _where_rows(
@@ -309,7 +316,7 @@ def _where_rows(
 ) -> tuple[Array, ...]:
     """The rows of `arrays` for which bool[rows] holds, and else those of `otherwise`."""
     return tuple(
-        jnp.where(lax.broadcast_in_dim(is_on, new.shape, range(is_on.ndim)), new, old)
+        jnp.where(_compat.broadcast_in_dim(is_on, new.shape, range(is_on.ndim)), new, old)
         for new, old in zip(arrays, otherwise, strict=True)
     )
 
@@ -331,7 +338,7 @@ def while_(
     values, first = [own.value for own in ctx.operands], cond_nconsts + body_nconsts
     cond_consts, body_consts = values[:cond_nconsts], values[cond_nconsts:first]
     carried = body_jaxpr.jaxpr.outvars
-    init = [value.of(jnp.asarray(value.array)) for value in values[first:]]
+    init = [value.of(_compat.asarray(value.array)) for value in values[first:]]
 
     def step(carry: Sequence[Value]) -> list[Value]:
         return _as_declared(carried, ctx.interpret(body_jaxpr, *body_consts, *carry))
@@ -348,7 +355,9 @@ def while_(
         after = _arrays(step(values_of(carry, invariant)))
         return _where_rows(goes_on(carry), after, otherwise=carry) if rows else after
 
-    go_on = (lambda carry: goes_on(carry).any()) if rows else goes_on
+    def go_on(carry: Any) -> Array:
+        return goes_on(carry).any() if rows else goes_on(carry)
+
     return values_of(lax.while_loop(go_on, body, _arrays(init)), invariant)
 
 
@@ -367,7 +376,7 @@ def cond(ctx: RuleContext, index: Array, *operands: Array, branches: Any, **_: A
     functions = [*map(branch, branches)]
     platforms = ctx.params.get("branches_platforms")
     if platforms is None:
-        arrays = lax.switch(index, functions, *operands)
+        arrays = _compat.switch(index, functions, *operands)
     else:  # `lax.platform_dependent`: only the branch of the device at hand is compiled.
         per_platform = {
             name: function
@@ -375,7 +384,7 @@ def cond(ctx: RuleContext, index: Array, *operands: Array, branches: Any, **_: A
             for name in names or ()
         }
         default = functions[-1] if platforms[-1] is None else None
-        arrays = lax.platform_dependent(*operands, default=default, **per_platform)
+        arrays = _compat.platform_dependent(*operands, default=default, **per_platform)
     first, *rest = (function.known for function in functions if function.is_traced)
     for other in rest:
         first = [a.joined(b) for a, b in zip(first, other, strict=True)]

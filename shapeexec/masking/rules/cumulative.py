@@ -38,7 +38,7 @@ def cumulative(
 def _beside_the_last(ctx: RuleContext, x: Array, *, axis: int, params: dict[str, Any]) -> Array:
     """A complex extreme: nothing is an identity beside NaN, but the last element is no news."""
     last = jnp.maximum(ctx.operands[0].lengths[axis] - 1, 0)
-    position = jnp.minimum(jnp.arange(x.shape[axis], dtype=np.int32), last)
+    position = jnp.minimum(lax.iota(np.int32, x.shape[axis]), last)
     x = jnp.take(x, position, axis=axis, mode="clip")
     return ctx.bind(x, axis=axis, reverse=True, **params)
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import Length, conform
 from shapeexec.masking._registry import register
@@ -48,11 +49,11 @@ def fft(
 
 def _hermitian(half: Array, length: Length, *, size: int, axis: int) -> Array:
     """The spectrum of `length` elements whose first half is given: those of reals are mirrored."""
-    position = jnp.arange(size, dtype=np.int32)
+    position = lax.iota(np.int32, size)
     is_given = position <= length // 2
     source = jnp.where(is_given, position, length - position)
     whole = jnp.take(half, source, axis=axis, mode="clip")
-    mask = lax.broadcast_in_dim(is_given, _with((1,) * half.ndim, axis, size=size), (axis,))
+    mask = _compat.broadcast_in_dim(is_given, _with((1,) * half.ndim, axis, size=size), (axis,))
     # The imaginary part of an element that is its own mirror image stays imaginary, and is dropped.
     return jnp.where(mask, whole, whole.conj())
 
@@ -63,7 +64,7 @@ def _transform(x: Array, length: Length, *, size: int, axis: int, is_inverse: bo
     if isinstance(length, int):
         out = (jnp.fft.ifft if is_inverse else jnp.fft.fft)(x)
         return jnp.moveaxis(out, -1, axis)
-    position = jnp.arange(size, dtype=np.int32)
+    position = lax.iota(np.int32, size)
     chirp = _chirp(position, length, dtype=x.dtype)
     if is_inverse:
         chirp = chirp.conj()
@@ -71,11 +72,11 @@ def _transform(x: Array, length: Length, *, size: int, axis: int, is_inverse: bo
     wide = 1 << max(0, 2 * size - 2).bit_length()
     # The chirp of |k - j|, for k - j from 1 - size to size - 1, around the circle.
     kernel = jnp.concatenate(
-        [chirp, jnp.zeros(wide - 2 * size + 1, x.dtype), jnp.flip(chirp[1:])]
+        [chirp, lax.full((wide - 2 * size + 1,), 0, x.dtype), jnp.flip(chirp[1:])]
     ).conj()
     product = jnp.fft.fft(x, wide) * jnp.fft.fft(kernel)
     out = jnp.fft.ifft(product)[..., :size] * chirp
-    out = out / jnp.asarray(length, x.real.dtype) if is_inverse else out
+    out = out / _compat.asarray(length, x.real.dtype) if is_inverse else out
     return jnp.moveaxis(out, -1, axis)
 
 
@@ -87,14 +88,14 @@ def _chirp(position: Array, length: Array, *, dtype: Any) -> Array:
     """
     turn = 2 * length.astype(np.uint32)  # j^2 counts modulo 2n
     number = position.astype(np.uint32)
-    square = jnp.zeros_like(number)
+    square = lax.full_like(number, 0)
     for bit in reversed(range(max(1, int(position.size)).bit_length())):
         square = (2 * square) % turn
         square = jnp.where((number >> bit) & 1 == 1, (square + number) % turn, square)
     # 4 * square / turn quarters of a turn: the nearest, and eighths beyond it.
     quarter = ((4 * square + turn // 2) // turn).astype(np.int32)
     rest = 4 * square.astype(np.int32) - quarter * turn.astype(np.int32)
-    real = jnp.finfo(dtype).dtype
+    real = _compat.finfo(dtype).dtype
     angle = rest.astype(real) * (np.pi / 2) / turn.astype(real)
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
     corners: Sequence[tuple[Array, Array]] = (

@@ -102,7 +102,7 @@ def gather(
     if mode != _MODE.FILL_OR_DROP:
         return out
     rows = [axis for axis in range(out.ndim) if axis not in dimension_numbers.offset_dims]
-    mask = lax.broadcast_in_dim(_in_bounds(starts, last), out.shape, rows)
+    mask = _compat.broadcast_in_dim(_in_bounds(starts, last), out.shape, rows)
     return jnp.where(mask, out, _missing(out, fill_value))
 
 
@@ -126,7 +126,7 @@ def scatter(
     rows. One that covers the whole axis stays, for its padding falls on padding.
     """
     if not hasattr(updates, "shape"):  # a literal
-        updates = jnp.asarray(updates, operand.dtype)
+        updates = _compat.asarray(updates, operand.dtype)
     if operand.size == 0 or updates.size == 0:
         return operand
     if not is_ragged(ctx.eqn) and not _is_one_row(indices):
@@ -184,14 +184,14 @@ class _Writes:
         rows = [a for a in range(self.updates.ndim) if a not in numbers.update_window_dims]
         updates = lax.transpose(self.updates, (*rows, *spread, *stay))
         grid = updates.shape[: len(rows) + len(spread)]
-        keep = lax.broadcast_in_dim(keep, grid, range(len(rows)))
+        keep = _compat.broadcast_in_dim(keep, grid, range(len(rows)))
         for number, (axis, size) in enumerate(partial.items(), start=len(rows)):
-            step = lax.broadcasted_iota(np.int32, grid, number)
+            step = _compat.broadcasted_iota(np.int32, grid, number)
             keep = keep & (step < ctx.extents.length(size))
-            first = columns.get(axis, jnp.zeros(self.starts.shape[:-1], np.int32))
-            columns[axis] = lax.broadcast_in_dim(first, grid, range(first.ndim)) + step
+            first = columns.get(axis, lax.full(self.starts.shape[:-1], 0, np.int32))
+            columns[axis] = _compat.broadcast_in_dim(first, grid, range(first.ndim)) + step
         starts = jnp.stack(
-            [lax.broadcast_in_dim(c, grid, range(c.ndim)) for c in columns.values()], axis=-1
+            [_compat.broadcast_in_dim(c, grid, range(c.ndim)) for c in columns.values()], axis=-1
         )
         by_element = lax.ScatterDimensionNumbers(
             update_window_dims=tuple(range(len(grid), updates.ndim)),
@@ -225,7 +225,7 @@ class _Writes:
         if ctx.primitive in _NEUTRAL:
             return np.asarray(_NEUTRAL[ctx.primitive], operand.dtype)
         numbers, windows = self.numbers, _windows(self.numbers, operand.ndim)
-        return lax.gather(
+        return _compat.gather(
             operand,
             starts,
             lax.GatherDimensionNumbers(
@@ -279,7 +279,7 @@ def _with_room(
 
 def _as_i32(index: Any, *, saturate: bool = True) -> Array:
     """Indices in i32; those beyond it stay out of bounds, unless they are to wrap as JAX's do."""
-    index = jnp.asarray(index)
+    index = _compat.asarray(index)
     limits, own = np.iinfo(np.int32), jnp.iinfo(index.dtype)
     if saturate and own.max > limits.max:
         index = jnp.minimum(index, index.dtype.type(limits.max))
@@ -289,7 +289,7 @@ def _as_i32(index: Any, *, saturate: bool = True) -> Array:
 
 
 def _vector(lengths: Sequence[Length]) -> Array:
-    return jnp.array(lengths, np.int32)
+    return _compat.asarray(lengths, np.int32)
 
 
 def _clamp(starts: Array, last: Any) -> Array:
@@ -305,6 +305,6 @@ def _missing(x: Array, value: Any) -> Any:
     """What is read out of bounds of an array like `x`: `value`, of a key in each of its words."""
     if not _compat.is_extended(x.dtype):
         return np.asarray(value, x.dtype)
-    words = jax.eval_shape(jax.random.key_data, x)
-    filled = jnp.full(words.shape[x.ndim :], value, words.dtype)
-    return jax.random.wrap_key_data(filled, impl=jax.random.key_impl(x))
+    words = _compat.eval_shape(jax.random.key_data, x)
+    filled = lax.full(words.shape[x.ndim :], value, words.dtype)
+    return _compat.wrap_key_data(filled, impl=jax.random.key_impl(x))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import Length, conform
@@ -52,7 +53,7 @@ def broadcast_knowledge(
 
 
 @register_knowledge("transpose")
-def transpose_knowledge(ctx: RuleContext, operand: Known, *, permutation: Any) -> Known:
+def transpose_knowledge(ctx: RuleContext, operand: Known, *, permutation: Sequence[int]) -> Known:
     """Each axis keeps its fact."""
     return Known(operand.whole, tuple(operand.axes[axis] for axis in permutation))
 
@@ -106,7 +107,8 @@ def groups(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[Dims, Dims]]:
     """
     ends_old, ends_new = _prefix_ends(old), _prefix_ends(new)
     cuts = [(ends_old[size], ends_new[size]) for size in ends_old if size in ends_new]
-    found, (i, j) = [], (0, 0)
+    found: list[tuple[Dims, Dims]] = []
+    i = j = 0
     for next_i, next_j in sorted(cuts):  # where a guard says b*s == 1, products do not only grow
         if (next_i, next_j) != (i, j) and next_j >= j:
             found.append((tuple(old[i:next_i]), tuple(new[j:next_j])))
@@ -163,10 +165,10 @@ def _source_positions(
     in_lengths: Sequence[Length],
 ) -> Array:
     """i32[out_capacities]: where in the padded input, flattened, each output element stands."""
-    position: Any = jnp.zeros(tuple(out_capacities), np.int32)
+    position: Any = lax.full(tuple(out_capacities), 0, np.int32)
     for axis, length in enumerate(out_lengths):
-        position = position * length + lax.broadcasted_iota(np.int32, position.shape, axis)
-    source: Any = jnp.zeros_like(position)
+        position = position * length + _compat.broadcasted_iota(np.int32, position.shape, axis)
+    source: Any = lax.full_like(position, 0)
     stride = 1
     for capacity, length in zip(reversed(in_capacities), reversed(in_lengths), strict=True):
         # Lengths can be 0 at sizes that the graph never sees: stay clear of division by it.
@@ -209,7 +211,8 @@ def concatenate(ctx: RuleContext, *operands: Array, dimension: int) -> Array:
 @register("split")
 def split(ctx: RuleContext, operand: Array, *, sizes: tuple[int, ...], axis: int) -> Any:
     """Move: each part begins at the true sum of the parts before it."""
-    out, offset = [], 0
+    out: list[Array] = []
+    offset = 0
     for capacity, size in zip(sizes, ctx.params["sizes"], strict=True):
         out.append(_run_of(operand, offset, stride=1, count=capacity, axis=axis))
         offset = offset + ctx.extents.length(size)
@@ -239,7 +242,7 @@ def _run_of(x: Array, start: Length, *, stride: Length, count: int, axis: int) -
         if stop > x.shape[axis]:
             x = conform(x, (*x.shape[:axis], stop, *x.shape[axis + 1 :]))
         return lax.slice_in_dim(x, start, stop, stride, axis)
-    return take(x, start + jnp.arange(count, dtype=np.int32) * stride, axis=axis)
+    return take(x, start + lax.iota(np.int32, count) * stride, axis=axis)
 
 
 @register("tile")
@@ -250,7 +253,7 @@ def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
     lengths = (1,) * offset + ctx.operands[0].lengths
     for axis, capacity in enumerate(ctx.results[0].capacities):
         if operand.shape[axis] != capacity or reps[axis] != 1:
-            index = jnp.arange(capacity, dtype=np.int32) % jnp.maximum(lengths[axis], 1)
+            index = lax.iota(np.int32, capacity) % jnp.maximum(lengths[axis], 1)
             operand = take(operand, index, axis=axis)
     return operand
 

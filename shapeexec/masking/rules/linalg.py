@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import Length, conform, one, valid_mask, zero
 from shapeexec.masking._registry import register
@@ -51,7 +52,7 @@ def lu_pivots_to_permutation(ctx: RuleContext, pivots: Array, **params: Any) -> 
     """Fill: a row behind the valid ones is exchanged with itself."""
     mask = valid_mask(pivots.shape, ctx.operands[0].lengths, axes=range(pivots.ndim))
     if mask is not None:
-        own = lax.broadcasted_iota(pivots.dtype, pivots.shape, pivots.ndim - 1)
+        own = _compat.broadcasted_iota(pivots.dtype, pivots.shape, pivots.ndim - 1)
         pivots = jnp.where(mask, pivots, own)
     return ctx.bind(pivots, **params)
 
@@ -77,7 +78,7 @@ def tridiagonal_solve(
     upper = ctx.fill(2, zero(upper.dtype))
     rhs = ctx.fill(3, zero(rhs.dtype), axes=[rhs.ndim - 2])
     # What stands behind the last valid row of `upper` is ignored there, but not inside a matrix.
-    inner = lax.broadcasted_iota(np.int32, upper.shape, upper.ndim - 1)
+    inner = _compat.broadcasted_iota(np.int32, upper.shape, upper.ndim - 1)
     is_inside = inner < ctx.operands[2].lengths[-1] - 1
     upper = jnp.where(is_inside, upper, zero(upper.dtype))
     return ctx.bind(lower, diagonal, upper, rhs, **params)
@@ -209,10 +210,10 @@ def eigh(ctx: RuleContext, matrix: Array, *, lower: bool, **params: Any) -> Any:
     block = _beyond_spectrum((jnp.tril if lower else jnp.triu)(plain))[..., 0, 0]
     vectors, values = ctx.bind(_embed(ctx, 0, matrix=matrix, block=block), lower=lower, **params)
     # A matrix of one element is its own eigenvalue, also if that is infinite.
-    is_one = jnp.asarray(ctx.operands[0].lengths[-1] == 1)
+    is_one = _compat.asarray(ctx.operands[0].lengths[-1] == 1)
     only = plain[..., 0].real.astype(values.dtype)
     return (
-        jnp.where(is_one, jnp.eye(vectors.shape[-1], dtype=vectors.dtype), vectors),
+        jnp.where(is_one, jnp.identity(vectors.shape[-1], vectors.dtype), vectors),
         jnp.where(is_one, only, values),
     )
 
@@ -252,11 +253,11 @@ def _is_square(ctx: RuleContext, operand: int) -> bool:
 def _embed(ctx: RuleContext, operand: int, *, matrix: Array, block: Any) -> Array:
     """The operand with identities for padded batch rows, and `block` on the padding's diagonal."""
     lengths, core = ctx.operands[operand].lengths, _core(matrix)
-    row, column = (lax.broadcasted_iota(np.int32, matrix.shape, axis) for axis in core)
+    row, column = (_compat.broadcasted_iota(np.int32, matrix.shape, axis) for axis in core)
     is_diagonal = row == column
     inside = valid_mask(matrix.shape, lengths, axes=core)
     if inside is not None:
-        block = jnp.asarray(block, matrix.dtype)[..., None, None]
+        block = _compat.asarray(block, matrix.dtype)[..., None, None]
         matrix = jnp.where(inside, matrix, jnp.where(is_diagonal, block, zero(matrix.dtype)))
     in_batch = valid_mask(matrix.shape, lengths, axes=range(matrix.ndim - 2))
     if in_batch is not None:
@@ -273,7 +274,7 @@ def _beyond_spectrum(matrix: Array) -> Array:
     greatest = size.max((-2, -1), keepdims=True)
     scale = jnp.where((greatest > 0) & jnp.isfinite(greatest), greatest, one(size.dtype))
     norm = 2 * scale * jnp.sqrt(jnp.square(size / scale).sum((-2, -1), keepdims=True))
-    return jnp.where(norm > 0, jnp.minimum(norm, jnp.finfo(size.dtype).max), one(size.dtype))
+    return jnp.where(norm > 0, jnp.minimum(norm, _compat.finfo(size.dtype).max), one(size.dtype))
 
 
 def _inside_first(beyond: Array, values: Array, *, vectors: Sequence[Array]) -> list[Array]:
@@ -296,7 +297,7 @@ def _adjoint(matrix: Array) -> Array:
 def _corner(shape: Any, length: Length) -> tuple[Array, Array]:
     """bool[shape], twice: the first `length` rows and columns, and the diagonal."""
     rank = len(shape)
-    row, column = (lax.broadcasted_iota(np.int32, shape, axis) for axis in (rank - 2, rank - 1))
+    row, column = (_compat.broadcasted_iota(np.int32, shape, axis) for axis in (rank - 2, rank - 1))
     return (row < length) & (column < length), row == column
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from jax import Array, dtypes, lax
 
+from shapeexec import _compat
 from shapeexec.masking import _extrema as extrema
 from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
@@ -58,7 +59,7 @@ def clamp(ctx: RuleContext, *operands: Array) -> Array:
 @register("optimization_barrier")
 def optimization_barrier(ctx: RuleContext, *operands: Array) -> Any:
     """Keep: the values pass through."""
-    return lax.optimization_barrier(operands)
+    return _compat.optimization_barrier(operands)
 
 
 @register("device_put", "dce_sink")

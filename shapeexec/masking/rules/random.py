@@ -73,7 +73,11 @@ def random_gamma(ctx: RuleContext, keys: Array, alpha: Array, *, log_space: bool
     position, count = _positions(ctx, drawn, lengths=ctx.operands[1].lengths[keys.ndim :])
     own_keys = _split_keys(keys, position, count=count).reshape(-1)
     sample = _compat.gamma_one()
-    samples = jax.vmap(lambda key, a: sample(key, a, log_space=log_space))(own_keys, alpha.ravel())
+
+    def draw(key: Array, of_alpha: Array) -> Array:
+        return sample(key, of_alpha, log_space=log_space)
+
+    samples = jax.vmap(draw)(own_keys, alpha.ravel())
     return samples.reshape(alpha.shape)
 
 
@@ -81,7 +85,7 @@ def random_gamma(ctx: RuleContext, keys: Array, alpha: Array, *, log_space: bool
 def iota_2x32_shape(ctx: RuleContext, *, shape: Any) -> Any:
     """Move: row-major positions in the logical shape, as a high and a low word."""
     position, _ = _positions(ctx, shape, lengths=ctx.results[0].lengths)
-    return [jnp.zeros_like(position), position]
+    return [lax.full_like(position, 0), position]
 
 
 @register("rng_bit_generator", "rng_uniform")
@@ -109,11 +113,11 @@ def _positions(
     """u32[capacities]: each element's row-major position in the logical shape; and their number."""
     if math.prod(capacities) >= _COUNTERS // 2:
         raise ctx.unsupported("more than 2^31 random elements would need counters of 64 bits")
-    position = jnp.zeros(tuple(capacities), np.uint32)
-    count = jnp.ones((), np.uint32)
+    position = lax.full(tuple(capacities), 0, np.uint32)
+    count = lax.full((), 1, np.uint32)
     for axis, length in enumerate(lengths):
-        extent = jnp.asarray(length, np.uint32)
-        position = position * extent + lax.broadcasted_iota(np.uint32, position.shape, axis)
+        extent = _compat.asarray(length, np.uint32)
+        position = position * extent + _compat.broadcasted_iota(np.uint32, position.shape, axis)
         count = count * extent
     return position, count
 
@@ -133,7 +137,7 @@ def _hash(keys: Array, rank: int) -> Hash:
         # primitive does not broadcast. XLA finds the zero.
         zero = (own[0] & 0) | (counters[0] & 0) | (counters[1] & 0)
         operands = [x | zero for x in (*own, *counters)]
-        first, second = _compat.threefry2x32_p.bind(*operands)
+        first, second = _compat.bind(_compat.threefry2x32_p, *operands)
         return first, second
 
     return hash_pair
@@ -149,7 +153,7 @@ def _split_keys(keys: Array, position: Array, *, count: Array) -> Array:
         data = [
             _word(hash_pair, position * np.uint32(2) + np.uint32(i), count=words) for i in range(2)
         ]
-    return jax.random.wrap_key_data(jnp.stack(data, -1), impl=_THREEFRY)
+    return _compat.wrap_key_data(jnp.stack(data, -1), impl=_THREEFRY)
 
 
 def _word(hash_pair: Hash, index: Array, *, count: Array) -> Array:

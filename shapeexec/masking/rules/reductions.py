@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import all_ones, highest, lowest, one, valid_mask, zero
 from shapeexec.masking._knowledge import UNSPECIFIED, Known, by_dtype, constant
-from shapeexec.masking._layout import row_major
 from shapeexec.masking._pairs import of_valid
 from shapeexec.masking._registry import register, register_knowledge
 from shapeexec.masking._values import along
@@ -55,8 +55,8 @@ def reduction(ctx: RuleContext, operand: Array, *, axes: tuple[int, ...], **para
         operand = ctx.fill(
             0, identity, axes=axes, unless="nan" if ctx.primitive in _SPREADS_NAN else None
         )
-    if ctx.operands[0].padded(axes):
-        operand = row_major(operand, reduced=axes)
+    if ctx.operands[0].padded(axes) and operand.ndim - 1 not in axes:
+        operand = _compat.row_major(operand)  # else XLA turns whole models: docs/adr/0019
     return ctx.bind(operand, axes=axes, **params)
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import fill, highest, lowest
 from shapeexec.masking._registry import register
@@ -31,7 +32,7 @@ def sort(
     if not ctx.operands[0].padded((dimension,)):
         params["is_stable"] = is_stable
         return ctx.bind(*operands, num_keys=num_keys, **params)
-    position = lax.broadcasted_iota(np.int32, operands[0].shape, dimension)
+    position = _compat.broadcasted_iota(np.int32, operands[0].shape, dimension)
     is_padding = (position >= ctx.operands[0].lengths[dimension]).astype(np.int32)
     whole = map(_in_whole_bytes, operands)
     _, *results = ctx.bind(is_padding, *whole, num_keys=num_keys + 1, **params)
@@ -73,7 +74,7 @@ def top_k(ctx: RuleContext, operand: Array, *, k: int, axis: int, **params: Any)
 def _ordered(x: Array) -> Array:
     """Integers in the total order of the floats `x`: i32, or i64 for f64."""
     width = 8 * x.dtype.itemsize
-    has_sign = float(jnp.finfo(x.dtype).min) < 0
+    has_sign = float(_compat.finfo(x.dtype).min) < 0
     bits = lax.bitcast_convert_type(x, np.dtype(f"{'int' if has_sign else 'uint'}{width}"))
     bits = bits.astype(np.dtype(f"int{max(32, width)}"))
     keys = jnp.where(bits < 0, bits ^ (2 ** (width - 1) - 1), bits)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
 from shapeexec.masking._fill import Length, conform, fill, zero
@@ -44,7 +45,7 @@ def _transposed(
 ) -> Array:
     """JAX's transpose of `forward`, a linear function of one array, at known sizes."""
     struct = jax.ShapeDtypeStruct(tuple(shape), dtype)
-    (result,) = jax.linear_transpose(forward, struct)(cotangent)
+    (result,) = _compat.linear_transpose(forward, struct)(cotangent)
     return result
 
 
@@ -78,8 +79,12 @@ def window_sum(
     laid, pads, steps = _layouts(axes, shape, padding=padding, dilation=base_dilation)
 
     def forward(x: Array) -> Array:
-        return lax.reduce_window_sum_p.bind(
-            x, padding=tuple(pads), base_dilation=tuple(steps), **stepped(axes, params)
+        return _compat.bind(
+            lax.reduce_window_sum_p,
+            x,
+            padding=tuple(pads),
+            base_dilation=tuple(steps),
+            **stepped(axes, params),
         )
 
     out = _transposed(
@@ -112,7 +117,8 @@ def gather_selected(
     pads = [tuple(pair) for pair in padding]
     for each in axes:
         operand, pads[each.axis], _step = each.lay(operand, loser)
-    out = lax.select_and_scatter_add_p.bind(
+    out = _compat.bind(
+        lax.select_and_scatter_add_p,
         conform(cotangent, ctx.operands[0].capacities),
         operand,
         select_prim=select_prim,
@@ -320,7 +326,7 @@ def _without_unread(conv: _Convolution, lhs: Array) -> Array:
         window = ctx.extents.length(conv.shapes[1][numbers.rhs_spec[2 + i]])
         reach = (count - 1) * stride + (window - 1) * params["rhs_dilation"][i] + 1
         read = jnp.floor_divide(reach - each.low + each.dilation - 1, each.dilation)
-        lengths[axis] = jnp.minimum(jnp.asarray(read, np.int32), each.length)
+        lengths[axis] = jnp.minimum(_compat.asarray(read, np.int32), each.length)
     return fill(lhs, lengths, value=zero(lhs.dtype), axes=list(own))
 
 

@@ -70,8 +70,8 @@ def reduce_window_monoid(
     ):
         return out
     is_nan = jnp.isnan(operand).astype(np.int8)
-    has_nan = lax.reduce_window_max_p.bind(is_nan, **params).astype(np.bool_)
-    return jnp.where(has_nan, jnp.asarray(np.nan, out.dtype), out)
+    has_nan = _compat.bind(lax.reduce_window_max_p, is_nan, **params).astype(np.bool_)
+    return jnp.where(has_nan, _compat.asarray(np.nan, out.dtype), out)
 
 
 @register("reduce_window", exact_when=EXACT_WHEN)
@@ -129,14 +129,14 @@ def _reduce_valid(
     for each in axes:
         lengths[each.axis] = each.length
     mask = valid_mask(shape, lengths, axes=[each.axis for each in axes])
-    mask = jnp.ones(shape, np.bool_) if mask is None else mask
+    mask = lax.full(shape, True, np.bool_) if mask is None else mask
     laid = [
         lay_all(axes, x, value=zero(x.dtype), padding=padding, dilation=base_dilation)
         for x in (mask, *operands)
     ]
     (_, padding, base_dilation), *_ = laid
 
-    _, *results = lax.reduce_window(
+    _, *results = _compat.reduce_window(
         tuple(x for x, *_ in laid),
         (np.bool_(True), *inits),
         of_valid(combine),
@@ -171,7 +171,7 @@ def select_and_scatter_add(
         winners = _winners(
             ctx, axes, operand=operand, select_prim=select_prim, padding=padding, **params
         )
-        sums = jnp.zeros(size, source.dtype)
+        sums = lax.full((size,), 0, source.dtype)
         return sums.at[winners.ravel()].add(source.ravel(), mode="drop").reshape(shape)
     operand, padding, _ = lay_all(
         axes, operand, value=loser, padding=padding, dilation=(1,) * operand.ndim
@@ -201,17 +201,17 @@ def _winners(
     places, _, _ = lay_all(axes, index, value=nowhere, padding=padding, dilation=ones)
     config = [(low, high, 0) for low, high in pads]
     values, places = lax.pad(values, loser, config), lax.pad(places, nowhere, config)
-    is_read = jnp.ones(values.shape, np.bool_)
+    is_read = lax.full(values.shape, True, np.bool_)
     for each in axes:
         if each.windows is not None:
-            read = each.windows.positions(jnp.arange(each.reach, dtype=np.int32))[1]
-            is_read &= lax.broadcast_in_dim(read, is_read.shape, (each.axis,))
+            read = each.windows.positions(lax.iota(np.int32, each.reach))[1]
+            is_read &= _compat.broadcast_in_dim(read, is_read.shape, (each.axis,))
 
     def combine(left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
         is_left = select_prim.bind(left[0], right[0])
         return [lax.select(is_left, x, y) for x, y in zip(left, right, strict=True)]
 
-    _, _, winners = lax.reduce_window(
+    _, _, winners = _compat.reduce_window(
         (is_read, values, places),
         (np.bool_(False), loser, nowhere),
         of_valid(combine),

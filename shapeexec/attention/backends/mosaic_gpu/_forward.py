@@ -104,14 +104,7 @@ def _kernel(
     elements = sparsity.elements(config, block, by_key=False, columns=streams[0].vectors)
     results = (out, list(statistics.values()))
     kernel = _Kernel(config, block, elements, *streams, q, k, v, *results, queries, outs, of_rows)
-    run(
-        block,
-        streams,
-        attend=kernel.attend,
-        begin=kernel.begin,
-        stream=kernel.stream,
-        registers=_REGISTERS,
-    )
+    run(block, streams, kernel, registers=_REGISTERS)
 
 
 @dataclasses.dataclass(frozen=True)

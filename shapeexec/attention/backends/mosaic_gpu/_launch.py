@@ -6,7 +6,7 @@ programs is in `_schedule`.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from shapeexec.attention.backends.mosaic_gpu._rules import Rule
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     TILE,
     WARPGROUPS,
+    Item,
     ListRefs,
     Table,
 )
@@ -201,13 +202,27 @@ def launch(
     )(*flat)
 
 
+class Kernel(Protocol):
+    """What is done with each item; see `Programs.produce` and `Programs.consume`."""
+
+    def begin(self, item: Item, slot: Array) -> None:
+        """Start the copies that a slot holds."""
+        ...
+
+    def stream(self, item: Item, start: Any) -> Any:
+        """Start the copies of the rings, from `start` on; where the next item's begin."""
+        ...
+
+    def attend(self, item: Item, slot: Array, start: Any) -> Any:
+        """Compute the item whose copies those are; where the next item's begin."""
+        ...
+
+
 def run(
     block: Block,
     streams: tuple[Stream, ...],
+    kernel: Kernel,
     *,
-    attend: Callable[..., Any],
-    begin: Callable[..., None],
-    stream: Callable[..., Any],
     registers: tuple[int, int],
     start: Any = 0,
 ) -> None:
@@ -216,9 +231,7 @@ def run(
     Args:
         block: The program.
         streams: The streams that it reads.
-        attend: See `Programs.consume`.
-        begin: See `Programs.produce`.
-        stream: See `Programs.produce`.
+        kernel: Does the work of each item.
         registers: How many a thread that computes has, and one that moves memory.
         start: The first position in the rings: one for all, or a tuple with one for each stream.
     """
@@ -226,13 +239,13 @@ def run(
     @pl.when(block.warpgroup < WARPGROUPS)
     def _compute() -> None:
         plgpu.set_max_registers(registers[0], action="increase")
-        block.queue.consume(attend, start)
+        block.queue.consume(kernel.attend, start)
         plgpu.wait_smem_to_gmem(0)
 
     @pl.when(block.warpgroup == WARPGROUPS)
     def _memory() -> None:
         plgpu.set_max_registers(registers[1], action="decrease")
-        end = block.queue.produce(begin, stream, start)
+        end = block.queue.produce(kernel.begin, kernel.stream, start)
         ends = end if isinstance(end, tuple) else (end,) * len(streams)
         for one, position in zip(streams, ends, strict=True):
             one.drain(position)

@@ -129,14 +129,7 @@ def _kernel(
     if into is not None:
         d_q = _into_queries.into_queries(config, block, total, into)
     kernel = _Kernel(config, block, elements, *streams, into=d_q, **refs)
-    run(
-        block,
-        streams,
-        attend=kernel.attend,
-        begin=kernel.begin,
-        stream=kernel.stream,
-        registers=REGISTERS,
-    )
+    run(block, streams, kernel, registers=REGISTERS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -105,15 +105,7 @@ def _kernel(
     )
     elements = sparsity.elements(config, block, by_key=False, columns=streams[0].vectors)
     kernel = _Kernel(config, block, elements, *streams, **refs)
-    run(
-        block,
-        streams,
-        attend=kernel.attend,
-        begin=kernel.begin,
-        stream=kernel.stream,
-        registers=REGISTERS,
-        start=(0, 0),
-    )
+    run(block, streams, kernel, registers=REGISTERS, start=(0, 0))
 
 
 @dataclasses.dataclass(frozen=True)
