@@ -122,6 +122,11 @@ def show(report: Report, where: Mapping[str, Any]) -> None:
         console.print(f"{claim.text}: {claim.measured:.3g}, {state}", highlight=False)
 
 
+def show_progress(row: Sequence[str]) -> None:
+    """Print a row as soon as it is measured: the table comes at the end only."""
+    print("; ".join(cell for cell in row if cell), flush=True)
+
+
 # Compilations
 
 
