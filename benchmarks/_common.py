@@ -241,6 +241,23 @@ def take_turns(
 
 
 @dataclasses.dataclass(frozen=True)
+class Spread:
+    """A figure of a few runs: the median, the least and the greatest."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Sum up runs, too few for quartiles."""
+        return cls(statistics.median(values), min(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.median:.3g} ({self.least:.3g} to {self.most:.3g})"
+
+
+@dataclasses.dataclass(frozen=True)
 class Ratio:
     """One contestant's time over another's: that of the medians, and the quartiles by round."""
 
