@@ -1,6 +1,6 @@
 """Embedding lookup over sentences of any length, and the gradient of the table.
 
-Padding a sentence by hand needs a reserved token id. With id 0, the word of that id changes each mean,
+Padding a sentence by hand needs a reserved token id. With id 0, that word changes each mean,
 and its row of the table gets a gradient from sentences without it. Here no id is reserved.
 """
 
