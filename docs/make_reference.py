@@ -172,8 +172,8 @@ def primitives() -> str:
     """The page of all rules."""
     lines = [MADE, "", "# Primitives", ""]
     lines += [
-        "For each JAX primitive that may have a padded axis: whether it is exact there, and by which",
-        "rule. A refused primitive raises `UnsupportedPrimitiveError`, but only if one of its axes is",
+        "For each JAX primitive that may have a padded axis: is it exact there, and by which",
+        "rule? A refused one raises `UnsupportedPrimitiveError`, but only if one of its axes is",
         "padded: otherwise it needs no rule. [concepts.md](concepts.md) explains the kinds. A test",
         "checks that every primitive of JAX is on this page.",
         "",
