@@ -122,6 +122,11 @@ def show(report: Report, where: Mapping[str, Any]) -> None:
         console.print(f"{claim.text}: {claim.measured:.3g}, {state}", highlight=False)
 
 
+def show_progress(row: Sequence[str]) -> None:
+    """Print a row as soon as it is measured: the table comes at the end only."""
+    print("; ".join(cell for cell in row if cell), flush=True)
+
+
 # Compilations
 
 
@@ -233,6 +238,23 @@ def take_turns(
             seconds[name].append((time.perf_counter() - start) / repeats)
         order.reverse()
     return seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """A figure of a few runs: the median, the least and the greatest."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Sum up runs, too few for quartiles."""
+        return cls(statistics.median(values), min(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.median:.3g} ({self.least:.3g} to {self.most:.3g})"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,18 +24,28 @@ import numpy as np
 from jax import Array
 
 import shapeexec as sx
-from benchmarks._common import Claim, Ratio, Report, Table, Timing, run_benchmark, take_turns
+from benchmarks._common import (
+    Claim,
+    Ratio,
+    Report,
+    Table,
+    Timing,
+    run_benchmark,
+    show_progress,
+    take_turns,
+)
 from demo import model
 
 LEAVES, WIDTH, SIZE, BUCKET = 100, 32, 100, 128
 MOST = 1.5
 OF_DEMO = {"width": 64, "layers": 2}
 MODELS = {
+    "tiny": (({"width": 16, "layers": 1}, 2, 16),),
     "cpu": ((OF_DEMO, 16, 128), (OF_DEMO, 8, 256)),
     "gpu": (({"width": 512, "layers": 8}, 16, 512), ({"width": 512, "layers": 8}, 64, 512)),
 }
-"""By platform: a model of the demo's kind, how many passages, and their length in bytes. One call
-takes about 5 ms for the first, 15 to 30 for the second."""
+"""By platform, or for `--tiny`: a model of the demo's kind, how many passages, and their length in
+bytes. One call takes about 5 ms for the first, 15 to 30 for the second."""
 IN_A_ROW = 10
 MOST_OF_MODEL = 1.01
 
@@ -98,7 +108,7 @@ def by_hand(output: str, params: dict[str, Array]) -> Callable[[Any], Any]:
 OUTPUTS = {"ragged": ragged, "scalar": scalar, "scalar, 3 numbers of Python": with_numbers}
 
 
-def run(options: argparse.Namespace) -> Report:
+def run_calls(options: argparse.Namespace) -> Report:
     """Compare for a ragged and a scalar output, and NumPy and JAX inputs."""
     rounds, repeats = (3, 2) if options.tiny else (200, 50)
     params = {f"bias_{i}": jnp.full((WIDTH,), float(i)) for i in range(LEAVES)}
@@ -124,6 +134,7 @@ def run(options: argparse.Namespace) -> Report:
             ratio = Ratio.of(seconds["exec"], seconds["bare"])
             case = f"{output} output, {kind} input"
             rows.append((case, *map(str, timings.values()), str(ratio)))
+            show_progress(rows[-1])
             figures[case] = {
                 "ratio": asdict(ratio),
                 "seconds": {name: asdict(timing) for name, timing in timings.items()},
@@ -138,6 +149,7 @@ def run(options: argparse.Namespace) -> Report:
         timing = Timing.of(new)
         figures[f"{output} output, NumPy input"]["seconds"]["new size"] = asdict(timing)
         rows.append((f"{output} output, numbers of a new size", "", str(timing), "", ""))
+        show_progress(rows[-1])
     columns = ("", "bare call, padded", "sx.Exec", "jax.jit, exact", "sx.Exec / bare")
     title = f"a call with {LEAVES} parameter arrays: median (quartiles)"
     return Report([Table(title, columns, rows)], figures, claims)
@@ -146,7 +158,7 @@ def run(options: argparse.Namespace) -> Report:
 def run_models(options: argparse.Namespace) -> Report:
     """Compare for models of the demo's kind, where no size is padded."""
     rounds, repeats = (3, 2) if options.tiny else (100, IN_A_ROW)
-    sizes = MODELS["cpu" if options.tiny else jax.default_backend()]
+    sizes = MODELS["tiny" if options.tiny else jax.default_backend()]
     figures, rows, claims = {}, [], []
     for form, batch, length in sizes:
         params = jax.block_until_ready(model.init(jax.random.key(0), **form))
@@ -171,6 +183,7 @@ def run_models(options: argparse.Namespace) -> Report:
             rows.append(
                 (case, str(timings["jit"]), str(timings["exec"]), *map(_text, (ratio, noise)))
             )
+            show_progress(rows[-1])
             figures[case] = {
                 "ratio": asdict(ratio),
                 "noise": asdict(noise),
@@ -188,19 +201,28 @@ def _text(ratio: Ratio) -> str:
     return f"{ratio.ratio:.3f} ({ratio.lower:.3f} to {ratio.upper:.3f})"
 
 
-def run_all(options: argparse.Namespace) -> Report:
-    """Both tables."""
-    calls, models = run(options), run_models(options)
+PARTS = {"calls": run_calls, "models": run_models}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--only`."""
+    parser.add_argument("--only", choices=tuple(PARTS), help="measure one of the two tables")
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Both tables, or the one that `--only` names."""
+    names = PARTS if options.only is None else (options.only,)
+    reports = [PARTS[name](options) for name in names]
     return Report(
-        [*calls.tables, *models.tables],
-        {**calls.figures, **models.figures},
-        [*calls.claims, *models.claims],
+        [table for report in reports for table in report.tables],
+        {case: figure for report in reports for case, figure in report.figures.items()},
+        [claim for report in reports for claim in report.claims],
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run as a program."""
-    return run_benchmark("hit_overhead", __doc__, run_all, arguments)
+    return run_benchmark("hit_overhead", __doc__, run, arguments, add_options)
 
 
 if __name__ == "__main__":

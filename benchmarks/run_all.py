@@ -55,7 +55,10 @@ def save_plot(figures: Mapping[str, Mapping[str, Any]], path: Path) -> None:
             2.0,
         ),
         "cold requests per second / exact shapes": (
-            {name: one["cold_over_exact"] for name, one in figures["cold_stream"].items()},
+            {
+                name: one["cold_over_exact"]["median"]
+                for name, one in figures["cold_stream"].items()
+            },
             5.0,
         ),
         "temporaries of a ragged batch / by hand": (

@@ -172,10 +172,10 @@ def primitives() -> str:
     """The page of all rules."""
     lines = [MADE, "", "# Primitives", ""]
     lines += [
-        "Each JAX primitive that may have a padded axis: whether it is exact there, and by which",
-        "rule. What is an error is an `UnsupportedPrimitiveError`, but only where an axis of it is",
-        "padded: where none is, a primitive needs no rule. [concepts.md](concepts.md) tells what",
-        "the kinds mean. A test asks that every primitive of JAX is on this page.",
+        "For each JAX primitive that may have a padded axis: is it exact there, and by which",
+        "rule? A refused one raises `UnsupportedPrimitiveError`, but only if one of its axes is",
+        "padded: otherwise it needs no rule. [concepts.md](concepts.md) explains the kinds. A test",
+        "checks that every primitive of JAX is on this page.",
         "",
         "| kind | what the rule does about padding |",
         "| --- | --- |",

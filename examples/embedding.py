@@ -1,7 +1,7 @@
 """Embedding lookup over sentences of any length, and the gradient of the table.
 
-Padding a sentence by hand costs a token id: with id 0 the word of that id leaks into each mean, and
-its row of the table gets a gradient from sentences that do not hold it. Here no id is reserved.
+Padding a sentence by hand needs a reserved token id. With id 0, that word changes each mean,
+and its row of the table gets a gradient from sentences without it. Here no id is reserved.
 """
 
 import jax

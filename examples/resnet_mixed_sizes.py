@@ -1,7 +1,7 @@
 """A ResNet-18 of small width, trained on images of mixed sizes.
 
-Its strides halve both axes five times, and what each leaves over depends on the size. Still one
-graph trains on all sizes of a bucket.
+Its strides halve both axes five times, and each remainder depends on the size. Still one graph
+trains on all sizes of a bucket.
 """
 
 import jax

@@ -1,7 +1,7 @@
 """Training when the last batch is smaller than the others.
 
-The usual ways out are to drop it, or to pad it and write a mask into the loss. Here nothing is
-written: one graph serves each batch, and loss and gradients are those of the real examples.
+Usually one drops it, or pads it and masks the loss by hand. Here the loss needs no mask: one graph
+serves each batch, and loss and gradients are those of the real examples.
 """
 
 import jax

@@ -1,6 +1,6 @@
 """Training a module of equinox on batches and lengths of every size.
 
-The module is an argument as it is: its arrays go into the graph, the rest of it is constant.
+The module is an ordinary argument: its arrays are inputs of the graph, other fields constants.
 """
 
 import equinox as eqx

@@ -10,7 +10,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("NPROC", "16")
 if os.environ["JAX_PLATFORMS"] == "cpu" and os.environ.get("HYPOTHESIS_PROFILE") != "deep":
     # XLA's own passes run as ever; LLVM's behind them take a third of the time, and prove nothing.
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    # Not --xla_cpu_use_fusion_emitters=false, which halves compiling: other results are NaN then.
+    flags = """
+        --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+        --xla_cpu_parallel_codegen_split_count=1
+    """
+    os.environ.setdefault("XLA_FLAGS", " ".join(flags.split()))
 
 import jax
 import pytest

@@ -36,8 +36,24 @@ def test_a_benchmark_writes_what_it_measured(name, tmp_path):
         missed = {claim["text"] for claim in record["claims"] if not claim["holds"]}
         assert all("transformer" in text for text in missed if "gradient, selects" in text)
         assert not [text for text in missed if "forward, selects" in text]
+    if name == "cold_stream":
+        for case in record["figures"].values():
+            rate = case["cold_over_exact"]
+            assert rate["least"] <= rate["median"] <= rate["most"]
     for case in record["figures"].values():
         assert (case.get("largest_difference") or 0) < TOLERANCE
+
+
+@pytest.mark.parametrize(("part", "word"), [("calls", "output"), ("models", "passages")])
+def test_hit_overhead_measures_one_table_and_shows_each_row_when_measured(part, word, capsys):
+    hit_overhead = importlib.import_module("benchmarks.hit_overhead")
+    report = hit_overhead.main(["--tiny", "--only", part])
+    (table,) = report.tables
+    assert all(word in case for case in report.figures)
+    before_the_table, _ = capsys.readouterr().out.split(table.title)
+    lines = before_the_table.splitlines()
+    for row in table.rows:
+        assert "; ".join(cell for cell in row if cell) in lines
 
 
 def test_ladders_gives_both_scales_of_padding(lengths, tmp_path):
