@@ -288,7 +288,7 @@ def test_scores_far_below_0_are_not_outweighed_by_what_lies_behind_the_end():
     residuals = Residuals(q, k, v, None, out, logsumexp)
     d_q, *_ = backend.backward(*call, residuals, d_out, None, deterministic=True)
     # All weights are alike, and all keys: no query has a gradient but by rounding.
-    np.testing.assert_allclose(np.asarray(d_q, np.float64), 0, atol=0.02)
+    assert np.abs(np.asarray(d_q, np.float64)).max() <= tolerance(case.dtype, loose=2.5)
 
 
 @pytest.mark.parametrize("at_once", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -298,7 +298,7 @@ def test_no_warpgroup_overwrites_what_another_reads(at_once):
     mask = Documents(IDS_OF_MANY) & Causal()
     case = Case("", mask, queries=512, keys=512, head_sizes=(size, size))
     (out, *_), (want, *_) = interpreted(case, detect_races=True, at_once=at_once)
-    np.testing.assert_allclose(out, want, atol=0.02)
+    np.testing.assert_allclose(out, want, atol=tolerance(case.dtype, loose=2.5))
 
 
 def test_a_gradient_of_the_logsumexp_adds_to_that_of_the_scores():
@@ -315,8 +315,9 @@ def test_a_gradient_of_the_logsumexp_adds_to_that_of_the_scores():
     want = case.reference()
     of_queries = np.einsum("bnts,bsnh->btnh", want.weights, want.k) * want.scale
     of_keys = np.einsum("bnts,btnh->bsnh", want.weights, want.q) * want.scale
-    np.testing.assert_allclose(np.asarray(d_q, np.float64), of_queries, atol=0.02)
-    np.testing.assert_allclose(np.asarray(d_k, np.float64), of_keys, atol=0.05)
+    limit = tolerance(case.dtype, loose=6)
+    np.testing.assert_allclose(np.asarray(d_q, np.float64), of_queries, atol=limit)
+    np.testing.assert_allclose(np.asarray(d_k, np.float64), of_keys, atol=limit)
     assert not np.asarray(d_v, np.float64).any()
 
 
