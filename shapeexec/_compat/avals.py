@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from jax._src import core as _core
 from jax._src import dtypes as _dtypes
 from jax._src.lax import lax as _lax
-from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage]
+from jax._src.lib import xla_client as _xla_client  # pyright: ignore[reportPrivateImportUsage] - no module exports it
 
 ShapedArray = _core.ShapedArray
 

@@ -290,5 +290,5 @@ def told_as(fn: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[...
     inner = inspect.unwrap(getattr(fn, "func", fn))  # a functools.partial has its function's
     if hasattr(inner, "__code__"):
         functools.update_wrapper(wrapper, inner, ("__name__", "__qualname__"), ())
-        wrapper.__signature__ = own  # pyright: ignore[reportFunctionMemberAccess]
+        wrapper.__signature__ = own  # pyright: ignore[reportFunctionMemberAccess] - `inspect` reads it
     return wrapper

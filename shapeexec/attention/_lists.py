@@ -16,23 +16,10 @@ from shapeexec._errors import ConfigError
 from shapeexec.attention._grid import TileGrid
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import TileLists
-from shapeexec.attention.masks._base import Array, Bounds, Mask, TileKind
+from shapeexec.attention.masks._base import Array, Bounds, TileKind
 from shapeexec.attention.masks._value import is_known
 
 _EMPTY, _PARTIAL, _FULL = map(np.uint8, (TileKind.EMPTY, TileKind.PARTIAL, TileKind.FULL))
-
-
-def tile_kinds(mask: Mask, grid: TileGrid) -> Array:
-    """The kind of each tile, u8[B or 1, N or 1, query tiles, key tiles]; NumPy's if all is known.
-
-    Only a tile wholly before the valid lengths is full, so a kernel may read all of it; a tile
-    wholly behind them is empty.
-
-    Args:
-        mask: Its arrays must be known if `grid.xp` is NumPy.
-        grid: The tiles and the valid lengths.
-    """
-    return before_lengths(kinds_of(mask.bounds(grid), grid), grid)
 
 
 def kinds_of(bounds: Bounds, grid: TileGrid) -> Array:
@@ -43,7 +30,10 @@ def kinds_of(bounds: Bounds, grid: TileGrid) -> Array:
 
 
 def before_lengths(kinds: Array, grid: TileGrid) -> Array:
-    """Kinds under valid lengths: tiles across their end become partial, those behind it empty."""
+    """Kinds under valid lengths: tiles across their end become partial, those behind it empty.
+
+    So a kernel may read all of a full tile.
+    """
     (query_length, key_length), (tile_q, tile_k) = grid.lengths, grid.tile
     some = (grid.first_query < query_length) & (grid.first_key < key_length)
     whole = (grid.first_query + tile_q <= query_length) & (grid.first_key + tile_k <= key_length)

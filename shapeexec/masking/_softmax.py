@@ -1,24 +1,24 @@
 """Facts about padding in a softmax and its gradient, so that one mask serves all of it.
 
-A softmax over a padded axis takes its maximum, for which the padding is filled with -inf. From
-there on nothing more is needed: `x - max x` is -inf in the padding, or NaN where the maximum is
-infinite or NaN, and then the valid elements of the row that decide its sum are NaN as well. So
-`exp` of it is 0 or NaN with its row, the sum over the row is at least 1 or NaN, and the quotient
-is 0 or NaN with its row. That holds for all valid elements.
+A softmax over a padded axis takes its maximum, for which the padding is filled with -inf. No
+further mask is needed. In the padding `x - max x` is -inf, or NaN where the maximum is infinite or
+NaN; in the latter case valid elements of the row are NaN too, and so is its sum. So in the padding
+`exp(x - max x)` and the quotient are 0, or NaN where the row's sum is NaN. A sum that is not NaN is
+at least 1. All of that holds whatever the valid elements are.
 
 Its gradient, of x with weights w = exp(x - max x), total t = sum w and cotangent g, is
 
     w * (g/t - sum(g * t**-2 * w))
 
-If g is made by a product with rows of zeros, its padding is 0 but behind rows in which each valid
-element is NaN or infinite. There the sum may become NaN where it is an infinity. Nobody sees it: if
-the sum is an infinity, all of g is that infinity (each factor is at least 0; one that is 0 makes
-NaN), g/t is, and the difference of the two is NaN. So no mask is needed if the sum is read for
-that difference alone.
+If g is made by a product with rows of zeros, its padding is 0 except behind rows whose valid
+elements are all NaN or infinite. There the padding may turn a sum that is infinite into NaN. The
+gradient stays the same: the sum is infinite only if all of g is that infinity (no factor is
+negative, and a factor of 0 makes NaN). Then g/t is that infinity too, and the difference is NaN
+either way. So the sum needs no mask if only that difference reads it.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,26 +64,72 @@ def broadcast(
 
 def pointwise(ctx: RuleContext, operands: Sequence[Known], *, known: Known) -> Known:
     """`known`, and the facts that follow from a pointwise primitive's place in a softmax."""
-    role = operands[0].role if operands else None
-    match ctx.primitive:
-        case "stop_gradient" | "copy":
-            return Known(known.whole, known.axes, role)
-        case "max":  # JAX takes the maximum of -inf and the row's
-            roles = [operand.role for operand in operands if not _is_minus_infinity(operand)]
-            return Known(known.whole, known.axes, roles[0] if len(roles) == 1 else None)
-        case "sub" if _fits(ctx, operands, kind="max"):
-            return _absorbed(ctx, operands[0], known=known, value=_MINUS_INFINITY, kind="shifted")
-        case "exp" if role is not None and role.kind == "shifted":
-            return _absorbed(ctx, operands[0], known=known, value=0, kind="weights")
-        case "div" if _fits(ctx, operands, kind="total"):
-            return _absorbed(ctx, operands[0], known=known, value=0, kind=None)
-        case "integer_pow" if role is not None and role.kind == "total" and ctx.params["y"] < 0:
-            scale = Role("scale", role.source, role.axes, is_aligned=role.is_aligned)
-            return dataclasses.replace(known, role=scale)
-        case "mul" if (scaled := _scaled(ctx)) is not None:
-            return _known_of_scaled(ctx, known, role=scaled)
-        case _:
-            return known
+    step = _STEPS.get(ctx.primitive)
+    return known if step is None else step(ctx, operands, known)
+
+
+def _same(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
+    """A copy has the role of its operand."""
+    del ctx
+    return Known(known.whole, known.axes, operands[0].role)
+
+
+def _maximum(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
+    """JAX takes the maximum of -inf and the row's."""
+    del ctx
+    roles = [operand.role for operand in operands if not _is_minus_infinity(operand)]
+    return Known(known.whole, known.axes, roles[0] if len(roles) == 1 else None)
+
+
+def _difference(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
+    """The shift: x - max x."""
+    if not _fits(ctx, operands, kind="max"):
+        return known
+    return _absorbed(ctx, operands[0], known=known, value=_MINUS_INFINITY, kind="shifted")
+
+
+def _exponential(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
+    """The weights: w = exp(x - max x)."""
+    role = operands[0].role
+    if role is None or role.kind != "shifted":
+        return known
+    return _absorbed(ctx, operands[0], known=known, value=0, kind="weights")
+
+
+def _quotient(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
+    """The result: w / t."""
+    if not _fits(ctx, operands, kind="total"):
+        return known
+    return _absorbed(ctx, operands[0], known=known, value=0, kind=None)
+
+
+def _power(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
+    """The scale in the gradient: t**-2."""
+    role = operands[0].role
+    if role is None or role.kind != "total" or ctx.params["y"] >= 0:
+        return known
+    scale = Role("scale", role.source, role.axes, is_aligned=role.is_aligned)
+    return dataclasses.replace(known, role=scale)
+
+
+def _product(ctx: RuleContext, operands: Sequence[Known], known: Known) -> Known:
+    """The scaled cotangent in the gradient: g * t**-2, and that times w."""
+    del operands
+    scaled = _scaled(ctx)
+    return known if scaled is None else _known_of_scaled(ctx, known, role=scaled)
+
+
+_STEPS: dict[str, Callable[[RuleContext, Sequence[Known], Known], Known]] = {
+    "stop_gradient": _same,
+    "copy": _same,
+    "max": _maximum,
+    "sub": _difference,
+    "exp": _exponential,
+    "div": _quotient,
+    "integer_pow": _power,
+    "mul": _product,
+}
+"""`step(ctx, operands, known)`: by pointwise primitive what its place in a softmax tells."""
 
 
 def _is_minus_infinity(operand: Known) -> bool:
@@ -219,32 +265,50 @@ def _joins_two(eqn: Any) -> bool:
 
 
 def _rows_after(eqn: Any, rows: Sequence[int | None]) -> list[int | None] | None:
-    """Per axis of a result the axis of the softmax that it is; None: it is no plain view of rows.
+    """Per axis of a result the axis of the softmax that it is; None: the result is no view of rows.
 
     Args:
         eqn: An equation with one operand.
         rows: The same of the operand; None: of none, or of size 1.
     """
+    view = _VIEWS.get(eqn.primitive.name)
+    return None if view is None else view(eqn, rows)
+
+
+def _rows_kept(eqn: Any, rows: Sequence[int | None]) -> list[int | None]:
+    del eqn
+    return list(rows)
+
+
+def _rows_reshaped(eqn: Any, rows: Sequence[int | None]) -> list[int | None] | None:
+    """Those of axes that are not of size 1, if these stay in order."""
     shape, out = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-    named = [row for row, dim in zip(rows, shape, strict=True) if not _is_one(dim)]
-    match eqn.primitive.name:
-        case "neg" | "copy":
-            return list(rows)
-        case "reshape" | "squeeze" | "expand_dims" | "reduce_sum":
-            sizes = [str(dim) for dim in shape if not _is_one(dim)]
-            if eqn.params.get("dimensions") and eqn.primitive.name == "reshape":
-                return None
-            if sizes != [str(dim) for dim in out if not _is_one(dim)]:
-                return None
-            left = iter(named)
-            return [None if _is_one(dim) else next(left) for dim in out]
-        case "broadcast_in_dim":
-            placed: list[int | None] = [None] * len(out)
-            for axis, target in enumerate(eqn.params["broadcast_dimensions"]):
-                placed[target] = None if _is_one(shape[axis]) else rows[axis]
-            return placed
-        case _:
-            return None
+    sizes = [str(dim) for dim in shape if not _is_one(dim)]
+    permutes = eqn.primitive.name == "reshape" and eqn.params.get("dimensions")
+    if permutes or sizes != [str(dim) for dim in out if not _is_one(dim)]:
+        return None
+    left = iter([row for row, dim in zip(rows, shape, strict=True) if not _is_one(dim)])
+    return [None if _is_one(dim) else next(left) for dim in out]
+
+
+def _rows_broadcast(eqn: Any, rows: Sequence[int | None]) -> list[int | None]:
+    shape, out = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    placed: list[int | None] = [None] * len(out)
+    for axis, target in enumerate(eqn.params["broadcast_dimensions"]):
+        placed[target] = None if _is_one(shape[axis]) else rows[axis]
+    return placed
+
+
+_VIEWS: dict[str, Callable[[Any, Sequence[int | None]], list[int | None] | None]] = {
+    "neg": _rows_kept,
+    "copy": _rows_kept,
+    "reshape": _rows_reshaped,
+    "squeeze": _rows_reshaped,
+    "expand_dims": _rows_reshaped,
+    "reduce_sum": _rows_reshaped,
+    "broadcast_in_dim": _rows_broadcast,
+}
+"""`view(eqn, rows)`: by primitive the axes of the softmax that a result's are; None: no view."""
 
 
 def _is_one(dim: Any) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import shapeexec as sx
 from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention._grid import tile_grid
-from shapeexec.attention._lists import lists_by_key, lists_by_query, tile_kinds
+from shapeexec.attention._lists import lists_by_key, lists_by_query
 from shapeexec.attention.backends import _choose
 from shapeexec.attention.backends._base import Residuals, Signature, Work
 from shapeexec.attention.masks import (
@@ -33,6 +33,7 @@ from shapeexec.attention.masks import (
 )
 from shapeexec.attention.masks.kept import Kept
 from tests.attention.reference import Reference, summed_to
+from tests.attention.tiles import tile_kinds
 from tests.tolerance import assert_close, epsilon
 
 Random = np.random.Generator

@@ -11,7 +11,7 @@ import pytest
 import shapeexec as sx
 from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention._grid import tile_grid
-from shapeexec.attention._lists import lists_by_key, lists_by_query, tile_kinds
+from shapeexec.attention._lists import lists_by_key, lists_by_query
 from shapeexec.attention.backends._base import Residuals, Signature, Work
 from shapeexec.attention.masks import (
     ALiBi,
@@ -31,6 +31,7 @@ from shapeexec.attention.masks import (
 from shapeexec.attention.masks.kept import Kept
 from tests.attention.kernels import bias_as_array, poisoned
 from tests.attention.reference import Reference
+from tests.attention.tiles import tile_kinds
 
 if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 has no interpreter for these kernels", allow_module_level=True)

@@ -76,7 +76,7 @@ def run_with_names(function: Callable[..., Any], **names: Any) -> Callable[..., 
 
 def _call_of_stand_in(*args: Any, **kwargs: Any) -> Any:
     # It runs with the globals of a module of JAX's, and finds nothing of ours there.
-    from shapeexec._compat.dims.stand_ins import run_stand_in  # noqa: PLC0415
+    from shapeexec._compat.dims.stand_ins import run_stand_in  # noqa: PLC0415 - see above
 
     return run_stand_in("place", *args, **kwargs)
 

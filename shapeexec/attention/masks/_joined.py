@@ -7,7 +7,7 @@ follows from those of its operands (all full is full, any empty is empty) and no
 import dataclasses
 import functools
 import operator
-from typing import Any
+from typing import Any, cast
 
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tiles, joins
 from shapeexec.attention.masks.dense import Dense
@@ -110,16 +110,17 @@ def negation(mask: Mask) -> Mask:
     return mask.mask if isinstance(mask, Not) else Not(mask)
 
 
-def _operands(left: Any, right: Any, kind: type) -> tuple[Mask, ...] | None:
-    operands = []
+def _operands(left: Any, right: Any, kind: type[And | Or]) -> tuple[Mask, ...] | None:
+    operands: list[Mask] = []
     for side in (left, right):
-        if isinstance(side, Mask):
-            mask = side
+        if isinstance(side, kind):
+            operands.extend(side.masks)
+        elif isinstance(side, Mask):
+            operands.append(side)
         elif hasattr(side, "shape") or isinstance(side, (bool, list)):
-            mask = Dense(side)  # pyright: ignore[reportArgumentType]
+            operands.append(Dense(cast(Any, side)))
         else:
             return None
-        operands.extend(mask.masks if isinstance(mask, kind) else (mask,))  # pyright: ignore[reportAttributeAccessIssue]
     return tuple(operands)
 
 

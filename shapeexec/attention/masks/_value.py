@@ -211,10 +211,10 @@ def _flatten_with_keys(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
     return [(jax.tree_util.GetAttrKey(name), child) for name, child in children], static
 
 
-def _unflatten(cls: type, static: tuple[Any, ...], leaves: Any) -> Any:
+def _unflatten(cls: Any, static: tuple[Any, ...], leaves: Any) -> Any:
     value = object.__new__(cls)
     remaining = iter(leaves)
-    names = [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+    names = [field.name for field in dataclasses.fields(cls)]
     for name, content in zip(names, static, strict=True):
         set_field(value, name, next(remaining) if content == _LEAF else content[0])
     of_leaves = (name for name, content in zip(names, static, strict=True) if content == _LEAF)

@@ -103,4 +103,5 @@ def _ranks(query_ids: np.ndarray, key_ids: np.ndarray) -> tuple[np.ndarray, np.n
     if not np.issubdtype(np.result_type(query_ids, key_ids), np.integer):
         query_ids, key_ids = query_ids.astype(object), key_ids.astype(object)
     every = np.unique(np.concatenate([query_ids.reshape(-1), key_ids.reshape(-1)]))
-    return tuple(np.searchsorted(every, ids).astype(np.int32) for ids in (query_ids, key_ids))  # pyright: ignore[reportReturnType]
+    queries, keys = (np.searchsorted(every, ids).astype(np.int32) for ids in (query_ids, key_ids))
+    return queries, keys

@@ -36,7 +36,7 @@ def ragged_dot_general(
 ) -> Array:
     """Fill: 0 behind the valid length of contracted axes, in both operands.
 
-    JAX wants the number of groups to be static, so that rows of padding are in front of no group.
+    JAX wants a static number of groups, so padded rows come after every group.
     """
     (lhs_axes, rhs_axes), _ = ragged_dot_dimension_numbers.dot_dimension_numbers
     lhs, rhs = fill_product(ctx, lhs_axes, rhs_axes=rhs_axes)

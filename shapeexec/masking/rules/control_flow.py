@@ -44,7 +44,7 @@ def without_axes(ctx: RuleContext, *operands: Any, **params: Any) -> Any:
 
 @register("remat2")
 def remat(ctx: RuleContext, *operands: Array, jaxpr: Any, **params: Any) -> Any:
-    """Run: the wrapped function, kept apart from the forward pass where JAX would keep it apart."""
+    """Run: the wrapped function, behind an optimization barrier wherever JAX inserts one."""
     if params["differentiated"] and params["prevent_cse"]:
         # What JAX's own lowering does: XLA must not merge the recomputation with the first.
         operands = _compat.optimization_barrier(operands)
@@ -299,10 +299,14 @@ def _slice_fill(result: Result) -> Callable[[Value, Array], Value]:
     return filled
 
 
+_UNSAFE_ON_PADDING = frozenset({"while", "pure_callback"})
+"""Primitives that may never end, or hand padding to user code."""
+
+
 def _must_not_run_on_padding(jaxpr: Any) -> bool:
     """Whether a body has side effects, or a loop that may never end on padding."""
     return bool(jaxpr.effects) or any(
-        eqn.primitive.name in ("while", "pure_callback") for eqn in _compat.equations(jaxpr.jaxpr)
+        eqn.primitive.name in _UNSAFE_ON_PADDING for eqn in _compat.equations(jaxpr.jaxpr)
     )
 
 

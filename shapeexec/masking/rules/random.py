@@ -65,12 +65,13 @@ def random_split(ctx: RuleContext, keys: Array, *, shape: Any) -> Array:
 def random_gamma(ctx: RuleContext, keys: Array, alpha: Array, *, log_space: bool) -> Array:
     """Move: each element's own key is split off at its position; padding of alpha becomes 1.
 
-    The sampler rejects until it accepts, which from garbage it might never do.
+    The sampler rejects until it accepts, which for an unspecified alpha it might never do.
     """
     _check_threefry(ctx, keys)
     alpha = ctx.fill(1, one(alpha.dtype))
-    drawn = alpha.shape[keys.ndim :]
-    position, count = _positions(ctx, drawn, lengths=ctx.operands[1].lengths[keys.ndim :])
+    shaped = ctx.operands[1]
+    drawn, lengths = shaped.capacities[keys.ndim :], shaped.lengths[keys.ndim :]
+    position, count = _positions(ctx, drawn, lengths=lengths)
     own_keys = _split_keys(keys, position, count=count).reshape(-1)
     sample = _compat.gamma_one()
 
@@ -78,7 +79,7 @@ def random_gamma(ctx: RuleContext, keys: Array, alpha: Array, *, log_space: bool
         return sample(key, of_alpha, log_space=log_space)
 
     samples = jax.vmap(draw)(own_keys, alpha.ravel())
-    return samples.reshape(alpha.shape)
+    return samples.reshape(shaped.capacities)
 
 
 @register("iota_2x32_shape", exact_when="there are less than 2^31 elements")

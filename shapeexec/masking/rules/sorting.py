@@ -32,7 +32,7 @@ def sort(
     if not ctx.operands[0].padded((dimension,)):
         params["is_stable"] = is_stable
         return ctx.bind(*operands, num_keys=num_keys, **params)
-    position = _compat.broadcasted_iota(np.int32, operands[0].shape, dimension)
+    position = _compat.broadcasted_iota(np.int32, ctx.operands[0].capacities, dimension)
     is_padding = (position >= ctx.operands[0].lengths[dimension]).astype(np.int32)
     whole = map(_in_whole_bytes, operands)
     _, *results = ctx.bind(is_padding, *whole, num_keys=num_keys + 1, **params)
@@ -61,7 +61,7 @@ def top_k(ctx: RuleContext, operand: Array, *, k: int, axis: int, **params: Any)
         return ctx.bind(operand, k=k, axis=axis, **params)
     if "is_stable" in params:
         params["is_stable"] = True
-    k = min(k, operand.shape[axis])
+    k = min(k, ctx.operands[0].capacities[axis])
     if not jnp.issubdtype(operand.dtype, np.floating):
         filled = ctx.fill(0, lowest(operand.dtype), axes=(axis,))
         return ctx.bind(filled, k=k, axis=axis, **params)
@@ -111,5 +111,5 @@ def approx_top_k(
         )
     ordered = _ordered(operand) if is_max_k else ~_ordered(operand)
     keys = fill(ordered, ctx.operands[0].lengths, value=lowest(ordered.dtype), axes=(axis,))
-    _, indices = lax.top_k(keys, min(k, operand.shape[axis]), axis=axis)
+    _, indices = lax.top_k(keys, min(k, ctx.operands[0].capacities[axis]), axis=axis)
     return [jnp.take_along_axis(operand, indices, axis, mode="clip"), indices]

@@ -4,6 +4,7 @@ A window that reaches past the valid length must find the identity there, as pas
 unpadded operand. How far windows reach follows from the capacity of the result.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,7 +93,8 @@ def reduce_window(
     def combine(left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
         return [value.array for value in ctx.interpret(closed, *left, *right)]
 
-    return _reduce_valid(axes, operands[:count], inits=operands[count:], combine=combine, **params)
+    read, inits = operands[:count], operands[count:]
+    return _reduce_valid(ctx, axes, operands=read, inits=inits, combine=combine, **params)
 
 
 @register("select_and_gather_add", exact_when=EXACT_WHEN)
@@ -110,13 +112,15 @@ def select_and_gather_add(
 
     loser = LOSER[select_prim.name](operand.dtype)
     inits = (zero(tangents.dtype), loser)
-    return _reduce_valid(axes, (tangents, operand), inits=inits, combine=combine, **params)[0]
+    operands = (tangents, operand)
+    return _reduce_valid(ctx, axes, operands=operands, inits=inits, combine=combine, **params)[0]
 
 
 def _reduce_valid(
+    ctx: RuleContext,
     axes: Sequence[WindowAxis],
-    operands: Sequence[Array],
     *,
+    operands: Sequence[Array],
     inits: Sequence[Any],
     combine: Callable[[Sequence[Array], Sequence[Array]], Sequence[Array]],
     padding: Any,
@@ -124,7 +128,7 @@ def _reduce_valid(
     **params: Any,
 ) -> Sequence[Array]:
     """`combine` over the valid elements of windows that reach into padding along `axes`."""
-    shape = operands[0].shape
+    shape = ctx.operands[0].capacities
     lengths: list[Any] = list(shape)
     for each in axes:
         lengths[each.axis] = each.length
@@ -163,7 +167,7 @@ def select_and_scatter_add(
     does too, but what fills up windows of a ragged size must not.
     """
     axes = reduced_axes(ctx, ctx.operands[1].dims, windows_in=ctx.operands[0].dims)
-    shape, size = operand.shape, operand.size
+    shape = ctx.operands[1].capacities
     source = ctx.fill(0, zero(source.dtype), axes=[each.axis for each in axes])
     loser = LOSER[select_prim.name](operand.dtype)
     operand = ctx.fill(1, loser, axes=in_place(axes))
@@ -171,7 +175,7 @@ def select_and_scatter_add(
         winners = _winners(
             ctx, axes, operand=operand, select_prim=select_prim, padding=padding, **params
         )
-        sums = lax.full((size,), 0, source.dtype)
+        sums = lax.full((math.prod(shape),), 0, source.dtype)
         return sums.at[winners.ravel()].add(source.ravel(), mode="drop").reshape(shape)
     operand, padding, _ = lay_all(
         axes, operand, value=loser, padding=padding, dilation=(1,) * operand.ndim
@@ -194,8 +198,10 @@ def _winners(
 ) -> Array:
     """i32 per window: the flat position of the selected element; the operand's size for padding."""
     loser = LOSER[select_prim.name](operand.dtype)
-    ones, nowhere = (1,) * operand.ndim, np.int32(operand.size)
-    index = lax.reshape(lax.iota(np.int32, operand.size), operand.shape)
+    shape = ctx.operands[1].capacities
+    size = math.prod(shape)
+    ones, nowhere = (1,) * len(shape), np.int32(size)
+    index = lax.reshape(lax.iota(np.int32, size), shape)
     index = fill(index, ctx.operands[1].lengths, value=nowhere, axes=in_place(axes))
     values, pads, _ = lay_all(axes, operand, value=loser, padding=padding, dilation=ones)
     places, _, _ = lay_all(axes, index, value=nowhere, padding=padding, dilation=ones)

@@ -9,10 +9,11 @@ import pytest
 
 from shapeexec.attention._blocks import BlockMask, refined_kinds
 from shapeexec.attention._grid import tile_grid
-from shapeexec.attention._lists import before_lengths, tile_kinds
+from shapeexec.attention._lists import before_lengths
 from shapeexec.attention._positions import Gathered, block
 from shapeexec.attention.masks import Documents, Mask, TileKind
 from tests.attention.masks.cases import CASES, Call, Case, call
+from tests.attention.tiles import tile_kinds
 
 CALLS = {
     "1x1": (call((1, 1)), (64, 64)),

@@ -153,7 +153,7 @@ def trace_rule(ask: Callable[..., Array], shape: tuple[int, ...], *more: Any) ->
     reads: list[Read] = []
 
     def asked(at: tuple[Array, ...], *more: Array) -> Array:
-        return ask(RecordingPositions(*at, reads=reads), *more)  # pyright: ignore[reportCallIssue]
+        return ask(RecordingPositions(*at, reads=reads), *more)
 
     return jax.make_jaxpr(asked)((*scalars, tile, tile), *more), reads
 
