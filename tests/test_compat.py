@@ -257,6 +257,15 @@ def test_without_one_of_its_names_cudnns_attention_is_not_known(monkeypatch, gon
         cudnn._cudnn.cache_clear()
 
 
+def test_without_its_module_cudnns_attention_is_not_known(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax._src.cudnn.fused_attention_stablehlo", None)
+    cudnn._cudnn.cache_clear()
+    try:
+        assert not _compat.cudnn_attention_is_known()
+    finally:
+        cudnn._cudnn.cache_clear()
+
+
 def test_primitives_are_known_by_name():
     known = _compat.registered_primitives()
     assert {"add", "scan", "dot_general", "sort", "while"} <= known.keys()

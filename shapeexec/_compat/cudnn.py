@@ -53,7 +53,7 @@ def _unused_of_cudnn(dtype: Any) -> list[Any]:
 def _cudnn() -> Any:
     try:
         module = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
-    except ImportError:
+    except ModuleNotFoundError:  # the module is private: another version of JAX may not have it
         return None
     used = ("AttentionLayout", "MaskType", *_CUDNN_NAMES.values())
     return module if all(hasattr(module, name) for name in used) else None

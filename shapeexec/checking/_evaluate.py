@@ -8,7 +8,8 @@ run.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -36,8 +37,8 @@ def agree(table: Table, left: int, right: int, proven: Mapping[int, int]) -> boo
         proven: Values to replace by equal ones.
 
     Returns:
-        False, too, if they are too large to evaluate, contain loops without a known end, or if the
-        results are all NaN or do not depend on the data, which proves nothing.
+        False, too, if they are too large to evaluate or contain loops without a known end, if JAX
+        cannot evaluate them, or if the results are all NaN or do not depend on the data.
     """
     if table.kind(left) != table.kind(right):
         return False
@@ -48,10 +49,10 @@ def agree(table: Table, left: int, right: int, proven: Mapping[int, int]) -> boo
     if not _is_cheap(table, nodes, inputs):
         return False
     run = _runner(table, inputs, order, (left, right), proven)
+    kinds = [table.kind(value) for value in inputs]
     try:
-        kinds = [table.kind(value) for value in inputs]
         return _agree_on_draws(run, kinds, _constants(nodes))
-    except Exception:  # operations may raise anything on random data: no proof
+    except _NotEvaluated:
         return False
 
 
@@ -122,7 +123,8 @@ def _runner(
             node = table[value]
             if id(node.call) not in made or node.call is None:
                 operands = [env[proven.get(operand, operand)] for operand in node.inputs]
-                results = [node.constant] if node.run is None else node.run(operands)
+                with _by_jax():
+                    results = [node.constant] if node.run is None else node.run(operands)
                 made[id(node.call)] = results
             env[value] = made[id(node.call)][node.result]
         return env[ends[0]], env[ends[1]]
@@ -135,14 +137,17 @@ def _agree_on_draws(
 ) -> bool:
     if not kinds:
         left, right = run([])
+        with _by_jax():
+            jax.block_until_ready([left, right])
         return _is_equal(_comparable(left), _comparable(right), 0.0)
-    compiled = jax.jit(run)
     rng = np.random.default_rng(0)
     seen: list[np.ndarray] = []
+    compiled: Callable[..., Any] | None = None
     for draw in _DRAWS:
-        left, right = cast(
-            tuple[Any, Any], compiled([_drawn(kind, draw, special, rng) for kind in kinds])
-        )
+        arrays = [_drawn(kind, draw, special, rng) for kind in kinds]
+        compiled = compiled or _compiled(run, arrays)
+        with _by_jax():
+            left, right = cast(tuple[Any, Any], jax.block_until_ready(compiled(arrays)))
         if left.shape != right.shape or left.dtype != right.dtype:
             return False
         tolerance = _tolerance(left.dtype)
@@ -150,6 +155,29 @@ def _agree_on_draws(
             return False
         seen.append(_comparable(right))
     return _tells_something(seen)
+
+
+class _NotEvaluated(Exception):
+    """JAX cannot evaluate an operation on its own, or not on random data."""
+
+
+@contextlib.contextmanager
+def _by_jax() -> Generator[None]:
+    """Only JAX's code, and user code that it calls, runs inside: its errors mean no proof.
+
+    An operation may need a mesh, another device, or data for which a callback does not raise. An
+    error of this library's own is none of these, so nothing else is caught.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise _NotEvaluated from error
+
+
+def _compiled(run: Callable[..., Any], arrays: Sequence[Any]) -> Callable[..., Any]:
+    traced = jax.jit(run).trace(arrays)
+    with _by_jax():
+        return traced.lower().compile()
 
 
 # Data

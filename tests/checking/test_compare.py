@@ -565,6 +565,28 @@ def test_evaluation_that_proves_nothing_leaves_a_difference(name):
     assert difference(instantiate(one, {}), other) is not None
 
 
+def _evaluate_a_bug(*_: Any) -> Any:
+    raise TypeError("a bug")
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError, NotImplementedError, OverflowError])
+def test_what_jax_cannot_evaluate_is_a_difference(monkeypatch, error):
+    def refused(*_: Any, **__: Any) -> Any:
+        raise error("of JAX")
+
+    one, other = (plain_jaxpr(fn, f32(3, 3)) for fn in SETTLED["a power and a product"])
+    monkeypatch.setattr("shapeexec._compat.bind_equation", refused)
+    assert difference(instantiate(one, {}), other) is not None
+
+
+@pytest.mark.parametrize("bug", ["_drawn", "_is_equal", "_constants", "_comparable"])
+def test_a_bug_in_the_evaluation_is_no_difference_but_an_error(monkeypatch, bug):
+    one, other = (plain_jaxpr(fn, f32(3, 3)) for fn in SETTLED["a power and a product"])
+    monkeypatch.setattr(f"shapeexec.checking._evaluate.{bug}", _evaluate_a_bug)
+    with pytest.raises(TypeError, match=r"^a bug$"):
+        difference(instantiate(one, {}), other)
+
+
 def test_what_is_too_large_to_evaluate_is_a_difference():
     one, other = (plain_jaxpr(fn, f32(2048, 2048)) for fn in SETTLED["a power and a product"])
     assert difference(instantiate(one, {}), other) is not None

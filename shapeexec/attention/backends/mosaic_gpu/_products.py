@@ -165,7 +165,7 @@ def load(
         "pairs": plgpu.Layout.WGMMA,
     }[of]
     # Mosaic refuses loads from device memory that are not vectorized unless `optimized=False`.
-    return plgpu.load(ref, (), layout=layout, optimized=where == "shared")
+    return plgpu.load(ref, layout=layout, optimized=where == "shared")  # pyright: ignore[reportCallIssue] - jax 0.10 wants an index
 
 
 def clear_rows(valid: Array, x: Array) -> Array:
