@@ -10,6 +10,7 @@ import numbers
 import operator
 import pathlib
 import re
+import sys
 import threading
 
 import jax
