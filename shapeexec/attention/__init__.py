@@ -1,4 +1,7 @@
-"""Attention whose cost follows the mask: masks that compose, back ends that skip empty tiles."""
+"""Attention whose cost follows the mask: masks that compose, back ends that skip empty tiles.
+
+`Exec` is not known here: the primitives bring their own masking rule, in `_rule`.
+"""
 
 import os
 

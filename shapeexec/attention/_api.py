@@ -150,9 +150,7 @@ def dot_product_attention(
     check_implementation(implementation)
     check_dropout(dropout_rate, dropout_key, deterministic=deterministic)
     is_fixed = deterministic is None or bool(deterministic)
-    q, k, v = (
-        with_batch(x, name) for x, name in ((query, "query"), (key, "key"), (value, "value"))
-    )
+    q, k, v = with_batch(query, "query"), with_batch(key, "key"), with_batch(value, "value")
     check_arrays(q, k, v)
     axes = {"B": q.shape[0], "N": q.shape[2], "T": q.shape[1], "S": k.shape[1]}
     allowed = whole_mask(
@@ -161,11 +159,8 @@ def dot_product_attention(
     bias = checked_bias(bias, axes, dtype=q.dtype)
     q, fixed_scale = scaled(q, scale)
     lengths = [
-        checked_lengths(given, name, batch=axes["B"])
-        for given, name in (
-            (query_seq_lengths, "query_seq_lengths"),
-            (key_value_seq_lengths, "key_value_seq_lengths"),
-        )
+        checked_lengths(query_seq_lengths, "query_seq_lengths", batch=axes["B"]),
+        checked_lengths(key_value_seq_lengths, "key_value_seq_lengths", batch=axes["B"]),
     ]
     attend = functools.partial(
         _attend, q, k, lengths, fixed_scale, implementation, deterministic=is_fixed

@@ -1,4 +1,7 @@
-"""A call of attention as the primitives carry it: its static part, and the order of operands."""
+"""A call of attention as the primitives carry it: its static part, and the order of operands.
+
+The arguments are checked in `_arguments`; the primitives are in `_primitive`.
+"""
 
 import dataclasses
 from collections.abc import Sequence

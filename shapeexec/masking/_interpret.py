@@ -229,7 +229,7 @@ class _Bodies:
         self._last: dict[int, _Body] = {}
 
     def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
-        """Run a body; roles in a softmax stay outside of it, and inside."""
+        """Run a body. Softmax roles do not cross the body's boundary."""
         last = self._last.get(id(closed.jaxpr))
         key = (self._number, len(self._last) if last is None else last.key[1])
         body = dataclasses.replace(

@@ -1,6 +1,6 @@
 """Facts about padding: a small lattice, carried with each value.
 
-    UNSPECIFIED         nothing: NaN, infinities, garbage
+    UNSPECIFIED         nothing: NaN, infinities, any number
     FINITE              no NaN, no infinity
     constant(c)         each element is c
     constant(c, unless="nan")        ... or NaN where all valid elements of its row are NaN

@@ -1,4 +1,7 @@
-"""`pad_safe`: the masked function itself, without bucketing, padding or caching."""
+"""`pad_safe`: the masked function itself, without bucketing, padding or caching.
+
+The masking is in `_masked`; graphs and their cache are in `execution`.
+"""
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Reductions of valid elements alone, by a computation that need not have an identity."""
+"""Reductions of valid elements alone, by a computation that need not have an identity.
+
+Which elements are valid, and over which axes or windows to reduce, is up to the rules.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

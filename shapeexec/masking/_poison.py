@@ -18,7 +18,7 @@ POISONS = ("nan", "max", "min", "garbage")
 """`nan`: NaN and the greatest integers. `max`, `min`: the extremes of each dtype, infinities
 included. `garbage`: large finite numbers, and negative integers far out of range."""
 
-_GARBAGE = -123_456_789
+_FAR_OUT_OF_RANGE = -123_456_789
 
 
 def check_poison(poison: str | None) -> str | None:
@@ -43,8 +43,8 @@ def poison_value(poison: str, dtype: Any, *, padding: Padding) -> Any:
         return np.bool_(poison != "min")
     if jnp.issubdtype(dtype, np.integer):
         info = jnp.iinfo(dtype)
-        garbage = info.max // 2 + 1 if info.min == 0 else max(int(info.min), _GARBAGE)
-        return np.asarray({"min": info.min, "garbage": garbage}.get(poison, info.max), dtype)[()]
+        far = info.max // 2 + 1 if info.min == 0 else max(int(info.min), _FAR_OUT_OF_RANGE)
+        return np.asarray({"min": info.min, "garbage": far}.get(poison, info.max), dtype)[()]
     if jnp.issubdtype(dtype, np.complexfloating):
         part = poison_value(poison, np.dtype(dtype).type(0).real.dtype, padding=padding)
         return np.asarray(complex(part, part), dtype)[()]

@@ -1,4 +1,7 @@
-"""The GPU of this process, which some back ends and the choice between them depend on."""
+"""The GPU of this process, which some back ends and the choice between them depend on.
+
+Whether a back end runs on it is up to the back end.
+"""
 
 import functools
 from typing import Any

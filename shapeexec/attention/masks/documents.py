@@ -1,4 +1,7 @@
-"""The mask of packed documents: sequences in one row that do not attend to each other."""
+"""The mask of packed documents: sequences in one row that do not attend to each other.
+
+Valid lengths are not its business: see `lengths`.
+"""
 
 import dataclasses
 from typing import Any, ClassVar

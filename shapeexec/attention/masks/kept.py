@@ -1,4 +1,7 @@
-"""The mask of dropout: a random share of all pairs, by a hash of each pair's position."""
+"""The mask of dropout: a random share of all pairs, by a hash of each pair's position.
+
+How dropout follows from it is in `attention._dropout`.
+"""
 
 import dataclasses
 import numbers

@@ -1,4 +1,7 @@
-"""The mask of valid lengths."""
+"""The mask of valid lengths.
+
+The valid lengths of padded axes come with the call; `_rule` passes them on.
+"""
 
 import dataclasses
 from typing import ClassVar

@@ -1,4 +1,7 @@
-"""Sums of a branch's result, where all examples take the same branch."""
+"""Sums of a branch's result, where all examples take the same branch.
+
+How they join the plan is in `_plan`.
+"""
 
 import functools
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Sums over primitives that add themselves: one more contracted axis, or more rows to scatter."""
+"""Sums over primitives that add themselves: one more contracted axis, or more rows to scatter.
+
+Sums over primitives that are linear in an operand are in `_linear`.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Sums of a loop's results: taken in each step, so that no step's result is kept per example."""
+"""Sums of a loop's results: taken in each step, so that no step's result is kept per example.
+
+How the loop itself runs is in `_run`.
+"""
 
 from typing import Any
 

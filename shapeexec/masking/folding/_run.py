@@ -1,4 +1,7 @@
-"""Running a plan of sums: the equations that are needed, and sums in the place of the others."""
+"""Running a plan of sums: the equations that are needed, and sums in the place of the others.
+
+Which sums are planned, and for which primitives, is up to `_plan` and the modules beside it.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence

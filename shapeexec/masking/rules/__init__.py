@@ -1,4 +1,7 @@
-"""One module per family of primitives; importing this package registers all rules."""
+"""One module per family of primitives; importing this package registers all rules.
+
+The registry finds a rule by its primitive, so nothing else imports these modules.
+"""
 
 import importlib
 import pkgutil

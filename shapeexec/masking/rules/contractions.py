@@ -1,4 +1,7 @@
-"""Contractions: padding of a contracted axis must be harmless in both operands."""
+"""Contractions: padding of a contracted axis must be harmless in both operands.
+
+Sums along one operand are in `reductions`; convolutions are in `windows`.
+"""
 
 from collections.abc import Iterable
 from typing import Any

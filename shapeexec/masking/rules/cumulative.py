@@ -1,4 +1,7 @@
-"""Cumulative reductions: forward ones never read padding before a valid element."""
+"""Cumulative reductions: forward ones never read padding before a valid element.
+
+Reverse ones start in the padding, so it is filled. Reductions of whole axes are in `reductions`.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,13 +1,13 @@
 """Indexing: reads and writes at computed positions.
 
 Positions are clamped, and dropped, at the true sizes: between the true size and the bucket there
-is room that the plain function does not have. An index row that is padding holds any number, so it
-must neither write nor, through a second clamp of XLA's, move what another row reads.
+is room that the plain function does not have. An index row that is padding may hold any number. It
+must not write, and must not move what another row reads, as a second clamp by XLA could.
 
 Single positions are clamped in equations without symbolic dims too. XLA makes dynamic slices of
-them, and before jax 0.12 merges, on the CPU, a slice of a slice without clamping in between: what
-is out of bounds of the second would be read behind it in the first, which here may be of our making
-where the plain function has a slice that does not move.
+them, and before jax 0.12, on the CPU, XLA fuses nested slices and drops the inner clamp: an index
+out of bounds of the inner slice would read the array around it. Here that array may be padded where
+the plain function has none.
 """
 
 import dataclasses
@@ -39,10 +39,7 @@ def dynamic_slice(
 ) -> Array:
     """Move: the start is clamped at the true sizes."""
     dims, sizes = ctx.operands[0].dims, ctx.params["slice_sizes"]
-    clamped = [
-        _clamp(_as_i32(start), _last_start(ctx, dim, size=size))
-        for start, dim, size in zip(starts, dims, sizes, strict=True)
-    ]
+    clamped = _clamped(ctx, starts, dims=dims, sizes=sizes)
     operand = _with_room(ctx, operand, dims=dims, sizes=sizes)
     return ctx.bind(operand, *clamped, slice_sizes=slice_sizes)
 
@@ -51,10 +48,7 @@ def dynamic_slice(
 def dynamic_update_slice(ctx: RuleContext, operand: Array, update: Array, *starts: Any) -> Array:
     """Move: the start is clamped at the true sizes, and the update's padding writes nothing."""
     dims, sizes = ctx.operands[0].dims, ctx.operands[1].dims
-    clamped = [
-        _clamp(_as_i32(start), _last_start(ctx, dim, size=size))
-        for start, dim, size in zip(starts, dims, sizes, strict=True)
-    ]
+    clamped = _clamped(ctx, starts, dims=dims, sizes=sizes)
     operand = _with_room(ctx, operand, dims=dims, sizes=sizes)
     # Padding that lies over the whole axis falls on padding.
     partial = [axis for axis, size in enumerate(sizes) if _is_partial(dims[axis], size)]
@@ -62,6 +56,14 @@ def dynamic_update_slice(ctx: RuleContext, operand: Array, update: Array, *start
     if mask is not None:
         update = jnp.where(mask, update, lax.dynamic_slice(operand, clamped, update.shape))
     return ctx.bind(operand, update, *clamped)
+
+
+def _clamped(ctx: RuleContext, starts: Sequence[Any], *, dims: Any, sizes: Any) -> list[Array]:
+    """Per axis the start, clamped so that a window of `sizes` lies inside `dims`."""
+    return [
+        _clamp(_as_i32(start), _last_start(ctx, dim, size=size))
+        for start, dim, size in zip(starts, dims, sizes, strict=True)
+    ]
 
 
 @register("gather", exact_when="its mode is not `GatherScatterMode.ONE_HOT`", also_static=True)

@@ -1,4 +1,7 @@
-"""Pointwise primitives: each result element reads its own position only."""
+"""Pointwise primitives: each result element reads its own position only.
+
+Which primitives these are, and which facts pass through them, is in `_facts`.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Reductions: the identity goes behind the valid length of the axes that are read across."""
+"""Reductions: the identity goes behind the valid length of the axes that are read across.
+
+When a softmax spares its mask is decided in `_softmax`; scans along an axis are in `cumulative`.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

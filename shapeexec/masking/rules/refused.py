@@ -1,4 +1,7 @@
-"""Primitives that have no rule on a padded axis, each with its reason."""
+"""Primitives that have no rule on a padded axis, each with its reason.
+
+The interpreter raises the error, with the user's line.
+"""
 
 from shapeexec.masking._registry import refuse
 

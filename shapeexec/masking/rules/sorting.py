@@ -1,4 +1,7 @@
-"""Sorting: padding comes after every valid element, whatever the order and whatever the values."""
+"""Sorting: padding comes after every valid element, whatever the order and whatever the values.
+
+Finding a position by value, as `argmax` does, is in `reductions`.
+"""
 
 from typing import Any
 

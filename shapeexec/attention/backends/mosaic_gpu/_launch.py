@@ -5,6 +5,7 @@ programs is in `_schedule`.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -65,12 +66,12 @@ class Config:
 
     @property
     def overhangs(self) -> bool:
-        """Whether a tile with work may hold keys that are none."""
+        """Whether a tile with work may extend past the last valid key."""
         return self.signature.is_ragged or self.signature.key_size % TILE > 0
 
     @property
     def crosses_ends(self) -> bool:
-        """Whether a tile with work may hold keys that are none, and the mask does not say so."""
+        """Whether a tile with work may extend past the last valid key, unseen by the mask."""
         return self.overhangs and not self.is_biased
 
     @property
@@ -174,20 +175,9 @@ def launch(
     def kernel(*refs: Ref) -> None:
         named = jax.tree.unflatten(structure, refs[: len(flat)])
         named |= dict(zip([*outputs, *scratch], refs[len(flat) :], strict=True))
-        counter, pool, schedule = (named.pop(key, None) for key in ("counter", "pool", "schedule"))
-        warpgroup = lax.axis_index("warpgroup")
-        word = schedule.pop("word")
-        queue = _schedule.Programs(
-            table=table(named["sparsity"]),
-            me=lax.axis_index("program"),
-            count=programs,
-            copies=copies,
-            counter=counter,
-            word=None if counter is None else word,
-            **schedule,
-        )
-        products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
-        body(Block(warpgroup, queue, products), **named)
+        own = {key: named.pop(key, None) for key in ("counter", "pool", "schedule")}
+        make_table = functools.partial(table, named["sparsity"])
+        body(_block(make_table, count=programs, copies=copies, **own), **named)
 
     return plgpu.kernel(
         kernel,
@@ -200,6 +190,32 @@ def launch(
         compiler_params=plgpu.CompilerParams(approx_math=True),
         **({} if config.interpret is None else {"interpret": config.interpret}),
     )(*flat)
+
+
+def _block(
+    make_table: Callable[[], Table],
+    *,
+    count: int,
+    copies: int,
+    counter: Ref | None,
+    pool: Sequence[Ref] | None,
+    schedule: dict[str, Ref],
+) -> Block:
+    """The running program; what `launch` adds to inputs and scratch is for it alone."""
+    warpgroup = lax.axis_index("warpgroup")
+    schedule = {**schedule}
+    word = schedule.pop("word")
+    queue = _schedule.Programs(
+        table=make_table(),
+        me=lax.axis_index("program"),
+        count=count,
+        copies=copies,
+        counter=counter,
+        word=None if counter is None else word,
+        **schedule,
+    )
+    products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
+    return Block(warpgroup, queue, products)
 
 
 class Kernel(Protocol):

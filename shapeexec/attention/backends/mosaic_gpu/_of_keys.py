@@ -20,7 +20,7 @@ from shapeexec.attention.backends._base import Ref
 from shapeexec.attention.backends.mosaic_gpu import _into_queries, _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
-from shapeexec.attention.backends.mosaic_gpu._elements import Elements
+from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._gradients import (
     PIECE,
     REGISTERS,
@@ -220,45 +220,28 @@ class _Kernel:
     def _sum_head(
         self, slot: Array, first_key: Array, sums: tuple[Ref, Ref], item: Item, start: Array
     ) -> Array:
-        products, form = self.block.products, self.config.weights
-        mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
+        """Add what the queries of one head give to `sums`; where the next head's begin.
+
+        The loop is pipelined for dq: step i computes the gradients of the scores of piece i, and
+        adds to dq the product of those of piece i - 1, which both warpgroups have shared by then.
+        So each step hands on where its queries begin, and the last piece is added after the loop.
+        """
+        products = self.block.products
         rule = self.elements.of_item(item, first_key, ROWS)
-        loaded = functools.partial(load, of="columns", where="shared")
 
         def step(i: Array, before: Array) -> Array:
-            """Piece i of the queries; where it begins. `before`: where the last one began."""
+            """Piece i of the queries; where it begins. `before`: where piece i - 1 begins."""
             position = start + i
-            place, place_of_d_out = self.queries.receive(position), self.d_outs.receive(position)
-            query, d_out = self.queries.tiles.at[place], self.d_outs.tiles.at[place_of_d_out]
+            places = self.queries.receive(position), self.d_outs.receive(position)
             here = in_loop(slot, before)
-            key, value = self.keys.at[here, mine], self.values.at[here, mine]
             part = self.into.part(position - 1, self.keys.at[here])
-
-            def masked(score: Array) -> Array:
-                allowed = rule.allows(self.queries.begins[place], place, _SHAPE)
-                return choose(allowed, score, form.masked)
-
-            def gradients(scores: Ref, d_weights: Ref) -> tuple[Array, Array]:
-                products.add(scores, key, query.transpose((1, 0)))
-                self.into.add(part, item, before, i > 0)
-                # One loop for full and partial tiles, and the mask before the next product is
-                # on its way: registers are short here.
-                score = rule.biased(self.queries.begins, place, products.read(scores))
-                score = lax.cond(i < item.full_pieces(PIECE), lambda x: x, masked, score)
-                products.add(d_weights, value, d_out.transpose((1, 0)))
-                vectors = self.queries.vectors[: len(self.rows.of_weights)]
-                of_weights = (loaded(vector.at[place]) for vector in vectors)
-                weight = form.weigh(score, along_columns, *of_weights)
-                delta = loaded(self.d_outs.vectors[0].at[place_of_d_out])
-                d_weight = products.read(d_weights)
-                d_score = weight * (d_weight - along_columns(delta, _SHAPE))
-                return weight.astype(query.dtype), d_score.astype(query.dtype)
-
+            piece = _Piece(item, rule, i, places, here, part, before)
+            gradients = functools.partial(self._gradients, piece)
             weight, d_score = products.hold(gradients, _SHAPE, _SHAPE)
             self.into.share(position, d_score, item.key_length - first_key)
-            products.add(sums[1], weight, d_out)
-            products.add(sums[0], d_score, query)
-            begins = self.queries.begins[place]
+            products.add(sums[1], weight, self.d_outs.tiles.at[places[1]])
+            products.add(sums[0], d_score, self.queries.tiles.at[places[0]])
+            begins = self.queries.begins[places[0]]
             products.wait()
             self.queries.release(position)
             self.d_outs.release(position)
@@ -270,3 +253,56 @@ class _Kernel:
         part = self.into.part(start + count - 1, self.keys.at[slot])
         self.into.add(part, item, last, count > 0)
         return start + count
+
+    def _gradients(self, piece: "_Piece", scores: Ref, d_weights: Ref) -> tuple[Array, Array]:
+        """The weights of a piece and the gradients of its scores, both [keys, queries]."""
+        products, form = self.block.products, self.config.weights
+        place, place_of_d_out = piece.places
+        mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
+        key, value = self.keys.at[piece.slot, mine], self.values.at[piece.slot, mine]
+        query, d_out = self.queries.tiles.at[place], self.d_outs.tiles.at[place_of_d_out]
+        loaded = functools.partial(load, of="columns", where="shared")
+
+        products.add(scores, key, query.transpose((1, 0)))
+        self.into.add(piece.part_before, piece.item, piece.before, piece.index > 0)
+        # One loop for full and partial tiles, and the mask before the next product starts:
+        # registers are short here.
+        score = piece.rule.biased(self.queries.begins, place, products.read(scores))
+        masked = functools.partial(self._masked, piece.rule, place)
+        is_full = piece.index < piece.item.full_pieces(PIECE)
+        score = lax.cond(is_full, lambda x: x, masked, score)
+        products.add(d_weights, value, d_out.transpose((1, 0)))
+        vectors = self.queries.vectors[: len(self.rows.of_weights)]
+        of_weights = (loaded(vector.at[place]) for vector in vectors)
+        weight = form.weigh(score, along_columns, *of_weights)
+        delta = loaded(self.d_outs.vectors[0].at[place_of_d_out])
+        d_weight = products.read(d_weights)
+        d_score = weight * (d_weight - along_columns(delta, _SHAPE))
+        return weight.astype(query.dtype), d_score.astype(query.dtype)
+
+    def _masked(self, rule: ItemElements, place: Array, score: Array) -> Array:
+        allowed = rule.allows(self.queries.begins[place], place, _SHAPE)
+        return choose(allowed, score, self.config.weights.masked)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """A piece of one head's queries, in the step that computes the gradients of its scores.
+
+    Attributes:
+        item: The item, with the query head.
+        rule: Mask and bias for this warpgroup's keys.
+        index: Which of the head's pieces it is.
+        places: Its places in the rings of queries and of gradients of the output.
+        slot: The slot of keys and values.
+        part_before: What the piece before gives to dq; see `IntoQueries.part`.
+        before: Where the piece before begins.
+    """
+
+    item: Item
+    rule: ItemElements
+    index: Array
+    places: tuple[Array, Array]
+    slot: Array
+    part_before: Array | None
+    before: Array

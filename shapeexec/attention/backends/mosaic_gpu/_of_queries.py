@@ -19,7 +19,7 @@ from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
-from shapeexec.attention.backends.mosaic_gpu._elements import Elements
+from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, REGISTERS, room, store_sum
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import (
@@ -84,7 +84,7 @@ def backward_of_queries(
             "d_outs": tile((slots, TILE, value_columns)),
             "of_rows": of_rows,
             "deltas": plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32),
-            # Weights and gradients of 0 times what lies behind the valid length may be NaN.
+            # 0 * padding may be NaN, so clear keys and values behind the valid length.
             "keys": ring(key_columns, vectors=sparsity.column_dtypes(config, by_key=False)),
             "values": ring(value_columns),
         },
@@ -171,12 +171,10 @@ class _Kernel:
         at_key, at_value = start
         delta = self._delta(slot, at_value, valid)
         shared = self.queries.at[slot, mine]
-        total = self.block.products.hold(
-            functools.partial(
-                self._sum, item, slot, at_key, at_value + _PIECES, first_query, delta
-            ),
-            (ROWS, self.config.columns[0]),
+        summed = functools.partial(
+            self._sum, item, slot, (at_key, at_value + _PIECES), first_query, delta
         )
+        total = self.block.products.hold(summed, (ROWS, self.config.columns[0]))
         self.deltas[warpgroup] = delta
         store_sum(total, valid, shared, scale=self.config.signature.scale)
         copy_out(shared, self.d_q, (item.batch, pl.ds(first_query, ROWS), item.head))
@@ -220,13 +218,13 @@ class _Kernel:
         self,
         item: Item,
         slot: Array,
-        at_key: Array,
-        at_value: Array,
+        start: tuple[Array, Array],
         first_query: Array,
         delta: Array,
         total: Ref,
     ) -> Array:
-        products, form = self.block.products, self.config.weights
+        """The sum of dq over the keys that come from `start` on, f32[queries, columns]."""
+        products, (at_key, at_value) = self.block.products, start
         mine = pl.ds(self.block.warpgroup * ROWS, ROWS)
         loaded = functools.partial(load, of="rows", where="shared")
         of_weights = [loaded(ref.at[slot, mine]) for ref in self.of_rows[: len(self.rows[0])]]
@@ -243,14 +241,8 @@ class _Kernel:
                 products.add(scores, query, key.transpose((1, 0)))
                 products.add(d_weights, d_out, value.transpose((1, 0)))
                 score = rule.biased(self.keys.begins, place, products.read(scores, pending=1))
-                if partial:
-                    begin = self.keys.begins[place]
-                    score = choose(rule.allows(begin, place, _SHAPE), score, form.masked)
-                    if self.config.crosses_ends:
-                        # Keys behind the end are 0, but where all others' scores are far below
-                        # that their weights would be infinite.
-                        score = mask_columns(item.key_length, begin, score, form.masked)
-                weight = form.weigh(score, along_rows, *of_weights)
+                score = self._masked(item, rule, place, score) if partial else score
+                weight = self.config.weights.weigh(score, along_rows, *of_weights)
                 d_weight = products.read(d_weights)
                 self.values.release(at_value + i)
                 return (weight * (d_weight - along_rows(delta, _SHAPE))).astype(query.dtype)
@@ -265,3 +257,13 @@ class _Kernel:
         last = lax.fori_loop(0, full, functools.partial(step, partial=False), jnp.int32(0))
         lax.fori_loop(full, count, functools.partial(step, partial=True), last)
         return products.read(total)
+
+    def _masked(self, item: Item, rule: ItemElements, place: Array, score: Array) -> Array:
+        """The scores of a piece, those of pairs that are not allowed replaced."""
+        begin, masked = self.keys.begins[place], self.config.weights.masked
+        score = choose(rule.allows(begin, place, _SHAPE), score, masked)
+        if self.config.crosses_ends:
+            # Keys behind the valid length are 0, and so are their scores. Where all other scores
+            # are far below 0, their weights would be infinite.
+            score = mask_columns(item.key_length, begin, score, masked)
+        return score

@@ -1,4 +1,7 @@
-"""The forward kernel: along the list of each query tile, a running softmax in vector memory."""
+"""The forward kernel: along the list of each query tile, a running softmax in vector memory.
+
+How a kernel steps through the lists is in `_steps`, the softmax in `backends._softmax`.
+"""
 
 import functools
 from collections.abc import Callable

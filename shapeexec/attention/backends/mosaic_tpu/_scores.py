@@ -1,4 +1,7 @@
-"""The scores of one tile in a TPU kernel, and the operands of masks and biases."""
+"""The scores of one tile in a TPU kernel, and the operands of masks and biases.
+
+How their blocks reach vector memory is in `_operands`.
+"""
 
 import dataclasses
 from typing import Any

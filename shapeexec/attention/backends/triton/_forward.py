@@ -1,4 +1,7 @@
-"""The forward kernel: one program computes the output of one query tile of one head."""
+"""The forward kernel: one program computes the output of one query tile of one head.
+
+How tiles are read is in `_tiles`, the running softmax in `backends._softmax`.
+"""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""The scores of one tile in a Triton kernel, and the operands that all kernels share."""
+"""The scores of one tile in a Triton kernel, and the operands that all kernels share.
+
+Loading and storing tiles is in `_tiles`.
+"""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,7 @@
-"""A bias in the loops: how it changes a tile's scores, its derivative and its gradient."""
+"""A bias in the loops: how it changes a tile's scores, its derivative and its gradient.
+
+The loops themselves are in `_passes` and `_groups`.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
