@@ -105,8 +105,8 @@ class BlockMask(Mask):
             ConfigError: T or S is symbolic, as where an `Exec` traces, or an array of the mask
                 does not fit them.
 
-        It takes memory for one byte per tile, and time for each pair of the tiles whose kind does
-        not follow from `Mask.bounds`.
+        It takes one byte of memory per tile. Where `Mask.bounds` does not decide the kind of a
+        tile, it takes time for each pair of the tile.
         """
         for size in (query_size, key_size):
             if not isinstance(size, (int, np.integer)):
@@ -121,7 +121,7 @@ class BlockMask(Mask):
         mask.check_axes({"T": query_size, "S": key_size})
         grid = tile_grid(sizes, tile, known=is_known(mask), batch=batch, heads=heads)
         kinds = refined_kinds(mask, grid)
-        # Examples may share kinds and differ in pairs, and `to_dense` takes their number from here.
+        # Examples may share kinds but differ in pairs; `to_dense` reads B and N from this shape.
         asked = zip(asks_for(mask), (batch, heads), kinds.shape, strict=False)
         shape = (many if asks and many else one for asks, many, one in asked)
         kinds = grid.xp.broadcast_to(kinds, (*shape, *kinds.shape[2:]))
@@ -139,14 +139,14 @@ class BlockMask(Mask):
         within: Mask | None = None,
         always: Mask | None = None,
     ) -> "BlockMask":
-        """For each query tile the k key tiles of the highest scores.
+        """For each query tile the k key tiles with the highest scores.
 
-        It runs inside `jax.jit`: the most tiles of a row is static. No gradient flows to the
-        scores.
+        It runs inside `jax.jit`: a row has at most k tiles, and k is static. No gradient flows to
+        the scores.
 
         Args:
             scores: float[B or 1, N or 1, query tiles, key tiles]; also with fewer axes. A tile
-                with NaN or -inf is never chosen, and of equal ones the first is.
+                with NaN or -inf is never chosen; among equal scores the first tile is.
             k: How many, at most.
             tile: Queries and keys of a tile.
             length: T and S.

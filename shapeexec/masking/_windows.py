@@ -1,7 +1,8 @@
 """Windows along axes of an operand: which positions they read, and which elements are there.
 
 A window that reaches past the valid length must find the identity there, as past the end of the
-unpadded operand. How far windows reach follows from the capacity of the result.
+unpadded operand. How far windows reach follows from the capacity of the result. Which value is the
+identity is up to the rules.
 """
 
 import dataclasses
@@ -34,8 +35,8 @@ class WindowAxis:
         dilation: The distance of the operand's elements.
         reach: How many positions the windows cover together, at capacity.
         limit: How many of them are read; None: all.
-        windows: The windows one after the other, in the place of the operand, where their size or
-            their distance is ragged; None: they lie in the operand.
+        windows: Copies of the windows, one after the other, if their size or distance is ragged;
+            None: the windows are read in the operand itself.
     """
 
     axis: int
@@ -50,8 +51,8 @@ class WindowAxis:
     def is_placed(self) -> bool:
         """Whether the elements have to be moved to the positions that the windows read.
 
-        If not, a constant (lo, hi) does, for the primitive to apply. A negative lo is not left to
-        it: convolutions of XLA on the CPU as of jax 0.10 get some of them wrong.
+        If not, the primitive pads by a constant (lo, hi). It never gets a negative lo, which
+        XLA's convolutions on the CPU, as of jax 0.10, sometimes get wrong.
         """
         if self.limit is not None or self.windows or not isinstance(self.low, int):
             return True
@@ -60,7 +61,7 @@ class WindowAxis:
     def layout(self, width: int) -> tuple[int, tuple[int, int], int]:
         """How many of `width` elements are laid, with which (lo, hi) and at which distance.
 
-        They are cut rather than given a negative hi, which not every primitive takes.
+        Elements behind the last window are cut off: not every primitive takes a negative hi.
         """
         if self.is_placed:
             return self.reach, (0, 0), 1
@@ -175,7 +176,7 @@ def pad_axis(
         axis: The axis.
         low: How many stand in front; elements are cut off if it is negative.
         interior: How many stand between two elements.
-        is_cut: None stands behind the last element.
+        is_cut: Whether no `value` follows the last element, so that padding may stay.
     """
     length, capacity = ctx.operands[0].lengths[axis], ctx.results[0].capacities[axis]
     if not (isinstance(low, int) and isinstance(interior, int)):

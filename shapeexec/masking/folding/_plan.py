@@ -1,4 +1,4 @@
-"""Planning which sums are pushed where, from the results of a jaxpr backward.
+"""Plans which equations take over a sum over examples, from a jaxpr's results backward.
 
 A rule per primitive says how; the plan is run in `_run`.
 """
@@ -26,7 +26,7 @@ class Fold:
         parts: The sums that it reads.
         pays: Whether it spares an array, compared with a sum of the variable itself.
         is_source: Whether it replaces the equation that computes the variable, so that it spares
-            nothing if that is run all the same.
+            nothing if that equation runs anyway.
         loop: The loop that computes the sum, and the number of its result.
     """
 

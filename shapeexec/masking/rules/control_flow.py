@@ -1,7 +1,7 @@
 """Control flow and calls: loops over ragged axes, branches, and primitives that wrap a jaxpr.
 
-Facts about padding go into bodies and come out of them. Of a loop's carry those are known that hold
-before the first step and after each one, see `_invariant`.
+Facts about padding flow into bodies and out of them. A fact about a loop's carry is kept if it
+holds before the first step and after each step, see `_invariant`. The interpreter runs the bodies.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ def without_axes(ctx: RuleContext, *operands: Any, **params: Any) -> Any:
 def remat(ctx: RuleContext, *operands: Array, jaxpr: Any, **params: Any) -> Any:
     """Run: the wrapped function, behind an optimization barrier wherever JAX inserts one."""
     if params["differentiated"] and params["prevent_cse"]:
-        # What JAX's own lowering does: XLA must not merge the recomputation with the first.
+        # As in JAX's own lowering: XLA must not merge the recomputation with the forward pass.
         operands = _compat.optimization_barrier(operands)
     values = [own.value.of(x) for own, x in zip(ctx.operands, operands, strict=True)]
     return ctx.interpret(jaxpr, *values)
@@ -64,7 +64,7 @@ def custom_linear_solve(
 
 
 def _as_declared(variables: Any, values: Sequence[Value]) -> list[Value]:
-    """Values in the dtypes of a body's variables: a carry must not drift."""
+    """Values in the dtypes of a body's variables: a carry must keep its own."""
     return [
         value
         if _compat.is_extended(var.aval.dtype)
@@ -99,7 +99,7 @@ class _Traced:
 
 
 _ROUNDS = 3
-"""How often an invariant is weakened before nothing is claimed: per fact it takes two at most."""
+"""How often an invariant is weakened before it is given up; one fact takes two rounds at most."""
 
 
 def _invariant(
@@ -254,7 +254,8 @@ def _is_ragged(variables: Any) -> bool:
 def _frozen(ctx: RuleContext, loop: _Scan, *, reverse: bool) -> list[bool]:
     """Per carry whether it has to keep its value in the steps of the padding.
 
-    Those come last, so that a carry that is not read in the end may change; or first, if reversed.
+    The steps of the padding come last, so a carry that nothing reads after the loop may change in
+    them. In a reversed loop they come first, so each carry is frozen.
     """
     if not is_padded(loop.length) or loop.skips:
         return [False] * len(loop.init)
@@ -311,14 +312,14 @@ def _must_not_run_on_padding(jaxpr: Any) -> bool:
 
 
 def _any_of(ctx: RuleContext, aval: Any) -> Any:
-    """An array of any elements, for a result that is not read."""
+    """An array of unspecified values, for a result that is not read."""
     return _compat.empty(ctx.extents.capacities(aval.shape), aval.dtype)
 
 
 def _where_rows(
     is_on: Array, arrays: Sequence[Array], *, otherwise: Sequence[Array]
 ) -> tuple[Array, ...]:
-    """The rows of `arrays` for which bool[rows] holds, and else those of `otherwise`."""
+    """`arrays` in the rows where `is_on`, bool[rows], is True; `otherwise` in all others."""
     return tuple(
         jnp.where(_compat.broadcast_in_dim(is_on, new.shape, range(is_on.ndim)), new, old)
         for new, old in zip(arrays, otherwise, strict=True)

@@ -1,10 +1,10 @@
 """Linear algebra: padded batch rows become identities, and ragged matrices are embedded.
 
-An embedding is block diagonal, the valid matrix first, with a second block chosen so that the
-factors of the whole are those of the parts: a diagonal, of 0 where Householder reflections or
-pivots skip what is 0 already, of 1 where one divides by it, and of more than any eigenvalue where
-the results come in an order. Factors that JAX leaves open (signs of vectors) stay open. The
-identities spare iterative solvers a matrix of NaN.
+An embedding is block diagonal: the valid matrix, then a diagonal block for the padding. The number
+on that diagonal is chosen so that the factors of the whole are those of the two blocks: 0 where
+Householder reflections or pivots skip zeros, 1 where an algorithm divides by the diagonal, and a
+number beyond the spectrum where results are sorted. What JAX leaves open, such as signs of vectors,
+stays open. Padded batch rows are identities so that no iterative solver runs on NaN.
 """
 
 from collections.abc import Sequence
@@ -129,7 +129,7 @@ def svd(
 ) -> Any:
     """Fill: 0 for singular values; for vectors, a block whose values come first and are cut off.
 
-    Vectors of a singular value 0 could lie in the padding, were there any rows or columns of 0. So
+    With rows or columns of 0, the vectors of a singular value 0 could lie in the padding. So
     a matrix that is not square is first reduced to one that is, by a QR from each side. The vectors
     that `full_matrices=True` adds are any basis of what the others leave: LAPACK's choice depends
     on the whole matrix, and is refused where somebody reads it.
@@ -233,9 +233,9 @@ def eig(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
 
 @register("hessenberg", "tridiagonal", "schur")
 def of_reflections(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
-    """Fill: a block of 0, which reflections skip, and which a Schur form has last already.
+    """Fill: a block of 0, which reflections skip, and which comes last in a Schur form.
 
-    LAPACK's, the only one that JAX has of the latter, sets rows of 0 aside before it begins.
+    JAX has Schur forms from LAPACK alone, which sets rows of 0 aside before it begins.
     """
     return ctx.bind(_embed(ctx, 0, matrix=matrix, block=0), **params)
 

@@ -1,8 +1,8 @@
 """Transposes of strided windows: the gradients of convolutions, pooling and slices.
 
-At capacity sizes are numbers, and the transpose is JAX's own. Before and behind it come the
-transposes of the steps of the operation's own rule: cotangents of padding are 0, and each element
-takes the cotangent of its position.
+At capacity all sizes are numbers, so JAX's own transpose applies. The steps that the forward rule
+takes around the operation are transposed too: cotangents of padding become 0, and each element
+takes the cotangent at its position. The steps themselves are in `_windows`.
 """
 
 import dataclasses
@@ -131,7 +131,7 @@ def gather_selected(
 
 
 def _dilated_axes(ctx: RuleContext, ragged: Sequence[WindowAxis]) -> list[WindowAxis]:
-    """The ragged axes and those of dilated elements, all positions of which have to be there."""
+    """The ragged and the dilated axes, placed by position: the primitive has no dilation."""
     params, known = ctx.params, {each.axis: each for each in ragged}
     for axis, dilation in enumerate(params["base_dilation"]):
         if axis not in known and dilation != 1:
@@ -265,7 +265,7 @@ def conv_by_kernel(
     dtype: Any,
     **params: Any,
 ) -> Array:
-    """Fill: 0 along windows and the batch, in the cotangent and in the data; 0 where none reads."""
+    """Fill: 0 along windows and the batch, in cotangent and data; 0 in data that is not read."""
     shapes = (ctx.operands[1].dims, ctx.params["shape"], ctx.operands[0].dims)
     conv = _Convolution(ctx, shapes, spatial_axes(ctx, shapes), params)
     (rows, features, *_), _, (out_rows, out_features, *space) = conv.numbers

@@ -1,9 +1,9 @@
 """The forward pass: a persistent flash attention over lists of tiles, for Hopper.
 
 Each program has two warpgroups that compute 64 queries each and one that moves memory. Per query
-tile the listed key tiles are streamed through a ring in shared memory; the scores of the next
-ones are computed while the softmax of the last ones still is multiplied with the values
-(FlashAttention-3, arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
+tile the listed key tiles are streamed through a ring in shared memory. The scores of a piece
+are computed while the weights of the piece before are multiplied by their values (FlashAttention-3,
+arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ def forward(config: Config, sparsity: Sparsity, q: Array, k: Array, v: Array) ->
             # As wide as the queries, the output takes their place.
             "outs": [] if value_columns == key_columns else [tile((TILE, value_columns))],
             "keys": ring(key_columns, vectors=sparsity.column_dtypes(config, by_key=False)),
-            # A weight of 0 times a value behind the valid length may be NaN.
+            # 0 * padding may be NaN, so clear values behind the valid length.
             "values": ring(value_columns, clears=True),
             "of_rows": [plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32) for _ in statistics],
         },
@@ -77,7 +77,7 @@ def forward(config: Config, sparsity: Sparsity, q: Array, k: Array, v: Array) ->
 
 
 def _key_rows(config: Config) -> int:
-    """Keys of a piece: as many as registers hold scores of."""
+    """Keys of a piece: as many as there are registers for scores."""
     return TILE if max(config.columns) <= 128 else TILE // 2
 
 
@@ -204,8 +204,8 @@ class _Softmax(NamedTuple):
     """The running softmax of a warpgroup's rows between two pieces of keys.
 
     Attributes:
-        weights: [64, keys] of the last piece, in the operands' dtype. Their product with the values
-            is computed while the next scores are.
+        weights: [64, keys] of the last piece, in the operands' dtype. They are multiplied by the
+            values while the next scores are computed.
         largest: The largest score of each row so far, f32[64]; see `Weights.largest`.
         weight: The sum of the weights so far, f32[64].
     """
@@ -312,7 +312,7 @@ class _ItemSoftmax:
             return self._weigh(scores, softmax.largest, softmax.weight)
 
         made = products.hold(overlapped, self._shape)
-        # What a product reads from registers must be made while none is in flight, or the compiler
+        # Operands in registers must be computed while no product is in flight, or the compiler
         # serializes the products.
         made = lax.optimization_barrier((*made, products.read(total)))
         weights, largest, weight, decay, values_so_far = made

@@ -31,7 +31,7 @@ class Setting:
 
     Attributes:
         signature: The call.
-        kinds: Whether there may be full tiles, and partial ones: code for none is left out.
+        kinds: Whether full tiles, and partial ones, may occur; there is no code for the others.
         interpret: Whether Pallas' interpreter runs it.
     """
 
@@ -90,7 +90,7 @@ class Where:
         return self.tile[side] * np.int32(self.tile_sizes[side]) + iota
 
     def clean(self, side: int, x: Array, is_partial: bool) -> Array:
-        """Rows of queries or keys, 0 behind the valid length: it may be NaN there."""
+        """Rows of queries or keys, 0 behind the valid length, where padding may be NaN."""
         if not is_partial:
             return x
         first = self.tile[side] * np.int32(self.tile_sizes[side])
@@ -172,7 +172,7 @@ def by_query(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order
 
 
 def by_key(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order]:
-    """That of one that walks along the lists of each key tile, for all heads of a group."""
+    """The same for a kernel that walks along the list of each key tile, head by head of a group."""
     signature, shape = setting.signature, lists.tiles.shape
     steps = setting.group * shape[3]
 
@@ -280,10 +280,10 @@ def launch(
     """Run `kernel(where, scalars, inputs, outputs, scratch)` in each step.
 
     Args:
-        kernel: Is handed references in the trees of `inputs` and `outputs`, and f32 ones.
+        kernel: Gets references in the trees of `inputs` and `outputs`, and those to `scratch`.
         name: Of the kernel.
         grid: How many steps; results are summed along the last axis.
-        order: What each works on.
+        order: What each step works on.
         scalars: Arrays for scalar memory.
         inputs: A tree of `Block`s of arrays.
         outputs: A tree of `Block`s of shapes.

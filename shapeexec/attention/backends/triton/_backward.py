@@ -212,7 +212,7 @@ def _add_queries(
     carry: tuple[Any, ...],
     is_partial: bool,
 ) -> tuple[Any, ...]:
-    """One more query tile: all of it with keys along the first axis, so nothing is transposed."""
+    """Add one query tile; keys lie along the first axis throughout, so nothing is transposed."""
     d_k, d_v, sums = carry
     queries = own.queries(tile, some=is_partial)
     q, d_out = (load_rows(x, own.batch, own.head, queries) for x in (arrays.q, arrays.d_out))

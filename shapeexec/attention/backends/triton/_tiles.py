@@ -1,7 +1,7 @@
 """What all Triton kernels share: launches, lists, loads and stores, and `Positions` for masks.
 
-Triton's arrays have sizes that are powers of 2, so loads are masked, and elements outside are 0 in
-the kernel. The softmax is in `backends._softmax`.
+Sizes of Triton's arrays are powers of 2, so loads are masked, and elements outside an array are 0
+in the kernel. The softmax is in `backends._softmax`.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class Setting:
 
     Attributes:
         signature: The call.
-        kinds: Whether there may be full tiles, and partial ones: a loop over none is left out.
+        kinds: Whether full tiles, and partial ones, may occur; there is no loop over the others.
         warps: Warps of a program.
         stages: Stages of Triton's software pipeline.
         interpret: Whether Pallas' interpreter runs it.
@@ -110,7 +110,7 @@ def row_of(
 
 
 def in_order(lists: tuple[Ref, ...], batch: Array, head: Array, turn: Array) -> Array:
-    """The number of the row at a place in the order, which is longest first."""
+    """The number of the row that comes at this turn: those with the most tiles come first."""
     order = lists[3]
     return order[_or_first(batch, order.shape[0]), _or_first(head, order.shape[1]), turn]
 
