@@ -81,7 +81,8 @@ class Examples:
         """The call with one example."""
         if number not in self.calls:
             args, kwargs = self.arguments(number)
-            self.calls[number] = _split.take(self.settings, args, kwargs, at=self.at, is_map=True)
+            call = _split.take(self.settings, args, kwargs, at=self.at)
+            self.calls[number] = call.as_example()
         return self.calls[number]
 
     def arguments(self, number: int) -> tuple[list[Any], dict[str, Any]]:

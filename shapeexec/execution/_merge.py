@@ -13,22 +13,39 @@ from shapeexec.shape import _trees
 
 @dataclasses.dataclass
 class Merge:
-    """Trees put together again from their parts and arrays."""
+    """Trees put together again from their parts and arrays.
 
-    split: _modules.Nodes | None
-    nodes: list[Any] = dataclasses.field(default_factory=list[Any])
+    Attributes:
+        nodes: The nodes of nnx.
+        counts: How many arrays of each node stand among the others; None: they stand elsewhere.
+        objects: The objects that were made, by number.
+        given: What each of them was made of.
+        sentinels: Objects without attributes that the function was given itself.
+    """
+
+    nodes: Sequence[Any]
+    counts: Sequence[int] | None = None
     objects: dict[int, object] = dataclasses.field(default_factory=dict[int, object])
     given: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict[int, dict[str, Any]])
     sentinels: list[object] = dataclasses.field(default_factory=list[object])
 
-    def collect(self, arrays: Iterable[Any], parts: Iterable[Part]) -> None:
-        """Find the arrays of all nodes, and make these."""
-        if self.split is None:
-            return
+    @classmethod
+    def of(
+        cls, split: _modules.Nodes | None, parts: Iterable[Part], arrays: Iterable[Any]
+    ) -> "Merge":
+        """A merge with nodes made anew from their arrays.
+
+        Args:
+            split: The nodes; None if there are none.
+            parts: Trees that hold the nodes.
+            arrays: The arrays of each tree.
+        """
+        if split is None:
+            return cls([])
         own: dict[int, Any] = {}
         for part, held in zip(parts, arrays, strict=True):
-            _collect(part, iter(held), counts=self.split.counts, found=own)
-        self.nodes = self.split.merged([own[number] for number in range(len(own))])
+            _collect(part, iter(held), counts=split.counts, found=own)
+        return cls(split.merged([own[number] for number in range(len(own))]), split.counts)
 
     def whole(self, part: Part, arrays: Iterator[Any]) -> Any:
         """The tree of a part, from its arrays."""
@@ -42,8 +59,8 @@ class Merge:
                 self.sentinels.append(leaf.value)
             return leaf.value
         if isinstance(leaf, Node):
-            if self.split is not None:  # its arrays stand among the others
-                _next(arrays, self.split.counts[leaf.number])
+            if self.counts is not None:
+                _next(arrays, self.counts[leaf.number])
             return self.nodes[leaf.number]
         if isinstance(leaf, Again):
             return self._met(leaf.number)

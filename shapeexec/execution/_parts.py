@@ -130,37 +130,81 @@ class Part:
         return _trees.is_leaf_structure(self.tree) and isinstance(self.leaves[0], Constant)
 
 
+def argument_key(leaf: object) -> Hashable:
+    """What a constant of an argument is compared by.
+
+    Raises:
+        _Incomparable: It cannot be hashed, or may change while its hash stays the same.
+    """
+    try:
+        key = _key(leaf)
+    except (TypeError, ValueError) as error:  # ValueError: a memory view that can be written
+        raise _Incomparable(leaf, is_hashable=False) from error
+    if _objects.comparison(type(leaf)) is _objects.Comparison.BY_NOTHING:
+        raise _Incomparable(leaf, is_hashable=True)
+    return key
+
+
+def result_key(leaf: object) -> Hashable:
+    """What a constant of a result is compared by: its identity, if it cannot be hashed."""
+    try:
+        return _key(leaf)
+    except (TypeError, ValueError):
+        return _Identity(leaf)
+
+
+def _key(leaf: object) -> Hashable:
+    by = _objects.comparison(type(leaf))
+    if by is _objects.Comparison.BY_IDENTITY or by is _objects.Comparison.BY_CONTENT:
+        return _Identity(leaf)
+    key = typed(leaf)
+    hash(key)
+    return key
+
+
 @dataclasses.dataclass
 class Walk:
     """The state of a walk that takes trees apart.
 
     Attributes:
-        is_function: Whether this is the function itself: then an object is opened whatever its
-            hash.
-        is_result: Whether this is a result: then what cannot be hashed is no error.
+        key_of: The key of a constant: `argument_key` or `result_key`.
         nodes: The nodes of nnx.
-        objects: By identity the objects that were opened, and kept alive.
-        where: What to name in errors.
+        objects: The objects that were opened, by identity. They stay alive as long as the walk.
     """
 
-    is_function: bool = False
-    is_result: bool = False
+    key_of: Callable[[object], Hashable] = argument_key
     nodes: list[Any] = dataclasses.field(default_factory=list[Any])
     objects: dict[int, Any] = dataclasses.field(default_factory=dict[int, Any])
-    where: str = ""
+    _opens_first: bool = False
 
-    def part(self, tree: Any, *, numbers_are_arrays: bool = True) -> tuple[Part, list[Any]]:
-        """A tree taken apart, and its arrays, with a `Slot` for those of each node."""
+    def part(self, tree: Any, *, where: str = "") -> tuple[Part, list[Any]]:
+        """A tree taken apart, and its arrays, with a `Slot` for those of each node.
+
+        Args:
+            tree: An argument, or a result.
+            where: The path of `tree`, for errors.
+
+        Raises:
+            ConfigError: A constant has no key.
+        """
         arrays: list[Any] = []
         try:
-            return self._part(tree, arrays, numbers=numbers_are_arrays), arrays
+            return self._part(tree, arrays, numbers=True), arrays
         except _Incomparable as error:
-            raise error.of_user(self._place(error.path)) from error
+            raise error.of_user(_place(where, error.path)) from error
 
-    def _place(self, path: _Keys) -> str:
-        keys = _trees.keystr(path[1:] if self.is_function else path)
-        within = keys.removeprefix(".__self__")
-        return f"self{within}" if within != keys else f"{self.where}{keys}"
+    def function(self, fn: Callable[..., Any], *, where: str) -> tuple[Part, list[Any]]:
+        """The same of a tuple of the function alone.
+
+        Its numbers are constants. If the walk has opened no object before, the first object in it
+        is opened even if it has a hash.
+        """
+        arrays: list[Any] = []
+        opening = dataclasses.replace(self, _opens_first=True)
+        try:
+            return opening._part((fn,), arrays, numbers=False), arrays
+        except _Incomparable as error:
+            raise error.of_user(_place(where, error.path[1:])) from error
 
     def _part(self, tree: Any, arrays: list[Any], *, numbers: bool) -> Part:
         # Within a module of equinox and an object numbers are constants, as for `eqx.filter_jit`.
@@ -208,10 +252,10 @@ class Walk:
                     raise
         if id(leaf) in self.objects:
             return Again([*self.objects].index(id(leaf)))
-        is_first = self.is_function and not self.objects
+        is_first = self._opens_first and not self.objects
         if _objects.is_opened(leaf) or (is_first and _objects.can_open(type(leaf))):
             return self._opened(leaf, arrays)
-        return Constant.of(leaf, self._key(leaf))
+        return Constant.of(leaf, self.key_of(leaf))
 
     def _opened(self, leaf: object, arrays: list[Any]) -> Made:
         kind = type(leaf)
@@ -223,21 +267,6 @@ class Walk:
         except _Incomparable as error:
             error.path = _held_by(error.path)
             raise
-
-    def _key(self, leaf: object) -> Hashable:
-        by = _objects.comparison(type(leaf))
-        if by is _objects.Comparison.BY_IDENTITY or by is _objects.Comparison.BY_CONTENT:
-            return _Identity(leaf)
-        try:
-            key = typed(leaf)
-            hash(key)
-        except (TypeError, ValueError) as error:  # ValueError: a memory view that can be written
-            if self.is_result:
-                return _Identity(leaf)
-            raise _Incomparable(leaf, is_hashable=False) from error
-        if by is _objects.Comparison.BY_NOTHING and not self.is_result:
-            raise _Incomparable(leaf, is_hashable=True)
-        return key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,6 +322,12 @@ class _Incomparable(Exception):
             fix="make it hashable (a tuple, a frozen dataclass), make it a pytree "
             "(jax.tree_util.register_dataclass), or pass an array",
         )
+
+
+def _place(where: str, path: _Keys) -> str:
+    keys = _trees.keystr(path)
+    within = keys.removeprefix(".__self__")
+    return f"self{within}" if within != keys else f"{where}{keys}"
 
 
 def _held_by(path: _Keys) -> _Keys:
