@@ -37,6 +37,11 @@ class Sizes(Mapping[str, int]):
         sizes: By symbol, in the order of the alphabet. A size may be 0.
         ranges: By symbol the least and the greatest size of its bucket; the latter is the bucket.
         spec: How the arrays were padded: a tree of texts, `Shape`s and None.
+
+    Example:
+        >>> _, sizes = sx.pad_to_bucket(np.ones((3, 5)), "b, s", sx.Pow2())
+        >>> sizes["s"], dict(sizes)
+        (5, {'b': 3, 's': 5})
     """
 
     sizes: Mapping[str, int]

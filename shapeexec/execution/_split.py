@@ -30,7 +30,6 @@ FUNCTION = "<function>"
 
 Place = int | str
 
-
 Values = tuple[tuple[Place, Hashable], ...]
 """Pairs of a place and the key of the constant that stands there."""
 
@@ -326,11 +325,8 @@ def take(
     Raises:
         ConfigError: A constant cannot be hashed.
     """
-    fn, static_argnums, static_argnames = (
-        settings.fn,
-        settings.static_argnums,
-        settings.static_argnames,
-    )
+    fn = settings.fn
+    static_argnums, static_argnames = settings.static_argnums, settings.static_argnames
     constants: dict[Place, Any] = {}
     if static_argnums or static_argnames:
         arrays = [None if i in static_argnums else arg for i, arg in enumerate(args)]

@@ -47,6 +47,11 @@ class Equation:
             symbolic.
         masks: Its masks, and those that were not needed.
         bodies: The functions inside it: of a call, of a loop, of each branch.
+
+    Example:
+        >>> program = sx.trace(jnp.cos, sx.Shape("float32", "s"))
+        >>> [equation.primitive for equation in program.equations]
+        ['cos']
     """
 
     primitive: str

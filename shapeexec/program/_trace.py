@@ -22,6 +22,9 @@ def trace(fn: Callable[..., Any], *specs: Any, constraints: str | Iterable[str] 
             symbolic.
         constraints: A fact about the sizes that `fn` needs, such as `"s >= 2"`, or several.
 
+    Returns:
+        The program, to `print`.
+
     Raises:
         ConfigError: `fn` cannot be called.
         SpecError: A spec is malformed, or there are too many or too few for `fn`.
