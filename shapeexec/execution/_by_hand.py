@@ -198,6 +198,7 @@ def _check_known(shapes: Any) -> None:
     if _dim.any_symbolic(shapes):
         raise SpecError(
             "the sizes are symbolic here, in a function that an Exec traces.",
+            got=_dim.shapes_text(shapes),
             why="an Exec pads its arguments and cuts its results itself",
             fix="pad and cut outside of the Exec, or call the function without it",
         )

@@ -65,7 +65,7 @@ class ExactSymbols:
             self._forced.clear()
 
     def reasons(self, base: Hashable, sizes: Mapping[str, int]) -> dict[str, str]:
-        """The symbols that are exact in a call in spite of their strategies, each with its reason."""
+        """Why symbols are exact in a call in spite of their strategies, by symbol."""
         with self._lock:
             forced = self._known(base)
         return {**forced, **self._proofs.exact(base, sizes)}

@@ -175,10 +175,19 @@ def take_examples(
         settings = _with_default_specs(settings, args, kwargs)
     lists = {f"args[{i}]": args[i] for i in sorted(positions)}
     lists |= {f"kwargs[{k!r}]": kwargs[k] for k in sorted(names)}
+    if not lists:
+        raise SpecError(
+            "map: no argument is a list of examples.",
+            got=", ".join(type(arg).__name__ for arg in (*args, *kwargs.values()))
+            or "no arguments",
+            fix="pass a list for each argument that differs between examples, and give it a spec "
+            'that is not None, such as in_shapes=("s",)',
+        )
     count = _common_length(lists)
     if reduce == "sum" and not count:
         raise SpecError(
             'map: reduce="sum" of no examples.',
+            got=f"no entries in {' and '.join(lists)}",
             why="the shape of a result follows from an example",
             fix="pass at least one example",
         )
@@ -223,12 +232,6 @@ def _common_length(lists: Mapping[str, Any]) -> int:
                 fix="pass a list with one entry per example, or make the spec None: what all share",
             )
     counts = {path: len(argument) for path, argument in lists.items()}
-    if not counts:
-        raise SpecError(
-            "map: no argument is a list of examples.",
-            fix="pass a list for each argument that differs between examples, and give it a spec "
-            'that is not None, such as in_shapes=("s",)',
-        )
     (first, count), *others = counts.items()
     for path, other in others:
         if other != count:

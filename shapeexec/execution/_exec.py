@@ -46,8 +46,8 @@ class Exec:
     plain function: `Exec(jax.value_and_grad(loss), ...)`. Called inside somebody's trace, such as a
     `jit` or `scan` body, it runs the plain function, for there shapes are static.
 
-    `plan`, `explain`, `trace` and `why_new` preview a call: they may trace `fn`, but neither compile nor
-    run it. There a `jax.ShapeDtypeStruct` or a traced array may stand for each array.
+    `plan`, `explain`, `trace` and `why_new` preview a call: they may trace `fn`, but do not compile
+    or run it. There a `jax.ShapeDtypeStruct` or a traced array may stand for each array.
 
     Args:
         fn: A pure function of arrays and of trees of them. A leaf that is no array (a text, a

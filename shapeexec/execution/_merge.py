@@ -19,13 +19,15 @@ class Merge:
         nodes: The nodes of nnx.
         counts: How many arrays of each node stand among the others; None: they stand elsewhere.
         objects: The objects that were made, by number.
-        given: What each of them was made of.
+        kinds: The names of their classes, by number; also of those that are being made.
+        given: The items and attributes that each was made of, by number.
         sentinels: Objects without attributes that the function was given itself.
     """
 
     nodes: Sequence[Any]
     counts: Sequence[int] | None = None
     objects: dict[int, object] = dataclasses.field(default_factory=dict[int, object])
+    kinds: dict[int, str] = dataclasses.field(default_factory=dict[int, str])
     given: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict[int, dict[str, Any]])
     sentinels: list[object] = dataclasses.field(default_factory=list[object])
 
@@ -72,6 +74,7 @@ class Merge:
         how, (structure, rest) = _objects.items_of(kind), part.tree.children()
         if how.fill is not None:
             self.objects[number] = how.new(kind)  # first, for it may hold itself
+        self.kinds[number] = kind.__name__
         count = structure.num_leaves
         items = structure.unflatten([self._leaf(leaf, arrays) for leaf in part.leaves[:count]])
         if how.fill is None:
@@ -88,6 +91,7 @@ class Merge:
         if number not in self.objects:
             raise ConfigError(
                 "an object that cannot change is among its own items.",
+                got=f"a {self.kinds[number]}",
                 fix="break the cycle, or hold the inner one in an attribute",
             )
         return self.objects[number]

@@ -46,7 +46,9 @@ class Constant:
         value = self.key.value()
         if value is None:
             raise ConfigError(
-                "the call before held an object that is gone.", fix="pass example arguments"
+                "the call before held an object that is gone.",
+                got=f"a {self.key.kind}, which only that call kept alive",
+                fix="pass example arguments",
             )
         return value
 
@@ -277,12 +279,12 @@ class Slot:
 
 
 class _Identity:
-    """Tells one object from all others, and does not keep it alive if it can help it."""
+    """Equal for one object only. It keeps the object alive only if that has no weak references."""
 
-    __slots__ = ("_hash", "value")
+    __slots__ = ("_hash", "kind", "value")
 
     def __init__(self, value: Any) -> None:
-        self._hash = id(value)
+        self._hash, self.kind = id(value), type(value).__name__
         try:
             self.value: Callable[[], Any] = weakref.ref(value)
         except TypeError:

@@ -161,6 +161,7 @@ class GraphRow:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise ConfigError(
             "graphs hold programs that were compiled in this process, and cannot be pickled.",
+            got=f"the graph {self}",
             fix="pickle `graphs.to_json()`, or the Exec, which compiles anew",
         )
 

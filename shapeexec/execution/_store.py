@@ -228,6 +228,7 @@ class Store:
             if self._is_frozen and span.compiles:
                 raise FrozenError(
                     "frozen, and JAX compiled the graph anew for this call.",
+                    got=f"the graph {graph.row.sizes}",
                     why="JAX had forgotten it, as after jax.clear_caches()",
                     fix="do not clear JAX's caches after warmup()",
                 )
