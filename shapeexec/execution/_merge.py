@@ -1,4 +1,7 @@
-"""Trees put together again, from their parts and arrays; `_parts` takes them apart."""
+"""Trees put together again from their parts and arrays; `_parts` takes them apart.
+
+It also checks that the function has left the objects in them as they were.
+"""
 
 import dataclasses
 import itertools
@@ -50,7 +53,7 @@ class Merge:
         return cls(split.merged([own[number] for number in range(len(own))]), split.counts)
 
     def whole(self, part: Part, arrays: Iterator[Any]) -> Any:
-        """The tree of a part, from its arrays."""
+        """The tree of a part, with these arrays."""
         return _trees.unflatten(part.tree, [self._leaf(leaf, arrays) for leaf in part.leaves])
 
     def _leaf(self, leaf: Any, arrays: Iterator[Any]) -> Any:
@@ -100,7 +103,7 @@ class Merge:
         """Check that the function has assigned to no attribute of an object.
 
         Raises:
-            ConfigError: It has, and outside nothing would be seen of it.
+            ConfigError: It has. The caller's object would not change.
         """
         for number, before in self.given.items():
             value = self.objects[number]
@@ -134,7 +137,7 @@ def _check_same(value: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 
 def _held(items: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """What an object holds, by what to call it, so that no later change of it is seen."""
+    """A copy of what an object holds, by the words for it in errors; later changes do not enter."""
     named = {f"`{name}`": _trees.flatten(held) for name, held in attributes.items()}
     return {**named, "the items": _trees.flatten(items)}
 
@@ -145,7 +148,7 @@ def _is_same(x: tuple[list[Any], Any], y: tuple[list[Any], Any]) -> bool:
 
 
 def _is_one(x: Any, y: Any) -> bool:
-    # Some items are read anew each time.
+    # Some items are read anew each time, so equal atoms count as the same.
     return x is y or (type(x) is type(y) and type(x) in (str, bytes, int, float) and x == y)
 
 

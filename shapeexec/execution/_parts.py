@@ -1,6 +1,7 @@
-"""A tree taken apart: which leaves are arrays, and what stands in the place of each other one.
+"""Trees taken apart into arrays and constants.
 
-This module alone decides which leaves are arrays, and how constants are compared.
+This module alone decides which leaves are arrays, and how constants are compared. `_split` does it
+for a whole call.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ _Keys = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constant:
-    """A leaf that is no array. One that its identity tells is not kept alive."""
+    """A leaf that is no array. If it is compared by identity it is not kept alive."""
 
     held: Any
     key: Hashable
@@ -39,7 +40,7 @@ class Constant:
         """The leaf.
 
         Raises:
-            ConfigError: It is gone.
+            ConfigError: The object does not exist any more.
         """
         if not isinstance(self.key, _Identity):
             return self.held
@@ -54,7 +55,7 @@ class Constant:
 
     @property
     def is_sentinel(self) -> bool:
-        """Whether the leaf is an object without attributes, and given to the function itself."""
+        """Whether the leaf is an object without attributes, which the function is given itself."""
         by_content = _objects.Comparison.BY_CONTENT
         return (
             isinstance(self.key, _Identity) and _objects.comparison(type(self.value)) is by_content
@@ -85,13 +86,13 @@ class Again:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Made:
-    """A leaf that is made of a tree: a module of its fields, an object of its content.
+    """A leaf that is built from a tree: a module from its fields, an object from its content.
 
     Attributes:
-        kind: Its kind.
-        make: Makes it of its tree; None for an object, whose tree is its items and attributes.
+        kind: Its class, or `"equinox"` for a module of equinox.
+        make: Builds it from the tree. None for an object, whose tree is its items and attributes.
         part: The tree.
-        number: Which object it is.
+        number: The number of the object, by which it is found again; None for other leaves.
     """
 
     kind: Hashable
@@ -109,8 +110,8 @@ class Part:
     """A tree, taken apart.
 
     Attributes:
-        tree: Its structure, down to arrays and other leaves.
-        leaves: Per leaf None for an array, or its constant.
+        tree: The structure of the tree.
+        leaves: One entry per leaf: None for an array, else a `Constant`, `Node`, `Again` or `Made`.
         key: Equal for two trees that differ in arrays only.
     """
 
@@ -166,7 +167,7 @@ def _key(leaf: object) -> Hashable:
 
 @dataclasses.dataclass
 class Walk:
-    """The state of a walk that takes trees apart.
+    """The state of taking several trees apart that may share objects.
 
     Attributes:
         key_of: The key of a constant: `argument_key` or `result_key`.
@@ -279,7 +280,7 @@ class Slot:
 
 
 class _Identity:
-    """Equal for one object only. It keeps the object alive only if that has no weak references."""
+    """Equal for one object only. Only what takes no weak reference is kept alive."""
 
     __slots__ = ("_hash", "kind", "value")
 
@@ -305,7 +306,7 @@ def _same(value: Any) -> Any:
 
 
 class _Incomparable(Exception):
-    """A leaf that cannot be compared with another; on its way out it collects the path to it."""
+    """A leaf that cannot be compared. Each caller that it passes adds to the leaf's path."""
 
     def __init__(self, leaf: object, *, is_hashable: bool) -> None:
         super().__init__()
@@ -313,7 +314,7 @@ class _Incomparable(Exception):
         self.path: _Keys = ()
 
     def of_user(self, place: str) -> ConfigError:
-        """The error for the user, who wrote the leaf at a place."""
+        """The error for the user; `place` is the path of the leaf."""
         kind = type(self.leaf)
         return ConfigError(
             f"{place} is a {kind.__name__}, which "
@@ -352,7 +353,7 @@ def _path(structure: Any, number: int) -> _Keys:
     return next(path for path, leaf in _trees.leaves_with_path(tree) if leaf == number)
 
 
-# What a function may be made of, beside objects: its fields, and how it is made of them.
+# Functions that consist of others: their fields, and how to build them from the fields.
 COMPOSITES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     types.MethodType: (
         lambda method: (method.__func__, method.__self__),

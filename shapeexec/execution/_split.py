@@ -1,7 +1,7 @@
-"""The arguments of one call, taken apart into arrays, which go into a graph, and constants.
+"""The arguments of one call, split into arrays, which a graph takes, and constants.
 
-Modules, functions, texts and objects are split leaf by leaf: arrays are data, all else is part of
-the key of a graph, compared by equality.
+Modules, functions, texts and objects are split leaf by leaf: arrays are data, and all other leaves
+are part of the graph's key. `_parts` splits one tree, and `_merge` puts it together again.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from shapeexec.shape import _trees
 from shapeexec.shape._shape import is_array
 
 FUNCTION = "<function>"
-"""Where the arrays of the function itself stand among the keywords: of a module, or of `self`."""
+"""The keyword of the function's own arrays: those of a module, or of `self`."""
 
 Place = int | str
 
@@ -52,7 +52,7 @@ class Static(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen: each hit makes one, in less time
 class Call:
-    """A call, taken apart. Nobody changes it.
+    """A call, taken apart. It is never changed.
 
     Attributes:
         arrays: One entry per positional argument: the argument itself, or a tuple of its arrays if
@@ -194,7 +194,7 @@ def is_running() -> bool:
 
 
 def _gone(*_: Any, **__: Any) -> Any:
-    # A bug of ours: each call puts its own function in this place.
+    # A bug of ours: each call replaces it with its own function.
     raise AssertionError("the function is among the parts of its call")
 
 
@@ -206,22 +206,22 @@ def _put(args: list[Any], kwargs: dict[str, Any], place: Place, value: Any) -> N
 
 
 class Result:
-    """A result that holds more than arrays, as a graph returns it: a pytree of its arrays.
+    """A result that holds more than arrays. A graph returns it as a pytree of its arrays.
 
     Args:
-        arrays: Its arrays, and those of each nnx node.
-        part: What else there is.
-        nodes: What the function has made of the nodes of its arguments, and those of its result.
+        arrays: The arrays of the result, and those of each nnx node.
+        part: The result without its arrays.
+        nodes: The nodes of the arguments as the function left them, and those of the result.
     """
 
     def __init__(self, arrays: Any, part: Part, nodes: _modules.Nodes | None) -> None:
         self.arrays, self.part, self.nodes = arrays, part, nodes
 
     def whole(self, call: Call | None) -> Any:
-        """The result; the nodes of the call's arguments become what the function has made of them.
+        """The result. The nodes among the call's arguments are updated as the function left them.
 
         Args:
-            call: The call; None: its arguments stay as they are.
+            call: The call. None: no argument is updated.
         """
         own, arrays = self.arrays
         nodes: list[Any] = []
@@ -239,7 +239,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rest:
-    """All of a result but its arrays."""
+    """A result without its arrays."""
 
     result: Result
 
@@ -258,7 +258,7 @@ _trees.register(
 
 
 def _result(out: Any, nodes: Sequence[Any]) -> Any:
-    """What a function returned, as a graph can return it."""
+    """The result of a function in a form that a graph can return."""
     walk = Walk(key_of=result_key, nodes=list(nodes))
     leaves = _trees.leaves(out, is_leaf=is_taken)
     if not nodes and not any(map(is_taken, leaves)) and all(map(is_data, leaves)):
@@ -277,20 +277,20 @@ def _new_nodes(nodes: list[Any]) -> tuple[_modules.Nodes, list[Any]]:
 
 
 def _filled(arrays: Iterable[Any], nodes: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """Arrays with those of nodes in the place of their slots."""
+    """The arrays, with the arrays of each node in the place of its slot."""
     own = (nodes[x.number] if isinstance(x, Slot) else (x,) for x in arrays)
     return tuple(itertools.chain.from_iterable(own))
 
 
 def places(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[Place]:
-    """Where arguments are that hold more than arrays; looks at each leaf."""
+    """The places of arguments that hold more than arrays; looks at each leaf."""
     found: set[Place] = {FUNCTION} if has_parts(fn) else set()
     found |= {i for i, arg in enumerate(args) if _holds_more(arg)}
     return found | {name for name, arg in kwargs.items() if _holds_more(arg)}
 
 
 def has_parts(fn: Callable[..., Any]) -> bool:
-    """Whether a function is made of what may change: a method, a module, an object."""
+    """Whether a function holds values that may change: a method, a module, an object."""
     return isinstance(fn, tuple(COMPOSITES)) or is_taken(fn) or _objects.can_open(type(fn))
 
 
@@ -316,7 +316,7 @@ def take(
     """Take a call apart.
 
     Args:
-        settings: Tell the function, and which arguments are constants as a whole.
+        settings: The function, and which arguments are constants as a whole.
         args: The positional arguments.
         kwargs: The others.
         at: The places of arguments that hold more than arrays; see `places`. Other arguments are
@@ -333,7 +333,7 @@ def take(
         named = {k: v for k, v in kwargs.items() if k not in static_argnames}
         constants = {i: args[i] for i in static_argnums if i < len(args)}
         constants |= {k: kwargs[k] for k in static_argnames if k in kwargs}
-    elif not at:  # each hit comes here, and most have no more to them
+    elif not at:  # most hits return here
         return Call(args, kwargs, fn, {}, constants, ())
     else:
         arrays, named = list(args), dict(kwargs)

@@ -1,4 +1,7 @@
-"""The parts of a printed program as plain frozen data, without any JAX object."""
+"""The parts of a printed program as plain frozen data, without any JAX object.
+
+`_read` fills them from a trace; the other modules format them.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping

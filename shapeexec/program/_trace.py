@@ -1,4 +1,7 @@
-"""`sx.trace`: a function at symbolic sizes, without a call."""
+"""`sx.trace`: a function at symbolic sizes, without a call.
+
+`shape/_propagate` traces it, and `_read` makes the program.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
