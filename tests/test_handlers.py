@@ -1,4 +1,4 @@
-"""Broad handlers and raises of builtin errors give their reason in a comment."""
+"""Broad handlers and builtin errors give their reason in a comment; our errors hold a value."""
 
 import ast
 import builtins
@@ -61,3 +61,60 @@ def test_broad_handlers_and_builtin_errors_give_a_reason(path: Path):
 )
 def test_what_needs_a_reason_is_found(source, lines):
     assert list(unexplained(source)) == lines
+
+
+# Errors of ours that have neither a value nor a place to give, by their first words, and why.
+WITHOUT_VALUE = {
+    "sow_weights=True asks": "the first line holds the argument, and it has one value only",
+    "attention cannot use an einsum": "the function that Flax hands over has no name of the user's",
+    "attention has no second": "JAX asks for it, and has no line of the user's at that time",
+    "mosaic_tpu cannot run this": "`why` names the part of the mask",
+    "sizes is empty": "the value is empty",
+    "buckets is empty": "the value is empty",
+    "plot: there are no graphs": "the value is empty",
+    "plot: matplotlib is not": "a requirement is missing",
+    "--plot needs matplotlib": "a requirement is missing",
+    "warmup: the shapes and dtypes": "no argument was given",
+    "UNKNOWN takes no part": "an unknown size has no value, and the operator is in the user's line",
+}
+
+
+def without_value(source: str) -> Iterator[str]:
+    """The first words of errors of ours without `got=`, `where=`, or a value in the first line."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not {"fix"} <= {one.arg for one in node.keywords}:
+            continue
+        name = ast.unparse(node.func).rpartition(".")[2]
+        if not name.endswith("Error") or {"got", "where"} & {one.arg for one in node.keywords}:
+            continue
+        text = node.args[0]  # a variable holds a text that is made elsewhere
+        if isinstance(text, ast.Constant):
+            yield str(text.value)
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_an_error_of_ours_has_a_value_or_a_place(path: Path):
+    given = tuple(WITHOUT_VALUE)
+    assert not [text for text in without_value(path.read_text()) if not text.startswith(given)]
+
+
+def test_each_exception_is_in_use():
+    found = [text for path in FILES for text in without_value(path.read_text())]
+    assert all(any(text.startswith(words) for text in found) for words in WITHOUT_VALUE)
+
+
+@pytest.mark.parametrize(
+    ("raised", "has_none"),
+    [
+        ('ConfigError("no", fix="do")', True),
+        ('_errors.SpecError("no", why="so", fix="do")', True),
+        ('ConfigError("no", fix=f"do {x}")', True),
+        ('ConfigError("no", got=f"{x}", fix="do")', False),
+        ('ConfigError("no", where=line, fix="do")', False),
+        ('ConfigError(f"no {x}", fix="do")', False),
+        ("ConfigError(what, fix=what)", False),
+        ('Problem("no", fix="do")', False),
+    ],
+)
+def test_what_lacks_a_value_is_found(raised, has_none):
+    assert list(without_value(f"raise {raised}")) == ["no"] * has_none

@@ -1,10 +1,21 @@
 """The public names: listed, sorted, and each with a docstring."""
 
+import ast
+import dataclasses
+import doctest
 import inspect
+import re
+import sys
+import textwrap
 import tomllib
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import shapeexec as sx
@@ -79,3 +90,93 @@ def test_errors_are_of_one_family_and_of_a_builtin_kind(kind):
 def test_the_version_is_the_projects():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert sx.__version__ == project["version"]
+
+
+# Docstrings
+
+VALUES = {id(value): value for value in (getattr(module, name) for module, name in NAMES)}.values()
+FUNCTIONS = [value for value in VALUES if inspect.isfunction(value)]
+CLASSES = [value for value in VALUES if inspect.isclass(value)]
+
+# What has no example, and why.
+WITHOUT_EXAMPLE = {
+    "fill": "it is called in rules, which docs/add_a_rule.md shows",
+    "MaskNote": "the masking of a function makes it; `Explanation` has an example",
+    "RuleContext": "the masking of a function makes it; docs/add_a_rule.md uses it",
+    "register": "docs/add_a_rule.md registers a rule",
+    "register_knowledge": "docs/add_a_rule.md registers a rule",
+    "register_nested": "it needs a call-like primitive of the user's own",
+    "zero": "its value is in its first line",
+    "one": "its value is in its first line",
+    "lowest": "its value is in its first line",
+    "highest": "its value is in its first line",
+    "checked_bucket": "callers have `Strategy.bucket`; this is for code that takes any strategy",
+    "default_in_shapes": "it is for code that binds specs as `Exec` does",
+    "default_kwarg_shapes": "it is for code that binds specs as `Exec` does",
+}
+
+
+def sections(value: object) -> set[str]:
+    """The sections of a docstring, such as `Args`."""
+    lines = (inspect.getdoc(value) or "").splitlines()
+    return {line.partition(":")[0] for line in lines if re.match(r"[A-Z]\w+:", line)}
+
+
+def wanted(function: Callable[..., Any]) -> set[str]:
+    """The sections that a function must have, by its signature and its body."""
+    signature = inspect.signature(function)
+    parameters = [name for name in signature.parameters if name != "self"]
+    returned = signature.return_annotation
+    raises = any(isinstance(node, ast.Raise) for node in ast.walk(body_of(function)))
+    return (
+        ({"Args"} if len(parameters) > 1 else set())
+        | ({"Returns"} if len(parameters) > 1 and not is_bare(returned) else set())
+        | ({"Raises"} if raises else set())
+    )
+
+
+def is_bare(returned: Any) -> bool:
+    """Whether a function returns nothing, or a decorator that returns what it is given."""
+    return returned is None or str(returned).startswith("collections.abc.Callable[[collections.abc")
+
+
+def body_of(value: object) -> ast.AST:
+    return ast.parse(textwrap.dedent(inspect.getsource(value)))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_a_public_function_has_all_sections(function):
+    example = set() if function.__name__ in WITHOUT_EXAMPLE else {"Example"}
+    assert (wanted(function) | example) - sections(function) == set()
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_a_public_class_tells_its_fields_and_has_an_example(kind):
+    # Errors are caught, and never made by callers.
+    if not issubclass(kind, Exception) and kind.__name__ not in WITHOUT_EXAMPLE:
+        assert "Example" in sections(kind)
+    if dataclasses.is_dataclass(kind) and any(f.init for f in dataclasses.fields(kind)):
+        assert {"Attributes", "Args"} & sections(kind)
+
+
+@pytest.mark.parametrize("name", ["map", "why_new", "plan", "explain", "trace", "warmup"])
+def test_a_method_of_exec_that_takes_arguments_says_what_it_returns_and_raises(name):
+    assert {"Returns", "Raises"} <= sections(getattr(sx.Exec, name))
+
+
+def examples() -> list[doctest.DocTest]:
+    names = {"sx": sx, "jax": jax, "jnp": jnp, "np": np, **vars(sx)}
+    found: list[doctest.DocTest] = []
+    for value in (*FUNCTIONS, *CLASSES):
+        own = {**names, **vars(sys.modules[value.__module__])}
+        found += doctest.DocTestFinder().find(value, value.__name__, globs=own)
+    return [test for test in found if test.examples]
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_the_examples_in_docstrings_run_as_printed(example):
+    assert doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF).run(example).failed == 0
+
+
+def test_what_has_no_example_is_public():
+    assert WITHOUT_EXAMPLE.keys() <= {value.__name__ for value in (*FUNCTIONS, *CLASSES)}

@@ -36,6 +36,11 @@ class BlockMask(Mask):
         elements: The mask inside partial tiles. None: all pairs of them are allowed.
         most_keys: An upper bound on the key tiles with work of a query tile, for traced kinds; it
             bounds the length of the lists.
+
+    Example:
+        >>> mask = BlockMask.from_mask(sx.Causal(), 4, 4, tile=(2, 2))
+        >>> mask.kinds[0, 0].tolist()  # 0: empty, 1: partial, 2: full
+        [[1, 0], [2, 1]]
     """
 
     axes: ClassVar = {"kinds": "BN--"}

@@ -184,10 +184,11 @@ def _given_specs(settings: Settings, count: int, named: Mapping[str, Any]) -> An
     return specs[:count] if may_miss else specs
 
 
-def _check_known(shapes: Iterable[Any]) -> None:
+def _check_known(shapes: Sequence[Any]) -> None:
     if _dim.any_symbolic(shapes):
         raise SpecError(
             "the sizes are symbolic here, in a function that is traced for all sizes.",
+            got=_dim.shapes_text(shapes),
             why="which bucket an axis has follows from its size",
             fix="ask outside of that function, with arrays or jax.ShapeDtypeStruct",
         )

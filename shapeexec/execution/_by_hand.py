@@ -37,6 +37,11 @@ class Sizes(Mapping[str, int]):
         sizes: By symbol, in the order of the alphabet. A size may be 0.
         ranges: By symbol the least and the greatest size of its bucket; the latter is the bucket.
         spec: How the arrays were padded: a tree of texts, `Shape`s and None.
+
+    Example:
+        >>> _, sizes = sx.pad_to_bucket(np.ones((3, 5)), "b, s", sx.Pow2())
+        >>> sizes["s"], dict(sizes)
+        (5, {'b': 3, 's': 5})
     """
 
     sizes: Mapping[str, int]
@@ -193,6 +198,7 @@ def _check_known(shapes: Any) -> None:
     if _dim.any_symbolic(shapes):
         raise SpecError(
             "the sizes are symbolic here, in a function that an Exec traces.",
+            got=_dim.shapes_text(shapes),
             why="an Exec pads its arguments and cuts its results itself",
             fix="pad and cut outside of the Exec, or call the function without it",
         )

@@ -20,6 +20,13 @@ class CacheLimits:
         graphs: Most graphs kept; the least recently used leaves first. None: no bound.
         device_bytes: Most memory of all kept graphs, in bytes, as XLA tells it: temporary buffers
             and code. One graph always stays. None: no bound.
+
+    Example:
+        >>> run = sx.Exec(jnp.sum, ("s",), sx.Exact(), limits=sx.CacheLimits(graphs=1))
+        >>> for size in (3, 5):
+        ...     _ = run(np.ones(size, np.float32))
+        >>> run.cache_size, run.stats.evictions
+        (1, 1)
     """
 
     graphs: int | None = 256

@@ -199,9 +199,9 @@ class Prepared:
 
     Attributes:
         jitted: See `Graph`.
-        trace: Its body at capacity, without data: a `jax.stages.Traced`. It is made once, and once
-            more after `jax.clear_caches()`, which forgets it: a call would not find what is
-            compiled of a forgotten one.
+        trace: Its body at capacity, without data: a `jax.stages.Traced`. It is made once, and
+            again after `jax.clear_caches()`, which drops it: otherwise a call would miss the
+            compiled code.
         consts: See `Graph`.
         seconds: Its time so far.
     """

@@ -1,4 +1,7 @@
-"""`Exec` as a decorator; `_exec` does the work."""
+"""`Exec` as a decorator: `bucketed`.
+
+Nothing but the order of the arguments is decided here; `_exec` does the rest.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +14,18 @@ from shapeexec.execution._exec import Buckets, Exec
 def bucketed(
     in_shapes: Sequence[Any] | None = None, buckets: Buckets | None = None, **options: Any
 ) -> Callable[[Callable[..., Any]], Exec]:
-    """`Exec` as a decorator; the arguments are those of `Exec` behind `fn`.
+    """`Exec` as a decorator.
+
+    Args:
+        in_shapes: See `Exec`.
+        buckets: See `Exec`.
+        **options: The other arguments of `Exec`, such as `constraints=`.
+
+    Returns:
+        A decorator that makes an `Exec` of a function or of a method.
+
+    Raises:
+        ConfigError: It is used without parentheses. The decorator raises what `Exec` raises.
 
     Example:
         >>> @bucketed(("b, s",), {"b": Pow2(), "s": Pow2()})

@@ -1,7 +1,7 @@
 """Which symbols run at their exact sizes, and why.
 
-By their strategy, without a rule, or at sizes where plain JAX traces another program. `_planner`
-finds these symbols.
+The reasons are a strategy, a primitive without a rule, and sizes at which plain JAX traces another
+program. `_planner` finds the symbols; they are only kept here.
 """
 
 import dataclasses
@@ -18,12 +18,13 @@ from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES
 
 @dataclasses.dataclass(frozen=True)
 class Exactness:
-    """Which symbols are exact in calls of one kind, as far as is known.
+    """The symbols that are known to be exact in calls of one kind.
 
     Attributes:
         strategies: See `Settings`.
-        always: Symbols that are exact at all sizes for want of a rule.
-        apart: The symbols that are exact at some sizes alone, by these sizes, symbols sorted.
+        always: Symbols that are exact at all sizes, since a primitive has no rule for them.
+        apart: The symbols that are exact at some sizes only. The keys are these sizes, as pairs of
+            a symbol and its size, sorted by symbol.
     """
 
     strategies: Strategy | Mapping[str, Strategy]
@@ -38,18 +39,18 @@ class Exactness:
 
 
 def known_rules() -> int:
-    """How many rules and facts masks can be made by; none is ever taken back."""
+    """How many rules are registered. They are never removed, so a new number means new rules."""
     return len(RULES) + len(NESTED) + len(KNOWLEDGE)
 
 
 class ExactSymbols:
-    """The symbols that are exact in spite of their strategies, by what calls have in common.
+    """The symbols that are exact in spite of their strategies, by the base of their calls.
 
-    Who registers a rule may have mended what made them exact: then all are tried anew.
+    A rule that is registered later may be the one that was missing, so all symbols are tried again.
 
     Args:
-        settings: Tell the strategies, and whether other symbols may be exact.
-        proofs: Tell the sizes at which a trace is another program.
+        settings: The strategies, and whether symbols may be made exact at all.
+        proofs: The symbols that are exact at some sizes only.
     """
 
     def __init__(self, settings: Settings, proofs: Proofs) -> None:
@@ -59,12 +60,12 @@ class ExactSymbols:
         self._rules = known_rules()
 
     def clear(self) -> None:
-        """Forget all but what the proofs know."""
+        """Forget the symbols that have no rule; the proofs keep theirs."""
         with self._lock:
             self._forced.clear()
 
     def reasons(self, base: Hashable, sizes: Mapping[str, int]) -> dict[str, str]:
-        """Per symbol that is exact in a call in spite of its strategy, why."""
+        """Why symbols are exact in a call in spite of their strategies, by symbol."""
         with self._lock:
             forced = self._known(base)
         return {**forced, **self._proofs.exact(base, sizes)}
@@ -73,7 +74,7 @@ class ExactSymbols:
         """Run calls of one kind at the exact sizes of `symbols` from now on, because of `error`.
 
         Returns:
-            False if that is not allowed, or is nothing new.
+            False if `on_unsupported` forbids it, or if all `symbols` are exact already.
         """
         reason = f"{error.what}   <- {error.where}" if error.where else error.what
         with self._lock:
@@ -84,7 +85,7 @@ class ExactSymbols:
             return True
 
     def exactness(self, base: Hashable) -> Exactness:
-        """Which symbols are exact in calls of one kind."""
+        """The symbols that are exact in calls of one kind."""
         with self._lock:
             always = frozenset(self._known(base))
         return Exactness(self._settings.strategies, always, self._proofs.apart(base))

@@ -1,6 +1,6 @@
 """The arguments of `Exec.map`: which are shared, and which are lists of examples.
 
-Nothing is planned or run here, but for the loop that `map` stands for.
+`_map` plans and runs them. Only inside of a trace `map_plainly` runs them here, in a Python loop.
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ Reduce = Literal["sum"] | None
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where the arguments of one example have leaves of their own.
+    """Which leaves of the arguments differ between examples.
 
     Attributes:
-        is_mapped: Per leaf of the arguments, static ones left out, whether it is one.
-        places: Per argument that has such leaves its position or keyword, its tree, and the number
-            of its first leaf.
+        is_mapped: For each leaf of the arguments, without static ones, whether it differs.
+        places: For each argument that is a list of examples its position or keyword, the tree of
+            one example, and the index of its first leaf.
     """
 
     is_mapped: tuple[bool, ...]
@@ -45,15 +45,15 @@ class Examples:
     """The arguments of a call of `Exec.map`.
 
     Attributes:
-        settings: Those of the Exec, with specs that are not left to the defaults.
-        args: The positional arguments; a list of examples, or what all examples share.
-        kwargs: The others, likewise.
-        positions: The positional arguments that are lists of examples.
-        names: The keywords that are.
+        settings: The settings of the Exec, with the default specs filled in.
+        args: The positional arguments, each a list of examples or a value that all examples share.
+        kwargs: The keyword arguments, likewise.
+        positions: The positions of the lists of examples.
+        names: The keywords of the lists of examples.
         count: How many examples there are.
-        at: Where arguments hold more than arrays, as far as that is known.
-        has_default_specs: Whether the specs are those of the defaults.
-        calls: The calls that were taken apart, by example.
+        at: The places that are known to hold more than arrays.
+        has_default_specs: Whether default specs were filled in.
+        calls: The calls that were taken apart so far, by the number of the example.
     """
 
     settings: Settings
@@ -67,21 +67,22 @@ class Examples:
     calls: dict[int, Call] = dataclasses.field(default_factory=dict[int, Call], compare=False)
 
     def complete(self) -> "Examples":
-        """The same, after each leaf that is no array was found."""
+        """The same with all places in `at`, after a look at each leaf of each example."""
         found: set[Place] = set(self.at)
         for number in range(self.count):
             found |= _split.places(self.settings.fn, *self.arguments(number))
         return dataclasses.replace(self, at=frozenset(found), calls={})
 
     def holds_only_arrays(self, number: int) -> bool:
-        """Whether all places are known where the arguments of an example hold more than arrays."""
+        """Whether the arguments of an example hold only arrays outside of the places in `at`."""
         return _split.places(self.settings.fn, *self.arguments(number)) <= self.at
 
     def one(self, number: int) -> Call:
         """The call with one example."""
         if number not in self.calls:
             args, kwargs = self.arguments(number)
-            self.calls[number] = _split.take(self.settings, args, kwargs, at=self.at, is_map=True)
+            call = _split.take(self.settings, args, kwargs, at=self.at)
+            self.calls[number] = call.as_example()
         return self.calls[number]
 
     def arguments(self, number: int) -> tuple[list[Any], dict[str, Any]]:
@@ -91,7 +92,7 @@ class Examples:
         return args, kwargs
 
     def layout(self, number: int) -> Layout:
-        """Where the arguments of one example have leaves of their own."""
+        """Which leaves of the arguments of an example differ between examples."""
         call = self.one(number)
         places: list[Place] = [*range(len(call.arrays)), *sorted(call.named)]  # as JAX orders keys
         is_mapped: list[bool] = []
@@ -105,10 +106,10 @@ class Examples:
         return Layout(tuple(is_mapped), tuple(mapped))
 
     def signatures(self) -> list[Hashable]:
-        """Per example its signature: its own shapes and dtypes, and its constants.
+        """The signature of each example: shapes and dtypes of its own arrays, and its constants.
 
-        None where something cannot be hashed. Of shared arguments it holds shardings only, and
-        those only if there are several devices: JAX's own fast path checks the rest at each run.
+        It is None if a constant cannot be hashed. Of shared arguments it holds the shardings, if
+        there are several devices; JAX's own fast path checks the rest at each run.
         """
         numbers, own = range(self.count), [*sorted(self.positions), *sorted(self.names)]
         is_alike = not self.at.intersection(own)
@@ -174,10 +175,19 @@ def take_examples(
         settings = _with_default_specs(settings, args, kwargs)
     lists = {f"args[{i}]": args[i] for i in sorted(positions)}
     lists |= {f"kwargs[{k!r}]": kwargs[k] for k in sorted(names)}
+    if not lists:
+        raise SpecError(
+            "map: no argument is a list of examples.",
+            got=", ".join(type(arg).__name__ for arg in (*args, *kwargs.values()))
+            or "no arguments",
+            fix="pass a list for each argument that differs between examples, and give it a spec "
+            'that is not None, such as in_shapes=("s",)',
+        )
     count = _common_length(lists)
     if reduce == "sum" and not count:
         raise SpecError(
             'map: reduce="sum" of no examples.',
+            got=f"no entries in {' and '.join(lists)}",
             why="the shape of a result follows from an example",
             fix="pass at least one example",
         )
@@ -222,12 +232,6 @@ def _common_length(lists: Mapping[str, Any]) -> int:
                 fix="pass a list with one entry per example, or make the spec None: what all share",
             )
     counts = {path: len(argument) for path, argument in lists.items()}
-    if not counts:
-        raise SpecError(
-            "map: no argument is a list of examples.",
-            fix="pass a list for each argument that differs between examples, and give it a spec "
-            'that is not None, such as in_shapes=("s",)',
-        )
     (first, count), *others = counts.items()
     for path, other in others:
         if other != count:
@@ -241,7 +245,7 @@ def _common_length(lists: Mapping[str, Any]) -> int:
 def _with_default_specs(
     settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Settings:
-    """The specs that each call `ex(*one_example)` would have, and None for shared arguments."""
+    """The settings with the specs that `ex(*one_example)` would have; shared arguments get None."""
     firsts = [arg[0] if is_listed(arg) and arg else None for arg in args]
     named = {k: arg[0] if is_listed(arg) and arg else None for k, arg in kwargs.items()}
     given = settings.kwarg_shapes

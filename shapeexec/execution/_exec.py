@@ -46,6 +46,9 @@ class Exec:
     plain function: `Exec(jax.value_and_grad(loss), ...)`. Called inside somebody's trace, such as a
     `jit` or `scan` body, it runs the plain function, for there shapes are static.
 
+    `plan`, `explain`, `trace` and `why_new` preview a call: they may trace `fn`, but do not compile
+    or run it. There a `jax.ShapeDtypeStruct` or a traced array may stand for each array.
+
     Args:
         fn: A pure function of arrays and of trees of them. A leaf that is no array (a text, a
             function, a field of a module) is a constant; each value has a graph of its own.
@@ -82,7 +85,7 @@ class Exec:
             with a warning that tells the line, and `stats.differences` counts them.
         poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to hunt for a mask that
             is missing. None: what the environment variable SHAPEEXEC_POISON says, else nothing.
-        **misspelled: No others; the error prints the line that was meant.
+        **misspelled: Unknown options; the error suggests the corrected call.
 
     Raises:
         ConfigError: An option has a value that cannot work, or is none.
@@ -147,7 +150,7 @@ class Exec:
             self.__isabstractmethod__ = True  # `abc` asks it of what a class holds
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run `fn` on the arguments.
+        """Run `fn` on the arguments, and return what it returns, up to rounding.
 
         Raises:
             SpecError: The arguments contradict the specs.
@@ -268,10 +271,10 @@ class Exec:
         return self._runner.graphs
 
     def why_new(self, *args: Any, **kwargs: Any) -> WhyNew:
-        """Which part of what names a graph no graph has, so that a call would compile one.
+        """Why a call with these arguments would compile a graph: a preview, see `Exec`.
 
-        It may trace, but compiles and runs nothing. Arguments may be `jax.ShapeDtypeStruct`, or
-        traced, which stand for arrays of their shapes.
+        Returns:
+            What names the graph of the call and no other graph, and the graph that comes nearest.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
@@ -280,9 +283,10 @@ class Exec:
         return runner.why_new((own, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """What a call with these arguments would run; it may trace, but compiles and runs nothing.
+        """What a call with these arguments would run: a preview, see `Exec`.
 
-        Arguments may be `jax.ShapeDtypeStruct`, or traced, which stand for arrays of their shapes.
+        Returns:
+            The sizes and buckets of the call, its guards, and the graph that it needs.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
@@ -291,9 +295,10 @@ class Exec:
         return runner.plan((own, kwargs))
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """Each mask of the graph that a call with these arguments would run, and why.
+        """Each mask that a call with these arguments would have, and why: a preview, see `Exec`.
 
-        Arguments may be `jax.ShapeDtypeStruct`, or traced, which stand for arrays of their shapes.
+        Returns:
+            The plan of the call, and its masks, also those that are not needed.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
@@ -302,13 +307,12 @@ class Exec:
         return runner.explain((own, kwargs))
 
     def trace(self, *args: Any, **kwargs: Any) -> Program:
-        """What the graph of a call with these arguments does, equation by equation; `print` it.
+        """The equations that a call with these arguments would run: a preview, see `Exec`.
 
-        Of each equation it tells the primitive, the symbolic shapes and dtypes of operands and
-        results with their valid lengths and capacities, in elements, its masks and why they are
-        there or spared, and your line; of all, the guards and what Python computes from the sizes.
-        Nothing is compiled. Arguments may be `jax.ShapeDtypeStruct`, or traced, which stand for
-        arrays of their shapes.
+        Returns:
+            The program, to `print`. Each equation has its primitive, the symbolic shapes and dtypes
+            of operands and results, their valid lengths and capacities in elements, the masks with
+            their reasons, and your line. Guards and numbers that Python computes from sizes follow.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.

@@ -21,6 +21,11 @@ class Explanation:
     Attributes:
         plan: What the call runs: sizes, buckets and guards.
         program: What the graph does, equation by equation, with its masks.
+
+    Example:
+        >>> found = sx.Exec(jnp.max, ("s",)).explain(np.ones(5, np.float32))
+        >>> [(note.primitive, note.masked) for note in found.masks]
+        [('reduce_max', True)]
     """
 
     plan: Plan

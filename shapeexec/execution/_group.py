@@ -1,7 +1,7 @@
-"""Examples of a map that share a graph: the masked function, vmapped over its sizes.
+"""Examples of a map that share a graph, which is the masked function, vmapped over its sizes.
 
-Their arguments are stacked, and the results are cut apart or summed. `_map` decides which examples
-share a graph.
+The arguments are stacked, and the results are cut or summed. `_map` decides which examples share a
+graph.
 """
 
 import dataclasses
@@ -43,8 +43,8 @@ class MapRecipe:
         symbols: The order of the symbols in an example's sizes.
         ranges: Per symbol the least size and the bucket.
         poison: See `Masked`.
-        is_mapped: Per leaf of the arguments whether examples have their own.
-        reduce: How the results are put together.
+        is_mapped: For each leaf of the arguments whether it differs between examples.
+        reduce: How the results are combined.
     """
 
     trace: Trace
@@ -60,7 +60,7 @@ class MapRecipe:
         """The function that XLA compiles.
 
         Args:
-            sizes: i32[examples, words], and i32[]: how many examples are no fillers.
+            sizes: i32[examples, words], and i32[]: the number of examples without fillers.
             consts: The arrays that the function closed over.
             kwargs: As for one example, with a first axis for the examples where they differ.
             *args: Likewise.
@@ -80,7 +80,7 @@ class MapRecipe:
         return self._as_declared(results)
 
     def sums(self, sizes: Any, args: Any, kwargs: Any) -> list[SumNote]:
-        """How the sum of each leaf of the result is made; sizes and arguments may be structs."""
+        """How each leaf of the result is summed; sizes and arguments may be structs."""
         vectors, _ = sizes
         if self.calls_the_host:
             why = "examples run one by one, for the host takes part"
@@ -91,7 +91,7 @@ class MapRecipe:
 
     @property
     def calls_the_host(self) -> bool:
-        """Whether examples run one by one, for the host takes part."""
+        """Whether the function calls the host: then examples run one by one."""
         return _one_by_one.calls_the_host(self.trace.jaxpr.jaxpr)
 
     def _one(self, consts: Any) -> Callable[[Any, Any], list[Any]]:
@@ -106,7 +106,7 @@ class MapRecipe:
         return one
 
     def _each(self, consts: Any) -> Callable[[Any, Any], list[Any]]:
-        """The same for all examples, along first axes."""
+        """The masked function of all examples, which are along axis 0."""
         axes = [0 if mapped else None for mapped in self.is_mapped]
         return jax.vmap(self._one(consts), in_axes=(0, axes))
 
@@ -123,12 +123,12 @@ class MapRecipe:
 
     @property
     def is_number(self) -> list[bool]:
-        """Per leaf of the result whether it is one that a graph can give: float0 is not."""
+        """For each leaf of the result whether a graph can return it: float0 it cannot."""
         return [aval.dtype != jax.dtypes.float0 for aval in self.trace.jaxpr.out_avals]
 
     @property
     def out_avals(self) -> list[Any]:
-        """What the graph gives of one example."""
+        """The avals of the leaves that the graph returns for one example."""
         return [*itertools.compress(self.trace.jaxpr.out_avals, self.is_number)]
 
 
@@ -137,12 +137,12 @@ class Group:
     """Examples that share a graph.
 
     Attributes:
-        numbers: Which examples they are.
-        plans: The plan that each would have alone.
-        capacity: How many the graph takes.
-        key: What names the graph.
-        recipe: What compiles it.
-        layout: Where its examples have leaves of their own.
+        numbers: The numbers of the examples.
+        plans: The plan of each example if it ran alone.
+        capacity: How many examples the graph takes.
+        key: The key of the graph.
+        recipe: What compiles the graph.
+        layout: Which leaves of the arguments differ between examples.
     """
 
     numbers: tuple[int, ...]
@@ -164,7 +164,7 @@ class Group:
 
     @property
     def reduce(self) -> Reduce:
-        """How the results are put together."""
+        """How the results are combined."""
         return self.recipe.reduce
 
     @property
@@ -185,7 +185,7 @@ class Group:
 
     @property
     def capacities(self) -> list[Shape]:
-        """Per leaf of the arguments of one example its padded shape."""
+        """The padded shape of each leaf of the arguments of one example."""
         recipe = self.recipe
         extents = Extents(recipe.ranges, {}, recipe.trace.substitution)
         return [extents.capacities(aval.shape) for aval in recipe.trace.jaxpr.in_avals]
@@ -194,7 +194,7 @@ class Group:
         """The arguments of the graph without their data.
 
         Args:
-            call: That of the first example.
+            call: The call of the first example.
         """
         leaves, tree = _trees.flatten(call.structs(self.capacities))
         own = [
@@ -214,10 +214,10 @@ class Group:
         )
 
     def sums(self, call: BoundCall) -> tuple[SumNote, ...]:
-        """How the sum of each leaf of the result is made; none where nothing is summed.
+        """How each leaf of the result is summed; empty without `reduce`.
 
         Args:
-            call: That of the first example.
+            call: The call of the first example.
         """
         if self.reduce is None:
             return ()
@@ -232,7 +232,7 @@ class Group:
 
     @property
     def padding(self) -> tuple[tuple[str, int, int], ...]:
-        """Per symbol the sum of its true sizes, and of the padded ones, fillers included."""
+        """(symbol, sum of true sizes, sum of padded sizes), fillers included."""
         return tuple(
             (
                 symbol,
@@ -256,7 +256,7 @@ class Group:
 
     @property
     def exact(self) -> tuple[str, ...]:
-        """Symbols that run exactly for want of a rule."""
+        """Symbols that run exactly because a primitive has no rule."""
         return self.plans[0].exact
 
     @property
@@ -273,7 +273,7 @@ class Group:
 
 
 def stacked(group: Group, examples: Examples) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a group's graph: those that examples have of their own are stacked."""
+    """The arguments of a group's graph: those that differ between examples are stacked."""
     call = examples.one(group.numbers[0])
     args, kwargs = [*call.arrays], {**call.named}
     capacities = group.capacities
@@ -304,7 +304,7 @@ def cut(group: Group, stacked: Sequence[Any]) -> list[Any]:
 
 
 def whole(group: Group, leaves: Sequence[Any], *, plan: Plan | None = None) -> Any:
-    """The tree of a result, from those of its leaves that a graph can give."""
+    """The tree of a result, from the leaves that a graph returns; others are zeros of float0."""
     recipe, given = group.recipe, iter(leaves)
     shapes = (plan or group.plans[0]).out_shapes
     leaves = [

@@ -51,11 +51,15 @@ class Mapper:
     def run(self, examples: Examples, reduce: Reduce) -> Any:
         """A list of the results, or their sum."""
         # If plans were for other shared arguments, or something is no array that was one.
-        with contextlib.suppress(SignatureChanged, TypeError, ConfigError):
-            groups = self._groups(examples, self._known_plans(examples), reduce)
-            graphs = [self._store.find(group.key) for group in groups]
-            if all(graphs):
-                return self._results(examples, groups, graphs, retrace=False)
+        with contextlib.suppress(SignatureChanged, ConfigError):
+            try:
+                groups = self._groups(examples, self._known_plans(examples), reduce)
+                graphs = [self._store.find(group.key) for group in groups]
+                if all(graphs):
+                    return self._results(examples, groups, graphs, retrace=False)
+            except TypeError:
+                if all(examples.one(number).has_dtypes() for number in range(examples.count)):
+                    raise  # a graph itself has failed
         examples = examples.complete()
         self._store.see(examples.at)
         groups = self.plan(examples, reduce)

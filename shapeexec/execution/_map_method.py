@@ -29,6 +29,12 @@ class MapPlan:
         groups: Examples that share a graph: which they are (`numbers`), the plan of each alone
             (`plans`), and how many the graph takes (`capacity`).
         is_compiled: Per group whether its graph was in the cache when the plan was made.
+
+    Example:
+        >>> examples = [np.ones(3, np.float32), np.ones(5, np.float32)]
+        >>> plan = sx.Exec(jnp.sum, ("s",)).map.plan(examples)
+        >>> [(group.numbers, group.capacity) for group in plan.groups], plan.waste
+        ([((0, 1), 2)], 0.5)
     """
 
     groups: tuple[Group, ...]
@@ -58,6 +64,12 @@ class MapExplanation:
         plan: The plan of the map.
         programs: Per group the equations that its graph runs for one example.
         sums: Per group one note for each leaf of the result; empty where nothing is summed.
+
+    Example:
+        >>> examples = [np.ones(3, np.float32), np.ones(5, np.float32)]
+        >>> found = sx.Exec(jnp.max, ("s",)).map.explain(examples)
+        >>> [note.primitive for note in found.masks]
+        ['reduce_max']
     """
 
     plan: MapPlan
@@ -86,6 +98,11 @@ class MapMethod:
     Args:
         ex: The Exec, by which it is compared and pickled.
         receiver: What runs calls, and their arguments without `self`, by their arguments.
+
+    Example:
+        >>> run = sx.Exec(jnp.sum, ("s",))
+        >>> [float(x) for x in run.map([np.ones(3, np.float32), np.ones(5, np.float32)])]
+        [3.0, 5.0]
     """
 
     ex: object

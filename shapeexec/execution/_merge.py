@@ -1,4 +1,7 @@
-"""Trees put together again, from their parts and arrays; `_parts` takes them apart."""
+"""Trees put together again from their parts and arrays; `_parts` takes them apart.
+
+It also checks that the function has left the objects in them as they were.
+"""
 
 import dataclasses
 import itertools
@@ -13,25 +16,44 @@ from shapeexec.shape import _trees
 
 @dataclasses.dataclass
 class Merge:
-    """Trees put together again from their parts and arrays."""
+    """Trees put together again from their parts and arrays.
 
-    split: _modules.Nodes | None
-    nodes: list[Any] = dataclasses.field(default_factory=list[Any])
+    Attributes:
+        nodes: The nodes of nnx.
+        counts: How many arrays of each node stand among the others; None: they stand elsewhere.
+        objects: The objects that were made, by number.
+        kinds: The names of their classes, by number; also of those that are being made.
+        given: The items and attributes that each was made of, by number.
+        sentinels: Objects without attributes that the function was given itself.
+    """
+
+    nodes: Sequence[Any]
+    counts: Sequence[int] | None = None
     objects: dict[int, object] = dataclasses.field(default_factory=dict[int, object])
+    kinds: dict[int, str] = dataclasses.field(default_factory=dict[int, str])
     given: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict[int, dict[str, Any]])
     sentinels: list[object] = dataclasses.field(default_factory=list[object])
 
-    def collect(self, arrays: Iterable[Any], parts: Iterable[Part]) -> None:
-        """Find the arrays of all nodes, and make these."""
-        if self.split is None:
-            return
+    @classmethod
+    def of(
+        cls, split: _modules.Nodes | None, parts: Iterable[Part], arrays: Iterable[Any]
+    ) -> "Merge":
+        """A merge with nodes made anew from their arrays.
+
+        Args:
+            split: The nodes; None if there are none.
+            parts: Trees that hold the nodes.
+            arrays: The arrays of each tree.
+        """
+        if split is None:
+            return cls([])
         own: dict[int, Any] = {}
         for part, held in zip(parts, arrays, strict=True):
-            _collect(part, iter(held), counts=self.split.counts, found=own)
-        self.nodes = self.split.merged([own[number] for number in range(len(own))])
+            _collect(part, iter(held), counts=split.counts, found=own)
+        return cls(split.merged([own[number] for number in range(len(own))]), split.counts)
 
     def whole(self, part: Part, arrays: Iterator[Any]) -> Any:
-        """The tree of a part, from its arrays."""
+        """The tree of a part, with these arrays."""
         return _trees.unflatten(part.tree, [self._leaf(leaf, arrays) for leaf in part.leaves])
 
     def _leaf(self, leaf: Any, arrays: Iterator[Any]) -> Any:
@@ -42,8 +64,8 @@ class Merge:
                 self.sentinels.append(leaf.value)
             return leaf.value
         if isinstance(leaf, Node):
-            if self.split is not None:  # its arrays stand among the others
-                _next(arrays, self.split.counts[leaf.number])
+            if self.counts is not None:
+                _next(arrays, self.counts[leaf.number])
             return self.nodes[leaf.number]
         if isinstance(leaf, Again):
             return self._met(leaf.number)
@@ -55,6 +77,7 @@ class Merge:
         how, (structure, rest) = _objects.items_of(kind), part.tree.children()
         if how.fill is not None:
             self.objects[number] = how.new(kind)  # first, for it may hold itself
+        self.kinds[number] = kind.__name__
         count = structure.num_leaves
         items = structure.unflatten([self._leaf(leaf, arrays) for leaf in part.leaves[:count]])
         if how.fill is None:
@@ -71,6 +94,7 @@ class Merge:
         if number not in self.objects:
             raise ConfigError(
                 "an object that cannot change is among its own items.",
+                got=f"a {self.kinds[number]}",
                 fix="break the cycle, or hold the inner one in an attribute",
             )
         return self.objects[number]
@@ -79,7 +103,7 @@ class Merge:
         """Check that the function has assigned to no attribute of an object.
 
         Raises:
-            ConfigError: It has, and outside nothing would be seen of it.
+            ConfigError: It has. The caller's object would not change.
         """
         for number, before in self.given.items():
             value = self.objects[number]
@@ -113,7 +137,7 @@ def _check_same(value: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 
 def _held(items: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """What an object holds, by what to call it, so that no later change of it is seen."""
+    """A copy of what an object holds, by the words for it in errors; later changes do not enter."""
     named = {f"`{name}`": _trees.flatten(held) for name, held in attributes.items()}
     return {**named, "the items": _trees.flatten(items)}
 
@@ -124,7 +148,7 @@ def _is_same(x: tuple[list[Any], Any], y: tuple[list[Any], Any]) -> bool:
 
 
 def _is_one(x: Any, y: Any) -> bool:
-    # Some items are read anew each time.
+    # Some items are read anew each time, so equal atoms count as the same.
     return x is y or (type(x) is type(y) and type(x) in (str, bytes, int, float) and x == y)
 
 

@@ -106,19 +106,18 @@ def updating() -> Any:
     return sys.modules["flax.nnx"].update_context(_TAG)
 
 
-def split(nodes: Sequence[Any], *, is_inner: bool = False) -> tuple[Nodes, list[tuple[Any, ...]]]:
-    """Nodes, and the arrays of each.
+def split(nodes: Sequence[Any]) -> tuple[Nodes, list[tuple[Any, ...]]]:
+    """The modules or variables of a call as `Nodes`, and the arrays of each."""
+    return _split(nodes, *sys.modules["flax.nnx"].split(list(nodes)))
 
-    Args:
-        nodes: Modules or variables.
-        is_inner: Whether this is at the end of the function, inside of `updating()`.
-    """
-    nnx = sys.modules["flax.nnx"]
-    if is_inner:
-        with nnx.split_context(_TAG) as context:
-            graph, state = context.split(list(nodes))
-    else:
-        graph, state = nnx.split(list(nodes))
+
+def split_updated(nodes: Sequence[Any]) -> tuple[Nodes, list[tuple[Any, ...]]]:
+    """The same at the end of the function; works inside of `updating()` only."""
+    with sys.modules["flax.nnx"].split_context(_TAG) as context:
+        return _split(nodes, *context.split(list(nodes)))
+
+
+def _split(nodes: Sequence[Any], graph: Any, state: Any) -> tuple[Nodes, list[tuple[Any, ...]]]:
     trees: list[Any] = []
     arrays: list[tuple[Any, ...]] = []
     for number in range(len(nodes)):

@@ -1,4 +1,7 @@
-"""`isinstance` of containers, whose items are then `Any` to type checkers, and not unknown."""
+"""`isinstance` of containers, whose items are then `Any` to type checkers, and not unknown.
+
+No item is looked at; what a container must hold is checked where it is used.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard

@@ -1,6 +1,7 @@
-"""A tree taken apart: which leaves are arrays, and what stands in the place of each other one.
+"""Trees taken apart into arrays and constants.
 
-This module alone decides which leaves are arrays, and how constants are compared.
+This module alone decides which leaves are arrays, and how constants are compared. `_split` does it
+for a whole call.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ _Keys = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Constant:
-    """A leaf that is no array. One that its identity tells is not kept alive."""
+    """A leaf that is no array. If it is compared by identity it is not kept alive."""
 
     held: Any
     key: Hashable
@@ -39,20 +40,22 @@ class Constant:
         """The leaf.
 
         Raises:
-            ConfigError: It is gone.
+            ConfigError: The object does not exist any more.
         """
         if not isinstance(self.key, _Identity):
             return self.held
         value = self.key.value()
         if value is None:
             raise ConfigError(
-                "the call before held an object that is gone.", fix="pass example arguments"
+                "the call before held an object that is gone.",
+                got=f"a {self.key.kind}, which only that call kept alive",
+                fix="pass example arguments",
             )
         return value
 
     @property
     def is_sentinel(self) -> bool:
-        """Whether the leaf is an object without attributes, and given to the function itself."""
+        """Whether the leaf is an object without attributes, which the function is given itself."""
         by_content = _objects.Comparison.BY_CONTENT
         return (
             isinstance(self.key, _Identity) and _objects.comparison(type(self.value)) is by_content
@@ -83,13 +86,13 @@ class Again:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Made:
-    """A leaf that is made of a tree: a module of its fields, an object of its content.
+    """A leaf that is built from a tree: a module from its fields, an object from its content.
 
     Attributes:
-        kind: Its kind.
-        make: Makes it of its tree; None for an object, whose tree is its items and attributes.
+        kind: Its class, or `"equinox"` for a module of equinox.
+        make: Builds it from the tree. None for an object, whose tree is its items and attributes.
         part: The tree.
-        number: Which object it is.
+        number: The number of the object, by which it is found again; None for other leaves.
     """
 
     kind: Hashable
@@ -107,8 +110,8 @@ class Part:
     """A tree, taken apart.
 
     Attributes:
-        tree: Its structure, down to arrays and other leaves.
-        leaves: Per leaf None for an array, or its constant.
+        tree: The structure of the tree.
+        leaves: One entry per leaf: None for an array, else a `Constant`, `Node`, `Again` or `Made`.
         key: Equal for two trees that differ in arrays only.
     """
 
@@ -130,37 +133,81 @@ class Part:
         return _trees.is_leaf_structure(self.tree) and isinstance(self.leaves[0], Constant)
 
 
+def argument_key(leaf: object) -> Hashable:
+    """What a constant of an argument is compared by.
+
+    Raises:
+        _Incomparable: It cannot be hashed, or may change while its hash stays the same.
+    """
+    try:
+        key = _key(leaf)
+    except (TypeError, ValueError) as error:  # ValueError: a memory view that can be written
+        raise _Incomparable(leaf, is_hashable=False) from error
+    if _objects.comparison(type(leaf)) is _objects.Comparison.BY_NOTHING:
+        raise _Incomparable(leaf, is_hashable=True)
+    return key
+
+
+def result_key(leaf: object) -> Hashable:
+    """What a constant of a result is compared by: its identity, if it cannot be hashed."""
+    try:
+        return _key(leaf)
+    except (TypeError, ValueError):
+        return _Identity(leaf)
+
+
+def _key(leaf: object) -> Hashable:
+    by = _objects.comparison(type(leaf))
+    if by is _objects.Comparison.BY_IDENTITY or by is _objects.Comparison.BY_CONTENT:
+        return _Identity(leaf)
+    key = typed(leaf)
+    hash(key)
+    return key
+
+
 @dataclasses.dataclass
 class Walk:
-    """The state of a walk that takes trees apart.
+    """The state of taking several trees apart that may share objects.
 
     Attributes:
-        is_function: Whether this is the function itself: then an object is opened whatever its
-            hash.
-        is_result: Whether this is a result: then what cannot be hashed is no error.
+        key_of: The key of a constant: `argument_key` or `result_key`.
         nodes: The nodes of nnx.
-        objects: By identity the objects that were opened, and kept alive.
-        where: What to name in errors.
+        objects: The objects that were opened, by identity. They stay alive as long as the walk.
     """
 
-    is_function: bool = False
-    is_result: bool = False
+    key_of: Callable[[object], Hashable] = argument_key
     nodes: list[Any] = dataclasses.field(default_factory=list[Any])
     objects: dict[int, Any] = dataclasses.field(default_factory=dict[int, Any])
-    where: str = ""
+    _opens_first: bool = False
 
-    def part(self, tree: Any, *, numbers_are_arrays: bool = True) -> tuple[Part, list[Any]]:
-        """A tree taken apart, and its arrays, with a `Slot` for those of each node."""
+    def part(self, tree: Any, *, where: str = "") -> tuple[Part, list[Any]]:
+        """A tree taken apart, and its arrays, with a `Slot` for those of each node.
+
+        Args:
+            tree: An argument, or a result.
+            where: The path of `tree`, for errors.
+
+        Raises:
+            ConfigError: A constant has no key.
+        """
         arrays: list[Any] = []
         try:
-            return self._part(tree, arrays, numbers=numbers_are_arrays), arrays
+            return self._part(tree, arrays, numbers=True), arrays
         except _Incomparable as error:
-            raise error.of_user(self._place(error.path)) from error
+            raise error.of_user(_place(where, error.path)) from error
 
-    def _place(self, path: _Keys) -> str:
-        keys = _trees.keystr(path[1:] if self.is_function else path)
-        within = keys.removeprefix(".__self__")
-        return f"self{within}" if within != keys else f"{self.where}{keys}"
+    def function(self, fn: Callable[..., Any], *, where: str) -> tuple[Part, list[Any]]:
+        """The same of a tuple of the function alone.
+
+        Its numbers are constants. If the walk has opened no object before, the first object in it
+        is opened even if it has a hash.
+        """
+        arrays: list[Any] = []
+        opening = dataclasses.replace(self, _opens_first=True)
+        try:
+            return opening._part((fn,), arrays, numbers=False), arrays
+        except _Incomparable as error:
+            raise error.of_user(_place(where, error.path[1:])) from error
 
     def _part(self, tree: Any, arrays: list[Any], *, numbers: bool) -> Part:
         # Within a module of equinox and an object numbers are constants, as for `eqx.filter_jit`.
@@ -208,10 +255,10 @@ class Walk:
                     raise
         if id(leaf) in self.objects:
             return Again([*self.objects].index(id(leaf)))
-        is_first = self.is_function and not self.objects
+        is_first = self._opens_first and not self.objects
         if _objects.is_opened(leaf) or (is_first and _objects.can_open(type(leaf))):
             return self._opened(leaf, arrays)
-        return Constant.of(leaf, self._key(leaf))
+        return Constant.of(leaf, self.key_of(leaf))
 
     def _opened(self, leaf: object, arrays: list[Any]) -> Made:
         kind = type(leaf)
@@ -224,21 +271,6 @@ class Walk:
             error.path = _held_by(error.path)
             raise
 
-    def _key(self, leaf: object) -> Hashable:
-        by = _objects.comparison(type(leaf))
-        if by is _objects.Comparison.BY_IDENTITY or by is _objects.Comparison.BY_CONTENT:
-            return _Identity(leaf)
-        try:
-            key = typed(leaf)
-            hash(key)
-        except (TypeError, ValueError) as error:  # ValueError: a memory view that can be written
-            if self.is_result:
-                return _Identity(leaf)
-            raise _Incomparable(leaf, is_hashable=False) from error
-        if by is _objects.Comparison.BY_NOTHING and not self.is_result:
-            raise _Incomparable(leaf, is_hashable=True)
-        return key
-
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
@@ -248,12 +280,12 @@ class Slot:
 
 
 class _Identity:
-    """Tells one object from all others, and does not keep it alive if it can help it."""
+    """Equal for one object only. Only what takes no weak reference is kept alive."""
 
-    __slots__ = ("_hash", "value")
+    __slots__ = ("_hash", "kind", "value")
 
     def __init__(self, value: Any) -> None:
-        self._hash = id(value)
+        self._hash, self.kind = id(value), type(value).__name__
         try:
             self.value: Callable[[], Any] = weakref.ref(value)
         except TypeError:
@@ -274,7 +306,7 @@ def _same(value: Any) -> Any:
 
 
 class _Incomparable(Exception):
-    """A leaf that cannot be compared with another; on its way out it collects the path to it."""
+    """A leaf that cannot be compared. Each caller that it passes adds to the leaf's path."""
 
     def __init__(self, leaf: object, *, is_hashable: bool) -> None:
         super().__init__()
@@ -282,7 +314,7 @@ class _Incomparable(Exception):
         self.path: _Keys = ()
 
     def of_user(self, place: str) -> ConfigError:
-        """The error for the user, who wrote the leaf at a place."""
+        """The error for the user; `place` is the path of the leaf."""
         kind = type(self.leaf)
         return ConfigError(
             f"{place} is a {kind.__name__}, which "
@@ -293,6 +325,12 @@ class _Incomparable(Exception):
             fix="make it hashable (a tuple, a frozen dataclass), make it a pytree "
             "(jax.tree_util.register_dataclass), or pass an array",
         )
+
+
+def _place(where: str, path: _Keys) -> str:
+    keys = _trees.keystr(path)
+    within = keys.removeprefix(".__self__")
+    return f"self{within}" if within != keys else f"{where}{keys}"
 
 
 def _held_by(path: _Keys) -> _Keys:
@@ -315,7 +353,7 @@ def _path(structure: Any, number: int) -> _Keys:
     return next(path for path, leaf in _trees.leaves_with_path(tree) if leaf == number)
 
 
-# What a function may be made of, beside objects: its fields, and how it is made of them.
+# Functions that consist of others: their fields, and how to build them from the fields.
 COMPOSITES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     types.MethodType: (
         lambda method: (method.__func__, method.__self__),

@@ -1,4 +1,7 @@
-"""Settings that travel between processes, or an error that says which of them cannot."""
+"""Settings that travel between processes, or an error that says which of them cannot.
+
+`Exec.__reduce__` decides what travels; graphs never do.
+"""
 
 import dataclasses
 import inspect

@@ -1,4 +1,7 @@
-"""Calls inside somebody's trace, where shapes are static and the plain function runs."""
+"""Calls inside somebody's trace, where shapes are static and the plain function runs.
+
+They are only counted here; `_exec` runs the function.
+"""
 
 import warnings
 

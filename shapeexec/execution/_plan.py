@@ -85,6 +85,13 @@ class Plan:
         kind: What calls have in common that may share a graph, if the buckets allow it.
         key: What names the graph. No true size is in it but those of exact symbols.
         recipe: What compiles the graph.
+
+    Example:
+        >>> plan = sx.Exec(jnp.sum, ("s",)).plan(np.ones(5, np.float32))
+        >>> print(plan)
+        s=5 in bucket 8 (38% padding); not compiled yet
+        >>> plan.buckets, plan.in_capacities, plan.is_compiled
+        ({'s': 8}, ((8,),), False)
     """
 
     sizes: Mapping[str, int]

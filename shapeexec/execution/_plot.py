@@ -1,4 +1,7 @@
-"""A plot of the cache; the one module of this package that imports matplotlib."""
+"""A plot of the cache; the one module of this package that imports matplotlib.
+
+`Graphs.plot` imports it when it is called; `_table` prints the same rows.
+"""
 
 from collections.abc import Sequence
 from typing import Any

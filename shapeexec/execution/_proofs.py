@@ -1,7 +1,7 @@
-"""Which traces have been proven at which sizes, and the sizes at which one was not.
+"""Which traces are proven at which sizes.
 
-A trace is proven at sizes where plain JAX traces the same program. Where it does not, symbols are
-exact. The `checking` package makes the proof, and `_planner` acts on it.
+A trace is proven at sizes at which plain JAX traces the same program. At other sizes symbols run
+exactly. The `checking` package makes the proofs, and `_planner` acts on them.
 """
 
 import contextlib
@@ -20,13 +20,14 @@ _MOST_PROVEN = 65536
 
 
 class Proofs:
-    """What has been proven of the traces of one function.
+    """The sizes at which the traces of one function are proven, and those at which they are not.
 
     Args:
-        mode: Which calls are checked: the first in each graph, and the first at which something
-            that JAX's core compared is otherwise, or other sizes are equal to each other; each at
-            new sizes, perhaps in a worker; or none. Each is, too, where the function handles
-            exceptions.
+        mode: Which calls are checked. `"graphs"`: the first call in each graph, the first call at
+            which a comparison made by JAX has a different answer, and the first at which other
+            sizes are equal to each other. `"sizes"`, `"worker"`: each call at new sizes, `"worker"`
+            in another thread. `"off"`: none. Where the function handles exceptions, `"graphs"`
+            checks each call at new sizes, too.
         count: Adds to the counters `checks`, `check_evaluations` and `differences`.
     """
 
@@ -35,7 +36,7 @@ class Proofs:
         self._lock = threading.Lock()
         self._proven: dict[Hashable, None] = {}
         self._exact: dict[tuple[Any, ...], dict[str, str]] = {}
-        self._handles: dict[Hashable, bool] = {}  # by what graphs of one trace have in common
+        self._handles: dict[Hashable, bool] = {}  # does the function handle exceptions, by kind
         self._has_warned = False
 
     def clear(self) -> None:
@@ -46,11 +47,11 @@ class Proofs:
             self._handles.clear()
 
     def exact(self, base: Hashable, sizes: Mapping[str, int]) -> Mapping[str, str]:
-        """The symbols that are exact at these sizes alone, and why."""
+        """The symbols that are exact at these sizes only, each with the reason."""
         return self._exact.get((base, *sizes.items()), {})
 
     def apart(self, base: Hashable) -> dict[tuple[tuple[str, int], ...], frozenset[str]]:
-        """By sizes the symbols that are exact there alone, in calls of one kind."""
+        """The symbols that are exact at some sizes only, by these sizes, in calls of one kind."""
         with self._lock:
             return {key[1:]: frozenset(why) for key, why in self._exact.items() if key[0] == base}
 
@@ -63,14 +64,17 @@ class Proofs:
         leaves: Sequence[Leaf],
         sizes: Mapping[str, int],
     ) -> str | None:
-        """How a trace differs from the plain one at some sizes; None: it is proven, or not checked.
+        """The difference between a trace and the plain function's at some sizes.
 
         Args:
-            graph: The key of the graph, and what graphs of the same trace have in common.
+            graph: The key of the graph, and the kind, which graphs of one trace share.
             trace: The trace.
             fn: The plain function, of flat arrays.
-            leaves: Its arguments.
+            leaves: The arguments of `fn`.
             sizes: The size of each symbol.
+
+        Returns:
+            The first difference as a text; None: there is none, or the call is not checked.
 
         Raises:
             Exception: Whatever the plain function raises at these sizes.
@@ -92,7 +96,7 @@ class Proofs:
         with self._lock:
             self._handles[kind] = handles
             if len(self._proven) >= _MOST_PROVEN:
-                self._proven.clear()  # what occurs again is proven again
+                self._proven.clear()  # sizes that return are proven again
             if outcome.difference is None:
                 self._proven[proof] = None
         return None if outcome.difference is None else _text_of(outcome.difference)
@@ -106,7 +110,7 @@ class Proofs:
         sizes: Mapping[str, int],
         handles: bool | None,
     ) -> Hashable:
-        """What calls have in common that one proof serves."""
+        """A key that is equal for two calls that one proof covers."""
         if self._mode in ("sizes", "worker") or handles:
             return (kind, *sizes.items())
         return (key, *(guard.holds(sizes) for guard in trace.open), *_alike(sizes))
@@ -114,7 +118,7 @@ class Proofs:
     def set_apart(
         self, base: Hashable, sizes: Mapping[str, int], *, symbols: Sequence[str], reason: str
     ) -> None:
-        """Make symbols exact at these sizes, and tell of the first such case."""
+        """Make symbols exact at these sizes; the first time, warn."""
         self._count(differences=1)
         with self._lock:
             has_warned, self._has_warned = self._has_warned, True
@@ -134,7 +138,11 @@ class Proofs:
 
 
 def _alike(sizes: Mapping[str, int]) -> list[int]:
-    """Which sizes equal each other: per size the first that it equals (`n is m` is not heard)."""
+    """The index of the first equal size, for each size.
+
+    The function may compare sizes by `n is m`, which nobody hears, so a proof covers only sizes
+    with the same indices.
+    """
     listed = [*sizes.values()]
     return [listed.index(size) for size in listed]
 
@@ -144,7 +152,7 @@ def _examined(
 ) -> Outcome:
     try:
         return examine(trace, fn, leaves, sizes)
-    except Exception:  # the function is the user's; if it fails by itself, its error is shown
+    except Exception:  # if the user's function fails at these sizes by itself, show its own error
         Program(fn, leaves, sizes, ()).run_plain()
         raise
 

@@ -85,6 +85,13 @@ class GraphRow:
         exactness: Which symbols were known to be exact in calls such as those of this graph.
         compiled: What JAX compiled, a `jax.stages.Compiled`, which the row keeps alive. None where
             a row tells of a graph and keeps it not, as in `WhyNew`.
+
+    Example:
+        >>> run = sx.Exec(jnp.sum, ("s",))
+        >>> _ = run(np.ones(5, np.float32))
+        >>> (row,) = run.graphs
+        >>> row.buckets, row.signature, row.origin
+        ({'s': 8}, ('args[0]: f32[s]',), 'made')
     """
 
     buckets: Mapping[str, int]
@@ -154,6 +161,7 @@ class GraphRow:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise ConfigError(
             "graphs hold programs that were compiled in this process, and cannot be pickled.",
+            got=f"the graph {self}",
             fix="pickle `graphs.to_json()`, or the Exec, which compiles anew",
         )
 

@@ -68,14 +68,17 @@ class Runner:
         graph = None if ready is None else store.find(ready.key)
         if ready is not None and graph is not None:
             span = Span()
-            # Static arguments may have other dtypes, another structure, or other places than last
-            # time, or be no array at all, which JAX tells by a TypeError.
+            # Arguments without a spec may differ from last time in dtype, structure or place, or be
+            # no array at all, for which JAX raises a TypeError.
             try:
                 result = ready.run(graph, call, span=span, retrace=False)
                 store.ran(ready, graph, span=span, is_hit=True)
                 return result, call
-            except (SignatureChanged, TypeError):
+            except SignatureChanged:
                 pass
+            except TypeError:
+                if call.has_dtypes():  # then the graph itself has failed
+                    raise
         known, call = store.places, self._seen(args, kwargs)
         if store.places != known:
             known_as = signature(self.settings, call)

@@ -1,7 +1,7 @@
-"""The arguments of one call, taken apart into arrays, which go into a graph, and constants.
+"""The arguments of one call, split into arrays, which a graph takes, and constants.
 
-Modules, functions, texts and objects are split leaf by leaf: arrays are data, all else is part of
-the key of a graph, compared by equality.
+Modules, functions, texts and objects are split leaf by leaf: arrays are data, and all other leaves
+are part of the graph's key. `_parts` splits one tree, and `_merge` puts it together again.
 """
 
 import contextlib
@@ -19,29 +19,28 @@ from shapeexec._errors import ConfigError
 from shapeexec.execution import _modules, _objects
 from shapeexec.execution._merge import Merge, tree_of
 from shapeexec.execution._options import name_of, typed
-from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_data, is_taken
+from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_data, is_taken, result_key
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._tracer_errors import add_names
 from shapeexec.shape import _trees
 from shapeexec.shape._shape import is_array
 
 FUNCTION = "<function>"
-"""Where the arrays of the function itself stand among the keywords: of a module, or of `self`."""
+"""The keyword of the function's own arrays: those of a module, or of `self`."""
 
 Place = int | str
 
-
 Values = tuple[tuple[Place, Hashable], ...]
-"""By place what tells one constant from another."""
+"""Pairs of a place and the key of the constant that stands there."""
 
 
 class Static(NamedTuple):
-    """What two calls have in common that are taken apart, but for their arrays.
+    """The non-array parts that must match for two calls to share a trace.
 
     Attributes:
-        values: Per static argument its place and value.
-        parts: Per argument that holds more than arrays its place and what tells it from others.
-        nodes: What tells the nodes of nnx from others; None if there are none.
+        values: The place and the value of each static argument.
+        parts: The place and the key of each argument that holds more than arrays.
+        nodes: The key of the nnx nodes; None if there are none.
         is_map: See `Call`.
     """
 
@@ -53,18 +52,18 @@ class Static(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen: each hit makes one, in less time
 class Call:
-    """A call, taken apart. Nobody changes it.
+    """A call, taken apart. It is never changed.
 
     Attributes:
-        arrays: Per positional argument its arrays: itself, or where it is taken apart a tuple of
-            them; None for one that is static.
-        named: The same by keyword, and those of the function itself as `FUNCTION`.
-        fn: The function; of one that is taken apart nothing is used but what `parts` say.
-        parts: What else there is, by place.
-        constants: The static arguments by place.
-        static: What two calls have in common that may share traces, but for their arrays.
+        arrays: One entry per positional argument: the argument itself, or a tuple of its arrays if
+            it was taken apart; None for a static argument.
+        named: The same by keyword. The arrays of the function itself are at `FUNCTION`.
+        fn: The function. If the function itself was split, use `parts` instead.
+        parts: The arguments that were taken apart, without their arrays, by place.
+        constants: The static arguments, by place.
+        static: The non-array parts that must match for two calls to share a trace.
         nodes: The nodes of nnx; None if there are none.
-        is_map: Whether this is one example of many: then no node may change.
+        is_map: Whether this is one example of a map. The function must then change no node.
     """
 
     arrays: Sequence[Any]
@@ -88,14 +87,30 @@ class Call:
         """The call with other arrays."""
         return dataclasses.replace(self, arrays=arrays, named=named)
 
+    def has_dtypes(self) -> bool:
+        """Whether JAX has a dtype for each leaf that is passed as an array."""
+        try:
+            for leaf in _trees.leaves((self.arrays, self.named)):
+                jax.typeof(leaf)
+        except TypeError:
+            return False
+        return True
+
     def functions(self) -> Iterator[tuple[str, types.FunctionType]]:
-        """The plain functions among the constants, each with the argument that it stands in."""
+        """The plain functions among the constants, each with the path of its argument."""
         for place, value in self.constants.items():
             if isinstance(value, types.FunctionType):
                 yield _path_of(place), value
         for place, part in self.parts.items():
             if place != FUNCTION:
                 yield from ((_path_of(place), function) for function in part.functions())
+
+    def as_example(self) -> "Call":
+        """The call as one example of a map."""
+        if self.nodes is None:
+            return self
+        assert isinstance(self.static, Static)
+        return dataclasses.replace(self, is_map=True, static=self.static._replace(is_map=True))
 
     def remembered(self) -> "Call":
         """The call with shapes for arrays, which keeps neither data nor modules alive."""
@@ -132,8 +147,8 @@ class Call:
             args = [self.constants.get(i, x) for i, x in enumerate(arrays)]
             constants = {k: v for k, v in self.constants.items() if isinstance(k, str)}
             return _result(self.fn(*args, **named, **constants), [])
-        merge = Merge(self.nodes)
-        merge.collect([_at(arrays, named, place) for place in self.parts], self.parts.values())
+        held = [_at(arrays, named, place) for place in self.parts]
+        merge = Merge.of(self.nodes, self.parts.values(), held)
         args, kwargs = list(arrays), dict(named)
         for place, value in self.constants.items():
             _put(args, kwargs, place, value)
@@ -179,7 +194,7 @@ def is_running() -> bool:
 
 
 def _gone(*_: Any, **__: Any) -> Any:
-    # A bug of ours: each call puts its own function in this place.
+    # A bug of ours: each call replaces it with its own function.
     raise AssertionError("the function is among the parts of its call")
 
 
@@ -191,30 +206,30 @@ def _put(args: list[Any], kwargs: dict[str, Any], place: Place, value: Any) -> N
 
 
 class Result:
-    """A result that holds more than arrays, as a graph returns it: a pytree of its arrays.
+    """A result that holds more than arrays. A graph returns it as a pytree of its arrays.
 
     Args:
-        arrays: Its arrays, and those of each nnx node.
-        part: What else there is.
-        nodes: What the function has made of the nodes of its arguments, and those of its result.
+        arrays: The arrays of the result, and those of each nnx node.
+        part: The result without its arrays.
+        nodes: The nodes of the arguments as the function left them, and those of the result.
     """
 
     def __init__(self, arrays: Any, part: Part, nodes: _modules.Nodes | None) -> None:
         self.arrays, self.part, self.nodes = arrays, part, nodes
 
     def whole(self, call: Call | None) -> Any:
-        """The result; the nodes of the call's arguments become what the function has made of them.
+        """The result. The nodes among the call's arguments are updated as the function left them.
 
         Args:
-            call: The call; None: its arguments stay as they are.
+            call: The call. None: no argument is updated.
         """
         own, arrays = self.arrays
-        merge = Merge(None)
+        nodes: list[Any] = []
         if self.nodes is not None:
             given = call.nodes if call is not None else None
             given = _modules.Nodes((), None, ()) if given is None else given
-            merge.nodes = given.update(self.nodes, arrays)
-        return merge.whole(self.part, iter(own))
+            nodes = given.update(self.nodes, arrays)
+        return Merge(nodes).whole(self.part, iter(own))
 
     @property
     def key(self) -> Hashable:
@@ -224,7 +239,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rest:
-    """All of a result but its arrays."""
+    """A result without its arrays."""
 
     result: Result
 
@@ -242,40 +257,40 @@ _trees.register(
 )
 
 
-def _result(out: Any, nodes: list[Any]) -> Any:
-    """What a function returned, as a graph can return it."""
-    walk = Walk(is_result=True, nodes=list(nodes))
+def _result(out: Any, nodes: Sequence[Any]) -> Any:
+    """The result of a function in a form that a graph can return."""
+    walk = Walk(key_of=result_key, nodes=list(nodes))
     leaves = _trees.leaves(out, is_leaf=is_taken)
     if not nodes and not any(map(is_taken, leaves)) and all(map(is_data, leaves)):
         return out
     part, arrays = walk.part(out)
     if not walk.nodes:
         return Result((arrays, []), part, None)
-    split, own = _modules.split(walk.nodes, is_inner=True) if nodes else _new_nodes(walk.nodes)
+    split, own = _modules.split_updated(walk.nodes) if nodes else _new_nodes(walk.nodes)
     arrays = [x for x in arrays if not isinstance(x, Slot)]
     return Result((arrays, own), part, split.forgotten())
 
 
 def _new_nodes(nodes: list[Any]) -> tuple[_modules.Nodes, list[Any]]:
     with _modules.updating():
-        return _modules.split(nodes, is_inner=True)
+        return _modules.split_updated(nodes)
 
 
 def _filled(arrays: Iterable[Any], nodes: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """Arrays with those of nodes in the place of their slots."""
+    """The arrays, with the arrays of each node in the place of its slot."""
     own = (nodes[x.number] if isinstance(x, Slot) else (x,) for x in arrays)
     return tuple(itertools.chain.from_iterable(own))
 
 
 def places(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[Place]:
-    """Where arguments are that hold more than arrays; looks at each leaf."""
+    """The places of arguments that hold more than arrays; looks at each leaf."""
     found: set[Place] = {FUNCTION} if has_parts(fn) else set()
     found |= {i for i, arg in enumerate(args) if _holds_more(arg)}
     return found | {name for name, arg in kwargs.items() if _holds_more(arg)}
 
 
 def has_parts(fn: Callable[..., Any]) -> bool:
-    """Whether a function is made of what may change: a method, a module, an object."""
+    """Whether a function holds values that may change: a method, a module, an object."""
     return isinstance(fn, tuple(COMPOSITES)) or is_taken(fn) or _objects.can_open(type(fn))
 
 
@@ -297,39 +312,34 @@ def take(
     kwargs: Mapping[str, Any],
     *,
     at: Iterable[Place],
-    is_map: bool = False,
 ) -> Call:
     """Take a call apart.
 
     Args:
-        settings: Tell the function, and which arguments are constants as a whole.
+        settings: The function, and which arguments are constants as a whole.
         args: The positional arguments.
         kwargs: The others.
-        at: Where there are arguments that hold more than arrays, see `places`. Others are taken as
-            they are, unseen.
-        is_map: See `Call`.
+        at: The places of arguments that hold more than arrays; see `places`. Other arguments are
+            taken as they are, without a look at their leaves.
 
     Raises:
         ConfigError: A constant cannot be hashed.
     """
-    fn, static_argnums, static_argnames = (
-        settings.fn,
-        settings.static_argnums,
-        settings.static_argnames,
-    )
+    fn = settings.fn
+    static_argnums, static_argnames = settings.static_argnums, settings.static_argnames
     constants: dict[Place, Any] = {}
     if static_argnums or static_argnames:
         arrays = [None if i in static_argnums else arg for i, arg in enumerate(args)]
         named = {k: v for k, v in kwargs.items() if k not in static_argnames}
         constants = {i: args[i] for i in static_argnums if i < len(args)}
         constants |= {k: kwargs[k] for k in static_argnames if k in kwargs}
-    elif not at:  # each hit comes here, and most have no more to them
+    elif not at:  # most hits return here
         return Call(args, kwargs, fn, {}, constants, ())
     else:
         arrays, named = list(args), dict(kwargs)
     static = tuple((place, typed(value)) for place, value in constants.items())
     call = Call(arrays, named, fn, {}, constants, static)
-    return _with_parts(call, args, kwargs, static=static, at=at, is_map=is_map) if at else call
+    return _with_parts(call, args, kwargs, static=static, at=at) if at else call
 
 
 def _with_parts(
@@ -339,9 +349,8 @@ def _with_parts(
     *,
     static: Values,
     at: Iterable[Place],
-    is_map: bool,
 ) -> Call:
-    """The call with the arguments taken apart that hold more than arrays; their places are `at`."""
+    """The call with the arguments at the places `at` taken apart."""
     arrays, named = list(call.arrays), dict(call.named)
     fn, constants = call.fn, call.constants
     walk = Walk()
@@ -349,25 +358,22 @@ def _with_parts(
     for place in _in_order(at, len(args), kwargs):
         if place in constants:
             continue
-        walk.is_function = place == FUNCTION
-        walk.where = name_of(fn) if walk.is_function else _path_of(place)
-        value = (fn,) if walk.is_function else _at(args, kwargs, place)
-        part, taken = walk.part(value, numbers_are_arrays=not walk.is_function)
+        if place == FUNCTION:
+            part, taken = walk.function(fn, where=name_of(fn))
+        else:
+            part, taken = walk.part(_at(args, kwargs, place), where=_path_of(place))
         if any(part.leaves):
             parts[place] = part
             _put(arrays, named, place, tuple(taken))
     if not parts:
         return call
-    nodes = None
-    if walk.nodes:
-        nodes, own = _modules.split(walk.nodes)
-        for place in parts:
-            _put(arrays, named, place, _filled(_at(arrays, named, place), own))
     keys = tuple((place, part.key) for place, part in parts.items())
-    if nodes is None:
+    if not walk.nodes:
         return Call(arrays, named, fn, parts, constants, Static(static, keys))
-    whole = Static(static, keys, nodes.key, is_map)
-    return Call(arrays, named, fn, parts, constants, whole, nodes, is_map)
+    nodes, own = _modules.split(walk.nodes)
+    for place in parts:
+        _put(arrays, named, place, _filled(_at(arrays, named, place), own))
+    return Call(arrays, named, fn, parts, constants, Static(static, keys, nodes.key), nodes)
 
 
 def _at(args: Sequence[Any], kwargs: Mapping[str, Any], place: Place) -> Any:

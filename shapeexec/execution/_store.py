@@ -186,7 +186,7 @@ class Store:
             try:
                 made = self.prepared(planned.key, prepare)
                 graph = compile_graph(made, row_of(planned, origin), meanwhile=meanwhile)
-            finally:  # JAX would compile once more what it has failed to lower once
+            finally:  # after a failed lowering JAX would compile again: drop the entry
                 self._prepared.drop(planned.key)
             self.count(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
             self._warn_if_thrashing(planned)
@@ -228,6 +228,7 @@ class Store:
             if self._is_frozen and span.compiles:
                 raise FrozenError(
                     "frozen, and JAX compiled the graph anew for this call.",
+                    got=f"the graph {graph.row.sizes}",
                     why="JAX had forgotten it, as after jax.clear_caches()",
                     fix="do not clear JAX's caches after warmup()",
                 )

@@ -1,4 +1,7 @@
-"""The rows of a cache as a table of at most 110 columns: by rich where it is, else plainly."""
+"""The rows of a cache as a table of at most 110 columns: by rich where it is, else plainly.
+
+`_graphs` makes the rows, and `_plot` draws them.
+"""
 
 import collections
 import io

@@ -1,4 +1,7 @@
-"""JAX's errors of values that are unknown while tracing, with the user's own arguments named."""
+"""JAX's errors of values that are unknown while tracing, with the user's own arguments named.
+
+Errors about sizes are not among them: `shape/_meanings` tells these.
+"""
 
 import re
 from collections.abc import Callable, Collection

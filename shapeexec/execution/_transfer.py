@@ -24,7 +24,7 @@ _WIDE = 8  # bytes: narrower dtypes are canonical always
 def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
     """`x` at `capacity`; a JAX array itself if nothing is missing.
 
-    Padding is zero, and of typed PRNG keys, which have no zero, copies of the last ones.
+    Padding is zero; typed PRNG keys, which have no zero, repeat the last key.
 
     A padded copy of a JAX array that `is_donated` is a JAX array, too, whose `is_deleted()` says
     whether its memory was taken. The result is committed if `x` is, where `at_capacity` says. NumPy

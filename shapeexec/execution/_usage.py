@@ -1,4 +1,7 @@
-"""Elements of arguments that are data, and those that padding adds to them."""
+"""Elements of arguments that are data, and those that padding adds to them.
+
+`_stats` adds them up.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

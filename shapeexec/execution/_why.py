@@ -32,6 +32,12 @@ class WhyNew:
         differences: What that graph has otherwise, such as `s: 64, here 128`.
         graphs: The graphs as they were. It keeps none of them alive: ask the Exec for their `hlo`.
         plan: What the call would run.
+
+    Example:
+        >>> run = sx.Exec(jnp.sum, ("s",))
+        >>> _ = run(np.ones(5, np.float32))
+        >>> print(run.why_new(np.ones(9, np.float32)))
+        no graph has s=16; the nearest, graph 0 (s=8), differs in s: 8, here 16
     """
 
     is_new: bool

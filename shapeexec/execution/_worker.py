@@ -1,4 +1,7 @@
-"""Work in another thread: proofs while their graphs run, and XLA while a trace is proven."""
+"""Work in another thread: proofs while their graphs run, and XLA while a trace is proven.
+
+What the work is, and what a failure of it means, is the caller's.
+"""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""The parts of a printed program as plain frozen data, without any JAX object."""
+"""The parts of a printed program as plain frozen data, without any JAX object.
+
+`_read` fills them from a trace; the other modules format them.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -47,6 +50,11 @@ class Equation:
             symbolic.
         masks: Its masks, and those that were not needed.
         bodies: The functions inside it: of a call, of a loop, of each branch.
+
+    Example:
+        >>> program = sx.trace(jnp.cos, sx.Shape("float32", "s"))
+        >>> [equation.primitive for equation in program.equations]
+        ['cos']
     """
 
     primitive: str

@@ -1,4 +1,7 @@
-"""A program as an HTML table for notebooks; functions inside equations can be expanded."""
+"""A program as an HTML table for notebooks; functions inside equations can be expanded.
+
+`_text` writes one operation; `Program` hands over the content.
+"""
 
 import html as escapes
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,7 @@
-"""A program as JSON."""
+"""A program as JSON.
+
+The keys are those of the dataclasses in `_content`; nothing is computed here.
+"""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""The names of functions and of their flat arguments, as users know them."""
+"""The names of functions and of their flat arguments, as users know them.
+
+`_read` names the values in between.
+"""
 
 import functools
 import inspect

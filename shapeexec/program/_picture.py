@@ -1,4 +1,7 @@
-"""A program as a Mermaid flow chart."""
+"""A program as a Mermaid flow chart.
+
+`_rows` decides which equations share a node; any viewer of Mermaid draws it.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 

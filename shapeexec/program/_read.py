@@ -1,4 +1,7 @@
-"""Makes a `Program` of a trace, and of its graph in one call if there is one."""
+"""Makes a `Program` of a trace, and of its graph in one call if there is one.
+
+The masking gives the reasons for masks; `_text`, `_html` and `_json` format the program.
+"""
 
 import collections
 import dataclasses

@@ -1,4 +1,7 @@
-"""The lines of a printed program: one equation each, or several of one source line."""
+"""The lines of a printed program: one equation each, or several of one source line.
+
+They are data: `_text` and `_picture` write them.
+"""
 
 import dataclasses
 import itertools

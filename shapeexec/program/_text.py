@@ -1,4 +1,7 @@
-"""A program as text, for a screen of 110 columns."""
+"""A program as text, for a screen of 110 columns.
+
+`_rows` decides which equations share a line.
+"""
 
 import itertools
 import textwrap

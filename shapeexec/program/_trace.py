@@ -1,4 +1,7 @@
-"""`sx.trace`: a function at symbolic sizes, without a call."""
+"""`sx.trace`: a function at symbolic sizes, without a call.
+
+`shape/_propagate` traces it, and `_read` makes the program.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +24,9 @@ def trace(fn: Callable[..., Any], *specs: Any, constraints: str | Iterable[str] 
         *specs: Its arguments, as `eval_shape` takes them, with dtypes and with dims that may be
             symbolic.
         constraints: A fact about the sizes that `fn` needs, such as `"s >= 2"`, or several.
+
+    Returns:
+        The program, to `print`.
 
     Raises:
         ConfigError: `fn` cannot be called.

@@ -1,6 +1,6 @@
-"""Tracing a function at symbolic sizes, again and again until no new guard appears.
+"""Traces a function at symbolic sizes, repeatedly until no new guard appears.
 
-Facts of the sizes may be given beforehand; how they are found is not known here.
+Facts about the sizes may be given. `_trace` searches for the facts that a function needs.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -64,14 +64,14 @@ class Trace:
         jaxpr: The closed jaxpr; its inputs are the flat arguments.
         out_tree: The tree of the function's result.
         guards: The conditions on the sizes.
-        symbols: The symbols of the call that are still free: a guard such as `s == 5` makes `s` an
-            int.
+        symbols: The symbols of the call that the guards leave free. A guard such as `s == 5` makes
+            `s` an int.
         substitution: The dims that replace symbols of the call in the jaxpr.
-        kinds: The type, dtype and shape of each result that the function computes from sizes on
-            the host. At other sizes they may differ, or the computation may raise.
-        open: Comparisons that JAX's core could not decide and answered with its default. At sizes
-            where the true answer differs, plain JAX may trace another program.
-        calls: The calls of JAX functions that were replaced by stand-ins.
+        kinds: The type, dtype and shape of each value that the function computes from sizes on the
+            host. At other sizes they may differ, or the computation may raise.
+        open: Comparisons that JAX's core could not decide, so that it took its default answer.
+            Where the true answer is another one, plain JAX may trace another program.
+        calls: The calls of JAX functions that stand-ins replaced.
     """
 
     jaxpr: Any
@@ -85,7 +85,7 @@ class Trace:
 
     @property
     def ragged_arguments(self) -> list[str]:
-        """The arguments with a symbolic dim, each as text: `f32[b,s]`."""
+        """The arguments with a symbolic dim as texts, `f32[b,s]`; all arguments if none has one."""
         avals = self.jaxpr.in_avals
         ragged = [a for a in avals if any(not isinstance(dim, int) for dim in a.shape)]
         return list(map(_compat.describe_aval, ragged or avals))
@@ -96,7 +96,7 @@ class Trace:
 
 
 class Stuck(Exception):
-    """A function cannot be traced with the facts that are known of its sizes.
+    """The function cannot be traced with the known facts about its sizes.
 
     Attributes:
         error: The exception that tracing raised.
@@ -125,7 +125,11 @@ class Program:
         )
 
     def run_plain(self) -> None:
-        """Trace the plain function at the exact sizes, so that it raises its own error, if any."""
+        """Trace the plain function at the exact sizes, without a result.
+
+        Raises:
+            Exception: Whatever the plain function raises there, with a note.
+        """
         assert self.sizes is not None
         try:
             jax.eval_shape(_fresh(self.fn), *[leaf.at(self.sizes) for leaf in self.leaves])
@@ -185,7 +189,7 @@ class Program:
         finally:
             listener.has_ended = True
         if any(need.what != "hash" for need in questions.needs):
-            # The function caught this TypeError and went on, which it would not with an int.
+            # The function caught this TypeError. With an int there would have been none to catch.
             raise TypeError("a symbolic size cannot be interpreted as an integer")
         return _Traced(jaxpr, _trees.structure(traced.out_info), tuple(calls)), listener
 
@@ -204,7 +208,7 @@ class Program:
         return _Known(symbols, tuple(accepted))
 
     def _learns(self, error: Exception, known: "_Known", questions: Questions) -> bool:
-        """Turn an exception into a guard; whether JAX can decide more with it."""
+        """Turn an exception into a guard, and tell whether JAX can decide more with it."""
         comparison = _compat.inconclusive_comparison(error)
         if comparison is not None:
             questions.ask(Guard(*comparison, _compat.error_place(error)))
@@ -213,7 +217,7 @@ class Program:
         return self._known(questions.guards) != known
 
     def _check_reshapes(self, jaxpr: Any, questions: Questions) -> None:
-        """Guard that the sizes of each reshape agree, which JAX does not check."""
+        """Add a guard that the sizes of each reshape agree, which JAX does not check."""
         for eqn in _compat.equations(jaxpr):
             if eqn.primitive.name != "reshape":
                 continue
@@ -233,7 +237,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """The facts of the sizes in one attempt, as replaced symbols and as JAX's constraints."""
+    """The facts about the sizes in one attempt: replaced symbols, and constraints for JAX."""
 
     substitution: Substitution
     constraints: tuple[str, ...]
@@ -277,7 +281,7 @@ def _fresh(fn: Callable[..., Any]) -> Callable[..., Any]:
 def _is_accepted(constraints: tuple[str, ...]) -> bool:
     try:
         export.SymbolicScope(constraints)
-    except (ValueError, NotImplementedError, RecursionError):  # JAX never ends b == min(b^2, b)
+    except (ValueError, NotImplementedError, RecursionError):  # b == min(b^2, b) recurses forever
         return False
     return True
 

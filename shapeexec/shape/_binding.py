@@ -33,6 +33,11 @@ class BoundSpec:
         structure: The tree structure of `(args, kwargs)`.
         specs: One for each leaf; None: static.
         symbols: All symbols of all specs.
+
+    Example:
+        >>> bound = sx.shape.compile_spec(("b, s", None), (np.ones((3, 5)), 2))
+        >>> [spec is None for spec in bound.specs], sorted(bound.symbols)
+        ([False, True], ['b', 's'])
     """
 
     structure: Any  # jax.tree_util.PyTreeDef, which is not public as a type

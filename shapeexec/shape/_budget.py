@@ -1,4 +1,7 @@
-"""The limits of the search for the facts of sizes that let JAX trace a function."""
+"""The limits of the search for the facts of sizes that let JAX trace a function.
+
+It only counts; `_trace` stops the search, and `_search` chooses what to try.
+"""
 
 import dataclasses
 import time

@@ -316,6 +316,11 @@ def any_symbolic(shapes: Iterable[Iterable[Any] | None]) -> bool:
     return any(jax.export.is_symbolic_dim(dim) for shape in shapes for dim in shape or ())
 
 
+def shapes_text(shapes: Iterable[Iterable[Any] | None]) -> str:
+    """Shapes as JAX prints them, `[b,s], [4]`; what has none is left out."""
+    return ", ".join(f"[{','.join(map(str, shape))}]" for shape in shapes if shape is not None)
+
+
 def substitute(dim: DimLike, values: Mapping[str, DimLike]) -> "Dim | int":
     """Return a dimension with some of its symbols replaced by dims, or by sizes, which may be 0."""
     names = symbols_of(dim)

@@ -1,4 +1,7 @@
-"""The error for NumPy arrays whose dtype JAX does not have, with the array to pass instead."""
+"""The error for NumPy arrays whose dtype JAX does not have, with the array to pass instead.
+
+Who reads an array's dtype finds that JAX lacks it, and raises the error.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Our errors for functions that cannot be traced symbolically, made from those that JAX raises."""
+"""Our errors for functions that cannot be traced symbolically, made from those that JAX raises.
+
+`_ways_out` finds the fixes; `_trace` decides when to give up.
+"""
 
 import re
 

@@ -32,6 +32,11 @@ class Spec:
         has_ellipsis: Whether any number of further static axes may follow `before`.
         after: The axes after `...`.
         dtype: The dtype that the array must have; None: any.
+
+    Example:
+        >>> spec = parse_spec("b, ..., 2*s")
+        >>> spec.least_rank, sorted(spec.symbols)
+        (2, ['b', 's'])
     """
 
     before: tuple[PatternDim, ...]
@@ -129,6 +134,10 @@ def parse_spec(text: str) -> Spec:
 
     Raises:
         SpecError: An entry is not a dimension, or there are two `...`.
+
+    Example:
+        >>> sorted(parse_spec("b, 2*s + 1").symbols)
+        ['b', 's']
     """
     entries = _split(_bare(text))
     dims: list[DimLike | Unknown | EllipsisType | None] = []

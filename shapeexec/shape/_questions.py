@@ -45,10 +45,11 @@ class Questions:
         sizes: The size of each symbol in the call; None: there is no call.
         substitution: The dims that replace the call's symbols in this attempt.
         guards: The answers, added to those of earlier attempts.
-        candidates: Collects facts that hold at `sizes` and that JAX's own code might use: the
-            comparisons, bounds and divisions it asked for. None: collect nothing.
-        needs: Sizes that were wanted as Python values.
-        open: Comparisons by JAX's own code that JAX could not decide. It took its default answer.
+        candidates: Collects facts that hold at `sizes` and may help JAX: the comparisons, bounds
+            and divisions that it asked for. None: collect nothing.
+        needs: Sizes that user code wanted as Python values.
+        open: Comparisons that JAX's own code made and could not decide, so that it took its default
+            answer.
     """
 
     sizes: Mapping[str, int] | None
@@ -72,7 +73,7 @@ class Questions:
                 if right is NotImplemented:
                     return right
             if _is_known(left - right):
-                return None  # JAX's answer is right: they differ
+                return None  # JAX's own answer is right
         return self.ask(Guard(_dim.dim_text(left), op, _dim.dim_text(right), place))
 
     def ask(self, asked: Guard) -> bool:
@@ -95,8 +96,8 @@ class Questions:
         """See `_compat.DimListener`."""
         need = Need(_dim.symbols_of(self.outer(_dim.dim_text(dim))), what, place)
         if what == "str" and self.sizes is not None and not self.needs:
-            # The text differs from size to size, as the hash does. In the text of an exception
-            # that does not matter.
+            # A text, like a hash, differs from size to size. After a need there is an exception on
+            # its way, and its text may hold any size.
             self.pin(need)
             return str(_dim.evaluate(_dim.dim_text(dim), self.substitution.sizes(self.sizes)))
         if what != "str":
@@ -158,12 +159,12 @@ class Questions:
 
 
 def as_ints(symbols: frozenset[str]) -> str:
-    """The fix where there is no call: a known size in place of each symbol."""
+    """The fix if there is no call: an int in the place of each symbol."""
     return f"give the size of {named(symbols)} as an int in the place of the symbol"
 
 
 def _is_known(difference: Any) -> bool:
-    """Whether two dims with this difference are equal at all sizes, or at none."""
+    """Whether two dims with this difference are equal at all sizes, or unequal at all sizes."""
     if not export.is_symbolic_dim(difference):
         return True
     for bound, sign in ((_dim.minimum, 1), (_dim.maximum, -1)):
@@ -178,7 +179,7 @@ def _is_known(difference: Any) -> bool:
 def _as_int(value: Any) -> Any:
     """The int that `value` equals; NotImplemented if there is none.
 
-    With NotImplemented a JAX array compares itself with the size, as it does with an int.
+    After NotImplemented Python asks the other operand, so a JAX array does the comparison.
     """
     if isinstance(value, float):
         return int(value) if value.is_integer() else NotImplemented

@@ -1,4 +1,7 @@
-"""A smallest sublist of facts that still works (QuickXplain)."""
+"""A smallest sublist of facts that still works (QuickXplain).
+
+It knows nothing of sizes or of tracing: `works` tells whether a list does.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar

@@ -69,9 +69,16 @@ def compile_spec(
             keyword that is not passed is ignored.
         kwargs: The keyword arguments, likewise.
 
+    Returns:
+        One spec per array among the arguments, and the structure that they share.
+
     Raises:
         SpecError: A spec is malformed, there are too many or too few, or one does not fit its
             argument's structure.
+
+    Example:
+        >>> sorted(compile_spec(("b, s",), (np.ones((3, 5)),)).symbols)
+        ['b', 's']
     """
     kwargs = dict(kwargs or {})
     if in_shapes is None:

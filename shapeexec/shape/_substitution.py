@@ -1,9 +1,10 @@
-"""Which dims replace the symbols of a call in one trace of it.
+"""The dims that replace symbols of a call in one trace.
 
-A guard that is an equation removes a symbol from the trace: with `s == 5` the trace has the int 5,
-with `t == s` the symbol `s`, and with `mod(s, 2) == 1`, if the guard splits, `2*s_by_2 - 1`. JAX
-then simplifies with it, which it does not do with a constraint of its scope (`s == 5` leaves `s^2`
-as it is). Guards and sizes use the call's symbols, jaxprs use the trace's own symbols.
+A guard that is an equation removes a symbol from the trace: under `s == 5` the trace has 5 for `s`,
+under `t == s` it has `s` for `t`, and under `mod(s, 2) == 1`, if the guard splits, it has
+`2*s_by_2 - 1` for `s`. JAX simplifies the replaced dims. With `s == 5` as a constraint of its scope
+it would not: `s^2` would stay as it is. Guards and sizes use the symbols of the call, jaxprs those
+of the trace. `_guards` says what a guard is.
 """
 
 import ast
@@ -21,8 +22,8 @@ class Substitution:
     """The dims that replace symbols of a call in a trace, and their inverse.
 
     Attributes:
-        inner: By replaced symbol of the call, its dim in the trace's own symbols.
-        outer: By symbol that only the trace has, its dim in the call's symbols.
+        inner: For each replaced symbol of the call, the dim in the trace's own symbols.
+        outer: For each symbol that only the trace has, the dim in the call's symbols.
     """
 
     inner: Mapping[str, Dim] = dataclasses.field(default_factory=dict[str, Dim])
@@ -46,9 +47,10 @@ class Substitution:
         return {s: size for s, size in sizes.items() if s not in self.inner} | own
 
     def ranges(self, ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """The least and the greatest sizes of the trace's own symbols, from those of the call's.
+        """The least and the greatest size of each of the trace's own symbols, from the call's.
 
-        Each of the trace's own symbols grows with the one symbol that it replaces.
+        A symbol of the trace grows with the symbol of the call that it replaces, so the ends of one
+        range are the ends of the other.
         """
         ends = (self.sizes({s: ends[i] for s, ends in ranges.items()}) for i in (0, 1))
         lower, upper = ends
@@ -110,7 +112,7 @@ def _replaced(dim: Any, values: Mapping[str, Dim]) -> Dim:
 
 
 def substitution(guards: Iterable[Guard]) -> tuple[Substitution, list[Guard]]:
-    """The substitution that equations among the guards give, and the other guards."""
+    """The substitution by the guards that are equations, and the other guards."""
     found = Substitution()
     left: list[Guard] = []
     for guard in guards:

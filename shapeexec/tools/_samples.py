@@ -1,4 +1,7 @@
-"""Makes calls at other sizes from the arguments of one call."""
+"""Makes calls at other sizes from the arguments of one call.
+
+`_validate` runs them and compares.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

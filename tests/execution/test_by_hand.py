@@ -290,6 +290,7 @@ def test_in_an_exec_sizes_are_symbolic_and_this_is_told_with_the_line():
         ex(ones(3))
     assert caught.value.why == "the sizes are symbolic here, in a function that an Exec traces."
     assert "test_by_hand.py" in str(caught.value.where)
+    assert caught.value.__cause__.got == "[s]"
 
 
 def test_what_is_no_strategy_no_symbol_or_too_large_is_told_as_an_exec_tells_it():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec.execution._compile import Graph
 from tests.execution.support import assert_runs_as, ones, refused
 
 P = sx.Pow2()
@@ -469,3 +470,45 @@ def test_an_argument_whose_value_is_asked_is_named_with_the_way_out(call, note):
 def test_the_way_out_for_an_argument_whose_value_is_asked_works():
     ex = sx.Exec(lambda x, flag: x if flag else -x, ("s",), static_argnames="flag")
     assert ex(np.ones(3, np.float32), flag=False).sum() == -3
+
+
+class Flaky:
+    """A callback that fails at its second call."""
+
+    calls = 0
+
+    def __call__(self, x):
+        self.calls += 1
+        if self.calls > 1:
+            raise TypeError("of the callback")
+        return np.asarray(x)
+
+
+@pytest.mark.parametrize("run", [lambda ex: ex(ones(3)), lambda ex: ex.map([ones(3)])])
+def test_a_type_error_of_a_callback_is_raised_and_its_effect_happens_once(run):
+    callback = Flaky()
+
+    def total(x):
+        return jax.pure_callback(callback, jax.ShapeDtypeStruct((), x.dtype), x.sum())
+
+    ex = sx.Exec(total, ("s",))
+    assert jax.tree.leaves(run(ex)) == [6]
+    with pytest.raises(Exception, match="of the callback"):
+        jax.block_until_ready(run(ex))
+    assert callback.calls == 2
+
+
+@pytest.mark.parametrize("run", [lambda ex: ex(ones(3)), lambda ex: ex.map([ones(3)])])
+def test_a_type_error_of_a_graph_is_raised_and_the_graph_runs_once(run, monkeypatch):
+    ex = sx.Exec(jnp.sum, ("s",))
+    run(ex)
+    calls = []
+
+    def fail(graph, *_):
+        calls.append(graph)
+        raise TypeError("of the graph")
+
+    monkeypatch.setattr(Graph, "__call__", fail)
+    with pytest.raises(TypeError, match="of the graph"):
+        run(ex)
+    assert len(calls) == 1

@@ -447,8 +447,9 @@ def test_graphs_are_copied_as_they_are_and_say_that_they_cannot_be_pickled():
         assert again == graphs
         assert again[0] is graphs[0]
     assert copy.copy(graphs[0]) is graphs[0]
-    with refused(sx.ConfigError, "cannot be pickled", "graphs.to_json()"):
+    with refused(sx.ConfigError, "cannot be pickled", "graphs.to_json()") as told:
         pickle.dumps(graphs)
+    assert told.value.got == f"the graph {graphs[0]}"
 
 
 def test_a_picture_is_drawn_in_a_figure():

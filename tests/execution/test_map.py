@@ -407,8 +407,9 @@ def test_what_is_no_ragged_batch_is_told():
         ex.map(W, ones(3), [ones(3)])
     with refused(sx.SpecError, "args[1] has 2 examples, but args[2] has 1", "of one length"):
         ex.map(W, [ones(3), ones(2)], [ones(3)])
-    with refused(sx.SpecError, "no argument is a list of examples", "pass a list"):
+    with refused(sx.SpecError, "no argument is a list of examples", "pass a list") as told:
         sx.Exec(lambda w, x: x).map(W, ones(3))
+    assert told.value.got == "ndarray, ndarray"
     with refused(sx.SpecError, "in_shapes has 3 specs for 2 arguments", "one spec"):
         ex.map(W, [ones(3)])
     with refused(sx.ConfigError, "reduce='mean' is not known", '"sum"'):
@@ -419,8 +420,9 @@ def test_what_cannot_be_added_is_told():
     def total(fn, *examples):
         return sx.Exec(fn, ("s",)).map(list(examples), reduce="sum")
 
-    with refused(sx.SpecError, 'reduce="sum" of no examples', "at least one"):
+    with refused(sx.SpecError, 'reduce="sum" of no examples', "at least one") as told:
         total(jnp.sum)
+    assert told.value.got == "no entries in args[0]"
     with refused(sx.SpecError, "a result is f32[s], as large as its example", "leave reduce= out"):
         total(lambda x: 2 * x, ones(3), ones(2))
     with refused(sx.SpecError, "a result is bool[], which is not a number", "convert it"):

@@ -170,8 +170,9 @@ def test_an_example_that_is_gone_is_told():
     ex = sx.Exec(lambda c, x: c[0](x), (None, "s"), P)
     ex([lambda x: 2 * x], ones(3))
     gc.collect()
-    with refused(sx.ConfigError, "the call before held an object that is gone.", "example"):
+    with refused(sx.ConfigError, "the call before held an object that is gone.", "example") as told:
         ex.warmup(s=8)
+    assert told.value.got == "a function, which only that call kept alive"
 
 
 def test_a_result_whose_constants_depend_on_a_size_is_right_and_told_in_words():

@@ -245,8 +245,9 @@ def test_a_tuple_that_holds_itself_is_refused():
     pair[0].append(pair)
     with refused(
         sx.ConfigError, "an object that cannot change is among its own", "break the cycle"
-    ):
+    ) as told:
         sx.Exec(lambda p, x: x, (None, "s"), P)(pair, ones(3))
+    assert told.value.got == "a Pair"
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ def test_where_sizes_are_symbolic_there_is_no_bucket_to_tell(look):
         with pytest.raises(sx.InconclusiveShapeError) as caught:
             attempt()
         assert "the sizes are symbolic here" in str(caught.value)
+        assert caught.value.__cause__.got == "[n]"
         assert "ask outside of that function" in str(caught.value)
 
 

@@ -22,6 +22,11 @@ class Documents(Mask):
         query_ids: int[B or 1, T], or int[T] for all examples, of any integer dtype. NumPy arrays
             that do not fit into int32 are replaced by their ranks.
         key_ids: int[B or 1, S], or int[S]. None: those of the queries.
+
+    Example:
+        >>> mask = Documents(np.array([7, 7, 8]))
+        >>> sx.BlockMask.from_mask(mask, 3, 3).to_dense()[0, 0].astype(int).tolist()
+        [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
     """
 
     axes: ClassVar = {"query_ids": "BT", "key_ids": "BS"}

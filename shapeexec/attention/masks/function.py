@@ -28,6 +28,11 @@ class MaskFunction(Mask):
             hand over arrays that it would close over as other masks, such as `Dense`.
         examples: The batch of one call. Under `jax.vmap` and `Exec.map` calls are merged into one
             batch, and b is the example's number in its own call. None: calls are not merged.
+
+    Example:
+        >>> mask = MaskFunction(lambda b, h, q, k: (q + k) % 2 == 0)
+        >>> sx.BlockMask.from_mask(mask, 2, 3).to_dense()[0, 0].astype(int).tolist()
+        [[1, 0, 1], [0, 1, 0]]
     """
 
     function: Callable[[Array, Array, Array, Array], Array]

@@ -18,7 +18,12 @@ from shapeexec.attention.masks._value import FARTHEST, as_int_or_array, set_fiel
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Full(Mask):
-    """Every query attends to every key."""
+    """Every query attends to every key.
+
+    Example:
+        >>> sx.BlockMask.from_mask(Full(), 2, 3).to_dense()[0, 0].astype(int).tolist()
+        [[1, 1, 1], [1, 1, 1]]
+    """
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
@@ -68,6 +73,12 @@ class Causal(Band):
         align: `"start"`: query 0 stands at key 0, as in `jax.nn`. `"end"`: the last query stands
             at the last key, as when a few new queries meet a cache of keys. It asks for the valid
             lengths, so it is right under padding too.
+
+    Example:
+        >>> sx.BlockMask.from_mask(Causal(), 2, 3).to_dense()[0, 0].astype(int).tolist()
+        [[1, 0, 0], [1, 1, 0]]
+        >>> sx.BlockMask.from_mask(Causal(align="end"), 2, 3).to_dense()[0, 0].astype(int).tolist()
+        [[1, 1, 0], [1, 1, 1]]
     """
 
     axes: ClassVar = {"offset": "B"}
@@ -99,6 +110,10 @@ class SlidingWindow(Band):
 
     Attributes:
         left, right: Each an int, i32[B], or None: no limit on that side.
+
+    Example:
+        >>> sx.BlockMask.from_mask(SlidingWindow(1), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
 
     axes: ClassVar = {"left": "B", "right": "B"}
@@ -129,6 +144,10 @@ class Global(Mask):
 
     Attributes:
         n: An int, or i32[B].
+
+    Example:
+        >>> sx.BlockMask.from_mask(Global(1), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
     """
 
     axes: ClassVar = {"n": "B"}
@@ -159,6 +178,10 @@ class PrefixLM(Mask):
 
     Attributes:
         n: An int, or i32[B].
+
+    Example:
+        >>> sx.BlockMask.from_mask(PrefixLM(2), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
 
     axes: ClassVar = {"n": "B"}
@@ -188,6 +211,10 @@ class Dilated(Mask):
 
     Attributes:
         step: An int of at least 1, or i32[B] of such.
+
+    Example:
+        >>> sx.BlockMask.from_mask(Dilated(2), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        [[1, 0, 1], [0, 1, 0], [1, 0, 1]]
     """
 
     axes: ClassVar = {"step": "B"}

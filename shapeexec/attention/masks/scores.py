@@ -35,6 +35,11 @@ class ALiBi(ScoreModifier):
             are kept as f32, or as f64 where JAX has that.
 
     Source: Press, Smith, Lewis: Train Short, Test Long (2022), section 3.
+
+    Example:
+        >>> x = np.zeros((1, 3, 2, 4), np.float32)
+        >>> sx.dot_product_attention(x, x, x, ALiBi.for_heads(2)).shape
+        (1, 3, 2, 4)
     """
 
     axes: ClassVar = {"slopes": "BN"}
@@ -85,6 +90,12 @@ class RelativeBias(ScoreModifier):
     Attributes:
         table: float[N or 1, left + 1 + right] or float[B or 1, N or 1, left + 1 + right].
         left: The largest distance to keys before the query. None: as far as after it.
+
+    Example:
+        >>> x = np.zeros((1, 3, 2, 4), np.float32)
+        >>> table = np.zeros((2, 5), np.float32)  # two heads, distances from -2 to 2
+        >>> sx.dot_product_attention(x, x, x, RelativeBias(table)).shape
+        (1, 3, 2, 4)
     """
 
     axes: ClassVar = {"table": "BN-"}
