@@ -183,15 +183,22 @@ def _check_made(ctx: RuleContext, made: Sequence[Any]) -> None:
         ConfigError: It has not: nothing behind it would see another dtype.
     """
     avals = [result.aval for result in ctx.results]
-    wanted = [_kind(aval) for aval in avals if hasattr(aval, "shape")]
     arrays = [one.array if isinstance(one, Value) else one for one in made]
-    got = [_kind(a) for a, aval in zip(arrays, avals, strict=False) if hasattr(aval, "shape")]
-    if len(arrays) != len(avals) or got != wanted:
+    if len(arrays) != len(avals) or not all(map(_are_alike, arrays, avals)):
+        wanted = [_kind(aval) for aval in avals if hasattr(aval, "shape")]
         raise ConfigError(
             f"the rule of `{ctx.primitive}` returns what the primitive does not.",
             got=f"{', '.join(map(_kind, arrays))}; wanted {', '.join(wanted)}",
             fix="return one array per result, of its rank and dtype",
         )
+
+
+def _are_alike(array: Any, aval: Any) -> bool:
+    """Whether an array has the rank and dtype of a result; one without a shape may be anything."""
+    if not hasattr(aval, "shape"):
+        return True
+    shape = getattr(array, "shape", None)
+    return shape is not None and len(shape) == len(aval.shape) and array.dtype == aval.dtype
 
 
 def _kind(array: Any) -> str:
