@@ -15,6 +15,7 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Pow2, Strategy
 from shapeexec.execution import _monitor, _options, _pickling, _spellings
+from shapeexec.execution._behind import Missing
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._graphs import Graphs
@@ -24,7 +25,7 @@ from shapeexec.execution._plain import count_plain
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Check
 from shapeexec.execution._runner import Runner
-from shapeexec.execution._settings import Settings, changed, settings_of
+from shapeexec.execution._settings import Buckets, Settings, changed, settings_of
 from shapeexec.execution._split import FUNCTION, Result, has_parts
 from shapeexec.execution._stats import Stats
 from shapeexec.execution._store import Store
@@ -32,9 +33,6 @@ from shapeexec.execution._why import WhyNew
 from shapeexec.program import Program
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
-
-OneSymbol = Strategy | str | int | Sequence[int] | Callable[[int], int]
-Buckets = OneSymbol | Mapping[Any, OneSymbol]  # of names, of `Dim`s, and of `UNKNOWN`
 
 
 class Exec:
@@ -83,6 +81,11 @@ class Exec:
             `"worker"`, at these in another thread while the graph runs, and an answer is held back
             until its sizes are proven; `"off"`, nowhere. Where they differ the sizes run exactly,
             with a warning that tells the line, and `stats.differences` counts them.
+        missing: What a call does whose graph is missing. `"wait"`: it makes the graph, and runs.
+            `"larger"`: it runs at once in the cheapest larger graph that is there, while its own
+            is compiled in another thread; it waits if there is none, as maps do. Such graphs
+            serve all sizes up to their buckets, so they may have masks that others are spared.
+            `"error"`: it raises a `FrozenError`; only `warmup` makes graphs.
         poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to hunt for a mask that
             is missing. None: what the environment variable SHAPEEXEC_POISON says, else nothing.
         **misspelled: Unknown options; the error suggests the corrected call.
@@ -112,6 +115,7 @@ class Exec:
         examples: Strategy | Callable[[int], int] | None = None,
         limits: CacheLimits | None = None,
         check: Check = "graphs",
+        missing: Missing = "wait",
         poison: str | None = None,
         **misspelled: Never,
     ) -> None:
@@ -135,12 +139,13 @@ class Exec:
             donate_argnums=donate_argnums,
             examples=Pow2() if examples is None else examples,
             check=check,
+            missing=missing,
         )
         self._start(settings, limits or CacheLimits())
 
     def _start(self, settings: Settings, limits: CacheLimits) -> None:
         self._limits = limits
-        self._runner = Runner.of(settings, Store(limits))
+        self._runner = Runner.of(settings, Store(limits, settings.missing))
         self._runner.store.see({FUNCTION} if has_parts(settings.fn) else ())
         self._method: Exec | None = None
         self._is_method = False
@@ -353,11 +358,15 @@ class Exec:
         return runner.warm_up(own, sizes, progress=progress)
 
     def clear(self) -> None:
-        """Forget all graphs and traces; the statistics stay."""
+        """Forget all graphs and traces, and those that are being made; the statistics stay."""
         self._runner.clear()
 
     def freeze(self) -> None:
-        """Make it an error from now on if a call needs a graph that is not compiled."""
+        """Make it an error from now on if a call needs a graph that is not compiled.
+
+        With `missing="larger"` a call for which a larger graph is there runs in that one. A graph
+        that another thread compiles now is kept; those that wait for it are not made.
+        """
         self._runner.store.freeze()
 
     # Private

@@ -6,6 +6,7 @@
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -73,6 +74,9 @@ class Graphs:
     def _at(self, sizes: Mapping[str, int]) -> GraphRow:
         asked = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items()) or "no sizes"
         found = [number for number, row in enumerate(self.rows) if row.serves(sizes)]
+        if len(found) > 1:  # graphs that serve all sizes up to their buckets: the least one runs
+            found.sort(key=lambda number: -math.prod(self.rows[number].buckets.values()))
+            found = sorted({kind_of(self.rows[number].key): number for number in found}.values())
         if len(found) == 1:
             return self.rows[found[0]]
         held = "; ".join(f"{i}: {row.sizes}" for i, row in enumerate(self.rows))

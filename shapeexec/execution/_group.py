@@ -262,7 +262,7 @@ class Group:
     @property
     def warm_up(self) -> str:
         """How to have the graph compiled before it is needed."""
-        return "warm up by a map over as many examples before freeze(), or do not freeze"
+        return "by a map over as many examples"
 
     def __str__(self) -> str:
         dims = ", ".join(

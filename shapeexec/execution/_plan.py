@@ -13,6 +13,7 @@ import numpy as np
 from shapeexec.execution._compile import Compilable, Recipe
 from shapeexec.execution._key import Base, Key
 from shapeexec.execution._placement import Shape
+from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Elements
 from shapeexec.execution._usage import elements_of
 from shapeexec.shape._questions import AnyGuard
@@ -85,6 +86,8 @@ class Plan:
         kind: What calls have in common that may share a graph, if the buckets allow it.
         key: What names the graph. No true size is in it but those of exact symbols.
         recipe: What compiles the graph.
+        runs_in: The graph in which the call would run now: its own, or a larger one until its own
+            is made (`missing="larger"`). None: none is there, or nobody has looked for it.
 
     Example:
         >>> plan = sx.Exec(jnp.sum, ("s",)).plan(np.ones(5, np.float32))
@@ -107,6 +110,7 @@ class Plan:
     kind: Key = dataclasses.field(repr=False)
     key: Key = dataclasses.field(repr=False)
     recipe: Recipe = dataclasses.field(repr=False)
+    runs_in: GraphRow | None = dataclasses.field(default=None, repr=False, compare=False)
 
     examples = None
     reduce = None
@@ -145,8 +149,7 @@ class Plan:
     def warm_up(self) -> str:
         """How to have the graph compiled before a call needs it."""
         sizes = ", ".join(f"{symbol}={size}" for symbol, size in self.sizes.items())
-        way = f"warm up these sizes before freeze(), by `warmup(*args, {sizes})`"
-        return f"{way} with args such as these; or do not freeze"
+        return f"by `warmup(*args, {sizes})` with args such as these"
 
     def __str__(self) -> str:
         dims = ", ".join(
@@ -154,5 +157,7 @@ class Plan:
             for symbol, size in self.sizes.items()
         )
         state = "compiled" if self.is_compiled else "not compiled yet"
+        if self.runs_in is not None and not self.is_compiled:
+            state += f", runs in {self.runs_in.sizes} until then"
         guards = f"; guards: {', '.join(map(str, self.guards))}" if self.guards else ""
         return f"{dims or 'no symbols'}; {state}{guards}"

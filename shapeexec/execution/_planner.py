@@ -4,6 +4,7 @@ Planning traces, since guards decide between graphs, and puts the masks in, sinc
 cannot be padded runs at its exact size. It compiles nothing and runs nothing.
 """
 
+import dataclasses
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from shapeexec._errors import InconclusiveShapeError, UnsupportedPrimitiveError
@@ -19,7 +20,7 @@ from shapeexec.execution._proofs import Proofs
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._split import Call
 from shapeexec.execution._store import Store
-from shapeexec.execution._traces import Traced, Traces
+from shapeexec.execution._traces import Traces
 from shapeexec.masking._extents import Extents
 from shapeexec.masking._values import MaskNote
 from shapeexec.shape import _dim
@@ -211,14 +212,13 @@ class Planner:
         }
         traced = self._traces.of(call, exact)
         ranges = {
-            symbol: range_of(symbol, self._settings.strategy(symbol), size=call.sizes[symbol])
+            symbol: self._range(symbol, call.sizes[symbol])
             for symbol in sorted(traced.trace.symbols)
         }
         kind = Key(Kind(call.base, tuple(exact.items()), traced.number, call.placement))
         key = Key(Padded(kind, tuple(ranges.items())))
         return _planned(
             call,
-            traced,
             kind=kind,
             key=key,
             recipe=Recipe(
@@ -232,6 +232,32 @@ class Planner:
             reasons={symbol: forced[symbol] for symbol in sorted(forced.keys() & exact.keys())},
             is_compiled=key in self._store,
         )
+
+    def _range(self, symbol: str, size: int) -> tuple[int, int]:
+        least, bucket = range_of(symbol, self._settings.strategy(symbol), size=size)
+        # Masks that only a smaller size needs are spared, so a graph lends itself to none that
+        # lies below its range.
+        return (1 if self._settings.missing == "larger" else least), bucket
+
+
+def within(plan: Plan, call: BoundCall, key: Key) -> Plan:
+    """The plan of a call that runs in a larger graph than its own.
+
+    Args:
+        plan: The plan of the call.
+        call: The call.
+        key: The larger graph, whose ranges hold the sizes of the call.
+    """
+    parts = key.parts
+    assert isinstance(parts, Padded)
+    return _planned(
+        call,
+        kind=plan.kind,
+        key=key,
+        recipe=dataclasses.replace(plan.recipe, ranges=dict(parts.ranges)),
+        reasons=plan.reasons,
+        is_compiled=True,
+    )
 
 
 def prepared(plan: Plan, call: BoundCall) -> Prepared:
@@ -255,7 +281,6 @@ def notes_of(plan: Plan, call: BoundCall) -> list[MaskNote]:
 
 def _planned(
     call: BoundCall,
-    traced: Traced,
     *,
     kind: Key,
     key: Key,
@@ -264,7 +289,8 @@ def _planned(
     is_compiled: bool,
 ) -> Plan:
     """The plan of a call, whose shapes follow from its trace and the ranges of its sizes."""
-    jaxpr, symbols = traced.trace.jaxpr, traced.trace.substitution
+    trace = recipe.trace
+    jaxpr, symbols = trace.jaxpr, trace.substitution
     exact = dict(kind_of(kind).exact)
     extents = Extents(recipe.ranges, {}, symbols)
     out_dims = [tuple(aval.shape) for aval in jaxpr.out_avals]
@@ -275,7 +301,7 @@ def _planned(
             symbol: size if symbol in exact else extents.capacity(symbols.inward(symbol))
             for symbol, size in call.sizes.items()
         },
-        guards=traced.trace.guards,
+        guards=trace.guards,
         in_capacities=tuple(extents.capacities(aval.shape) for aval in jaxpr.in_avals),
         out_shapes=tuple(
             tuple(_dim.evaluate(dim, own_sizes) for dim in shape) for shape in out_dims

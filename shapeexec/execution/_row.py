@@ -78,7 +78,8 @@ class GraphRow:
         bucket_elements: Elements that ran for them: data and padding.
         bytes: Its memory; None where a back end does not tell.
         seconds: The time that it took to make.
-        origin: Where it came from: `"made"` by a call that needed it, `"warmup"` by `Exec.warmup`.
+        origin: Where it came from: `"made"` by a call that needed it, `"warmup"` by `Exec.warmup`,
+            `"worker"` in another thread, while calls ran in larger ones.
         key: What names it, as one value.
         is_ragged: Per text of `signature` whether its spec names a symbol.
         trace: The function at symbolic sizes, which graphs of other buckets share.

@@ -14,6 +14,7 @@ from shapeexec.execution._compile import Graph
 from shapeexec.execution._examples import Examples, Reduce, check_reduce, take_examples
 from shapeexec.execution._explain import Explanation, program_of
 from shapeexec.execution._graphs import Graphs, graphs_of
+from shapeexec.execution._larger import lend, told_where
 from shapeexec.execution._map import Mappers
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._permission import SignatureChanged
@@ -93,6 +94,9 @@ class Runner:
         """
         planner = self.planner
         while True:
+            lent = lend(planner, self.store, call) if self.settings.missing == "larger" else None
+            if lent is not None:
+                return lent.run()
             plan, graph = self._made(call)
             ready = make_ready(plan, call)
             may_wait = plan.is_compiled and planner.may_wait(plan)
@@ -156,12 +160,15 @@ class Runner:
 
     def plan(self, arguments: Arguments) -> Plan:
         """See `Exec.plan`."""
-        return self.planner.plan(self.bind(arguments))
+        return self._planned(self.bind(arguments))
+
+    def _planned(self, call: BoundCall) -> Plan:
+        return told_where(self.planner.plan(call), self.store, missing=self.settings.missing)
 
     def explain(self, arguments: Arguments) -> Explanation:
         """See `Exec.explain`."""
         call = self.bind(arguments)
-        plan = self.planner.plan(call)
+        plan = self._planned(call)
         return Explanation(plan, program_of(plan, call.call, notes=notes_of(plan, call)))
 
     def why_new(self, arguments: Arguments) -> WhyNew:

@@ -4,17 +4,21 @@ The form of each single option is checked in `_options`.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Exact, Strategy
 from shapeexec.execution import _options
+from shapeexec.execution._behind import MISSING, Missing
 from shapeexec.execution._proofs import CHECKS, Check
 from shapeexec.masking._poison import check_poison
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._spec import check_names, places, spec_symbols
 from shapeexec.shape._unknown import names_for
+
+OneSymbol = Strategy | str | int | Sequence[int] | Callable[[int], int]
+Buckets = OneSymbol | Mapping[Any, OneSymbol]  # of names, of `Dim`s, and of `UNKNOWN`
 
 _NAMED_SYMBOLS = frozenset(("strategies", "in_shapes", "kwarg_shapes"))
 
@@ -36,6 +40,7 @@ class Settings:
         donate_argnums: Positions of arguments whose memory may be reused.
         examples: The strategy for the number of examples of `Exec.map`.
         check: Which calls' traces are checked against the plain function's.
+        missing: What a call does whose graph is missing.
     """
 
     fn: Callable[..., Any]
@@ -50,6 +55,7 @@ class Settings:
     donate_argnums: tuple[int, ...]
     examples: Strategy
     check: Check = "graphs"
+    missing: Missing = "wait"
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
@@ -130,6 +136,7 @@ def _kwarg_shapes(given: Any) -> dict[str, Any] | None:
 _FORMS: Mapping[str, Callable[[Any], Any]] = {
     "on_unsupported": _choice("on_unsupported", ("raise", "exact")),
     "check": _choice("check", CHECKS),
+    "missing": _choice("missing", MISSING),
     "kwarg_shapes": _kwarg_shapes,
     "donate_argnums": lambda given: _options.as_numbers("donate_argnums", given),
     "strategies": _options.as_strategies,

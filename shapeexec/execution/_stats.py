@@ -14,6 +14,7 @@ class Stats:
     Attributes:
         hits: Calls that found their graph compiled.
         misses: Calls that did not.
+        larger: Those of them that ran in a larger graph while their own was made.
         plain_calls: Calls inside somebody's trace, which ran the plain function.
         traces: Times the function was traced at symbolic sizes.
         checks: Times a trace was held against what plain JAX traces at the true sizes.
@@ -41,6 +42,7 @@ class Stats:
 
     hits: int = 0
     misses: int = 0
+    larger: int = 0
     plain_calls: int = 0
     traces: int = 0
     checks: int = 0

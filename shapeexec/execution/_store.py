@@ -4,6 +4,7 @@ All views of an Exec share one store: methods of instances, and maps. `_planner`
 `_ready` runs graphs.
 """
 
+import math
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterable
@@ -12,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from shapeexec import _compat
 from shapeexec._errors import FrozenError
+from shapeexec.execution._behind import Behind, Missing
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Graph, Prepared, compile_graph
 from shapeexec.execution._functions import MANY, Functions
@@ -59,6 +61,7 @@ class Store:
 
     Args:
         limits: How many graphs are kept.
+        missing: `"error"`: it is frozen from the start but for warm-up.
 
     Attributes:
         find: The graph of a key, which counts as used now; None if it is not compiled.
@@ -67,10 +70,12 @@ class Store:
         plans: By signature the plans of single examples of maps.
         layouts: By kind where the examples of maps have leaves of their own.
         places: Where arguments have held more than arrays; `see` adds to it.
+        behind: Makes graphs while calls run in others.
     """
 
-    def __init__(self, limits: CacheLimits) -> None:
-        self.limits = limits
+    def __init__(self, limits: CacheLimits, missing: Missing = "wait") -> None:
+        self.limits, self._missing = limits, missing
+        self.behind = Behind()
         self.counters = Counters()
         self._cache: GraphCache[Graph] = GraphCache(limits)
         self._prepared: GraphCache[Prepared] = GraphCache(CacheLimits(graphs=_MOST_PREPARED))
@@ -82,7 +87,7 @@ class Store:
         self._lock = threading.Lock()
         self._functions = Functions()
         self._warned: set[str] = set()
-        self._is_frozen = False
+        self.is_frozen = False
         self._example: Call | None = None
         self.places: frozenset[Place] = frozenset()
 
@@ -146,7 +151,7 @@ class Store:
             pairs = zip(parts.ranges, wanted.ranges, strict=True)
             if all(own[1] >= least[1] for (_, own), (_, least) in pairs):
                 found.append(graph)
-        return sorted(found, key=lambda graph: sum(graph.row.buckets.values()))
+        return sorted(found, key=lambda graph: math.prod(graph.row.buckets.values()))
 
     def prepared(self, key: Key, make: Callable[[], Prepared]) -> Prepared:
         """The graph of a key with its masks, made by `make` if it is missing.
@@ -182,7 +187,7 @@ class Store:
             for key in self._functions.gone():
                 self._cache.drop(key)
             self._warn_of_new_functions(self._functions.meet(functions, planned.key))
-            self._check_not_frozen(planned)
+            self._check_not_frozen(planned, origin)
             try:
                 made = self.prepared(planned.key, prepare)
                 graph = compile_graph(made, row_of(planned, origin), meanwhile=meanwhile)
@@ -193,6 +198,10 @@ class Store:
             return graph
 
         return self._cache.get(planned.key, make)
+
+    def drop(self, key: Key) -> None:
+        """Forget a graph, if it is there."""
+        self._cache.drop(key)
 
     def discard(self, graph: Graph) -> None:
         """Forget a graph of a trace that is not the function's at the sizes it was made for.
@@ -225,7 +234,7 @@ class Store:
                 compile_seconds=span.compile_seconds,
                 copy_compiles=span.copies,
             )
-            if self._is_frozen and span.compiles:
+            if span.compiles and (self.is_frozen or self._missing == "error"):
                 raise FrozenError(
                     "frozen, and JAX compiled the graph anew for this call.",
                     got=f"the graph {graph.row.sizes}",
@@ -235,22 +244,32 @@ class Store:
 
     def freeze(self) -> None:
         """Make it an error from now on if a graph is missing."""
-        self._is_frozen = True
+        self.is_frozen = True
+        self.behind.cancel()
 
     def clear(self) -> None:
         """Forget all graphs and plans, but keep the counters."""
+        self.behind.clear()
         for held in (self.ready, self.plans, self.layouts, self._cache, self._prepared):
             held.clear()
 
-    def _check_not_frozen(self, planned: Planned) -> None:
-        if not self._is_frozen:
+    def _check_not_frozen(self, planned: Planned, origin: str) -> None:
+        is_error = self._missing == "error" and origin != "warmup"
+        if not self.is_frozen and not is_error:
             return
         placed = kind_of(planned.key).sharding_texts.items()
         arguments = f"arguments {', '.join(planned.recipe.trace.ragged_arguments)}"
+        state, fix = (
+            ("frozen", f"warm up these sizes before freeze(), {planned.warm_up}; or do not freeze")
+            if self.is_frozen
+            else ('missing="error"', f'warm up these sizes, {planned.warm_up}; or missing="wait"')
+            if planned.examples is None
+            else ('missing="error"', f'missing="wait", and freeze() after {planned.warm_up[3:]}')
+        )
         raise FrozenError(
-            f"frozen, and no graph is compiled for {planned}.",
+            f"{state}, and no graph is compiled for {planned}.",
             got="; ".join([arguments, *(f"{path} on {text}" for path, text in placed)]),
-            fix=planned.warm_up,
+            fix=fix,
         )
 
     def _warn_of_new_functions(self, met: tuple[str, CodeType] | None) -> None:

@@ -1,0 +1,173 @@
+"""Graphs that are made in another thread while calls run: the threads, and what waits for them.
+
+`_larger` says which graphs. The function of a user never runs here: who asks for a graph has traced
+it and put its masks in, and what is left is lowering and XLA.
+"""
+
+import collections
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Any, Literal, TypeVar
+
+from shapeexec import _compat
+from shapeexec._errors import FrozenError
+
+Missing = Literal["wait", "larger", "error"]
+"""What a call does whose graph is missing."""
+MISSING: tuple[Missing, ...] = ("wait", "larger", "error")
+
+Result = TypeVar("Result")
+
+
+class Workers:
+    """Threads that take one piece of work after another, and end where there is none.
+
+    The interpreter waits at its end for the pieces that are being done, and the others are left.
+    Threads that it does not wait for would come back from XLA to an interpreter that is gone.
+
+    Args:
+        most: How many threads there are at once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._queue: collections.deque[tuple[Callable[[], Any], Future[Any]]] = collections.deque()
+        self._threads = 0
+
+    def submit(self, work: Callable[[], Result]) -> Future[Result]:
+        """Do `work` after all that waits already; cancelled if no thread can begin any more."""
+        done: Future[Result] = Future()
+        with self._lock:
+            self._queue.append((work, done))
+            if self._threads == self._most:
+                return done
+            self._threads += 1
+        try:
+            threading.Thread(target=self._work, name="shapeexec").start()
+        except RuntimeError:  # at the end of the interpreter
+            self._end()
+        return done
+
+    def cancel(self) -> None:
+        """Leave all that waits undone."""
+        with self._lock:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        while self._queue:
+            self._queue.popleft()[1].cancel()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._threads -= 1
+            self._cancel()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._threads -= 1
+                    return
+                work, done = self._queue.popleft()
+            if not threading.main_thread().is_alive():
+                done.cancel()
+                return self._end()
+            try:
+                done.set_result(work())
+            except BaseException as error:  # whatever it is, somebody may wait for it
+                done.set_exception(error)
+
+
+def is_seen_by_workers(config: tuple[Any, ...]) -> bool:
+    """Whether another thread has this configuration of JAX; parts of it are a thread's own."""
+    seen: list[tuple[Any, ...]] = []
+    thread = threading.Thread(target=lambda: seen.append(_compat.config_fingerprint()))
+    try:
+        thread.start()
+    except RuntimeError:  # at the end of the interpreter
+        return False
+    thread.join()
+    return seen == [config]
+
+
+class Behind:
+    """Graphs that are made, each once, by one thread, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self._workers = Workers(1)
+        self._lock = threading.Lock()
+        self._pending: dict[Hashable, Future[None]] = {}
+        self._failed: set[Hashable] = set()
+
+    def makes(self, key: Hashable) -> bool:
+        """Whether the graph of a key is being made, or waits for it."""
+        done = self._pending.get(key)
+        return done is not None and not done.done()
+
+    def has_failed(self, key: Hashable) -> bool:
+        """Whether the graph of a key could not be made: the caller makes it, and sees why."""
+        return key in self._failed
+
+    def begin(
+        self,
+        key: Hashable,
+        make: Callable[[], object],
+        *,
+        drop: Callable[[], object],
+        what: str,
+    ) -> None:
+        """Begin to make a graph, if nobody does.
+
+        Args:
+            key: What names it.
+            make: Makes it, and keeps it.
+            drop: Called if it is no longer wanted when it is made.
+            what: The call for which it is made, as a warning names it.
+
+        """
+        config = _compat.config_fingerprint()
+
+        def work() -> None:
+            try:
+                if _compat.config_fingerprint() != config:
+                    raise RuntimeError("JAX's configuration has changed meanwhile")
+                make()
+            except FrozenError:  # frozen meanwhile
+                pass
+            except BaseException as error:  # whatever it is, the next call makes the graph itself
+                self._fail(key, error, what=what)
+            with self._lock:
+                is_wanted = self._pending.pop(key, None) is not None
+            if not is_wanted:
+                drop()
+
+        with self._lock:
+            if not self.makes(key):
+                self._pending[key] = self._workers.submit(work)
+
+    def cancel(self) -> None:
+        """Make no graph that waits; one that is being made is kept."""
+        self._workers.cancel()
+
+    def clear(self) -> None:
+        """Forget all graphs, and the one that is being made."""
+        with self._lock:
+            self._pending.clear()
+            self._failed.clear()
+        self._workers.cancel()
+
+    def _fail(self, key: Hashable, error: BaseException, *, what: str) -> None:
+        self._failed.add(key)
+        with contextlib.suppress(RuntimeWarning):  # where warnings are errors the next call raises
+            warnings.warn(
+                f"shapeexec: the graph for {what} could not be made in another thread: "
+                f"{type(error).__name__}: {error!s:.400}\n"
+                "  Calls of this bucket make it themselves from now on, and raise what stops it.\n"
+                '  Fix:   what the next call says, or missing="wait"',
+                RuntimeWarning,
+                stacklevel=2,
+            )

@@ -1,0 +1,108 @@
+"""Calls that run in a larger graph while their own is made: `Exec(missing="larger")`.
+
+`_behind` makes graphs, and `_planner` plans calls. Which sizes a graph may serve: docs/adr/0020.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from shapeexec import _compat
+from shapeexec.execution._behind import Missing, is_seen_by_workers
+from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._compile import Graph
+from shapeexec.execution._monitor import Span
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._planner import Planner, prepared, within
+from shapeexec.execution._ready import make_ready
+from shapeexec.execution._store import Store
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lent:
+    """A call that runs in a larger graph than its own.
+
+    Attributes:
+        plan: What it runs, in the larger graph.
+        call: The call.
+        graph: The larger graph.
+        store: Counts the run.
+        begin: Begins to make its own graph, where nobody does.
+    """
+
+    plan: Plan
+    call: BoundCall
+    graph: Graph
+    store: Store
+    begin: Callable[[], object]
+
+    def run(self) -> Any:
+        """The result as the graph gives it."""
+        store, span = self.store, Span()
+        ready = make_ready(self.plan, self.call)
+        result = ready.run(self.graph, self.call.call, span=span, retrace=True)
+        self.begin()  # not before, for the two would take turns at the processor
+        store.remember(None, ready, call=self.call.call)
+        store.count(larger=1)
+        store.ran(ready, self.graph, span=span, is_hit=False)
+        return result
+
+
+def lend(planner: Planner, store: Store, call: BoundCall) -> Lent | None:
+    """A larger graph for a call whose own is missing.
+
+    Returns:
+        None if its own is there, no larger one is, or the caller has to make its own.
+
+    Raises:
+        ShapeExecError: Whatever planning the call raises.
+    """
+    while True:
+        plan = planner.draft(call, is_proven_later=True)
+        graph = None if plan.is_compiled else _least(store, plan)
+        if graph is None:
+            return None
+        if planner.draft(call).key == plan.key:  # the trace is the function's at these sizes
+            break
+    begin = _work(planner, store, call, plan=plan)
+    if begin is None:
+        return None
+    return Lent(within(plan, call, graph.row.key), call, graph, store, begin)
+
+
+def told_where(plan: Plan, store: Store, *, missing: Missing) -> Plan:
+    """A plan that tells in which graph its call would run now."""
+    own = [graph for graph in store.graphs() if graph.row.key == plan.key]
+    graph = own[0] if own else _least(store, plan) if missing == "larger" else None
+    return plan if graph is None else dataclasses.replace(plan, runs_in=graph.row)
+
+
+def _least(store: Store, plan: Plan) -> Graph | None:
+    """The cheapest larger graph that serves a call."""
+    for graph in store.larger(plan.key):
+        least = graph.row.least
+        if all(least[symbol] <= size for symbol, size in plan.sizes.items()):
+            return graph
+    return None
+
+
+def _work(
+    planner: Planner, store: Store, call: BoundCall, *, plan: Plan
+) -> Callable[[], object] | None:
+    """What begins to make the graph of a plan; None if the caller has to make it."""
+    behind, key = store.behind, plan.key
+    if store.is_frozen or behind.makes(key):
+        return lambda: None
+    if behind.has_failed(key) or not is_seen_by_workers(_compat.config_fingerprint()):
+        return None
+    masked = planner.plan(call)
+    if masked.key != key or masked.is_compiled:
+        return None
+    # What runs code of users is done here: a worker lowers and compiles.
+    made = store.prepared(key, lambda: prepared(plan, call))
+    functions = list(call.call.functions())
+
+    def make() -> object:
+        return store.graph(plan, lambda: made, functions=functions, origin="worker")
+
+    return lambda: behind.begin(key, make, drop=lambda: store.drop(key), what=str(plan))

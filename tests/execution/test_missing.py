@@ -1,0 +1,293 @@
+"""A call whose graph is missing: it waits, runs in a larger graph meanwhile, or is an error."""
+
+import pickle
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec.execution import _store
+from tests.execution.behind import Gate, gate, join_workers
+from tests.execution.support import assert_runs_as, assert_same, counted, ones, refused
+from tests.execution.test_concurrency import together
+
+P = sx.Pow2()
+
+__all__ = ["gate"]
+
+
+def made(fn, in_shapes=("s",), buckets=P, **options) -> sx.Exec:
+    return sx.Exec(fn, in_shapes, buckets, missing="larger", **options)
+
+
+def half_of(x):
+    n = x.shape[0]
+    return x.sum() / (n * (n + 1) / 2)
+
+
+def upto_hundred(x):  # the smaller the size, the more elements
+    return jnp.ones(100 - x.shape[0]).sum() + x.sum()
+
+
+FUNCTIONS = {
+    "mean": lambda x: x.mean(),
+    "softmax": lambda x: jax.nn.softmax(-x),
+    "sort": lambda x: jnp.sort(-x),
+    "last": lambda x: x[-1] + x[::-1].cumsum()[0],
+    "prod": lambda x: (x / 3).prod() + (-x).max(),
+    "reshaped": lambda x: jnp.stack([x, -x]).reshape(-1),
+    "numbers of the host": half_of,
+    "a capacity that falls": upto_hundred,
+    "a branch": lambda x: x.sum() if x.shape[0] > 5 else x.max(),
+    "gradient": jax.grad(lambda x: x.std() * x.shape[0]),
+}
+
+
+@pytest.mark.parametrize("poison", [None, "nan"])
+@pytest.mark.parametrize("fn", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_a_call_of_each_smaller_size_is_exact_in_the_larger_graph(fn, poison, gate: Gate):
+    ex = made(fn, poison=poison)
+    ex.warmup(ones(1), s=64)
+    for size in range(2, 33):
+        assert_runs_as(fn, ex, ones(size))
+    assert ex.stats.larger >= 27
+    gate.settle()
+    for size in range(2, 33):
+        assert_runs_as(fn, ex, ones(size))
+    assert ex.stats.larger <= 31
+
+
+def test_two_symbols_run_in_the_cheapest_graph_that_holds_both(gate: Gate):
+    ex = made(lambda x: x.mean(axis=1), ("b, s",))
+    for b, s in [(1, 512), (32, 32), (64, 8)]:
+        ex.warmup(ones(1, 1), b=b, s=s)
+    wanted = {(1, 5): "b=1, s=512", (3, 5): "b=64, s=8", (3, 20): "b=32, s=32"}
+    for (b, s), sizes in wanted.items():
+        plan = ex.plan(ones(b, s))
+        assert plan.runs_in.sizes == sizes
+        assert str(plan).endswith(f"; not compiled yet, runs in {sizes} until then")
+        assert str(ex.explain(ones(b, s))).startswith(str(plan))
+        assert_runs_as(lambda x: x.mean(axis=1), ex, ones(b, s))
+    assert ex.stats.larger == 3
+    assert ex.plan(ones(33, 33)).runs_in is None
+
+
+def test_its_own_graph_is_used_once_it_is_there(gate: Gate):
+    ex = made(lambda x: x.sum())
+    ex(ones(64))
+    assert [float(ex(ones(n))) for n in (5, 6, 5)] == [15, 21, 15]
+    assert gate.compiled_in[1:] in ([], ["shapeexec"])
+    assert (ex.stats.larger, ex.stats.misses, ex.stats.hits) == (3, 4, 0)
+    assert [row.sizes for row in ex.graphs] == ["s=64"]
+    gate.settle()
+    with counted() as count:
+        assert [float(ex(ones(n))) for n in (5, 6, 5)] == [15, 21, 15]
+    assert count.compilations == 0
+    assert (ex.stats.larger, ex.stats.misses, ex.stats.hits) == (3, 4, 3)
+    assert [(row.sizes, row.origin) for row in ex.graphs] == [("s=64", "made"), ("s=8", "worker")]
+    assert [dict(row.least) for row in ex.graphs] == [{"s": 1}, {"s": 1}]
+    assert ex.graphs[{"s": 5}].sizes == "s=8"
+    assert ex.graphs[{"s": 9}].sizes == "s=64"
+    assert ex.plan(ones(5)).runs_in.origin == "worker"
+    assert str(ex.plan(ones(5))).endswith("; compiled")
+
+
+def bfloat(n):
+    return ones(n).astype(jnp.bfloat16)
+
+
+UNLIKE = {
+    "a dtype": (lambda x: x.sum(), {}, bfloat),
+    "another outcome of a guard": (lambda x: x.sum() if x.shape[0] > 9 else -x, {}, ones),
+    "an exact symbol": (
+        lambda x: sum(x[i] for i in range(x.shape[0])),
+        {"on_unsupported": "exact"},
+        ones,
+    ),
+    "a sharding": (lambda x: x.sum(), {}, lambda n: jax.device_put(ones(n), jax.devices()[0])),
+    "a larger size": (lambda x: x.sum(), {}, lambda n: ones(64 + n)),
+}
+
+
+@pytest.mark.parametrize(("fn", "options", "other"), UNLIKE.values(), ids=UNLIKE)
+def test_a_call_waits_where_no_graph_of_its_kind_is_larger(fn, options, other, gate: Gate):
+    ex = made(fn, **options)
+    ex(ones(64))
+    assert ex.plan(other(5)).runs_in is None
+    assert_runs_as(fn, ex, other(5))
+    assert (ex.stats.larger, set(gate.compiled_in)) == (0, {"MainThread"})
+
+
+def test_many_threads_have_their_graph_made_once(gate: Gate):
+    ex = made(lambda x: x.mean() * 2)
+    ex(ones(64))
+    assert together(16, lambda i: float(ex(ones(9 + i % 8)))) == [10.0 + i % 8 for i in range(16)]
+    assert ex.stats.larger == 16
+    with counted() as count:
+        gate.settle()
+    assert count.compilations == 1
+    assert len(ex.graphs) == 2
+
+
+def test_the_function_is_traced_by_the_thread_that_calls_alone():
+    threads = set()
+
+    def fn(x):
+        threads.add(threading.current_thread().name)
+        return x.max()
+
+    ex = made(fn)
+    ex(ones(64))
+    for n in (3, 5, 9, 17):
+        ex(ones(n))
+    join_workers()
+    assert ex.stats.compiles == 5
+    assert threads == {"MainThread"}
+
+
+def test_a_configuration_of_one_thread_is_not_left_to_another(gate: Gate):
+    ex = made(lambda x: x @ x)
+    with jax.default_matmul_precision("float32"):
+        ex(ones(64))
+        ex(ones(5))
+    assert set(gate.compiled_in) == {"MainThread"}
+    assert (ex.stats.larger, ex.stats.compiles) == (0, 2)
+
+
+def test_a_trace_is_proven_at_the_sizes_of_each_call():
+    def fn(x):
+        return x.sum() if isinstance(x.shape[0], str) or type(x.shape[0]) is int else 2 * x.sum()
+
+    ex = made(fn)
+    with pytest.warns(RuntimeWarning, match="another one than at s=64"):
+        ex(ones(64))
+    assert float(ex(ones(5))) == 15
+    assert (ex.stats.larger, ex.stats.differences) == (0, 2)
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    fails = [True]
+    compiled = _store.compile_graph
+
+    def compile_it(made, row, **given):
+        if fails and row.buckets != {"s": 64}:
+            raise MemoryError("XLA has no room")
+        return compiled(made, row, **given)
+
+    monkeypatch.setattr(_store, "compile_graph", compile_it)
+    return fails
+
+
+def called_until_made(ex, size):
+    assert float(ex(ones(size))) == size * (size + 1) / 2
+    join_workers()
+
+
+def test_a_worker_that_fails_is_told_and_the_next_call_raises_it(broken):
+    ex = made(lambda x: x.sum())
+    ex(ones(64))
+    with pytest.warns(RuntimeWarning) as told:
+        called_until_made(ex, 5)
+    (text,) = [str(warning.message) for warning in told]
+    assert "the graph for s=5 in bucket 8 (38% padding); not compiled yet" in text
+    assert "could not be made in another thread: MemoryError: XLA has no room\n" in text
+    assert text.endswith('  Fix:   what the next call says, or missing="wait"')
+    for n in (6, 5):
+        with pytest.raises(MemoryError, match="no room"):
+            ex(ones(n))
+    broken.clear()
+    assert float(ex(ones(5))) == 15
+    assert ex.stats.larger == 1
+
+
+def test_a_graph_that_is_made_while_all_is_cleared_is_forgotten(gate: Gate):
+    ex = made(lambda x: x.sum())
+    ex(ones(64))
+    ex(ones(5)), ex(ones(9)), ex(ones(17))
+    assert gate.reached.wait(60)
+    ex.clear()
+    gate.settle()
+    assert len(ex.graphs) == 0
+    assert gate.compiled_in == ["MainThread", "shapeexec"]
+    assert float(ex(ones(5))) == 15
+
+
+def test_freezing_leaves_what_waits_and_keeps_what_is_made(gate: Gate):
+    ex = made(lambda x: x.sum())
+    ex(ones(64))
+    ex(ones(5)), ex(ones(9))
+    assert gate.reached.wait(60)
+    ex.freeze()
+    gate.settle()
+    assert [row.sizes for row in ex.graphs] == ["s=64", "s=8"]
+    assert [float(ex(ones(n))) for n in (5, 9, 2)] == [15, 45, 3]
+    join_workers()
+    assert (len(ex.graphs), ex.stats.larger) == (2, 4)
+    with refused(sx.FrozenError, "frozen, and no graph is compiled", "or do not freeze"):
+        ex(ones(65))
+
+
+AT_EXIT = """
+import threading, time, warnings
+warnings.simplefilter("error")
+import numpy as np, shapeexec as sx
+from shapeexec.execution import _store
+compile_graph = _store.compile_graph
+
+def slow(*args, **given):
+    while threading.current_thread().name == "shapeexec" and threading.main_thread().is_alive():
+        time.sleep(0.01)
+    print("compiled")
+    return compile_graph(*args, **given)
+
+_store.compile_graph = slow
+run = sx.Exec(lambda x: x.sum(), ("s",), missing="larger")
+for size in (64, 3, 5, 9, 17):
+    assert run(np.ones(size, np.float32)) == size
+assert run.stats.larger == 4
+"""
+
+
+def test_the_interpreter_ends_with_the_graph_that_is_being_made():
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["compiled"] * 2
+
+
+def test_an_error_from_the_start_but_for_warmup():
+    ex = sx.Exec(lambda x: x.sum(), ("s",), P, missing="error")
+    what = 'missing="error", and no graph is compiled for s=3 in bucket 4'
+    fix = 'warm up these sizes, by `warmup(*args, s=3)` with args such as these; or missing="wait"'
+    with refused(sx.FrozenError, what, fix):
+        ex(ones(3))
+    assert ex.warmup(ones(3), s=3) == 1
+    assert float(ex(ones(3))) == 6
+    fix = 'missing="wait", and freeze() after a map over as many examples'
+    with refused(sx.FrozenError, 'missing="error", and no graph is compiled for map over', fix):
+        ex.map([ones(3)])
+    ex.freeze()
+    with refused(sx.FrozenError, "frozen, and no graph", "warm up these sizes before freeze(), by"):
+        ex.warmup(ones(3), s=5)
+
+
+def test_maps_wait(gate: Gate):
+    ex = made(lambda x: x.sum())
+    ex.map([ones(64)])
+    assert_same(ex.map([ones(5)]), [ones(5).sum()])
+    assert (ex.stats.larger, len(ex.graphs)) == (0, 2)
+
+
+def test_the_choice_is_one_of_three_and_travels_with_the_settings():
+    with refused(sx.ConfigError, "missing='soon' is not known.", 'missing="wait", "larger" or'):
+        sx.Exec(np.sum, missing="soon")
+    ex = sx.Exec(jnp.sum, missing="larger")
+    assert pickle.loads(pickle.dumps(ex)).settings.missing == "larger"
+    assert ex.variant(missing="wait").settings.missing == "wait"
