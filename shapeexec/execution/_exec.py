@@ -198,11 +198,6 @@ class Exec:
             SpecError: No argument is a list of examples, the lists are not equally long, or the
                 results cannot be added.
             ShapeExecError: Whatever a call with one of the examples raises.
-
-        Example:
-            >>> mean = Exec(lambda x: x.mean(), in_shapes=("s",))
-            >>> [float(m) for m in mean.map([jax.numpy.arange(5.0), jax.numpy.ones(3)])]
-            [2.0, 1.0]
         """
         return MapMethod(self, self._receiver)
 
@@ -330,42 +325,44 @@ class Exec:
         self,
         /,
         *args: Any,
-        progress: Callable[[int, int], None] | int | Iterable[int] | None = None,
+        progress: Callable[[int, int], None] | bool | int | Iterable[int] | None = None,
+        workers: int = 1,
         **sizes: int | Iterable[int],
     ) -> int:
-        """Compile the graphs that sizes need, before there is data.
+        """Compile the graphs that sizes need, those nearest to the example's sizes first.
+
+        If it is interrupted, what is compiled is kept, and the next call goes on from there.
 
         Args:
             *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
                 those of the last call that was planned.
-            progress: Called with (done, total) before each graph and at the end. Sizes are those of
-                a symbol of this name.
+            progress: Called with (done, total) before each graph and at the end. True: a bar by
+                rich or tqdm, if installed. Sizes are those of a symbol of this name.
+            workers: How many graphs are lowered and compiled at once, each by a thread.
             **sizes: Per symbol the sizes to prepare for: `b=range(1, 17), s=512`. One that is left
                 out is prepared for all buckets of its strategy, if they end: by `maximum=` or in a
-                ladder, and for those of a ladder beyond the end. What goes on there without an end
-                is left out.
+                ladder, and for those of a ladder beyond the end, if these end.
 
         Returns:
             How many graphs were compiled.
 
         Raises:
-            ConfigError: There are no examples, a symbol has no sizes or is not known, or the
-                function's guards make too many combinations.
+            ConfigError: There are no examples, a symbol has no sizes or is not known, guards make
+                too many combinations, or `workers` is no number.
         """
         runner, own = self._receiver(args)
-        if progress is not None and not callable(progress):
+        if progress is not None and not isinstance(progress, bool) and not callable(progress):
             progress, sizes["progress"] = None, progress
-        return runner.warm_up(own, sizes, progress=progress)
+        return runner.warm_up(own, sizes, progress=progress, workers=workers)
 
     def clear(self) -> None:
-        """Forget all graphs and traces, and those that are being made; the statistics stay."""
+        """Forget all graphs and traces, also what is being made; the statistics stay."""
         self._runner.clear()
 
     def freeze(self) -> None:
         """Make it an error from now on if a call needs a graph that is not compiled.
 
-        With `missing="larger"` a call for which a larger graph is there runs in that one. A graph
-        that another thread compiles now is kept; those that wait for it are not made.
+        With `missing="larger"` calls still run in larger graphs. What a thread compiles is kept.
         """
         self._runner.store.freeze()
 

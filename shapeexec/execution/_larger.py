@@ -13,7 +13,7 @@ from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Graph
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, prepared, within
+from shapeexec.execution._planner import Planner, what_is_left, within
 from shapeexec.execution._ready import make_ready
 from shapeexec.execution._store import Store
 
@@ -98,11 +98,5 @@ def _work(
     masked = planner.plan(call)
     if masked.key != key or masked.is_compiled:
         return None
-    # What runs code of users is done here: a worker lowers and compiles.
-    made = store.prepared(key, lambda: prepared(plan, call))
-    functions = list(call.call.functions())
-
-    def make() -> object:
-        return store.graph(plan, lambda: made, functions=functions, origin="worker")
-
+    make = what_is_left(store, plan, call, origin="worker")
     return lambda: behind.begin(key, make, drop=lambda: store.drop(key), what=str(plan))

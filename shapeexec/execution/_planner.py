@@ -5,13 +5,13 @@ cannot be padded runs at its exact size. It compiles nothing and runs nothing.
 """
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from shapeexec._errors import InconclusiveShapeError, UnsupportedPrimitiveError
 from shapeexec.bucketing import Strategy
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution._bind import Binder, BoundCall
-from shapeexec.execution._compile import Prepared, Recipe, prepare
+from shapeexec.execution._compile import Graph, Prepared, Recipe, prepare
 from shapeexec.execution._exactness import Exactness, ExactSymbols
 from shapeexec.execution._key import Key, Kind, Padded, kind_of
 from shapeexec.execution._options import range_of
@@ -268,6 +268,25 @@ def prepared(plan: Plan, call: BoundCall) -> Prepared:
     """
     args, kwargs = call.structs(plan.in_capacities)
     return prepare(plan.recipe, plan.recipe.numbers.struct, args=args, kwargs=kwargs)
+
+
+def what_is_left(store: Store, plan: Plan, call: BoundCall, *, origin: str) -> Callable[[], Graph]:
+    """Puts in the masks of a missing graph, and returns what lowers and compiles it.
+
+    What is returned runs no code of users, so it may run in another thread.
+
+    Args:
+        store: Keeps the graph.
+        plan: The plan of a call, which was made by `Planner.plan`.
+        call: The call.
+        origin: See `GraphRow`.
+
+    Raises:
+        UnsupportedPrimitiveError: A primitive cannot be made exact.
+    """
+    made = store.prepared(plan.key, lambda: prepared(plan, call))
+    functions = list(call.call.functions())
+    return lambda: store.graph(plan, lambda: made, functions=functions, origin=origin)
 
 
 def notes_of(plan: Plan, call: BoundCall) -> list[MaskNote]:

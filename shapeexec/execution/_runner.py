@@ -15,11 +15,13 @@ from shapeexec.execution._examples import Examples, Reduce, check_reduce, take_e
 from shapeexec.execution._explain import Explanation, program_of
 from shapeexec.execution._graphs import Graphs, graphs_of
 from shapeexec.execution._larger import lend, told_where
+from shapeexec.execution._makers import as_workers, makers
 from shapeexec.execution._map import Mappers
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._permission import SignatureChanged
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, notes_of, prepared
+from shapeexec.execution._progress import shown
 from shapeexec.execution._ready import make_ready
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._signature import by_position, signature
@@ -180,9 +182,11 @@ class Runner:
         args: Sequence[Any],
         sizes: Mapping[str, Any],
         *,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[int, int], None] | bool | None,
+        workers: int,
     ) -> int:
         """See `Exec.warmup`."""
+        workers = as_workers(workers)
         example = self._seen(*by_position(self.settings, args, {})) if args else self.store.example
         if example is None:
             raise ConfigError(
@@ -190,13 +194,14 @@ class Runner:
                 fix="pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
             )
 
-        return _warmup.warm(
-            self.planner,
-            example,
-            sizes=sizes,
-            compile_one=lambda call: self._made(call, origin="warmup")[0],
-            progress=progress,
-        )
+        def make(call: BoundCall) -> Plan:
+            return self._made(call, origin="warmup")[0]
+
+        with (
+            makers(workers, make, planner=self.planner, store=self.store) as maker,
+            shown(progress) as tell,
+        ):
+            return _warmup.warm(self.planner, example, sizes=sizes, maker=maker, progress=tell)
 
     # Maps
 

@@ -6,7 +6,7 @@
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
@@ -28,18 +28,19 @@ def warm(
     example: Call,
     *,
     sizes: Mapping[str, Any],
-    compile_one: Callable[[BoundCall], Plan],
+    maker: "Maker",
     progress: Callable[[int, int], None] | None,
 ) -> int:
-    """Compile the missing graphs for every combination of `sizes`.
+    """Compile the missing graphs for every combination of `sizes`, the example's nearest first.
 
     Args:
         planner: Plans calls.
         example: A call, of any size.
         sizes: Per symbol an int or an iterable of ints. For a symbol that is left out, all up to
             its strategy's last bucket, if it has one.
-        compile_one: Plans a call and compiles its graph; returns the plan.
-        progress: Called with (done, total) before each graph and at the end.
+        maker: Makes graphs.
+        progress: Called with (done, total) before each graph and at the end; of graphs that are
+            made side by side, whenever one is done.
 
     Returns:
         How many graphs were compiled.
@@ -47,7 +48,8 @@ def warm(
     Raises:
         ConfigError: Sizes are missing, of a symbol that there is not, or too many.
     """
-    dims = planner.bind(example).ragged_dims
+    bound = planner.bind(example)
+    dims = bound.ragged_dims
     listed = {symbol: as_sizes(symbol, given) for symbol, given in sizes.items()}
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
     for symbol in symbols - listed.keys():
@@ -65,17 +67,55 @@ def warm(
     count = 0
     while True:
         wanted = _missing(planner, example, dims=dims, listed=listed)
-        for done, (exact, call) in enumerate(wanted):
-            if progress is not None:
-                progress(done, len(wanted))
-            plan = compile_one(call)
+        wanted.sort(key=lambda graph: _distance(graph[1].sizes, bound.sizes))
+        tell = _Told(progress, len(wanted))
+        for begun, (exact, call) in enumerate(wanted):
+            tell.done(begun - maker.left(maker.most))
+            plan = maker.make(call)
             count += 1
             if plan.exact != exact:
+                maker.left(0)
                 break  # what cannot be padded was met: now other graphs are wanted, too
         else:
-            if progress is not None:
-                progress(len(wanted), len(wanted))
+            for left in range(maker.most, -1, -1):
+                tell.done(len(wanted) - maker.left(left))
             return count
+
+
+class Maker(Protocol):
+    """Makes graphs, one after another or side by side.
+
+    Attributes:
+        most: How many may be left behind while the next one is begun.
+    """
+
+    most: int
+
+    def make(self, call: BoundCall) -> Plan:
+        """Plan a call, and begin to make its graph; returns the plan."""
+        ...
+
+    def left(self, most: int) -> int:
+        """Wait until at most so many graphs are being made; how many are."""
+        ...
+
+
+class _Told:
+    """Tells progress, each number once."""
+
+    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
+        self._progress, self._total, self._last = progress, total, -1
+
+    def done(self, number: int) -> None:
+        """Tell how many graphs are done."""
+        if self._progress is not None and number > self._last:
+            self._last = number
+            self._progress(number, self._total)
+
+
+def _distance(sizes: Mapping[str, int], wanted: Mapping[str, int]) -> float:
+    """How far sizes lie from others, in factors of e."""
+    return sum(abs(math.log(max(1, sizes[s]) / max(1, wanted[s]))) for s in wanted)
 
 
 def _missing(

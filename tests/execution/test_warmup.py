@@ -1,12 +1,20 @@
 """Warm-up and freezing: afterwards calls compile nothing."""
 
+import sys
+import threading
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec.execution import _store
+from tests.execution.behind import Gate, gate, join_workers
 from tests.execution.support import assert_runs_as, counted, ones, refused
+
+__all__ = ["gate"]
 
 P = sx.Pow2()
 
@@ -195,3 +203,134 @@ def test_a_frozen_exec_refuses_what_it_does_not_hold():
     with refused(sx.FrozenError, "frozen, and no graph is compiled for s=5", "warm up these sizes"):
         ex(ones(5))
     assert ex.cache_size == 1
+
+
+def test_the_nearest_graphs_are_made_first():
+    ex = sx.Exec(lambda x: x.sum(), ("b, s",), P)
+    ex.warmup(ones(2, 30), b=range(1, 9), s=[8, 32])
+    sizes = [row.sizes for row in ex.graphs]
+    assert sizes[:2] == ["b=2, s=32", "b=1, s=32"]
+    assert sizes[-1] == "b=8, s=8"
+
+
+def test_several_workers_make_graphs_and_the_caller_alone_traces(gate: Gate):
+    threads, told = set(), []
+
+    def fn(x):
+        threads.add(threading.current_thread().name)
+        return x.mean()
+
+    ex = sx.Exec(fn, ("s",), P)
+    gate.opened.set()
+    made = ex.warmup(ones(1), s=range(1, 200), workers=2, progress=lambda *t: told.append(t))
+    assert made == ex.stats.compiles == len(ex.graphs) == 9
+    assert threads == {"MainThread"}
+    assert set(gate.compiled_in) == {"shapeexec"}
+    assert {row.origin for row in ex.graphs} == {"warmup"}
+    assert told == sorted(set(told))
+    assert (told[0], told[-1]) == ((0, 9), (9, 9))
+    ex.freeze()
+    for n in (1, 7, 130, 199):
+        assert_runs_as(fn, ex, ones(n))
+
+
+def test_workers_find_out_on_the_way_what_cannot_be_padded():
+    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), P, on_unsupported="exact")
+    ex.warmup(ones(3), s=range(1, 6), workers=3)
+    ex.freeze()
+    assert [ex(ones(n)).shape for n in range(1, 6)] == [(n,) for n in range(1, 6)]
+
+
+def test_workers_make_each_graph_once_beside_calls(gate: Gate):
+    ex = sx.Exec(lambda x: x.sum(), ("s",), P, missing="larger")
+    ex(ones(64))
+    ex(ones(5))
+    assert gate.reached.wait(60)
+    gate.opened.set()
+    ex.warmup(s=range(1, 65), workers=2)
+    join_workers()
+    assert ex.stats.compiles == len(ex.graphs) == 7
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError], ids=lambda kind: kind.__name__)
+def test_a_warmup_that_is_stopped_goes_on_where_it_stopped(workers, stop):
+    ex = sx.Exec(lambda x: x.max(), ("s",), P)
+
+    def stopped(done, total):
+        if done:
+            raise stop
+
+    with pytest.raises(stop):
+        ex.warmup(ones(1), s=range(1, 65), workers=workers, progress=stopped)
+    join_workers()
+    made = len(ex.graphs)
+    assert 1 <= made < 7
+    assert ex.warmup(ones(1), s=range(1, 65), workers=workers) == 7 - made
+    assert ex.stats.compiles == 7
+
+
+def test_what_stops_a_worker_is_raised(monkeypatch):
+    def broken(*_, **__):
+        raise MemoryError("XLA has no room")
+
+    ex = sx.Exec(lambda x: x.max(), ("s",), P)
+    with monkeypatch.context() as patch:
+        patch.setattr(_store, "compile_graph", broken)
+        with pytest.raises(MemoryError, match="no room"):
+            ex.warmup(ones(1), s=range(1, 65), workers=2)
+        join_workers()
+    assert ex.warmup(ones(1), s=range(1, 65), workers=2) == 7
+
+
+def test_a_configuration_of_one_thread_is_warmed_up_by_it(gate: Gate):
+    ex = sx.Exec(lambda x: x @ x, ("s",), P)
+    with jax.default_matmul_precision("float32"):
+        assert ex.warmup(ones(1), s=range(1, 9), workers=2) == 4
+    assert set(gate.compiled_in) == {"MainThread"}
+
+
+@pytest.mark.parametrize("workers", [0, -1, "2", 1.5, True, None, range(3)], ids=repr)
+def test_workers_are_a_number_of_threads(workers):
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    with refused(sx.ConfigError, f"workers={workers!r} is no number of threads", "workers=2, or"):
+        ex.warmup(ones(1), s=3, workers=workers)
+
+
+def test_a_bar_is_drawn_by_rich(capsys):
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    assert ex.warmup(ones(1), s=range(1, 9), progress=True) == 4
+    text = capsys.readouterr().out
+    assert "compiling graphs" in text
+    assert "100%" in text
+    assert ex.warmup(ones(1), s=range(1, 9), progress=False) == 0
+    assert capsys.readouterr().out == ""
+
+
+class Tqdm:
+    """What is used of tqdm's bars."""
+
+    drawn: tuple[int, int] | None = None
+
+    def __init__(self, desc):
+        assert desc == "compiling graphs"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        Tqdm.drawn = (*Tqdm.drawn, "closed")
+
+    def refresh(self):
+        Tqdm.drawn = (self.n, self.total)
+
+
+@pytest.mark.parametrize("has_tqdm", [True, False])
+def test_without_rich_tqdm_draws_the_bar_or_nobody(has_tqdm, monkeypatch):
+    monkeypatch.setattr(Tqdm, "drawn", None)
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    tqdm = types.SimpleNamespace(tqdm=Tqdm) if has_tqdm else None
+    monkeypatch.setitem(sys.modules, "tqdm", tqdm)
+    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    assert ex.warmup(ones(1), s=range(1, 9), progress=True) == 4
+    assert Tqdm.drawn == ((4, 4, "closed") if has_tqdm else None)

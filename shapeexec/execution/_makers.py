@@ -1,0 +1,113 @@
+"""Who makes the graphs of a warm-up: the thread that calls, or several workers."""
+
+import contextlib
+from collections.abc import Callable, Generator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any
+
+from shapeexec import _compat
+from shapeexec._errors import ConfigError
+from shapeexec.execution._behind import Workers, is_seen_by_workers
+from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._options import as_size
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._planner import Planner, what_is_left
+from shapeexec.execution._store import Store
+from shapeexec.execution._warmup import Maker
+
+
+class _Alone:
+    """The thread that calls makes one graph after another."""
+
+    most = 0
+
+    def __init__(self, make: Callable[[BoundCall], Plan]) -> None:
+        self._make = make
+
+    def make(self, call: BoundCall) -> Plan:
+        """Make the graph of a call."""
+        return self._make(call)
+
+    def left(self, most: int) -> int:
+        """None is ever left behind."""
+        del most
+        return 0
+
+
+class _Several:
+    """Workers lower and compile; the thread that calls plans, proves and puts masks in.
+
+    Args:
+        workers: How many.
+        planner: Plans calls.
+        store: Keeps graphs.
+    """
+
+    def __init__(self, workers: int, planner: Planner, store: Store) -> None:
+        self.most = 2 * workers  # so that none has to wait for masks
+        self._workers, self._planner, self._store = Workers(workers), planner, store
+        self._begun: set[Future[Any]] = set()
+
+    def make(self, call: BoundCall) -> Plan:
+        """Begin to make the graph of a call."""
+        plan = self._planner.plan(call)
+        work = what_is_left(self._store, plan, call, origin="warmup")
+        self._begun.add(self._workers.submit(work))
+        return plan
+
+    def left(self, most: int) -> int:
+        """Wait until at most so many graphs are left.
+
+        Raises:
+            Exception: What stopped one of them.
+        """
+        while len(self._begun) > most:
+            done, self._begun = wait(self._begun, return_when=FIRST_COMPLETED)
+            for one in done:
+                one.result()
+        return len(self._begun)
+
+    def cancel(self) -> None:
+        """Begin no other graph."""
+        self._workers.cancel()
+
+
+@contextlib.contextmanager
+def makers(
+    workers: int, make: Callable[[BoundCall], Plan], *, planner: Planner, store: Store
+) -> Generator[Maker]:
+    """Who makes graphs within the block; at an error or an interrupt no other graph is begun.
+
+    Args:
+        workers: How many threads make graphs; 1: that of the caller.
+        make: Plans a call and makes its graph.
+        planner: Plans calls.
+        store: Keeps graphs.
+    """
+    if workers == 1 or not is_seen_by_workers(_compat.config_fingerprint()):
+        yield _Alone(make)
+        return
+    several = _Several(workers, planner, store)
+    try:
+        yield several
+    finally:
+        several.cancel()
+
+
+def as_workers(given: Any) -> int:
+    """A number of workers.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    try:
+        workers = as_size(given)
+    except TypeError:
+        workers = 0
+    if workers < 1:
+        raise ConfigError(
+            f"warmup: workers={given!r} is no number of threads.",
+            why="a symbol cannot be warmed up by this name",
+            fix="workers=2, or leave it out",
+        )
+    return workers

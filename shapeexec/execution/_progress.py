@@ -1,0 +1,51 @@
+"""Progress as a bar, by rich or tqdm where one of them is installed."""
+
+import contextlib
+import importlib
+from collections.abc import Callable, Generator
+from typing import Any
+
+Progress = Callable[[int, int], None]
+"""Called with what is done and what there is in all."""
+
+_WHAT = "compiling graphs"
+
+
+@contextlib.contextmanager
+def shown(progress: Progress | bool | None) -> Generator[Progress | None]:
+    """Whom to tell within the block.
+
+    Args:
+        progress: A function; True: a bar, or nothing where neither rich nor tqdm is installed.
+    """
+    if not isinstance(progress, bool):
+        yield progress
+        return
+    with contextlib.ExitStack() as stack:
+        yield _bar(stack) if progress else None
+
+
+def _bar(stack: contextlib.ExitStack) -> Progress | None:
+    with contextlib.suppress(ModuleNotFoundError):
+        return _by_rich(stack)
+    with contextlib.suppress(ModuleNotFoundError):
+        return _by_tqdm(stack)
+    return None
+
+
+def _by_rich(stack: contextlib.ExitStack) -> Progress:
+    rich: Any = importlib.import_module("rich.progress")
+    bar = stack.enter_context(rich.Progress())
+    task = bar.add_task(_WHAT, total=None)
+    return lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _by_tqdm(stack: contextlib.ExitStack) -> Progress:
+    tqdm: Any = importlib.import_module("tqdm").tqdm
+    bar = stack.enter_context(tqdm(desc=_WHAT))
+
+    def tell(done: int, total: int) -> None:
+        bar.total, bar.n = total, done
+        bar.refresh()
+
+    return tell
