@@ -35,6 +35,7 @@ from shapeexec.attention.masks import (
 from shapeexec.bucketing import Exact, Geometric, Hybrid, Ladder, Linear, Pow2, Strategy
 from shapeexec.execution import (
     CacheLimits,
+    Compiling,
     Exec,
     Explanation,
     GraphRow,
@@ -66,6 +67,7 @@ __all__ = [
     "BucketOverflowError",
     "CacheLimits",
     "Causal",
+    "Compiling",
     "ConfigError",
     "ConstraintError",
     "Dilated",

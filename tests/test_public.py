@@ -68,6 +68,7 @@ def test_a_public_name_exists_and_says_what_it_is(module, name):
         sx.GraphRow,
         sx.WhyNew,
         sx.CacheLimits,
+        sx.Compiling,
         sx.Strategy,
         sx.Validation,
     ],

@@ -2,6 +2,7 @@
 
 from shapeexec.execution._by_hand import Sizes, pad_to_bucket, unpad
 from shapeexec.execution._cache import CacheLimits
+from shapeexec.execution._compiling import Compiling
 from shapeexec.execution._decorator import bucketed
 from shapeexec.execution._exec import Exec
 from shapeexec.execution._explain import Explanation
@@ -14,6 +15,7 @@ from shapeexec.execution._why import WhyNew
 
 __all__ = [
     "CacheLimits",
+    "Compiling",
     "Exec",
     "Explanation",
     "GraphRow",

@@ -119,6 +119,7 @@ class Behind:
         *,
         drop: Callable[[], object],
         what: str,
+        fix: str,
     ) -> None:
         """Begin to make a graph, if nobody does.
 
@@ -126,7 +127,8 @@ class Behind:
             key: What names it.
             make: Makes it, and keeps it.
             drop: Called if it is no longer wanted when it is made.
-            what: The call for which it is made, as a warning names it.
+            what: What could not be made, as a warning says it.
+            fix: What to do then.
 
         """
         config = _compat.config_fingerprint()
@@ -139,7 +141,7 @@ class Behind:
             except FrozenError:  # frozen meanwhile
                 pass
             except BaseException as error:  # whatever it is, the next call makes the graph itself
-                self._fail(key, error, what=what)
+                self._fail(key, f"{what}: {type(error).__name__}: {error!s:.400}", fix=fix)
             with self._lock:
                 is_wanted = self._pending.pop(key, None) is not None
             if not is_wanted:
@@ -160,14 +162,11 @@ class Behind:
             self._failed.clear()
         self._workers.cancel()
 
-    def _fail(self, key: Hashable, error: BaseException, *, what: str) -> None:
+    def _fail(self, key: Hashable, text: str, *, fix: str) -> None:
         self._failed.add(key)
         with contextlib.suppress(RuntimeWarning):  # where warnings are errors the next call raises
             warnings.warn(
-                f"shapeexec: the graph for {what} could not be made in another thread: "
-                f"{type(error).__name__}: {error!s:.400}\n"
-                "  Calls of this bucket make it themselves from now on, and raise what stops it.\n"
-                '  Fix:   what the next call says, or missing="wait"',
+                f"shapeexec: in another thread there could not be made {text}\n  Fix:   {fix}",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -151,6 +151,15 @@ class GraphCache(Generic[Entry]):
         flight.done.set()
         return entry
 
+    def replace(self, entry: Entry, key: Hashable, other: Entry) -> bool:
+        """Put another entry in the place of one; False if it is not there any more."""
+        with self._lock:
+            is_there = self._entries.get(key) is entry
+            if is_there:
+                self._entries[key] = other
+                self._shrink()
+            return is_there
+
     def drop(self, key: Hashable) -> None:
         """Forget the entry at `key`, if there is one: nobody can ask for it again."""
         with self._lock:

@@ -15,6 +15,7 @@ import numpy as np
 
 from shapeexec import _compat
 from shapeexec.execution import _monitor, _worker
+from shapeexec.execution._compiling import Option, refused_options
 from shapeexec.execution._permission import check_permitted, permitted, watch_lowering
 from shapeexec.execution._row import GraphBytes, GraphRow, GraphSeconds
 from shapeexec.execution._stats import Tally
@@ -199,19 +200,33 @@ class Prepared:
 
     Attributes:
         jitted: See `Graph`.
+        jit: Makes it, with `compiler_options`; JAX's trace of the body serves all of them.
+        arguments: Those of the body at capacity, without data.
         trace: Its body at capacity, without data: a `jax.stages.Traced`. It is made once, and
             again after `jax.clear_caches()`, which drops it: otherwise a call would miss the
             compiled code.
         consts: See `Graph`.
         seconds: Its time so far.
+        options: XLA's.
     """
 
     jitted: Any
+    jit: Callable[..., Any]
+    arguments: tuple[Any, ...]
     trace: Callable[[], Any]
     consts: tuple[Any, ...]
     seconds: GraphSeconds
+    options: Mapping[str, Option] = dataclasses.field(default_factory=dict[str, Option])
 
     device_bytes = 0  # so that a `GraphCache` keeps it
+
+    def with_options(self, options: Mapping[str, Option]) -> "Prepared":
+        """The same, to be compiled with options of XLA."""
+        if not options:
+            return self
+        jitted = self.jit(compiler_options=dict(options))
+        trace = functools.partial(jitted.trace, *self.arguments)
+        return dataclasses.replace(self, jitted=jitted, trace=trace, options=options)
 
 
 def prepare(
@@ -230,13 +245,14 @@ def prepare(
         sizes, kwargs, args = watch_lowering((sizes, kwargs, args))
         return recipe.body(sizes, consts, kwargs, *args)
 
-    jitted = _compat.jit(body, donate_argnums=donated)
+    jit = functools.partial(_compat.jit, body, donate_argnums=donated)
+    jitted, arguments = jit(), (sizes, consts, kwargs, *args)
     start = time.perf_counter()
-    trace = functools.partial(jitted.trace, sizes, consts, kwargs, *args)
+    trace = functools.partial(jitted.trace, *arguments)
     with permitted():
         trace()
     seconds = GraphSeconds(trace=recipe.trace_seconds, mask=time.perf_counter() - start)
-    return Prepared(jitted, trace, consts, seconds)
+    return Prepared(jitted, jit, arguments, trace, consts, seconds)
 
 
 def compile_graph(
@@ -248,6 +264,9 @@ def compile_graph(
         prepared: The graph with its masks.
         row: What names it.
         meanwhile: What this thread does while XLA compiles in another one.
+
+    Raises:
+        ConfigError: XLA refuses an option.
     """
     start = time.perf_counter()
     with permitted():
@@ -256,7 +275,13 @@ def compile_graph(
 
     def compile_it() -> tuple[Any, _monitor.Span]:
         span = _monitor.Span()
-        compiled = lowered.compile()
+        try:
+            compiled = lowered.compile()
+        except Exception as error:  # of any kind: what XLA makes of an option is its own
+            refused = refused_options(prepared.options, error)
+            if refused is None:
+                raise
+            raise refused from error
         span.ran()
         return compiled, span
 

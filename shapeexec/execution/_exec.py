@@ -17,6 +17,7 @@ from shapeexec.bucketing import Pow2, Strategy
 from shapeexec.execution import _monitor, _options, _pickling, _spellings
 from shapeexec.execution._behind import Missing
 from shapeexec.execution._cache import CacheLimits
+from shapeexec.execution._compiling import Compiling
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._graphs import Graphs
 from shapeexec.execution._map_method import MapMethod
@@ -82,10 +83,10 @@ class Exec:
             until its sizes are proven; `"off"`, nowhere. Where they differ the sizes run exactly,
             with a warning that tells the line, and `stats.differences` counts them.
         missing: What a call does whose graph is missing. `"wait"`: it makes the graph, and runs.
-            `"larger"`: it runs at once in the cheapest larger graph that is there, while its own
-            is compiled in another thread; it waits if there is none, as maps do. Such graphs
-            serve all sizes up to their buckets, so they may have masks that others are spared.
-            `"error"`: it raises a `FrozenError`; only `warmup` makes graphs.
+            `"larger"`: it runs at once in the cheapest larger graph that is there, if any, while
+            its own is compiled in another thread; maps wait. Graphs serve all sizes up to their
+            buckets, which may take more masks. `"error"`: it raises; only `warmup` compiles.
+        compiling: XLA's options, and whether a graph that compiles fast serves first.
         poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to hunt for a mask that
             is missing. None: what the environment variable SHAPEEXEC_POISON says, else nothing.
         **misspelled: Unknown options; the error suggests the corrected call.
@@ -116,6 +117,7 @@ class Exec:
         limits: CacheLimits | None = None,
         check: Check = "graphs",
         missing: Missing = "wait",
+        compiling: Compiling | None = None,
         poison: str | None = None,
         **misspelled: Never,
     ) -> None:
@@ -140,13 +142,15 @@ class Exec:
             examples=Pow2() if examples is None else examples,
             check=check,
             missing=missing,
+            compiling=compiling,
         )
         self._start(settings, limits or CacheLimits())
 
     def _start(self, settings: Settings, limits: CacheLimits) -> None:
         self._limits = limits
-        self._runner = Runner.of(settings, Store(limits, settings.missing))
-        self._runner.store.see({FUNCTION} if has_parts(settings.fn) else ())
+        store = Store(limits, settings.missing, compiling=settings.compiling)
+        self._runner = Runner.of(settings, store)
+        store.see({FUNCTION} if has_parts(settings.fn) else ())
         self._method: Exec | None = None
         self._is_method = False
         _monitor.listen()
@@ -347,8 +351,7 @@ class Exec:
             How many graphs were compiled.
 
         Raises:
-            ConfigError: There are no examples, a symbol has no sizes or is not known, guards make
-                too many combinations, or `workers` is no number.
+            ConfigError: There are no examples, the sizes are not those of the symbols, or too many.
         """
         runner, own = self._receiver(args)
         if progress is not None and not isinstance(progress, bool) and not callable(progress):

@@ -99,4 +99,10 @@ def _work(
     if masked.key != key or masked.is_compiled:
         return None
     make = what_is_left(store, plan, call, origin="worker")
-    return lambda: behind.begin(key, make, drop=lambda: store.drop(key), what=str(plan))
+    return lambda: behind.begin(
+        key,
+        make,
+        drop=lambda: store.drop(key),
+        what=f"the graph for {plan}",
+        fix='the next call of this bucket makes it, and says what stops it; or missing="wait"',
+    )

@@ -157,7 +157,10 @@ class Plan:
             for symbol, size in self.sizes.items()
         )
         state = "compiled" if self.is_compiled else "not compiled yet"
-        if self.runs_in is not None and not self.is_compiled:
-            state += f", runs in {self.runs_in.sizes} until then"
+        if self.runs_in is not None:
+            if not self.is_compiled:
+                state += f", runs in {self.runs_in.sizes} until then"
+            elif self.runs_in.origin in ("quick", "tuned"):
+                state += f", {self.runs_in.origin}"
         guards = f"; guards: {', '.join(map(str, self.guards))}" if self.guards else ""
         return f"{dims or 'no symbols'}; {state}{guards}"

@@ -79,7 +79,8 @@ class GraphRow:
         bytes: Its memory; None where a back end does not tell.
         seconds: The time that it took to make.
         origin: Where it came from: `"made"` by a call that needed it, `"warmup"` by `Exec.warmup`,
-            `"worker"` in another thread, while calls ran in larger ones.
+            `"worker"` in another thread, while calls ran in larger ones. With
+            `Compiling(first="quick")` it is `"quick"`, and `"tuned"` when it was replaced.
         key: What names it, as one value.
         is_ragged: Per text of `signature` whether its spec names a symbol.
         trace: The function at symbolic sizes, which graphs of other buckets share.

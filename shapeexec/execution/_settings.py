@@ -11,6 +11,7 @@ from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Exact, Strategy
 from shapeexec.execution import _options
 from shapeexec.execution._behind import MISSING, Missing
+from shapeexec.execution._compiling import TUNED, Compiling
 from shapeexec.execution._proofs import CHECKS, Check
 from shapeexec.masking._poison import check_poison
 from shapeexec.shape._guards import Guard
@@ -41,6 +42,7 @@ class Settings:
         examples: The strategy for the number of examples of `Exec.map`.
         check: Which calls' traces are checked against the plain function's.
         missing: What a call does whose graph is missing.
+        compiling: How XLA compiles graphs.
     """
 
     fn: Callable[..., Any]
@@ -56,6 +58,7 @@ class Settings:
     examples: Strategy
     check: Check = "graphs"
     missing: Missing = "wait"
+    compiling: Compiling = TUNED
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
@@ -133,10 +136,17 @@ def _kwarg_shapes(given: Any) -> dict[str, Any] | None:
     return _options.as_kwarg_shapes(given)
 
 
+def _compiling(given: Any) -> Compiling:
+    fix = 'compiling=sx.Compiling(first="quick")'
+    _options.check_kind("compiling", given, kind=Compiling, fix=fix)
+    return given or TUNED
+
+
 _FORMS: Mapping[str, Callable[[Any], Any]] = {
     "on_unsupported": _choice("on_unsupported", ("raise", "exact")),
     "check": _choice("check", CHECKS),
     "missing": _choice("missing", MISSING),
+    "compiling": _compiling,
     "kwarg_shapes": _kwarg_shapes,
     "donate_argnums": lambda given: _options.as_numbers("donate_argnums", given),
     "strategies": _options.as_strategies,

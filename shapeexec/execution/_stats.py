@@ -23,6 +23,7 @@ class Stats:
         compiles: XLA compilations of graphs, as JAX counts them.
         compile_seconds: The time that XLA took for them.
         copy_compiles: XLA compilations of pads and slices on an accelerator.
+        swaps: Quick graphs whose place a tuned one has taken.
         evictions: Graphs that left the cache.
         graphs: Graphs in the cache.
         device_bytes: Temporary memory and code of these graphs, in bytes, as XLA tells it.
@@ -51,6 +52,7 @@ class Stats:
     compiles: int = 0
     compile_seconds: float = 0.0
     copy_compiles: int = 0
+    swaps: int = 0
     evictions: int = 0
     graphs: int = 0
     device_bytes: int = 0

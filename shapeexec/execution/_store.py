@@ -4,18 +4,20 @@ All views of an Exec share one store: methods of instances, and maps. `_planner`
 `_ready` runs graphs.
 """
 
+import dataclasses
 import math
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import CodeType, FunctionType
 from typing import Any, Generic, TypeVar
 
 from shapeexec import _compat
 from shapeexec._errors import FrozenError
-from shapeexec.execution._behind import Behind, Missing
+from shapeexec.execution._behind import Behind, Missing, is_seen_by_workers
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Graph, Prepared, compile_graph
+from shapeexec.execution._compiling import TUNED, Compiling, Option
 from shapeexec.execution._functions import MANY, Functions
 from shapeexec.execution._graphs import row_of
 from shapeexec.execution._key import Key, Padded, kind_of
@@ -62,6 +64,7 @@ class Store:
     Args:
         limits: How many graphs are kept.
         missing: `"error"`: it is frozen from the start but for warm-up.
+        compiling: How XLA compiles.
 
     Attributes:
         find: The graph of a key, which counts as used now; None if it is not compiled.
@@ -70,12 +73,19 @@ class Store:
         plans: By signature the plans of single examples of maps.
         layouts: By kind where the examples of maps have leaves of their own.
         places: Where arguments have held more than arrays; `see` adds to it.
-        behind: Makes graphs while calls run in others.
+        behind: Makes graphs while calls run in larger ones.
+        tuning: Makes tuned graphs while calls run in quick ones.
     """
 
-    def __init__(self, limits: CacheLimits, missing: Missing = "wait") -> None:
-        self.limits, self._missing = limits, missing
-        self.behind = Behind()
+    def __init__(
+        self,
+        limits: CacheLimits,
+        missing: Missing = "wait",
+        *,
+        compiling: Compiling = TUNED,
+    ) -> None:
+        self.limits, self._missing, self._compiling = limits, missing, compiling
+        self.behind, self.tuning = Behind(), Behind()
         self.counters = Counters()
         self._cache: GraphCache[Graph] = GraphCache(limits)
         self._prepared: GraphCache[Prepared] = GraphCache(CacheLimits(graphs=_MOST_PREPARED))
@@ -181,6 +191,7 @@ class Store:
 
         Raises:
             FrozenError: It is missing, and the Exec is frozen.
+            ConfigError: XLA refuses an option.
         """
 
         def make() -> Graph:
@@ -188,16 +199,50 @@ class Store:
                 self._cache.drop(key)
             self._warn_of_new_functions(self._functions.meet(functions, planned.key))
             self._check_not_frozen(planned, origin)
+            quick = self._quick_options()
+            row = row_of(planned, origin if quick is None else "quick")
+            options = self._compiling.options if quick is None else quick
             try:
                 made = self.prepared(planned.key, prepare)
-                graph = compile_graph(made, row_of(planned, origin), meanwhile=meanwhile)
+                graph = compile_graph(made.with_options(options), row, meanwhile=meanwhile)
             finally:  # after a failed lowering JAX would compile again: drop the entry
                 self._prepared.drop(planned.key)
             self.count(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
             self._warn_if_thrashing(planned)
+            if quick is not None:
+                to_tune.append((graph, made))
             return graph
 
-        return self._cache.get(planned.key, make)
+        to_tune: list[tuple[Graph, Prepared]] = []
+        graph = self._cache.get(planned.key, make)
+        for quick_graph, made in to_tune:  # not before the cache has it
+            self._tune(planned, quick_graph, made)
+        return graph
+
+    def _quick_options(self) -> Mapping[str, Option] | None:
+        quick = self._compiling.quick
+        if quick is None or not is_seen_by_workers(_compat.config_fingerprint()):
+            return None
+        return quick
+
+    def _tune(self, planned: Planned, quick: Graph, made: Prepared) -> None:
+        """Begin to make the graph that takes the place of a quick one."""
+        made, row = made.with_options(self._compiling.options), row_of(planned, "tuned")
+
+        def tune() -> None:
+            graph = compile_graph(made, row)
+            self.count(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
+            graph = dataclasses.replace(graph, tally=quick.tally, number=quick.number)
+            if self._cache.replace(quick, planned.key, graph):
+                self.count(swaps=1)
+
+        self.tuning.begin(
+            planned.key,
+            tune,
+            drop=lambda: None,
+            what=f"the tuned graph for {planned}",
+            fix='calls keep the quick one; sx.Compiling(first="tuned") raises the error',
+        )
 
     def drop(self, key: Key) -> None:
         """Forget a graph, if it is there."""
@@ -250,6 +295,7 @@ class Store:
     def clear(self) -> None:
         """Forget all graphs and plans, but keep the counters."""
         self.behind.clear()
+        self.tuning.clear()
         for held in (self.ready, self.plans, self.layouts, self._cache, self._prepared):
             held.clear()
 

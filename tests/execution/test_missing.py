@@ -195,9 +195,12 @@ def test_a_worker_that_fails_is_told_and_the_next_call_raises_it(broken):
     with pytest.warns(RuntimeWarning) as told:
         called_until_made(ex, 5)
     (text,) = [str(warning.message) for warning in told]
-    assert "the graph for s=5 in bucket 8 (38% padding); not compiled yet" in text
-    assert "could not be made in another thread: MemoryError: XLA has no room\n" in text
-    assert text.endswith('  Fix:   what the next call says, or missing="wait"')
+    assert text == (
+        "shapeexec: in another thread there could not be made the graph for s=5 in bucket 8 "
+        "(38% padding); not compiled yet: MemoryError: XLA has no room\n"
+        "  Fix:   the next call of this bucket makes it, and says what stops it; "
+        'or missing="wait"'
+    )
     for n in (6, 5):
         with pytest.raises(MemoryError, match="no room"):
             ex(ones(n))
