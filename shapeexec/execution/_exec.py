@@ -335,8 +335,6 @@ class Exec:
     ) -> int:
         """Compile the graphs that sizes need, those nearest to the example's sizes first.
 
-        If it is interrupted, what is compiled is kept, and the next call goes on from there.
-
         Args:
             *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
                 those of the last call that was planned.
@@ -363,10 +361,7 @@ class Exec:
         self._runner.clear()
 
     def freeze(self) -> None:
-        """Make it an error from now on if a call needs a graph that is not compiled.
-
-        With `missing="larger"` calls still run in larger graphs. What a thread compiles is kept.
-        """
+        """Make it an error from now on if a call needs a graph that is not compiled."""
         self._runner.store.freeze()
 
     # Private

@@ -1,6 +1,6 @@
 """Calls that run in a larger graph while their own is made: `Exec(missing="larger")`.
 
-`_behind` makes graphs, and `_planner` plans calls. Which sizes a graph may serve: docs/adr/0020.
+`_behind` makes graphs, and `_planner` plans calls. Which sizes a graph may serve: docs/adr/0021.
 """
 
 import dataclasses
