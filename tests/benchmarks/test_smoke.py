@@ -10,6 +10,8 @@ from tests.marks import marked_slow
 
 TOLERANCE = 1e-4
 SLOW = {"cold_stream", "masks", "tracing"}
+ALONE = ("latency",)
+"""Those that `run_all` leaves out."""
 LENGTHS = "kind,tokens,count\ncontext,0,1\ncontext,3,2\ncontext,90,1\ngenerated,7,4\n"
 
 
@@ -20,7 +22,7 @@ def lengths(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", marked_slow(run_all.BENCHMARKS, SLOW))
+@pytest.mark.parametrize("name", marked_slow((*run_all.BENCHMARKS, *ALONE), SLOW))
 def test_a_benchmark_writes_what_it_measured(name, tmp_path):
     path = tmp_path / "result.json"
     importlib.import_module(f"benchmarks.{name}").main(["--tiny", "--json", str(path)])
