@@ -159,15 +159,17 @@ def test_a_configuration_of_one_thread_is_not_left_to_another(gate: Gate):
     assert (ex.stats.larger, ex.stats.compiles) == (0, 2)
 
 
-def test_a_trace_is_proven_at_the_sizes_of_each_call():
-    def fn(x):
-        return x.sum() if isinstance(x.shape[0], str) or type(x.shape[0]) is int else 2 * x.sum()
+def test_a_trace_is_proven_at_the_sizes_of_each_call(gate: Gate):
+    def fn(x, y):  # nobody hears `is`, which is true of small ints that are equal
+        return x.sum() + y.sum() if x.shape[0] is y.shape[0] else x.sum() - y.sum()
 
-    ex = made(fn)
-    with pytest.warns(RuntimeWarning, match="another one than at s=64"):
-        ex(ones(64))
-    assert float(ex(ones(5))) == 15
-    assert (ex.stats.larger, ex.stats.differences) == (0, 2)
+    ex = made(fn, ("s", "t"))
+    assert float(ex(ones(64), ones(32))) == fn(ones(64), ones(32))
+    assert float(ex(ones(5), ones(6))) == 15 - 21
+    assert ex.stats.larger == 1  # and the graph of this bucket is being made
+    with pytest.warns(RuntimeWarning, match="another one than at s=5, t=5"):
+        assert float(ex(ones(5), ones(5))) == 30
+    assert (ex.stats.larger, ex.stats.differences) == (1, 1)
 
 
 @pytest.fixture
