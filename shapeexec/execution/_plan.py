@@ -146,6 +146,8 @@ class Plan:
         """How to have the graph compiled before a call needs it."""
         sizes = ", ".join(f"{symbol}={size}" for symbol, size in self.sizes.items())
         way = f"warm up these sizes before freeze(), by `warmup(*args, {sizes})`"
+        if self.recipe.zero_results:
+            way = f'make the Exec with returns="padded", and {way}'
         return f"{way} with args such as these; or do not freeze"
 
     def __str__(self) -> str:

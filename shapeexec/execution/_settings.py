@@ -5,7 +5,7 @@ The form of each single option is checked in `_options`.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Exact, Strategy
@@ -15,6 +15,8 @@ from shapeexec.masking._poison import check_poison
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._spec import check_names, places, spec_symbols
 from shapeexec.shape._unknown import names_for
+
+Returns = Literal["device", "padded", "host"]
 
 _NAMED_SYMBOLS = frozenset(("strategies", "in_shapes", "kwarg_shapes"))
 
@@ -36,6 +38,7 @@ class Settings:
         donate_argnums: Positions of arguments whose memory may be reused.
         examples: The strategy for the number of examples of `Exec.map`.
         check: Which calls' traces are checked against the plain function's.
+        returns: What a call makes of the arrays that its graph returns.
     """
 
     fn: Callable[..., Any]
@@ -50,6 +53,7 @@ class Settings:
     donate_argnums: tuple[int, ...]
     examples: Strategy
     check: Check = "graphs"
+    returns: Returns = "device"
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
@@ -130,6 +134,7 @@ def _kwarg_shapes(given: Any) -> dict[str, Any] | None:
 _FORMS: Mapping[str, Callable[[Any], Any]] = {
     "on_unsupported": _choice("on_unsupported", ("raise", "exact")),
     "check": _choice("check", CHECKS),
+    "returns": _choice("returns", get_args(Returns)),
     "kwarg_shapes": _kwarg_shapes,
     "donate_argnums": lambda given: _options.as_numbers("donate_argnums", given),
     "strategies": _options.as_strategies,
