@@ -1,6 +1,9 @@
 """Results that stay on the device: handles, what an Exec makes of them, and `returns=`."""
 
+import os
 import pickle
+import subprocess
+import sys
 import threading
 
 import equinox as eqx
@@ -534,3 +537,43 @@ def test_threads_share_graphs_of_both_kinds():
         thread.join()
     assert not wrong
     assert run.stats.compiles == 2
+
+
+ON_DEVICES = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import shapeexec as sx
+
+devices = jax.devices()
+mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+cut = jax.NamedSharding(mesh, jax.P("d"))
+make = sx.Exec(lambda x: x[::-1] + 1, ("b, s",), sx.Linear(16), returns="padded")
+take = sx.Exec(lambda x: (x.max(axis=0), x * 2), ("b, s",), {"b": sx.Linear(8), "s": sx.Pow2()})
+for where in (devices[1], cut):
+    for size in (8, 12):
+        x = np.arange(size * 3, dtype=np.float32).reshape(size, 3)
+        handle = make(jax.device_put(x, where))
+        garbage = jnp.full(handle.array.shape, jnp.nan).at[:size, :3].set(np.asarray(handle))
+        own = sx.Padded(jax.device_put(garbage, where), (size, 3))
+        assert handle.sharding.device_set == own.sharding.device_set == {*handle.array.devices()}
+        for given in (handle, own, handle.grown().grown(by=20, axis=1)):
+            want = np.asarray(given)
+            for _ in range(2):
+                most, double = take(given)
+                np.testing.assert_array_equal(most, want.max(axis=0))
+                np.testing.assert_array_equal(double, want * 2)
+                assert double.devices() == handle.array.devices(), (double.devices(), where)
+            assert take.plan(given).is_compiled
+    take.warmup(handle, b=3, s=3)
+print("right")
+"""
+
+
+def test_handles_on_several_devices_are_exact_and_stay_there():
+    flags = "--xla_force_host_platform_device_count=4"
+    environ = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "error", "-c", ON_DEVICES]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert done.stdout == "right\n", done.stderr
