@@ -170,8 +170,7 @@ class Exec:
         """A call whose ragged results stay on the device at capacity, each as an `sx.Padded`.
 
         Nothing is cut, so no size compiles anything. What has no ragged axis is an array, as are
-        all results inside somebody's trace, and where `on_unsupported`, a strategy or a size of 0
-        makes the symbols of a result exact.
+        all results inside somebody's trace, and those whose symbols are exact in this call.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises.
