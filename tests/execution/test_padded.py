@@ -282,6 +282,9 @@ def test_trees_keywords_static_and_exact_arguments_take_handles():
     arrays = {"a": ones(3), "b": [ones(5)]}, {"w": ones(3)}
     assert_close(run(*arrays, y=ones(3)), want)
     assert run.stats.graphs == 1
+    # A static argument of another shape is not padded to that of the handle before.
+    tree, w = arrays[0], {"w": 2 * ones(1)}
+    assert_close(run(tree, w, y=ones(3)), fn(tree, w, y=ones(3)))
 
 
 def test_what_looks_before_running_takes_handles():
