@@ -24,6 +24,7 @@ BENCHMARKS = (
     "masks",
     "cold_stream",
     "ragged_batch",
+    "loops",
 )
 RESULTS = Path(__file__).parent / "results"
 
@@ -67,6 +68,10 @@ def save_plot(figures: Mapping[str, Mapping[str, Any]], path: Path) -> None:
                 for name, one in figures["ragged_batch"].items()
             },
             1.2,
+        ),
+        "a step of a loop / by hand, fixed size": (
+            {name: one["ratio"]["ratio"] for name, one in figures["loops"].items()},
+            None,
         ),
     }
     if "ladders" in figures:

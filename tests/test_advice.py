@@ -30,8 +30,8 @@ from tests.tolerance import tolerance
 MODULES = (specs, options, inconclusive, limits, looking, primitives, running, attention, tiles)
 ROWS = [row for module in MODULES for row in module.ROWS]
 KINDS = """attention; back ends; biases; buckets; by hand; constraints; dims; donation; dropout;
-    exact symbols; frozen; graphs; inconclusive; lengths; maps; masks; objects; options; pad_safe;
-    programs; rules; specs; statics; strategies; unsupported primitives; validation"""
+    exact symbols; frozen; graphs; handles; inconclusive; lengths; maps; masks; objects; options;
+    pad_safe; programs; rules; specs; statics; strategies; unsupported primitives; validation"""
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}: {row.name}")

@@ -137,5 +137,6 @@ def committed_sharding(x: Any) -> Any:
     """
     if isinstance(x, jax.ShapeDtypeStruct):
         return x.sharding
-    is_array = isinstance(x, jax.Array) and not isinstance(x, _core.Tracer)
-    return x.sharding if is_array and is_committed(x) else None
+    if not isinstance(x, jax.Array):  # what stands for one may say it
+        return x.sharding if getattr(x, "committed", False) else None
+    return None if isinstance(x, _core.Tracer) or not is_committed(x) else x.sharding

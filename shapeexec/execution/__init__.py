@@ -7,6 +7,7 @@ from shapeexec.execution._decorator import bucketed
 from shapeexec.execution._exec import Exec
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._graphs import Graphs
+from shapeexec.execution._handle import Padded
 from shapeexec.execution._map_method import MapExplanation, MapMethod, MapPlan
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._row import GraphRow
@@ -23,6 +24,7 @@ __all__ = [
     "MapExplanation",
     "MapMethod",
     "MapPlan",
+    "Padded",
     "Plan",
     "Sizes",
     "Stats",

@@ -136,6 +136,7 @@ class Behind:
         def work() -> None:
             try:
                 if _compat.config_fingerprint() != config:
+                    # For `_fail`, a few lines below, which tells it.
                     raise RuntimeError("JAX's configuration has changed meanwhile")
                 make()
             except FrozenError:  # frozen meanwhile

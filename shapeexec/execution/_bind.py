@@ -13,6 +13,7 @@ import numpy as np
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, ConstraintError, SpecError
+from shapeexec.execution._handle import Padded
 from shapeexec.execution._key import Base
 from shapeexec.execution._options import parameters_of
 from shapeexec.execution._placement import Placement, Shape, at_capacity, placement_of
@@ -81,6 +82,19 @@ class BoundCall:
         args, kwargs = self.tree.children()
         places: list[Place] = [*range(len(self.call.arrays)), *sorted(self.call.named)]
         return list(zip(places, [*args.children(), *kwargs.children()], strict=True))
+
+    def with_static_cut(self) -> "BoundCall":
+        """The call with arrays in the place of handles whose specs name no symbol."""
+        leaves = _trees.leaves((tuple(self.call.arrays), dict(self.call.named)))
+        if not any(isinstance(leaf, Padded) for leaf in leaves):
+            return self
+        ragged = self.ragged_dims
+        own = [
+            leaf.cut() if isinstance(leaf, Padded) and number not in ragged else leaf
+            for number, leaf in enumerate(leaves)
+        ]
+        args, kwargs = _trees.unflatten(self.tree, own)
+        return dataclasses.replace(self, call=self.call.replaced(args, kwargs))
 
     @property
     def ragged_dims(self) -> dict[int, tuple[Any, ...]]:
@@ -207,7 +221,7 @@ def _check_constants(call: Call) -> None:
 
 
 def _dtype(leaf: Any, index: int, treedef: Any) -> tuple[Any, bool]:
-    if isinstance(leaf, jax.ShapeDtypeStruct):
+    if isinstance(leaf, jax.ShapeDtypeStruct | Padded):
         return leaf.dtype, bool(leaf.weak_type)
     try:
         aval = jax.typeof(leaf)

@@ -16,6 +16,7 @@ from shapeexec._errors import ConfigError, SpecError
 from shapeexec.bucketing import Pow2
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution import _options, _transfer
+from shapeexec.execution._handle import Padded, pad
 from shapeexec.execution._narrow import is_mapping
 from shapeexec.execution._settings import strategy_of
 from shapeexec.shape import _dim, _trees
@@ -338,6 +339,8 @@ def _true_shape(
 
 
 def _pad(x: Any, capacity: tuple[int, ...]) -> Any:
+    if isinstance(x, Padded):
+        return pad(x, capacity, is_donated=True)
     if x.shape == capacity:
         return x
     if _compat.is_traced(x):

@@ -153,6 +153,7 @@ class Recipe:
         poison: See `Masked`.
         donate: The positions of arguments that may be overwritten.
         trace_seconds: The time that the trace took.
+        zero_results: See `Masked`.
     """
 
     trace: Trace
@@ -161,6 +162,7 @@ class Recipe:
     poison: str | None
     donate: tuple[int, ...] = ()
     trace_seconds: float = 0.0
+    zero_results: bool = False
 
     @functools.cached_property
     def numbers(self) -> Numbers:
@@ -170,7 +172,13 @@ class Recipe:
     @property
     def masked(self) -> Masked:
         """The function at these capacities."""
-        return Masked(self.trace, self.ranges, self.poison, zero_padded=self.poison is None)
+        return Masked(
+            self.trace,
+            self.ranges,
+            self.poison,
+            zero_padded=self.poison is None,
+            zero_results=self.zero_results,
+        )
 
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
         """The function that XLA compiles."""

@@ -15,6 +15,7 @@ import numpy as np
 from shapeexec._errors import ConfigError, SpecError
 from shapeexec.execution import _split
 from shapeexec.execution._exactness import known_rules
+from shapeexec.execution._handle import cut_all
 from shapeexec.execution._narrow import is_listed
 from shapeexec.execution._placement import may_stand_elsewhere, placement_of
 from shapeexec.execution._settings import Settings
@@ -261,6 +262,7 @@ def map_plainly(examples: Examples, reduce: Reduce) -> Any:
     results: list[Any] = []
     for number in range(examples.count):
         args, kwargs = examples.arguments(number)
+        args, kwargs = cut_all(args, kwargs)
         results.append(examples.settings.fn(*args, **kwargs))
     return results if reduce is None else functools.reduce(add, results)
 

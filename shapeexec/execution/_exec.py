@@ -7,12 +7,9 @@ views of the cache. `_runner` runs a call.
 import copy
 import functools
 import os
-import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Never
 
-from shapeexec import _compat
-from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Pow2, Strategy
 from shapeexec.execution import _monitor, _options, _pickling, _spellings
 from shapeexec.execution._behind import Missing
@@ -21,13 +18,13 @@ from shapeexec.execution._compiling import Compiling
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._graphs import Graphs
 from shapeexec.execution._map_method import MapMethod
-from shapeexec.execution._method import without_self
-from shapeexec.execution._plain import count_plain
+from shapeexec.execution._method import method_of, without_self
+from shapeexec.execution._plain import called
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Check
 from shapeexec.execution._runner import Runner
-from shapeexec.execution._settings import Buckets, Settings, changed, settings_of
-from shapeexec.execution._split import FUNCTION, Result, has_parts
+from shapeexec.execution._settings import Buckets, Returns, Settings, changed, settings_of
+from shapeexec.execution._split import FUNCTION, has_parts
 from shapeexec.execution._stats import Stats
 from shapeexec.execution._store import Store
 from shapeexec.execution._why import WhyNew
@@ -87,6 +84,9 @@ class Exec:
             its own is compiled in another thread; maps wait. Graphs serve all sizes up to their
             buckets, which may take more masks. `"error"`: it raises; only `warmup` compiles.
         compiling: XLA's options, and whether a graph that compiles fast serves first.
+        returns: `"device"`: results are arrays of their true shapes, on the device. `"padded"`:
+            see `padded`. `"host"`: results are NumPy's, copied once and cut there, so no size
+            compiles anything; typed PRNG keys stay JAX's.
         poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to hunt for a mask that
             is missing. None: what the environment variable SHAPEEXEC_POISON says, else nothing.
         **misspelled: Unknown options; the error suggests the corrected call.
@@ -118,6 +118,7 @@ class Exec:
         check: Check = "graphs",
         missing: Missing = "wait",
         compiling: Compiling | None = None,
+        returns: Returns = "device",
         poison: str | None = None,
         **misspelled: Never,
     ) -> None:
@@ -143,6 +144,7 @@ class Exec:
             check=check,
             missing=missing,
             compiling=compiling,
+            returns=returns,
         )
         self._start(settings, limits or CacheLimits())
 
@@ -171,12 +173,19 @@ class Exec:
         """
         if self._is_method:
             return self._of_self(args)(*args[1:], **kwargs)
-        runner = self._runner
-        if not _compat.trace_state_clean():
-            count_plain(runner, 1)
-            return runner.settings.fn(*args, **kwargs)
-        result, call = runner.run(args, kwargs)
-        return result.whole(call) if type(result) is Result else result
+        return called(self._runner, args, kwargs)
+
+    def padded(self, *args: Any, **kwargs: Any) -> Any:
+        """A call whose ragged results stay on the device at capacity, each as an `sx.Padded`.
+
+        Nothing is cut, so no size compiles anything. What has no ragged axis is an array, as are
+        all results inside somebody's trace, and those whose symbols are exact in this call.
+
+        Raises:
+            ShapeExecError: Whatever a call with these arguments raises.
+        """
+        runner, own = self._receiver(args)
+        return called(runner.for_handles, own, kwargs)
 
     @property
     def map(self) -> MapMethod:
@@ -380,14 +389,9 @@ class Exec:
 
     def _of_self(self, args: Sequence[Any]) -> "Exec":
         """The method of the instance that is the first argument."""
-        if not args:
-            raise ConfigError(
-                f"{_options.name_of(self.settings.fn)} is a method, and no instance is given.",
-                fix="call it on an instance, or pass one as the first argument",
-            )
+        method = method_of(self.settings.fn, args)
         bound = type(self).__new__(type(self))
         vars(bound).update(vars(self))
-        method = types.MethodType(self.settings.fn, args[0])
         bound._runner = self._runner.with_function(method)
         bound._is_method = False
         vars(bound)["__wrapped__"] = method  # of which `inspect.signature` tells

@@ -182,6 +182,7 @@ def row_of(planned: Planned, origin: str) -> GraphRow:
         origin=origin,
         key=planned.key,
         is_ragged=base.is_ragged,
+        has_zero_results=kind_of(planned.key).zero_results,
         trace=trace,
     )
 

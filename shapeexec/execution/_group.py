@@ -16,7 +16,7 @@ from jax import lax
 
 from shapeexec import _compat
 from shapeexec._errors import SpecError
-from shapeexec.execution import _one_by_one, _transfer
+from shapeexec.execution import _handle, _one_by_one, _transfer
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Numbers, Prepared, prepare
 from shapeexec.execution._examples import Examples, Layout, Reduce
@@ -24,9 +24,10 @@ from shapeexec.execution._key import Key
 from shapeexec.execution._one_by_one import one_by_one, sum_one_by_one
 from shapeexec.execution._placement import Shape
 from shapeexec.execution._plan import Plan
+from shapeexec.execution._settings import Returns
 from shapeexec.execution._stats import Elements
 from shapeexec.execution._usage import elements_of
-from shapeexec.masking._extents import Extents
+from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._hosted import host_operands
 from shapeexec.masking._masked import Masked
 from shapeexec.masking.folding import SumNote, notes_of_sums, sum_over_examples
@@ -281,7 +282,10 @@ def stacked(group: Group, examples: Examples) -> tuple[list[Any], dict[str, Any]
         given = examples.of(place)
         leaves = [tree.flatten_up_to(given[number]) for number in group.numbers]
         rows = zip(zip(*leaves, strict=True), capacities[start:], strict=False)
-        own = [_transfer.stack(arrays, shape, count=group.capacity) for arrays, shape in rows]
+        own = [
+            _transfer.stack([_array(x, shape) for x in arrays], shape, count=group.capacity)
+            for arrays, shape in rows
+        ]
         whole = _trees.unflatten(tree, own)
         if isinstance(place, int):
             args[place] = whole
@@ -290,15 +294,30 @@ def stacked(group: Group, examples: Examples) -> tuple[list[Any], dict[str, Any]
     return args, kwargs
 
 
-def cut(group: Group, stacked: Sequence[Any]) -> list[Any]:
-    """The result of each example."""
+def _array(x: Any, capacity: Shape) -> Any:
+    return _handle.pad(x, capacity) if type(x) is _handle.Padded else x
+
+
+def cut(group: Group, stacked: Sequence[Any], *, returns: Returns) -> list[Any]:
+    """The result of each example.
+
+    Args:
+        group: The examples.
+        stacked: Per leaf that is a number the results of all examples.
+        returns: See `Settings`.
+    """
     recipe = group.recipe
+    avals = list(itertools.compress(recipe.out_avals, recipe.is_number))
     results: list[Any] = []
     for row, plan in enumerate(group.plans):
         shapes = itertools.compress(plan.out_shapes, recipe.is_number)
-        own = [
-            _transfer.cut_row(x, row, shape=shape) for x, shape in zip(stacked, shapes, strict=True)
-        ]
+        own: list[Any] = []
+        for x, shape, aval in zip(stacked, shapes, avals, strict=True):
+            if returns == "padded" and holds_dim(tuple(aval.shape)):
+                whole_row = _transfer.cut_row(x, row, shape=x.shape[1:])
+                own.append(_handle.Padded(whole_row, shape))
+            else:
+                own.append(_transfer.cut_row(x, row, shape=shape))
         results.append(whole(group, own, plan=plan))
     return results
 

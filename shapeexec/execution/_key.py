@@ -88,12 +88,14 @@ class Kind(NamedTuple):
         exact: (symbol, size) of each symbol that runs at its exact size.
         trace: The number of the trace: another outcome of guards is another trace.
         placement: Where the arguments stand.
+        zero_results: Whether the padding of results holds zeros.
     """
 
     base: Base
     exact: tuple[tuple[str, int], ...]
     trace: int
     placement: Placement
+    zero_results: bool = False
 
     @property
     def shardings(self) -> dict[str, Any]:
@@ -178,6 +180,7 @@ class Key:
         leaves = [f"{path} {leaf}" for path, leaf in zip(base.paths, base.leaves, strict=True)]
         leaves += [f"{place}={text}" for place, (_, text) in base.constants.items()]
         leaves += [f"{place} on {text}" for place, text in kind.sharding_texts.items()]
+        leaves += ["results padded with zeros"] * kind.zero_results
         return f"{', '.join(buckets) or 'no sizes'}: {'; '.join([*leaves, f'trace {kind.trace}'])}"
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ from shapeexec.execution._monitor import Span
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, what_is_left, within
 from shapeexec.execution._ready import make_ready
+from shapeexec.execution._settings import Returns
 from shapeexec.execution._store import Store
 
 
@@ -36,10 +37,10 @@ class Lent:
     store: Store
     begin: Callable[[], object]
 
-    def run(self) -> Any:
-        """The result as the graph gives it."""
+    def run(self, *, returns: Returns) -> Any:
+        """The result as the graph gives it, in the form that a call returns."""
         store, span = self.store, Span()
-        ready = make_ready(self.plan, self.call)
+        ready = make_ready(self.plan, self.call, returns=returns)
         result = ready.run(self.graph, self.call.call, span=span, retrace=True)
         self.begin()  # not before, for the two would take turns at the processor
         store.remember(None, ready, call=self.call.call)

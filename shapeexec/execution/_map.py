@@ -14,6 +14,7 @@ from typing import Any
 
 from shapeexec._errors import ConfigError, UnsupportedPrimitiveError
 from shapeexec.bucketing import checked_bucket
+from shapeexec.execution import _handle
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Graph
 from shapeexec.execution._examples import Examples, Reduce, add
@@ -180,6 +181,8 @@ class Mapper:
         is_hit = graph is not None or group.key in self._store
         span = Span()
         args, kwargs = stacked(group, examples)
+        if retrace:  # a shared argument that is a handle comes here by an error of JAX's
+            args, kwargs = _handle.cut_all(args, kwargs)
         span.copied()
         if graph is None:
             call = self.bind(examples, group.numbers[0])
@@ -188,7 +191,11 @@ class Mapper:
         run = graph.retraced if retrace else graph
         leaves = run(group.sizes, args, kwargs)
         span.ran()
-        result = whole(group, leaves) if group.reduce == "sum" else cut(group, leaves)
+        returns = examples.settings.returns
+        if returns == "host":
+            leaves = _handle.on_host(leaves)
+        is_sum = group.reduce == "sum"
+        result = whole(group, leaves) if is_sum else cut(group, leaves, returns=returns)
         span.copied()
         return result, graph, span, is_hit
 

@@ -5,6 +5,7 @@
 
 import dataclasses
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +40,20 @@ def without_self(settings: Settings) -> Settings:
         static_argnames=tuple(sorted(names)),
         donate_argnums=_shifted(settings.donate_argnums),
     )
+
+
+def method_of(fn: Callable[..., Any], args: Sequence[Any]) -> types.MethodType:
+    """The method of the instance that is the first argument.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if not args:
+        raise ConfigError(
+            f"{name_of(fn)} is a method, and no instance is given.",
+            fix="call it on an instance, or pass one as the first argument",
+        )
+    return types.MethodType(fn, args[0])
 
 
 def _shifted(numbers: Sequence[int]) -> tuple[int, ...]:

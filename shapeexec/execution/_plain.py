@@ -1,14 +1,24 @@
-"""Calls inside somebody's trace, where shapes are static and the plain function runs.
-
-They are only counted here; `_exec` runs the function.
-"""
+"""Calls: by a graph, or inside somebody's trace, where shapes are static, by the plain function."""
 
 import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from shapeexec import _compat
 from shapeexec.execution import _options
+from shapeexec.execution._handle import cut_all
 from shapeexec.execution._runner import Runner
-from shapeexec.execution._split import is_running
+from shapeexec.execution._split import Result, is_running
+
+
+def called(runner: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of a call: see `Exec.__call__`."""
+    if not _compat.trace_state_clean():
+        count_plain(runner, 1)
+        args, kwargs = cut_all(args, kwargs)
+        return runner.settings.fn(*args, **kwargs)
+    result, call = runner.run(args, kwargs)
+    return result.whole(call) if type(result) is Result else result
 
 
 def count_plain(runner: Runner, count: int) -> None:

@@ -149,7 +149,10 @@ class Plan:
     def warm_up(self) -> str:
         """How to have the graph compiled before a call needs it."""
         sizes = ", ".join(f"{symbol}={size}" for symbol, size in self.sizes.items())
-        return f"by `warmup(*args, {sizes})` with args such as these"
+        way = f"by `warmup(*args, {sizes})` with args such as these"
+        if self.recipe.zero_results:
+            way += ', of an Exec with returns="padded"'
+        return way
 
     def __str__(self) -> str:
         dims = ", ".join(

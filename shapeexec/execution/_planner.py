@@ -4,6 +4,7 @@ Planning traces, since guards decide between graphs, and puts the masks in, sinc
 cannot be padded runs at its exact size. It compiles nothing and runs nothing.
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
@@ -21,7 +22,7 @@ from shapeexec.execution._settings import Settings
 from shapeexec.execution._split import Call
 from shapeexec.execution._store import Store
 from shapeexec.execution._traces import Traces
-from shapeexec.masking._extents import Extents
+from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._values import MaskNote
 from shapeexec.shape import _dim
 from shapeexec.shape._attempt import Program
@@ -42,6 +43,13 @@ class Planner:
         self._proofs = Proofs(settings.check, store.count)
         self._exact = ExactSymbols(settings, self._proofs)
         self._traces = Traces(settings.constraints, store.count)
+        self._zero_results = False
+
+    def for_handles(self) -> "Planner":
+        """The same with the same traces, for calls whose results stay at capacity."""
+        other = copy.copy(self)
+        other._zero_results = True
+        return other
 
     def clear(self) -> None:
         """Forget all traces."""
@@ -215,7 +223,9 @@ class Planner:
             symbol: self._range(symbol, call.sizes[symbol])
             for symbol in sorted(traced.trace.symbols)
         }
-        kind = Key(Kind(call.base, tuple(exact.items()), traced.number, call.placement))
+        out_avals = traced.trace.jaxpr.out_avals
+        zeros = self._zero_results and any(holds_dim(tuple(aval.shape)) for aval in out_avals)
+        kind = Key(Kind(call.base, tuple(exact.items()), traced.number, call.placement, zeros))
         key = Key(Padded(kind, tuple(ranges.items())))
         return _planned(
             call,
@@ -228,6 +238,7 @@ class Planner:
                 poison=self._settings.poison,
                 donate=self._settings.donate_argnums,
                 trace_seconds=traced.seconds,
+                zero_results=zeros,
             ),
             reasons={symbol: forced[symbol] for symbol in sorted(forced.keys() & exact.keys())},
             is_compiled=key in self._store,

@@ -4,23 +4,33 @@ Nothing here looks at a leaf of a static argument.
 """
 
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from shapeexec import _compat
-from shapeexec.execution import _monitor, _transfer
+from shapeexec.execution import _handle, _monitor, _transfer
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Graph
 from shapeexec.execution._placement import Shape
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._split import Call, Place
+from shapeexec.execution._settings import Returns
+from shapeexec.execution._split import Call, Place, Result
 from shapeexec.execution._stats import Elements
+from shapeexec.masking._extents import holds_dim
 from shapeexec.shape import _trees
 
 Pads = tuple[tuple[Place, Any, tuple[Shape, ...]], ...]
+Take = Callable[[Any, Shape], Any]
+
+_TAKE: Mapping[Returns, Take] = {
+    "device": _transfer.cut,
+    "padded": _handle.padded_result,
+    "host": _handle.host_result,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +42,13 @@ class Ready:
         sizes: i32[words], see `Numbers`; of NumPy, or on an accelerator.
         pads: Per padded argument its position or keyword, its tree (None: it is one array), and
             the capacities of its leaves.
-        cuts: Per leaf of the result its true shape, None for one that is whole.
+        cuts: Per leaf of the result its true shape, None for one that is handed on as it is.
         padding: (symbol, size, bucket) of each symbol.
         exact: Symbols that run exactly for want of a rule.
         elements: How many elements of arguments are data, and how many run.
         donated: The positions of padded arguments whose memory may be taken.
         donate: Those of all such arguments.
+        take: Makes of a leaf of the result, and its true shape, what the caller gets.
     """
 
     key: Hashable
@@ -49,6 +60,7 @@ class Ready:
     elements: Elements
     donated: tuple[int, ...] = ()
     donate: tuple[int, ...] = ()
+    take: Take = _transfer.cut
 
     def pad(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -91,7 +103,7 @@ class Ready:
                 _transfer.check_given_once(args, kwargs, donated=self.donate)
             raise
         for place in self.donated:
-            _transfer.delete_donated(given[place], args[place])
+            _transfer.delete_donated(_handle.stored(given[place]), args[place])
         span.ran()
         result = self._cut(result)
         span.copied()
@@ -100,13 +112,18 @@ class Ready:
     def _cut(self, result: Any) -> Any:
         if len(self.cuts) == 1 and isinstance(result, jax.Array):
             (shape,) = self.cuts
-            return result if shape is None else _transfer.cut(result, shape)
-        if not any(self.cuts):
+            return result if shape is None else self.take(result, shape)
+        if all(shape is None for shape in self.cuts):
             return result
         leaves, tree = _trees.flatten(result)
+        # The state of modules stays on the device, and at its true shape, for the next call.
+        own = len(_trees.leaves(result.arrays[0])) if isinstance(result, Result) else len(leaves)
+        if self.take is _handle.host_result:
+            _handle.begin_copies(leaves[:own])
+        takes = itertools.chain(itertools.repeat(self.take, own), itertools.repeat(_transfer.cut))
         cut = [
-            leaf if shape is None else _transfer.cut(leaf, shape)
-            for leaf, shape in zip(leaves, self.cuts, strict=True)
+            leaf if shape is None else take(leaf, shape)
+            for leaf, shape, take in zip(leaves, self.cuts, takes, strict=False)
         ]
         return _trees.unflatten(tree, cut)
 
@@ -115,9 +132,9 @@ def _padded(
     argument: Any, tree: Any, *, capacities: tuple[Shape, ...], is_donated: bool = False
 ) -> Any:
     if tree is None:
-        return _transfer.pad(argument, capacities[0], is_donated=is_donated)
+        return _handle.pad(argument, capacities[0], is_donated=is_donated)
     pairs = zip(tree.flatten_up_to(argument), capacities, strict=True)
-    leaves = [_transfer.pad(leaf, capacity, is_donated=is_donated) for leaf, capacity in pairs]
+    leaves = [_handle.pad(leaf, capacity, is_donated=is_donated) for leaf, capacity in pairs]
     return _trees.unflatten(tree, leaves)
 
 
@@ -126,29 +143,47 @@ def make_pads(plan: Plan, call: BoundCall) -> Pads:
     pads: list[tuple[Place, Any, tuple[Shape, ...]]] = []
     start = 0
     avals = plan.recipe.trace.jaxpr.in_avals
+    leaves = _trees.leaves((tuple(call.call.arrays), dict(call.call.named)))
     for place, tree in call.arguments:
         stop = start + tree.num_leaves
-        if any(not isinstance(dim, int) for aval in avals[start:stop] for dim in aval.shape):
+        is_ragged = any(holds_dim(tuple(aval.shape)) for aval in avals[start:stop])
+        if is_ragged or any(isinstance(leaf, _handle.Padded) for leaf in leaves[start:stop]):
             is_leaf = _trees.is_leaf_structure(tree)
             pads.append((place, None if is_leaf else tree, plan.in_capacities[start:stop]))
         start = stop
     return tuple(pads)
 
 
-def make_ready(plan: Plan, call: BoundCall) -> Ready:
-    """The plan of a call, ready to run in its graph."""
+def _cuts(plan: Plan, returns: Returns) -> Iterator[Shape | None]:
+    """See `Ready.cuts`."""
+    out_avals = plan.recipe.trace.jaxpr.out_avals
+    for shape, capacity, aval in zip(plan.out_shapes, plan.out_capacities, out_avals, strict=True):
+        is_taken = {
+            "device": shape != capacity,
+            "padded": holds_dim(tuple(aval.shape)),
+            "host": True,
+        }
+        yield shape if is_taken[returns] else None
+
+
+def make_ready(plan: Plan, call: BoundCall, *, returns: Returns = "device") -> Ready:
+    """The plan of a call, ready to run in its graph.
+
+    Args:
+        plan: The plan.
+        call: The call.
+        returns: See `Settings`.
+    """
     pads = make_pads(plan, call)
     return Ready(
         key=plan.key,
         sizes=_transfer.resident(plan.size_vector, call.placement),
         pads=pads,
-        cuts=tuple(
-            None if shape == capacity else shape
-            for shape, capacity in zip(plan.out_shapes, plan.out_capacities, strict=True)
-        ),
+        cuts=tuple(_cuts(plan, returns)),
         padding=plan.padding,
         exact=plan.exact,
         elements=plan.elements,
         donated=tuple(place for place, *_ in pads if place in plan.recipe.donate),
         donate=plan.recipe.donate,
+        take=_TAKE[returns],
     )

@@ -83,6 +83,7 @@ class GraphRow:
             `Compiling(first="quick")` it is `"quick"`, and `"tuned"` when it was replaced.
         key: What names it, as one value.
         is_ragged: Per text of `signature` whether its spec names a symbol.
+        has_zero_results: Whether zeros are put behind its results, for calls of `Exec.padded`.
         trace: The function at symbolic sizes, which graphs of other buckets share.
         exactness: Which symbols were known to be exact in calls such as those of this graph.
         compiled: What JAX compiled, a `jax.stages.Compiled`, which the row keeps alive. None where
@@ -108,6 +109,7 @@ class GraphRow:
     origin: str
     key: Key = dataclasses.field(repr=False)
     is_ragged: tuple[bool, ...] = dataclasses.field(repr=False)
+    has_zero_results: bool = False
     hits: int = 0
     last_use: float | None = None
     real_elements: int = 0
@@ -137,6 +139,7 @@ class GraphRow:
             *(f"if {guard}" for guard in self.guards),
             *(f"{path} on {device}" for path, device in self.shardings.items()),
             *(("summed",) if self.reduce else ()),
+            *(("results padded with zeros",) if self.has_zero_results else ()),
         )
 
     def serves(self, sizes: Mapping[str, int]) -> bool:
@@ -214,4 +217,5 @@ class GraphRow:
             "bytes": None if self.bytes is None else dataclasses.asdict(self.bytes),
             "seconds": dataclasses.asdict(self.seconds),
             "origin": self.origin,
+            "has_zero_results": self.has_zero_results,
         }

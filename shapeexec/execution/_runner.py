@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -53,11 +54,18 @@ class Runner:
     def of(cls, settings: Settings, store: Store) -> "Runner":
         """A runner with traces of its own."""
         planner = Planner(settings, store)
-        return cls(settings, store, planner, Mappers(settings, planner, store))
+        runner = cls(settings, store, planner, Mappers(settings, planner, store))
+        return runner.for_handles if settings.returns == "padded" else runner
 
     def with_function(self, fn: Callable[..., Any]) -> "Runner":
         """The same for another function that shares all graphs: a method of another instance."""
         return dataclasses.replace(self, settings=dataclasses.replace(self.settings, fn=fn))
+
+    @functools.cached_property
+    def for_handles(self) -> "Runner":
+        """The same with the same graphs and traces, for calls whose results stay at capacity."""
+        settings = dataclasses.replace(self.settings, returns="padded")
+        return dataclasses.replace(self, settings=settings, planner=self.planner.for_handles())
 
     # Calls
 
@@ -85,7 +93,7 @@ class Runner:
         known, call = store.places, self._seen(args, kwargs)
         if store.places != known:
             known_as = signature(self.settings, call)
-        return self.run_bound(self.planner.bind(call), known_as), call
+        return self.run_bound(self.planner.bind(call).with_static_cut(), known_as), call
 
     def run_bound(self, call: BoundCall, known_as: Hashable) -> Any:
         """The result of a call as its graph gives it, planned anew.
@@ -98,9 +106,9 @@ class Runner:
         while True:
             lent = lend(planner, self.store, call) if self.settings.missing == "larger" else None
             if lent is not None:
-                return lent.run()
+                return lent.run(returns=self.settings.returns)
             plan, graph = self._made(call)
-            ready = make_ready(plan, call)
+            ready = make_ready(plan, call, returns=self.settings.returns)
             may_wait = plan.is_compiled and planner.may_wait(plan)
             # A proof that comes after the run may fail: then the call runs again at exact sizes.
             proven = _worker.begin(lambda: planner.plan(call)) if may_wait else None

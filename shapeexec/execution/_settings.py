@@ -5,7 +5,7 @@ The form of each single option is checked in `_options`.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Exact, Strategy
@@ -20,6 +20,7 @@ from shapeexec.shape._unknown import names_for
 
 OneSymbol = Strategy | str | int | Sequence[int] | Callable[[int], int]
 Buckets = OneSymbol | Mapping[Any, OneSymbol]  # of names, of `Dim`s, and of `UNKNOWN`
+Returns = Literal["device", "padded", "host"]
 
 _NAMED_SYMBOLS = frozenset(("strategies", "in_shapes", "kwarg_shapes"))
 
@@ -43,6 +44,7 @@ class Settings:
         check: Which calls' traces are checked against the plain function's.
         missing: What a call does whose graph is missing.
         compiling: How XLA compiles graphs.
+        returns: What a call makes of the arrays that its graph returns.
     """
 
     fn: Callable[..., Any]
@@ -59,6 +61,7 @@ class Settings:
     check: Check = "graphs"
     missing: Missing = "wait"
     compiling: Compiling = TUNED
+    returns: Returns = "device"
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
@@ -147,6 +150,7 @@ _FORMS: Mapping[str, Callable[[Any], Any]] = {
     "check": _choice("check", CHECKS),
     "missing": _choice("missing", MISSING),
     "compiling": _compiling,
+    "returns": _choice("returns", get_args(Returns)),
     "kwarg_shapes": _kwarg_shapes,
     "donate_argnums": lambda given: _options.as_numbers("donate_argnums", given),
     "strategies": _options.as_strategies,

@@ -53,12 +53,13 @@ def _by_name(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any])
 def signature(settings: Settings, call: Call) -> Hashable:
     """The shapes, dtypes and shardings of arguments that may be ragged, and all that is constant.
 
-    Beside them how many rules there are: with another one fewer symbols may be exact.
+    Beside them what becomes of results, and how many rules there are: with another one fewer
+    symbols may be exact.
 
     None where an argument does not fit: planning finds the error and tells it.
     """
     static, specs = settings.static_argnums, settings.in_shapes
-    parts: list[Hashable] = [call.static, len(call.arrays), known_rules()]
+    parts: list[Hashable] = [call.static, settings.returns, len(call.arrays), known_rules()]
     try:
         if may_stand_elsewhere():
             parts += map(_sharding, _trees.leaves((call.arrays, call.named)))

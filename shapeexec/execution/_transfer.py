@@ -16,6 +16,7 @@ from jax import lax
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.execution._placement import Placement, Shape, at_capacity, stacked_sharding
+from shapeexec.masking._fill import conform, fill
 from shapeexec.shape import _trees
 
 _WIDE = 8  # bytes: narrower dtypes are canonical always
@@ -83,8 +84,11 @@ def delete_donated(own: Any, padded: Any) -> None:
             x.delete()
 
 
-def cut(x: Any, shape: Shape) -> Any:
-    """The front corner of `x` of this shape; `x` itself if that is all of it."""
+def cut(x: Any, shape: Shape, *, is_copied: bool = False) -> Any:
+    """The front corner of `x` of this shape; `x` itself if that is all of it.
+
+    On the CPU it is a view, unless it `is_copied`: a view must not outlive a donation of `x`.
+    """
     if x.shape == shape:
         return x
     if not isinstance(x, jax.Array):  # gradients of integers, which JAX keeps on the host
@@ -92,9 +96,21 @@ def cut(x: Any, shape: Shape) -> Any:
     if not _is_on_host(x):
         return _device_cut(x.shape, shape)(x)
     view = np.asarray(x)[tuple(map(slice, shape))]
+    view = view.copy() if is_copied else view
     return _compat.array_from_host(
         view, dtype=x.dtype, weak_type=x.weak_type, like=x, committed=_compat.is_committed(x)
     )
+
+
+def rebucket(x: jax.Array, shape: Shape, *, capacity: Shape, is_donated: bool) -> Any:
+    """The front corner of `x` of this shape with zeros behind it, at `capacity`; see `pad`.
+
+    On an accelerator a program per pair of capacities does it, whatever the shape.
+    """
+    if _is_on_host(x):
+        return pad(cut(x, shape, is_copied=True), capacity, is_donated=is_donated)
+    x, sharding = _placed(x, capacity)
+    return _device_rebucket(capacity, sharding)(x, np.asarray(shape, np.int32))
 
 
 def _on_host(x: Any) -> np.ndarray:
@@ -135,7 +151,7 @@ def stack(rows: Sequence[Any], capacity: Shape, *, count: int) -> Any:
 def cut_row(x: Any, row: int, *, shape: Shape) -> Any:
     """The front corner of this shape of one row of `x`."""
     if not isinstance(x, jax.Array):
-        return x[(row, *map(slice, shape))]
+        return x[(row, *map(slice, shape), ...)]
     if not _is_on_host(x):
         return _device_cut_row(x.shape, shape)(x, row)
     view = np.asarray(x)[(row, *map(slice, shape))]
@@ -209,13 +225,17 @@ def _is_wide(dtype: object) -> bool:
 
 
 def _pad_on_devices(x: jax.Array, capacity: Shape) -> jax.Array:
+    x, sharding = _placed(x, capacity)
+    return device_pad(x.shape, capacity, sharding=sharding)(x)
+
+
+def _placed(x: jax.Array, capacity: Shape) -> tuple[jax.Array, Any]:
+    """`x` where it can be padded, and the sharding of the padded array; None: XLA chooses."""
     sharding = _compat.committed_sharding(x)
-    if sharding is None:
-        return device_pad(x.shape, capacity)(x)
-    target = at_capacity(sharding, capacity)
+    target = None if sharding is None else at_capacity(sharding, capacity)
     if target not in (None, sharding):
         x = _compat.device_put(x, target)  # an axis that its mesh does not divide is padded whole
-    return device_pad(x.shape, capacity, sharding=target)(x)
+    return x, target
 
 
 @functools.lru_cache(maxsize=4096)
@@ -232,6 +252,18 @@ def device_pad(
         return _compat.with_weak_type(padded, jax.typeof(x))
 
     return _compat.jit(pad_on_device, out_shardings=sharding)
+
+
+@functools.lru_cache(maxsize=4096)
+def _device_rebucket(capacity: Shape, sharding: Any) -> Callable[[jax.Array, Any], jax.Array]:
+    def rebucket_on_device(x: jax.Array, lengths: jax.Array) -> jax.Array:
+        moved = conform(x, capacity)
+        if not _compat.is_extended(x.dtype):
+            axes = range(len(capacity))
+            moved = fill(moved, [lengths[axis] for axis in axes], value=0, axes=axes)
+        return _compat.with_weak_type(moved, jax.typeof(x))
+
+    return _compat.jit(rebucket_on_device, out_shardings=sharding)
 
 
 @functools.lru_cache(maxsize=4096)

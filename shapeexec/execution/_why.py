@@ -114,6 +114,8 @@ def _parts(key: Key, buckets: Mapping[str, int], guards: tuple[Any, ...]) -> _Pa
     for path, sharding in kind.shardings.items():
         text = "not put on purpose" if sharding is None else sharding_text(sharding)
         parts[f"the sharding of {path}"] = (sharding, text)
+    padding = "zero" if kind.zero_results else "unspecified"
+    parts["the padding of results"] = (kind.zero_results, padding)
     parts |= base.static_parts
     texts = frozenset(map(str, guards))
     parts["the guards"] = (texts, " and ".join(sorted(texts)) or "none")

@@ -20,7 +20,7 @@ from shapeexec.masking._hosted import at_sizes
 from shapeexec.masking._interpret import Interpreter, Watch
 from shapeexec.masking._knowledge import Known, constant, nothing_known_of
 from shapeexec.masking._poison import poison_padding
-from shapeexec.masking._values import MaskNote, Report, Value
+from shapeexec.masking._values import MaskNote, Report, Value, along
 from shapeexec.shape._host import HostOperand
 from shapeexec.shape._trace import Trace
 
@@ -35,12 +35,14 @@ class Masked:
             its bucket.
         poison: The name of what fills padding that nothing is known of; None: nothing does.
         zero_padded: The padding of the arguments holds zeros, so that masks can be spared.
+        zero_results: The padding of the results is to hold zeros, but of typed PRNG keys.
     """
 
     trace: Trace
     ranges: Mapping[str, tuple[int, int]]
     poison: str | None = None
     zero_padded: bool = False
+    zero_results: bool = False
 
     def __call__(
         self,
@@ -113,11 +115,13 @@ class Masked:
         # The user's settings are for the function, and rules rely on JAX's defaults.
         with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             results = interpreter.run(closed, extents, operands)
-            if _compat.checks_results():
-                results = [
-                    _without_nan(value, var.aval, extents=extents)
-                    for value, var in zip(results, jaxpr.outvars, strict=True)
-                ]
+            report = interpreter.report
+            results = [
+                _zero_padded(value, var.aval, extents=extents, report=report)
+                if self.zero_results or _is_checked(var.aval)
+                else value
+                for value, var in zip(results, jaxpr.outvars, strict=True)
+            ]
         return [
             _compat.with_weak_type(value.array, var.aval)
             for value, var in zip(results, jaxpr.outvars, strict=True)
@@ -143,10 +147,24 @@ class Masked:
         return Value(leaf, known)
 
 
-def _without_nan(value: Value, aval: Any, *, extents: Extents) -> Value:
-    """A result with zeros for padding, in which JAX's debug options would find NaN or infinity."""
-    if not jnp.issubdtype(aval.dtype, np.inexact):
+def _is_checked(aval: Any) -> bool:
+    """Whether JAX's debug options would find NaN or infinity in the padding of a result."""
+    return _compat.checks_results() and jnp.issubdtype(aval.dtype, np.inexact)
+
+
+def _zero_padded(value: Value, aval: Any, *, extents: Extents, report: Report) -> Value:
+    """A result with zeros for padding, where they are not known to be there."""
+    if _compat.is_extended(aval.dtype) or aval.dtype == jax.dtypes.float0:
         return value
-    lengths = extents.lengths(aval.shape)
-    array = fill(_compat.asarray(value.array), lengths, value=0, axes=range(len(aval.shape)))
+    zero = np.zeros((), aval.dtype)[()]
+    axes = [
+        axis
+        for axis, (dim, known) in enumerate(zip(aval.shape, value.known.axes, strict=True))
+        if not isinstance(dim, int) and not known.is_constant(zero)
+    ]
+    if not axes:
+        return value
+    why = f"padding is {value.known.axes[axes[0]]}"
+    report.note(MaskNote("result", None, along(aval, axes), "filled with 0", masked=True, why=why))
+    array = fill(_compat.asarray(value.array), extents.lengths(aval.shape), value=0, axes=axes)
     return dataclasses.replace(value, array=array)

@@ -217,7 +217,8 @@ class _Check:
         self.call = taken(ex.settings, args, kwargs)
         self.bound = self.planner.bind(self.call)
         self.dims = self.bound.ragged_dims
-        self.padded = [ex.variant(poison=poison, check="sizes") for poison in poisons]
+        changes: dict[str, Any] = {"check": "sizes", "returns": "device"}
+        self.padded = [ex.variant(poison=poison, **changes) for poison in poisons]
 
     def run(self, call: Call, sizes: Mapping[str, int], report: _Report) -> None:
         """Compare the runs of one call."""

@@ -74,7 +74,67 @@ def padded(told_sizes: dict[str, int], size: int = 8) -> Any:
     return fn(told_sizes, np.ones(size, np.float32))
 
 
+def donated(handle: Any) -> Any:
+    """The sum of twice a handle's elements, after it was donated."""
+    twice = sx.Exec(lambda x: 2 * x, ("s",), sx.Pow2(), donate_argnums=0, returns="padded")
+    following = twice(handle)
+    return following, sx.Exec(jnp.sum, ("s",), sx.Pow2())
+
+
+def handed(**options: Any) -> Any:
+    """A handle that an Exec has made of X, and the handle and Exec that follow its donation."""
+    handle = sx.Exec(lambda x: x + 1, ("s",), sx.Pow2(), **options).padded(X)
+    return handle, *donated(handle)
+
+
+def used_after_donation() -> Any:
+    handle, _, total = handed()
+    return total(handle)
+
+
+def follows_donation(told: str) -> Any:
+    assert "use the handle that this call returned" in told
+    _, following, total = handed()
+    return total(following)
+
+
 ROWS = [
+    Advice(
+        "a donated handle",
+        "handles",
+        sx.ConfigError,
+        used_after_donation,
+        "use the handle that this call returned",
+        follows_donation,
+        lambda: 2 * X.sum() + 2 * len(X),
+    ),
+    Advice(
+        "a handle of NumPy's",
+        "handles",
+        sx.ConfigError,
+        lambda: sx.Padded(X, (3,)),
+        "Padded(jax.numpy.asarray(array), shape)",
+        lambda told: np.asarray(value(f"sx.{told.split(', outside')[0]}", array=X, shape=(3,))),
+        lambda: X[:3],
+    ),
+    Advice(
+        "a handle longer than its array",
+        "handles",
+        sx.ConfigError,
+        lambda: sx.Padded(jnp.asarray(X), (9,)),
+        "the true shape: 1 ints, none above (5,)",
+        lambda told: np.asarray(sx.Padded(jnp.asarray(X), (5,))),
+        lambda: X,
+    ),
+    Advice(
+        "a handle that shrinks",
+        "handles",
+        sx.ConfigError,
+        lambda: sx.Padded(jnp.asarray(X), (5,)).grown(-1),
+        "by at least 0, and an axis from -1 to 0",
+        lambda told: np.asarray(sx.Padded(jnp.asarray(X), (5,)).grown(2, axis=-1)),
+        lambda: np.append(X, [0, 0]),
+    ),
     mapped(
         "no list",
         lambda: by_map(total, X),

@@ -77,6 +77,20 @@ def test_two_symbols_run_in_the_cheapest_graph_that_holds_both(gate: Gate):
     assert ex.plan(ones(33, 33)).runs_in is None
 
 
+@pytest.mark.parametrize(
+    ("returns", "kind"), [("device", jax.Array), ("host", np.ndarray), ("padded", sx.Padded)]
+)
+def test_a_call_in_a_larger_graph_returns_what_was_asked_for(returns, kind, gate: Gate):
+    ex = sx.Exec(lambda x: x * 2, ("s",), missing="larger", returns=returns)
+    x = np.arange(3, dtype=np.float32)
+    ex.warmup(x, s=16)
+    result = ex(x)
+    assert ex.stats.larger == 1
+    assert isinstance(result, kind)
+    np.testing.assert_array_equal(np.asarray(result), 2 * x)
+    np.testing.assert_array_equal(np.asarray(ex.padded(x)), 2 * x)
+
+
 def test_its_own_graph_is_used_once_it_is_there(gate: Gate):
     ex = made(lambda x: x.sum())
     ex(ones(64))

@@ -1,0 +1,242 @@
+"""Results that stay on their device at capacity, and go into the next call as they are.
+
+A graph relies on zeros behind the valid elements of its arguments. The handles that an `Exec`
+returns are known to have them; behind all others zeros are put in when they are used.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shapeexec import _compat
+from shapeexec._errors import ConfigError
+from shapeexec.execution import _transfer
+from shapeexec.execution._narrow import is_listed
+from shapeexec.execution._placement import Shape
+from shapeexec.shape import _trees
+from shapeexec.shape._shape import dtype_name
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Padded:
+    """An array at capacity, and the shape of its valid part: a result that nobody has cut.
+
+    Any `Exec` takes it as it takes the array of the true shape, and without a copy where the array
+    has the capacity that the graph wants. It is a leaf to `jax.tree`. `jax.numpy` and `jax.jit` do
+    not take it, for they would compute with its padding: give them `handle.cut()`.
+
+    Args:
+        array: On a device, not traced. The valid elements come first along each axis; what lies
+            behind them may be anything.
+        shape: The true shape, of the same rank, and nowhere greater.
+
+    Raises:
+        ConfigError: `array` is no `jax.Array`, or `shape` does not fit into it.
+
+    Example:
+        >>> handle = Padded(jax.numpy.arange(8.0), (5,))
+        >>> handle.shape, handle.array.shape, float(np.asarray(handle).sum())
+        ((5,), (8,), 10.0)
+    """
+
+    array: jax.Array
+    shape: Shape
+    _is_zero_padded: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        array, shape = self.array, self.shape
+        if not _holds_data(array):
+            raise ConfigError(
+                "Padded takes a jax.Array that holds data.",
+                got=f"{array!r:.80}",
+                fix="Padded(jax.numpy.asarray(array), shape), outside of functions that are traced",
+            )
+        if not is_listed(shape) or not _fits(shape, array.shape):
+            raise ConfigError(
+                f"Padded: shape={shape!r:.80} is not the shape of a front corner of the array.",
+                got=f"an array of shape {array.shape}",
+                fix=f"the true shape: {array.ndim} ints, none above {array.shape}",
+            )
+        object.__setattr__(self, "shape", tuple(map(int, shape)))
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array."""
+        return self.array.dtype
+
+    @property
+    def ndim(self) -> int:
+        """How many axes it has."""
+        return len(self.shape)
+
+    @property
+    def weak_type(self) -> bool:
+        """Whether it promotes like a Python scalar."""
+        return bool(getattr(self.array, "weak_type", False))
+
+    @property
+    def committed(self) -> bool:
+        """Whether the array was put on its devices on purpose, as JAX says it."""
+        return bool(_compat.is_committed(self.array))
+
+    @property
+    def sharding(self) -> jax.sharding.Sharding:
+        """The devices of the array, and how it is cut over them."""
+        return self.array.sharding
+
+    def is_deleted(self) -> bool:
+        """Whether the array is gone: it was donated, or deleted."""
+        return self.array.is_deleted()
+
+    def block_until_ready(self) -> "Padded":
+        """Wait until the array is computed; `jax.block_until_ready` calls it."""
+        _live(self).block_until_ready()
+        return self
+
+    def cut(self) -> jax.Array:
+        """The array of the true shape; the array itself if nothing is padded.
+
+        On an accelerator this compiles a small program for each new shape.
+
+        Raises:
+            ConfigError: The array was donated.
+        """
+        return _transfer.cut(_live(self), self.shape, is_copied=True)
+
+    def grown(self, by: int = 1, *, axis: int = 0) -> "Padded":
+        """The same with zeros behind it along an axis, as by `jnp.pad`.
+
+        The two share their array while that has room, so that nothing is copied. Else the array
+        becomes at least twice as long. Keys have no zero: theirs are copies of others.
+
+        Args:
+            by: How many elements longer, at least 0.
+            axis: Which axis.
+
+        Raises:
+            ConfigError: There is no such axis, `by` is negative, or the array was donated.
+        """
+        if not -self.ndim <= axis < self.ndim or by < 0:
+            raise ConfigError(
+                f"grown: by={by} along axis={axis} of a handle of shape {self.shape}.",
+                fix=f"by at least 0, and an axis from {-self.ndim} to {self.ndim - 1}",
+            )
+        shape, capacity = list(self.shape), list(self.array.shape)
+        shape[axis] += by
+        if shape[axis] > capacity[axis]:
+            capacity[axis] = max(2 * capacity[axis], shape[axis])
+        array = pad(self, tuple(capacity), is_donated=True)  # so that it is one of JAX's
+        return _zero_padded(array, tuple(shape))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            # As NumPy asks of `__array__`.
+            raise ValueError("a Padded is copied from its device: np.asarray(handle)")
+        return np.array(np.asarray(_live(self))[_corner(self.shape)], dtype=dtype)
+
+    def __repr__(self) -> str:
+        true, whole = (",".join(map(str, shape)) for shape in (self.shape, self.array.shape))
+        gone = ", deleted" if self.is_deleted() else ""
+        return f"Padded({dtype_name(self.dtype)}[{true}] in [{whole}]{gone})"
+
+
+def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
+    """An argument at `capacity`, with zeros for padding: as `_transfer.pad`, and of handles.
+
+    Raises:
+        ConfigError: The array of a handle was donated.
+    """
+    if type(x) is not Padded:
+        return _transfer.pad(x, capacity, is_donated=is_donated)
+    array = _live(x)
+    if array.shape == capacity and (_is_zero_padded(x) or array.shape == x.shape):
+        return array
+    return _transfer.rebucket(array, x.shape, capacity=capacity, is_donated=is_donated)
+
+
+def padded_result(x: Any, shape: Shape) -> Any:
+    """The handle of a graph's result whose padding is zero; what is on the host is cut."""
+    if not isinstance(x, jax.Array):
+        return _transfer.cut(x, shape)
+    return _zero_padded(x, shape)
+
+
+def host_result(x: Any, shape: Shape) -> Any:
+    """A graph's result as NumPy's, read-only; typed PRNG keys, which NumPy has not, stay JAX's."""
+    if isinstance(x, jax.Array) and not _compat.is_extended(x.dtype):
+        return np.asarray(x)[_corner(shape)]
+    return _transfer.cut(x, shape)
+
+
+def begin_copies(arrays: Sequence[Any]) -> None:
+    """Have arrays copied to the host side by side, before `host_result` waits for each."""
+    for x in arrays:
+        if isinstance(x, jax.Array):
+            x.copy_to_host_async()
+
+
+def on_host(arrays: Sequence[Any]) -> list[Any]:
+    """Whole arrays as NumPy's: see `host_result`."""
+    begin_copies(arrays)
+    return [host_result(x, x.shape) for x in arrays]
+
+
+def stored(tree: Any) -> Any:
+    """A tree with the arrays of handles in their places."""
+    return jax.tree.map(_stored, tree)
+
+
+def cut_all(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Arguments with arrays of the true shapes in the places of handles."""
+    if not any(type(leaf) is Padded for leaf in _trees.leaves((list(args), dict(kwargs)))):
+        return args, kwargs
+    return jax.tree.map(_cut, (tuple(args), dict(kwargs)))
+
+
+def _stored(x: Any) -> Any:
+    return x.array if type(x) is Padded else x
+
+
+def _cut(x: Any) -> Any:
+    return x.cut() if type(x) is Padded else x
+
+
+def _zero_padded(array: jax.Array, shape: Shape) -> Padded:
+    handle = object.__new__(Padded)  # nothing of it has to be checked
+    vars(handle).update(array=array, shape=shape, _is_zero_padded=True)
+    return handle
+
+
+def _live(handle: Padded) -> jax.Array:
+    array = handle.array
+    if array.is_deleted():
+        raise ConfigError(
+            "the array of this sx.Padded is gone.",
+            got=f"{handle!r}",
+            why="it was donated to a call, whose results took its memory",
+            fix="use the handle that this call returned, or do not donate: donate_argnums=()",
+        )
+    return array
+
+
+def _is_zero_padded(handle: Padded) -> bool:
+    # Typed PRNG keys have no zero, and no graph relies on one.
+    return handle._is_zero_padded or _compat.is_extended(handle.dtype)  # pyright: ignore[reportPrivateUsage] - nobody else is to know
+
+
+def _holds_data(array: object) -> bool:
+    return isinstance(array, jax.Array) and not _compat.is_traced(array)
+
+
+def _fits(shape: Sequence[Any], capacity: Shape) -> bool:
+    return len(shape) == len(capacity) and all(
+        isinstance(size, int | np.integer) and 0 <= size <= most
+        for size, most in zip(shape, capacity, strict=True)
+    )
+
+
+def _corner(shape: Shape) -> Any:
+    return (*map(slice, shape), ...)  # of no axes, too, NumPy then gives an array
