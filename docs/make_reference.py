@@ -22,7 +22,11 @@ DOCS = pathlib.Path(__file__).parent
 PROPERTY = property | functools.cached_property
 MADE = "<!-- Made by docs/make_reference.py: edit the docstrings. -->"
 GROUPS = (
-    ("Running", "", ("Exec", "bucketed", "CacheLimits", "Plan", "Explanation", "Stats")),
+    (
+        "Running",
+        "",
+        ("Exec", "bucketed", "Compiling", "CacheLimits", "Padded", "Plan", "Explanation", "Stats"),
+    ),
     ("Maps", "", ("MapMethod", "MapPlan", "MapExplanation")),
     ("The cache", "", ("Graphs", "GraphRow", "WhyNew")),
     (

@@ -681,7 +681,7 @@ ROWS = [
         "frozen",
         sx.FrozenError,
         lambda: map_frozen(first=False),
-        "warm up by a map over as many examples before freeze()",
+        "warm up these sizes before freeze(), by a map over as many examples",
         lambda told: map_frozen(first=True),
         lambda: [X.sum()] * 2,
     ),
