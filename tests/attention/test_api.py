@@ -149,6 +149,7 @@ def test_a_scale_may_be_traced():
         assert_close(
             run(sx.dot_product_attention, jnp.float32(0.2)),
             run(jax.nn.dot_product_attention, jnp.float32(0.2)),
+            loose=5,  # 560 numbers of either sign are added
         )
 
 
