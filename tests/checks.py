@@ -12,6 +12,7 @@ import numpy as np
 
 import shapeexec.masking  # noqa: F401 - registers the rules
 from shapeexec.masking import POISONS, _poison
+from shapeexec.masking._knowledge import FINITE, UNSPECIFIED
 from shapeexec.masking._masked import Masked
 from shapeexec.shape._dim import evaluate
 from shapeexec.shape._guards import Guard
@@ -23,14 +24,35 @@ EVERY = "every"
 """Each of `POISONS` in turn, in one compiled program that is given its number."""
 
 
+_ORDINARY = ("bool", "int32", "uint32", "float16", "bfloat16", "float32", "complex64")
+"""The dtypes whose poison `EVERY` is an operand of the program; of others it is looked up in it."""
+_KNOWN = {"finite": FINITE, "anything": UNSPECIFIED}
+
+
+def _operands(number: int) -> dict[str, dict[str, Any]]:
+    """The poison of this number, a scalar of each ordinary dtype, by what is known of padding."""
+    dtypes = [np.dtype(jnp.dtype(name)) for name in _ORDINARY]
+    return {
+        known: {d.name: _poison.poison_value(POISONS[number], d, padding=of) for d in dtypes}
+        for known, of in _KNOWN.items()
+    }
+
+
 @contextlib.contextmanager
-def _chosen_poison(number: jax.Array) -> Iterator[None]:
-    """While a program is traced: the poison `EVERY` is the one of this number, i32[]."""
+def _chosen_poison(number: jax.Array, operands: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """While a program is traced: `EVERY` is the poison of a number, i32[], and its `_operands`.
+
+    Operands, for an operation at each fill would be a third of what such a program costs to make.
+    """
     of_one = _poison.poison_value
 
     def value(poison: str, dtype: Any, *, padding: Any) -> Any:
         if poison != EVERY:
             return of_one(poison, dtype, padding=padding)
+        known = "finite" if padding == FINITE else "anything"
+        name = getattr(dtype, "name", "")
+        if name in operands[known]:
+            return operands[known][name]
         values = [of_one(name, dtype, padding=padding) for name in POISONS]
         return None if values[0] is None else jnp.stack(values)[number]
 
@@ -86,8 +108,8 @@ def run_padded(
         )
 
     @jax.jit
-    def run(sizes: Any, consts: Any, padded: Any, number: jax.Array) -> Any:
-        with _chosen_poison(number):
+    def run(sizes: Any, consts: Any, padded: Any, number: jax.Array, operands: Any) -> Any:
+        with _chosen_poison(number, operands):
             return [
                 program(sizes, consts, args) for program, args in zip(programs, padded, strict=True)
             ]
@@ -99,7 +121,7 @@ def run_padded(
     ]
     numbers = range(len(POISONS) if any(p.poison == EVERY for p in paddings) else 1)
     for number in numbers:
-        results = run(dict(sizes), traced.jaxpr.consts, padded, np.int32(number))
+        results = run(dict(sizes), traced.jaxpr.consts, padded, np.int32(number), _operands(number))
         yield (
             POISONS[number],
             [

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 import zlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -33,15 +34,20 @@ settings.register_profile("deep", max_examples=600, deadline=None, suppress_heal
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+SLOW_ROWS = pathlib.Path(__file__).parent / "slow_rows.txt"
+"""The ids of table rows that `make test` leaves out, one a line: long, and much like other rows."""
+
+
 def pytest_addoption(parser):
     parser.addoption("--part", default="0/1", help="K/N: of all tests each N-th one, by their ids")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Keep the tests of `--part`.
+    """Mark slow rows, and keep the tests of `--part`.
 
     Ids that hold an address are refused: pytest-xdist's workers would each collect other tests.
     """
+    _mark_slow_rows(config, items)
     with_address = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if with_address:
         raise pytest.UsageError(f"test ids hold addresses, give ids=: {with_address[:3]}")
@@ -49,6 +55,17 @@ def pytest_collection_modifyitems(config, items):
     if not 0 <= part < parts:
         raise pytest.UsageError(f"--part={part}/{parts}: K is from 0 to {parts - 1}")
     items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part]
+
+
+def _mark_slow_rows(config, items):
+    by_id = {item.nodeid: item for item in items}
+    slow = SLOW_ROWS.read_text("utf-8").splitlines()
+    collected = {node.partition("::")[0] for node in by_id}
+    missing = [row for row in slow if row not in by_id and row.partition("::")[0] in collected]
+    if missing and not any("::" in arg for arg in config.args):  # whole modules were collected
+        raise pytest.UsageError(f"{SLOW_ROWS.name} names rows that no table has: {missing[:3]}")
+    for row in by_id.keys() & set(slow):
+        by_id[row].add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module", autouse=True)

