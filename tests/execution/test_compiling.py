@@ -111,6 +111,17 @@ def test_a_graph_that_is_gone_is_not_replaced(forget, gate: Gate):
     assert float(ex(ones(3))) == 6
 
 
+def test_a_quick_graph_that_left_and_came_again_is_tuned(gate: Gate):
+    ex = sx.Exec(jnp.sum, ("s",), P, compiling=QUICK, limits=sx.CacheLimits(graphs=1))
+    ex(ones(3))
+    assert gate.reached.wait(60)
+    ex(ones(5)), ex(ones(3))
+    gate.settle()
+    assert rows(ex) == [("s=4", "tuned", 0)]
+    # Nobody compiles the tuned graph of one that has left before its turn.
+    assert gate.compiled_in == ["MainThread", "shapeexec", "MainThread", "MainThread", "shapeexec"]
+
+
 def test_a_tuned_graph_that_fails_is_told_and_the_quick_one_stays(monkeypatch):
     compiled = _store.compile_graph
 
