@@ -445,9 +445,12 @@ def test_a_grown_handle_has_zeros_at_its_end(fill, place):
         assert got.array.shape == capacity
         assert not padding(got).any()
     assert sx.Exec(lambda x: x.sum(), ("s, 3",), P)(given.grown(axis=1)) == 21
-    for by, axis in [(-1, 0), (1, 2), (1, -3)]:
-        with refused(sx.ConfigError, "of a handle of shape (3, 2)", "an axis from -2 to 1"):
+    for by, axis in [(-1, 0), (1, 2), (1, -3), (0.5, 0), (True, 0), ("1", 0), (1, 0.0)]:
+        what = f"grown: by={by!r} along axis={axis!r} of a handle of shape (3, 2)"
+        with refused(sx.ConfigError, what, "by an int from 0 on, and an axis from -2 to 1"):
             given.grown(by, axis=axis)
+    longer = given.grown(jnp.int32(1), axis=np.int64(0))
+    assert sx.Exec(lambda x: x.sum(), ("s, 2",), P)(longer) == x.sum()
 
 
 def test_a_handle_grows_without_a_copy_while_there_is_room():
