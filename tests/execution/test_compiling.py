@@ -82,9 +82,12 @@ def test_a_call_runs_in_a_larger_graph_until_its_quick_one_is_there(gate: Gate):
     assert (ex.stats.swaps, ex.stats.larger, ex.stats.compiles) == (2, 1, 4)
 
 
-def test_without_quick_options_a_graph_is_compiled_once(monkeypatch):
-    monkeypatch.setattr(_compiling, "_QUICK", {})
-    ex = sx.Exec(jnp.sum, ("s",), P, compiling=QUICK)
+@pytest.mark.parametrize("own", [{}, {"xla_backend_optimization_level": 0}], ids=["none", "own"])
+def test_without_other_options_a_quick_graph_is_compiled_once(own, monkeypatch):
+    monkeypatch.setattr(_compiling, "_QUICK", {"cpu": dict(own)})
+    compiling = sx.Compiling(first="quick", options=own)
+    own["xla_nonsense"] = 1  # too late
+    ex = sx.Exec(jnp.sum, ("s",), P, compiling=compiling)
     ex(ones(3))
     join_workers()
     assert (rows(ex), ex.stats.compiles) == ([("s=4", "made", 0)], 1)
