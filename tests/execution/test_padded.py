@@ -149,6 +149,19 @@ def test_a_method_and_a_module_return_handles():
     assert_close(np.asarray(Model.scaled.padded(model, ones(3))), 3 * ones(3))
 
 
+def test_a_module_that_is_the_function_may_hold_handles():
+    class Model(eqx.Module):
+        w: sx.Padded
+
+        def __call__(self, x):
+            return self.w.sum() * x
+
+    run = sx.Exec(Model(handle(ones(3), (8,), fill=np.nan)), ("s",), P)
+    for n in (3, 3, 4):
+        assert_close(run(ones(n)), 6 * ones(n))
+    assert run.stats.compiles == 1
+
+
 @pytest.mark.parametrize("returns", ["padded", "host"])
 def test_the_state_of_modules_stays_on_the_device(returns):
     class Count(nnx.Module):
