@@ -59,7 +59,7 @@ class Workers:
 
     def _cancel(self) -> None:
         while self._queue:
-            self._queue.popleft()[1].cancel()
+            _leave(self._queue.popleft()[1])
 
     def _end(self) -> None:
         with self._lock:
@@ -74,12 +74,17 @@ class Workers:
                     return
                 work, done = self._queue.popleft()
             if not threading.main_thread().is_alive():
-                done.cancel()
+                _leave(done)
                 return self._end()
             try:
                 done.set_result(work())
             except BaseException as error:  # whatever it is, somebody may wait for it
                 done.set_exception(error)
+
+
+def _leave(done: Future[Any]) -> None:
+    done.cancel()
+    done.set_running_or_notify_cancel()  # without it `concurrent.futures.wait` waits forever
 
 
 def is_seen_by_workers(config: tuple[Any, ...]) -> bool:

@@ -15,7 +15,7 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError, ConstraintError, SpecError
 from shapeexec.execution._handle import Padded
 from shapeexec.execution._key import Base
-from shapeexec.execution._options import parameters_of
+from shapeexec.execution._options import parameters_of, typed
 from shapeexec.execution._placement import Placement, Shape, at_capacity, placement_of
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._split import Call, Place
@@ -211,7 +211,7 @@ def _check_known(shapes: Sequence[Any]) -> None:
 def _check_constants(call: Call) -> None:
     for place, value in call.constants.items():
         try:
-            hash(value)
+            hash(typed(value))  # as signatures do
         except TypeError as error:
             path = place if isinstance(place, str) else f"args[{place}]"
             raise ConfigError(

@@ -151,10 +151,14 @@ class GraphCache(Generic[Entry]):
         flight.done.set()
         return entry
 
+    def holds(self, entry: Entry, key: Hashable) -> bool:
+        """Whether this very entry is there."""
+        return self._entries.get(key) is entry
+
     def replace(self, entry: Entry, key: Hashable, other: Entry) -> bool:
         """Put another entry in the place of one; False if it is not there any more."""
         with self._lock:
-            is_there = self._entries.get(key) is entry
+            is_there = self.holds(entry, key)
             if is_there:
                 self._entries[key] = other
                 self._shrink()

@@ -58,12 +58,15 @@ class Compiling:
                 f"options={given!r:.80} are no options of XLA.",
                 fix='a dict of numbers and texts, options={"xla_gpu_autotune_level": 0}',
             )
+        object.__setattr__(self, "options", dict(given))  # later graphs are compiled with them, too
 
     @property
     def quick(self) -> Mapping[str, Option] | None:
-        """The options of a quick graph on JAX's default platform; None: there are no quick ones."""
-        quick = _QUICK.get(_compat.default_device().platform)
-        return None if quick is None or self.first == "tuned" else {**quick, **self.options}
+        """The options of a quick graph on JAX's default platform; None: those of a tuned one."""
+        if self.first == "tuned":
+            return None
+        quick = {**_QUICK.get(_compat.default_device().platform, {}), **self.options}
+        return None if quick == self.options else quick
 
 
 TUNED = Compiling()

@@ -339,7 +339,7 @@ class Exec:
         /,
         *args: Any,
         progress: Callable[[int, int], None] | bool | int | Iterable[int] | None = None,
-        workers: int = 1,
+        workers: int | Iterable[int] | None = None,
         **sizes: int | Iterable[int],
     ) -> int:
         """Compile the graphs that sizes need, those nearest to the example's sizes first.
@@ -349,7 +349,8 @@ class Exec:
                 those of the last call that was planned.
             progress: Called with (done, total) before each graph and at the end. True: a bar by
                 rich or tqdm, if installed. Sizes are those of a symbol of this name.
-            workers: How many graphs are lowered and compiled at once, each by a thread.
+            workers: How many graphs are lowered and compiled at once, each by a thread; None: one.
+                If there is a symbol of this name, its sizes.
             **sizes: Per symbol the sizes to prepare for: `b=range(1, 17), s=512`. One that is left
                 out is prepared for all buckets of its strategy, if they end: by `maximum=` or in a
                 ladder, and for those of a ladder beyond the end, if these end.
@@ -361,9 +362,7 @@ class Exec:
             ConfigError: There are no examples, the sizes are not those of the symbols, or too many.
         """
         runner, own = self._receiver(args)
-        if progress is not None and not isinstance(progress, bool) and not callable(progress):
-            progress, sizes["progress"] = None, progress
-        return runner.warm_up(own, sizes, progress=progress, workers=workers)
+        return runner.warm_up(own, sizes, options={"progress": progress, "workers": workers})
 
     def clear(self) -> None:
         """Forget all graphs and traces, also what is being made; the statistics stay."""

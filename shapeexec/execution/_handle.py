@@ -15,6 +15,7 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _transfer
 from shapeexec.execution._narrow import is_listed
+from shapeexec.execution._options import as_size
 from shapeexec.execution._placement import Shape
 from shapeexec.shape import _trees
 from shapeexec.shape._shape import dtype_name
@@ -117,17 +118,21 @@ class Padded:
             axis: Which axis.
 
         Raises:
-            ConfigError: There is no such axis, `by` is negative, or the array was donated.
+            ConfigError: There is no such axis, `by` is no int from 0 on, or the array was donated.
         """
-        if not -self.ndim <= axis < self.ndim or by < 0:
+        try:
+            more, along = as_size(by), as_size(axis)
+        except TypeError:
+            more, along = -1, axis
+        if more < 0 or not -self.ndim <= along < self.ndim:
             raise ConfigError(
-                f"grown: by={by} along axis={axis} of a handle of shape {self.shape}.",
-                fix=f"by at least 0, and an axis from {-self.ndim} to {self.ndim - 1}",
+                f"grown: by={by!r:.80} along axis={axis!r:.80} of a handle of shape {self.shape}.",
+                fix=f"by an int from 0 on, and an axis from {-self.ndim} to {self.ndim - 1}",
             )
         shape, capacity = list(self.shape), list(self.array.shape)
-        shape[axis] += by
-        if shape[axis] > capacity[axis]:
-            capacity[axis] = max(2 * capacity[axis], shape[axis])
+        shape[along] += more
+        if shape[along] > capacity[along]:
+            capacity[along] = max(2 * capacity[along], shape[along])
         array = pad(self, tuple(capacity), is_donated=True)  # so that it is one of JAX's
         return _zero_padded(array, tuple(shape))
 

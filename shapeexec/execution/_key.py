@@ -109,7 +109,7 @@ class Kind(NamedTuple):
         return {p: sharding_text(s) for p, s in self.shardings.items() if s is not None}
 
 
-class Padded(NamedTuple):
+class Bucketed(NamedTuple):
     """What names the graph of a call.
 
     Attributes:
@@ -129,7 +129,7 @@ class Mapped(NamedTuple):
         reduce: `"sum"`, or None.
         kind: See `Kind`.
         examples: How many examples it takes.
-        ranges: See `Padded`.
+        ranges: See `Bucketed`.
     """
 
     specs: Hashable
@@ -162,7 +162,7 @@ class Key:
         parts = self.parts
         if isinstance(parts, Kind):
             return Key(parts._replace(placement=())) if parts.placement else self
-        assert isinstance(parts, Padded | Mapped)
+        assert isinstance(parts, Bucketed | Mapped)
         return Key(parts._replace(kind=parts.kind.without_placement()))
 
     def __eq__(self, other: object) -> bool:
@@ -174,7 +174,7 @@ class Key:
         buckets = [f"{symbol}={size} exact" for symbol, size in kind.exact]
         if isinstance(parts, Mapped):
             buckets.append(f"map of {parts.examples}" + (", summed" if parts.reduce else ""))
-        if isinstance(parts, Padded | Mapped):
+        if isinstance(parts, Bucketed | Mapped):
             buckets += [f"{symbol}<={bucket}" for symbol, (_, bucket) in parts.ranges]
         base = kind.base
         leaves = [f"{path} {leaf}" for path, leaf in zip(base.paths, base.leaves, strict=True)]
@@ -190,7 +190,7 @@ class Key:
 def kind_of(key: Key) -> Kind:
     """The parts that a graph's key shares with other buckets."""
     parts = key.parts
-    kind = parts.kind.parts if isinstance(parts, Padded | Mapped) else parts
+    kind = parts.kind.parts if isinstance(parts, Bucketed | Mapped) else parts
     assert isinstance(kind, Kind)
     return kind
 

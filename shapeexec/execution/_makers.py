@@ -46,13 +46,13 @@ class _Several:
     def __init__(self, workers: int, planner: Planner, store: Store) -> None:
         self.most = 2 * workers  # so that none has to wait for masks
         self._workers, self._planner, self._store = Workers(workers), planner, store
-        self._begun: set[Future[Any]] = set()
+        self._begun: dict[Future[Any], Callable[[], object]] = {}
 
     def make(self, call: BoundCall) -> Plan:
         """Begin to make the graph of a call."""
         plan = self._planner.plan(call)
         work = what_is_left(self._store, plan, call, origin="warmup")
-        self._begun.add(self._workers.submit(work))
+        self._begun[self._workers.submit(work)] = work
         return plan
 
     def left(self, most: int) -> int:
@@ -62,9 +62,10 @@ class _Several:
             Exception: What stopped one of them.
         """
         while len(self._begun) > most:
-            done, self._begun = wait(self._begun, return_when=FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            for one in wait(self._begun, return_when=FIRST_COMPLETED).done:
+                work = self._begun.pop(one)
+                # Workers begin nothing once the main thread has ended; this thread goes on.
+                work() if one.cancelled() else one.result()
         return len(self._begun)
 
     def cancel(self) -> None:
@@ -95,19 +96,18 @@ def makers(
 
 
 def as_workers(given: Any) -> int:
-    """A number of workers.
+    """A number of workers; None: one.
 
     Raises:
         ConfigError: It is none.
     """
     try:
-        workers = as_size(given)
+        workers = 1 if given is None else as_size(given)
     except TypeError:
         workers = 0
     if workers < 1:
         raise ConfigError(
             f"warmup: workers={given!r} is no number of threads.",
-            why="a symbol cannot be warmed up by this name",
             fix="workers=2, or leave it out",
         )
     return workers

@@ -14,7 +14,7 @@ from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution._bind import Binder, BoundCall
 from shapeexec.execution._compile import Graph, Prepared, Recipe, prepare
 from shapeexec.execution._exactness import Exactness, ExactSymbols
-from shapeexec.execution._key import Key, Kind, Padded, kind_of
+from shapeexec.execution._key import Bucketed, Key, Kind, kind_of
 from shapeexec.execution._options import range_of
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Proofs
@@ -226,7 +226,7 @@ class Planner:
         out_avals = traced.trace.jaxpr.out_avals
         zeros = self._zero_results and any(holds_dim(tuple(aval.shape)) for aval in out_avals)
         kind = Key(Kind(call.base, tuple(exact.items()), traced.number, call.placement, zeros))
-        key = Key(Padded(kind, tuple(ranges.items())))
+        key = Key(Bucketed(kind, tuple(ranges.items())))
         return _planned(
             call,
             kind=kind,
@@ -260,7 +260,7 @@ def within(plan: Plan, call: BoundCall, key: Key) -> Plan:
         key: The larger graph, whose ranges hold the sizes of the call.
     """
     parts = key.parts
-    assert isinstance(parts, Padded)
+    assert isinstance(parts, Bucketed)
     return _planned(
         call,
         kind=plan.kind,

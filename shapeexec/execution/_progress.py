@@ -5,6 +5,8 @@ import importlib
 from collections.abc import Callable, Generator
 from typing import Any
 
+from shapeexec._errors import ConfigError
+
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is in all."""
 
@@ -17,7 +19,15 @@ def shown(progress: Progress | bool | None) -> Generator[Progress | None]:
 
     Args:
         progress: A function; True: a bar, or nothing where neither rich nor tqdm is installed.
+
+    Raises:
+        ConfigError: It is something else.
     """
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise ConfigError(
+            f"warmup: progress={progress!r:.80} can be told nothing.",
+            fix="progress=True, or a function of (done, total)",
+        )
     if not isinstance(progress, bool):
         yield progress
         return

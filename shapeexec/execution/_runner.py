@@ -29,6 +29,7 @@ from shapeexec.execution._signature import by_position, signature
 from shapeexec.execution._split import Call, places, take
 from shapeexec.execution._store import Store
 from shapeexec.execution._why import WhyNew, why_new
+from shapeexec.shape._spec import spec_symbols
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 """The positional and the keyword arguments of a call."""
@@ -190,11 +191,13 @@ class Runner:
         args: Sequence[Any],
         sizes: Mapping[str, Any],
         *,
-        progress: Callable[[int, int], None] | bool | None,
-        workers: int,
+        options: Mapping[str, Any],
     ) -> int:
-        """See `Exec.warmup`."""
-        workers = as_workers(workers)
+        """See `Exec.warmup`; `options` are `progress` and `workers`, or sizes of such symbols."""
+        symbols = spec_symbols(self.settings.in_shapes, self.settings.kwarg_shapes)
+        named = _warmup.named_like_options(options, symbols)
+        sizes, options = {**sizes, **named}, {**options, **dict.fromkeys(named)}
+        workers = as_workers(options["workers"])
         example = self._seen(*by_position(self.settings, args, {})) if args else self.store.example
         if example is None:
             raise ConfigError(
@@ -207,7 +210,7 @@ class Runner:
 
         with (
             makers(workers, make, planner=self.planner, store=self.store) as maker,
-            shown(progress) as tell,
+            shown(options["progress"]) as tell,
         ):
             return _warmup.warm(self.planner, example, sizes=sizes, maker=maker, progress=tell)
 

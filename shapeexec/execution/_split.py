@@ -17,6 +17,7 @@ import jax
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _modules, _objects
+from shapeexec.execution._handle import Padded
 from shapeexec.execution._merge import Merge, tree_of
 from shapeexec.execution._options import name_of, typed
 from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_data, is_taken, result_key
@@ -362,7 +363,8 @@ def _with_parts(
             part, taken = walk.function(fn, where=name_of(fn))
         else:
             part, taken = walk.part(_at(args, kwargs, place), where=_path_of(place))
-        if any(part.leaves):
+        # The arrays of a function that holds no more are constants of its trace; handles cannot be.
+        if any(part.leaves) or (place == FUNCTION and any(type(x) is Padded for x in taken)):
             parts[place] = part
             _put(arrays, named, place, tuple(taken))
     if not parts:

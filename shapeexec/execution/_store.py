@@ -20,7 +20,7 @@ from shapeexec.execution._compile import Graph, Prepared, compile_graph
 from shapeexec.execution._compiling import TUNED, Compiling, Option
 from shapeexec.execution._functions import MANY, Functions
 from shapeexec.execution._graphs import row_of
-from shapeexec.execution._key import Key, Padded, kind_of
+from shapeexec.execution._key import Bucketed, Key, kind_of
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._plan import Plan, Planned
 from shapeexec.execution._ready import Ready
@@ -152,11 +152,11 @@ class Store:
         One serves the call if no size lies below its `row.least`.
         """
         wanted = key.parts
-        assert isinstance(wanted, Padded)
+        assert isinstance(wanted, Bucketed)
         found: list[Graph] = []
         for graph in self.graphs():
             parts = graph.row.key.parts
-            if not isinstance(parts, Padded) or parts.kind != wanted.kind or parts == wanted:
+            if not isinstance(parts, Bucketed) or parts.kind != wanted.kind or parts == wanted:
                 continue
             pairs = zip(parts.ranges, wanted.ranges, strict=True)
             if all(own[1] >= least[1] for (_, own), (_, least) in pairs):
@@ -230,6 +230,8 @@ class Store:
         made, row = made.with_options(self._compiling.options), row_of(planned, "tuned")
 
         def tune() -> None:
+            if not self._cache.holds(quick, planned.key):
+                return
             graph = compile_graph(made, row)
             self.count(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
             graph = dataclasses.replace(graph, tally=quick.tally, number=quick.number)
@@ -237,7 +239,7 @@ class Store:
                 self.count(swaps=1)
 
         self.tuning.begin(
-            planned.key,
+            (planned.key, quick.number),  # a quick graph that is made again is tuned again
             tune,
             drop=lambda: None,
             what=f"the tuned graph for {planned}",

@@ -82,6 +82,15 @@ def warm(
             return count
 
 
+def named_like_options(options: Mapping[str, Any], symbols: Iterable[str]) -> dict[str, Any]:
+    """The sizes of symbols that are named as options of a warm-up are."""
+    return {
+        name: options[name]
+        for name in options.keys() & set(symbols)
+        if not (options[name] is None or isinstance(options[name], bool) or callable(options[name]))
+    }
+
+
 class Maker(Protocol):
     """Makes graphs, one after another or side by side.
 

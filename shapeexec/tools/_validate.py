@@ -23,6 +23,7 @@ from shapeexec.execution import Exec
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._exec import runner_of
+from shapeexec.execution._handle import cut_all
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
 from shapeexec.execution._settings import Settings
@@ -110,7 +111,7 @@ def validate(
     if not isinstance(rounds, int) or rounds < 1:
         raise ConfigError(f"rounds={rounds!r} is not a number of rounds.", fix="at least 1")
     poisons = tuple(map(check_poison, poisons))
-    args, kwargs = by_position(ex.settings, args, kwargs)
+    args, kwargs = cut_all(*by_position(ex.settings, args, kwargs))
     rng = np.random.default_rng(seed)
     first = _Check("the result", ex, args, kwargs, poisons)
     chosen = list(_samples.size_sets(first.planner, first.bound.sizes, rounds, rng))

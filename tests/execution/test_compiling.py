@@ -82,9 +82,12 @@ def test_a_call_runs_in_a_larger_graph_until_its_quick_one_is_there(gate: Gate):
     assert (ex.stats.swaps, ex.stats.larger, ex.stats.compiles) == (2, 1, 4)
 
 
-def test_without_quick_options_a_graph_is_compiled_once(monkeypatch):
-    monkeypatch.setattr(_compiling, "_QUICK", {})
-    ex = sx.Exec(jnp.sum, ("s",), P, compiling=QUICK)
+@pytest.mark.parametrize("own", [{}, {"xla_backend_optimization_level": 0}], ids=["none", "own"])
+def test_without_other_options_a_quick_graph_is_compiled_once(own, monkeypatch):
+    monkeypatch.setattr(_compiling, "_QUICK", {"cpu": dict(own)})
+    compiling = sx.Compiling(first="quick", options=own)
+    own["xla_nonsense"] = 1  # too late
+    ex = sx.Exec(jnp.sum, ("s",), P, compiling=compiling)
     ex(ones(3))
     join_workers()
     assert (rows(ex), ex.stats.compiles) == ([("s=4", "made", 0)], 1)
@@ -109,6 +112,17 @@ def test_a_graph_that_is_gone_is_not_replaced(forget, gate: Gate):
     gate.settle()
     assert [row.sizes for row in ex.graphs if row.sizes == "s=4"] == []
     assert float(ex(ones(3))) == 6
+
+
+def test_a_quick_graph_that_left_and_came_again_is_tuned(gate: Gate):
+    ex = sx.Exec(jnp.sum, ("s",), P, compiling=QUICK, limits=sx.CacheLimits(graphs=1))
+    ex(ones(3))
+    assert gate.reached.wait(60)
+    ex(ones(5)), ex(ones(3))
+    gate.settle()
+    assert rows(ex) == [("s=4", "tuned", 0)]
+    # Nobody compiles the tuned graph of one that has left before its turn.
+    assert gate.compiled_in == ["MainThread", "shapeexec", "MainThread", "MainThread", "shapeexec"]
 
 
 def test_a_tuned_graph_that_fails_is_told_and_the_quick_one_stays(monkeypatch):

@@ -118,6 +118,9 @@ def test_a_static_argument_that_does_not_hash_is_an_error():
     ex = sx.Exec(lambda x, n: x, ("s", None), P, static_argnums=1)
     with refused(sx.ConfigError, "static argument args[1] cannot be hashed: list.", "a tuple"):
         ex(ones(3), [1])
+    held = sx.Padded(jax.numpy.ones(3), (2,))  # is hashed by identity, but its array is not
+    with refused(sx.ConfigError, "static argument args[1] cannot be hashed: Padded.", "static"):
+        ex(ones(3), held)
 
 
 def test_an_array_that_jax_does_not_know_is_told_by_its_path():

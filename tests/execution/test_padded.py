@@ -149,6 +149,19 @@ def test_a_method_and_a_module_return_handles():
     assert_close(np.asarray(Model.scaled.padded(model, ones(3))), 3 * ones(3))
 
 
+def test_a_module_that_is_the_function_may_hold_handles():
+    class Model(eqx.Module):
+        w: sx.Padded
+
+        def __call__(self, x):
+            return self.w.sum() * x
+
+    run = sx.Exec(Model(handle(ones(3), (8,), fill=np.nan)), ("s",), P)
+    for n in (3, 3, 4):
+        assert_close(run(ones(n)), 6 * ones(n))
+    assert run.stats.compiles == 1
+
+
 @pytest.mark.parametrize("returns", ["padded", "host"])
 def test_the_state_of_modules_stays_on_the_device(returns):
     class Count(nnx.Module):
@@ -445,9 +458,12 @@ def test_a_grown_handle_has_zeros_at_its_end(fill, place):
         assert got.array.shape == capacity
         assert not padding(got).any()
     assert sx.Exec(lambda x: x.sum(), ("s, 3",), P)(given.grown(axis=1)) == 21
-    for by, axis in [(-1, 0), (1, 2), (1, -3)]:
-        with refused(sx.ConfigError, "of a handle of shape (3, 2)", "an axis from -2 to 1"):
+    for by, axis in [(-1, 0), (1, 2), (1, -3), (0.5, 0), (True, 0), ("1", 0), (1, 0.0)]:
+        what = f"grown: by={by!r} along axis={axis!r} of a handle of shape (3, 2)"
+        with refused(sx.ConfigError, what, "by an int from 0 on, and an axis from -2 to 1"):
             given.grown(by, axis=axis)
+    longer = given.grown(jnp.int32(1), axis=np.int64(0))
+    assert sx.Exec(lambda x: x.sum(), ("s, 2",), P)(longer) == x.sum()
 
 
 def test_a_handle_grows_without_a_copy_while_there_is_room():

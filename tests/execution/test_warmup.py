@@ -1,5 +1,6 @@
 """Warm-up and freezing: afterwards calls compile nothing."""
 
+import subprocess
 import sys
 import threading
 import types
@@ -156,8 +157,23 @@ def test_warmup_takes_integers_of_every_kind(sizes):
 def test_warmup_takes_sizes_of_any_symbol():
     ex = sx.Exec(lambda x: x + 1, ("self, progress",), P)
     assert ex.warmup(ones(1, 1), self=range(1, 3), progress=[3, 5]) == 4
-    with refused(sx.ConfigError, "sizes for progress, s, but the symbols are s.", "s=..."):
+    with refused(sx.ConfigError, "progress=3 can be told nothing.", "progress=True, or"):
         sx.Exec(lambda x: x + 1, ("s",), P).warmup(ones(1), s=3, progress=3)
+
+
+@pytest.mark.parametrize("sizes", [4, range(1, 5)])
+def test_warmup_takes_sizes_of_a_symbol_that_is_named_like_an_option(sizes):
+    told = []
+    ex = sx.Exec(lambda x: x + 1, ("progress, workers",), P)
+    made = ex.warmup(ones(1, 1), workers=sizes, progress=sizes)
+    assert made == len(ex.graphs) == (1 if sizes == 4 else 9)
+    what = "sizes for progress, but the symbols are progress, workers."
+    with refused(sx.ConfigError, what, "progress=..., workers=..."):
+        ex.warmup(ones(1, 1), progress=sizes)
+    bounded = ex.variant(strategies=sx.Pow2(maximum=4))
+    done = lambda *now: told.append(now)  # noqa: E731
+    assert bounded.warmup(ones(1, 1), workers=sizes, progress=done) == (3 if sizes == 4 else 9)
+    assert told
 
 
 def test_warmup_without_sizes_makes_all_buckets_of_ladders_that_end():
@@ -270,6 +286,31 @@ def test_a_warmup_that_is_stopped_goes_on_where_it_stopped(workers, stop):
     assert ex.stats.compiles == 7
 
 
+AT_EXIT = """
+import threading
+
+import numpy as np
+
+import shapeexec as sx
+
+run = sx.Exec(lambda x: x.sum(), ("s",))
+
+
+def warm():
+    threading.main_thread().join()
+    print(run.warmup(np.ones(3, np.float32), s=range(1, 65), workers=2), len(run.graphs))
+
+
+threading.Thread(target=warm).start()
+"""
+
+
+def test_a_warmup_that_outlives_the_main_thread_ends():
+    command = [sys.executable, "-c", AT_EXIT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.returncode) == ("7 7\n", 0), done.stderr
+
+
 def test_what_stops_a_worker_is_raised(monkeypatch):
     def broken(*_, **__):
         raise MemoryError("XLA has no room")
@@ -290,7 +331,7 @@ def test_a_configuration_of_one_thread_is_warmed_up_by_it(gate: Gate):
     assert set(gate.compiled_in) == {"MainThread"}
 
 
-@pytest.mark.parametrize("workers", [0, -1, "2", 1.5, True, None, range(3)], ids=repr)
+@pytest.mark.parametrize("workers", [0, -1, "2", 1.5, True, range(3)], ids=repr)
 def test_workers_are_a_number_of_threads(workers):
     ex = sx.Exec(lambda x: x + 1, ("s",), P)
     with refused(sx.ConfigError, f"workers={workers!r} is no number of threads", "workers=2, or"):

@@ -204,6 +204,15 @@ def test_static_arguments_keywords_and_trees_are_passed_on():
     assert done.comparisons == 20
 
 
+@pytest.mark.parametrize("returns", ["device", "padded", "host"])
+def test_handles_are_compared_as_the_arrays_that_they_hold(returns):
+    ex = sx.Exec(lambda x: (x.max(axis=0), 2 * x), ("s, 4",), sx.Pow2(), returns=returns)
+    garbage = jnp.full((9, 4), jnp.nan).at[:5].set(X)
+    found = sx.validate(ex, sx.Padded(garbage, X.shape), rounds=1)
+    assert (found.sizes, found.skipped) == (({"s": 5},), ())
+    assert found.comparisons == sx.validate(ex, X, rounds=1).comparisons
+
+
 def test_keys_and_integers_are_drawn_from_what_there_is():
     def model(tokens, keys, table):
         noise = jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys)
