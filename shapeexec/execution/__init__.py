@@ -4,6 +4,7 @@ from shapeexec.execution._by_hand import Sizes, pad_to_bucket, unpad
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._compiling import Compiling
 from shapeexec.execution._decorator import bucketed
+from shapeexec.execution._events import Event
 from shapeexec.execution._exec import Exec
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._graphs import Graphs
@@ -17,6 +18,7 @@ from shapeexec.execution._why import WhyNew
 __all__ = [
     "CacheLimits",
     "Compiling",
+    "Event",
     "Exec",
     "Explanation",
     "GraphRow",

@@ -67,6 +67,7 @@ class _Flight:
     def __init__(self) -> None:
         self.done = threading.Event()
         self.error: BaseException | None = None
+        self.thread = threading.get_ident()
 
 
 class GraphCache(Generic[Entry]):
@@ -77,13 +78,17 @@ class GraphCache(Generic[Entry]):
 
     Args:
         limits: When entries leave.
+        evicted: Called with each entry that has left for a limit.
 
     Attributes:
         evictions: How many entries have left because of a limit.
         remade: How many of those were made again.
     """
 
-    def __init__(self, limits: CacheLimits) -> None:
+    def __init__(
+        self, limits: CacheLimits, evicted: Callable[[Entry], object] = lambda entry: None
+    ) -> None:
+        self._evicted = evicted
         self.evictions = 0
         self.remade = 0
         self._limits = limits
@@ -117,6 +122,7 @@ class GraphCache(Generic[Entry]):
 
         Raises:
             Exception: What `make` raised, in this thread or in the one that was waited for.
+            ConfigError: `make` itself asks for the entry, by a callback.
         """
         while True:
             with self._lock:
@@ -129,6 +135,13 @@ class GraphCache(Generic[Entry]):
                     flight = self._flights[key] = _Flight()
             if is_mine:
                 return self._make(key, make, flight)
+            if flight.thread == threading.get_ident():
+                raise ConfigError(
+                    "a graph was asked for by what runs while this thread makes it.",
+                    got=f"{key!s:.200}",
+                    why="the graph would wait for itself",
+                    fix="do not call an Exec in a callback of its on_event",
+                )
             flight.done.wait()
             if isinstance(flight.error, Exception):
                 raise flight.error
@@ -147,8 +160,10 @@ class GraphCache(Generic[Entry]):
             self._entries[key] = entry
             del self._flights[key]
             self.remade += hash(key) in self._left
-            self._shrink()
+            gone = self._shrink()
         flight.done.set()
+        for other in gone:
+            self._evicted(other)
         return entry
 
     def holds(self, entry: Entry, key: Hashable) -> bool:
@@ -161,8 +176,10 @@ class GraphCache(Generic[Entry]):
             is_there = self.holds(entry, key)
             if is_there:
                 self._entries[key] = other
-                self._shrink()
-            return is_there
+            gone = self._shrink()
+        for left in gone:
+            self._evicted(left)
+        return is_there
 
     def drop(self, key: Hashable) -> None:
         """Forget the entry at `key`, if there is one: nobody can ask for it again."""
@@ -179,12 +196,16 @@ class GraphCache(Generic[Entry]):
         with self._lock:
             self._entries.clear()
 
-    def _shrink(self) -> None:
+    def _shrink(self) -> list[Entry]:
+        """Remove entries until the limits hold, and return them."""
+        gone: list[Entry] = []
         while len(self._entries) > 1 and self._is_over():
-            key, _ = self._entries.popitem(last=False)
+            key, entry = self._entries.popitem(last=False)
+            gone.append(entry)
             self.evictions += 1
             if len(self._left) < _MOST_REMEMBERED:
                 self._left.add(hash(key))
+        return gone
 
     def _is_over(self) -> bool:
         graphs, most_bytes = self._limits.graphs, self._limits.device_bytes

@@ -41,11 +41,9 @@ class Graph:
     Attributes:
         jitted: Called with (sizes, consts, kwargs, *args).
         consts: The arrays that the function closed over.
-        row: What names it, and where it came from.
+        row: What names it, where it came from, and what it costs.
         compiled: What `jitted` runs.
-        bytes: Its memory; None where a back end does not tell.
         compiles: XLA compilations that it took.
-        seconds: The time that it took to make.
         tally: What has run in it.
         number: Graphs that were made later have greater ones.
     """
@@ -54,16 +52,15 @@ class Graph:
     consts: tuple[Any, ...]
     row: GraphRow
     compiled: Any
-    bytes: GraphBytes | None
     compiles: int
-    seconds: GraphSeconds
     tally: Tally = dataclasses.field(default_factory=Tally)
     number: int = dataclasses.field(default_factory=lambda: next(_numbers))
 
     @property
     def device_bytes(self) -> int:
         """Temporary memory and code, in bytes, as XLA tells it."""
-        return 0 if self.bytes is None else self.bytes.temporaries + self.bytes.code
+        held = self.row.bytes
+        return 0 if held is None else held.temporaries + held.code
 
     def __call__(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run on arguments at capacity.
@@ -238,9 +235,16 @@ class Prepared:
 
 
 def prepare(
-    recipe: Compilable, sizes: Any, *, args: Sequence[Any], kwargs: Mapping[str, Any]
+    recipe: Compilable, sizes: Any, *, args: Sequence[Any], kwargs: Mapping[str, Any], name: str
 ) -> Prepared:
     """Put the masks in, for arguments at capacity, which may be arrays or shapes of arrays.
+
+    Args:
+        recipe: The function, and its buckets.
+        sizes: The true sizes, as the graph takes them.
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+        name: See `graph_name`.
 
     Raises:
         UnsupportedPrimitiveError: A primitive cannot be made exact.
@@ -253,6 +257,7 @@ def prepare(
         sizes, kwargs, args = watch_lowering((sizes, kwargs, args))
         return recipe.body(sizes, consts, kwargs, *args)
 
+    body.__name__ = body.__qualname__ = name
     jit = functools.partial(_compat.jit, body, donate_argnums=donated)
     jitted, arguments = jit(), (sizes, consts, kwargs, *args)
     start = time.perf_counter()
@@ -308,11 +313,9 @@ def compile_graph(
     return Graph(
         jitted=prepared.jitted,
         consts=prepared.consts,
-        row=row,
+        row=dataclasses.replace(row, bytes=_bytes(compiled), seconds=seconds),
         compiled=compiled,
-        bytes=_bytes(compiled),
         compiles=span.compiles,
-        seconds=seconds,
     )
 
 

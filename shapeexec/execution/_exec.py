@@ -12,9 +12,11 @@ from typing import Any, Literal, Never
 
 from shapeexec.bucketing import Pow2, Strategy
 from shapeexec.execution import _monitor, _options, _pickling, _spellings
+from shapeexec.execution._acall import in_thread
 from shapeexec.execution._behind import Missing
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._compiling import Compiling
+from shapeexec.execution._events import Callback
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._graphs import Graphs
 from shapeexec.execution._map_method import MapMethod
@@ -150,7 +152,8 @@ class Exec:
 
     def _start(self, settings: Settings, limits: CacheLimits) -> None:
         self._limits = limits
-        store = Store(limits, settings.missing, compiling=settings.compiling)
+        name = _options.name_of(settings.fn)
+        store = Store(limits, settings.missing, compiling=settings.compiling, name=name)
         self._runner = Runner.of(settings, store)
         store.see({FUNCTION} if has_parts(settings.fn) else ())
         self._method: Exec | None = None
@@ -174,6 +177,18 @@ class Exec:
         if self._is_method:
             return self._of_self(args)(*args[1:], **kwargs)
         return called(self._runner, args, kwargs)
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """A call for asyncio: `await run.acall(x)` gives the result when it is computed.
+
+        A thread of the loop's default executor compiles and waits, so the loop goes on. A task that
+        is cancelled leaves its call to end by itself. Under a setting of JAX that is a thread's
+        own, such as `with jax.enable_x64()`, the call runs in the loop's thread.
+
+        Raises:
+            ShapeExecError: Whatever a call with these arguments raises.
+        """
+        return await in_thread(functools.partial(self, *args, **kwargs))
 
     def padded(self, *args: Any, **kwargs: Any) -> Any:
         """A call whose ragged results stay on the device at capacity, each as an `sx.Padded`.
@@ -282,6 +297,27 @@ class Exec:
     def graphs(self) -> Graphs:
         """The compiled graphs that are kept: what names each, its use, memory and cost."""
         return self._runner.graphs
+
+    def on_event(self, callback: Callback) -> Callable[[], None]:
+        """Call `callback` with an `sx.Event` for each call, and for all that happens to a graph.
+
+        It is called in the thread in which that happens, and what it raises is logged. The logger
+        `shapeexec` has the same events: calls at DEBUG, graphs at INFO, failures at WARNING.
+
+        Args:
+            callback: Takes an `Event`. It must not call this Exec.
+
+        Returns:
+            A function that ends it.
+
+        Raises:
+            ConfigError: `callback` cannot be called.
+        """
+        return self._runner.store.events.add(callback)
+
+    def last_miss(self) -> WhyNew | None:
+        """Why the newest graph was made: what no graph had before. None: none has been made."""
+        return self._runner.last_miss()
 
     def why_new(self, *args: Any, **kwargs: Any) -> WhyNew:
         """Why a call with these arguments would compile a graph: a preview, see `Exec`.

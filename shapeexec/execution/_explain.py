@@ -48,6 +48,8 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [str(self.plan)]
+        if self.plan.is_compiled and self.plan.runs_in is not None:
+            lines.append(f"its graph was made in {self.plan.runs_in.seconds}")
         if self.program.guards:
             lines.append("guards (another outcome gets its own graph):")
             lines += [f"  {guard}" for guard in self.program.guards]

@@ -208,8 +208,6 @@ def graphs_of(
                 last_use=last_use,
                 real_elements=real,
                 bucket_elements=bucket,
-                bytes=graph.bytes,
-                seconds=graph.seconds,
                 exactness=exactness(kind_of(graph.row.key).base),
                 compiled=graph.compiled,
             )

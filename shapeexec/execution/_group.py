@@ -20,8 +20,9 @@ from shapeexec.execution import _handle, _one_by_one, _transfer
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Numbers, Prepared, prepare
 from shapeexec.execution._examples import Examples, Layout, Reduce
-from shapeexec.execution._key import Key
+from shapeexec.execution._key import Key, graph_name, shown_sizes
 from shapeexec.execution._one_by_one import one_by_one, sum_one_by_one
+from shapeexec.execution._options import name_of
 from shapeexec.execution._placement import Shape
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._settings import Returns
@@ -182,7 +183,10 @@ class Group:
             UnsupportedPrimitiveError: A primitive cannot be made exact.
         """
         args, kwargs = self._structs(call)
-        return prepare(self.recipe, self._size_structs, args=args, kwargs=kwargs)
+        buckets = {symbol: bucket for symbol, (_, bucket) in self.recipe.ranges.items()}
+        sizes = shown_sizes(buckets, {}, examples=self.capacity)
+        name = graph_name(name_of(call.call.fn), sizes)
+        return prepare(self.recipe, self._size_structs, args=args, kwargs=kwargs, name=name)
 
     @property
     def capacities(self) -> list[Shape]:

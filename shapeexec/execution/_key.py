@@ -4,11 +4,13 @@ A cache hit compares these parts, so each is a tuple, whose hash is fast. `_stor
 under their keys.
 """
 
+import re
 import types
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from shapeexec import _compat
+from shapeexec.execution._monitor import GRAPH_PREFIX
 from shapeexec.execution._placement import Placement, sharding_text
 from shapeexec.execution._split import FUNCTION, Place, Static, Values
 from shapeexec.shape import _trees
@@ -258,6 +260,17 @@ def _named(value: Any) -> str:
 
 def _clipped(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def graph_name(fn: str, sizes: str) -> str:
+    """The name of a graph in profiles and in HLO: `shapeexec_score_b4_s64`.
+
+    Args:
+        fn: The name of the function.
+        sizes: The buckets as a text, see `shown_sizes`.
+    """
+    own = fn.rpartition(".")[2]
+    return GRAPH_PREFIX + re.sub(r"\W+", "_", f"{own} {sizes.replace('=', '')}").strip("_")
 
 
 def shown_sizes(sizes: Mapping[str, int], exact: Mapping[str, int], *, examples: int | None) -> str:

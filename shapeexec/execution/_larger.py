@@ -37,15 +37,20 @@ class Lent:
     store: Store
     begin: Callable[[], object]
 
-    def run(self, *, returns: Returns) -> Any:
-        """The result as the graph gives it, in the form that a call returns."""
+    def run(self, *, returns: Returns, began: float) -> Any:
+        """The result as the graph gives it, in the form that a call returns.
+
+        Args:
+            returns: See `Settings`.
+            began: When the call began, by `time.perf_counter`, in seconds.
+        """
         store, span = self.store, Span()
         ready = make_ready(self.plan, self.call, returns=returns)
         result = ready.run(self.graph, self.call.call, span=span, retrace=True)
         self.begin()  # not before, for the two would take turns at the processor
         store.remember(None, ready, call=self.call.call)
         store.count(larger=1)
-        store.ran(ready, self.graph, span=span, is_hit=False)
+        store.ran(ready, self.graph, span=span, is_hit=False, began=began)
         return result
 
 

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
+import time
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -51,20 +52,22 @@ class Mapper:
 
     def run(self, examples: Examples, reduce: Reduce) -> Any:
         """A list of the results, or their sum."""
+        began = time.perf_counter()
         # If plans were for other shared arguments, or something is no array that was one.
         with contextlib.suppress(SignatureChanged, ConfigError):
             try:
                 groups = self._groups(examples, self._known_plans(examples), reduce)
                 graphs = [self._store.find(group.key) for group in groups]
                 if all(graphs):
-                    return self._results(examples, groups, graphs, retrace=False)
+                    return self._results(examples, groups, graphs, retrace=False, began=began)
             except TypeError:
                 if all(examples.one(number).has_dtypes() for number in range(examples.count)):
                     raise  # a graph itself has failed
         examples = examples.complete()
         self._store.see(examples.at)
         groups = self.plan(examples, reduce)
-        return self._results(examples, groups, [None] * len(groups), retrace=True)
+        graphs = [None] * len(groups)
+        return self._results(examples, groups, graphs, retrace=True, began=began)
 
     def plan(self, examples: Examples, reduce: Reduce) -> list[Group]:
         """Plan groups of examples that share a graph, and put in the masks of missing graphs.
@@ -157,13 +160,14 @@ class Mapper:
         graphs: Sequence[Graph | None],
         *,
         retrace: bool,
+        began: float,
     ) -> Any:
         runs = [
             self._run(examples, group, graph, retrace=retrace)
             for group, graph in zip(groups, graphs, strict=True)
         ]
         for group, (_, graph, span, is_hit) in zip(groups, runs, strict=True):
-            self._store.ran(group, graph, span=span, is_hit=is_hit)
+            self._store.ran(group, graph, span=span, is_hit=is_hit, began=began)
         if groups[0].reduce == "sum":
             check_sum(groups)
             return _complete(functools.reduce(add, [result for result, *_ in runs]))

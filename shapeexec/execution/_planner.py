@@ -8,14 +8,22 @@ import copy
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
-from shapeexec._errors import InconclusiveShapeError, UnsupportedPrimitiveError
+from shapeexec._errors import InconclusiveShapeError, ShapeExecError, UnsupportedPrimitiveError
 from shapeexec.bucketing import Strategy
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution._bind import Binder, BoundCall
 from shapeexec.execution._compile import Graph, Prepared, Recipe, prepare
 from shapeexec.execution._exactness import Exactness, ExactSymbols
-from shapeexec.execution._key import Bucketed, Key, Kind, kind_of
-from shapeexec.execution._options import range_of
+from shapeexec.execution._key import (
+    Base,
+    Bucketed,
+    Key,
+    Kind,
+    graph_name,
+    kind_of,
+    shown_sizes,
+)
+from shapeexec.execution._options import name_of, range_of
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Proofs
 from shapeexec.execution._settings import Settings
@@ -109,7 +117,7 @@ class Planner:
             try:
                 plan = self._plan(call, forced)
             except InconclusiveShapeError as error:
-                if not self._exact.add(call.base, error.symbols or call.sizes.keys(), error=error):
+                if not self._make_exact(call.base, error.symbols or call.sizes.keys(), error):
                     raise
                 continue
             if is_proven_later and self.may_wait(plan):
@@ -119,6 +127,8 @@ class Planner:
                 return plan
             fewest = self._fewest_apart(call, forced)
             self._proofs.set_apart(call.base, call.sizes, symbols=fewest, reason=difference)
+            sizes = {symbol: call.sizes[symbol] for symbol in fewest}
+            self._store.events.tell("exact", sizes=sizes, reason=difference)
 
     def may_wait(self, plan: Plan) -> bool:
         """Whether the proof of a trace may wait, while its graph is compiled or runs."""
@@ -153,7 +163,7 @@ class Planner:
             met = self._met_on_trial(call, suspects)
         fewest = needed(list(suspects), lambda symbols: self._met_on_trial(call, symbols) is None)
         # None if another thread, or a trace on trial, has made them exact meanwhile.
-        return not fewest or self._exact.add(plan.base, fewest, error=error)
+        return not fewest or self._make_exact(plan.base, fewest, error)
 
     def make_all_exact(self, plan: Plan, error: UnsupportedPrimitiveError) -> bool:
         """Make exact all symbols that an error names, or all that there are.
@@ -161,7 +171,13 @@ class Planner:
         Returns:
             False if that is not allowed, or is nothing new.
         """
-        return self._exact.add(plan.base, error.symbols or plan.sizes, error=error)
+        return self._make_exact(plan.base, error.symbols or plan.sizes, error)
+
+    def _make_exact(self, base: Base, symbols: Iterable[str], error: ShapeExecError) -> bool:
+        is_new = self._exact.add(base, symbols, error=error)
+        if is_new:
+            self._store.events.tell("exact", reason=f"{', '.join(symbols)}: {error.what}")
+        return is_new
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol."""
@@ -278,7 +294,9 @@ def prepared(plan: Plan, call: BoundCall) -> Prepared:
         UnsupportedPrimitiveError: A primitive cannot be made exact.
     """
     args, kwargs = call.structs(plan.in_capacities)
-    return prepare(plan.recipe, plan.recipe.numbers.struct, args=args, kwargs=kwargs)
+    sizes = shown_sizes(plan.buckets, dict(kind_of(plan.key).exact), examples=None)
+    name = graph_name(name_of(call.call.fn), sizes)
+    return prepare(plan.recipe, plan.recipe.numbers.struct, args=args, kwargs=kwargs, name=name)
 
 
 def what_is_left(store: Store, plan: Plan, call: BoundCall, *, origin: str) -> Callable[[], Graph]:

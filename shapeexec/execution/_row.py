@@ -55,6 +55,10 @@ class GraphSeconds:
         """From the first to the last, in seconds: XLA compiles while the trace is checked."""
         return self.trace + self.mask + self.lower + max(self.check, self.compile)
 
+    def __str__(self) -> str:
+        parts = (f"{name} {value:.2f}" for name, value in dataclasses.asdict(self).items())
+        return f"{self.total:.2f} s ({', '.join(parts)})"
+
 
 @dataclasses.dataclass(frozen=True)
 class GraphRow:

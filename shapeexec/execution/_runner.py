@@ -5,6 +5,7 @@
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -72,6 +73,7 @@ class Runner:
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Call]:
         """The result as the graph gives it, and the call."""
+        began = time.perf_counter()
         args, kwargs = by_position(self.settings, args, kwargs)
         store = self.store
         call = take(self.settings, args, kwargs, at=store.places)
@@ -84,7 +86,7 @@ class Runner:
             # no array at all, for which JAX raises a TypeError.
             try:
                 result = ready.run(graph, call, span=span, retrace=False)
-                store.ran(ready, graph, span=span, is_hit=True)
+                store.ran(ready, graph, span=span, is_hit=True, began=began)
                 return result, call
             except SignatureChanged:
                 pass
@@ -94,20 +96,22 @@ class Runner:
         known, call = store.places, self._seen(args, kwargs)
         if store.places != known:
             known_as = signature(self.settings, call)
-        return self.run_bound(self.planner.bind(call).with_static_cut(), known_as), call
+        bound = self.planner.bind(call).with_static_cut()
+        return self.run_bound(bound, known_as, began=began), call
 
-    def run_bound(self, call: BoundCall, known_as: Hashable) -> Any:
+    def run_bound(self, call: BoundCall, known_as: Hashable, *, began: float) -> Any:
         """The result of a call as its graph gives it, planned anew.
 
         Args:
             call: The call.
             known_as: Its signature; None: it is not remembered.
+            began: When the call began, by `time.perf_counter`, in seconds.
         """
         planner = self.planner
         while True:
             lent = lend(planner, self.store, call) if self.settings.missing == "larger" else None
             if lent is not None:
-                return lent.run(returns=self.settings.returns)
+                return lent.run(returns=self.settings.returns, began=began)
             plan, graph = self._made(call)
             ready = make_ready(plan, call, returns=self.settings.returns)
             may_wait = plan.is_compiled and planner.may_wait(plan)
@@ -117,7 +121,7 @@ class Runner:
             result = ready.run(graph, call.call, span=span, retrace=True)
             if proven is None or proven().key == plan.key:
                 self.store.remember(known_as, ready, call=call.call)
-                self.store.ran(ready, graph, span=span, is_hit=plan.is_compiled)
+                self.store.ran(ready, graph, span=span, is_hit=plan.is_compiled, began=began)
                 return result
 
     def _made(self, call: BoundCall, *, origin: str = "made") -> tuple[Plan, Graph]:
@@ -185,6 +189,13 @@ class Runner:
     def why_new(self, arguments: Arguments) -> WhyNew:
         """See `Exec.why_new`."""
         return why_new(self.plan(arguments), self.graphs)
+
+    def last_miss(self) -> WhyNew | None:
+        """See `Exec.last_miss`."""
+        if self.store.last_new is None:
+            return None
+        planned, before = self.store.last_new
+        return why_new(planned, Graphs(before))
 
     def warm_up(
         self,

@@ -21,7 +21,11 @@ class Stats:
         check_evaluations: Places in these where running both on random data had to settle it.
         differences: Sizes at which the two differed, and which run exactly for it.
         compiles: XLA compilations of graphs, as JAX counts them.
-        compile_seconds: The time that XLA took for them.
+        trace_seconds: The time that tracing took, in seconds; of the others likewise.
+        check_seconds: Holding traces against plain JAX's, while XLA compiled.
+        mask_seconds: Putting masks in.
+        lower_seconds: Writing programs for XLA.
+        compile_seconds: The time that XLA took for these compilations.
         copy_compiles: XLA compilations of pads and slices on an accelerator.
         swaps: Quick graphs whose place a tuned one has taken.
         evictions: Graphs that left the cache.
@@ -50,6 +54,10 @@ class Stats:
     check_evaluations: int = 0
     differences: int = 0
     compiles: int = 0
+    trace_seconds: float = 0.0
+    check_seconds: float = 0.0
+    mask_seconds: float = 0.0
+    lower_seconds: float = 0.0
     compile_seconds: float = 0.0
     copy_compiles: int = 0
     swaps: int = 0
@@ -190,7 +198,7 @@ class Counters:
         """The counters as they stand."""
         with self._lock:
             counts = {
-                name: count if name == "compile_seconds" else int(count)
+                name: count if name.endswith("_seconds") else int(count)
                 for name, count in self._counts.items()
             }
             waste = {
@@ -200,7 +208,7 @@ class Counters:
             exact = dict(sorted(self._exact.items()))
             real, bucket, padded_bytes = self._elements
         return Stats(
-            **counts,  # pyright: ignore[reportArgumentType] - compile_seconds alone is a float
+            **counts,  # pyright: ignore[reportArgumentType] - seconds alone are floats
             graphs=graphs,
             device_bytes=device_bytes,
             evictions=evictions,

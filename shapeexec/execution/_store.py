@@ -7,6 +7,7 @@ All views of an Exec share one store: methods of instances, and maps. `_planner`
 import dataclasses
 import math
 import threading
+import time
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import CodeType, FunctionType
@@ -18,12 +19,14 @@ from shapeexec.execution._behind import Behind, Missing, is_seen_by_workers
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Graph, Prepared, compile_graph
 from shapeexec.execution._compiling import TUNED, Compiling, Option
+from shapeexec.execution._events import Events
 from shapeexec.execution._functions import MANY, Functions
 from shapeexec.execution._graphs import row_of
 from shapeexec.execution._key import Bucketed, Key, kind_of
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._plan import Plan, Planned
 from shapeexec.execution._ready import Ready
+from shapeexec.execution._row import GraphRow
 from shapeexec.execution._split import Call, Place
 from shapeexec.execution._stats import Counters, Stats
 
@@ -65,8 +68,12 @@ class Store:
         limits: How many graphs are kept.
         missing: `"error"`: it is frozen from the start but for warm-up.
         compiling: How XLA compiles.
+        name: The name of the function.
 
     Attributes:
+        events: Those who are told what happens.
+        last_new: The call, or the examples, that the newest graph was made for, and the rows of
+            the graphs that were there; None: none was made.
         find: The graph of a key, which counts as used now; None if it is not compiled.
         count: Adds to counters by name.
         ready: By signature the calls that were planned before.
@@ -83,11 +90,16 @@ class Store:
         missing: Missing = "wait",
         *,
         compiling: Compiling = TUNED,
+        name: str = "fn",
     ) -> None:
+        self.events = Events(name)
+        self.last_new: tuple[Planned, tuple[GraphRow, ...]] | None = None
         self.limits, self._missing, self._compiling = limits, missing, compiling
         self.behind, self.tuning = Behind(), Behind()
         self.counters = Counters()
-        self._cache: GraphCache[Graph] = GraphCache(limits)
+        self._cache: GraphCache[Graph] = GraphCache(
+            limits, lambda graph: self.events.tell("evicted", graph.row)
+        )
         self._prepared: GraphCache[Prepared] = GraphCache(CacheLimits(graphs=_MOST_PREPARED))
         self.find = self._cache.find
         self.count = self.counters.add
@@ -202,12 +214,14 @@ class Store:
             quick = self._quick_options()
             row = row_of(planned, origin if quick is None else "quick")
             options = self._compiling.options if quick is None else quick
+            before = tuple(held.row for held in self.graphs())
+            self.events.tell("compiling", row)
             try:
                 made = self.prepared(planned.key, prepare)
-                graph = compile_graph(made.with_options(options), row, meanwhile=meanwhile)
+                graph = self._compiled(made.with_options(options), row, meanwhile=meanwhile)
             finally:  # after a failed lowering JAX would compile again: drop the entry
                 self._prepared.drop(planned.key)
-            self.count(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
+            self.last_new = planned, before
             self._warn_if_thrashing(planned)
             if quick is not None:
                 to_tune.append((graph, made))
@@ -217,6 +231,30 @@ class Store:
         graph = self._cache.get(planned.key, make)
         for quick_graph, made in to_tune:  # not before the cache has it
             self._tune(planned, quick_graph, made)
+        return graph
+
+    def _compiled(
+        self,
+        made: Prepared,
+        row: GraphRow,
+        *,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> Graph:
+        """Compile a graph, count it, and tell of it."""
+        try:
+            graph = compile_graph(made, row, meanwhile=meanwhile)
+        except Exception as error:  # of any kind: it is told, and goes on
+            self.events.tell("failed", row, reason=f"{type(error).__name__}: {error!s:.400}")
+            raise
+        seconds = graph.row.seconds
+        self.count(
+            compiles=graph.compiles,
+            mask_seconds=seconds.mask,
+            check_seconds=seconds.check,
+            lower_seconds=seconds.lower,
+            compile_seconds=seconds.compile,
+        )
+        self.events.tell("compiled", graph.row, seconds=seconds.total)
         return graph
 
     def _quick_options(self) -> Mapping[str, Option] | None:
@@ -232,11 +270,11 @@ class Store:
         def tune() -> None:
             if not self._cache.holds(quick, planned.key):
                 return
-            graph = compile_graph(made, row)
-            self.count(compiles=graph.compiles, compile_seconds=graph.seconds.compile)
+            graph = self._compiled(made, row)
             graph = dataclasses.replace(graph, tally=quick.tally, number=quick.number)
             if self._cache.replace(quick, planned.key, graph):
                 self.count(swaps=1)
+                self.events.tell("swapped", graph.row)
 
         self.tuning.begin(
             (planned.key, quick.number),  # a quick graph that is made again is tuned again
@@ -259,18 +297,30 @@ class Store:
         if not hits:
             self._cache.drop(graph.row.key)
 
-    def ran(self, planned: Ready | Planned, graph: Graph, *, span: Span, is_hit: bool) -> None:
-        """Count a run of a graph.
+    def ran(
+        self, planned: Ready | Planned, graph: Graph, *, span: Span, is_hit: bool, began: float
+    ) -> None:
+        """Count a run of a graph, and tell of it.
 
         Args:
             planned: The call, or the examples.
             graph: The graph.
             span: Its compilations: a graph's only if JAX had dropped it from its caches.
             is_hit: Whether the graph was there.
+            began: When the call began, by `time.perf_counter`, in seconds.
 
         Raises:
             FrozenError: A graph was compiled, and the Exec is frozen.
         """
+        if self.events.are_heard("call"):
+            is_call = graph.row.examples is None
+            self.events.tell(
+                "call",
+                graph.row,
+                sizes={symbol: size for symbol, size, _ in planned.padding} if is_call else {},
+                seconds=time.perf_counter() - began,
+                is_hit=is_hit,
+            )
         kind = "hits" if is_hit else "misses"
         self.counters.call(
             kind, planned.padding, exact=planned.exact, elements=planned.elements, tally=graph.tally
@@ -296,6 +346,7 @@ class Store:
 
     def clear(self) -> None:
         """Forget all graphs and plans, but keep the counters."""
+        self.last_new = None
         self.behind.clear()
         self.tuning.clear()
         for held in (self.ready, self.plans, self.layouts, self._cache, self._prepared):

@@ -87,8 +87,9 @@ class Traces:
         symbolic = [g for g in self._constraints if not g.symbols & exact.keys()]
         start = time.perf_counter()
         made = trace(call.fn, call.to_trace(exact), call.sizes, constraints=symbolic)
-        self._count(traces=1)
-        return Traced(made, next(self._numbers), time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        self._count(traces=1, trace_seconds=seconds)
+        return Traced(made, next(self._numbers), seconds)
 
 
 def _warn_of_guards(traces: Sequence[Trace]) -> None:

@@ -8,10 +8,10 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from shapeexec.execution._graphs import Graphs
+from shapeexec.execution._graphs import Graphs, row_of
 from shapeexec.execution._key import Key, kind_of, shown_sizes
 from shapeexec.execution._placement import sharding_text
-from shapeexec.execution._plan import Plan
+from shapeexec.execution._plan import Plan, Planned
 from shapeexec.execution._row import GraphRow
 
 _Parts = Mapping[str, tuple[Hashable, str]]
@@ -31,7 +31,8 @@ class WhyNew:
             serves it; None if there are no graphs of calls.
         differences: What that graph has otherwise, such as `s: 64, here 128`.
         graphs: The graphs as they were. It keeps none of them alive: ask the Exec for their `hlo`.
-        plan: What the call would run.
+        plan: What the call would run; of a map, its first example.
+        examples: How many examples the graph takes; None: it is one of a call.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",))
@@ -46,10 +47,11 @@ class WhyNew:
     differences: tuple[str, ...]
     graphs: Graphs = dataclasses.field(repr=False)
     plan: Plan = dataclasses.field(repr=False)
+    examples: int | None = None
 
     def __str__(self) -> str:
         if self.nearest is None:
-            return "no graph of a call is compiled yet"
+            return f"no graph of a {'call' if self.examples is None else 'map'} is compiled yet"
         named = f"graph {self.nearest} ({self.graphs[self.nearest].sizes})"
         if not self.is_new:
             return f"not new: {named} serves this call"
@@ -61,21 +63,27 @@ class WhyNew:
         return f"{first}; the nearest, {named}, differs in {'; '.join(self.differences)}"
 
 
-def why_new(plan: Plan, graphs: Graphs) -> WhyNew:
-    """Hold a plan against all graphs; those of `Exec.map` serve no call, and are left out.
+def why_new(planned: Planned, graphs: Graphs) -> WhyNew:
+    """Hold a plan against all graphs: of a call against those of calls, of a map likewise.
 
     Args:
-        plan: The plan of the call.
+        planned: The plan of the call, or a group of examples.
         graphs: The graphs in the cache.
     """
+    plan, examples = planned.first, planned.examples
     graphs = Graphs(tuple(dataclasses.replace(row, compiled=None) for row in graphs))
     for number, row in enumerate(graphs):
-        if row.key == plan.key:
-            return WhyNew(False, (), number, (), graphs, plan)
-    rows = {number: row for number, row in enumerate(graphs) if row.examples is None}
+        if row.key == planned.key:
+            return WhyNew(False, (), number, (), graphs, plan, examples)
+    own = row_of(planned, "made")
+    rows = {
+        number: row
+        for number, row in enumerate(graphs)
+        if (row.examples is None) == (examples is None)
+    }
     if not rows:
-        return WhyNew(True, (), None, (), graphs, plan)
-    wanted = _parts(plan.key, plan.buckets, plan.guards)
+        return WhyNew(True, (), None, (), graphs, plan, examples)
+    wanted = _parts_of(own)
     held = {number: _parts_of(row) for number, row in rows.items()}
     missing = tuple(
         _part_text(name, text)
@@ -84,22 +92,28 @@ def why_new(plan: Plan, graphs: Graphs) -> WhyNew:
     )
     differing = {number: _differing(parts, wanted) for number, parts in held.items()}
     nearest = min(
-        rows, key=lambda n: (len(differing[n]), _distance(rows[n].buckets, plan.buckets), -n)
+        rows, key=lambda n: (len(differing[n]), _distance(rows[n].buckets, own.buckets), -n)
     )
     differences = tuple(
         f"{name}: {held[nearest].get(name, _MISSING)[1]}, here {wanted.get(name, _MISSING)[1]}"
         for name in differing[nearest]
     )
     forgotten = "the trace, which was forgotten and made anew"
-    return WhyNew(True, missing, nearest, differences or (forgotten,), graphs, plan)
+    return WhyNew(True, missing, nearest, differences or (forgotten,), graphs, plan, examples)
 
 
 def _parts_of(row: GraphRow) -> _Parts:
-    return _parts(row.key, row.buckets, row.guards)
-
-
-def _parts(key: Key, buckets: Mapping[str, int], guards: tuple[Any, ...]) -> _Parts:
     """By name each part of what names a graph: its value and a text."""
+    parts = _parts(row.key, row.buckets, row.guards)
+    if row.examples is not None:
+        parts["the number of examples"] = (row.examples, str(row.examples))
+        parts["reduce"] = (row.reduce, f"{row.reduce!r}")
+    return parts
+
+
+def _parts(
+    key: Key, buckets: Mapping[str, int], guards: tuple[Any, ...]
+) -> dict[str, tuple[Hashable, str]]:
     kind = kind_of(key)
     base, exact = kind.base, dict(kind.exact)
     parts: dict[str, tuple[Hashable, str]] = {}

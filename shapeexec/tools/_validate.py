@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -264,7 +265,7 @@ class _Check:
             if self.store.stats.differences > before:
                 reason = "; ".join(dict.fromkeys(plan.reasons.values()))
                 report.differences.setdefault(f"{self.what} at {at}: {reason}")
-            return runner_of(padded).run_bound(call, None)
+            return runner_of(padded).run_bound(call, None, began=time.perf_counter())
 
 
 def _raise_if_an_equation_differs(

@@ -69,10 +69,10 @@ def test_tables_may_be_filled_by_many_threads(monkeypatch):
 
 def test_a_span_tells_copies_from_graphs():
     def compile_anew():
-        def body(x):
+        def shapeexec_body(x):
             return x - 1
 
-        jax.jit(body)(1.0)
+        jax.jit(shapeexec_body)(1.0)
 
     span = Span()
     compile_anew()

@@ -1,0 +1,145 @@
+"""What an Exec tells those who watch it: callbacks, and the logger `shapeexec`.
+
+`_store` and `_planner` say what has happened; nothing here changes what runs.
+"""
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from shapeexec._errors import ConfigError
+from shapeexec.execution._row import GraphRow
+
+EventKind = Literal["call", "compiling", "compiled", "failed", "evicted", "exact", "swapped"]
+
+_LEVELS: Mapping[EventKind, int] = {
+    "call": logging.DEBUG,
+    "compiling": logging.DEBUG,
+    "compiled": logging.INFO,
+    "failed": logging.WARNING,
+    "evicted": logging.INFO,
+    "exact": logging.WARNING,
+    "swapped": logging.INFO,
+}
+
+_logger = logging.getLogger("shapeexec")
+_logger.addHandler(logging.NullHandler())  # a library prints nothing by itself
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Something that an `Exec` has done; `str` tells it in words.
+
+    Attributes:
+        kind: `"call"`: a call, or one graph's part of a map, has been handed to the device.
+            `"compiling"`, `"compiled"`, `"failed"`: a graph is about to be made, is made, or could
+            not be made. `"evicted"`: one has left for a limit of the cache. `"exact"`: symbols run
+            at their exact sizes from now on. `"swapped"`: a tuned graph has taken the place of a
+            quick one.
+        name: The name of the function.
+        graph: The graph. Until it is compiled it has no `seconds` and no `bytes`. None with
+            `"exact"`.
+        sizes: The true size of each symbol of the call; empty where no call is told of, and for
+            maps.
+        seconds: With `"call"` the time from the call to its result, in seconds by the clock; on an
+            accelerator the device may still work on it. With `"compiled"` the time that making the
+            graph took. Else None.
+        is_hit: With `"call"` whether the graph was there. Else None.
+        reason: With `"exact"` and `"failed"` why.
+
+    Example:
+        >>> run, seen = sx.Exec(jnp.sum, ("s",)), []
+        >>> stop = run.on_event(seen.append)
+        >>> _ = run(np.ones(5, np.float32))
+        >>> [(event.kind, event.graph.sizes) for event in seen]
+        [('compiling', 's=8'), ('compiled', 's=8'), ('call', 's=8')]
+    """
+
+    kind: EventKind
+    name: str
+    graph: GraphRow | None = None
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    seconds: float | None = None
+    is_hit: bool | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{self.name}: {self.kind}"]
+        if self.sizes:
+            parts.append(", ".join(f"{symbol}={size}" for symbol, size in self.sizes.items()))
+        if self.graph is not None:
+            parts.append(f"in {self.graph.sizes}" if self.sizes else self.graph.sizes)
+        if self.is_hit is not None:
+            parts.append("hit" if self.is_hit else "miss")
+        if self.seconds is not None:
+            parts.append(f"{self.seconds * 1e3:.3g} ms")
+        return " ".join(parts) + (f": {self.reason}" if self.reason else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in values that JSON knows: times in seconds."""
+        told = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        graph = None if self.graph is None else self.graph.to_dict()
+        return {**told, "graph": graph, "sizes": dict(self.sizes)}
+
+
+Callback = Callable[[Event], object]
+
+
+class Events:
+    """Those who are told what an Exec does.
+
+    Args:
+        name: The name of its function.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._callbacks: tuple[Callback, ...] = ()
+
+    def add(self, callback: Callback) -> Callable[[], None]:
+        """Tell `callback` of each event from now on, until the returned function is called.
+
+        Raises:
+            ConfigError: It cannot be called.
+        """
+        if not callable(callback):
+            raise ConfigError(
+                f"on_event: {callback!r:.80} cannot be called.",
+                fix="run.on_event(lambda event: print(event))",
+            )
+
+        def own(event: Event) -> object:  # of this `add`: it may be added twice
+            return callback(event)
+
+        def stop() -> None:
+            with self._lock:
+                self._callbacks = tuple(held for held in self._callbacks if held is not own)
+
+        with self._lock:
+            self._callbacks = (*self._callbacks, own)
+        return stop
+
+    def are_heard(self, kind: EventKind) -> bool:
+        """Whether anybody listens; a hit asks it, and makes no event for nobody."""
+        return bool(self._callbacks) or _logger.isEnabledFor(_LEVELS[kind])
+
+    def tell(self, kind: EventKind, graph: GraphRow | None = None, **fields: Any) -> None:
+        """Tell of an event, in this thread. An error of a callback is logged, and stops nothing.
+
+        Args:
+            kind: See `Event`.
+            graph: See `Event`.
+            **fields: Other fields of `Event`.
+        """
+        if not self.are_heard(kind):
+            return
+        event = Event(kind, self._name, graph, **fields)
+        _logger.log(_LEVELS[kind], "%s", event)
+        for callback in self._callbacks:
+            try:
+                callback(event)
+            except Exception:  # of any kind, it is the callback's: calls go on
+                _logger.exception("a callback of on_event failed at %s", event)
