@@ -213,5 +213,29 @@ class FrozenError(ShapeExecError, RuntimeError):
     """A frozen `Exec` needs a graph that is not compiled."""
 
 
+class OutOfMemoryError(ShapeExecError, MemoryError):
+    """A graph does not fit into the memory of its devices.
+
+    Attributes:
+        sizes: The sizes of the call, by symbol.
+        buckets: The bucket of each symbol that was padded.
+        bytes: The memory of the graph in bytes: inputs, outputs, temporaries and code. None: it
+            could not be compiled, or the back end does not tell.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        sizes: dict[str, int],
+        buckets: dict[str, int],
+        bytes: int | None,
+        got: str,
+        fix: str,
+    ) -> None:
+        self.sizes, self.buckets, self.bytes = sizes, buckets, bytes
+        super().__init__(what, fix=fix, got=got)
+
+
 class BackendError(ShapeExecError, NotImplementedError):
     """No back end can run an attention call, or the requested one cannot."""

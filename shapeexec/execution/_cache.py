@@ -6,10 +6,11 @@ The caller compiles: it passes `get` a function that does.
 import collections
 import dataclasses
 import threading
-from collections.abc import Callable, Hashable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from shapeexec._errors import ConfigError
+from shapeexec.execution._narrow import is_listed, is_mapping
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,11 @@ class CacheLimits:
         graphs: Most graphs kept; the least recently used leaves first. None: no bound.
         device_bytes: Most memory of all kept graphs, in bytes, as XLA tells it: temporary buffers
             and code. One graph always stays. None: no bound.
+        pin: Buckets whose graphs never leave, such as `[{"b": 8, "s": 128}]`. One that names some
+            symbols only pins all graphs with these buckets. Graphs of maps are not pinned.
+
+    Raises:
+        ConfigError: A limit is no positive integer, or a pin names no buckets.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",), sx.Exact(), limits=sx.CacheLimits(graphs=1))
@@ -31,8 +37,10 @@ class CacheLimits:
 
     graphs: int | None = 256
     device_bytes: int | None = None
+    pin: Sequence[Mapping[str, int]] = dataclasses.field(default=(), hash=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "pin", _as_pins(self.pin))
         for name in ("graphs", "device_bytes"):
             limit = getattr(self, name)
             if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
@@ -43,7 +51,35 @@ class CacheLimits:
     def doubled(self) -> "CacheLimits":
         """The limits of twice as much."""
         graphs, size = (limit and 2 * limit for limit in (self.graphs, self.device_bytes))
-        return CacheLimits(graphs=graphs, device_bytes=size)
+        return CacheLimits(graphs=graphs, device_bytes=size, pin=self.pin)
+
+    def are_pinned(self, buckets: Mapping[str, int]) -> bool:
+        """Whether the graph of a call with these buckets never leaves."""
+        return any(
+            all(buckets.get(symbol) == size for symbol, size in pin.items()) for pin in self.pin
+        )
+
+
+def _as_pins(given: Any) -> tuple[Mapping[str, int], ...]:
+    pins = (given,) if is_mapping(given) else given
+    if not is_listed(pins) or not all(map(_is_pin, pins)):
+        raise ConfigError(
+            f"pin={given!r:.80} names no buckets.",
+            fix='a bucket for each symbol: pin=[{"b": 8, "s": 128}]',
+        )
+    return tuple(dict(pin) for pin in pins)
+
+
+def _is_pin(pin: Any) -> bool:
+    """Whether it is a mapping of names to sizes, and not empty."""
+    return (
+        is_mapping(pin)
+        and bool(pin)
+        and all(
+            isinstance(symbol, str) and type(size) is int and size > 0
+            for symbol, size in pin.items()
+        )
+    )
 
 
 _MOST_REMEMBERED = 4096
@@ -79,6 +115,7 @@ class GraphCache(Generic[Entry]):
     Args:
         limits: When entries leave.
         evicted: Called with each entry that has left for a limit.
+        is_pinned: Whether an entry never leaves for a limit.
 
     Attributes:
         evictions: How many entries have left because of a limit.
@@ -86,9 +123,13 @@ class GraphCache(Generic[Entry]):
     """
 
     def __init__(
-        self, limits: CacheLimits, evicted: Callable[[Entry], object] = lambda entry: None
+        self,
+        limits: CacheLimits,
+        *,
+        evicted: Callable[[Entry], object] = lambda entry: None,
+        is_pinned: Callable[[Entry], bool] = lambda entry: False,
     ) -> None:
-        self._evicted = evicted
+        self._evicted, self._is_pinned = evicted, is_pinned
         self.evictions = 0
         self.remade = 0
         self._limits = limits
@@ -199,9 +240,13 @@ class GraphCache(Generic[Entry]):
     def _shrink(self) -> list[Entry]:
         """Remove entries until the limits hold, and return them."""
         gone: list[Entry] = []
-        while len(self._entries) > 1 and self._is_over():
-            key, entry = self._entries.popitem(last=False)
-            gone.append(entry)
+        *others, _ = self._entries or [None]
+        for key in others:  # the newest one stays
+            if not self._is_over():
+                break
+            if self._is_pinned(self._entries[key]):
+                continue
+            gone.append(self._entries.pop(key))
             self.evictions += 1
             if len(self._left) < _MOST_REMEMBERED:
                 self._left.add(hash(key))

@@ -25,17 +25,34 @@ class Exactness:
         always: Symbols that are exact at all sizes, since a primitive has no rule for them.
         apart: The symbols that are exact at some sizes only. The keys are these sizes, as pairs of
             a symbol and its size, sorted by symbol.
+        given_up: Buckets that do not fit into memory, by symbol: their calls are exact.
     """
 
     strategies: Strategy | Mapping[str, Strategy]
     always: frozenset[str]
     apart: Mapping[tuple[tuple[str, int], ...], frozenset[str]]
+    given_up: tuple[Mapping[str, int], ...] = ()
 
     def symbols(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """The symbols that are exact in a call of these sizes."""
         found = self.always | self.apart.get(tuple(sorted(sizes.items())), frozenset())
+        for buckets in self.given_up:
+            found |= frozenset(_held_by(buckets, sizes, self.strategies))
         strategies = {symbol: strategy_of(symbol, self.strategies) for symbol in sizes}
         return found | {s for s, size in sizes.items() if runs_exact(strategies[s], size)}
+
+
+def _held_by(
+    buckets: Mapping[str, int],
+    sizes: Mapping[str, int],
+    strategies: Strategy | Mapping[str, Strategy],
+) -> Iterable[str]:
+    """The symbols of some buckets if they are those of the sizes; else none."""
+    mine = all(
+        symbol in sizes and strategy_of(symbol, strategies).bucket(sizes[symbol]) == bucket
+        for symbol, bucket in buckets.items()
+    )
+    return buckets if mine else ()
 
 
 def known_rules() -> int:
@@ -57,18 +74,25 @@ class ExactSymbols:
         self._settings, self._proofs = settings, proofs
         self._lock = threading.Lock()
         self._forced: dict[Hashable, dict[str, str]] = {}
+        self._given_up: dict[Hashable, list[tuple[Mapping[str, int], str]]] = {}
         self._rules = known_rules()
 
     def clear(self) -> None:
-        """Forget the symbols that have no rule; the proofs keep theirs."""
+        """Forget the symbols that have no rule, and buckets given up; the proofs keep theirs."""
         with self._lock:
             self._forced.clear()
+            self._given_up.clear()
 
     def reasons(self, base: Hashable, sizes: Mapping[str, int]) -> dict[str, str]:
         """Why symbols are exact in a call in spite of their strategies, by symbol."""
         with self._lock:
             forced = self._known(base)
-        return {**forced, **self._proofs.exact(base, sizes)}
+            given_up = list(self._given_up.get(base, ()))
+        found = {**forced, **self._proofs.exact(base, sizes)}
+        for buckets, reason in given_up:
+            own = _held_by(buckets, sizes, self._settings.strategies)
+            found |= dict.fromkeys(own, reason)
+        return found
 
     def add(self, base: Hashable, symbols: Iterable[str], *, error: ShapeExecError) -> bool:
         """Run calls of one kind at the exact sizes of `symbols` from now on, because of `error`.
@@ -84,11 +108,27 @@ class ExactSymbols:
             self._forced[base] = {**dict.fromkeys(symbols, reason), **known}
             return True
 
+    def give_up(self, base: Hashable, buckets: Mapping[str, int], *, reason: str) -> bool:
+        """Run calls of one kind at their exact sizes where they have these buckets.
+
+        Returns:
+            False if `on_memory` forbids it, nothing is padded, or it is so already.
+        """
+        with self._lock:
+            known = self._given_up.setdefault(base, [])
+            if self._settings.on_memory == "raise" or not buckets:
+                return False
+            if any(held == buckets for held, _ in known):
+                return False
+            known.append((dict(buckets), reason))
+            return True
+
     def exactness(self, base: Hashable) -> Exactness:
         """The symbols that are exact in calls of one kind."""
         with self._lock:
             always = frozenset(self._known(base))
-        return Exactness(self._settings.strategies, always, self._proofs.apart(base))
+            given_up = tuple(buckets for buckets, _ in self._given_up.get(base, ()))
+        return Exactness(self._settings.strategies, always, self._proofs.apart(base), given_up)
 
     def _known(self, base: Hashable) -> Mapping[str, str]:
         rules = known_rules()

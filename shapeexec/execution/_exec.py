@@ -25,7 +25,14 @@ from shapeexec.execution._plain import called
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Check
 from shapeexec.execution._runner import Runner
-from shapeexec.execution._settings import Buckets, Returns, Settings, changed, settings_of
+from shapeexec.execution._settings import (
+    Buckets,
+    Returns,
+    Settings,
+    changed,
+    check_pins,
+    settings_of,
+)
 from shapeexec.execution._split import FUNCTION, has_parts
 from shapeexec.execution._stats import Stats
 from shapeexec.execution._store import Store
@@ -86,6 +93,9 @@ class Exec:
             its own is compiled in another thread; maps wait. Graphs serve all sizes up to their
             buckets, which may take more masks. `"error"`: it raises; only `warmup` compiles.
         compiling: XLA's options, and whether a graph that compiles fast serves first.
+        on_memory: What a call does whose graph does not fit into memory. `"raise"`: it raises an
+            `OutOfMemoryError`. `"exact"`: it runs at its exact sizes, as do all later calls of that
+            bucket; it raises where nothing is padded, or arguments are donated.
         returns: `"device"`: results are arrays of their true shapes, on the device. `"padded"`:
             see `padded`. `"host"`: results are NumPy's, copied once and cut there, so no size
             compiles anything; typed PRNG keys stay JAX's.
@@ -120,6 +130,7 @@ class Exec:
         check: Check = "graphs",
         missing: Missing = "wait",
         compiling: Compiling | None = None,
+        on_memory: Literal["raise", "exact"] = "raise",
         returns: Returns = "device",
         poison: str | None = None,
         **misspelled: Never,
@@ -147,10 +158,12 @@ class Exec:
             missing=missing,
             compiling=compiling,
             returns=returns,
+            on_memory=on_memory,
         )
         self._start(settings, limits or CacheLimits())
 
     def _start(self, settings: Settings, limits: CacheLimits) -> None:
+        check_pins(settings, limits.pin)
         self._limits = limits
         name = _options.name_of(settings.fn)
         store = Store(limits, settings.missing, compiling=settings.compiling, name=name)
@@ -173,6 +186,7 @@ class Exec:
             UnsupportedPrimitiveError: A primitive of `fn` cannot be made exact under padding.
             InconclusiveShapeError: `fn` asks of a size what only an exact size can answer.
             FrozenError: The Exec is frozen, and the call needs a graph that it does not hold.
+            OutOfMemoryError: The graph does not fit into memory.
         """
         if self._is_method:
             return self._of_self(args)(*args[1:], **kwargs)

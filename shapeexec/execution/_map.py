@@ -13,6 +13,7 @@ import time
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError, UnsupportedPrimitiveError
 from shapeexec.bucketing import checked_bucket
 from shapeexec.execution import _handle
@@ -21,6 +22,7 @@ from shapeexec.execution._compile import Graph
 from shapeexec.execution._examples import Examples, Reduce, add
 from shapeexec.execution._group import Group, MapRecipe, check_sum, cut, stacked, whole
 from shapeexec.execution._key import Key, Mapped
+from shapeexec.execution._memory import raise_if_out_of_memory
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._permission import SignatureChanged
 from shapeexec.execution._plan import Plan
@@ -193,7 +195,11 @@ class Mapper:
             graph = self._store.graph(group, lambda: group.prepared(call))
             span.restart()  # a graph that is made is counted there
         run = graph.retraced if retrace else graph
-        leaves = run(group.sizes, args, kwargs)
+        try:
+            leaves = run(group.sizes, args, kwargs)
+        except _compat.JaxRuntimeError as error:
+            raise_if_out_of_memory(error, graph.row, group.first.sizes)
+            raise
         span.ran()
         returns = examples.settings.returns
         if returns == "host":

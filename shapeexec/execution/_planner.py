@@ -8,7 +8,12 @@ import copy
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
-from shapeexec._errors import InconclusiveShapeError, ShapeExecError, UnsupportedPrimitiveError
+from shapeexec._errors import (
+    InconclusiveShapeError,
+    OutOfMemoryError,
+    ShapeExecError,
+    UnsupportedPrimitiveError,
+)
 from shapeexec.bucketing import Strategy
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution._bind import Binder, BoundCall
@@ -172,6 +177,19 @@ class Planner:
             False if that is not allowed, or is nothing new.
         """
         return self._make_exact(plan.base, error.symbols or plan.sizes, error)
+
+    def give_up(self, call: BoundCall, error: OutOfMemoryError) -> bool:
+        """Run calls exactly from now on that have the buckets of an error.
+
+        Returns:
+            False if that is not allowed, or does not help.
+        """
+        if all(call.sizes[symbol] == bucket for symbol, bucket in error.buckets.items()):
+            return False
+        is_new = self._exact.give_up(call.base, error.buckets, reason=error.what)
+        if is_new:
+            self._store.events.tell("exact", sizes=call.sizes, reason=error.what)
+        return is_new
 
     def _make_exact(self, base: Base, symbols: Iterable[str], error: ShapeExecError) -> bool:
         is_new = self._exact.add(base, symbols, error=error)

@@ -15,6 +15,7 @@ from shapeexec import _compat
 from shapeexec.execution import _handle, _monitor, _transfer
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Graph
+from shapeexec.execution._memory import raise_if_out_of_memory
 from shapeexec.execution._placement import Shape
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._settings import Returns
@@ -89,6 +90,7 @@ class Ready:
         Raises:
             SignatureChanged: It would have to, and may not.
             ConfigError: A donated array is given twice.
+            OutOfMemoryError: The graph, or what it takes or returns, does not fit into memory.
         """
         given = call.arrays
         args, kwargs = self.pad(given, call.named)
@@ -98,9 +100,11 @@ class Ready:
         run = graph.retraced if retrace else graph
         try:
             result = run(self.sizes, args, kwargs)
-        except (ValueError, _compat.JaxRuntimeError):  # the former on the fast path
+        except (ValueError, _compat.JaxRuntimeError) as error:  # the former on the fast path
             if self.donate:  # XLA refuses it in words of its own
                 _transfer.check_given_once(args, kwargs, donated=self.donate)
+            sizes = {symbol: size for symbol, size, _ in self.padding}
+            raise_if_out_of_memory(error, graph.row, sizes)
             raise
         for place in self.donated:
             _transfer.delete_donated(_handle.stored(given[place]), args[place])

@@ -3,13 +3,14 @@
 `_exec` is the interface to users; `_store` holds all state that outlasts a call.
 """
 
+import contextlib
 import dataclasses
 import functools
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from shapeexec._errors import ConfigError
+from shapeexec._errors import ConfigError, OutOfMemoryError
 from shapeexec.execution import _warmup, _worker
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Graph
@@ -90,6 +91,8 @@ class Runner:
                 return result, call
             except SignatureChanged:
                 pass
+            except OutOfMemoryError as error:
+                self._give_up(self.bind((args, kwargs)), error, graph)
             except TypeError:
                 if call.has_dtypes():  # then the graph itself has failed
                     raise
@@ -111,18 +114,46 @@ class Runner:
         while True:
             lent = lend(planner, self.store, call) if self.settings.missing == "larger" else None
             if lent is not None:
-                return lent.run(returns=self.settings.returns, began=began)
-            plan, graph = self._made(call)
+                with contextlib.suppress(OutOfMemoryError):  # then in its own, which is smaller
+                    return lent.run(returns=self.settings.returns, began=began)
+            try:
+                plan, graph = self._made(call)
+            except OutOfMemoryError as error:
+                self._give_up(call, error)
+                continue
             ready = make_ready(plan, call, returns=self.settings.returns)
             may_wait = plan.is_compiled and planner.may_wait(plan)
             # A proof that comes after the run may fail: then the call runs again at exact sizes.
             proven = _worker.begin(lambda: planner.plan(call)) if may_wait else None
             span = Span()
-            result = ready.run(graph, call.call, span=span, retrace=True)
+            try:
+                result = ready.run(graph, call.call, span=span, retrace=True)
+            except OutOfMemoryError as error:
+                self._give_up(call, error, graph)
+                continue
             if proven is None or proven().key == plan.key:
                 self.store.remember(known_as, ready, call=call.call)
                 self.store.ran(ready, graph, span=span, is_hit=plan.is_compiled, began=began)
                 return result
+
+    def _give_up(
+        self, call: BoundCall, error: OutOfMemoryError, graph: Graph | None = None
+    ) -> None:
+        """Give up the bucket of a call that did not fit into memory.
+
+        Args:
+            call: The call.
+            error: The error.
+            graph: Its graph, if it could be made.
+
+        Raises:
+            OutOfMemoryError: That is not allowed, or does not help.
+        """
+        # Donated arguments may be gone.
+        if self.settings.donate_argnums or not self.planner.give_up(call, error):
+            raise error
+        if graph is not None:
+            self.store.drop(graph.row.key)
 
     def _made(self, call: BoundCall, *, origin: str = "made") -> tuple[Plan, Graph]:
         """The plan of a call, and its graph; XLA makes a missing one while the trace is proven."""

@@ -44,6 +44,7 @@ class Settings:
         check: Which calls' traces are checked against the plain function's.
         missing: What a call does whose graph is missing.
         compiling: How XLA compiles graphs.
+        on_memory: Whether a bucket that does not fit into memory is an error or runs exactly.
         returns: What a call makes of the arrays that its graph returns.
     """
 
@@ -62,6 +63,7 @@ class Settings:
     missing: Missing = "wait"
     compiling: Compiling = TUNED
     returns: Returns = "device"
+    on_memory: Literal["raise", "exact"] = "raise"
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
@@ -121,6 +123,29 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     return other
 
 
+def check_pins(settings: Settings, pins: Sequence[Mapping[str, int]]) -> None:
+    """Check that each pin names buckets that calls may have.
+
+    Raises:
+        ConfigError: One names a symbol that no spec has, or a size that is no bucket.
+    """
+    symbols = spec_symbols(settings.in_shapes, settings.kwarg_shapes)
+    for pin in pins:
+        for symbol, size in pin.items():
+            if symbols and symbol not in symbols:
+                raise ConfigError(
+                    f"pin={dict(pin)}: no spec has the symbol `{symbol}`.",
+                    fix=f"one of {', '.join(sorted(symbols))}",
+                )
+            bucket = settings.strategy(symbol).bucket(size)
+            if bucket != size:
+                raise ConfigError(
+                    f"pin={dict(pin)}: {symbol}={size} is no bucket.",
+                    got=f"a size of {size} is padded to {bucket}",
+                    fix=f'pin=[{{"{symbol}": {bucket}}}]',
+                )
+
+
 def _check_callable(fn: Any) -> None:
     if not callable(fn):
         raise ConfigError(f"fn={fn!r} cannot be called.", fix="pass a function of arrays")
@@ -147,6 +172,7 @@ def _compiling(given: Any) -> Compiling:
 
 _FORMS: Mapping[str, Callable[[Any], Any]] = {
     "on_unsupported": _choice("on_unsupported", ("raise", "exact")),
+    "on_memory": _choice("on_memory", ("raise", "exact")),
     "check": _choice("check", CHECKS),
     "missing": _choice("missing", MISSING),
     "compiling": _compiling,

@@ -23,6 +23,7 @@ from shapeexec.execution._events import Events
 from shapeexec.execution._functions import MANY, Functions
 from shapeexec.execution._graphs import row_of
 from shapeexec.execution._key import Bucketed, Key, kind_of
+from shapeexec.execution._memory import raise_if_out_of_memory
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._plan import Plan, Planned
 from shapeexec.execution._ready import Ready
@@ -98,7 +99,11 @@ class Store:
         self.behind, self.tuning = Behind(), Behind()
         self.counters = Counters()
         self._cache: GraphCache[Graph] = GraphCache(
-            limits, lambda graph: self.events.tell("evicted", graph.row)
+            limits,
+            evicted=lambda graph: self.events.tell("evicted", graph.row),
+            is_pinned=lambda graph: (
+                graph.row.examples is None and limits.are_pinned(graph.row.buckets)
+            ),
         )
         self._prepared: GraphCache[Prepared] = GraphCache(CacheLimits(graphs=_MOST_PREPARED))
         self.find = self._cache.find
@@ -203,6 +208,7 @@ class Store:
 
         Raises:
             FrozenError: It is missing, and the Exec is frozen.
+            OutOfMemoryError: Memory ran out while it was compiled.
             ConfigError: XLA refuses an option.
         """
 
@@ -219,6 +225,9 @@ class Store:
             try:
                 made = self.prepared(planned.key, prepare)
                 graph = self._compiled(made.with_options(options), row, meanwhile=meanwhile)
+            except _compat.JaxRuntimeError as error:
+                raise_if_out_of_memory(error, row, planned.first.sizes)
+                raise
             finally:  # after a failed lowering JAX would compile again: drop the entry
                 self._prepared.drop(planned.key)
             self.last_new = planned, before

@@ -250,3 +250,50 @@ def test_a_graph_that_ends_compiling_after_clear_is_not_another_branchs(monkeypa
     by_size = {len(result): result for result in got}
     assert by_size[3].tolist() == [2, 4, 6]
     assert by_size[2].tolist() == [3, 6]
+
+
+def test_a_pinned_graph_never_leaves():
+    pin = [{"s": 4}]
+    run = sx.Exec(lambda x: x * 2, ("s",), P, limits=sx.CacheLimits(graphs=2, pin=pin))
+    for size in (3, 5, 9, 17, 33):
+        run(ones(size))
+    assert [row.sizes for row in run.graphs] == ["s=4", "s=64"]
+    assert run.stats.evictions == 3
+
+
+def test_a_pin_of_some_symbols_pins_all_graphs_with_these_buckets():
+    run = sx.Exec(lambda x: x.sum(), ("b, s",), P, limits=sx.CacheLimits(graphs=1, pin={"b": 2}))
+    for shape in ((2, 3), (2, 5), (4, 3), (4, 5)):
+        run(ones(*shape))
+    assert [row.sizes for row in run.graphs] == ["b=2, s=4", "b=2, s=8", "b=4, s=8"]
+
+
+def test_graphs_of_maps_are_not_pinned():
+    limits = sx.CacheLimits(graphs=1, pin={"s": 4})
+    run = sx.Exec(lambda x: x.sum(), ("s",), P, limits=limits)
+    run.map([ones(3), ones(4)])
+    run(ones(9))
+    assert [row.sizes for row in run.graphs] == ["s=16"]
+
+
+@pytest.mark.parametrize(
+    ("pin", "what", "fix"),
+    [
+        ([{"t": 4}], "pin={'t': 4}: no spec has the symbol `t`.", "one of s"),
+        ([{"s": 5}], "pin={'s': 5}: s=5 is no bucket.", 'pin=[{"s": 8}]'),
+        ([{}], "pin=[{}] names no buckets.", "pin=[{"),
+        ("s=4", "pin='s=4' names no buckets.", "pin=[{"),
+        ([{"s": "4"}], "names no buckets.", "pin=[{"),
+        (4, "pin=4 names no buckets.", "pin=[{"),
+    ],
+    ids=str,
+)
+def test_a_pin_that_no_bucket_has_is_refused(pin, what, fix):
+    with refused(sx.ConfigError, what, fix):
+        sx.Exec(lambda x: x, ("s",), P, limits=sx.CacheLimits(pin=pin))
+
+
+def test_a_variant_whose_buckets_a_pin_does_not_have_is_refused():
+    run = sx.Exec(lambda x: x, ("s",), P, limits=sx.CacheLimits(pin={"s": 4}))
+    with refused(sx.ConfigError, "s=4 is no bucket.", '{"s": 10}'):
+        run.variant(buckets=sx.Linear(10))
