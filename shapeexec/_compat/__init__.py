@@ -116,6 +116,7 @@ from shapeexec._compat.settings import (  # noqa: F401 - others use it by the na
     COMPILE_EVENT,
     checks_results,
     config_fingerprint,
+    current_trace,
     default_device,
     named_settings,
     threefry_is_partitionable,

@@ -16,7 +16,7 @@ _TABLE = (
         "jax._src.core",
         """ShapedArray ShapedArray.mat Tracer _get_shape_sharding_str canonicalize_shape
         concrete_or_error pytype_aval_mappings set_current_trace str_short_aval
-        trace_state_clean""",
+        trace_ctx trace_state_clean""",
         _EVERY,
     ),
     (

@@ -14,6 +14,11 @@ trace_state_clean: Callable[[], bool] = _core.trace_state_clean
 """False inside anybody's `jit`, `grad`, `vmap` or `scan` body, also where no argument is traced."""
 
 
+def current_trace() -> object:
+    """What traces in this thread now; values of one trace must not be met in one outside of it."""
+    return _core.trace_ctx.trace
+
+
 def default_device() -> Any:
     """The device on which JAX puts what was put nowhere on purpose."""
     device: Any = _config.default_device.value

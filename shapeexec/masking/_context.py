@@ -12,7 +12,7 @@ from jax import Array
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, UnsupportedPrimitiveError, made_exact, named
 from shapeexec.masking._extents import Extents
-from shapeexec.masking._fill import Length, fill
+from shapeexec.masking._fill import Length
 from shapeexec.masking._knowledge import Known, Padding, constant, nothing_known_of
 from shapeexec.masking._scope import Scope
 from shapeexec.masking._values import FillRequest, MaskNote, Report, Value, along
@@ -214,7 +214,7 @@ class RuleContext:
         )
         number = self.scope.origin(self.eqn.invars[operand], held.number, value=value)
         self._report.request(number, FillRequest(value, frozenset(axes), note))
-        array = fill(held.array, held.lengths, value=value, axes=axes)
+        array = self.extents.filled(held.array, held.dims, value=value, axes=axes)
         known = held.known.filled(axes, constant(value))
         filled = Value(array, known, held.number)
         self._operands[operand] = dataclasses.replace(held, value=filled)

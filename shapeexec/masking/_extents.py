@@ -1,18 +1,18 @@
 """Dims in one graph: their capacities, which are constants, and their lengths, which are data.
 
-Arrays and padding are not known here.
+Which padding has to be filled, and with what, is not known here.
 """
 
 import copy
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jax import Array, export
 
 from shapeexec import _compat
-from shapeexec.masking._fill import Length
+from shapeexec.masking._fill import Length, overwritten, valid_mask
 from shapeexec.shape import _dim
 from shapeexec.shape._host import HostOperand, of_dim
 from shapeexec.shape._substitution import Substitution
@@ -41,11 +41,13 @@ class Extents:
         self._sizes = self._substitution.sizes(sizes)
         self._host = host
         self._lengths: dict[str, Array] = {}
+        self._capacities: dict[str, int] = {}
+        self._masks: dict[Hashable, Array | None] = {}
 
     def fork(self) -> "Extents":
         """A copy for the body of a loop or branch, whose tracers must not be met outside."""
         forked = copy.copy(self)
-        forked._lengths = dict(self._lengths)
+        forked._lengths, forked._masks = dict(self._lengths), {}
         return forked
 
     def symbols(self, dims: Iterable[Any]) -> frozenset[str]:
@@ -56,7 +58,10 @@ class Extents:
         """The most that `dim` can be at sizes up to the buckets."""
         if isinstance(dim, numbers.Integral):
             return int(dim)
-        return max(0, _dim.maximum(dim, self._ranges))
+        text = _dim.dim_text(dim)
+        if text not in self._capacities:
+            self._capacities[text] = max(0, _dim.maximum(text, self._ranges))
+        return self._capacities[text]
 
     def length(self, dim: Any) -> Length:
         """The value of `dim` at the true sizes: an int if it is static, else i32[]."""
@@ -94,6 +99,18 @@ class Extents:
     def lengths(self, dims: Any) -> tuple[Length, ...]:
         """One valid length per dim."""
         return tuple(self.length(dim) for dim in dims)
+
+    def filled(self, x: Array, dims: Sequence[Any], *, value: Any, axes: Sequence[int]) -> Array:
+        """`x`, of these dims and at capacity, with `value` as padding along `axes`.
+
+        Fills of one shape share a mask: each of them would be five equations more, to be traced and
+        lowered for each graph, and to be found equal by XLA.
+        """
+        texts = tuple(_dim.dim_text(dims[axis]) for axis in axes)
+        key = (_compat.current_trace(), x.shape, tuple(axes), texts)
+        if key not in self._masks:
+            self._masks[key] = valid_mask(x.shape, self.lengths(dims), axes=axes)
+        return overwritten(x, self._masks[key], value=value)
 
     def at_capacity(self, param: Any) -> Any:
         """A primitive's parameter with each dim in it replaced by its capacity.

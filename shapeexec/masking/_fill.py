@@ -47,7 +47,11 @@ def fill(x: Array, lengths: Sequence[Length], *, value: Any, axes: Sequence[int]
     Returns:
         An array shaped as `x`; `x` itself if no axis in `axes` is padded.
     """
-    mask = valid_mask(x.shape, lengths, axes=axes)
+    return overwritten(x, valid_mask(x.shape, lengths, axes=axes), value=value)
+
+
+def overwritten(x: Array, mask: Array | None, *, value: Any) -> Array:
+    """`x` where a mask, bool[shape], holds, and `value` elsewhere; None: it holds everywhere."""
     if mask is None:
         return x
     if _compat.is_extended(x.dtype):

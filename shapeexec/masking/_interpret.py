@@ -16,7 +16,7 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.masking._context import Result, RuleContext
 from shapeexec.masking._extents import Extents, holds_dim, is_ragged
-from shapeexec.masking._fill import conform, fill
+from shapeexec.masking._fill import conform
 from shapeexec.masking._knowledge import Known, constant, nothing_known, nothing_known_of, uniform
 from shapeexec.masking._poison import poison_padding
 from shapeexec.masking._registry import KNOWLEDGE, RULES, nested_jaxpr, why_refused
@@ -217,7 +217,7 @@ def _filled_at_source(result: Result, value: Value) -> Value:
     if not axes:
         return value
     result.note_filled(axes)
-    array = fill(value.array, result.lengths, value=request.value, axes=axes)
+    array = result.extents.filled(value.array, result.dims, value=request.value, axes=axes)
     return Value(array, value.known.filled(axes, constant(request.value)), value.number)
 
 
