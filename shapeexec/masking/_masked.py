@@ -5,6 +5,7 @@ Buckets are chosen, and graphs compiled, elsewhere.
 
 import dataclasses
 import functools
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from shapeexec.masking._poison import poison_padding
 from shapeexec.masking._values import MaskNote, Report, Value, along
 from shapeexec.shape._host import HostOperand
 from shapeexec.shape._trace import Trace
+
+_FILLS: weakref.WeakKeyDictionary[Trace, dict[bool, Report]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,15 +87,31 @@ class Masked:
             hosted: As for a call.
             watch: Called for each equation, see `Interpreter`.
         """
-        planned = Report()
-        if self.poison is None:  # under poison each reader of padding has to look after itself
-            first = Interpreter()
-            run = functools.partial(self._run, interpreter=first, hosted=hosted)
-            _compat.eval_shape(run, sizes, consts, leaves)
-            planned = first.report
+        # Under poison each reader of padding has to look after itself.
+        planned = Report() if self.poison else self._fills(sizes, consts, leaves, hosted)
         interpreter = Interpreter(self.poison, planned=planned, watch=watch)
         results = self._run(sizes, consts, leaves, interpreter=interpreter, hosted=hosted)
         return results, interpreter.report.notes
+
+    def _fills(
+        self,
+        sizes: Mapping[str, Any],
+        consts: Sequence[Any],
+        leaves: Sequence[Any],
+        hosted: Mapping[HostOperand, Array] | None,
+    ) -> Report:
+        """Which values are filled where they are computed, from a pass over the trace.
+
+        Buckets of one trace share it. It says where a fill stands and never that one is needless,
+        so another bucket's is not wrong.
+        """
+        known = _FILLS.setdefault(self.trace, {})
+        if self.zero_padded not in known:
+            first = Interpreter()
+            run = functools.partial(self._run, interpreter=first, hosted=hosted)
+            _compat.eval_shape(run, sizes, consts, leaves)
+            known[self.zero_padded] = first.report
+        return known[self.zero_padded]
 
     def _run(
         self,

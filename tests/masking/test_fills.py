@@ -1,0 +1,67 @@
+"""Where padding is filled is found once a trace: each bucket's graph is as if it were the first."""
+
+import jax
+import numpy as np
+import pytest
+
+from shapeexec.masking import _masked
+from shapeexec.masking._masked import Masked
+from shapeexec.shape._dim import evaluate
+from shapeexec.shape._trace import Leaf, trace
+from tests import cases
+from tests.cases import Case
+
+NAMES = """
+    attention; branch on data; convolutional network, dynamic batch; interp; loss of a block;
+    recurrence over s; softmax over s; static loop over ragged state; transformer block;
+    while on a ragged state
+"""
+BY_NAME = {case.name: case for case in cases.ALL}
+CASES = [BY_NAME[" ".join(name.split())] for name in NAMES.split(";")]
+WITH_GRADIENTS = [*CASES, *(case.gradient() for case in CASES if case.gradient())]
+
+
+def traced(case: Case):
+    leaves = [Leaf(dims, dtype) for dims, dtype in zip(case.dims, case.arg_dtypes, strict=True)]
+    return trace(case.fn, leaves, {symbol: case.sizes[symbol] for symbol in case.symbols})
+
+
+def program(case: Case, trace, *, slack: int, least: int | None = 1) -> str:
+    """The program with its masks, at buckets so much beyond the sizes of the case."""
+    buckets = {symbol: case.sizes[symbol] + slack for symbol in case.symbols}
+    ranges = {s: (bucket if least is None else least, bucket) for s, bucket in buckets.items()}
+    masked = Masked(trace, ranges, zero_padded=True)
+    leaves = [
+        np.zeros([evaluate(dim, buckets) for dim in dims], dtype)
+        for dims, dtype in zip(case.dims, case.arg_dtypes, strict=True)
+    ]
+    sizes = {symbol: np.int32(case.sizes[symbol]) for symbol in case.symbols}
+    run = masked.__call__  # make_jaxpr would take its `trace` for that of a jitted function
+    return str(jax.make_jaxpr(run)(sizes, trace.jaxpr.consts, leaves))
+
+
+@pytest.mark.parametrize("case", WITH_GRADIENTS, ids=lambda case: case.name)
+def test_the_second_bucket_is_as_if_it_were_the_first(case):
+    own = traced(case)
+    assert program(case, own, slack=3) != program(case, own, slack=20)
+    assert program(case, own, slack=20) == program(case, traced(case), slack=20)
+
+
+def test_a_bucket_of_one_size_is_no_other_ones_example():
+    case = BY_NAME["softmax over s"]
+    own = traced(case)
+    program(case, own, slack=1, least=None)
+    assert program(case, own, slack=20) == program(case, traced(case), slack=20)
+
+
+def test_a_second_bucket_takes_one_pass(monkeypatch):
+    case, passes = BY_NAME["transformer block"], []
+    own = traced(case)
+    run = _masked.Masked._run
+    monkeypatch.setattr(
+        Masked, "_run", lambda *args, **given: passes.append(1) or run(*args, **given)
+    )
+    program(case, own, slack=3)
+    assert len(passes) == 2
+    program(case, own, slack=20)
+    assert len(passes) == 3
