@@ -78,6 +78,7 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
     if module is not None:
         raise ConfigError(
             "sow_weights=True asks for attention weights.",
+            option="sow_weights",
             why="weights are computed tile by tile and never stored",
             fix="sow_weights=False, or Flax's own attention_fn where weights are looked at",
         )

@@ -169,6 +169,7 @@ class Binder:
             if spec is not None and part.is_constant:
                 raise SpecError(
                     f'{path} has the spec "{spec}" but is not an array.',
+                    path=path,
                     got=type(part.leaves[0].value).__name__,
                     fix="pass an array, or make its spec None",
                 )

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -16,7 +17,7 @@ def shown(progress: Progress | bool | None) -> Generator[Progress | None]:
     """Whom to tell within the block.
 
     Args:
-        progress: A function; True: a bar, or nothing where neither rich nor tqdm is installed.
+        progress: A function; True: a bar, or a warning where neither rich nor tqdm is installed.
     """
     if not isinstance(progress, bool):
         yield progress
@@ -30,6 +31,12 @@ def _bar(stack: contextlib.ExitStack) -> Progress | None:
         return _by_rich(stack)
     with contextlib.suppress(ModuleNotFoundError):
         return _by_tqdm(stack)
+    warnings.warn(
+        "shapeexec: no bar is drawn, for neither rich nor tqdm is installed.\n"
+        "  Fix:   pip install tqdm, or progress=print",
+        RuntimeWarning,
+        stacklevel=2,
+    )
     return None
 
 

@@ -200,6 +200,8 @@ class HostGuard:
         """Whether the expression has the expected outcome at `sizes`."""
         try:
             outcome = bool(HostValues(sizes).of(self.expression))
+        except MemoryError:  # of the machine, not of the program
+            raise
         except Exception as error:  # user code may raise anything; the type is the outcome
             outcome = type(error)
         return outcome == self.expected
@@ -220,6 +222,8 @@ def are_alike(kinds: Iterable[tuple[HostExpression, Any]], sizes: Mapping[str, i
     values = HostValues(sizes)
     try:
         return all(kind_of(values.of(expression)) == kind for expression, kind in kinds)
+    except MemoryError:  # of the machine, not of the program
+        raise
     except Exception:  # user code may raise anything; a new trace then raises in the user's line
         return False
 

@@ -49,8 +49,9 @@ def identity(x):
     ids=str,
 )
 def test_an_option_that_cannot_work_is_an_error_at_once(options, what, fix):
-    with refused(sx.ConfigError, what, fix):
+    with refused(sx.ConfigError, what, fix) as told:
         sx.Exec(identity, ("s",), **options)
+    assert told.value.option in options
 
 
 def test_a_decorator_without_parentheses_is_an_error_at_once():
@@ -101,8 +102,9 @@ def test_a_malformed_spec_tells_where_it_is():
 
 def test_an_argument_of_the_wrong_rank_is_told_by_its_path():
     ex = sx.Exec(lambda x: x["a"], ({"a": "b, s"},), P)
-    with refused(sx.SpecError, "args[0]['a'] has rank 1", "pass an array of rank 2"):
+    with refused(sx.SpecError, "args[0]['a'] has rank 1", "pass an array of rank 2") as told:
         ex({"a": ones(3)})
+    assert told.value.path == "args[0]['a']"
 
 
 def test_a_size_past_the_ladder_names_the_ladder():
@@ -278,6 +280,8 @@ def test_a_frozen_exec_tells_what_arguments_it_has_no_graph_for():
     with refused(sx.FrozenError, "no graph is compiled for s=3", "warm up") as caught:
         ex(ones(3).astype(np.int32))
     assert "Got:   arguments i32[s]" in str(caught.value)
+    assert caught.value.graph.startswith("s=3 in bucket 4 (25% padding)")
+    assert (caught.value.where or "").startswith("ex(ones(3).astype(np.int32))  (test_errors.py:")
 
 
 def test_what_cannot_be_traced_tells_the_line_the_shapes_and_the_fewest_symbols():

@@ -20,7 +20,7 @@ def progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], N
 
     try:
         from rich.progress import Progress  # noqa: PLC0415 - it may not be installed
-    except ImportError:
+    except ModuleNotFoundError:
         yield line, advance
         return
     if not sys.stdout.isatty():
