@@ -13,6 +13,11 @@ def named(symbols: Iterable[str]) -> str:
     return " and ".join(f"`{symbol}`" for symbol in sorted(set(symbols)))
 
 
+def beside(value: object, line: str | None) -> str:
+    """The text of a value, and beside it the user's line that it comes from, if that is known."""
+    return f"{value}   <- {line}" if line else str(value)
+
+
 def made_exact(symbols: Iterable[str]) -> str:
     """The fix that always works: no padding of these symbols, and a graph for each size.
 

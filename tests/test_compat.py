@@ -132,7 +132,7 @@ def test_a_compilation_is_an_event():
 
 def test_the_trace_state_is_clean_outside_of_traces_only():
     seen = []
-    note = lambda: seen.append(_compat.trace_state_clean())  # noqa: E731
+    note = lambda: seen.append(_compat.trace_state_clean())
     jax.jit(note)()
     jax.eval_shape(note)
     jax.vmap(lambda x: note() or x)(ones(2))
@@ -221,7 +221,7 @@ def test_threefry_is_a_primitive():
 
 def test_primitives_that_stand_for_a_function_become_calls_of_it():
     row = jnp.arange(4.0)
-    fn = lambda x: jax.lax.map(lambda y: jnp.nonzero(y > 1, size=3)[0], x)  # noqa: E731
+    fn = lambda x: jax.lax.map(lambda y: jnp.nonzero(y > 1, size=3)[0], x)
     given = jax.make_jaxpr(fn)(row[None])
     plain = _compat.without_hi_primitives(given)
     names = {eqn.primitive.name for eqn in _compat.equations(plain.jaxpr)}

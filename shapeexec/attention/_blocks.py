@@ -100,6 +100,9 @@ class BlockMask(Mask):
     ) -> "BlockMask":
         """The tiles of a mask; exact where its arrays are known.
 
+        It takes one byte of memory per tile. Where `Mask.bounds` does not decide the kind of a
+        tile, it takes time for each pair of the tile.
+
         Args:
             mask: Any mask.
             query_size: T.
@@ -111,9 +114,6 @@ class BlockMask(Mask):
         Raises:
             ConfigError: T or S is symbolic, as where an `Exec` traces, or an array of the mask
                 does not fit them.
-
-        It takes one byte of memory per tile. Where `Mask.bounds` does not decide the kind of a
-        tile, it takes time for each pair of the tile.
         """
         for size in (query_size, key_size):
             if not isinstance(size, (int, np.integer)):

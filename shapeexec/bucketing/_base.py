@@ -12,7 +12,7 @@ from shapeexec.bucketing._laws import checked_bucket
 
 
 class Strategy(abc.ABC):
-    """Maps a size to its bucket: the padded size, for which one graph is compiled.
+    """Maps a size to its bucket: the value it is padded to, for which one graph is compiled.
 
     A subclass is a frozen dataclass (a value that hashes and compares) with one method, `bucket`,
     that obeys three laws for sizes of 1 and more:

@@ -60,7 +60,7 @@ class BoundCall:
         """The positional and the keyword arguments as a graph takes them, without their data.
 
         Args:
-            capacities: Per leaf its padded shape.
+            capacities: Per leaf its capacities.
         """
         placement = self.placement or (None,) * len(self.dims)
         leaves = [

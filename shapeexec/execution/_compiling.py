@@ -1,4 +1,7 @@
-"""How XLA compiles the graphs of an Exec: its options, and whether a quick graph serves first."""
+"""How XLA compiles the graphs of an Exec: its options, and whether a quick graph serves first.
+
+`_store` makes quick graphs and replaces them; `_compile` hands the options to XLA.
+"""
 
 import dataclasses
 import types

@@ -131,7 +131,11 @@ class Padded:
         array = pad(self, tuple(capacity), is_donated=True)  # so that it is one of JAX's
         return _zero_padded(array, tuple(shape))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(
+        self,
+        dtype: Any = None,
+        copy: bool | None = None,  # noqa: FBT001 - NumPy's signature
+    ) -> np.ndarray:
         if copy is False:
             raise ConfigError(  # a ValueError, which NumPy asks of `__array__`
                 "copy=False: a Padded has no NumPy array that could be shared.",

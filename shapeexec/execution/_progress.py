@@ -1,4 +1,7 @@
-"""Progress as a bar, by rich or tqdm where one of them is installed."""
+"""Progress as a bar, by rich or tqdm where one of them is installed.
+
+What is counted, and when, is up to `_warmup`.
+"""
 
 import contextlib
 import importlib
@@ -13,7 +16,9 @@ _WHAT = "compiling graphs"
 
 
 @contextlib.contextmanager
-def shown(progress: Progress | bool | None) -> Generator[Progress | None]:
+def shown(
+    progress: Progress | bool | None,  # noqa: FBT001 - the one parameter; True asks for our bar
+) -> Generator[Progress | None]:
     """Whom to tell within the block.
 
     Args:

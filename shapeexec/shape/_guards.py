@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from shapeexec import _compat
-from shapeexec._errors import ConfigError
+from shapeexec._errors import ConfigError, beside
 from shapeexec.shape import _dim
 
 _OPERATORS = {
@@ -48,8 +48,7 @@ class Guard:
 
     def described(self) -> str:
         """The guard and the code that compared."""
-        line = _compat.describe_line(self.place)
-        return f"{self}   <- {line}" if line else str(self)
+        return beside(self, _compat.describe_line(self.place))
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the comparison is true at `sizes`."""

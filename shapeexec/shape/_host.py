@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from shapeexec import _compat
+from shapeexec._errors import beside
 from shapeexec.shape import _dim
 
 _LONGEST_TEXT = 80
@@ -208,8 +209,7 @@ class HostGuard:
 
     def described(self) -> str:
         """The guard and the code that evaluated the expression."""
-        line = _compat.describe_line(self.place)
-        return f"{self}   <- {line}" if line else str(self)
+        return beside(self, _compat.describe_line(self.place))
 
     def __str__(self) -> str:
         if isinstance(self.expected, bool):

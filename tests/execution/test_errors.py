@@ -79,7 +79,7 @@ def test_a_strategy_that_breaks_a_law_between_the_sizes_that_were_tried_is_an_er
     def bucket(size):  # right at all sizes that are tried when the Exec is made
         return 112 if 90 <= size <= 112 else 1 << (size - 1).bit_length()
 
-    fn = lambda x: jnp.concatenate([x, x[::-1]])[: 128 - x.shape[0]]  # noqa: E731
+    fn = lambda x: jnp.concatenate([x, x[::-1]])[: 128 - x.shape[0]]
     ex = sx.Exec(fn, ("s",), bucket)
     for size in (3, 64, 100, 112, 120):
         assert_runs_as(fn, ex, ones(size))
@@ -240,7 +240,7 @@ def test_a_shard_map_over_a_ragged_axis_is_told_with_a_way_out_that_works():
         mapped = jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=over, out_specs=over)
         return mapped(x)
 
-    fn = lambda x: inner(x) + 1  # noqa: E731
+    fn = lambda x: inner(x) + 1
     with refused(sx.UnsupportedPrimitiveError, "`shard_map` over padded `s`", "exact") as caught:
         sx.Exec(fn, ("4, s",), P)(ones(4, 5))
     assert caught.value.where.startswith("return mapped(x)  (test_errors.py:")
@@ -263,7 +263,7 @@ def test_a_line_of_a_library_is_told_behind_the_users_own():
 
 
 def test_a_function_that_takes_any_argument_may_have_any_option():
-    fn = lambda *args, **kwargs: args[0]  # noqa: E731
+    fn = lambda *args, **kwargs: args[0]
     options = {"static_argnames": "n", "kwarg_shapes": {"mask": "s"}, "donate_argnums": 3}
     np.testing.assert_array_equal(sx.Exec(fn, ("s",), P, **options)(ones(3)), ones(3))
 

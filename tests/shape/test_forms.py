@@ -426,7 +426,7 @@ def test_eval_shape_takes_each_form_of_a_spec(spec):
 
 
 def test_eval_shape_takes_arrays_beside_specs_and_none_is_none():
-    fn = lambda x, tree, none: (x[: tree["n"].shape[0]], none)  # noqa: E731
+    fn = lambda x, tree, none: (x[: tree["n"].shape[0]], none)
     out, none = eval_shape(fn, (B + 3, 2), {"n": np.zeros(3, np.int8)}, None)
     assert (str(out), none) == ("f32[3,2]", None)
 
@@ -460,7 +460,7 @@ def test_eval_shape_refuses_what_is_no_spec(spec, what):
 
 
 def test_an_exec_takes_each_form():
-    fn = lambda x: x.sum(axis=1)  # noqa: E731
+    fn = lambda x: x.sum(axis=1)
     x = np.arange(60, dtype=np.float32).reshape(3, 5, 4)
     for spec in (((B, S, 4),), (B, S, 4), ("?, ?, 4",), ((UNKNOWN, None, 4),), ((B, ...),)):
         np.testing.assert_allclose(sx.Exec(fn, spec)(x), fn(x))

@@ -49,7 +49,7 @@ def linear_recurrence(x, y):
 
 def of_matrices(x):
     matrices = {"m": jnp.stack([x, 1 - x, jnp.cos(x), x / 2], -1).reshape(-1, 2, 2)}
-    product = lambda a, b: {"m": a["m"] @ b["m"]}  # noqa: E731
+    product = lambda a, b: {"m": a["m"] @ b["m"]}
     return lax.associative_scan(product, matrices), lax.associative_scan(product, matrices, True)
 
 
@@ -292,7 +292,7 @@ def test_examples_of_different_sizes_share_a_graph(fn):
 
 @pytest.mark.slow
 def test_a_size_past_a_power_of_16_takes_another_trace_and_a_bucket_no_more():
-    fn = lambda x: lax.associative_scan(jnp.add, x)  # noqa: E731
+    fn = lambda x: lax.associative_scan(jnp.add, x)
     ex = sx.Exec(fn, ("s",), P)
     for size in range(1, 40):
         assert_runs_as(fn, ex, ones(size))
@@ -302,7 +302,7 @@ def test_a_size_past_a_power_of_16_takes_another_trace_and_a_bucket_no_more():
 
 def test_a_scan_groups_elements_as_the_plain_one_does():
     x = np.random.default_rng(0).integers(-9, 9, 300, dtype=np.int32)
-    fn = lambda x: lax.associative_scan(jnp.subtract, x)  # noqa: E731 - it is not associative
+    fn = lambda x: lax.associative_scan(jnp.subtract, x)
     ex = sx.Exec(fn, ("s",), P)
     for size in (37, 300):
         np.testing.assert_array_equal(ex(x[:size]), jax.jit(fn)(x[:size]))
@@ -318,7 +318,7 @@ def test_a_scan_groups_elements_as_the_plain_one_does():
     ids=["mean", "cumsum", "number"],
 )
 def test_a_scan_combines_as_many_elements_at_once_as_the_plain_one_does(combine):
-    fn = lambda x: lax.associative_scan(combine, x)  # noqa: E731
+    fn = lambda x: lax.associative_scan(combine, x)
     ex = sx.Exec(fn, ("s",), sx.Linear(16), poison="nan")
     for size in (5, 6, 12):
         assert_runs_as(fn, ex, ones(size))
@@ -341,10 +341,10 @@ def test_what_is_not_combined_is_not_differentiated():
 
 
 def test_a_scan_of_arrays_whose_sizes_are_not_its_length_is_refused_as_ever():
-    fn = lambda x: lax.scan(lambda c, y: (c + y, c), 0.0, x, length=x.shape[0] - 1)  # noqa: E731
+    fn = lambda x: lax.scan(lambda c, y: (c + y, c), 0.0, x, length=x.shape[0] - 1)
     with pytest.raises(ValueError, match="`length` argument of 4 which disagrees"):
         sx.Exec(fn, ("s",), P)(ones(5))
-    fn = lambda x, y: lax.scan(lambda c, y: (c + y, c), 0.0, x, length=y.size)  # noqa: E731
+    fn = lambda x, y: lax.scan(lambda c, y: (c + y, c), 0.0, x, length=y.size)
     ex = sx.Exec(fn, ("s", "t"), P)
     assert_runs_as(fn, ex, ones(5), ones(5))
     with pytest.raises(ValueError, match="`length` argument of 6 which disagrees"):
@@ -389,7 +389,7 @@ def test_arrays_of_different_sizes_are_refused_as_ever():
 
 
 def test_a_permutation_takes_as_many_rounds_as_the_plain_one():
-    fn = lambda x: jax.random.permutation(KEY, x)  # noqa: E731
+    fn = lambda x: jax.random.permutation(KEY, x)
     ex = sx.Exec(fn, ("s",), sx.Linear(2048))
     for size in (1, 1625, 1626, 2000):
         assert_runs_as(fn, ex, np.arange(size, dtype=np.int32))

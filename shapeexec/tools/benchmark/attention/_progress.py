@@ -1,4 +1,7 @@
-"""Saying how far a run is, with rich where it is installed and somebody watches."""
+"""Saying how far a run is, with rich where it is installed and somebody watches.
+
+Without it each line is printed with what is done and the time.
+"""
 
 import contextlib
 import sys
