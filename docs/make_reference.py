@@ -56,6 +56,7 @@ GROUPS = (
             "RelativeBias",
         ),
     ),
+    ("Attention in Flax", "attention", ("flax_attention_fn",)),
     ("Bucketing, further", "bucketing", ("as_strategy", "check_laws", "checked_bucket", "Custom")),
     (
         "Masking",
@@ -73,6 +74,18 @@ GROUPS = (
             "lowest",
             "highest",
             "POISONS",
+        ),
+    ),
+    (
+        "Shapes, further",
+        "shape",
+        (
+            "Spec",
+            "parse_spec",
+            "BoundSpec",
+            "compile_spec",
+            "default_in_shapes",
+            "default_kwarg_shapes",
         ),
     ),
     ("Errors", "", tuple(name for name in sx.__all__ if name.endswith("Error"))),

@@ -4,12 +4,18 @@ The first line says what went wrong; further lines give the place, the offending
 and always a fix. Callers read the fields and never parse the text.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypedDict, Unpack
 
 
 def named(symbols: Iterable[str]) -> str:
     """Symbols as text: "`b` and `s`"."""
     return " and ".join(f"`{symbol}`" for symbol in sorted(set(symbols)))
+
+
+def beside(value: object, line: str | None) -> str:
+    """The text of a value, and beside it the user's line that it comes from, if that is known."""
+    return f"{value}   <- {line}" if line else str(value)
 
 
 def made_exact(symbols: Iterable[str]) -> str:
@@ -58,6 +64,14 @@ def _laid_out(error: ShapeExecError) -> str:
     return "\n".join([error.what, *shown])
 
 
+class _Lines(TypedDict, total=False):
+    """The lines behind the first that an error may lack."""
+
+    where: str | None
+    got: str | None
+    why: str | None
+
+
 def tell_fix(error: ShapeExecError, fix: str) -> None:
     """Replace the fix of an error that has been raised."""
     error.fix = fix
@@ -65,11 +79,46 @@ def tell_fix(error: ShapeExecError, fix: str) -> None:
 
 
 class ConfigError(ShapeExecError, ValueError):
-    """An option has an invalid value, or contradicts another one."""
+    """An option has an invalid value, or contradicts another one.
+
+    Attributes:
+        option: The name of the option or argument; None: no single one is at fault.
+    """
+
+    def __init__(
+        self, what: str, *, fix: str, option: str | None = None, **lines: Unpack[_Lines]
+    ) -> None:
+        self.option = option
+        super().__init__(what, fix=fix, **lines)
+
+
+class GraphIndexError(ShapeExecError, IndexError):
+    """There is no graph of this number.
+
+    Attributes:
+        index: The number.
+        count: How many graphs there are.
+    """
+
+    def __init__(
+        self, what: str, *, index: int, count: int, fix: str, **lines: Unpack[_Lines]
+    ) -> None:
+        self.index, self.count = index, count
+        super().__init__(what, fix=fix, **lines)
 
 
 class SpecError(ShapeExecError, ValueError):
-    """A shape spec is malformed, or an argument contradicts it."""
+    """A shape spec is malformed, or an argument contradicts it.
+
+    Attributes:
+        path: The argument or spec at fault, such as `args[1]['tokens']`; None: unknown.
+    """
+
+    def __init__(
+        self, what: str, *, fix: str, path: str | None = None, **lines: Unpack[_Lines]
+    ) -> None:
+        self.path = path
+        super().__init__(what, fix=fix, **lines)
 
 
 class StrategyError(ShapeExecError, ValueError):
@@ -136,7 +185,17 @@ class ConstraintError(ShapeExecError, ValueError):
 
 
 class UnboundedDimError(ShapeExecError, ValueError):
-    """A dimension has no finite capacity."""
+    """A dimension has no finite capacity.
+
+    Attributes:
+        symbols: The symbols without a bound.
+    """
+
+    def __init__(
+        self, what: str, *, symbols: frozenset[str], fix: str, **lines: Unpack[_Lines]
+    ) -> None:
+        self.symbols = symbols
+        super().__init__(what, fix=fix, **lines)
 
 
 class UnsupportedPrimitiveError(ShapeExecError, NotImplementedError):
@@ -154,12 +213,10 @@ class UnsupportedPrimitiveError(ShapeExecError, NotImplementedError):
         primitive: str,
         symbols: frozenset[str],
         fix: str,
-        where: str | None = None,
-        got: str | None = None,
-        why: str | None = None,
+        **lines: Unpack[_Lines],
     ) -> None:
         self.primitive, self.symbols = primitive, symbols
-        super().__init__(what, fix=fix, where=where, got=got, why=why)
+        super().__init__(what, fix=fix, **lines)
 
 
 class InconclusiveShapeError(ShapeExecError, TypeError):
@@ -175,12 +232,10 @@ class InconclusiveShapeError(ShapeExecError, TypeError):
         *,
         symbols: frozenset[str] = frozenset(),
         fix: str,
-        where: str | None = None,
-        got: str | None = None,
-        why: str | None = None,
+        **lines: Unpack[_Lines],
     ) -> None:
         self.symbols = symbols
-        super().__init__(what, fix=fix, where=where, got=got, why=why)
+        super().__init__(what, fix=fix, **lines)
 
 
 class ValidationError(ShapeExecError, AssertionError):
@@ -201,16 +256,22 @@ class ValidationError(ShapeExecError, AssertionError):
         sizes: dict[str, int],
         poison: str | None,
         fix: str,
-        where: str | None = None,
-        got: str | None = None,
-        why: str | None = None,
+        **lines: Unpack[_Lines],
     ) -> None:
         self.primitive, self.sizes, self.poison = primitive, sizes, poison
-        super().__init__(what, fix=fix, where=where, got=got, why=why)
+        super().__init__(what, fix=fix, **lines)
 
 
 class FrozenError(ShapeExecError, RuntimeError):
-    """A frozen `Exec` needs a graph that is not compiled."""
+    """A frozen `Exec` needs a graph that is not compiled.
+
+    Attributes:
+        graph: The plan of the call, or the buckets of the graph that JAX has forgotten, as a text.
+    """
+
+    def __init__(self, what: str, *, graph: str, fix: str, **lines: Unpack[_Lines]) -> None:
+        self.graph = graph
+        super().__init__(what, fix=fix, **lines)
 
 
 class OutOfMemoryError(ShapeExecError, MemoryError):
@@ -238,4 +299,19 @@ class OutOfMemoryError(ShapeExecError, MemoryError):
 
 
 class BackendError(ShapeExecError, NotImplementedError):
-    """No back end can run an attention call, or the requested one cannot."""
+    """No back end can run an attention call, or the requested one cannot.
+
+    Attributes:
+        reasons: By the name of each back end that was asked why it refuses; empty: none was.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        reasons: Mapping[str, str] | None = None,
+        fix: str,
+        **lines: Unpack[_Lines],
+    ) -> None:
+        self.reasons = dict(reasons or {})
+        super().__init__(what, fix=fix, **lines)

@@ -1,7 +1,6 @@
-"""The fuzzer: some seconds of it, and that it would find errors."""
+"""The fuzzer: some programs of it, and that it would find errors."""
 
 import dataclasses
-import time
 
 import pytest
 
@@ -11,23 +10,16 @@ from shapeexec.masking._registry import RULES
 from tests import fuzz
 from tests.fuzzing.programs import Input, Program, Step, make_program
 
-SECONDS = 5
-SEEDS = range(100)
+SEEDS = range(4)
 
 
 # Random programs branch on sizes, and overflow.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_seconds_of_random_programs():
-    end = time.monotonic() + SECONDS
-    verdicts = []
-    for seed in SEEDS:
-        if verdicts and time.monotonic() > end:
-            break
-        verdicts.append(fuzz.run(seed, ("runs",)))
-    failed = [v for v in verdicts if v.kind in ("wrong", "crash")]
-    report = "\n\n".join(f"{v.kind}: seed {v.seed}\n{v.source}\n{v.text}" for v in failed)
-    assert not failed, report
-    assert sum(v.comparisons for v in verdicts) > 0
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_program_runs_as_without_padding(seed):
+    verdict = fuzz.run(seed, ("runs",))
+    assert verdict.kind not in ("wrong", "crash"), f"{verdict.source}\n{verdict.text}"
+    assert verdict.comparisons > 0
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -27,14 +27,14 @@ def array_from_host(
     `jax.device_put` takes ten times as long and cannot give a weak type.
     """
     sharding = like.sharding
-    aval = _aval(view.shape, dtype, weak_type)
+    aval = _aval(view.shape, dtype, weak_type=weak_type)
     return _xla_client.batched_device_put(
         aval, sharding, [view], list(sharding.device_set), committed
     )
 
 
 @functools.lru_cache(maxsize=4096)
-def _aval(shape: tuple[int, ...], dtype: Any, weak_type: bool) -> Any:
+def _aval(shape: tuple[int, ...], dtype: Any, *, weak_type: bool) -> Any:
     return ShapedArray(shape, dtype, weak_type=weak_type)
 
 

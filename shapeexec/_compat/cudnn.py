@@ -22,7 +22,7 @@ def cudnn_attention(
     `jax.nn` rounds the latter to the dtype of the operands. `window`: how many keys up to its own
     position a query sees.
     """
-    bind, params = _cudnn_call("fwd", scale, is_causal, window)
+    bind, params = _cudnn_call("fwd", scale=scale, is_causal=is_causal, window=window)
     out, logsumexp = bind(q, k, v, *_unused_of_cudnn(q.dtype), **params, is_training=True)
     return out, logsumexp
 
@@ -37,7 +37,7 @@ def cudnn_attention_gradient(
     window: int | None,
 ) -> tuple[Any, Any, Any]:
     """The gradients of the operands, from the results of a forward pass, whoever made them."""
-    bind, params = _cudnn_call("bwd", scale, is_causal, window)
+    bind, params = _cudnn_call("bwd", scale=scale, is_causal=is_causal, window=window)
     out, logsumexp = results
     unused = _unused_of_cudnn(d_out.dtype)
     d_q, d_k, d_v = bind(*operands, *unused, logsumexp, out, d_out, **params)
@@ -66,7 +66,7 @@ _CUDNN_NAMES = {
 
 
 def _cudnn_call(
-    way: str, scale: float, is_causal: bool, window: int | None
+    way: str, *, scale: float, is_causal: bool, window: int | None
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The primitive itself: the one that JAX wraps around it asks for devices to lower."""
     module = _cudnn()

@@ -124,13 +124,7 @@ def is_asked_by_user(depth: int) -> bool:
 
 def user_place() -> str | None:
     """`path/file.py:12` of the innermost user frame that runs."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if origin_of(code.co_filename, code.co_name) == "user":
-            return f"{code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return None
+    return next((f"{file}:{line}" for file, line in _user_frames(sys._getframe(1))), None)
 
 
 def caller_place() -> tuple[str, int] | None:
@@ -138,15 +132,21 @@ def caller_place() -> tuple[str, int] | None:
 
     Where all user code is installed, the innermost of it.
     """
-    found, frame = None, sys._getframe(1)
+    innermost = None
+    for place in _user_frames(sys._getframe(1)):
+        if not place[0].startswith(_SITE_DIRS):
+            return place
+        innermost = innermost or place
+    return innermost
+
+
+def _user_frames(frame: types.FrameType | None) -> Iterator[tuple[str, int]]:
+    """File and line of each running frame of the user's, innermost first."""
     while frame is not None:
         code = frame.f_code
         if origin_of(code.co_filename, code.co_name) == "user":
-            if not is_installed(code):
-                return code.co_filename, frame.f_lineno
-            found = found or (code.co_filename, frame.f_lineno)
+            yield code.co_filename, frame.f_lineno
         frame = frame.f_back
-    return found
 
 
 _CONVERSIONS = {"array": "array", "_convert_element_type": "convert"}
@@ -212,13 +212,24 @@ hide_from_places(_COMPAT_DIR)
 
 def error_place(error: BaseException) -> str | None:
     """`path/file.py:12` of the last user frame in an exception's traceback."""
-    found, step = None, error.__traceback__
+    step = _last_of_user(error)
+    return None if step is None else f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+
+
+def _steps(error: BaseException) -> list[types.TracebackType]:
+    """The frames of an exception's traceback, outermost first."""
+    steps, step = list[types.TracebackType](), error.__traceback__
     while step is not None:
-        code = step.tb_frame.f_code
-        if origin_of(code.co_filename, code.co_name) == "user":
-            found = f"{code.co_filename}:{step.tb_lineno}"
+        steps.append(step)
         step = step.tb_next
-    return found
+    return steps
+
+
+def _last_of_user(error: BaseException) -> types.TracebackType | None:
+    """The last user frame in an exception's traceback."""
+    codes = ((step, step.tb_frame.f_code) for step in reversed(_steps(error)))
+    of_user = (s for s, code in codes if origin_of(code.co_filename, code.co_name) == "user")
+    return next(of_user, None)
 
 
 def error_line(error: BaseException) -> str | None:
@@ -226,12 +237,8 @@ def error_line(error: BaseException) -> str | None:
 
     Where that is of an installed package the user's own line stands before it.
     """
-    frames, step = [], error.__traceback__
-    while step is not None:
-        code = step.tb_frame.f_code
-        frames.append((code.co_filename, code.co_name, step.tb_lineno))
-        step = step.tb_next
-    return _own_line(reversed(frames))
+    steps = ((step, step.tb_frame.f_code) for step in reversed(_steps(error)))
+    return _own_line((code.co_filename, code.co_name, step.tb_lineno) for step, code in steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,12 +256,7 @@ class FailedCall:
 
 def failed_call(error: BaseException) -> FailedCall | None:
     """The call in the last user frame in an exception's traceback, if a call failed there."""
-    found, step = None, error.__traceback__
-    while step is not None:
-        code = step.tb_frame.f_code
-        if origin_of(code.co_filename, code.co_name) == "user":
-            found = step
-        step = step.tb_next
+    found = _last_of_user(error)
     text = None if found is None else _failed_expression(found)
     if found is None or text is None:
         return None

@@ -1,4 +1,7 @@
-"""The state of JAX: its settings, its traces, and its events of compilations."""
+"""The state of JAX: its settings, its traces, and its events of compilations.
+
+It changes none of it: callers hold what they read against what they read before.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -27,7 +27,7 @@ def _as_array(x: Any, name: str, *, fix: str) -> Array:
     except (TypeError, ValueError) as error:  # of any object, and of rows of unequal length
         what = x.__name__ if isinstance(x, type) else type(x).__name__
         what = f"the class {what}" if isinstance(x, type) else f"of type {what}"
-        raise ConfigError(f"{name} is {what}, not an array.", fix=fix) from error
+        raise ConfigError(f"{name} is {what}, not an array.", option=name, fix=fix) from error
 
 
 def with_batch(x: ArrayLike, name: str) -> Array:
@@ -36,6 +36,7 @@ def with_batch(x: ArrayLike, name: str) -> Array:
     if array.ndim not in (3, 4):
         raise ConfigError(
             f"{name} is {_described(array)}, with {array.ndim} axes.",
+            option=name,
             fix="pass [batch, length, heads, size], or the same without the batch",
         )
     return array if array.ndim == 4 else array[None]
@@ -47,6 +48,7 @@ def check_arrays(q: Array, k: Array, v: Array) -> None:
     if not jnp.issubdtype(q.dtype, np.floating):
         raise ConfigError(
             f"query is {q.dtype}, not a floating dtype.",
+            option="query",
             got=got,
             fix="query=query.astype(jnp.float32)",
         )
@@ -54,12 +56,14 @@ def check_arrays(q: Array, k: Array, v: Array) -> None:
         if x.dtype != q.dtype:
             raise ConfigError(
                 f"{name} is {x.dtype}, but query is {q.dtype}.",
+                option=name,
                 got=got,
                 fix=f"{name}={name}.astype(query.dtype), or another one dtype for all three",
             )
         if x.shape[0] != q.shape[0]:
             raise ConfigError(
                 f"{name} has {x.shape[0]} examples, but query has {q.shape[0]}.",
+                option=name,
                 got=got,
                 fix=f"give query, key and value one batch, such as of {q.shape[0]} examples",
             )
@@ -76,6 +80,7 @@ def _check_heads(q: Array, k: Array, *, got: str) -> None:
     if k.shape[3] != q.shape[3]:
         raise ConfigError(
             f"key has heads of size {k.shape[3]}, but query of {q.shape[3]}.",
+            option="key",
             got=got,
             fix="give query and key one head size, their last axis; the value's may differ",
         )
@@ -85,6 +90,7 @@ def _check_heads(q: Array, k: Array, *, got: str) -> None:
         which = f"give query {fewest} heads" if fewest else f"give key and value {heads} heads"
         raise ConfigError(
             f"query has {heads} heads, not a multiple of the {key_heads} of key and value.",
+            option="query",
             got=got,
             fix=f"{which}, so that each key head serves the same number",
         )
@@ -105,6 +111,7 @@ def whole_mask(
             given = mask if isinstance(mask, np.ndarray) else array
             raise ConfigError(
                 f"mask is {_described(array)}, not bool.",
+                option="mask",
                 why="True says that a query may attend to a key",
                 fix=mask_advice.of_numbers(given, bias=_added(bias)),
             )
@@ -119,6 +126,7 @@ def whole_mask(
     if not isinstance(local_window_size, Sequence) or len(local_window_size) != 2:
         raise ConfigError(
             f"local_window_size={local_window_size!r} is not a window.",
+            option="local_window_size",
             fix="local_window_size=128, or (128, 0): keys before, keys after",
         )
     return whole & SlidingWindow(*local_window_size)
@@ -144,6 +152,7 @@ def checked_bias(bias: Any, axes: dict[str, Any], *, dtype: Any) -> Any:
     if not jnp.issubdtype(array.dtype, np.floating):
         raise ConfigError(
             f"bias is {_described(array)}, which cannot be added to scores.",
+            option="bias",
             fix="mask=bias, where True says that a query may attend to a key"
             if array.dtype == np.bool_
             else "bias=bias.real, or other real numbers",
@@ -169,6 +178,7 @@ def _pairs(array: Array, name: str, *, axes: dict[str, Any]) -> Array:
     got = ", ".join(f"{axis}={length}" for axis, length in axes.items())
     raise ConfigError(
         f"{name} is {_described(array)}, which does not broadcast to [B, N, T, S].",
+        option=name,
         got=got,
         fix=_with_four_axes(array, name, axes=axes),
     )
@@ -190,7 +200,7 @@ def checked_lengths(lengths: Any, name: str, *, batch: Any) -> Array | None:
     fix = f"{name}=jnp.asarray({name}, jnp.int32), one length for each example"
     array = _as_array(lengths, name, fix=fix)
     if array.dtype != np.int32 or array.ndim != 1 or array.shape[0] != batch:
-        raise ConfigError(f"{name} is {_described(array)}, not i32[{batch}].", fix=fix)
+        raise ConfigError(f"{name} is {_described(array)}, not i32[{batch}].", option=name, fix=fix)
     return array
 
 
@@ -200,14 +210,20 @@ def scaled(q: Array, scale: Any) -> tuple[Array, float | None]:
         return q, None
     if not isinstance(scale, Tracer):
         if np.ndim(scale):
-            raise ConfigError(f"scale has shape {np.shape(scale)}, not ().", fix="pass one number")
+            raise ConfigError(
+                f"scale has shape {np.shape(scale)}, not ().", option="scale", fix="pass one number"
+            )
         if not isinstance(scale, (numbers.Real, np.ndarray, np.generic, Array)):
             raise ConfigError(
-                f"scale={scale!r} is not a real number.", fix="pass one number, such as 0.125"
+                f"scale={scale!r} is not a real number.",
+                option="scale",
+                fix="pass one number, such as 0.125",
             )
         return q, float(scale)
     if scale.ndim:
-        raise ConfigError(f"scale is {_described(scale)}, not a scalar.", fix="pass one number")
+        raise ConfigError(
+            f"scale is {_described(scale)}, not a scalar.", option="scale", fix="pass one number"
+        )
     return q * scale.astype(q.dtype), 1.0
 
 

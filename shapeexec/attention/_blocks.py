@@ -59,12 +59,14 @@ class BlockMask(Mask):
         if isinstance(kinds, np.ndarray) and not np.isin(kinds, _KINDS).all():
             raise ConfigError(
                 f"kinds is {kinds.dtype}{list(kinds.shape)} with values other than 0, 1 and 2.",
+                option="kinds",
                 fix=fix,
             )
         count = _count(self.length, self.tile)
         if not 2 <= kinds.ndim <= 4 or kinds.shape[-2:] != count:
             raise ConfigError(
                 f"kinds has shape {list(kinds.shape)}, not {count[0]} x {count[1]} tiles.",
+                option="kinds",
                 got=f"{self.length[0]} queries and {self.length[1]} keys in tiles of {self.tile}",
                 fix=f"pass uint8[B or 1, N or 1, {count[0]}, {count[1]}]: a TileKind for each tile",
             )
@@ -98,6 +100,9 @@ class BlockMask(Mask):
     ) -> "BlockMask":
         """The tiles of a mask; exact where its arrays are known.
 
+        It takes one byte of memory per tile. Where `Mask.bounds` does not decide the kind of a
+        tile, it takes time for each pair of the tile.
+
         Args:
             mask: Any mask.
             query_size: T.
@@ -109,9 +114,6 @@ class BlockMask(Mask):
         Raises:
             ConfigError: T or S is symbolic, as where an `Exec` traces, or an array of the mask
                 does not fit them.
-
-        It takes one byte of memory per tile. Where `Mask.bounds` does not decide the kind of a
-        tile, it takes time for each pair of the tile.
         """
         for size in (query_size, key_size):
             if not isinstance(size, (int, np.integer)):
@@ -171,11 +173,14 @@ class BlockMask(Mask):
         if not 2 <= scores.ndim <= 4 or scores.shape[-2:] != count:
             raise ConfigError(
                 f"scores has shape {list(scores.shape)}, not {count[0]} x {count[1]} tiles.",
+                option="scores",
                 got=f"{length[0]} queries and {length[1]} keys in tiles of {tile}",
                 fix=fix,
             )
         if k < 1:
-            raise ConfigError(f"k={k} leaves no key tile to attend to.", fix="k=1 or more")
+            raise ConfigError(
+                f"k={k} leaves no key tile to attend to.", option="k", fix="k=1 or more"
+            )
         k = min(k, count[1])
         allowed = _kinds(Full() if within is None else within, length, tile)
         values = jnp.asarray(scores)[(None,) * (4 - scores.ndim)]
@@ -350,6 +355,7 @@ def _check_tile(tile: Any) -> Tile:
     if not is_pair or not all(isinstance(n, (int, np.integer)) and n > 0 for n in tile):
         raise ConfigError(
             f"tile={tile!r} is not a pair of positive integers.",
+            option="tile",
             fix="tile=(128, 128), for 128 queries and 128 keys",
         )
     return int(tile[0]), int(tile[1])
@@ -361,5 +367,7 @@ def _check_room(kept: Array, k: int) -> None:
     most = int(np.asarray(kept).sum(-1).max(initial=0))
     if most > k:
         raise ConfigError(
-            f"k={k}, but `always` keeps {most} tiles of a query tile.", fix=f"k={most} or more"
+            f"k={k}, but `always` keeps {most} tiles of a query tile.",
+            option="k",
+            fix=f"k={most} or more",
         )

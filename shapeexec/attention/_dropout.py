@@ -82,22 +82,26 @@ def check_dropout(rate: Any, key: Any, *, deterministic: Any) -> None:
     if not isinstance(rate, numbers.Real) or not 0 <= float(rate) < 1:
         raise ConfigError(
             f"dropout_rate={rate!r} is not a number in [0, 1).",
+            option="dropout_rate",
             why="the rate is static; only the key may be traced",
             fix="dropout_rate=0.1",
         )
     if rate and key is None:
         raise ConfigError(
             f"dropout_key is None, but dropout_rate={rate} needs a key.",
+            option="dropout_key",
             fix="dropout_key=jax.random.key(0), another one for each call",
         )
     if rate and not _is_key(key):
         raise ConfigError(
             f"dropout_key={key!r} is not a single key.",
+            option="dropout_key",
             fix="dropout_key=jax.random.key(0), another one for each call",
         )
     if rate and deterministic:
         raise ConfigError(
             f"deterministic=True with dropout_rate={rate}.",
+            option="deterministic",
             why="in Flax it means no dropout, as in evaluation; here it means that equal calls give"
             " equal bits, which is the default",
             fix="leave deterministic= out, or dropout_rate=0 for no dropout; to Flax give"

@@ -67,17 +67,23 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
             each call; this one is for `functools.partial`.
         implementation: The name of a back end; None: the best one for device and shapes.
 
+    Returns:
+        [batch..., T, N, V], of `dtype`.
+
     Raises:
         ConfigError: An argument is not supported, or contradicts another one.
 
     Example:
+        >>> import functools, flax.linen
         >>> attend = functools.partial(flax_attention_fn, within=SlidingWindow(256))
-        >>> layer = flax.linen.MultiHeadDotProductAttention(8, attention_fn=attend)
+        >>> flax.linen.MultiHeadDotProductAttention(8, attention_fn=attend).num_heads
+        8
     """
     del broadcast_dropout, precision, force_fp32_for_softmax
     if module is not None:
         raise ConfigError(
             "sow_weights=True asks for attention weights.",
+            option="sow_weights",
             why="weights are computed tile by tile and never stored",
             fix="sow_weights=False, or Flax's own attention_fn where weights are looked at",
         )

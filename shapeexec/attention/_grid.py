@@ -204,7 +204,7 @@ def _lengths(length: Array) -> Array:
     return jnp.asarray(length, jnp.int32).reshape(-1, 1, 1, 1)
 
 
-def _by_tile(reduce: Any, array: Array, axis: int, tile: int, neutral: Any) -> Array:
+def _by_tile(reduce: Any, array: Array, axis: int, tile: int, identity: Any) -> Array:
     """Reduce `axis` tile by tile; an axis of 1 broadcasts and stays."""
     size = array.shape[axis]
     if size == 1:
@@ -213,7 +213,7 @@ def _by_tile(reduce: Any, array: Array, axis: int, tile: int, neutral: Any) -> A
         return reduce.reduceat(array, range(0, size, tile), axis=axis)
     missing = -size % tile
     pads = [(0, missing if i == axis else 0) for i in range(array.ndim)]
-    padded = jnp.pad(array, pads, constant_values=neutral) if missing else array
+    padded = jnp.pad(array, pads, constant_values=identity) if missing else array
     shape = (*array.shape[:axis], -1, tile, *array.shape[axis + 1 :])
     return reduce.reduce(padded.reshape(shape), axis=axis + 1)
 

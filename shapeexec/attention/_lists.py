@@ -127,6 +127,7 @@ def _longest(counts: Any, width: int | None) -> int:
     if width is not None and longest > width:
         raise ConfigError(
             f"width={width}, but a list holds {longest} tiles.",
+            option="width",
             fix=f"width={longest} or more, or None",
         )
     return width or longest

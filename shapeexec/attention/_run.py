@@ -152,7 +152,10 @@ def _is_empty(operands: Operands) -> bool:
 
 
 def _chooser(call: Call, platform: str) -> Callable[[Signature, Mask], Backend]:
-    return lambda signature, mask: choose(call.implementation, signature, mask, platform)
+    def chosen(signature: Signature, mask: Mask) -> Backend:
+        return choose(call.implementation, signature, mask=mask, platform=platform)
+
+    return chosen
 
 
 def _job(

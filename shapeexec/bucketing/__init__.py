@@ -1,4 +1,4 @@
-"""Bucketing strategies: the padded size of each size, and the padding that costs.
+"""Bucketing strategies: the bucket of each size, and the padding that costs.
 
 A strategy only maps sizes to buckets. Arrays and JAX are not known here.
 """

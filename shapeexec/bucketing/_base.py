@@ -12,7 +12,7 @@ from shapeexec.bucketing._laws import checked_bucket
 
 
 class Strategy(abc.ABC):
-    """Maps a size to its bucket: the padded size, for which one graph is compiled.
+    """Maps a size to its bucket: the value it is padded to, for which one graph is compiled.
 
     A subclass is a frozen dataclass (a value that hashes and compares) with one method, `bucket`,
     that obeys three laws for sizes of 1 and more:
@@ -69,7 +69,9 @@ class Strategy(abc.ABC):
         lo, hi = as_int(lo, "lo"), as_int(hi, "hi")
         if lo > hi:
             raise ConfigError(
-                f"lo={lo} exceeds hi={hi}: no size lies between.", fix=f"ladder({hi}, {lo})"
+                f"lo={lo} exceeds hi={hi}: no size lies between.",
+                option="lo",
+                fix=f"ladder({hi}, {lo})",
             )
         buckets = [checked_bucket(self, lo)]
         while buckets[-1] < hi:
@@ -116,6 +118,7 @@ class Strategy(abc.ABC):
         if own != bucket:
             raise ConfigError(
                 f"bucket={bucket} is not a bucket of {self!r}.",
+                option="bucket",
                 fix=f"pass {own}, the bucket that size {bucket} falls in",
             )
         return 1 + bisect.bisect_left(range(1, bucket), bucket, key=self.bucket)

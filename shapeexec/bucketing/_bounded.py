@@ -42,11 +42,13 @@ class Bounded(Strategy):
         if self.maximum is None and self.beyond is not None:
             raise ConfigError(
                 f"beyond={self.beyond!r} without maximum=: an endless ladder has nothing past it.",
+                option="beyond",
                 fix=f"maximum=1024{_written(self.beyond)}, say, or leave beyond= out",
             )
         if self.maximum is not None and self.maximum < (self.minimum or 1):
             raise ConfigError(
                 f"minimum={self.minimum} exceeds maximum={self.maximum}: no bucket lies between.",
+                option="minimum",
                 fix=f"minimum={self.maximum}, maximum={self.minimum}, or leave one out",
             )
 

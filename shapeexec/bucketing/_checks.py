@@ -33,6 +33,7 @@ def as_int(value: object, name: str) -> int:
     if not is_int(value) or value < 1:
         raise ConfigError(
             f"{name}={value!r} is not an integer of at least 1.",
+            option=name,
             fix=f"pass {name} as an int, 1 or more",
         )
     return int(value)
@@ -62,6 +63,7 @@ def histogram(sizes: Sizes) -> dict[int, float]:
     except TypeError:
         raise ConfigError(
             f"sizes={sizes!r} is neither sizes nor counts by size.",
+            option="sizes",
             fix="pass an iterable of ints, or a mapping from size to count",
         ) from None
     for size, count in seen.items():
@@ -72,7 +74,9 @@ def histogram(sizes: Sizes) -> dict[int, float]:
             )
     counts = {as_int(size, "size"): count for size, count in seen.items()}
     if not any(counts.values()):
-        raise ConfigError("sizes is empty: no size was seen.", fix="pass at least one size")
+        raise ConfigError(
+            "sizes is empty: no size was seen.", option="sizes", fix="pass at least one size"
+        )
     return dict(sorted(counts.items()))
 
 

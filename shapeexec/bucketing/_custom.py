@@ -34,7 +34,9 @@ class Custom(Strategy):
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise ConfigError(
-                f"fn={self.fn!r} cannot be called.", fix="pass a function from size to bucket"
+                f"fn={self.fn!r} cannot be called.",
+                option="fn",
+                fix="pass a function from size to bucket",
             )
 
     def bucket(self, size: int) -> int:
@@ -85,12 +87,14 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
     if isinstance(value, type):
         raise ConfigError(
             f"{name}={value.__name__} is a class, not a strategy.",
+            option=name,
             fix=f"{_made(value)}, an instance of it",
         )
     function = getattr(value, "bucket", value)
     if not callable(function):
         raise ConfigError(
             f"{name}={value!r} is not a strategy.",
+            option=name,
             got=type(value).__name__,
             fix='a strategy such as Pow2(), its text "pow2", 32 for multiples of 32, [8, 16] for '
             "these buckets, an object with a method bucket(size), or a function of the size",
@@ -124,6 +128,7 @@ def _of_text(text: str, name: str) -> Strategy:
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise ConfigError(
             f"{name}={text!r} is not a strategy.",
+            option=name,
             why=error.what if isinstance(error, ConfigError) else None,
             fix='"exact", "pow2", "linear:8", "geometric:1.5", "hybrid:64,64", "ladder:30,60,90", '
             "or a strategy, which has options: Pow2(minimum=16)",

@@ -31,6 +31,7 @@ def costs_of(sizes: Sequence[int], cost: object) -> Floats:
     if not callable(function):
         raise ConfigError(
             f"cost={cost!r} is not a cost.",
+            option="cost",
             fix='"linear", "quadratic", or a function from bucket to cost',
         )
     costs = np.array([_cost_at(size, function) for size in sizes])

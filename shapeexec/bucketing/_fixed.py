@@ -122,6 +122,7 @@ class Geometric(Bounded):
         if not 1 < ratio < math.inf:
             raise ConfigError(
                 f"ratio={value!r} is not a finite number above 1.",
+                option="ratio",
                 fix="ratio=1.5, say; for a bucket at each size, Exact()",
             )
         return ratio
@@ -199,11 +200,15 @@ class Ladder(Strategy):
             values = list(buckets)
         except TypeError:
             raise ConfigError(
-                f"buckets={buckets!r} is not a collection of ints.", fix="Ladder([30, 60, 90]), say"
+                f"buckets={buckets!r} is not a collection of ints.",
+                option="buckets",
+                fix="Ladder([30, 60, 90]), say",
             ) from None
         if not values:
             raise ConfigError(
-                "buckets is empty: no size would have a bucket.", fix="pass at least one bucket"
+                "buckets is empty: no size would have a bucket.",
+                option="buckets",
+                fix="pass at least one bucket",
             )
         checked = {as_int(value, f"buckets[{index}]") for index, value in enumerate(values)}
         object.__setattr__(self, "buckets", tuple(sorted(checked)))

@@ -21,8 +21,8 @@ def _itself(asked: Asked) -> int | None:
     return asked.operands[0] if asked.table.kind(asked.operands[0]) == asked.kind else None
 
 
-def _without_neutral(neutral: float, *places: int, integers_only: bool = False) -> Equality:
-    """`x * 1`, `x - 0`: with a neutral element in one place, the result is the other operand."""
+def _without_identity(identity: float, *places: int, integers_only: bool = False) -> Equality:
+    """`x * 1`, `x - 0`: with an identity in one place, the result is the other operand."""
 
     def equality(asked: Asked) -> int | None:
         if integers_only and not np.issubdtype(asked.kind.dtype, np.integer):
@@ -31,7 +31,7 @@ def _without_neutral(neutral: float, *places: int, integers_only: bool = False) 
             constant, other = asked.constant(place), asked.operands[1 - place]
             if constant is None or asked.table.kind(other) != asked.kind:
                 continue
-            if np.all(constant == neutral) and not _has_sign(constant):
+            if np.all(constant == identity) and not _has_sign(constant):
                 return other
         return None
 
@@ -160,11 +160,11 @@ EQUALITIES: Mapping[str, Sequence[Equality]] = {
     "copy": (_itself,),
     "copy_p": (_itself,),
     "convert_element_type": (_itself,),
-    "mul": (_without_neutral(1, 0, 1),),
-    "div": (_without_neutral(1, 1),),
-    "add": (_without_neutral(0, 0, 1, integers_only=True),),
-    "add_any": (_without_neutral(0, 0, 1),),
-    "sub": (_without_neutral(0, 1),),
+    "mul": (_without_identity(1, 0, 1),),
+    "div": (_without_identity(1, 1),),
+    "add": (_without_identity(0, 0, 1, integers_only=True),),
+    "add_any": (_without_identity(0, 0, 1),),
+    "sub": (_without_identity(0, 1),),
     "select_n": (_one_case,),
     "reshape": (_reshaped,),
     "shaped": (_shaped,),

@@ -169,6 +169,8 @@ def _by_jax() -> Generator[None]:
     """
     try:
         yield
+    except MemoryError:  # of the machine, not of the program
+        raise
     except Exception as error:  # of any kind: it is JAX's, or that of a callback
         raise _NotEvaluated from error
 

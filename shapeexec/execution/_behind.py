@@ -169,7 +169,10 @@ class Behind:
         self._workers.cancel()
 
     def _fail(self, key: Hashable, text: str, *, fix: str) -> None:
-        self._failed.add(key)
+        with self._lock:
+            if key not in self._pending:  # forgotten meanwhile, as is that it failed
+                return
+            self._failed.add(key)
         with contextlib.suppress(RuntimeWarning):  # where warnings are errors the next call raises
             warnings.warn(
                 f"shapeexec: in another thread there could not be made {text}\n  Fix:   {fix}",

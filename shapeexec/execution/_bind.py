@@ -60,7 +60,7 @@ class BoundCall:
         """The positional and the keyword arguments as a graph takes them, without their data.
 
         Args:
-            capacities: Per leaf its padded shape.
+            capacities: Per leaf its capacities.
         """
         placement = self.placement or (None,) * len(self.dims)
         leaves = [
@@ -169,6 +169,7 @@ class Binder:
             if spec is not None and part.is_constant:
                 raise SpecError(
                     f'{path} has the spec "{spec}" but is not an array.',
+                    path=path,
                     got=type(part.leaves[0].value).__name__,
                     fix="pass an array, or make its spec None",
                 )

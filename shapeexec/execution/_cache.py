@@ -44,9 +44,13 @@ class CacheLimits:
         for name in ("graphs", "device_bytes"):
             limit = getattr(self, name)
             if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
-                raise ConfigError(f"{name}={limit!r} is not an integer.", fix=f"{name}=256 or None")
+                raise ConfigError(
+                    f"{name}={limit!r} is not an integer.", option=name, fix=f"{name}=256 or None"
+                )
             if limit is not None and limit < 1:
-                raise ConfigError(f"{name}={limit}: no graph fits.", fix=f"{name}=1 or None")
+                raise ConfigError(
+                    f"{name}={limit}: no graph fits.", option=name, fix=f"{name}=1 or None"
+                )
 
     def doubled(self) -> "CacheLimits":
         """The limits of twice as much."""

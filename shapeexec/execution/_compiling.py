@@ -1,6 +1,10 @@
-"""How XLA compiles the graphs of an Exec: its options, and whether a quick graph serves first."""
+"""How XLA compiles the graphs of an Exec: its options, and whether a quick graph serves first.
+
+`_store` makes quick graphs and replaces them; `_compile` hands the options to XLA.
+"""
 
 import dataclasses
+import types
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -34,8 +38,8 @@ class Compiling:
 
     Attributes:
         first: `"tuned"`: each graph is compiled once. `"quick"`: see above.
-        options: XLA's options by name, as `jax.jit(compiler_options=...)` takes them. Those of
-            quick graphs give way to them.
+        options: XLA's options by name, as `jax.jit(compiler_options=...)` takes them; kept as a
+            copy that cannot change. Those of quick graphs give way to them.
 
     Raises:
         ConfigError: `first` is neither, or `options` are no mapping of names to numbers and texts.
@@ -56,9 +60,19 @@ class Compiling:
         ):
             raise ConfigError(
                 f"options={given!r:.80} are no options of XLA.",
+                option="options",
                 fix='a dict of numbers and texts, options={"xla_gpu_autotune_level": 0}',
             )
-        object.__setattr__(self, "options", dict(given))  # later graphs are compiled with them, too
+        object.__setattr__(self, "options", types.MappingProxyType(dict(given)))
+
+    def __hash__(self) -> int:
+        return hash((self.first, frozenset(self.options.items())))
+
+    def __repr__(self) -> str:
+        return f"Compiling(first={self.first!r}, options={dict(self.options)})"
+
+    def __reduce__(self) -> Any:
+        return Compiling, (self.first, dict(self.options))  # a proxy cannot be pickled
 
     @property
     def quick(self) -> Mapping[str, Option] | None:
@@ -80,6 +94,7 @@ def refused_options(options: Mapping[str, Option], error: Exception) -> ConfigEr
         return None
     return ConfigError(
         "compiling: XLA refuses an option.",
+        option="compiling",
         got=", ".join(f"{name}={value!r}" for name, value in options.items()),
         why=text.splitlines()[0],
         fix="the name and the type of one of XLA's flags, without dashes before it",

@@ -8,7 +8,7 @@ import dataclasses
 import threading
 from collections.abc import Hashable, Iterable, Mapping
 
-from shapeexec._errors import ShapeExecError
+from shapeexec._errors import ShapeExecError, beside
 from shapeexec.bucketing import Strategy
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution._proofs import Proofs
@@ -100,7 +100,7 @@ class ExactSymbols:
         Returns:
             False if `on_unsupported` forbids it, or if all `symbols` are exact already.
         """
-        reason = f"{error.what}   <- {error.where}" if error.where else error.what
+        reason = beside(error.what, error.where)
         with self._lock:
             known = self._known(base)
             if self._settings.on_unsupported == "raise" or not frozenset(symbols) - known.keys():

@@ -230,6 +230,7 @@ def _common_length(lists: Mapping[str, Any]) -> int:
         if not is_listed(argument):
             raise SpecError(
                 f"map: {path} has a spec but is a {type(argument).__name__}, no list of examples.",
+                path=path,
                 fix="pass a list with one entry per example, or make the spec None: what all share",
             )
     counts = {path: len(argument) for path, argument in lists.items()}
@@ -238,6 +239,7 @@ def _common_length(lists: Mapping[str, Any]) -> int:
         if other != count:
             raise SpecError(
                 f"map: {first} has {count} examples, but {path} has {other}.",
+                path=path,
                 fix="pass lists of one length, one entry per example",
             )
     return count

@@ -7,6 +7,7 @@ views of the cache. `_runner` runs a call.
 import copy
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Never
 
@@ -40,6 +41,9 @@ from shapeexec.execution._why import WhyNew
 from shapeexec.program import Program
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
+
+_METHODS = threading.RLock()
+"""Held while an Exec becomes a method: all its instances share one store of graphs."""
 
 
 class Exec:
@@ -135,10 +139,7 @@ class Exec:
         poison: str | None = None,
         **misspelled: Never,
     ) -> None:
-        if misspelled and callable(fn):
-            _spellings.refuse(fn, misspelled, in_shapes=in_shapes, buckets=buckets)
-        if isinstance(in_shapes, Mapping):
-            _spellings.refuse_mapping(fn, in_shapes)
+        _spellings.check(fn, misspelled, in_shapes=in_shapes, buckets=buckets)
         _options.check_kind(
             "limits", limits, kind=CacheLimits, fix="limits=sx.CacheLimits(graphs=256)"
         )
@@ -188,9 +189,8 @@ class Exec:
             FrozenError: The Exec is frozen, and the call needs a graph that it does not hold.
             OutOfMemoryError: The graph does not fit into memory.
         """
-        if self._is_method:
-            return self._of_self(args)(*args[1:], **kwargs)
-        return called(self._runner, args, kwargs)
+        runner, own = self._receiver(args)
+        return called(runner, own, kwargs)
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """A call for asyncio: `await run.acall(x)` gives the result when it is computed.
@@ -205,10 +205,13 @@ class Exec:
         return await in_thread(functools.partial(self, *args, **kwargs))
 
     def padded(self, *args: Any, **kwargs: Any) -> Any:
-        """A call whose ragged results stay on the device at capacity, each as an `sx.Padded`.
+        """Run a call whose ragged results stay on the device at capacity, each as an `sx.Padded`.
 
         Nothing is cut, so no size compiles anything. What has no ragged axis is an array, as are
         all results inside somebody's trace, and those whose symbols are exact in this call.
+
+        Returns:
+            What a call returns, a tree of the same structure.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises.
@@ -247,11 +250,14 @@ class Exec:
         return f"Exec({_options.name_of(self.settings.fn)}, {self.cache_size} graphs)"
 
     def variant(self, **changes: Any) -> "Exec":
-        """An Exec with some settings changed, and graphs of its own.
+        """Make an Exec with some settings changed, and graphs of its own.
 
         Args:
             **changes: Fields of `settings`, such as `fn=`, `poison="nan"` or `strategies="pow2"`,
                 in the forms that `Exec` takes. `buckets=` is `strategies=`.
+
+        Returns:
+            An Exec with the other settings and the limits of this one.
 
         Raises:
             ConfigError: One is no setting, or has a value that cannot work.
@@ -263,17 +269,17 @@ class Exec:
     # As Python's functions are
 
     def __get__(self, instance: Any, owner: type | None = None) -> "Exec":
-        """The method of an instance: an Exec of the arguments behind `self`, with shared graphs.
+        """Bind to an instance: an Exec of the arguments behind `self`, with shared graphs.
 
         What `self` holds is an argument: arrays are data, all else is constant. So instances that
         differ in arrays only share graphs, and an attribute that is set later is heeded.
         """
-        if self._method is None:
-            self._method = self._of(without_self(self.settings), self._limits)
-            self._method._is_method = True
-        if instance is None:
-            return self._method
-        return self._method._of_self((instance,))
+        with _METHODS:
+            if self._method is None:
+                method = self._of(without_self(self.settings), self._limits)
+                method._is_method = True
+                self._method = method
+        return self._method if instance is None else self._method._of_self(instance)
 
     def __copy__(self) -> "Exec":
         return self.variant()
@@ -282,13 +288,8 @@ class Exec:
         return self.variant(fn=copy.deepcopy(self.settings.fn, memo))
 
     def __reduce__(self) -> Any:
-        fn = self.settings.fn
-        if _pickling.is_method_of_a_class(fn, Exec):
-            return getattr, (fn.__self__, fn.__name__)
-        if _pickling.is_global(self, fn):
-            return fn.__qualname__
-        _pickling.check_settings(self.settings)
-        return self._of, (self.settings, self._limits)  # its graphs stay where they are
+        made = self._of, (self.settings, self._limits)  # its graphs stay where they are
+        return _pickling.reduced(self, Exec, made=made)
 
     # Looking before running
 
@@ -334,7 +335,7 @@ class Exec:
         return self._runner.last_miss()
 
     def why_new(self, *args: Any, **kwargs: Any) -> WhyNew:
-        """Why a call with these arguments would compile a graph: a preview, see `Exec`.
+        """Say why a call with these arguments would compile a graph: a preview, see `Exec`.
 
         Returns:
             What names the graph of the call and no other graph, and the graph that comes nearest.
@@ -346,7 +347,7 @@ class Exec:
         return runner.why_new((own, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """What a call with these arguments would run: a preview, see `Exec`.
+        """Tell what a call with these arguments would run: a preview, see `Exec`.
 
         Returns:
             The sizes and buckets of the call, its guards, and the graph that it needs.
@@ -358,7 +359,7 @@ class Exec:
         return runner.plan((own, kwargs))
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """Each mask that a call with these arguments would have, and why: a preview, see `Exec`.
+        """Show each mask of a call with these arguments, and why: a preview, see `Exec`.
 
         Returns:
             The plan of the call, and its masks, also those that are not needed.
@@ -370,7 +371,7 @@ class Exec:
         return runner.explain((own, kwargs))
 
     def trace(self, *args: Any, **kwargs: Any) -> Program:
-        """The equations that a call with these arguments would run: a preview, see `Exec`.
+        """List the equations that a call with these arguments would run: a preview, see `Exec`.
 
         Returns:
             The program, to `print`. Each equation has its primitive, the symbolic shapes and dtypes
@@ -422,8 +423,6 @@ class Exec:
         """Make it an error from now on if a call needs a graph that is not compiled."""
         self._runner.store.freeze()
 
-    # Private
-
     @classmethod
     def _of(cls, settings: Settings, limits: CacheLimits) -> "Exec":
         ex = cls.__new__(cls)
@@ -433,17 +432,15 @@ class Exec:
     def _receiver(self, args: Sequence[Any]) -> tuple[Runner, Sequence[Any]]:
         """The runner, of the instance that is the first argument if this is a method."""
         if self._is_method:
-            return self._of_self(args)._runner, args[1:]
+            return self._runner.with_function(method_of(self.settings.fn, args)), args[1:]
         return self._runner, args
 
-    def _of_self(self, args: Sequence[Any]) -> "Exec":
-        """The method of the instance that is the first argument."""
-        method = method_of(self.settings.fn, args)
+    def _of_self(self, instance: Any) -> "Exec":
+        """The method of an instance."""
+        runner, _ = self._receiver((instance,))
         bound = type(self).__new__(type(self))
-        vars(bound).update(vars(self))
-        bound._runner = self._runner.with_function(method)
-        bound._is_method = False
-        vars(bound)["__wrapped__"] = method  # of which `inspect.signature` tells
+        vars(bound).update(vars(self), _runner=runner, _is_method=False)
+        vars(bound)["__wrapped__"] = runner.settings.fn  # of which `inspect.signature` tells
         return bound
 
 

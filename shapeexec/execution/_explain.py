@@ -6,6 +6,7 @@ The rules in `masking` put them in.
 import dataclasses
 from collections.abc import Sequence
 
+from shapeexec._errors import beside
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._split import FUNCTION, Call
 from shapeexec.masking._values import MaskNote
@@ -56,8 +57,7 @@ class Explanation:
         lines += [f"{symbol} is exact: {why}" for symbol, why in self.program.exact.items()]
         lines.append(f"{len(self.added)} masks, {len(self.spared)} spared:")
         for note in self.masks:
-            where = f"   <- {note.where}" if note.where else ""
-            lines.append(f"  {note.primitive}: {note.what}: {note.action}{where}")
+            lines.append(beside(f"  {note.primitive}: {note.what}: {note.action}", note.where))
         return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ A lambda that is written in a call is another object each time, and so has anoth
 
 import collections
 import functools
+import threading
 import types
 import weakref
 from collections.abc import Hashable, Iterable
@@ -14,9 +15,10 @@ MANY = 8
 
 
 class Functions:
-    """The functions that an Exec has made graphs for, held weakly."""
+    """The functions that an Exec has made graphs for, held weakly; many threads may use them."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._known: dict[types.CodeType, list[weakref.ref[types.FunctionType]]] = {}
         self._counts: collections.Counter[types.CodeType] = collections.Counter()
         # Filled whenever Python frees a function, also while a lock is held.
@@ -35,15 +37,22 @@ class Functions:
             The path and the code of one that is the last of many; None if there is none.
         """
         found = None
-        for path, function in functions:
-            code = function.__code__
-            alive = [ref for ref in self._known.get(code, ()) if ref() is not None]
-            if all(ref() is not function for ref in alive):
-                self._counts[code] += 1
-                found = (path, code) if self._counts[code] >= MANY else found
-            alive.append(weakref.ref(function, functools.partial(self._forget, key)))
-            self._known[code] = alive
+        with self._lock:
+            for path, function in functions:
+                code = function.__code__
+                if self._count(function, key) >= MANY:
+                    found = (path, code)
         return found
+
+    def _count(self, function: types.FunctionType, key: Hashable) -> int:
+        """Remember a function; how many of its code there were if it is new, else 0."""
+        code = function.__code__
+        alive = [ref for ref in self._known.get(code, ()) if ref() is not None]
+        is_new = all(ref() is not function for ref in alive)
+        alive.append(weakref.ref(function, functools.partial(self._forget, key)))
+        self._known[code] = alive
+        self._counts[code] += is_new
+        return self._counts[code] if is_new else 0
 
     def _forget(self, key: Hashable, _: object) -> None:
         self._gone.append(key)

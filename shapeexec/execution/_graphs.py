@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from shapeexec._errors import ConfigError
+from shapeexec._errors import ConfigError, GraphIndexError
 from shapeexec.execution import _table
 from shapeexec.execution._compile import Graph
 from shapeexec.execution._exactness import Exactness
@@ -53,7 +53,7 @@ class Graphs:
         """A row by its number, or by sizes that it serves, by name or by `Dim`.
 
         Raises:
-            IndexError: There is no row of this number.
+            GraphIndexError: There is no row of this number.
             ConfigError: `which` is neither, no graph serves the sizes, or more than one does.
         """
         try:
@@ -67,8 +67,15 @@ class Graphs:
             return self._at(asked)
         if not -len(self.rows) <= asked < len(self.rows):
             known = f"they are numbered 0 to {len(self.rows) - 1}" if self.rows else "there is none"
-            # IndexError as of any sequence: iteration and `reversed` rely on it.
-            raise IndexError(f"graphs[{asked}] is not among {len(self.rows)} graphs: {known}.")
+            # An IndexError as of any sequence: iteration and `reversed` rely on it.
+            raise GraphIndexError(
+                f"graphs[{asked}] is not among {len(self.rows)} graphs: {known}.",
+                index=asked,
+                count=len(self.rows),
+                fix=f"graphs[0] to graphs[{len(self.rows) - 1}]"
+                if self.rows
+                else "call the Exec, or warmup(), and look at its graphs then",
+            )
         return self.rows[asked]
 
     def _at(self, sizes: Mapping[str, int]) -> GraphRow:

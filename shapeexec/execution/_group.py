@@ -190,7 +190,7 @@ class Group:
 
     @property
     def capacities(self) -> list[Shape]:
-        """The padded shape of each leaf of the arguments of one example."""
+        """The capacities of each leaf of the arguments of one example."""
         recipe = self.recipe
         extents = Extents(recipe.ranges, {}, recipe.trace.substitution)
         return [extents.capacities(aval.shape) for aval in recipe.trace.jaxpr.in_avals]
@@ -237,7 +237,7 @@ class Group:
 
     @property
     def padding(self) -> tuple[tuple[str, int, int], ...]:
-        """(symbol, sum of true sizes, sum of padded sizes), fillers included."""
+        """(symbol, sum of sizes, sum of buckets), fillers included."""
         return tuple(
             (
                 symbol,

@@ -136,10 +136,18 @@ class Padded:
         array = pad(self, tuple(capacity), is_donated=True)  # so that it is one of JAX's
         return _zero_padded(array, tuple(shape))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(
+        self,
+        dtype: Any = None,
+        copy: bool | None = None,  # noqa: FBT001 - NumPy's signature
+    ) -> np.ndarray:
         if copy is False:
-            # As NumPy asks of `__array__`.
-            raise ValueError("a Padded is copied from its device: np.asarray(handle)")
+            raise ConfigError(  # a ValueError, which NumPy asks of `__array__`
+                "copy=False: a Padded has no NumPy array that could be shared.",
+                option="copy",
+                why="its data is copied from its device",
+                fix="np.asarray(handle)",
+            )
         return np.array(np.asarray(_live(self))[_corner(self.shape)], dtype=dtype)
 
     def __repr__(self) -> str:

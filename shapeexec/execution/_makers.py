@@ -1,4 +1,7 @@
-"""Who makes the graphs of a warm-up: the thread that calls, or several workers."""
+"""Who makes the graphs of a warm-up: the thread that calls, or several workers.
+
+`_warmup` says which graphs, and in which order.
+"""
 
 import contextlib
 from collections.abc import Callable, Generator

@@ -25,6 +25,7 @@ def without_self(settings: Settings) -> Settings:
     if 0 in settings.donate_argnums:
         raise ConfigError(
             "donate_argnums: 0 is `self`, whose arrays would be gone from the object.",
+            option="donate_argnums",
             got=f"the method {name_of(settings.fn)}",
             fix="donate arrays that are arguments of the method, or write a function that takes "
             "the object's arrays as an argument and returns the new ones",

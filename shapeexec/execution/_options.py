@@ -40,6 +40,7 @@ def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
         if symbol in strategies:
             raise ConfigError(
                 f"buckets: `{symbol}` has two strategies.",
+                option="buckets",
                 got=", ".join(map(repr, buckets)),
                 fix="name each symbol once, as a text or as a Dim",
             )
@@ -58,6 +59,7 @@ def _as_symbol(key: Any) -> str:
     known = sorted(symbols_of(key)) if isinstance(key, Dim) else ()
     raise ConfigError(
         f"buckets: {key!r} is not a symbol.",
+        option="buckets",
         why="an expression follows from its symbols, and these have buckets" if known else None,
         fix=f"buckets={{{', '.join(f'{name!r}: sx.Pow2()' for name in known or 'b')}, ...}}"
         ", by name, by a Dim of one symbol, or by sx.UNKNOWN",
@@ -160,7 +162,9 @@ def as_numbers(name: str, given: int | Iterable[int]) -> tuple[int, ...]:
         numbers = (None,)
     if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers):
         raise ConfigError(
-            f"{name}={given!r} are not positions of arguments.", fix=f"{name}=1 or {name}=(0, 2)"
+            f"{name}={given!r} are not positions of arguments.",
+            option=name,
+            fix=f"{name}=1 or {name}=(0, 2)",
         )
     return tuple(n for n in numbers if n is not None)
 
@@ -205,6 +209,7 @@ def check_arguments(fn: Callable[..., Any], **options: Iterable[int | str]) -> N
             if not known:
                 raise ConfigError(
                     f"{option}: the function has no argument {argument!r}.",
+                    option=option,
                     got=f"{getattr(fn, '__name__', fn)}({', '.join(parameters)})",
                     fix="name one of these, positions counted from 0",
                 )
@@ -219,7 +224,9 @@ def as_texts(name: str, given: Any) -> tuple[str, ...]:
     texts = tuple(given) if is_iterable(given) and not isinstance(given, str) else (given,)
     if not all(isinstance(text, str) for text in texts):
         raise ConfigError(
-            f"{name}={given!r} are not texts.", fix=f'{name}="flag", or {name}=("flag", "mode")'
+            f"{name}={given!r} are not texts.",
+            option=name,
+            fix=f'{name}="flag", or {name}=("flag", "mode")',
         )
     return texts
 
@@ -242,7 +249,7 @@ def check_kind(name: str, given: Any, *, kind: type, fix: str) -> None:
         ConfigError: It is not.
     """
     if given is not None and not isinstance(given, kind):
-        raise ConfigError(f"{name}={given!r} is not a {kind.__name__}.", fix=fix)
+        raise ConfigError(f"{name}={given!r} is not a {kind.__name__}.", option=name, fix=fix)
 
 
 def check_choice(name: str, given: Any, *, choices: tuple[str, ...]) -> None:
@@ -254,7 +261,7 @@ def check_choice(name: str, given: Any, *, choices: tuple[str, ...]) -> None:
     if given not in choices:
         *others, last = map(repr, choices)
         texts = f"{', '.join(others)} or {last}".replace("'", '"')
-        raise ConfigError(f"{name}={given!r} is not known.", fix=f"{name}={texts}")
+        raise ConfigError(f"{name}={given!r} is not known.", option=name, fix=f"{name}={texts}")
 
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -311,6 +318,7 @@ def check_symbols(strategies: Any, symbols: Iterable[str], *, specs: str = "in_s
         covering = [name for name in names_for(unknown[0]) if name in known]
         raise ConfigError(
             f"buckets: no spec has a symbol `{unknown[0]}`; the symbols are {texts}.",
+            option="buckets",
             why=f"`{covering[0]}` is the one of its spec, which several arrays may share"
             if covering
             else None,

@@ -1,6 +1,6 @@
-"""Settings that travel between processes, or an error that says which of them cannot.
+"""What of an Exec travels between processes, or an error that says which setting cannot.
 
-`Exec.__reduce__` decides what travels; graphs never do.
+Graphs never do: `_exec` makes an Exec anew from its settings.
 """
 
 import dataclasses
@@ -15,7 +15,27 @@ from shapeexec._errors import ConfigError
 _BY_VALUE = ("cloudpickle", "dill")  # these pickle functions that pickle itself cannot find
 
 
-def is_global(ex: Any, fn: Any) -> bool:
+def reduced(ex: Any, kind: type, *, made: tuple[Any, Any]) -> Any:
+    """What `Exec.__reduce__` returns: a method, a name in a module, or how it is made.
+
+    Args:
+        ex: The Exec.
+        kind: Its class.
+        made: What makes it, and from what.
+
+    Raises:
+        ConfigError: It would have to be made, and a setting cannot be pickled; it is named.
+    """
+    fn = ex.settings.fn
+    if _is_method_of_a_class(fn, kind):
+        return getattr, (fn.__self__, fn.__name__)
+    if _is_global(ex, fn):
+        return fn.__qualname__
+    _check_settings(ex.settings)
+    return made
+
+
+def _is_global(ex: Any, fn: Any) -> bool:
     """Whether an Exec stands in its module under its function's name, as decorators put it."""
     value: Any = sys.modules.get(getattr(fn, "__module__", None) or "")
     for name in str(getattr(fn, "__qualname__", "<locals>")).split("."):
@@ -23,19 +43,14 @@ def is_global(ex: Any, fn: Any) -> bool:
     return value is ex
 
 
-def is_method_of_a_class(fn: Any, kind: type) -> TypeGuard[types.MethodType]:
+def _is_method_of_a_class(fn: Any, kind: type) -> TypeGuard[types.MethodType]:
     """Whether a function is the method of an instance whose class has a `kind` under its name."""
     if not isinstance(fn, types.MethodType):
         return False
     return isinstance(inspect.getattr_static(type(fn.__self__), fn.__name__, None), kind)
 
 
-def check_settings(settings: Any) -> None:
-    """Check that settings can be pickled.
-
-    Raises:
-        ConfigError: One cannot; it is named.
-    """
+def _check_settings(settings: Any) -> None:
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] in _BY_VALUE:

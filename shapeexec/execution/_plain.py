@@ -1,4 +1,7 @@
-"""Calls: by a graph, or inside somebody's trace, where shapes are static, by the plain function."""
+"""Calls: by a graph, or inside somebody's trace, where shapes are static, by the plain function.
+
+`_runner` runs those that have a graph.
+"""
 
 import warnings
 from collections.abc import Mapping, Sequence

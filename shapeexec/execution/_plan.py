@@ -76,9 +76,9 @@ class Plan:
         sizes: The true size of each symbol.
         buckets: The size that each symbol is padded to; its true size where it is exact.
         guards: What has to hold of the sizes for this graph.
-        in_capacities: Per leaf of the arguments its padded shape.
+        in_capacities: Per leaf of the arguments its capacities.
         out_shapes: Per leaf of the result its true shape.
-        out_capacities: Per leaf of the result its padded shape.
+        out_capacities: Per leaf of the result its capacities.
         exact: Symbols that have a strategy and yet run at their exact size in this call.
         reasons: Per symbol in `exact`, why.
         is_compiled: Whether the graph was in the cache when the plan was made.

@@ -1,7 +1,11 @@
-"""Progress as a bar, by rich or tqdm where one of them is installed."""
+"""Progress as a bar, by rich or tqdm where one of them is installed.
+
+What is counted, and when, is up to `_warmup`.
+"""
 
 import contextlib
 import importlib
+import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -14,11 +18,13 @@ _WHAT = "compiling graphs"
 
 
 @contextlib.contextmanager
-def shown(progress: Progress | bool | None) -> Generator[Progress | None]:
+def shown(
+    progress: Progress | bool | None,  # noqa: FBT001 - the one parameter; True asks for our bar
+) -> Generator[Progress | None]:
     """Whom to tell within the block.
 
     Args:
-        progress: A function; True: a bar, or nothing where neither rich nor tqdm is installed.
+        progress: A function; True: a bar, or a warning where neither rich nor tqdm is installed.
 
     Raises:
         ConfigError: It is something else.
@@ -26,6 +32,7 @@ def shown(progress: Progress | bool | None) -> Generator[Progress | None]:
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise ConfigError(
             f"warmup: progress={progress!r:.80} can be told nothing.",
+            option="progress",
             fix="progress=True, or a function of (done, total)",
         )
     if not isinstance(progress, bool):
@@ -40,6 +47,12 @@ def _bar(stack: contextlib.ExitStack) -> Progress | None:
         return _by_rich(stack)
     with contextlib.suppress(ModuleNotFoundError):
         return _by_tqdm(stack)
+    warnings.warn(
+        "shapeexec: no bar is drawn, for neither rich nor tqdm is installed.\n"
+        "  Fix:   pip install tqdm, or progress=print",
+        RuntimeWarning,
+        stacklevel=2,
+    )
     return None
 
 

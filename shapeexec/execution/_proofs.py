@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal
 
+from shapeexec._errors import beside
 from shapeexec.checking import Difference, Outcome, examine, handled_exceptions
 from shapeexec.shape._attempt import Program
 from shapeexec.shape._trace import Leaf, Trace
@@ -158,4 +159,4 @@ def _examined(
 
 
 def _text_of(difference: Difference) -> str:
-    return f"{difference.text}   <- {difference.line}" if difference.line else difference.text
+    return beside(difference.text, difference.line)

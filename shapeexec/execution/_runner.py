@@ -167,6 +167,7 @@ class Runner:
             except Exception:  # of any kind: a trace that is not the function's may cause it
                 if proof.holds(plan):
                     raise
+                return self._made(call, origin=origin)  # what that raises tells of this error, too
             else:
                 if proof.holds(plan):
                     return plan, graph

@@ -148,7 +148,9 @@ def check_pins(settings: Settings, pins: Sequence[Mapping[str, int]]) -> None:
 
 def _check_callable(fn: Any) -> None:
     if not callable(fn):
-        raise ConfigError(f"fn={fn!r} cannot be called.", fix="pass a function of arrays")
+        raise ConfigError(
+            f"fn={fn!r} cannot be called.", option="fn", fix="pass a function of arrays"
+        )
 
 
 def _choice(name: str, choices: tuple[str, ...]) -> Callable[[Any], Any]:

@@ -43,9 +43,9 @@ class _Meant:
     notes: tuple[str, ...] = ()
 
 
-def refuse(
+def check(
     fn: Callable[..., Any], options: Mapping[str, Any], *, in_shapes: Any, buckets: Any
-) -> Never:
+) -> None:
     """Refuse options that there are not, with the line that was meant.
 
     Args:
@@ -55,8 +55,18 @@ def refuse(
         buckets: The strategies that were given beside them, or None.
 
     Raises:
-        ConfigError: Always.
+        ConfigError: There is an unknown option.
+        SpecError: `in_shapes` is a mapping.
     """
+    if options and callable(fn):
+        _refuse(fn, options, in_shapes=in_shapes, buckets=buckets)
+    if is_mapping(in_shapes):
+        _refuse_mapping(fn, in_shapes)
+
+
+def _refuse(
+    fn: Callable[..., Any], options: Mapping[str, Any], *, in_shapes: Any, buckets: Any
+) -> Never:
     meant = {"in_shapes": in_shapes, "buckets": buckets}
     meant = {name: value for name, value in meant.items() if value is not None}
     notes: list[str] = []
@@ -81,7 +91,7 @@ def refuse(
     )
 
 
-def refuse_mapping(fn: Callable[..., Any], in_shapes: Mapping[Any, Any]) -> Never:
+def _refuse_mapping(fn: Callable[..., Any], in_shapes: Mapping[Any, Any]) -> Never:
     """Refuse specs by the names of arguments, or axes by their position, given as `in_shapes`.
 
     Raises:

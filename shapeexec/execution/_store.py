@@ -71,6 +71,8 @@ class Store:
         compiling: How XLA compiles.
         name: The name of the function.
 
+    What changes is written behind a lock. Reading one attribute needs none: it is replaced whole.
+
     Attributes:
         events: Those who are told what happens.
         last_new: The call, or the examples, that the newest graph was made for, and the rows of
@@ -140,7 +142,9 @@ class Store:
         """Remember how a call was run, for others of its signature; None is no signature."""
         if signature is not None:
             self.ready[signature] = ready
-        self._example = call.remembered()
+        remembered = call.remembered()
+        with self._lock:
+            self._example = remembered
 
     def is_first(self, what: str) -> bool:
         """Whether nobody has been warned of this before."""
@@ -343,6 +347,8 @@ class Store:
             if span.compiles and (self.is_frozen or self._missing == "error"):
                 raise FrozenError(
                     "frozen, and JAX compiled the graph anew for this call.",
+                    graph=graph.row.sizes,
+                    where=_compat.describe_line(_compat.user_place()),
                     got=f"the graph {graph.row.sizes}",
                     why="JAX had forgotten it, as after jax.clear_caches()",
                     fix="do not clear JAX's caches after warmup()",
@@ -350,7 +356,8 @@ class Store:
 
     def freeze(self) -> None:
         """Make it an error from now on if a graph is missing."""
-        self.is_frozen = True
+        with self._lock:
+            self.is_frozen = True
         self.behind.cancel()
 
     def clear(self) -> None:
@@ -376,6 +383,8 @@ class Store:
         )
         raise FrozenError(
             f"{state}, and no graph is compiled for {planned}.",
+            graph=str(planned),
+            where=_compat.describe_line(_compat.user_place()),
             got="; ".join([arguments, *(f"{path} on {text}" for path, text in placed)]),
             fix=fix,
         )

@@ -25,7 +25,7 @@ def elements_of(
     Args:
         base: Tells which arguments are ragged.
         recipe: Its trace tells the dims and dtypes of the arguments.
-        capacities: Per leaf of the arguments its padded shape.
+        capacities: Per leaf of the arguments its capacities.
         all_sizes: Per example the true size of each symbol.
         rows: How many examples the graph takes, fillers too; 1 for a call.
     """

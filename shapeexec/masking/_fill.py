@@ -4,7 +4,7 @@ Whether padding needs to be overwritten is not known here.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -84,22 +84,25 @@ def one(dtype: Any) -> Any:
 
 def lowest(dtype: Any) -> Any:
     """The identity of a maximum: -inf (in both parts), the least integer, or False."""
-    if jnp.issubdtype(dtype, np.complexfloating):
-        return np.asarray(complex(-np.inf, -np.inf), dtype)[()]
-    if jnp.issubdtype(dtype, np.floating):
-        info = _compat.finfo(dtype)
-        return np.asarray(-np.inf if _has_infinity(dtype) else info.min, dtype)[()]
-    return np.asarray(False if dtype == np.bool_ else jnp.iinfo(dtype).min, dtype)[()]
+    return _extreme(dtype, "min")
 
 
 def highest(dtype: Any) -> Any:
     """The identity of a minimum: inf (in both parts), the greatest integer, or True."""
-    if jnp.issubdtype(dtype, np.complexfloating):
-        return np.asarray(complex(np.inf, np.inf), dtype)[()]
-    if jnp.issubdtype(dtype, np.floating):
-        info = _compat.finfo(dtype)
-        return np.asarray(np.inf if _has_infinity(dtype) else info.max, dtype)[()]
-    return np.asarray(True if dtype == np.bool_ else jnp.iinfo(dtype).max, dtype)[()]
+    return _extreme(dtype, "max")
+
+
+def _extreme(dtype: Any, which: Literal["min", "max"]) -> Any:
+    infinite = -np.inf if which == "min" else np.inf
+    if dtype == np.bool_:
+        value = which == "max"
+    elif jnp.issubdtype(dtype, np.integer):
+        value = getattr(jnp.iinfo(dtype), which)
+    elif jnp.issubdtype(dtype, np.complexfloating):
+        value = complex(infinite, infinite)
+    else:
+        value = infinite if _has_infinity(dtype) else getattr(_compat.finfo(dtype), which)
+    return np.asarray(value, dtype)[()]
 
 
 def all_ones(dtype: Any) -> Any:

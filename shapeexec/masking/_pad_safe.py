@@ -44,13 +44,12 @@ def pad_safe(
         may be traced or vmapped over. The shapes of `args` are the buckets: along each ragged axis
         the valid elements come first, and what is behind them may be anything. Results are at
         capacity, valid elements first. It may be jitted and vmapped; gradients are taken of `fn`
-        before.
+        before. It raises an `UnsupportedPrimitiveError` or an `InconclusiveShapeError` as an `Exec`
+        does.
 
     Raises:
         SpecError: A spec is malformed.
         ConfigError: A constraint or the poison is not known.
-
-    `padded` raises an `UnsupportedPrimitiveError` or an `InconclusiveShapeError` as an `Exec` does.
 
     Example:
         >>> mean = pad_safe(lambda x: x.mean(), ("s",))

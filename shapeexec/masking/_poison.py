@@ -29,7 +29,9 @@ def check_poison(poison: str | None) -> str | None:
     """
     if poison in (None, "", *POISONS):
         return poison or None
-    raise ConfigError(f"poison={poison!r} is not known.", fix=f"one of {', '.join(POISONS)}")
+    raise ConfigError(
+        f"poison={poison!r} is not known.", option="poison", fix=f"one of {', '.join(POISONS)}"
+    )
 
 
 def poison_value(poison: str, dtype: Any, *, padding: Padding) -> Any:

@@ -51,17 +51,17 @@ def register(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make the decorated function the rule of each of `primitives`.
 
+    The rule is called as `rule(ctx, *operands, **params)`. Operands are arrays at capacity with
+    unspecified padding; each dim inside `params` is its capacity already. It returns the array of
+    the result, or a sequence of them for a primitive with several results; the interpreter cuts or
+    widens them to capacity. Its docstring begins with one of `KINDS`.
+
     Args:
         *primitives: JAX primitives or their names, such as `"reduce_sum"`.
         exact_when: The condition under which the rule is exact, for the table of primitives; where
             it does not hold the rule raises. None: it is exact always.
         also_static: Also call the rule for equations without symbolic dims; by default those are
             bound unchanged.
-
-    The rule is called as `rule(ctx, *operands, **params)`. Operands are arrays at capacity with
-    unspecified padding; each dim inside `params` is its capacity already. It returns the array of
-    the result, or a sequence of them for a primitive with several results; the interpreter cuts or
-    widens them to capacity. Its docstring begins with one of `KINDS`.
 
     Raises:
         ConfigError: No primitive is named, or something else; one has a rule already; or the

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._extents import holds_dim
 from shapeexec.masking._fill import Length, conform, fill, highest, lowest, zero
+from shapeexec.masking._moves import sources, take
 
 STATIC_STEPS = "strides and dilations are static"
 EXACT_WHEN = "a base dilation is static"
@@ -100,9 +100,7 @@ class WindowAxis:
         is_read = None if self.limit is None else position < self.limit
         if self.windows is not None:
             position, is_read = self.windows.positions(position)
-        shifted = position - self.low
-        source = jnp.floor_divide(shifted, self.dilation)
-        is_element = (shifted >= 0) & (shifted % self.dilation == 0) & (source < self.length)
+        source, is_element = sources(position, low=self.low, step=self.dilation, length=self.length)
         return source, is_element if is_read is None else is_element & is_read
 
     def _added_up(self, x: Array, width: int) -> Array:
@@ -149,14 +147,6 @@ def stepped(axes: Sequence[WindowAxis], params: dict[str, Any]) -> dict[str, Any
     return params
 
 
-def take(x: Array, index: Array, *, is_element: Array, axis: int, value: Any) -> Array:
-    """The elements of `x` at `index` along `axis`, and `value` where `is_element` is False."""
-    x = conform(x, (*x.shape[:axis], max(1, x.shape[axis]), *x.shape[axis + 1 :]))
-    moved = jnp.take(x, index, axis=axis, mode="clip")
-    mask = _compat.broadcast_in_dim(is_element, moved.shape, (axis,))
-    return lax.select(mask, moved, lax.full_like(moved, value))
-
-
 def pad_axis(
     ctx: RuleContext,
     x: Array,
@@ -180,10 +170,8 @@ def pad_axis(
     """
     length, capacity = ctx.operands[0].lengths[axis], ctx.results[0].capacities[axis]
     if not (isinstance(low, int) and isinstance(interior, int)):
-        step = interior + 1
-        shifted = lax.iota(np.int32, capacity) - low
-        source = jnp.floor_divide(shifted, step)
-        is_element = (shifted >= 0) & (shifted % step == 0) & (source < length)
+        position = lax.iota(np.int32, capacity)
+        source, is_element = sources(position, low=low, step=interior + 1, length=length)
         return take(x, source, is_element=is_element, axis=axis, value=value)
     lengths: list[Length] = [1] * x.ndim
     lengths[axis] = length

@@ -6,6 +6,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+from shapeexec._errors import beside
 from shapeexec.masking._values import MaskNote
 from shapeexec.shape._shape import Shape
 
@@ -20,7 +21,7 @@ class Variable:
         text: Its type, as jaxprs print it: `f32[b,s]`.
         shape: Its dtype and dims, in the symbols of the call; None if it is not an array.
         lengths: Its true size per axis in the call; None if there is no call.
-        capacities: Its padded size per axis in the graph; None if there is no call.
+        capacities: Its capacity per axis in the graph; None if there is no call.
         is_literal: Whether it is a number in the program itself.
     """
 
@@ -106,7 +107,7 @@ class Fact:
     where: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.text}   <- {self.where}" if self.where else self.text
+        return beside(self.text, self.where)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +161,7 @@ class Content:
         guards: The conditions on the sizes.
         numbers: The numbers that Python computes from the sizes of each call.
         sizes: The true size of each symbol; empty if there is no call.
-        buckets: The padded size of each symbol; empty likewise.
+        buckets: The bucket of each symbol; empty likewise.
         extents: The symbolic dims that occur, at the sizes of the call; empty likewise.
         exact: The reason by symbol, for symbols that run exactly although they have a strategy.
         masks: All masks, and those that were not needed, in the order of the graph.

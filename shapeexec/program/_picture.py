@@ -64,8 +64,7 @@ def _label(row: Row, *, is_expanded: bool) -> str:
 
 
 def _count(row: Row, *, is_expanded: bool) -> int:
-    found = (eqn.masks if is_expanded else eqn.all_masks for eqn in row.equations)
-    return sum(note.masked for notes in found for note in notes)
+    return sum(note.masked for note in row.masks(is_expanded=is_expanded))
 
 
 def _escaped(text: str) -> str:

@@ -33,7 +33,7 @@ class Moment:
 
     Attributes:
         sizes: The true size of each symbol.
-        buckets: The padded size of each symbol.
+        buckets: The bucket of each symbol.
         ranges: The least and the greatest size that the graph serves, by symbol of the trace.
         operands: The host numbers that the graph takes.
         exact: The reason by symbol, for symbols that run exactly although they have a strategy.

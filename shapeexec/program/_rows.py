@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
+from shapeexec.masking._values import MaskNote
 from shapeexec.program._content import Body, Content, Equation, Variable
 
 _MOST_LINES = 44  # a screen, without the head
@@ -39,6 +40,11 @@ class Row:
     def where(self) -> str | None:
         """The user's line."""
         return self.equations[0].where if self.equations else None
+
+    def masks(self, *, is_expanded: bool) -> list[MaskNote]:
+        """The masks of its equations; those of functions inside, too, if these have no rows."""
+        found = (eqn.masks if is_expanded else eqn.all_masks for eqn in self.equations)
+        return [note for notes in found for note in notes]
 
 
 def rows(program: Content) -> list[Row]:

@@ -38,7 +38,7 @@ def text(program: Content) -> str:
         lines.append(_with_place(line, where, last=last, column=column))
         last = where if row.equations else last
         indent = "  " * row.depth
-        for note in _masks(row, is_expanded=program.is_expanded):
+        for note in row.masks(is_expanded=program.is_expanded):
             lines += _wrapped(f"{indent}    {mask_text(note)}", f"{indent}          ")
     returned = ", ".join(v.name for v in program.results)
     return "\n".join([*lines, _cut(f"  return {returned}", WIDTH)])
@@ -161,8 +161,3 @@ def _place(where: str, width: int) -> str:
 
 def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: max(width - 3, 0)]}..."[:width]
-
-
-def _masks(row: Row, *, is_expanded: bool) -> Sequence[MaskNote]:
-    notes = (eqn.masks if is_expanded else eqn.all_masks for eqn in row.equations)
-    return [note for found in notes for note in found]

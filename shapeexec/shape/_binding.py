@@ -84,6 +84,7 @@ class BoundSpec:
             else:
                 raise SpecError(
                     f'{self._path(index)} has the spec "{spec}" but is not an array.',
+                    path=self._path(index),
                     got=f"{type(leaf).__name__}: {leaf!r:.60}",
                     fix="pass an array, or make its spec None",
                 )
@@ -184,6 +185,7 @@ class BoundSpec:
             return
         raise SpecError(
             f"{self._path(leaf)} is {dtype}, but its spec is a Shape of {spec.dtype}.",
+            path=self._path(leaf),
             fix=f'convert the argument, or write "{spec}", which takes any dtype',
         )
 
@@ -193,6 +195,7 @@ class BoundSpec:
         pad = ["_"] * (len(shape) - len(entries))
         raise SpecError(
             f'{self._path(leaf)} has rank {len(shape)}, but its spec "{spec}" wants {wanted}.',
+            path=self._path(leaf),
             got=_shape_text(shape),
             fix=f"pass an array of rank {wanted}, or write a spec such as "
             f'"{", ".join(entries + pad)}"',

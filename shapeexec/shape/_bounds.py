@@ -77,6 +77,7 @@ def _extreme(
         free = [symbol for symbol, (_, high) in box.items() if high == math.inf]
         raise UnboundedDimError(
             f"no {'upper' if sign > 0 else 'lower'} bound is known for the dimension `{text}`.",
+            symbols=frozenset(free),
             why=f"nothing bounds {' and '.join(f'`{symbol}`' for symbol in free)}",
             fix=f"give {' and '.join(f'`{symbol}`' for symbol in free)} a bucket",
         )

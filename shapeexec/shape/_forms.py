@@ -265,6 +265,7 @@ def _check_entries(entries: Sequence[Any], path: str, *, option: str | None = No
         fixes += [f"{front}{each} for one axis of each array"]
     raise SpecError(
         f"{path}[{first}] is {entries[first]!r}, which is not a spec.",
+        path=f"{path}[{first}]",
         why=_WHY,
         fix="; ".join(fixes) or _FORMS,
     )

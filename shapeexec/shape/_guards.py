@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from shapeexec import _compat
-from shapeexec._errors import ConfigError
+from shapeexec._errors import ConfigError, beside
 from shapeexec.shape import _dim
 
 _OPERATORS = {
@@ -48,8 +48,7 @@ class Guard:
 
     def described(self) -> str:
         """The guard and the code that compared."""
-        line = _compat.describe_line(self.place)
-        return f"{self}   <- {line}" if line else str(self)
+        return beside(self, _compat.describe_line(self.place))
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the comparison is true at `sizes`."""
@@ -108,6 +107,7 @@ def parse_constraints(given: str | Iterable[str] | None) -> tuple[Guard, ...]:
     if not all(isinstance(text, str) for text in texts):
         raise ConfigError(
             f"constraints={given!r} are not texts.",
+            option="constraints",
             fix='constraints="s >= 2", or constraints=("s >= 2", "mod(s, 8) == 0")',
         )
     return tuple(map(parse_constraint, texts))
@@ -122,12 +122,16 @@ def parse_constraint(text: str) -> Guard:
     fix = 'write a comparison of dims, such as constraints=("s >= 2", "mod(s, 8) == 0")'
     found = _COMPARISON.fullmatch(text)
     if found is None:
-        raise ConfigError(f"constraints: {text!r} is not a comparison.", fix=fix)
+        raise ConfigError(
+            f"constraints: {text!r} is not a comparison.", option="constraints", fix=fix
+        )
     try:
         left, right = _dim.dim_text(_dim.Dim(found[1])), _dim.dim_text(_dim.Dim(found[3]))
     except ValueError as error:
         reason = getattr(error, "what", str(error)).removesuffix(".")
-        raise ConfigError(f"constraints: {text!r}: {reason}.", fix=fix) from error
+        raise ConfigError(
+            f"constraints: {text!r}: {reason}.", option="constraints", fix=fix
+        ) from error
     return Guard(left, found[2], right)
 
 

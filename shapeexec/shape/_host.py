@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from shapeexec import _compat
+from shapeexec._errors import beside
 from shapeexec.shape import _dim
 
 _LONGEST_TEXT = 80
@@ -200,14 +201,15 @@ class HostGuard:
         """Whether the expression has the expected outcome at `sizes`."""
         try:
             outcome = bool(HostValues(sizes).of(self.expression))
+        except MemoryError:  # of the machine, not of the program
+            raise
         except Exception as error:  # user code may raise anything; the type is the outcome
             outcome = type(error)
         return outcome == self.expected
 
     def described(self) -> str:
         """The guard and the code that evaluated the expression."""
-        line = _compat.describe_line(self.place)
-        return f"{self}   <- {line}" if line else str(self)
+        return beside(self, _compat.describe_line(self.place))
 
     def __str__(self) -> str:
         if isinstance(self.expected, bool):
@@ -220,6 +222,8 @@ def are_alike(kinds: Iterable[tuple[HostExpression, Any]], sizes: Mapping[str, i
     values = HostValues(sizes)
     try:
         return all(kind_of(values.of(expression)) == kind for expression, kind in kinds)
+    except MemoryError:  # of the machine, not of the program
+        raise
     except Exception:  # user code may raise anything; a new trace then raises in the user's line
         return False
 

@@ -99,6 +99,7 @@ def _described(leaf: str | Shape, path: str) -> Shape:
     if spec.has_ellipsis or len(dims) < len(spec.before):
         raise SpecError(
             f'{path} is "{spec}", which does not give the size of each axis.',
+            path=path,
             why="`_`, None and `...` stand for the sizes of an array, and there is none here",
             fix="write a size, a symbol or `?` for each axis, or pass an array",
         )

@@ -255,6 +255,7 @@ def _refuse_structure(tree: SpecTree, arg: Any, *, paths: tuple[str, str]) -> Ne
         why = str(error)
     raise SpecError(
         f"{paths[0]} does not fit the structure of {paths[1]}.",
+        path=paths[1],
         got=f"{tree!r:.200} for {_trees.structure(arg)!s:.200}",
         why=why,
         fix=_one_spec(tree, len(arg.shape))

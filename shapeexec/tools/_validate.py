@@ -114,12 +114,16 @@ def validate(
     poisons = tuple(map(check_poison, poisons))
     args, kwargs = cut_all(*by_position(ex.settings, args, kwargs))
     rng = np.random.default_rng(seed)
-    first = _Check("the result", ex, args, kwargs, poisons)
+    first = _Check("the result", ex, args, kwargs=kwargs, poisons=poisons)
     chosen = list(_samples.size_sets(first.planner, first.bound.sizes, rounds, rng))
     checks = [first]
     if gradients and any(map(_is_inexact, jax.tree.leaves((first.call.arrays, first.call.named)))):
         derived = ex.variant(fn=gradient_of(ex.settings))
-        checks.append(_Check("the gradient", derived, args, kwargs, poisons, may_be_refused=True))
+        checks.append(
+            _Check(
+                "the gradient", derived, args, kwargs=kwargs, poisons=poisons, may_be_refused=True
+            )
+        )
     report = _Report(progress, len(chosen) * len(checks) * len(poisons))
     for at in chosen:
         for check in checks:
@@ -207,9 +211,9 @@ class _Check:
         what: str,
         ex: Exec,
         args: Any,
+        *,
         kwargs: Any,
         poisons: Sequence[str | None],
-        *,
         may_be_refused: bool = False,
     ) -> None:
         self.what = what

@@ -125,6 +125,15 @@ ROWS = [
         ],
         [8, 8],
     ),
+    Advice(
+        "a number beyond all graphs",
+        "graphs",
+        sx.GraphIndexError,
+        lambda: called().graphs[1],
+        "graphs[0] to graphs[0]",
+        lambda told: value(told.split(" to ")[1], graphs=called().graphs).buckets["s"],
+        lambda: 8,
+    ),
     graphs(
         "sizes that have no graph",
         lambda: called().graphs[{"s": 100}],

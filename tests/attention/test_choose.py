@@ -104,7 +104,9 @@ def device(monkeypatch):
 )
 def test_on_a_hopper_the_fastest_that_can_is_chosen(device, mask, change, name):
     device(HOPPER)
-    assert choose(None, dataclasses.replace(CALL, **change), mask, "cuda") is load(name)
+    assert choose(None, dataclasses.replace(CALL, **change), mask=mask, platform="cuda") is load(
+        name
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,18 +128,29 @@ def test_on_a_hopper_the_fastest_that_can_is_chosen(device, mask, change, name):
 )
 def test_a_refusal_of_one_leads_to_the_next(device, platform, capability, change, name):
     device(capability)
-    assert choose(None, dataclasses.replace(CALL, **change), CAUSAL, platform) is load(name)
+    assert choose(
+        None, dataclasses.replace(CALL, **change), mask=CAUSAL, platform=platform
+    ) is load(name)
 
 
 def test_who_is_asked_is_said_by_platform_and_by_what_was_measured():
     back = dataclasses.replace(CALL, is_backward=True)
-    assert candidates(back, CAUSAL, "cuda", HOPPER) == ("cudnn", "mosaic_gpu", "triton", "xla")
-    assert candidates(back, CAUSAL, "cuda", AMPERE) == ("mosaic_gpu", "triton", "xla")
-    assert candidates(back, CAUSAL, "rocm", None) == ("triton", "xla")
+    assert candidates(back, CAUSAL, platform="cuda", capability=HOPPER) == (
+        "cudnn",
+        "mosaic_gpu",
+        "triton",
+        "xla",
+    )
+    assert candidates(back, CAUSAL, platform="cuda", capability=AMPERE) == (
+        "mosaic_gpu",
+        "triton",
+        "xla",
+    )
+    assert candidates(back, CAUSAL, platform="rocm", capability=None) == ("triton", "xla")
     assert set(IMPLEMENTATIONS) == {
         name
         for platform, capability in (("cuda", HOPPER), ("tpu", None))
-        for name in candidates(back, CAUSAL, platform, capability)
+        for name in candidates(back, CAUSAL, platform=platform, capability=capability)
     }
 
 
@@ -158,9 +171,11 @@ def test_a_back_end_is_one_folder_and_one_row():
 
 
 def test_a_derivative_of_a_dtype_that_nobody_computes_in_is_refused():
-    assert choose_for_tangent(CALL, CAUSAL, "cuda") is load("xla")
+    assert choose_for_tangent(CALL, CAUSAL, platform="cuda") is load("xla")
     with pytest.raises(sx.BackendError, match="no back end can run") as caught:
-        choose_for_tangent(dataclasses.replace(CALL, dtype="float8_e4m3fn"), CAUSAL, "cuda")
+        choose_for_tangent(
+            dataclasses.replace(CALL, dtype="float8_e4m3fn"), CAUSAL, platform="cuda"
+        )
     assert "xla because it computes in float16" in (caught.value.why or "")
 
 
@@ -204,9 +219,9 @@ def test_without_its_primitives_cudnn_is_refused_and_another_runs(device, monkey
     device(HOPPER)
     monkeypatch.setattr("shapeexec._compat.cudnn_attention_is_known", lambda: False)
     signature = dataclasses.replace(CALL, **LOOSE)
-    assert choose(None, signature, CAUSAL, "cuda") is load("mosaic_gpu")
+    assert choose(None, signature, mask=CAUSAL, platform="cuda") is load("mosaic_gpu")
     with pytest.raises(sx.BackendError, match="cannot make the gradient") as caught:
-        choose("cudnn", signature, CAUSAL, "cuda")
+        choose("cudnn", signature, mask=CAUSAL, platform="cuda")
     assert caught.value.why == "cudnn because this version of jax keeps it elsewhere"
 
 

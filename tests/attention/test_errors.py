@@ -88,4 +88,6 @@ def test_a_back_end_says_why_it_cannot():
     with pytest.raises(sx.BackendError, match="implementation='cudnn' cannot run") as caught:
         sx.dot_product_attention(**GOOD, implementation="cudnn")
     assert caught.value.why == "cudnn because it needs an NVIDIA GPU, and this is cpu"
+    assert caught.value.reasons == {"cudnn": "it needs an NVIDIA GPU, and this is cpu"}
+    assert "(test_errors.py:" in (caught.value.where or "")
     assert "implementation=" in caught.value.fix

@@ -79,7 +79,7 @@ def test_sizes_and_counts_of_sizes_and_equal_costs_give_the_same_ladder(call):
 
 
 def quadratic_program(counts, graphs):
-    """The least total padded size, by the plain dynamic program over all pairs."""
+    """The least sum of buckets, by the plain dynamic program over all pairs."""
     sizes = np.array(sorted(counts))
     seen = np.concatenate([[0], np.cumsum([counts[int(size)] for size in sizes])])
     least = np.where(np.arange(len(seen)) == 0, 0.0, np.inf)

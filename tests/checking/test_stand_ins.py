@@ -46,7 +46,7 @@ def twice_in_scans(x):
 
 def with_a_carry_that_is_traced_again(x):
     """A carry that begins weakly typed: JAX traces the body a second time."""
-    step = lambda carry, _: (carry * 1.0 + standing(x).sum(), None)  # noqa: E731
+    step = lambda carry, _: (carry * 1.0 + standing(x).sum(), None)
     return lax.scan(step, 0, None, length=3)[0]
 
 
@@ -121,13 +121,13 @@ def test_known_and_symbolic_sizes_that_are_equal_are_told_apart_by_their_order(f
 
 
 def test_a_shape_that_jax_finds_in_its_cache_costs_a_graph_at_that_size_alone():
-    fn = lambda x: [jnp.searchsorted(v, v) for v in (x, jnp.arange(4.0))]  # noqa: E731
+    fn = lambda x: [jnp.searchsorted(v, v) for v in (x, jnp.arange(4.0))]
     assert examined(fn, "s", {"s": 3}, traced_at={"s": 5}).difference is None
     assert examined(fn, "s", {"s": 4}, traced_at={"s": 5}).difference is not None
 
 
 def test_nothing_of_a_replay_stays_in_jaxs_caches():
-    fn = lambda x: tree(x) + jnp.searchsorted(jnp.sort(x), x, method="scan")  # noqa: E731
+    fn = lambda x: tree(x) + jnp.searchsorted(jnp.sort(x), x, method="scan")
     before = str(plain_jaxpr(fn, f32(9)))
     for size in (9, 10):  # one that JAX has traced by itself, and one that it has not
         assert examined(fn, "s", {"s": size}, traced_at={"s": 5}).difference is None
@@ -178,5 +178,5 @@ def test_code_without_a_sound_is_told_within_a_stand_in_as_well():
 
 
 def test_a_call_that_the_symbolic_trace_did_not_make_runs_jaxs_own():
-    fn = lambda x: tree(x) if type(x.shape[0]) is int else x + 0 * tree(x)  # noqa: E731
+    fn = lambda x: tree(x) if type(x.shape[0]) is int else x + 0 * tree(x)
     assert examined(fn, "s", {"s": 5}).difference is not None

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from shapeexec.execution import _store
+from tests.execution.support import wait_for
 
 NAME = "shapeexec"
 
@@ -21,7 +22,7 @@ class Gate:
         self.compiled_in.append(thread)
         if thread == NAME:
             self.reached.set()
-            assert self.opened.wait(60)
+            wait_for(self.opened)
         return _compile(prepared, row, **given)
 
     def settle(self) -> None:

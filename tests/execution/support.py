@@ -1,6 +1,7 @@
 """What tests of Exec share: counting compilations, and comparing with the plain function."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,6 +56,12 @@ def assert_runs_as(fn: Callable[..., Any], ex: sx.Exec, *args: Any, **kwargs: An
     plain = jax.jit(fn, static_argnums=numbers or None, static_argnames=names or None)
     assert_same(actual, plain(*args, **kwargs))
     return actual
+
+
+def wait_for(event: threading.Event) -> None:
+    """Wait until another thread has come somewhere."""
+    if not event.wait(60):
+        pytest.fail("no thread came here within a minute")
 
 
 @contextlib.contextmanager

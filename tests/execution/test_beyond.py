@@ -31,7 +31,7 @@ def test_past_the_end_of_a_ladder_that_goes_on_exactly_each_size_is_a_graph_with
 
 
 def test_past_the_end_what_is_refused_when_it_is_padded_runs_at_its_exact_size():
-    fn = lambda x: jnp.stack([x[i] for i in range(x.shape[0])])  # noqa: E731
+    fn = lambda x: jnp.stack([x[i] for i in range(x.shape[0])])
     ex = sx.Exec(fn, ("s",), sx.Ladder([4], beyond="exact"))
     assert_runs_as(fn, ex, ones(5))
     with pytest.raises(sx.InconclusiveShapeError):

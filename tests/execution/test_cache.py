@@ -10,7 +10,7 @@ import pytest
 import shapeexec as sx
 from shapeexec.execution import _store
 from shapeexec.execution._cache import CacheLimits, GraphCache
-from tests.execution.support import counted, ones, refused
+from tests.execution.support import counted, ones, refused, wait_for
 
 P = sx.Pow2()
 
@@ -102,7 +102,7 @@ class Making:
 
     def make(self):
         self.begun.set()
-        assert self.may_end.wait(60)
+        wait_for(self.may_end)
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return self.outcome
@@ -118,7 +118,7 @@ class Making:
             self.maker_got = self.ask(self.make)
 
         def waiter():
-            assert self.begun.wait(60)
+            wait_for(self.begun)
             threading.Timer(0.05, end).start()
             self.waiter_got = self.ask(lambda: self.retry)
 
@@ -232,14 +232,14 @@ def test_a_graph_that_ends_compiling_after_clear_is_not_another_branchs(monkeypa
         graph = compile_graph(*args, **kwargs)
         if not begun.is_set():
             begun.set()
-            assert may_end.wait(60)
+            wait_for(may_end)
         return graph
 
     monkeypatch.setattr(_store, "compile_graph", slow)
     got = []
     first = threading.Thread(target=lambda: got.append(ex(ones(3))))
     first.start()
-    assert begun.wait(60)
+    wait_for(begun)
     ex.clear()
     even = threading.Thread(target=lambda: got.append(ex(ones(2))))
     even.start()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec.execution import _worker
+from shapeexec.execution import _store, _worker
 from tests.execution.support import assert_runs_as, assert_same, ones, refused
 
 FIVE = jax.core.ShapedArray((5,), jnp.float32)
@@ -115,6 +115,24 @@ def test_what_is_not_heard_is_found_and_runs_exactly(fn, first):
     for size in (first, 5, 6, 7, 5, 4):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.differences >= 1
+
+
+@pytest.mark.filterwarnings("ignore:shapeexec. at symbolic sizes:RuntimeWarning")
+def test_an_error_of_xla_at_a_trace_that_is_not_proven_is_told_with_the_one_that_follows(
+    monkeypatch,
+):
+    tried = []
+
+    def broken(*_, meanwhile=None, **__):
+        tried.append(1)
+        if meanwhile is not None:
+            meanwhile()
+        raise MemoryError(f"compilation {len(tried)}")
+
+    monkeypatch.setattr(_store, "compile_graph", broken)
+    with pytest.raises(MemoryError, match="compilation 2") as told:
+        sx.Exec(UNHEARD["type(n) is int"], ("s",), sx.Linear(8))(ones(5))
+    assert str(told.value.__context__) == "compilation 1"
 
 
 @pytest.mark.filterwarnings("ignore:shapeexec. at symbolic sizes:RuntimeWarning")

@@ -1,5 +1,6 @@
 """XLA's options, and graphs that compile fast and are replaced by tuned ones."""
 
+import copy
 import pickle
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 import shapeexec as sx
 from shapeexec.execution import _compiling, _store
 from tests.execution.behind import Gate, gate, join_workers
-from tests.execution.support import counted, ones, refused
+from tests.execution.support import counted, ones, refused, wait_for
 
 P = sx.Pow2()
 QUICK = sx.Compiling(first="quick")
@@ -107,7 +108,7 @@ FORGETS = {"clear": lambda ex: ex.clear(), "eviction": lambda ex: ex(ones(64))}
 def test_a_graph_that_is_gone_is_not_replaced(forget, gate: Gate):
     ex = sx.Exec(jnp.sum, ("s",), P, compiling=QUICK, limits=sx.CacheLimits(graphs=1))
     ex(ones(3))
-    assert gate.reached.wait(60)
+    wait_for(gate.reached)
     forget(ex)
     gate.settle()
     assert [row.sizes for row in ex.graphs if row.sizes == "s=4"] == []
@@ -201,7 +202,22 @@ def test_what_is_no_way_to_compile_is_refused(make, what, fix):
         make()
 
 
+def test_its_options_are_a_copy_that_cannot_change():
+    given = {"xla_cpu_enable_fast_math": False}
+    compiling = sx.Compiling(options=given)
+    given["xla_cpu_enable_fast_math"] = [1]
+    assert compiling == sx.Compiling(options={"xla_cpu_enable_fast_math": False})
+    assert compiling in {sx.Compiling(options={"xla_cpu_enable_fast_math": False})}
+    assert str(compiling) == (
+        "Compiling(first='tuned', options={'xla_cpu_enable_fast_math': False})"
+    )
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        compiling.options["xla_cpu_enable_fast_math"] = [1]
+
+
 def test_it_travels_with_the_settings():
-    ex = sx.Exec(jnp.sum, compiling=QUICK)
-    assert pickle.loads(pickle.dumps(ex)).settings.compiling == QUICK
+    compiling = sx.Compiling(first="quick", options={"xla_cpu_enable_fast_math": False})
+    ex = sx.Exec(jnp.sum, compiling=compiling)
+    assert pickle.loads(pickle.dumps(ex)).settings.compiling == compiling
+    assert copy.deepcopy(compiling) == compiling
     assert ex.variant(compiling=None).settings.compiling == sx.Compiling()

@@ -1,11 +1,13 @@
 """Many threads, one Exec."""
 
+import contextlib
 import threading
 
 import numpy as np
 
 import shapeexec as sx
-from shapeexec.execution import _store
+from shapeexec.execution import _exec, _store
+from shapeexec.execution._functions import Functions
 from tests.execution.support import counted, ones
 from tests.tolerance import assert_close
 
@@ -85,3 +87,39 @@ def test_calls_and_clear_may_meet():
         return float(ex(ones(3)))
 
     assert together(16, call) == [6.0] * 16
+
+
+def test_threads_that_ask_for_a_method_first_share_its_graphs(monkeypatch):
+    class Model:
+        @sx.bucketed(in_shapes=(None, "s"), buckets=P)
+        def total(self, x):
+            return x.sum()
+
+    both, made = threading.Barrier(2), []
+
+    def without_self(settings):
+        made.append(1)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # a second thread that came this far would make a second store
+        return _without_self(settings)
+
+    _without_self = _exec.without_self
+    monkeypatch.setattr(_exec, "without_self", without_self)
+    model = Model()
+    assert together(2, lambda i: float(model.total(ones(5 + i)))) == [15, 21]
+    assert (len(made), Model.total.stats.compiles, len(Model.total.graphs)) == (1, 1, 1)
+
+
+def test_threads_remember_new_functions_one_after_the_other():
+    functions, seen = Functions(), []
+    begun, others = threading.Event(), threading.Event()
+
+    def given(i):
+        seen.append(i)
+        (others if begun.is_set() else begun).set()
+        others.wait(0.2)  # a second thread that came this far would be seen before the end
+        seen.append(i)
+        yield "args[0]", lambda x: x
+
+    together(2, lambda i: functions.meet(given(i), i))
+    assert seen in ([0, 0, 1, 1], [1, 1, 0, 0])

@@ -50,7 +50,7 @@ def test_a_donated_array_that_is_given_twice_at_capacity_is_refused():
 
 @pytest.mark.parametrize("size", [3, 4], ids=["padded", "whole"])
 def test_what_no_result_can_use_is_kept_and_warned_of_as_by_jit(size):
-    fn = lambda x: x.sum()  # noqa: E731
+    fn = lambda x: x.sum()
     x, plain = jnp.asarray(ones(size)), jnp.asarray(ones(size))
     with pytest.warns(UserWarning, match="donated buffers were not usable"):
         jax.jit(fn, donate_argnums=0)(plain)
@@ -101,7 +101,7 @@ def test_a_loop_of_donations_holds_one_array():
 
 def test_the_arrays_of_a_module_are_donated():
     module = eqx.nn.Linear(2, 2, key=jax.random.key(0))
-    fn = lambda m, x: (eqx.tree_at(lambda m: m.weight, m, m.weight + x.sum()), None)  # noqa: E731
+    fn = lambda m, x: (eqx.tree_at(lambda m: m.weight, m, m.weight + x.sum()), None)
     ex = sx.Exec(fn, (None, "s"), P, donate_argnums=0)
     ex(module, ones(3))
     assert module.weight.is_deleted()
@@ -180,7 +180,7 @@ class Tied(eqx.Module):
 
 @pytest.mark.parametrize("hits", [0, 1])
 def test_an_array_that_a_module_holds_twice_is_refused_in_our_words(hits):
-    fn = lambda t, x: Tied(t.a + x.sum(), t.b * 2)  # noqa: E731
+    fn = lambda t, x: Tied(t.a + x.sum(), t.b * 2)
     ex, w = sx.Exec(fn, (None, "s"), P, donate_argnums=0), jnp.asarray(ones(2))
     for _ in range(hits):
         ex(Tied(w + 1, w + 2), ones(3))

@@ -49,8 +49,9 @@ def identity(x):
     ids=str,
 )
 def test_an_option_that_cannot_work_is_an_error_at_once(options, what, fix):
-    with refused(sx.ConfigError, what, fix):
+    with refused(sx.ConfigError, what, fix) as told:
         sx.Exec(identity, ("s",), **options)
+    assert told.value.option in options
 
 
 def test_a_decorator_without_parentheses_is_an_error_at_once():
@@ -78,7 +79,7 @@ def test_a_strategy_that_breaks_a_law_between_the_sizes_that_were_tried_is_an_er
     def bucket(size):  # right at all sizes that are tried when the Exec is made
         return 112 if 90 <= size <= 112 else 1 << (size - 1).bit_length()
 
-    fn = lambda x: jnp.concatenate([x, x[::-1]])[: 128 - x.shape[0]]  # noqa: E731
+    fn = lambda x: jnp.concatenate([x, x[::-1]])[: 128 - x.shape[0]]
     ex = sx.Exec(fn, ("s",), bucket)
     for size in (3, 64, 100, 112, 120):
         assert_runs_as(fn, ex, ones(size))
@@ -101,8 +102,9 @@ def test_a_malformed_spec_tells_where_it_is():
 
 def test_an_argument_of_the_wrong_rank_is_told_by_its_path():
     ex = sx.Exec(lambda x: x["a"], ({"a": "b, s"},), P)
-    with refused(sx.SpecError, "args[0]['a'] has rank 1", "pass an array of rank 2"):
+    with refused(sx.SpecError, "args[0]['a'] has rank 1", "pass an array of rank 2") as told:
         ex({"a": ones(3)})
+    assert told.value.path == "args[0]['a']"
 
 
 def test_a_size_past_the_ladder_names_the_ladder():
@@ -241,7 +243,7 @@ def test_a_shard_map_over_a_ragged_axis_is_told_with_a_way_out_that_works():
         mapped = jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=over, out_specs=over)
         return mapped(x)
 
-    fn = lambda x: inner(x) + 1  # noqa: E731
+    fn = lambda x: inner(x) + 1
     with refused(sx.UnsupportedPrimitiveError, "`shard_map` over padded `s`", "exact") as caught:
         sx.Exec(fn, ("4, s",), P)(ones(4, 5))
     assert caught.value.where.startswith("return mapped(x)  (test_errors.py:")
@@ -264,7 +266,7 @@ def test_a_line_of_a_library_is_told_behind_the_users_own():
 
 
 def test_a_function_that_takes_any_argument_may_have_any_option():
-    fn = lambda *args, **kwargs: args[0]  # noqa: E731
+    fn = lambda *args, **kwargs: args[0]
     options = {"static_argnames": "n", "kwarg_shapes": {"mask": "s"}, "donate_argnums": 3}
     np.testing.assert_array_equal(sx.Exec(fn, ("s",), P, **options)(ones(3)), ones(3))
 
@@ -281,6 +283,8 @@ def test_a_frozen_exec_tells_what_arguments_it_has_no_graph_for():
     with refused(sx.FrozenError, "no graph is compiled for s=3", "warm up") as caught:
         ex(ones(3).astype(np.int32))
     assert "Got:   arguments i32[s]" in str(caught.value)
+    assert caught.value.graph.startswith("s=3 in bucket 4 (25% padding)")
+    assert (caught.value.where or "").startswith("ex(ones(3).astype(np.int32))  (test_errors.py:")
 
 
 def test_what_cannot_be_traced_tells_the_line_the_shapes_and_the_fewest_symbols():

@@ -280,12 +280,15 @@ def test_what_names_no_row_is_told():
     ex = made()
     with refused(sx.ConfigError, "graphs: none serves b=1, s=1.", "a size for each symbol"):
         ex.graphs[{"b": 1, "s": 1}]
-    with pytest.raises(IndexError, match=r"graphs\[0\] is not among 0 graphs: there is none"):
+    with refused(sx.GraphIndexError, "graphs[0] is not among 0 graphs: there is none", "call the"):
         ex.graphs[0]
     ex(ones(4, 5, 2))
     ex(ones(4, 5, 2), mode="max")
-    with pytest.raises(IndexError, match=r"graphs\[2\] is not among 2 graphs: .* numbered 0 to 1"):
+    what = "graphs[2] is not among 2 graphs: they are numbered 0 to 1"
+    with refused(sx.GraphIndexError, what, "graphs[0] to graphs[1]") as told:
         ex.graphs[2]
+    assert isinstance(told.value, IndexError)
+    assert (told.value.index, told.value.count) == (2, 2)
     with refused(sx.ConfigError, "graphs: none serves b=2, s=8.", "a size for each symbol"):
         ex.graphs[{"b": 2, "s": 8}]  # in the bucket of 2
     with refused(sx.ConfigError, "graphs: none serves s=8.", "a size for each symbol"):

@@ -13,7 +13,7 @@ import pytest
 import shapeexec as sx
 from shapeexec.execution import _store
 from tests.execution.behind import Gate, gate, join_workers
-from tests.execution.support import assert_runs_as, assert_same, counted, ones, refused
+from tests.execution.support import assert_runs_as, assert_same, counted, ones, refused, wait_for
 from tests.execution.test_concurrency import together
 
 P = sx.Pow2()
@@ -229,7 +229,7 @@ def test_a_graph_that_is_made_while_all_is_cleared_is_forgotten(gate: Gate):
     ex = made(lambda x: x.sum())
     ex(ones(64))
     ex(ones(5)), ex(ones(9)), ex(ones(17))
-    assert gate.reached.wait(60)
+    wait_for(gate.reached)
     ex.clear()
     gate.settle()
     assert len(ex.graphs) == 0
@@ -237,11 +237,33 @@ def test_a_graph_that_is_made_while_all_is_cleared_is_forgotten(gate: Gate):
     assert float(ex(ones(5))) == 15
 
 
+def test_a_failure_is_forgotten_if_all_was_cleared_meanwhile(monkeypatch):
+    reached, opened = threading.Event(), threading.Event()
+
+    def compile_graph(prepared, row, **given):
+        if threading.current_thread() is not threading.main_thread():
+            reached.set()
+            wait_for(opened)
+            raise MemoryError("XLA has no room")
+        return _compile_graph(prepared, row, **given)
+
+    _compile_graph = _store.compile_graph
+    monkeypatch.setattr(_store, "compile_graph", compile_graph)
+    ex = made(lambda x: x.sum())
+    ex(ones(64))
+    ex(ones(5))
+    wait_for(reached)
+    ex.clear()
+    opened.set()
+    join_workers()  # a warning would be an error here
+    assert not ex._runner.store.behind._failed
+
+
 def test_freezing_leaves_what_waits_and_keeps_what_is_made(gate: Gate):
     ex = made(lambda x: x.sum())
     ex(ones(64))
     ex(ones(5)), ex(ones(9))
-    assert gate.reached.wait(60)
+    wait_for(gate.reached)
     ex.freeze()
     gate.settle()
     assert [row.sizes for row in ex.graphs] == ["s=64", "s=8"]

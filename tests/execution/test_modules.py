@@ -59,7 +59,7 @@ def test_constants_of_other_types_or_signs_have_their_own_graphs():
     class Config:
         scale: float
 
-    fn = lambda c, x: (1 / (c.scale * x), c.scale * jnp.arange(3))  # noqa: E731
+    fn = lambda c, x: (1 / (c.scale * x), c.scale * jnp.arange(3))
     ex = sx.Exec(fn, (None, "s"), P)
     for scale in (0.0, -0.0, 0, False):
         assert_same(
@@ -262,7 +262,7 @@ def test_numbers_in_an_equinox_module_are_constants_also_deep_in_a_tree():
 
 def test_examples_share_an_equinox_module():
     model = Model(KEY)
-    fn = lambda m, x: m(x, KEY)  # noqa: E731
+    fn = lambda m, x: m(x, KEY)
     ex = sx.Exec(fn, (None, "s, 3"), P)
     for got, n in zip(ex.map(model, [batch(n) for n in SIZES]), SIZES, strict=True):
         assert_same(got, eqx.filter_jit(fn)(model, batch(n)))

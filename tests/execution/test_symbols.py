@@ -64,7 +64,7 @@ def test_unknown_sizes_have_the_strategy_of_their_name_or_of_all(buckets, expect
 
 
 def test_the_name_of_a_specs_place_covers_all_arrays_below_it():
-    fn = lambda xs: [x.sum() for x in xs.values()]  # noqa: E731
+    fn = lambda xs: [x.sum() for x in xs.values()]
     xs = {"x": ones(3), "y": ones(5)}
     assert sx.Exec(fn, ("?",), {"unknown_0_0": 8}).plan(xs).buckets == {
         "unknown_0_x_0": 8,
@@ -80,7 +80,7 @@ def test_the_name_of_a_specs_place_covers_all_arrays_below_it():
 @pytest.mark.parametrize("keys", [("q", "q_len"), ("a", "a.b"), ("q", "_q")], ids=str)
 def test_the_name_of_a_place_covers_no_other_that_begins_alike(keys):
     short, long = keys
-    fn = lambda **kw: sum(x.sum() for x in kw.values())  # noqa: E731
+    fn = lambda **kw: sum(x.sum() for x in kw.values())
     specs = dict.fromkeys(keys, "?")
     run = sx.Exec(fn, (), {f"unknown_{short}_0": [4], UNKNOWN: "exact"}, kwarg_shapes=specs)
     assert sorted(run.plan(**{short: ones(3), long: ones(5)}).buckets.values()) == [4, 5]

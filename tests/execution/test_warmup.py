@@ -1,5 +1,6 @@
 """Warm-up and freezing: afterwards calls compile nothing."""
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 import shapeexec as sx
 from shapeexec.execution import _store
 from tests.execution.behind import Gate, gate, join_workers
-from tests.execution.support import assert_runs_as, counted, ones, refused
+from tests.execution.support import assert_runs_as, counted, ones, refused, wait_for
 
 __all__ = ["gate"]
 
@@ -171,7 +172,7 @@ def test_warmup_takes_sizes_of_a_symbol_that_is_named_like_an_option(sizes):
     with refused(sx.ConfigError, what, "progress=..., workers=..."):
         ex.warmup(ones(1, 1), progress=sizes)
     bounded = ex.variant(strategies=sx.Pow2(maximum=4))
-    done = lambda *now: told.append(now)  # noqa: E731
+    done = lambda *now: told.append(now)
     assert bounded.warmup(ones(1, 1), workers=sizes, progress=done) == (3 if sizes == 4 else 9)
     assert told
 
@@ -261,7 +262,7 @@ def test_workers_make_each_graph_once_beside_calls(gate: Gate):
     ex = sx.Exec(lambda x: x.sum(), ("s",), P, missing="larger")
     ex(ones(64))
     ex(ones(5))
-    assert gate.reached.wait(60)
+    wait_for(gate.reached)
     gate.opened.set()
     ex.warmup(s=range(1, 65), workers=2)
     join_workers()
@@ -367,11 +368,17 @@ class Tqdm:
 
 
 @pytest.mark.parametrize("has_tqdm", [True, False])
-def test_without_rich_tqdm_draws_the_bar_or_nobody(has_tqdm, monkeypatch):
+def test_without_rich_tqdm_draws_the_bar_or_a_warning_says_that_nobody_does(has_tqdm, monkeypatch):
     monkeypatch.setattr(Tqdm, "drawn", None)
     monkeypatch.setitem(sys.modules, "rich.progress", None)
     tqdm = types.SimpleNamespace(tqdm=Tqdm) if has_tqdm else None
     monkeypatch.setitem(sys.modules, "tqdm", tqdm)
     ex = sx.Exec(lambda x: x + 1, ("s",), P)
-    assert ex.warmup(ones(1), s=range(1, 9), progress=True) == 4
+    with contextlib.ExitStack() as stack:
+        told = None if has_tqdm else stack.enter_context(pytest.warns(RuntimeWarning))
+        assert ex.warmup(ones(1), s=range(1, 9), progress=True) == 4
     assert Tqdm.drawn == ((4, 4, "closed") if has_tqdm else None)
+    assert [str(warning.message) for warning in told or ()] == [
+        "shapeexec: no bar is drawn, for neither rich nor tqdm is installed.\n"
+        "  Fix:   pip install tqdm, or progress=print"
+    ] * (not has_tqdm)

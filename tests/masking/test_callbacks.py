@@ -122,7 +122,7 @@ def test_a_batch_of_examples_has_a_callback_for_each() -> None:
 
     def fn(x: jax.Array) -> jax.Array:
         struct = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-        one = lambda row: jax.pure_callback(twice, struct, row, vmap_method="sequential")  # noqa: E731
+        one = lambda row: jax.pure_callback(twice, struct, row, vmap_method="sequential")
         return jax.vmap(one)(x)
 
     assert_runs_as(fn, sx.Exec(fn, ("b, s",), BUCKETS, poison="nan"), ones(2, 3))

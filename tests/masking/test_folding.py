@@ -416,7 +416,7 @@ def test_a_ragged_batch_takes_the_memory_of_one_that_is_batched_by_hand():
     def folded(w, tokens):
         tree = jax.tree.structure(w)
         grads = jax.vmap(jax.grad(loss), in_axes=(None, 0))
-        fn = lambda rows: jax.tree.leaves(grads(w, rows))  # noqa: E731 - one line
+        fn = lambda rows: jax.tree.leaves(grads(w, rows))
         sums = sum_over_examples(fn, jnp.arange(16) < 13, tokens)
         return jax.tree.unflatten(tree, sums)
 

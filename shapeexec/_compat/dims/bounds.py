@@ -1,4 +1,7 @@
-"""Bounds on a dim's sign, and the comparisons that JAX leaves open."""
+"""Bounds on a dim's sign, and the comparisons that JAX leaves open.
+
+Who answers an open comparison is told by `listening`.
+"""
 
 import math
 import re

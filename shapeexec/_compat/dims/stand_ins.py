@@ -161,7 +161,7 @@ def is_symbolic(dim: Any) -> bool:
     return running.answer(isinstance(dim, _DimExpr))
 
 
-def _recorded(answers: list[bool], answer: bool) -> bool:
+def _recorded(answers: list[bool], answer: bool) -> bool:  # noqa: FBT001 - called as `answer(x)`
     answers.append(answer)
     return answer
 

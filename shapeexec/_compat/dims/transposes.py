@@ -1,4 +1,7 @@
-"""How linear primitives are transposed where dims that are listened to occur."""
+"""How linear primitives are transposed where dims that are listened to occur.
+
+The formulas are those of `shape/_transposes.py`; here they take the place of JAX's.
+"""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence

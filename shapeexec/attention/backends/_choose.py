@@ -7,6 +7,7 @@ log-sum-exp, have one definition. The table of back ends is in `_registry`.
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from shapeexec import _compat
 from shapeexec._errors import BackendError, ConfigError
 from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Backend, Signature, TangentBackend
@@ -23,7 +24,7 @@ B = TypeVar("B", bound=Backend)
 
 
 def candidates(
-    signature: Signature, mask: Mask, platform: str, capability: tuple[int, int] | None
+    signature: Signature, mask: Mask, *, platform: str, capability: tuple[int, int] | None
 ) -> tuple[str, ...]:
     """The names of the back ends to try for a call without `implementation=`, the best first.
 
@@ -47,7 +48,7 @@ def candidates(
     return (*faster, *on_platform)
 
 
-def choose(name: str | None, signature: Signature, mask: Mask, platform: str) -> Backend:
+def choose(name: str | None, signature: Signature, *, mask: Mask, platform: str) -> Backend:
     """The back end for the forward or the backward pass of a call.
 
     Args:
@@ -61,13 +62,13 @@ def choose(name: str | None, signature: Signature, mask: Mask, platform: str) ->
     """
     if name is None:
         capability = _device.compute_capability() if platform == "cuda" else None
-        names = candidates(signature, mask, platform, capability)
+        names = candidates(signature, mask, platform=platform, capability=capability)
     else:
         names = (name,)
-    return _first_able(names, load, name, signature, mask, platform)
+    return _first_able(names, load, named=name, signature=signature, mask=mask, platform=platform)
 
 
-def choose_for_tangent(signature: Signature, mask: Mask, platform: str) -> TangentBackend:
+def choose_for_tangent(signature: Signature, mask: Mask, *, platform: str) -> TangentBackend:
     """The back end for the derivative of a call along a direction; see `choose`.
 
     `implementation=` is not heeded: it names the back end of the forward and the backward pass.
@@ -76,37 +77,36 @@ def choose_for_tangent(signature: Signature, mask: Mask, platform: str) -> Tange
         BackendError: Every back end that makes tangents refuses.
     """
     names = tuple(row.name for row in REGISTERED if row.makes_tangents)
-    return _first_able(names, load_with_tangent, None, signature, mask, platform)
+    return _first_able(
+        names, load_with_tangent, named=None, signature=signature, mask=mask, platform=platform
+    )
 
 
 def _first_able(
     names: Iterable[str],
     load: Callable[[str], B],
-    name: str | None,
+    *,
+    named: str | None,
     signature: Signature,
     mask: Mask,
     platform: str,
 ) -> B:
-    reasons = {}
+    reasons: dict[str, str] = {}
     for candidate in names:
         backend = load(candidate)
         reason = backend.refuses(signature, mask, platform)
         if reason is None:
             return backend
         reasons[candidate] = reason
-    raise _refusal(name, signature, mask, platform, reasons)
-
-
-def _refusal(
-    name: str | None, signature: Signature, mask: Mask, platform: str, reasons: dict[str, str]
-) -> BackendError:
-    who = f"implementation={name!r} cannot" if name else "no back end can"
+    who = f"implementation={named!r} cannot" if named else "no back end can"
     what = "make the gradient of" if signature.is_backward else "run"
-    return BackendError(
+    raise BackendError(
         f"{who} {what} this attention.",
+        reasons=reasons,
+        where=_compat.describe_line(_compat.user_place()),
         got=f"{signature.dtype} query {_shape(signature)} on {platform}, {mask!r}",
         why="; ".join(f"{candidate} because {reason}" for candidate, reason in reasons.items()),
-        fix="leave implementation= out" if name else 'convert to float32 and name "xla"',
+        fix="leave implementation= out" if named else 'convert to float32 and name "xla"',
     )
 
 
@@ -120,6 +120,7 @@ def check_implementation(name: str | None) -> None:
         known = ", ".join(f'"{one}"' for one in IMPLEMENTATIONS)
         raise ConfigError(
             f"implementation={name!r} is not the name of a back end.",
+            option="implementation",
             fix=f"leave implementation= out, or name one of {known}",
         )
 

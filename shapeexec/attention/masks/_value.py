@@ -123,6 +123,7 @@ def as_int_or_array(value: Any, name: str) -> Any:
     if array.ndim > 1 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise ConfigError(
             f"{name} is {array.dtype}{list(array.shape)}, not an int or a vector of integers.",
+            option=name,
             fix=fix,
         )
     return saturated(array.reshape(-1))
@@ -157,7 +158,7 @@ def as_array(value: Any, name: str, fix: str) -> Any:
     except (ShapeExecError, jax.errors.JAXTypeError):  # of sizes, and of traced numbers in a list
         raise
     except (TypeError, ValueError) as error:  # the latter of rows that are not equally long
-        raise ConfigError(f"{name}={value!r} is not an array.", fix=fix) from error
+        raise ConfigError(f"{name}={value!r} is not an array.", option=name, fix=fix) from error
 
 
 def wide(dtype: Any) -> np.dtype:
@@ -256,6 +257,7 @@ def _check_array(name: str, array: Any, names: str, sizes: Mapping[str, int]) ->
             continue
         raise ConfigError(
             f"{name} has shape {list(array.shape)}, whose axis {axis} is {size}, not {want}.",
+            option=name,
             got=f"a call with {', '.join(f'{a}={n}' for a, n in sizes.items())}",
             fix=f"pass it as [{', '.join(names)}]"
             + (", where each of B and N may be 1" if len(names) < 4 else ", each full or 1"),

@@ -28,6 +28,7 @@ class Dense(Mask):
         if array.dtype != bool or array.ndim > 4:
             raise ConfigError(
                 f"array is {array.dtype}{list(array.shape)}, not bool of at most 4 axes.",
+                option="array",
                 why="True says that a query may attend to a key",
                 fix=_FIX
                 if array.dtype == bool

@@ -62,7 +62,9 @@ def _ids(ids: Array, name: str) -> Array:
     ids = as_array(ids, name, fix)
     if ids.ndim not in (1, 2) or not np.issubdtype(ids.dtype, np.integer):
         raise ConfigError(
-            f"{name} is {ids.dtype}{list(ids.shape)}, not integers of 1 or 2 axes.", fix=fix
+            f"{name} is {ids.dtype}{list(ids.shape)}, not integers of 1 or 2 axes.",
+            option=name,
+            fix=fix,
         )
     return ids[None] if ids.ndim == 1 else ids
 
@@ -87,6 +89,7 @@ def _alike(query_ids: Array, key_ids: Array) -> tuple[Array, Array]:
     raise ConfigError(
         f"query_ids is {query_ids.dtype} and key_ids is {key_ids.dtype}: no integer dtype that JAX"
         " has here holds the ids of both.",
+        option="query_ids",
         why="an id that is cast to another value would name another document",
         fix="give both one dtype, such as int32, with ids that it holds",
     )

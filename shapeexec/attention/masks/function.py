@@ -42,6 +42,7 @@ class MaskFunction(Mask):
         if not callable(self.function) or not _is_hashable(self.function):
             raise ConfigError(
                 f"function={self.function!r} is not callable and hashable.",
+                option="function",
                 fix="pass a function of (b, h, q, k), such as `lambda b, h, q, k: k <= q`",
             )
 

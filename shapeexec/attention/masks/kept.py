@@ -38,11 +38,15 @@ class Kept(Mask):
 
     def __post_init__(self) -> None:
         if not isinstance(self.rate, numbers.Real) or not 0 <= self.rate < 1:
-            raise ConfigError(f"rate={self.rate!r} is not a number in [0, 1).", fix="rate=0.1")
+            raise ConfigError(
+                f"rate={self.rate!r} is not a number in [0, 1).", option="rate", fix="rate=0.1"
+            )
         fix = "pass int32[B]: one for each example"
         seeds = as_array(self.seeds, "seeds", fix)
         if seeds.dtype != np.int32 or seeds.ndim != 1:
-            raise ConfigError(f"seeds is {seeds.dtype}{list(seeds.shape)}, not int32[B].", fix=fix)
+            raise ConfigError(
+                f"seeds is {seeds.dtype}{list(seeds.shape)}, not int32[B].", option="seeds", fix=fix
+            )
         set_field(self, "rate", float(self.rate))
         set_field(self, "seeds", seeds)
 

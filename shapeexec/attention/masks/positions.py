@@ -90,7 +90,9 @@ class Causal(Band):
         set_field(self, "offset", as_int_or_array(self.offset, "offset"))
         if self.align not in ("start", "end"):
             raise ConfigError(
-                f"align={self.align!r} is not an alignment.", fix='align="start" or "end"'
+                f"align={self.align!r} is not an alignment.",
+                option="align",
+                fix='align="start" or "end"',
             )
 
     def limits(self, where: Positions | Tiles) -> tuple[None, Array]:
@@ -224,7 +226,9 @@ class Dilated(Mask):
     def __post_init__(self) -> None:
         set_field(self, "step", as_int_or_array(self.step, "step"))
         if isinstance(self.step, (int, np.ndarray)) and np.less(self.step, 1).any():
-            raise ConfigError(f"step={self.step} is less than 1.", fix="step=1 or more")
+            raise ConfigError(
+                f"step={self.step} is less than 1.", option="step", fix="step=1 or more"
+            )
         if isinstance(self.step, jax.Array):
             # Its values are not at hand. Of 0 there is one multiple, and -n has those of n.
             step = jnp.where(self.step == 0, FARTHEST, abs(self.step))

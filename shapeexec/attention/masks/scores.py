@@ -51,7 +51,9 @@ class ALiBi(ScoreModifier):
         slopes = as_array(self.slopes, "slopes", fix)
         if slopes.ndim not in (1, 2) or not jnp.issubdtype(slopes.dtype, jnp.floating):
             raise ConfigError(
-                f"slopes is {slopes.dtype}{list(slopes.shape)}, not floats of 1 or 2 axes.", fix=fix
+                f"slopes is {slopes.dtype}{list(slopes.shape)}, not floats of 1 or 2 axes.",
+                option="slopes",
+                fix=fix,
             )
         dtype = jax.dtypes.canonicalize_dtype(wide(slopes.dtype))
         set_field(self, "slopes", slopes.astype(dtype)[(None,) * (2 - slopes.ndim)])
@@ -67,7 +69,9 @@ class ALiBi(ScoreModifier):
             ConfigError: `heads` is less than 1.
         """
         if heads < 1:
-            raise ConfigError(f"heads={heads} is less than 1.", fix="heads=1 or more")
+            raise ConfigError(
+                f"heads={heads} is less than 1.", option="heads", fix="heads=1 or more"
+            )
         below = 1 << (heads.bit_length() - 1)
         slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
         between = [2.0 ** (-4 * i / below) for i in range(1, 2 * below, 2)]
@@ -108,12 +112,15 @@ class RelativeBias(ScoreModifier):
         table = as_array(self.table, "table", fix)
         if table.ndim not in (2, 3) or not jnp.issubdtype(table.dtype, jnp.floating):
             raise ConfigError(
-                f"table is {table.dtype}{list(table.shape)}, not floats of 2 or 3 axes.", fix=fix
+                f"table is {table.dtype}{list(table.shape)}, not floats of 2 or 3 axes.",
+                option="table",
+                fix=fix,
             )
         left = (table.shape[-1] - 1) // 2 if self.left is None else operator.index(self.left)
         if not 0 <= left < table.shape[-1] or (self.left is None and table.shape[-1] % 2 == 0):
             raise ConfigError(
                 f"left={self.left} does not fit a table of {table.shape[-1]} distances.",
+                option="left",
                 fix=f"pass left from 0 to {table.shape[-1] - 1}, or an odd number of distances",
             )
         set_field(self, "table", table[None] if table.ndim == 2 else table)

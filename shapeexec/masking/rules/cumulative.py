@@ -13,6 +13,7 @@ from jax import Array, lax
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import highest, lowest, one, zero
 from shapeexec.masking._knowledge import Known, constant, nothing_known_of
+from shapeexec.masking._moves import roll_to_front
 from shapeexec.masking._registry import register, register_knowledge
 
 _IDENTITY: dict[str, Callable[[Any], Any]] = {
@@ -41,7 +42,7 @@ def cumulative(
 def _beside_the_last(ctx: RuleContext, x: Array, *, axis: int, params: dict[str, Any]) -> Array:
     """A complex extreme: nothing is an identity beside NaN, but the last element is no news."""
     last = jnp.maximum(ctx.operands[0].lengths[axis] - 1, 0)
-    position = jnp.minimum(lax.iota(np.int32, x.shape[axis]), last)
+    position = jnp.minimum(lax.iota(np.int32, ctx.operands[0].capacities[axis]), last)
     x = jnp.take(x, position, axis=axis, mode="clip")
     return ctx.bind(x, axis=axis, reverse=True, **params)
 
@@ -50,7 +51,7 @@ def _turned_round(ctx: RuleContext, x: Array, *, axis: int, params: dict[str, An
     """A complex log-sum-exp: adding nothing, exp(-inf), would wrap an angle past pi."""
 
     def turn(x: Array) -> Array:
-        return jnp.roll(lax.rev(x, (axis,)), ctx.operands[0].lengths[axis] - x.shape[axis], axis)
+        return roll_to_front(lax.rev(x, (axis,)), ctx.operands[0].lengths[axis], axis=axis)
 
     return turn(ctx.bind(turn(x), axis=axis, reverse=False, **params))
 

@@ -17,6 +17,7 @@ from shapeexec.masking import _softmax as softmax
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import Length, conform
 from shapeexec.masking._knowledge import Known, by_dtype
+from shapeexec.masking._moves import roll_to_front, take
 from shapeexec.masking._registry import register, register_knowledge
 from shapeexec.masking._windows import pad_axis
 from shapeexec.shape import _dim
@@ -63,18 +64,6 @@ def squeeze_knowledge(ctx: RuleContext, operand: Known, *, dimensions: Any) -> K
     """Each axis that stays keeps its fact."""
     kept = [padding for axis, padding in enumerate(operand.axes) if axis not in dimensions]
     return Known(operand.whole, tuple(kept))
-
-
-def take(x: Array, index: Array, *, axis: int) -> Array:
-    """The elements of `x` at `index` along `axis`, clipped; an empty axis gives zeros."""
-    if x.shape[axis] == 0:
-        x = conform(x, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
-    return jnp.take(x, index, axis=axis, mode="clip")
-
-
-def roll_to_front(x: Array, length: Length, *, axis: int) -> Array:
-    """Move the last `length` elements of `x` along `axis` to its front."""
-    return jnp.roll(x, length - x.shape[axis], axis)
 
 
 # Reshape
@@ -131,14 +120,13 @@ def _prefix_ends(dims: Sequence[Any]) -> dict[str, int]:
 def _reshape_group(ctx: RuleContext, x: Array, *, axis: int, old: Dims, new: Dims) -> Array:
     """Reshape the axes `old` of `x`, which begin at `axis`, into `new`."""
     before, after = x.shape[:axis], x.shape[axis + len(old) :]
-    capacities = ctx.extents.capacities(new)
+    in_capacities, capacities = ctx.extents.capacities(old), ctx.extents.capacities(new)
     leading_only = not any(_is_ragged(dim) for dim in old[1:] + new[1:])
     if _without_ones(old) == _without_ones(new) or leading_only:
         # Row-major order in the buffer is row-major order in the logical shape.
-        flat = x.reshape(*before, math.prod(x.shape[axis : axis + len(old)]), *after)
+        flat = x.reshape(*before, math.prod(in_capacities), *after)
         flat = conform(flat, (*before, math.prod(capacities), *after)) if leading_only else flat
         return flat.reshape(*before, *capacities, *after)
-    in_capacities = x.shape[axis : axis + len(old)]
     flat = x.reshape(*before, math.prod(in_capacities), *after)
     source = _source_positions(
         capacities,
@@ -197,8 +185,8 @@ def concatenate(ctx: RuleContext, *operands: Array, dimension: int) -> Array:
     lengths = [ctx.operands[i].lengths[dimension] for i in range(len(operands))]
     if not any(ctx.operands[i].padded((dimension,)) for i in range(len(operands) - 1)):
         return ctx.bind(*operands, dimension=dimension)
-    shape = list(operands[0].shape)
-    shape[dimension] = sum(operand.shape[dimension] for operand in operands)
+    shape = list(ctx.operands[0].capacities)
+    shape[dimension] = sum(ctx.operands[i].capacities[dimension] for i in range(len(operands)))
     # As wide as all the operands: an update past the end would be clamped onto valid elements.
     out = conform(operands[0], tuple(shape))
     offset = lengths[0]

@@ -17,6 +17,7 @@ from jax import Array, lax
 from shapeexec import _compat
 from shapeexec.masking._context import RuleContext
 from shapeexec.masking._fill import Length, conform, one, valid_mask, zero
+from shapeexec.masking._moves import roll_to_front
 from shapeexec.masking._registry import register
 
 
@@ -141,7 +142,7 @@ def svd(
     options = params | {"compute_uv": compute_uv, "full_matrices": full_matrices}
     if not (ragged and compute_uv):
         return ctx.bind(matrix, **options)
-    length, size = ctx.results[0].lengths[-1], min(matrix.shape[-2:])
+    length, size = ctx.results[0].lengths[-1], min(ctx.operands[0].capacities[-2:])
     around = None
     if not _is_square(ctx, 0):
         before, upper = lax.linalg.qr(matrix, full_matrices=full_matrices)
@@ -150,9 +151,9 @@ def svd(
     inside, is_diagonal = _corner(matrix.shape, length)
     block = jnp.where(is_diagonal, _beyond_spectrum(matrix), 0).astype(matrix.dtype)
     values, left, right = ctx.bind(jnp.where(inside, matrix, block), **options)
-    values = _last_to_front(values, length, axis=values.ndim - 1)
-    left = _last_to_front(left, length, axis=left.ndim - 1)
-    right = _last_to_front(right, length, axis=right.ndim - 2)
+    values = roll_to_front(values, length, axis=values.ndim - 1)
+    left = roll_to_front(left, length, axis=left.ndim - 1)
+    right = roll_to_front(right, length, axis=right.ndim - 2)
     if around is None:
         return values, left, right
     before, after = around
@@ -306,8 +307,3 @@ def _in_corner(matrix: Array, length: Length, *, size: int) -> Array:
     shape = (*matrix.shape[:-2], size, size)
     inside, is_diagonal = _corner(shape, length)
     return jnp.where(inside, conform(matrix, shape), is_diagonal.astype(matrix.dtype))
-
-
-def _last_to_front(x: Array, length: Length, *, axis: int) -> Array:
-    """Move the last `length` elements along `axis` to the front."""
-    return jnp.roll(x, length - x.shape[axis], axis)

@@ -5,10 +5,10 @@ The interpreter raises the error, with the user's line.
 
 from shapeexec.masking._registry import refuse
 
-_ON_BLOCKS = "it runs on each device's block, and blocks are cut at the padded size"
+_ON_BLOCKS = "it runs on each device's block, and blocks are cut at capacity"
 _OPAQUE = "what it computes is compiled already, and shapeexec cannot see which elements it reads"
 _IN_PLACE = "it reads and writes memory in place, and a reference has no rule for its padding"
-_NVIDIA = "it calls a CUDA library at the padded size, which has no operand for the true one"
+_NVIDIA = "it calls a CUDA library at capacity, which has no operand for the true one"
 _SPARSE = "its result lists the nonzero elements, padding among them"
 _NEVER = "JAX replaces it before a function is compiled"
 

@@ -28,7 +28,10 @@ NO_TABLES = "its kernels cannot look up a table by an index that they make thems
 def unfit(why: str) -> BackendError:
     """The error for a mask or bias that these kernels cannot evaluate."""
     return BackendError(
-        "mosaic_tpu cannot run this mask or bias.", why=why, fix='name implementation="xla"'
+        "mosaic_tpu cannot run this mask or bias.",
+        reasons={"mosaic_tpu": why},
+        why=why,
+        fix='name implementation="xla"',
     )
 
 

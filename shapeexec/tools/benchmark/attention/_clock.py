@@ -1,4 +1,7 @@
-"""How long a compiled program takes: by the device's own account, and by the host's clock."""
+"""How long a compiled program takes: by the device's own account, and by the host's clock.
+
+Whether its results are right is checked in `_run`.
+"""
 
 import dataclasses
 import statistics

@@ -1,4 +1,7 @@
-"""From names on the command line to a report."""
+"""From names on the command line to a report.
+
+The options themselves are those of `_command`.
+"""
 
 import re
 import time

@@ -1,4 +1,7 @@
-"""Our function, by the name of each of its back ends, and as it chooses by itself."""
+"""Our function, by the name of each of its back ends, and as it chooses by itself.
+
+Others' functions are in `rivals`.
+"""
 
 import functools
 import operator

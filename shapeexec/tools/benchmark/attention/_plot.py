@@ -1,4 +1,7 @@
-"""Drawing a run; the one module of the benchmark that asks for matplotlib."""
+"""Drawing a run; the one module of the benchmark that asks for matplotlib.
+
+Which figures there are is `_run`'s to say.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

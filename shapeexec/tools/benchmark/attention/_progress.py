@@ -1,4 +1,7 @@
-"""Saying how far a run is, with rich where it is installed and somebody watches."""
+"""Saying how far a run is, with rich where it is installed and somebody watches.
+
+Without it each line is printed with what is done and the time.
+"""
 
 import contextlib
 import sys
@@ -20,7 +23,7 @@ def progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], N
 
     try:
         from rich.progress import Progress  # noqa: PLC0415 - it may not be installed
-    except ImportError:
+    except ModuleNotFoundError:
         yield line, advance
         return
     if not sys.stdout.isatty():

@@ -1,4 +1,7 @@
-"""The results of a run, as text for people and as JSON for programs."""
+"""The results of a run, as text for people and as JSON for programs.
+
+It measures nothing, and draws nothing: `_run` and `_plot` do.
+"""
 
 import dataclasses
 from collections import Counter

@@ -155,7 +155,7 @@ def _measured(cell: Cell, contestant: Contestant) -> Row:
 
 
 def _row(
-    cell: Cell, contestant: Contestant, reason: str | None = None, is_failure: bool = False
+    cell: Cell, contestant: Contestant, *, reason: str | None = None, is_failure: bool = False
 ) -> Row:
     problem = cell.problem
     return Row(

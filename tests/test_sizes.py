@@ -1,0 +1,70 @@
+"""Modules, functions and classes stay small: what is not has its reason here."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_layers import FILES, module_of
+
+MODULE, KERNEL, FUNCTION, CLASS = 400, 600, 40, 12
+"""The most lines of a module, of one with kernels, of a function without its docstring; the most
+public methods of a class."""
+
+SIGNATURE = "its parameters fill the lines: those of the function that it stands for"
+KERNELS = "one call of Pallas with all operands, specs and scratch of a kernel"
+REASONS = {
+    "shapeexec.attention._api.dot_product_attention": SIGNATURE,
+    "shapeexec.attention._flax.flax_attention_fn": SIGNATURE,
+    "shapeexec.execution._exec.Exec.__init__": SIGNATURE,
+    "shapeexec.attention.backends.mosaic_gpu.__init__.MosaicGpu.backward": KERNELS,
+    "shapeexec.attention.backends.mosaic_gpu._of_queries.backward_of_queries": KERNELS,
+    "shapeexec.attention.backends.mosaic_gpu._of_queries._Program._sum": KERNELS,
+    "shapeexec.attention.backends.mosaic_tpu._steps.launch": KERNELS,
+    "shapeexec.execution._compile.compile_graph": "lowering, compiling and counting are one span",
+    "shapeexec.attention._grid.TileGrid": "each method is one question of a mask about a tile",
+    "shapeexec.attention.masks._base.Tiles": "each method is one question of a mask about a tile",
+    "shapeexec.attention.masks._base.Positions": "each method is one question about a pair",
+    "shapeexec.execution._exec.Exec": "the interface to users",
+    "shapeexec.execution._runner.Runner": "a method for each method of `Exec` that runs or looks",
+    "shapeexec.execution._store.Store": "the one owner of what changes, which keeps it in step",
+}
+
+
+def lines(node: ast.FunctionDef) -> int:
+    """The lines of a function without its docstring."""
+    first = node.body[0]
+    is_told = isinstance(first, ast.Expr) and ast.get_docstring(node) is not None
+    own = (first.end_lineno or 0) - first.lineno + 1 if is_told else 0
+    return (node.end_lineno or 0) - node.lineno + 1 - own
+
+
+def methods(node: ast.ClassDef) -> int:
+    """How many public methods and properties a class has."""
+    names = [inner.name for inner in node.body if isinstance(inner, ast.FunctionDef)]
+    return sum(not name.startswith("_") for name in names)
+
+
+def too_large(tree: ast.AST, where: str) -> Iterator[str]:
+    """The names of the functions and classes that are too large, those inside of others too."""
+    for node in ast.iter_child_nodes(tree):
+        name = f"{where}.{node.name}" if isinstance(node, ast.FunctionDef | ast.ClassDef) else where
+        if isinstance(node, ast.FunctionDef) and lines(node) > FUNCTION:
+            yield name
+        if isinstance(node, ast.ClassDef) and methods(node) > CLASS:
+            yield name
+        yield from too_large(node, name)
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_a_module_is_short(path: Path):
+    most = KERNEL if "backends" in path.parts else MODULE
+    assert len(path.read_text().splitlines()) <= most
+
+
+def test_functions_and_classes_are_small_or_have_a_reason():
+    found = {
+        name for path in FILES for name in too_large(ast.parse(path.read_text()), module_of(path))
+    }
+    assert found == REASONS.keys()
