@@ -1,27 +1,25 @@
 """Exec: one function at every size, from a handful of compiled graphs.
 
-The class that users call: options, Python's protocols of functions, methods and pickling, and
-views of the cache. `_runner` runs a call.
+The class that users call: options, previews, and views of the cache. `_function` has Python's
+protocols of functions, and `_runner` runs a call.
 """
 
-import copy
 import functools
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Never
 
 from shapeexec.bucketing import Pow2, Strategy
-from shapeexec.execution import _monitor, _options, _pickling, _spellings
+from shapeexec.execution import _options, _spellings
 from shapeexec.execution._acall import in_thread
 from shapeexec.execution._behind import Missing
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._compiling import Compiling
 from shapeexec.execution._events import Callback
 from shapeexec.execution._explain import Explanation
+from shapeexec.execution._function import Function
 from shapeexec.execution._graphs import Graphs
 from shapeexec.execution._map_method import MapMethod
-from shapeexec.execution._method import method_of, without_self
 from shapeexec.execution._plain import called
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Check
@@ -31,22 +29,16 @@ from shapeexec.execution._settings import (
     Returns,
     Settings,
     changed,
-    check_pins,
     settings_of,
 )
-from shapeexec.execution._split import FUNCTION, has_parts
 from shapeexec.execution._stats import Stats
-from shapeexec.execution._store import Store
 from shapeexec.execution._why import WhyNew
 from shapeexec.program import Program
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
 
-_METHODS = threading.RLock()
-"""Held while an Exec becomes a method: all its instances share one store of graphs."""
 
-
-class Exec:
+class Exec(Function):
     """A function that runs at every input size, from one compiled graph per bucket.
 
     A call pads its arguments to the buckets of its sizes, runs the graph compiled for them, and
@@ -163,20 +155,6 @@ class Exec:
         )
         self._start(settings, limits or CacheLimits())
 
-    def _start(self, settings: Settings, limits: CacheLimits) -> None:
-        check_pins(settings, limits.pin)
-        self._limits = limits
-        name = _options.name_of(settings.fn)
-        store = Store(limits, settings.missing, compiling=settings.compiling, name=name)
-        self._runner = Runner.of(settings, store)
-        store.see({FUNCTION} if has_parts(settings.fn) else ())
-        self._method: Exec | None = None
-        self._is_method = False
-        _monitor.listen()
-        functools.update_wrapper(self, settings.fn, updated=())
-        if getattr(settings.fn, "__isabstractmethod__", False):
-            self.__isabstractmethod__ = True  # `abc` asks it of what a class holds
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `fn` on the arguments, and return what it returns, up to rounding.
 
@@ -265,31 +243,6 @@ class Exec:
             SpecError: A spec is malformed.
         """
         return self._of(changed(self.settings, changes), self._limits)
-
-    # As Python's functions are
-
-    def __get__(self, instance: Any, owner: type | None = None) -> "Exec":
-        """Bind to an instance: an Exec of the arguments behind `self`, with shared graphs.
-
-        What `self` holds is an argument: arrays are data, all else is constant. So instances that
-        differ in arrays only share graphs, and an attribute that is set later is heeded.
-        """
-        with _METHODS:
-            if self._method is None:
-                method = self._of(without_self(self.settings), self._limits)
-                method._is_method = True
-                self._method = method
-        return self._method if instance is None else self._method._of_self(instance)
-
-    def __copy__(self) -> "Exec":
-        return self.variant()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Exec":
-        return self.variant(fn=copy.deepcopy(self.settings.fn, memo))
-
-    def __reduce__(self) -> Any:
-        made = self._of, (self.settings, self._limits)  # its graphs stay where they are
-        return _pickling.reduced(self, Exec, made=made)
 
     # Looking before running
 
@@ -422,26 +375,6 @@ class Exec:
     def freeze(self) -> None:
         """Make it an error from now on if a call needs a graph that is not compiled."""
         self._runner.store.freeze()
-
-    @classmethod
-    def _of(cls, settings: Settings, limits: CacheLimits) -> "Exec":
-        ex = cls.__new__(cls)
-        ex._start(settings, limits)
-        return ex
-
-    def _receiver(self, args: Sequence[Any]) -> tuple[Runner, Sequence[Any]]:
-        """The runner, of the instance that is the first argument if this is a method."""
-        if self._is_method:
-            return self._runner.with_function(method_of(self.settings.fn, args)), args[1:]
-        return self._runner, args
-
-    def _of_self(self, instance: Any) -> "Exec":
-        """The method of an instance."""
-        runner, _ = self._receiver((instance,))
-        bound = type(self).__new__(type(self))
-        vars(bound).update(vars(self), _runner=runner, _is_method=False)
-        vars(bound)["__wrapped__"] = runner.settings.fn  # of which `inspect.signature` tells
-        return bound
 
 
 def runner_of(ex: Exec) -> Runner:

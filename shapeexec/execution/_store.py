@@ -11,11 +11,12 @@ import time
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import CodeType, FunctionType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from shapeexec import _compat
 from shapeexec._errors import FrozenError
 from shapeexec.execution._behind import Behind, Missing, is_seen_by_workers
+from shapeexec.execution._bounded_table import BoundedTable
 from shapeexec.execution._cache import CacheLimits, GraphCache
 from shapeexec.execution._compile import Graph, Prepared, compile_graph
 from shapeexec.execution._compiling import TUNED, Compiling, Option
@@ -31,35 +32,8 @@ from shapeexec.execution._row import GraphRow
 from shapeexec.execution._split import Call, Place
 from shapeexec.execution._stats import Counters, Stats
 
-_MOST_PLANS = 8192
 _MOST_PREPARED = 16
 _THRASHING = 2  # graphs made again after they had to leave
-
-Value = TypeVar("Value")
-
-
-class Table(Generic[Value]):
-    """Values by key, of a bounded number: what occurs again after it was emptied is made again.
-
-    Attributes:
-        get: The value of a key, or None; each hit asks it.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._values: dict[Hashable, Value] = {}
-        self.get = self._values.get
-
-    def __setitem__(self, key: Hashable, value: Value) -> None:
-        with self._lock:
-            if len(self._values) >= _MOST_PLANS:
-                self._values.clear()
-            self._values[key] = value
-
-    def clear(self) -> None:
-        """Forget all values."""
-        with self._lock:
-            self._values.clear()
 
 
 class Store:
@@ -110,9 +84,9 @@ class Store:
         self._prepared: GraphCache[Prepared] = GraphCache(CacheLimits(graphs=_MOST_PREPARED))
         self.find = self._cache.find
         self.count = self.counters.add
-        self.ready: Table[Ready] = Table()
-        self.plans: Table[Plan] = Table()
-        self.layouts: Table[Any] = Table()  # of `Layout`s, which stand above
+        self.ready: BoundedTable[Ready] = BoundedTable()
+        self.plans: BoundedTable[Plan] = BoundedTable()
+        self.layouts: BoundedTable[Any] = BoundedTable()  # of `Layout`s, which stand above
         self._lock = threading.Lock()
         self._functions = Functions()
         self._warned: set[str] = set()

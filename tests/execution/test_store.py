@@ -10,7 +10,7 @@ from jax.interpreters import mlir
 
 import shapeexec as sx
 from shapeexec import _compat
-from shapeexec.execution import _store
+from shapeexec.execution import _bounded_table, _store
 from shapeexec.execution._bind import Binder
 from shapeexec.execution._exec import runner_of
 from shapeexec.execution._monitor import Span
@@ -38,8 +38,8 @@ def test_larger_graphs_that_are_ready_are_told_the_least_first():
 
 
 def test_a_table_forgets_all_when_it_is_full(monkeypatch):
-    monkeypatch.setattr(_store, "_MOST_PLANS", 3)
-    table = _store.Table()
+    monkeypatch.setattr(_bounded_table, "_MOST", 3)
+    table = _bounded_table.BoundedTable()
     for key in "abc":
         table[key] = key
     assert [table.get(key) for key in "abc"] == ["a", "b", "c"]
@@ -50,7 +50,7 @@ def test_a_table_forgets_all_when_it_is_full(monkeypatch):
 
 
 def test_tables_may_be_filled_by_many_threads(monkeypatch):
-    monkeypatch.setattr(_store, "_MOST_PLANS", 2)
+    monkeypatch.setattr(_bounded_table, "_MOST", 2)
     ex = sx.Exec(lambda x: x * 2, ("s",), {"s": sx.Linear(64)})
     got = {}
 

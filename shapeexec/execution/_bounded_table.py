@@ -1,0 +1,36 @@
+"""A table of values that are made again if they are gone, which empties itself when it is full.
+
+`_cache` has what is dear to make, and drops what was used least.
+"""
+
+import threading
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+_MOST = 8192
+
+Value = TypeVar("Value")
+
+
+class BoundedTable(Generic[Value]):
+    """Values by key, of a bounded number: what occurs again after it was emptied is made again.
+
+    Attributes:
+        get: The value of a key, or None; each hit asks it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[Hashable, Value] = {}
+        self.get = self._values.get
+
+    def __setitem__(self, key: Hashable, value: Value) -> None:
+        with self._lock:
+            if len(self._values) >= _MOST:
+                self._values.clear()
+            self._values[key] = value
+
+    def clear(self) -> None:
+        """Forget all values."""
+        with self._lock:
+            self._values.clear()

@@ -1,0 +1,88 @@
+"""What makes an Exec a function to Python: methods of instances, copies, pickling.
+
+`_exec` has all that users call by name.
+"""
+
+import copy
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any, Self
+
+from shapeexec.execution import _monitor, _options, _pickling
+from shapeexec.execution._cache import CacheLimits
+from shapeexec.execution._method import method_of, without_self
+from shapeexec.execution._runner import Runner
+from shapeexec.execution._settings import Settings, changed, check_pins
+from shapeexec.execution._split import FUNCTION, has_parts
+from shapeexec.execution._store import Store
+
+_METHODS = threading.RLock()
+"""Held while an Exec becomes a method: all its instances share one store of graphs."""
+
+
+class Function:
+    """A runner and its limits, as a descriptor that is copied and pickled without its graphs."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        raise NotImplementedError
+
+    def _start(self, settings: Settings, limits: CacheLimits) -> None:
+        check_pins(settings, limits.pin)
+        self._limits = limits
+        name = _options.name_of(settings.fn)
+        store = Store(limits, settings.missing, compiling=settings.compiling, name=name)
+        self._runner = Runner.of(settings, store)
+        store.see({FUNCTION} if has_parts(settings.fn) else ())
+        self._method: Self | None = None
+        self._is_method = False
+        _monitor.listen()
+        functools.update_wrapper(self, settings.fn, updated=())
+        if getattr(settings.fn, "__isabstractmethod__", False):
+            self.__isabstractmethod__ = True  # `abc` asks it of what a class holds
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Self:
+        """Bind to an instance: an Exec of the arguments behind `self`, with shared graphs.
+
+        What `self` holds is an argument: arrays are data, all else is constant. So instances that
+        differ in arrays only share graphs, and an attribute that is set later is heeded.
+        """
+        with _METHODS:
+            if self._method is None:
+                method = self._of(without_self(self._runner.settings), self._limits)
+                method._is_method = True
+                self._method = method
+        return self._method if instance is None else self._method._of_self(instance)
+
+    def __copy__(self) -> Self:
+        return self._of(self._runner.settings, self._limits)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        settings = self._runner.settings
+        fn = copy.deepcopy(settings.fn, memo)
+        return self._of(changed(settings, {"fn": fn}), self._limits)
+
+    def __reduce__(self) -> Any:
+        made = self._of, (self._runner.settings, self._limits)  # its graphs stay where they are
+        return _pickling.reduced(self, Function, made=made)
+
+    @classmethod
+    def _of(cls, settings: Settings, limits: CacheLimits) -> Self:
+        ex = cls.__new__(cls)
+        ex._start(settings, limits)
+        return ex
+
+    def _receiver(self, args: Sequence[Any]) -> tuple[Runner, Sequence[Any]]:
+        """The runner, of the instance that is the first argument if this is a method."""
+        if self._is_method:
+            return self._runner.with_function(method_of(self._runner.settings.fn, args)), args[1:]
+        return self._runner, args
+
+    def _of_self(self, instance: Any) -> Self:
+        """The method of an instance."""
+        runner, _ = self._receiver((instance,))
+        bound = type(self).__new__(type(self))
+        vars(bound).update(vars(self), _runner=runner, _is_method=False)
+        vars(bound)["__wrapped__"] = runner.settings.fn  # of which `inspect.signature` tells
+        return bound
