@@ -27,6 +27,11 @@ GROUPS = (
         "",
         ("Exec", "bucketed", "Compiling", "CacheLimits", "Padded", "Plan", "Explanation", "Stats"),
     ),
+    (
+        "Watching",
+        "",
+        ("Event", "prometheus_metrics"),
+    ),
     ("Maps", "", ("MapMethod", "MapPlan", "MapExplanation")),
     ("The cache", "", ("Graphs", "GraphRow", "WhyNew")),
     (

@@ -57,7 +57,7 @@ from shapeexec.execution import (
 )
 from shapeexec.program import Equation, Program, trace
 from shapeexec.shape import BATCH, SEQ_LEN, UNKNOWN, Dim, Shape, eval_shape
-from shapeexec.tools import Validation, validate
+from shapeexec.tools import Validation, prometheus_metrics, validate
 
 __version__ = "0.1.0"
 
@@ -124,6 +124,7 @@ __all__ = [
     "eval_shape",
     "masking",
     "pad_to_bucket",
+    "prometheus_metrics",
     "shape",
     "trace",
     "unpad",
