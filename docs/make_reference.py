@@ -122,6 +122,7 @@ def _link(path: str) -> str:
 
 
 def _entry(path: str, value: Any) -> list[str]:
+    value = inspect.unwrap(value)  # a cached function is a function
     lines = [f"### {path}", ""]
     if not (inspect.isclass(value) or inspect.isfunction(value)):
         return [*lines, f"`{value!r}`, a `{type(value).__name__}`."]

@@ -18,6 +18,7 @@ from tests.advice import (
     inconclusive,
     limits,
     looking,
+    memory,
     options,
     primitives,
     running,
@@ -27,10 +28,21 @@ from tests.advice import (
 from tests.advice.row import value
 from tests.tolerance import tolerance
 
-MODULES = (specs, options, inconclusive, limits, looking, primitives, running, attention, tiles)
+MODULES = (
+    specs,
+    options,
+    inconclusive,
+    limits,
+    looking,
+    memory,
+    primitives,
+    running,
+    attention,
+    tiles,
+)
 ROWS = [row for module in MODULES for row in module.ROWS]
 KINDS = """attention; back ends; biases; buckets; by hand; constraints; dims; donation; dropout;
-    exact symbols; frozen; graphs; handles; inconclusive; lengths; maps; masks; objects; options;
+    exact symbols; frozen; graphs; handles; inconclusive; lengths; maps; masks; memory; objects; options;
     pad_safe; programs; rules; specs; statics; strategies; unsupported primitives; validation"""
 
 

@@ -52,6 +52,14 @@ class CacheLimits:
                     f"{name}={limit}: no graph fits.", option=name, fix=f"{name}=1 or None"
                 )
 
+    def __repr__(self) -> str:
+        given = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        }
+        return f"CacheLimits({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
     def doubled(self) -> "CacheLimits":
         """The limits of twice as much."""
         graphs, size = (limit and 2 * limit for limit in (self.graphs, self.device_bytes))

@@ -26,7 +26,7 @@ class Function:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
-        raise NotImplementedError
+        raise NotImplementedError  # `Exec` has it
 
     def _start(self, settings: Settings, limits: CacheLimits) -> None:
         check_pins(settings, limits.pin)

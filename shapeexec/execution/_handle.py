@@ -145,6 +145,7 @@ class Padded:
             raise ConfigError(  # a ValueError, which NumPy asks of `__array__`
                 "copy=False: a Padded has no NumPy array that could be shared.",
                 option="copy",
+                got=f"a handle of shape {self.shape}",
                 why="its data is copied from its device",
                 fix="np.asarray(handle)",
             )

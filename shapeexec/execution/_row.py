@@ -56,7 +56,7 @@ class GraphSeconds:
         return self.trace + self.mask + self.lower + max(self.check, self.compile)
 
     def __str__(self) -> str:
-        parts = (f"{name} {value:.2f}" for name, value in dataclasses.asdict(self).items())
+        parts = (f"{name} {value:.2f} s" for name, value in dataclasses.asdict(self).items())
         return f"{self.total:.2f} s ({', '.join(parts)})"
 
 

@@ -177,13 +177,14 @@ def prometheus_metrics(
         >>> stop = sx.prometheus_metrics(run, registry=registry)
         >>> _ = run(np.ones(5, np.float32))
         >>> registry.get_sample_value("shapeexec_graphs", {"function": "sum"})
-        1.0
+        1
     """
     try:
         import prometheus_client.core  # noqa: PLC0415 - it may not be installed
     except ModuleNotFoundError as error:
         raise ConfigError(
             "prometheus_metrics needs prometheus_client, which is not installed.",
+            got=str(error),
             fix="pip install prometheus-client; or run.on_event, which needs nothing",
         ) from error
     if not isinstance(run, Exec):

@@ -131,7 +131,7 @@ ROWS = [
         "handles",
         sx.ConfigError,
         lambda: sx.Padded(jnp.asarray(X), (5,)).grown(-1),
-        "by at least 0, and an axis from -1 to 0",
+        "by an int from 0 on, and an axis from -1 to 0",
         lambda told: np.asarray(sx.Padded(jnp.asarray(X), (5,)).grown(2, axis=-1)),
         lambda: np.append(X, [0, 0]),
     ),

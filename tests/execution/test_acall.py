@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
+from tests.execution.support import wait_for
 
 
 def ones(*shape):
@@ -34,7 +35,7 @@ def test_the_loop_goes_on_while_a_graph_is_made():
     ticks, may_end = [], threading.Event()
 
     def slow(x):
-        assert may_end.wait(60)  # while it is traced
+        wait_for(may_end)  # while it is traced
         return x + 1
 
     run = sx.Exec(slow, ("s",), check="off")

@@ -50,6 +50,18 @@ def full_at(request, monkeypatch):
     return fill
 
 
+def test_memory_that_a_device_misses_while_it_runs_is_told_by_the_call():
+    def gram(x):
+        return jnp.sort(jnp.outer(x, x), axis=0).sum()
+
+    vast = sx.Linear(2**24)  # all pairs of it take more bytes than there are addresses
+    with refused(sx.OutOfMemoryError, "the graph s=16777216 does not fit", "a finer strategy"):
+        sx.Exec(gram, ("s",), vast)(ones(5))
+    run = sx.Exec(gram, ("s",), vast, on_memory="exact")
+    assert [float(run(ones(size))) for size in (5, 5, 3)] == [25, 25, 9]
+    assert (run.stats.exact, run.cache_size) == ({"s": 3}, 2)
+
+
 def test_by_default_the_error_tells_the_numbers_and_the_way_out(full_at):
     run = sx.Exec(total, ("s",))
     full_at("s=8")
