@@ -42,8 +42,9 @@ MODULES = (
 )
 ROWS = [row for module in MODULES for row in module.ROWS]
 KINDS = """attention; back ends; biases; buckets; by hand; constraints; dims; donation; dropout;
-    exact symbols; frozen; graphs; handles; inconclusive; lengths; maps; masks; memory; objects; options;
-    pad_safe; programs; rules; specs; statics; strategies; unsupported primitives; validation"""
+    exact symbols; frozen; graphs; handles; inconclusive; lengths; maps; masks; memory; objects;
+    options; pad_safe; programs; rules; specs; statics; strategies; unsupported primitives;
+    validation"""
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}: {row.name}")

@@ -76,6 +76,7 @@ _TABLE = (
     ("jax._src.random.core", "_gamma_one _shuffle choice permutation", _EVERY),
     ("jax._src.scipy.signal", "_spectral_helper", _EVERY),
     ("jax._src.source_info_util", "user_frames", _EVERY),
+    ("jax._src.xla_bridge", "backends_are_initialized", _EVERY),
     (
         "jax.extend.core",
         """ClosedJaxpr Jaxpr Literal Primitive Var jaxpr_as_fun jaxprs_in_params

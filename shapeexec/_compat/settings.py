@@ -9,12 +9,17 @@ from typing import Any
 import jax
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import xla_bridge as _xla_bridge
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 """The monitoring event that JAX records, with seconds, for each XLA compilation."""
 
 trace_state_clean: Callable[[], bool] = _core.trace_state_clean
 """False inside anybody's `jit`, `grad`, `vmap` or `scan` body, also where no argument is traced."""
+
+
+has_devices: Callable[[], bool] = _xla_bridge.backends_are_initialized
+"""Whether JAX has started a back end; its threads do not survive a fork."""
 
 
 def current_trace() -> object:

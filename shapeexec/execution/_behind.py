@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from shapeexec import _compat
 from shapeexec._errors import FrozenError
+from shapeexec.execution._fork import tell_of_forks
 
 Missing = Literal["wait", "larger", "error"]
 """What a call does whose graph is missing."""
@@ -37,6 +38,12 @@ class Workers:
         self._lock = threading.Lock()
         self._queue: collections.deque[tuple[Callable[[], Any], Future[Any]]] = collections.deque()
         self._threads = 0
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """See `Forked`: what waited for these threads is cancelled."""
+        self._lock, self._threads = threading.Lock(), 0
+        self.cancel()
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
         """Do `work` after all that waits already; cancelled if no thread can begin any more."""
@@ -107,6 +114,11 @@ class Behind:
         self._lock = threading.Lock()
         self._pending: dict[Hashable, Future[None]] = {}
         self._failed: set[Hashable] = set()
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """See `Forked`: what was being made is made by who asks for it."""
+        self._lock, self._pending = threading.Lock(), {}
 
     def makes(self, key: Hashable) -> bool:
         """Whether the graph of a key is being made, or waits for it."""

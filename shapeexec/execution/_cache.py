@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from shapeexec._errors import ConfigError
+from shapeexec.execution._fork import tell_of_forks
 from shapeexec.execution._narrow import is_listed, is_mapping
 
 
@@ -149,6 +150,13 @@ class GraphCache(Generic[Entry]):
         self._lock = threading.Lock()
         self._entries: collections.OrderedDict[Hashable, Entry] = collections.OrderedDict()
         self._flights: dict[Hashable, _Flight] = {}
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """See `Forked`: what other threads were making is made anew."""
+        own = threading.get_ident()
+        self._lock = threading.Lock()
+        self._flights = {k: flight for k, flight in self._flights.items() if flight.thread == own}
 
     def __len__(self) -> int:
         return len(self._entries)

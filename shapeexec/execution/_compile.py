@@ -16,6 +16,7 @@ import numpy as np
 from shapeexec import _compat
 from shapeexec.execution import _monitor, _worker
 from shapeexec.execution._compiling import Option, refused_options
+from shapeexec.execution._fork import check_may_compile
 from shapeexec.execution._permission import check_permitted, permitted, watch_lowering
 from shapeexec.execution._row import GraphBytes, GraphRow, GraphSeconds
 from shapeexec.execution._stats import Tally
@@ -279,8 +280,9 @@ def compile_graph(
         meanwhile: What this thread does while XLA compiles in another one.
 
     Raises:
-        ConfigError: XLA refuses an option.
+        ConfigError: XLA refuses an option, or this process was forked.
     """
+    check_may_compile(f"a graph for {row.sizes}")
     start = time.perf_counter()
     with permitted():
         lowered = prepared.trace().lower()

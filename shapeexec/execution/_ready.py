@@ -101,7 +101,7 @@ class Ready:
         try:
             result = run(self.sizes, args, kwargs)
             if graph.tally.used is None:  # a device that runs behind tells later of its memory
-                jax.block_until_ready(result)
+                _compat.block_until_ready(result)
         except (ValueError, _compat.JaxRuntimeError) as error:  # the former on the fast path
             if self.donate:  # XLA refuses it in words of its own
                 _transfer.check_given_once(args, kwargs, donated=self.donate)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from shapeexec import _compat
 from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._fork import tell_of_forks
 from shapeexec.execution._outcomes import are_many
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._trace import Trace, trace
@@ -40,6 +41,11 @@ class _Structure:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.traces: list[Traced] = []
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """See `Forked`: another thread may have been tracing."""
+        self.lock = threading.RLock()
 
 
 class Traces:
