@@ -186,14 +186,14 @@ def test_a_trace_is_proven_at_the_sizes_of_each_call(gate: Gate):
     assert (ex.stats.larger, ex.stats.differences) == (1, 1)
 
 
-@pytest.fixture
-def broken(monkeypatch):
-    fails = [True]
+@pytest.fixture(params=[MemoryError, SystemExit], ids=lambda kind: kind.__name__)
+def broken(request, monkeypatch):
+    fails = [request.param]
     compiled = _store.compile_graph
 
     def compile_it(made, row, **given):
         if fails and row.buckets != {"s": 64}:
-            raise MemoryError("XLA has no room")
+            raise fails[0]("XLA has no room")
         return compiled(made, row, **given)
 
     monkeypatch.setattr(_store, "compile_graph", compile_it)
@@ -213,12 +213,12 @@ def test_a_worker_that_fails_is_told_and_the_next_call_raises_it(broken):
     (text,) = [str(warning.message) for warning in told]
     assert text == (
         "shapeexec: in another thread there could not be made the graph for s=5 in bucket 8 "
-        "(38% padding); not compiled yet: MemoryError: XLA has no room\n"
+        f"(38% padding); not compiled yet: {broken[0].__name__}: XLA has no room\n"
         "  Fix:   the next call of this bucket makes it, and says what stops it; "
         'or missing="wait"'
     )
     for n in (6, 5):
-        with pytest.raises(MemoryError, match="no room"):
+        with pytest.raises(broken[0], match="no room"):
             ex(ones(n))
     broken.clear()
     assert float(ex(ones(5))) == 15
