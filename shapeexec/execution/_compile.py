@@ -70,12 +70,16 @@ class Graph:
             SignatureChanged: The arguments, where they stand, or JAX's configuration are not those
                 it was made for.
         """
-        return self.jitted(sizes, self.consts, kwargs, *args)
+        return self._begun(self.jitted(sizes, self.consts, kwargs, *args))
 
     def retraced(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run after JAX dropped the trace from its caches (`jax.clear_caches()`)."""
         with permitted():
-            return self.jitted(sizes, self.consts, kwargs, *args)
+            return self._begun(self.jitted(sizes, self.consts, kwargs, *args))
+
+    def _begun(self, result: Any) -> Any:
+        """The result, which the first run waits for: a device may tell late of its memory."""
+        return _compat.block_until_ready(result) if self.tally.used is None else result
 
 
 class Compilable(Protocol):

@@ -91,7 +91,7 @@ class Exec(Function):
         compiling: XLA's options, and whether a graph that compiles fast serves first.
         on_memory: What a call does whose graph does not fit into memory. `"raise"`: it raises an
             `OutOfMemoryError`. `"exact"`: it runs at its exact sizes, as do all later calls of that
-            bucket; it raises where nothing is padded, or arguments are donated.
+            bucket; it raises where nothing is padded or arguments are donated, and maps raise.
         returns: `"device"`: results are arrays of their true shapes, on the device. `"padded"`:
             see `padded`. `"host"`: results are NumPy's, copied once and cut there, so no size
             compiles anything; typed PRNG keys stay JAX's.

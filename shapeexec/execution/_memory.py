@@ -29,9 +29,18 @@ def raise_if_out_of_memory(error: Exception, row: GraphRow, sizes: Mapping[str, 
         buckets={s: bucket for s, bucket in row.buckets.items() if s not in row.exact},
         bytes=None if row.bytes is None else row.bytes.total,
         got=_told(row.bytes) + text.partition("\n")[0][:200],
-        fix='on_memory="exact", which runs the sizes of such a bucket exactly; or a finer '
-        "strategy; or fewer graphs at once, limits=sx.CacheLimits(graphs=8)",
+        fix=f"{_less(row, sizes)}; or a finer strategy; or fewer graphs at once, "
+        "limits=sx.CacheLimits(graphs=8)",
     ) from error
+
+
+def _less(row: GraphRow, sizes: Mapping[str, int]) -> str:
+    """What takes less memory than this graph."""
+    if row.examples is not None:
+        return "map fewer examples at once"
+    if row.buckets == sizes:  # nothing is padded
+        return "a smaller batch"
+    return 'on_memory="exact", which runs the sizes of such a bucket exactly'
 
 
 def _told(held: GraphBytes | None) -> str:

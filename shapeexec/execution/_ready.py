@@ -100,8 +100,6 @@ class Ready:
         run = graph.retraced if retrace else graph
         try:
             result = run(self.sizes, args, kwargs)
-            if graph.tally.used is None:  # a device that runs behind tells later of its memory
-                _compat.block_until_ready(result)
         except (ValueError, _compat.JaxRuntimeError) as error:  # the former on the fast path
             if self.donate:  # XLA refuses it in words of its own
                 _transfer.check_given_once(args, kwargs, donated=self.donate)
