@@ -160,7 +160,7 @@ class BucketOverflowError(ShapeExecError, ValueError):
         return self.ladder[-1] if self._last is None else self._last
 
     def of(self, symbol: str) -> "BucketOverflowError":
-        """The same error with the symbol of the size."""
+        """Make the same error with the symbol of the size."""
         return BucketOverflowError(
             self.what,
             size=self.size,

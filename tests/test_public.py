@@ -112,6 +112,15 @@ WITHOUT_EXAMPLE = {
     "default_kwarg_shapes": "it is for code that binds specs as `Exec` does",
 }
 
+ORDERS = """
+    Append Apply Ask Attend Call Check Compile Compute Convert Cut Double Draw Find Fit Forget Give
+    Keep List Make Map Match Overwrite Pad Print Report Return Rewrite Run Say See Show Tell Wait
+    Write
+"""
+"""The verbs with which docstrings of functions and methods begin."""
+SECTIONS = ("Attributes", "Args", "Returns", "Raises", "Example")
+"""The order of the sections."""
+
 
 def sections(value: object) -> set[str]:
     """The sections of a docstring, such as `Args`."""
@@ -156,9 +165,43 @@ def test_a_public_class_tells_its_fields_and_has_an_example(kind):
         assert {"Attributes", "Args"} & sections(kind)
 
 
-@pytest.mark.parametrize("name", ["map", "why_new", "plan", "explain", "trace", "warmup"])
+@pytest.mark.parametrize(
+    "name",
+    "map padded variant on_event why_new plan explain trace warmup".split(),
+)
 def test_a_method_of_exec_that_takes_arguments_says_what_it_returns_and_raises(name):
     assert {"Returns", "Raises"} <= sections(getattr(sx.Exec, name))
+
+
+def methods_of(kind: type) -> list[Callable[..., Any]]:
+    """The public methods that a class itself has, without properties."""
+    members = {name: getattr(member, "__func__", member) for name, member in vars(kind).items()}
+    return [
+        member
+        for name, member in members.items()
+        if inspect.isfunction(member) and (name == "__call__" or not name.startswith("_"))
+    ]
+
+
+METHODS = list(dict.fromkeys(method for kind in CLASSES for method in methods_of(kind)))
+
+
+@pytest.mark.parametrize("function", [*FUNCTIONS, *METHODS], ids=lambda value: value.__qualname__)
+def test_a_public_function_or_method_says_what_it_does_as_an_order(function):
+    assert (inspect.getdoc(function) or "").split()[0] in ORDERS.split()
+
+
+@pytest.mark.parametrize(
+    "value", [*FUNCTIONS, *METHODS, *CLASSES], ids=lambda value: value.__qualname__
+)
+def test_sections_have_one_order_and_nothing_follows_them(value):
+    parts = (inspect.getdoc(value) or "").split("\n\n")
+    titles = [part.partition(":")[0] if re.match(r"[A-Z]\w+:\n", part) else "" for part in parts]
+    told = [title for title in titles if title in SECTIONS]
+    assert told == sorted(told, key=SECTIONS.index)
+    first = titles.index(told[0]) if told else len(parts)
+    behind = [part for part in parts[first:] if not part.startswith((" ", "Source: "))]
+    assert len(behind) == len(told)
 
 
 def examples() -> list[doctest.DocTest]:

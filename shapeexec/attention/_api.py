@@ -92,7 +92,7 @@ def dot_product_attention(
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
 ) -> Array | tuple[Array, Array]:
-    """Softmax(scale * query @ key^T + bias) @ value, over the keys that each query may attend to.
+    """Compute softmax(scale * query @ key^T + bias) @ value, over the keys that a query may see.
 
     A replacement for `jax.nn.dot_product_attention` with the same arguments, layout and dtypes. Its
     cost follows the mask, tile by tile, and its memory is linear in T and S. It differs where a

@@ -74,7 +74,7 @@ class BlockMask(Mask):
 
     @classmethod
     def from_dense(cls, array: Array, tile: Tile = (128, 128)) -> "BlockMask":
-        """The tiles of an array, which is kept for its partial tiles only.
+        """Find the tiles of an array, which is kept for its partial tiles only.
 
         Args:
             array: bool[B or 1, N or 1, T, S]; also with fewer axes.
@@ -98,7 +98,7 @@ class BlockMask(Mask):
         batch: int | None = None,
         heads: int | None = None,
     ) -> "BlockMask":
-        """The tiles of a mask; exact where its arrays are known.
+        """Find the tiles of a mask; exact where its arrays are known.
 
         It takes one byte of memory per tile. Where `Mask.bounds` does not decide the kind of a
         tile, it takes time for each pair of the tile.
@@ -146,7 +146,7 @@ class BlockMask(Mask):
         within: Mask | None = None,
         always: Mask | None = None,
     ) -> "BlockMask":
-        """For each query tile the k key tiles with the highest scores.
+        """Keep the k key tiles with the highest scores of each query tile.
 
         It runs inside `jax.jit`: a row has at most k tiles, and k is static. No gradient flows to
         the scores.
@@ -204,7 +204,7 @@ class BlockMask(Mask):
         return (self.kinds != TileKind.EMPTY).mean(dtype=np.float32)
 
     def to_dense(self) -> Array:
-        """The mask as bool[B or 1, N or 1, T, S]; a NumPy array if its arrays are."""
+        """Write the mask out as bool[B or 1, N or 1, T, S]; a NumPy array if its arrays are."""
         return to_dense(self, self.length, *self.kinds.shape[:2])
 
     def plot(self, *, batch: int = 0, head: int = 0, axes: Any = None) -> Any:

@@ -37,7 +37,7 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
     within: Mask | None = None,
     implementation: Implementation = None,
 ) -> Array:
-    """An `attention_fn=` for `MultiHeadDotProductAttention` of Flax, linen and nnx.
+    """Attend as an `attention_fn=` of Flax's `MultiHeadDotProductAttention`, linen and nnx.
 
     It takes the arguments of their `dot_product_attention`, with the same meaning, and calls
     `shapeexec.dot_product_attention`. It differs where a query has no key to attend to: there it

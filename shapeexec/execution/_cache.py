@@ -62,12 +62,12 @@ class CacheLimits:
         return f"CacheLimits({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
     def doubled(self) -> "CacheLimits":
-        """The limits of twice as much."""
+        """Double each limit."""
         graphs, size = (limit and 2 * limit for limit in (self.graphs, self.device_bytes))
         return CacheLimits(graphs=graphs, device_bytes=size, pin=self.pin)
 
     def are_pinned(self, buckets: Mapping[str, int]) -> bool:
-        """Whether the graph of a call with these buckets never leaves."""
+        """Say whether the graph of a call with these buckets never leaves."""
         return any(
             all(buckets.get(symbol) == size for symbol, size in pin.items()) for pin in self.pin
         )

@@ -14,7 +14,7 @@ from shapeexec.execution._exec import Buckets, Exec
 def bucketed(
     in_shapes: Sequence[Any] | None = None, buckets: Buckets | None = None, **options: Any
 ) -> Callable[[Callable[..., Any]], Exec]:
-    """`Exec` as a decorator.
+    """Make an `Exec` of the decorated function.
 
     Args:
         in_shapes: See `Exec`.

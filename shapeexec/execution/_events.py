@@ -78,7 +78,7 @@ class Event:
         return " ".join(parts) + (f": {self.reason}" if self.reason else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in values that JSON knows: times in seconds."""
+        """Give all of it in values that JSON knows: times in seconds."""
         told = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         graph = None if self.graph is None else self.graph.to_dict()
         return {**told, "graph": graph, "sizes": dict(self.sizes)}

@@ -171,7 +171,7 @@ class Exec(Function):
         return called(runner, own, kwargs)
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
-        """A call for asyncio: `await run.acall(x)` gives the result when it is computed.
+        """Run a call in asyncio: `await run.acall(x)` gives the result when it is computed.
 
         A thread of the loop's default executor compiles and waits, so the loop goes on. A task that
         is cancelled leaves its call to end by itself. Under a setting of JAX that is a thread's
@@ -284,7 +284,7 @@ class Exec(Function):
         return self._runner.store.events.add(callback)
 
     def last_miss(self) -> WhyNew | None:
-        """Why the newest graph was made: what no graph had before. None: none has been made."""
+        """Say why the newest graph was made: what no graph had before. None: none was made."""
         return self._runner.last_miss()
 
     def why_new(self, *args: Any, **kwargs: Any) -> WhyNew:

@@ -101,7 +101,7 @@ class Graphs:
         )
 
     def table(self, *columns: str) -> str:
-        """The table as a text of at most 110 columns.
+        """Print the table as a text of at most 110 columns.
 
         Args:
             *columns: Which columns, in this order: `"buckets"`, `"parts"` (what else tells a graph
@@ -120,7 +120,7 @@ class Graphs:
         return _table.renderable(self.rows)
 
     def to_json(self) -> str:
-        """All rows as JSON text: `{"graphs": [...]}`, bytes in bytes and times in seconds."""
+        """Write all rows as JSON: `{"graphs": [...]}`, bytes in bytes and times in seconds."""
         return json.dumps({"graphs": [row.to_dict() for row in self.rows]}, indent=2)
 
     def plot(self, figure: Any = None) -> Any:

@@ -89,7 +89,7 @@ class Padded:
         return self.array.sharding
 
     def is_deleted(self) -> bool:
-        """Whether the array is gone: it was donated, or deleted."""
+        """Say whether the array is gone: it was donated, or deleted."""
         return self.array.is_deleted()
 
     def block_until_ready(self) -> "Padded":
@@ -98,7 +98,7 @@ class Padded:
         return self
 
     def cut(self) -> jax.Array:
-        """The array of the true shape; the array itself if nothing is padded.
+        """Cut the array to its true shape; the array itself if nothing is padded.
 
         On an accelerator this compiles a small program for each new shape.
 
@@ -108,7 +108,7 @@ class Padded:
         return _transfer.cut(_live(self), self.shape, is_copied=True)
 
     def grown(self, by: int = 1, *, axis: int = 0) -> "Padded":
-        """The same with zeros behind it along an axis, as by `jnp.pad`.
+        """Append zeros along an axis, as by `jnp.pad`.
 
         The two share their array while that has room, so that nothing is copied. Else the array
         becomes at least twice as long. Keys have no zero: theirs are copies of others.

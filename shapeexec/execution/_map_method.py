@@ -123,7 +123,7 @@ class MapMethod:
         return runner.mappers.of(examples).run(examples, reduce) if examples.count else []
 
     def plan(self, *args: Any, reduce: Reduce = None, **kwargs: Any) -> MapPlan:
-        """What a map of these arguments would run; it may trace, but compiles and runs nothing.
+        """Tell what a map of these arguments would run; it may trace, but compiles nothing.
 
         Arrays may be `jax.ShapeDtypeStruct`s.
 
@@ -139,7 +139,7 @@ class MapMethod:
         return plan
 
     def explain(self, *args: Any, reduce: Reduce = None, **kwargs: Any) -> MapExplanation:
-        """Each mask of the graphs of a map and why, and which sums over examples are folded.
+        """Show each mask of the graphs of a map and why, and which sums over examples are folded.
 
         Arrays may be `jax.ShapeDtypeStruct`s.
 

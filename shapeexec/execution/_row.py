@@ -147,7 +147,7 @@ class GraphRow:
         )
 
     def serves(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a call of these sizes, of all symbols, may run in this graph."""
+        """Say whether a call of these sizes, of all symbols, may run in this graph."""
         if self.examples is not None or sizes.keys() != self.buckets.keys():
             return False
         if any(not self.least[s] <= size <= self.buckets[s] for s, size in sizes.items()):
@@ -175,7 +175,7 @@ class GraphRow:
         )
 
     def hlo(self) -> str:
-        """The program as XLA compiled it, as HLO text.
+        """Print the program as XLA compiled it, as HLO text.
 
         Raises:
             ConfigError: The row keeps no graph.
@@ -183,7 +183,7 @@ class GraphRow:
         return self._kept().as_text()
 
     def cost(self) -> dict[str, float]:
-        """XLA's own estimates of one run: `"flops"`, `"bytes accessed"` and more.
+        """Ask XLA for its estimates of one run: `"flops"`, `"bytes accessed"` and more.
 
         Empty where a back end makes none.
 
@@ -202,7 +202,7 @@ class GraphRow:
         return self.compiled
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in values that JSON knows: bytes in bytes, times in seconds."""
+        """Give all of it in values that JSON knows: bytes in bytes, times in seconds."""
         return {
             "buckets": dict(self.buckets),
             "least": dict(self.least),

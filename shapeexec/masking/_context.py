@@ -265,7 +265,7 @@ class RuleContext:
         fix: str | None = None,
         or_exact: bool = True,
     ) -> UnsupportedPrimitiveError:
-        """The error to raise where the equation cannot be made exact under padding.
+        """Make the error to raise where the equation cannot be made exact under padding.
 
         Args:
             reason: The `Why` of its message.

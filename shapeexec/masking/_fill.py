@@ -73,22 +73,22 @@ def conform(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def zero(dtype: Any) -> Any:
-    """The identity of a sum."""
+    """Give the identity of a sum: 0."""
     return np.zeros((), dtype)[()]
 
 
 def one(dtype: Any) -> Any:
-    """The identity of a product."""
+    """Give the identity of a product: 1."""
     return np.ones((), dtype)[()]
 
 
 def lowest(dtype: Any) -> Any:
-    """The identity of a maximum: -inf (in both parts), the least integer, or False."""
+    """Give the identity of a maximum: -inf (in both parts), the least integer, or False."""
     return _extreme(dtype, "min")
 
 
 def highest(dtype: Any) -> Any:
-    """The identity of a minimum: inf (in both parts), the greatest integer, or True."""
+    """Give the identity of a minimum: inf (in both parts), the greatest integer, or True."""
     return _extreme(dtype, "max")
 
 

@@ -40,11 +40,11 @@ class Program(Content):
     """
 
     def expand(self) -> "Program":
-        """The program with functions inside equations shown, and one line per equation."""
+        """Show functions inside of equations too, one line per equation."""
         return dataclasses.replace(self, is_expanded=True)
 
     def find(self, name: str) -> tuple[Equation, ...]:
-        """The equations of a primitive, or those that call a function of this name.
+        """Find the equations of a primitive, or those that call a function of this name.
 
         Nested equations are found, too. There may be none.
 
@@ -54,7 +54,7 @@ class Program(Content):
         return tuple(eqn for eqn in nested(self.equations) if name in (eqn.primitive, eqn.name))
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """The whole program as JSON, whether it is expanded or not.
+        """Write the whole program as JSON, whether it is expanded or not.
 
         Args:
             indent: Spaces per level; None: all in one line.
@@ -62,7 +62,7 @@ class Program(Content):
         return _json.text(self, indent)
 
     def to_mermaid(self) -> str:
-        """The program as a Mermaid flow chart, which Markdown pages show.
+        """Draw the program as a Mermaid flow chart, which Markdown pages show.
 
         It has a node per printed line and an arrow with the shape per value; dotted arrows are the
         results of a function inside an equation. Masks are marked.

@@ -15,7 +15,7 @@ from shapeexec.shape._propagate import trace_shapes
 
 
 def trace(fn: Callable[..., Any], *specs: Any, constraints: str | Iterable[str] = ()) -> Program:
-    """The operations of `fn` at symbolic sizes, with the shape of each operand and result.
+    """List the operations of `fn` at symbolic sizes, with the shapes of operands and results.
 
     Nothing is compiled. `Exec.trace` gives the program of one call, with its masks.
 

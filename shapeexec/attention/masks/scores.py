@@ -60,7 +60,7 @@ class ALiBi(ScoreModifier):
 
     @classmethod
     def for_heads(cls, heads: int) -> "ALiBi":
-        """The slopes of the paper: from 2**(-8/n) down to 2**-8 in even ratios, n heads.
+        """Make the slopes of the paper: from 2**(-8/n) down to 2**-8 in even ratios, n heads.
 
         Where `heads` is no power of 2: those of the power below, and then every second one of
         the power above.
@@ -128,7 +128,7 @@ class RelativeBias(ScoreModifier):
 
     @classmethod
     def t5(cls, table: Array, *, bidirectional: bool, max_distance: int = 128) -> "RelativeBias":
-        """The bias of T5, whose buckets are exact at first and then grow as the logarithm.
+        """Make the bias of T5, whose buckets are exact at first and then grow as the logarithm.
 
         Args:
             table: float[buckets, N], as T5 learns it; gradients flow to it.
