@@ -1,5 +1,8 @@
 """Marks that several tables of cases share."""
 
+import dis
+import linecache
+import types
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -24,3 +27,23 @@ def by_name(cases: Mapping[str, Any], slow: Collection[str]) -> list[Any]:
 
 def _marks(value: Any, slow: Collection[Any]) -> Any:
     return pytest.mark.slow if value in slow else ()
+
+
+def written(value: Any) -> str | None:
+    """The id of a row: the body of a lambda as it is written, or the name of another function.
+
+    None, which leaves the id to pytest: it is neither.
+    """
+    if not isinstance(value, types.FunctionType):
+        return None
+    if value.__name__ != "<lambda>":
+        return value.__name__
+    places = [
+        place
+        for step in dis.get_instructions(value)
+        if (place := step.positions) and place.end_col_offset  # it has code of its own
+    ]
+    start = min((place.lineno or 0, place.col_offset or 0) for place in places)
+    end = max((place.end_lineno or 0, place.end_col_offset or 0) for place in places)
+    code = linecache.getline(value.__code__.co_filename, start[0])[start[1] :]
+    return (code[: end[1] - start[1]] if start[0] == end[0] else code.strip()) or None

@@ -15,6 +15,7 @@ import pytest
 from jax import export
 
 from shapeexec import _compat
+from tests.marks import written
 
 
 class Listener:
@@ -76,7 +77,7 @@ def listener_of(ask, **answers):
         (lambda s: dataclasses.make_dataclass("D", ["n"])(s) == 4, []),
         (lambda s: jax.eval_shape(lambda x: jnp.packbits(x > 0), struct(s)), [("==", 0)]),
     ],
-    ids=range(10),
+    ids=written,
 )
 def test_what_user_code_and_jaxs_library_ask_is_heard(ask, asked):
     listener = listener_of(ask)
@@ -106,7 +107,7 @@ def test_an_order_that_is_open_is_asked(op):
         (float, "float"),
         (math.sqrt, "float"),
     ],
-    ids=range(9),
+    ids=written,
 )
 def test_a_value_that_user_code_needs_is_heard(ask, what):
     assert listener_of(ask, value="5").needs == [what]

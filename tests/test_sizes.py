@@ -1,12 +1,13 @@
 """Modules, functions and classes stay small: what is not has its reason here."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.test_layers import FILES, module_of
+from tests.test_layers import FILES, ROOT, module_of
 
 MODULE, KERNEL, FUNCTION, CLASS = 400, 600, 40, 12
 """The most lines of a module, of one with kernels, of a function without its docstring; the most
@@ -67,3 +68,13 @@ def test_functions_and_classes_are_small_or_have_a_reason():
         name for path in FILES for name in too_large(ast.parse(path.read_text()), module_of(path))
     }
     assert found == REASONS.keys()
+
+
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_of_tests_is_short_and_its_tolerances_have_names(path: Path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= MODULE
+    assert not re.findall(r"loose=[\d.]+", text)

@@ -17,6 +17,22 @@ BY_DTYPE = {
 """Relative and absolute: some 200 roundings of the wider dtypes, 2 of float16, 1 of bfloat16.
 Results of other dtypes are equal."""
 
+# Factors of the table, `loose=`: a literal behind that word is an error of tests/test_sizes.py.
+EQUAL = 0
+"""For what is moved, drawn or computed alike: no sum is made in another order."""
+DRAWN = 0.05
+"""Ten roundings: bits that are equal, and one function of each."""
+FEW = 0.5
+"""For sums of a few terms, or one short iteration."""
+BLOCKED = 2.5
+"""For sums in blocks of narrow numbers, each of which is rounded before it is added."""
+SUMS = 5
+"""For sums of some hundred terms of either sign: contractions, gradients, transforms, and
+factorizations and solves of small matrices."""
+ITERATED = 50
+"""For what XLA and LAPACK iterate to, or what squares the condition of a matrix: eigenvalues of
+general matrices, least squares, and logarithms that a GPU computes from halves."""
+
 
 def tolerance(dtype: Any, *, loose: float = 1) -> float:
     """The tolerance of results of a dtype, times `loose`; 0 for integers, bools and float8."""

@@ -87,8 +87,9 @@ def test_in_training_linen_says_by_its_key_which_weights_are_dropped():
     np.testing.assert_array_equal(run(1), run(1))
     assert abs(run(1) - run(2)).max() > 0.01
     assert abs(run(1) - linen().apply(variables(), X)).max() > 0.01
-    mean = jax.jit(jax.vmap(run))(jnp.arange(200)).mean(0)
-    np.testing.assert_allclose(mean, linen().apply(variables(), X), atol=0.25)
+    drawn = jax.jit(jax.vmap(run))(jnp.arange(200))
+    standard_error = drawn.std(0) / np.sqrt(len(drawn))
+    assert (abs(drawn.mean(0) - linen().apply(variables(), X)) < 5 * standard_error).all()
 
 
 def test_in_training_nnx_draws_a_key_for_each_call():
@@ -132,7 +133,7 @@ def test_a_mask_of_ours_is_joined_to_those_of_a_module():
 
 
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3), (1, 2, 3)], ids=str)
-def test_any_number_of_batch_axes(batch):
+def test_any_number_of_batch_axes_gives_what_flax_gives(batch):
     random = np.random.default_rng(0)
     q, k, v = (jnp.asarray(random.normal(size=(*batch, 9, 4, 8)), jnp.float32) for _ in range(3))
     full = random.random((*batch, 4, 9, 9)) < 0.7
@@ -144,7 +145,7 @@ def test_any_number_of_batch_axes(batch):
             assert_close(flax_attention_fn(*args), nn.dot_product_attention(*args))
 
 
-def test_decoding_with_a_cache():
+def test_decoding_with_a_cache_gives_what_flax_gives():
     def run(fn):
         model = linen(attention_fn=fn, decode=True)
         state = model.init(jax.random.key(0), X)

@@ -35,7 +35,7 @@ Q, K, BIAS = normal(2, 140, 4, 16), normal(2, 140, 2, 16, seed=1), normal(1, 4, 
 
 
 @pytest.mark.parametrize("along", [(0, 1, 2, 3), (2,)], ids=str)
-def test_a_derivative_along_a_direction(along):
+def test_a_derivative_along_a_direction_is_that_of_jax(along):
     arrays = (Q, K, K + 1, BIAS)
     directions = [
         normal(*x.shape, seed=9 + i) if i in along else jnp.zeros_like(x)
@@ -44,7 +44,7 @@ def test_a_derivative_along_a_direction(along):
     assert_close(*(jvp(f, arrays, tuple(directions)) for f in (causal, causal_of_jax)))
 
 
-def test_a_derivative_of_a_modifier():
+def test_a_derivative_of_a_modifier_is_that_of_its_bias():
     def run(slopes):
         return causal(Q, K, K, sx.ALiBi(slopes))
 

@@ -6,6 +6,7 @@ import numpy as np
 from jax import lax
 
 from tests.cases._case import Case
+from tests.tolerance import BLOCKED
 
 
 def _nan_where_padded(x: jax.Array) -> jax.Array:
@@ -53,7 +54,7 @@ CASES = (
         dtypes=(np.float32, np.float32, np.int32),
         integers=(1, 5),
         no_gradient="none of scaled_dot",
-        loose=2,
+        loose=BLOCKED,
     ),
     Case("outer of two lengths", jnp.outer, ("s", "t"), naive="agrees"),
 )

@@ -6,6 +6,7 @@ import numpy as np
 from jax.scipy import signal
 
 from tests.cases._case import Case
+from tests.tolerance import SUMS
 
 
 def there_and_back(x):
@@ -30,14 +31,14 @@ CASES = (
         lambda x: jnp.abs(jnp.fft.rfft(x)),
         ("b, 8",),
         naive="agrees",
-        loose=5,
+        loose=SUMS,
     ),
-    Case("there and back", there_and_back, ("b, 4, s",), dtypes=np.complex64, loose=5),
-    Case("transforms of reals", of_reals, ("b, s",), least={"s": 2}, loose=5),
+    Case("there and back", there_and_back, ("b, 4, s",), dtypes=np.complex64, loose=SUMS),
+    Case("transforms of reals", of_reals, ("b, s",), least={"s": 2}, loose=SUMS),
     Case(
         "power at each frequency",
         lambda x: jnp.square(jnp.abs(jnp.fft.fft(jax.nn.tanh(x)))),
         ("b, s",),
-        loose=5,
+        loose=SUMS,
     ),
 )

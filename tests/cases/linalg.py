@@ -6,6 +6,7 @@ from jax import lax
 from jax.scipy.linalg import cho_solve
 
 from tests.cases._case import Case
+from tests.tolerance import ITERATED, SUMS
 
 
 def positive(x):
@@ -101,7 +102,7 @@ CASES = (
         lambda x: jnp.linalg.cholesky(positive(x)),
         ("b, 3, 3",),
         naive="agrees",
-        loose=5,
+        loose=SUMS,
     ),
     Case(
         "solve with a ragged matrix",
@@ -109,43 +110,43 @@ CASES = (
         ("s, s", "s, 2"),
         sizes={"s": 4},
         naive="agrees",
-        loose=5,
+        loose=SUMS,
     ),
-    Case("LU of ragged matrices", lu, ("b, s, s",), naive="agrees", loose=5),
-    Case("eigh over a batch", eigh, ("b, 3, 3",), naive="agrees", loose=5),
-    Case("eigh of a ragged matrix", eigh, ("s, s",), loose=5),
-    Case("svd of ragged matrices", svd, ("b, s, s",), naive="agrees", loose=5),
+    Case("LU of ragged matrices", lu, ("b, s, s",), naive="agrees", loose=SUMS),
+    Case("eigh over a batch", eigh, ("b, 3, 3",), naive="agrees", loose=SUMS),
+    Case("eigh of a ragged matrix", eigh, ("s, s",), loose=SUMS),
+    Case("svd of ragged matrices", svd, ("b, s, s",), naive="agrees", loose=SUMS),
     Case(
         "singular values of a ragged matrix",
         lambda x: jnp.linalg.svd(jax.nn.softmax(x, 0), compute_uv=False),
         ("b, s",),
-        loose=5,
+        loose=SUMS,
     ),
     Case(
         "QR of ragged matrices",
         lambda x: jnp.linalg.qr(jnp.cos(x)),
         ("b, s",),
-        loose=5,
+        loose=SUMS,
     ),
     Case(
         "tridiagonal solve",
         tridiagonal,
         ("b, s", "b, s", "b, s", "b, s, 2"),
         least={"s": 3},
-        loose=5,
+        loose=SUMS,
     ),
     Case(
         "inverse, determinant and solution",
         solutions,
         ("b, s, s", "b, s, 2"),
-        loose=5,
+        loose=SUMS,
     ),
     Case(
         "least squares over ragged rows",
         lambda x, y: jnp.linalg.lstsq(jnp.sin(x), y)[0],
         ("s + 3, 2", "s + 3"),
         naive="agrees",
-        loose=50,
+        loose=ITERATED,
     ),
     Case(
         "svd of ragged rectangles",
@@ -153,7 +154,7 @@ CASES = (
         ("b, s, t",),
         sizes={"b": 2, "s": 3, "t": 4},
         naive="agrees",
-        loose=5,
+        loose=SUMS,
     ),
     Case(
         "LU and pivoted QR of ragged rectangles",
@@ -161,7 +162,7 @@ CASES = (
         ("s, t",),
         sizes={"s": 3, "t": 4},
         naive="agrees",
-        loose=5,
+        loose=SUMS,
     ),
     Case(
         "reflections applied",
@@ -169,7 +170,7 @@ CASES = (
         ("b, s + 2, 3", "b, s + 2, t"),
         no_gradient="none of geqrf",
         naive="agrees",
-        loose=5,
+        loose=SUMS,
     ),
     Case(
         "iterations that end at another step in each row",
@@ -177,7 +178,7 @@ CASES = (
         ("b, 3, 3",),
         no_gradient="while",
         naive="agrees",
-        loose=5,
+        loose=SUMS,
     ),
     Case(
         "bisections within bisections",
@@ -185,15 +186,15 @@ CASES = (
         ("b, 3", "b, 2"),
         no_gradient="while",
         naive="agrees",
-        loose=5,
+        loose=SUMS,
     ),
-    Case("updates", updates, ("s, s", "s"), no_gradient="none of symmetric_product", loose=5),
+    Case("updates", updates, ("s, s", "s"), no_gradient="none of symmetric_product", loose=SUMS),
     Case(
         "eigenvalues of ragged matrices",
         eig,
         ("b, s, s",),
         no_gradient="none of eig unless asked for",
-        loose=50,
+        loose=ITERATED,
     ),
     Case(
         "condensed forms of ragged matrices",
@@ -201,7 +202,7 @@ CASES = (
         ("b, s, s",),
         no_gradient="none of hessenberg",
         naive="agrees",
-        loose=50,
+        loose=ITERATED,
     ),
     Case(
         "an orthogonal matrix from reflections",
@@ -209,6 +210,6 @@ CASES = (
         ("b, s + 2, 3", "b, 3"),
         no_gradient="none of householder_product",
         naive="agrees",
-        loose=5,
+        loose=SUMS,
     ),
 )

@@ -6,6 +6,7 @@ import numpy as np
 from jax import random
 
 from tests.cases._case import Case
+from tests.tolerance import DRAWN, EQUAL, FEW
 
 
 def dropout(x, seed):
@@ -40,7 +41,7 @@ CASES = (
             random.permutation(random.key(1), x.shape[0]),
         ),
         ("s, b",),
-        loose=0.05,
+        loose=DRAWN,
     ),
     Case(
         "choice",
@@ -49,37 +50,37 @@ CASES = (
             random.choice(random.key(1), x.shape[0], x.shape, replace=False),
         ),
         ("s",),
-        loose=0.05,
+        loose=DRAWN,
     ),
-    Case("dropout", dropout, ("b, s", ""), dtypes=(np.float32, np.int32), loose=0.05),
+    Case("dropout", dropout, ("b, s", ""), dtypes=(np.float32, np.int32), loose=DRAWN),
     Case(
         "normal on a leading ragged axis",
         lambda x: random.normal(random.key(0), (x.shape[0], 3)),
         ("b",),
         naive="agrees",
-        loose=0.05,
+        loose=DRAWN,
     ),
     Case("categorical", lambda x: random.categorical(random.key(0), x), ("b, s",)),
-    Case("narrow bits", narrow_bits, ("b, s",), loose=0),
+    Case("narrow bits", narrow_bits, ("b, s",), loose=EQUAL),
     Case(
         "integers",
         lambda x: random.randint(random.key(0), (3, x.shape[0], 2), 0, 1000),
         ("s",),
-        loose=0,
+        loose=EQUAL,
     ),
     Case(
         "split into a ragged number of keys",
         lambda x: random.key_data(random.split(random.key(0), x.shape)),
         ("b, s",),
-        loose=0,
+        loose=EQUAL,
     ),
-    Case("a key per row", keys_per_row, ("b, s",), naive="agrees", loose=0.05),
-    Case("a key per step of a scan", keys_in_scan, ("b, s",), loose=0),
+    Case("a key per row", keys_per_row, ("b, s",), naive="agrees", loose=DRAWN),
+    Case("a key per step of a scan", keys_in_scan, ("b, s",), loose=EQUAL),
     Case(
         "gamma",
         lambda x: random.gamma(random.key(0), jnp.abs(x) + 0.1),
         ("b, s",),
-        loose=0.5,
+        loose=FEW,
     ),
     Case("gamma with a key per row", gamma_per_row, ("b, s",), naive="agrees"),
 )

@@ -11,7 +11,7 @@ import pytest
 
 import shapeexec as sx
 from shapeexec import _compat
-from tests.tolerance import assert_close
+from tests.tolerance import FEW, assert_close
 
 _events: list[str] = []
 jax.monitoring.register_event_duration_secs_listener(lambda name, _, **__: _events.append(name))
@@ -43,7 +43,7 @@ def assert_same(actual: Any, expected: Any) -> None:
     for got, want in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         if hasattr(want, "dtype"):
             assert getattr(got, "weak_type", False) == getattr(want, "weak_type", False)
-            assert_close(got, want, loose=0.5)
+            assert_close(got, want, loose=FEW)
         else:
             assert type(got) is type(want)
             assert got == want

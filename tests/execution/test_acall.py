@@ -70,7 +70,7 @@ def test_a_task_that_is_cancelled_leaves_no_cache_broken():
 
     def slow(x):
         reached.set()
-        assert opened.wait(60)
+        wait_for(opened)
         return x * 2
 
     run = sx.Exec(slow, ("s",), check="off")

@@ -118,7 +118,7 @@ def test_a_graph_that_is_gone_is_not_replaced(forget, gate: Gate):
 def test_a_quick_graph_that_left_and_came_again_is_tuned(gate: Gate):
     ex = sx.Exec(jnp.sum, ("s",), P, compiling=QUICK, limits=sx.CacheLimits(graphs=1))
     ex(ones(3))
-    assert gate.reached.wait(60)
+    wait_for(gate.reached)
     ex(ones(5)), ex(ones(3))
     gate.settle()
     assert rows(ex) == [("s=4", "tuned", 0)]

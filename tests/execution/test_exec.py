@@ -15,6 +15,7 @@ import pytest
 
 import shapeexec as sx
 from tests.execution.support import assert_runs_as, assert_same, counted, ones
+from tests.marks import written
 
 P = sx.Pow2()
 
@@ -57,7 +58,7 @@ def test_a_committed_batch_compiles_its_graph_once_as_well():
         lambda x: jax.lax.scan(lambda c, y: (c + y, c), 0.0, x),
         lambda x: jax.lax.fori_loop(0, x.shape[0], lambda i, c: c * 2, 1.0),
     ],
-    ids=range(14),
+    ids=written,
 )
 def test_results_are_those_of_the_plain_function(fn, size):
     assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(size))

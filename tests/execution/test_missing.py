@@ -303,17 +303,28 @@ def test_the_interpreter_ends_with_the_graph_that_is_being_made():
     assert done.stdout.split() == ["compiled"] * 2
 
 
-def test_an_error_from_the_start_but_for_warmup():
-    ex = sx.Exec(lambda x: x.sum(), ("s",), P, missing="error")
+def refusing():
+    return sx.Exec(lambda x: x.sum(), ("s",), P, missing="error")
+
+
+def test_missing_error_refuses_a_call_until_warmup_has_made_its_graph():
+    ex = refusing()
     what = 'missing="error", and no graph is compiled for s=3 in bucket 4'
     fix = 'warm up these sizes, by `warmup(*args, s=3)` with args such as these; or missing="wait"'
     with refused(sx.FrozenError, what, fix):
         ex(ones(3))
     assert ex.warmup(ones(3), s=3) == 1
     assert float(ex(ones(3))) == 6
+
+
+def test_missing_error_refuses_maps():
     fix = 'missing="wait", and freeze() after a map over as many examples'
     with refused(sx.FrozenError, 'missing="error", and no graph is compiled for map over', fix):
-        ex.map([ones(3)])
+        refusing().map([ones(3)])
+
+
+def test_what_is_frozen_refuses_warmup_too():
+    ex = refusing()
     ex.freeze()
     with refused(sx.FrozenError, "frozen, and no graph", "warm up these sizes before freeze(), by"):
         ex.warmup(ones(3), s=5)

@@ -30,7 +30,7 @@ def made():
         ({"b": [4], sx.Dim("s"): "linear:7"}, (4, 7)),
         (sx.Linear(10), (10, 10)),
     ],
-    ids=range(7),
+    ids=["text", "step", "list", "function", "by symbol", "by dims", "strategy"],
 )
 @pytest.mark.parametrize("name", ["strategies", "buckets"])
 def test_strategies_are_of_each_form_that_an_exec_takes(name, given, expected):

@@ -158,6 +158,9 @@ def test_warmup_takes_integers_of_every_kind(sizes):
 def test_warmup_takes_sizes_of_any_symbol():
     ex = sx.Exec(lambda x: x + 1, ("self, progress",), P)
     assert ex.warmup(ones(1, 1), self=range(1, 3), progress=[3, 5]) == 4
+
+
+def test_a_progress_that_can_be_told_nothing_is_refused():
     with refused(sx.ConfigError, "progress=3 can be told nothing.", "progress=True, or"):
         sx.Exec(lambda x: x + 1, ("s",), P).warmup(ones(1), s=3, progress=3)
 

@@ -11,6 +11,7 @@ import shapeexec as sx
 from shapeexec.masking import _facts, _knowledge
 from shapeexec.masking._knowledge import FINITE, UNSPECIFIED, Known, constant, uniform
 from tests.execution.support import assert_runs_as, ones
+from tests.marks import written
 
 P = sx.Pow2()
 
@@ -34,7 +35,7 @@ P = sx.Pow2()
         lambda x: jnp.cumsum(x).sum() + jax.lax.cumsum(x, reverse=True).sum(),
         lambda x: jnp.cumsum(x[:, None] * x[None, :], 0).max(0),
     ],
-    ids=range(15),
+    ids=written,
 )
 @pytest.mark.parametrize("size", [3, 5])
 def test_masks_that_are_spared_change_nothing(fn, size):
@@ -207,7 +208,7 @@ def test_a_product_of_zeros_and_finite_numbers_is_zero():
     assert_runs_as(fn, ex, *args)
 
 
-@pytest.mark.parametrize("of", [lambda x: x * 0.25, lambda x: 2 * x, lambda x: x / 4], ids=range(3))
+@pytest.mark.parametrize("of", [lambda x: x * 0.25, lambda x: 2 * x, lambda x: x / 4], ids=written)
 def test_a_zero_is_filled_in_front_of_a_constant_factor(of):
     def fn(x):
         return jnp.dot(of(jnp.exp(x + 1)), x)
@@ -227,9 +228,9 @@ def test_a_zero_is_filled_in_front_of_a_constant_factor(of):
         lambda x, y: x / (y * 0),
         lambda x, y: (x * 2, x)[0] + x,
     ],
-    ids=range(5),
+    ids=written,
 )
-def test_but_not_in_front_of_another(of):
+def test_a_zero_is_not_filled_in_front_of_another_factor(of):
     def fn(x, y):
         return of(jnp.exp(x + 1), y).sum()
 

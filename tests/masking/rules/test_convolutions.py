@@ -9,7 +9,7 @@ from jax import lax
 import shapeexec as sx
 from shapeexec.masking import _taps
 from tests.execution.test_map import assert_same
-from tests.tolerance import assert_close
+from tests.tolerance import SUMS, assert_close
 
 LINE, IMAGE = ("NHC", "HIO", "NHC"), ("NHWC", "HWIO", "NHWC")
 
@@ -142,7 +142,7 @@ def test_what_is_not_finite_spreads_no_further_than_in_the_plain_call(name, pois
         for value in (np.inf, -np.inf, np.nan):
             own = [arg.copy() for arg in args]
             own[which].flat[place] = value
-            assert_close(run(*own), jitted(*own), loose=5)
+            assert_close(run(*own), jitted(*own), loose=SUMS)
     assert run.stats.compiles == 1
     assert not run.stats.exact
 
@@ -159,7 +159,7 @@ def test_only_examples_that_are_not_finite_are_so_in_a_map():
     wanted = [jax.jit(jax.grad(loss))(kernel, x) for x in examples]
     assert np.isfinite(wanted[0]).all()
     for got, want in zip(run.map(kernel, examples), wanted, strict=True):
-        assert_close(got, want, loose=5)
+        assert_close(got, want, loose=SUMS)
     total = run.map(kernel, examples, reduce="sum")
     assert_same(total, np.sum(wanted, axis=0))
 
@@ -193,6 +193,6 @@ def test_large_finite_numbers_of_16_bits_take_one_convolution(monkeypatch):
     args[0][:] = 3000  # about 100,000 together
     got = run(*args)
     assert np.isfinite(got).all()
-    assert_close(got, by_kernel(conv)(*args), loose=5)
+    assert_close(got, by_kernel(conv)(*args), loose=SUMS)
     args[0][0, 0] = np.inf
     assert np.isnan(run(*args)).all()

@@ -8,7 +8,7 @@ import pytest
 import shapeexec as sx
 from tests.cases import Case
 from tests.checks import assert_pad_safe
-from tests.tolerance import assert_close
+from tests.tolerance import DRAWN, assert_close
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 127, 509, 512, 3000])
@@ -42,5 +42,5 @@ def test_the_gradient_of_a_transform_of_reals_knows_the_parity(size: int) -> Non
 def test_transforms_in_double_precision_are_double(kind: str) -> None:
     with jax.enable_x64(True):
         dtype = np.float64 if kind == "rfft" else np.complex128
-        case = Case(kind, getattr(jnp.fft, kind), ("b, s",), dtypes=dtype, loose=0.1)
+        case = Case(kind, getattr(jnp.fft, kind), ("b, s",), dtypes=dtype, loose=DRAWN)
         assert_pad_safe(case, {"b": 2, "s": 5}, 4, "nan")

@@ -14,6 +14,7 @@ from shapeexec.masking.rules.linalg import _inside_first
 from tests.cases import Case
 from tests.checks import assert_pad_safe
 from tests.execution.support import assert_same
+from tests.tolerance import FEW, SUMS
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_more_reflections_than_are_applied_at_a_time_skip_the_padding() -> None:
         turn = functools.partial(lax.linalg.ormqr, reflectors.mT, taus)
         return turn(jnp.cos(y)), turn(jnp.cos(y).T, left=False)
 
-    case = Case("turned", turned, ("s, 40", "s, 3"), loose=5)
+    case = Case("turned", turned, ("s, 40", "s, 3"), loose=SUMS)
     assert_pad_safe(case, {"s": 50}, 30, "nan")
 
 
@@ -89,7 +90,7 @@ def test_extreme_matrices_neither_overflow_nor_vanish_in_their_embedding() -> No
             for scale in (1e25, 1e-25)
         )
 
-    case = Case("extreme", spectra, ("s, s",), loose=5)
+    case = Case("extreme", spectra, ("s, s",), loose=SUMS)
     assert_pad_safe(case, {"s": 3}, 4, "nan")
 
 
@@ -104,7 +105,7 @@ def test_a_deficient_matrix_keeps_its_vectors_out_of_the_padding() -> None:
         vectors = jnp.linalg.eigh(0 * x)[1]
         return left.T @ left, right @ right.T, vectors.T @ vectors
 
-    case = Case("gram", gram, ("s, s",), loose=0.5)
+    case = Case("gram", gram, ("s, s",), loose=FEW)
     assert_pad_safe(case, {"s": 3}, 4, "nan")
 
 
@@ -122,6 +123,6 @@ def test_vectors_of_a_full_svd_that_are_no_basis_of_a_null_space_are_exact() -> 
         _, values, right = jnp.linalg.svd(x)  # more rows than columns: the rows span all
         return values, jnp.einsum("ij,i,ik->jk", right, values, right)
 
-    case = Case("spanned", spanned, ("s + 3, 3",), loose=5)
+    case = Case("spanned", spanned, ("s + 3, 3",), loose=SUMS)
     for slack, poison in zip((0, 1, 6), POISONS, strict=False):
         assert_pad_safe(case, {"s": 4}, slack, poison)

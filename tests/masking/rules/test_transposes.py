@@ -9,7 +9,7 @@ from jax import lax
 
 import shapeexec as sx
 from tests.marks import by_name
-from tests.tolerance import assert_close
+from tests.tolerance import SUMS, assert_close
 
 P = sx.Pow2()
 
@@ -56,7 +56,7 @@ def total(x):
 def assert_one_graph(fn, specs, calls, poison="nan", traces=1):
     run = sx.Exec(fn, specs, P, poison=poison)
     for args in calls:
-        assert_close(run(*args), jax.jit(fn)(*args), loose=5)
+        assert_close(run(*args), jax.jit(fn)(*args), loose=SUMS)
     assert run.stats.traces == traces
     return run
 
@@ -120,7 +120,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize(("options", "kernel", "data"), GROUPS.values(), ids=GROUPS)
-def test_groups_and_other_ragged_axes(options, kernel, data):
+def test_gradients_with_groups_and_other_ragged_axes_are_exact(options, kernel, data):
     def loss(kernel, x):
         given = dict(options)
         if given.get("feature_group_count") == "all":
@@ -198,7 +198,7 @@ HIGHER = {
 
 
 @pytest.mark.parametrize("fn", by_name(HIGHER, {"of a gradient by the data", "times a vector"}))
-def test_transformations_of_a_gradient(fn):
+def test_transformations_of_a_gradient_are_exact(fn):
     calls = [(LINE[:1], floats(b, s, 3)) for b, s in ((2, 13), (3, 2))]
     assert_one_graph(fn, (None, "b, s, 3"), calls)
 
@@ -238,7 +238,7 @@ def test_a_map_over_examples_is_exact_for_each():
     examples = [floats(size, 3, seed=size) for size in (7, 1, 8)]
     got = run.map(LINE[:1], examples)
     for result, x in zip(got, examples, strict=True):
-        assert_close(result, fn(LINE[:1], x), loose=5)
+        assert_close(result, fn(LINE[:1], x), loose=SUMS)
     assert run.stats.traces == 1
 
 
