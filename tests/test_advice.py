@@ -19,10 +19,12 @@ from tests.advice import (
     limits,
     looking,
     memory,
+    operands,
     options,
     primitives,
     running,
     specs,
+    statics,
     tiles,
 )
 from tests.advice.row import value
@@ -31,6 +33,7 @@ from tests.tolerance import tolerance
 MODULES = (
     specs,
     options,
+    statics,
     inconclusive,
     limits,
     looking,
@@ -38,6 +41,7 @@ MODULES = (
     primitives,
     running,
     attention,
+    operands,
     tiles,
 )
 ROWS = [row for module in MODULES for row in module.ROWS]

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec.attention._blocks import BlockMask, to_dense
-from shapeexec.attention._grid import tile_grid
-from shapeexec.attention._lists import lists_by_key, lists_by_query
-from shapeexec.attention.backends._base import Residuals, Signature, Work
+from shapeexec.attention._blocks import BlockMask
+from shapeexec.attention.backends._base import Residuals
 from shapeexec.attention.masks import (
     ALiBi,
     Causal,
@@ -20,18 +18,11 @@ from shapeexec.attention.masks import (
     Dilated,
     Documents,
     Full,
-    Global,
-    Lengths,
     MaskFunction,
     PrefixLM,
     RelativeBias,
     ScoreModifier,
-    SlidingWindow,
 )
-from shapeexec.attention.masks.kept import Kept
-from tests.attention.kernels import bias_as_array, poisoned
-from tests.attention.reference import Reference
-from tests.attention.tiles import tile_kinds
 
 if jax.__version_info__ < (0, 11):
     pytest.skip("jax < 0.11 has no interpreter for these kernels", allow_module_level=True)
@@ -39,142 +30,8 @@ if jax.__version_info__ < (0, 11):
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends import mosaic_gpu
+from tests.attention.hopper import CASES, IDS, IDS_OF_MANY, Case, random_bias
 from tests.tolerance import BLOCKED, FEW, SUMS, epsilon, tolerance
-
-RNG = np.random.default_rng(0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A call; `sizes` are valid lengths of queries and keys, behind which operands are NaN."""
-
-    name: str
-    mask: object
-    queries: int = 192
-    keys: int = 192
-    heads: tuple[int, int] = (2, 1)
-    head_sizes: tuple[int, int] = (64, 64)
-    batch: int = 1
-    sizes: tuple[list[int], list[int]] | None = None
-    dtype: str = "bfloat16"
-    bias: object = None
-
-    @property
-    def signature(self) -> Signature:
-        return Signature(
-            batch=self.batch,
-            query_size=self.queries,
-            key_size=self.keys,
-            query_heads=self.heads[0],
-            key_heads=self.heads[1],
-            head_size=self.head_sizes[0],
-            value_size=self.head_sizes[1],
-            dtype=self.dtype,
-            scale=self.head_sizes[0] ** -0.5,
-            bias=getattr(self.bias, "shape", None if self.bias is None else type(self.bias)),
-            is_ragged=self.sizes is not None,
-            tile=(128, 128),
-        )
-
-    @property
-    def valid(self) -> list[np.ndarray]:
-        """Which queries and which keys count, bool[B, T] and bool[B, S]."""
-        lengths = (self.queries, self.keys)
-        sizes = self.sizes or [[length] * self.batch for length in lengths]
-        return [
-            np.arange(n) < np.asarray(size)[:, None] for n, size in zip(lengths, sizes, strict=True)
-        ]
-
-    def work(self) -> Work:
-        lengths = (self.queries, self.keys)
-        sizes = [valid.sum(1).astype(np.int32) for valid in self.valid]
-        grid = tile_grid(lengths, (128, 128), *sizes, known=True)
-        kinds = tile_kinds(self.mask, grid)
-        lists = lists_by_query(kinds), lists_by_key(kinds)
-        return Work(self.mask & Lengths(), *map(jnp.asarray, sizes), *lists)
-
-    def bias_as_array(self) -> np.ndarray:
-        """f64, broadcastable to [B, N, T, S]."""
-        return bias_as_array(self.bias, np.arange(self.keys) - np.arange(self.queries)[:, None])
-
-    def poisoned_bias(self) -> object:
-        """The bias; where examples have one each, NaN is behind their valid lengths."""
-        bias = self.bias
-        if self.sizes is not None and hasattr(bias, "shape") and bias.shape[0] > 1:
-            for axis, sizes in ((2, self.sizes[0]), (3, self.sizes[1])):
-                bias = poisoned(bias, np.array(sizes), axis) if bias.shape[axis] > 1 else bias
-        return jax.tree.map(jnp.asarray, bias)
-
-    def operands(self) -> list[np.ndarray]:
-        """q, k, v and the gradient of the output, rounded to the dtype."""
-        (heads, key_heads), (size, value_size) = self.heads, self.head_sizes
-        shapes = (
-            (self.batch, self.queries, heads, size),
-            (self.batch, self.keys, key_heads, size),
-            (self.batch, self.keys, key_heads, value_size),
-            (self.batch, self.queries, heads, value_size),
-        )
-        made = (np.random.default_rng(i).standard_normal(shape) for i, shape in enumerate(shapes))
-        return [np.asarray(jnp.asarray(x, self.dtype), np.float64) for x in made]
-
-    def reference(self) -> Reference:
-        q, k, v, _ = self.operands()
-        heads, _ = self.heads
-        by_queries, by_keys = self.valid
-        allowed = to_dense(self.mask, (self.queries, self.keys), self.batch, heads)
-        allowed = allowed & by_queries[:, None, :, None] & by_keys[:, None, None, :]
-        return Reference(q, k, v, self.bias_as_array(), allowed, self.signature.scale)
-
-
-def random_bias(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float32)
-
-
-def extreme_bias(queries: int, keys: int) -> np.ndarray:
-    bias = random_bias(1, 1, queries, keys)
-    bias[..., ::3] = -np.inf
-    bias[..., 1, :] = -np.inf  # nothing to attend to
-    bias[..., 2, 1] = 1e30
-    bias[..., 3, :] = -1e30  # all alike
-    bias[..., 4, :] = np.finfo(np.float32).min  # all alike
-    bias[..., 129, 140] = 1e30  # forbidden
-    bias[..., 129, :128] = -np.inf  # nothing in the first piece
-    return bias
-
-
-IDS = np.sort(RNG.integers(0, 5, (1, 192)), axis=1).astype(np.int32)
-IDS_OF_MANY = np.sort(RNG.integers(0, 2, (1, 512)), axis=1).astype(np.int32)
-BLOCKS = np.array([[2, 0], [1, 2]], np.uint8)
-CASES = [
-    Case("full tiles, then partial ones", Causal(), queries=200, keys=200),
-    Case("documents, by vectors of rows and columns", Documents(IDS) & Causal()),
-    Case("an array of booleans", Dense(RNG.random((1, 2, 192, 192)) < 0.3)),
-    Case("a mask of keys", ~Dense(RNG.random((1, 1, 1, 192)) < 0.3), heads=(2, 2)),
-    Case("blocks", BlockMask(BLOCKS, (128, 128), (256, 256), Causal()), queries=256, keys=256),
-    Case("more keys than queries", Causal(align="end"), queries=5, keys=136),
-    Case("ragged", Full(), batch=2, sizes=([192, 33], [130, 64])),
-    Case("a random share", Kept(0.4, np.array([-5, 2**30], np.int32)) & Causal(), batch=2),
-    Case("no keys at all", Full(), batch=2, sizes=([192, 70], [0, 192])),
-    Case("rows without keys", ~SlidingWindow(150, 0)),
-    Case("narrow heads, other values", Causal(), head_sizes=(40, 64), heads=(1, 1)),
-    Case("wide heads", Causal(), head_sizes=(136, 192), heads=(1, 1), queries=72, keys=72),
-    Case("the widest heads", Causal(), head_sizes=(256, 256), heads=(1, 1), queries=72, keys=72),
-    Case("fp16", SlidingWindow(9, 2) | Global(3), heads=(1, 1), dtype="float16"),
-    Case("ALiBi, full tiles and partial ones", Causal(), bias=ALiBi.for_heads(2), queries=200),
-    Case("a bias by distance", Full(), bias=RelativeBias(random_bias(2, 150), left=100)),
-    Case(
-        "a bias of pairs, NaN behind",
-        Documents(IDS),
-        bias=random_bias(2, 1, 192, 192),
-        batch=2,
-        sizes=([192, 33], [130, 64]),
-        dtype="float16",
-    ),
-    Case("a bias of keys", Full(), bias=random_bias(1, 2, 1, 192), heads=(2, 2)),
-    Case("a bias of queries", Causal(), bias=random_bias(1, 1, 192, 1)),
-    Case("a bias of heads", Causal(), bias=random_bias(1, 2, 1, 1)),
-    Case("extreme biases", Causal(), bias=extreme_bias(130, 192), queries=130),
-]
 
 
 class AtOnce(mosaic_gpu.MosaicGpu):

@@ -13,7 +13,8 @@ from shapeexec.checking import compare, difference, instantiate
 from shapeexec.checking._number import number_program
 from shapeexec.checking._values import Table
 from tests.checking.support import f32, plain_jaxpr
-from tests.checking.test_compare import EQUALS, Pair, _scan_of
+from tests.checking.test_compare import scan_of
+from tests.checking.test_same_programs import EQUALS, Pair
 from tests.tolerance import assert_close
 
 
@@ -82,8 +83,8 @@ SETTLED: dict[str, Pair] = {
     "division by a constant": (lambda x: x / 7.0, lambda x: x * (1 / 7)),
     "a sum in another order": (lambda x: x.sum(), lambda x: x.T.sum()),
     "inside a scan": (
-        _scan_of(lambda c, row: (c + (row**2).sum(), None)),
-        _scan_of(lambda c, row: (c + (row * row).sum(), None)),
+        scan_of(lambda c, row: (c + (row**2).sum(), None)),
+        scan_of(lambda c, row: (c + (row * row).sum(), None)),
     ),
     "cotangents in another order": (
         jax.grad(lambda x: (jnp.sin(x) + jnp.cos(x) + jnp.tanh(x)).sum()),

@@ -37,6 +37,14 @@ def ones(*shape: int) -> np.ndarray:
     return np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
 
 
+def batch(size: int, width: int = 3) -> np.ndarray:
+    return np.random.default_rng(size).normal(size=(size, width)).astype(np.float32)
+
+
+def identity(x: Any) -> Any:
+    return x
+
+
 def assert_same(actual: Any, expected: Any) -> None:
     """Equal trees of arrays of equal shapes, dtypes, weak types and values, and of other leaves."""
     assert jax.tree.structure(actual) == jax.tree.structure(expected)

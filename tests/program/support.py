@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import shapeexec as sx
+
 WIDTH = 64
 
 
@@ -45,3 +47,8 @@ SPECS = (None, f"b, s, {WIDTH}")
 
 def tokens(b, s):
     return np.ones((b, s, WIDTH), np.float32)
+
+
+def traced(fn, specs, *args, **options):
+    """The program of a call."""
+    return sx.Exec(fn, specs, sx.Pow2(), **options).trace(*args)

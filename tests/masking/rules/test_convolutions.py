@@ -8,7 +8,7 @@ from jax import lax
 
 import shapeexec as sx
 from shapeexec.masking import _taps
-from tests.execution.test_map import assert_same
+from tests.execution.support import assert_same
 from tests.tolerance import SUMS, assert_close
 
 LINE, IMAGE = ("NHC", "HIO", "NHC"), ("NHWC", "HWIO", "NHWC")
