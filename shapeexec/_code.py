@@ -59,17 +59,17 @@ def _(value: str) -> str | None:
 
 
 @code.register
-def _(value: list) -> str | None:
+def _(value: list[Any]) -> str | None:
     return _joined(map(code, value), "[", "]")
 
 
 @code.register
-def _(value: tuple) -> str | None:
+def _(value: tuple[Any, ...]) -> str | None:
     return tuple_of(map(code, value))
 
 
 @code.register
-def _(value: Mapping) -> str | None:
+def _(value: Mapping[Any, Any]) -> str | None:
     items = [
         None if key is None else _after(f"{key}: ", code(held))
         for key, held in ((code(key), held) for key, held in value.items())

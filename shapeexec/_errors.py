@@ -4,6 +4,10 @@ The first line says what went wrong; further lines give the place, the offending
 and always a fix. Callers read the fields and never parse the text.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypedDict, Unpack
 

@@ -18,6 +18,9 @@ Other rooms import the package and use its names: `from shapeexec import _compat
 module here. A test that looks inside imports the module.
 """
 
+# Other rooms use the names of this package by its name: `_compat.bind`.
+# pyright: reportUnusedImport=false
+
 from shapeexec._compat.avals import (  # noqa: F401 - others use it by the name of the package
     ShapedArray,
     array_from_host,

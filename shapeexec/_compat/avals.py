@@ -3,6 +3,12 @@
 The equations of a jaxpr are in `jaxprs`.
 """
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,5 +1,8 @@
 """The primitives of cuDNN's attention. Which calls they serve is for the back end to say."""
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportUnknownMemberType=false
+
 import functools
 import importlib
 from collections.abc import Callable

@@ -3,6 +3,11 @@
 Primitives by name are in `primitives`.
 """
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar

@@ -1,5 +1,10 @@
 """The layout of an array in memory, where XLA chooses one that costs; see docs/adr/0019."""
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from collections.abc import Sequence
 from typing import Any
 

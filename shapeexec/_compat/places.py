@@ -3,6 +3,10 @@
 Callers decide what follows from it.
 """
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false
+
 import ast
 import builtins
 import dataclasses

@@ -1,5 +1,12 @@
 """Primitives and private functions of JAX's, by name. Attention's are in `cudnn`."""
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -42,7 +49,8 @@ def kernel_primitives() -> frozenset[str]:
 
 
 def _primitives_in(accepts: Callable[[str], bool]) -> Iterator[tuple[str, Primitive]]:
-    for name, module in list(sys.modules.items()):
+    modules: dict[str, Any] = dict(sys.modules)  # None stands for what cannot be imported
+    for name, module in modules.items():
         if name.split(".")[0] == "jax" and module is not None and accepts(name):
             for value in list(vars(module).values()):
                 if isinstance(value, Primitive):

@@ -3,6 +3,11 @@
 It changes none of it: callers hold what they read against what they read before.
 """
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from collections.abc import Callable
 from typing import Any
 

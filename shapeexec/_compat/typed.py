@@ -3,6 +3,10 @@
 Those of trees are in `shape._trees`.
 """
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, cast
 

@@ -4,6 +4,11 @@ Its arguments have the meaning of those of `jax.nn.dot_product_attention`. `_arg
 and `_run` decides which back end computes the result.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import functools
 from collections.abc import Sequence
 from typing import Any, Literal, overload
@@ -166,7 +171,7 @@ def dot_product_attention(
         _attend, q, k, lengths, fixed_scale, implementation, deterministic=is_fixed
     )
     if dropout_rate:
-        dropout = {"rate": dropout_rate, "key": dropout_key}
+        dropout: Any = {"rate": dropout_rate, "key": dropout_key}
         out, logsumexp = with_dropout(attend, allowed, bias=bias, value=v, **dropout)
     else:
         out, logsumexp = attend(allowed, v, bias)

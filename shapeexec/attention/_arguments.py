@@ -3,6 +3,12 @@
 Errors name the argument, and the fix. Nothing here depends on a back end.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -187,7 +193,11 @@ def _pairs(array: Array, name: str, *, axes: dict[str, Any]) -> Array:
 def _with_four_axes(array: Array, name: str, *, axes: dict[str, Any]) -> str:
     """The fix for an array that does not broadcast: an index, where the shape implies one."""
     b, n, t, s = axes.values()
-    indices = {(b, s): "[:, None, None, :]", (b, t, s): "[:, None]", (n, t, s): "[None]"}
+    indices: dict[tuple[Any, ...], str] = {
+        (b, s): "[:, None, None, :]",
+        (b, t, s): "[:, None]",
+        (n, t, s): "[None]",
+    }
     index = indices.get(array.shape) if _are_known(b, n, t, s, *array.shape) else None
     general = "give it 4 axes, [B, N, T, S], each 1 or of full length"
     return general if index is None else f"{name}={name}{index}; {general}"

@@ -4,6 +4,11 @@ A `BlockMask` is made from an array, from any mask, or on the device from scores
 itself, so it joins others. The lists that kernels loop over are made in `_lists`.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import operator
 from typing import Any, ClassVar
@@ -115,7 +120,8 @@ class BlockMask(Mask):
             ConfigError: T or S is symbolic, as where an `Exec` traces, or an array of the mask
                 does not fit them.
         """
-        for size in (query_size, key_size):
+        sizes: tuple[Any, ...] = (query_size, key_size)  # whatever the caller passes
+        for size in sizes:
             if not isinstance(size, (int, np.integer)):
                 raise ConfigError(
                     f"BlockMask.from_mask got {size} positions, a size that is symbolic while an"

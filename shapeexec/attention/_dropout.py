@@ -11,6 +11,11 @@ digits. Then it is computed from two more calls, whose scores are shifted by the
 their row. The derivative of the difference needs the digits of each log-sum-exp only.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import numbers
 from collections.abc import Callable
 from typing import Any

@@ -3,6 +3,9 @@
 It knows what their arguments mean, and imports no Flax.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import math
 from typing import Any
 

@@ -3,6 +3,10 @@
 It knows no mask. Single elements are in `_positions`.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 from typing import Any

@@ -4,6 +4,11 @@ Numbers known at trace time are computed with NumPy and become constants of the 
 a few operations on one number per tile, without a sort of tiles, or one kernel (`_lists_kernel`).
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 from typing import Any
@@ -74,7 +79,7 @@ def _lists(kinds: Array, width: int | None, *, by_key: bool) -> TileLists:
         lists = _by_operations(np.asarray(kinds), room=columns, by_key=by_key)
         room = min(_longest(lists.counts, width), columns)
         return dataclasses.replace(lists, tiles=np.ascontiguousarray(lists.tiles[..., :room]))
-    options = {"room": min(width or columns, columns), "by_key": by_key}
+    options: dict[str, Any] = {"room": min(width or columns, columns), "by_key": by_key}
     capability = _device.compute_capability()
     if capability is None or capability < _device.OLDEST_FOR_TRITON:
         return _by_operations(kinds, **options)

@@ -4,6 +4,9 @@ The operations of `_lists` would cost more than a twentieth of a short forward p
 the list of one row; to find the row's place in the order it counts the tiles of all rows.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import functools
 
 import jax

@@ -3,6 +3,9 @@
 `Gathered` is any set of elements, and `block` those of one tile, whose position may be traced.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 
 import jax.numpy as jnp

@@ -5,6 +5,11 @@
 end is chosen in `_run`, when they are lowered and sizes are numbers.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence

@@ -4,6 +4,11 @@ Back ends do not read padding into results and write 0 behind valid lengths. So 
 true sizes, and operations that use the results need no mask.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from typing import Any
 

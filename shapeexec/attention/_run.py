@@ -5,6 +5,11 @@ alike for like calls, so that a model of many layers lowers and compiles attenti
 in `backends`.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -140,7 +145,7 @@ class _Job(Generic[B]):
 
 
 def _is_empty(operands: Operands) -> bool:
-    dims = (*operands.query.shape, *operands.value.shape)
+    dims: tuple[Any, ...] = (*operands.query.shape, *operands.value.shape)
     if not all(isinstance(dim, int) for dim in dims):
         raise BackendError(
             "attention cannot be lowered at symbolic sizes.",

@@ -3,6 +3,11 @@
 It knows arrays and functions, and nothing of padding.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import contextlib
 import warnings
 from collections.abc import Callable, Sequence

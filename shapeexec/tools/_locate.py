@@ -4,6 +4,9 @@ Each equation runs twice on equal valid elements: by its rule on padded arrays, 
 it on arrays without padding. So an equation that differs is itself wrong, whatever its operands.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -3,6 +3,11 @@
 `_validate` runs them and compares.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

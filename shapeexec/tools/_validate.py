@@ -3,6 +3,11 @@
 `_locate` finds the equation that is wrong, `_closeness` decides what rounding explains.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import time
 import warnings
@@ -109,7 +114,8 @@ def validate(
         >>> print(validate(ex, jax.numpy.arange(5.0), rounds=2))
         20 comparisons at 2 sets of sizes: all equal
     """
-    if not isinstance(rounds, int) or rounds < 1:
+    given: Any = rounds  # whatever the caller passes
+    if not isinstance(given, int) or given < 1:
         raise ConfigError(f"rounds={rounds!r} is not a number of rounds.", fix="at least 1")
     poisons = tuple(map(check_poison, poisons))
     args, kwargs = cut_all(*by_position(ex.settings, args, kwargs))

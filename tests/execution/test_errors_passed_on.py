@@ -62,7 +62,7 @@ def test_a_result_that_is_no_array_is_told():
 def test_numpy_and_len_of_a_size_are_told_by_the_call_and_the_way_out(fn, what, fix):
     with refused(sx.InconclusiveShapeError, what, fix) as caught:
         sx.Exec(fn, ("s",), P)(ones(5))
-    assert "(test_errors.py:" in caught.value.where
+    assert "(test_errors_passed_on.py:" in caught.value.where
 
 
 @pytest.mark.parametrize(

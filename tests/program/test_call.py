@@ -133,7 +133,7 @@ def test_guards_are_told_with_the_line_that_asked():
 
     (guard,) = traced(fn, ("s",), ones(3)).guards
     assert guard.text == "s > 2"
-    assert guard.where.startswith("return x if x.shape[0] > 2 else x * 2  (test_trace.py:")
+    assert guard.where.startswith("return x if x.shape[0] > 2 else x * 2  (test_call.py:")
 
 
 def test_a_symbol_that_a_guard_replaced_is_told_in_the_symbols_of_the_call():

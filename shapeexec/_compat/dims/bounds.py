@@ -3,6 +3,9 @@
 Who answers an open comparison is told by `listening`.
 """
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportPrivateUsage=false
+
 import math
 import re
 import threading

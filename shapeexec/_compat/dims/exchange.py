@@ -6,7 +6,7 @@ What that is stands in the other modules.
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator
 from typing import Any
 
 from shapeexec._compat.dims import bounds, functions, methods, stand_ins, transposes
@@ -30,7 +30,7 @@ def _patch(*, listening: bool) -> None:
 
 
 @contextlib.contextmanager
-def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[list[StandInCall]]:
+def listen_to_dims(listener: DimListener, scope: Any) -> Generator[list[StandInCall]]:
     """Let `listener` hear and answer all questions to the dims of `scope`, in any thread.
 
     JAX says False to every `==` that it cannot prove, True to `bool(dim)`, gives a dim a hash that
@@ -50,7 +50,7 @@ def listen_to_dims(listener: DimListener, scope: Any) -> Iterator[list[StandInCa
 
 
 @contextlib.contextmanager
-def _patched(key: int, entry: Listening) -> Iterator[None]:
+def _patched(key: int, entry: Listening) -> Generator[None]:
     """Keep JAX patched as long as anybody listens."""
     with _patch_lock:
         if not LISTENING:
@@ -68,7 +68,7 @@ def _patched(key: int, entry: Listening) -> Iterator[None]:
 @contextlib.contextmanager
 def replay_stand_ins(
     calls: Collection[StandInCall], evaluate: Callable[[Any], int]
-) -> Iterator[None]:
+) -> Generator[None]:
     """In this thread let stand-ins run at known sizes, where they ran at symbolic ones.
 
     A call is known by the user's code that led to it and by its dims, not by its number: JAX traces

@@ -3,6 +3,12 @@
 Those that need another algorithm are in `stand_ins`.
 """
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import functools
 import math
 import operator

@@ -3,6 +3,10 @@
 `methods` and `functions` ask the listener; `exchange` enters one.
 """
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportPrivateUsage=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol

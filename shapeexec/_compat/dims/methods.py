@@ -3,6 +3,13 @@
 Functions that take dims are in `functions`.
 """
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dis
 import sys
 from collections.abc import Callable

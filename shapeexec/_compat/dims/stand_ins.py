@@ -1,5 +1,11 @@
 """What stands in for functions of JAX that want sizes as ints. `shape/_library` holds it."""
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 import inspect
@@ -240,11 +246,15 @@ def _concrete_or_number(kind: Any, value: Any, context: str = "") -> Any:
     return value if type(value) in number_types else _core.concrete_or_error(kind, value, context)
 
 
-_ANYWHERE |= {
-    ("flax.core.lift", "set"): _set_of_sizes,  # `nn.scan`, `nn.RNN` and `nn.vmap`
-    ("jax._src.numpy.hijax", "len"): _length,
-    ("jax._src.numpy.lax_numpy", "len"): _length,
-    ("jax._src.numpy.polynomial", "len"): _length,
-    ("jax._src.numpy.polynomial", "core"): ModuleWith(_core, concrete_or_error=_concrete_or_number),
-    ("jax._src.numpy.polynomial", "lax"): ModuleWith(jax.lax, asarray=jnp.asarray),
-}
+_ANYWHERE.update(
+    {
+        ("flax.core.lift", "set"): _set_of_sizes,  # `nn.scan`, `nn.RNN` and `nn.vmap`
+        ("jax._src.numpy.hijax", "len"): _length,
+        ("jax._src.numpy.lax_numpy", "len"): _length,
+        ("jax._src.numpy.polynomial", "len"): _length,
+        ("jax._src.numpy.polynomial", "core"): ModuleWith(
+            _core, concrete_or_error=_concrete_or_number
+        ),
+        ("jax._src.numpy.polynomial", "lax"): ModuleWith(jax.lax, asarray=jnp.asarray),
+    }
+)

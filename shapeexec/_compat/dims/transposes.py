@@ -3,6 +3,11 @@
 The formulas are those of `shape/_transposes.py`; here they take the place of JAX's.
 """
 
+# The functions that this takes of JAX are private, and have no types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

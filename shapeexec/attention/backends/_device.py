@@ -3,6 +3,10 @@
 Whether a back end runs on it is up to the back end.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import functools
 from typing import Any
 

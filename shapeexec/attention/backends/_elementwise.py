@@ -3,6 +3,11 @@
 A mask may be a user's function of anything that JAX can trace; a kernel lowers fewer operations.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 from typing import Any
 

@@ -4,6 +4,12 @@ All values are arrays inside a kernel; loads and stores are left to the kernels.
 FlashAttention-2 (Dao, https://arxiv.org/abs/2307.08691, algorithms 1 and 2).
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -4,6 +4,10 @@ Known values show what numbers mean: 1 and 0 for pairs that are allowed and not,
 number with the same effect) to be added to scores.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+
 from typing import Any
 
 import jax.numpy as jnp

@@ -4,6 +4,11 @@ Arrays in fields are leaves; everything else is static. The value of a field dec
 Python number is a constant of the graph, a traced one is an operand.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import copy
 import dataclasses
 from collections.abc import Mapping
@@ -176,7 +181,7 @@ def is_known(*trees: Any) -> bool:
     return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
 
 
-def _fields(value: Any) -> list[tuple[str, Any, dataclasses.Field]]:
+def _fields(value: Any) -> list[tuple[str, Any, dataclasses.Field[Any]]]:
     return [(f.name, getattr(value, f.name), f) for f in dataclasses.fields(value)]
 
 

@@ -3,6 +3,9 @@
 Valid lengths are not its business: see `lengths`.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+
 import dataclasses
 from typing import Any, ClassVar
 

@@ -4,6 +4,9 @@ The kinds of its tiles are found by evaluating all T * S pairs whenever a call i
 memory.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

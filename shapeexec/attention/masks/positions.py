@@ -3,6 +3,10 @@
 A query's and a key's position are counted from 0 in their arrays. Every bound here is exact.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+
 import abc
 import dataclasses
 from typing import ClassVar, Literal

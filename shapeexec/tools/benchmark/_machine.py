@@ -1,5 +1,8 @@
 """Where a figure was measured: without it, it is worth nothing."""
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import contextlib
 import os
 import platform

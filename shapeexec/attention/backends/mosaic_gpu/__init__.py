@@ -5,6 +5,11 @@ tiles with work are visited; padding behind valid lengths never affects a result
 prepares calls; the kernels are in the modules beside it.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 import operator

@@ -5,6 +5,9 @@ traced, and where it joins conditions the choice between two values is nested
 instead: `x if (a and b) else y` is `(x if b else y) if a else y`, one select for each comparison.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

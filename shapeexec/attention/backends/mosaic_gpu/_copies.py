@@ -4,6 +4,11 @@ The TMA unit fills the part of a tile behind an array's end with 0 and does not 
 behind a valid length inside an array are cleared here.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from typing import Any
 
 from jax import Array, lax
@@ -16,7 +21,7 @@ from shapeexec.attention.backends.mosaic_gpu._products import clear_rows
 _BLOCK = 64  # rows and columns cleared at a time: few registers are left where copies are made
 
 
-def copy_in(ref: Ref, at: tuple, shared: Ref, ready: Ref) -> None:
+def copy_in(ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref) -> None:
     """Start ref[at] -> shared, which arrives at `ready` when it is done.
 
     Args:
@@ -28,7 +33,9 @@ def copy_in(ref: Ref, at: tuple, shared: Ref, ready: Ref) -> None:
     plgpu.copy_gmem_to_smem(ref.at[(*at, _columns(at, shared))], shared, ready)
 
 
-def copy_in_valid(ref: Ref, at: tuple, shared: Ref, ready: Ref, landed: Ref, valid: Array) -> None:
+def copy_in_valid(
+    ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, landed: Ref, valid: Array
+) -> None:
     """As `copy_in`, with 0 in the rows from `valid` on; it takes the whole warpgroup.
 
     Args:
@@ -55,11 +62,11 @@ def copy_in_valid(ref: Ref, at: tuple, shared: Ref, ready: Ref, landed: Ref, val
     lax.cond(valid < rows, clear, lambda: copy_in(ref, at, shared, ready))
 
 
-def copy_out(shared: Ref, ref: Ref, at: tuple) -> None:
+def copy_out(shared: Ref, ref: Ref, at: tuple[Any, ...]) -> None:
     """Start shared -> ref[at], as part of the next group that is committed; see `copy_in`."""
     plgpu.copy_smem_to_gmem(shared, ref.at[(*at, _columns(at, shared))], commit_group=False)
 
 
-def _columns(at: tuple, shared: Ref) -> Any:
+def _columns(at: tuple[Any, ...], shared: Ref) -> Any:
     # Where the start is known, JAX refuses columns behind the array's end.
     return pl.ds(at[0] * 0, shared.shape[1])

@@ -4,6 +4,9 @@ Numbers per row are loaded once per item, numbers per column come with the piece
 elements per pair are loaded where the rule reads them. Which arrays it reads is in `_rules`.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 import functools
 from collections.abc import Callable

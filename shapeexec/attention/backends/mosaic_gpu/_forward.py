@@ -6,6 +6,12 @@ are computed while the weights of the piece before are multiplied by their value
 arXiv 2407.08608, section 3.2). It has no dropout and takes no f32.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 from typing import NamedTuple

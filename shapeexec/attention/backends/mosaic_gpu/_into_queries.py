@@ -6,6 +6,12 @@ adds the product to dq in device memory. Programs add in any order, so dq's last
 run to run; it takes 5 products instead of the 7 of two kernels.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from typing import Any
 
@@ -39,7 +45,9 @@ def is_possible(config: Config) -> bool:
 class NotIntoQueries:
     """The same methods where another kernel computes dq: they do nothing, but copy the keys."""
 
-    def copy_keys(self, ref: Ref, at: tuple, shared: Ref, ready: Ref, valid: Array) -> None:
+    def copy_keys(
+        self, ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array
+    ) -> None:
         """See `IntoQueries`."""
         del valid
         copy_in(ref, at, shared, ready)
@@ -87,7 +95,9 @@ class IntoQueries:
     warpgroup: Array
     crosses_ends: bool
 
-    def copy_keys(self, ref: Ref, at: tuple, shared: Ref, ready: Ref, valid: Array) -> None:
+    def copy_keys(
+        self, ref: Ref, at: tuple[Any, ...], shared: Ref, ready: Ref, valid: Array
+    ) -> None:
         """Start the copy of an item's keys, with 0 behind the valid ones: dq is summed over all."""
         copy_in_valid(ref, at, shared, ready, self.landed, valid)
 

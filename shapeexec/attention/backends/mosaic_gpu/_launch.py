@@ -4,6 +4,11 @@ A kernel is a function of its inputs, outputs and scratch, each by name. How ite
 programs is in `_schedule`.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence

@@ -5,6 +5,12 @@ head of the group. Scores are made with keys as rows, so that weights and their 
 multiplied from registers. Code shared with the kernel for queries is in `_gradients`.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -113,10 +119,10 @@ def _kernel(
     block: Block,
     *,
     sparsity: Sparsity,
-    queries: dict,
-    d_outs: dict,
+    queries: dict[str, Any],
+    d_outs: dict[str, Any],
     total: Ref | None = None,
-    into: dict | None = None,
+    into: dict[str, Any] | None = None,
     **refs: Any,
 ) -> None:
     streams = (
@@ -170,7 +176,7 @@ class _Kernel:
         mine = pl.ds(warpgroup * ROWS, ROWS)
         first_key = item.row * TILE + warpgroup * ROWS
 
-        def summed(*sums: Ref) -> tuple:
+        def summed(*sums: Ref) -> tuple[Any, ...]:
             of_head = functools.partial(self._sum_head, slot, first_key, sums)
             return self._each_head(item, start, of_head), *map(products.read, sums)
 

@@ -5,6 +5,11 @@ the values the output passes, from which delta is computed for both kernels: a s
 output and gradient would cost more. Code shared with the kernel for keys is in `_gradients`.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 from typing import Any
@@ -97,7 +102,13 @@ def backward_of_queries(
 
 
 def _kernel(
-    config: Config, block: Block, *, sparsity: Sparsity, keys: dict, values: dict, **refs: Any
+    config: Config,
+    block: Block,
+    *,
+    sparsity: Sparsity,
+    keys: dict[str, Any],
+    values: dict[str, Any],
+    **refs: Any,
 ) -> None:
     streams = (
         Stream(**keys, products=block.products),

@@ -4,10 +4,16 @@ The interpreter knows neither a product whose left operand is in registers nor a
 accumulator; there the accumulators are plain shared memory. Kernels choose the operands.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportMissingTypeStubs=false
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -65,8 +71,8 @@ class Products:
         made = plgpu.ShapeDtypeStruct(index.shape, table.dtype, layout=layout)
 
         @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), layout), return_type=made)
-        def gather(_: Any, table: ir.Value, index: Any) -> Any:
-            def element(i: ir.Value, _: Any) -> ir.Value:
+        def gather(_: Any, table: Any, index: Any) -> Any:
+            def element(i: Any, _: Any) -> Any:
                 return memref.load(table, [arith.index_cast(ir.IndexType.get(), i)])
 
             return index.foreach(element, create_array=True)
@@ -120,7 +126,7 @@ class InterpretedProducts:
         return jnp.take(table[...], index, mode="clip")
 
     @contextlib.contextmanager
-    def _taken(self, shapes: Sequence[tuple[int, int]]) -> Iterator[list[Ref]]:
+    def _taken(self, shapes: Sequence[tuple[int, int]]) -> Generator[list[Ref]]:
         taken = []
         for shape in shapes:
             place = next(i for i, ref in enumerate(self.pool) if ref.shape[1:] == shape)

@@ -3,6 +3,10 @@
 This is found by tracing the rules. Inside a kernel `_elements` runs them on loaded values.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -140,7 +144,7 @@ class RecordingPositions:
         return jnp.zeros(shape, array.dtype) if found is None else found
 
 
-def trace_rule(ask: Callable[..., Array], shape: tuple[int, ...], *more: Any) -> tuple:
+def trace_rule(ask: Callable[..., Array], shape: tuple[int, ...], *more: Any) -> tuple[Any, ...]:
     """A rule for a tile of this shape as a jaxpr, and its reads in order.
 
     Args:

@@ -4,6 +4,12 @@ On the device the next item goes to the first free program, by an atomic counter
 in the interpreter, which has no such counter, programs take turns.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportMissingTypeStubs=false
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +58,7 @@ class Programs:
     def slots(self) -> int:
         return self.posts.shape[0]
 
-    def produce(self, begin: Callable, stream: Callable, start: Any = 0) -> Any:
+    def produce(self, begin: Callable[..., Any], stream: Callable[..., Any], start: Any = 0) -> Any:
         """Take items and stream their operands; for the warpgroup that moves memory.
 
         Args:
@@ -64,7 +70,7 @@ class Programs:
             How far the ring is in the end.
         """
 
-        def step(carry: tuple) -> tuple:
+        def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             item, taken, ring, number = carry
             slot = self._post(item, taken)
             begin(item, slot)
@@ -85,7 +91,7 @@ class Programs:
         )
         return ring
 
-    def consume(self, compute: Callable, start: Any = 0) -> None:
+    def consume(self, compute: Callable[..., Any], start: Any = 0) -> None:
         """Compute items as they come; for the warpgroups that compute.
 
         Args:
@@ -99,7 +105,7 @@ class Programs:
             plgpu.barrier_wait(self.ready.at[slot])
             return Item(*(self.posts[slot, place] for place in range(len(Item._fields))))
 
-        def step(carry: tuple) -> tuple:
+        def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             item, taken, ring = carry
             slot = place_of(taken, self.slots)
             ring = compute(item, slot, ring)
@@ -142,7 +148,7 @@ def take(counter: Ref, word: Ref) -> Array:
     scalar = plgpu.ShapeDtypeStruct((), np.dtype(np.int32), layout=plgpu.Layout.WG_SPLAT)
 
     @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.RefType()), return_type=scalar)
-    def count_up(_: Any, counter: ir.Value, word: ir.Value) -> Any:
+    def count_up(_: Any, counter: Any, word: Any) -> Any:
         utils = mgpu.utils
         i32 = ir.IntegerType.get_signless(32)
         first = [utils.c(0, ir.IndexType.get())]

@@ -4,6 +4,9 @@ A score's gradient is weight * (d_weight - delta), where delta is the sum of the
 gradient, less the gradient of the log-sum-exp. The first kernel writes delta for the second.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 import functools
 from typing import Any

@@ -3,6 +3,9 @@
 How a kernel steps through the lists is in `_steps`, the softmax in `backends._softmax`.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -4,6 +4,12 @@ A TPU kernel has no pointers: operands are cut into blocks ahead, and single num
 memory. So the mask is traced once, to find which of its arrays it reads in which way.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import math
 from typing import Any

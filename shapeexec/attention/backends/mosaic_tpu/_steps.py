@@ -4,6 +4,11 @@ The lists lie in scalar memory, where the kernel and the index maps of its block
 and masks are in the modules beside.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 import itertools

@@ -3,6 +3,9 @@
 This module decides which calls it can run and how large a tile is; the kernels are beside it.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from typing import Any
 

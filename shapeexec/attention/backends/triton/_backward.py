@@ -6,6 +6,11 @@ delta), where delta is the sum of the output times its gradient, less the gradie
 log-sum-exp. The first kernel writes delta for the others.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 import math

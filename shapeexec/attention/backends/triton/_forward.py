@@ -3,6 +3,9 @@
 How tiles are read is in `_tiles`, the running softmax in `backends._softmax`.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import functools
 from collections.abc import Callable
 from typing import Any

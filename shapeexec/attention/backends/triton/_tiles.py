@@ -4,6 +4,12 @@ Sizes of Triton's arrays are powers of 2, so loads are masked, and elements outs
 in the kernel. The softmax is in `backends._softmax`.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -3,6 +3,11 @@
 The loops themselves are in `_passes` and `_groups`.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

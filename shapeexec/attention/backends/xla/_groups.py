@@ -3,6 +3,10 @@
 The arithmetic of a tile is in `_passes`.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 import math

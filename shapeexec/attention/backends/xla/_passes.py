@@ -3,6 +3,10 @@
 How examples and heads are grouped, and which tiles are visited, is in `_groups`.
 """
 
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from typing import Any
 

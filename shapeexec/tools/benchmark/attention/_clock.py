@@ -3,6 +3,9 @@
 Whether its results are right is checked in `_run`.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 import statistics
 import time

@@ -3,6 +3,12 @@
 Most are functions of JAX and differ in the function alone; `JaxContestant` does the rest for them.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import concurrent.futures
 import dataclasses
 import functools

@@ -6,11 +6,11 @@ Without it each line is printed with what is done and the time.
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 
 @contextlib.contextmanager
-def progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
+def progress(total: int) -> Generator[tuple[Callable[[str], None], Callable[[], None]]]:
     """Two functions: one tells a line, the other that one more of `total` is done."""
     start, done = time.monotonic(), 0
 

@@ -4,6 +4,11 @@ Only the last key head of the last example is computed: at 16,384 positions one 
 gigabyte for each of some arrays.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import functools
 from collections.abc import Mapping
 from typing import Any

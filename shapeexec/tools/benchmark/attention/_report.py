@@ -3,6 +3,10 @@
 It measures nothing, and draws nothing: `_run` and `_plot` do.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,6 +3,10 @@
 It knows neither who the contestants are nor how results are shown.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import concurrent.futures
 import dataclasses
 import functools

@@ -3,6 +3,12 @@
 Each study compares two figures; the rows of the benchmark come from elsewhere.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import functools
 import itertools

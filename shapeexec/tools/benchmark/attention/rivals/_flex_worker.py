@@ -4,6 +4,12 @@ Run by path, so that it imports torch and NumPy and nothing of JAX or of this li
 the input is a request and each of the output its answer, both JSON; `flex_attention` says which.
 """
 
+# The rivals are not installed here, so their types are unknown.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import json
 import os
 import statistics

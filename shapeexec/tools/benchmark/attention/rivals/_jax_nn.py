@@ -1,5 +1,9 @@
 """`jax.nn.dot_product_attention`, which two rivals are: it has two implementations."""
 
+# The rivals are not installed here, so their types are unknown.
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import functools
 from typing import Any, Literal
 

@@ -1,5 +1,8 @@
 """FlashAttention 3: its CUDA kernels as calls of XLA, from the package dew-flash-attn-cu13."""
 
+# The rivals are not installed here, so their types are unknown.
+# pyright: reportUnknownMemberType=false
+
 import functools
 import importlib
 import importlib.util

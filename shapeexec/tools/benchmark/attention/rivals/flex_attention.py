@@ -4,6 +4,9 @@ Processes of their own run it (`_flex_worker`), so that many compile at once. Ea
 compiled and times it when it is told to, while the others wait.
 """
 
+# The rivals are not installed here, so their types are unknown.
+# pyright: reportUnknownVariableType=false
+
 import concurrent.futures
 import contextlib
 import dataclasses
