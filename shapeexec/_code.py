@@ -58,17 +58,17 @@ def _(value: str) -> str | None:
     return json.dumps(value, ensure_ascii=False)
 
 
-@code.register
+@code.register(list)
 def _(value: list[Any]) -> str | None:
     return _joined(map(code, value), "[", "]")
 
 
-@code.register
+@code.register(tuple)
 def _(value: tuple[Any, ...]) -> str | None:
     return tuple_of(map(code, value))
 
 
-@code.register
+@code.register(Mapping)
 def _(value: Mapping[Any, Any]) -> str | None:
     items = [
         None if key is None else _after(f"{key}: ", code(held))
