@@ -111,7 +111,7 @@ def test_indexing_while_somebody_listens_has_the_users_line():
     scope = export.SymbolicScope()
     (s,) = export.symbolic_shape("s", scope=scope)
     struct = jax.ShapeDtypeStruct((s,), np.float32)
-    with _compat.listen_to_dims(None, scope):  # pyright: ignore[reportArgumentType]
+    with _compat.listen_to_dims(None, scope):
         jaxpr = jax.jit(lambda x: x[1]).trace(struct).jaxpr
     (eqn, *_) = jaxpr.eqns
     assert "test_compat.py" in (_compat.eqn_line(eqn) or "")

@@ -1,4 +1,4 @@
-"""Modules, functions and classes stay small: what is not has its reason here."""
+"""Modules, functions and classes stay small, and lints are left out with a reason."""
 
 import ast
 import re
@@ -78,3 +78,15 @@ def test_a_module_of_tests_is_short_and_its_tolerances_have_names(path: Path):
     text = path.read_text()
     assert len(text.splitlines()) <= MODULE
     assert not re.findall(r"loose=[\d.]+", text)
+
+
+@pytest.mark.parametrize("folder", ["shapeexec", "demo", "benchmarks", "docs", "examples", "tests"])
+def test_what_a_line_leaves_out_of_lint_and_types_has_a_reason(folder: str):
+    bare = re.compile(r"# (?:noqa: \w+(?:, \w+)*|pyright: ignore\[[\w, ]+\])\s*$|# type: ignor[e]")
+    lines = [
+        f"{path}: {line.strip()}"
+        for path in (ROOT / folder).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if bare.search(line)
+    ]
+    assert lines == []

@@ -99,7 +99,7 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
             fix='a strategy such as Pow2(), its text "pow2", 32 for multiples of 32, [8, 16] for '
             "these buckets, an object with a method bucket(size), or a function of the size",
         )
-    return Custom(function)  # pyright: ignore[reportArgumentType]  # `checked_bucket` sees its answers
+    return Custom(function)  # pyright: ignore[reportArgumentType] - `checked_bucket` sees its answers
 
 
 def _made(kind: type) -> str:

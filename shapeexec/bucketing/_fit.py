@@ -50,7 +50,7 @@ def costs_of(sizes: Sequence[int], cost: object) -> Floats:
 def _cost_at(size: int, function: Callable[[int], object]) -> float:
     value = function(size)
     try:
-        cost = float(value)  # pyright: ignore[reportArgumentType]  # TypeError is the check
+        cost = float(value)  # pyright: ignore[reportArgumentType] - TypeError is the check
     except (TypeError, ValueError):
         cost = math.nan
     if not math.isfinite(cost):

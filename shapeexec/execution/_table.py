@@ -82,7 +82,7 @@ def drawn(rows: Sequence[GraphRow], columns: Sequence[str] = ()) -> str:
 def renderable(rows: Sequence[GraphRow]) -> Any:
     """What rich draws, in a width and in colours of its own."""
     from rich.console import Group  # noqa: PLC0415 - rich asked for it
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - rich may not be installed
 
     above, grid = _laid_out(rows, ())
     return Group(*map(Text, above), *([_rich_table(grid)] if len(grid) > 1 else []))
@@ -90,8 +90,8 @@ def renderable(rows: Sequence[GraphRow]) -> Any:
 
 def _rich_table(grid: Sequence[Sequence[str]]) -> Any:
     from rich import box  # noqa: PLC0415 - it may not be installed
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415 - rich may not be installed
+    from rich.text import Text  # noqa: PLC0415 - likewise
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), pad_edge=False)
     for name in grid[0]:

@@ -299,7 +299,7 @@ for _name, _entry in (*BINARY.items(), *COMPARISONS.items()):
         setattr(HostNumber, f"__r{_name}__", _binary(*_entry, reflected=True))
 for _name, _entry in UNARY.items():
     setattr(HostNumber, f"__{_name}__", _unary(*_entry))
-HostNumber.__round__ = _round  # pyright: ignore[reportAttributeAccessIssue]  # set like the others
+HostNumber.__round__ = _round  # pyright: ignore[reportAttributeAccessIssue] - set like the others
 
 _compat.register_numbers(
     {HostInt: int, HostFloat: float, HostComplex: complex, HostArray: None},

@@ -3,16 +3,18 @@
 `Exec.on_event` and `Exec.stats` are the sources; servers and push gateways are the client's.
 """
 
+import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from shapeexec._errors import ConfigError
 from shapeexec.execution import Event, Exec, Stats
 
 
-class _Metric(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Metric:
     """One name that is scraped.
 
     Attributes:
@@ -30,7 +32,7 @@ class _Metric(NamedTuple):
     read: Callable[[Stats], dict[str, float]]
 
 
-METRICS = (
+METRICS: tuple[_Metric, ...] = (
     _Metric(
         "calls",
         "counter",
@@ -92,8 +94,8 @@ METRICS = (
 class _Collector:
     """What one registry scrapes: the stats of each Exec, read when it asks, and latencies."""
 
-    def __init__(self, client: Any, registry: Any) -> None:
-        self._core = client.core
+    def __init__(self, client: Any, core: Any, registry: Any) -> None:
+        self._core = core
         self._lock = threading.Lock()
         self._runs: dict[str, weakref.ref[Exec]] = {}
         self.latency: Any = client.Histogram(
@@ -180,14 +182,16 @@ def prometheus_metrics(
         1
     """
     try:
-        import prometheus_client.core  # noqa: PLC0415 - it may not be installed
+        import prometheus_client  # noqa: PLC0415 - it may not be installed
+        from prometheus_client import core  # noqa: PLC0415 - likewise
     except ModuleNotFoundError as error:
         raise ConfigError(
             "prometheus_metrics needs prometheus_client, which is not installed.",
             got=str(error),
             fix="pip install prometheus-client; or run.on_event, which needs nothing",
         ) from error
-    if not isinstance(run, Exec):
+    given: Any = run  # whatever the caller passes
+    if not isinstance(given, Exec):
         raise ConfigError(
             f"prometheus_metrics: {run!r:.80} is no Exec.",
             option="run",
@@ -197,7 +201,7 @@ def prometheus_metrics(
     with _LOCK:
         collector = _COLLECTORS.get(registry)
         if collector is None:
-            collector = _COLLECTORS[registry] = _Collector(prometheus_client, registry)
+            collector = _COLLECTORS[registry] = _Collector(prometheus_client, core, registry)
     own = getattr(run, "__name__", type(run).__name__) if name is None else name
     collector.add(own, run)
     latency = collector.latency.labels(own)

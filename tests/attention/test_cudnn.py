@@ -11,7 +11,11 @@ import pytest
 import shapeexec as sx
 from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention.backends import _device
+from shapeexec.attention.backends._base import Work
+from shapeexec.attention.backends._registry import load
+from shapeexec.attention.masks import Lengths
 from tests.attention.reference import Reference
+from tests.attention.test_choose import CALL
 from tests.tolerance import ITERATED, epsilon, tolerance
 
 pytestmark = [
@@ -131,11 +135,6 @@ def test_at_odd_lengths_cudnn_makes_the_output_but_refuses_the_gradient():
 
 
 def test_the_log_sum_exp_of_cudnn_is_natural_and_in_f32():
-    from shapeexec.attention.backends._base import Work  # noqa: PLC0415
-    from shapeexec.attention.backends._registry import load  # noqa: PLC0415
-    from shapeexec.attention.masks import Lengths  # noqa: PLC0415
-    from tests.attention.test_choose import CALL  # noqa: PLC0415
-
     case = CASES[0]
     q, k, v, _ = case.operands
     signature = dataclasses.replace(CALL, query_size=256, key_size=256)

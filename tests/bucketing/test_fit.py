@@ -143,12 +143,12 @@ def test_as_many_graphs_as_sizes_leave_no_padding():
             "size=0 is not an integer of at least 1.\n  Fix:   pass size as an int, 1 or more",
         ),
         (
-            lambda: Ladder.fit([1], cost="cubic"),  # pyright: ignore[reportArgumentType]
+            lambda: Ladder.fit([1], cost="cubic"),
             "cost='cubic' is not a cost.\n"
             '  Fix:   "linear", "quadratic", or a function from bucket to cost',
         ),
         (
-            lambda: Ladder.fit([1], cost=3),  # pyright: ignore[reportArgumentType]
+            lambda: Ladder.fit([1], cost=3),
             "cost=3 is not a cost.\n"
             '  Fix:   "linear", "quadratic", or a function from bucket to cost',
         ),
@@ -164,7 +164,7 @@ def test_as_many_graphs_as_sizes_leave_no_padding():
             "  Fix:   return a finite number for each bucket",
         ),
         (
-            lambda: Ladder.fit([7], cost=lambda bucket: None),  # pyright: ignore[reportArgumentType]
+            lambda: Ladder.fit([7], cost=lambda bucket: None),
             "cost(7) = None is not a finite number.\n"
             "  Fix:   return a finite number for each bucket",
         ),

@@ -253,10 +253,10 @@ def integer(name, value):
 ERRORS = {
     "step 0": (lambda: Linear(0), *integer("step", "0")),
     "step -1": (lambda: Linear(-1), *integer("step", "-1")),
-    "step 2.5": (lambda: Linear(2.5), *integer("step", "2.5")),  # pyright: ignore[reportArgumentType]
+    "step 2.5": (lambda: Linear(2.5), *integer("step", "2.5")),
     "step True": (lambda: Linear(True), *integer("step", "True")),
-    "step None": (lambda: Linear(None), *integer("step", "None")),  # pyright: ignore[reportArgumentType]
-    "step an array": (lambda: Linear(np.array([1])), *integer("step", "array([1])")),  # pyright: ignore[reportArgumentType]
+    "step None": (lambda: Linear(None), *integer("step", "None")),
+    "step an array": (lambda: Linear(np.array([1])), *integer("step", "array([1])")),
     "minimum 0": (lambda: Pow2(minimum=0), *integer("minimum", "0")),
     "maximum 0": (lambda: Exact(maximum=0), *integer("maximum", "0")),
     "threshold 0": (lambda: Hybrid(0, 8), *integer("threshold", "0")),
@@ -281,10 +281,10 @@ ERRORS = {
         "pass at least one bucket",
     ),
     "ladder of 0": (lambda: Ladder([30, 0]), *integer("buckets[1]", "0")),
-    "ladder of a float": (lambda: Ladder([30.0]), *integer("buckets[0]", "30.0")),  # pyright: ignore[reportArgumentType]
-    "ladder of a string": (lambda: Ladder("30"), *integer("buckets[0]", "'3'")),  # pyright: ignore[reportArgumentType]
+    "ladder of a float": (lambda: Ladder([30.0]), *integer("buckets[0]", "30.0")),
+    "ladder of a string": (lambda: Ladder("30"), *integer("buckets[0]", "'3'")),
     "ladder of an int": (
-        lambda: Ladder(30),  # pyright: ignore[reportArgumentType]
+        lambda: Ladder(30),
         "buckets=30 is not a collection of ints.",
         "Ladder([30, 60, 90]), say",
     ),
@@ -300,13 +300,13 @@ ERRORS = {
         "maximum=1024, beyond=sx.Exact(), say, or leave beyond= out",
     ),
     "custom without a function": (
-        lambda: Custom(3),  # pyright: ignore[reportArgumentType]
+        lambda: Custom(3),
         "fn=3 cannot be called.",
         "pass a function from size to bucket",
     ),
     "size 0": (lambda: Pow2().bucket(0), *integer("size", "0")),
     "size 0 of a ladder": (lambda: Ladder([3]).bucket(0), *integer("size", "0")),
-    "size 1.5": (lambda: Linear(8).bucket(1.5), *integer("size", "1.5")),  # pyright: ignore[reportArgumentType]
+    "size 1.5": (lambda: Linear(8).bucket(1.5), *integer("size", "1.5")),
     "n 0": (lambda: Pow2().buckets_up_to(0), *integer("n", "0")),
     "lo 0": (lambda: Pow2().ladder(0, 5), *integer("lo", "0")),
     "hi 0": (lambda: Pow2().ladder(1, 0), *integer("hi", "0")),
@@ -332,7 +332,7 @@ ERRORS = {
     ),
     "sizes of 0": (lambda: Pow2().expected_waste([4, 0]), *integer("size", "0")),
     "sizes no iterable": (
-        lambda: Pow2().expected_waste(4),  # pyright: ignore[reportArgumentType]
+        lambda: Pow2().expected_waste(4),
         "sizes=4 is neither sizes nor counts by size.",
         "pass an iterable of ints, or a mapping from size to count",
     ),

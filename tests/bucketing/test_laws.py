@@ -131,7 +131,7 @@ def test_strategies_pass_their_own_check(kind, data):
 @given(data=st.data())
 def test_strategies_are_values(kind, data):
     strategy = data.draw(STRATEGIES[kind])
-    copy = dataclasses.replace(strategy)  # pyright: ignore[reportArgumentType]
+    copy = dataclasses.replace(strategy)
     assert copy == strategy
     assert hash(copy) == hash(strategy)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -280,7 +280,7 @@ def test_a_strategy_without_bucket_cannot_be_made():
         pass
 
     with pytest.raises(TypeError, match="abstract"):
-        Lazy()  # pyright: ignore[reportAbstractUsage]
+        Lazy()
 
 
 def test_an_object_with_a_bucket_method_is_a_strategy():

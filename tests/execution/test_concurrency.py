@@ -6,7 +6,7 @@ import threading
 import numpy as np
 
 import shapeexec as sx
-from shapeexec.execution import _exec, _store
+from shapeexec.execution import _function, _store
 from shapeexec.execution._functions import Functions
 from tests.execution.support import counted, ones
 from tests.tolerance import assert_close
@@ -103,8 +103,8 @@ def test_threads_that_ask_for_a_method_first_share_its_graphs(monkeypatch):
             both.wait(0.2)  # a second thread that came this far would make a second store
         return _without_self(settings)
 
-    _without_self = _exec.without_self
-    monkeypatch.setattr(_exec, "without_self", without_self)
+    _without_self = _function.without_self
+    monkeypatch.setattr(_function, "without_self", without_self)
     model = Model()
     assert together(2, lambda i: float(model.total(ones(5 + i)))) == [15, 21]
     assert (len(made), Model.total.stats.compiles, len(Model.total.graphs)) == (1, 1, 1)

@@ -56,7 +56,7 @@ def test_what_no_result_can_use_is_kept_and_warned_of_as_by_jit(size):
         jax.jit(fn, donate_argnums=0)(plain)
     with pytest.warns(UserWarning, match="donated buffers were not usable"):
         sx.Exec(fn, ("s",), P, donate_argnums=0)(x)
-    assert x.is_deleted() == plain.is_deleted() == False  # noqa: E712
+    assert x.is_deleted() == plain.is_deleted() == False  # noqa: E712 - both are bools
 
 
 def test_each_leaf_is_deleted_or_kept_by_itself():

@@ -97,7 +97,7 @@ def test_sizes_at_which_the_function_is_another_are_told():
     assert {"s": 5} in [event.sizes for event in seen if event.kind == "exact"]
 
 
-def test_a_tuned_graph_that_takes_the_place_of_a_quick_one_is_told(gate):  # noqa: F811
+def test_a_tuned_graph_that_takes_the_place_of_a_quick_one_is_told(gate):  # noqa: F811 - the fixture
     run, seen = listening(compiling=sx.Compiling(first="quick"))
     run(ones(5))
     gate.settle()

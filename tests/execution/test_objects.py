@@ -273,7 +273,7 @@ class Number(ctypes.c_int):
     pass
 
 
-class Count(itertools.count):  # pyright: ignore[reportMissingTypeArgument]
+class Count(itertools.count):
     pass
 
 

@@ -98,8 +98,8 @@ def test_jax_is_as_it_was_when_nobody_traces():
 
 
 def test_a_function_is_found_by_whatever_name_it_was_imported():
-    from jax.lax import associative_scan  # noqa: PLC0415
-    from jax.numpy import convolve, searchsorted  # noqa: PLC0415
+    from jax.lax import associative_scan  # noqa: PLC0415 - as users do inside of functions
+    from jax.numpy import convolve, searchsorted  # noqa: PLC0415 - likewise
 
     def fn(x):
         return associative_scan(jnp.add, x), searchsorted(x, x), jax.jit(convolve)(x, x[::-1])

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import re
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -292,8 +293,6 @@ def test_a_process_of_its_own_is_handed_operands_and_hands_back_results(
 
 def test_no_part_of_it_is_imported_with_the_library():
     assert "shapeexec.tools.benchmark.attention._main" in sys.modules
-    import subprocess  # noqa: PLC0415
-
     code = "import sys, shapeexec; print([m for m in sys.modules if 'benchmark' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

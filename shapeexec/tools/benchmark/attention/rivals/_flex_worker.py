@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch  # pyright: ignore[reportMissingImports]
-from torch.nn.attention import flex_attention  # pyright: ignore[reportMissingImports]
+import torch  # pyright: ignore[reportMissingImports] - the worker has a Python of its own
+from torch.nn.attention import flex_attention  # pyright: ignore[reportMissingImports] - likewise
 
 Tensor = Any
 _QUEUE = 0.03  # seconds
