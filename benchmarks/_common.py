@@ -69,6 +69,7 @@ class Report:
 def run_benchmark(
     name: str,
     about: str | None,
+    *,
     run: Callable[[argparse.Namespace], Report],
     arguments: Sequence[str] | None,
     add_options: Callable[[argparse.ArgumentParser], object] = lambda parser: None,

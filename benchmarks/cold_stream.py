@@ -73,14 +73,16 @@ def _round(
     sample = contest.sample_exact(params, requests, sampled)
     runs = [contest.extrapolate(sample, requests)]
     for name, buckets in contest.contestants(history).items():
-        runs.append(contest.run_exec(name, buckets, params, requests, sample))
+        runs.append(
+            contest.run_exec(name, buckets, params=params, requests=requests, sample=sample)
+        )
         show_progress((runs[-1].name, f"{runs[-1].cold_rate:.2f} requests/s cold"))
     return runs
 
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run as a program."""
-    return run_benchmark("cold_stream", __doc__, run, arguments)
+    return run_benchmark("cold_stream", __doc__, run=run, arguments=arguments)
 
 
 if __name__ == "__main__":

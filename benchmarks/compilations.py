@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> Report:
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run as a program."""
-    return run_benchmark("compilations", __doc__, run, arguments)
+    return run_benchmark("compilations", __doc__, run=run, arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -225,7 +225,9 @@ def main(arguments: Sequence[str] | None = None) -> Report | None:
         costs = CONTESTANTS[options.one](*options.depths)
         print(json.dumps([dataclasses.asdict(cost) for cost in costs]))
         return None
-    return run_benchmark("graph_cost", __doc__, run, arguments, add_options)
+    return run_benchmark(
+        "graph_cost", __doc__, run=run, arguments=arguments, add_options=add_options
+    )
 
 
 if __name__ == "__main__":

@@ -222,7 +222,9 @@ def run(options: argparse.Namespace) -> Report:
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run as a program."""
-    return run_benchmark("hit_overhead", __doc__, run, arguments, add_options)
+    return run_benchmark(
+        "hit_overhead", __doc__, run=run, arguments=arguments, add_options=add_options
+    )
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run as a program."""
-    return run_benchmark("latency", __doc__, run, arguments, add_options)
+    return run_benchmark("latency", __doc__, run=run, arguments=arguments, add_options=add_options)
 
 
 if __name__ == "__main__":

@@ -269,7 +269,7 @@ def _measure(
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run as a program."""
-    return run_benchmark("masks", __doc__, run, arguments)
+    return run_benchmark("masks", __doc__, run=run, arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def _difference(result: Any, other: Any) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run as a program."""
-    return run_benchmark("ragged_batch", __doc__, run, arguments)
+    return run_benchmark("ragged_batch", __doc__, run=run, arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> list[contest.Run]:
     runs = [contest.extrapolate(sample, requests)]
     ways = contest.contestants(history=text.requests(options.requests, seed=0))
     for name, buckets in ways.items():
-        runs.append(contest.run_exec(name, buckets, params, requests, sample, track=progress))
+        runs.append(
+            contest.run_exec(
+                name, buckets, params=params, requests=requests, sample=sample, track=progress
+            )
+        )
     unmasked = contest.difference_without_masks(ways["Pow2"], params, sample, track=progress)
     console.print(report.table(runs, unmasked))
     report.save_plot(runs, options.plot)

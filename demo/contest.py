@@ -142,10 +142,10 @@ def extrapolate(sample: Sample, requests: Requests) -> Run:
 def run_exec(
     name: str,
     buckets: Buckets,
+    *,
     params: Params,
     requests: Requests,
     sample: Sample,
-    *,
     track: Track = no_progress,
 ) -> Run:
     """Run all requests through `sx.Exec`, cold and then warm."""

@@ -99,7 +99,7 @@ def test_a_jaxpr_is_put_together_and_runs():
             invars=[doubled, _compat.new_literal(np.float32(2), scalar)], outvars=[out]
         ),
     ]
-    opened = _compat.new_jaxpr(jaxpr, [factor], [x], [out], eqns)
+    opened = _compat.new_jaxpr(jaxpr, constvars=[factor], invars=[x], outvars=[out], eqns=eqns)
     closed = _compat.ClosedJaxpr(opened, [np.full(5, 3, np.float32)])
     assert isinstance(closed.jaxpr, _compat.Jaxpr)
     assert [a.shape for a in closed.in_avals] == [(5,)]

@@ -132,7 +132,9 @@ def jaxpr_of(eqn: Any) -> Any:
     outvars = [new_variable(var.aval) for var in eqn.outvars]
     like = jax.make_jaxpr(lambda: ())().jaxpr.replace(effects=eqn.effects)
     only = eqn.replace(invars=invars, outvars=outvars)
-    return ClosedJaxpr(new_jaxpr(like, (), invars, outvars, [only]), ())
+    return ClosedJaxpr(
+        new_jaxpr(like, constvars=(), invars=invars, outvars=outvars, eqns=[only]), ()
+    )
 
 
 def jaxpr_as_function(closed_jaxpr: Any) -> Callable[..., list[Any]]:
@@ -147,6 +149,7 @@ def new_literal(value: Any, aval: Any) -> Any:
 
 def new_jaxpr(
     like: Any,
+    *,
     constvars: Sequence[Any],
     invars: Sequence[Any],
     outvars: Sequence[Any],

@@ -79,7 +79,7 @@ def dot_product_attention(
 ) -> tuple[Array, Array]: ...
 
 
-def dot_product_attention(
+def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
     query: ArrayLike,
     key: ArrayLike,
     value: ArrayLike,

@@ -44,7 +44,7 @@ def call_lists(
         key_lengths: Valid lengths of the keys, i32[B or 1]; None: S.
     """
     if query_lengths is None and key_lengths is None and not jax.tree.leaves(mask):
-        return _static_lists(mask, sizes, tile, batch, heads)
+        return _static_lists(mask, sizes, tile=tile, batch=batch, heads=heads)
     lengths = (query_lengths, key_lengths)
     grid = tile_grid(sizes, tile, *lengths, known=is_known(mask), batch=batch, heads=heads)
     return _lists_of(mask, grid)
@@ -52,7 +52,7 @@ def call_lists(
 
 @functools.lru_cache(maxsize=32)  # each layer of a model asks for the same lists
 def _static_lists(
-    mask: Mask, sizes: tuple[int, int], tile: Tile, batch: int, heads: int
+    mask: Mask, sizes: tuple[int, int], *, tile: Tile, batch: int, heads: int
 ) -> tuple[TileLists, TileLists]:
     return _lists_of(mask, tile_grid(sizes, tile, batch=batch, heads=heads))
 

@@ -107,8 +107,8 @@ class TileGrid:
         some = array if inside is None else array & inside
         every = array if inside is None else array | ~inside
         for axis, tile in ((2, self.tile[0]), (3, self.tile[1])):
-            some = _by_tile(xp.logical_or, some, axis, tile, False)
-            every = _by_tile(xp.logical_and, every, axis, tile, True)
+            some = _by_tile(xp.logical_or, some, axis=axis, tile=tile, identity=False)
+            every = _by_tile(xp.logical_and, every, axis=axis, tile=tile, identity=True)
         return some, every
 
     def range_of_tiles(self, array: Array, tile: Tile) -> tuple[Array, Array]:
@@ -116,8 +116,8 @@ class TileGrid:
         least = largest = self.xp.asarray(array)
         for side, size in enumerate(self.sizes):
             both, axis = (tile[side], self.tile[side]), side + 2
-            least = _retiled(self.xp.minimum, least, axis, both, size)
-            largest = _retiled(self.xp.maximum, largest, axis, both, size)
+            least = _retiled(self.xp.minimum, least, axis=axis, tiles=both, size=size)
+            largest = _retiled(self.xp.maximum, largest, axis=axis, tiles=both, size=size)
         return least, largest
 
     def whole(self) -> "TileGrid":
@@ -142,8 +142,8 @@ class TileGrid:
             inside = np.arange(array.shape[1])[None] < self.lengths[side].reshape(-1, 1)
             least, largest = xp.where(inside, array, high), xp.where(inside, array, low)
         return (
-            _by_tile(xp.minimum, least, 1, tile, high),
-            _by_tile(xp.maximum, largest, 1, tile, low),
+            _by_tile(xp.minimum, least, axis=1, tile=tile, identity=high),
+            _by_tile(xp.maximum, largest, axis=1, tile=tile, identity=low),
         )
 
     def _is_whole(self, side: int) -> bool:
@@ -208,7 +208,7 @@ def _lengths(length: Array) -> Array:
     return jnp.asarray(length, jnp.int32).reshape(-1, 1, 1, 1)
 
 
-def _by_tile(reduce: Any, array: Array, axis: int, tile: int, identity: Any) -> Array:
+def _by_tile(reduce: Any, array: Array, *, axis: int, tile: int, identity: Any) -> Array:
     """Reduce `axis` tile by tile; an axis of 1 broadcasts and stays."""
     size = array.shape[axis]
     if size == 1:
@@ -222,7 +222,7 @@ def _by_tile(reduce: Any, array: Array, axis: int, tile: int, identity: Any) -> 
     return reduce.reduce(padded.reshape(shape), axis=axis + 1)
 
 
-def _retiled(reduce: Any, array: Array, axis: int, tiles: Tile, size: int) -> Array:
+def _retiled(reduce: Any, array: Array, *, axis: int, tiles: Tile, size: int) -> Array:
     """Elements per tile of size tiles[0], reduced or repeated to those of size tiles[1]."""
     theirs, mine = tiles
     if theirs == mine:

@@ -217,7 +217,12 @@ def _local(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _define(
-    primitive: Any, avals: Callable[..., list[Any]], run: Callable[..., Any], batch: Any, jvp: Any
+    primitive: Any,
+    *,
+    avals: Callable[..., list[Any]],
+    run: Callable[..., Any],
+    batch: Any,
+    jvp: Any,
 ) -> None:
     @functools.partial(jax.jit, static_argnames="params")
     def eagerly(*operands: Any, params: tuple[tuple[str, Any], ...]) -> Any:
@@ -236,13 +241,25 @@ def _define(
     ad.primitive_jvps[primitive] = jvp
 
 
-_define(attention_p, _result_avals, _run.forward, functools.partial(_batch, attention_p), _jvp)
+_define(
+    attention_p,
+    avals=_result_avals,
+    run=_run.forward,
+    batch=functools.partial(_batch, attention_p),
+    jvp=_jvp,
+)
 _define(
     tangent_p,
-    _result_avals,
-    _run.tangent,
-    functools.partial(_batch, tangent_p),
-    _no_second_derivative,
+    avals=_result_avals,
+    run=_run.tangent,
+    batch=functools.partial(_batch, tangent_p),
+    jvp=_no_second_derivative,
 )
-_define(gradient_p, _gradient_avals, _run.gradient, _batch_gradient, _no_second_derivative)
+_define(
+    gradient_p,
+    avals=_gradient_avals,
+    run=_run.gradient,
+    batch=_batch_gradient,
+    jvp=_no_second_derivative,
+)
 ad.primitive_transposes[tangent_p] = _transpose

@@ -95,7 +95,7 @@ def convolved(asked: Asked) -> int | None:
     counts = tuple(asked.kind.shape[axis] for axis in numbers.out_spec[2:])
     rest = {name: params[name] for name in ("precision", "preferred_element_type")}
     asked_for = _Convolution(laws, counts, rest, asked.key(rest))
-    made = _made(maker, lhs, rhs, asked_for, asked.kind.dtype)
+    made = _made(maker, lhs, rhs, asked=asked_for, dtype=asked.kind.dtype)
     if made is None:
         return None
     n, o = (maker.table.kind(value).shape[1] for value in (lhs, rhs))
@@ -112,7 +112,7 @@ def _grouped(maker: Maker, value: int, groups: int, axis: int) -> int:
     return maker.transpose(maker.reshape(value, split), [axis, *rest])
 
 
-def _made(maker: Maker, lhs: int, rhs: int, asked: "_Convolution", dtype: Any) -> int | None:
+def _made(maker: Maker, lhs: int, rhs: int, *, asked: "_Convolution", dtype: Any) -> int | None:
     """The normal form of a convolution; None: no elements meet."""
     table, counts = maker.table, asked.counts
     (lhs, turns_lhs), (rhs, turns_rhs) = (_forward(maker, value) for value in (lhs, rhs))
@@ -144,7 +144,7 @@ def _made(maker: Maker, lhs: int, rhs: int, asked: "_Convolution", dtype: Any) -
     ]
     kind = Kind((one[0], one[1], other[1], *counts), dtype)
     bound = dataclasses.replace(asked, laws=tuple(laws))
-    (made,) = table.make(_OP, (("laws", bound),), [lhs, rhs], [kind], bound.run)
+    (made,) = table.make(_OP, (("laws", bound),), [lhs, rhs], [kind], run=bound.run)
     return maker.transpose(made, [0, 2, 1, *range(_SPACE, len(kind.shape))]) if is_swapped else made
 
 
@@ -185,7 +185,7 @@ def picked_convolution(maker: Maker, node: Node, axes: Sequence[Axis]) -> int | 
     ]
     counts = tuple(count for *_, count in axes[_SPACE:])
     part = dataclasses.replace(bound, laws=tuple(laws), counts=counts)
-    return _made(maker, node.operands[0], node.operands[1], part, node.kind.dtype)
+    return _made(maker, node.operands[0], node.operands[1], asked=part, dtype=node.kind.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,7 @@ def agree(table: Table, left: int, right: int, proven: Mapping[int, int]) -> boo
         return False
     if not _is_cheap(table, nodes, inputs):
         return False
-    run = _runner(table, inputs, order, (left, right), proven)
+    run = _runner(table, inputs, order=order, ends=(left, right), proven=proven)
     kinds = [table.kind(value) for value in inputs]
     try:
         return _agree_on_draws(run, kinds, _constants(nodes))
@@ -112,6 +112,7 @@ def _flops(table: Table, node: Node) -> int:
 def _runner(
     table: Table,
     inputs: Sequence[int],
+    *,
     order: Sequence[int],
     ends: tuple[int, int],
     proven: Mapping[int, int],

@@ -34,16 +34,18 @@ def gathered(asked: Asked) -> int | None:
         return _gathered_at(asked)
     sizes, shape = asked.params["slice_sizes"], asked.shape()
     columns = _columns(indices, numbers.start_index_map)
-    found = _grid(columns, sizes, shape, numbers.collapsed_slice_dims, _mode(asked))
+    found = _grid(
+        columns, sizes, shape=shape, collapsed=numbers.collapsed_slice_dims, mode=_mode(asked)
+    )
     if found is None:
         return None
     axes, batch_of = found
     picked = asked.maker.pick(asked.operands[0], axes)
-    return _in_order(asked, picked, batch_of, indices.shape[:-1], numbers)
+    return _in_order(asked, picked, batch_of=batch_of, batch=indices.shape[:-1], numbers=numbers)
 
 
 def _in_order(
-    asked: Asked, picked: int, batch_of: Mapping[int, int], batch: tuple[int, ...], numbers: Any
+    asked: Asked, picked: int, *, batch_of: Mapping[int, int], batch: tuple[int, ...], numbers: Any
 ) -> int:
     """The picked elements, with the axes in the order of the gather."""
     collapsed = numbers.collapsed_slice_dims
@@ -72,6 +74,7 @@ def _columns(indices: np.ndarray, axes: Sequence[int]) -> dict[int, np.ndarray]:
 def _grid(
     columns: Mapping[int, np.ndarray],
     sizes: Sequence[int],
+    *,
     shape: Sequence[int],
     collapsed: Sequence[int],
     mode: str,
@@ -154,7 +157,7 @@ def scattered(asked: Asked) -> int | None:
     sizes: list[int] = [1 if axis in inserted else next(windows) for axis in range(len(shape))]
     columns = _columns(indices, numbers.scatter_dims_to_operand_dims)
     mode = "FILL" if _mode(asked) != "CLIP" else "CLIP"
-    found = _grid(columns, sizes, shape, inserted, mode)
+    found = _grid(columns, sizes, shape=shape, collapsed=inserted, mode=mode)
     if found is None:
         return None
     axes, batch_of = found

@@ -164,7 +164,7 @@ def sliced_at(maker: Maker, value: int, starts: Sequence[int], sizes: Sequence[i
         return [lax.dynamic_slice(jnp.asarray(arrays[0]), arrays[1:], counts)]
 
     made = Kind(counts, kind.dtype)
-    return maker.table.make("dynamic_slice", counts, [value, *clamped], [made], run)[0]
+    return maker.table.make("dynamic_slice", counts, [value, *clamped], [made], run=run)[0]
 
 
 def _clamped(table: Table, start: int, most: int) -> int:
@@ -200,4 +200,4 @@ def updated_at(maker: Maker, operand: int, update: int, starts: Sequence[int]) -
         into, what, *where = (jnp.asarray(array) for array in arrays)
         return [lax.dynamic_update_slice(into, what, where)]
 
-    return table.make("dynamic_update_slice", (), [operand, update, *clamped], [kind], run)[0]
+    return table.make("dynamic_update_slice", (), [operand, update, *clamped], [kind], run=run)[0]

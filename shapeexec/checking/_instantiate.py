@@ -124,7 +124,9 @@ class _Flat:
     def closed(self, original: Any, outs: Sequence[Any]) -> Any:
         constvars = [var for var, _ in self._constvars.values()]
         consts = [const for _, const in self._constvars.values()]
-        opened = _compat.new_jaxpr(original.jaxpr, constvars, self._invars, outs, self._eqns)
+        opened = _compat.new_jaxpr(
+            original.jaxpr, constvars=constvars, invars=self._invars, outvars=outs, eqns=self._eqns
+        )
         return _compat.ClosedJaxpr(opened, consts)
 
     def inline(

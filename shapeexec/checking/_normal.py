@@ -69,7 +69,7 @@ class Maker:
                 normal = equality(asked)
                 if normal is not None:
                     return [normal]
-        return self.table.make(op, key(params), operands, kinds, run)
+        return self.table.make(op, key(params), operands, kinds, run=run)
 
     def _folded(self, asked: "Asked") -> int | None:
         constants: list[np.ndarray] = []
@@ -178,7 +178,7 @@ class Asked:
             (whole,) = self.run(arrays)
             return [lax.reshape(lax.transpose(whole, permutation), kind.shape)]
 
-        (made,) = self.table.make(self.op, params, operands, [kind], run, inputs=self.operands)
+        (made,) = self.table.make(self.op, params, operands, [kind], run=run, inputs=self.operands)
         back = [[*order].index(axis) for axis in sorted(order)]
         short = self.maker.transpose(made, back)
         return self.maker.reshape(short, self.kind.shape)

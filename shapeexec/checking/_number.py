@@ -99,9 +99,9 @@ class Scope:
             key = functools.partial(params_key, number=self.closed_key)
             return maker.make(name, eqn.params, values, kinds, run=run, key=key)
         moment = len(self.effects), params_key(eqn.params, self.closed_key)
-        made = self.table.make(name, ("effect", *moment), values, kinds, run)
+        made = self.table.make(name, ("effect", *moment), values, kinds, run=run)
         if not made:  # an effect without results gets a value of its own
-            (done,) = self.table.make(name, ("effect", *moment), values, [_NOTHING], run)
+            (done,) = self.table.make(name, ("effect", *moment), values, [_NOTHING], run=run)
         else:
             done = made[0]
         self.effects.append(done)
@@ -185,7 +185,7 @@ def _cond(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
         if len(set(cases)) == 1:
             made.append(cases[0])
             continue
-        made += scope.table.make("cond", (), [which, *cases], [kind_of(var.aval)], _choose)
+        made += scope.table.make("cond", (), [which, *cases], [kind_of(var.aval)], run=_choose)
     return made
 
 
@@ -328,7 +328,7 @@ def _looped(
         (steps, len(order)),
         [*loop.carried.values(), *rows],
         kinds,
-        _results_of(eqn, [*order, *range(carries, len(eqn.outvars))], kinds),
+        run=_results_of(eqn, [*order, *range(carries, len(eqn.outvars))], kinds),
         inputs=values,
         bodies=bodies,
     )

@@ -153,8 +153,8 @@ class Table:
         params: Hashable,
         operands: Sequence[int],
         kinds: Iterable[Kind],
-        run: Run,
         *,
+        run: Run,
         inputs: Sequence[int] | None = None,
         bodies: tuple[tuple[int, ...], ...] = (),
     ) -> list[int]:

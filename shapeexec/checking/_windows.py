@@ -36,9 +36,12 @@ def window_sum(asked: Asked) -> int | None:
     return _windows(
         asked.maker,
         operand,
-        [(0, int(by), n) for by, n in zip(params["window_strides"], asked.kind.shape, strict=True)],
-        tuple(map(int, params["window_dimensions"])),
-        tuple(map(int, params["window_dilation"])),
+        begins=[
+            (0, int(by), n)
+            for by, n in zip(params["window_strides"], asked.kind.shape, strict=True)
+        ],
+        windows=tuple(map(int, params["window_dimensions"])),
+        dilations=tuple(map(int, params["window_dilation"])),
     )
 
 
@@ -51,12 +54,19 @@ def picked_windows(maker: Maker, node: Node, axes: Sequence[Axis]) -> int | None
         (start * by, step * by, n)
         for (start, step, n), by in zip(axes, params["strides"], strict=True)
     ]
-    return _windows(maker, node.operands[0], begins, params["windows"], params["dilations"])
+    return _windows(
+        maker,
+        node.operands[0],
+        begins=begins,
+        windows=params["windows"],
+        dilations=params["dilations"],
+    )
 
 
 def _windows(
     maker: Maker,
     operand: int,
+    *,
     begins: Sequence[Axis],
     windows: tuple[int, ...],
     dilations: tuple[int, ...],

@@ -130,7 +130,7 @@ class BoundSpec:
             self._solve(known, sizes)
             for leaf, axis, dim in self._expressions:
                 if _value(dim, sizes) != known[leaf][axis]:
-                    self._refuse_expression(leaf, axis, dim, known, sizes)
+                    self._refuse_expression(leaf, axis, dim=dim, shapes=known, sizes=sizes)
         return sizes
 
     def dims(self, shapes: Sequence[ArrayShape | None]) -> tuple[tuple[int | Dim, ...] | None, ...]:
@@ -162,7 +162,7 @@ class BoundSpec:
                 except (NotLinearError, ZeroDivisionError):
                     continue  # another axis may determine it
                 if size is None:
-                    self._refuse_expression(leaf, axis, dim, shapes, sizes)
+                    self._refuse_expression(leaf, axis, dim=dim, shapes=shapes, sizes=sizes)
                 sizes[symbol] = size
                 pending = True
         for leaf, axis, dim in self._expressions:
@@ -239,7 +239,7 @@ class BoundSpec:
         return f"give each size its own symbol: in_shapes={specs}" if specs else generic
 
     def _refuse_expression(
-        self, leaf: int, axis: int, dim: Dim, shapes: list[ArrayShape], sizes: dict[str, int]
+        self, leaf: int, axis: int, *, dim: Dim, shapes: list[ArrayShape], sizes: dict[str, int]
     ) -> Never:
         actual = shapes[leaf][axis]
         unknown = dim.symbols - sizes.keys()

@@ -26,7 +26,7 @@ def told(fix: str, *names: str, **given: Any) -> dict[str, Any]:
     return {name: option(fix, name, **given) for name in names}
 
 
-def replaced(  # noqa: PLR0917 - a row of the table
+def replaced(
     name: str,
     kind: str,
     wrong: dict[str, Any],

@@ -27,7 +27,7 @@ HALVES = np.arange(6, dtype=np.uint16).reshape(3, 2)
 KERNEL = np.ones((1, 1, 2), np.float32)
 
 
-def refused(  # noqa: PLR0917 - a row of the table
+def refused(
     name: str,
     fn: Callable[[Any], Any],
     fix: str,

@@ -145,7 +145,7 @@ def memo_key(question: str, left: Any, right: Any) -> Any:
 
 
 def remembered(
-    listening: Listening | None, question: str, left: Any, right: Any, function: Any
+    listening: Listening | None, question: str, left: Any, right: Any, *, function: Any
 ) -> Any:
     """What `function(left, right)` gave when it was asked first."""
     key = memo_key(question, left, right)

@@ -75,7 +75,7 @@ def _is_equal(left: Any, right: Any) -> bool:
     """What JAX says to `==`."""
     if left is right:
         return True
-    return remembered(listening_to(left, right), "==", left, right, ORIGINAL["__eq__"])
+    return remembered(listening_to(left, right), "==", left, right, function=ORIGINAL["__eq__"])
 
 
 def _eq(self: Any, other: Any) -> Any:
@@ -104,7 +104,7 @@ def _ordered(name: str) -> Callable[[Any, Any], Any]:
             return NotImplemented if listener is None else listener.compare(name, self, other)
         try:
             listening = listening_to(self, other)
-            return remembered(listening, name, self, other, ORIGINAL[name])
+            return remembered(listening, name, self, other, function=ORIGINAL[name])
         except InconclusiveDimensionOperation:
             listener = listener_of(self, other)
             if listener is None:
@@ -126,7 +126,7 @@ def _bounded(name: str) -> Callable[[Any, Any], Any]:
         listening = listening_to(self, other)
         if listening is not None:
             listening.listener.hear(self, _BOUNDS[name], other)
-        return remembered(listening, name, self, other, ORIGINAL[name])
+        return remembered(listening, name, self, other, function=ORIGINAL[name])
 
     return bound
 
@@ -303,7 +303,9 @@ def _str(self: Any) -> str:
 
 def text_of(dim: Any) -> str:
     """How JAX prints a dim."""
-    return remembered(listening_to(dim), "str", dim, 0, lambda dim, _: ORIGINAL["__str__"](dim))
+    return remembered(
+        listening_to(dim), "str", dim, 0, function=lambda dim, _: ORIGINAL["__str__"](dim)
+    )
 
 
 def _format(self: Any, spec: str) -> str:

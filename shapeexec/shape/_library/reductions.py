@@ -16,7 +16,7 @@ from shapeexec.shape._library.scans import levels_of
 
 
 @_compat.stands_in("reduce_jvp")
-def reduce_jvp(  # noqa: PLR0917 - JAX's parameters
+def reduce_jvp(
     original: Any,
     reducer: Callable[..., Any],
     init_values: Sequence[Any],

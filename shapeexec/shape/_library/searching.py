@@ -34,7 +34,7 @@ def searchsorted(
 
 
 @_compat.stands_in("searchsorted_scan")
-def searchsorted_scan(  # noqa: PLR0917 - JAX's parameters
+def searchsorted_scan(
     original: Any, sorted_arr: Any, query: Any, side: str, dtype: Any, unrolled: bool
 ) -> Any:
     """The same binary search, with as many steps as the size has bits.

@@ -65,7 +65,9 @@ def _attention(options: dict[str, Any], problem: Problem) -> tuple[Any, tuple[An
     # before the clock starts. Documents are data.
     is_known = problem.pattern.density is not None
 
-    def attend(q: Array, k: Array, v: Array, given: Mask | None, bias: Any) -> Array:
+    def attend(  # noqa: PLR0917 - operands of attention
+        q: Array, k: Array, v: Array, given: Mask | None, bias: Any
+    ) -> Array:
         return sx.dot_product_attention(q, k, v, bias, mask if is_known else given, **options)
 
     return attend, (None if is_known else mask, bias)

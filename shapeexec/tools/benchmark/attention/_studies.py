@@ -157,7 +157,9 @@ def _causal(passes: Pass, *, ragged: bool) -> Callable[..., Any]:
             q, k, v, is_causal=True, query_seq_lengths=given, key_value_seq_lengths=given
         )
 
-    def both(lengths: Array, q: Array, k: Array, v: Array, d_out: Array) -> Any:
+    def both(  # noqa: PLR0917 - operands of attention
+        lengths: Array, q: Array, k: Array, v: Array, d_out: Array
+    ) -> Any:
         out, transpose = jax.vjp(functools.partial(attend, lengths), q, k, v)
         return out, transpose(d_out)
 
