@@ -32,10 +32,11 @@ daily: $(INSTALLED)
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n 2 -q --part $(PART) $(TESTS)
 
 check: $(INSTALLED)
-	@echo "check: lint, format and types; nothing is changed (make format changes)"
+	@echo "check: lint, format, types and pages of docstrings; nothing is changed (make format, docs)"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/python -m pytest -q tests/test_docs.py -k "made_page or every_public_name"
 
 bench: $(INSTALLED)
 	@echo "bench: all benchmarks, into benchmarks/results; leave the machine alone meanwhile"

@@ -113,7 +113,15 @@ CASES = (
         loose=SUMS,
     ),
     Case("LU of ragged matrices", lu, ("b, s, s",), naive="agrees", loose=SUMS),
+    Case(
+        "cholesky of ragged matrices",
+        lambda x: jnp.linalg.cholesky(positive(x)),
+        ("b, s, s",),
+        naive="agrees",
+        loose=SUMS,
+    ),
     Case("eigh over a batch", eigh, ("b, 3, 3",), naive="agrees", loose=SUMS),
+    Case("eigh of ragged matrices", eigh, ("b, s, s",), loose=SUMS),
     Case("eigh of a ragged matrix", eigh, ("s, s",), loose=SUMS),
     Case("svd of ragged matrices", svd, ("b, s, s",), naive="agrees", loose=SUMS),
     Case(

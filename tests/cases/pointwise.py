@@ -30,7 +30,12 @@ def _special(x):
     fixed = lax.stop_gradient(y)  # JAX has no derivatives of zeta, and of betainc by these
     return (
         (lax.erf(x), lax.erfc(x), lax.bessel_i0e(x), lax.bessel_i1e(x)),
-        (lax.lgamma(y), lax.digamma(y), lax.polygamma(jnp.ones_like(y), y)),
+        (
+            lax.erf_inv(_inside_one(x)),
+            lax.lgamma(y),
+            lax.digamma(y),
+            lax.polygamma(jnp.ones_like(y), y),
+        ),
         (
             lax.zeta(fixed, fixed),
             lax.betainc(fixed, fixed, y / (1 + y)),
@@ -46,6 +51,7 @@ def _incomplete_gamma(x):
 def _powers_and_roundings(x):
     return (
         (lax.pow(_beyond_one(x), x), lax.exp2(x), lax.expm1(x), lax.round(x)),
+        (lax.cbrt(_beyond_one(x)), lax.ceil(x), lax.clamp(-1.0, x, 0.5)),
         (
             lax.reduce_precision(x, 5, 3),
             lax.nextafter(lax.stop_gradient(x), 9.0 + lax.stop_gradient(x)),
@@ -56,7 +62,7 @@ def _powers_and_roundings(x):
 
 def _bits(n):
     return (
-        (lax.population_count(n), n ^ 3, lax.mulhi(n, n << 30)),
+        (lax.population_count(n), lax.clz(n), n ^ 3, ~n, lax.mulhi(n, n << 30)),
         (lax.shift_left(n, n), lax.shift_right_arithmetic(-n, n)),
     )
 
@@ -65,7 +71,7 @@ def _named_and_kept(x):
     named = checkpoint_name(x, "x")
     device = jax.devices()[0]
     placed = lax.with_sharding_constraint(x, jax.sharding.SingleDeviceSharding(device))
-    return lax.optimization_barrier((named, named * 2)), jax.device_put(x, device), placed
+    return lax.optimization_barrier((named, jnp.copy(named) * 2)), jax.device_put(x, device), placed
 
 
 def _keys(x):
