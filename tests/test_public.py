@@ -113,9 +113,9 @@ WITHOUT_EXAMPLE = {
 }
 
 ORDERS = """
-    Append Apply Ask Attend Call Check Compile Compute Convert Cut Double Draw Find Fit Forget Give
-    Keep List Make Map Match Overwrite Pad Print Report Return Rewrite Run Say See Show Tell Wait
-    Write
+    Append Apply Ask Attend Call Check Compile Compute Convert Cut Double Draw Export Find Fit
+    Forget Give Keep List Make Map Match Overwrite Pad Print Report Return Rewrite Run Say See Show
+    Tell Wait Write
 """
 """The verbs with which docstrings of functions and methods begin."""
 SECTIONS = ("Attributes", "Args", "Returns", "Raises", "Example")
