@@ -95,7 +95,7 @@ print("all", len(cuts_of), is_explicit)
 """
 
 
-@pytest.mark.parametrize("kind", ["default", pytest.param("auto", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [pytest.param("default", marks=pytest.mark.slow), "auto"])
 def test_types_keep_their_sharding_and_numbers_do_not_change(kind):
     four = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
     flags = {"XLA_FLAGS": four, "JAX_PLATFORMS": "cpu"}
