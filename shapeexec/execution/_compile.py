@@ -239,6 +239,16 @@ class Prepared:
         return dataclasses.replace(self, jitted=jitted, trace=trace, options=options)
 
 
+class Compiler(Protocol):
+    """What compiles a graph: `compile_graph`, or what a tool puts in its place."""
+
+    def __call__(
+        self, prepared: Prepared, row: GraphRow, *, meanwhile: Callable[[], object] | None
+    ) -> Graph:
+        """See `compile_graph`."""
+        ...
+
+
 def prepare(
     recipe: Compilable, sizes: Any, *, args: Sequence[Any], kwargs: Mapping[str, Any], name: str
 ) -> Prepared:

@@ -189,7 +189,9 @@ class Planner:
         is_new = self._exact.give_up(call.base, error.buckets, reason=error.what)
         if is_new:
             self._store.events.tell("exact", sizes=call.sizes, reason=error.what)
-        return is_new
+        # Else another call that failed at the same time may have done it.
+        exact = self._exact.reasons(call.base, call.sizes)
+        return is_new or error.buckets.keys() <= exact.keys()
 
     def _make_exact(self, base: Base, symbols: Iterable[str], error: ShapeExecError) -> bool:
         is_new = self._exact.add(base, symbols, error=error)

@@ -18,7 +18,7 @@ from shapeexec._errors import FrozenError
 from shapeexec.execution._behind import Behind, Missing, is_seen_by_workers
 from shapeexec.execution._bounded_table import BoundedTable
 from shapeexec.execution._cache import CacheLimits, GraphCache
-from shapeexec.execution._compile import Graph, Prepared, compile_graph
+from shapeexec.execution._compile import Compiler, Graph, Prepared, compile_graph
 from shapeexec.execution._compiling import TUNED, Compiling, Option
 from shapeexec.execution._events import Events
 from shapeexec.execution._functions import MANY, Functions
@@ -59,6 +59,8 @@ class Store:
         places: Where arguments have held more than arrays; `see` adds to it.
         behind: Makes graphs while calls run in larger ones.
         tuning: Makes tuned graphs while calls run in quick ones.
+        compiler: Compiles graphs in the place of `compile_graph`; None: nothing does. Tools make
+            compilations and runs fail here, which no public name can.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Store:
         self.last_new: tuple[Planned, tuple[GraphRow, ...]] | None = None
         self.limits, self._missing, self._compiling = limits, missing, compiling
         self.behind, self.tuning = Behind(), Behind()
+        self.compiler: Compiler | None = None
         self.counters = Counters()
         self._cache: GraphCache[Graph] = GraphCache(
             limits,
@@ -229,7 +232,7 @@ class Store:
     ) -> Graph:
         """Compile a graph, count it, and tell of it."""
         try:
-            graph = compile_graph(made, row, meanwhile=meanwhile)
+            graph = (self.compiler or compile_graph)(made, row, meanwhile=meanwhile)
         except Exception as error:  # of any kind: it is told, and goes on
             self.events.tell("failed", row, reason=f"{type(error).__name__}: {error!s:.400}")
             raise

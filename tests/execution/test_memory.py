@@ -1,5 +1,8 @@
 """Graphs that do not fit into memory: the numbers are told, and calls go on where asked."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,6 +95,24 @@ def test_a_bucket_that_does_not_fit_runs_exactly_and_others_do_not(full_at):
     ]
     assert "s is exact: the graph s=8 does not fit" in str(run.explain(ones(7)))
     assert run.graphs[{"s": 5}].sizes == "s=5 exact"
+
+
+def test_two_calls_that_run_out_of_memory_at_once_both_run_exactly(monkeypatch):
+    run, seen, both = sx.Exec(total, ("s",), on_memory="exact"), [], threading.Barrier(2, timeout=60)
+    run(ones(7))
+    own = _compile.Graph.__call__
+
+    def fail_together(self, *args):
+        if self.row.sizes != "s=8":
+            return own(self, *args)
+        both.wait()
+        raise jax.errors.JaxRuntimeError(FULL)
+
+    monkeypatch.setattr(_compile.Graph, "__call__", fail_together)
+    run.on_event(seen.append)
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(map(float, pool.map(run, [ones(7), ones(7)]))) == [14, 14]
+    assert [event.kind for event in seen].count("exact") == 1
 
 
 def test_only_calls_of_that_bucket_of_all_symbols_are_exact(full_at):
