@@ -32,6 +32,8 @@ from jax.extend import source_info_util as _extend_source_info
 _JAX_DIR = os.path.dirname(jax.__file__) + os.sep
 _COMPAT_DIR = os.path.dirname(__file__) + os.sep
 OWN_DIR = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# The functions that a soak serves are those of users.
+_SERVED = os.path.join(OWN_DIR, "tools", "soak", "_models.py")
 _STAND_INS_DIR = os.path.join(OWN_DIR, "shape", "_library") + os.sep
 _NUMPY_DIR = os.path.dirname(np.__file__) + os.sep
 _STDLIB_DIR = sysconfig.get_paths()["stdlib"] + os.sep
@@ -54,7 +56,7 @@ def origin_of(filename: str, name: str) -> str:
     """Who speaks in a function: internal, library, user; or transparent, if nobody does."""
     if filename.startswith(_JAX_LIBRARY):
         return "library"
-    if filename.startswith((_JAX_DIR, OWN_DIR)):
+    if filename.startswith((_JAX_DIR, OWN_DIR)) and filename != _SERVED:
         return "internal"
     if filename.startswith((_NUMPY_DIR, "<frozen ", "<__array_function__")):
         return "transparent"

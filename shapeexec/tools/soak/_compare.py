@@ -1,0 +1,102 @@
+"""What is right: by NumPy in f64 where a model has it, else by plain `jax.jit` without padding.
+
+The tolerance is that of `validate`, from `_closeness`.
+"""
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shapeexec.tools._closeness import difference
+from shapeexec.tools.soak._models import MODELS, Model, Sizes
+
+VARIANTS = 4
+"""How many data each shape has. Their results are kept, so that a soak allocates no more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A model at sizes."""
+
+    model: Model
+    sizes: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        return f"{self.model.name} " + ", ".join(f"{symbol}={n}" for symbol, n in self.sizes)
+
+    def arguments(self, variant: int) -> tuple[Any, ...]:
+        """The arguments of one of its data, of NumPy; the same each time."""
+        sizes: Sizes = dict(self.sizes)
+        seed = [variant, MODELS.index(self.model), *sizes.values()]
+        return self.model.make(np.random.default_rng(seed), sizes)
+
+
+class WrongAnswerError(Exception):
+    """A result is not that of the unpadded function; the text tells where."""
+
+
+class Expected:
+    """Expected results, each computed once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[tuple[Shape, int], tuple[np.ndarray, ...]] = {}
+
+    def of(self, shape: Shape, variant: int) -> tuple[np.ndarray, ...]:
+        """The leaves of the result of the unpadded function."""
+        found = self._held.get((shape, variant))
+        if found is not None:
+            return found
+        made = {(shape, variant): expected(shape.model, shape.arguments(variant))}
+        if shape.model.numpy is None:  # all data of a shape from one compiled program
+            plain = jax.jit(lambda *args: shape.model.fn(*args))
+            for other in range(VARIANTS):
+                made[shape, other] = _leaves(plain(*shape.arguments(other)))
+        with self._lock:
+            self._held.update(made)
+        return made[shape, variant]
+
+
+def expected(model: Model, args: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    """The leaves of the result of the unpadded function, with its dtypes."""
+    if model.numpy is None:
+        return _leaves(jax.jit(lambda *args: model.fn(*args))(*args))
+    like = jax.tree.leaves(jax.eval_shape(model.fn, *args))
+    leaves = jax.tree.leaves(model.numpy(*jax.tree.map(_wide, tuple(args))))
+    return tuple(
+        np.asarray(leaf).astype(aval.dtype) for leaf, aval in zip(leaves, like, strict=True)
+    )
+
+
+def added(results: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, ...]:
+    """The sum of results, leaf by leaf."""
+    return tuple(functools.reduce(np.add, leaves) for leaves in zip(*results, strict=True))
+
+
+def check(got: Any, want: Sequence[np.ndarray]) -> None:
+    """Compare a result, of which leaves may be handles, with the expected leaves.
+
+    Raises:
+        WrongAnswerError: It differs by more than rounding.
+    """
+    leaves = jax.tree.leaves(got)
+    if len(leaves) != len(want):
+        raise WrongAnswerError(f"{len(leaves)} results instead of {len(want)}")
+    for index, (leaf, right) in enumerate(zip(leaves, want, strict=True)):
+        told = difference(np.asarray(leaf), right)
+        if told is not None:
+            raise WrongAnswerError(f"result {index}: {told}\n    got {leaf!r:.300}\n    not {right!r:.300}")
+
+
+def _leaves(tree: Any) -> tuple[np.ndarray, ...]:
+    return tuple(map(np.asarray, jax.tree.leaves(tree)))
+
+
+def _wide(leaf: Any) -> Any:
+    leaf = np.asarray(leaf)
+    return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf

@@ -1,0 +1,191 @@
+"""What is made to fail, and what each failure is promised to become.
+
+Compilations and runs fail through `Store.compiler`, callbacks through `Exec.on_event`. A failure of
+files would be one more row, at a place of its own.
+"""
+
+import collections
+import dataclasses
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+
+from shapeexec._errors import ConfigError, OutOfMemoryError
+from shapeexec.execution import Event
+from shapeexec.execution._compile import Graph, Prepared, compile_graph
+from shapeexec.execution._row import GraphRow
+
+Place = Literal["compile", "run", "callback"]
+
+
+class WorkerDiedError(BaseException):
+    """No `Exception`, as what ends a thread from outside."""
+
+
+class CallbackError(Exception):
+    """Raised by a callback of `on_event`."""
+
+
+def _internal(mark: str) -> BaseException:
+    return jax.errors.JaxRuntimeError(f"INTERNAL: {mark}")
+
+
+def _full(mark: str) -> BaseException:
+    text = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 68719476736 bytes"
+    return jax.errors.JaxRuntimeError(f"{text}, {mark}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of failure.
+
+    Attributes:
+        name: Its row in the report.
+        at: Where it happens.
+        rate: How often, 0 to 1, of all compilations, runs or events.
+        error: Makes what is raised, from a text that marks it; None: it only takes long.
+        becomes: What the call that meets it raises; None: the call goes on.
+    """
+
+    name: str
+    at: Place
+    rate: float
+    error: Callable[[str], BaseException] | None
+    becomes: type[BaseException] | None
+
+
+KINDS = (
+    Kind("compile: XLA fails", "compile", 0.02, _internal, jax.errors.JaxRuntimeError),
+    Kind("compile: no memory", "compile", 0.02, _full, OutOfMemoryError),
+    Kind("compile: the worker dies", "compile", 0.01, WorkerDiedError, WorkerDiedError),
+    Kind("compile: slow", "compile", 0.02, None, None),
+    Kind("run: XLA fails", "run", 0.001, _internal, jax.errors.JaxRuntimeError),
+    Kind("run: no memory", "run", 0.001, _full, OutOfMemoryError),
+    Kind("callback: raises", "callback", 0.01, CallbackError, None),
+)
+RATES: Mapping[str, float] = {kind.name: kind.rate for kind in KINDS}
+
+_SLOW = 1.0
+"""Seconds that a slow compilation takes longer."""
+
+_MARK = re.compile(r"injected fault (\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One failure that was injected."""
+
+    kind: Kind
+    number: int
+
+    def happen(self) -> None:
+        """Fail.
+
+        Raises:
+            BaseException: That of its kind.
+        """
+        if self.kind.error is None:
+            time.sleep(_SLOW)
+            return
+        raise self.kind.error(f"injected fault {self.number}")
+
+
+class Faults:
+    """Injects failures, and knows them again.
+
+    Args:
+        seed: Of the draws.
+        rates: How often each kind happens, by name; kinds that it lacks do not happen.
+
+    Attributes:
+        injected: How many, by kind.
+        came_out: How many calls have raised one of them, by kind.
+    """
+
+    def __init__(self, seed: int, rates: Mapping[str, float] = RATES) -> None:
+        unknown = rates.keys() - RATES.keys()
+        if unknown:
+            raise ConfigError(
+                f"there is no fault {min(unknown)!r}.", option="rates", fix=", ".join(RATES)
+            )
+        self.injected: collections.Counter[str] = collections.Counter()
+        self.came_out: collections.Counter[str] = collections.Counter()
+        self._rates, self._random, self._lock = rates, random.Random(seed), threading.Lock()
+        self._kinds: list[Kind] = []
+
+    # Injecting
+
+    def draw(self, at: Place) -> Fault | None:
+        """A failure that is due at a place, or none."""
+        kinds = [kind for kind in KINDS if kind.at == at and self._rates.get(kind.name)]
+        with self._lock:
+            for kind in kinds:
+                if self._random.random() < self._rates[kind.name]:
+                    self.injected[kind.name] += 1
+                    self._kinds.append(kind)
+                    return Fault(kind, len(self._kinds) - 1)
+        return None
+
+    def compile(
+        self, prepared: Prepared, row: GraphRow, *, meanwhile: Callable[[], object] | None
+    ) -> Graph:
+        """In the place of `compile_graph`: it fails where XLA would, and its graphs may fail."""
+        fault = self.draw("compile")
+        if fault is not None:
+            trace = prepared.trace
+            prepared = dataclasses.replace(prepared, trace=lambda: _Failing(trace(), fault))
+        graph = compile_graph(prepared, row, meanwhile=meanwhile)
+        return dataclasses.replace(graph, jitted=self._run(graph.jitted))
+
+    def called_back(self, event: Event) -> None:
+        """A callback of `on_event`."""
+        del event
+        fault = self.draw("callback")
+        if fault is not None:
+            fault.happen()
+
+    def _run(self, jitted: Any) -> Any:
+        def run(*args: Any) -> Any:
+            fault = self.draw("run")
+            if fault is not None:
+                fault.happen()
+            return jitted(*args)
+
+        return run
+
+    # Knowing again
+
+    def caused(self, error: BaseException) -> Kind | None:
+        """The kind of the failure that became this error, as it should; None: there is none."""
+        found = _MARK.search(str(error))
+        kind = self._kinds[int(found[1])] if found else None
+        if kind is None or kind.becomes is None or not isinstance(error, kind.becomes):
+            return None
+        with self._lock:
+            self.came_out[kind.name] += 1
+        return kind
+
+
+class _Failing:
+    """A lowered program that fails while XLA compiles it: in the thread in which it does."""
+
+    def __init__(self, traced: Any, fault: Fault) -> None:
+        self._stage, self._fault = traced, fault
+
+    def lower(self) -> "_Failing":
+        """As of a traced program."""
+        return _Failing(self._stage.lower(), self._fault)
+
+    def compile(self) -> Any:
+        """As of a lowered program.
+
+        Raises:
+            BaseException: See `Fault.happen`.
+        """
+        self._fault.happen()
+        return self._stage.compile()

@@ -1,0 +1,362 @@
+"""A soak from its beginning to its end: the phases, the threads, and what becomes of their calls."""
+
+import collections
+import contextlib
+import dataclasses
+import faulthandler
+import gc
+import queue
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from shapeexec._errors import ConfigError
+from shapeexec.tools.soak._compare import Expected, WrongAnswerError
+from shapeexec.tools.soak._faults import RATES, Faults
+from shapeexec.tools.soak._models import MODELS, Model
+from shapeexec.tools.soak._services import WAYS, Service, Way, services
+from shapeexec.tools.soak._traffic import Draw, Traffic, is_absorbed, is_promised, shapes_of
+from shapeexec.tools.soak._watch import Sample, Stall, Watch, resident_mib
+
+PHASES = ("warm-up", "churn", "steady")
+"""Each takes a third. In the last one nothing is evicted, cleared, or made to fail to compile."""
+
+_LINES = 5.0
+"""Seconds from one line of progress to the next."""
+
+_SAMPLES = 0.5
+"""Seconds from one sample to the next."""
+
+_MOST_KEPT = 50
+"""Of wrong answers and wrong faults the first are kept, and all are counted."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Soak:
+    """What to do.
+
+    Attributes:
+        minutes: How long.
+        threads: How many threads call.
+        seed: Of all draws.
+        shapes: How many shapes there are.
+        stall: Seconds after which a call that has not ended is a stall.
+        models, ways: What is served, and how.
+        rates: See `Faults`.
+
+    Raises:
+        ConfigError: A number is none that works.
+    """
+
+    minutes: float
+    threads: int
+    seed: int = 0
+    shapes: int = 500
+    stall: float = 120.0
+    models: Sequence[Model] = MODELS
+    ways: Sequence[Way] = WAYS
+    rates: Mapping[str, float] = dataclasses.field(default_factory=lambda: RATES)
+
+    def __post_init__(self) -> None:
+        for name in ("minutes", "threads", "stall", "shapes"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}: a soak needs more than none.",
+                    option=name,
+                    fix=f"--{name} 10",
+                )
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed} is negative.", option="seed", fix="--seed 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A call that went wrong.
+
+    Attributes:
+        call: Which: its model, sizes, options, seed, thread and number.
+        told: What was expected and got, or the traceback.
+    """
+
+    call: str
+    told: str
+
+
+@dataclasses.dataclass
+class Findings:
+    """All that went wrong.
+
+    Attributes:
+        wrong: Wrong answers: the first ones.
+        faults: Errors that nobody promised: the first ones.
+        counts: How many there were of both.
+    """
+
+    wrong: list[Finding] = dataclasses.field(default_factory=list[Finding])
+    faults: list[Finding] = dataclasses.field(default_factory=list[Finding])
+    counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter[str])
+
+    def add(self, kind: str, draw: object, told: str) -> None:
+        """Keep a finding, in any thread: `"wrong"` or `"faults"`."""
+        kept: list[Finding] = getattr(self, kind)
+        self.counts[kind] += 1
+        if len(kept) < _MOST_KEPT:
+            kept.append(Finding(str(draw), told))
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a soak has found.
+
+    Attributes:
+        soak: What was to be done.
+        seconds: How long it took.
+        watch: Counts and samples.
+        faults: What was injected.
+        findings: What went wrong.
+        stalls: The calls that stalled it.
+        services: With their statistics.
+        warned: The library's warnings, by their beginnings.
+        books: Where counts of one thing differ.
+        plain_mib: MiB for each 1,000 plain programs that JAX compiled and dropped; None: too few.
+        is_interrupted: Whether somebody ended it early.
+    """
+
+    soak: Soak
+    seconds: float
+    watch: Watch
+    faults: Faults
+    findings: Findings
+    stalls: Sequence[Stall]
+    services: Sequence[Service]
+    warned: Mapping[str, int]
+    books: Sequence[str]
+    plain_mib: float | None
+    is_interrupted: bool
+
+    @property
+    def status(self) -> int:
+        """0: all is right. 1: something is wrong. 2: a thread is stuck."""
+        return 2 if self.stalls else int(bool(self.findings.counts or self.books))
+
+
+def run(soak: Soak, tell: Callable[[str], object] = print) -> Outcome:
+    """Do it.
+
+    Args:
+        soak: What.
+        tell: Told a line of progress every few seconds.
+    """
+    faults, findings = Faults(soak.seed, soak.rates), Findings()
+    served = services(faults, models=soak.models, ways=soak.ways)
+    shapes = shapes_of(soak.models, seed=soak.seed, count=soak.shapes)
+    traffic = Traffic(soak.seed, served, shapes, Expected())
+    threads = _Threads(soak, traffic, faults, findings)
+    is_interrupted, stalls = False, list[Stall]()
+    with _warnings_counted() as warned, _exact_products():
+        threads.start()
+        try:
+            stalls = _watched(threads, tell)
+        except KeyboardInterrupt:
+            is_interrupted = True
+            tell("interrupted")
+        threads.stop.set()
+        stalls = stalls or threads.join()
+        if stalls:
+            faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+        is_done = not (stalls or is_interrupted)
+        plain = _plain_growth(traffic, programs=int(20 * soak.minutes)) if is_done else None
+    books = [] if stalls else _books(served)
+    return Outcome(
+        soak,
+        threads.watch.seconds,
+        threads.watch,
+        faults,
+        findings,
+        stalls,
+        served,
+        dict(warned),
+        books,
+        plain,
+        is_interrupted,
+    )
+
+
+class _Threads:
+    """The threads that call."""
+
+    def __init__(self, soak: Soak, traffic: Traffic, faults: Faults, findings: Findings) -> None:
+        self.soak, self.traffic, self.faults, self.findings = soak, traffic, faults, findings
+        self.watch = Watch(soak.threads)
+        self.stop = threading.Event()
+        self.phase = PHASES[0]
+        self._steady = [service for service in traffic.services if not service.way.churns]
+        self._to_warm: queue.SimpleQueue[Service] = queue.SimpleQueue()
+        for service in traffic.services:
+            if service.way.is_warmed:
+                self._to_warm.put(service)
+        # Daemons: one that is stuck must not keep the process.
+        self._threads = [
+            threading.Thread(target=self._work, args=(i,), name=f"soak-{i}", daemon=True)
+            for i in range(soak.threads)
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> list[Stall]:
+        """Wait for all calls; those that do not end."""
+        until = time.monotonic() + self.soak.stall
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        return self.watch.running()
+
+    def _work(self, thread: int) -> None:
+        is_warming = thread < max(1, self.soak.threads // 4)
+        while is_warming and not self.stop.is_set():
+            try:
+                service = self._to_warm.get_nowait()
+            except queue.Empty:
+                break
+            self._warm_up(thread, service)
+        number = 0
+        while not self.stop.is_set():
+            served = self._steady if self.phase == "steady" else self.traffic.services
+            draw = self.traffic.draw(thread, number, served or self.traffic.services)
+            number += 1
+            if draw.service.is_open:
+                self.watch.begin(thread, draw)
+                self.watch.end(thread, self._outcome(draw))
+
+    def _warm_up(self, thread: int, service: Service) -> None:
+        shape = self.traffic.shapes[service.model][0]
+        call = f"warm-up of {service.name}"
+        self.watch.begin(thread, call)
+        outcome = "warm-up"
+        try:
+            service.warm_up(shape.arguments(0))
+        except BaseException as error:  # of any kind: it is judged
+            outcome = "fault"
+            if self.faults.caused(error) is None:
+                self.findings.add("faults", call, traceback.format_exc())
+            else:
+                self._to_warm.put(service)  # a warm-up goes on where it stopped
+        self.watch.end(thread, outcome)
+
+    def _outcome(self, draw: Draw) -> str:
+        """Make a call, and judge what comes of it."""
+        was_warm = draw.service.is_warm.is_set()
+        try:
+            self.traffic.do(draw)
+        except WrongAnswerError as error:
+            self.findings.add("wrong", draw, str(error))
+            return "wrong"
+        except BaseException as error:  # of any kind: it is judged
+            if is_promised(draw, error, was_warm=was_warm):
+                return "refused"
+            if self.faults.caused(error) is not None and not is_absorbed(draw, error):
+                return "fault"
+            self.findings.add("faults", draw, traceback.format_exc())
+            return "wrong fault"
+        return draw.operation
+
+
+def _watched(threads: _Threads, tell: Callable[[str], object]) -> list[Stall]:
+    """Go through the phases, sample, and tell; the calls that stall it, at once."""
+    soak, watch = threads.soak, threads.watch
+    each, next_line = 60 * soak.minutes / len(PHASES), _LINES
+    for number, phase in enumerate(PHASES):
+        if phase == "steady":
+            gc.collect()
+        threads.phase = phase
+        while watch.seconds < each * (number + 1):
+            stalls = [one for one in watch.running() if one.seconds > soak.stall]
+            if stalls:
+                return stalls
+            sample = _sample(threads, phase)
+            if sample.seconds >= next_line:
+                next_line += _LINES
+                tell(_line(sample, threads))
+            threads.stop.wait(min(_SAMPLES, max(0.0, each * (number + 1) - watch.seconds)))
+    _sample(threads, PHASES[-1])
+    return []
+
+
+def _sample(threads: _Threads, phase: str) -> Sample:
+    stats = [service.run.stats for service in threads.traffic.services]
+    return threads.watch.sample(
+        phase,
+        compiles=sum(one.compiles for one in stats),
+        graphs=sum(one.graphs for one in stats),
+    )
+
+
+def _line(sample: Sample, threads: _Threads) -> str:
+    counts = threads.findings.counts
+    return (
+        f"[{sample.seconds:4.0f} s, {sample.phase}] {sample.calls:,} calls, "
+        f"{sample.compiles:,} compilations, {sample.graphs:,} graphs, "
+        f"{sum(threads.faults.injected.values()):,} faults injected, "
+        f"{counts['wrong']} wrong answers, {counts['faults']} wrong faults, {sample.mib:,.0f} MiB"
+    )
+
+
+@contextlib.contextmanager
+def _warnings_counted() -> Generator[collections.Counter[str]]:
+    """Within it warnings are counted by their beginnings, and not shown."""
+    counted: collections.Counter[str] = collections.Counter()
+
+    def count(message: Any, *_: Any, **__: Any) -> None:
+        counted[" ".join(str(message).split()[:8])] += 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # the default remembers each text: that is growth
+        warnings.showwarning = count
+        yield counted
+
+
+@contextlib.contextmanager
+def _exact_products() -> Generator[None]:
+    """Within it products of f32 are those of f32 on a GPU too, in all threads."""
+    before = jax.config.jax_default_matmul_precision
+    jax.config.update("jax_default_matmul_precision", "highest")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_default_matmul_precision", before)
+
+
+def _plain_growth(traffic: Traffic, *, programs: int) -> float | None:
+    """MiB by which 1,000 programs grow the process that plain JAX compiles and drops."""
+    shapes = [shape for known in traffic.shapes.values() for shape in known][:programs]
+    if len(shapes) < 20:
+        return None
+    before = resident_mib()
+    for shape in shapes:
+        jax.jit(lambda *args, shape=shape: shape.model.fn(*args)).lower(*shape.arguments(0)).compile()
+    gc.collect()
+    return 1000 * (resident_mib() - before) / len(shapes)
+
+
+def _books(served: Sequence[Service]) -> list[str]:
+    """Where what an `Exec` has counted is not what it has done."""
+    told: list[str] = []
+    for service in served:
+        stats = service.run.stats
+        ran = stats.hits + stats.misses
+        pairs = [("events of calls", service.done["events"], ran)]
+        if not service.model.is_example:  # a map is one call for each of its graphs
+            pairs.append(("calls that returned", service.done["calls"], ran))
+        pairs += [("plain calls", stats.plain_calls, 0), ("differences", stats.differences, 0)]
+        told += [
+            f"{service.name}: {what}: {own:,}, not {right:,}" for what, own, right in pairs if own != right
+        ]
+    return told

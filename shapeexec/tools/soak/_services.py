@@ -1,0 +1,196 @@
+"""Under which options models are served: one `Exec` for each model and each way.
+
+What is called, and when, is `_traffic`'s.
+"""
+
+import collections
+import dataclasses
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import shapeexec as sx
+from shapeexec.execution import Exec
+from shapeexec.execution._exec import runner_of
+from shapeexec.tools.soak._compare import Shape
+from shapeexec.tools.soak._faults import Faults
+from shapeexec.tools.soak._models import BATCH, LENGTH, MODELS, Model
+
+Operations = Mapping[str, int]
+"""How often each operation of `_traffic` is drawn, as weights."""
+
+_USUAL: Operations = {
+    "call": 12,
+    "acall": 2,
+    "padded": 4,
+    "handles": 4,
+    "map": 4,
+    "session": 4,
+    "preview": 1,
+}
+_REFUSING: Operations = {"call": 12, "acall": 2, "handles": 4, "map": 2, "preview": 1}
+_BUCKETS = {"b": sx.Pow2(), "s": sx.Pow2(minimum=8)}
+_PINNED = {"b": 4, "s": 16}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Way:
+    """A set of options.
+
+    Attributes:
+        name: Unique.
+        options: Those of `Exec`.
+        operations: What is drawn.
+        churns: Whether it makes graphs again and again, and so rests while memory must not grow.
+        is_warmed: Whether workers make the graphs of all sizes up to half of the largest first.
+        refuses: Whether it refuses other sizes then, and all of them before.
+        is_frozen: Whether it is a variant that is frozen after its warm-up.
+        donates: Whether a decode loop donates its cache.
+    """
+
+    name: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    operations: Operations = dataclasses.field(default_factory=lambda: _USUAL)
+    churns: bool = False
+    is_warmed: bool = False
+    refuses: bool = False
+    is_frozen: bool = False
+    donates: bool = False
+
+
+_TUNED = {"xla_llvm_disable_expensive_passes": True}
+"""An option of XLA that every platform takes."""
+
+WAYS = (
+    Way(name="plain"),
+    Way(name="quick", options={"compiling": sx.Compiling(first="quick", options=_TUNED)}),
+    Way(name="larger", options={"missing": "larger"}, is_warmed=True),
+    Way(
+        name="error",
+        options={"missing": "error"},
+        operations=_REFUSING,
+        is_warmed=True,
+        refuses=True,
+    ),
+    Way(name="frozen", operations=_REFUSING, is_warmed=True, refuses=True, is_frozen=True),
+    Way(name="host", options={"returns": "host", "check": "worker"}),
+    Way(name="handles", options={"returns": "padded", "check": "sizes"}, donates=True),
+    Way(
+        name="exact memory",
+        options={"on_memory": "exact"},
+        operations={**_USUAL, "clear": 1},
+        churns=True,
+    ),
+    Way(name="few graphs", options={"limits": sx.CacheLimits(graphs=2)}, churns=True),
+    Way(
+        name="few bytes",
+        options={"limits": sx.CacheLimits(graphs=3, device_bytes=20_000), "missing": "larger"},
+        churns=True,
+    ),
+    Way(
+        name="cleared",
+        options={"compiling": sx.Compiling(first="quick")},
+        operations={**_USUAL, "clear": 1, "warmup": 1},
+        churns=True,
+    ),
+)
+
+
+@dataclasses.dataclass(eq=False)
+class Service:
+    """An `Exec` under traffic.
+
+    Attributes:
+        model, way: What it serves, and how.
+        run: The `Exec`.
+        done: How many calls of graphs have returned, maps left out; how many events were of calls.
+        is_warm: Set when its warm-up is done.
+        registry: Of Prometheus's client; None: it is not installed.
+    """
+
+    model: Model
+    way: Way
+    run: Exec
+    done: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter[str])
+    is_warm: threading.Event = dataclasses.field(default_factory=threading.Event)
+    registry: Any = None
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    @property
+    def name(self) -> str:
+        """That of the model and of the way."""
+        return f"{self.model.name}/{self.way.name}"
+
+    @property
+    def operations(self) -> Operations:
+        """Those that suit the model."""
+        unfit = set(() if self.model.is_example else ("map",))
+        unfit |= set(() if self.model.donates else ("session",))
+        return {name: weight for name, weight in self.way.operations.items() if name not in unfit}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes calls: those before the freeze would make graphs that it must lack."""
+        return self.is_warm.is_set() or not self.way.is_frozen
+
+    def count(self, what: str) -> None:
+        """Count one more, in any thread."""
+        with self._lock:
+            self.done[what] += 1
+
+    def refuses(self, shape: Shape) -> bool:
+        """Whether a call of this shape must raise a `FrozenError`; before the warm-up it may."""
+        half = {"b": BATCH // 2, "s": LENGTH // 2}
+        return self.way.refuses and any(size > half[symbol] for symbol, size in shape.sizes)
+
+    def warm_up(self, arguments: tuple[Any, ...]) -> None:
+        """Make the graphs of the smaller sizes by workers; then freeze, if its way says so.
+
+        Raises:
+            BaseException: A failure that was injected.
+        """
+        most = {"b": BATCH // 2, "s": LENGTH // 2}
+        sizes = {symbol: range(1, most[symbol] + 1) for symbol in self.model.symbols}
+        self.run.warmup(*arguments, workers=2, **sizes)
+        if self.way.is_frozen:
+            self.run.freeze()
+        self.is_warm.set()
+
+
+def services(
+    faults: Faults, *, models: Iterable[Model] = MODELS, ways: Iterable[Way] = WAYS
+) -> list[Service]:
+    """A service for each model and way, in which faults are injected."""
+    ways = tuple(ways)
+    return [_service(model, way, faults) for model in models for way in ways]
+
+
+def _service(model: Model, way: Way, faults: Faults) -> Service:
+    options = dict(way.options)
+    if way.name == "few bytes":
+        pin = {symbol: _PINNED[symbol] for symbol in model.symbols}
+        options["limits"] = dataclasses.replace(options["limits"], pin=[pin])
+    if way.donates and model.donates:
+        options["donate_argnums"] = model.donates
+    run = Exec(model.fn, model.specs, {s: _BUCKETS[s] for s in model.symbols}, **options)
+    if way.is_frozen:
+        run = run.variant()
+    service = Service(model, way, run)
+    runner_of(run).store.compiler = faults.compile
+    run.on_event(lambda event: service.count("events") if event.kind == "call" else None)
+    run.on_event(faults.called_back)
+    service.registry = _registry(run)
+    return service
+
+
+
+
+
+def _registry(run: Exec) -> Any:
+    try:
+        import prometheus_client  # noqa: PLC0415 - it may not be installed
+    except ModuleNotFoundError:
+        return None
+    registry = prometheus_client.CollectorRegistry()
+    sx.prometheus_metrics(run, registry=registry)
+    return registry
