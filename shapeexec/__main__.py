@@ -1,4 +1,4 @@
-"""The command line: `python -m shapeexec benchmark attention --help`."""
+"""The command line: `python -m shapeexec benchmark attention --help`, `... soak --help`."""
 
 import argparse
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from shapeexec._errors import ShapeExecError
 from shapeexec.tools import benchmark
+from shapeexec.tools.soak import _command as soak
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,7 +16,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The command line; None: that of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m shapeexec", description=__doc__)
-    benchmark.add_command(parser.add_subparsers(required=True, metavar="TOOL"))
+    tools = parser.add_subparsers(required=True, metavar="TOOL")
+    benchmark.add_command(tools)
+    soak.add_command(tools)
     options = parser.parse_args(arguments)
     options.command = " ".join([parser.prog, *(sys.argv[1:] if arguments is None else arguments)])
     try:

@@ -54,7 +54,7 @@ class Expected:
             return found
         made = {(shape, variant): expected(shape.model, shape.arguments(variant))}
         if shape.model.numpy is None:  # all data of a shape from one compiled program
-            plain = jax.jit(lambda *args: shape.model.fn(*args))
+            plain = jitted(shape.model)
             for other in range(VARIANTS):
                 made[shape, other] = _leaves(plain(*shape.arguments(other)))
         with self._lock:
@@ -65,12 +65,17 @@ class Expected:
 def expected(model: Model, args: Sequence[Any]) -> tuple[np.ndarray, ...]:
     """The leaves of the result of the unpadded function, with its dtypes."""
     if model.numpy is None:
-        return _leaves(jax.jit(lambda *args: model.fn(*args))(*args))
+        return _leaves(jitted(model)(*args))
     like = jax.tree.leaves(jax.eval_shape(model.fn, *args))
     leaves = jax.tree.leaves(model.numpy(*jax.tree.map(_wide, tuple(args))))
     return tuple(
         np.asarray(leaf).astype(aval.dtype) for leaf, aval in zip(leaves, like, strict=True)
     )
+
+
+def jitted(model: Model) -> Any:
+    """The unpadded function under `jax.jit`, as a new function: its programs leave with it."""
+    return jax.jit(functools.partial(model.fn))
 
 
 def added(results: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, ...]:
@@ -90,7 +95,9 @@ def check(got: Any, want: Sequence[np.ndarray]) -> None:
     for index, (leaf, right) in enumerate(zip(leaves, want, strict=True)):
         told = difference(np.asarray(leaf), right)
         if told is not None:
-            raise WrongAnswerError(f"result {index}: {told}\n    got {leaf!r:.300}\n    not {right!r:.300}")
+            raise WrongAnswerError(
+                f"result {index}: {told}\n    got {leaf!r:.300}\n    not {right!r:.300}"
+            )
 
 
 def _leaves(tree: Any) -> tuple[np.ndarray, ...]:

@@ -165,7 +165,7 @@ def _attending(x: Array) -> Array:  # x: f32[b, s, 2, 8]
 def _attending_numpy(x: Array) -> Any:
     logits = np.einsum("bqnd,bknd->bnqk", x, x) / np.sqrt(x.shape[-1])
     apart = np.arange(x.shape[1])[:, None] - np.arange(x.shape[1])
-    logits = np.where((apart >= 0) & (apart < 7), logits, -np.inf)
+    logits = np.where((apart >= 0) & (apart <= 7), logits, -np.inf)
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.einsum("bnqk,bknd->bqnd", weights / weights.sum(axis=-1, keepdims=True), x)
 

@@ -1,4 +1,4 @@
-"""A soak from its beginning to its end: the phases, the threads, and what becomes of their calls."""
+"""A soak from beginning to end: the phases, the threads, and what becomes of their calls."""
 
 import collections
 import contextlib
@@ -6,7 +6,6 @@ import dataclasses
 import faulthandler
 import gc
 import queue
-import sys
 import threading
 import time
 import traceback
@@ -17,7 +16,7 @@ from typing import Any
 import jax
 
 from shapeexec._errors import ConfigError
-from shapeexec.tools.soak._compare import Expected, WrongAnswerError
+from shapeexec.tools.soak._compare import Expected, WrongAnswerError, jitted
 from shapeexec.tools.soak._faults import RATES, Faults
 from shapeexec.tools.soak._models import MODELS, Model
 from shapeexec.tools.soak._services import WAYS, Service, Way, services
@@ -169,7 +168,7 @@ def run(soak: Soak, tell: Callable[[str], object] = print) -> Outcome:
         threads.stop.set()
         stalls = stalls or threads.join()
         if stalls:
-            faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+            faulthandler.dump_traceback(2, all_threads=True)  # of the process: tests replace sys's
         is_done = not (stalls or is_interrupted)
         plain = _plain_growth(traffic, programs=int(20 * soak.minutes)) if is_done else None
     books = [] if stalls else _books(served)
@@ -326,7 +325,7 @@ def _warnings_counted() -> Generator[collections.Counter[str]]:
 @contextlib.contextmanager
 def _exact_products() -> Generator[None]:
     """Within it products of f32 are those of f32 on a GPU too, in all threads."""
-    before = jax.config.jax_default_matmul_precision
+    before = jax.config.read("jax_default_matmul_precision")
     jax.config.update("jax_default_matmul_precision", "highest")
     try:
         yield
@@ -341,7 +340,7 @@ def _plain_growth(traffic: Traffic, *, programs: int) -> float | None:
         return None
     before = resident_mib()
     for shape in shapes:
-        jax.jit(lambda *args, shape=shape: shape.model.fn(*args)).lower(*shape.arguments(0)).compile()
+        jitted(shape.model).lower(*shape.arguments(0)).compile()
     gc.collect()
     return 1000 * (resident_mib() - before) / len(shapes)
 
@@ -357,6 +356,8 @@ def _books(served: Sequence[Service]) -> list[str]:
             pairs.append(("calls that returned", service.done["calls"], ran))
         pairs += [("plain calls", stats.plain_calls, 0), ("differences", stats.differences, 0)]
         told += [
-            f"{service.name}: {what}: {own:,}, not {right:,}" for what, own, right in pairs if own != right
+            f"{service.name}: {what}: {own:,}, not {right:,}"
+            for what, own, right in pairs
+            if own != right
         ]
     return told

@@ -29,7 +29,7 @@ _USUAL: Operations = {
     "preview": 1,
 }
 _REFUSING: Operations = {"call": 12, "acall": 2, "handles": 4, "map": 2, "preview": 1}
-_BUCKETS = {"b": sx.Pow2(), "s": sx.Pow2(minimum=8)}
+_BUCKETS = {"b": sx.Linear(4), "s": sx.Pow2(minimum=16)}
 _PINNED = {"b": 4, "s": 16}
 
 
@@ -181,9 +181,6 @@ def _service(model: Model, way: Way, faults: Faults) -> Service:
     run.on_event(faults.called_back)
     service.registry = _registry(run)
     return service
-
-
-
 
 
 def _registry(run: Exec) -> Any:

@@ -91,7 +91,7 @@ class Traffic:
     def draw(self, thread: int, number: int, services: Sequence[Service]) -> Draw:
         """A call to one of some services."""
         rng = np.random.default_rng([self.seed, thread, number])
-        service = services[rng.integers(len(services))]
+        service = services[int(rng.integers(len(services)))]
         known = self.shapes[service.model]
         weights = service.operations
         share = np.array(list(weights.values()), float)
@@ -143,11 +143,16 @@ def is_absorbed(draw: Draw, error: BaseException) -> bool:
 # Operations
 
 
-def _answer(traffic: Traffic, draw: Draw, got: Any, variant: int | None = None) -> None:
+def _answer(traffic: Traffic, draw: Draw, got: Any) -> None:
+    """Check the result of one call with the data of a draw."""
     draw.service.count("calls")
+    _check(traffic, draw, got, draw.variant)
+
+
+def _check(traffic: Traffic, draw: Draw, got: Any, variant: int) -> None:
     if draw.service.refuses(draw.shape):
         raise NotRefusedError(f"not refused, with the result {got!r:.200}")
-    check(got, traffic.expected.of(draw.shape, draw.variant if variant is None else variant))
+    check(got, traffic.expected.of(draw.shape, variant))
 
 
 def _call(traffic: Traffic, draw: Draw) -> None:
@@ -168,9 +173,11 @@ def _acall(traffic: Traffic, draw: Draw) -> None:
 
     results = asyncio.run(gathered())
     errors = [one for one in results if isinstance(one, BaseException)]
+    for _ in range(VARIANTS - len(errors)):
+        draw.service.count("calls")
     for variant, result in enumerate(results):
         if not isinstance(result, BaseException):
-            _answer(traffic, draw, result, variant)
+            _check(traffic, draw, result, variant)
     if errors:
         raise errors[0]
 
@@ -230,8 +237,10 @@ def _preview(traffic: Traffic, draw: Draw) -> None:
     """All that looks and runs nothing."""
     del traffic
     run, args = draw.service.run, draw.shape.arguments(draw.variant)
-    str(run.plan(*args)), str(run.why_new(*args)), str(run.explain(*args))
-    str(run.graphs), str(run.stats), str(run.last_miss())
+    for look in (run.plan, run.why_new, run.explain):
+        str(look(*args))
+    for seen in (run.graphs, run.stats, run.last_miss()):
+        str(seen)
     if draw.service.registry is not None:
         import prometheus_client  # noqa: PLC0415 - it may not be installed
 

@@ -1,0 +1,84 @@
+"""The command line of the soak; what it needs is imported when it runs."""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from shapeexec._errors import ConfigError
+from shapeexec.tools.benchmark._machine import machine
+
+_ABOUT = """\
+Random traffic of many threads over many shapes, with every option of sx.Exec, while compilations,
+runs, workers and callbacks are made to fail. Each answer is compared with the unpadded function.
+
+Ends with 0 if all was right, with 1 after a wrong answer, an error that nobody promised or a wrong
+count, and with 2 after a stall, whose stacks go to stderr. Ctrl-C ends it early with its report.
+"""
+
+
+def add_command(tools: Any) -> None:
+    """Add `soak` to the tools of the command line.
+
+    Args:
+        tools: What `argparse.ArgumentParser.add_subparsers` returns.
+    """
+    parser = tools.add_parser(
+        "soak",
+        help="random traffic with failures, each answer checked",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long; default 10")
+    parser.add_argument("--threads", type=int, default=32, help="how many call; default 32")
+    parser.add_argument("--seed", type=int, default=0, help="of all draws; default 0")
+    parser.add_argument("--shapes", type=int, default=500, help="how many; default 500")
+    parser.add_argument(
+        "--stall",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="a call that takes longer is a stall; default 120",
+    )
+    parser.add_argument("--models", metavar="NAME,...", help="only these")
+    parser.add_argument("--ways", metavar="NAME,...", help="only these sets of options")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw memory here (matplotlib)")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from shapeexec.tools.soak import _main  # noqa: PLC0415 - it is heavy
+
+    if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("--plot needs matplotlib.", fix="pip install matplotlib")
+    soak = _main.soak_of(
+        minutes=options.minutes,
+        threads=options.threads,
+        seed=options.seed,
+        shapes=options.shapes,
+        stall=options.stall,
+        models=options.models,
+        ways=options.ways,
+    )
+    where = machine(("prometheus_client",))  # before this run is itself the load
+    report = _main.Report(options.command, where, _main.run(soak, _tell))
+    print(f"\n{report.as_text()}")
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n")
+    if options.plot is not None:
+        from shapeexec.tools.soak._plot import save_plot  # noqa: PLC0415 - optional
+
+        save_plot(report.outcome.watch.samples, options.plot)
+    if report.outcome.stalls:
+        sys.stdout.flush()
+        os._exit(2)  # the interpreter would wait for workers that are stuck
+    return report.outcome.status
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)

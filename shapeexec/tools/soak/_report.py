@@ -1,0 +1,185 @@
+"""The outcome of a soak, as text for people and as JSON for programs."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shapeexec.tools.soak._run import PHASES, Finding, Outcome
+from shapeexec.tools.soak._watch import Sample, growth
+
+_MOST_SHOWN = 10
+"""Of findings of one kind."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """What one phase did, and how memory grew in it.
+
+    Attributes:
+        name: See `PHASES`.
+        calls, compiles: How many there were in it.
+        mib: Resident memory at its end, in MiB.
+        per_calls: MiB for each 10,000 calls, by the line through its samples; None: unknown.
+        per_compiles: MiB for each 1,000 compilations; None: it had few.
+    """
+
+    name: str
+    calls: int
+    compiles: int
+    mib: float
+    per_calls: float | None
+    per_compiles: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a soak has found, and where.
+
+    Attributes:
+        command: The command line.
+        machine: Where; see `machine`.
+        outcome: What.
+    """
+
+    command: str
+    machine: Mapping[str, Any]
+    outcome: Outcome
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The phases that began."""
+        samples = self.outcome.watch.samples
+        found = ([one for one in samples if one.phase == name] for name in PHASES)
+        return [_phase(own) for own in found if own]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, in plain types. Seconds, and MiB of resident memory."""
+        outcome = self.outcome
+        soak = outcome.soak
+        return {
+            "tool": "soak",
+            "command": self.command,
+            "machine": dict(self.machine),
+            "seed": soak.seed,
+            "threads": soak.threads,
+            "shapes": soak.shapes,
+            "seconds": round(outcome.seconds, 1),
+            "status": outcome.status,
+            "is_interrupted": outcome.is_interrupted,
+            "calls": outcome.watch.counts,
+            "graphs": self._graphs(),
+            "faults": {
+                name: {"injected": count, "came_out": outcome.faults.came_out[name]}
+                for name, count in outcome.faults.injected.items()
+            },
+            "wrong_answers": _told(outcome.findings.wrong, outcome.findings.counts["wrong"]),
+            "wrong_faults": _told(outcome.findings.faults, outcome.findings.counts["faults"]),
+            "books": list(outcome.books),
+            "warnings": dict(outcome.warned),
+            "longest": dataclasses.asdict(outcome.watch.longest()),
+            "stalls": [dataclasses.asdict(one) for one in outcome.stalls],
+            "phases": [dataclasses.asdict(one) for one in self.phases],
+            "plain_mib_per_1000_programs": outcome.plain_mib,
+            "samples": [dataclasses.asdict(one) for one in outcome.watch.samples],
+        }
+
+    def as_text(self) -> str:
+        """For people: what went wrong comes last, where a terminal shows it."""
+        outcome = self.outcome
+        parts = [
+            ", ".join(f"{name} {value}" for name, value in self.machine.items()),
+            self._calls(),
+            self._faults(),
+            self._memory(),
+            *(f"warned {count} times: {text} ..." for text, count in outcome.warned.items()),
+            *_shown("WRONG ANSWER", outcome.findings.wrong),
+            *_shown("WRONG FAULT", outcome.findings.faults),
+            *(f"WRONG COUNT: {text}" for text in outcome.books),
+            *(f"STALL: {one.seconds:.0f} s and not done: {one.call}" for one in outcome.stalls),
+            self._verdict(),
+        ]
+        return "\n\n".join(part for part in parts if part)
+
+    def _calls(self) -> str:
+        outcome, longest = self.outcome, self.outcome.watch.longest()
+        counts = outcome.watch.counts
+        each = ", ".join(f"{name} {counts[name]:,}" for name in sorted(counts))
+        graphs = ", ".join(f"{name} {count:,}" for name, count in self._graphs().items())
+        return (
+            f"{sum(counts.values()):,} calls in {outcome.seconds:,.0f} s by "
+            f"{outcome.soak.threads} threads: {each}\n"
+            f"graphs: {graphs}\n"
+            f"the longest call took {longest.seconds:.1f} s: {longest.call}"
+        )
+
+    def _graphs(self) -> dict[str, int]:
+        stats = [service.run.stats for service in self.outcome.services]
+        names = ("compiles", "graphs", "evictions", "swaps", "larger", "hits", "misses")
+        return {name: sum(getattr(one, name) for one in stats) for name in names}
+
+    def _faults(self) -> str:
+        faults = self.outcome.faults
+        lines = [["fault", "injected", "came out", "absorbed"]]
+        for name, count in sorted(faults.injected.items()):
+            out = faults.came_out[name]
+            # A failed compilation comes out of each call that waits for it.
+            lines.append([name, f"{count:,}", f"{out:,}", f"{max(0, count - out):,}"])
+        return _table(lines) if len(lines) > 1 else "no faults were injected"
+
+    def _memory(self) -> str:
+        head = ["phase", "calls", "compilations", "MiB", "MiB/10,000 calls", "MiB/1,000 graphs"]
+        lines = [head]
+        for phase in self.phases:
+            figures = [f"{phase.calls:,}", f"{phase.compiles:,}", f"{phase.mib:,.0f}"]
+            slopes = [_figure(phase.per_calls), _figure(phase.per_compiles)]
+            lines.append([phase.name, *figures, *slopes])
+        plain = self.outcome.plain_mib
+        told = f"plain JAX: {_figure(plain)} MiB for 1,000 programs that it compiled and dropped"
+        return _table(lines) + ("" if plain is None else f"\n{told}")
+
+    def _verdict(self) -> str:
+        outcome = self.outcome
+        counts = outcome.findings.counts
+        early = "interrupted; " if outcome.is_interrupted else ""
+        return (
+            f"{early}{counts['wrong']:,} wrong answers, {counts['faults']:,} wrong faults, "
+            f"{len(outcome.books)} wrong counts, {len(outcome.stalls)} stalls"
+        )
+
+
+def _phase(samples: Sequence[Sample]) -> Phase:
+    first, last = samples[0], samples[-1]
+    compiles = last.compiles - first.compiles
+    per_calls = growth(samples, "calls")
+    per_compiles = growth(samples, "compiles") if compiles >= 100 else None
+    return Phase(
+        name=first.phase,
+        calls=last.calls - first.calls,
+        compiles=compiles,
+        mib=last.mib,
+        per_calls=None if per_calls is None else 10_000 * per_calls,
+        per_compiles=None if per_compiles is None else 1_000 * per_compiles,
+    )
+
+
+def _told(findings: Sequence[Finding], count: int) -> dict[str, Any]:
+    return {"count": count, "first": [dataclasses.asdict(one) for one in findings]}
+
+
+def _shown(title: str, findings: Sequence[Finding]) -> list[str]:
+    return [f"{title}: {one.call}\n    {one.told}" for one in findings[:_MOST_SHOWN]]
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
