@@ -20,7 +20,7 @@ BATCH, LENGTH = 8, 64
 """The largest sizes of the symbols `b` and `s`."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
     """A function, and data for it.
 

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import faulthandler
 import gc
+import itertools
 import queue
 import threading
 import time
@@ -226,14 +227,14 @@ class _Threads:
             except queue.Empty:
                 break
             self._warm_up(thread, service)
-        number = 0
-        while not self.stop.is_set():
+        for number in itertools.count():
             served = self._steady if self.phase == "steady" else self.traffic.services
             draw = self.traffic.draw(thread, number, served or self.traffic.services)
-            number += 1
             if draw.service.is_open:
                 self.watch.begin(thread, draw)
                 self.watch.end(thread, self._outcome(draw))
+            if self.stop.is_set():  # not before the first call
+                return
 
     def _warm_up(self, thread: int, service: Service) -> None:
         shape = self.traffic.shapes[service.model][0]
@@ -325,12 +326,13 @@ def _warnings_counted() -> Generator[collections.Counter[str]]:
 @contextlib.contextmanager
 def _exact_products() -> Generator[None]:
     """Within it products of f32 are those of f32 on a GPU too, in all threads."""
-    before = jax.config.read("jax_default_matmul_precision")
-    jax.config.update("jax_default_matmul_precision", "highest")
+    name = "jax_default_matmul_precision"
+    before = getattr(jax.config, name)
+    jax.config.update(name, "highest")
     try:
         yield
     finally:
-        jax.config.update("jax_default_matmul_precision", before)
+        jax.config.update(name, before)
 
 
 def _plain_growth(traffic: Traffic, *, programs: int) -> float | None:

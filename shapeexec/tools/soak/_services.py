@@ -29,8 +29,10 @@ _USUAL: Operations = {
     "preview": 1,
 }
 _REFUSING: Operations = {"call": 12, "acall": 2, "handles": 4, "map": 2, "preview": 1}
-_BUCKETS = {"b": sx.Linear(4), "s": sx.Pow2(minimum=16)}
-_PINNED = {"b": 4, "s": 16}
+_BUCKETS = {"b": sx.Linear(8), "s": sx.Pow2(minimum=16)}  # three graphs for a model
+_PINNED = {"b": 8, "s": 16}
+_WARMED = {"b": BATCH, "s": LENGTH // 2}
+"""The largest sizes of a warm-up; larger ones are in other buckets."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class Way:
         options: Those of `Exec`.
         operations: What is drawn.
         churns: Whether it makes graphs again and again, and so rests while memory must not grow.
-        is_warmed: Whether workers make the graphs of all sizes up to half of the largest first.
+        is_warmed: Whether workers make the graphs of the smaller sizes first.
         refuses: Whether it refuses other sizes then, and all of them before.
         is_frozen: Whether it is a variant that is frozen after its warm-up.
         donates: Whether a decode loop donates its cache.
@@ -84,7 +86,7 @@ WAYS = (
     Way(name="few graphs", options={"limits": sx.CacheLimits(graphs=2)}, churns=True),
     Way(
         name="few bytes",
-        options={"limits": sx.CacheLimits(graphs=3, device_bytes=20_000), "missing": "larger"},
+        options={"limits": sx.CacheLimits(graphs=3, device_bytes=10_000), "missing": "larger"},
         churns=True,
     ),
     Way(
@@ -140,8 +142,7 @@ class Service:
 
     def refuses(self, shape: Shape) -> bool:
         """Whether a call of this shape must raise a `FrozenError`; before the warm-up it may."""
-        half = {"b": BATCH // 2, "s": LENGTH // 2}
-        return self.way.refuses and any(size > half[symbol] for symbol, size in shape.sizes)
+        return self.way.refuses and any(size > _WARMED[symbol] for symbol, size in shape.sizes)
 
     def warm_up(self, arguments: tuple[Any, ...]) -> None:
         """Make the graphs of the smaller sizes by workers; then freeze, if its way says so.
@@ -149,8 +150,7 @@ class Service:
         Raises:
             BaseException: A failure that was injected.
         """
-        most = {"b": BATCH // 2, "s": LENGTH // 2}
-        sizes = {symbol: range(1, most[symbol] + 1) for symbol in self.model.symbols}
+        sizes = {symbol: range(1, _WARMED[symbol] + 1) for symbol in self.model.symbols}
         self.run.warmup(*arguments, workers=2, **sizes)
         if self.way.is_frozen:
             self.run.freeze()

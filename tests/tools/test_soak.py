@@ -1,0 +1,364 @@
+"""The soak finds what is wrong: an answer, an error that nobody promised, a stuck thread."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec.__main__ import main
+from shapeexec.masking import _registry
+from shapeexec.tools._closeness import difference
+from shapeexec.tools.soak import _faults, _run, _traffic, _watch
+from shapeexec.tools.soak._compare import Expected, Shape, WrongAnswerError, check, expected, jitted
+from shapeexec.tools.soak._faults import KINDS, CallbackError, Faults
+from shapeexec.tools.soak._models import MODELS
+from shapeexec.tools.soak._report import Report
+from shapeexec.tools.soak._run import Soak
+from shapeexec.tools.soak._services import WAYS, services
+from shapeexec.tools.soak._traffic import OPERATIONS, Traffic, shapes_of
+from shapeexec.tools.soak._watch import Sample, growth
+from tests.execution.support import refused
+
+BY_NAME = {model.name: model for model in MODELS}
+BY_WAY = {way.name: way for way in WAYS}
+SIZES, GUARDS, RAGGED = (BY_NAME[name] for name in ("sizes", "guards", "ragged"))
+
+
+def by_name(row):
+    return row.name
+
+
+def soak(**changes):
+    given = {"minutes": 0.05, "threads": 4, "models": [SIZES], "ways": [BY_WAY["plain"]]}
+    return _run.run(Soak(**(given | {"rates": {}} | changes)), lambda line: None)
+
+
+def served(*, model=SIZES, way="plain", rates=None):
+    """A service, and its traffic."""
+    faults = Faults(0, rates or {})
+    (service,) = services(faults, models=[model], ways=[BY_WAY[way]])
+    traffic = Traffic(0, [service], shapes_of([model], seed=0, count=40), Expected())
+    return service, traffic, faults
+
+
+def drawn(service, operation, *shapes):
+    return _traffic.Draw(0, 0, 0, service, operation, shapes, 0)
+
+
+def at(model, **sizes):
+    return Shape(model, tuple(sizes.items()))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=by_name)
+@pytest.mark.parametrize("sizes", [{"b": 3, "s": 10}, {"b": 1, "s": 21}, {"b": 1, "s": 1}])
+def test_numpy_tells_what_the_plain_function_does(model, sizes):
+    shape = at(model, **{symbol: sizes[symbol] for symbol in model.symbols})
+    args = shape.arguments(1)
+    right = jax.tree.leaves(jitted(model)(*args))
+    for got, want in zip(expected(model, args), right, strict=True):
+        assert difference(got, want) is None
+    kept = Expected().of(shape, 1)
+    assert all(map(np.array_equal, kept, expected(model, args)))
+
+
+def test_there_are_as_many_shapes_as_asked_for_and_draws_follow_from_the_seed():
+    shapes = shapes_of(MODELS, seed=3, count=500)
+    assert sum(map(len, shapes.values())) == 500
+    assert len({shape for known in shapes.values() for shape in known}) == 500
+    assert shapes == shapes_of(MODELS, seed=3, count=500)
+    every = services(Faults(0, {}))
+    first, again = (Traffic(3, every, shapes, Expected()) for _ in range(2))
+    draws = [first.draw(thread, n, every) for thread in (0, 1) for n in range(400)]
+    assert draws == [again.draw(thread, n, every) for thread in (0, 1) for n in range(400)]
+    assert {draw.operation for draw in draws} == OPERATIONS.keys()
+    assert {draw.service.name for draw in draws} == {service.name for service in every}
+    assert "seed 3, thread 1, call 399" in str(draws[-1])
+
+
+@pytest.mark.parametrize("way", WAYS, ids=by_name)
+@pytest.mark.parametrize("name", ["examples", "decode"])
+def test_each_operation_is_right_in_each_way(name, way):
+    model = BY_NAME[name]
+    service, traffic, _ = served(model=model, way=way.name)
+    small, large = at(model, s=3), at(model, s=33)
+    if way.is_warmed:
+        service.warm_up(small.arguments(0))
+    for operation in service.operations:
+        if not (operation == "map" and way.refuses):
+            traffic.do(drawn(service, operation, small, at(model, s=5)))
+    large_call = drawn(service, "call", large)
+    if way.refuses:
+        with pytest.raises(sx.FrozenError) as caught:
+            traffic.do(large_call)
+        assert _traffic.is_promised(large_call, caught.value, was_warm=True)
+        own = drawn(service, "call", small)
+        assert not _traffic.is_promised(own, caught.value, was_warm=True)
+        assert _traffic.is_promised(own, caught.value, was_warm=False)
+    else:
+        traffic.do(large_call)
+    service.run.clear()  # what is made in other threads is not for the next test
+    assert service.run.stats.differences == 0
+
+
+def test_a_soak_of_all_that_is_right_finds_nothing(tmp_path, capsys):
+    file, plot = tmp_path / "a" / "soak.json", tmp_path / "b" / "soak.png"
+    names = ["--models", "sizes, guards", "--ways", "plain,few graphs,exact memory"]
+    numbers = ["--minutes", "0.1", "--threads", "4", "--seed", "5", "--shapes", "30"]
+    command = ["soak", *names, *numbers, "--json", str(file)]
+    if importlib.util.find_spec("matplotlib"):
+        command += ["--plot", str(plot)]
+    assert main(command) == 0
+    record = json.loads(file.read_text())
+    assert record["command"] == " ".join(["python -m shapeexec", *command])
+    assert {"cpu", "cores", "device", "python", "jax", "shapeexec"} <= record["machine"].keys()
+    assert (record["status"], record["threads"], record["seed"]) == (0, 4, 5)
+    assert (record["wrong_answers"]["count"], record["wrong_faults"]["count"]) == (0, 0)
+    assert record["books"] == record["stalls"] == []
+    assert record["calls"]["call"] > 0
+    assert record["graphs"]["compiles"] > 0
+    assert [phase["name"] for phase in record["phases"]] == ["warm-up", "churn", "steady"]
+    assert len(record["samples"]) > 5
+    assert plot.exists() == ("--plot" in command)
+    text = capsys.readouterr().out
+    for part in ("0 wrong answers, 0 wrong faults", "MiB/10,000 calls", "the longest call took"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "fix"),
+    [
+        (["--minutes", "0"], "minutes=0.0: a soak needs more than none.", "--minutes 10"),
+        (["--threads", "-1"], "threads=-1: a soak needs more than none.", "--threads 10"),
+        (["--stall", "0"], "stall=0.0: a soak needs more than none.", "--stall 10"),
+        (["--shapes", "0"], "shapes=0: a soak needs more than none.", "--shapes 10"),
+        (["--seed", "-1"], "seed=-1 is negative.", "--seed 0"),
+        (["--models", "size"], "there is no model 'size'.", "pooled, gradient"),
+        (["--ways", "plain,all"], "there is no way 'all'.", "plain, quick"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_told_with_a_fix(given, what, fix, capsys):
+    assert main(["soak", *given]) == 2
+    told = capsys.readouterr().err
+    assert f"ConfigError: {what}" in told
+    assert f"Fix:   {fix}" in told
+
+
+def test_a_fault_that_does_not_exist_is_refused():
+    with refused(sx.ConfigError, "there is no fault 'fire'", "compile: XLA fails"):
+        Faults(0, {"fire": 1})
+
+
+@pytest.mark.parametrize("threads", ["--threads=x", "--minutes=x"])
+def test_what_is_no_number_is_refused_by_argparse(threads, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["soak", threads])
+    assert caught.value.code == 2
+    assert "invalid" in capsys.readouterr().err
+
+
+# What is wrong is found
+
+
+def test_a_wrong_answer_is_found_with_its_model_sizes_options_and_seed(capsys):
+    broken = dataclasses.replace(SIZES, fn=lambda x: (x.sum(), x * 1.001))
+    outcome = soak(models=[dataclasses.replace(broken, name="broken")])
+    assert outcome.status == 1
+    assert outcome.findings.counts["wrong"] > 0
+    first = outcome.findings.wrong[0]
+    assert "of broken/plain at broken s=" in first.call
+    assert "(seed 0, thread " in first.call
+    assert "instead of" in first.told
+    text = Report("x", {}, outcome).as_text()
+    assert f"WRONG ANSWER: {first.call}" in text
+
+
+def test_a_rule_without_its_mask_is_found(monkeypatch):
+    rule = _registry.RULES["reduce_min"]
+    unmasked = lambda ctx, x, **params: ctx.bind(x, **params)
+    monkeypatch.setitem(_registry.RULES, "reduce_min", dataclasses.replace(rule, apply=unmasked))
+    outcome = soak(models=[RAGGED], minutes=0.1)
+    assert outcome.findings.counts["wrong"] > 0
+
+
+def test_an_error_that_nobody_promised_is_found_with_its_traceback():
+    def fails(x):
+        raise ArithmeticError("of the function")
+
+    outcome = soak(models=[dataclasses.replace(SIZES, fn=fails, numpy=SIZES.numpy)])
+    assert outcome.status == 1
+    assert "ArithmeticError: of the function" in outcome.findings.faults[0].told
+    assert "Traceback" in outcome.findings.faults[0].told
+
+
+def test_a_call_that_is_not_refused_is_found():
+    service, traffic, _ = served(way="error")
+    service.run = sx.Exec(SIZES.fn, SIZES.specs)
+    with pytest.raises(_traffic.NotRefusedError, match="not refused, with the result"):
+        traffic.do(drawn(service, "call", at(SIZES, s=33)))
+
+
+def test_a_count_that_is_wrong_is_found():
+    service, traffic, _ = served()
+    traffic.do(drawn(service, "call", at(SIZES, s=3)))
+    assert _run._books([service]) == []
+    service.run(np.ones(3, np.float32))
+    assert _run._books([service]) == ["sizes/plain: calls that returned: 1, not 2"]
+
+
+def test_a_stall_is_found_and_all_stacks_are_told(monkeypatch, capfd):
+    go_on = threading.Event()
+
+    def stuck(x):
+        go_on.wait(60)
+        return SIZES.fn(x)
+
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    model = dataclasses.replace(SIZES, name="stuck", fn=stuck)
+    monkeypatch.setattr("shapeexec.tools.soak._main.MODELS", [model])
+    try:
+        stall = ["--stall", "0.5"]
+        assert main(["soak", "--minutes", "1", "--threads", "2", "--ways", "plain", *stall]) == 2
+    finally:
+        go_on.set()
+    assert ended == [2]
+    told = capfd.readouterr()
+    assert "in stuck" in told.err
+    assert "STALL: " in told.out
+    assert "of stuck/plain at stuck s=" in told.out
+
+
+def test_an_interrupt_ends_it_early_with_the_report(monkeypatch):
+    lines = []
+
+    def tell(line):
+        lines.append(line)
+
+    monkeypatch.setattr(_run, "_LINES", 0.5)
+    watched = _run._watched
+
+    def interrupted(threads, tell):
+        signal.raise_signal(signal.SIGINT)
+        return watched(threads, tell)
+
+    monkeypatch.setattr(_run, "_watched", interrupted)
+    given = Soak(minutes=10, threads=2, models=[SIZES], ways=[BY_WAY["plain"]], rates={})
+    outcome = _run.run(given, tell)
+    assert outcome.is_interrupted
+    assert outcome.status == 0
+    assert lines == ["interrupted"]
+    assert Report("x", {}, outcome).as_text().endswith("0 wrong counts, 0 stalls")
+
+
+# Faults
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=by_name)
+def test_each_fault_is_injected_and_becomes_what_it_should(kind, monkeypatch):
+    monkeypatch.setattr(_faults, "_SLOW", 0.01)
+    service, traffic, faults = served(rates={kind.name: 1.0})
+    call = drawn(service, "call", at(SIZES, s=3))
+    if kind.becomes is None:
+        traffic.do(call)
+    else:
+        with pytest.raises(kind.becomes, match="injected fault 0") as caught:
+            traffic.do(call)
+        assert faults.caused(caught.value) is kind
+        assert faults.caused(CallbackError(str(caught.value))) is None  # of another type
+        assert not _traffic.is_absorbed(call, caught.value)
+    assert faults.injected[kind.name] > 0
+    assert faults.came_out[kind.name] == (kind.becomes is not None)
+    faults._rates = {}
+    if kind.at != "run":  # a graph that fails once may fail again: it stays
+        traffic.do(call)
+    assert _run._books([service]) == []
+
+
+def test_memory_that_runs_out_is_absorbed_where_that_is_promised():
+    rates = {"compile: no memory": 1.0}
+    service, traffic, faults = served(way="exact memory", rates=rates)
+    call = drawn(service, "call", at(SIZES, s=3))
+    draw = faults.draw
+
+    def once(place):
+        fault = draw(place)
+        if fault is not None:
+            faults._rates = {}
+        return fault
+
+    faults.draw = once
+    traffic.do(call)
+    assert service.run.stats.exact == {"s": 1}
+    padded = sx.OutOfMemoryError("", sizes={"s": 3}, buckets={"s": 16}, bytes=1, got="", fix="")
+    whole = sx.OutOfMemoryError("", sizes={"s": 3}, buckets={}, bytes=1, got="", fix="")
+    assert _traffic.is_absorbed(call, padded)
+    assert not _traffic.is_absorbed(call, whole)
+
+
+def test_a_worker_that_dies_leaves_the_quick_graph_and_a_warning():
+    service, traffic, faults = served(way="quick", rates={"compile: the worker dies": 1.0})
+    draw, drawn_places = faults.draw, []
+
+    def second(place):
+        drawn_places.append(place)
+        return draw(place) if place == "compile" and drawn_places.count("compile") == 2 else None
+
+    faults.draw = second
+    outcome_of = drawn(service, "call", at(SIZES, s=3))
+    traffic.do(outcome_of)
+    for thread in threading.enumerate():
+        if thread.name == "shapeexec":
+            thread.join()
+    traffic.do(outcome_of)
+    assert (service.run.stats.swaps, faults.came_out) == (0, {})
+    assert faults.injected == {"compile: the worker dies": 1}
+
+
+def test_a_soak_with_faults_finds_nothing():
+    often = {kind.name: 0.1 for kind in KINDS if kind.error is not None}
+    outcome = soak(models=[SIZES], ways=[BY_WAY["plain"], BY_WAY["cleared"]], rates=often)
+    assert (outcome.status, outcome.findings.faults, outcome.books) == (0, [], [])
+    assert outcome.faults.injected
+    assert "injected" in Report("x", {}, outcome).as_text()
+
+
+# What is measured
+
+
+def test_a_leak_is_told_in_bytes_for_each_call():
+    def sample(at, mib):
+        return Sample(float(at), "steady", 100 * at, 5, 1, mib)
+
+    leak = [sample(at, 500 + 0.25 * at) for at in range(20)]
+    assert growth(leak, "calls") == pytest.approx(0.0025)
+    assert growth(leak, "seconds") == pytest.approx(0.25)
+    assert growth(leak, "compiles") is None
+    assert growth(leak[:2], "calls") is None
+
+
+def test_the_longest_call_is_known_while_it_runs_and_after():
+    watch = _watch.Watch(2)
+    watch.begin(1, "slow")
+    (running,) = watch.running()
+    assert (running.call, watch.longest().call) == ("slow", "slow")
+    watch.end(1, "call")
+    assert watch.running() == []
+    assert watch.longest().call == "slow"
+    assert watch.counts == {"call": 1}
+
+
+def test_results_are_compared_leaf_by_leaf():
+    want = (np.float32([1, 2]), np.int32(3))
+    check((jnp.float32(jnp.array([1, 2])), jnp.int32(3)), want)
+    for got in ((want[0],), (want[0] + 1e-2, want[1]), (want[0], np.int32(4)), (want[0][:1], 3)):
+        with pytest.raises(WrongAnswerError):
+            check(got, want)
