@@ -19,6 +19,7 @@ from shapeexec._errors import ConfigError, OutOfMemoryError
 from shapeexec.execution import Event
 from shapeexec.execution._compile import Graph, Prepared, compile_graph
 from shapeexec.execution._row import GraphRow
+from shapeexec.tools.benchmark._machine import cores
 
 Place = Literal["compile", "run", "callback"]
 
@@ -117,6 +118,9 @@ class Faults:
         self.came_out: collections.Counter[str] = collections.Counter()
         self._rates, self._random, self._lock = rates, random.Random(seed), threading.Lock()
         self._kinds: list[Kind] = []
+        # Of many compilations at once XLA leaves some waiting for minutes: nine tenths of a minute
+        # of 32 threads with plain `jax.jit` on two cores, where the median was five seconds.
+        self._turns = threading.Semaphore(2 * cores())
 
     # Injecting
 
@@ -139,7 +143,8 @@ class Faults:
         if fault is not None:
             trace = prepared.trace
             prepared = dataclasses.replace(prepared, trace=lambda: _Failing(trace(), fault))
-        graph = compile_graph(prepared, row, meanwhile=meanwhile)
+        with self._turns:
+            graph = compile_graph(prepared, row, meanwhile=meanwhile)
         return dataclasses.replace(graph, jitted=self._run(graph.jitted))
 
     def called_back(self, event: Event) -> None:

@@ -25,13 +25,16 @@ from shapeexec.tools.soak._traffic import Draw, Traffic, is_absorbed, is_promise
 from shapeexec.tools.soak._watch import Sample, Stall, Watch, resident_mib
 
 PHASES = ("warm-up", "churn", "steady")
-"""Each takes a third. In the last one nothing is evicted, cleared, or made to fail to compile."""
+"""Each takes a third. In the last one the services rest that evict, clear, or give up buckets."""
 
 _LINES = 5.0
 """Seconds from one line of progress to the next."""
 
 _SAMPLES = 0.5
 """Seconds from one sample to the next."""
+
+_PAUSE = 0.01
+"""Seconds that a thread waits before it draws again where a service is not open yet."""
 
 _MOST_KEPT = 50
 """Of wrong answers and wrong faults the first are kept, and all are counted."""
@@ -233,6 +236,8 @@ class _Threads:
             if draw.service.is_open:
                 self.watch.begin(thread, draw)
                 self.watch.end(thread, self._outcome(draw))
+            else:
+                self.stop.wait(_PAUSE)
             if self.stop.is_set():  # not before the first call
                 return
 
