@@ -76,8 +76,8 @@ def test_there_are_as_many_shapes_as_asked_for_and_draws_follow_from_the_seed():
     assert shapes == shapes_of(MODELS, seed=3, count=500)
     every = services(Faults(0, {}))
     first, again = (Traffic(3, every, shapes, Expected()) for _ in range(2))
-    draws = [first.draw(thread, n, every) for thread in (0, 1) for n in range(400)]
-    assert draws == [again.draw(thread, n, every) for thread in (0, 1) for n in range(400)]
+    draws = [first.draw(thread, n) for thread in (0, 1) for n in range(400)]
+    assert draws == [again.draw(thread, n) for thread in (0, 1) for n in range(400)]
     assert {draw.operation for draw in draws} == OPERATIONS.keys()
     assert {draw.service.name for draw in draws} == {service.name for service in every}
     assert "seed 3, thread 1, call 399" in str(draws[-1])

@@ -1,7 +1,7 @@
 """What is made to fail, and what each failure is promised to become.
 
 Compilations and runs fail through `Store.compiler`, callbacks through `Exec.on_event`. A failure of
-files would be one more row, at a place of its own.
+files is one more row of `KINDS`, at a `Place` of its own, which an operation of `_traffic` draws.
 """
 
 import collections
@@ -118,8 +118,8 @@ class Faults:
         self.came_out: collections.Counter[str] = collections.Counter()
         self._rates, self._random, self._lock = rates, random.Random(seed), threading.Lock()
         self._kinds: list[Kind] = []
-        # Of many compilations at once XLA leaves some waiting for minutes: nine tenths of a minute
-        # of 32 threads with plain `jax.jit` on two cores, where the median was five seconds.
+        # Of many compilations at once XLA leaves some waiting: of those of plain JAX by 32 threads
+        # on two cores the median took 5 s, and one 51 s. That would hide stalls of ours.
         self._turns = threading.Semaphore(2 * cores())
 
     # Injecting

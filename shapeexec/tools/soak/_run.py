@@ -25,7 +25,8 @@ from shapeexec.tools.soak._traffic import Draw, Traffic, is_absorbed, is_promise
 from shapeexec.tools.soak._watch import Sample, Stall, Watch, resident_mib
 
 PHASES = ("warm-up", "churn", "steady")
-"""Each takes a third. In the last one the services rest that evict, clear, or give up buckets."""
+"""Each takes a third. In the last one threads repeat calls of their own that were right, and none of
+services that evict, clear or give up buckets: all graphs are there."""
 
 _LINES = 5.0
 """Seconds from one line of progress to the next."""
@@ -35,6 +36,9 @@ _SAMPLES = 0.5
 
 _PAUSE = 0.01
 """Seconds that a thread waits before it draws again where a service is not open yet."""
+
+_MOST_REPEATED = 1000
+"""Calls of each thread in the last phase."""
 
 _MOST_KEPT = 50
 """Of wrong answers and wrong faults the first are kept, and all are counted."""
@@ -199,7 +203,6 @@ class _Threads:
         self.watch = Watch(soak.threads)
         self.stop = threading.Event()
         self.phase = PHASES[0]
-        self._steady = [service for service in traffic.services if not service.way.churns]
         self._to_warm: queue.SimpleQueue[Service] = queue.SimpleQueue()
         for service in traffic.services:
             if service.way.is_warmed:
@@ -230,16 +233,26 @@ class _Threads:
             except queue.Empty:
                 break
             self._warm_up(thread, service)
+        steady: list[Draw] = []
         for number in itertools.count():
-            served = self._steady if self.phase == "steady" else self.traffic.services
-            draw = self.traffic.draw(thread, number, served or self.traffic.services)
+            if self.phase == "steady" and steady:
+                draw = steady[number % len(steady)]
+            else:
+                draw = self.traffic.draw(thread, number)
             if draw.service.is_open:
-                self.watch.begin(thread, draw)
-                self.watch.end(thread, self._outcome(draw))
+                self._call(draw, steady)
             else:
                 self.stop.wait(_PAUSE)
             if self.stop.is_set():  # not before the first call
                 return
+
+    def _call(self, draw: Draw, steady: list[Draw]) -> None:
+        self.watch.begin(draw.thread, draw)
+        outcome = self._outcome(draw)
+        self.watch.end(draw.thread, outcome)
+        is_new = self.phase != "steady" and len(steady) < _MOST_REPEATED
+        if is_new and outcome == draw.operation and not draw.service.way.churns:
+            steady.append(draw)
 
     def _warm_up(self, thread: int, service: Service) -> None:
         shape = self.traffic.shapes[service.model][0]

@@ -88,10 +88,10 @@ class Traffic:
     shapes: Mapping[Model, Sequence[Shape]]
     expected: Expected
 
-    def draw(self, thread: int, number: int, services: Sequence[Service]) -> Draw:
-        """A call to one of some services."""
+    def draw(self, thread: int, number: int) -> Draw:
+        """The call of this number in a thread."""
         rng = np.random.default_rng([self.seed, thread, number])
-        service = services[int(rng.integers(len(services)))]
+        service = self.services[int(rng.integers(len(self.services)))]
         known = self.shapes[service.model]
         weights = service.operations
         share = np.array(list(weights.values()), float)
