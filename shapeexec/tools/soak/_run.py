@@ -25,7 +25,7 @@ from shapeexec.tools.soak._traffic import Draw, Traffic, is_absorbed, is_promise
 from shapeexec.tools.soak._watch import Sample, Stall, Watch, resident_mib
 
 PHASES = ("warm-up", "churn", "steady")
-"""Each takes a third. In the last one threads repeat calls of their own that were right, and none of
+"""Each takes a third. In the last one threads repeat calls of theirs that were right, and none of
 services that evict, clear or give up buckets: all graphs are there."""
 
 _LINES = 5.0
