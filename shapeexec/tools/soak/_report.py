@@ -79,7 +79,7 @@ class Report:
             "longest": dataclasses.asdict(outcome.watch.longest()),
             "stalls": [dataclasses.asdict(one) for one in outcome.stalls],
             "phases": [dataclasses.asdict(one) for one in self.phases],
-            "plain_mib_per_1000_programs": outcome.plain_mib,
+            "plain_mib_of_1000_programs": outcome.plain and dataclasses.asdict(outcome.plain),
             "samples": [dataclasses.asdict(one) for one in outcome.watch.samples],
         }
 
@@ -133,9 +133,11 @@ class Report:
             figures = [f"{phase.calls:,}", f"{phase.compiles:,}", f"{phase.mib:,.0f}"]
             slopes = [_figure(phase.per_calls), _figure(phase.per_compiles)]
             lines.append([phase.name, *figures, *slopes])
-        plain = self.outcome.plain_mib
-        told = f"plain JAX: {_figure(plain)} MiB for 1,000 programs that it compiled and dropped"
-        return _table(lines) + ("" if plain is None else f"\n{told}")
+        plain = self.outcome.plain
+        if plain is None:
+            return _table(lines)
+        figures = f"{plain.kept:+.0f} MiB while it keeps them, {plain.dropped:+.0f} MiB after that"
+        return f"{_table(lines)}\nplain JAX for 1,000 programs: {figures}"
 
     def _verdict(self) -> str:
         outcome = self.outcome

@@ -40,6 +40,9 @@ _PAUSE = 0.01
 _MOST_REPEATED = 1000
 """Calls of each thread in the last phase."""
 
+_FEW = 20
+"""Plain programs, below which their growth tells nothing."""
+
 _MOST_KEPT = 50
 """Of wrong answers and wrong faults the first are kept, and all are counted."""
 
@@ -118,6 +121,19 @@ class Findings:
 
 
 @dataclasses.dataclass(frozen=True)
+class Plain:
+    """By how much 1,000 programs of plain JAX grow the process, in MiB.
+
+    Attributes:
+        kept: While they are held.
+        dropped: When they have been dropped.
+    """
+
+    kept: float
+    dropped: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Outcome:
     """What a soak has found.
 
@@ -131,7 +147,7 @@ class Outcome:
         services: With their statistics.
         warned: The library's warnings, by their beginnings.
         books: Where counts of one thing differ.
-        plain_mib: MiB for each 1,000 plain programs that JAX compiled and dropped; None: too few.
+        plain: What plain JAX takes; None: nobody measured it.
         is_interrupted: Whether somebody ended it early.
     """
 
@@ -144,7 +160,7 @@ class Outcome:
     services: Sequence[Service]
     warned: Mapping[str, int]
     books: Sequence[str]
-    plain_mib: float | None
+    plain: Plain | None
     is_interrupted: bool
 
     @property
@@ -353,16 +369,17 @@ def _exact_products() -> Generator[None]:
         jax.config.update(name, before)
 
 
-def _plain_growth(traffic: Traffic, *, programs: int) -> float | None:
-    """MiB by which 1,000 programs grow the process that plain JAX compiles and drops."""
+def _plain_growth(traffic: Traffic, *, programs: int) -> Plain | None:
+    """By how much plain JAX grows the process; None for too few programs."""
     shapes = [shape for known in traffic.shapes.values() for shape in known][:programs]
-    if len(shapes) < 20:
+    if len(shapes) < _FEW:
         return None
-    before = resident_mib()
-    for shape in shapes:
-        jitted(shape.model).lower(*shape.arguments(0)).compile()
+    thousand, before = 1000 / len(shapes), resident_mib()
+    held = [jitted(shape.model).lower(*shape.arguments(0)).compile() for shape in shapes]
+    kept = resident_mib()
+    held.clear()
     gc.collect()
-    return 1000 * (resident_mib() - before) / len(shapes)
+    return Plain(thousand * (kept - before), thousand * (resident_mib() - before))
 
 
 def _books(served: Sequence[Service]) -> list[str]:
