@@ -20,8 +20,8 @@ from shapeexec.tools.soak import _faults, _run, _traffic, _watch
 from shapeexec.tools.soak._compare import Expected, Shape, WrongAnswerError, check, expected, jitted
 from shapeexec.tools.soak._faults import KINDS, CallbackError, Faults
 from shapeexec.tools.soak._models import MODELS
+from shapeexec.tools.soak._outcome import Soak
 from shapeexec.tools.soak._report import Report
-from shapeexec.tools.soak._run import Soak
 from shapeexec.tools.soak._services import WAYS, services
 from shapeexec.tools.soak._traffic import OPERATIONS, Traffic, shapes_of
 from shapeexec.tools.soak._watch import Sample, growth

@@ -5,8 +5,9 @@ from typing import Any, TypeVar
 
 from shapeexec._errors import ConfigError
 from shapeexec.tools.soak._models import MODELS, Model
+from shapeexec.tools.soak._outcome import Soak
 from shapeexec.tools.soak._report import Report
-from shapeexec.tools.soak._run import Soak, run
+from shapeexec.tools.soak._run import run
 from shapeexec.tools.soak._services import WAYS, Way
 
 __all__ = ["Report", "run", "soak_of"]

@@ -8,7 +8,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from shapeexec.tools.soak._run import PHASES
+from shapeexec.tools.soak._outcome import PHASES
 from shapeexec.tools.soak._watch import Sample
 
 

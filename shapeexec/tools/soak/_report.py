@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shapeexec.tools.soak._run import PHASES, Finding, Outcome
+from shapeexec.tools.soak._outcome import PHASES, Finding, Outcome
 from shapeexec.tools.soak._watch import Sample, growth
 
 _MOST_SHOWN = 10

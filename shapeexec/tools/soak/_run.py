@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import dataclasses
 import faulthandler
 import gc
 import itertools
@@ -11,22 +10,17 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
 
-from shapeexec._errors import ConfigError
 from shapeexec.tools.soak._compare import Expected, WrongAnswerError, jitted
-from shapeexec.tools.soak._faults import RATES, Faults
-from shapeexec.tools.soak._models import MODELS, Model
-from shapeexec.tools.soak._services import WAYS, Service, Way, services
+from shapeexec.tools.soak._faults import Faults
+from shapeexec.tools.soak._outcome import PHASES, Findings, Outcome, Plain, Soak
+from shapeexec.tools.soak._services import Service, services
 from shapeexec.tools.soak._traffic import Draw, Traffic, is_absorbed, is_promised, shapes_of
 from shapeexec.tools.soak._watch import Sample, Stall, Watch, resident_mib
-
-PHASES = ("warm-up", "churn", "steady")
-"""Each takes a third. In the last one threads repeat calls of theirs that were right, and none of
-services that evict, clear or give up buckets: all graphs are there."""
 
 _LINES = 5.0
 """Seconds from one line of progress to the next."""
@@ -42,131 +36,6 @@ _MOST_REPEATED = 1000
 
 _FEW = 20
 """Plain programs, below which their growth tells nothing."""
-
-_MOST_KEPT = 50
-"""Of wrong answers and wrong faults the first are kept, and all are counted."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Soak:
-    """What to do.
-
-    Attributes:
-        minutes: How long.
-        threads: How many threads call.
-        seed: Of all draws.
-        shapes: How many shapes there are.
-        stall: Seconds after which a call that has not ended is a stall.
-        models, ways: What is served, and how.
-        rates: See `Faults`.
-
-    Raises:
-        ConfigError: A number is none that works.
-    """
-
-    minutes: float
-    threads: int
-    seed: int = 0
-    shapes: int = 500
-    stall: float = 120.0
-    models: Sequence[Model] = MODELS
-    ways: Sequence[Way] = WAYS
-    rates: Mapping[str, float] = dataclasses.field(default_factory=lambda: RATES)
-
-    def __post_init__(self) -> None:
-        for name in ("minutes", "threads", "stall", "shapes"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)}: a soak needs more than none.",
-                    option=name,
-                    fix=f"--{name} 10",
-                )
-        if self.seed < 0:
-            raise ConfigError(f"seed={self.seed} is negative.", option="seed", fix="--seed 0")
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """A call that went wrong.
-
-    Attributes:
-        call: Which: its model, sizes, options, seed, thread and number.
-        told: What was expected and got, or the traceback.
-    """
-
-    call: str
-    told: str
-
-
-@dataclasses.dataclass
-class Findings:
-    """All that went wrong.
-
-    Attributes:
-        wrong: Wrong answers: the first ones.
-        faults: Errors that nobody promised: the first ones.
-        counts: How many there were of both.
-    """
-
-    wrong: list[Finding] = dataclasses.field(default_factory=list[Finding])
-    faults: list[Finding] = dataclasses.field(default_factory=list[Finding])
-    counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter[str])
-
-    def add(self, kind: str, draw: object, told: str) -> None:
-        """Keep a finding, in any thread: `"wrong"` or `"faults"`."""
-        kept: list[Finding] = getattr(self, kind)
-        self.counts[kind] += 1
-        if len(kept) < _MOST_KEPT:
-            kept.append(Finding(str(draw), told))
-
-
-@dataclasses.dataclass(frozen=True)
-class Plain:
-    """By how much 1,000 programs of plain JAX grow the process, in MiB.
-
-    Attributes:
-        kept: While they are held.
-        dropped: When they have been dropped.
-    """
-
-    kept: float
-    dropped: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a soak has found.
-
-    Attributes:
-        soak: What was to be done.
-        seconds: How long it took.
-        watch: Counts and samples.
-        faults: What was injected.
-        findings: What went wrong.
-        stalls: The calls that stalled it.
-        services: With their statistics.
-        warned: The library's warnings, by their beginnings.
-        books: Where counts of one thing differ.
-        plain: What plain JAX takes; None: nobody measured it.
-        is_interrupted: Whether somebody ended it early.
-    """
-
-    soak: Soak
-    seconds: float
-    watch: Watch
-    faults: Faults
-    findings: Findings
-    stalls: Sequence[Stall]
-    services: Sequence[Service]
-    warned: Mapping[str, int]
-    books: Sequence[str]
-    plain: Plain | None
-    is_interrupted: bool
-
-    @property
-    def status(self) -> int:
-        """0: all is right. 1: something is wrong. 2: a thread is stuck."""
-        return 2 if self.stalls else int(bool(self.findings.counts or self.books))
 
 
 def run(soak: Soak, tell: Callable[[str], object] = print) -> Outcome:
