@@ -50,20 +50,20 @@ def run(soak: Soak, tell: Callable[[str], object] = print) -> Outcome:
     shapes = shapes_of(soak.models, seed=soak.seed, count=soak.shapes)
     traffic = Traffic(soak.seed, served, shapes, Expected())
     threads = _Threads(soak, traffic, faults, findings)
-    is_interrupted, stalls = False, list[Stall]()
+    is_interrupted, plain, stalls = False, None, list[Stall]()
     with _warnings_counted() as warned, _exact_products():
         threads.start()
         try:
-            stalls = _watched(threads, tell)
+            stalls = _watched(threads, tell) or threads.join()
+            if not stalls:
+                plain = _plain_growth(traffic, programs=min(100, int(20 * soak.minutes)))
         except KeyboardInterrupt:
             is_interrupted = True
             tell("interrupted")
-        threads.stop.set()
-        stalls = stalls or threads.join()
+            stalls = threads.join()
         if stalls:
+            threads.stop.set()
             faulthandler.dump_traceback(2, all_threads=True)  # of the process: tests replace sys's
-        is_done = not (stalls or is_interrupted)
-        plain = _plain_growth(traffic, programs=int(20 * soak.minutes)) if is_done else None
     books = [] if stalls else _books(served)
     return Outcome(
         soak,
@@ -104,7 +104,8 @@ class _Threads:
             thread.start()
 
     def join(self) -> list[Stall]:
-        """Wait for all calls; those that do not end."""
+        """Begin no other call, and wait for all; those that do not end."""
+        self.stop.set()
         until = time.monotonic() + self.soak.stall
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
