@@ -98,7 +98,8 @@ def test_a_bucket_that_does_not_fit_runs_exactly_and_others_do_not(full_at):
 
 
 def test_two_calls_that_run_out_of_memory_at_once_both_run_exactly(monkeypatch):
-    run, seen, both = sx.Exec(total, ("s",), on_memory="exact"), [], threading.Barrier(2, timeout=60)
+    run, seen = sx.Exec(total, ("s",), on_memory="exact"), []
+    both = threading.Barrier(2, timeout=60)
     run(ones(7))
     own = _compile.Graph.__call__
 

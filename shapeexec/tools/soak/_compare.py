@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from shapeexec import _compat
 from shapeexec.tools._closeness import difference
 from shapeexec.tools.soak._models import Model, Sizes
 
@@ -67,7 +68,7 @@ def expected(model: Model, args: Sequence[Any]) -> tuple[np.ndarray, ...]:
     """The leaves of the result of the unpadded function, with its dtypes."""
     if model.numpy is None:
         return _leaves(jitted(model)(*args))
-    like = jax.tree.leaves(jax.eval_shape(model.fn, *args))
+    like = jax.tree.leaves(_compat.eval_shape(model.fn, *args))
     leaves = jax.tree.leaves(model.numpy(*jax.tree.map(_wide, tuple(args))))
     return tuple(
         np.asarray(leaf).astype(aval.dtype) for leaf, aval in zip(leaves, like, strict=True)
@@ -76,7 +77,7 @@ def expected(model: Model, args: Sequence[Any]) -> tuple[np.ndarray, ...]:
 
 def jitted(model: Model) -> Any:
     """The unpadded function under `jax.jit`, as a new function: its programs leave with it."""
-    return jax.jit(functools.partial(model.fn))
+    return _compat.jit(functools.partial(model.fn))
 
 
 def added(results: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, ...]:

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-import jax
-
+from shapeexec import _compat
 from shapeexec._errors import ConfigError, OutOfMemoryError
 from shapeexec.execution import Event
 from shapeexec.execution._compile import Graph, Prepared, compile_graph
@@ -33,12 +32,12 @@ class CallbackError(Exception):
 
 
 def _internal(mark: str) -> BaseException:
-    return jax.errors.JaxRuntimeError(f"INTERNAL: {mark}")
+    return _compat.JaxRuntimeError(f"INTERNAL: {mark}")
 
 
 def _full(mark: str) -> BaseException:
     text = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 68719476736 bytes"
-    return jax.errors.JaxRuntimeError(f"{text}, {mark}")
+    return _compat.JaxRuntimeError(f"{text}, {mark}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +60,11 @@ class Kind:
 
 
 KINDS = (
-    Kind("compile: XLA fails", "compile", 0.02, _internal, jax.errors.JaxRuntimeError),
+    Kind("compile: XLA fails", "compile", 0.02, _internal, _compat.JaxRuntimeError),
     Kind("compile: no memory", "compile", 0.02, _full, OutOfMemoryError),
     Kind("compile: the worker dies", "compile", 0.01, WorkerDiedError, WorkerDiedError),
     Kind("compile: slow", "compile", 0.02, None, None),
-    Kind("run: XLA fails", "run", 0.001, _internal, jax.errors.JaxRuntimeError),
+    Kind("run: XLA fails", "run", 0.001, _internal, _compat.JaxRuntimeError),
     Kind("run: no memory", "run", 0.001, _full, OutOfMemoryError),
     Kind("callback: raises", "callback", 0.01, CallbackError, None),
 )

@@ -3,6 +3,11 @@
 Nothing here knows of buckets: a model is a function, its specs, and data of any sizes.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

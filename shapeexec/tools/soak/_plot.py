@@ -1,5 +1,8 @@
 """Drawing a soak; the one module of it that asks for matplotlib."""
 
+# Some of matplotlib's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
 from collections.abc import Sequence
 from pathlib import Path
 

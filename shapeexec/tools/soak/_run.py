@@ -231,12 +231,13 @@ def _warnings_counted() -> Generator[collections.Counter[str]]:
 def _exact_products() -> Generator[None]:
     """Within it products of f32 are those of f32 on a GPU too, in all threads."""
     name = "jax_default_matmul_precision"
-    before = getattr(jax.config, name)
-    jax.config.update(name, "highest")
+    config: Any = jax.config
+    before = getattr(config, name)
+    config.update(name, "highest")
     try:
         yield
     finally:
-        jax.config.update(name, before)
+        config.update(name, before)
 
 
 def _plain_growth(traffic: Traffic, *, programs: int) -> Plain | None:

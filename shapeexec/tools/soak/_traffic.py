@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
+from shapeexec import _compat
 from shapeexec._errors import FrozenError, OutOfMemoryError
 from shapeexec.execution import Padded
 from shapeexec.tools.soak._compare import VARIANTS, Expected, Shape, added, check, expected
@@ -101,7 +101,7 @@ class Traffic:
             number=number,
             service=service,
             operation=str(rng.choice(list(weights), p=share / share.sum())),
-            shapes=tuple(known[i] for i in rng.integers(len(known), size=rng.integers(1, 4))),
+            shapes=tuple(known[int(rng.integers(len(known)))] for _ in range(rng.integers(1, 4))),
             variant=int(rng.integers(VARIANTS)),
         )
 
@@ -196,7 +196,7 @@ def _in_garbage(array: np.ndarray) -> Padded:
     garbage = np.nan if array.dtype.kind == "f" else 1 << 20
     whole = np.full([1 << (size - 1).bit_length() for size in array.shape], garbage, array.dtype)
     whole[tuple(map(slice, array.shape))] = array
-    return Padded(jnp.asarray(whole), array.shape)
+    return Padded(_compat.asarray(whole), array.shape)
 
 
 def _map(traffic: Traffic, draw: Draw) -> None:
@@ -219,7 +219,7 @@ def _session(traffic: Traffic, draw: Draw) -> None:
     del traffic
     service = draw.service
     w, plain, token = draw.shape.arguments(draw.variant)
-    handle = Padded(jnp.asarray(plain), plain.shape)
+    handle = Padded(_compat.asarray(plain), plain.shape)
     for step in range(_STEPS if plain.shape[0] + _STEPS <= LENGTH else 1):
         if step:
             handle, plain = handle.grown(), np.concatenate([plain, np.zeros_like(plain[:1])])

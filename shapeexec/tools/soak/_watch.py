@@ -129,7 +129,8 @@ def growth(samples: Sequence[Sample], per: str) -> float | None:
     Returns:
         None if nothing of that happened, or there are fewer than three samples.
     """
-    x = np.array([getattr(sample, per) for sample in samples], float)
+    x: list[float] = [getattr(sample, per) for sample in samples]
     if len(x) < 3 or x[0] == x[-1]:
         return None
-    return float(np.polyfit(x - x[0], [sample.mib for sample in samples], 1)[0])
+    line = np.polynomial.Polynomial.fit(x, [sample.mib for sample in samples], 1)
+    return float(line.convert().coef[1])
