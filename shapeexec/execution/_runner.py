@@ -23,7 +23,7 @@ from shapeexec.execution._map import Mappers
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._permission import SignatureChanged
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, notes_of, prepared
+from shapeexec.execution._planner import Planner, notes_of, outlined
 from shapeexec.execution._progress import shown
 from shapeexec.execution._ready import make_ready
 from shapeexec.execution._settings import Settings
@@ -184,7 +184,7 @@ class Runner:
         """The graph of a plan, compiled if it is missing."""
         return self.store.graph(
             plan,
-            lambda: prepared(plan, call),
+            lambda: self.store.prepared(plan.key, lambda: outlined(plan, call)),
             functions=call.call.functions(),
             origin=origin,
             meanwhile=meanwhile,
@@ -255,7 +255,11 @@ class Runner:
             makers(workers, make, planner=self.planner, store=self.store) as maker,
             shown(options["progress"]) as tell,
         ):
-            return _warmup.warm(self.planner, example, sizes=sizes, maker=maker, progress=tell)
+            saved = self.store.saved
+            known = () if saved is None else saved.sizes
+            return _warmup.warm(
+                self.planner, example, sizes=sizes, known=known, maker=maker, progress=tell
+            )
 
     # Maps
 
