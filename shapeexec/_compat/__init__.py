@@ -125,6 +125,7 @@ from shapeexec._compat.primitives import (  # noqa: F401 - others use it by the 
     threefry2x32_p,
 )
 from shapeexec._compat.settings import (  # noqa: F401 - others use it by the name of the package
+    CACHED_EVENT,
     COMPILE_EVENT,
     checks_results,
     config_fingerprint,

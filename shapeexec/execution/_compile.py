@@ -216,6 +216,7 @@ class Graph:
         compiled: What `jitted` runs.
         compiles: XLA compilations that it took.
         options: XLA's, with which it was compiled.
+        is_cached: Whether JAX had it in its own compilation cache.
         tally: What has run in it.
         number: Graphs that were made later have greater ones.
     """
@@ -226,6 +227,7 @@ class Graph:
     compiled: Any
     compiles: int
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict[str, Option])
+    is_cached: bool = False
     tally: Tally = dataclasses.field(default_factory=Tally)
     number: int = dataclasses.field(default_factory=lambda: next(_numbers))
 
@@ -366,6 +368,7 @@ def compile_graph(
         row=dataclasses.replace(row, bytes=bytes_of(compiled), seconds=seconds),
         compiled=compiled,
         compiles=span.compiles,
+        is_cached=span.is_cached,
     )
 
 

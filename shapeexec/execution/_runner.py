@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError, OutOfMemoryError
 from shapeexec.execution import _warmup, _worker
 from shapeexec.execution._bind import BoundCall
@@ -31,6 +32,7 @@ from shapeexec.execution._signature import by_position, signature
 from shapeexec.execution._split import Call, places, take
 from shapeexec.execution._store import Store
 from shapeexec.execution._why import WhyNew, why_new
+from shapeexec.execution.saving._saved import is_given_up
 from shapeexec.shape._spec import spec_symbols
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
@@ -130,6 +132,10 @@ class Runner:
                 result = ready.run(graph, call.call, span=span, retrace=True)
             except OutOfMemoryError as error:
                 self._give_up(call, error, graph)
+                continue
+            except _compat.JaxRuntimeError as error:
+                if not is_given_up(graph, error, drop=self.store.drop):
+                    raise
                 continue
             if proven is None or proven().key == plan.key:
                 self.store.remember(known_as, ready, call=call.call)

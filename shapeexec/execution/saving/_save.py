@@ -13,7 +13,7 @@ from shapeexec.execution._store import Store
 from shapeexec.execution.saving import _files
 from shapeexec.execution.saving._content import UnsaveableError
 from shapeexec.execution.saving._files import DamagedError, entry_of
-from shapeexec.execution.saving._fingerprint import fingerprint, parts_of
+from shapeexec.execution.saving._fingerprint import device_of, fingerprint, parts_of
 from shapeexec.execution.saving._saved import LoadedGraph, load_program
 from shapeexec.execution.saving._written import written
 
@@ -95,12 +95,14 @@ def _payload(graph: Graph) -> bytes:
     """
     if isinstance(graph, LoadedGraph):  # XLA may not write what it has read
         try:
-            return _files.read_graph(graph.directory, graph.entry)
+            return _files.read_graph(graph.saved.directory, graph.entry)
         except (DamagedError, OSError) as error:
             raise _NotSavedError(str(error)) from error
+    if graph.is_cached and device_of(graph.outline).platform == "cpu":
+        # XLA would write it without its code, which is found missing when it runs.
+        raise _NotSavedError("it came from JAX's own compilation cache")
     try:
         payload = _compat.serialized(graph.compiled)
-        # What came from JAX's own compilation cache may be written without its code.
         load_program(payload, graph.outline, _compat.devices_of_program(graph.compiled))
     except Exception as error:  # of any kind: the back end's
         text = f"JAX cannot serialize it: {type(error).__name__}: {error!s:.200}"

@@ -8,7 +8,7 @@ import dataclasses
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import jax
 
 from shapeexec import _compat
 from shapeexec.execution._compile import Graph, Outline, bytes_of
+from shapeexec.execution._key import Key
 from shapeexec.execution._permission import SignatureChanged, is_permitted
 from shapeexec.execution._row import GraphRow, GraphSeconds
 from shapeexec.execution.saving._content import UnsaveableError
@@ -32,11 +33,11 @@ class LoadedGraph(Graph):
 
     Attributes:
         entry: What its file tells.
-        directory: Where its file is.
+        saved: The directory.
     """
 
     entry: Entry = dataclasses.field(kw_only=True)
-    directory: Path = dataclasses.field(kw_only=True)
+    saved: "Saved" = dataclasses.field(kw_only=True)
 
     def __call__(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """See `Graph.__call__`."""
@@ -44,6 +45,21 @@ class LoadedGraph(Graph):
             return self.begun(self.jitted(sizes, self.consts, kwargs, *args))
         except TypeError as error:  # another tree, or no arrays: never from the program itself
             raise SignatureChanged from error
+
+
+def is_given_up(graph: Graph, error: Exception, *, drop: Callable[[Key], object]) -> bool:
+    """Whether a call whose graph failed may make it anew: it was loaded, and has never run.
+
+    Args:
+        graph: The graph; if it was loaded, and has never run, it is forgotten, with a warning.
+        error: What it raised.
+        drop: Forgets the graph of a key.
+    """
+    if not isinstance(graph, LoadedGraph) or graph.tally.used is not None:
+        return False
+    drop(graph.row.key)
+    graph.saved.drop(graph.entry, error)
+    return not graph.outline.donated  # else arguments may be gone
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,7 +101,7 @@ class Found:
             compiled=compiled,
             compiles=0,
             entry=self.entry,
-            directory=self.saved.directory,
+            saved=self.saved,
         )
 
 

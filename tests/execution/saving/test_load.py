@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec import _compat
 from shapeexec.execution import _compile
+from shapeexec.execution.saving import _saved
 from tests.execution.saving.support import SPECS, W, attend, data, saved, told
 
 X = data()
@@ -339,6 +341,71 @@ def test_what_calls_the_host_is_not_saved_and_told(tmp_path):
     again = sx.load(tmp_path, fn, trusted=True)
     again(X[0])
     assert again.stats.compiles == 1
+
+
+CACHED = """
+import sys
+import jax
+jax.config.update("jax_compilation_cache_dir", sys.argv[1] + "/jax")
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+import shapeexec as sx
+from tests.execution.saving.support import SPECS, W, attend, data, told
+for number in range(2):
+    jax.clear_caches()
+    run = sx.Exec(attend, SPECS)
+    run(W, data())
+    with told() as texts:
+        print(run.save(f"{sys.argv[1]}/{number}"), *texts)
+"""
+
+
+def test_what_jax_had_in_its_own_cache_is_not_saved_from_a_cpu(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", CACHED, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    first, second, *_ = run.stdout.splitlines()
+    assert first == "1"
+    assert second == (
+        "0 shapeexec: 1 graphs are not saved: b=4, s=8: it came from JAX's own compilation cache"
+    )
+
+
+def test_a_program_that_fails_when_it_first_runs_is_made_anew(tmp_path, monkeypatch):
+    saved(tmp_path)
+    run = sx.load(tmp_path, attend, trusted=True)
+
+    def fail(self, result):
+        raise _compat.JaxRuntimeError("NOT_FOUND: Function dot.1_kernel not found")
+
+    monkeypatch.setattr(_saved.LoadedGraph, "begun", fail)
+    with told() as texts:
+        np.testing.assert_array_equal(run(W, X), run(W, X))
+    assert [row.origin for row in run.graphs] == ["made"]
+    assert "JaxRuntimeError: NOT_FOUND: Function dot.1_kernel not found" in texts[0]
+
+
+@pytest.mark.parametrize("way", ["sharded", "on the last"])
+def test_graphs_of_several_devices_are_loaded(tmp_path, way):
+    devices = jax.devices()
+    if len(devices) < 2:
+        pytest.skip("one device")
+    mesh = jax.sharding.Mesh(np.array(devices[:2]), ("d",))
+    place = (
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+        if way == "sharded"
+        else devices[-1]
+    )
+    x = jax.device_put(data(4, 8), place)
+    run = sx.Exec(attend, SPECS)
+    expected = run(W, x)
+    assert run.save(tmp_path) == 1
+    again = sx.load(tmp_path, attend, trusted=True)
+    for _ in range(2):
+        result = again(W, x)
+    np.testing.assert_array_equal(result, expected)
+    assert result.sharding == expected.sharding
+    assert (again.stats.loads, again.stats.compiles, again.stats.hits) == (1, 0, 1)
 
 
 def test_modules_are_loaded(tmp_path):
