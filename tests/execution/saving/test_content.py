@@ -51,7 +51,13 @@ def wider(x):
 
 wider.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -2, 2),))
 
+
+def both(x):
+    return jnp.sin(x), jnp.cos(x)
+
+
 PROGRAMS = {
+    "the order of results": (both, lambda x: both(x)[::-1]),
     "a number": (lambda x: x * 2.0, lambda x: x * 3.0),
     "the sign of zero": (lambda x: x * 0.0, lambda x: x * -0.0),
     "nan and infinity": (lambda x: x * np.float32("nan"), lambda x: x * np.float32("inf")),
@@ -118,7 +124,18 @@ def test_constants_inside_of_a_program_count_by_value():
 VALUES = (
     *(None, False, 0, 0.0, -0.0, 0j, "", b"", (), [], {}, frozenset(), ...),
     *(True, 1, 1.0, "1", b"1", (1,), [1], {1: 1}, frozenset((1,)), np.float32(1), np.int32(1)),
-    *(((1,), ()), ((), (1,)), (1, (2,)), ((1,), 2), ((1, 2),), (1, 2), "12", ("1", "2"), ("12",)),
+    *(
+        ((1,), ()),
+        ((), (1,)),
+        (1, (2,)),
+        ((1,), 2),
+        ((1, 2),),
+        (1, 2),
+        "12",
+        ("1", "2"),
+        ("12",),
+        ("1str:2",),
+    ),
     *(float("nan"), float("inf"), np.float64(1), np.ones(1), np.ones((1, 1)), np.ones(1, bool)),
     *(np.dtype("f4"), np.dtype("i4"), jnp.bfloat16.dtype, np.float32, "float32", jnp.sum, jnp.max),
     *(

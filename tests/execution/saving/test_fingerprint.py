@@ -177,6 +177,12 @@ def test_another_setting_makes_graphs_anew_with_a_warning(tmp_path, monkeypatch,
     assert expected in texts[0]
 
 
+def test_settings_of_a_thread_count():
+    fn, args, specs, _ = BASE
+    other = parts(fn, args, specs, config=jax.default_matmul_precision("highest"))
+    assert "jax_default_matmul_precision here" in differing(of(BASE), other)["settings"]
+
+
 CHANGED = {
     "function": ({"fn": lambda w, x: attend(w, x) * 2}, "another function"),
     "constraints": ({"constraints": "s >= 2"}, "other constraints"),
