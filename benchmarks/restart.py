@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> Report:
             claims.append(Claim(promise, ratio, bool(ratio <= MOST)))
     columns = ("", "import", "load()", "answer", "trace", "graph", "rest", "hit, us", "compiles")
     title = "Milliseconds to the first answer, best of the rounds; rest: proof, digests and the run"
-    return Report([Table(title, (*columns, "of the first"), rows)], figures, claims)
+    return Report([Table(title, (*columns, "of the first"), rows)], figures, claims=claims)
 
 
 def _answer(one: dict[str, Any]) -> float:

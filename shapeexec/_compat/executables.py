@@ -6,11 +6,12 @@ wrote run code when they are loaded, before the program does.
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.experimental import serialize_executable as _serialize_executable
 
+_load: Callable[..., Any] = cast(Any, _serialize_executable).deserialize_and_load
 _UNHEARD = (
     "jax_array_garbage",
     "jax_captured_constants",
@@ -43,7 +44,7 @@ def compile_settings() -> dict[str, str]:
 
     It has those of the process; `config_fingerprint` has those of the thread, too.
     """
-    values: dict[str, Any] = jax.config.values
+    values: dict[str, Any] = cast(Any, jax.config).values
     found = {name: repr(value) for name, value in values.items() if not name.startswith(_UNHEARD)}
     return found | {name: os.environ.get(name, "") for name in _VARIABLES}
 
@@ -76,9 +77,7 @@ def deserialized(
     Raises:
         Exception: The bytes are no program, or not one for these devices; of any kind.
     """
-    compiled: Any = _serialize_executable.deserialize_and_load(
-        payload, *trees, backend=devices[0].client, execution_devices=devices
-    )
+    compiled: Any = _load(payload, *trees, backend=devices[0].client, execution_devices=devices)
     executable = compiled._executable
     if len(executable.out_avals) != trees[1].num_leaves:
         raise ValueError("the program returns another number of arrays")

@@ -10,7 +10,7 @@
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax._src.random import core as _random_core
@@ -55,7 +55,7 @@ _own_primitives: set[Primitive] = set()
 def _defined(packages: tuple[str, ...]) -> Iterator[Primitive]:
     """Those that modules hold, by themselves or as the `primitive` of a value."""
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in packages and module is not None:
+        if name.partition(".")[0] in packages and cast(Any, module) is not None:
             for value in list(vars(module).values()):
                 found = getattr(value, "primitive", None) if name.startswith("shape") else value
                 yield from (one for one in (value, found) if isinstance(one, Primitive))

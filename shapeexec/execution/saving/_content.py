@@ -11,7 +11,7 @@ import hashlib
 import struct
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.export
@@ -88,7 +88,7 @@ class _Encoder:
 
     def of(self, value: Any) -> bytes:
         """The encoding of a value; that of a compound one is a digest behind `#`."""
-        kind: type[Any] = type(value)
+        kind = cast(type[Any], type(value))
         own = _SIMPLE.get(kind)
         if own is not None:
             return b"%b:%b" % (kind.__name__.encode(), own(value))
@@ -127,7 +127,7 @@ class _Encoder:
         raise UnsaveableError(f"a {kind.__module__}.{kind.__qualname__}")
 
     def _fields(self, value: Any, names: Iterable[str]) -> bytes:
-        kind: type[Any] = type(value)
+        kind = cast(type[Any], type(value))
         try:
             parts = [self.of((name, getattr(value, name))) for name in names]
         except AttributeError as error:  # in a version of JAX that is not known here
@@ -207,7 +207,7 @@ class _Encoder:
     def _number(self, value: Any) -> list[bytes]:
         """One of JAX's own numbers, which are Python's with a dtype."""
         plain, dtype = value.__pos__(), getattr(value, "dtype", None)
-        return [_name_of(type(value)), self.of(plain), self.of(dtype)]
+        return [_name_of(cast(Any, type(value))), self.of(plain), self.of(dtype)]
 
     def _lines(self, jaxpr: Any) -> Iterator[bytes]:
         """A jaxpr's variables by number, and its equations."""
