@@ -63,7 +63,7 @@ def _process(way: str, name: str, directory: str, sizes: int) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> Report:
     """Measure, print, and write JSON."""
-    return run_benchmark("restart", __doc__, run, arguments)
+    return run_benchmark("restart", __doc__, run=run, arguments=arguments)
 
 
 if __name__ == "__main__":
