@@ -25,6 +25,7 @@ BENCHMARKS = (
     "cold_stream",
     "ragged_batch",
     "loops",
+    "restart",
 )
 RESULTS = Path(__file__).parent / "results"
 

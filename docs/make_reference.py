@@ -28,6 +28,11 @@ GROUPS = (
         ("Exec", "bucketed", "Compiling", "CacheLimits", "Padded", "Plan", "Explanation", "Stats"),
     ),
     (
+        "Restarts",
+        "",
+        ("load",),
+    ),
+    (
         "Watching",
         "",
         ("Event", "prometheus_metrics"),

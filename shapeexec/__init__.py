@@ -52,6 +52,7 @@ from shapeexec.execution import (
     Stats,
     WhyNew,
     bucketed,
+    load,
     pad_to_bucket,
     unpad,
 )
@@ -122,6 +123,7 @@ __all__ = [
     "bucketing",
     "dot_product_attention",
     "eval_shape",
+    "load",
     "masking",
     "pad_to_bucket",
     "prometheus_metrics",

@@ -9,6 +9,7 @@ that have them. Each module knows one subject:
     settings    the configuration, the state of tracing, the event of a compilation
     places      where a line of code comes from
     layouts     how an array lies in memory
+    executables compiled programs as bytes, and the settings that change them
     cudnn       the primitives of cuDNN's attention
     dims        symbolic dims, and the questions that code asks of them
     typed       functions whose types are partly unknown, with types
@@ -67,6 +68,12 @@ from shapeexec._compat.dims.stand_ins import (  # noqa: F401 - others use it by 
 from shapeexec._compat.dims.transposes import (  # noqa: F401 - others use it by the name of the package
     take_over_transposes,
 )
+from shapeexec._compat.executables import (  # noqa: F401 - others use it by the name of the package
+    compile_settings,
+    deserialized,
+    devices_of_program,
+    serialized,
+)
 from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name of the package
     ClosedJaxpr,
     Environment,
@@ -107,8 +114,10 @@ from shapeexec._compat.places import (  # noqa: F401 - others use it by the name
     user_place,
 )
 from shapeexec._compat.primitives import (  # noqa: F401 - others use it by the name of the package
+    CALLBACKS,
     Primitive,
     gamma_one,
+    is_own_primitive,
     jax_function,
     kernel_primitives,
     new_identity,
@@ -116,6 +125,7 @@ from shapeexec._compat.primitives import (  # noqa: F401 - others use it by the 
     threefry2x32_p,
 )
 from shapeexec._compat.settings import (  # noqa: F401 - others use it by the name of the package
+    CACHED_EVENT,
     COMPILE_EVENT,
     checks_results,
     config_fingerprint,

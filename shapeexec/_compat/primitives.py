@@ -10,7 +10,7 @@
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax._src.random import core as _random_core
@@ -36,6 +36,29 @@ def jax_function(module: str, name: str) -> Callable[..., Any]:
 def registered_primitives() -> dict[str, Primitive]:
     """Every primitive that the loaded JAX modules define, by name."""
     return dict(_primitives_in(lambda module: True))
+
+
+CALLBACKS = frozenset(("debug_callback", "debug_print", "io_callback", "pure_callback"))
+"""The names of those that call a Python function while the program runs."""
+
+
+def is_own_primitive(primitive: Primitive) -> bool:
+    """Whether a primitive is one of JAX's or of this library's; another may have its name."""
+    if primitive not in _own_primitives:
+        _own_primitives.update(_defined(("jax", "shapeexec")))
+    return primitive in _own_primitives
+
+
+_own_primitives: set[Primitive] = set()
+
+
+def _defined(packages: tuple[str, ...]) -> Iterator[Primitive]:
+    """Those that modules hold, by themselves or as the `primitive` of a value."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in packages and cast(Any, module) is not None:
+            for value in list(vars(module).values()):
+                found = getattr(value, "primitive", None) if name.startswith("shape") else value
+                yield from (one for one in (value, found) if isinstance(one, Primitive))
 
 
 _KERNEL_MODULES = ("jax._src.pallas.", "jax.experimental.pallas", "jax.experimental.mosaic.")

@@ -18,6 +18,8 @@ from jax._src import xla_bridge as _xla_bridge
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 """The monitoring event that JAX records, with seconds, for each XLA compilation."""
+CACHED_EVENT = "/jax/compilation_cache/cache_hits"
+"""The one that it records, without seconds, for each program from its own compilation cache."""
 
 trace_state_clean: Callable[[], bool] = _core.trace_state_clean
 """False inside anybody's `jit`, `grad`, `vmap` or `scan` body, also where no argument is traced."""

@@ -14,6 +14,7 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Stats
 from shapeexec.execution._why import WhyNew
+from shapeexec.execution.saving._load import load
 
 __all__ = [
     "CacheLimits",
@@ -32,6 +33,7 @@ __all__ = [
     "Stats",
     "WhyNew",
     "bucketed",
+    "load",
     "pad_to_bucket",
     "unpad",
 ]

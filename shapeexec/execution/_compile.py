@@ -30,58 +30,6 @@ from shapeexec.shape._trace import Trace
 _numbers = itertools.count()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Graph:
-    """One function at one set of buckets.
-
-    It stays a `jax.jit` function, so that JAX's own fast path checks, for every leaf and without
-    Python, what a call must have in common with the compiled one: tree, shapes, dtypes, weak types,
-    shardings and configuration. Where they differ JAX would trace or lower it again, which is
-    refused.
-
-    Attributes:
-        jitted: Called with (sizes, consts, kwargs, *args).
-        consts: The arrays that the function closed over.
-        row: What names it, where it came from, and what it costs.
-        compiled: What `jitted` runs.
-        compiles: XLA compilations that it took.
-        tally: What has run in it.
-        number: Graphs that were made later have greater ones.
-    """
-
-    jitted: Any
-    consts: tuple[Any, ...]
-    row: GraphRow
-    compiled: Any
-    compiles: int
-    tally: Tally = dataclasses.field(default_factory=Tally)
-    number: int = dataclasses.field(default_factory=lambda: next(_numbers))
-
-    @property
-    def device_bytes(self) -> int:
-        """Temporary memory and code, in bytes, as XLA tells it."""
-        held = self.row.bytes
-        return 0 if held is None else held.temporaries + held.code
-
-    def __call__(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run on arguments at capacity.
-
-        Raises:
-            SignatureChanged: The arguments, where they stand, or JAX's configuration are not those
-                it was made for.
-        """
-        return self._begun(self.jitted(sizes, self.consts, kwargs, *args))
-
-    def retraced(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run after JAX dropped the trace from its caches (`jax.clear_caches()`)."""
-        with permitted():
-            return self._begun(self.jitted(sizes, self.consts, kwargs, *args))
-
-    def _begun(self, result: Any) -> Any:
-        """The result, which the first run waits for: a device may tell late of its memory."""
-        return _compat.block_until_ready(result) if self.tally.used is None else result
-
-
 class Compilable(Protocol):
     """All that is needed to compile one graph."""
 
@@ -103,6 +51,11 @@ class Compilable(Protocol):
     @property
     def trace_seconds(self) -> float:
         """The time that the trace took."""
+        ...
+
+    @property
+    def result_tree(self) -> Any:
+        """The structure of what the body returns."""
         ...
 
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
@@ -182,6 +135,11 @@ class Recipe:
             zero_results=self.zero_results,
         )
 
+    @property
+    def result_tree(self) -> Any:
+        """The structure of what the body returns."""
+        return self.trace.out_tree
+
     def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
         """The function that XLA compiles."""
         by_symbol, hosted = self.numbers.read(sizes)
@@ -205,26 +163,123 @@ class Recipe:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Outline:
+    """What a graph is made from, before any mask is put in.
+
+    Attributes:
+        recipe: The function, and its buckets.
+        sizes: The true sizes as the graph takes them, without data.
+        args: The positional arguments at capacity, without data.
+        kwargs: The keyword arguments, likewise.
+        name: See `graph_name`.
+        config: JAX's configuration, see `Base`.
+        settings: All other settings of JAX, and of XLA, that change what is compiled.
+    """
+
+    recipe: Compilable
+    sizes: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    name: str
+    config: tuple[Any, ...]
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=_compat.compile_settings)
+
+    @property
+    def consts(self) -> tuple[Any, ...]:
+        """The arrays that the function closed over."""
+        return tuple(self.recipe.trace.jaxpr.consts)
+
+    @property
+    def donated(self) -> tuple[int, ...]:
+        """The positions of the body's arguments that may be overwritten."""
+        return tuple(3 + position for position in self.recipe.donate)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The arguments of the body."""
+        return (self.sizes, self.consts, self.kwargs, *self.args)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Graph:
+    """One function at one set of buckets.
+
+    It stays a `jax.jit` function, so that JAX's own fast path checks, for every leaf and without
+    Python, what a call must have in common with the compiled one: tree, shapes, dtypes, weak types,
+    shardings and configuration. Where they differ JAX would trace or lower it again, which is
+    refused.
+
+    Attributes:
+        jitted: Called with (sizes, consts, kwargs, *args).
+        outline: What it was made from.
+        row: What names it, where it came from, and what it costs.
+        compiled: What `jitted` runs.
+        compiles: XLA compilations that it took.
+        options: XLA's, with which it was compiled.
+        is_cached: Whether JAX had it in its own compilation cache.
+        tally: What has run in it.
+        number: Graphs that were made later have greater ones.
+    """
+
+    jitted: Any
+    outline: Outline
+    row: GraphRow
+    compiled: Any
+    compiles: int
+    options: Mapping[str, Option] = dataclasses.field(default_factory=dict[str, Option])
+    is_cached: bool = False
+    tally: Tally = dataclasses.field(default_factory=Tally)
+    number: int = dataclasses.field(default_factory=lambda: next(_numbers))
+
+    @functools.cached_property
+    def consts(self) -> tuple[Any, ...]:
+        """The arrays that the function closed over."""
+        return self.outline.consts
+
+    @property
+    def device_bytes(self) -> int:
+        """Temporary memory and code, in bytes, as XLA tells it."""
+        held = self.row.bytes
+        return 0 if held is None else held.temporaries + held.code
+
+    def __call__(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run on arguments at capacity.
+
+        Raises:
+            SignatureChanged: The arguments, where they stand, or JAX's configuration are not those
+                it was made for.
+        """
+        return self.begun(self.jitted(sizes, self.consts, kwargs, *args))
+
+    def retraced(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run after JAX dropped the trace from its caches (`jax.clear_caches()`)."""
+        with permitted():
+            return self.begun(self.jitted(sizes, self.consts, kwargs, *args))
+
+    def begun(self, result: Any) -> Any:
+        """The result, which the first run waits for: a device may tell late of its memory."""
+        return _compat.block_until_ready(result) if self.tally.used is None else result
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
     """A graph with its masks, which is not compiled yet.
 
     Attributes:
+        outline: What it was made from.
         jitted: See `Graph`.
         jit: Makes it, with `compiler_options`; JAX's trace of the body serves all of them.
-        arguments: Those of the body at capacity, without data.
         trace: Its body at capacity, without data: a `jax.stages.Traced`. It is made once, and
             again after `jax.clear_caches()`, which drops it: otherwise a call would miss the
             compiled code.
-        consts: See `Graph`.
         seconds: Its time so far.
         options: XLA's.
     """
 
+    outline: Outline
     jitted: Any
     jit: Callable[..., Any]
-    arguments: tuple[Any, ...]
     trace: Callable[[], Any]
-    consts: tuple[Any, ...]
     seconds: GraphSeconds
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict[str, Option])
 
@@ -235,7 +290,7 @@ class Prepared:
         if not options:
             return self
         jitted = self.jit(compiler_options=dict(options))
-        trace = functools.partial(jitted.trace, *self.arguments)
+        trace = functools.partial(jitted.trace, *self.outline.arguments)
         return dataclasses.replace(self, jitted=jitted, trace=trace, options=options)
 
 
@@ -249,38 +304,28 @@ class Compiler(Protocol):
         ...
 
 
-def prepare(
-    recipe: Compilable, sizes: Any, *, args: Sequence[Any], kwargs: Mapping[str, Any], name: str
-) -> Prepared:
-    """Put the masks in, for arguments at capacity, which may be arrays or shapes of arrays.
-
-    Args:
-        recipe: The function, and its buckets.
-        sizes: The true sizes, as the graph takes them.
-        args: The positional arguments.
-        kwargs: The keyword arguments.
-        name: See `graph_name`.
+def prepare(outline: Outline) -> Prepared:
+    """Put the masks in.
 
     Raises:
         UnsupportedPrimitiveError: A primitive cannot be made exact.
     """
-    consts = tuple(recipe.trace.jaxpr.consts)
-    donated = tuple(3 + position for position in recipe.donate)
+    recipe = outline.recipe
 
     def body(sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
         check_permitted()
         sizes, kwargs, args = watch_lowering((sizes, kwargs, args))
         return recipe.body(sizes, consts, kwargs, *args)
 
-    body.__name__ = body.__qualname__ = name
-    jit = functools.partial(_compat.jit, body, donate_argnums=donated)
-    jitted, arguments = jit(), (sizes, consts, kwargs, *args)
+    body.__name__ = body.__qualname__ = outline.name
+    jit = functools.partial(_compat.jit, body, donate_argnums=outline.donated)
+    jitted = jit()
     start = time.perf_counter()
-    trace = functools.partial(jitted.trace, *arguments)
+    trace = functools.partial(jitted.trace, *outline.arguments)
     with permitted():
         trace()
     seconds = GraphSeconds(trace=recipe.trace_seconds, mask=time.perf_counter() - start)
-    return Prepared(jitted, jit, arguments, trace, consts, seconds)
+    return Prepared(outline, jitted, jit, trace, seconds)
 
 
 def compile_graph(
@@ -328,16 +373,19 @@ def compile_graph(
     )
     return Graph(
         jitted=prepared.jitted,
-        consts=prepared.consts,
-        row=dataclasses.replace(row, bytes=_bytes(compiled), seconds=seconds),
+        outline=prepared.outline,
+        options=prepared.options,
+        row=dataclasses.replace(row, bytes=bytes_of(compiled), seconds=seconds),
         compiled=compiled,
         compiles=span.compiles,
+        is_cached=span.is_cached,
     )
 
 
-def _bytes(compiled: Any) -> GraphBytes | None:
+def bytes_of(compiled: Any) -> GraphBytes | None:
+    """The memory of a graph, in bytes; None where a back end does not tell."""
     memory = compiled.memory_analysis()
-    if memory is None:  # a back end that does not tell
+    if memory is None:
         return None
     return GraphBytes(
         code=memory.generated_code_size_in_bytes,

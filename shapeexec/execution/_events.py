@@ -12,7 +12,9 @@ from typing import Any, Literal
 from shapeexec._errors import ConfigError
 from shapeexec.execution._row import GraphRow
 
-EventKind = Literal["call", "compiling", "compiled", "failed", "evicted", "exact", "swapped"]
+EventKind = Literal[
+    "call", "compiling", "compiled", "failed", "evicted", "exact", "swapped", "loaded"
+]
 
 _LEVELS: Mapping[EventKind, int] = {
     "call": logging.DEBUG,
@@ -22,6 +24,7 @@ _LEVELS: Mapping[EventKind, int] = {
     "evicted": logging.INFO,
     "exact": logging.WARNING,
     "swapped": logging.INFO,
+    "loaded": logging.INFO,
 }
 
 _logger = logging.getLogger("shapeexec")
@@ -37,15 +40,15 @@ class Event:
             `"compiling"`, `"compiled"`, `"failed"`: a graph is about to be made, is made, or could
             not be made. `"evicted"`: one has left for a limit of the cache. `"exact"`: symbols run
             at their exact sizes from now on. `"swapped"`: a tuned graph has taken the place of a
-            quick one.
+            quick one. `"loaded"`: one was read from a file, in the place of making it.
         name: The name of the function.
         graph: The graph. Until it is compiled it has no `seconds` and no `bytes`. None with
             `"exact"`.
         sizes: The true size of each symbol of the call; empty where no call is told of, and for
             maps.
         seconds: With `"call"` the time from the call to its result, in seconds by the clock; on an
-            accelerator the device may still work on it. With `"compiled"` the time that making the
-            graph took. Else None.
+            accelerator the device may still work on it. With `"compiled"` and `"loaded"` the
+            time that making or reading the graph took. Else None.
         is_hit: With `"call"` whether the graph was there. Else None.
         reason: With `"exact"` and `"failed"` why.
 

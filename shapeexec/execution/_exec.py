@@ -33,6 +33,7 @@ from shapeexec.execution._settings import (
 )
 from shapeexec.execution._stats import Stats
 from shapeexec.execution._why import WhyNew
+from shapeexec.execution.saving._save import save
 from shapeexec.program import Program
 
 POISON_VARIABLE = "SHAPEEXEC_POISON"
@@ -357,7 +358,8 @@ class Exec(Function):
                 If there is a symbol of this name, its sizes.
             **sizes: Per symbol the sizes to prepare for: `b=range(1, 17), s=512`. One that is left
                 out is prepared for all buckets of its strategy, if they end: by `maximum=` or in a
-                ladder, and for those of a ladder beyond the end, if these end.
+                ladder, and for those of a ladder beyond the end, if these end. None at all after
+                `sx.load`: those of the graphs that were saved.
 
         Returns:
             How many graphs were compiled.
@@ -367,6 +369,22 @@ class Exec(Function):
         """
         runner, own = self._receiver(args)
         return runner.warm_up(own, sizes, options={"progress": progress, "workers": workers})
+
+    def save(self, directory: Any) -> int:
+        """Write options, statistics and graphs into a directory, for `sx.load`.
+
+        A crash leaves the old files. A graph that calls the host is not saved; a warning tells it.
+
+        Args:
+            directory: A path; made if it is missing.
+
+        Returns:
+            How many of the graphs are in the directory now.
+
+        Raises:
+            ConfigError: It cannot be written.
+        """
+        return save(directory, self.settings, self._limits, store=self._runner.store)
 
     def clear(self) -> None:
         """Forget all graphs and traces, also what is being made; the statistics stay."""

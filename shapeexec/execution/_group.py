@@ -18,7 +18,7 @@ from shapeexec import _compat
 from shapeexec._errors import SpecError
 from shapeexec.execution import _handle, _one_by_one, _transfer
 from shapeexec.execution._bind import BoundCall
-from shapeexec.execution._compile import Numbers, Prepared, prepare
+from shapeexec.execution._compile import Numbers, Outline
 from shapeexec.execution._examples import Examples, Layout, Reduce
 from shapeexec.execution._key import Key, graph_name, shown_sizes
 from shapeexec.execution._one_by_one import one_by_one, sum_one_by_one
@@ -90,6 +90,11 @@ class MapRecipe:
             return [SumNote(i, _compat.describe_aval(aval), (), why) for i, aval in avals]
         each, leaves = self._each(self.trace.jaxpr.consts), _trees.leaves((args, kwargs))
         return notes_of_sums(each, vectors.shape[0], vectors, leaves)
+
+    @property
+    def result_tree(self) -> Any:
+        """The structure of what the body returns: a list of leaves."""
+        return _trees.structure([0] * len(self.out_avals))
 
     @property
     def calls_the_host(self) -> bool:
@@ -176,17 +181,14 @@ class Group:
         vectors = jax.ShapeDtypeStruct((self.capacity, *own.shape), own.dtype)
         return vectors, jax.ShapeDtypeStruct((), np.int32)
 
-    def prepared(self, call: BoundCall) -> Prepared:
-        """The graph with its masks; `call` is that of the first example.
-
-        Raises:
-            UnsupportedPrimitiveError: A primitive cannot be made exact.
-        """
+    def outline(self, call: BoundCall) -> Outline:
+        """What the graph is made from; `call` is that of the first example."""
         args, kwargs = self._structs(call)
         buckets = {symbol: bucket for symbol, (_, bucket) in self.recipe.ranges.items()}
         sizes = shown_sizes(buckets, {}, examples=self.capacity)
         name = graph_name(name_of(call.call.fn), sizes)
-        return prepare(self.recipe, self._size_structs, args=args, kwargs=kwargs, name=name)
+        config = call.base.config
+        return Outline(self.recipe, self._size_structs, args, kwargs, name=name, config=config)
 
     @property
     def capacities(self) -> list[Shape]:

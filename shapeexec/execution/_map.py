@@ -97,7 +97,7 @@ class Mapper:
         if group.key in self._store:
             return True
         try:
-            self._store.prepared(group.key, lambda: group.prepared(call))
+            self._store.prepared(group.key, lambda: group.outline(call))
         except UnsupportedPrimitiveError as error:
             planner, first = self._planner, group.first
             if planner.make_fewest_exact(first, error, call=call) and (
@@ -192,7 +192,8 @@ class Mapper:
         span.copied()
         if graph is None:
             call = self.bind(examples, group.numbers[0])
-            graph = self._store.graph(group, lambda: group.prepared(call))
+            begin = functools.partial(self._store.prepared, group.key, lambda: group.outline(call))
+            graph = self._store.graph(group, begin)
             span.restart()  # a graph that is made is counted there
         run = graph.retraced if retrace else graph
         try:

@@ -16,10 +16,10 @@ GRAPH_PREFIX = "shapeexec_"
 
 
 class _Totals:
-    __slots__ = ("count", "graphs", "seconds")
+    __slots__ = ("cached", "count", "graphs", "seconds")
 
     def __init__(self) -> None:
-        self.count = self.graphs = 0
+        self.cached = self.count = self.graphs = 0
         self.seconds = 0.0
 
 
@@ -42,13 +42,28 @@ class Span:
         compile_seconds: The time that these took.
     """
 
-    __slots__ = ("_count", "_graphs", "_own", "_seconds", "compile_seconds", "compiles", "copies")
+    __slots__ = (
+        "_cached",
+        "_count",
+        "_graphs",
+        "_own",
+        "_seconds",
+        "compile_seconds",
+        "compiles",
+        "copies",
+    )
 
     def __init__(self) -> None:
         self._own = totals.own
+        self._cached = self._own.cached
         self.restart()
         self.copies = self.compiles = 0
         self.compile_seconds = 0.0
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether any of them came from JAX's own compilation cache."""
+        return self._own.cached != self._cached
 
     def restart(self) -> None:
         """Set the mark anew; compilations since the last one are not counted."""
@@ -84,10 +99,16 @@ def _on_event(event: str, duration_secs: float, *, fun_name: str | int = "", **_
             own.seconds += duration_secs
 
 
+def _on_plain_event(event: str, **_: Any) -> None:
+    if event == _compat.CACHED_EVENT:
+        totals.own.cached += 1
+
+
 def listen() -> None:
     """Begin to listen to JAX's events; only the first call does anything."""
     global _is_listening  # noqa: PLW0603 - JAX's listeners are a global of the process too
     with _listen_lock:
         if not _is_listening:
             jax.monitoring.register_event_duration_secs_listener(_on_event)
+            jax.monitoring.register_event_listener(_on_plain_event)
             _is_listening = True

@@ -13,12 +13,10 @@ from jax import lax
 
 from shapeexec import _compat
 
-_CALLBACKS = {"debug_callback", "debug_print", "io_callback", "pure_callback"}
-
 
 def calls_the_host(jaxpr: Any) -> bool:
     """Whether an equation of an open jaxpr, or of one inside of it, is a callback."""
-    return any(eqn.primitive.name in _CALLBACKS for eqn in _compat.equations(jaxpr))
+    return any(eqn.primitive.name in _compat.CALLBACKS for eqn in _compat.equations(jaxpr))
 
 
 def one_by_one(

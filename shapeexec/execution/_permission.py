@@ -40,8 +40,13 @@ def check_permitted() -> None:
     Raises:
         SignatureChanged: Anywhere else.
     """
-    if not getattr(_local, "is_permitted", False):
+    if not is_permitted():
         raise SignatureChanged
+
+
+def is_permitted() -> bool:
+    """Whether this thread is within `permitted`."""
+    return getattr(_local, "is_permitted", False)
 
 
 def watch_lowering(tree: Any) -> Any:

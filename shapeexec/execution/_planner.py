@@ -17,7 +17,7 @@ from shapeexec._errors import (
 from shapeexec.bucketing import Strategy
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution._bind import Binder, BoundCall
-from shapeexec.execution._compile import Graph, Prepared, Recipe, prepare
+from shapeexec.execution._compile import Graph, Outline, Recipe
 from shapeexec.execution._exactness import Exactness, ExactSymbols
 from shapeexec.execution._key import (
     Base,
@@ -94,7 +94,7 @@ class Planner:
             if plan.is_compiled:
                 return plan
             try:
-                self._store.prepared(plan.key, lambda plan=plan: prepared(plan, call))
+                self._store.prepared(plan.key, lambda plan=plan: outlined(plan, call))
             except UnsupportedPrimitiveError as error:
                 if is_proven_later:
                     is_proven_later = False
@@ -307,16 +307,13 @@ def within(plan: Plan, call: BoundCall, key: Key) -> Plan:
     )
 
 
-def prepared(plan: Plan, call: BoundCall) -> Prepared:
-    """The graph of a plan with its masks.
-
-    Raises:
-        UnsupportedPrimitiveError: A primitive cannot be made exact.
-    """
+def outlined(plan: Plan, call: BoundCall) -> Outline:
+    """What the graph of a plan is made from."""
     args, kwargs = call.structs(plan.in_capacities)
     sizes = shown_sizes(plan.buckets, dict(kind_of(plan.key).exact), examples=None)
     name = graph_name(name_of(call.call.fn), sizes)
-    return prepare(plan.recipe, plan.recipe.numbers.struct, args=args, kwargs=kwargs, name=name)
+    config = plan.base.config
+    return Outline(plan.recipe, plan.recipe.numbers.struct, args, kwargs, name=name, config=config)
 
 
 def what_is_left(store: Store, plan: Plan, call: BoundCall, *, origin: str) -> Callable[[], Graph]:
@@ -333,7 +330,7 @@ def what_is_left(store: Store, plan: Plan, call: BoundCall, *, origin: str) -> C
     Raises:
         UnsupportedPrimitiveError: A primitive cannot be made exact.
     """
-    made = store.prepared(plan.key, lambda: prepared(plan, call))
+    made = store.prepared(plan.key, lambda: outlined(plan, call))
     functions = list(call.call.functions())
     return lambda: store.graph(plan, lambda: made, functions=functions, origin=origin)
 

@@ -42,6 +42,8 @@ class GraphSeconds:
         mask: Putting in the masks, at the buckets.
         lower: Writing the program for XLA.
         compile: XLA's own time, as JAX counts it; 0 where JAX had the program compiled.
+        load: Reading it from a file that another process saved, in the place of masks, lowering and
+            compiling.
     """
 
     trace: float = 0.0
@@ -49,11 +51,13 @@ class GraphSeconds:
     mask: float = 0.0
     lower: float = 0.0
     compile: float = 0.0
+    load: float = 0.0
 
     @property
     def total(self) -> float:
         """From the first to the last, in seconds: XLA compiles while the trace is checked."""
-        return self.trace + self.mask + self.lower + max(self.check, self.compile)
+        making = self.mask + self.lower + self.load
+        return self.trace + making + max(self.check, self.compile)
 
     def __str__(self) -> str:
         parts = (f"{name} {value:.2f} s" for name, value in dataclasses.asdict(self).items())
@@ -85,6 +89,7 @@ class GraphRow:
         origin: Where it came from: `"made"` by a call that needed it, `"warmup"` by `Exec.warmup`,
             `"worker"` in another thread, while calls ran in larger ones. With
             `Compiling(first="quick")` it is `"quick"`, and `"tuned"` when it was replaced.
+            `"loaded"`: from a file that `save` wrote.
         key: What names it, as one value.
         is_ragged: Per text of `signature` whether its spec names a symbol.
         has_zero_results: Whether zeros are put behind its results, for calls of `Exec.padded`.

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError, OutOfMemoryError
 from shapeexec.execution import _warmup, _worker
 from shapeexec.execution._bind import BoundCall
@@ -23,7 +24,7 @@ from shapeexec.execution._map import Mappers
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._permission import SignatureChanged
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, notes_of, prepared
+from shapeexec.execution._planner import Planner, notes_of, outlined
 from shapeexec.execution._progress import shown
 from shapeexec.execution._ready import make_ready
 from shapeexec.execution._settings import Settings
@@ -31,6 +32,7 @@ from shapeexec.execution._signature import by_position, signature
 from shapeexec.execution._split import Call, places, take
 from shapeexec.execution._store import Store
 from shapeexec.execution._why import WhyNew, why_new
+from shapeexec.execution.saving._saved import is_given_up
 from shapeexec.shape._spec import spec_symbols
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
@@ -131,6 +133,10 @@ class Runner:
             except OutOfMemoryError as error:
                 self._give_up(call, error, graph)
                 continue
+            except _compat.JaxRuntimeError as error:
+                if not is_given_up(graph, error, drop=self.store.drop):
+                    raise
+                continue
             if proven is None or proven().key == plan.key:
                 self.store.remember(known_as, ready, call=call.call)
                 self.store.ran(ready, graph, span=span, is_hit=plan.is_compiled, began=began)
@@ -184,7 +190,7 @@ class Runner:
         """The graph of a plan, compiled if it is missing."""
         return self.store.graph(
             plan,
-            lambda: prepared(plan, call),
+            lambda: self.store.prepared(plan.key, lambda: outlined(plan, call)),
             functions=call.call.functions(),
             origin=origin,
             meanwhile=meanwhile,
@@ -255,7 +261,11 @@ class Runner:
             makers(workers, make, planner=self.planner, store=self.store) as maker,
             shown(options["progress"]) as tell,
         ):
-            return _warmup.warm(self.planner, example, sizes=sizes, maker=maker, progress=tell)
+            saved = self.store.saved
+            known = () if saved is None else saved.sizes
+            return _warmup.warm(
+                self.planner, example, sizes=sizes, known=known, maker=maker, progress=tell
+            )
 
     # Maps
 

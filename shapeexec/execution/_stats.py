@@ -21,11 +21,13 @@ class Stats:
         check_evaluations: Places in these where running both on random data had to settle it.
         differences: Sizes at which the two differed, and which run exactly for it.
         compiles: XLA compilations of graphs, as JAX counts them.
+        loads: Graphs that were read from files in the place of that.
         trace_seconds: The time that tracing took, in seconds; of the others likewise.
         check_seconds: Holding traces against plain JAX's, while XLA compiled.
         mask_seconds: Putting masks in.
         lower_seconds: Writing programs for XLA.
         compile_seconds: The time that XLA took for these compilations.
+        load_seconds: Reading graphs from files.
         copy_compiles: XLA compilations of pads and slices on an accelerator.
         swaps: Quick graphs whose place a tuned one has taken.
         evictions: Graphs that left the cache.
@@ -54,11 +56,13 @@ class Stats:
     check_evaluations: int = 0
     differences: int = 0
     compiles: int = 0
+    loads: int = 0
     trace_seconds: float = 0.0
     check_seconds: float = 0.0
     mask_seconds: float = 0.0
     lower_seconds: float = 0.0
     compile_seconds: float = 0.0
+    load_seconds: float = 0.0
     copy_compiles: int = 0
     swaps: int = 0
     evictions: int = 0

@@ -14,16 +14,16 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from shapeexec import _compat
-from shapeexec._errors import FrozenError
 from shapeexec.execution._behind import Behind, Missing, is_seen_by_workers
 from shapeexec.execution._bounded_table import BoundedTable
 from shapeexec.execution._cache import CacheLimits, GraphCache
-from shapeexec.execution._compile import Compiler, Graph, Prepared, compile_graph
+from shapeexec.execution._compile import Compiler, Graph, Outline, Prepared, compile_graph, prepare
 from shapeexec.execution._compiling import TUNED, Compiling, Option
 from shapeexec.execution._events import Events
+from shapeexec.execution._frozen import forgotten_graph, missing_graph
 from shapeexec.execution._functions import MANY, Functions
 from shapeexec.execution._graphs import row_of
-from shapeexec.execution._key import Bucketed, Key, kind_of
+from shapeexec.execution._key import Bucketed, Key
 from shapeexec.execution._memory import raise_if_out_of_memory
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._plan import Plan, Planned
@@ -31,6 +31,7 @@ from shapeexec.execution._ready import Ready
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._split import Call, Place
 from shapeexec.execution._stats import Counters, Stats
+from shapeexec.execution.saving._saved import Found, Saved
 
 _MOST_PREPARED = 16
 _THRASHING = 2  # graphs made again after they had to leave
@@ -59,8 +60,8 @@ class Store:
         places: Where arguments have held more than arrays; `see` adds to it.
         behind: Makes graphs while calls run in larger ones.
         tuning: Makes tuned graphs while calls run in quick ones.
-        compiler: Compiles graphs in the place of `compile_graph`; None: nothing does. Tools make
-            compilations and runs fail here, which no public name can.
+        compiler: What compiles in the place of `compile_graph`, for tools that make it fail.
+        saved: The graphs that another process has saved; None: none may be loaded.
     """
 
     def __init__(
@@ -84,7 +85,10 @@ class Store:
                 graph.row.examples is None and limits.are_pinned(graph.row.buckets)
             ),
         )
-        self._prepared: GraphCache[Prepared] = GraphCache(CacheLimits(graphs=_MOST_PREPARED))
+        self.saved: Saved | None = None
+        self._prepared: GraphCache[Prepared | Found] = GraphCache(
+            CacheLimits(graphs=_MOST_PREPARED)
+        )
         self.find = self._cache.find
         self.count = self.counters.add
         self.ready: BoundedTable[Ready] = BoundedTable()
@@ -102,8 +106,6 @@ class Store:
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._cache
-
-    # Calls
 
     def see(self, places: Iterable[Place]) -> None:
         """Remember where arguments hold more than arrays."""
@@ -129,8 +131,6 @@ class Store:
             is_first = what not in self._warned
             self._warned.add(what)
             return is_first
-
-    # Graphs
 
     @property
     def stats(self) -> Stats:
@@ -161,28 +161,34 @@ class Store:
                 found.append(graph)
         return sorted(found, key=lambda graph: math.prod(graph.row.buckets.values()))
 
-    def prepared(self, key: Key, make: Callable[[], Prepared]) -> Prepared:
-        """The graph of a key with its masks, made by `make` if it is missing.
+    def prepared(self, key: Key, outline: Callable[[], Outline]) -> Prepared | Found:
+        """The graph of a key with its masks, or the file that spares them.
 
         Raises:
             UnsupportedPrimitiveError: A primitive cannot be made exact.
         """
-        return self._prepared.get(key, make)
+
+        def begin() -> Prepared | Found:
+            own = outline()
+            found = None if self.saved is None else self.saved.find(own, self._compiling.options)
+            return found or prepare(own)
+
+        return self._prepared.get(key, begin)
 
     def graph(
         self,
         planned: Planned,
-        prepare: Callable[[], Prepared],
+        begin: Callable[[], Prepared | Found],
         *,
         functions: Iterable[tuple[str, FunctionType]] = (),
         origin: str = "made",
         meanwhile: Callable[[], object] | None = None,
     ) -> Graph:
-        """The graph of a plan, compiled if it is missing.
+        """The graph of a plan, loaded or compiled if it is missing.
 
         Args:
             planned: A call, or examples that share a graph.
-            prepare: Puts the masks in.
+            begin: Gives what `prepared` gave for it.
             functions: Those among the constants, by path.
             origin: See `GraphRow`.
             meanwhile: What this thread does while XLA compiles.
@@ -197,25 +203,17 @@ class Store:
             for key in self._functions.gone():
                 self._cache.drop(key)
             self._warn_of_new_functions(self._functions.meet(functions, planned.key))
-            self._check_not_frozen(planned, origin)
-            quick = self._quick_options()
-            row = row_of(planned, origin if quick is None else "quick")
-            options = self._compiling.options if quick is None else quick
-            before = tuple(held.row for held in self.graphs())
-            self.events.tell("compiling", row)
             try:
-                made = self.prepared(planned.key, prepare)
-                graph = self._compiled(made.with_options(options), row, meanwhile=meanwhile)
-            except _compat.JaxRuntimeError as error:
-                raise_if_out_of_memory(error, row, planned.first.sizes)
-                raise
+                made = begin()
+                graph = self._loaded(planned, made)
+                if graph is not None:
+                    return graph
+                self._check_not_frozen(planned, origin)
+                return self._made(
+                    planned, made, origin=origin, meanwhile=meanwhile, to_tune=to_tune
+                )
             finally:  # after a failed lowering JAX would compile again: drop the entry
                 self._prepared.drop(planned.key)
-            self.last_new = planned, before
-            self._warn_if_thrashing(planned)
-            if quick is not None:
-                to_tune.append((graph, made))
-            return graph
 
         to_tune: list[tuple[Graph, Prepared]] = []
         graph = self._cache.get(planned.key, make)
@@ -223,12 +221,43 @@ class Store:
             self._tune(planned, quick_graph, made)
         return graph
 
-    def _compiled(
+    def _loaded(self, planned: Planned, made: Prepared | Found) -> Graph | None:
+        """The graph from its file; None: there is none, or it is no good."""
+        graph = made.graph(row_of(planned, "loaded")) if isinstance(made, Found) else None
+        if graph is not None:
+            self.count(loads=1, load_seconds=graph.row.seconds.load)
+            self.events.tell("loaded", graph.row, seconds=graph.row.seconds.total)
+        return graph
+
+    def _made(
         self,
-        made: Prepared,
-        row: GraphRow,
+        planned: Planned,
+        begun: Prepared | Found,
         *,
-        meanwhile: Callable[[], object] | None = None,
+        origin: str,
+        meanwhile: Callable[[], object] | None,
+        to_tune: list[tuple[Graph, Prepared]],
+    ) -> Graph:
+        """The graph of a plan, compiled; if it is a quick one, it is added to `to_tune`."""
+        quick = self._quick_options()
+        row = row_of(planned, origin if quick is None else "quick")
+        options = self._compiling.options if quick is None else quick
+        before = tuple(held.row for held in self.graphs())
+        self.events.tell("compiling", row)
+        try:
+            made = prepare(begun.outline) if isinstance(begun, Found) else begun
+            graph = self._compiled(made.with_options(options), row, meanwhile=meanwhile)
+        except _compat.JaxRuntimeError as error:
+            raise_if_out_of_memory(error, row, planned.first.sizes)
+            raise
+        self.last_new = planned, before
+        self._warn_if_thrashing(planned)
+        if quick is not None:
+            to_tune.append((graph, made))
+        return graph
+
+    def _compiled(
+        self, made: Prepared, row: GraphRow, *, meanwhile: Callable[[], object] | None = None
     ) -> Graph:
         """Compile a graph, count it, and tell of it."""
         try:
@@ -249,9 +278,8 @@ class Store:
 
     def _quick_options(self) -> Mapping[str, Option] | None:
         quick = self._compiling.quick
-        if quick is None or not is_seen_by_workers(_compat.config_fingerprint()):
-            return None
-        return quick
+        is_made = quick is not None and is_seen_by_workers(_compat.config_fingerprint())
+        return quick if is_made else None
 
     def _tune(self, planned: Planned, quick: Graph, made: Prepared) -> None:
         """Begin to make the graph that takes the place of a quick one."""
@@ -322,14 +350,7 @@ class Store:
                 copy_compiles=span.copies,
             )
             if span.compiles and (self.is_frozen or self._missing == "error"):
-                raise FrozenError(
-                    "frozen, and JAX compiled the graph anew for this call.",
-                    graph=graph.row.sizes,
-                    where=_compat.describe_line(_compat.user_place()),
-                    got=f"the graph {graph.row.sizes}",
-                    why="JAX had forgotten it, as after jax.clear_caches()",
-                    fix="do not clear JAX's caches after warmup()",
-                )
+                raise forgotten_graph(graph.row)
 
     def freeze(self) -> None:
         """Make it an error from now on if a graph is missing."""
@@ -349,22 +370,7 @@ class Store:
         is_error = self._missing == "error" and origin != "warmup"
         if not self.is_frozen and not is_error:
             return
-        placed = kind_of(planned.key).sharding_texts.items()
-        arguments = f"arguments {', '.join(planned.recipe.trace.ragged_arguments)}"
-        state, fix = (
-            ("frozen", f"warm up these sizes before freeze(), {planned.warm_up}; or do not freeze")
-            if self.is_frozen
-            else ('missing="error"', f'warm up these sizes, {planned.warm_up}; or missing="wait"')
-            if planned.examples is None
-            else ('missing="error"', f'missing="wait", and freeze() after {planned.warm_up[3:]}')
-        )
-        raise FrozenError(
-            f"{state}, and no graph is compiled for {planned}.",
-            graph=str(planned),
-            where=_compat.describe_line(_compat.user_place()),
-            got="; ".join([arguments, *(f"{path} on {text}" for path, text in placed)]),
-            fix=fix,
-        )
+        raise missing_graph(planned, is_frozen=self.is_frozen)
 
     def _warn_of_new_functions(self, met: tuple[str, CodeType] | None) -> None:
         if met is None or not self.is_first("functions"):

@@ -5,7 +5,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from shapeexec._errors import BucketOverflowError, ConfigError
@@ -28,6 +28,7 @@ def warm(
     example: Call,
     *,
     sizes: Mapping[str, Any],
+    known: Sequence[Mapping[str, int]],
     maker: "Maker",
     progress: Callable[[int, int], None] | None,
 ) -> int:
@@ -38,6 +39,8 @@ def warm(
         example: A call, of any size.
         sizes: Per symbol an int or an iterable of ints. For a symbol that is left out, all up to
             its strategy's last bucket, if it has one.
+        known: Combinations that another process has saved: all that is made if there are no
+            `sizes`.
         maker: Makes graphs.
         progress: Called with (done, total) before each graph and at the end; of graphs that are
             made side by side, whenever one is done.
@@ -50,23 +53,12 @@ def warm(
     """
     bound = planner.bind(example)
     dims = bound.ragged_dims
-    listed = {symbol: as_sizes(symbol, given) for symbol, given in sizes.items()}
+    saved = [] if sizes else [one for one in known if one.keys() == bound.sizes.keys()]
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
-    for symbol in symbols - listed.keys():
-        last = last_bucket(planner.strategy(symbol))
-        if last is not None:
-            listed[symbol] = range(1, last + 1)
-    if symbols != listed.keys():
-        raise ConfigError(
-            f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
-            f"are {', '.join(sorted(symbols)) or 'none'}.",
-            fix="give sizes for each symbol: "
-            + ", ".join(f"{s}=..." for s in sorted(symbols))
-            + "; or strategies with maximum=, whose buckets are then all of them",
-        )
+    listed = {} if saved else _listed(planner, symbols, sizes)
     count = 0
     while True:
-        wanted = _missing(planner, example, dims=dims, listed=listed)
+        wanted = _missing(planner, example, dims=dims, listed=listed, saved=saved)
         wanted.sort(key=lambda graph: _distance(graph[1].sizes, bound.sizes))
         tell = _Told(progress, len(wanted))
         for begun, (exact, call) in enumerate(wanted):
@@ -80,6 +72,30 @@ def warm(
             for left in range(maker.most, -1, -1):
                 tell.done(len(wanted) - maker.left(left))
             return count
+
+
+def _listed(
+    planner: Planner, symbols: Set[str], sizes: Mapping[str, Any]
+) -> dict[str, Sequence[int]]:
+    """The sizes of each symbol; of one that is left out all up to its last bucket.
+
+    Raises:
+        ConfigError: They are missing, or there is no such symbol.
+    """
+    listed = {symbol: as_sizes(symbol, given) for symbol, given in sizes.items()}
+    for symbol in symbols - listed.keys():
+        last = last_bucket(planner.strategy(symbol))
+        if last is not None:
+            listed[symbol] = range(1, last + 1)
+    if symbols == listed.keys():
+        return listed
+    raise ConfigError(
+        f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
+        f"are {', '.join(sorted(symbols)) or 'none'}.",
+        fix="give sizes for each symbol: "
+        + ", ".join(f"{s}=..." for s in sorted(symbols))
+        + "; or strategies with maximum=, whose buckets are then all of them",
+    )
 
 
 def named_like_options(options: Mapping[str, Any], symbols: Iterable[str]) -> dict[str, Any]:
@@ -128,7 +144,12 @@ def _distance(sizes: Mapping[str, int], wanted: Mapping[str, int]) -> float:
 
 
 def _missing(
-    planner: Planner, example: Call, *, dims: Any, listed: Mapping[str, Sequence[int]]
+    planner: Planner,
+    example: Call,
+    *,
+    dims: Any,
+    listed: Mapping[str, Sequence[int]],
+    saved: Sequence[Mapping[str, int]],
 ) -> list[tuple[tuple[str, ...], BoundCall]]:
     """A call for each graph that is wanted and not compiled, and its exact symbols.
 
@@ -139,7 +160,7 @@ def _missing(
     for sizes in (chosen, listed):
         _check_number(sizes)
         plans = {}
-        for combination in combinations(sizes):
+        for combination in saved or combinations(sizes):
             arrays = at_sizes((list(example.arrays), dict(example.named)), dims, sizes=combination)
             call = planner.bind(example.replaced(*arrays))
             plan = planner.draft(call)

@@ -43,11 +43,12 @@ METRICS: tuple[_Metric, ...] = (
     _Metric(
         "events",
         "counter",
-        "Calls in larger graphs, compilations, swaps, evictions, and sizes that run exactly.",
+        "Calls in larger graphs, compilations, graphs from files, swaps, evictions, exact sizes.",
         "event",
         lambda stats: {
             "larger": stats.larger,
             "compiled": stats.compiles,
+            "loaded": stats.loads,
             "swapped": stats.swaps,
             "evicted": stats.evictions,
             "difference": stats.differences,

@@ -9,7 +9,7 @@ from benchmarks import run_all
 from tests.marks import marked_slow
 
 TOLERANCE = 1e-4
-SLOW = {"cold_stream", "graph_cost", "latency", "loops", "masks", "tracing"}
+SLOW = {"cold_stream", "graph_cost", "latency", "loops", "masks", "restart", "tracing"}
 ALONE = ("graph_cost", "latency")
 """Those that `run_all` leaves out."""
 LENGTHS = "kind,tokens,count\ncontext,0,1\ncontext,3,2\ncontext,90,1\ngenerated,7,4\n"

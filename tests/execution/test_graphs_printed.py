@@ -118,7 +118,7 @@ def test_json_holds_every_row():
     assert row["constants"] == {"mode": "'max'"}
     assert (row["hits"], row["waste"], row["origin"]) == (1, 1 - 15 / 32, "made")
     assert set(row["bytes"]) == {"code", "temporaries", "inputs", "outputs"}
-    assert set(row["seconds"]) == {"trace", "check", "mask", "lower", "compile"}
+    assert set(row["seconds"]) == {"trace", "check", "mask", "lower", "compile", "load"}
     told = {field.name for field in dataclasses.fields(sx.GraphRow)}
     assert told - row.keys() == {"key", "is_ragged", "trace", "exactness", "compiled"}
 

@@ -1,0 +1,239 @@
+"""Files of a directory of saved graphs: written whole or not at all, read with suspicion.
+
+A graph is two files under its fingerprint: `.graph`, the program as JAX serializes it, and `.json`,
+which tells what it was made for, and the length and the digest of the program. So two processes
+that save at once write different files, or the same one. Here nothing is unpickled or run.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from shapeexec._errors import ConfigError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+_MOST_JSON = 64 * 2**20  # bytes; what is larger is not ours
+
+
+class DamagedError(Exception):
+    """A file is not what was written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A saved graph, as its JSON tells.
+
+    Attributes:
+        fingerprint: Its name.
+        name: The name of its program, `shapeexec_score_b4_s64`.
+        parts: See `Parts`.
+        length: Of the program, in bytes.
+        sha256: Of the program, in hexadecimal digits.
+        devices: The ids of the devices on which it runs.
+        row: The graph as `run.graphs` tells of it.
+    """
+
+    fingerprint: str
+    name: str
+    parts: Mapping[str, Mapping[str, str]]
+    length: int
+    sha256: str
+    devices: tuple[int, ...]
+    row: Mapping[str, Any]
+
+
+def entry_of(payload: bytes, **fields: Any) -> Entry:
+    """The entry of a program.
+
+    Args:
+        payload: The program.
+        **fields: Those of `Entry` that do not follow from it.
+    """
+    return Entry(length=len(payload), sha256=hashlib.sha256(payload).hexdigest(), **fields)
+
+
+def write_graph(directory: Path, entry: Entry, payload: bytes) -> None:
+    """Write a graph; its JSON last, without which it is not there.
+
+    Raises:
+        OSError: It cannot be written; what was there stays.
+    """
+    _write(directory / f"{entry.fingerprint}.graph", payload)
+    write_json(directory / f"{entry.fingerprint}.json", dataclasses.asdict(entry))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write values as JSON, with a digest of their own.
+
+    Raises:
+        OSError: It cannot be written; what was there stays.
+    """
+    own = {"format": FORMAT, "content": content}
+    text = json.dumps({**own, "sha256": _digest_of(own)}, indent=1, allow_nan=False)
+    _write(path, text.encode())
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """What `write_json` wrote.
+
+    Raises:
+        DamagedError: It did not write that.
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        data = file.read(_MOST_JSON + 1)
+    try:
+        read: Any = json.loads(data.decode()) if len(data) <= _MOST_JSON else None
+        own: dict[str, Any] = {"format": read["format"], "content": read["content"]}
+        is_whole = read["format"] == FORMAT and read["sha256"] == _digest_of(own)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DamagedError(f"{path.name} is damaged") from error
+    if not is_whole or not isinstance(read["content"], dict):
+        raise DamagedError(f"{path.name} is damaged, or of another format")
+    return cast(dict[str, Any], read["content"])
+
+
+def read_entry(path: Path) -> Entry:
+    """The entry of a graph.
+
+    Args:
+        path: Its JSON file.
+
+    Raises:
+        DamagedError: It is none.
+        OSError: It cannot be read.
+    """
+    content = read_json(path)
+    if content.keys() != _FORMS.keys() or not all(_FORMS[k](x) for k, x in content.items()):
+        raise DamagedError(f"{path.name} is of another format")
+    fields: dict[str, Any] = {**content, "devices": tuple(content["devices"])}
+    entry = Entry(**fields)
+    if entry.fingerprint != path.stem:
+        raise DamagedError(f"{path.name} has the content of another file")
+    return entry
+
+
+def read_graph(directory: Path, entry: Entry) -> bytes:
+    """The program of a graph, as it was written.
+
+    Raises:
+        DamagedError: It is another one.
+        OSError: It cannot be read.
+    """
+    path = directory / f"{entry.fingerprint}.graph"
+    with path.open("rb") as file:
+        payload = file.read(entry.length + 1)
+    if len(payload) != entry.length or hashlib.sha256(payload).hexdigest() != entry.sha256:
+        raise DamagedError(f"{path.name} is damaged")
+    return payload
+
+
+def read_entries(directory: Path) -> tuple[dict[str, Entry], list[str]]:
+    """The entries by fingerprint, and why others cannot be read."""
+    entries: dict[str, Entry] = {}
+    reasons: list[str] = []
+    for path in sorted(directory.glob("*.json")):
+        if path.name == MANIFEST:
+            continue
+        try:
+            entries[path.stem] = read_entry(path)
+        except (DamagedError, OSError) as error:
+            reasons.append(str(error))
+    return entries, reasons
+
+
+def checked(directory: Any, *, is_made: bool) -> Path:
+    """A directory; made if it is missing and may be.
+
+    Raises:
+        ConfigError: It is no directory, or cannot be made.
+    """
+    try:
+        path = Path(directory)
+        if is_made:
+            path.mkdir(parents=True, exist_ok=True)
+        is_there = path.is_dir()
+    except (TypeError, OSError) as error:
+        raise unusable(directory, error) from error
+    if not is_there:
+        raise ConfigError(
+            f"directory={str(directory)!r} is no directory.",
+            option="directory",
+            fix="the directory that `run.save` wrote",
+        )
+    return path
+
+
+def unusable(directory: Any, error: Exception) -> ConfigError:
+    """What to tell of a directory that cannot be read or written."""
+    return ConfigError(
+        f"directory={str(directory)!r} cannot be used.",
+        option="directory",
+        why=f"{type(error).__name__}: {error}",
+        fix="a directory with room on its disk that this process may read and write",
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_parts(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(group, dict) and all(map(_is_text, cast(Any, group).values()))
+        for group in cast(Any, value).values()
+    )
+
+
+_FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "fingerprint": _is_text,
+    "name": _is_text,
+    "parts": _are_parts,
+    "length": _is_size,
+    "sha256": _is_text,
+    "devices": lambda value: isinstance(value, list) and all(map(_is_size, cast(Any, value))),
+    "row": lambda value: isinstance(value, dict),
+}
+"""By field of `Entry` what its value in JSON has to be: somebody else may have written the file."""
+
+
+def _digest_of(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace a file by one with this content; after a crash it has the old one or the new one."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    """Have the names of a directory on the disk, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

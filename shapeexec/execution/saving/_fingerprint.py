@@ -1,0 +1,149 @@
+"""What names a saved graph: a digest of everything that decides which program XLA makes.
+
+It is found before any mask is put in: masks follow from the trace and the buckets. `_content`
+encodes traces; here stands what else belongs to a graph.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import platform
+import sys
+import weakref
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from shapeexec import _compat
+from shapeexec.execution._compile import Outline
+from shapeexec.execution.saving._content import digest
+from shapeexec.shape import _trees
+from shapeexec.shape._trace import Trace
+
+_ROOT = Path(__file__).parents[2]
+_functions: weakref.WeakKeyDictionary[Trace, str] = weakref.WeakKeyDictionary()
+_NOT_SET = frozenset(("axis_env_state",))  # of JAX's context: empty outside of every trace
+
+Parts = Mapping[str, Mapping[str, str]]
+"""By group (`environment`, `settings`, `graph`) the parts of a fingerprint, by name, as texts."""
+
+
+def parts_of(outline: Outline, options: Mapping[str, Any], constraints: tuple[Any, ...]) -> Parts:
+    """All that decides which program XLA makes, by name: whoever compares says what differs.
+
+    Args:
+        outline: What the graph is made from.
+        options: XLA's options.
+        constraints: What the user has promised of the sizes; a trace may rely on it.
+
+    Raises:
+        UnsaveableError: Part of it cannot be told from others in another process.
+    """
+    context = _compat.named_settings(outline.config)
+    settings = {name: digest(held) for name, held in context.items() if name not in _NOT_SET}
+    return {
+        "environment": environment(device_of(outline)),
+        "settings": {**outline.settings, **{f"{name} here": x for name, x in settings.items()}},
+        "graph": {
+            "function": _function(outline.recipe.trace),
+            "guards": _guards(outline.recipe.trace),
+            "constraints": digest(sorted(map(str, constraints))),
+            "arguments": _arguments(outline),
+            **_recipe(outline.recipe),
+            "options": digest(dict(options)),
+        },
+    }
+
+
+def fingerprint(parts: Parts) -> str:
+    """The name of a graph: 64 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _function(trace: Trace) -> str:
+    """The digest of a traced function, which is made once for all its buckets."""
+    known = _functions.get(trace)
+    if known is None:
+        # The arrays that it closes over are arguments of the graph.
+        consts = [_const_type(x) for x in trace.jaxpr.consts]
+        known = _functions[trace] = digest((trace.jaxpr.jaxpr, consts))
+    return known
+
+
+def _guards(trace: Trace) -> str:
+    """The digest of what a trace takes for granted of the sizes."""
+    replaced = (trace.substitution.inner, trace.substitution.outer)
+    dims = [{name: dim.text for name, dim in each.items()} for each in replaced]
+    guards = [(str(guard), bool(getattr(guard, "splits", False))) for guard in trace.guards]
+    return digest((dims, guards, sorted(trace.symbols)))
+
+
+def _const_type(array: Any) -> tuple[Any, ...]:
+    """What a graph knows of an array that the function closes over: all but its values."""
+    aval = jax.typeof(array)
+    weak = bool(getattr(aval, "weak_type", False))
+    return aval.shape, aval.dtype, weak, _compat.committed_sharding(array)
+
+
+def _arguments(outline: Outline) -> str:
+    leaves = _trees.leaves((outline.sizes, outline.kwargs, outline.args))
+    types = [(x.shape, x.dtype, bool(x.weak_type), x.sharding) for x in leaves]
+    each = [len(_trees.leaves(arg)) for arg in outline.args]
+    return digest((types, each, outline.donated))
+
+
+def _recipe(recipe: Any) -> dict[str, str]:
+    """What a recipe says beside its trace: each field counts."""
+    own = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
+    del own["trace"], own["trace_seconds"]
+    own["kind"] = type(recipe).__name__
+    own["numbers"] = [(x.dtype, x.shape, x.via, str(x)) for x in recipe.numbers.operands]
+    del own["donate"]  # it stands with the arguments
+    return {name: digest(value) for name, value in own.items()}
+
+
+def device_of(outline: Outline) -> Any:
+    """The first device of a graph."""
+    leaves = _trees.leaves((outline.kwargs, outline.args))
+    placed = [leaf.sharding for leaf in leaves if leaf.sharding is not None]
+    devices = sorted(placed[0].device_set, key=lambda device: device.id) if placed else []
+    return devices[0] if devices else _compat.default_device()
+
+
+@functools.cache
+def environment(device: Any) -> Mapping[str, str]:
+    """The versions, the sources of this library, and the machine of a device."""
+    return {
+        "jax": jax.__version__,
+        "jaxlib": metadata.version("jaxlib"),
+        "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "shapeexec": _sources(),
+        "platform": f"{device.platform} {device.client.platform_version}",
+        "device kind": device.device_kind,
+        "processor": _processor() if device.platform == "cpu" else "",
+    }
+
+
+def _sources() -> str:
+    """A digest of this library's code: an edited rule makes other programs."""
+    found = hashlib.sha256()
+    for path in sorted(_ROOT.rglob("*.py")):
+        for part in (path.relative_to(_ROOT).as_posix().encode(), path.read_bytes()):
+            found.update(len(part).to_bytes(8, "little"))
+            found.update(part)
+    return found.hexdigest()[:16]
+
+
+def _processor() -> str:
+    """What code for a CPU is made for: its model, and its instructions."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:  # no Linux
+        lines = []
+    named = {line for line in lines if line.startswith(("model name", "flags", "Features"))}
+    text = "\n".join([platform.machine(), platform.processor(), *sorted(named)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,120 @@
+"""An Exec from a directory that another process has saved."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shapeexec._errors import ConfigError
+from shapeexec.execution._exec import Exec, runner_of
+from shapeexec.execution._options import as_size
+from shapeexec.execution.saving import _files
+from shapeexec.execution.saving._files import DamagedError
+from shapeexec.execution.saving._saved import Saved
+from shapeexec.execution.saving._written import OPTIONS, read, written
+
+
+def load(
+    directory: Any, fn: Callable[..., Any], *shapes: Any, trusted: bool = False, **options: Any
+) -> Exec:
+    """Make an Exec from what `Exec.save` has written: its options, and with trust its graphs.
+
+    A call whose graph was saved loads it, and spares masking, lowering and XLA. The function is
+    traced all the same: by its trace a graph is known, and each trace is proven as always. A graph
+    whose function, versions, device, flags or options are others is made anew, with one warning
+    that says why; so is one whose file is damaged.
+
+    **A graph is code, and its file is unpickled: whoever can write the directory can run whatever
+    he likes in a process that loads with `trusted=True`.** Without it only JSON is read, which
+    names options and runs nothing.
+
+    Args:
+        directory: What `save` has written.
+        fn: The plain function.
+        *shapes: `in_shapes` and `buckets`, if they are not those that were saved.
+        trusted: Whether graphs are loaded: whether you know who wrote the directory.
+        **options: Options of `Exec` that are not data, such as a strategy that is a function, or
+            that are to differ from those that were saved, which is told in a warning.
+
+    Returns:
+        The Exec. Its statistics begin anew; those that were saved stay in `manifest.json`.
+
+    Raises:
+        ConfigError: `directory` is none, or cannot be read; an option was no data and is missing.
+        ShapeExecError: Whatever `Exec` raises of the options.
+
+    Example:
+        >>> run = sx.Exec(jnp.sum, ("s",))
+        >>> _ = run(np.ones(5, np.float32))
+        >>> import tempfile
+        >>> directory = tempfile.mkdtemp()
+        >>> run.save(directory)
+        1
+        >>> again = sx.load(directory, jnp.sum, trusted=True)
+        >>> _ = again(np.ones(6, np.float32))
+        >>> again.stats.compiles, again.stats.loads, again.graphs[0].origin
+        (0, 1, 'loaded')
+    """
+    path = _files.checked(directory, is_made=False)
+    given = dict(zip(("in_shapes", "buckets"), shapes, strict=False)) | options
+    saved, sizes = _manifest(path)
+    missing = [name for name in saved if saved[name] is None and name not in given]
+    if missing:
+        raise ConfigError(
+            f"load: {missing[0]} was no data when it was saved.",
+            option=missing[0],
+            why="functions and classes of your own are not written into files",
+            fix=f"sx.load(directory, fn, {missing[0]}=...)",
+        )
+    known = {name: read(text) for name, text in saved.items() if text is not None}
+    ex = Exec(fn, **{**known, **given})
+    runner = runner_of(ex)
+    own = written(runner.settings, runner.store.limits)
+    _warn_of_others({name: (saved[name], own[name]) for name in saved if saved[name] != own[name]})
+    entries, reasons = _files.read_entries(path) if trusted else ({}, [])
+    constraints = runner.settings.constraints
+    runner.store.saved = Saved(path, entries, constraints=constraints, reasons=reasons, sizes=sizes)
+    return ex
+
+
+def _manifest(directory: Path) -> tuple[Mapping[str, str | None], list[dict[str, int]]]:
+    """The options, and the buckets of each graph; none, with a warning, if it is damaged.
+
+    Raises:
+        ConfigError: It is not there, or cannot be read.
+    """
+    try:
+        content: Any = _files.read_json(directory / _files.MANIFEST)
+        options: dict[str, str | None] = content["options"]
+        if not options.keys() <= OPTIONS:
+            raise DamagedError(f"{_files.MANIFEST} is of another format")
+        for text in filter(None, options.values()):
+            read(text)
+        buckets = [graph["buckets"] for graph in content["graphs"] if graph["examples"] is None]
+        sizes = [{str(symbol): as_size(size) for symbol, size in own.items()} for own in buckets]
+        return options, sizes
+    except OSError as error:
+        raise _files.unusable(directory, error) from error
+    except (DamagedError, ValueError, TypeError, KeyError, AttributeError) as error:
+        is_known = isinstance(error, DamagedError)
+        told = str(error) if is_known else f"{_files.MANIFEST} is of another format"
+        warnings.warn(
+            f"shapeexec: options that were saved cannot be read: {told}\n"
+            f"  Where: {directory}\n"
+            "  Fix:   the options are those that load() is given; save() writes them anew",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return {}, []
+
+
+def _warn_of_others(others: Mapping[str, tuple[str | None, str | None]]) -> None:
+    """Warn of options that are given and differ from those that were saved."""
+    told = [f"{name} was {old}, is {new}" for name, (old, new) in others.items() if old is not None]
+    if told:
+        warnings.warn(
+            f"shapeexec: options differ from those that were saved: {'; '.join(told)}\n"
+            "  Fix:   leave them out to take those that were saved",
+            RuntimeWarning,
+            stacklevel=3,
+        )

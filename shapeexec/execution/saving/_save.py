@@ -1,0 +1,124 @@
+"""Writing the graphs of an Exec, and what made them, into a directory."""
+
+import dataclasses
+import warnings
+from pathlib import Path
+from typing import Any
+
+from shapeexec import _compat
+from shapeexec.execution._cache import CacheLimits
+from shapeexec.execution._compile import Graph
+from shapeexec.execution._settings import Settings
+from shapeexec.execution._store import Store
+from shapeexec.execution.saving import _files
+from shapeexec.execution.saving._content import UnsaveableError
+from shapeexec.execution.saving._files import DamagedError, entry_of
+from shapeexec.execution.saving._fingerprint import device_of, fingerprint, parts_of
+from shapeexec.execution.saving._saved import LoadedGraph, load_program
+from shapeexec.execution.saving._written import written
+
+_MOST_TOLD = 3
+
+
+def save(directory: Any, settings: Settings, limits: CacheLimits, *, store: Store) -> int:
+    """Write the graphs of a store; see `Exec.save`."""
+    path = _files.checked(directory, is_made=True)
+    reasons: list[str] = []
+    count = 0
+    for graph in store.graphs():
+        try:
+            _save_graph(path, graph, settings)
+            count += 1
+        except OSError as error:
+            raise _files.unusable(directory, error) from error
+        except _NotSavedError as error:
+            reasons.append(f"{graph.row.sizes}: {error}")
+    graphs = [graph.row.to_dict() for graph in store.graphs()]
+    content = {
+        "options": written(settings, limits),
+        "statistics": dataclasses.asdict(store.stats),
+        "graphs": graphs,
+    }
+    try:
+        _files.write_json(path / _files.MANIFEST, content)
+    except OSError as error:
+        raise _files.unusable(directory, error) from error
+    _warn(reasons, path)
+    return count
+
+
+class _NotSavedError(Exception):
+    """A graph cannot be saved."""
+
+
+def _save_graph(directory: Path, graph: Graph, settings: Settings) -> None:
+    """Write one graph, unless it is there.
+
+    Raises:
+        _NotSavedError: It cannot be saved.
+        OSError: The directory cannot be written.
+    """
+    if graph.row.origin == "quick":
+        raise _NotSavedError("its tuned graph is not made yet")
+    try:
+        parts = parts_of(graph.outline, graph.options, settings.constraints)
+    except UnsaveableError as error:
+        raise _NotSavedError(str(error)) from error
+    name = fingerprint(parts)
+    if _is_there(directory, name):
+        return
+    payload = _payload(graph)
+    entry = entry_of(
+        payload,
+        fingerprint=name,
+        name=graph.outline.name,
+        parts=parts,
+        devices=_compat.devices_of_program(graph.compiled),
+        row=graph.row.to_dict(),
+    )
+    _files.write_graph(directory, entry, payload)
+
+
+def _is_there(directory: Path, name: str) -> bool:
+    try:
+        _files.read_graph(directory, _files.read_entry(directory / f"{name}.json"))
+    except (DamagedError, OSError):
+        return False
+    return True
+
+
+def _payload(graph: Graph) -> bytes:
+    """The bytes of a graph, which can be loaded again.
+
+    Raises:
+        _NotSavedError: JAX or XLA cannot write it, or read it again.
+    """
+    if isinstance(graph, LoadedGraph):  # XLA may not write what it has read
+        try:
+            return _files.read_graph(graph.saved.directory, graph.entry)
+        except (DamagedError, OSError) as error:
+            raise _NotSavedError(str(error)) from error
+    if graph.is_cached and device_of(graph.outline).platform == "cpu":
+        # XLA would write it without its code, which is found missing when it runs.
+        raise _NotSavedError("it came from JAX's own compilation cache")
+    try:
+        payload = _compat.serialized(graph.compiled)
+        load_program(payload, graph.outline, _compat.devices_of_program(graph.compiled))
+    except Exception as error:  # of any kind: the back end's
+        text = f"JAX cannot serialize it: {type(error).__name__}: {error!s:.200}"
+        raise _NotSavedError(text) from error
+    return payload
+
+
+def _warn(reasons: list[str], directory: Path) -> None:
+    if not reasons:
+        return
+    more = len(reasons) - _MOST_TOLD
+    warnings.warn(
+        f"shapeexec: {len(reasons)} graphs are not saved: {'; '.join(reasons[:_MOST_TOLD])}"
+        + (f"; and {more} more" if more > 0 else "")
+        + f"\n  Where: {directory}\n"
+        "  Fix:   nothing is wrong with them: a process that loads makes them anew",
+        RuntimeWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,254 @@
+"""Saved graphs: which one a call can run in, and how it is loaded.
+
+`_files` reads them, and `_fingerprint` says which fits. What does not fit is made anew, with one
+warning that says why.
+"""
+
+import dataclasses
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from shapeexec import _compat
+from shapeexec.execution._compile import Graph, Outline, bytes_of
+from shapeexec.execution._key import Key
+from shapeexec.execution._permission import SignatureChanged, is_permitted
+from shapeexec.execution._row import GraphRow, GraphSeconds
+from shapeexec.execution.saving._content import UnsaveableError
+from shapeexec.execution.saving._files import DamagedError, Entry, read_graph
+from shapeexec.execution.saving._fingerprint import Parts, device_of, fingerprint, parts_of
+from shapeexec.shape import _trees
+
+_MOST_TOLD = 3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoadedGraph(Graph):
+    """A graph that was saved by another process.
+
+    Attributes:
+        entry: What its file tells.
+        saved: The directory.
+    """
+
+    entry: Entry = dataclasses.field(kw_only=True)
+    saved: "Saved" = dataclasses.field(kw_only=True)
+
+    def __call__(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """See `Graph.__call__`."""
+        try:
+            return self.begun(self.jitted(sizes, self.consts, kwargs, *args))
+        except TypeError as error:  # another tree, or no arrays: never from the program itself
+            raise SignatureChanged from error
+
+
+def is_given_up(graph: Graph, error: Exception, *, drop: Callable[[Key], object]) -> bool:
+    """Whether a call whose graph failed may make it anew: it was loaded, and has never run.
+
+    Args:
+        graph: The graph; if it was loaded, and has never run, it is forgotten, with a warning.
+        error: What it raised.
+        drop: Forgets the graph of a key.
+    """
+    if not isinstance(graph, LoadedGraph) or graph.tally.used is not None:
+        return False
+    drop(graph.row.key)
+    graph.saved.drop(graph.entry, error)
+    return not graph.outline.donated  # else arguments may be gone
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Found:
+    """A saved graph that fits a call, not loaded yet; stands for the masks that it spares.
+
+    Attributes:
+        outline: What the graph would be made from.
+        entry: What its file tells.
+        saved: The directory.
+    """
+
+    outline: Outline
+    entry: Entry
+    saved: "Saved"
+
+    device_bytes = 0  # so that a `GraphCache` keeps it
+
+    def graph(self, row: GraphRow) -> LoadedGraph | None:
+        """The graph; None, with a warning, if its file is damaged or JAX refuses it.
+
+        Args:
+            row: What names it.
+        """
+        start = time.perf_counter()
+        try:
+            payload = read_graph(self.saved.directory, self.entry)
+            compiled, call = load_program(payload, self.outline, self.entry.devices)
+        except Exception as error:  # of any kind: the bytes may be anything
+            self.saved.drop(self.entry, error)
+            return None
+        seconds = GraphSeconds(
+            trace=self.outline.recipe.trace_seconds, load=time.perf_counter() - start
+        )
+        return LoadedGraph(
+            jitted=call,
+            outline=self.outline,
+            row=dataclasses.replace(row, bytes=bytes_of(compiled), seconds=seconds),
+            compiled=compiled,
+            compiles=0,
+            entry=self.entry,
+            saved=self.saved,
+        )
+
+
+def load_program(payload: bytes, outline: Outline, devices: Sequence[int]) -> tuple[Any, Any]:
+    """A compiled program, and what calls it.
+
+    Args:
+        payload: The bytes. **They are unpickled.**
+        outline: What it was made from.
+        devices: The ids of its devices.
+
+    Raises:
+        Exception: It is no program for these devices and arguments; of any kind.
+    """
+    trees = (_trees.structure((outline.arguments, {})), outline.recipe.result_tree)
+    client = device_of(outline).client
+    known = {device.id: device for device in client.devices()}
+    own = [known[number] for number in devices]
+    return _compat.deserialized(payload, trees, own, check=_Calls())
+
+
+class _Calls:
+    """Lets those calls through that a loaded program was made for.
+
+    A graph that is made has JAX's trace to see to that. A loaded one has none: calls of a signature
+    that JAX's fast path has not met come here, and of programs that return typed keys all do.
+    """
+
+    def __init__(self) -> None:
+        self._met: set[Any] = set()
+
+    def __call__(self, args: Sequence[Any]) -> None:
+        """Let a call through.
+
+        Raises:
+            SignatureChanged: It has another signature than those that were planned.
+        """
+        signature = (_compat.config_fingerprint(), *map(_type_of, args))
+        if is_permitted():
+            self._met.add(signature)
+        elif signature not in self._met:
+            raise SignatureChanged
+
+
+def _type_of(array: Any) -> tuple[Any, ...]:
+    aval = jax.typeof(array)
+    weak = bool(getattr(aval, "weak_type", False))
+    return aval.shape, aval.dtype, weak, _compat.committed_sharding(array)
+
+
+class Saved:
+    """The graphs that a directory holds, for one Exec; safe to use from many threads.
+
+    Args:
+        directory: The directory.
+        entries: Its graphs, by fingerprint.
+        constraints: What the user has promised of the sizes.
+        reasons: What could not be read.
+        sizes: The buckets of each graph of calls, for a warm-up.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        entries: Mapping[str, Entry],
+        *,
+        constraints: tuple[Any, ...],
+        reasons: Sequence[str] = (),
+        sizes: Sequence[Mapping[str, int]] = (),
+    ) -> None:
+        self.directory, self.sizes = directory, tuple(sizes)
+        self._entries, self._constraints = dict(entries), constraints
+        self._lock = threading.Lock()
+        self._reasons = list(reasons)
+        self._has_warned = False
+
+    def find(self, outline: Outline, options: Mapping[str, Any]) -> Found | None:
+        """The saved graph of an outline, if there is one; else one warning says why, if known.
+
+        Args:
+            outline: What the graph would be made from.
+            options: XLA's options.
+        """
+        if not self._entries and not self._reasons:
+            return None
+        try:
+            parts = parts_of(outline, options, self._constraints)
+        except UnsaveableError:
+            return None  # it has never been saved
+        entry = self._entries.get(fingerprint(parts))
+        if entry is not None:
+            return Found(outline, entry, self)
+        compared = [differs(entry.parts, parts) for entry in list(self._entries.values())]
+        differences = [found for found in compared if found]
+        self._tell(min(differences, key=len) if differences else ())
+        return None
+
+    def drop(self, entry: Entry, error: Exception) -> None:
+        """Forget a graph that cannot be loaded, and tell why."""
+        with self._lock:
+            self._entries.pop(entry.fingerprint, None)
+        is_known = isinstance(error, DamagedError | OSError)
+        told = str(error) if is_known else f"{entry.name}: {type(error).__name__}: {error!s:.200}"
+        self._tell([told])
+
+    def _tell(self, reasons: Sequence[str]) -> None:
+        """Warn, once, of all that does not fit so far."""
+        with self._lock:
+            self._reasons += [reason for reason in reasons if reason not in self._reasons]
+            if self._has_warned or not self._reasons:
+                return
+            self._has_warned = True
+            told = "; ".join(self._reasons[:_MOST_TOLD])
+            more = len(self._reasons) - _MOST_TOLD
+        warnings.warn(
+            f"shapeexec: saved graphs do not fit, and are made anew: {told}"
+            + (f"; and {more} more" if more > 0 else "")
+            + f"\n  Where: {self.directory}\n"
+            "  Fix:   save() writes those that are made anew; the others may be deleted",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+_TELLING: Mapping[str, str] = {
+    "constraints": "other constraints",
+    "function": "another function",
+    "numbers": "another function",
+    "options": "other options of XLA",
+    "poison": "other poison",
+}
+"""The parts of a graph that change where code or options do; in others it is another graph."""
+
+
+def differs(saved: Parts, wanted: Parts) -> list[str]:
+    """What of a saved graph differs from what is wanted, as texts; empty if it is another graph."""
+    found: list[str] = []
+    for group in wanted:
+        old, new = saved.get(group, {}), wanted[group]
+        for name in sorted(old.keys() | new.keys()):
+            if old.get(name) == new.get(name):
+                continue
+            if group == "graph":
+                if name not in _TELLING:
+                    return []
+                found.append(_TELLING[name])
+            else:
+                values = (old.get(name, "nothing"), new.get(name, "nothing"))
+                found.append(f"{name} was {values[0] or 'empty'}, is {values[1] or 'empty'}")
+    return list(dict.fromkeys(found))

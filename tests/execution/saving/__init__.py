@@ -1,0 +1,1 @@
+"""Tests of graphs that outlast a process."""
