@@ -80,11 +80,11 @@ def deserialized(
     compiled: Any = _load(payload, *trees, backend=devices[0].client, execution_devices=devices)
     executable = compiled._executable
     if len(executable.out_avals) != trees[1].num_leaves:
-        raise ValueError("the program returns another number of arrays")
+        raise ValueError("the program returns another number of arrays")  # `_saved` tells it
     params = compiled._params._replace(executable=_Checked(executable, check))
     call = executable.create_cpp_call(params)
     if call is None:
-        raise ValueError("the program calls the host")
+        raise ValueError("the program calls the host")  # likewise
     return compiled, call
 
 

@@ -222,7 +222,7 @@ def _write(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # an interrupt, too, leaves no file behind
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise

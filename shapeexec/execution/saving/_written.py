@@ -86,11 +86,11 @@ def read(source: str) -> Any:
         ValueError: It is none.
     """
     if len(source) > _LONGEST:
-        raise ValueError("the text is too long")
+        raise ValueError("the text is too long")  # `_load` tells it, as all of these
     try:
         return _value(ast.parse(source, mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
-        raise ValueError(f"{source[:80]!r} is no option") from error
+        raise ValueError(f"{source[:80]!r} is no option") from error  # likewise
 
 
 def _value(node: ast.expr) -> Any:
@@ -109,4 +109,4 @@ def _value(node: ast.expr) -> Any:
             own = {str(keyword.arg): _value(keyword.value) for keyword in named}
             return _KINDS[name](*map(_value, args), **own)
         case _:
-            raise ValueError(f"{ast.unparse(node)[:80]!r} is no option")
+            raise ValueError(f"{ast.unparse(node)[:80]!r} is no option")  # likewise
