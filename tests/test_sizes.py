@@ -78,7 +78,43 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 def test_a_module_of_tests_is_short_and_its_tolerances_have_names(path: Path):
     text = path.read_text()
     assert len(text.splitlines()) <= MODULE
-    assert not re.findall(r"loose=[\d.]+", text)
+    assert [*unnamed_tolerances(text)] == []
+
+
+TOLERANCES = ("loose", "rtol", "atol")
+
+
+def unnamed_tolerances(text: str) -> Iterator[str]:
+    """Calls whose tolerance holds a literal, and `assert_allclose` with NumPy's own tolerance."""
+    for call in ast.walk(ast.parse(text)):
+        if not isinstance(call, ast.Call):
+            continue
+        name = ast.unparse(call.func).split(".")[-1]
+        is_numpy = name in ("allclose", "assert_allclose")
+        given = [keyword.value for keyword in call.keywords if keyword.arg in TOLERANCES]
+        given += call.args[2:] if is_numpy else []
+        literals = [
+            node for one in given for node in ast.walk(one) if isinstance(node, ast.Constant)
+        ]
+        if literals or (name == "assert_allclose" and not given):
+            yield ast.unparse(call)
+
+
+@pytest.mark.parametrize(
+    ("call", "is_found"),
+    [
+        ("assert_close(a, b, loose=10)", True),
+        ("assert_close(a, b, loose=case.loose * 10)", True),
+        ("np.allclose(a, b, rtol=1e-5)", True),
+        ("np.testing.assert_allclose(a, b)", True),
+        ("np.testing.assert_allclose(a, b, 1e-3)", True),
+        ("np.testing.assert_allclose(a, b, atol=tolerance(dtype, loose=FEW))", False),
+        ("assert_close(a, b, loose=case.loose * DERIVED)", False),
+        ("assert_close(a, b)", False),
+    ],
+)
+def test_a_tolerance_without_a_name_is_found(call: str, is_found: bool):
+    assert len([*unnamed_tolerances(call)]) == is_found
 
 
 @pytest.mark.parametrize("folder", ["shapeexec", "demo", "benchmarks", "docs", "examples", "tests"])

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec.shape._dim import Dim, evaluate
+from tests.tolerance import DERIVED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Case:
             self,
             name=f"gradient of {self.name}",
             fn=jax.grad(loss, argnums=inexact),
-            loose=self.loose * 10,
+            loose=self.loose * DERIVED,
         )
 
 
