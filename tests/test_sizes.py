@@ -81,6 +81,13 @@ def test_a_module_of_tests_is_short_and_its_tolerances_have_names(path: Path):
     assert [*unnamed_tolerances(text)] == []
 
 
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_name_of_a_test_needs_no_other_to_be_understood(path: Path):
+    assert not re.findall(
+        r"def (test_(?:it|its|so|they|their|these|this|that)_\w+)", path.read_text()
+    )
+
+
 TOLERANCES = ("loose", "rtol", "atol")
 
 

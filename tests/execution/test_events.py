@@ -43,7 +43,7 @@ def _ticks(monkeypatch):
 
 
 @pytest.mark.usefixtures("_ticks")
-def test_a_miss_and_a_hit_are_told_with_bucket_and_latency():
+def test_a_miss_is_told_with_its_graph_and_latency():
     run, seen = listening()
     run(ones(5))
     assert kinds(seen) == ["compiling", "compiled", "call"]
@@ -53,11 +53,16 @@ def test_a_miss_and_a_hit_are_told_with_bucket_and_latency():
     assert made.graph.bytes is not None
     assert (call.sizes, call.is_hit, call.graph.sizes) == ({"s": 5}, False, "s=8")
     assert call.seconds > made.seconds
-    run(ones(7))
+
+
+def test_a_hit_is_told_with_its_size_and_bucket():
+    run, seen = listening()
+    run(ones(5)), run(ones(7))
+    *_, call = seen
     assert kinds(seen) == ["compiling", "compiled", "call", "call"]
-    assert (seen[-1].sizes, seen[-1].is_hit) == ({"s": 7}, True)
-    assert str(seen[-1]).startswith("total: call s=7 in s=8 hit ")
-    assert seen[-1].to_dict()["graph"]["buckets"] == {"s": 8}
+    assert (call.sizes, call.is_hit) == ({"s": 7}, True)
+    assert str(call).startswith("total: call s=7 in s=8 hit ")
+    assert call.to_dict()["graph"]["buckets"] == {"s": 8}
 
 
 def test_who_stops_hears_nothing_more_and_others_do():
