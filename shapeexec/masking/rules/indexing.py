@@ -81,7 +81,7 @@ def gather(
     **params: Any,
 ) -> Array:
     """Move: indices are clamped, or found to be out of bounds, at the true sizes."""
-    if not is_ragged(ctx.eqn) and (mode == _MODE.ONE_HOT or not _is_one_row(indices)):
+    if not is_ragged(ctx.eqn) and (mode == _MODE.ONE_HOT or not _is_one_row(ctx)):
         return _compat.bind_equation(ctx.eqn, [operand, indices])[0]
     if mode == _MODE.ONE_HOT:
         raise ctx.unsupported(
