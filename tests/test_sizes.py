@@ -129,6 +129,15 @@ def test_a_tolerance_without_a_name_is_found(call: str, is_found: bool):
     assert len([*unnamed_tolerances(call)]) == is_found
 
 
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_types_are_unknown_for_a_reason_that_is_true(path: Path):
+    text = path.read_text()
+    imports_kernels = re.search(r"^ *(?:from|import) .*(?:pallas|cudnn)", text, re.MULTILINE)
+    assert imports_kernels or "# Pallas and cuDNN have" not in text
+    if re.search(r"^# pyright: report", text, re.MULTILINE):
+        assert re.search(r"^# (?!pyright)[^\n]+\n# pyright: report", text, re.MULTILINE)
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_what_a_line_leaves_out_of_lint_and_types_has_a_reason(folder: str):
     bare = re.compile(r"# (?:noqa: \w+(?:, \w+)*|pyright: ignore\[[\w, ]+\])\s*$|# type: ignor[e]")

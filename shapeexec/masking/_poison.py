@@ -63,7 +63,7 @@ def _complex(poison: str, dtype: Any, padding: Padding) -> Any:
 
 
 _VALUES: dict[str, Callable[[str, Any, Padding], Any]] = {
-    "bool": lambda poison, *_: poison != "min",
+    "bool": lambda poison, _dtype, _padding: poison != "min",
     "int": _integer,
     "float": _float,
     "complex": _complex,
