@@ -1,0 +1,35 @@
+"""The command line: `python -m shapeexec benchmark attention --help`, `... soak --help`.
+
+What a tool measures is known to `tools`.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from shapeexec._errors import ShapeExecError
+from shapeexec.tools import benchmark
+from shapeexec.tools.soak import _command as soak
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a tool; return what the process exits with: 0, 1 for a bad result, 2 for a bad call.
+
+    Args:
+        arguments: The command line; None: that of the process.
+    """
+    parser = argparse.ArgumentParser(prog="python -m shapeexec", description=__doc__)
+    tools = parser.add_subparsers(required=True, metavar="TOOL")
+    benchmark.add_command(tools)
+    soak.add_command(tools)
+    options = parser.parse_args(arguments)
+    options.command = " ".join([parser.prog, *(sys.argv[1:] if arguments is None else arguments)])
+    try:
+        return options.run(options)
+    except ShapeExecError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
