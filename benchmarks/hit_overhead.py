@@ -142,17 +142,18 @@ def run_calls(options: argparse.Namespace) -> Report:
             text = f"at most {MOST} times the bare call, {case}"
             claims.append(Claim(text, ratio.ratio, ratio.ratio <= MOST))
         ex(params, host)
-        plan = ex.plan(params, host)
-        (new,) = take_turns(
-            {"": lambda plan=plan: plan.size_vector}, rounds=rounds, repeats=1
-        ).values()
-        timing = Timing.of(new)
+        timing = _time_of_a_new_size(ex.plan(params, host), rounds)
         figures[f"{output} output, NumPy input"]["seconds"]["new size"] = asdict(timing)
         rows.append((f"{output} output, numbers of a new size", "", str(timing), "", ""))
         show_progress(rows[-1])
     columns = ("", "bare call, padded", "sx.Exec", "jax.jit, exact", "sx.Exec / bare")
     title = f"a call with {LEAVES} parameter arrays: median (quartiles)"
     return Report([Table(title, columns, rows)], figures, claims)
+
+
+def _time_of_a_new_size(plan: Any, rounds: int) -> Timing:
+    (seconds,) = take_turns({"": lambda: plan.size_vector}, rounds=rounds, repeats=1).values()
+    return Timing.of(seconds)
 
 
 def run_models(options: argparse.Namespace) -> Report:

@@ -196,51 +196,44 @@ def run(options: argparse.Namespace) -> Report:
             figure = _measure(contest, task, shapes, rounds)
             case = f"{contest.name}, {task}"
             figures[case] = figure
-            selects, moved = figure["selects"], figure["bytes"]
-            rows += [
-                (
-                    case,
-                    shape,
-                    *(str(Timing(**one[who])) for who in ("by hand", "exec")),
-                    str(Ratio(**one["ratio"])),
-                    "",
-                    "",
-                    "",
-                )
-                for shape, one in figure["requests"].items()
-            ]
-            rows.append(
-                (
-                    case,
-                    "all",
-                    "",
-                    "",
-                    str(Ratio(**figure["ratio"])),
-                    f"{selects['exec']}, {selects['by hand']}, {selects['plain']}",
-                    f"{figure['masks']} ({figure['spared']} spared)",
-                    f"{moved['exec'] / moved['by hand']:.2f}",
-                )
-            )
-            ratio, count = figure["ratio"]["ratio"], selects["exec"] / selects["by hand"]
-            claims += [
-                Claim(f"{case}, time: at most {MOST_TIME} of by hand", ratio, ratio <= MOST_TIME),
-                Claim(
-                    f"{case}, selects: at most {MOST_SELECTS:g} of by hand",
-                    count,
-                    count <= MOST_SELECTS,
-                ),
-            ]
-    columns = (
-        "",
-        "b x s",
-        "by hand",
-        "sx.Exec",
-        "ratio",
-        "selects: Exec, hand, plain",
-        "masks",
-        "bytes / by hand",
+            rows += _rows(case, figure)
+            claims += _claims(case, figure)
+    return Report([Table("median (quartiles)", _COLUMNS, rows)], figures, claims)
+
+
+_COLUMNS = (
+    *("", "b x s", "by hand", "sx.Exec", "ratio"),
+    *("selects: Exec, hand, plain", "masks", "bytes / by hand"),
+)
+
+
+def _rows(case: str, figure: Mapping[str, Any]) -> list[Sequence[str]]:
+    """A row for the times of each shape, and one for all that is counted."""
+    selects, moved = figure["selects"], figure["bytes"]
+    rows: list[Sequence[str]] = [
+        (
+            case,
+            shape,
+            *(str(Timing(**one[who])) for who in ("by hand", "exec")),
+            *(str(Ratio(**one["ratio"])), "", "", ""),
+        )
+        for shape, one in figure["requests"].items()
+    ]
+    counted = (
+        f"{selects['exec']}, {selects['by hand']}, {selects['plain']}",
+        f"{figure['masks']} ({figure['spared']} spared)",
+        f"{moved['exec'] / moved['by hand']:.2f}",
     )
-    return Report([Table("median (quartiles)", columns, rows)], figures, claims)
+    return [*rows, (case, "all", "", "", str(Ratio(**figure["ratio"])), *counted)]
+
+
+def _claims(case: str, figure: Mapping[str, Any]) -> list[Claim]:
+    selects, ratio = figure["selects"], figure["ratio"]["ratio"]
+    count, most = selects["exec"] / selects["by hand"], f"{MOST_SELECTS:g}"
+    return [
+        Claim(f"{case}, time: at most {MOST_TIME} of by hand", ratio, ratio <= MOST_TIME),
+        Claim(f"{case}, selects: at most {most} of by hand", count, count <= MOST_SELECTS),
+    ]
 
 
 def _measure(

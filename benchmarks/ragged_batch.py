@@ -98,6 +98,10 @@ def run(options: argparse.Namespace) -> Report:
         }
         for name in calls
     }
+    return _report(figures, sizes)
+
+
+def _report(figures: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]) -> Report:
     rows = [
         (
             name,
@@ -108,7 +112,8 @@ def run(options: argparse.Namespace) -> Report:
         for name, one in figures.items()
     ]
     title = "{examples} examples of 1 to {longest} tokens, {width} -> {hidden} -> {width}, gradient"
-    measured = temporaries["ex.map"] / temporaries["by hand"]
+    ours, theirs = (figures[name]["temporary_bytes"] for name in ("ex.map", "by hand"))
+    measured = ours / theirs
     text = f"at most {MOST} times the temporaries of a model batched by hand"
     claims = [Claim(text, measured, measured <= MOST)]
     columns = ("", "temporaries, MB", "median (quartiles)", "/ by hand")

@@ -5,10 +5,11 @@ if `--data` names its histograms.
 """
 
 import argparse
+import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,75 +31,89 @@ BENCHMARKS = (
 RESULTS = Path(__file__).parent / "results"
 
 
-def save_plot(figures: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Draw each benchmark's main figures as bars; a line shows where a target lies."""
-    bars = {
-        "XLA compilations, batches 1 to 100": (
-            {name: one["compilations"] for name, one in figures["compilations"].items()},
-            None,
-        ),
-        "cache hit / bare call": (
-            {name: one["ratio"]["ratio"] for name, one in figures["hit_overhead"].items()},
-            1.5,
-        ),
-        "symbolic trace / plain trace": (
-            {name: one["ratio"] for name, one in figures["tracing"].items()},
-            3.0,
-        ),
-        "masks: time / hand-written masks, graphs alone": (
-            {name: one["ratio"]["ratio"] for name, one in figures["masks"].items()},
-            1.03,
-        ),
-        "masks: selects / hand-written masks": (
-            {
-                name: one["selects"]["exec"] / one["selects"]["by hand"]
-                for name, one in figures["masks"].items()
-            },
-            2.0,
-        ),
-        "cold requests per second / exact shapes": (
-            {
-                name: one["cold_over_exact"]["median"]
-                for name, one in figures["cold_stream"].items()
-            },
-            5.0,
-        ),
-        "temporaries of a ragged batch / by hand": (
-            {
-                name: one["temporary_bytes"] / figures["ragged_batch"]["by hand"]["temporary_bytes"]
-                for name, one in figures["ragged_batch"].items()
-            },
-            1.2,
-        ),
-        "a step of a loop / by hand, fixed size": (
-            {name: one["ratio"]["ratio"] for name, one in figures["loops"].items()},
-            None,
-        ),
+Figures = Mapping[str, Mapping[str, Any]]
+"""The figures of one benchmark, by case."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One panel of the plot.
+
+    Attributes:
+        title: What its bars measure.
+        benchmark: Whose figures they are.
+        bars: From these figures to the length of each bar, by name.
+        target: Where a line is drawn; None: nowhere.
+    """
+
+    title: str
+    benchmark: str
+    bars: Callable[[Figures], Mapping[str, float]]
+    target: float | None = None
+
+
+def _each(value: Callable[[Mapping[str, Any]], float]) -> Callable[[Figures], Mapping[str, float]]:
+    """One bar per case."""
+    return lambda figures: {name: value(one) for name, one in figures.items()}
+
+
+def _temporaries(figures: Figures) -> Mapping[str, float]:
+    by_hand = figures["by hand"]["temporary_bytes"]
+    return {name: one["temporary_bytes"] / by_hand for name, one in figures.items()}
+
+
+def _paddings(figures: Figures) -> Mapping[str, float]:
+    return {
+        f"{lengths}: {strategy}": 100 * one["padding_per_valid"]
+        for lengths, strategies in figures.items()
+        for strategy, one in strategies.items()
     }
-    if "ladders" in figures:
-        bars["padding / valid, in percent"] = (
-            {
-                f"{lengths}: {strategy}": 100 * one["padding_per_valid"]
-                for lengths, strategies in figures["ladders"].items()
-                for strategy, one in strategies.items()
-            },
-            None,
-        )
-    heights = [len(values) + 1.5 for values, _ in bars.values()]
-    figure, panels = plt.subplots(
-        len(bars),
-        figsize=(9, 0.34 * sum(heights)),
-        height_ratios=heights,
-        layout="constrained",
+
+
+_RATIO = _each(lambda one: one["ratio"]["ratio"])
+PANELS = (
+    Panel(
+        "XLA compilations, batches 1 to 100",
+        "compilations",
+        _each(lambda one: one["compilations"]),
+    ),
+    Panel("cache hit / bare call", "hit_overhead", _RATIO, 1.5),
+    Panel("symbolic trace / plain trace", "tracing", _each(lambda one: one["ratio"]), 3.0),
+    Panel("masks: time / hand-written masks, graphs alone", "masks", _RATIO, 1.03),
+    Panel(
+        "masks: selects / hand-written masks",
+        "masks",
+        _each(lambda one: one["selects"]["exec"] / one["selects"]["by hand"]),
+        2.0,
+    ),
+    Panel(
+        "cold requests per second / exact shapes",
+        "cold_stream",
+        _each(lambda one: one["cold_over_exact"]["median"]),
+        5.0,
+    ),
+    Panel("temporaries of a ragged batch / by hand", "ragged_batch", _temporaries, 1.2),
+    Panel("a step of a loop / by hand, fixed size", "loops", _RATIO),
+    Panel("padding / valid, in percent", "ladders", _paddings),
+)
+
+
+def save_plot(figures: Mapping[str, Figures], path: Path) -> None:
+    """Draw each benchmark's main figures as bars; a line shows where a target lies."""
+    panels = [panel for panel in PANELS if panel.benchmark in figures]
+    bars = [panel.bars(figures[panel.benchmark]) for panel in panels]
+    heights = [len(values) + 1.5 for values in bars]
+    figure, drawings = plt.subplots(
+        len(bars), figsize=(9, 0.34 * sum(heights)), height_ratios=heights, layout="constrained"
     )
-    for axes, (title, (values, target)) in zip(panels, bars.items(), strict=True):
+    for axes, panel, values in zip(drawings, panels, bars, strict=True):
         drawn = axes.barh(list(values), list(values.values()), height=0.6)
         axes.bar_label(drawn, fmt="%.3g", padding=3, fontsize="small")
         axes.invert_yaxis()
         axes.margins(x=0.12)
-        axes.set_title(title, loc="left", fontsize="medium")
-        if target is not None:
-            axes.axvline(target, color="black", linestyle=":")
+        axes.set_title(panel.title, loc="left", fontsize="medium")
+        if panel.target is not None:
+            axes.axvline(panel.target, color="black", linestyle=":")
     figure.savefig(path, dpi=130)
     plt.close(figure)
 

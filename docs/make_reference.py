@@ -132,7 +132,7 @@ def _entry(path: str, value: Any) -> list[str]:
     if not (inspect.isclass(value) or inspect.isfunction(value)):
         return [*lines, f"`{value!r}`, a `{type(value).__name__}`."]
     is_error = inspect.isclass(value) and issubclass(value, Exception)
-    if is_error:
+    if inspect.isclass(value) and is_error:
         bases = ", ".join(f"`{base.__name__}`" for base in value.__bases__)
         lines += [f"A {bases}.", ""]
     else:
@@ -214,7 +214,7 @@ def primitives() -> str:
         rules = by_module.setdefault(rule.apply.__module__, {})
         rules.setdefault(id(rule.apply), []).append(name)
     for module in sorted(name for name in by_module if name.startswith("shapeexec.")):
-        title = inspect.getdoc(importlib.import_module(module)).splitlines()[0]
+        title = (inspect.getdoc(importlib.import_module(module)) or "").splitlines()[0]
         lines += ["", f"## {module.rpartition('.')[2]}", "", title, ""]
         lines += ["| primitives | status | kind | rule |", "| --- | --- | --- | --- |"]
         for names in by_module[module].values():

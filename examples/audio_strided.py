@@ -40,7 +40,7 @@ def step(kernels, audio):
 
 
 def main():
-    rng, error = np.random.default_rng(0), 0.0
+    rng, error, loss = np.random.default_rng(0), 0.0, 0.0
     shapes = [(width, 1 if i == 0 else FEATURES, FEATURES) for i, (width, _) in enumerate(LAYERS)]
     kernels = [rng.normal(0, 0.3, shape).astype(np.float32) for shape in shapes]
     padded, plain = sx.Exec(step, (None, "2, s"), {"s": sx.Linear(2000)}), jax.jit(step)
@@ -49,7 +49,7 @@ def main():
         (loss, new), (same, expected) = (run(kernels, audio) for run in (padded, plain))
         apart = [float(jnp.abs(a - b).max()) for a, b in zip(new, expected, strict=True)]
         error, kernels = max([error, abs(float(loss - same)), *apart]), new
-    compiled = plain._cache_size()
+    compiled = plain._cache_size()  # pyright: ignore[reportAttributeAccessIssue] - JAX has no stub
     print(f"graphs compiled: {padded.cache_size} instead of {compiled}; loss {loss:.3f}")
     print(f"largest error: {error:.0e}")
     return {"graphs": padded.cache_size, "sizes": compiled, "error": error}

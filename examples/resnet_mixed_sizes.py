@@ -29,7 +29,7 @@ class ResNet18(nn.Module):
 
 
 def loss(params, images):
-    return -jax.nn.log_softmax(ResNet18().apply(params, images))[:, 0].mean()
+    return -jax.nn.log_softmax(jnp.asarray(ResNet18().apply(params, images)))[:, 0].mean()
 
 
 def step(params, images):
@@ -38,7 +38,7 @@ def step(params, images):
 
 
 def main():
-    rng, error = np.random.default_rng(0), 0.0
+    rng, error, value = np.random.default_rng(0), 0.0, 0.0
     structs = jax.eval_shape(ResNet18().init, jax.random.key(0), jnp.zeros((2, 48, 48, 3)))
     params = jax.tree.map(lambda p: rng.normal(0, 0.1, p.shape).astype(p.dtype), structs)
     padded, plain = sx.Exec(step, (None, "2, h, w, 3"), sx.Linear(16)), jax.jit(step)
@@ -47,7 +47,8 @@ def main():
         (value, new), expected = (run(params, images) for run in (padded, plain))
         apart = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), (value, new), expected)
         error, params = max([error, *jax.tree.leaves(apart)]), new
-    graphs, compiled = padded.cache_size, plain._cache_size()
+    graphs = padded.cache_size
+    compiled = plain._cache_size()  # pyright: ignore[reportAttributeAccessIssue] - JAX has no stub
     print(f"graphs compiled: {graphs} instead of {compiled}; loss {value:.3f}")
     print(f"largest error: {error:.0e}")
     return {"graphs": graphs, "sizes": compiled, "error": error}

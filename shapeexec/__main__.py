@@ -1,4 +1,7 @@
-"""The command line: `python -m shapeexec benchmark attention --help`, `... soak --help`."""
+"""The command line: `python -m shapeexec benchmark attention --help`, `... soak --help`.
+
+What a tool measures is known to `tools`.
+"""
 
 import argparse
 import sys

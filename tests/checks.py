@@ -100,12 +100,7 @@ def run_padded(
         buckets = {s: size if s in exact else size + padding.slack for s, size in sizes.items()}
         ranges = {symbol: (1, bucket) for symbol, bucket in buckets.items()}
         programs.append(Masked(traced, ranges, padding.poison, zero_padded=True))
-        padded.append(
-            [
-                pad_to(arg, [evaluate(dim, buckets) for dim in dims])
-                for arg, dims in zip(args, case.dims, strict=True)
-            ]
-        )
+        padded.append(_padded(case, args, buckets))
 
     @jax.jit
     def run(sizes: Any, consts: Any, padded: Any, number: jax.Array, operands: Any) -> Any:
@@ -122,13 +117,14 @@ def run_padded(
     numbers = range(len(POISONS) if any(p.poison == EVERY for p in paddings) else 1)
     for number in numbers:
         results = run(dict(sizes), traced.jaxpr.consts, padded, np.int32(number), _operands(number))
-        yield (
-            POISONS[number],
-            [
-                [np.asarray(out)[part] for out, part in zip(outs, valid, strict=True)]
-                for outs in results
-            ],
-        )
+        cut = [[np.asarray(x)[at] for x, at in zip(outs, valid, strict=True)] for outs in results]
+        yield POISONS[number], cut
+
+
+def _padded(case: Case, args: Sequence[np.ndarray], buckets: Mapping[str, int]) -> list[np.ndarray]:
+    """The arguments of a case at capacity."""
+    shapes = ([evaluate(dim, buckets) for dim in dims] for dims in case.dims)
+    return list(map(pad_to, args, shapes))
 
 
 def assert_pad_safe(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.marks import marked_slow
+from tests.tolerance import FEW, tolerance
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 GRAPHS = {
@@ -41,7 +42,7 @@ def test_an_example_is_exact_and_compiles_few_graphs(name: str) -> None:
     figures = run(name)
     assert figures["graphs"] == GRAPHS[name]
     assert figures["graphs"] < figures["sizes"]
-    assert figures["error"] < 1e-5
+    assert figures["error"] < tolerance("float32", loose=FEW)
 
 
 def test_zero_padding_without_masks_is_wrong_where_the_examples_say_so() -> None:

@@ -76,6 +76,12 @@ def test_only_compat_names_what_jax_keeps_to_itself(path):
     assert not private or room_of(module_of(path)) == "_compat"
 
 
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_a_module_says_what_it_knows_and_what_it_leaves_to_others(path):
+    told = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert len(re.findall(r"[.!?:](?=\s|$)", told)) >= 2
+
+
 # Imports inside of a function that close a circle, each with its reason.
 LATE = {
     # A text such as "pow2" stands for a ladder, and ladders take one for `beyond=`.

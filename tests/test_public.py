@@ -93,6 +93,12 @@ def test_the_version_is_the_projects():
     assert sx.__version__ == project["version"]
 
 
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_each_public_name_is_in_the_changelog(module):
+    text = (Path(__file__).parents[1] / "CHANGELOG.md").read_text()
+    assert [name for name in module.__all__ if not re.search(rf"\b{name}\b", text)] == []
+
+
 # Docstrings
 
 # What has no example, and why.

@@ -17,7 +17,6 @@ SIGNATURE = "its parameters fill the lines: those of the function that it stands
 KERNELS = "one call of Pallas with all operands, specs and scratch of a kernel"
 REASONS = {
     "shapeexec.attention._api.dot_product_attention": SIGNATURE,
-    "shapeexec.attention._flax.flax_attention_fn": SIGNATURE,
     "shapeexec.execution._exec.Exec.__init__": SIGNATURE,
     "shapeexec.attention.backends.mosaic_gpu.__init__.MosaicGpu.backward": KERNELS,
     "shapeexec.attention.backends.mosaic_gpu._of_queries.backward_of_queries": KERNELS,
@@ -64,9 +63,15 @@ def test_a_module_is_short(path: Path):
     assert len(path.read_text().splitlines()) <= most
 
 
+FOLDERS = ["shapeexec", "demo", "benchmarks", "docs", "examples", "tests"]
+
+
 def test_functions_and_classes_are_small_or_have_a_reason():
     found = {
-        name for path in FILES for name in too_large(ast.parse(path.read_text()), module_of(path))
+        name
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        for name in too_large(ast.parse(path.read_text()), module_of(path))
     }
     assert found == REASONS.keys()
 
@@ -78,10 +83,62 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 def test_a_module_of_tests_is_short_and_its_tolerances_have_names(path: Path):
     text = path.read_text()
     assert len(text.splitlines()) <= MODULE
-    assert not re.findall(r"loose=[\d.]+", text)
+    assert [*unnamed_tolerances(text)] == []
 
 
-@pytest.mark.parametrize("folder", ["shapeexec", "demo", "benchmarks", "docs", "examples", "tests"])
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_name_of_a_test_needs_no_other_to_be_understood(path: Path):
+    assert not re.findall(
+        r"def (test_(?:it|its|so|they|their|these|this|that)_\w+)", path.read_text()
+    )
+
+
+TOLERANCES = ("loose", "rtol", "atol")
+
+
+def unnamed_tolerances(text: str) -> Iterator[str]:
+    """Calls whose tolerance holds a literal, and `assert_allclose` with NumPy's own tolerance."""
+    for call in ast.walk(ast.parse(text)):
+        if not isinstance(call, ast.Call):
+            continue
+        name = ast.unparse(call.func).split(".")[-1]
+        is_numpy = name in ("allclose", "assert_allclose")
+        given = [keyword.value for keyword in call.keywords if keyword.arg in TOLERANCES]
+        given += call.args[2:] if is_numpy else []
+        literals = [
+            node for one in given for node in ast.walk(one) if isinstance(node, ast.Constant)
+        ]
+        if literals or (name == "assert_allclose" and not given):
+            yield ast.unparse(call)
+
+
+@pytest.mark.parametrize(
+    ("call", "is_found"),
+    [
+        ("assert_close(a, b, loose=10)", True),
+        ("assert_close(a, b, loose=case.loose * 10)", True),
+        ("np.allclose(a, b, rtol=1e-5)", True),
+        ("np.testing.assert_allclose(a, b)", True),
+        ("np.testing.assert_allclose(a, b, 1e-3)", True),
+        ("np.testing.assert_allclose(a, b, atol=tolerance(dtype, loose=FEW))", False),
+        ("assert_close(a, b, loose=case.loose * DERIVED)", False),
+        ("assert_close(a, b)", False),
+    ],
+)
+def test_a_tolerance_without_a_name_is_found(call: str, is_found: bool):
+    assert len([*unnamed_tolerances(call)]) == is_found
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_types_are_unknown_for_a_reason_that_is_true(path: Path):
+    text = path.read_text()
+    imports_kernels = re.search(r"^ *(?:from|import) .*(?:pallas|cudnn)", text, re.MULTILINE)
+    assert imports_kernels or "# Pallas and cuDNN have" not in text
+    if re.search(r"^# pyright: report", text, re.MULTILINE):
+        assert re.search(r"^# (?!pyright)[^\n]+\n# pyright: report", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_what_a_line_leaves_out_of_lint_and_types_has_a_reason(folder: str):
     bare = re.compile(r"# (?:noqa: \w+(?:, \w+)*|pyright: ignore\[[\w, ]+\])\s*$|# type: ignor[e]")
     lines = [

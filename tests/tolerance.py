@@ -29,6 +29,9 @@ BLOCKED = 2.5
 SUMS = 5
 """For sums of some hundred terms of either sign: contractions, gradients, transforms, and
 factorizations and solves of small matrices."""
+DERIVED = 10
+"""Times the factor of a program, for its gradient: one sum over all that an argument goes into, of
+numbers each of which is rounded forward and backward."""
 ITERATED = 50
 """For what XLA and LAPACK iterate to, or what squares the condition of a matrix: eigenvalues of
 general matrices, least squares, and logarithms that a GPU computes from halves."""

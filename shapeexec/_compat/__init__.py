@@ -32,6 +32,7 @@ from shapeexec._compat.avals import (  # noqa: F401 - others use it by the name 
     is_committed,
     is_extended,
     is_traced,
+    kind_of_dtype,
     register_numbers,
     spec_of,
     varying_alike,

@@ -11,7 +11,7 @@ The equations of a jaxpr are in `jaxprs`.
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -119,6 +119,23 @@ def aval_like(
     spec = tuple(None for _ in shape) if spec is None else spec
     sharding = aval.sharding.update(spec=jax.sharding.PartitionSpec(*spec))
     return ShapedArray(shape, dtype, sharding=sharding, manual_axis_type=aval.mat)
+
+
+DtypeKind = Literal["bool", "int", "float", "complex", "opaque"]
+
+_KINDS: tuple[tuple[Any, DtypeKind], ...] = (
+    (np.bool_, "bool"),
+    (np.integer, "int"),
+    (np.complexfloating, "complex"),
+    (np.floating, "float"),
+    (np.generic, "opaque"),
+)
+"""By NumPy's and JAX's families of dtypes; what all others lack is in the last."""
+
+
+def kind_of_dtype(dtype: Any) -> DtypeKind:
+    """What elements are: numbers of a kind, or opaque, as typed PRNG keys and float0 are."""
+    return next(kind for family, kind in _KINDS if jnp.issubdtype(dtype, family))
 
 
 def is_extended(dtype: Any) -> bool:

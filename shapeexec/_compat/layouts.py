@@ -1,4 +1,7 @@
-"""The layout of an array in memory, where XLA chooses one that costs; see docs/adr/0019."""
+"""The layout of an array in memory, where XLA chooses one that costs; see docs/adr/0019.
+
+Which arrays need it is up to the rules.
+"""
 
 # The functions that this takes of JAX are private, and have no types.
 # pyright: reportUnknownLambdaType=false

@@ -7,6 +7,7 @@ It knows what their arguments mean, and imports no Flax.
 # pyright: reportUnknownMemberType=false
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -83,24 +84,11 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
         8
     """
     del broadcast_dropout, precision, force_fp32_for_softmax
-    if module is not None:
-        raise ConfigError(
-            "sow_weights=True asks for attention weights.",
-            option="sow_weights",
-            why="weights are computed tile by tile and never stored",
-            fix="sow_weights=False, or Flax's own attention_fn where weights are looked at",
-        )
     einsums = (einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum)
-    if any(einsum is not None for einsum in einsums):
-        raise ConfigError(
-            "attention cannot use an einsum or dot_general of your own.",
-            why="its products are computed inside kernels",
-            fix="leave it out, or use Flax's own attention_fn",
-        )
+    _check_supported(module, einsums)
     dtype = jnp.result_type(query, key, value) if dtype is None else dtype
     query, key, value = (jnp.asarray(x, dtype) for x in (query, key, value))
-    batch = query.shape[:-3]
-    is_dropping = dropout_rate > 0 and not deterministic
+    batch, is_dropping = query.shape[:-3], dropout_rate > 0 and not deterministic
     out = dot_product_attention(
         *(_with_one_batch(x) for x in (query, key, value)),
         bias=bias if isinstance(bias, ScoreModifier) else _of_pairs(bias, batch),
@@ -111,6 +99,27 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
         dropout_key=dropout_rng if is_dropping else None,
     )
     return out.reshape(*batch, *out.shape[-3:])
+
+
+def _check_supported(module: Any, einsums: Sequence[Any]) -> None:
+    """Check what Flax's modules hand over and attention has no use for.
+
+    Raises:
+        ConfigError: Weights are to be stored, or products are the caller's own.
+    """
+    if module is not None:
+        raise ConfigError(
+            "sow_weights=True asks for attention weights.",
+            option="sow_weights",
+            why="weights are computed tile by tile and never stored",
+            fix="sow_weights=False, or Flax's own attention_fn where weights are looked at",
+        )
+    if any(einsum is not None for einsum in einsums):
+        raise ConfigError(
+            "attention cannot use an einsum or dot_general of your own.",
+            why="its products are computed inside kernels",
+            fix="leave it out, or use Flax's own attention_fn",
+        )
 
 
 def _with_one_batch(x: Array) -> Array:

@@ -1,4 +1,7 @@
-"""Running: from a call's arguments to its result, by way of a plan and a compiled graph."""
+"""Running: from a call's arguments to its result, by way of a plan and a compiled graph.
+
+How a function is made exact on padded arrays is known to `masking`.
+"""
 
 from shapeexec.execution._by_hand import Sizes, pad_to_bucket, unpad
 from shapeexec.execution._cache import CacheLimits

@@ -1,4 +1,7 @@
-"""Calls for asyncio: a thread waits for the graph and the device, and the event loop does not."""
+"""Calls for asyncio: a thread waits for the graph and the device, and the event loop does not.
+
+What a call does is known to `_runner`.
+"""
 
 import asyncio
 import contextvars

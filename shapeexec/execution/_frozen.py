@@ -1,4 +1,7 @@
-"""What is raised where a graph is missing and may not be made; `_store` knows when."""
+"""The error of a call whose graph is missing and may not be made.
+
+When that is so is known to `_store`.
+"""
 
 from shapeexec import _compat
 from shapeexec._errors import FrozenError

@@ -1,4 +1,7 @@
-"""One compiled graph as a row of `run.graphs`; `_graphs` makes the rows."""
+"""One compiled graph as a row of `run.graphs`.
+
+Which rows there are is known to `_graphs`.
+"""
 
 import dataclasses
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 Whether padding needs to be overwritten is not known here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -92,17 +92,26 @@ def highest(dtype: Any) -> Any:
     return _extreme(dtype, "max")
 
 
-def _extreme(dtype: Any, which: Literal["min", "max"]) -> Any:
-    infinite = -np.inf if which == "min" else np.inf
-    if dtype == np.bool_:
-        value = which == "max"
-    elif jnp.issubdtype(dtype, np.integer):
-        value = getattr(jnp.iinfo(dtype), which)
-    elif jnp.issubdtype(dtype, np.complexfloating):
-        value = complex(infinite, infinite)
-    else:
-        value = infinite if _has_infinity(dtype) else getattr(_compat.finfo(dtype), which)
-    return np.asarray(value, dtype)[()]
+_Which = Literal["min", "max"]
+
+_INFINITE = {"min": -np.inf, "max": np.inf}
+
+
+def _float_extreme(dtype: Any, which: _Which) -> Any:
+    return _INFINITE[which] if _has_infinity(dtype) else getattr(_compat.finfo(dtype), which)
+
+
+_EXTREMES: dict[str, Callable[[Any, _Which], Any]] = {
+    "bool": lambda _, which: which == "max",
+    "int": lambda dtype, which: getattr(jnp.iinfo(dtype), which),
+    "float": _float_extreme,
+    "complex": lambda _, which: complex(_INFINITE[which], _INFINITE[which]),
+}
+"""By the kind of a dtype."""
+
+
+def _extreme(dtype: Any, which: _Which) -> Any:
+    return np.asarray(_EXTREMES[_compat.kind_of_dtype(dtype)](dtype, which), dtype)[()]
 
 
 def all_ones(dtype: Any) -> Any:

@@ -3,10 +3,11 @@
 Which padding is poisoned, and when, is decided in `_masked` and `_interpret`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jax import Array, dtypes, lax
+from jax import Array, lax
 from jax import numpy as jnp
 
 from shapeexec import _compat
@@ -39,24 +40,35 @@ def poison_value(poison: str, dtype: Any, *, padding: Padding) -> Any:
 
     Rules rely on the facts about padding: finite padding gets finite values.
     """
-    if dtype == dtypes.float0 or _compat.is_extended(dtype):
-        return None
-    if dtype == np.bool_:
-        return np.bool_(poison != "min")
-    if jnp.issubdtype(dtype, np.integer):
-        info = jnp.iinfo(dtype)
-        far = info.max // 2 + 1 if info.min == 0 else max(int(info.min), _FAR_OUT_OF_RANGE)
-        return np.asarray({"min": info.min, "garbage": far}.get(poison, info.max), dtype)[()]
-    if jnp.issubdtype(dtype, np.complexfloating):
-        part = poison_value(poison, np.dtype(dtype).type(0).real.dtype, padding=padding)
-        return np.asarray(complex(part, part), dtype)[()]
+    make = _VALUES.get(_compat.kind_of_dtype(dtype))
+    return None if make is None else np.asarray(make(poison, dtype, padding), dtype)[()]
+
+
+def _integer(poison: str, dtype: Any, _: Padding) -> Any:
+    info = jnp.iinfo(dtype)
+    far = info.max // 2 + 1 if info.min == 0 else max(int(info.min), _FAR_OUT_OF_RANGE)
+    return {"min": info.min, "garbage": far}.get(poison, info.max)
+
+
+def _float(poison: str, dtype: Any, padding: Padding) -> Any:
     if padding == FINITE:
-        return np.asarray(one(dtype) * (3 if poison == "min" else -3), dtype)[()]
-    if poison == "nan":
-        return np.asarray(np.nan, dtype)[()]
-    if poison == "garbage":
-        return np.asarray(_compat.finfo(dtype).max, dtype)[()]
-    return highest(dtype) if poison == "max" else lowest(dtype)
+        return one(dtype) * (3 if poison == "min" else -3)
+    largest = _compat.finfo(dtype).max
+    return {"nan": np.nan, "garbage": largest, "max": highest(dtype), "min": lowest(dtype)}[poison]
+
+
+def _complex(poison: str, dtype: Any, padding: Padding) -> Any:
+    part = _float(poison, np.dtype(dtype).type(0).real.dtype, padding)
+    return complex(part, part)
+
+
+_VALUES: dict[str, Callable[[str, Any, Padding], Any]] = {
+    "bool": lambda poison, _dtype, _padding: poison != "min",
+    "int": _integer,
+    "float": _float,
+    "complex": _complex,
+}
+"""By the kind of a dtype; of other dtypes padding is left alone."""
 
 
 def poison_padding(

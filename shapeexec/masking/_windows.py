@@ -175,7 +175,7 @@ def pad_axis(
         return take(x, source, is_element=is_element, axis=axis, value=value)
     lengths: list[Length] = [1] * x.ndim
     lengths[axis] = length
-    width = x.shape[axis]
+    width = ctx.operands[0].capacities[axis]
     stretched = width + max(0, width - 1) * interior
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (low, capacity - low - stretched, interior)

@@ -4,9 +4,6 @@ A spec tree is matched once with each structure of the arguments (`compile_spec`
 reads sizes off the shapes of each call.
 """
 
-# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
-# pyright: reportUnknownMemberType=false
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Never, cast
 

@@ -266,7 +266,7 @@ def test_a_function_is_asked_in_bounded_memory():
     np.testing.assert_array_equal(kinds, known)
 
 
-def test_it_tells_what_it_is():
+def test_a_block_mask_prints_its_tiles_and_their_kinds():
     blocks = BlockMask.from_mask(Causal(), 256, 256, (64, 64))
     text = repr(blocks)
     for part in (

@@ -101,7 +101,7 @@ def compiled(mask, operands, **options):
 
 
 def assert_right(case: Case, actual) -> None:
-    limit = 2**-7 if case.dtype == "bfloat16" else 2**-10
+    limit = epsilon(case.dtype)
     limit *= 2 if case.shift else 1  # there cuDNN's own gradient is off by 1.1 % of the largest
     names = ("out", "d_q", "d_k", "d_v")
     for name, mine, want in zip(names, actual, case.expected(), strict=True):

@@ -99,9 +99,8 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", LARGE)
-def test_large_scores_lose_no_digits_of_the_share(name):
-    constant, where = LARGE[name]
+def large_operands(constant, where):
+    """q, k, v and a bias of a row of `LARGE`."""
     random = np.random.default_rng(0)
     # So few digits that scores are exact, before a bias and after.
     q, k, v = (random.integers(-8, 9, (2, 40, 2, 16)).astype(np.float32) / 8 for _ in range(3))
@@ -116,6 +115,13 @@ def test_large_scores_lose_no_digits_of_the_share(name):
         bias[..., 30:] = constant
     else:
         bias[:] = constant
+    return q, k, v, bias
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_scores_lose_no_digits_of_the_share(name):
+    constant, where = LARGE[name]
+    q, k, v, bias = large_operands(constant, where)
     factor = kept(2, 2, (40, 40)) / (1 - RATE)
 
     def plainly(q, k, v, bias):

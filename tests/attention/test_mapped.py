@@ -58,7 +58,7 @@ def test_each_mapped_call_asks_for_its_own_examples(name, times):
         assert_close(result, expected)
 
 
-def test_it_is_so_within_loops_and_where_the_call_has_one_example():
+def test_a_mapped_call_asks_for_its_own_example_within_loops_and_where_it_has_one():
     x, run = normal(3, 20, 2, 8), functools.partial(attend, mask=MASKS["of examples"])
     assert_close(jax.vmap(run)(x), looped(run, x))
     assert_close(jax.lax.map(run, x), looped(run, x))

@@ -291,7 +291,7 @@ class Softened(ScoreModifier):
         ({}, Documents(IDS) | Causal(), None),
     ],
 )
-def test_it_says_what_it_refuses(change, mask, reason):
+def test_hoppers_kernels_say_which_calls_they_refuse(change, mask, reason):
     backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams())
     signature = dataclasses.replace(Case("", mask).signature, **change)
     told = backend.refuses(signature, mask, "cpu")

@@ -53,7 +53,7 @@ def test_result_residual_and_gradients_have_all_digits():
         assert_exact(mine, want)
 
 
-def test_so_have_directions_and_mapped_calls():
+def test_directions_and_mapped_calls_have_the_digits_of_f64():
     q, k, v, d_out, bias = operands()
     out, along = jax.jvp(lambda q: attend(q, k, v, bias), (q,), (d_out,))
     d_q, *_ = reference(q, k, v, bias).gradients(d_out)

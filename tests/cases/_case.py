@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shapeexec import _compat
 from shapeexec.shape._dim import Dim, evaluate
+from tests.tolerance import DERIVED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +73,8 @@ class Case:
         args = []
         for dims, dtype in zip(self.dims, self.arg_dtypes, strict=True):
             shape = tuple(evaluate(dim, sizes) for dim in dims)
-            if dtype == np.bool_:
-                args.append(rng.random(shape) < 0.5)
-            elif jnp.issubdtype(dtype, np.integer):
-                args.append(rng.integers(*self.integers, size=shape).astype(dtype))
-            elif jnp.issubdtype(dtype, np.complexfloating):
-                args.append((rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(dtype))
-            else:
-                args.append(np.asarray(rng.normal(size=shape)).astype(dtype))
+            drawn = _DRAWN[_compat.kind_of_dtype(dtype)](self, rng, shape)
+            args.append(np.asarray(drawn).astype(dtype))
         return args
 
     def gradient(self) -> "Case | None":
@@ -100,8 +96,17 @@ class Case:
             self,
             name=f"gradient of {self.name}",
             fn=jax.grad(loss, argnums=inexact),
-            loose=self.loose * 10,
+            loose=self.loose * DERIVED,
         )
+
+
+_DRAWN: dict[str, Callable[[Case, np.random.Generator, tuple[int, ...]], Any]] = {
+    "bool": lambda _, rng, shape: rng.random(shape) < 0.5,
+    "int": lambda case, rng, shape: rng.integers(*case.integers, size=shape),
+    "float": lambda _, rng, shape: rng.normal(size=shape),
+    "complex": lambda _, rng, shape: rng.normal(size=shape) + 1j * rng.normal(size=shape),
+}
+"""Random arguments, by the kind of their dtype."""
 
 
 def _varied(x: Any) -> Any:

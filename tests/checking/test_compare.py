@@ -1,5 +1,6 @@
 """Programs that differ in one thing are told apart; those that do the same are not."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from jax import lax
 
 import shapeexec as sx
-from shapeexec.checking import difference, instantiate
+from shapeexec.checking import Difference, difference, instantiate
 from tests.checking.programs import (
     by,
     convolved,
@@ -193,9 +194,10 @@ MUTATIONS: dict[str, Pair] = {
 def test_a_mutation_is_told(name):
     one, other = (plain_jaxpr(fn, f32(3, 3)) for fn in MUTATIONS[name])
     assert difference(instantiate(one, {}), instantiate(one, {})) is None
-    told = difference(instantiate(one, {}), other)
-    assert told is not None
-    assert difference(instantiate(other, {}), one) is not None
+    for first, second in ((one, other), (other, one)):
+        found = difference(instantiate(first, {}), second)
+        assert isinstance(found, Difference)
+        assert re.search(r" (instead of|with another) ", found.text)
 
 
 def _with_aval(jaxpr: Any, **changes: Any) -> Any:
@@ -208,6 +210,6 @@ def _with_aval(jaxpr: Any, **changes: Any) -> Any:
 
 def test_a_weak_type_of_a_result_is_told():
     jaxpr = plain_jaxpr(jnp.sin, f32(3))
-    told = difference(_with_aval(jaxpr, weak_type=True), jaxpr)
-    assert told is not None
-    assert told.text == "result 0 is f32[3], weakly typed instead of f32[3]"
+    found = difference(_with_aval(jaxpr, weak_type=True), jaxpr)
+    assert isinstance(found, Difference)
+    assert found.text == "result 0 is f32[3], weakly typed instead of f32[3]"

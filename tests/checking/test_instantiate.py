@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from shapeexec import _compat
-from shapeexec.checking import EXPANSIONS, check, instantiate, register_expansion
+from shapeexec.checking import EXPANSIONS, Difference, check, instantiate, register_expansion
 from shapeexec.shape import _dim
 from tests.checking.support import f32, leaf, plain_jaxpr, traced_at
 from tests.tolerance import assert_close
@@ -132,7 +132,10 @@ def test_an_operation_that_stands_for_something_else_is_told():
         n = x.shape[0]
         return flip_p.bind(x, keep=n - 1) if _dim.symbols_of(n) else x[: n - 1] * jnp.float32(n)
 
-    assert check(traced_at(fn, "s", {"s": 5}), fn, [leaf("s")], {"s": 5}) is not None
+    found = check(traced_at(fn, "s", {"s": 5}), fn, [leaf("s")], {"s": 5})
+    assert isinstance(found, Difference)
+    assert found.text == "a slice or a transpose f32[4] with offset=4 instead of 0"
+    assert "x[: n - 1] * jnp.float32(n)" in (found.line or "")
 
 
 @pytest.mark.usefixtures("_expansions")

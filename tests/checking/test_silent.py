@@ -150,7 +150,10 @@ def test_a_difference_that_no_size_but_one_has_is_found_at_that_size():
         return x * 2 if jax.ShapeDtypeStruct(x.shape, x.dtype) == FIVE else x
 
     assert examined(fn, "s", {"s": 4}).difference is None
-    assert examined(fn, "s", {"s": 5}, traced_at={"s": 4}).difference is not None
+    found = examined(fn, "s", {"s": 5}, traced_at={"s": 4}).difference
+    assert isinstance(found, Difference)
+    assert found.text == "argument 0, f32[5], instead of `mul` f32[5]"
+    assert "== FIVE else x" in (found.line or "")
 
 
 def test_an_exception_of_the_plain_function_comes_out_as_it_is():
@@ -177,7 +180,7 @@ def test_another_type_of_result_is_a_difference_with_its_line():
         return x.astype(np.int32 if type(x.shape[0]) is int else np.int8)
 
     found = examined(fn, "s", {"s": 5}).difference
-    assert found is not None
+    assert isinstance(found, Difference)
     assert found.text == "result 0 is i8[5] instead of i32[5]"
     assert "type(x.shape[0]) is int" in (found.line or "")
     assert found.line == found.symbolic_line
@@ -190,7 +193,7 @@ def test_an_effect_more_is_a_difference():
         return x
 
     found = examined(fn, "s", {"s": 5}).difference
-    assert found is not None
+    assert isinstance(found, Difference)
     assert found.text == "0 effects instead of 1"
     assert "jax.debug.callback" in (found.line or "")
 
@@ -211,4 +214,7 @@ def test_effects_in_another_order_are_a_difference():
             jax.debug.print(word)
         return x
 
-    assert examined(fn, "s", {"s": 5}).difference is not None
+    found = examined(fn, "s", {"s": 5}).difference
+    assert isinstance(found, Difference)
+    assert found.text == "`debug_print` instead of `debug_print`, with other parameters"
+    assert "jax.debug.print(word)" in (found.line or "")

@@ -202,7 +202,7 @@ def test_what_is_no_way_to_compile_is_refused(make, what, fix):
         make()
 
 
-def test_its_options_are_a_copy_that_cannot_change():
+def test_options_of_compiling_are_a_copy_that_cannot_change():
     given = {"xla_cpu_enable_fast_math": False}
     compiling = sx.Compiling(options=given)
     given["xla_cpu_enable_fast_math"] = [1]
@@ -215,7 +215,7 @@ def test_its_options_are_a_copy_that_cannot_change():
         compiling.options["xla_cpu_enable_fast_math"] = [1]
 
 
-def test_it_travels_with_the_settings():
+def test_compiling_options_travel_with_the_settings():
     compiling = sx.Compiling(first="quick", options={"xla_cpu_enable_fast_math": False})
     ex = sx.Exec(jnp.sum, compiling=compiling)
     assert pickle.loads(pickle.dumps(ex)).settings.compiling == compiling

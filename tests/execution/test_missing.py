@@ -91,22 +91,36 @@ def test_a_call_in_a_larger_graph_returns_what_was_asked_for(returns, kind, gate
     np.testing.assert_array_equal(np.asarray(ex.padded(x)), 2 * x)
 
 
-def test_its_own_graph_is_used_once_it_is_there(gate: Gate):
+def with_calls_in_a_larger_graph():
+    """An Exec with a graph of 64, and the sums of three calls whose own graph of 8 is missing."""
     ex = made(lambda x: x.sum())
     ex(ones(64))
-    assert [float(ex(ones(n))) for n in (5, 6, 5)] == [15, 21, 15]
+    return ex, [float(ex(ones(n))) for n in (5, 6, 5)]
+
+
+def test_a_larger_graph_serves_calls_until_their_own_is_there(gate: Gate):
+    ex, sums = with_calls_in_a_larger_graph()
+    assert sums == [15, 21, 15]
     assert gate.compiled_in[1:] in ([], ["shapeexec"])
     assert (ex.stats.larger, ex.stats.misses, ex.stats.hits) == (3, 4, 0)
     assert [row.sizes for row in ex.graphs] == ["s=64"]
+
+
+def test_the_own_graph_of_a_call_is_used_once_it_is_there(gate: Gate):
+    ex, _ = with_calls_in_a_larger_graph()
     gate.settle()
     with counted() as count:
         assert [float(ex(ones(n))) for n in (5, 6, 5)] == [15, 21, 15]
     assert count.compilations == 0
     assert (ex.stats.larger, ex.stats.misses, ex.stats.hits) == (3, 4, 3)
+
+
+def test_graphs_and_plans_tell_which_graph_a_worker_made(gate: Gate):
+    ex, _ = with_calls_in_a_larger_graph()
+    gate.settle()
     assert [(row.sizes, row.origin) for row in ex.graphs] == [("s=64", "made"), ("s=8", "worker")]
     assert [dict(row.least) for row in ex.graphs] == [{"s": 1}, {"s": 1}]
-    assert ex.graphs[{"s": 5}].sizes == "s=8"
-    assert ex.graphs[{"s": 9}].sizes == "s=64"
+    assert (ex.graphs[{"s": 5}].sizes, ex.graphs[{"s": 9}].sizes) == ("s=8", "s=64")
     assert ex.plan(ones(5)).runs_in.origin == "worker"
     assert str(ex.plan(ones(5))).endswith("; compiled")
 

@@ -53,11 +53,11 @@ def by_size(x):
 @pytest.mark.parametrize(
     ("fn", "trace"), [(by_remainders, 3), (by_ranges, None), (by_size, 8)], ids=["3", "-", "8"]
 )
-def test_it_warns_at_the_third_trace_if_it_can_or_else_at_the_eighth(fn, trace):
+def test_an_exec_warns_at_the_third_trace_if_it_can_or_else_at_the_eighth(fn, trace):
     assert calls_until_warned(fn, (1, 2, 3, 5, 6, 10, 15, 30, 31)) == trace
 
 
-def test_it_warns_once():
+def test_an_exec_warns_of_many_traces_once():
     run = sx.Exec(by_remainders, ("s",), sx.Pow2())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -25,7 +25,7 @@ def test_padding_may_be_anything():
         assert float(mean({"s": size}, padded(ones(size), 4))) == ones(size).mean()
 
 
-def test_it_may_be_jitted_with_sizes_as_data():
+def test_a_pad_safe_function_may_be_jitted_with_sizes_as_data():
     softmax = jax.jit(pad_safe(jax.nn.softmax, ("b, s",)))
     for b, s in ((1, 3), (2, 4), (3, 1)):
         got = softmax({"b": b, "s": s}, padded(ones(b, s), 3, 4))
@@ -33,7 +33,7 @@ def test_it_may_be_jitted_with_sizes_as_data():
     assert softmax._cache_size() == 1
 
 
-def test_it_may_be_vmapped_over_sizes():
+def test_a_pad_safe_function_may_be_vmapped_over_sizes():
     sizes = jnp.array([1, 3, 4])
     batch = np.stack([padded(ones(n), 4) for n in (1, 3, 4)])
     total = jax.vmap(pad_safe(lambda x: x.max() - x.mean(), ("s",)))({"s": sizes}, batch)

@@ -1,5 +1,6 @@
 """The registry of rules: complete in itself, and of primitives that JAX has."""
 
+import ast
 import contextlib
 import importlib
 import pathlib
@@ -236,7 +237,7 @@ _TIED = {
         "masking/rules/test_random.py::test_a_generator_that_needs_the_whole_shape_is_refused"
     ),
     "select_and_gather_add_transpose": (
-        "masking/rules/test_transposes.py::test_slices_pads_pools_and_bodies"
+        "masking/rules/test_transposes.py::test_gradients_of_slices_pads_pools_and_bodies_share_one_graph"
     ),
 }
 # JAX traces no function to these by itself: only in the lowering of another primitive, for several
@@ -298,3 +299,34 @@ def test_a_primitive_without_a_case_is_tied_to_a_test_that_there_is(test):
     path, name = test.split("::")
     text = (pathlib.Path(__file__).parents[1] / path).read_text()
     assert re.search(rf"^def {name}\(", text, re.MULTILINE)
+
+
+_OF_INTERMEDIATES = {
+    "_any_of": "the shape is an aval's, of dims",
+    "_reshape_group": "the array is reshaped already along the axes of other groups",
+}
+RULE_FILES = sorted(pathlib.Path(rules.__path__[0]).glob("*.py"))
+
+
+def shapes_read(text: str) -> set[tuple[str, str]]:
+    """Functions of a context that read the shape of a parameter, and the parameter."""
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    found: set[tuple[str, str]] = set()
+    for function in functions:
+        given = (*function.args.args, *function.args.kwonlyargs)
+        names = {parameter.arg for parameter in given}
+        if "ctx" in names:
+            attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
+            read = {ast.unparse(node.value) for node in attributes if node.attr == "shape"}
+            found |= {(function.name, name) for name in read & names}
+    return found
+
+
+def test_rules_take_capacities_from_their_context():
+    found = set().union(*(shapes_read(path.read_text()) for path in RULE_FILES))
+    assert {function for function, _ in found} == _OF_INTERMEDIATES.keys()
+
+
+def test_an_extent_that_is_read_off_an_operand_is_found():
+    text = "def rule(ctx, operand, *, axis):\n    return operand.shape[axis]"
+    assert shapes_read(text) == {("rule", "operand")}

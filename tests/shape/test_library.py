@@ -255,7 +255,7 @@ def test_the_results_are_those_of_the_plain_function(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, (*_, has) in PROGRAMS.items() if has])
-def test_so_are_the_gradients(name):
+def test_gradients_of_stand_ins_are_those_of_the_plain_function(name):
     fn, specs, _ = PROGRAMS[name]
     fn = gradient(fn)
     ex = sx.Exec(fn, specs, padded(specs), poison="max", check="sizes")

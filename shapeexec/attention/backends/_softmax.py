@@ -4,7 +4,7 @@ All values are arrays inside a kernel; loads and stores are left to the kernels.
 FlashAttention-2 (Dao, https://arxiv.org/abs/2307.08691, algorithms 1 and 2).
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false

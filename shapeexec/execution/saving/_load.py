@@ -1,4 +1,7 @@
-"""An Exec from a directory that another process has saved."""
+"""An Exec from a directory that another process has saved.
+
+Which saved graph a call may run in is known to `_saved`.
+"""
 
 import warnings
 from collections.abc import Callable, Mapping

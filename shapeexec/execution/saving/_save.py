@@ -1,4 +1,7 @@
-"""Writing the graphs of an Exec, and what made them, into a directory."""
+"""Writing the graphs of an Exec, and what made them, into a directory.
+
+How files are written is known to `_files`.
+"""
 
 import dataclasses
 import warnings

@@ -38,12 +38,13 @@ def fft(
     x = operand
     if kind == lax.FftType.RFFT:
         x = x.astype(jnp.result_type(x.dtype, np.complex64))
-    sizes = dict(zip(axes, fft_lengths, strict=True))
+    sizes, shape = dict(zip(axes, fft_lengths, strict=True)), ctx.operands[0].capacities
     # The halved axis is completed last: until then the others hold spectra.
     for axis in axes if is_inverse else reversed(axes):
         if kind == lax.FftType.IRFFT and axis == axes[-1]:
             x = _hermitian(x, lengths[axis], size=sizes[axis], axis=axis)
-        x = _transform(x, lengths[axis], size=sizes[axis], axis=axis, is_inverse=is_inverse)
+        shape = _with(shape, axis, size=sizes[axis])
+        x = _transform(conform(x, shape), lengths[axis], axis=axis, is_inverse=is_inverse)
     return x.real if kind == lax.FftType.IRFFT else x
 
 
@@ -58,9 +59,10 @@ def _hermitian(half: Array, length: Length, *, size: int, axis: int) -> Array:
     return jnp.where(mask, whole, whole.conj())
 
 
-def _transform(x: Array, length: Length, *, size: int, axis: int, is_inverse: bool) -> Array:
-    """The transform of the first `length` of at most `size` elements along `axis`."""
-    x = jnp.moveaxis(conform(x, _with(x.shape, axis, size=size)), axis, -1)
+def _transform(x: Array, length: Length, *, axis: int, is_inverse: bool) -> Array:
+    """The transform of the first `length` elements along `axis`."""
+    x = jnp.moveaxis(x, axis, -1)
+    size = x.shape[-1]
     if isinstance(length, int):
         out = (jnp.fft.ifft if is_inverse else jnp.fft.fft)(x)
         return jnp.moveaxis(out, -1, axis)

@@ -11,6 +11,7 @@ the plain function has none.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,9 +53,10 @@ def dynamic_update_slice(ctx: RuleContext, operand: Array, update: Array, *start
     operand = _with_room(ctx, operand, dims=dims, sizes=sizes)
     # Padding that lies over the whole axis falls on padding.
     partial = [axis for axis, size in enumerate(sizes) if _is_partial(dims[axis], size)]
-    mask = valid_mask(update.shape, ctx.operands[1].lengths, axes=partial)
+    window = ctx.operands[1].capacities
+    mask = valid_mask(window, ctx.operands[1].lengths, axes=partial)
     if mask is not None:
-        update = jnp.where(mask, update, lax.dynamic_slice(operand, clamped, update.shape))
+        update = jnp.where(mask, update, lax.dynamic_slice(operand, clamped, window))
     return ctx.bind(operand, update, *clamped)
 
 
@@ -79,7 +81,7 @@ def gather(
     **params: Any,
 ) -> Array:
     """Move: indices are clamped, or found to be out of bounds, at the true sizes."""
-    if not is_ragged(ctx.eqn) and (mode == _MODE.ONE_HOT or not _is_one_row(indices)):
+    if not is_ragged(ctx.eqn) and (mode == _MODE.ONE_HOT or not _is_one_row(ctx)):
         return _compat.bind_equation(ctx.eqn, [operand, indices])[0]
     if mode == _MODE.ONE_HOT:
         raise ctx.unsupported(
@@ -131,7 +133,7 @@ def scatter(
         updates = _compat.asarray(updates, operand.dtype)
     if operand.size == 0 or updates.size == 0:
         return operand
-    if not is_ragged(ctx.eqn) and not _is_one_row(indices):
+    if not is_ragged(ctx.eqn) and not _is_one_row(ctx):
         return _compat.bind_equation(ctx.eqn, [operand, indices, updates])[0]
     dims, windows = ctx.operands[0].dims, _windows(dimension_numbers, operand.ndim)
     update_dims = ctx.operands[2].dims
@@ -146,7 +148,7 @@ def scatter(
     keep = _in_bounds(starts, last)
     batching = dimension_numbers.scatter_indices_batching_dims
     rows = [axis for axis in range(keep.ndim) if axis not in batching]
-    is_row = valid_mask(keep.shape, ctx.operands[1].lengths, axes=rows)
+    is_row = valid_mask(ctx.operands[1].capacities[:-1], ctx.operands[1].lengths, axes=rows)
     keep = keep if is_row is None else keep & is_row
     writes = _Writes(starts, keep, updates, dimension_numbers)
     partial = {axis: sizes[axis] for axis in windows if _is_partial(dims[axis], sizes[axis])}
@@ -242,8 +244,9 @@ class _Writes:
         )
 
 
-def _is_one_row(indices: Array) -> bool:
-    return indices.size == indices.shape[-1]
+def _is_one_row(ctx: RuleContext) -> bool:
+    indices = ctx.operands[1].capacities
+    return math.prod(indices) == indices[-1]
 
 
 def _windows(numbers: lax.ScatterDimensionNumbers, rank: int) -> dict[int, int]:
@@ -266,8 +269,8 @@ def _last_start(ctx: RuleContext, dim: Any, *, size: Any) -> Length:
 def _with_room(
     ctx: RuleContext, x: Array, *, dims: Any, sizes: Any, but: Sequence[int] = ()
 ) -> Array:
-    """`x`, wide enough that XLA clamps no start that is in bounds at the true sizes."""
-    shape = list(x.shape)
+    """`x`, the first operand, so wide that XLA clamps no start in bounds at the true sizes."""
+    shape = list(ctx.operands[0].capacities)
     for axis, (dim, size) in enumerate(zip(dims, sizes, strict=True)):
         if axis not in but:
             room = (

@@ -237,10 +237,11 @@ def _run_of(x: Array, start: Length, *, stride: Length, count: int, axis: int) -
 def tile(ctx: RuleContext, operand: Array, *, reps: tuple[int, ...]) -> Array:
     """Move: repetition by the true length."""
     offset = len(reps) - operand.ndim
-    operand = operand.reshape((1,) * offset + operand.shape)
+    own = (1,) * offset + ctx.operands[0].capacities
+    operand = operand.reshape(own)
     lengths = (1,) * offset + ctx.operands[0].lengths
     for axis, capacity in enumerate(ctx.results[0].capacities):
-        if operand.shape[axis] != capacity or reps[axis] != 1:
+        if own[axis] != capacity or reps[axis] != 1:
             index = lax.iota(np.int32, capacity) % jnp.maximum(lengths[axis], 1)
             operand = take(operand, index, axis=axis)
     return operand

@@ -51,9 +51,10 @@ def lu(ctx: RuleContext, matrix: Array, **params: Any) -> Any:
 @register("lu_pivots_to_permutation")
 def lu_pivots_to_permutation(ctx: RuleContext, pivots: Array, **params: Any) -> Array:
     """Fill: a row behind the valid ones is exchanged with itself."""
-    mask = valid_mask(pivots.shape, ctx.operands[0].lengths, axes=range(pivots.ndim))
+    capacities, last = ctx.operands[0].capacities, pivots.ndim - 1
+    mask = valid_mask(capacities, ctx.operands[0].lengths, axes=range(pivots.ndim))
     if mask is not None:
-        own = _compat.broadcasted_iota(pivots.dtype, pivots.shape, pivots.ndim - 1)
+        own = _compat.broadcasted_iota(pivots.dtype, capacities, last)
         pivots = jnp.where(mask, pivots, own)
     return ctx.bind(pivots, **params)
 
@@ -79,7 +80,7 @@ def tridiagonal_solve(
     upper = ctx.fill(2, zero(upper.dtype))
     rhs = ctx.fill(3, zero(rhs.dtype), axes=[rhs.ndim - 2])
     # What stands behind the last valid row of `upper` is ignored there, but not inside a matrix.
-    inner = _compat.broadcasted_iota(np.int32, upper.shape, upper.ndim - 1)
+    inner = _compat.broadcasted_iota(np.int32, ctx.operands[2].capacities, upper.ndim - 1)
     is_inside = inner < ctx.operands[2].lengths[-1] - 1
     upper = jnp.where(is_inside, upper, zero(upper.dtype))
     return ctx.bind(lower, diagonal, upper, rhs, **params)
@@ -142,13 +143,14 @@ def svd(
     options = params | {"compute_uv": compute_uv, "full_matrices": full_matrices}
     if not (ragged and compute_uv):
         return ctx.bind(matrix, **options)
-    length, size = ctx.results[0].lengths[-1], min(ctx.operands[0].capacities[-2:])
+    *batch, rows, columns = ctx.operands[0].capacities
+    length, size = ctx.results[0].lengths[-1], min(rows, columns)
     around = None
     if not _is_square(ctx, 0):
         before, upper = lax.linalg.qr(matrix, full_matrices=full_matrices)
         after, lower = lax.linalg.qr(_adjoint(upper), full_matrices=full_matrices)
         around, matrix = (before, after), _adjoint(lower)[..., :size, :size]
-    inside, is_diagonal = _corner(matrix.shape, length)
+    inside, is_diagonal = _corner((*batch, size, size), length)
     block = jnp.where(is_diagonal, _beyond_spectrum(matrix), 0).astype(matrix.dtype)
     values, left, right = ctx.bind(jnp.where(inside, matrix, block), **options)
     values = roll_to_front(values, length, axis=values.ndim - 1)
@@ -254,13 +256,14 @@ def _is_square(ctx: RuleContext, operand: int) -> bool:
 def _embed(ctx: RuleContext, operand: int, *, matrix: Array, block: Any) -> Array:
     """The operand with identities for padded batch rows, and `block` on the padding's diagonal."""
     lengths, core = ctx.operands[operand].lengths, _core(matrix)
-    row, column = (_compat.broadcasted_iota(np.int32, matrix.shape, axis) for axis in core)
+    capacities = ctx.operands[operand].capacities
+    row, column = (_compat.broadcasted_iota(np.int32, capacities, axis) for axis in core)
     is_diagonal = row == column
-    inside = valid_mask(matrix.shape, lengths, axes=core)
+    inside = valid_mask(capacities, lengths, axes=core)
     if inside is not None:
         block = _compat.asarray(block, matrix.dtype)[..., None, None]
         matrix = jnp.where(inside, matrix, jnp.where(is_diagonal, block, zero(matrix.dtype)))
-    in_batch = valid_mask(matrix.shape, lengths, axes=range(matrix.ndim - 2))
+    in_batch = valid_mask(capacities, lengths, axes=range(core[0]))
     if in_batch is not None:
         matrix = jnp.where(in_batch, matrix, is_diagonal.astype(matrix.dtype))
     return matrix

@@ -126,7 +126,7 @@ def _reduced_if_valid(
     axes: Sequence[int],
     combine: Callable[[Sequence[Array], Sequence[Array]], Sequence[Array]],
 ) -> list[Array]:
-    mask = valid_mask(data[0].shape, ctx.operands[0].lengths, axes=axes)
+    mask = valid_mask(ctx.operands[0].capacities, ctx.operands[0].lengths, axes=axes)
     assert mask is not None
     _, *results = lax.reduce((mask, *data), (np.bool_(True), *init), of_valid(combine), axes)
     return results

@@ -1,4 +1,7 @@
-"""Stand-ins for the functions that choose a dtype by a size."""
+"""Stand-ins for the functions that choose a dtype by a size.
+
+When a stand-in runs is decided in `_compat`.
+"""
 
 from typing import Any
 

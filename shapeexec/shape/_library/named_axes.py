@@ -1,4 +1,7 @@
-"""Stand-in for the size of the named axis of a `vmap`, by which JAX multiplies shared values."""
+"""Stand-in for the size of the named axis of a `vmap`, by which JAX multiplies shared values.
+
+When it runs is decided in `_compat`.
+"""
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false

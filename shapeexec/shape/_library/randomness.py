@@ -1,4 +1,7 @@
-"""Stand-ins for random permutations and choices of a symbolic number of elements."""
+"""Stand-ins for random permutations and choices of a symbolic number of elements.
+
+The bits themselves are JAX's; at padded shapes the rules draw them.
+"""
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false

@@ -1,4 +1,7 @@
-"""Stand-in for the derivative of `reduce_prod` and `reduce`, which is that of a tree of halves."""
+"""Stand-in for the derivative of `reduce_prod` and `reduce`, which is that of a tree of halves.
+
+The tree of halves itself is in `scans`.
+"""
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false

@@ -1,4 +1,7 @@
-"""Stand-in for `jax.lax.associative_scan`, whose depth depends on the size of the axis."""
+"""Stand-in for `jax.lax.associative_scan`, whose depth depends on the size of the axis.
+
+Which combinations are pad-safe is up to the rules of the primitives inside.
+"""
 
 import dataclasses
 from collections.abc import Callable

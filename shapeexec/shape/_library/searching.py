@@ -1,4 +1,7 @@
-"""Stand-ins for binary search and `squeeze`, which read the number of elements."""
+"""Stand-ins for binary search and `squeeze`, which read the number of elements.
+
+When a stand-in runs is decided in `_compat`.
+"""
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false

@@ -1,4 +1,7 @@
-"""Stand-in for short-time Fourier transforms, whose number of windows depends on a size."""
+"""Stand-in for short-time Fourier transforms, whose number of windows depends on a size.
+
+The transforms inside are JAX's, and the rules make them pad-safe.
+"""
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false

@@ -1,4 +1,7 @@
-"""Where a figure was measured: without it, it is worth nothing."""
+"""Where a figure was measured: without it, it is worth nothing.
+
+What was measured is up to the benchmark.
+"""
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false

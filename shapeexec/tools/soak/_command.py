@@ -1,4 +1,7 @@
-"""The command line of the soak; what it needs is imported when it runs."""
+"""The command line of the soak; what it needs is imported when it runs.
+
+What the names on the command line mean is in `_main`.
+"""
 
 import argparse
 import importlib.util

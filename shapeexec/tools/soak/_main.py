@@ -1,4 +1,7 @@
-"""From the names on the command line to a soak."""
+"""From the names on the command line to a soak.
+
+The options themselves are those of `_command`.
+"""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar

@@ -1,4 +1,7 @@
-"""Drawing a soak; the one module of it that asks for matplotlib."""
+"""Drawing a soak; the one module of it that asks for matplotlib.
+
+What is drawn was found by `_run`.
+"""
 
 # Some of matplotlib's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false

@@ -1,4 +1,7 @@
-"""The outcome of a soak, as text for people and as JSON for programs."""
+"""The outcome of a soak, as text for people and as JSON for programs.
+
+Whether it is a good one is known to `_outcome`.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

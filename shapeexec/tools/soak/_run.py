@@ -1,4 +1,7 @@
-"""A soak from beginning to end: the phases, the threads, and what becomes of their calls."""
+"""A soak from beginning to end: the phases, the threads, and what becomes of their calls.
+
+Which calls are made is known to `_services` and `_traffic`.
+"""
 
 import collections
 import contextlib

@@ -9,6 +9,7 @@ import pytest
 
 from shapeexec.attention._positions import block
 from shapeexec.attention.masks import ALiBi, RelativeBias
+from tests.tolerance import EQUAL, assert_close
 
 
 def modified(modifier, *, first=(0, 0), tile=(12, 15), heads=3):
@@ -25,16 +26,16 @@ def distances(first=(0, 0), tile=(12, 15)):
 @pytest.mark.parametrize("first", [(0, 0), (24, 15)])
 def test_alibi_takes_off_by_distance(first):
     slopes = np.array([0.5, 0.25, 2.0], np.float32)
-    expected = -slopes[:, None, None] * abs(distances(first))
-    np.testing.assert_allclose(modified(ALiBi(slopes), first=first)[0], expected)
+    expected = -slopes[:, None, None] * abs(distances(first)).astype(np.float32)
+    assert_close(modified(ALiBi(slopes), first=first)[0], expected, loose=EQUAL)
 
 
 def test_the_slopes_are_those_of_the_paper():
     eight = [2.0**-n for n in range(1, 9)]
-    np.testing.assert_allclose(ALiBi.for_heads(8).slopes[0], eight)
+    assert_close(ALiBi.for_heads(8).slopes[0], np.float32(eight), loose=EQUAL)
     # 12 heads: the 8, and then 4 of the 16, from its first on by twos.
     sixteen = [2.0 ** (-n / 2) for n in range(1, 17)]
-    np.testing.assert_allclose(ALiBi.for_heads(12).slopes[0], eight + sixteen[0:8:2])
+    assert_close(ALiBi.for_heads(12).slopes[0], np.float32(eight + sixteen[0:8:2]), loose=EQUAL)
 
 
 @pytest.mark.parametrize("left", [None, 0, 1, 4])

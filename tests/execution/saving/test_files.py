@@ -7,7 +7,6 @@ import pickle
 import threading
 import zipfile
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ import shapeexec as sx
 from shapeexec import _compat
 from shapeexec.execution.saving import _files
 from tests.execution.saving.support import SPECS, W, attend, data, saved, told
+from tests.tolerance import assert_close
 
 X = data()
 
@@ -88,7 +88,7 @@ def test_a_damaged_file_is_made_anew_with_a_warning(
     written(tmp_path, own)
     run = sx.load(tmp_path, attend, trusted=True)
     with told() as texts:
-        np.testing.assert_allclose(run(W, X), attend(W, X), rtol=1e-5, atol=1e-6)
+        assert_close(run(W, X), attend(W, X))
     assert (run.stats.loads, run.stats.compiles) == (0, 1)
     assert not (tmp_path / "ran").exists()
     (text,) = texts

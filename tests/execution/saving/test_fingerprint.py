@@ -8,6 +8,7 @@ import pytest
 import shapeexec as sx
 from shapeexec.execution.saving import _fingerprint, _saved
 from tests.execution.saving.support import SPECS, W, attend, data, parts, saved, told
+from tests.tolerance import assert_close
 
 X = data()
 GUARDED = {"constraints": "s >= 2"}
@@ -204,7 +205,7 @@ def test_a_changed_function_or_option_makes_graphs_anew_with_a_warning(tmp_path,
     with told() as texts:
         result = run(W, X)
         run(W, data(3, 9))
-    np.testing.assert_allclose(result, fn(W, X), rtol=1e-5, atol=1e-6)
+    assert_close(result, fn(W, X))
     assert (run.stats.loads, run.stats.compiles) == (0, 2)
     (text,) = texts  # one for all
     assert expected in text
@@ -228,7 +229,7 @@ def test_arrays_that_a_function_closes_over_may_change(tmp_path):
     saved(tmp_path, fn=fn)
     scale = np.float32(3) * np.ones(4, np.float32)
     run = sx.load(tmp_path, fn, trusted=True)
-    np.testing.assert_allclose(run(W, X), 3 * attend(W, X), rtol=1e-5, atol=1e-6)
+    assert_close(run(W, X), 3 * attend(W, X))
     assert (run.stats.loads, run.stats.compiles) == (1, 0)
 
 

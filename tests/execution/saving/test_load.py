@@ -12,6 +12,7 @@ from shapeexec import _compat
 from shapeexec.execution import _compile
 from shapeexec.execution.saving import _saved
 from tests.execution.saving.support import SPECS, W, attend, data, saved, told
+from tests.tolerance import assert_close
 
 X = data()
 
@@ -72,7 +73,7 @@ def test_the_trace_of_a_loaded_graph_is_proven(tmp_path):
     assert run.settings.check == "off"
     run = run.variant(check="graphs")
     with told() as texts:
-        np.testing.assert_allclose(run(W, X), 2 * attend(W, X), rtol=1e-5, atol=1e-6)
+        assert_close(run(W, X), 2 * attend(W, X))
     assert run.stats.differences == 1
     assert "at symbolic sizes the function is another one" in texts[0]
 
@@ -96,7 +97,7 @@ def test_another_dtype_structure_configuration_or_place_is_planned_anew(tmp_path
         with pytest.raises(KeyError):
             run({"v": W}, X)
         with jax.default_matmul_precision("highest"):
-            np.testing.assert_allclose(run({"w": W}, X), expected, rtol=1e-5, atol=1e-6)
+            assert_close(run({"w": W}, X), expected)
         with jax.enable_x64(True):
             run({"w": W}, X)
     assert (run.stats.loads, run.stats.compiles) == (1, 5)

@@ -163,7 +163,7 @@ GRADIENTS = {
 
 
 @pytest.mark.parametrize("loss", GRADIENTS.values(), ids=GRADIENTS)
-def test_slices_pads_pools_and_bodies(loss):
+def test_gradients_of_slices_pads_pools_and_bodies_share_one_graph(loss):
     calls = [(floats(b, s, 3),) for b, s in ((2, 7), (3, 2))]
     assert_one_graph(jax.grad(loss), ("b, s, 3",), calls)
 

@@ -5,7 +5,7 @@ tiles with work are visited; padding behind valid lengths never affects a result
 prepares calls; the kernels are in the modules beside it.
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false

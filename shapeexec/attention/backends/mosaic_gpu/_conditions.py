@@ -5,7 +5,7 @@ traced, and where it joins conditions the choice between two values is nested
 instead: `x if (a and b) else y` is `(x if b else y) if a else y`, one select for each comparison.
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 
 import dataclasses

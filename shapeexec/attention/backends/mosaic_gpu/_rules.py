@@ -3,7 +3,7 @@
 This is found by tracing the rules. Inside a kernel `_elements` runs them on loaded values.
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

@@ -4,7 +4,7 @@ A TPU kernel has no pointers: operands are cut into blocks ahead, and single num
 memory. So the mask is traced once, to find which of its arrays it reads in which way.
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false

@@ -3,7 +3,7 @@
 How examples and heads are grouped, and which tiles are visited, is in `_groups`.
 """
 
-# Pallas and cuDNN have partly unknown types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

@@ -1,4 +1,7 @@
-"""The command line of the benchmark; its requirements are imported when it runs."""
+"""The command line of the benchmark; its requirements are imported when it runs.
+
+What is measured, and how, is in `_main`.
+"""
 
 import argparse
 import importlib.util

@@ -1,4 +1,7 @@
-"""The rivals: each module here is one, and its `rival` is a `Contestant`."""
+"""The rivals: each module here is one, and its `rival` is a `Contestant`.
+
+Which problems they are given, and how they are timed, is known to `_run`.
+"""
 
 import importlib
 import pkgutil

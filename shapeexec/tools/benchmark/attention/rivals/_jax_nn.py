@@ -1,4 +1,7 @@
-"""`jax.nn.dot_product_attention`, which two rivals are: it has two implementations."""
+"""`jax.nn.dot_product_attention`, which two rivals are: it has two implementations.
+
+On which devices they run is known to the rivals.
+"""
 
 # The rivals are not installed here, so their types are unknown.
 # pyright: reportUnknownMemberType=false

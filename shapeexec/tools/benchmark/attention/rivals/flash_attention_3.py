@@ -1,4 +1,7 @@
-"""FlashAttention 3: its CUDA kernels as calls of XLA, from the package dew-flash-attn-cu13."""
+"""FlashAttention 3: its CUDA kernels as calls of XLA, from the package dew-flash-attn-cu13.
+
+How it is timed is known to `_run`.
+"""
 
 # The rivals are not installed here, so their types are unknown.
 # pyright: reportUnknownMemberType=false

@@ -1,4 +1,7 @@
-"""cuDNN's fused attention, through `jax.nn`."""
+"""cuDNN's fused attention, through `jax.nn`.
+
+How arguments become those of `jax.nn` is in `_jax_nn`.
+"""
 
 import functools
 

@@ -1,4 +1,7 @@
-"""What XLA makes of the formulas, through `jax.nn`: all pairs, masked."""
+"""What XLA makes of the formulas, through `jax.nn`: all pairs, masked.
+
+How arguments become those of `jax.nn` is in `_jax_nn`.
+"""
 
 import functools
 
