@@ -1,7 +1,11 @@
-"""Broad handlers and builtin errors give their reason in a comment; our errors hold a value."""
+"""Broad handlers and builtin errors give their reason in a comment; our errors hold a value.
+
+Those that name an argument in their first line hold its name.
+"""
 
 import ast
 import builtins
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,3 +122,54 @@ def test_each_exception_is_in_use():
 )
 def test_what_lacks_a_value_is_found(raised, has_none):
     assert list(without_value(f"raise {raised}")) == ["no"] * has_none
+
+
+# What a first line names as `name=value`, or begins with: `grown: by=-1`, `key[0] is a list`.
+NAMES_ARGUMENT = re.compile(r"\b[a-z]\w*(\[\S*\])?=(?!=)|^\{(path|place|where|name)\}")
+
+
+def without_name(source: str) -> Iterator[str]:
+    """The first lines of ConfigErrors and SpecErrors that name an argument, and do not hold it."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not {"fix"} <= {one.arg for one in node.keywords}:
+            continue
+        name = ast.unparse(node.func).rpartition(".")[2]
+        field = {"ConfigError": "option", "SpecError": "path"}.get(name)
+        if field is None or field in {one.arg for one in node.keywords}:
+            continue
+        text = template(node.args[0])
+        if NAMES_ARGUMENT.search(text):
+            yield text
+
+
+def template(text: ast.expr) -> str:
+    """A text with the sources of its values in braces, without their formats."""
+    if isinstance(text, ast.JoinedStr):
+        return "".join(map(template, text.values))
+    if isinstance(text, ast.BinOp):
+        return template(text.left) + template(text.right)
+    if isinstance(text, ast.FormattedValue):
+        return f"{{{ast.unparse(text.value)}}}"
+    return str(text.value) if isinstance(text, ast.Constant) else ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_an_error_of_ours_that_names_an_argument_holds_the_name(path: Path):
+    assert not list(without_name(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("raised", "found"),
+    [
+        ('ConfigError(f"pin={x!r:.80} is none.", fix="do")', ["pin={x} is none."]),
+        ('SpecError(f"unpad: sizes={x} are none.", fix="do")', ["unpad: sizes={x} are none."]),
+        ('SpecError(f"{path} is " + "none.", fix="do")', ["{path} is none."]),
+        ('ConfigError(f"sizes[{x}]={y}.", fix="do")', ["sizes[{x}]={y}."]),
+        ('ConfigError(f"pin={x!r:.80} is none.", option="pin", fix="do")', []),
+        ('SpecError(f"{path} is none.", path=path, fix="do")', []),
+        ('ConfigError(f"there is no {x}.", fix="do")', []),
+        ('BackendError(f"mask={x}", fix="do")', []),
+    ],
+)
+def test_what_lacks_a_name_is_found(raised, found):
+    assert list(without_name(f"raise {raised}")) == found

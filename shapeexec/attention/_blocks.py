@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.attention._evaluate import asks_for, look_into
 from shapeexec.attention._grid import TileGrid, tile_grid
@@ -126,6 +127,8 @@ class BlockMask(Mask):
                 raise ConfigError(
                     f"BlockMask.from_mask got {size} positions, a size that is symbolic while an"
                     " Exec traces.",
+                    option="key_size" if size is key_size else "query_size",
+                    where=_compat.describe_line(_compat.user_place()),
                     why="a block mask holds one kind per tile, so it needs the number of tiles",
                     fix="mask=mask in place of mask=BlockMask.from_mask(mask, ...)",
                 )
@@ -258,6 +261,8 @@ class BlockMask(Mask):
             if lengths.get(axis) is not None and not lengths[axis] == mine:
                 raise ConfigError(
                     f"a BlockMask for {axis}={mine} in a call with {axis}={lengths[axis]}.",
+                    option="mask",
+                    where=_compat.describe_line(_compat.user_place()),
                     fix=f"make the block mask for {axis}={lengths[axis]}",
                 )
         Value.check_axes(self, lengths)

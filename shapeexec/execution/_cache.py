@@ -78,6 +78,7 @@ def _as_pins(given: Any) -> tuple[Mapping[str, int], ...]:
     if not is_listed(pins) or not all(map(_is_pin, pins)):
         raise ConfigError(
             f"pin={given!r:.80} names no buckets.",
+            option="pin",
             fix='a bucket for each symbol: pin=[{"b": 8, "s": 128}]',
         )
     return tuple(dict(pin) for pin in pins)

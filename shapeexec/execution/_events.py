@@ -111,6 +111,7 @@ class Events:
         if not callable(callback):
             raise ConfigError(
                 f"on_event: {callback!r:.80} cannot be called.",
+                option="callback",
                 fix="run.on_event(lambda event: print(event))",
             )
 

@@ -188,6 +188,7 @@ def take_examples(
     if reduce == "sum" and not count:
         raise SpecError(
             'map: reduce="sum" of no examples.',
+            path=" and ".join(lists),
             got=f"no entries in {' and '.join(lists)}",
             why="the shape of a result follows from an example",
             fix="pass at least one example",
@@ -289,5 +290,6 @@ def check_reduce(reduce: Any) -> None:
     if reduce not in (None, "sum"):
         raise ConfigError(
             f"map: reduce={reduce!r} is not known.",
+            option="reduce",
             fix='reduce="sum", divided by their number for a mean, or None for a list',
         )

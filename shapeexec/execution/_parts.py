@@ -319,6 +319,7 @@ class _Incomparable(Exception):
         return ConfigError(
             f"{place} is a {kind.__name__}, which "
             + ("may change unseen." if self.is_hashable else "is neither an array nor hashable."),
+            option=place,
             got=f"{self.leaf!r:.80}",
             why="a leaf that is no array is a constant of a graph, and constants are compared by "
             "their hash and by ==, or by their content, if that can be read",

@@ -109,7 +109,9 @@ def _laid_out(
     for column in columns:
         if column not in COLUMNS:
             raise ConfigError(
-                f"table: there is no column {column!r}.", fix=f"one of {', '.join(COLUMNS)}"
+                f"table: there is no column {column!r}.",
+                option="columns",
+                fix=f"one of {', '.join(COLUMNS)}",
             )
     shared, own = parts(rows)
     above = [_total(rows), *_listed(shared)]

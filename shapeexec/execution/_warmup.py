@@ -55,7 +55,23 @@ def warm(
     dims = bound.ragged_dims
     saved = [] if sizes else [one for one in known if one.keys() == bound.sizes.keys()]
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
+<<<<<<< HEAD
     listed = {} if saved else _listed(planner, symbols, sizes)
+=======
+    for symbol in symbols - listed.keys():
+        last = last_bucket(planner.strategy(symbol))
+        if last is not None:
+            listed[symbol] = range(1, last + 1)
+    if symbols != listed.keys():
+        raise ConfigError(
+            f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
+            f"are {', '.join(sorted(symbols)) or 'none'}.",
+            option="sizes",
+            fix="give sizes for each symbol: "
+            + ", ".join(f"{s}=..." for s in sorted(symbols))
+            + "; or strategies with maximum=, whose buckets are then all of them",
+        )
+>>>>>>> 4da2103 (Errors hold what they name: StrategyError its strategy, size and bucket; others the argument)
     count = 0
     while True:
         wanted = _missing(planner, example, dims=dims, listed=listed, saved=saved)
@@ -175,6 +191,7 @@ def _check_number(sizes: Mapping[str, Sequence[int]]) -> None:
     if number > MOST_COMBINATIONS:
         raise ConfigError(
             f"warmup: {number} combinations of sizes are too many to look at.",
+            option="sizes",
             why="guards or exact symbols tell sizes of one bucket apart",
             fix="give fewer sizes, or warm up symbol by symbol",
         )
@@ -202,6 +219,7 @@ def as_sizes(symbol: str, sizes: Any) -> Sequence[int]:
     if not listed or min(listed) < 1:
         raise ConfigError(
             f"warmup: {symbol}={sizes!r} names no sizes of at least 1.",
+            option=symbol,
             fix=f"{symbol}=range(1, 513), or {symbol}=128",
         )
     return sorted(set(listed))

@@ -197,6 +197,7 @@ class RuleContext:
         meant = tuple(axis % rank for axis in axes if -rank <= axis < rank)
         raise ConfigError(
             f"the rule of `{self.primitive}` fills axes={tuple(axes)} of an array of rank {rank}.",
+            option="axes",
             where=self.scope.line(self.eqn),
             got=_compat.describe_aval(held.aval),
             fix=f"axes={meant}: axes count from 0",

@@ -345,6 +345,7 @@ def _canonical(text: str) -> str:
     except (ZeroDivisionError, jax.errors.InconclusiveDimensionOperation) as error:
         raise SpecError(
             f"`{text}` is not a dimension.",
+            path=text,
             why=str(error).splitlines()[0],
             fix='an expression that has a value at every size, such as "s // 2"',
         ) from None

@@ -155,6 +155,7 @@ def parse_spec(text: str) -> Spec:
         except SpecError as error:
             raise SpecError(
                 f'axis {axis} of the spec "{text}" is not a dimension: "{entry}".',
+                path=text,
                 got=error.where,
                 why=error.why,
                 fix=_separated(text) or (error.fix if is_named_unknown(entry) else _FIX),
@@ -201,6 +202,7 @@ def make_spec(
     if len(parts) > 2:
         raise SpecError(
             f'the spec "{text or dims}" has more than one `...`.',
+            path=text,
             why="which axes each of them stands for would be a guess",
             fix='keep one `...`, and write `_` for single static axes: "_, s, ..."',
         )

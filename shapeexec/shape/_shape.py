@@ -74,6 +74,7 @@ class Shape:
         if not is_array(array):
             raise SpecError(
                 f"a {type(array).__name__} has no shape and dtype.",
+                path="array",
                 fix="Shape.of(jnp.asarray(x))",
             )
         return cls(array.dtype, *map(from_jax, array.shape))
@@ -114,6 +115,7 @@ class Shape:
         if not isinstance(given, Shape | str | tuple | list):
             raise SpecError(
                 f"a {type(given).__name__} is not a pattern.",
+                path="pattern",
                 fix='a text such as "b, ..." or "_, 4", a tuple of dims, or a Shape: '
                 "sx.Shape.of(x) is that of an array",
             )
@@ -140,6 +142,7 @@ class Shape:
         if not _is_integer(axis) or not -self.rank <= axis < self.rank:
             raise SpecError(
                 f"{self} has no axis {axis!r}.",
+                path="axis",
                 fix=f"an axis from {-self.rank} to {self.rank - 1}"
                 if self.rank
                 else "a shape of rank 1 or more",
@@ -245,7 +248,7 @@ def _dtype(dtype: Any) -> Any:
         return dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype)
     except TypeError:
         raise SpecError(
-            f"{dtype!r} is not a dtype.", fix='jnp.float32, or its name: "float32"'
+            f"{dtype!r} is not a dtype.", path="dtype", fix='jnp.float32, or its name: "float32"'
         ) from None
 
 

@@ -116,7 +116,9 @@ def validate(
     """
     given: Any = rounds  # whatever the caller passes
     if not isinstance(given, int) or given < 1:
-        raise ConfigError(f"rounds={rounds!r} is not a number of rounds.", fix="at least 1")
+        raise ConfigError(
+            f"rounds={rounds!r} is not a number of rounds.", option="rounds", fix="at least 1"
+        )
     poisons = tuple(map(check_poison, poisons))
     args, kwargs = cut_all(*by_position(ex.settings, args, kwargs))
     rng = np.random.default_rng(seed)

@@ -56,6 +56,7 @@ class MaskFunction(Mask):
         if not hasattr(allowed, "dtype") or allowed.dtype != bool:
             raise ConfigError(
                 f"the mask function {_name(self.function)} returns {_type(allowed)}, not bool.",
+                option="mask",
                 fix="return bool, by a comparison",
             )
         return allowed
@@ -68,6 +69,7 @@ class MaskFunction(Mask):
             raise ConfigError(
                 f"the mask function {_name(self.function)} under `vmap` with a batch of"
                 f" {examples}, a symbolic size.",
+                option="mask",
                 why="mapped calls are merged into one batch, whose size tells b within each call",
                 fix="map over single examples, [T, N, H], or give the batch one size",
             )
@@ -104,11 +106,13 @@ def _refused(function: Callable[..., Any]) -> ConfigError:
     except jax.errors.TracerArrayConversionError:
         return ConfigError(
             f"the mask function {_name(function)} converts its positions to NumPy arrays.",
+            option="mask",
             why="positions are traced: they cannot index a NumPy array or go into a NumPy function",
             fix=f"jnp.asarray(array)[q], and functions of jnp; or {fix}",
         )
     return ConfigError(
         f"the mask function {_name(function)} closes over a traced array.",
+        option="mask",
         why="the function is static: its tiles are found while tracing, from concrete arrays only",
         fix=fix,
     )

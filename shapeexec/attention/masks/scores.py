@@ -145,6 +145,7 @@ class RelativeBias(ScoreModifier):
         if not 2 <= buckets < 2 * max_distance:
             raise ConfigError(
                 f"a table of {table.shape[0]} buckets does not fit max_distance={max_distance}.",
+                option="max_distance",
                 why=f"half of {buckets} buckets hold one distance each, the others ever more",
                 fix=f"pass a table of {4 if bidirectional else 2} buckets or more, and "
                 f"max_distance={max(max_distance, buckets)} or more",
