@@ -14,12 +14,20 @@ import pytest
 from tests.test_layers import FILES, module_of
 
 BROAD = {"Exception", "BaseException"}
+IMPORTS = {"ImportError", "ModuleNotFoundError"}
 
 
-def is_broad(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    return any(isinstance(n, ast.Name) and n.id in BROAD for n in ast.walk(handler.type))
+def is_broad(node: ast.AST) -> bool:
+    """Whether a node is a handler of any exception, or drops one about an import."""
+    if isinstance(node, ast.ExceptHandler):
+        drops = all(isinstance(n, ast.Pass) for n in node.body)
+        return node.type is None or names(node.type, BROAD | (IMPORTS if drops else set()))
+    is_suppress = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress")
+    return is_suppress and names(node, BROAD | IMPORTS)
+
+
+def names(node: ast.AST, kinds: set[str]) -> bool:
+    return any(isinstance(n, ast.Name) and n.id in kinds for n in ast.walk(node))
 
 
 def is_builtin_raise(node: ast.Raise) -> bool:
@@ -34,10 +42,10 @@ def unexplained(source: str) -> Iterator[int]:
     """The lines of handlers and raises without a comment on the line or on the one before."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
-        is_broad_handler = isinstance(node, ast.ExceptHandler) and is_broad(node)
         is_raise = isinstance(node, ast.Raise) and is_builtin_raise(node)
-        if not (is_broad_handler or is_raise):
+        if not (is_raise or is_broad(node)):
             continue
+        assert isinstance(node, ast.ExceptHandler | ast.Call | ast.Raise)
         before = lines[node.lineno - 2].strip()
         if "  # " not in lines[node.lineno - 1] and not (is_raise and before.startswith("# ")):
             yield node.lineno
@@ -56,6 +64,11 @@ def test_broad_handlers_and_builtin_errors_give_a_reason(path: Path):
         ("try:\n    f()\nexcept:\n    pass", [3]),
         ("try:\n    f()\nexcept Exception:  # f is the user's\n    pass", []),
         ("try:\n    f()\nexcept OSError:\n    pass", []),
+        ("try:\n    f()\nexcept ImportError:\n    pass", [3]),
+        ("try:\n    f()\nexcept ImportError:\n    raise Ours from None", []),
+        ("with contextlib.suppress(ModuleNotFoundError):\n    f()", [1]),
+        ("with contextlib.suppress(Exception):\n    f()", [1]),
+        ("with contextlib.suppress(OSError):\n    f()", []),
         ('raise ValueError("no")', [1]),
         ("raise TypeError", [1]),
         ("# as range() does\nraise TypeError", []),

@@ -55,23 +55,7 @@ def warm(
     dims = bound.ragged_dims
     saved = [] if sizes else [one for one in known if one.keys() == bound.sizes.keys()]
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
-<<<<<<< HEAD
     listed = {} if saved else _listed(planner, symbols, sizes)
-=======
-    for symbol in symbols - listed.keys():
-        last = last_bucket(planner.strategy(symbol))
-        if last is not None:
-            listed[symbol] = range(1, last + 1)
-    if symbols != listed.keys():
-        raise ConfigError(
-            f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
-            f"are {', '.join(sorted(symbols)) or 'none'}.",
-            option="sizes",
-            fix="give sizes for each symbol: "
-            + ", ".join(f"{s}=..." for s in sorted(symbols))
-            + "; or strategies with maximum=, whose buckets are then all of them",
-        )
->>>>>>> 4da2103 (Errors hold what they name: StrategyError its strategy, size and bucket; others the argument)
     count = 0
     while True:
         wanted = _missing(planner, example, dims=dims, listed=listed, saved=saved)
@@ -108,6 +92,7 @@ def _listed(
     raise ConfigError(
         f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
         f"are {', '.join(sorted(symbols)) or 'none'}.",
+        option="sizes",
         fix="give sizes for each symbol: "
         + ", ".join(f"{s}=..." for s in sorted(symbols))
         + "; or strategies with maximum=, whose buckets are then all of them",

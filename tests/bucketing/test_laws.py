@@ -321,6 +321,7 @@ def test_a_function_is_a_strategy():
             "these buckets, an object with a method bucket(size), or a function of the size",
         ),
         (Pow2, "buckets=Pow2 is a class, not a strategy.", "sx.Pow2(), an instance of it"),
+        (int, "buckets=int is a class, not a strategy.", "int(...), an instance of it"),
     ],
 )
 def test_what_is_no_strategy_is_refused(value, first_line, fix):
