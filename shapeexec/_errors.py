@@ -185,7 +185,14 @@ class BucketOverflowError(ShapeExecError, ValueError):
         return self.ladder[-1] if self._last is None else self._last
 
     def of(self, symbol: str) -> "BucketOverflowError":
-        """Make the same error with the symbol of the size."""
+        """Make the same error with the symbol of the size.
+
+        Args:
+            symbol: Its name.
+
+        Returns:
+            A new error, whose first line begins with the symbol.
+        """
         return BucketOverflowError(
             self.what,
             size=self.size,

@@ -120,16 +120,18 @@ def sections(value: object) -> set[str]:
 
 
 def wanted(function: Callable[..., Any]) -> set[str]:
-    """The sections that a function must have, by its signature and its body."""
+    """The sections that a function must have, by its signature and its body.
+
+    What takes no arguments says in its first line what it returns; a docstring that points at
+    another one by "see" leaves arguments and results to that.
+    """
     signature = inspect.signature(function)
-    parameters = [name for name in signature.parameters if name != "self"]
-    returned = signature.return_annotation
     raises = any(isinstance(node, ast.Raise) for node in ast.walk(body_of(function)))
-    return (
-        ({"Args"} if len(parameters) > 1 else set())
-        | ({"Returns"} if len(parameters) > 1 and not is_bare(returned) else set())
-        | ({"Raises"} if raises else set())
-    )
+    told = {"Raises"} if raises else set[str]()
+    is_elsewhere = re.search(r"[Ss]ee `", inspect.getdoc(function) or "")
+    if is_elsewhere or not signature.parameters.keys() - {"self", "cls"}:
+        return told
+    return told | {"Args"} | (set() if is_bare(signature.return_annotation) else {"Returns"})
 
 
 def is_bare(returned: Any) -> bool:
@@ -175,6 +177,11 @@ def methods_of(kind: type) -> list[Callable[..., Any]]:
 
 
 METHODS = list(dict.fromkeys(method for kind in CLASSES for method in methods_of(kind)))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__qualname__)
+def test_a_public_method_has_all_sections(method):
+    assert wanted(method) - sections(method) == set()
 
 
 @pytest.mark.parametrize("function", [*FUNCTIONS, *METHODS], ids=lambda value: value.__qualname__)

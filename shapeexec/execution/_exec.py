@@ -159,6 +159,13 @@ class Exec(Function):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `fn` on the arguments, and return what it returns, up to rounding.
 
+        Args:
+            *args: Those of `fn`, unpadded; an `sx.Padded` stands for its valid part.
+            **kwargs: Likewise.
+
+        Returns:
+            The result of `fn`, cut to its valid part; see `returns=` for its arrays.
+
         Raises:
             SpecError: The arguments contradict the specs.
             ConstraintError: The sizes break a constraint.
@@ -176,7 +183,7 @@ class Exec(Function):
 
         A thread of the loop's default executor compiles and waits, so the loop goes on. A task that
         is cancelled leaves its call to end by itself. Under a setting of JAX that is a thread's
-        own, such as `with jax.enable_x64()`, the call runs in the loop's thread.
+        own, such as `with jax.enable_x64()`, the call runs in the loop's thread. See `__call__`.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises.
@@ -188,6 +195,10 @@ class Exec(Function):
 
         Nothing is cut, so no size compiles anything. What has no ragged axis is an array, as are
         all results inside somebody's trace, and those whose symbols are exact in this call.
+
+        Args:
+            *args: Those of a call.
+            **kwargs: Likewise.
 
         Returns:
             What a call returns, a tree of the same structure.

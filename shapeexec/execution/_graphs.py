@@ -111,6 +111,9 @@ class Graphs:
                 from the others: dtypes, fixed dims, constants, guards, devices), `"hits"`,
                 `"last use"`, `"waste"`, `"bytes"`, `"seconds"`, `"origin"`. None: all of them.
 
+        Returns:
+            Lines of text: one for each graph, below the heads of the columns.
+
         Raises:
             ConfigError: A column is not one of these.
         """

@@ -120,6 +120,9 @@ class Padded:
             by: How many elements longer, at least 0.
             axis: Which axis.
 
+        Returns:
+            A handle of the longer array; this one keeps its shape.
+
         Raises:
             ConfigError: There is no such axis, `by` is no int from 0 on, or the array was donated.
         """

@@ -114,6 +114,9 @@ def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Calla
     It is called as `know(ctx, *known, **params) -> Known`, with the facts about each operand after
     the rule has filled. Without one, nothing is known of a result.
 
+    Args:
+        *primitives: JAX primitives, or their names.
+
     Raises:
         ConfigError: No primitive is named, or something else; or one has such a function already.
     """

@@ -70,6 +70,9 @@ class BoundSpec:
         Args:
             leaves: The leaves of arguments with this structure.
 
+        Returns:
+            One shape per leaf.
+
         Raises:
             SpecError: A leaf with a spec is not an array, or not of the dtype that a `Shape` wants.
         """

@@ -94,6 +94,9 @@ class Dim:
         Args:
             sizes: By symbol; symbols that do not occur in the dimension are ignored.
 
+        Returns:
+            Its value, an int.
+
         Raises:
             SpecError: A symbol of the dimension has no size.
         """
@@ -104,6 +107,9 @@ class Dim:
 
         Args:
             buckets: By symbol.
+
+        Returns:
+            That value, an int.
 
         Raises:
             UnboundedDimError: A symbol has no bucket, and the dimension grows with it.

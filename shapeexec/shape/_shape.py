@@ -68,6 +68,9 @@ class Shape:
         Args:
             array: Has `.shape`, which may contain JAX dims, and `.dtype`.
 
+        Returns:
+            The shape, with the dtype of the array.
+
         Raises:
             SpecError: It has no shape or no dtype.
         """
@@ -108,6 +111,9 @@ class Shape:
             pattern: A text such as `"b, s, 512"` or `"b, ..."`; a tuple of dims; or a shape, whose
                 dtype, if it has one, must be the same.
 
+        Returns:
+            True or False.
+
         Raises:
             SpecError: The pattern is malformed, or not a pattern.
         """
@@ -136,6 +142,9 @@ class Shape:
             axis: From `-rank` to `rank - 1`.
             dim: As for `Shape`.
 
+        Returns:
+            A new shape, of the same dtype.
+
         Raises:
             SpecError: There is no such axis.
         """
@@ -162,6 +171,12 @@ class Shape:
     def evaluate(self, **sizes: int) -> "Shape":
         """Return the static shape at these sizes.
 
+        Args:
+            sizes: By symbol.
+
+        Returns:
+            A shape of ints, of the same dtype.
+
         Raises:
             SpecError: A symbol of the shape has no size.
         """
@@ -172,6 +187,9 @@ class Shape:
 
         Args:
             buckets: By symbol; sizes range from 1 up to them.
+
+        Returns:
+            A shape of ints, of the same dtype.
 
         Raises:
             UnboundedDimError: A dim grows with a symbol that has no bucket.

@@ -354,7 +354,7 @@ def test_a_bar_is_drawn_by_rich(capsys):
 
 def test_a_rich_that_cannot_be_imported_is_an_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.progress", None)
-    with pytest.raises(ModuleNotFoundError, match="rich.progress"):
+    with pytest.raises(ModuleNotFoundError, match=r"rich\.progress"):
         sx.Exec(lambda x: x + 1, ("s",), P).warmup(ones(1), s=3, progress=True)
 
 

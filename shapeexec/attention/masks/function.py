@@ -50,7 +50,11 @@ class MaskFunction(Mask):
             )
 
     def allows(self, at: Positions) -> Array:
-        """See `Mask`."""
+        """See `Mask`.
+
+        Raises:
+            ConfigError: The function returns something other than bool.
+        """
         batch = at.batch if self.examples is None else _modulo(at.batch, self.examples)
         allowed: Any = self.function(batch, at.head, at.query, at.key)
         if not hasattr(allowed, "dtype") or allowed.dtype != bool:
@@ -62,7 +66,11 @@ class MaskFunction(Mask):
         return allowed
 
     def of_merged(self, examples: Any) -> "MaskFunction":
-        """See `Value`."""
+        """See `Value`.
+
+        Raises:
+            ConfigError: The number of examples is symbolic.
+        """
         if self.examples is not None:
             return self
         if not isinstance(examples, int):
@@ -79,6 +87,9 @@ class MaskFunction(Mask):
         """See `Mask`. Exact at full length.
 
         Nothing is known if the function depends on an example or head whose number is unknown.
+
+        Raises:
+            ConfigError: The function closes over a traced array, or converts positions to NumPy.
         """
         by_batch, by_head = tiles.asks_for(self)
         if (by_batch and tiles.batch is None) or (by_head and tiles.heads is None):

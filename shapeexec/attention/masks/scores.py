@@ -65,6 +65,12 @@ class ALiBi(ScoreModifier):
         Where `heads` is no power of 2: those of the power below, and then every second one of
         the power above.
 
+        Args:
+            heads: N, at least 1.
+
+        Returns:
+            The modifier, with slopes f32[N].
+
         Raises:
             ConfigError: `heads` is less than 1.
         """
@@ -135,6 +141,9 @@ class RelativeBias(ScoreModifier):
             bidirectional: Half of the buckets are for keys behind the query, in encoders;
                 else such keys count as at distance 0, in decoders.
             max_distance: From this distance on it is the last bucket.
+
+        Returns:
+            The modifier, with one number per head and distance.
 
         Raises:
             ConfigError: There are too few buckets, or more exact ones than distances.
