@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import operator
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -227,6 +228,7 @@ _MOST_TEXTS = 4096
 _texts: dict[int, tuple[Any, str]] = {}
 """By identity, JAX dims and their texts. A trace asks for the texts of a few dims very often, and
 JAX writes each anew. A dim that is held keeps its identity."""
+_texts_lock = threading.Lock()  # for writing
 
 
 def _text_of(dim: Any) -> str:
@@ -235,9 +237,10 @@ def _text_of(dim: Any) -> str:
     if held is not None:
         return held[1]
     text = str(dim)
-    if len(_texts) >= _MOST_TEXTS:
-        _texts.clear()
-    _texts[id(dim)] = dim, text
+    with _texts_lock:
+        if len(_texts) >= _MOST_TEXTS:
+            _texts.clear()
+        _texts[id(dim)] = dim, text
     return text
 
 
