@@ -51,11 +51,9 @@ class Static(NamedTuple):
     is_map: bool = False
 
 
-@dataclasses.dataclass(
-    slots=True, eq=False
-)  # not frozen: each hit makes one, in 0.3 us, frozen in 1.3
+@dataclasses.dataclass(slots=True, eq=False)  # frozen, it takes 1.3 us to make, and not 0.3
 class Call:
-    """A call, taken apart. It is never changed.
+    """A call, taken apart. It is never changed; each hit makes one.
 
     Attributes:
         arrays: One entry per positional argument: the argument itself, or a tuple of its arrays if
