@@ -157,14 +157,7 @@ class Exec(Function):
         self._start(settings, limits or CacheLimits())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run `fn` on the arguments, and return what it returns, up to rounding.
-
-        Args:
-            *args: Those of `fn`, unpadded; an `sx.Padded` stands for its valid part.
-            **kwargs: Likewise.
-
-        Returns:
-            The result of `fn`, cut to its valid part; see `returns=` for its arrays.
+        """Run `fn` on its arguments, and return what it returns, up to rounding; see `Exec`.
 
         Raises:
             SpecError: The arguments contradict the specs.
@@ -191,14 +184,10 @@ class Exec(Function):
         return await in_thread(functools.partial(self, *args, **kwargs))
 
     def padded(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a call whose ragged results stay on the device at capacity, each as an `sx.Padded`.
+        """Run a call whose ragged results stay on the device at capacity, see `sx.Padded`.
 
         Nothing is cut, so no size compiles anything. What has no ragged axis is an array, as are
         all results inside somebody's trace, and those whose symbols are exact in this call.
-
-        Args:
-            *args: Those of a call.
-            **kwargs: Likewise.
 
         Returns:
             What a call returns, a tree of the same structure.
