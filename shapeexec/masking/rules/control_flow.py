@@ -21,9 +21,15 @@ from shapeexec.masking._knowledge import Known, constant, nothing_known, nothing
 from shapeexec.masking._registry import register, register_nested
 from shapeexec.masking._values import Value, values_of
 
+
+def _register_nested(name: str) -> None:
+    # A function of this module: saving asks each rule for the library that it is from.
+    register_nested(name, lambda params: _compat.body_of(name, params))
+
+
 for _name in _compat.BODY_OF:
     if _name != "remat2":  # `remat` keeps its barrier
-        register_nested(_name, functools.partial(_compat.body_of, _name))
+        _register_nested(_name)
 
 
 @register("platform_index", "create_token", "after_all")
