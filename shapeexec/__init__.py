@@ -132,3 +132,7 @@ __all__ = [
     "unpad",
     "validate",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]  # rooms that are not public stay out of sight

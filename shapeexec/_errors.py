@@ -86,7 +86,8 @@ class ConfigError(ShapeExecError, ValueError):
     """An option has an invalid value, or contradicts another one.
 
     Attributes:
-        option: The name of the option or argument; None: no single one is at fault.
+        option: The name of the option or argument, or its path such as `args[1]`; None: no single
+            one is at fault.
     """
 
     def __init__(
@@ -126,7 +127,27 @@ class SpecError(ShapeExecError, ValueError):
 
 
 class StrategyError(ShapeExecError, ValueError):
-    """A bucketing strategy breaks one of its laws."""
+    """A bucketing strategy breaks one of its laws.
+
+    Attributes:
+        strategy: The strategy, as it was given.
+        size: The size that it was asked for; of two that contradict each other, the larger one.
+            None: it raised an exception while its laws were checked, see `where`.
+        bucket: What it returned for that size; None: it raised an exception.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        strategy: object,
+        size: int | None,
+        bucket: object,
+        fix: str,
+        **lines: Unpack[_Lines],
+    ) -> None:
+        self.strategy, self.size, self.bucket = strategy, size, bucket
+        super().__init__(what, fix=fix, **lines)
 
 
 class BucketOverflowError(ShapeExecError, ValueError):
@@ -164,7 +185,14 @@ class BucketOverflowError(ShapeExecError, ValueError):
         return self.ladder[-1] if self._last is None else self._last
 
     def of(self, symbol: str) -> "BucketOverflowError":
-        """Make the same error with the symbol of the size."""
+        """Make the same error with the symbol of the size.
+
+        Args:
+            symbol: Its name.
+
+        Returns:
+            A new error, whose first line begins with the symbol.
+        """
         return BucketOverflowError(
             self.what,
             size=self.size,

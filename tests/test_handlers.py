@@ -1,7 +1,11 @@
-"""Broad handlers and builtin errors give their reason in a comment; our errors hold a value."""
+"""Broad handlers and builtin errors give their reason in a comment; our errors hold a value.
+
+Those that name an argument in their first line hold its name.
+"""
 
 import ast
 import builtins
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +14,20 @@ import pytest
 from tests.test_layers import FILES, module_of
 
 BROAD = {"Exception", "BaseException"}
+IMPORTS = {"ImportError", "ModuleNotFoundError"}
 
 
-def is_broad(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    return any(isinstance(n, ast.Name) and n.id in BROAD for n in ast.walk(handler.type))
+def is_broad(node: ast.AST) -> bool:
+    """Whether a node is a handler of any exception, or drops one about an import."""
+    if isinstance(node, ast.ExceptHandler):
+        drops = all(isinstance(n, ast.Pass) for n in node.body)
+        return node.type is None or names(node.type, BROAD | (IMPORTS if drops else set()))
+    is_suppress = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress")
+    return is_suppress and names(node, BROAD | IMPORTS)
+
+
+def names(node: ast.AST, kinds: set[str]) -> bool:
+    return any(isinstance(n, ast.Name) and n.id in kinds for n in ast.walk(node))
 
 
 def is_builtin_raise(node: ast.Raise) -> bool:
@@ -30,10 +42,10 @@ def unexplained(source: str) -> Iterator[int]:
     """The lines of handlers and raises without a comment on the line or on the one before."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
-        is_broad_handler = isinstance(node, ast.ExceptHandler) and is_broad(node)
         is_raise = isinstance(node, ast.Raise) and is_builtin_raise(node)
-        if not (is_broad_handler or is_raise):
+        if not (is_raise or is_broad(node)):
             continue
+        assert isinstance(node, ast.ExceptHandler | ast.Call | ast.Raise)
         before = lines[node.lineno - 2].strip()
         if "  # " not in lines[node.lineno - 1] and not (is_raise and before.startswith("# ")):
             yield node.lineno
@@ -52,6 +64,11 @@ def test_broad_handlers_and_builtin_errors_give_a_reason(path: Path):
         ("try:\n    f()\nexcept:\n    pass", [3]),
         ("try:\n    f()\nexcept Exception:  # f is the user's\n    pass", []),
         ("try:\n    f()\nexcept OSError:\n    pass", []),
+        ("try:\n    f()\nexcept ImportError:\n    pass", [3]),
+        ("try:\n    f()\nexcept ImportError:\n    raise Ours from None", []),
+        ("with contextlib.suppress(ModuleNotFoundError):\n    f()", [1]),
+        ("with contextlib.suppress(Exception):\n    f()", [1]),
+        ("with contextlib.suppress(OSError):\n    f()", []),
         ('raise ValueError("no")', [1]),
         ("raise TypeError", [1]),
         ("# as range() does\nraise TypeError", []),
@@ -118,3 +135,54 @@ def test_each_exception_is_in_use():
 )
 def test_what_lacks_a_value_is_found(raised, has_none):
     assert list(without_value(f"raise {raised}")) == ["no"] * has_none
+
+
+# What a first line names as `name=value`, or begins with: `grown: by=-1`, `key[0] is a list`.
+NAMES_ARGUMENT = re.compile(r"\b[a-z]\w*(\[\S*\])?=(?!=)|^\{(path|place|where|name)\}")
+
+
+def without_name(source: str) -> Iterator[str]:
+    """The first lines of ConfigErrors and SpecErrors that name an argument, and do not hold it."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not {"fix"} <= {one.arg for one in node.keywords}:
+            continue
+        name = ast.unparse(node.func).rpartition(".")[2]
+        field = {"ConfigError": "option", "SpecError": "path"}.get(name)
+        if field is None or field in {one.arg for one in node.keywords}:
+            continue
+        text = template(node.args[0])
+        if NAMES_ARGUMENT.search(text):
+            yield text
+
+
+def template(text: ast.expr) -> str:
+    """A text with the sources of its values in braces, without their formats."""
+    if isinstance(text, ast.JoinedStr):
+        return "".join(map(template, text.values))
+    if isinstance(text, ast.BinOp):
+        return template(text.left) + template(text.right)
+    if isinstance(text, ast.FormattedValue):
+        return f"{{{ast.unparse(text.value)}}}"
+    return str(text.value) if isinstance(text, ast.Constant) else ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_an_error_of_ours_that_names_an_argument_holds_the_name(path: Path):
+    assert not list(without_name(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("raised", "found"),
+    [
+        ('ConfigError(f"pin={x!r:.80} is none.", fix="do")', ["pin={x} is none."]),
+        ('SpecError(f"unpad: sizes={x} are none.", fix="do")', ["unpad: sizes={x} are none."]),
+        ('SpecError(f"{path} is " + "none.", fix="do")', ["{path} is none."]),
+        ('ConfigError(f"sizes[{x}]={y}.", fix="do")', ["sizes[{x}]={y}."]),
+        ('ConfigError(f"pin={x!r:.80} is none.", option="pin", fix="do")', []),
+        ('SpecError(f"{path} is none.", path=path, fix="do")', []),
+        ('ConfigError(f"there is no {x}.", fix="do")', []),
+        ('BackendError(f"mask={x}", fix="do")', []),
+    ],
+)
+def test_what_lacks_a_name_is_found(raised, found):
+    assert list(without_name(f"raise {raised}")) == found

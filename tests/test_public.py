@@ -20,15 +20,7 @@ import pytest
 
 import shapeexec as sx
 
-# Public modules, each with the visible rooms inside it that are not, and why.
-ROOMS = {
-    sx: {"checking", "execution", "program", "tools"},  # their public names are those of `sx`
-    sx.attention: {"backends", "masks"},  # `implementation=` names the former; likewise
-    sx.bucketing: set[str](),
-    sx.masking: {"folding", "rules"},  # reached by `Exec.map` and by the registry
-    sx.shape: set[str](),
-}
-MODULES = tuple(ROOMS)
+MODULES = (sx, sx.attention, sx.bucketing, sx.masking, sx.shape)
 NAMES = [(module, name) for module in MODULES for name in module.__all__]
 VALUES = {id(value): value for value in (getattr(module, name) for module, name in NAMES)}.values()
 FUNCTIONS = [value for value in VALUES if inspect.isfunction(value)]
@@ -36,12 +28,7 @@ CLASSES = [value for value in VALUES if inspect.isclass(value)]
 
 
 def visible(module: types.ModuleType) -> set[str]:
-    return {
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_")
-        and not (inspect.ismodule(value) and not value.__name__.startswith("shapeexec"))
-    }
+    return {name for name in dir(module) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -53,8 +40,12 @@ def test_all_lists_each_public_name_once_and_in_order(module):
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_what_is_visible_is_listed_but_for_rooms_that_are_not_public(module):
-    assert visible(module) == set(module.__all__) | ROOMS[module]
+def test_what_is_visible_is_what_all_lists(module):
+    assert visible(module) == set(module.__all__)
+
+
+def test_the_version_is_visible():
+    assert "__version__" in dir(sx)
 
 
 @pytest.mark.parametrize(
@@ -135,16 +126,18 @@ def sections(value: object) -> set[str]:
 
 
 def wanted(function: Callable[..., Any]) -> set[str]:
-    """The sections that a function must have, by its signature and its body."""
+    """The sections that a function must have, by its signature and its body.
+
+    What takes no arguments says in its first line what it returns; a docstring that points at
+    another one by "see" leaves arguments and results to that.
+    """
     signature = inspect.signature(function)
-    parameters = [name for name in signature.parameters if name != "self"]
-    returned = signature.return_annotation
     raises = any(isinstance(node, ast.Raise) for node in ast.walk(body_of(function)))
-    return (
-        ({"Args"} if len(parameters) > 1 else set())
-        | ({"Returns"} if len(parameters) > 1 and not is_bare(returned) else set())
-        | ({"Raises"} if raises else set())
-    )
+    told = {"Raises"} if raises else set[str]()
+    is_elsewhere = re.search(r"[Ss]ee `", inspect.getdoc(function) or "")
+    if is_elsewhere or not signature.parameters.keys() - {"self", "cls"}:
+        return told
+    return told | {"Args"} | (set() if is_bare(signature.return_annotation) else {"Returns"})
 
 
 def is_bare(returned: Any) -> bool:
@@ -190,6 +183,11 @@ def methods_of(kind: type) -> list[Callable[..., Any]]:
 
 
 METHODS = list(dict.fromkeys(method for kind in CLASSES for method in methods_of(kind)))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__qualname__)
+def test_a_public_method_has_all_sections(method):
+    assert wanted(method) - sections(method) == set()
 
 
 @pytest.mark.parametrize("function", [*FUNCTIONS, *METHODS], ids=lambda value: value.__qualname__)

@@ -115,8 +115,10 @@ from shapeexec._compat.places import (  # noqa: F401 - others use it by the name
     user_place,
 )
 from shapeexec._compat.primitives import (  # noqa: F401 - others use it by the name of the package
+    BODY_OF,
     CALLBACKS,
     Primitive,
+    body_of,
     gamma_one,
     is_own_primitive,
     jax_function,

@@ -9,7 +9,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import jax
@@ -21,6 +21,35 @@ from jax.interpreters import mlir
 Primitive = _extend_core.Primitive
 
 threefry2x32_p = _extend_random.threefry2x32_p
+
+
+BODY_OF: Mapping[str, tuple[str, ...]] = {
+    "call": ("call_jaxpr",),
+    "closed_call": ("call_jaxpr",),
+    "composite": ("jaxpr", "call_jaxpr"),
+    "core_call": ("call_jaxpr",),
+    "custom_jvp_call": ("call_jaxpr",),
+    "custom_partitioning": ("call",),
+    "custom_vjp_call": ("call_jaxpr",),
+    "custom_vmap_call": ("call",),
+    "eval_jaxpr": ("jaxpr", "call_jaxpr"),
+    "fused_call": ("jaxpr", "call_jaxpr"),
+    "jit": ("jaxpr",),
+    "linear_call": ("callee",),
+    "pjit": ("jaxpr",),
+    "program_order": ("call_jaxpr",),
+    "remat2": ("jaxpr",),
+    "remat_opt": ("fwd_jaxpr",),
+    "xla_metadata_call": ("jaxpr", "call_jaxpr"),
+}
+"""The parameter that holds the jaxpr of each primitive that wraps one, under its names in JAX's
+versions: jax 0.12 puts `call_` before some."""
+
+
+def body_of(name: str, params: Mapping[str, Any]) -> Any | None:
+    """The jaxpr, closed or open, that a primitive of this name wraps; None: it wraps none."""
+    held = [params[key] for key in BODY_OF.get(name, ()) if key in params]
+    return held[0] if held else None
 
 
 def gamma_one() -> Callable[..., jax.Array]:

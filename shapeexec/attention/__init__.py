@@ -12,4 +12,9 @@ from shapeexec.attention._flax import flax_attention_fn
 
 __all__ = ["dot_product_attention", "flax_attention_fn"]
 
+
+def __dir__() -> list[str]:
+    return __all__  # rooms that are not public stay out of sight
+
+
 _compat.hide_from_places(os.path.dirname(__file__))

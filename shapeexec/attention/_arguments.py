@@ -76,6 +76,7 @@ def check_arrays(q: Array, k: Array, v: Array) -> None:
     if k.shape[1:3] != v.shape[1:3]:
         raise ConfigError(
             "key and value differ in length or heads.",
+            option="value",
             got=got,
             fix="pass key as [B, S, K, H] and value as [B, S, K, V]",
         )

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.attention._evaluate import asks_for, look_into
 from shapeexec.attention._grid import TileGrid, tile_grid
@@ -85,6 +86,9 @@ class BlockMask(Mask):
             array: bool[B or 1, N or 1, T, S]; also with fewer axes.
             tile: Queries and keys of a tile.
 
+        Returns:
+            The block mask of T queries and S keys, with the array for its partial tiles.
+
         Raises:
             ConfigError: The array is not of bool, or has fewer than two axes.
         """
@@ -116,6 +120,9 @@ class BlockMask(Mask):
             batch: B; needed if a mask function depends on the example.
             heads: N; needed if a mask function depends on the head.
 
+        Returns:
+            The block mask; its kinds have an axis of B or N where the mask depends on that.
+
         Raises:
             ConfigError: T or S is symbolic, as where an `Exec` traces, or an array of the mask
                 does not fit them.
@@ -126,6 +133,8 @@ class BlockMask(Mask):
                 raise ConfigError(
                     f"BlockMask.from_mask got {size} positions, a size that is symbolic while an"
                     " Exec traces.",
+                    option="key_size" if size is key_size else "query_size",
+                    where=_compat.describe_line(_compat.user_place()),
                     why="a block mask holds one kind per tile, so it needs the number of tiles",
                     fix="mask=mask in place of mask=BlockMask.from_mask(mask, ...)",
                 )
@@ -167,6 +176,9 @@ class BlockMask(Mask):
                 is not chosen.
             always: A tile in which this mask allows a pair, such as `SlidingWindow(0)` for the
                 diagonal, is chosen before all others, and counts among the k.
+
+        Returns:
+            A block mask whose tiles are full, or partial where `within` says so.
 
         Raises:
             ConfigError: The scores do not fit the tiles, k is below 1, or `always` needs more
@@ -220,6 +232,9 @@ class BlockMask(Mask):
             batch: The example.
             head: The query head.
             axes: matplotlib axes to draw on; None makes new ones.
+
+        Returns:
+            The matplotlib axes.
         """
         from shapeexec.attention._plot import plot_kinds  # noqa: PLC0415 - asks for matplotlib
 
@@ -252,12 +267,18 @@ class BlockMask(Mask):
         return Bounds(some, every)
 
     def check_axes(self, lengths: Any) -> None:
-        """See `Value`; the lengths too."""
+        """See `Value`; the lengths too.
+
+        Raises:
+            ConfigError: T or S is not that of the block mask, or an array of the mask does not fit.
+        """
         for axis, mine in zip("TS", self.length, strict=True):
             # `==` of symbolic sizes, too: an Exec that traces decides it and keeps a guard.
             if lengths.get(axis) is not None and not lengths[axis] == mine:
                 raise ConfigError(
                     f"a BlockMask for {axis}={mine} in a call with {axis}={lengths[axis]}.",
+                    option="mask",
+                    where=_compat.describe_line(_compat.user_place()),
                     fix=f"make the block mask for {axis}={lengths[axis]}",
                 )
         Value.check_axes(self, lengths)

@@ -179,6 +179,7 @@ def tile_grid(
     if max(sizes) > FARTHEST:
         raise ConfigError(
             f"attention over {sizes[0]} queries and {sizes[1]} keys is too long.",
+            option="query" if sizes[0] > FARTHEST else "key",
             why=f"positions must stay below {FARTHEST}, so that their sums fit into int32",
             fix="cut the sequences into parts",
         )

@@ -45,6 +45,15 @@ class Strategy(abc.ABC):
     def buckets_up_to(self, n: int) -> tuple[int, ...]:
         """List the buckets that the sizes 1 to `n` use, ascending: one graph each.
 
+        Args:
+            n: The largest size, at least 1.
+
+        Returns:
+            The buckets, without repetition.
+
+        Raises:
+            ShapeExecError: As for `ladder`.
+
         Example:
             >>> Pow2().buckets_up_to(100)
             (1, 2, 4, 8, 16, 32, 64, 128)
@@ -56,6 +65,13 @@ class Strategy(abc.ABC):
 
         It jumps from bucket to bucket, so it costs a call or two for each bucket, not for each
         size.
+
+        Args:
+            lo: The smallest size, at least 1.
+            hi: The largest size.
+
+        Returns:
+            The buckets, without repetition.
 
         Raises:
             ConfigError: `lo` or `hi` is not an integer of at least 1, or `lo` exceeds `hi`.
@@ -105,6 +121,9 @@ class Strategy(abc.ABC):
 
         Args:
             bucket: A bucket of this strategy.
+
+        Returns:
+            The size, at least 1.
 
         Raises:
             ConfigError: `bucket` is not a bucket of this strategy.

@@ -70,6 +70,7 @@ def histogram(sizes: Sizes) -> dict[int, float]:
         if not _is_weight(count):
             raise ConfigError(
                 f"sizes[{size!r}]={count!r} is not a count.",
+                option="sizes",
                 fix="pass each count as a finite number, 0 or more",
             )
     counts = {as_int(size, "size"): count for size, count in seen.items()}

@@ -4,6 +4,7 @@ The laws are not checked here; `check_laws` and `checked_bucket` do that.
 """
 
 import dataclasses
+import inspect
 import pathlib
 from collections.abc import Callable, Iterable
 from typing import cast
@@ -105,10 +106,14 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
 def _made(kind: type) -> str:
     """The source of an instance, with `...` for the arguments that a class needs."""
     try:
-        source = code(kind())
-    except Exception:  # a class of the user may raise anything without arguments
-        source = None
-    return source or f"{code(kind)}(...)"
+        parameters = inspect.signature(kind).parameters.values()
+    except ValueError:  # of some builtin classes it is not known
+        return f"{code(kind)}(...)"
+    is_needed = any(one.default is one.empty and one.kind not in _MANY for one in parameters)
+    return f"{code(kind)}({'...' if is_needed else ''})"
+
+
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 _TEXTS: dict[str, Callable[..., Strategy]] = {

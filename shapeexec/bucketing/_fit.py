@@ -40,6 +40,7 @@ def costs_of(sizes: Sequence[int], cost: object) -> Floats:
         first = int(falls[0])
         raise ConfigError(
             "cost falls as the bucket grows.",
+            option="cost",
             got=f"cost({sizes[first]}) = {costs[first]}, yet "
             f"cost({sizes[first + 1]}) = {costs[first + 1]}",
             fix="pass a cost that never falls, such as the running maximum of a measured one",
@@ -56,6 +57,7 @@ def _cost_at(size: int, function: Callable[[int], object]) -> float:
     if not math.isfinite(cost):
         raise ConfigError(
             f"cost({size}) = {value!r} is not a finite number.",
+            option="cost",
             fix="return a finite number for each bucket",
         )
     return cost

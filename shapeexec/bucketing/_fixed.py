@@ -215,7 +215,12 @@ class Ladder(Strategy):
         object.__setattr__(self, "beyond", as_beyond(beyond))
 
     def bucket(self, size: int) -> int:
-        """Map a size to its bucket; see `Strategy.bucket`."""
+        """Map a size to its bucket; see `Strategy.bucket`.
+
+        Raises:
+            ConfigError: `size` is not an integer of at least 1.
+            BucketOverflowError: `size` is past the last bucket, and `beyond` is None.
+        """
         size = as_int(size, "size")
         index = bisect.bisect_left(self.buckets, size)
         if index == len(self.buckets):

@@ -88,6 +88,9 @@ def checked_bucket(strategy: HasBucket, size: int) -> int:
     if bucket < size:
         raise StrategyError(
             f"{strategy!r} returns a bucket below the size.",
+            strategy=strategy,
+            size=size,
+            bucket=bucket,
             got=f"bucket({size}) = {bucket}",
             why="an input cannot be padded to fewer elements than it has",
             fix=f"return a bucket of at least {size} for size {size}{_WAY_ON}",
@@ -129,6 +132,9 @@ def _not_monotone(
 ) -> StrategyError:
     return StrategyError(
         f"{strategy!r} is not monotone: a larger size gets a smaller bucket.",
+        strategy=strategy,
+        size=larger[0],
+        bucket=larger[1],
         got=f"bucket({smaller[0]}) = {smaller[1]}, yet bucket({larger[0]}) = {larger[1]}",
         why="the sizes that share a bucket must be neighbours: warm-up and bounds on sizes rely "
         "on it",
@@ -147,6 +153,9 @@ def _ask(strategy: HasBucket, size: int) -> int:
     if not is_int(bucket):
         raise StrategyError(
             f"{strategy!r} returns something other than an int.",
+            strategy=strategy,
+            size=size,
+            bucket=bucket,
             got=f"bucket({size}) = {bucket!r}, a {type(bucket).__name__}",
             fix="return an int, by // rather than / and by int() around math.ceil of floats",
         )
@@ -156,6 +165,9 @@ def _ask(strategy: HasBucket, size: int) -> int:
 def _not_idempotent(strategy: HasBucket, size: int, *, bucket: int, again: str) -> StrategyError:
     return StrategyError(
         f"{strategy!r} is not idempotent: a bucket is not its own bucket.",
+        strategy=strategy,
+        size=size,
+        bucket=bucket,
         got=f"bucket({size}) = {bucket}, yet bucket({bucket}) is {again}",
         why="an input that fills its bucket would be padded once more, into another graph",
         fix=f"return {bucket} for size {bucket}",

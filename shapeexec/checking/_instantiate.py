@@ -43,7 +43,9 @@ def register_expansion(primitive: Any, expand: Expansion) -> None:
     name = primitive if isinstance(primitive, str) else primitive.name
     if name in EXPANSIONS:
         raise ConfigError(
-            f"`{name}` is registered already.", fix="register one expansion per primitive"
+            f"`{name}` is registered already.",
+            option="primitive",
+            fix="register one expansion per primitive",
         )
     EXPANSIONS[name] = expand
 
@@ -63,28 +65,6 @@ def _transpose(primitive: Any, sizes: Mapping[str, int], **params: Any) -> Calla
 
 for _kind in TRANSPOSED.values():
     register_expansion(_kind.primitive, functools.partial(_transpose, _kind.primitive))
-
-
-# Calls that are inlined, and the parameter that holds the body. Their derivatives and
-# rematerialization were applied when the function was traced.
-_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "checkpoint": "jaxpr",
-    "remat": "jaxpr",
-    "remat2": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "custom_vmap_call": "call",
-    "custom_partitioning": "call",
-    "linear_call": "callee",
-    "composite": "jaxpr",
-    "eval_jaxpr": "jaxpr",
-    "call": "call_jaxpr",
-}
 
 
 def instantiate(closed: Any, sizes: Mapping[str, int]) -> Any:
@@ -144,8 +124,10 @@ class _Flat:
         name = eqn.primitive.name
         if name == "dim_as_value":
             return [self._host(_dim.evaluate(eqn.params["dim"], self._sizes), eqn.outvars[0])]
-        if name in _CALLS and _CALLS[name] in eqn.params:
-            inner = _compat.closed(eqn.params[_CALLS[name]])
+        body = _compat.body_of(name, eqn.params)
+        if body is not None:
+            # Its derivatives and rematerialization were applied when the function was traced.
+            inner = _compat.closed(body)
             return self.inline(inner.jaxpr, inner.consts, atoms, _line_of(eqn, within))
         params = {key: self._param(param) for key, param in eqn.params.items()}
         if name in EXPANSIONS:

@@ -122,12 +122,17 @@ class Behind:
 
     def makes(self, key: Hashable) -> bool:
         """Whether the graph of a key is being made, or waits for it."""
+        with self._lock:
+            return self._makes(key)
+
+    def _makes(self, key: Hashable) -> bool:
         done = self._pending.get(key)
         return done is not None and not done.done()
 
     def has_failed(self, key: Hashable) -> bool:
         """Whether the graph of a key could not be made: the caller makes it, and sees why."""
-        return key in self._failed
+        with self._lock:
+            return key in self._failed
 
     def begin(
         self,
@@ -153,7 +158,7 @@ class Behind:
         def work() -> None:
             try:
                 if _compat.config_fingerprint() != config:
-                    # For `_fail`, a few lines below, which tells it.
+                    # `_fail` tells it as a warning.
                     raise RuntimeError("JAX's configuration has changed meanwhile")
                 make()
             except FrozenError:  # frozen meanwhile
@@ -166,7 +171,7 @@ class Behind:
                 drop()
 
         with self._lock:
-            if not self.makes(key):
+            if not self._makes(key):
                 self._pending[key] = self._workers.submit(work)
 
     def cancel(self) -> None:

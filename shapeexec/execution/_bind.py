@@ -217,6 +217,7 @@ def _check_constants(call: Call) -> None:
             path = place if isinstance(place, str) else f"args[{place}]"
             raise ConfigError(
                 f"the static argument {path} cannot be hashed: {type(value).__name__}.",
+                option=path,
                 fix="pass a hashable value (a tuple for a list), or do not make it static",
             ) from error
 
@@ -234,6 +235,7 @@ def _dtype(leaf: Any, index: int, treedef: Any) -> tuple[Any, bool]:
             raise refused_dtype(path, leaf) from error
         raise ConfigError(
             f"{path} is a {type(leaf).__name__} that JAX has no dtype for.",
+            option=path,
             got=f"{leaf!r:.80}",
             fix="pass numbers, or a tuple, which is a constant of the graph",
         ) from error

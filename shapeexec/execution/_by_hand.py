@@ -160,6 +160,7 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
         if not isinstance(sizes, Sizes):
             raise SpecError(
                 "unpad: which axes are padded is not known.",
+                path="spec",
                 got=f"sizes={sizes!r:.80}",
                 fix='pass the spec: unpad(x, sizes, "b, s"), or the sizes that pad_to_bucket gave',
             )
@@ -220,6 +221,7 @@ def _true_sizes(sizes: Any) -> dict[str, int]:
     if not is_mapping(sizes):
         raise SpecError(
             f"unpad: sizes={sizes!r:.80} are no sizes by symbol.",
+            path="sizes",
             fix='the sizes that pad_to_bucket gave, or a dict of them such as {"s": 5}',
         )
     return {symbol: _true_size(symbol, size) for symbol, size in sizes.items()}
@@ -229,6 +231,7 @@ def _true_size(symbol: str, size: Any) -> int:
     if _compat.is_traced(size):
         raise SpecError(
             f"unpad: the size of `{symbol}` is traced.",
+            path="sizes",
             got=f"{size!r:.200}",
             why="the shape of a result cannot depend on a traced size",
             fix='unpad outside of jit, with the sizes of pad_to_bucket or such as {"s": 5}',
@@ -240,6 +243,7 @@ def _true_size(symbol: str, size: Any) -> int:
     if known < 0:
         raise SpecError(
             f"unpad: the size {size!r:.80} of `{symbol}` is not an integer of at least 0.",
+            path="sizes",
             fix='the sizes that pad_to_bucket gave, or ints by symbol such as {"s": 5}',
         )
     return known
@@ -257,6 +261,7 @@ def _check_named(spec: Any, elsewhere: Any, *, sizes: Mapping[str, int]) -> None
         if own != other:
             raise SpecError(
                 "unpad: an unknown size in the spec of a result is not known.",
+                path="spec",
                 got=f'the spec "{own}" and the sizes {dict(sizes)}',
                 why="each unknown size is a symbol of its own; sizes of padded arrays have names",
                 fix=_names_of(sizes),
@@ -274,6 +279,7 @@ def _check_valid_first(spec: Any, padded: Any, *, sizes: Mapping[str, int]) -> N
         if len(dim.symbols) > 1 or (dim not in as_padded and _is_longer(dim, sizes)):
             raise SpecError(
                 f"unpad cannot cut an axis of `{dim}`.",
+                path="spec",
                 why="padded axes that were merged or joined have padding between their valid "
                 "elements, and cutting keeps what comes first",
                 fix="cut the arrays before they are merged, or run the function in an Exec; if the "
@@ -315,6 +321,7 @@ def _true_shape(
         if missing:
             raise SpecError(
                 f"unpad: no size is known for `{missing[0]}`.",
+                path="sizes",
                 got=f'the spec "{spec}" and the sizes {dict(sizes)}',
                 fix=_names_of(sizes),
             )
@@ -322,6 +329,7 @@ def _true_shape(
         if size < 0:
             raise SpecError(
                 f"unpad: axis {axis} is `{dim}`, which is {size}.",
+                path="x",
                 got=f'the spec "{spec}" and the sizes {dict(sizes)}',
                 fix="pass the sizes at which the array was made, or write `_` for an axis that is "
                 "not padded",
@@ -331,6 +339,7 @@ def _true_shape(
             wanted = f"at least {size}" if capacity is None else capacity
             raise SpecError(
                 f"unpad: axis {axis} has size {have}, but `{dim}` takes {wanted}.",
+                path="x",
                 got=f'{list(shape)} with the spec "{spec}" at {dict(sizes)}',
                 fix="pass an array at capacity, or write `_` for an axis that is not padded",
             )

@@ -67,7 +67,14 @@ class CacheLimits:
         return CacheLimits(graphs=graphs, device_bytes=size, pin=self.pin)
 
     def are_pinned(self, buckets: Mapping[str, int]) -> bool:
-        """Say whether the graph of a call with these buckets never leaves."""
+        """Say whether the graph of a call with these buckets never leaves.
+
+        Args:
+            buckets: By symbol.
+
+        Returns:
+            Whether some entry of `pin` has no other bucket for a symbol.
+        """
         return any(
             all(buckets.get(symbol) == size for symbol, size in pin.items()) for pin in self.pin
         )
@@ -78,6 +85,7 @@ def _as_pins(given: Any) -> tuple[Mapping[str, int], ...]:
     if not is_listed(pins) or not all(map(_is_pin, pins)):
         raise ConfigError(
             f"pin={given!r:.80} names no buckets.",
+            option="pin",
             fix='a bucket for each symbol: pin=[{"b": 8, "s": 128}]',
         )
     return tuple(dict(pin) for pin in pins)

@@ -351,7 +351,7 @@ def compile_graph(
         span = _monitor.Span()
         try:
             compiled = lowered.compile()
-        except Exception as error:  # of any kind: what XLA makes of an option is its own
+        except (_compat.JaxRuntimeError, TypeError, ValueError) as error:
             refused = refused_options(prepared.options, error)
             if refused is None:
                 raise

@@ -3,6 +3,7 @@
 `_store` and `_planner` say what has happened; nothing here changes what runs.
 """
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -90,6 +91,22 @@ class Event:
 Callback = Callable[[Event], object]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Failure:
+    """A block that makes a graph; an exception that leaves it is told of, and goes on."""
+
+    events: "Events"
+    graph: GraphRow
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            reason = f"{type(error).__name__}: {error!s:.400}"
+            self.events.tell("failed", self.graph, reason=reason)
+
+
 class Events:
     """Those who are told what an Exec does.
 
@@ -111,6 +128,7 @@ class Events:
         if not callable(callback):
             raise ConfigError(
                 f"on_event: {callback!r:.80} cannot be called.",
+                option="callback",
                 fix="run.on_event(lambda event: print(event))",
             )
 
@@ -128,6 +146,10 @@ class Events:
     def are_heard(self, kind: EventKind) -> bool:
         """Whether anybody listens; a hit asks it, and makes no event for nobody."""
         return bool(self._callbacks) or _logger.isEnabledFor(_LEVELS[kind])
+
+    def telling_of_failure(self, graph: GraphRow) -> contextlib.AbstractContextManager[None]:
+        """Tell `"failed"` of an exception that leaves the block, which makes the graph."""
+        return _Failure(self, graph)
 
     def tell(self, kind: EventKind, graph: GraphRow | None = None, **fields: Any) -> None:
         """Tell of an event, in this thread. An error of a callback is logged, and stops nothing.

@@ -184,14 +184,7 @@ def take_examples(
             fix="pass a list for each argument that differs between examples, and give it a spec "
             'that is not None, such as in_shapes=("s",)',
         )
-    count = _common_length(lists)
-    if reduce == "sum" and not count:
-        raise SpecError(
-            'map: reduce="sum" of no examples.',
-            got=f"no entries in {' and '.join(lists)}",
-            why="the shape of a result follows from an example",
-            fix="pass at least one example",
-        )
+    count = _common_length(lists, reduce=reduce)
     return Examples(
         settings,
         tuple(args),
@@ -224,7 +217,7 @@ def _lists(
     return positions, names
 
 
-def _common_length(lists: Mapping[str, Any]) -> int:
+def _common_length(lists: Mapping[str, Any], *, reduce: Reduce) -> int:
     """How many examples there are, by the path of each list of them."""
     for path, argument in lists.items():
         if not is_listed(argument):
@@ -242,6 +235,14 @@ def _common_length(lists: Mapping[str, Any]) -> int:
                 path=path,
                 fix="pass lists of one length, one entry per example",
             )
+    if reduce == "sum" and not count:
+        raise SpecError(
+            'map: reduce="sum" of no examples.',
+            path=" and ".join(lists),
+            got=f"no entries in {' and '.join(lists)}",
+            why="the shape of a result follows from an example",
+            fix="pass at least one example",
+        )
     return count
 
 
@@ -289,5 +290,6 @@ def check_reduce(reduce: Any) -> None:
     if reduce not in (None, "sum"):
         raise ConfigError(
             f"map: reduce={reduce!r} is not known.",
+            option="reduce",
             fix='reduce="sum", divided by their number for a mean, or None for a list',
         )

@@ -157,7 +157,7 @@ class Exec(Function):
         self._start(settings, limits or CacheLimits())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run `fn` on the arguments, and return what it returns, up to rounding.
+        """Run `fn` on its arguments, and return what it returns, up to rounding; see `Exec`.
 
         Raises:
             SpecError: The arguments contradict the specs.
@@ -176,7 +176,7 @@ class Exec(Function):
 
         A thread of the loop's default executor compiles and waits, so the loop goes on. A task that
         is cancelled leaves its call to end by itself. Under a setting of JAX that is a thread's
-        own, such as `with jax.enable_x64()`, the call runs in the loop's thread.
+        own, such as `with jax.enable_x64()`, the call runs in the loop's thread. See `__call__`.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises.
@@ -184,7 +184,7 @@ class Exec(Function):
         return await in_thread(functools.partial(self, *args, **kwargs))
 
     def padded(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a call whose ragged results stay on the device at capacity, each as an `sx.Padded`.
+        """Run a call whose ragged results stay on the device at capacity, see `sx.Padded`.
 
         Nothing is cut, so no size compiles anything. What has no ragged axis is an array, as are
         all results inside somebody's trace, and those whose symbols are exact in this call.

@@ -61,6 +61,7 @@ class Graphs:
         except TypeError:
             raise ConfigError(
                 f"graphs[{which!r}] names no graph.",
+                option="which",
                 fix='a number, graphs[0], or sizes, graphs[{"s": 100}]',
             ) from None
         if isinstance(asked, dict):
@@ -90,11 +91,13 @@ class Graphs:
         if not found:
             raise ConfigError(
                 f"graphs: none serves {asked}.",
+                option="which",
                 got=f"{held:.200}" or "no graphs",
                 fix="a size for each symbol, in a bucket that a call has used or warmup() made",
             )
         raise ConfigError(
             f"graphs: {asked} are sizes of {len(found)} graphs.",
+            option="which",
             got="; ".join(f"{i}: {', '.join(self.rows[i].named)}" for i in found),
             why="they differ in dtypes, fixed dims, constants or settings of JAX",
             fix=f"choose by number, such as graphs[{found[0]}]",
@@ -107,6 +110,9 @@ class Graphs:
             *columns: Which columns, in this order: `"buckets"`, `"parts"` (what else tells a graph
                 from the others: dtypes, fixed dims, constants, guards, devices), `"hits"`,
                 `"last use"`, `"waste"`, `"bytes"`, `"seconds"`, `"origin"`. None: all of them.
+
+        Returns:
+            Lines of text: one for each graph, below the heads of the columns.
 
         Raises:
             ConfigError: A column is not one of these.
@@ -140,6 +146,7 @@ class Graphs:
         if figure is not None and not hasattr(figure, "subplots"):
             raise ConfigError(
                 f"plot: {figure!r:.80} is no figure.",
+                option="figure",
                 why="it draws two axes side by side",
                 fix="plot(plt.figure()), a subfigure, or plot() for a figure of its own",
             )

@@ -352,6 +352,7 @@ def check_sum(groups: Sequence[Group]) -> None:
             fix = "return a sum over the axis" if is_ragged else "convert it, as by x.astype(int)"
             raise SpecError(
                 f'map: reduce="sum", but a result is {_compat.describe_aval(aval)}, {why}.',
+                path="reduce",
                 fix=f"{fix}; or leave reduce= out",
             )
     trees = {group.recipe.trace.out_tree for group in groups}
@@ -359,6 +360,7 @@ def check_sum(groups: Sequence[Group]) -> None:
     if len(trees) > 1 or len(shapes) > 1:
         raise SpecError(
             'map: reduce="sum", but the results of examples differ in structure or shape.',
+            path="reduce",
             got="; ".join(map(str, (*trees, *shapes)))[:200],
             fix="return one tree of one shape for all examples, or leave reduce= out",
         )

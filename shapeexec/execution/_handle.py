@@ -13,6 +13,7 @@ import numpy as np
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
+from shapeexec.bucketing._checks import is_int
 from shapeexec.execution import _transfer
 from shapeexec.execution._narrow import is_listed
 from shapeexec.execution._options import as_size
@@ -52,12 +53,14 @@ class Padded:
         if not _holds_data(array):
             raise ConfigError(
                 "Padded takes a jax.Array that holds data.",
+                option="array",
                 got=f"{array!r:.80}",
                 fix="Padded(jax.numpy.asarray(array), shape), outside of functions that are traced",
             )
         if not is_listed(shape) or not _fits(shape, array.shape):
             raise ConfigError(
                 f"Padded: shape={shape!r:.80} is not the shape of a front corner of the array.",
+                option="shape",
                 got=f"an array of shape {array.shape}",
                 fix=f"the true shape: {array.ndim} ints, none above {array.shape}",
             )
@@ -117,6 +120,9 @@ class Padded:
             by: How many elements longer, at least 0.
             axis: Which axis.
 
+        Returns:
+            A handle of the longer array; this one keeps its shape.
+
         Raises:
             ConfigError: There is no such axis, `by` is no int from 0 on, or the array was donated.
         """
@@ -127,6 +133,7 @@ class Padded:
         if more < 0 or not -self.ndim <= along < self.ndim:
             raise ConfigError(
                 f"grown: by={by!r:.80} along axis={axis!r:.80} of a handle of shape {self.shape}.",
+                option="axis" if is_int(by) and by >= 0 else "by",
                 fix=f"by an int from 0 on, and an axis from {-self.ndim} to {self.ndim - 1}",
             )
         shape, capacity = list(self.shape), list(self.array.shape)

@@ -111,6 +111,7 @@ def as_workers(given: Any) -> int:
     if workers < 1:
         raise ConfigError(
             f"warmup: workers={given!r} is no number of threads.",
+            option="workers",
             fix="workers=2, or leave it out",
         )
     return workers

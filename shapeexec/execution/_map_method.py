@@ -132,6 +132,9 @@ class MapMethod:
             reduce: Likewise.
             **kwargs: Likewise.
 
+        Returns:
+            The graphs, and which examples run in each.
+
         Raises:
             ShapeExecError: Whatever the map raises before it runs.
         """
@@ -147,6 +150,9 @@ class MapMethod:
             *args: Those of the map.
             reduce: Likewise.
             **kwargs: Likewise.
+
+        Returns:
+            The explanation of each graph.
 
         Raises:
             ShapeExecError: Whatever the map raises before it runs.

@@ -52,6 +52,7 @@ def method_of(fn: Callable[..., Any], args: Sequence[Any]) -> types.MethodType:
     if not args:
         raise ConfigError(
             f"{name_of(fn)} is a method, and no instance is given.",
+            option="self",
             fix="call it on an instance, or pass one as the first argument",
         )
     return types.MethodType(fn, args[0])

@@ -12,9 +12,10 @@ import functools
 import sys
 import threading
 import types
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from shapeexec.execution._weak_table import WeakTable
 
 
 class Comparison(enum.Enum):
@@ -145,17 +146,6 @@ def _is_atom(kind: type) -> bool:
     return issubclass(kind, _ATOMS)
 
 
-def comparison(kind: type) -> Comparison:
-    """How objects of a class are compared."""
-    found = _comparisons.get(kind)
-    if found is None:
-        found = _comparisons[kind] = _comparison(kind)
-    return found
-
-
-_comparisons: weakref.WeakKeyDictionary[type, Comparison] = weakref.WeakKeyDictionary()
-
-
 def _comparison(kind: type) -> Comparison:
     is_own = kind.__hash__ is object.__hash__ or kind.__eq__ is object.__eq__
     if _is_atom(kind):
@@ -168,6 +158,10 @@ def _comparison(kind: type) -> Comparison:
     # A text with attributes: the equality of texts knows nothing of them.
     is_inherited = base not in (None, object, kind) and kind.__eq__ is base.__eq__
     return Comparison.BY_CONTENT if is_inherited else Comparison.BY_VALUE
+
+
+comparison = WeakTable(_comparison)
+"""How objects of a class are compared."""
 
 
 def _of_own_identity(kind: type) -> Comparison:
@@ -191,16 +185,6 @@ def _c_base(kind: type) -> type:
     return next(base for base in kind.__mro__ if isinstance(vars(base).get("__new__"), _C_NEW))
 
 
-def _base(kind: type) -> Any:
-    """The built-in type that says what objects of a class hold beside attributes, if any does."""
-    if kind not in _bases:
-        _bases[kind] = _find_base(kind)
-    return _bases[kind]
-
-
-_bases: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
-
-
 def _find_base(kind: type) -> Any:
     for base in kind.__mro__:
         if base in _ITEMS:
@@ -208,6 +192,10 @@ def _find_base(kind: type) -> Any:
         if isinstance(vars(base).get("__new__"), _C_NEW) and not issubclass(base, BaseException):
             return None
     return None
+
+
+_base: WeakTable[type, Any] = WeakTable(_find_base)
+"""The built-in type that says what objects of a class hold beside attributes; None: none does."""
 
 
 def _is_made_by_object(kind: type) -> bool:

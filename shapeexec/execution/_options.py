@@ -84,7 +84,7 @@ def as_lawful_strategy(name: str, given: Any, *, whose: str = "the strategy") ->
     except ShapeExecError:
         raise
     except Exception as error:  # the strategy may be the user's, and raise anything
-        raise strategy_raised(whose, strategy, error=error) from error
+        raise strategy_raised(whose, strategy, size=None, error=error) from error
     return strategy
 
 
@@ -113,20 +113,27 @@ def range_of(symbol: str, strategy: Strategy, *, size: int) -> tuple[int, int]:
     except ShapeExecError:
         raise
     except Exception as error:  # the strategy may be the user's, and raise anything
-        raise strategy_raised(f"the strategy of `{symbol}`", strategy, error=error) from error
+        whose = f"the strategy of `{symbol}`"
+        raise strategy_raised(whose, strategy, size=size, error=error) from error
 
 
-def strategy_raised(whose: str, strategy: Strategy, *, error: Exception) -> StrategyError:
+def strategy_raised(
+    whose: str, strategy: Strategy, *, size: int | None, error: Exception
+) -> StrategyError:
     """What to tell of a strategy that raises an exception of its own.
 
     Args:
         whose: `the strategy of `s``, and the size where it is known.
         strategy: The strategy.
+        size: The size that a call needs a bucket for; None: no call is at hand.
         error: Its exception; the last note holds the size, if `bucket` raised it.
     """
     notes = [note.strip() for note in getattr(error, "__notes__", ()) if "shapeexec" in note]
     return StrategyError(
         f"{whose} raised {type(error).__name__}: {error}",
+        strategy=strategy,
+        size=size,
+        bucket=None,
         where=(notes or [f"{strategy!r}"])[-1].removeprefix("Where: "),
         fix="return a bucket for each size from 1 on; one with an end is a Ladder or has a maximum",
     )

@@ -6,6 +6,7 @@ for a whole call.
 
 import dataclasses
 import functools
+import threading
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator
@@ -319,6 +320,7 @@ class _Incomparable(Exception):
         return ConfigError(
             f"{place} is a {kind.__name__}, which "
             + ("may change unseen." if self.is_hashable else "is neither an array nor hashable."),
+            option=place,
             got=f"{self.leaf!r:.80}",
             why="a leaf that is no array is a constant of a graph, and constants are compared by "
             "their hash and by ==, or by their content, if that can be read",
@@ -377,16 +379,20 @@ def is_data(leaf: Any) -> bool:
 
 def _has_aval(leaf: object) -> bool:
     kind = type(leaf)
-    if kind not in _is_known:
+    known = _is_known.get(kind)
+    if known is None:
         try:
             jax.typeof(leaf)
         except TypeError:
-            _is_known[kind] = False
+            known = False
         else:
-            _is_known[kind] = True
-    return _is_known[kind]
+            known = True
+        with _lock:
+            _is_known[kind] = known
+    return known
 
 
+_lock = threading.Lock()  # for writing to `_is_known`
 _is_known: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 

@@ -64,6 +64,7 @@ def _check_settings(settings: Any) -> None:
             name = "buckets" if field.name == "strategies" else field.name
             raise ConfigError(
                 f"an Exec whose {name} cannot be pickled cannot be pickled.",
+                option=name,
                 got=f"{name}={value!r:.100}",
                 why=str(error),
                 fix="define the function at the top level of a module, without lambda or closure; "

@@ -5,6 +5,7 @@ What is counted, and when, is up to `_warmup`.
 
 import contextlib
 import importlib
+import importlib.util
 import warnings
 from collections.abc import Callable, Generator
 from typing import Any
@@ -43,9 +44,9 @@ def shown(
 
 
 def _bar(stack: contextlib.ExitStack) -> Progress | None:
-    with contextlib.suppress(ModuleNotFoundError):
+    if importlib.util.find_spec("rich") is not None:
         return _by_rich(stack)
-    with contextlib.suppress(ModuleNotFoundError):
+    if importlib.util.find_spec("tqdm") is not None:
         return _by_tqdm(stack)
     warnings.warn(
         "shapeexec: no bar is drawn, for neither rich nor tqdm is installed.\n"

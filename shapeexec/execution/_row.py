@@ -155,7 +155,14 @@ class GraphRow:
         )
 
     def serves(self, sizes: Mapping[str, int]) -> bool:
-        """Say whether a call of these sizes, of all symbols, may run in this graph."""
+        """Say whether a call of these sizes, of all symbols, may run in this graph.
+
+        Args:
+            sizes: By symbol.
+
+        Returns:
+            Whether the graph takes each size, and its guards hold; False for a graph of a map.
+        """
         if self.examples is not None or sizes.keys() != self.buckets.keys():
             return False
         if any(not self.least[s] <= size <= self.buckets[s] for s, size in sizes.items()):

@@ -251,6 +251,7 @@ class Runner:
         if example is None:
             raise ConfigError(
                 "warmup: the shapes and dtypes of the arguments are not known yet.",
+                option="args",
                 fix="pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
             )
 

@@ -112,6 +112,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     if others:
         raise ConfigError(
             f"variant: {others[0]}={changes[others[0]]!r:.80} changes no setting.",
+            option=others[0],
             fix=f"one of {', '.join(known)}; buckets= is strategies=",
         )
     fn = changes.pop("fn", settings.fn)
@@ -135,12 +136,14 @@ def check_pins(settings: Settings, pins: Sequence[Mapping[str, int]]) -> None:
             if symbols and symbol not in symbols:
                 raise ConfigError(
                     f"pin={dict(pin)}: no spec has the symbol `{symbol}`.",
+                    option="pin",
                     fix=f"one of {', '.join(sorted(symbols))}",
                 )
             bucket = settings.strategy(symbol).bucket(size)
             if bucket != size:
                 raise ConfigError(
                     f"pin={dict(pin)}: {symbol}={size} is no bucket.",
+                    option="pin",
                     got=f"a size of {size} is padded to {bucket}",
                     fix=f'pin=[{{"{symbol}": {bucket}}}]',
                 )

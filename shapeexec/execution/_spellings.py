@@ -84,6 +84,7 @@ def _refuse(
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
     raise ConfigError(
         f"Exec has no option {', '.join(map(repr, options))}.",
+        option=next(iter(options)),
         got=f"{given:.200}",
         fix=_way_out(fn, meant, renamed=renamed, notes=notes)
         if renamed
@@ -101,6 +102,7 @@ def _refuse_mapping(fn: Callable[..., Any], in_shapes: Mapping[Any, Any]) -> Nev
     known = {"in_shapes": "a sequence of specs"}
     raise SpecError(
         f"in_shapes={in_shapes!r:.200} is not a sequence of specs.",
+        path="in_shapes",
         fix=_way_out(fn, meant.options, renamed=known, notes=meant.notes),
     )
 

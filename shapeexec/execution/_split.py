@@ -51,9 +51,9 @@ class Static(NamedTuple):
     is_map: bool = False
 
 
-@dataclasses.dataclass(slots=True, eq=False)  # not frozen: each hit makes one, in less time
+@dataclasses.dataclass(slots=True, eq=False)  # frozen, it takes 1.3 us to make, and not 0.3
 class Call:
-    """A call, taken apart. It is never changed.
+    """A call, taken apart. It is never changed; each hit makes one.
 
     Attributes:
         arrays: One entry per positional argument: the argument itself, or a tuple of its arrays if
@@ -206,17 +206,19 @@ def _put(args: list[Any], kwargs: dict[str, Any], place: Place, value: Any) -> N
         kwargs[place] = value
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Result:
     """A result that holds more than arrays. A graph returns it as a pytree of its arrays.
 
-    Args:
+    Attributes:
         arrays: The arrays of the result, and those of each nnx node.
         part: The result without its arrays.
         nodes: The nodes of the arguments as the function left them, and those of the result.
     """
 
-    def __init__(self, arrays: Any, part: Part, nodes: _modules.Nodes | None) -> None:
-        self.arrays, self.part, self.nodes = arrays, part, nodes
+    arrays: Any
+    part: Part
+    nodes: _modules.Nodes | None
 
     def whole(self, call: Call | None) -> Any:
         """The result. The nodes among the call's arguments are updated as the function left them.

@@ -260,11 +260,8 @@ class Store:
         self, made: Prepared, row: GraphRow, *, meanwhile: Callable[[], object] | None = None
     ) -> Graph:
         """Compile a graph, count it, and tell of it."""
-        try:
+        with self.events.telling_of_failure(row):
             graph = (self.compiler or compile_graph)(made, row, meanwhile=meanwhile)
-        except Exception as error:  # of any kind: it is told, and goes on
-            self.events.tell("failed", row, reason=f"{type(error).__name__}: {error!s:.400}")
-            raise
         seconds = graph.row.seconds
         self.count(
             compiles=graph.compiles,

@@ -4,6 +4,7 @@
 """
 
 import collections
+import importlib.util
 import io
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -68,10 +69,10 @@ def drawn(rows: Sequence[GraphRow], columns: Sequence[str] = ()) -> str:
     above, grid = _laid_out(rows, columns)
     if len(grid) == 1:
         return "\n".join(above)
-    try:
-        from rich.console import Console  # noqa: PLC0415 - it may not be installed
-    except ModuleNotFoundError:
+    if importlib.util.find_spec("rich") is None:
         return "\n".join([*above, *_plain(grid)])
+    from rich.console import Console  # noqa: PLC0415 - it may not be installed
+
     text = io.StringIO()
     console = Console(file=text, width=WIDTH, color_system=None, legacy_windows=False)
     console.print(_rich_table(grid))
@@ -109,7 +110,9 @@ def _laid_out(
     for column in columns:
         if column not in COLUMNS:
             raise ConfigError(
-                f"table: there is no column {column!r}.", fix=f"one of {', '.join(COLUMNS)}"
+                f"table: there is no column {column!r}.",
+                option="columns",
+                fix=f"one of {', '.join(COLUMNS)}",
             )
     shared, own = parts(rows)
     above = [_total(rows), *_listed(shared)]

@@ -70,6 +70,7 @@ def check_given_once(
     if len(every) > len(own):
         raise ConfigError(
             "a donated array is given twice.",
+            option="donate_argnums",
             got=f"donate_argnums={tuple(donated)}, {every[0].aval}",
             why="its memory becomes that of a result, and the other argument would be overwritten",
             fix="pass a copy (`x.copy()`), or donate neither",

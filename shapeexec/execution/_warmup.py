@@ -92,6 +92,7 @@ def _listed(
     raise ConfigError(
         f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
         f"are {', '.join(sorted(symbols)) or 'none'}.",
+        option="sizes",
         fix="give sizes for each symbol: "
         + ", ".join(f"{s}=..." for s in sorted(symbols))
         + "; or strategies with maximum=, whose buckets are then all of them",
@@ -175,6 +176,7 @@ def _check_number(sizes: Mapping[str, Sequence[int]]) -> None:
     if number > MOST_COMBINATIONS:
         raise ConfigError(
             f"warmup: {number} combinations of sizes are too many to look at.",
+            option="sizes",
             why="guards or exact symbols tell sizes of one bucket apart",
             fix="give fewer sizes, or warm up symbol by symbol",
         )
@@ -202,6 +204,7 @@ def as_sizes(symbol: str, sizes: Any) -> Sequence[int]:
     if not listed or min(listed) < 1:
         raise ConfigError(
             f"warmup: {symbol}={sizes!r} names no sizes of at least 1.",
+            option=symbol,
             fix=f"{symbol}=range(1, 513), or {symbol}=128",
         )
     return sorted(set(listed))

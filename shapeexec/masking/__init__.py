@@ -26,3 +26,7 @@ __all__ = [
     "register_nested",
     "zero",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__  # rooms that are not public stay out of sight

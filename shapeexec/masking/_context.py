@@ -150,7 +150,15 @@ class RuleContext:
         return self.eqn.params
 
     def bind(self, *operands: Any, **params: Any) -> Any:
-        """Apply the equation's primitive itself."""
+        """Apply the equation's primitive itself.
+
+        Args:
+            *operands: Arrays at capacity.
+            **params: The parameters, with capacities for dims.
+
+        Returns:
+            What the primitive returns: an array, or a list of them.
+        """
         return self.eqn.primitive.bind(*operands, **params)
 
     def fill(
@@ -172,6 +180,9 @@ class RuleContext:
             axes: The axes to overwrite along; None: all.
             unless: Padding that may stay: `"nan"`, NaN where all valid elements of its row are
                 NaN, for a result that is NaN then anyway; `"finite"`, any finite number.
+
+        Returns:
+            The operand, filled; at capacity, as before.
 
         Raises:
             ConfigError: The operand has no such axis.
@@ -197,6 +208,7 @@ class RuleContext:
         meant = tuple(axis % rank for axis in axes if -rank <= axis < rank)
         raise ConfigError(
             f"the rule of `{self.primitive}` fills axes={tuple(axes)} of an array of rank {rank}.",
+            option="axes",
             where=self.scope.line(self.eqn),
             got=_compat.describe_aval(held.aval),
             fix=f"axes={meant}: axes count from 0",
@@ -273,6 +285,9 @@ class RuleContext:
             fix: A way out that keeps the symbols padded; None: there is none.
             or_exact: Whether exact symbols are a way out too. They are none where JAX itself
                 fails at every size.
+
+        Returns:
+            The error; the rule raises it.
         """
         if dims is None:
             dims = [dim for each in (*self.operands, *self.results) for dim in each.dims]

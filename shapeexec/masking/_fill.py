@@ -73,22 +73,50 @@ def conform(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def zero(dtype: Any) -> Any:
-    """Give the identity of a sum: 0."""
+    """Give the identity of a sum: 0.
+
+    Args:
+        dtype: A NumPy or JAX dtype.
+
+    Returns:
+        A NumPy scalar of it.
+    """
     return np.zeros((), dtype)[()]
 
 
 def one(dtype: Any) -> Any:
-    """Give the identity of a product: 1."""
+    """Give the identity of a product: 1.
+
+    Args:
+        dtype: A NumPy or JAX dtype.
+
+    Returns:
+        A NumPy scalar of it.
+    """
     return np.ones((), dtype)[()]
 
 
 def lowest(dtype: Any) -> Any:
-    """Give the identity of a maximum: -inf (in both parts), the least integer, or False."""
+    """Give the identity of a maximum: -inf (in both parts), the least integer, or False.
+
+    Args:
+        dtype: A NumPy or JAX dtype.
+
+    Returns:
+        A NumPy scalar of it.
+    """
     return _extreme(dtype, "min")
 
 
 def highest(dtype: Any) -> Any:
-    """Give the identity of a minimum: inf (in both parts), the greatest integer, or True."""
+    """Give the identity of a minimum: inf (in both parts), the greatest integer, or True.
+
+    Args:
+        dtype: A NumPy or JAX dtype.
+
+    Returns:
+        A NumPy scalar of it.
+    """
     return _extreme(dtype, "max")
 
 

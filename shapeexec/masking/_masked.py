@@ -5,6 +5,7 @@ Buckets are chosen, and graphs compiled, elsewhere.
 
 import dataclasses
 import functools
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from shapeexec.masking._values import MaskNote, Report, Value, along
 from shapeexec.shape._host import HostOperand
 from shapeexec.shape._trace import Trace
 
+_FILLS_LOCK = threading.Lock()
 _FILLS: weakref.WeakKeyDictionary[Trace, dict[bool, Report]] = weakref.WeakKeyDictionary()
 
 
@@ -105,13 +107,16 @@ class Masked:
         Buckets of one trace share it. It says where a fill stands and never that one is needless,
         so another bucket's is not wrong.
         """
-        known = _FILLS.setdefault(self.trace, {})
-        if self.zero_padded not in known:
-            first = Interpreter()
-            run = functools.partial(self._run, interpreter=first, hosted=hosted)
-            _compat.eval_shape(run, sizes, consts, leaves)
-            known[self.zero_padded] = first.report
-        return known[self.zero_padded]
+        with _FILLS_LOCK:
+            known = _FILLS.setdefault(self.trace, {})
+            found = known.get(self.zero_padded)
+        if found is not None:
+            return found
+        first = Interpreter()
+        run = functools.partial(self._run, interpreter=first, hosted=hosted)
+        _compat.eval_shape(run, sizes, consts, leaves)
+        with _FILLS_LOCK:
+            return known.setdefault(self.zero_padded, first.report)
 
     def _run(
         self,

@@ -99,11 +99,13 @@ def _check_sizes(sizes: Mapping[str, Any], buckets: Mapping[str, int]) -> None:
         raise SpecError(
             f"sizes has {', '.join(sorted(sizes)) or 'no symbol'}, but the specs have "
             f"{', '.join(sorted(buckets)) or 'none'}.",
+            path="sizes",
             fix=fix,
         )
     for symbol, size in sizes.items():
         if isinstance(size, int) and not 1 <= size <= buckets[symbol]:
             raise SpecError(
                 f"`{symbol}` is {size}, but the arguments hold 1 to {buckets[symbol]}.",
+                path="sizes",
                 fix="a size of at least 1 that the padded arguments can hold",
             )

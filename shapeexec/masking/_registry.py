@@ -76,6 +76,7 @@ def register(
         if kind not in KINDS:
             raise ConfigError(
                 f"{rule.__name__}: the docstring begins with {kind!r}, which is no kind of rule.",
+                option="rule",
                 fix=f"begin it with what it does about padding: {', '.join(KINDS)}, and a colon",
             )
         for name in names:
@@ -112,6 +113,9 @@ def register_knowledge(*primitives: Any) -> Callable[[Callable[..., Any]], Calla
 
     It is called as `know(ctx, *known, **params) -> Known`, with the facts about each operand after
     the rule has filled. Without one, nothing is known of a result.
+
+    Args:
+        *primitives: JAX primitives, or their names.
 
     Raises:
         ConfigError: No primitive is named, or something else; or one has such a function already.
@@ -155,6 +159,7 @@ def _names(function: str, primitives: Sequence[Any]) -> list[str]:
     given = ", ".join(getattr(one, "__name__", repr(one)) for one in strange) or "nothing"
     raise ConfigError(
         f"{function} is given {given} in the place of a primitive.",
+        option="primitives",
         where=_compat.describe_line(_compat.user_place()),
         fix=f'{function}("reduce_sum", ...) or {function}(jax.lax.reduce_sum_p, ...)',
     )
@@ -164,6 +169,7 @@ def _claim(table: dict[str, Any], name: str, *, entry: Any) -> None:
     if name in table:
         raise ConfigError(
             f"`{name}` is registered already.",
+            option="primitives",
             fix="register each primitive once; to change what the library does, edit its own rule",
         )
     table[name] = entry

@@ -50,6 +50,9 @@ class Program(Content):
 
         Args:
             name: Such as `reduce_max` or `softmax`.
+
+        Returns:
+            The equations, in the order in which they run.
         """
         return tuple(eqn for eqn in nested(self.equations) if name in (eqn.primitive, eqn.name))
 
@@ -58,6 +61,9 @@ class Program(Content):
 
         Args:
             indent: Spaces per level; None: all in one line.
+
+        Returns:
+            The text.
         """
         return _json.text(self, indent)
 

@@ -41,6 +41,7 @@ def trace(fn: Callable[..., Any], *specs: Any, constraints: str | Iterable[str] 
     if not callable(fn):
         raise ConfigError(
             f"trace: {fn!r} cannot be called.",
+            option="fn",
             fix='the function first, then a spec per argument: sx.trace(f, sx.Shape("float32", '
             '"b", "s"))',
         )
@@ -60,6 +61,7 @@ def _check_count(fn: Callable[..., Any], specs: Sequence[Any]) -> None:
     except TypeError as error:
         raise SpecError(
             f"trace: {len(specs)} specs do not fit {function_name(fn)}{inspect.signature(fn)}.",
+            path="specs",
             why=str(error),
             fix="one spec for each argument of the function, in their order",
         ) from None

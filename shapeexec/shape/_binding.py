@@ -70,6 +70,9 @@ class BoundSpec:
         Args:
             leaves: The leaves of arguments with this structure.
 
+        Returns:
+            One shape per leaf.
+
         Raises:
             SpecError: A leaf with a spec is not an array, or not of the dtype that a `Shape` wants.
         """
@@ -205,6 +208,7 @@ class BoundSpec:
         actual = shapes[leaf][axis]
         raise SpecError(
             f"{self._axis(leaf, axis, shapes)} has size {actual}, but its spec says {size}.",
+            path=self._path(leaf),
             got=self._described(leaf, shapes),
             fix=f"pass size {size}, or write `_` (static, any size) or a symbol in its place",
         )
@@ -215,6 +219,7 @@ class BoundSpec:
         raise SpecError(
             f"`{symbol}` is {shapes[first][first_axis]} on {here}, "
             f"but {shapes[leaf][axis]} on {there}.",
+            path=self._path(leaf),
             got="; ".join(self._described(index, shapes) for index in sorted({first, leaf})),
             fix=f"pass sizes that agree, or {self._renamed(symbol, shapes)}",
         )
@@ -256,6 +261,7 @@ class BoundSpec:
             got += [f"{symbol}={sizes[symbol]} from {self._described(origin[0], shapes)}"]
         raise SpecError(
             f"{self._axis(leaf, axis, shapes)}: {f'at {known}, ' if known else ''}{what}.",
+            path=self._path(leaf),
             got="; ".join(got),
             fix=f"pass a size that fits, or give the axis a symbol of its own instead of `{dim}`",
         )
@@ -265,6 +271,7 @@ class BoundSpec:
         raise SpecError(
             f"the size of `{unknown[0]}` does not follow from `{dim}` "
             f"on {self._path(leaf)} axis {axis}.",
+            path=self._path(leaf),
             got=f'{self._path(leaf)} with the spec "{self.specs[leaf]}"',
             why="only an expression that is linear in its one unknown symbol can be solved",
             fix=f"have an axis that is `{unknown[0]}` itself in some spec, or give this axis a "

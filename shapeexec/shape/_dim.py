@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import operator
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -94,6 +95,9 @@ class Dim:
         Args:
             sizes: By symbol; symbols that do not occur in the dimension are ignored.
 
+        Returns:
+            Its value, an int.
+
         Raises:
             SpecError: A symbol of the dimension has no size.
         """
@@ -104,6 +108,9 @@ class Dim:
 
         Args:
             buckets: By symbol.
+
+        Returns:
+            That value, an int.
 
         Raises:
             UnboundedDimError: A symbol has no bucket, and the dimension grows with it.
@@ -221,6 +228,7 @@ _MOST_TEXTS = 4096
 _texts: dict[int, tuple[Any, str]] = {}
 """By identity, JAX dims and their texts. A trace asks for the texts of a few dims very often, and
 JAX writes each anew. A dim that is held keeps its identity."""
+_texts_lock = threading.Lock()  # for writing
 
 
 def _text_of(dim: Any) -> str:
@@ -229,9 +237,10 @@ def _text_of(dim: Any) -> str:
     if held is not None:
         return held[1]
     text = str(dim)
-    if len(_texts) >= _MOST_TEXTS:
-        _texts.clear()
-    _texts[id(dim)] = dim, text
+    with _texts_lock:
+        if len(_texts) >= _MOST_TEXTS:
+            _texts.clear()
+        _texts[id(dim)] = dim, text
     return text
 
 
@@ -345,6 +354,7 @@ def _canonical(text: str) -> str:
     except (ZeroDivisionError, jax.errors.InconclusiveDimensionOperation) as error:
         raise SpecError(
             f"`{text}` is not a dimension.",
+            path=text,
             why=str(error).splitlines()[0],
             fix='an expression that has a value at every size, such as "s // 2"',
         ) from None

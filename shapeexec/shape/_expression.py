@@ -106,7 +106,7 @@ def parse(text: str) -> Expression:
         if isinstance(error, SpecError):
             raise
         detail = error.msg if isinstance(error, SyntaxError) else "too deeply nested or not text"
-        raise SpecError(f"`{text}` is not a dimension.", why=detail, fix=_FIX) from None
+        raise SpecError(f"`{text}` is not a dimension.", path=text, why=detail, fix=_FIX) from None
     return Expression(tree, tuple(sorted(checker.symbols)))
 
 
@@ -200,7 +200,11 @@ class _Checker(ast.NodeTransformer):
 
     def _refuse(self, node: ast.AST, why: str) -> Never:
         raise SpecError(
-            f"`{self._text}` is not a dimension.", where=f"`{ast.unparse(node)}`", why=why, fix=_FIX
+            f"`{self._text}` is not a dimension.",
+            path=self._text,
+            where=f"`{ast.unparse(node)}`",
+            why=why,
+            fix=_FIX,
         )
 
 

@@ -34,6 +34,7 @@ def refused_dtype(path: str, array: Any) -> ConfigError:
         way_out = _BY_KIND.get(dtype.kind, f"a dtype that JAX has: `x.astype({_nearest(dtype)})`")
     return ConfigError(
         f"{path} is an array of dtype {dtype}, which JAX does not have.",
+        option=path,
         got=f"{np.asarray(array)!r:.80}",
         fix=f"pass {way_out}",
     )

@@ -81,6 +81,7 @@ def as_sequence(in_shapes: Any) -> tuple[SpecTree, ...]:
     source = f"({code(in_shapes)},)" if is_dim(in_shapes) else _source(in_shapes)
     raise SpecError(
         f"in_shapes={in_shapes!r} is not a sequence of specs.",
+        path="in_shapes",
         fix=f"one spec for each positional argument: in_shapes=({source},)",
     )
 
@@ -159,6 +160,7 @@ def read(leaf: Any, where: str) -> Spec | None:
         return spec
     raise SpecError(
         f"{where} is {leaf!r}, which is not a spec.",
+        path=where,
         why=_WHY,
         fix=f"the dims of an array in one tuple, {_one_array([leaf])} for one axis; or {_FORMS}"
         if is_dim(leaf)
@@ -171,7 +173,7 @@ def _read_at(where: str, leaf: Any, *, reader: Callable[[Any], Any]) -> Any:
         return reader(leaf)
     except SpecError as error:
         raise SpecError(
-            error.what, where=where, got=error.got, why=error.why, fix=error.fix
+            error.what, path=where, where=where, got=error.got, why=error.why, fix=error.fix
         ) from None
 
 
@@ -185,6 +187,7 @@ def _check_changes(dims: tuple[Any, ...], spec: Spec, where: str) -> None:
         return
     raise SpecError(
         f"{where} is {dims!r}, in which no size may change.",
+        path=where,
         why="None in a spec is an axis that is static, as None for an argument is",
         fix=f"{_one_array(dims)} if None is to be any size; None in place of the "
         "whole tuple if the argument is static",

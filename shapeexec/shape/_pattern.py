@@ -63,7 +63,14 @@ class Spec:
         return tuple(axis for axis, dim in dims if isinstance(dim, Unknown))
 
     def accepts_rank(self, rank: int) -> bool:
-        """Return whether an array of this rank fits."""
+        """Return whether an array of this rank fits.
+
+        Args:
+            rank: The number of axes.
+
+        Returns:
+            Whether it has the rank of the spec, or with `...` at least that.
+        """
         return rank >= self.least_rank if self.has_ellipsis else rank == self.least_rank
 
     def resolve(self, shape: tuple[int | Dim, ...]) -> tuple[int | Dim, ...]:
@@ -71,6 +78,9 @@ class Spec:
 
         Args:
             shape: A shape whose rank `accepts_rank` accepts.
+
+        Returns:
+            One dim per axis: an int or a `Dim`.
         """
         end = len(shape) - len(self.after)
         middle = (None,) * (end - len(self.before))
@@ -92,7 +102,14 @@ class Spec:
         )
 
     def renamed(self, names: Mapping[str, str]) -> "Spec":
-        """Return the spec with some symbols renamed."""
+        """Return the spec with some symbols renamed.
+
+        Args:
+            names: The new name of each symbol that gets one.
+
+        Returns:
+            A new spec.
+        """
         return dataclasses.replace(
             self,
             before=tuple(_renamed(dim, names) for dim in self.before),
@@ -155,6 +172,7 @@ def parse_spec(text: str) -> Spec:
         except SpecError as error:
             raise SpecError(
                 f'axis {axis} of the spec "{text}" is not a dimension: "{entry}".',
+                path=text,
                 got=error.where,
                 why=error.why,
                 fix=_separated(text) or (error.fix if is_named_unknown(entry) else _FIX),
@@ -201,6 +219,7 @@ def make_spec(
     if len(parts) > 2:
         raise SpecError(
             f'the spec "{text or dims}" has more than one `...`.',
+            path=text,
             why="which axes each of them stands for would be a guess",
             fix='keep one `...`, and write `_` for single static axes: "_, s, ..."',
         )

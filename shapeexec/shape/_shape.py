@@ -68,12 +68,16 @@ class Shape:
         Args:
             array: Has `.shape`, which may contain JAX dims, and `.dtype`.
 
+        Returns:
+            The shape, with the dtype of the array.
+
         Raises:
             SpecError: It has no shape or no dtype.
         """
         if not is_array(array):
             raise SpecError(
                 f"a {type(array).__name__} has no shape and dtype.",
+                path="array",
                 fix="Shape.of(jnp.asarray(x))",
             )
         return cls(array.dtype, *map(from_jax, array.shape))
@@ -107,6 +111,9 @@ class Shape:
             pattern: A text such as `"b, s, 512"` or `"b, ..."`; a tuple of dims; or a shape, whose
                 dtype, if it has one, must be the same.
 
+        Returns:
+            True or False.
+
         Raises:
             SpecError: The pattern is malformed, or not a pattern.
         """
@@ -114,6 +121,7 @@ class Shape:
         if not isinstance(given, Shape | str | tuple | list):
             raise SpecError(
                 f"a {type(given).__name__} is not a pattern.",
+                path="pattern",
                 fix='a text such as "b, ..." or "_, 4", a tuple of dims, or a Shape: '
                 "sx.Shape.of(x) is that of an array",
             )
@@ -134,12 +142,16 @@ class Shape:
             axis: From `-rank` to `rank - 1`.
             dim: As for `Shape`.
 
+        Returns:
+            A new shape, of the same dtype.
+
         Raises:
             SpecError: There is no such axis.
         """
         if not _is_integer(axis) or not -self.rank <= axis < self.rank:
             raise SpecError(
                 f"{self} has no axis {axis!r}.",
+                path="axis",
                 fix=f"an axis from {-self.rank} to {self.rank - 1}"
                 if self.rank
                 else "a shape of rank 1 or more",
@@ -159,6 +171,12 @@ class Shape:
     def evaluate(self, **sizes: int) -> "Shape":
         """Return the static shape at these sizes.
 
+        Args:
+            sizes: By symbol.
+
+        Returns:
+            A shape of ints, of the same dtype.
+
         Raises:
             SpecError: A symbol of the shape has no size.
         """
@@ -169,6 +187,9 @@ class Shape:
 
         Args:
             buckets: By symbol; sizes range from 1 up to them.
+
+        Returns:
+            A shape of ints, of the same dtype.
 
         Raises:
             UnboundedDimError: A dim grows with a symbol that has no bucket.
@@ -245,7 +266,7 @@ def _dtype(dtype: Any) -> Any:
         return dtype if jnp.issubdtype(dtype, jax.dtypes.extended) else np.dtype(dtype)
     except TypeError:
         raise SpecError(
-            f"{dtype!r} is not a dtype.", fix='jnp.float32, or its name: "float32"'
+            f"{dtype!r} is not a dtype.", path="dtype", fix='jnp.float32, or its name: "float32"'
         ) from None
 
 

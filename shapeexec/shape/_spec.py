@@ -197,6 +197,7 @@ def _check_count(in_shapes: Sequence[SpecTree], arguments: int) -> None:
         left_out = "pass None for each argument that is left out; or " if not missing else ""
         raise SpecError(
             f"in_shapes has {_count(len(in_shapes), 'spec')} for {_count(arguments, 'argument')}.",
+            path="in_shapes",
             got=f"in_shapes={tuple_text(list(map(repr, in_shapes)))}",
             fix=f"{left_out}one spec for each positional argument, None for a static one: "
             f"in_shapes={wanted}{_by_axis(in_shapes, arguments)}",

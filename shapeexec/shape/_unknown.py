@@ -93,6 +93,7 @@ def check_known(text: str) -> None:
     if is_named_unknown(text):
         raise SpecError(
             f'"{text}" is not a dimension.',
+            path=text,
             why="an unknown size has no name",
             fix='`?` for a size without a name, or its name alone, such as "n"',
         )

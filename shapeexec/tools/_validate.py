@@ -114,9 +114,7 @@ def validate(
         >>> print(validate(ex, jax.numpy.arange(5.0), rounds=2))
         20 comparisons at 2 sets of sizes: all equal
     """
-    given: Any = rounds  # whatever the caller passes
-    if not isinstance(given, int) or given < 1:
-        raise ConfigError(f"rounds={rounds!r} is not a number of rounds.", fix="at least 1")
+    _check_rounds(rounds)
     poisons = tuple(map(check_poison, poisons))
     args, kwargs = cut_all(*by_position(ex.settings, args, kwargs))
     rng = np.random.default_rng(seed)
@@ -143,6 +141,13 @@ def validate(
         rounding=tuple(report.rounding),
         differences=tuple(report.differences),
     )
+
+
+def _check_rounds(rounds: Any) -> None:
+    if not isinstance(rounds, int) or rounds < 1:
+        raise ConfigError(
+            f"rounds={rounds!r} is not a number of rounds.", option="rounds", fix="at least 1"
+        )
 
 
 def gradient_of(settings: Settings) -> Callable[..., Any]:

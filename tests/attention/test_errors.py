@@ -82,6 +82,7 @@ def test_a_bad_argument_is_named(name):
     assert isinstance(caught.value, ValueError)
     assert caught.value.fix
     assert re.search(fix, caught.value.fix)
+    assert caught.value.option
 
 
 def test_a_back_end_says_why_it_cannot():

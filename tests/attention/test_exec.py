@@ -224,8 +224,24 @@ def test_tiles_made_before_fit_their_own_size_alone():
         padded = sx.Exec(run, ("b, s, _, _",), sx.Linear(160), poison="nan")
         assert_close(padded(x), run(x))
         for call in (run, padded):
-            with pytest.raises(sx.ConfigError, match="a BlockMask for T=40 in a call with T=33"):
+            with pytest.raises(
+                sx.ConfigError, match="a BlockMask for T=40 in a call with T=33"
+            ) as told:
                 call(x[:, :33])
+            assert "(test_exec.py:" in told.value.where
+
+
+def test_tiles_made_of_a_size_that_is_symbolic_are_refused_with_the_line():
+    def run(x):
+        size = x.shape[1]
+        blocks = sx.BlockMask.from_mask(sx.Causal(), size, size)
+        return sx.dot_product_attention(x, x, x, mask=blocks)
+
+    x = np.ones((1, 5, 2, 8), np.float32)
+    with pytest.raises(sx.InconclusiveShapeError, match="from_mask got s positions") as told:
+        sx.Exec(run, ("b, s, _, _",), sx.Linear(16))(x)
+    for error in (told.value, told.value.__cause__):
+        assert error.where.startswith("blocks = sx.BlockMask.from_mask(")
 
 
 def test_ids_of_one_size_are_refused_at_another():

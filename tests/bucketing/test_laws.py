@@ -158,60 +158,70 @@ BROKEN = {
         "returns a bucket below the size",
         "bucket(1) = 0",
         f"return a bucket of at least 1 for size 1{WAY_ON}",
+        (1, 0),
     ),
     "too small late": (
         lambda size: min(size, 5000),
         "returns a bucket below the size",
         "bucket(8191) = 5000",
         f"return a bucket of at least 8191 for size 8191{WAY_ON}",
+        (8191, 5000),
     ),
     "not monotone": (
         lambda size: 8 if size == 5 else size,
         "is not monotone: a larger size gets a smaller bucket",
         "bucket(5) = 8, yet bucket(6) = 6",
         f"let larger sizes never get smaller buckets{WAY_ON}",
+        (6, 6),
     ),
     "not idempotent": (
         lambda size: 2 * size,
         "is not idempotent: a bucket is not its own bucket",
         "bucket(1) = 2, yet bucket(2) is 4",
         "return 2 for size 2",
+        (1, 2),
     ),
     "a float": (
         lambda size: size / 1,
         "returns something other than an int",
         "bucket(1) = 1.0, a float",
         "return an int, by // rather than / and by int() around math.ceil of floats",
+        (1, 1.0),
     ),
     "a bool": (
         lambda size: True,
         "returns something other than an int",
         "bucket(1) = True, a bool",
         "return an int, by // rather than / and by int() around math.ceil of floats",
+        (1, True),
     ),
     "None": (
         lambda size: None,
         "returns something other than an int",
         "bucket(1) = None, a NoneType",
         "return an int, by // rather than / and by int() around math.ceil of floats",
+        (1, None),
     ),
 }
 
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_strategy_is_caught_and_told_which_law_it_breaks(fault):
-    function, law, got, fix = BROKEN[fault]
+    function, law, got, fix, asked = BROKEN[fault]
+    strategy = as_strategy(function)
     with pytest.raises(StrategyError) as caught:
-        check_laws(as_strategy(function))
+        check_laws(strategy)
     assert caught.value.what.startswith("Custom(<lambda> at test_laws.py:")
     assert caught.value.what.endswith(f" {law}.")
     assert caught.value.got == got
     assert str(caught.value).endswith(f"\n  Fix:   {fix}")
+    assert caught.value.strategy is strategy
+    assert (caught.value.size, caught.value.bucket) == asked
 
 
 @pytest.mark.parametrize("fault", ["too small", "not idempotent", "a float", "a bool", "None"])
 def test_a_broken_strategy_is_caught_on_use(fault):
-    function, law, _, _ = BROKEN[fault]
+    function, law, *_ = BROKEN[fault]
     with pytest.raises(StrategyError, match=law):
         checked_bucket(as_strategy(function), 1)
 
@@ -311,6 +321,7 @@ def test_a_function_is_a_strategy():
             "these buckets, an object with a method bucket(size), or a function of the size",
         ),
         (Pow2, "buckets=Pow2 is a class, not a strategy.", "sx.Pow2(), an instance of it"),
+        (int, "buckets=int is a class, not a strategy.", "int(...), an instance of it"),
     ],
 )
 def test_what_is_no_strategy_is_refused(value, first_line, fix):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import fused, scheduling_groups
 
 from shapeexec import _compat
 from shapeexec.checking import EXPANSIONS, Difference, check, instantiate, register_expansion
@@ -56,9 +57,20 @@ def test_an_instance_runs_as_the_function_does(name):
     assert_close(jax.core.eval_jaxpr(closed.jaxpr, closed.consts, x), expected)
 
 
-def test_calls_are_opened():
-    names = {eqn.primitive.name for eqn in instance(NESTED["custom derivative"]).jaxpr.eqns}
-    assert not names & {"jit", "pjit", "custom_jvp_call", "closed_call"}
+@pytest.mark.parametrize(
+    "fn",
+    [
+        NESTED["jit"],
+        NESTED["custom derivative"],
+        NESTED["checkpoint"],
+        fused.fused(out_spaces=(jax.memory.Space.Device,))(lambda x: x.mean(1) / x.shape[0]),
+        scheduling_groups.scheduling_group("one")(lambda x: x.mean(1) / x.shape[0]),
+    ],
+)
+def test_a_proof_looks_into_each_call(fn):
+    assert not [eqn for eqn in instance(fn).jaxpr.eqns if [*_compat.sub_jaxprs(eqn.params)]]
+    traced = traced_at(fn, "b, s", SIZES)
+    assert check(traced, fn, [leaf("b, s")], {"b": 4, "s": 7}) is None
 
 
 def test_a_substituted_symbol_has_its_size():

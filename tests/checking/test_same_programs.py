@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import scheduling_groups
 
 from shapeexec.checking import compare, instantiate
 from tests.checking.programs import (
@@ -44,6 +45,10 @@ EQUALS: dict[str, Pair] = {
     "dead code": (lambda x: x + 1, lambda x: (jnp.sin(x), x + 1)[1]),
     "twice the same": (lambda x: jnp.sin(x) * jnp.sin(x), lambda x: _squared(jnp.sin(x))),
     "a call": (jax.jit(jnp.sin), lax.sin),
+    "a call with metadata": (
+        scheduling_groups.scheduling_group("one")(lambda x: jnp.sin(x) * 2),
+        lambda x: lax.sin(x) * 2,
+    ),
     "a checkpoint": (jax.checkpoint(lambda x: jnp.sin(x) * 2), lambda x: lax.sin(x) * 2),
     "reversed by a gather": (lambda x: x[::-1], lambda x: x[jnp.arange(2, -1, -1)]),
     "strided by a gather": (lambda x: x[::2], lambda x: x[2 * jnp.arange(2)]),

@@ -8,6 +8,8 @@ import numpy as np
 import shapeexec as sx
 from shapeexec.execution import _function, _store
 from shapeexec.execution._functions import Functions
+from shapeexec.execution._split import Call
+from shapeexec.execution._weak_table import WeakTable
 from tests.execution.support import counted, ones
 from tests.tolerance import assert_close
 
@@ -31,6 +33,30 @@ def together(count, call):
     for thread in threads:
         thread.join(120)
     return [got[i] for i in range(count)]
+
+
+def test_a_call_is_never_changed(monkeypatch):
+    def set_once(call, name, value):
+        assert not hasattr(call, name)
+        Call.__dict__[name].__set__(call, value)
+
+    monkeypatch.setattr(Call, "__setattr__", set_once)
+    ex = sx.Exec(lambda scale, x: scale["by"] * x, (None, "s"), P)
+    ex.warmup({"by": 2}, ones(3), s=[3, 9])
+    for look in (ex, ex.plan, ex.explain, ex.trace, ex.why_new):
+        look({"by": 2}, ones(3))
+    assert len(ex.map({"by": 2}, [ones(3), ones(9)])) == 2
+
+
+def test_threads_that_ask_a_weak_table_at_once_get_one_value():
+    made = threading.Barrier(4)
+
+    def make(kind):
+        made.wait(60)  # each of the four makes one
+        return object()
+
+    table = WeakTable(make)
+    assert len({id(value) for value in together(4, lambda i: table(Call))}) == 1
 
 
 def test_sixteen_threads_at_a_new_bucket_compile_it_once():

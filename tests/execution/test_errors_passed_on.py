@@ -105,6 +105,7 @@ def test_a_strategy_that_raises_is_named_with_its_symbol_and_the_size():
         ex(ones(70))
     assert isinstance(caught.value.__cause__, KeyError)
     assert "asked by shapeexec for the bucket of size 70" in caught.value.where
+    assert (caught.value.size, caught.value.bucket) == (70, None)
 
 
 def test_a_strategy_that_raises_when_its_laws_are_checked_is_named_at_once():

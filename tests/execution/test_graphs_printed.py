@@ -1,6 +1,5 @@
 """How `run.graphs` looks: as a table, as JSON, and as a picture."""
 
-import builtins
 import copy
 import dataclasses
 import io
@@ -24,14 +23,7 @@ L = sx.Linear
 
 @pytest.fixture
 def without_rich(monkeypatch):
-    original = builtins.__import__
-
-    def refusing(name, *args, **kwargs):
-        if name.partition(".")[0] == "rich":
-            raise ModuleNotFoundError(f"No module named {name!r}")
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refusing)
+    monkeypatch.setitem(sys.modules, "rich", None)
 
 
 # Printing

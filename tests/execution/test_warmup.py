@@ -352,6 +352,12 @@ def test_a_bar_is_drawn_by_rich(capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_a_rich_that_cannot_be_imported_is_an_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    with pytest.raises(ModuleNotFoundError, match=r"rich\.progress"):
+        sx.Exec(lambda x: x + 1, ("s",), P).warmup(ones(1), s=3, progress=True)
+
+
 class Tqdm:
     """What is used of tqdm's bars."""
 
@@ -373,8 +379,8 @@ class Tqdm:
 @pytest.mark.parametrize("has_tqdm", [True, False])
 def test_without_rich_tqdm_draws_the_bar_or_a_warning_says_that_nobody_does(has_tqdm, monkeypatch):
     monkeypatch.setattr(Tqdm, "drawn", None)
-    monkeypatch.setitem(sys.modules, "rich.progress", None)
-    tqdm = types.SimpleNamespace(tqdm=Tqdm) if has_tqdm else None
+    monkeypatch.setitem(sys.modules, "rich", None)
+    tqdm = types.SimpleNamespace(tqdm=Tqdm, __spec__="of tqdm") if has_tqdm else None
     monkeypatch.setitem(sys.modules, "tqdm", tqdm)
     ex = sx.Exec(lambda x: x + 1, ("s",), P)
     with contextlib.ExitStack() as stack:

@@ -345,6 +345,8 @@ def test_a_contradiction_names_the_places_the_values_and_the_way_out(in_shapes, 
     error = refused(in_shapes, *(zeros(*shape) for shape in shapes))
     assert error.what == what
     assert fix in error.fix
+    assert error.path
+    assert f"{error.path} " in what
 
 
 def test_a_contradiction_between_trees_names_both_leaves():

@@ -50,6 +50,11 @@ class Signature:
     logsumexp_gradient: bool = False
     deterministic: bool = True
 
+    @property
+    def group(self) -> int:
+        """Query heads per key head."""
+        return self.query_heads // self.key_heads
+
 
 def made(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
     """The shape and dtype of a kernel's result.

@@ -15,6 +15,9 @@ import jax
 OLDEST_FOR_TRITON = (8, 0)
 """The least compute capability it compiles for: github.com/triton-lang/triton#compatibility."""
 
+HOPPER = (9, 0)
+"""The compute capability of an H100 or H200."""
+
 _MULTIPROCESSORS = 132  # of an H100 or H200
 
 

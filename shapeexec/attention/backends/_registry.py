@@ -11,6 +11,7 @@ import importlib
 from typing import Literal
 
 from shapeexec.attention.backends._base import Backend, Signature, TangentBackend
+from shapeexec.attention.backends._device import HOPPER
 
 Name = Literal["mosaic_gpu", "triton", "mosaic_tpu", "cudnn", "xla"]
 
@@ -67,8 +68,8 @@ class Registration:
 
 _DENSE = frozenset({"full", "causal"})
 _FASTER_CUDNN = (
-    Faster((9, 0), is_backward=False, kinds=_DENSE, head_sizes=frozenset({64})),
-    Faster((9, 0), is_backward=True, kinds=_DENSE | {"band"}, head_sizes=frozenset({64, 128})),
+    Faster(HOPPER, is_backward=False, kinds=_DENSE, head_sizes=frozenset({64})),
+    Faster(HOPPER, is_backward=True, kinds=_DENSE | {"band"}, head_sizes=frozenset({64, 128})),
 )
 REGISTERED = (
     Registration(name="mosaic_gpu", platforms=("cuda",)),

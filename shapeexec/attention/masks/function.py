@@ -50,24 +50,34 @@ class MaskFunction(Mask):
             )
 
     def allows(self, at: Positions) -> Array:
-        """See `Mask`."""
+        """See `Mask`.
+
+        Raises:
+            ConfigError: The function returns something other than bool.
+        """
         batch = at.batch if self.examples is None else _modulo(at.batch, self.examples)
         allowed: Any = self.function(batch, at.head, at.query, at.key)
         if not hasattr(allowed, "dtype") or allowed.dtype != bool:
             raise ConfigError(
                 f"the mask function {_name(self.function)} returns {_type(allowed)}, not bool.",
+                option="mask",
                 fix="return bool, by a comparison",
             )
         return allowed
 
     def of_merged(self, examples: Any) -> "MaskFunction":
-        """See `Value`."""
+        """See `Value`.
+
+        Raises:
+            ConfigError: The number of examples is symbolic.
+        """
         if self.examples is not None:
             return self
         if not isinstance(examples, int):
             raise ConfigError(
                 f"the mask function {_name(self.function)} under `vmap` with a batch of"
                 f" {examples}, a symbolic size.",
+                option="mask",
                 why="mapped calls are merged into one batch, whose size tells b within each call",
                 fix="map over single examples, [T, N, H], or give the batch one size",
             )
@@ -77,6 +87,9 @@ class MaskFunction(Mask):
         """See `Mask`. Exact at full length.
 
         Nothing is known if the function depends on an example or head whose number is unknown.
+
+        Raises:
+            ConfigError: The function closes over a traced array, or converts positions to NumPy.
         """
         by_batch, by_head = tiles.asks_for(self)
         if (by_batch and tiles.batch is None) or (by_head and tiles.heads is None):
@@ -104,11 +117,13 @@ def _refused(function: Callable[..., Any]) -> ConfigError:
     except jax.errors.TracerArrayConversionError:
         return ConfigError(
             f"the mask function {_name(function)} converts its positions to NumPy arrays.",
+            option="mask",
             why="positions are traced: they cannot index a NumPy array or go into a NumPy function",
             fix=f"jnp.asarray(array)[q], and functions of jnp; or {fix}",
         )
     return ConfigError(
         f"the mask function {_name(function)} closes over a traced array.",
+        option="mask",
         why="the function is static: its tiles are found while tracing, from concrete arrays only",
         fix=fix,
     )

@@ -134,6 +134,7 @@ class SlidingWindow(Band):
         if isinstance(self.left, int) and isinstance(self.right, int) and self.left < -self.right:
             raise ConfigError(
                 f"SlidingWindow({self.left}, {self.right}) allows no key.",
+                option="left",
                 why="it allows keys from query - left up to query + right",
                 fix="left=0 or more",
             )

@@ -65,6 +65,12 @@ class ALiBi(ScoreModifier):
         Where `heads` is no power of 2: those of the power below, and then every second one of
         the power above.
 
+        Args:
+            heads: N, at least 1.
+
+        Returns:
+            The modifier, with slopes f32[N].
+
         Raises:
             ConfigError: `heads` is less than 1.
         """
@@ -136,6 +142,9 @@ class RelativeBias(ScoreModifier):
                 else such keys count as at distance 0, in decoders.
             max_distance: From this distance on it is the last bucket.
 
+        Returns:
+            The modifier, with one number per head and distance.
+
         Raises:
             ConfigError: There are too few buckets, or more exact ones than distances.
 
@@ -145,6 +154,7 @@ class RelativeBias(ScoreModifier):
         if not 2 <= buckets < 2 * max_distance:
             raise ConfigError(
                 f"a table of {table.shape[0]} buckets does not fit max_distance={max_distance}.",
+                option="max_distance",
                 why=f"half of {buckets} buckets hold one distance each, the others ever more",
                 fix=f"pass a table of {4 if bidirectional else 2} buckets or more, and "
                 f"max_distance={max(max_distance, buckets)} or more",

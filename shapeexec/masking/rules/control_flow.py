@@ -21,19 +21,15 @@ from shapeexec.masking._knowledge import Known, constant, nothing_known, nothing
 from shapeexec.masking._registry import register, register_nested
 from shapeexec.masking._values import Value, values_of
 
-for _name in ("jit", "pjit"):
-    register_nested(_name, lambda params: params["jaxpr"])
-# jax 0.12 has some of these with a call_.
-for _name in ("composite", "eval_jaxpr", "fused_call", "xla_metadata_call"):
-    register_nested(_name, lambda params: params["jaxpr" if "jaxpr" in params else "call_jaxpr"])
-for _name in (
-    *("closed_call", "core_call", "call", "custom_jvp_call", "custom_vjp_call", "program_order"),
-):
-    register_nested(_name, lambda params: params["call_jaxpr"])
-for _name in ("custom_vmap_call", "custom_partitioning"):
-    register_nested(_name, lambda params: params["call"])
-register_nested("linear_call", lambda params: params["callee"])
-register_nested("remat_opt", lambda params: params["fwd_jaxpr"])
+
+def _register_nested(name: str) -> None:
+    # A function of this module: saving asks each rule for the library that it is from.
+    register_nested(name, lambda params: _compat.body_of(name, params))
+
+
+for _name in _compat.BODY_OF:
+    if _name != "remat2":  # `remat` keeps its barrier
+        _register_nested(_name)
 
 
 @register("platform_index", "create_token", "after_all")

@@ -23,7 +23,7 @@ from shapeexec.attention.backends._diagonal import Diagonal, diagonal_of
 from shapeexec.attention.masks import Mask
 
 _DTYPES = ("float16", "bfloat16")
-_OLDEST, _HOPPER = (8, 0), (9, 0)
+_OLDEST = (8, 0)
 _LARGEST_HEAD, _LARGEST_HEAD_OF_HOPPER = 128, 256
 _WHOLE = 128
 """At lengths that are not multiples of it the gradient may be NaN, where scores are far below 0.
@@ -87,7 +87,7 @@ def _refusal_of_operands(signature: Signature, capability: tuple[int, int] | Non
         return f"it needs compute capability 8.0, and this is {'.'.join(map(str, capability))}"
     if signature.dtype not in _DTYPES:
         return f"it takes {' and '.join(_DTYPES)}, not {signature.dtype}"
-    largest = _LARGEST_HEAD_OF_HOPPER if capability == _HOPPER else _LARGEST_HEAD
+    largest = _LARGEST_HEAD_OF_HOPPER if capability == _device.HOPPER else _LARGEST_HEAD
     if signature.head_size % 8 or signature.head_size > largest:
         return f"its heads are multiples of 8 up to {largest}, not {signature.head_size}"
     if signature.value_size != signature.head_size:

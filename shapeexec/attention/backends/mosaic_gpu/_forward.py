@@ -143,7 +143,7 @@ class _Kernel:
 
     def stream(self, item: Item, start: Array) -> Array:
         """Send an item's keys and values; the position where the next item's begin."""
-        head = lax.div(item.head, jnp.int32(self.config.group))
+        head = lax.div(item.head, jnp.int32(self.config.signature.group))
         length = item.key_length
         columns = self.elements.sources(item)
         sources = [

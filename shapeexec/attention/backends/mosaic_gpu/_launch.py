@@ -79,11 +79,6 @@ class Config:
         """Whether a tile with work may extend past the last valid key, unseen by the mask."""
         return self.overhangs and not self.is_biased
 
-    @property
-    def group(self) -> int:
-        """Query heads of a key head."""
-        return self.signature.query_heads // self.signature.key_heads
-
 
 @dataclasses.dataclass(frozen=True)
 class Sparsity:

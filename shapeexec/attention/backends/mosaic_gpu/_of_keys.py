@@ -106,7 +106,7 @@ def _launched(
             "d_outs": ring(value_columns, vectors=[jnp.float32]),
             **({} if into is None else {"into": into}),
         },
-        table=lambda sparsity: sparsity.table(heads, config.group, by_key=True),
+        table=lambda sparsity: sparsity.table(heads, config.signature.group, by_key=True),
         total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
         copies=2,
@@ -198,7 +198,7 @@ class _Kernel:
         self, item: Item, position: Array, body: Callable[[Item, Array], Array]
     ) -> Array:
         """body(item of one query head, position) for each head of a key head's group."""
-        group = self.config.group
+        group = self.config.signature.group
         if group == 1:
             return body(item, position)
 

@@ -157,7 +157,7 @@ class _Kernel:
         output = Source(self.out, item.batch, item.head, item.query_length)
         for piece in range(_PIECES):
             self.values.send(output, item.row * TILE + piece * PIECE, at_value + piece)
-        head = lax.div(item.head, jnp.int32(self.config.group))
+        head = lax.div(item.head, jnp.int32(self.config.signature.group))
         ours = functools.partial(Source, batch=item.batch, head=head, length=item.key_length)
         key, value = ours(self.k, vectors=self.elements.sources(item)), ours(self.v)
 

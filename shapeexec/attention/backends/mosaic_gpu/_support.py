@@ -15,7 +15,6 @@ from shapeexec.attention.masks import ALiBi, Mask, RelativeBias, ScoreModifier
 
 _DTYPES = ("bfloat16", "float16")
 _LARGEST_HEAD = 256
-_HOPPER = (9, 0)
 _OLDEST_JAX = (0, 11)
 
 # Known by type: a signature holds the type of a modifier, so its rule cannot be traced.
@@ -38,8 +37,8 @@ def of_device(platform: str) -> str | None:
     capability = _device.compute_capability()
     if capability is None:
         return "no GPU is here to ask whether it is a Hopper"
-    if capability != _HOPPER:
-        needed, there = (".".join(map(str, each)) for each in (_HOPPER, capability))
+    if capability != _device.HOPPER:
+        needed, there = (".".join(map(str, each)) for each in (_device.HOPPER, capability))
         return f"it needs compute capability {needed}, and this has {there}"
     return None
 

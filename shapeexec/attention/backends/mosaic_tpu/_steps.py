@@ -45,11 +45,6 @@ class Setting:
     interpret: bool
 
     @property
-    def group(self) -> int:
-        """Query heads per key head."""
-        return self.signature.query_heads // self.signature.key_heads
-
-    @property
     def tiles(self) -> tuple[int, int]:
         """How many query tiles and key tiles there are."""
         sizes = (self.signature.query_size, self.signature.key_size)
@@ -162,7 +157,7 @@ def by_query(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order
         return Where(
             batch,
             head,
-            _part(head, setting.group)[0],
+            _part(head, setting.signature.group)[0],
             (row, entry.tile),
             (row, entry.partial_tile),
             entry.is_full,
@@ -179,11 +174,11 @@ def by_query(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order
 def by_key(setting: Setting, lists: TileLists) -> tuple[tuple[int, ...], Order]:
     """The same for a kernel that walks along the list of each key tile, head by head of a group."""
     signature, shape = setting.signature, lists.tiles.shape
-    steps = setting.group * shape[3]
+    steps = setting.signature.group * shape[3]
 
     def order(scalars: Scalars, batch: Array, key_head: Array, column: Array, step: Array) -> Where:
         member, turn = _part(step, shape[3])
-        head = key_head * np.int32(setting.group) + member
+        head = key_head * np.int32(setting.signature.group) + member
         entry = _entry(scalars, shape, batch, head, column, turn)
         return Where(
             batch,

@@ -182,16 +182,16 @@ def _key_kernel(
     *sums_refs: Ref,
     given: Given,
 ) -> None:
-    signature, group = given.signature, given.setting.group
+    signature = given.signature
     turn, key_head, batch = map(pl.program_id, range(3))
     # The heads of a group may differ in their lists: the first one's order serves all.
-    number = in_order(operands.lists, batch, key_head * np.int32(group), turn)
-    first = head_of(given, operands, batch, key_head * np.int32(group))
+    number = in_order(operands.lists, batch, key_head * np.int32(signature.group), turn)
+    first = head_of(given, operands, batch, key_head * np.int32(signature.group))
     keys = first.keys(number, some=True)
     k, v = (load_rows(x, batch, key_head, keys) for x in (arrays.k, arrays.v))
 
     def add_head(member: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        own = dataclasses.replace(first, head=key_head * np.int32(group) + member)
+        own = dataclasses.replace(first, head=key_head * np.int32(signature.group) + member)
         sums = tuple(jnp.zeros((keys.size,), np.float32) for _ in sums_refs)
         step = functools.partial(_add_queries, own, arrays, delta_ref, k, v, keys)
         d_k, d_v, sums = own.row(number).each(step, (*carry, sums))
@@ -201,7 +201,7 @@ def _key_kernel(
 
     sizes = (padded(signature.head_size), padded(signature.value_size))
     zeros = tuple(jnp.zeros((keys.size, size), np.float32) for size in sizes)
-    d_k, d_v = lax.fori_loop(np.int32(0), np.int32(group), add_head, zeros)
+    d_k, d_v = lax.fori_loop(np.int32(0), np.int32(signature.group), add_head, zeros)
     store_rows(d_k_ref, batch, key_head, keys.first, d_k * np.float32(signature.scale))
     store_rows(d_v_ref, batch, key_head, keys.first, d_v)
 

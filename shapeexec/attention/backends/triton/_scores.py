@@ -96,7 +96,7 @@ class Head:
     @property
     def key_head(self) -> Array:
         """The head of k and v that it reads."""
-        return self.head // np.int32(self.given.setting.group)
+        return self.head // np.int32(self.given.setting.signature.group)
 
     def row(self, number: Array) -> Row:
         """Its list for a tile."""

@@ -43,11 +43,6 @@ class Setting:
     stages: int
     interpret: bool
 
-    @property
-    def group(self) -> int:
-        """Query heads per key head."""
-        return self.signature.query_heads // self.signature.key_heads
-
     def launch(
         self, kernel: Callable[..., None], name: str, grid: tuple[int, ...], out_shape: Any
     ) -> Callable[..., Any]:

@@ -154,7 +154,7 @@ class Setting:
             return x
         signature = self.signature
         is_key = x.shape[1] != signature.query_heads
-        group = signature.query_heads // signature.key_heads if is_key else 1
+        group = signature.group if is_key else 1
         return lax.dynamic_slice_in_dim(x, n // group, 1, 1)
 
 

@@ -59,12 +59,15 @@ def _run(options: argparse.Namespace) -> int:
     from shapeexec.tools.benchmark.attention import _main  # noqa: PLC0415 - it is heavy
 
     if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib.", fix="pip install matplotlib")
+        raise ConfigError("--plot needs matplotlib.", option="plot", fix="pip install matplotlib")
     try:
         only = re.compile(options.only)
     except re.error as error:
         raise ConfigError(
-            f"--only {options.only!r} is no regular expression.", why=str(error), fix="4k.*causal"
+            f"--only {options.only!r} is no regular expression.",
+            option="only",
+            why=str(error),
+            fix="4k.*causal",
         ) from None
     deadline = time.monotonic() + 60 * options.minutes
     report = _main.run(

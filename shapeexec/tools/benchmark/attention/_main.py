@@ -117,5 +117,7 @@ def _known(known: Iterable[str], names: Names, what: str) -> tuple[str, ...]:
     known = tuple(known)
     for name in names or ():
         if name not in known:
-            raise ConfigError(f"there is no {what} {name!r}.", fix=f"{', '.join(known)}, or none")
+            raise ConfigError(
+                f"there is no {what} {name!r}.", option=what, fix=f"{', '.join(known)}, or none"
+            )
     return known if names is None else tuple(names)

@@ -4,6 +4,7 @@ Without it each line is printed with what is done and the time.
 """
 
 import contextlib
+import importlib.util
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -21,14 +22,11 @@ def progress(total: int) -> Generator[tuple[Callable[[str], None], Callable[[], 
     def line(text: str) -> None:
         print(f"[{done}/{total}, {time.monotonic() - start:.0f} s] {text}", flush=True)
 
-    try:
-        from rich.progress import Progress  # noqa: PLC0415 - it may not be installed
-    except ModuleNotFoundError:
+    if importlib.util.find_spec("rich") is None or not sys.stdout.isatty():
         yield line, advance
         return
-    if not sys.stdout.isatty():
-        yield line, advance
-        return
+    from rich.progress import Progress  # noqa: PLC0415 - it may not be installed
+
     with Progress() as bar:
         task = bar.add_task("measuring", total=total)
         yield (

@@ -1,0 +1,35 @@
+"""A table of what a function makes of each key, for as long as the key lives.
+
+`_bounded_table` has what is made of keys that anybody may hold.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class WeakTable(Generic[Key, Value]):
+    """A function whose results are kept with its arguments, such as classes.
+
+    Args:
+        make: The function. It runs without the lock, so two threads may both run it: the first
+            result is kept.
+    """
+
+    def __init__(self, make: Callable[[Key], Value]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._values: weakref.WeakKeyDictionary[Key, tuple[Value]] = weakref.WeakKeyDictionary()
+
+    def __call__(self, key: Key) -> Value:
+        """What the function makes of a key."""
+        found = self._values.get(key)
+        if found is None:
+            made = (self._make(key),)
+            with self._lock:
+                found = self._values.setdefault(key, made)
+        return found[0]
