@@ -4,7 +4,7 @@ The first line says what went wrong; further lines give the place, the offending
 and always a fix. Callers read the fields and never parse the text.
 """
 
-# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# The values that errors hold may be of any type.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

@@ -37,6 +37,10 @@ ITERATED = 50
 general matrices, least squares, and logarithms that a GPU computes from halves."""
 
 
+BY_NORM = {"bfloat16": 0.01, "float16": 0.002}
+"""Of the norm of a difference to that of the reference: kernels that multiply narrow numbers."""
+
+
 def tolerance(dtype: Any, *, loose: float = 1) -> float:
     """The tolerance of results of a dtype, times `loose`; 0 for integers, bools and float8."""
     return BY_DTYPE.get(jnp.dtype(dtype).name, 0.0) * loose

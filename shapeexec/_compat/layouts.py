@@ -3,7 +3,7 @@
 Which arrays need it is up to the rules.
 """
 
-# The functions that this takes of JAX are private, and have no types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false

@@ -3,7 +3,7 @@
 Those of trees are in `shape._trees`.
 """
 
-# The functions that this takes of JAX are private, and have no types.
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

@@ -220,11 +220,11 @@ def graphs_of(
                 graph.row,
                 hits=hits,
                 last_use=last_use,
-                real_elements=real,
+                valid_elements=valid,
                 bucket_elements=bucket,
                 exactness=exactness(kind_of(graph.row.key).base),
                 compiled=graph.compiled,
             )
-            for graph, (hits, last_use, real, bucket) in zip(graphs, counts, strict=True)
+            for graph, (hits, last_use, valid, bucket) in zip(graphs, counts, strict=True)
         )
     )

@@ -45,7 +45,7 @@ class MapPlan:
         """The share of the elements of examples that is padding, fillers included, 0 to 1."""
         elements = [group.elements for group in self.groups]
         run = sum(one.bucket for one in elements)
-        return 1 - sum(one.real for one in elements) / run if run else 0.0
+        return 1 - sum(one.valid for one in elements) / run if run else 0.0
 
     def __str__(self) -> str:
         lines = [f"{len(self.groups)} graphs, {self.waste:.0%} padding:"]

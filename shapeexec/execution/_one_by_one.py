@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from shapeexec import _compat
+from shapeexec.masking.folding._plan import sum_dtype
 
 
 def calls_the_host(jaxpr: Any) -> bool:
@@ -58,9 +59,4 @@ def one_by_one(
 
 def sum_one_by_one(results: Sequence[Any]) -> list[Any]:
     """The sums over examples of what `one_by_one` gives, in its dtypes, in at least 32 bits."""
-    return [jnp.sum(_wide(x), axis=0).astype(x.dtype) for x in results]
-
-
-def _wide(x: Any) -> Any:
-    is_narrow = jnp.issubdtype(x.dtype, np.floating) and x.dtype.itemsize < np.float32().itemsize
-    return x.astype(np.float32) if is_narrow else x
+    return [jnp.sum(x.astype(sum_dtype(x.dtype)), axis=0).astype(x.dtype) for x in results]

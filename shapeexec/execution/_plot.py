@@ -32,14 +32,14 @@ def plot_rows(rows: Sequence[GraphRow], figure: Any) -> Any:
     _, own = parts(rows)
     labels = [_label(row, named) for row, named in zip(rows, own, strict=True)]
     bars = [
-        (labels[i], row.hits, row.real_elements, row.bucket_elements)
+        (labels[i], row.hits, row.valid_elements, row.bucket_elements)
         for i, row in sorted(enumerate(rows), key=lambda one: _place(one[1]))
     ]
     bars = _fewer(bars)
     if figure is None:
         figure = plt.figure(figsize=(10, 1.4 + 0.3 * len(bars)), layout="constrained")  # pyright: ignore[reportUnknownMemberType] - other keywords have no type
     left, right = figure.subplots(1, 2, sharey=True)
-    labels, hits, real, bucket = zip(*bars, strict=True)
+    labels, hits, valid, bucket = zip(*bars, strict=True)
     places = range(len(bars))
     left.barh(places, hits, color=_HITS)
     left.bar_label(left.containers[0], fmt="{:,.0f}", padding=3)
@@ -47,9 +47,9 @@ def plot_rows(rows: Sequence[GraphRow], figure: Any) -> Any:
     left.invert_yaxis()
     left.set(title="hits", xlim=(0, 1.2 * max(*hits, 1)))
     left.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    padding = [ran - data for data, ran in zip(real, bucket, strict=True)]
-    right.barh(places, real, color=_DATA, label="data")
-    right.barh(places, padding, left=real, color=_PADDING, label="padding")
+    padding = [ran - data for data, ran in zip(valid, bucket, strict=True)]
+    right.barh(places, valid, color=_DATA, label="data")
+    right.barh(places, padding, left=valid, color=_PADDING, label="padding")
     shares = [
         f"{lost / ran:.0%} padding" if ran else "not run"
         for lost, ran in zip(padding, bucket, strict=True)
@@ -84,6 +84,6 @@ def _fewer(bars: list[_Bar]) -> list[_Bar]:
     used = sorted(range(len(bars)), key=lambda i: -bars[i][3])
     kept = sorted(used[: _MOST - 1])
     others = [bars[i] for i in used[_MOST - 1 :]]
-    _, hits, real, bucket = zip(*others, strict=True)
-    rest = (f"{len(others)} others", sum(hits), sum(real), sum(bucket))
+    _, hits, valid, bucket = zip(*others, strict=True)
+    rest = (f"{len(others)} others", sum(hits), sum(valid), sum(bucket))
     return [*(bars[i] for i in kept), rest]

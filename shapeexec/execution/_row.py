@@ -85,7 +85,7 @@ class GraphRow:
             was made. JAX puts the others where it puts arrays by default.
         hits: Calls that found it compiled.
         last_use: How long ago a call last used it, in seconds; None: no call has.
-        real_elements: Elements of ragged arguments that were data, over all its calls.
+        valid_elements: Elements of ragged arguments that were data, over all its calls.
         bucket_elements: Elements that ran for them: data and padding.
         bytes: Its memory; None where a back end does not tell.
         seconds: The time that it took to make.
@@ -124,7 +124,7 @@ class GraphRow:
     has_zero_results: bool = False
     hits: int = 0
     last_use: float | None = None
-    real_elements: int = 0
+    valid_elements: int = 0
     bucket_elements: int = 0
     bytes: GraphBytes | None = None
     seconds: GraphSeconds = GraphSeconds()
@@ -135,7 +135,7 @@ class GraphRow:
     @property
     def waste(self) -> float:
         """The share of `bucket_elements` that was padding, 0 to 1; 0 before the first call."""
-        return 1 - self.real_elements / self.bucket_elements if self.bucket_elements else 0.0
+        return 1 - self.valid_elements / self.bucket_elements if self.bucket_elements else 0.0
 
     @property
     def sizes(self) -> str:
@@ -231,7 +231,7 @@ class GraphRow:
             "hits": self.hits,
             "last_use": self.last_use,
             "waste": self.waste,
-            "real_elements": self.real_elements,
+            "valid_elements": self.valid_elements,
             "bucket_elements": self.bucket_elements,
             "bytes": None if self.bytes is None else dataclasses.asdict(self.bytes),
             "seconds": dataclasses.asdict(self.seconds),

@@ -230,9 +230,10 @@ class Runner:
 
     def last_miss(self) -> WhyNew | None:
         """See `Exec.last_miss`."""
-        if self.store.last_new is None:
+        newest = self.store.last_new
+        if newest is None:
             return None
-        planned, before = self.store.last_new
+        planned, before = newest
         return why_new(planned, Graphs(before))
 
     def warm_up(

@@ -33,7 +33,7 @@ class Stats:
         evictions: Graphs that left the cache.
         graphs: Graphs in the cache.
         device_bytes: Temporary memory and code of these graphs, in bytes, as XLA tells it.
-        real_elements: Elements of ragged arguments that were data, over all calls of graphs.
+        valid_elements: Elements of ragged arguments that were data, over all calls of graphs.
         bucket_elements: Elements that ran for them: data and padding.
         padded_bytes: The padding of ragged arguments, in bytes, over all calls of graphs.
         waste: Per symbol the share of what ran that was padding, 0 to 1.
@@ -68,7 +68,7 @@ class Stats:
     evictions: int = 0
     graphs: int = 0
     device_bytes: int = 0
-    real_elements: int = 0
+    valid_elements: int = 0
     bucket_elements: int = 0
     padded_bytes: int = 0
     waste: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
@@ -86,7 +86,7 @@ class Stats:
 
         `waste` tells of one symbol at a time: half of each of two is a quarter of the elements.
         """
-        return self.real_elements / self.bucket_elements if self.bucket_elements else 1.0
+        return self.valid_elements / self.bucket_elements if self.bucket_elements else 1.0
 
     def __str__(self) -> str:
         waste = ", ".join(f"{symbol} {share:.1%}" for symbol, share in self.waste.items())
@@ -102,12 +102,12 @@ class Elements(NamedTuple):
     """Elements of the ragged arguments of a call.
 
     Attributes:
-        real: Those that are data.
+        valid: Those that are data.
         bucket: Those that run: data and padding.
         padded_bytes: The padding, in bytes.
     """
 
-    real: int
+    valid: int
     bucket: int
     padded_bytes: int
 
@@ -118,14 +118,14 @@ class Tally:
     Attributes:
         hits: Calls that found it compiled.
         used: When a call last used it, by `time.monotonic`, in seconds; None: no call has.
-        real: See `Elements`, over all calls.
+        valid: See `Elements`, over all calls.
         bucket: Likewise.
     """
 
-    __slots__ = ("bucket", "hits", "real", "used")
+    __slots__ = ("bucket", "hits", "used", "valid")
 
     def __init__(self) -> None:
-        self.hits = self.real = self.bucket = 0
+        self.hits = self.valid = self.bucket = 0
         self.used: float | None = None
 
 
@@ -163,7 +163,7 @@ class Counters:
             elements: What ran.
             tally: Of the graph that it ran in.
         """
-        real, run, padded_bytes = elements
+        valid, run, padded_bytes = elements
         with self._lock:
             self._counts[outcome] = self._counts.get(outcome, 0) + 1
             for symbol, size, bucket in padding:
@@ -175,12 +175,12 @@ class Counters:
             for symbol in exact:
                 self._exact[symbol] = self._exact.get(symbol, 0) + 1
             totals = self._elements
-            totals[0] += real
+            totals[0] += valid
             totals[1] += run
             totals[2] += padded_bytes
             if outcome == "hits":
                 tally.hits += 1
-            tally.real += real
+            tally.valid += valid
             tally.bucket += run
             tally.used = time.monotonic()
 
@@ -192,7 +192,7 @@ class Counters:
                 (
                     tally.hits,
                     None if tally.used is None else now - tally.used,
-                    tally.real,
+                    tally.valid,
                     tally.bucket,
                 )
                 for tally in tallies
@@ -210,13 +210,13 @@ class Counters:
                 for symbol, (size, bucket) in sorted(self._sizes.items())
             }
             exact = dict(sorted(self._exact.items()))
-            real, bucket, padded_bytes = self._elements
+            valid, bucket, padded_bytes = self._elements
         return Stats(
             **counts,  # pyright: ignore[reportArgumentType] - seconds alone are floats
             graphs=graphs,
             device_bytes=device_bytes,
             evictions=evictions,
-            real_elements=real,
+            valid_elements=valid,
             bucket_elements=bucket,
             padded_bytes=padded_bytes,
             waste=waste,

@@ -250,7 +250,8 @@ class Store:
         except _compat.JaxRuntimeError as error:
             raise_if_out_of_memory(error, row, planned.first.sizes)
             raise
-        self.last_new = planned, before
+        with self._lock:
+            self.last_new = planned, before
         self._warn_if_thrashing(planned)
         if quick is not None:
             to_tune.append((graph, made))
@@ -357,7 +358,8 @@ class Store:
 
     def clear(self) -> None:
         """Forget all graphs and plans, but keep the counters."""
-        self.last_new = None
+        with self._lock:
+            self.last_new = None
         self.behind.clear()
         self.tuning.clear()
         for held in (self.ready, self.plans, self.layouts, self._cache, self._prepared):

@@ -158,11 +158,11 @@ def parts(rows: Sequence[GraphRow]) -> tuple[list[str], list[list[str]]]:
 
 
 def _total(rows: Sequence[GraphRow]) -> str:
-    real, bucket = (
-        sum(row.real_elements for row in rows),
+    valid, bucket = (
+        sum(row.valid_elements for row in rows),
         sum(row.bucket_elements for row in rows),
     )
-    waste = f", {1 - real / bucket:.1%} padding" if bucket else ""
+    waste = f", {1 - valid / bucket:.1%} padding" if bucket else ""
     hits = sum(row.hits for row in rows)
     named = f"{len(rows)} graph{'s' * (len(rows) != 1)}, {hits} hit{'s' * (hits != 1)}"
     return f"{named}{waste}" + (":" if rows else "")

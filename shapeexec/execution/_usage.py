@@ -29,7 +29,7 @@ def elements_of(
         all_sizes: Per example the true size of each symbol.
         rows: How many examples the graph takes, fillers too; 1 for a call.
     """
-    real = bucket = padded_bytes = 0
+    valid = bucket = padded_bytes = 0
     trace = recipe.trace
     own_sizes = [trace.substitution.sizes(sizes) for sizes in all_sizes]
     for aval, capacity, is_ragged in zip(
@@ -39,6 +39,6 @@ def elements_of(
             continue
         data = sum(math.prod(_dim.evaluate(d, own) for d in aval.shape) for own in own_sizes)
         held = rows * math.prod(capacity)
-        real, bucket = real + data, bucket + held
+        valid, bucket = valid + data, bucket + held
         padded_bytes += (held - data) * aval.dtype.itemsize
-    return Elements(real, bucket, padded_bytes)
+    return Elements(valid, bucket, padded_bytes)

@@ -23,6 +23,9 @@ from shapeexec import _compat
 _TOLERANCES = {1: 0.6, 2: 0.05, 4: 2e-5, 8: 1e-11}
 """The tolerance relative to the largest element, by bytes of a float."""
 
+_WIDE = {"int": np.int64, "float": np.float64, "complex": np.complex128}
+"""What NumPy computes with, by the kind of a dtype; int4 and the like are among the integers."""
+
 _NUDGES = 4
 _AMPLIFIED = 64
 
@@ -34,11 +37,8 @@ def comparable(x: Any) -> np.ndarray:
     x = np.asarray(x)
     if x.dtype == dtypes.float0:
         return np.zeros(x.shape, bool)
-    if jnp.issubdtype(x.dtype, np.complexfloating):
-        return x.astype(np.complex128)
-    if jnp.issubdtype(x.dtype, np.inexact):
-        return x.astype(np.float64)
-    return x if x.dtype.kind in "biu" else x.astype(np.int64)  # int4 and the like
+    kind = _compat.kind_of_dtype(x.dtype)
+    return x if x.dtype.kind in "biu" else x.astype(_WIDE[kind])
 
 
 def difference(got: Any, want: Any, reach: float = 0.0) -> str | None:

@@ -70,9 +70,9 @@ METRICS: tuple[_Metric, ...] = (
     _Metric(
         "elements",
         "counter",
-        "Elements of ragged arguments: data (real), and what ran for them (bucket).",
+        "Elements of ragged arguments: data (valid), and what ran for them (bucket).",
         "of",
-        lambda stats: {"real": stats.real_elements, "bucket": stats.bucket_elements},
+        lambda stats: {"valid": stats.valid_elements, "bucket": stats.bucket_elements},
     ),
     _Metric(
         "exact_calls",

@@ -23,13 +23,13 @@ from tests.attention.kernels import (
     poisoned,
     window,
 )
+from tests.tolerance import BY_NORM
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU"),
 ]
 NAMES = ("out", "dq", "dk", "dv")
-LIMIT = {"bfloat16": 0.01, "float16": 0.002}
 
 
 def documents(random: Random, sizes: Sizes) -> Mask:
@@ -128,7 +128,7 @@ def assert_as_formulas(case, **options):
     lonely = [~given.reference.allowed.any(axes) for axes in ((1, 3), (1, 2))]
     for i, (name, mine, want) in enumerate(zip(NAMES, actual, wanted, strict=True)):
         error = np.linalg.norm(np.asarray(mine, np.float64) - want)
-        assert error <= LIMIT[case.dtype] * np.linalg.norm(want), name
+        assert error <= BY_NORM[case.dtype] * np.linalg.norm(want), name
         assert not np.asarray(mine, np.float32)[lonely[i // 2]].any(), f"{name}: nothing gives 0"
     return actual
 

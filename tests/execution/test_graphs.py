@@ -86,7 +86,7 @@ def test_a_graph_of_map_tells_how_many_examples_it_takes():
     (row,) = ex.graphs
     assert (row.examples, row.reduce, row.sizes) == (4, "sum", "map of 4: s=8")
     assert "summed" in row.named
-    assert (row.real_elements, row.bucket_elements) == (3 + 5 + 2, 4 * 8)
+    assert (row.valid_elements, row.bucket_elements) == (3 + 5 + 2, 4 * 8)
 
 
 def test_constants_inside_arguments_are_told_by_their_place():
@@ -112,7 +112,7 @@ def test_hits_last_use_and_waste_are_those_of_the_graph():
     first, second = ex.graphs
     assert (first.hits, second.hits) == (2, 0)
     assert first.hits + second.hits == ex.stats.hits
-    assert (first.real_elements, first.bucket_elements) == (2 * (5 + 6 + 7), 3 * 16)
+    assert (first.valid_elements, first.bucket_elements) == (2 * (5 + 6 + 7), 3 * 16)
     assert first.waste == 1 - 36 / 48
     assert second.waste == 0
     assert first.last_use is not None
@@ -225,7 +225,7 @@ def test_hits_of_many_threads_are_all_counted():
     finally:
         sys.setswitchinterval(interval)
     (row,) = ex.graphs
-    assert (row.hits, row.real_elements, row.bucket_elements) == (200, 3 * 201, 8 * 201)
+    assert (row.hits, row.valid_elements, row.bucket_elements) == (200, 3 * 201, 8 * 201)
 
 
 # Choosing a row
@@ -349,7 +349,7 @@ def test_efficiency_counts_all_symbols_together():
     ex(ones(3, 5), ones(100))
     ex(ones(1, 10), ones(100))
     stats = ex.stats
-    assert (stats.real_elements, stats.bucket_elements) == (15 + 10, 40 + 10)
+    assert (stats.valid_elements, stats.bucket_elements) == (15 + 10, 40 + 10)
     assert stats.efficiency == 25 / 50
     assert stats.padded_bytes == 25 * 4
 
@@ -365,7 +365,7 @@ def test_padded_bytes_count_each_dtype_and_each_example():
 def test_an_exact_symbol_wastes_nothing_and_counts():
     ex = sx.Exec(lambda x: x.sum(), ("s",), {})
     ex(ones(5))
-    assert (ex.stats.real_elements, ex.stats.bucket_elements, ex.stats.efficiency) == (5, 5, 1)
+    assert (ex.stats.valid_elements, ex.stats.bucket_elements, ex.stats.efficiency) == (5, 5, 1)
 
 
 def test_hit_rate_is_the_share_of_hits():
@@ -380,7 +380,7 @@ def test_statistics_outlive_the_graphs():
     ex = made()
     ex(ones(4, 4, 2))
     ex.clear()
-    assert (ex.stats.real_elements, ex.stats.bucket_elements) == (32, 64)
+    assert (ex.stats.valid_elements, ex.stats.bucket_elements) == (32, 64)
 
 
 # What a hit does less

@@ -138,7 +138,7 @@ def test_a_picture_of_many_graphs_joins_those_of_little_use():
     ex(ones(3))
     (row,) = ex.graphs
     rows = tuple(
-        dataclasses.replace(row, buckets={"s": i}, real_elements=i, bucket_elements=2 * i, hits=1)
+        dataclasses.replace(row, buckets={"s": i}, valid_elements=i, bucket_elements=2 * i, hits=1)
         for i in range(1, 101)
     )
     left, right = sx.Graphs(rows).plot().axes

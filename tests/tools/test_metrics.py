@@ -39,7 +39,7 @@ def test_a_scrape_reads_the_stats_of_that_moment(registry):
     assert sample("calls_total", result="hit") == 1
     assert sample("calls_total", result="miss") == 2
     assert sample("events_total", event="compiled") == run.stats.compiles == 2
-    assert sample("elements_total", of="real") == 21
+    assert sample("elements_total", of="valid") == 21
     assert sample("elements_total", of="bucket") == 32
     assert sample("graphs") == 2
     assert sample("device_bytes") == run.stats.device_bytes

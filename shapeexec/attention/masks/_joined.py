@@ -4,7 +4,7 @@ Bounds are three-valued: a tile is empty, full or unknown. Those of a joined mas
 follows from those of its operands (all full is full, any empty is empty) and no more.
 """
 
-# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# The leaves of masks may be of any type.
 # pyright: reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
 

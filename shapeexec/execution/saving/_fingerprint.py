@@ -10,7 +10,6 @@ import hashlib
 import json
 import platform
 import sys
-import weakref
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -20,12 +19,12 @@ import jax
 
 from shapeexec import _compat
 from shapeexec.execution._compile import Outline
+from shapeexec.execution._weak_table import WeakTable
 from shapeexec.execution.saving._content import digest
 from shapeexec.shape import _trees
 from shapeexec.shape._trace import Trace
 
 _ROOT = Path(__file__).parents[2]
-_functions: weakref.WeakKeyDictionary[Trace, str] = weakref.WeakKeyDictionary()
 _NOT_SET = frozenset(("axis_env_state",))  # of JAX's context: empty outside of every trace
 
 Parts = Mapping[str, Mapping[str, str]]
@@ -64,14 +63,11 @@ def fingerprint(parts: Parts) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+@WeakTable
 def _function(trace: Trace) -> str:
     """The digest of a traced function, which is made once for all its buckets."""
-    known = _functions.get(trace)
-    if known is None:
-        # The arrays that it closes over are arguments of the graph.
-        consts = [_const_type(x) for x in trace.jaxpr.consts]
-        known = _functions[trace] = digest((trace.jaxpr.jaxpr, consts))
-    return known
+    # The arrays that it closes over are arguments of the graph.
+    return digest((trace.jaxpr.jaxpr, [array_type(x) for x in trace.jaxpr.consts]))
 
 
 def _guards(trace: Trace) -> str:
@@ -82,8 +78,8 @@ def _guards(trace: Trace) -> str:
     return digest((dims, guards, sorted(trace.symbols)))
 
 
-def _const_type(array: Any) -> tuple[Any, ...]:
-    """What a graph knows of an array that the function closes over: all but its values."""
+def array_type(array: Any) -> tuple[Any, ...]:
+    """What a graph knows of an array: all but its values."""
     aval = jax.typeof(array)
     weak = bool(getattr(aval, "weak_type", False))
     return aval.shape, aval.dtype, weak, _compat.committed_sharding(array)

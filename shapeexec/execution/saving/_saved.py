@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from shapeexec import _compat
 from shapeexec.execution._compile import Graph, Outline, bytes_of
 from shapeexec.execution._key import Key
@@ -21,7 +19,13 @@ from shapeexec.execution._permission import SignatureChanged, is_permitted
 from shapeexec.execution._row import GraphRow, GraphSeconds
 from shapeexec.execution.saving._content import UnsaveableError
 from shapeexec.execution.saving._files import DamagedError, Entry, read_graph
-from shapeexec.execution.saving._fingerprint import Parts, device_of, fingerprint, parts_of
+from shapeexec.execution.saving._fingerprint import (
+    Parts,
+    array_type,
+    device_of,
+    fingerprint,
+    parts_of,
+)
 from shapeexec.shape import _trees
 
 _MOST_TOLD = 3
@@ -139,17 +143,11 @@ class _Calls:
         Raises:
             SignatureChanged: It has another signature than those that were planned.
         """
-        signature = (_compat.config_fingerprint(), *map(_type_of, args))
+        signature = (_compat.config_fingerprint(), *map(array_type, args))
         if is_permitted():
             self._met.add(signature)
         elif signature not in self._met:
             raise SignatureChanged
-
-
-def _type_of(array: Any) -> tuple[Any, ...]:
-    aval = jax.typeof(array)
-    weak = bool(getattr(aval, "weak_type", False))
-    return aval.shape, aval.dtype, weak, _compat.committed_sharding(array)
 
 
 class Saved:

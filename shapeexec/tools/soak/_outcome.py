@@ -5,6 +5,7 @@
 
 import collections
 import dataclasses
+import threading
 from collections.abc import Mapping, Sequence
 
 from shapeexec._errors import ConfigError
@@ -85,13 +86,15 @@ class Findings:
     wrong: list[Finding] = dataclasses.field(default_factory=list[Finding])
     faults: list[Finding] = dataclasses.field(default_factory=list[Finding])
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter[str])
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, repr=False)
 
     def add(self, kind: str, draw: object, told: str) -> None:
         """Keep a finding, in any thread: `"wrong"` or `"faults"`."""
         kept: list[Finding] = getattr(self, kind)
-        self.counts[kind] += 1
-        if len(kept) < _MOST_KEPT:
-            kept.append(Finding(str(draw), told))
+        with self._lock:
+            self.counts[kind] += 1
+            if len(kept) < _MOST_KEPT:
+                kept.append(Finding(str(draw), told))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Which figures there are is `_run`'s to say.
 """
 
-# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# matplotlib has partly unknown types.
 # pyright: reportUnknownMemberType=false
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 It measures nothing, and draws nothing: `_run` and `_plot` do.
 """
 
-# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# What contestants measured may be of any type.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

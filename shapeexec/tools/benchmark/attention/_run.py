@@ -3,7 +3,7 @@
 It knows neither who the contestants are nor how results are shown.
 """
 
-# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# What contestants measured may be of any type.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
