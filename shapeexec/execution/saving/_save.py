@@ -11,6 +11,7 @@ from typing import Any
 from shapeexec import _compat
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._compile import Graph
+from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._store import Store
 from shapeexec.execution.saving import _files
@@ -59,6 +60,7 @@ def _save_graph(directory: Path, graph: Graph, settings: Settings) -> None:
 
     Raises:
         _NotSavedError: It cannot be saved.
+        ConfigError: This process was forked.
         OSError: The directory cannot be written.
     """
     if graph.row.origin == "quick":
@@ -95,6 +97,7 @@ def _payload(graph: Graph) -> bytes:
 
     Raises:
         _NotSavedError: JAX or XLA cannot write it, or read it again.
+        ConfigError: This process was forked.
     """
     if isinstance(graph, LoadedGraph):  # XLA may not write what it has read
         try:
@@ -104,6 +107,7 @@ def _payload(graph: Graph) -> bytes:
     if graph.is_cached and device_of(graph.outline).platform == "cpu":
         # XLA would write it without its code, which is found missing when it runs.
         raise _NotSavedError("it came from JAX's own compilation cache")
+    check_may_make(f"what is saved of {graph.row.sizes}")  # it is loaded once
     try:
         payload = _compat.serialized(graph.compiled)
         load_program(payload, graph.outline, _compat.devices_of_program(graph.compiled))

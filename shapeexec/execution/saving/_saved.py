@@ -16,6 +16,7 @@ import jax
 
 from shapeexec import _compat
 from shapeexec.execution._compile import Graph, Outline, bytes_of
+from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._key import Key
 from shapeexec.execution._permission import SignatureChanged, is_permitted
 from shapeexec.execution._row import GraphRow, GraphSeconds
@@ -83,7 +84,11 @@ class Found:
 
         Args:
             row: What names it.
+
+        Raises:
+            ConfigError: This process was forked.
         """
+        check_may_make(f"a graph for {row.sizes}")
         start = time.perf_counter()
         try:
             payload = read_graph(self.saved.directory, self.entry)
