@@ -5,6 +5,7 @@ How files are written is known to `_files`.
 
 import dataclasses
 import warnings
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ def save(directory: Any, settings: Settings, limits: CacheLimits, *, store: Stor
     """Write the graphs of a store; see `Exec.save`."""
     path = _files.checked(directory, is_made=True)
     reasons: list[str] = []
+    refused = frozenset[str]() if store.saved is None else store.saved.refused
     count = 0
     for graph in store.graphs():
         try:
-            _save_graph(path, graph, settings)
+            _save_graph(path, graph, settings, refused=refused)
             count += 1
         except OSError as error:
             raise _files.unusable(directory, error) from error
@@ -55,8 +57,16 @@ class _NotSavedError(Exception):
     """A graph cannot be saved."""
 
 
-def _save_graph(directory: Path, graph: Graph, settings: Settings) -> None:
+def _save_graph(
+    directory: Path, graph: Graph, settings: Settings, *, refused: Container[str]
+) -> None:
     """Write one graph, unless it is there.
+
+    Args:
+        directory: Where.
+        graph: The graph.
+        settings: Those of its Exec.
+        refused: The names of graphs whose files are whole and cannot be run.
 
     Raises:
         _NotSavedError: It cannot be saved.
@@ -70,7 +80,7 @@ def _save_graph(directory: Path, graph: Graph, settings: Settings) -> None:
     except UnsaveableError as error:
         raise _NotSavedError(str(error)) from error
     name = fingerprint(parts)
-    if _is_there(directory, name):
+    if name not in refused and _files.is_whole(directory, name):
         return
     payload = _payload(graph)
     entry = entry_of(
@@ -82,14 +92,6 @@ def _save_graph(directory: Path, graph: Graph, settings: Settings) -> None:
         row=graph.row.to_dict(),
     )
     _files.write_graph(directory, entry, payload)
-
-
-def _is_there(directory: Path, name: str) -> bool:
-    try:
-        _files.read_graph(directory, _files.read_entry(directory / f"{name}.json"))
-    except (DamagedError, OSError):
-        return False
-    return True
 
 
 def _payload(graph: Graph) -> bytes:
