@@ -153,8 +153,8 @@ print(isinstance(cache.get("k", Entry), Entry), len(cache))
         ),
         pytest.param(
             SAVED,
-            "1 a graph for s=8 cannot be made in a process that was forked after JAX had started. 0 "
-            "what is saved of s=8 cannot be made in a process that was forked after JAX had "
+            "1 a graph for s=8 cannot be made in a process that was forked after JAX had started. "
+            "0 what is saved of s=8 cannot be made in a process that was forked after JAX had "
             "started. 0 0 6 1",
             id="that loads or saves a graph after JAX has started",
         ),
