@@ -16,7 +16,7 @@ import numpy as np
 from shapeexec import _compat
 from shapeexec.execution import _monitor, _worker
 from shapeexec.execution._compiling import Option, refused_options
-from shapeexec.execution._fork import check_may_compile
+from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._permission import check_permitted, permitted, watch_lowering
 from shapeexec.execution._row import GraphBytes, GraphRow, GraphSeconds
 from shapeexec.execution._stats import Tally
@@ -341,7 +341,7 @@ def compile_graph(
     Raises:
         ConfigError: XLA refuses an option, or this process was forked.
     """
-    check_may_compile(f"a graph for {row.sizes}")
+    check_may_make(f"a graph for {row.sizes}")
     start = time.perf_counter()
     with permitted():
         lowered = prepared.trace().lower()

@@ -382,7 +382,7 @@ class Exec(Function):
             How many of the graphs are in the directory now.
 
         Raises:
-            ConfigError: It cannot be written.
+            ConfigError: It cannot be written, or this process was forked.
         """
         return save(directory, self.settings, self._limits, store=self._runner.store)
 

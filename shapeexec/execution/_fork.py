@@ -30,7 +30,7 @@ def tell_of_forks(held: Forked) -> None:
 _children: set[int] = set()  # this process, if JAX ran in its parent before the fork
 
 
-def check_may_compile(what: str) -> None:
+def check_may_make(what: str) -> None:
     """Raise where XLA would wait forever for threads that only the parent has.
 
     Raises:
@@ -38,7 +38,7 @@ def check_may_compile(what: str) -> None:
     """
     if os.getpid() in _children:
         raise ConfigError(
-            f"{what} cannot be compiled in a process that was forked after JAX had started.",
+            f"{what} cannot be made in a process that was forked after JAX had started.",
             got=f"process {os.getpid()}",
             why="XLA would wait forever for threads that only its parent has",
             fix='multiprocessing.get_context("spawn"), or fork before the first call of JAX',

@@ -30,6 +30,7 @@ from shapeexec.execution._planner import Planner
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._split import Result
 from shapeexec.execution._store import Store
+from shapeexec.execution.saving._saved import is_given_up
 
 
 class Mapper:
@@ -200,7 +201,9 @@ class Mapper:
             leaves = run(group.sizes, args, kwargs)
         except _compat.JaxRuntimeError as error:
             raise_if_out_of_memory(error, graph.row, group.first.sizes)
-            raise
+            if not is_given_up(graph, error, drop=self._store.drop):
+                raise
+            return self._run(examples, group, None, retrace=True)
         span.ran()
         returns = examples.settings.returns
         if returns == "host":

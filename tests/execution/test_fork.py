@@ -75,6 +75,33 @@ in_child(check)
 print(int(run(ones(9))), run.stats.compiles)
 """
 
+SAVED = """
+import tempfile
+
+import jax.numpy as jnp
+
+run = sx.Exec(jnp.sum, ("s",))
+run(ones(5))
+directory = tempfile.mkdtemp()
+print(run.save(directory), flush=True)
+
+
+def refused(use):
+    try:
+        use()
+    except sx.ConfigError as error:
+        print(error.what, flush=True)
+        return True
+    return False
+
+
+again = sx.load(directory, jnp.sum, trusted=True)
+in_child(lambda: refused(lambda: again(ones(6))))
+in_child(lambda: refused(lambda: run.save(tempfile.mkdtemp())))
+in_child(lambda: run.save(directory) == 1)
+print(int(again(ones(6))), again.stats.loads)
+"""
+
 MAKING = """
 from shapeexec.execution._behind import Behind
 from shapeexec.execution._cache import CacheLimits, GraphCache
@@ -119,10 +146,17 @@ print(isinstance(cache.get("k", Entry), Entry), len(cache))
         pytest.param(TRACING, "0 6 7 1", id="while another thread traces"),
         pytest.param(
             CALLED,
-            "a graph for s=16 cannot be compiled in a process that was forked after JAX had "
+            "a graph for s=16 cannot be made in a process that was forked after JAX had "
             'started.; multiprocessing.get_context("spawn"), or fork before the first call of JAX '
             "0 9 2",
             id="that needs a graph after JAX has started",
+        ),
+        pytest.param(
+            SAVED,
+            "1 a graph for s=8 cannot be made in a process that was forked after JAX had started. "
+            "0 what is saved of s=8 cannot be made in a process that was forked after JAX had "
+            "started. 0 0 6 1",
+            id="that loads or saves a graph after JAX has started",
         ),
         pytest.param(MAKING, "0 True 1", id="while a worker makes a graph"),
     ],

@@ -177,7 +177,7 @@ class _Encoder:
 
     def _function(self, value: Any) -> list[bytes]:
         """A function of a package that is known, with all that it closes over."""
-        if not _is_trusted(getattr(value, "__module__", None) or ""):
+        if not _is_trusted_function(value):
             raise UnsaveableError(f"the function {value.__qualname__}, whose code may change")
         code = getattr(value, "__code__", None)
         cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
@@ -294,6 +294,21 @@ def _is_trusted(module: str) -> bool:
     return module.partition(".")[0] in _TRUSTED
 
 
+def _is_trusted_function(value: Any) -> bool:
+    """Whether all code of a function is of packages that are known.
+
+    `functools.wraps` gives a user's function the name and the module of another one, but not the
+    globals.
+    """
+    while value is not None:
+        module = getattr(value, "__module__", None) or ""
+        own = getattr(value, "__globals__", {}).get("__name__", module)
+        if not (_is_trusted(module) and _is_trusted(own)):
+            return False
+        value = getattr(value, "__wrapped__", None)
+    return True
+
+
 def _name_of(kind: type) -> bytes:
     if not _is_trusted(kind.__module__):
         raise UnsaveableError(f"the class {kind.__module__}.{kind.__qualname__}")
@@ -318,5 +333,5 @@ def _check_primitive(primitive: Any) -> None:
     rule = _registry.RULES.get(name)
     functions = [rule and rule.apply, _registry.KNOWLEDGE.get(name), _registry.NESTED.get(name)]
     for function in filter(None, functions):
-        if not _is_trusted(getattr(function, "__module__", "shapeexec")):
+        if not _is_trusted_function(function):
             raise UnsaveableError(f"`{name}`, whose rule is {function.__module__}'s")

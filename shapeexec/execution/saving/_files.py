@@ -20,6 +20,7 @@ from shapeexec._errors import ConfigError
 MANIFEST = "manifest.json"
 FORMAT = 1
 _MOST_JSON = 64 * 2**20  # bytes; what is larger is not ours
+_MOST_TRIES = 8
 
 
 class DamagedError(Exception):
@@ -62,11 +63,26 @@ def entry_of(payload: bytes, **fields: Any) -> Entry:
 def write_graph(directory: Path, entry: Entry, payload: bytes) -> None:
     """Write a graph; its JSON last, without which it is not there.
 
+    XLA does not write the same bytes twice. So the two files may come from two processes that save
+    one graph at once, and whoever writes last has to see that they fit.
+
     Raises:
         OSError: It cannot be written; what was there stays.
     """
-    _write(directory / f"{entry.fingerprint}.graph", payload)
-    write_json(directory / f"{entry.fingerprint}.json", dataclasses.asdict(entry))
+    for _ in range(_MOST_TRIES):
+        _write(directory / f"{entry.fingerprint}.graph", payload)
+        write_json(directory / f"{entry.fingerprint}.json", dataclasses.asdict(entry))
+        if is_whole(directory, entry.fingerprint):
+            return
+
+
+def is_whole(directory: Path, name: str) -> bool:
+    """Whether both files of a graph are there, and are what was written."""
+    try:
+        read_graph(directory, read_entry(directory / f"{name}.json"))
+    except (DamagedError, OSError):
+        return False
+    return True
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

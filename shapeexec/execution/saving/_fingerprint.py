@@ -26,6 +26,7 @@ from shapeexec.shape._trace import Trace
 
 _ROOT = Path(__file__).parents[2]
 _NOT_SET = frozenset(("axis_env_state",))  # of JAX's context: empty outside of every trace
+_SHOWN = bool | int | str | None  # types whose texts a reader knows
 
 Parts = Mapping[str, Mapping[str, str]]
 """By group (`environment`, `settings`, `graph`) the parts of a fingerprint, by name, as texts."""
@@ -43,7 +44,7 @@ def parts_of(outline: Outline, options: Mapping[str, Any], constraints: tuple[An
         UnsaveableError: Part of it cannot be told from others in another process.
     """
     context = _compat.named_settings(outline.config)
-    settings = {name: digest(held) for name, held in context.items() if name not in _NOT_SET}
+    settings = {name: _told(held) for name, held in context.items() if name not in _NOT_SET}
     return {
         "environment": environment(device_of(outline)),
         "settings": {**outline.settings, **{f"{name} here": x for name, x in settings.items()}},
@@ -56,6 +57,11 @@ def parts_of(outline: Outline, options: Mapping[str, Any], constraints: tuple[An
             "options": digest(dict(options)),
         },
     }
+
+
+def _told(setting: Any) -> str:
+    """A setting of JAX as text that a warning can show, where no two have one text."""
+    return repr(setting) if isinstance(setting, _SHOWN) else digest(setting)
 
 
 def fingerprint(parts: Parts) -> str:

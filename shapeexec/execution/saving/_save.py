@@ -5,12 +5,14 @@ How files are written is known to `_files`.
 
 import dataclasses
 import warnings
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 from shapeexec import _compat
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._compile import Graph
+from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._store import Store
 from shapeexec.execution.saving import _files
@@ -27,10 +29,11 @@ def save(directory: Any, settings: Settings, limits: CacheLimits, *, store: Stor
     """Write the graphs of a store; see `Exec.save`."""
     path = _files.checked(directory, is_made=True)
     reasons: list[str] = []
+    refused = frozenset[str]() if store.saved is None else store.saved.refused
     count = 0
     for graph in store.graphs():
         try:
-            _save_graph(path, graph, settings)
+            _save_graph(path, graph, settings, refused=refused)
             count += 1
         except OSError as error:
             raise _files.unusable(directory, error) from error
@@ -54,11 +57,20 @@ class _NotSavedError(Exception):
     """A graph cannot be saved."""
 
 
-def _save_graph(directory: Path, graph: Graph, settings: Settings) -> None:
+def _save_graph(
+    directory: Path, graph: Graph, settings: Settings, *, refused: Container[str]
+) -> None:
     """Write one graph, unless it is there.
+
+    Args:
+        directory: Where.
+        graph: The graph.
+        settings: Those of its Exec.
+        refused: The names of graphs whose files are whole and cannot be run.
 
     Raises:
         _NotSavedError: It cannot be saved.
+        ConfigError: This process was forked.
         OSError: The directory cannot be written.
     """
     if graph.row.origin == "quick":
@@ -68,7 +80,7 @@ def _save_graph(directory: Path, graph: Graph, settings: Settings) -> None:
     except UnsaveableError as error:
         raise _NotSavedError(str(error)) from error
     name = fingerprint(parts)
-    if _is_there(directory, name):
+    if name not in refused and _files.is_whole(directory, name):
         return
     payload = _payload(graph)
     entry = entry_of(
@@ -82,19 +94,12 @@ def _save_graph(directory: Path, graph: Graph, settings: Settings) -> None:
     _files.write_graph(directory, entry, payload)
 
 
-def _is_there(directory: Path, name: str) -> bool:
-    try:
-        _files.read_graph(directory, _files.read_entry(directory / f"{name}.json"))
-    except (DamagedError, OSError):
-        return False
-    return True
-
-
 def _payload(graph: Graph) -> bytes:
     """The bytes of a graph, which can be loaded again.
 
     Raises:
         _NotSavedError: JAX or XLA cannot write it, or read it again.
+        ConfigError: This process was forked.
     """
     if isinstance(graph, LoadedGraph):  # XLA may not write what it has read
         try:
@@ -104,6 +109,7 @@ def _payload(graph: Graph) -> bytes:
     if graph.is_cached and device_of(graph.outline).platform == "cpu":
         # XLA would write it without its code, which is found missing when it runs.
         raise _NotSavedError("it came from JAX's own compilation cache")
+    check_may_make(f"what is saved of {graph.row.sizes}")  # it is loaded once
     try:
         payload = _compat.serialized(graph.compiled)
         load_program(payload, graph.outline, _compat.devices_of_program(graph.compiled))

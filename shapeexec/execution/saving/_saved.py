@@ -14,6 +14,7 @@ from typing import Any
 
 from shapeexec import _compat
 from shapeexec.execution._compile import Graph, Outline, bytes_of
+from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._key import Key
 from shapeexec.execution._permission import SignatureChanged, is_permitted
 from shapeexec.execution._row import GraphRow, GraphSeconds
@@ -87,7 +88,11 @@ class Found:
 
         Args:
             row: What names it.
+
+        Raises:
+            ConfigError: This process was forked.
         """
+        check_may_make(f"a graph for {row.sizes}")
         start = time.perf_counter()
         try:
             payload = read_graph(self.saved.directory, self.entry)
@@ -159,6 +164,9 @@ class Saved:
         constraints: What the user has promised of the sizes.
         reasons: What could not be read.
         sizes: The buckets of each graph of calls, for a warm-up.
+
+    Attributes:
+        refused: The fingerprints of graphs that could not be loaded or run: to be written anew.
     """
 
     def __init__(
@@ -175,6 +183,7 @@ class Saved:
         self._lock = threading.Lock()
         self._reasons = list(reasons)
         self._has_warned = False
+        self.refused: set[str] = set()
 
     def find(self, outline: Outline, options: Mapping[str, Any]) -> Found | None:
         """The saved graph of an outline, if there is one; else one warning says why, if known.
@@ -201,6 +210,7 @@ class Saved:
         """Forget a graph that cannot be loaded, and tell why."""
         with self._lock:
             self._entries.pop(entry.fingerprint, None)
+            self.refused.add(entry.fingerprint)
         is_known = isinstance(error, DamagedError | OSError)
         told = str(error) if is_known else f"{entry.name}: {type(error).__name__}: {error!s:.200}"
         self._tell([told])

@@ -168,6 +168,11 @@ class Thing:
 REFUSED = {
     "an object": (Thing(), "a tests.execution.saving.test_content.Thing"),
     "a function": (test_no_two_values_have_one_digest, "whose code may change"),
+    "a function that has the name of another": (
+        functools.wraps(jnp.sum)(lambda x: x),
+        "the function sum, whose code may change",
+    ),
+    "a jitted one": (jax.jit(functools.wraps(jnp.sum)(lambda x: x)), "the function sum, whose"),
     "a class": (Thing, "the class tests.execution.saving.test_content.Thing"),
     "an object inside": ((1, [{"a": Thing()}]), "a tests.execution.saving.test_content.Thing"),
     "a function in a closure": (functools.partial(jnp.sum, axis=Thing()), "Thing"),

@@ -210,6 +210,42 @@ def test_a_crash_while_writing_leaves_the_old_files(tmp_path, original, monkeypa
     assert not texts
 
 
+def test_a_graph_that_another_process_saves_in_between_is_whole(tmp_path, monkeypatch):
+    def attended(w, x):
+        return attend(w, x)
+
+    runs = [sx.Exec(attended, SPECS) for _ in range(2)]
+    for run in runs:
+        run(W, X)
+    real, calls = os.replace, iter(range(100))
+
+    def replaced(*args):
+        real(*args)
+        if next(calls) == 0:  # its program is there, and its JSON is not
+            runs[1].save(tmp_path)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    assert runs[0].save(tmp_path) == 1
+    monkeypatch.undo()
+    again = sx.load(tmp_path, attended, trusted=True)
+    again(W, X)
+    assert (again.stats.loads, again.stats.compiles) == (1, 0)
+
+
+def test_a_whole_file_that_jax_refuses_is_written_anew(tmp_path, original):
+    written(tmp_path, original)
+    (entry,) = _files.read_entries(tmp_path)[0].values()
+    fields = {k: v for k, v in vars(entry).items() if k not in ("length", "sha256")}
+    _files.write_graph(tmp_path, _files.entry_of(b"another", **fields), b"another")
+    run = sx.load(tmp_path, attend, trusted=True)
+    with told():
+        run(W, X)
+    assert run.save(tmp_path) == 1
+    again = sx.load(tmp_path, attend, trusted=True)
+    again(W, X)
+    assert (again.stats.loads, again.stats.compiles) == (1, 0)
+
+
 def test_two_that_save_at_once_keep_the_graphs_of_both(tmp_path):
     runs = [sx.Exec(attend, SPECS) for _ in range(4)]
     for number, run in enumerate(runs):

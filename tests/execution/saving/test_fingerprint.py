@@ -154,10 +154,10 @@ def test_another_environment_makes_graphs_anew_with_a_warning(tmp_path, monkeypa
 SETTINGS = {
     "XLA_FLAGS": ("XLA_FLAGS was empty, is --xla_cpu_enable_fast_math", None),
     "jax_default_matmul_precision": (
-        "jax_default_matmul_precision",
+        "jax_default_matmul_precision here was None, is 'highest'",
         lambda: jax.default_matmul_precision("highest"),
     ),
-    "jax_enable_x64": ("jax_enable_x64", lambda: jax.enable_x64(True)),
+    "jax_enable_x64": ("jax_enable_x64 here was False, is True", lambda: jax.enable_x64(True)),
 }
 
 

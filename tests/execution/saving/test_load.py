@@ -320,6 +320,23 @@ def test_a_program_that_fails_when_it_first_runs_is_made_anew(tmp_path, monkeypa
     assert "JaxRuntimeError: NOT_FOUND: Function dot.1_kernel not found" in texts[0]
 
 
+def test_a_map_that_fails_when_it_first_runs_is_made_anew(tmp_path, monkeypatch):
+    examples = [data(1, s)[0] for s in (3, 7)]
+    run = sx.Exec(score, (None, "s, 4"))
+    expected = run.map(W, examples)
+    assert run.save(tmp_path) == 1
+    run = sx.load(tmp_path, score, trusted=True)
+
+    def fail(self, result):
+        raise _compat.JaxRuntimeError("NOT_FOUND: Function dot.1_kernel not found")
+
+    monkeypatch.setattr(_saved.LoadedGraph, "begun", fail)
+    with told() as texts:
+        np.testing.assert_array_equal(run.map(W, examples), expected)
+    assert [row.origin for row in run.graphs] == ["made"]
+    assert "JaxRuntimeError: NOT_FOUND: Function dot.1_kernel not found" in texts[0]
+
+
 def test_modules_are_loaded(tmp_path):
     nnx = pytest.importorskip("flax.nnx")
 
