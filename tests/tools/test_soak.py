@@ -247,7 +247,11 @@ def test_an_interrupt_ends_it_early_with_the_report(monkeypatch):
     watched = _run._watched
 
     def interrupted(threads, tell):
-        signal.raise_signal(signal.SIGINT)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.signal(signal.SIGINT, before)
         return watched(threads, tell)
 
     monkeypatch.setattr(_run, "_watched", interrupted)
