@@ -21,11 +21,11 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	@echo "test: the test suite, but for what is marked slow: under 10 minutes on 2 cores"
-	@$(BIN)/python -m pytest -n 2 -q -m "not slow" $(TESTS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow" $(TESTS)
 
 slow: $(INSTALLED)
 	@echo "slow: the tests that make test leaves out"
-	@$(BIN)/python -m pytest -n 2 -q -m slow $(TESTS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -q -m slow $(TESTS)
 
 daily: $(INSTALLED)
 	@echo "daily: part $(PART) of make deep; about 10 minutes on 2 cores"
