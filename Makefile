@@ -12,6 +12,8 @@ TESTS ?=
 
 # Of all tests each tenth one, another part on each day of the year.
 PART ?= $(shell expr $$(date +%j) % 10)/10
+# The random examples of that part: the same all day, so that a failure can be repeated.
+SEED ?= $(shell date +%Y%j)
 
 .PHONY: demo test slow daily check bench deep docs format clean
 
@@ -29,7 +31,7 @@ slow: $(INSTALLED)
 
 daily: $(INSTALLED)
 	@echo "daily: part $(PART) of make deep; about 10 minutes on 2 cores"
-	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n 2 -q --part $(PART) $(TESTS)
+	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n 2 -q --part $(PART) --hypothesis-seed $(SEED) $(TESTS)
 
 check: $(INSTALLED)
 	@echo "check: lint, format, types and pages of docstrings; nothing is changed (make format, docs)"

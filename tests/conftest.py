@@ -22,14 +22,24 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
+from shapeexec.shape import _budget
+
 # Traces are many small objects that stay: Python's default looks through them a tenth of the time.
 gc.set_threshold(50_000, 20, 20)
 
 # A first draw may wait for a compiler, and sizes that a ladder has no bucket for are filtered out.
 _QUIET = (HealthCheck.too_slow, HealthCheck.filter_too_much)
-settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile(
+    "dev",
+    max_examples=25,
+    deadline=None,
+    derandomize=True,  # a test that fails tells of the change; new examples are what `deep` is for
+    suppress_health_check=_QUIET,
+)
 settings.register_profile("deep", max_examples=600, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+_budget.MOST_SECONDS = 600.0  # on a slow machine a search ends as on any other
 
 
 SLOW_ROWS = pathlib.Path(__file__).parent / "slow_rows.txt"

@@ -167,6 +167,6 @@ def test_a_child_makes_what_threads_of_its_parent_were_making(program, printed):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stdout.split()) == (0, printed.split()), done.stderr

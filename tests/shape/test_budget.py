@@ -1,5 +1,7 @@
 """A search for facts of sizes ends, if not with what it takes then with what to write."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,16 @@ def test_within_its_bound_a_search_finds_what_it_takes(monkeypatch):
     run, result = call(("MOST_TRIES", 48), monkeypatch)
     assert float(result) == 9.0
     assert run.stats.exact == {}
+
+
+def test_a_machine_that_is_busy_with_else_gives_up_no_search(monkeypatch):
+    budget = Budget()
+    for clock in ("monotonic", "perf_counter", "time"):
+        monkeypatch.setattr(time, clock, lambda: 1e12)
+    budget.spend([])
+    monkeypatch.setattr(time, "thread_time", lambda: 1e12)
+    with pytest.raises(SpentError, match="1 traces in"):
+        budget.spend([])
 
 
 def test_nine_symbols_of_two_halves_are_too_many(monkeypatch):

@@ -126,7 +126,7 @@ def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(monkey
     assert "pip install matplotlib" in capsys.readouterr().err
 
 
-def rows_of(attention, *, is_ours=False, minutes=1.0):
+def rows_of(attention, *, is_ours=False, minutes=60.0):
     contestant = JaxContestant("somebody", lambda problem: attention, is_ours=is_ours)
     plan = Plan(
         (shape_of(SHAPE),),
@@ -168,7 +168,7 @@ def test_tiles_that_are_known_when_a_program_is_compiled_are_not_anothers():
     (ours,) = (one for one in contestants() if one.name == "default")
     patterns = tuple(map(pattern_of, ("random90", "random30")))
     shape = shape_of("1x512x1x1x8:float32")
-    plan = Plan((shape,), patterns, (ours,), re.compile("forward"), time.monotonic() + 60)
+    plan = Plan((shape,), patterns, (ours,), re.compile("forward"), time.monotonic() + 3600)
     rows = list(measure(plan, 0, lambda text: None))
     assert [row.mask for row in rows if row.milliseconds] == ["random90", "random30"]
 
@@ -278,7 +278,7 @@ def test_a_process_of_its_own_is_handed_operands_and_hands_back_results(
     monkeypatch.setattr(flex_attention, "SCRIPT", worker)
     flex = flex_attention.FlexAttention()
     shape, only = shape_of(SHAPE), re.compile("forward")
-    plan = Plan((shape,), (pattern_of(pattern),), (flex,), only, time.monotonic() + 60)
+    plan = Plan((shape,), (pattern_of(pattern),), (flex,), only, time.monotonic() + 3600)
     try:
         (row,) = measure(plan, 0, lambda text: None)
     finally:
