@@ -9,8 +9,17 @@ from benchmarks import run_all
 from tests.marks import marked_slow
 from tests.tolerance import SUMS, tolerance
 
-SLOW = {"cold_stream", "graph_cost", "latency", "loops", "masks", "restart", "tracing"}
-ALONE = ("graph_cost", "latency")
+SLOW = {
+    "cold_stream",
+    "command_buffers",
+    "graph_cost",
+    "latency",
+    "loops",
+    "masks",
+    "restart",
+    "tracing",
+}
+ALONE = ("command_buffers", "graph_cost", "latency")
 """Those that `run_all` leaves out."""
 LENGTHS = "kind,tokens,count\ncontext,0,1\ncontext,3,2\ncontext,90,1\ngenerated,7,4\n"
 
