@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,10 +40,10 @@ def soak(**changes):
     return _run.run(Soak(**(given | {"rates": {}} | changes)), lambda line: None)
 
 
-def served(*, model=SIZES, way="plain", rates=None):
+def served(*, model=SIZES, way="plain", rates=None, directory=Path(os.devnull)):
     """A service, and its traffic."""
     faults = Faults(0, rates or {})
-    (service,) = services(faults, models=[model], ways=[BY_WAY[way]])
+    (service,) = services(faults, directory, models=[model], ways=[BY_WAY[way]])
     traffic = Traffic(0, [service], shapes_of([model], seed=0, count=40), Expected())
     return service, traffic, faults
 
@@ -74,7 +75,7 @@ def test_there_are_as_many_shapes_as_asked_for_and_draws_follow_from_the_seed():
     assert sum(map(len, shapes.values())) == 500
     assert len({shape for known in shapes.values() for shape in known}) == 500
     assert shapes == shapes_of(MODELS, seed=3, count=500)
-    every = services(Faults(0, {}))
+    every = services(Faults(0, {}), Path(os.devnull))
     first, again = (Traffic(3, every, shapes, Expected()) for _ in range(2))
     draws = [first.draw(thread, n) for thread in (0, 1) for n in range(400)]
     assert draws == [again.draw(thread, n) for thread in (0, 1) for n in range(400)]
@@ -85,9 +86,10 @@ def test_there_are_as_many_shapes_as_asked_for_and_draws_follow_from_the_seed():
 
 @pytest.mark.parametrize("way", WAYS, ids=by_name)
 @pytest.mark.parametrize("name", ["examples", "decode"])
-def test_each_operation_is_right_in_each_way(name, way):
+@pytest.mark.filterwarnings("ignore:shapeexec. . graphs are not saved:RuntimeWarning")
+def test_each_operation_is_right_in_each_way(name, way, tmp_path):
     model = BY_NAME[name]
-    service, traffic, _ = served(model=model, way=way.name)
+    service, traffic, _ = served(model=model, way=way.name, directory=tmp_path)
     small, large = at(model, s=3), at(model, s=33)
     if way.is_warmed:
         service.warm_up(small.arguments(0))
@@ -267,10 +269,13 @@ def test_an_interrupt_ends_it_early_with_the_report(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=by_name)
-def test_each_fault_is_injected_and_becomes_what_it_should(kind, monkeypatch):
+@pytest.mark.filterwarnings("ignore:shapeexec. saved graphs do not fit:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:shapeexec. options that were saved:RuntimeWarning")
+def test_each_fault_is_injected_and_becomes_what_it_should(kind, monkeypatch, tmp_path):
     monkeypatch.setattr(_faults, "_SLOW", 0.01)
-    service, traffic, faults = served(rates={kind.name: 1.0})
-    call = drawn(service, "call", at(SIZES, s=3))
+    service, traffic, faults = served(rates={kind.name: 1.0}, directory=tmp_path)
+    operation = "restart" if kind.at == "files" else "call"
+    call = drawn(service, operation, at(SIZES, s=3))
     if kind.becomes is None:
         traffic.do(call)
     else:
