@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shapeexec import bucketing
-from shapeexec._code import code
+from shapeexec._code import code, parsed
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._compiling import Compiling
 from shapeexec.execution._settings import Settings
@@ -88,7 +88,7 @@ def read(source: str) -> Any:
     if len(source) > _LONGEST:
         raise ValueError("the text is too long")  # `_load` tells it, as all of these
     try:
-        return _value(ast.parse(source, mode="eval").body)
+        return _value(parsed(source))
     except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
         raise ValueError(f"{source[:80]!r} is no option") from error  # likewise
 
