@@ -292,6 +292,60 @@ def test_each_fault_is_injected_and_becomes_what_it_should(kind, monkeypatch, tm
     assert _run._books([service]) == []
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_restart_loads_its_graphs_and_keeps_its_counts(is_late, tmp_path):
+    service, traffic, _ = served(directory=tmp_path)
+    draw = dataclasses.replace(drawn(service, "restart", at(SIZES, s=3)), number=int(is_late))
+    before = service.run
+    traffic.do(drawn(service, "call", at(SIZES, s=3)))
+    traffic.do(draw)
+    traffic.do(draw)
+    assert service.run is not before
+    assert (service.total("compiles"), service.total("loads"), service.total("graphs")) == (1, 2, 1)
+    assert _run._books([service]) == []
+
+
+def test_a_loaded_graph_that_answers_wrongly_is_found(tmp_path, monkeypatch):
+    service, traffic, _ = served(directory=tmp_path)
+    load = sx.load
+    wrong = lambda x: (x.sum(), x * 1.001)
+    monkeypatch.setattr(sx, "load", lambda path, fn, **options: load(path, wrong, **options))
+    with pytest.raises(WrongAnswerError):
+        traffic.do(drawn(service, "restart", at(SIZES, s=3)))
+
+
+@pytest.mark.filterwarnings("ignore:shapeexec. saved graphs do not fit:RuntimeWarning")
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.at == "files"], ids=by_name)
+def test_damage_after_the_load_is_absorbed(kind, tmp_path):
+    service, traffic, faults = served(rates={kind.name: 1.0}, directory=tmp_path)
+    draw = dataclasses.replace(drawn(service, "restart", at(SIZES, s=3)), number=1)
+    traffic.do(drawn(service, "call", at(SIZES, s=3)))
+    traffic.do(draw)
+    assert (faults.injected, faults.came_out) == ({kind.name: 1}, {})
+    assert _run._books([service]) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.at == "files"], ids=by_name)
+def test_damage_changes_a_directory(kind, seed, tmp_path):
+    directory, other = tmp_path / "0" / "graphs", tmp_path / "1" / "graphs"
+    for path in (directory, other):
+        path.mkdir(parents=True)
+        for name in ("a.graph", "a.json", "manifest.json"):
+            (path / name).write_bytes(f"{path.parent.name} {name}".encode())
+    before = contents(directory)
+    _faults.Fault(kind, seed).damage(directory)
+    assert contents(directory) != before
+    assert contents(directory).get("manifest.json") or kind.name != "files: the saver dies"
+    for path in tmp_path.rglob("*"):
+        path.unlink() if path.is_file() else None
+    _faults.Fault(kind, seed).damage(directory)  # another thread has taken the files away
+
+
+def contents(directory):
+    return {path.name: path.read_bytes() for path in directory.glob("*")}
+
+
 def test_memory_that_runs_out_is_absorbed_where_that_is_promised():
     rates = {"compile: no memory": 1.0}
     service, traffic, faults = served(way="exact memory", rates=rates)
@@ -333,8 +387,9 @@ def test_a_worker_that_dies_leaves_the_quick_graph_and_a_warning():
 
 
 def test_a_soak_with_faults_finds_nothing():
-    often = {kind.name: 0.1 for kind in KINDS if kind.error is not None}
-    outcome = soak(models=[SIZES], ways=[BY_WAY["plain"], BY_WAY["cleared"]], rates=often)
+    often = {kind.name: 0.1 for kind in KINDS if kind.name != "compile: slow"}
+    restarted = dataclasses.replace(BY_WAY["plain"], operations={"call": 1, "restart": 1})
+    outcome = soak(models=[SIZES], ways=[restarted, BY_WAY["cleared"]], rates=often)
     assert (outcome.status, outcome.findings.faults, outcome.books) == (0, [], [])
     assert outcome.faults.injected
     assert "injected" in Report("x", {}, outcome).as_text()
