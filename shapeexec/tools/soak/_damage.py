@@ -37,7 +37,7 @@ def mix_up(directory: Path, rng: random.Random) -> None:
 
     def foreign(path: Path, data: bytes) -> bytes:
         others = sorted(directory.parent.parent.glob(f"*/*/*{path.suffix}"))
-        found = others[rng.randrange(len(others))].read_bytes()
+        found = rng.choice(others or [path]).read_bytes()
         return found if found != data else rng.randbytes(100)
 
     _change(directory, rng, foreign)
@@ -73,4 +73,7 @@ def _change(directory: Path, rng: random.Random, changed: Callable[[Path, bytes]
 
 
 def _any_file(directory: Path, rng: random.Random) -> Path:
-    return rng.choice(sorted(path for path in directory.iterdir() if path.suffix != ".part"))
+    found = sorted(path for path in directory.iterdir() if path.suffix != ".part")
+    if not found:
+        raise FileNotFoundError(f"no file in {directory}")
+    return rng.choice(found)
