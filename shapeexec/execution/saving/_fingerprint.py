@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from shapeexec import _compat
 from shapeexec.execution._compile import Outline
@@ -122,6 +123,7 @@ def environment(device: Any) -> Mapping[str, str]:
     return {
         "jax": jax.__version__,
         "jaxlib": metadata.version("jaxlib"),
+        "NumPy": np.__version__,  # its functions count by name
         "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "shapeexec": _sources(),
         "platform": f"{device.platform} {device.client.platform_version}",

@@ -18,6 +18,7 @@ from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._key import Key
 from shapeexec.execution._permission import SignatureChanged, is_permitted
 from shapeexec.execution._row import GraphRow, GraphSeconds
+from shapeexec.execution._settings import Settings
 from shapeexec.execution.saving._content import UnsaveableError
 from shapeexec.execution.saving._files import DamagedError, Entry, read_graph
 from shapeexec.execution.saving._fingerprint import (
@@ -155,8 +156,17 @@ class _Calls:
             raise SignatureChanged
 
 
+def may_fit(saved: Settings, wanted: Settings) -> bool:
+    """Whether any graph that was saved under some settings may fit a call under others."""
+    return all(getattr(saved, name) == getattr(wanted, name) for name in _ALIKE) and (
+        saved.fn is wanted.fn and saved.compiling.options == wanted.compiling.options
+    )
+
+
 class Saved:
-    """The graphs that a directory holds, for one Exec; safe to use from many threads.
+    """The graphs that a directory holds; safe to use from many threads.
+
+    An Exec shares it with its copies, its methods and those of its variants that it may fit.
 
     Args:
         directory: The directory.
@@ -233,6 +243,9 @@ class Saved:
             stacklevel=2,
         )
 
+
+_ALIKE = ("constraints", "poison")
+"""Settings that each graph of an Exec has in common."""
 
 _TELLING: Mapping[str, str] = {
     "constraints": "other constraints",

@@ -54,12 +54,11 @@ def written(settings: Settings, limits: CacheLimits) -> dict[str, str | None]:
     """Per option of `Exec` its text; None: it is no data, and has to be given at each load."""
     values = {_NAMES.get(name, name): getattr(settings, name) for name in _PLAIN}
     values["constraints"] = tuple(map(str, settings.constraints))
-    own = settings.compiling, limits
     texts: dict[str, str | None] = {name: _text(value) for name, value in values.items()}
-    compiling, kept = own
+    compiling = settings.compiling
     texts["compiling"] = _call("Compiling", first=compiling.first, options=dict(compiling.options))
     texts["limits"] = _call(
-        "CacheLimits", graphs=kept.graphs, device_bytes=kept.device_bytes, pin=list(kept.pin)
+        "CacheLimits", graphs=limits.graphs, device_bytes=limits.device_bytes, pin=list(limits.pin)
     )
     return texts
 

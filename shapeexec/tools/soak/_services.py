@@ -5,6 +5,7 @@ What is called, and when, is `_traffic`'s.
 
 import collections
 import dataclasses
+import importlib.util
 import itertools
 import threading
 from collections.abc import Iterable, Mapping
@@ -248,10 +249,10 @@ def _options(model: Model, way: Way) -> dict[str, Any]:
 
 
 def _registry(run: Exec) -> Any:
-    try:
-        import prometheus_client  # noqa: PLC0415 - it may not be installed
-    except ModuleNotFoundError:
+    if importlib.util.find_spec("prometheus_client") is None:
         return None
+    import prometheus_client  # noqa: PLC0415 - it may not be installed
+
     registry = prometheus_client.CollectorRegistry()
     sx.prometheus_metrics(run, registry=registry)
     return registry
