@@ -156,6 +156,12 @@ class _Calls:
             raise SignatureChanged
 
 
+def first_of(reasons: Sequence[str]) -> str:
+    """The first reasons, and how many more there are."""
+    more = len(reasons) - _MOST_TOLD
+    return "; ".join([*reasons[:_MOST_TOLD], *([f"and {more} more"] if more > 0 else [])])
+
+
 def may_fit(saved: Settings, wanted: Settings) -> bool:
     """Whether any graph that was saved under some settings may fit a call under others."""
     return all(getattr(saved, name) == getattr(wanted, name) for name in _ALIKE) and (
@@ -232,12 +238,10 @@ class Saved:
             if self._has_warned or not self._reasons:
                 return
             self._has_warned = True
-            told = "; ".join(self._reasons[:_MOST_TOLD])
-            more = len(self._reasons) - _MOST_TOLD
+            told = first_of(self._reasons)
         warnings.warn(
-            f"shapeexec: saved graphs do not fit, and are made anew: {told}"
-            + (f"; and {more} more" if more > 0 else "")
-            + f"\n  Where: {self.directory}\n"
+            f"shapeexec: saved graphs do not fit, and are made anew: {told}\n"
+            f"  Where: {self.directory}\n"
             "  Fix:   save() writes those that are made anew; the others may be deleted",
             RuntimeWarning,
             stacklevel=2,

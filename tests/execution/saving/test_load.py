@@ -11,7 +11,8 @@ import pytest
 
 import shapeexec as sx
 from shapeexec import _compat
-from shapeexec.execution import _compile
+from shapeexec.execution import _compile, _warmup
+from shapeexec.execution._exec import runner_of
 from shapeexec.execution.saving import _saved
 from tests.execution.saving.support import SPECS, W, attend, data, saved, told
 from tests.tolerance import assert_close
@@ -244,6 +245,22 @@ def test_a_warm_up_without_sizes_makes_what_was_saved(tmp_path, trusted):
     assert run.warmup(W, X) == 3
     assert {row.sizes for row in run.graphs} == {"b=4, s=8", "b=4, s=16", "b=1, s=8"}
     assert run.stats.loads == (3 if trusted else 0)
+
+
+def test_a_warm_up_plans_each_graph_that_was_saved_once(tmp_path, monkeypatch):
+    def branching(w, x):
+        return attend(w, x) if x.shape[1] % 2 else 2 * attend(w, x)
+
+    saved(tmp_path, (3, 5), (3, 6), (3, 9), fn=branching)
+    run = sx.load(tmp_path, branching, trusted=True)
+    planned, at_sizes = [], _warmup.at_sizes
+    monkeypatch.setattr(
+        _warmup,
+        "at_sizes",
+        lambda *args, sizes: planned.append(sizes) or at_sizes(*args, sizes=sizes),
+    )
+    run.warmup(W, X)
+    assert len(planned) == len(runner_of(run).store.saved.sizes) == 3
 
 
 @pytest.mark.parametrize("options", [{"missing": "larger"}, {"missing": "error"}])
