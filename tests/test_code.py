@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import functools
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -104,6 +105,12 @@ def test_source_is_read_while_other_threads_parse(monkeypatch):
     assert len(asked) == 3
     with pytest.raises(SyntaxError):
         parsed("sx.Linear(")
+
+
+def test_nobody_else_parses_expressions():
+    package = pathlib.Path(sx.__file__).parent
+    own = {path.name for path in package.rglob("*.py") if "ast.parse(" in path.read_text()}
+    assert own == {"_code.py"}
 
 
 def test_source_that_cannot_be_read_is_told_as_python_tells_it(monkeypatch):

@@ -316,11 +316,15 @@ def test_a_loaded_graph_that_answers_wrongly_is_found(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:shapeexec. saved graphs do not fit:RuntimeWarning")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.at == "files"], ids=by_name)
-def test_damage_after_the_load_is_absorbed(kind, tmp_path):
+def test_damage_after_the_load_is_absorbed(kind, tmp_path, monkeypatch):
     service, traffic, faults = served(rates={kind.name: 1.0}, directory=tmp_path)
+    order, load, damage = [], sx.load, _faults.Fault.damage
+    monkeypatch.setattr(sx, "load", lambda *a, **k: order.append("load") or load(*a, **k))
+    monkeypatch.setattr(_faults.Fault, "damage", lambda *a: order.append("damage") or damage(*a))
     draw = dataclasses.replace(drawn(service, "restart", at(SIZES, s=3)), number=1)
     traffic.do(drawn(service, "call", at(SIZES, s=3)))
     traffic.do(draw)
+    assert order == ["load", "damage"]
     assert (faults.injected, faults.came_out) == ({kind.name: 1}, {})
     assert _run._books([service]) == []
 
