@@ -1,9 +1,10 @@
-"""Python source of values, as users write it with `import shapeexec as sx`.
+"""Python source of values, as users write it with `import shapeexec as sx`, and its syntax tree.
 
 Error messages print specs, strategies and options with it. Each package registers its own types;
 arrays and JAX are not known here.
 """
 
+import ast
 import dataclasses
 import functools
 import json
@@ -13,6 +14,25 @@ from types import EllipsisType
 from typing import Any
 
 _OWN = "shapeexec"
+_MOST_TRIES = 8
+
+
+def parsed(text: str) -> ast.expr:
+    """The syntax tree of an expression; safe to use from many threads.
+
+    CPython 3.11 and 3.12 count the depth of a tree for all threads together (gh-106905): if two of
+    them parse at once, one may meet a `SystemError`. Tracebacks and loggers parse, too, so a lock
+    of ours would not do.
+
+    Raises:
+        SyntaxError: It is no expression.
+    """
+    for _ in range(_MOST_TRIES):
+        try:
+            return ast.parse(text, mode="eval").body
+        except SystemError:
+            continue
+    return ast.parse(text, mode="eval").body
 
 
 @functools.singledispatch

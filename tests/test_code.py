@@ -1,7 +1,9 @@
 """The source of values, as advice prints it: it runs, and makes an equal value."""
 
+import ast
 import dataclasses
 import functools
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec._code import code
+from shapeexec._code import code, parsed
 
 
 def doubled(size):
@@ -87,3 +89,34 @@ def test_shapes_and_dims_of_jax_are_those_of_this_library():
 )
 def test_what_has_no_source_is_told_to_have_none(value):
     assert code(value) is None
+
+
+def test_source_is_read_while_other_threads_parse(monkeypatch):
+    parse, asked = ast.parse, []
+
+    def disturbed(*args, **kwargs):
+        asked.append(args)
+        if len(asked) < 3:  # as CPython 3.11 does where two threads parse at once
+            raise SystemError("AST constructor recursion depth mismatch (before=45, after=42)")
+        return parse(*args, **kwargs)
+
+    monkeypatch.setattr(ast, "parse", disturbed)
+    assert ast.unparse(parsed("sx.Linear(32)")) == "sx.Linear(32)"
+    assert len(asked) == 3
+    with pytest.raises(SyntaxError):
+        parsed("sx.Linear(")
+
+
+def test_nobody_else_parses_expressions():
+    package = pathlib.Path(sx.__file__).parent
+    own = {path.name for path in package.rglob("*.py") if "ast.parse(" in path.read_text()}
+    assert own == {"_code.py"}
+
+
+def test_source_that_cannot_be_read_is_told_as_python_tells_it(monkeypatch):
+    def broken(*args, **kwargs):
+        raise SystemError("always")
+
+    monkeypatch.setattr(ast, "parse", broken)
+    with pytest.raises(SystemError, match="always"):
+        parsed("1")

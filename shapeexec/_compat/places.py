@@ -29,6 +29,8 @@ from jax._src.interpreters.partial_eval import (
 )
 from jax.extend import source_info_util as _extend_source_info
 
+from shapeexec._code import parsed
+
 _JAX_DIR = os.path.dirname(jax.__file__) + os.sep
 _COMPAT_DIR = os.path.dirname(__file__) + os.sep
 OWN_DIR = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -267,7 +269,7 @@ def failed_call(error: BaseException) -> FailedCall | None:
     if found is None or text is None:
         return None
     try:
-        call = ast.parse(text.strip(), mode="eval").body
+        call = parsed(text.strip())
     except SyntaxError:
         return None
     if not isinstance(call, ast.Call):

@@ -8,8 +8,6 @@ import contextvars
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from shapeexec import _compat
 
 
@@ -29,9 +27,7 @@ async def in_thread(call: Callable[[], Any]) -> Any:
     def run() -> tuple[Any] | None:
         if _compat.config_fingerprint() != wanted:
             return None
-        result: Any = call()
-        jax.block_until_ready(result)  # pyright: ignore[reportUnknownMemberType] - JAX's own
-        return (result,)
+        return (_compat.block_until_ready(call()),)
 
     loop = asyncio.get_running_loop()
     found = await loop.run_in_executor(None, contextvars.copy_context().run, run)

@@ -236,14 +236,14 @@ class Exec(Function):
                 in the forms that `Exec` takes. `buckets=` is `strategies=`.
 
         Returns:
-            An Exec with the other settings and the limits of this one.
+            An Exec with the other settings, and the limits and saved graphs of this one.
 
         Raises:
             ConfigError: One is no setting, or has a value that cannot work.
             StrategyError: A strategy breaks one of the laws that make padding safe.
             SpecError: A spec is malformed.
         """
-        return self._of(changed(self.settings, changes), self._limits)
+        return self._like(changed(self.settings, changes))
 
     # Looking before running
 

@@ -16,6 +16,7 @@ from shapeexec.execution._runner import Runner
 from shapeexec.execution._settings import Settings, changed, check_pins
 from shapeexec.execution._split import FUNCTION, has_parts
 from shapeexec.execution._store import Store
+from shapeexec.execution.saving._saved import may_fit
 
 _METHODS = threading.RLock()
 """Held while an Exec becomes a method: all its instances share one store of graphs."""
@@ -50,18 +51,20 @@ class Function:
         """
         with _METHODS:
             if self._method is None:
-                method = self._of(without_self(self._runner.settings), self._limits)
+                method = self._like(without_self(self._runner.settings))
                 method._is_method = True
                 self._method = method
         return self._method if instance is None else self._method._of_self(instance)
 
     def __copy__(self) -> Self:
-        return self._of(self._runner.settings, self._limits)
+        return self._like(self._runner.settings)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         settings = self._runner.settings
         fn = copy.deepcopy(settings.fn, memo)
-        return self._of(changed(settings, {"fn": fn}), self._limits)
+        other = self._of(changed(settings, {"fn": fn}), self._limits)
+        other._runner.store.saved = self._runner.store.saved  # by its trace `fn` is the same
+        return other
 
     def __reduce__(self) -> Any:
         made = self._of, (self._runner.settings, self._limits)  # its graphs stay where they are
@@ -72,6 +75,13 @@ class Function:
         ex = cls.__new__(cls)
         ex._start(settings, limits)
         return ex
+
+    def _like(self, settings: Settings) -> Self:
+        """An Exec with other settings, and the saved graphs of this one if one may fit."""
+        own, other = self._runner, self._of(settings, self._limits)
+        if may_fit(own.settings, settings):
+            other._runner.store.saved = own.store.saved
+        return other
 
     def _receiver(self, args: Sequence[Any]) -> tuple[Runner, Sequence[Any]]:
         """The runner, of the instance that is the first argument if this is a method."""

@@ -203,13 +203,12 @@ class Store:
             for key in self._functions.gone():
                 self._cache.drop(key)
             self._warn_of_new_functions(self._functions.meet(functions, planned.key))
+            made = begin()
+            graph = self._loaded(planned, made)
+            if graph is None:
+                self._check_not_frozen(planned, origin)  # the next refused call needs its masks
             try:
-                made = begin()
-                graph = self._loaded(planned, made)
-                if graph is not None:
-                    return graph
-                self._check_not_frozen(planned, origin)
-                return self._made(
+                return graph or self._made(
                     planned, made, origin=origin, meanwhile=meanwhile, to_tune=to_tune
                 )
             finally:  # after a failed lowering JAX would compile again: drop the entry

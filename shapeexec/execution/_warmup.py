@@ -158,7 +158,7 @@ def _missing(
     """
     chosen = {symbol: _one_each(planner, symbol, n) for symbol, n in listed.items()}
     plans: dict[Hashable, tuple[Plan, BoundCall]] = {}
-    for sizes in (chosen, listed):
+    for sizes in (chosen,) if saved else (chosen, listed):
         _check_number(sizes)
         plans = {}
         for combination in saved or combinations(sizes):

@@ -6,10 +6,9 @@
 import dataclasses
 import math
 from collections.abc import Hashable, Mapping
-from typing import Any
 
 from shapeexec.execution._graphs import Graphs, row_of
-from shapeexec.execution._key import Key, kind_of, shown_sizes
+from shapeexec.execution._key import kind_of, shown_sizes
 from shapeexec.execution._placement import sharding_text
 from shapeexec.execution._plan import Plan, Planned
 from shapeexec.execution._row import GraphRow
@@ -104,20 +103,10 @@ def why_new(planned: Planned, graphs: Graphs) -> WhyNew:
 
 def _parts_of(row: GraphRow) -> _Parts:
     """By name each part of what names a graph: its value and a text."""
-    parts = _parts(row.key, row.buckets, row.guards)
-    if row.examples is not None:
-        parts["the number of examples"] = (row.examples, str(row.examples))
-        parts["reduce"] = (row.reduce, f"{row.reduce!r}")
-    return parts
-
-
-def _parts(
-    key: Key, buckets: Mapping[str, int], guards: tuple[Any, ...]
-) -> dict[str, tuple[Hashable, str]]:
-    kind = kind_of(key)
+    kind = kind_of(row.key)
     base, exact = kind.base, dict(kind.exact)
     parts: dict[str, tuple[Hashable, str]] = {}
-    for symbol, size in buckets.items():
+    for symbol, size in row.buckets.items():
         text = shown_sizes({symbol: size}, exact, examples=None)
         parts[symbol] = ((size, symbol in exact), text.removeprefix(f"{symbol}="))
     leaves = zip(base.paths, base.leaves, base.dims, base.dtypes, strict=True)
@@ -131,10 +120,13 @@ def _parts(
     padding = "zero" if kind.zero_results else "unspecified"
     parts["the padding of results"] = (kind.zero_results, padding)
     parts |= base.static_parts
-    texts = frozenset(map(str, guards))
+    texts = frozenset(map(str, row.guards))
     parts["the guards"] = (texts, " and ".join(sorted(texts)) or "none")
     parts |= {name: (value, f"{value!r:.40}") for name, value in base.settings.items()}
     parts[_STRUCTURE] = (base.tree, f"{base.tree!s:.60}")
+    if row.examples is not None:
+        parts["the number of examples"] = (row.examples, str(row.examples))
+        parts["reduce"] = (row.reduce, f"{row.reduce!r}")
     return parts
 
 

@@ -21,6 +21,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from shapeexec._code import parsed
 from shapeexec._errors import SpecError
 
 _FUNCTIONS = ("floordiv", "mod", "max", "min")
@@ -101,7 +102,7 @@ def parse(text: str) -> Expression:
     """
     try:
         checker = _Checker(text)
-        tree = checker.visit(ast.parse(text.strip().replace("^", "**"), mode="eval").body)
+        tree = checker.visit(parsed(text.strip().replace("^", "**")))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, SpecError):
             raise

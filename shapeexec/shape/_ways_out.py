@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec import _compat
+from shapeexec._code import parsed
 
 # The positions in a window, from -1 to 1; the only element of a window of one is at 0.
 _U = "`u = (2 * jnp.arange({M}) + 1 - {M}) / max({M} - 1, 1)`"
@@ -103,9 +104,9 @@ def of_call(call: _compat.FailedCall | None) -> WayOut | None:
 def _of_random(call: _compat.FailedCall) -> str | None:
     """The replacement for NumPy's random functions and for methods of its generators."""
     name = call.text.partition("(")[0].rpartition(".")[2]
-    parsed = ast.parse(call.text, mode="eval").body
-    if isinstance(parsed, ast.Call) and isinstance(parsed.func, ast.Attribute):
-        name = parsed.func.attr
+    tree = parsed(call.text)
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute):
+        name = tree.func.attr
     if not hasattr(np.random.Generator, name) or not hasattr(jax.random, name):
         return None
     return f"write `jax.random.{name}` with a key, which takes the size; its numbers are others"
@@ -120,13 +121,13 @@ def _by_its_name(name: str, call: _compat.FailedCall) -> str | None:
 
 def _filled(advice: str, call: _compat.FailedCall) -> str | None:
     """A replacement with the call's arguments filled in; None: it does not fit the arguments."""
-    parsed = ast.parse(call.text, mode="eval").body
-    assert isinstance(parsed, ast.Call)
+    tree = parsed(call.text)
+    assert isinstance(tree, ast.Call)
     name = call.function.__name__
     of_python = name in _OF_PYTHON
     parameters = "abc" if of_python else inspect.signature(call.function).parameters
-    given = dict(zip(parameters, parsed.args, strict=False))
-    given |= {keyword.arg or "**": keyword.value for keyword in parsed.keywords}
+    given = dict(zip(parameters, tree.args, strict=False))
+    given |= {keyword.arg or "**": keyword.value for keyword in tree.keywords}
     wanted = {field for _, field, _, _ in string.Formatter().parse(advice) if field}
     if not wanted <= given.keys() <= wanted | _MAY_HAVE.get(name, set()):
         return None

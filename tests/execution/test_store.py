@@ -130,6 +130,24 @@ def test_masks_are_put_in_once_for_a_plan_and_its_call(monkeypatch):
     assert len(made) == 2
 
 
+@pytest.mark.parametrize("missing", ["wait", "error"])
+def test_masks_are_put_in_once_for_calls_that_are_refused(monkeypatch, missing):
+    made, prepare = [], _store.prepare
+    monkeypatch.setattr(_store, "prepare", lambda outline: made.append(1) or prepare(outline))
+    ex = sx.Exec(lambda x: x.max(), ("s",), P, missing=missing)
+    if missing == "wait":
+        ex.freeze()
+    for size in (3, 4, 3):
+        with pytest.raises(sx.FrozenError):
+            ex(ones(size))
+    assert len(made) == 1
+    ex.plan(ones(3))
+    assert len(made) == 1
+    if missing == "error":
+        ex.warmup(ones(3), s=[3])
+        assert (len(made), float(ex(ones(3)))) == (1, 3.0)
+
+
 def warm(ex):
     ex.warmup(ones(3), s=[3])
     ex.freeze()

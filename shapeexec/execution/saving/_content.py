@@ -79,6 +79,20 @@ def digest(value: Any) -> str:
     return hashlib.sha256(_Encoder().of(value)).hexdigest()
 
 
+def digest_of_program(jaxpr: Any, types: Sequence[Any]) -> str:
+    """The digest of a traced program whose constants are arguments: only their types count.
+
+    Args:
+        jaxpr: The program. From jax 0.12 on an open one holds its constants, too.
+        types: What is known of the constants beside their avals.
+
+    Raises:
+        UnsaveableError: See `digest`.
+    """
+    encoder = _Encoder()
+    return hashlib.sha256(_joined("program", encoder.of(types), *encoder.lines(jaxpr))).hexdigest()
+
+
 class _Encoder:
     """Encodes values; each object of `_LASTING` once."""
 
@@ -198,7 +212,7 @@ class _Encoder:
 
     def _jaxpr(self, value: Any) -> list[bytes]:
         consts = self._items(getattr(value, "consts", ()))
-        return [_joined("consts", *consts), *self._lines(_compat.opened(value))]
+        return [_joined("consts", *consts), *self.lines(_compat.opened(value))]
 
     def _primitive(self, value: Any) -> list[bytes]:
         _check_primitive(value)
@@ -209,8 +223,8 @@ class _Encoder:
         plain, dtype = value.__pos__(), getattr(value, "dtype", None)
         return [_name_of(cast(Any, type(value))), self.of(plain), self.of(dtype)]
 
-    def _lines(self, jaxpr: Any) -> Iterator[bytes]:
-        """A jaxpr's variables by number, and its equations."""
+    def lines(self, jaxpr: Any) -> Iterator[bytes]:
+        """An open jaxpr's variables by number, and its equations."""
         numbers: dict[Any, int] = {}
 
         def declared(variables: Sequence[Any]) -> bytes:

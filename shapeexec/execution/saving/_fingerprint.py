@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from shapeexec import _compat
 from shapeexec.execution._compile import Outline
 from shapeexec.execution._weak_table import WeakTable
-from shapeexec.execution.saving._content import digest
+from shapeexec.execution.saving._content import digest, digest_of_program
 from shapeexec.shape import _trees
 from shapeexec.shape._trace import Trace
 
@@ -73,7 +74,7 @@ def fingerprint(parts: Parts) -> str:
 def _function(trace: Trace) -> str:
     """The digest of a traced function, which is made once for all its buckets."""
     # The arrays that it closes over are arguments of the graph.
-    return digest((trace.jaxpr.jaxpr, [array_type(x) for x in trace.jaxpr.consts]))
+    return digest_of_program(trace.jaxpr.jaxpr, [array_type(x) for x in trace.jaxpr.consts])
 
 
 def _guards(trace: Trace) -> str:
@@ -122,6 +123,7 @@ def environment(device: Any) -> Mapping[str, str]:
     return {
         "jax": jax.__version__,
         "jaxlib": metadata.version("jaxlib"),
+        "NumPy": np.__version__,  # its functions count by name
         "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "shapeexec": _sources(),
         "platform": f"{device.platform} {device.client.platform_version}",

@@ -19,10 +19,8 @@ from shapeexec.execution.saving import _files
 from shapeexec.execution.saving._content import UnsaveableError
 from shapeexec.execution.saving._files import DamagedError, entry_of
 from shapeexec.execution.saving._fingerprint import device_of, fingerprint, parts_of
-from shapeexec.execution.saving._saved import LoadedGraph, load_program
+from shapeexec.execution.saving._saved import LoadedGraph, first_of, load_program
 from shapeexec.execution.saving._written import written
-
-_MOST_TOLD = 3
 
 
 def save(directory: Any, settings: Settings, limits: CacheLimits, *, store: Store) -> int:
@@ -122,11 +120,9 @@ def _payload(graph: Graph) -> bytes:
 def _warn(reasons: list[str], directory: Path) -> None:
     if not reasons:
         return
-    more = len(reasons) - _MOST_TOLD
     warnings.warn(
-        f"shapeexec: {len(reasons)} graphs are not saved: {'; '.join(reasons[:_MOST_TOLD])}"
-        + (f"; and {more} more" if more > 0 else "")
-        + f"\n  Where: {directory}\n"
+        f"shapeexec: {len(reasons)} graphs are not saved: {first_of(reasons)}\n"
+        f"  Where: {directory}\n"
         "  Fix:   nothing is wrong with them: a process that loads makes them anew",
         RuntimeWarning,
         stacklevel=3,

@@ -18,6 +18,7 @@ from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._key import Key
 from shapeexec.execution._permission import SignatureChanged, is_permitted
 from shapeexec.execution._row import GraphRow, GraphSeconds
+from shapeexec.execution._settings import Settings
 from shapeexec.execution.saving._content import UnsaveableError
 from shapeexec.execution.saving._files import DamagedError, Entry, read_graph
 from shapeexec.execution.saving._fingerprint import (
@@ -155,8 +156,23 @@ class _Calls:
             raise SignatureChanged
 
 
+def first_of(reasons: Sequence[str]) -> str:
+    """The first reasons, and how many more there are."""
+    more = len(reasons) - _MOST_TOLD
+    return "; ".join([*reasons[:_MOST_TOLD], *([f"and {more} more"] if more > 0 else [])])
+
+
+def may_fit(saved: Settings, wanted: Settings) -> bool:
+    """Whether any graph that was saved under some settings may fit a call under others."""
+    return all(getattr(saved, name) == getattr(wanted, name) for name in _ALIKE) and (
+        saved.fn is wanted.fn and saved.compiling.options == wanted.compiling.options
+    )
+
+
 class Saved:
-    """The graphs that a directory holds, for one Exec; safe to use from many threads.
+    """The graphs that a directory holds; safe to use from many threads.
+
+    An Exec shares it with its copies, its methods and those of its variants that it may fit.
 
     Args:
         directory: The directory.
@@ -222,17 +238,18 @@ class Saved:
             if self._has_warned or not self._reasons:
                 return
             self._has_warned = True
-            told = "; ".join(self._reasons[:_MOST_TOLD])
-            more = len(self._reasons) - _MOST_TOLD
+            told = first_of(self._reasons)
         warnings.warn(
-            f"shapeexec: saved graphs do not fit, and are made anew: {told}"
-            + (f"; and {more} more" if more > 0 else "")
-            + f"\n  Where: {self.directory}\n"
+            f"shapeexec: saved graphs do not fit, and are made anew: {told}\n"
+            f"  Where: {self.directory}\n"
             "  Fix:   save() writes those that are made anew; the others may be deleted",
             RuntimeWarning,
             stacklevel=2,
         )
 
+
+_ALIKE = ("constraints", "poison")
+"""Settings that each graph of an Exec has in common."""
 
 _TELLING: Mapping[str, str] = {
     "constraints": "other constraints",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shapeexec import bucketing
-from shapeexec._code import code
+from shapeexec._code import code, parsed
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._compiling import Compiling
 from shapeexec.execution._settings import Settings
@@ -54,12 +54,11 @@ def written(settings: Settings, limits: CacheLimits) -> dict[str, str | None]:
     """Per option of `Exec` its text; None: it is no data, and has to be given at each load."""
     values = {_NAMES.get(name, name): getattr(settings, name) for name in _PLAIN}
     values["constraints"] = tuple(map(str, settings.constraints))
-    own = settings.compiling, limits
     texts: dict[str, str | None] = {name: _text(value) for name, value in values.items()}
-    compiling, kept = own
+    compiling = settings.compiling
     texts["compiling"] = _call("Compiling", first=compiling.first, options=dict(compiling.options))
     texts["limits"] = _call(
-        "CacheLimits", graphs=kept.graphs, device_bytes=kept.device_bytes, pin=list(kept.pin)
+        "CacheLimits", graphs=limits.graphs, device_bytes=limits.device_bytes, pin=list(limits.pin)
     )
     return texts
 
@@ -88,7 +87,7 @@ def read(source: str) -> Any:
     if len(source) > _LONGEST:
         raise ValueError("the text is too long")  # `_load` tells it, as all of these
     try:
-        return _value(ast.parse(source, mode="eval").body)
+        return _value(parsed(source))
     except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
         raise ValueError(f"{source[:80]!r} is no option") from error  # likewise
 

@@ -16,7 +16,8 @@ from shapeexec.tools.benchmark._machine import machine
 
 _ABOUT = """\
 Random traffic of many threads over many shapes, with every option of sx.Exec, while compilations,
-runs, workers and callbacks are made to fail. Each answer is compared with the unpadded function.
+runs, workers, callbacks and saved files are made to fail. Each answer is compared with the unpadded
+function.
 
 Ends with 0 if all was right, with 1 after a wrong answer, an error that nobody promised or a wrong
 count, and with 2 after a stall, whose stacks go to stderr. Ctrl-C ends it early with its report.

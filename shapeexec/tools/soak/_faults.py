@@ -1,7 +1,7 @@
 """What is made to fail, and what each failure is promised to become.
 
-Compilations and runs fail through `Store.compiler`, callbacks through `Exec.on_event`. A failure of
-files is one more row of `KINDS`, at a `Place` of its own, which an operation of `_traffic` draws.
+Compilations and runs fail through `Store.compiler`, callbacks through `Exec.on_event`. Files of
+saved graphs are damaged in the restart of a service; how is known to `_damage`.
 """
 
 import collections
@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from shapeexec import _compat
@@ -19,8 +20,9 @@ from shapeexec.execution import Event
 from shapeexec.execution._compile import Graph, Prepared, compile_graph
 from shapeexec.execution._row import GraphRow
 from shapeexec.tools.benchmark._machine import cores
+from shapeexec.tools.soak import _damage
 
-Place = Literal["compile", "run", "callback"]
+Place = Literal["compile", "run", "callback", "files"]
 
 
 class WorkerDiedError(BaseException):
@@ -47,9 +49,10 @@ class Kind:
     Attributes:
         name: Its row in the report.
         at: Where it happens.
-        rate: How often, 0 to 1, of all compilations, runs or events.
-        error: Makes what is raised, from a text that marks it; None: it only takes long.
+        rate: How often, 0 to 1, of all compilations, runs, events or restarts.
+        error: Makes what is raised, from a text that marks it; None: nothing is raised.
         becomes: What the call that meets it raises; None: the call goes on.
+        damage: What happens to the directory of saved graphs.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Kind:
     rate: float
     error: Callable[[str], BaseException] | None
     becomes: type[BaseException] | None
+    damage: _damage.Damage | None = None
 
 
 KINDS = (
@@ -67,6 +71,11 @@ KINDS = (
     Kind("run: XLA fails", "run", 0.001, _internal, _compat.JaxRuntimeError),
     Kind("run: no memory", "run", 0.001, _full, OutOfMemoryError),
     Kind("callback: raises", "callback", 0.01, CallbackError, None),
+    Kind("files: truncated", "files", 0.15, None, None, _damage.truncate),
+    Kind("files: a bit flips", "files", 0.15, None, None, _damage.flip),
+    Kind("files: of another Exec", "files", 0.15, None, None, _damage.mix_up),
+    Kind("files: the saver dies", "files", 0.15, None, None, _damage.half_write),
+    Kind("files: the directory vanishes", "files", 0.1, None, ConfigError, _damage.vanish),
 )
 RATES: Mapping[str, float] = {kind.name: kind.rate for kind in KINDS}
 
@@ -83,6 +92,16 @@ class Fault:
     kind: Kind
     number: int
 
+    @property
+    def mark(self) -> str:
+        """The text by which its error is known again."""
+        return f"injected fault {self.number}"
+
+    def damage(self, directory: Path) -> None:
+        """Damage a directory of saved graphs, the same way each time."""
+        assert self.kind.damage is not None
+        _damage.inflict(self.kind.damage, directory, random.Random(self.number))
+
     def happen(self) -> None:
         """Fail.
 
@@ -92,7 +111,7 @@ class Fault:
         if self.kind.error is None:
             time.sleep(_SLOW)
             return
-        raise self.kind.error(f"injected fault {self.number}")
+        raise self.kind.error(self.mark)
 
 
 class Faults:

@@ -116,9 +116,9 @@ class Report:
         )
 
     def _graphs(self) -> dict[str, int]:
-        stats = [service.run.stats for service in self.outcome.services]
-        names = ("compiles", "graphs", "evictions", "swaps", "larger", "hits", "misses")
-        return {name: sum(getattr(one, name) for one in stats) for name in names}
+        served = self.outcome.services
+        names = ("compiles", "loads", "graphs", "evictions", "swaps", "larger", "hits", "misses")
+        return {name: sum(service.total(name) for service in served) for name in names}
 
     def _faults(self) -> str:
         faults = self.outcome.faults

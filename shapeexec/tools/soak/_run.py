@@ -9,11 +9,13 @@ import faulthandler
 import gc
 import itertools
 import queue
+import tempfile
 import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,7 +24,7 @@ from shapeexec.tools.soak._compare import Expected, WrongAnswerError, jitted
 from shapeexec.tools.soak._faults import Faults
 from shapeexec.tools.soak._outcome import PHASES, Findings, Outcome, Plain, Soak
 from shapeexec.tools.soak._services import Service, services
-from shapeexec.tools.soak._traffic import Draw, Traffic, is_absorbed, is_promised, shapes_of
+from shapeexec.tools.soak._traffic import ONCE, Draw, Traffic, is_absorbed, is_promised, shapes_of
 from shapeexec.tools.soak._watch import Sample, Stall, Watch, resident_mib
 
 _LINES = 5.0
@@ -48,8 +50,13 @@ def run(soak: Soak, tell: Callable[[str], object] = print) -> Outcome:
         soak: What.
         tell: Told a line of progress every few seconds.
     """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        return _run_in(Path(directory), soak, tell)
+
+
+def _run_in(directory: Path, soak: Soak, tell: Callable[[str], object]) -> Outcome:
     faults, findings = Faults(soak.seed, soak.rates), Findings()
-    served = services(faults, models=soak.models, ways=soak.ways)
+    served = services(faults, directory, models=soak.models, ways=soak.ways)
     shapes = shapes_of(soak.models, seed=soak.seed, count=soak.shapes)
     traffic = Traffic(soak.seed, served, shapes, Expected())
     threads = _Threads(soak, traffic, faults, findings)
@@ -140,7 +147,8 @@ class _Threads:
         outcome = self._outcome(draw)
         self.watch.end(draw.thread, outcome)
         is_new = self.phase != "steady" and len(steady) < _MOST_REPEATED
-        if is_new and outcome == draw.operation and not draw.service.way.churns:
+        is_lasting = draw.operation not in ONCE and not draw.service.way.churns
+        if is_new and outcome == draw.operation and is_lasting:
             steady.append(draw)
 
     def _warm_up(self, thread: int, service: Service) -> None:
@@ -198,11 +206,11 @@ def _watched(threads: _Threads, tell: Callable[[str], object]) -> list[Stall]:
 
 
 def _sample(threads: _Threads, phase: str) -> Sample:
-    stats = [service.run.stats for service in threads.traffic.services]
+    served = threads.traffic.services
     return threads.watch.sample(
         phase,
-        compiles=sum(one.compiles for one in stats),
-        graphs=sum(one.graphs for one in stats),
+        compiles=sum(service.total("compiles") for service in served),
+        graphs=sum(service.total("graphs") for service in served),
     )
 
 
@@ -260,12 +268,12 @@ def _books(served: Sequence[Service]) -> list[str]:
     """Where what an `Exec` has counted is not what it has done."""
     told: list[str] = []
     for service in served:
-        stats = service.run.stats
-        ran = stats.hits + stats.misses
+        ran = service.total("hits") + service.total("misses")
         pairs = [("events of calls", service.done["events"], ran)]
         if not service.model.is_example:  # a map is one call for each of its graphs
             pairs.append(("calls that returned", service.done["calls"], ran))
-        pairs += [("plain calls", stats.plain_calls, 0), ("differences", stats.differences, 0)]
+        pairs += [("plain calls", service.total("plain_calls"), 0)]
+        pairs += [("differences", service.total("differences"), 0)]
         told += [
             f"{service.name}: {what}: {own:,}, not {right:,}"
             for what, own, right in pairs

@@ -5,13 +5,17 @@ What is called, and when, is `_traffic`'s.
 
 import collections
 import dataclasses
+import importlib.util
+import itertools
 import threading
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import shapeexec as sx
 from shapeexec.execution import Exec
 from shapeexec.execution._exec import runner_of
+from shapeexec.execution._stats import Counters
 from shapeexec.tools.soak._compare import Shape
 from shapeexec.tools.soak._faults import Faults
 from shapeexec.tools.soak._models import BATCH, LENGTH, MODELS, Model
@@ -27,6 +31,7 @@ _USUAL: Operations = {
     "map": 4,
     "session": 4,
     "preview": 1,
+    "restart": 3,
 }
 _REFUSING: Operations = {"call": 12, "acall": 2, "handles": 4, "map": 2, "preview": 1}
 _BUCKETS = {"b": sx.Linear(8), "s": sx.Pow2(minimum=16)}  # three graphs for a model
@@ -104,7 +109,10 @@ class Service:
 
     Attributes:
         model, way: What it serves, and how.
-        run: The `Exec`.
+        options: Those of its `Exec`.
+        faults: What is injected.
+        directory: Where it may save graphs.
+        run: The `Exec`; `restart` puts another one in its place.
         done: How many calls of graphs have returned, maps left out; how many events were of calls.
         is_warm: Set when its warm-up is done.
         registry: Of Prometheus's client; None: it is not installed.
@@ -112,11 +120,19 @@ class Service:
 
     model: Model
     way: Way
-    run: Exec
+    options: Mapping[str, Any]
+    faults: Faults
+    directory: Path
+    run: Exec = dataclasses.field(init=False)
     done: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter[str])
     is_warm: threading.Event = dataclasses.field(default_factory=threading.Event)
     registry: Any = None
+    _counters: list[Counters] = dataclasses.field(default_factory=list[Counters])
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        run = Exec(self.model.fn, **self.options)
+        self._serve(run.variant() if self.way.is_frozen else run)
 
     @property
     def name(self) -> str:
@@ -144,6 +160,48 @@ class Service:
         """Whether a call of this shape must raise a `FrozenError`; before the warm-up it may."""
         return self.way.refuses and any(size > _WARMED[symbol] for symbol, size in shape.sizes)
 
+    def total(self, what: str) -> int:
+        """A figure of `Stats`, added up over all its `Exec`s.
+
+        Evictions and graphs that are kept are those of the present one.
+        """
+        with self._lock:
+            now, past = self.run, self._counters[:-1]
+        stats = [one.snapshot(graphs=0, device_bytes=0, evictions=0) for one in past]
+        return sum(getattr(one, what) for one in [*stats, now.stats])
+
+    def restart(self, *, is_late: bool) -> None:
+        """Save the graphs, and go on with what is loaded, as a process that starts again.
+
+        Threads that restart a service at once save into one directory.
+
+        Args:
+            is_late: Whether files are damaged after the load, which leaves the programs for later.
+
+        Raises:
+            ConfigError: A failure that was injected; the service stays as it was.
+        """
+        fault = self.faults.draw("files")
+        own = fault.mark if fault is not None and fault.kind.becomes is not None else "graphs"
+        directory = self.directory / own  # an error that comes out tells its name
+        self.run.save(directory)
+        if fault is not None and not is_late:
+            fault.damage(directory)
+        run = sx.load(directory, self.model.fn, trusted=True, **self.options)
+        if fault is not None and is_late:
+            fault.damage(directory)
+        self._serve(run)
+
+    def _serve(self, run: Exec) -> None:
+        """Inject faults into an `Exec`, count its calls, and call it from now on."""
+        runner_of(run).store.compiler = self.faults.compile
+        run.on_event(lambda event: self.count("events") if event.kind == "call" else None)
+        run.on_event(self.faults.called_back)
+        self.registry = _registry(run)
+        with self._lock:
+            self._counters.append(runner_of(run).store.counters)
+            self.run = run
+
     def warm_up(self, arguments: tuple[Any, ...]) -> None:
         """Make the graphs of the smaller sizes by workers; then freeze, if its way says so.
 
@@ -158,36 +216,43 @@ class Service:
 
 
 def services(
-    faults: Faults, *, models: Iterable[Model] = MODELS, ways: Iterable[Way] = WAYS
+    faults: Faults,
+    directory: Path,
+    *,
+    models: Iterable[Model] = MODELS,
+    ways: Iterable[Way] = WAYS,
 ) -> list[Service]:
-    """A service for each model and way, in which faults are injected."""
-    ways = tuple(ways)
-    return [_service(model, way, faults) for model in models for way in ways]
+    """A service for each model and way, in which faults are injected.
+
+    Args:
+        faults: What is injected.
+        directory: Where services save graphs, each in a directory of its own.
+        models: What is served.
+        ways: Under which options.
+    """
+    pairs = itertools.product(models, ways)
+    return [
+        Service(model, way, _options(model, way), faults, directory / str(number))
+        for number, (model, way) in enumerate(pairs)
+    ]
 
 
-def _service(model: Model, way: Way, faults: Faults) -> Service:
-    options = dict(way.options)
+def _options(model: Model, way: Way) -> dict[str, Any]:
+    buckets = {symbol: _BUCKETS[symbol] for symbol in model.symbols}
+    options: dict[str, Any] = {"in_shapes": model.specs, "buckets": buckets, **way.options}
     if way.name == "few bytes":
         pin = {symbol: _PINNED[symbol] for symbol in model.symbols}
         options["limits"] = dataclasses.replace(options["limits"], pin=[pin])
     if way.donates and model.donates:
         options["donate_argnums"] = model.donates
-    run = Exec(model.fn, model.specs, {s: _BUCKETS[s] for s in model.symbols}, **options)
-    if way.is_frozen:
-        run = run.variant()
-    service = Service(model, way, run)
-    runner_of(run).store.compiler = faults.compile
-    run.on_event(lambda event: service.count("events") if event.kind == "call" else None)
-    run.on_event(faults.called_back)
-    service.registry = _registry(run)
-    return service
+    return options
 
 
 def _registry(run: Exec) -> Any:
-    try:
-        import prometheus_client  # noqa: PLC0415 - it may not be installed
-    except ModuleNotFoundError:
+    if importlib.util.find_spec("prometheus_client") is None:
         return None
+    import prometheus_client  # noqa: PLC0415 - it may not be installed
+
     registry = prometheus_client.CollectorRegistry()
     sx.prometheus_metrics(run, registry=registry)
     return registry

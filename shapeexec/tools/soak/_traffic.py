@@ -21,6 +21,9 @@ from shapeexec.tools.soak._services import Service
 _STEPS = 4
 """Of a decode loop."""
 
+ONCE = frozenset(("restart",))
+"""Operations after which graphs are made or loaded, and which the last phase does not repeat."""
+
 
 class NotRefusedError(Exception):
     """A call returned that has to raise a `FrozenError`."""
@@ -259,6 +262,12 @@ def _warm_up(traffic: Traffic, draw: Draw) -> None:
     draw.service.run.warmup(*args, workers=2, **dict(draw.shape.sizes))
 
 
+def _restart(traffic: Traffic, draw: Draw) -> None:
+    """A restart from files while other threads call, and a call of what was loaded."""
+    draw.service.restart(is_late=bool(draw.number % 2))
+    _call(traffic, draw)
+
+
 OPERATIONS: Mapping[str, Callable[[Traffic, Draw], None]] = {
     "call": _call,
     "acall": _acall,
@@ -269,4 +278,5 @@ OPERATIONS: Mapping[str, Callable[[Traffic, Draw], None]] = {
     "preview": _preview,
     "clear": _clear,
     "warmup": _warm_up,
+    "restart": _restart,
 }

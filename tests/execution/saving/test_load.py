@@ -1,5 +1,7 @@
 """A loaded graph behaves as one that was made, and spares masks, lowering and XLA."""
 
+import copy
+import pickle
 import threading
 
 import jax
@@ -9,12 +11,14 @@ import pytest
 
 import shapeexec as sx
 from shapeexec import _compat
-from shapeexec.execution import _compile
+from shapeexec.execution import _compile, _warmup
+from shapeexec.execution._exec import runner_of
 from shapeexec.execution.saving import _saved
 from tests.execution.saving.support import SPECS, W, attend, data, saved, told
 from tests.tolerance import assert_close
 
 X = data()
+OPTIONS = {"xla_llvm_disable_expensive_passes": True}
 
 
 @pytest.fixture
@@ -243,6 +247,22 @@ def test_a_warm_up_without_sizes_makes_what_was_saved(tmp_path, trusted):
     assert run.stats.loads == (3 if trusted else 0)
 
 
+def test_a_warm_up_plans_each_graph_that_was_saved_once(tmp_path, monkeypatch):
+    def branching(w, x):
+        return attend(w, x) if x.shape[1] % 2 else 2 * attend(w, x)
+
+    saved(tmp_path, (3, 5), (3, 6), (3, 9), fn=branching)
+    run = sx.load(tmp_path, branching, trusted=True)
+    planned, at_sizes = [], _warmup.at_sizes
+    monkeypatch.setattr(
+        _warmup,
+        "at_sizes",
+        lambda *args, sizes: planned.append(sizes) or at_sizes(*args, sizes=sizes),
+    )
+    run.warmup(W, X)
+    assert len(planned) == len(runner_of(run).store.saved.sizes) == 3
+
+
 @pytest.mark.parametrize("options", [{"missing": "larger"}, {"missing": "error"}])
 def test_other_ways_of_missing_load(tmp_path, options):
     run = sx.Exec(attend, SPECS, **options)
@@ -350,3 +370,46 @@ def test_modules_are_loaded(tmp_path):
     again = sx.load(tmp_path, fn, trusted=True)
     np.testing.assert_array_equal(again(model, X), expected)
     assert (again.stats.loads, again.stats.compiles) == (1, 0)
+
+
+VARIANTS = {
+    "a copy": (copy.copy, 1),
+    "a deep copy": (copy.deepcopy, 1),
+    "a variant": (lambda run: run.variant(), 1),
+    "a variant of a variant": (lambda run: run.variant(check="off").variant(returns="host"), 1),
+    "other buckets that meet": (lambda run: run.variant(buckets={"b": "pow2", "s": 4}), 1),
+    "quick": (lambda run: run.variant(compiling=sx.Compiling(first="quick")), 1),
+    "another function": (lambda run: run.variant(fn=lambda w, x: attend(w, x) + 0), 0),
+    "other poison": (lambda run: run.variant(poison="nan"), 0),
+    "other constraints": (lambda run: run.variant(constraints="s >= 2"), 0),
+    "other options": (lambda run: run.variant(compiling=sx.Compiling(options=OPTIONS)), 0),
+    "pickled": (lambda run: pickle.loads(pickle.dumps(run)), 0),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_is_made_of_a_loaded_exec_loads_what_fits_and_warns_of_nothing(tmp_path, name):
+    saved(tmp_path)
+    made, loads = VARIANTS[name]
+    run = made(sx.load(tmp_path, attend, trusted=True))
+    x = data(3, 5)
+    assert_close(run(W, x), attend(W, x))
+    assert run.stats.loads == loads
+
+
+def test_methods_load_what_methods_have_saved(tmp_path):
+    class Model:
+        def __init__(self):
+            self.w = W
+
+        def attend(self, x):
+            return attend(self.w, x)
+
+    plain, x = Model.attend, data(3, 5)
+    Model.attend = sx.Exec(plain, (None, "b, s, 4"))
+    assert_close(Model().attend(x), attend(W, x))
+    assert Model().attend.save(tmp_path) == 1
+    Model.attend = sx.load(tmp_path, plain, trusted=True)
+    run = Model().attend
+    assert_close(run(x), attend(W, x))
+    assert (run.stats.loads, run.stats.compiles) == (1, 0)
