@@ -172,7 +172,7 @@ def compiled_graph(ex: sx.Exec, *args: Any) -> Any:
 
     def run(sizes: Any, consts: Any, leaves: Any) -> Any:
         by_symbol = {symbol: sizes[i] for i, symbol in enumerate(recipe.symbols)}
-        return recipe.masked(by_symbol, consts, leaves)
+        return recipe.masked(by_symbol, consts, leaves=leaves)
 
     consts = tuple(recipe.trace.jaxpr.consts)
     return jax.jit(run).lower(plan.size_vector, consts, leaves).compile()

@@ -113,7 +113,7 @@ def _by_operations(kinds: Array, *, room: int, by_key: bool) -> TileLists:
     place_partial = full[..., None] + rank_partial - 1
     place = xp.where(is_full, rank_full - 1, xp.where(is_partial, place_partial, place_empty))
     order = xp.argsort(-counts, axis=-1, stable=True).astype(np.int32)
-    return TileLists(_scatter(place, column, room), full, counts, order)
+    return TileLists(_scatter(place, column, room=room), full, counts, order)
 
 
 def _running_count(chosen: Array) -> Array:
@@ -138,7 +138,7 @@ def _longest(counts: Any, width: int | None) -> int:
     return width or longest
 
 
-def _scatter(place: Array, column: np.ndarray, room: int) -> Array:
+def _scatter(place: Array, column: np.ndarray, *, room: int) -> Array:
     if isinstance(place, np.ndarray):
         tiles = np.empty(place.shape, np.int32)
         np.put_along_axis(tiles, place, np.broadcast_to(column, place.shape), -1)

@@ -27,7 +27,7 @@ _ROUNDING = 64
 """The tolerance, in units of the last place of a result's largest element."""
 
 
-def agree(table: Table, left: int, right: int, proven: Mapping[int, int]) -> bool:
+def agree(table: Table, *, left: int, right: int, proven: Mapping[int, int]) -> bool:
     """Whether two values are equal up to rounding, on random values of their common ancestors.
 
     Args:
@@ -42,25 +42,25 @@ def agree(table: Table, left: int, right: int, proven: Mapping[int, int]) -> boo
     """
     if table.kind(left) != table.kind(right):
         return False
-    inputs, order = _between(table, (left, right), proven)
+    inputs, order = _between(table, (left, right), proven=proven)
     nodes = [table[value] for value in order]
     if any(node.run is None and node.constant is None for node in nodes):
         return False
-    if not _is_cheap(table, nodes, inputs):
+    if not _is_cheap(table, nodes, inputs=inputs):
         return False
     run = _runner(table, inputs, order=order, ends=(left, right), proven=proven)
     kinds = [table.kind(value) for value in inputs]
     try:
-        return _agree_on_draws(run, kinds, _constants(nodes))
+        return _agree_on_draws(run, kinds, special=_constants(nodes))
     except _NotEvaluated:
         return False
 
 
 def _between(
-    table: Table, ends: tuple[int, int], proven: Mapping[int, int]
+    table: Table, ends: tuple[int, int], *, proven: Mapping[int, int]
 ) -> tuple[list[int], list[int]]:
     """The common ancestors of both ends, and the values between, operands first."""
-    above = [_ancestors(table, end, proven) for end in ends]
+    above = [_ancestors(table, end, proven=proven) for end in ends]
     common = above[0] & above[1]
     inputs: set[int] = set()
     order: set[int] = set()
@@ -79,7 +79,7 @@ def _between(
     return sorted(inputs), sorted(order)
 
 
-def _ancestors(table: Table, end: int, proven: Mapping[int, int]) -> set[int]:
+def _ancestors(table: Table, end: int, *, proven: Mapping[int, int]) -> set[int]:
     found: set[int] = set()
     waiting = [end]
     while waiting:
@@ -90,7 +90,7 @@ def _ancestors(table: Table, end: int, proven: Mapping[int, int]) -> set[int]:
     return found
 
 
-def _is_cheap(table: Table, nodes: Sequence[Node], inputs: Sequence[int]) -> bool:
+def _is_cheap(table: Table, nodes: Sequence[Node], *, inputs: Sequence[int]) -> bool:
     if len(nodes) > _MOST_OPERATIONS or any(node.op == "while" for node in nodes):
         return False
     elements = sum(node.kind.size for node in nodes)
@@ -134,25 +134,25 @@ def _runner(
 
 
 def _agree_on_draws(
-    run: Callable[..., Any], kinds: Sequence[Kind], special: Sequence[np.ndarray]
+    run: Callable[..., Any], kinds: Sequence[Kind], *, special: Sequence[np.ndarray]
 ) -> bool:
     if not kinds:
         left, right = run([])
         with _by_jax():
             jax.block_until_ready([left, right])
-        return _is_equal(_comparable(left), _comparable(right), 0.0)
+        return _is_equal(_comparable(left), _comparable(right), tolerance=0.0)
     rng = np.random.default_rng(0)
     seen: list[np.ndarray] = []
     compiled: Callable[..., Any] | None = None
     for draw in _DRAWS:
-        arrays = [_drawn(kind, draw, special, rng) for kind in kinds]
+        arrays = [_drawn(kind, draw, special=special, rng=rng) for kind in kinds]
         compiled = compiled or _compiled(run, arrays)
         with _by_jax():
             left, right = cast(tuple[Any, Any], jax.block_until_ready(compiled(arrays)))
         if left.shape != right.shape or left.dtype != right.dtype:
             return False
         tolerance = _tolerance(left.dtype)
-        if not _is_equal(_comparable(left), _comparable(right), tolerance):
+        if not _is_equal(_comparable(left), _comparable(right), tolerance=tolerance):
             return False
         seen.append(_comparable(right))
     return _tells_something(seen)
@@ -218,6 +218,7 @@ _DRAWS: Sequence[tuple[Draw, Draw] | None] = (*_PLAIN, *[None] * _SPECIAL_DRAWS,
 def _drawn(
     kind: Kind,
     draw: tuple[Draw, Draw] | None,
+    *,
     special: Sequence[np.ndarray],
     rng: np.random.Generator,
 ) -> Any:
@@ -282,7 +283,7 @@ def _tolerance(dtype: Any) -> float:
     return _ROUNDING * float(jnp.finfo(dtype).eps) if inexact else 0.0
 
 
-def _is_equal(left: np.ndarray, right: np.ndarray, tolerance: float) -> bool:
+def _is_equal(left: np.ndarray, right: np.ndarray, *, tolerance: float) -> bool:
     if left.shape != right.shape:
         return False
     if not tolerance:

@@ -80,7 +80,7 @@ def _unflatten(known: Any, values: Any) -> Sizes:
 _trees.register(Sizes, _flatten, _unflatten)
 
 
-def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
+def pad_to_bucket(x: Any, spec: Any, *, buckets: Any = None) -> tuple[Any, Sizes]:
     """Pad arrays to their buckets, as a call of an `Exec` does.
 
     The valid elements come first along each axis, zeros behind them; behind typed PRNG keys, which
@@ -110,7 +110,7 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
         ((4, 32), 5)
     """
     strategies = _options.as_strategies(Pow2() if buckets is None else buckets)
-    written, spec = spec, normal(spec, "spec", 0)
+    written, spec = spec, normal(spec, "spec", place=0)
     check_names([("spec", 0, written)])
     bound = bind_one(spec, x)
     leaves, tree = _trees.flatten(x)
@@ -119,7 +119,7 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
     _check_known(shapes)
     sizes = dict(sorted(bound.sizes(shapes).items()))
     _options.check_symbols(strategies, sizes, specs="the spec")
-    ranges = {symbol: _range(symbol, size, strategies) for symbol, size in sizes.items()}
+    ranges = {symbol: _range(symbol, size, strategies=strategies) for symbol, size in sizes.items()}
     dims = bound.dims(shapes)
     padded = [
         leaf
@@ -130,7 +130,7 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
     return _trees.unflatten(tree, padded), Sizes(sizes, ranges, spec)
 
 
-def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
+def unpad(x: Any, sizes: Mapping[str, int], *, spec: Any = None) -> Any:
     """Cut padded arrays to their true sizes.
 
     Args:
@@ -166,10 +166,10 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
             )
         spec = sizes.spec
     else:
-        own = normal(spec, "spec", 0)
+        own = normal(spec, "spec", place=0)
         padded = sizes.spec if isinstance(sizes, Sizes) else None
         if own != padded:
-            _check_named(own, normal(spec, "spec", 1), sizes=true)
+            _check_named(own, normal(spec, "spec", place=1), sizes=true)
             _check_valid_first(own, padded, sizes=true)
         spec = own
     bound = bind_one(spec, x)
@@ -206,7 +206,7 @@ def _check_known(shapes: Any) -> None:
         )
 
 
-def _range(symbol: str, size: int, strategies: Any) -> tuple[int, int]:
+def _range(symbol: str, size: int, *, strategies: Any) -> tuple[int, int]:
     strategy = strategy_of(symbol, strategies)
     if runs_exact(strategy, size):
         return size, size

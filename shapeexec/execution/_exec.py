@@ -169,7 +169,7 @@ class Exec(Function):
             OutOfMemoryError: The graph does not fit into memory.
         """
         runner, own = self._receiver(args)
-        return called(runner, own, kwargs)
+        return called(runner, own, kwargs=kwargs)
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call in asyncio: `await run.acall(x)` gives the result when it is computed.
@@ -196,7 +196,7 @@ class Exec(Function):
             ShapeExecError: Whatever a call with these arguments raises.
         """
         runner, own = self._receiver(args)
-        return called(runner.for_handles, own, kwargs)
+        return called(runner.for_handles, own, kwargs=kwargs)
 
     @property
     def map(self) -> MapMethod:
@@ -384,7 +384,7 @@ class Exec(Function):
         Raises:
             ConfigError: It cannot be written, or this process was forked.
         """
-        return save(directory, self.settings, self._limits, store=self._runner.store)
+        return save(directory, self.settings, limits=self._limits, store=self._runner.store)
 
     def clear(self) -> None:
         """Forget all graphs and traces, also what is being made; the statistics stay."""

@@ -176,7 +176,7 @@ def row_of(planned: Planned, origin: str) -> GraphRow:
     """
     plan, ranges = planned.first, planned.recipe.ranges
     trace, base = plan.recipe.trace, plan.base
-    extents = Extents(ranges, {}, trace.substitution)
+    extents = Extents(ranges, {}, substitution=trace.substitution)
     exact, inward = dict(kind_of(planned.key).exact), trace.substitution.inward
     buckets = {
         symbol: exact[symbol] if symbol in exact else extents.capacity(inward(symbol))

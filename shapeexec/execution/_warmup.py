@@ -55,7 +55,7 @@ def warm(
     dims = bound.ragged_dims
     saved = [] if sizes else [one for one in known if one.keys() == bound.sizes.keys()]
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
-    listed = {} if saved else _listed(planner, symbols, sizes)
+    listed = {} if saved else _listed(planner, symbols, sizes=sizes)
     count = 0
     while True:
         wanted = _missing(planner, example, dims=dims, listed=listed, saved=saved)
@@ -75,7 +75,7 @@ def warm(
 
 
 def _listed(
-    planner: Planner, symbols: Set[str], sizes: Mapping[str, Any]
+    planner: Planner, symbols: Set[str], *, sizes: Mapping[str, Any]
 ) -> dict[str, Sequence[int]]:
     """The sizes of each symbol; of one that is left out all up to its last bucket.
 
@@ -156,7 +156,7 @@ def _missing(
 
     One size per bucket tells the graphs, unless guards or exact symbols tell sizes apart.
     """
-    chosen = {symbol: _one_each(planner, symbol, n) for symbol, n in listed.items()}
+    chosen = {symbol: _one_each(planner, symbol, sizes=n) for symbol, n in listed.items()}
     plans: dict[Hashable, tuple[Plan, BoundCall]] = {}
     for sizes in (chosen, listed):
         _check_number(sizes)
@@ -182,7 +182,7 @@ def _check_number(sizes: Mapping[str, Sequence[int]]) -> None:
         )
 
 
-def _one_each(planner: Planner, symbol: str, sizes: Sequence[int]) -> tuple[int, ...]:
+def _one_each(planner: Planner, symbol: str, *, sizes: Sequence[int]) -> tuple[int, ...]:
     try:
         return representatives(planner.strategy(symbol), sizes)
     except BucketOverflowError as error:

@@ -104,7 +104,7 @@ def why_new(planned: Planned, graphs: Graphs) -> WhyNew:
 
 def _parts_of(row: GraphRow) -> _Parts:
     """By name each part of what names a graph: its value and a text."""
-    parts = _parts(row.key, row.buckets, row.guards)
+    parts = _parts(row.key, row.buckets, guards=row.guards)
     if row.examples is not None:
         parts["the number of examples"] = (row.examples, str(row.examples))
         parts["reduce"] = (row.reduce, f"{row.reduce!r}")
@@ -112,7 +112,7 @@ def _parts_of(row: GraphRow) -> _Parts:
 
 
 def _parts(
-    key: Key, buckets: Mapping[str, int], guards: tuple[Any, ...]
+    key: Key, buckets: Mapping[str, int], *, guards: tuple[Any, ...]
 ) -> dict[str, tuple[Hashable, str]]:
     kind = kind_of(key)
     base, exact = kind.base, dict(kind.exact)

@@ -18,7 +18,7 @@ KEY = jax.random.key(5)
 
 def kept(batch: int, heads: int, lengths: tuple[int, int], key=KEY, rate=RATE) -> np.ndarray:
     bits = np.asarray(jax.random.bits(key, (batch,), np.uint32))
-    return np.asarray(to_dense(Kept(rate, bits.view(np.int32)), lengths, batch, heads))
+    return np.asarray(to_dense(Kept(rate, bits.view(np.int32)), lengths, batch=batch, heads=heads))
 
 
 def operands(b: int, t: int, s: int, heads=(4, 2), size=8) -> list[np.ndarray]:

@@ -216,7 +216,9 @@ def test_tiles_made_before_fit_their_own_size_alone():
     random = np.random.default_rng(0)
     x = random.normal(size=(1, 40, 2, 8)).astype(np.float32)
     for tile in ((16, 16), (64, 64)):
-        blocks = sx.BlockMask.from_mask(sx.Causal() & sx.SlidingWindow(9), 40, 40, tile)
+        blocks = sx.BlockMask.from_mask(
+            sx.Causal() & sx.SlidingWindow(9), query_size=40, key_size=40, tile=tile
+        )
 
         def run(x, mask=blocks):
             return sx.dot_product_attention(x, x, x, mask=mask)
@@ -234,7 +236,7 @@ def test_tiles_made_before_fit_their_own_size_alone():
 def test_tiles_made_of_a_size_that_is_symbolic_are_refused_with_the_line():
     def run(x):
         size = x.shape[1]
-        blocks = sx.BlockMask.from_mask(sx.Causal(), size, size)
+        blocks = sx.BlockMask.from_mask(sx.Causal(), query_size=size, key_size=size)
         return sx.dot_product_attention(x, x, x, mask=blocks)
 
     x = np.ones((1, 5, 2, 8), np.float32)
@@ -261,7 +263,7 @@ def test_ids_of_one_size_are_refused_at_another():
 def test_tiles_of_a_size_that_is_not_known_yet_are_refused_or_exact():
     def run(x):
         n = x.shape[1]
-        blocks = sx.BlockMask.from_mask(sx.Causal(), n, n, (16, 16))
+        blocks = sx.BlockMask.from_mask(sx.Causal(), query_size=n, key_size=n, tile=(16, 16))
         return sx.dot_product_attention(x, x, x, mask=blocks)
 
     x = np.random.default_rng(0).normal(size=(2, 40, 2, 8)).astype(np.float32)

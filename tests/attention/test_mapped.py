@@ -24,7 +24,9 @@ MASKS = {
     "of examples": sx.MaskFunction(by_example),
     "of all": sx.MaskFunction(by_all),
     "joined": ~(sx.Causal() & ~sx.MaskFunction(by_example)) | sx.Global(2),
-    "of tiles": sx.BlockMask.from_mask(sx.MaskFunction(by_example), 20, 20, (8, 8), batch=2),
+    "of tiles": sx.BlockMask.from_mask(
+        sx.MaskFunction(by_example), query_size=20, key_size=20, tile=(8, 8), batch=2
+    ),
 }
 
 

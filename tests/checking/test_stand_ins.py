@@ -90,7 +90,7 @@ def test_stand_ins_within_any_transformation_are_no_difference(name):
     admitted = [sizes for sizes in SIZES if traced.admits(sizes)]
     assert len(admitted) >= 2
     for sizes in admitted:
-        assert check(traced, fn, [leaf("s")], sizes) is None, sizes
+        assert check(traced, fn, leaves=[leaf("s")], sizes=sizes) is None, sizes
 
 
 @pytest.mark.parametrize("name", ["plain", "grad", "vmap"])

@@ -220,7 +220,7 @@ def test_a_type_error_of_a_graph_is_raised_and_the_graph_runs_once(run, monkeypa
     run(ex)
     calls = []
 
-    def fail(graph, *_):
+    def fail(graph, *_, **__):
         calls.append(graph)
         raise TypeError("of the graph")
 

@@ -283,7 +283,7 @@ def test_what_looks_before_running_takes_handles():
     run.freeze()
     assert run(given) == 15
     assert run.warmup(s=5) == 0
-    padded, sizes = sx.pad_to_bucket(given, "s", P)
+    padded, sizes = sx.pad_to_bucket(given, "s", buckets=P)
     np.testing.assert_array_equal(padded, np.append(ones(5), np.zeros(3)))
     assert dict(sizes) == {"s": 5}
 

@@ -105,9 +105,11 @@ def test_facts_in_bodies_save_masks_and_change_nothing(name):
 def test_a_fill_where_a_value_is_made_reaches_all_of_its_padding(name, monkeypatch):
     def run(masked, sizes, consts, leaves):
         first = Interpreter(masked.poison)
-        jax.eval_shape(functools.partial(masked._run, interpreter=first), sizes, consts, leaves)
+        jax.eval_shape(
+            functools.partial(masked._run, interpreter=first), sizes, consts, leaves=leaves
+        )
         second = Interpreter(masked.poison, planned=first.report)
-        return masked._run(sizes, consts, leaves, interpreter=second)
+        return masked._run(sizes, consts, leaves=leaves, interpreter=second)
 
     monkeypatch.setattr(Masked, "__call__", run)
     case = Case(name, BODIES[name][0], ("b, s",))

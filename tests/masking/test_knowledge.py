@@ -243,4 +243,4 @@ def _masked(ex, x):
     plan = ex.plan(x)
     padded = np.zeros(plan.in_capacities[0], np.float32)
     recipe = plan.recipe
-    return recipe.masked({"s": x.shape[0]}, recipe.trace.jaxpr.consts, [padded])
+    return recipe.masked({"s": x.shape[0]}, recipe.trace.jaxpr.consts, leaves=[padded])

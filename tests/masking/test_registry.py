@@ -269,7 +269,7 @@ def _primitives_of(case: Case) -> dict[str, int]:
     The case is traced at symbolic sizes, and nested jaxprs are included.
     """
     leaves = [Leaf(dims, dtype) for dims, dtype in zip(case.dims, case.arg_dtypes, strict=True)]
-    traced = trace(case.fn, leaves, {symbol: case.sizes[symbol] for symbol in case.symbols})
+    traced = trace(case.fn, leaves, sizes={symbol: case.sizes[symbol] for symbol in case.symbols})
     found: dict[str, int] = {}
     for eqn in _compat.equations(traced.jaxpr.jaxpr):
         most = found.setdefault(eqn.primitive.name, 0)

@@ -278,7 +278,7 @@ def test_a_number_of_numpy_lends_its_dtype_to_no_size_that_is_equal():
         assert max_dim(number, 1) == number
         return x * number, x * (x.shape[0] + 1 - 1)
 
-    found = trace(fn, [Leaf((Dim("s"),), np.dtype(np.int8))], {"s": 3})
+    found = trace(fn, [Leaf((Dim("s"),), np.dtype(np.int8))], sizes={"s": 3})
     plain = jax.eval_shape(fn, jax.ShapeDtypeStruct((3,), np.int8))
     assert [aval.dtype for aval in found.jaxpr.out_avals] == [each.dtype for each in plain]
 
@@ -286,7 +286,7 @@ def test_a_number_of_numpy_lends_its_dtype_to_no_size_that_is_equal():
 def test_bodies_that_a_trace_shares_stay_one():
     leaf = Leaf((Dim("s"),), np.dtype(np.float32))
     doubled = jax.jit(lambda x: x * 2)
-    found = trace(lambda x: doubled(x) + doubled(x + 1), [leaf], {"s": 3})
+    found = trace(lambda x: doubled(x) + doubled(x + 1), [leaf], sizes={"s": 3})
     first, second = (e.params["jaxpr"] for e in found.jaxpr.eqns if "jaxpr" in e.params)
     assert first is second
 

@@ -135,7 +135,7 @@ def rows_of(attention, *, is_ours=False, minutes=60.0):
         re.compile("forward"),
         time.monotonic() + 60 * minutes,
     )
-    return list(measure(plan, 0, lambda text: None))
+    return list(measure(plan, 0, tell=lambda text: None))
 
 
 def test_a_wrong_result_is_no_figure():
@@ -169,7 +169,7 @@ def test_tiles_that_are_known_when_a_program_is_compiled_are_not_anothers():
     patterns = tuple(map(pattern_of, ("random90", "random30")))
     shape = shape_of("1x512x1x1x8:float32")
     plan = Plan((shape,), patterns, (ours,), re.compile("forward"), time.monotonic() + 3600)
-    rows = list(measure(plan, 0, lambda text: None))
+    rows = list(measure(plan, 0, tell=lambda text: None))
     assert [row.mask for row in rows if row.milliseconds] == ["random90", "random30"]
 
 
@@ -227,9 +227,9 @@ def test_ours_is_compared_with_the_best_rival():
         )
 
     rows = [row("a", 3.0), row("xla", 1.0, True), row("b", 2.0), row("default", 0.5, True)]
-    assert speed_up(rows, "s", "m", "forward") == (4.0, "b")
-    assert speed_up(rows[:3], "s", "m", "forward") == (2.0, "b")
-    assert speed_up(rows[:1], "s", "m", "forward") is None
+    assert speed_up(rows, "s", mask="m", passes="forward") == (4.0, "b")
+    assert speed_up(rows[:3], "s", mask="m", passes="forward") == (2.0, "b")
+    assert speed_up(rows[:1], "s", mask="m", passes="forward") is None
     rows[0] = dataclasses.replace(rows[0], clock="host")
     rows[1] = dataclasses.replace(rows[1], clock="device")
     text = Report("", {}, 0.0, rows, [], {}).as_text()
@@ -280,7 +280,7 @@ def test_a_process_of_its_own_is_handed_operands_and_hands_back_results(
     shape, only = shape_of(SHAPE), re.compile("forward")
     plan = Plan((shape,), (pattern_of(pattern),), (flex,), only, time.monotonic() + 3600)
     try:
-        (row,) = measure(plan, 0, lambda text: None)
+        (row,) = measure(plan, 0, tell=lambda text: None)
     finally:
         flex.close()
     if told is not None:

@@ -24,7 +24,7 @@ class Dense(Mask):
     array: Array
 
     def __post_init__(self) -> None:
-        array = as_array(self.array, "array", _FIX)
+        array = as_array(self.array, "array", fix=_FIX)
         if array.dtype != bool or array.ndim > 4:
             raise ConfigError(
                 f"array is {array.dtype}{list(array.shape)}, not bool of at most 4 axes.",
@@ -34,7 +34,7 @@ class Dense(Mask):
                 if array.dtype == bool
                 else of_numbers(array, name="array", to="", bias="bias=array"),
             )
-        set_field(self, "array", array[(None,) * (4 - array.ndim)])
+        set_field(self, "array", content=array[(None,) * (4 - array.ndim)])
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""

@@ -41,7 +41,7 @@ class Documents(Mask):
         query_ids = _ids(self.query_ids, "query_ids")
         key_ids = query_ids if self.key_ids is None else _ids(self.key_ids, "key_ids")
         for name, ids in zip(("query_ids", "key_ids"), _alike(query_ids, key_ids), strict=True):
-            set_field(self, name, ids)
+            set_field(self, name, content=ids)
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
@@ -62,7 +62,7 @@ class Documents(Mask):
 
 def _ids(ids: Array, name: str) -> Array:
     fix = "pass an integer for each position, as [T] or [B, T]"
-    ids = as_array(ids, name, fix)
+    ids = as_array(ids, name, fix=fix)
     if ids.ndim not in (1, 2) or not np.issubdtype(ids.dtype, np.integer):
         raise ConfigError(
             f"{name} is {ids.dtype}{list(ids.shape)}, not integers of 1 or 2 axes.",

@@ -42,13 +42,13 @@ class Kept(Mask):
                 f"rate={self.rate!r} is not a number in [0, 1).", option="rate", fix="rate=0.1"
             )
         fix = "pass int32[B]: one for each example"
-        seeds = as_array(self.seeds, "seeds", fix)
+        seeds = as_array(self.seeds, "seeds", fix=fix)
         if seeds.dtype != np.int32 or seeds.ndim != 1:
             raise ConfigError(
                 f"seeds is {seeds.dtype}{list(seeds.shape)}, not int32[B].", option="seeds", fix=fix
             )
-        set_field(self, "rate", float(self.rate))
-        set_field(self, "seeds", seeds)
+        set_field(self, "rate", content=float(self.rate))
+        set_field(self, "seeds", content=seeds)
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""

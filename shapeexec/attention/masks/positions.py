@@ -91,7 +91,7 @@ class Causal(Band):
     align: Literal["start", "end"] = "start"
 
     def __post_init__(self) -> None:
-        set_field(self, "offset", as_int_or_array(self.offset, "offset"))
+        set_field(self, "offset", content=as_int_or_array(self.offset, "offset"))
         if self.align not in ("start", "end"):
             raise ConfigError(
                 f"align={self.align!r} is not an alignment.",
@@ -130,7 +130,7 @@ class SlidingWindow(Band):
     def __post_init__(self) -> None:
         for name in ("left", "right"):
             if getattr(self, name) is not None:
-                set_field(self, name, as_int_or_array(getattr(self, name), name))
+                set_field(self, name, content=as_int_or_array(getattr(self, name), name))
         if isinstance(self.left, int) and isinstance(self.right, int) and self.left < -self.right:
             raise ConfigError(
                 f"SlidingWindow({self.left}, {self.right}) allows no key.",
@@ -162,7 +162,7 @@ class Global(Mask):
     n: int | Array
 
     def __post_init__(self) -> None:
-        set_field(self, "n", as_int_or_array(self.n, "n"))
+        set_field(self, "n", content=as_int_or_array(self.n, "n"))
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
@@ -196,7 +196,7 @@ class PrefixLM(Mask):
     n: int | Array
 
     def __post_init__(self) -> None:
-        set_field(self, "n", as_int_or_array(self.n, "n"))
+        set_field(self, "n", content=as_int_or_array(self.n, "n"))
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
@@ -229,7 +229,7 @@ class Dilated(Mask):
     step: int | Array
 
     def __post_init__(self) -> None:
-        set_field(self, "step", as_int_or_array(self.step, "step"))
+        set_field(self, "step", content=as_int_or_array(self.step, "step"))
         if isinstance(self.step, (int, np.ndarray)) and np.less(self.step, 1).any():
             raise ConfigError(
                 f"step={self.step} is less than 1.", option="step", fix="step=1 or more"
@@ -237,7 +237,7 @@ class Dilated(Mask):
         if isinstance(self.step, jax.Array):
             # Its values are not at hand. Of 0 there is one multiple, and -n has those of n.
             step = jnp.where(self.step == 0, FARTHEST, abs(self.step))
-            set_field(self, "step", step.astype(np.int32))
+            set_field(self, "step", content=step.astype(np.int32))
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""

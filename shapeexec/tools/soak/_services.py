@@ -162,10 +162,10 @@ def services(
 ) -> list[Service]:
     """A service for each model and way, in which faults are injected."""
     ways = tuple(ways)
-    return [_service(model, way, faults) for model in models for way in ways]
+    return [_service(model, way, faults=faults) for model in models for way in ways]
 
 
-def _service(model: Model, way: Way, faults: Faults) -> Service:
+def _service(model: Model, way: Way, *, faults: Faults) -> Service:
     options = dict(way.options)
     if way.name == "few bytes":
         pin = {symbol: _PINNED[symbol] for symbol in model.symbols}

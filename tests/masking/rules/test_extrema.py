@@ -82,8 +82,8 @@ def test_an_extremum_is_found_without_one_equal_element_in_a_static_row_too(spec
 
     as_it_is = _compat.bind_equation
 
-    def nowhere_equal(eqn, *args):  # what two fusions that round differently make of `eq`
-        results = as_it_is(eqn, *args)
+    def nowhere_equal(eqn, *args, **named):  # what two fusions that round differently make of `eq`
+        results = as_it_is(eqn, *args, **named)
         return [*map(jnp.zeros_like, results)] if eqn.primitive.name == "eq" else results
 
     monkeypatch.setattr(_compat, "bind_equation", nowhere_equal)
