@@ -33,7 +33,6 @@ from shapeexec.execution._split import Call, places, take
 from shapeexec.execution._store import Store
 from shapeexec.execution._why import WhyNew, why_new
 from shapeexec.execution.saving._saved import is_given_up
-from shapeexec.shape._spec import spec_symbols
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 """The positional and the keyword arguments of a call."""
@@ -242,15 +241,14 @@ class Runner:
     def warm_up(
         self,
         args: Sequence[Any],
-        sizes: Mapping[str, Any],
+        sizes: Mapping[str, Any] | None,
         *,
-        options: Mapping[str, Any],
+        named: Mapping[str, Any],
+        progress: Callable[[int, int], None] | bool | None,
+        workers: int | None,
     ) -> int:
-        """See `Exec.warmup`; `options` are `progress` and `workers`, or sizes of such symbols."""
-        symbols = spec_symbols(self.settings.in_shapes, self.settings.kwarg_shapes)
-        named = _warmup.named_like_options(options, symbols)
-        sizes, options = {**sizes, **named}, {**options, **dict.fromkeys(named)}
-        workers = as_workers(options["workers"])
+        """See `Exec.warmup`."""
+        count, given = as_workers(workers), _warmup.merged(sizes, named)
         example = (
             self._seen(*by_position(self.settings, args, kwargs={})) if args else self.store.example
         )
@@ -265,13 +263,13 @@ class Runner:
             return self._made(call, origin="warmup")[0]
 
         with (
-            makers(workers, make, planner=self.planner, store=self.store) as maker,
-            shown(options["progress"]) as tell,
+            makers(count, make, planner=self.planner, store=self.store) as maker,
+            shown(progress) as tell,
         ):
             saved = self.store.saved
             known = () if saved is None else saved.sizes
             return _warmup.warm(
-                self.planner, example, sizes=sizes, known=known, maker=maker, progress=tell
+                self.planner, example, sizes=given, known=known, maker=maker, progress=tell
             )
 
     # Maps

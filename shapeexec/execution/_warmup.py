@@ -13,7 +13,7 @@ from shapeexec.bucketing import Strategy, checked_bucket
 from shapeexec.bucketing._fixed import last_bucket
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._options import as_size
-from shapeexec.execution._plan import Plan
+from shapeexec.execution._plan import Plan, warmup_sizes
 from shapeexec.execution._planner import Planner
 from shapeexec.execution._split import Call
 from shapeexec.execution._transfer import struct_like
@@ -94,18 +94,32 @@ def _listed(
         f"are {', '.join(sorted(symbols)) or 'none'}.",
         option="sizes",
         fix="give sizes for each symbol: "
-        + ", ".join(f"{s}=..." for s in sorted(symbols))
+        + warmup_sizes(dict.fromkeys(sorted(symbols), "..."))
         + "; or strategies with maximum=, whose buckets are then all of them",
     )
 
 
-def named_like_options(options: Mapping[str, Any], symbols: Iterable[str]) -> dict[str, Any]:
-    """The sizes of symbols that are named as options of a warm-up are."""
-    return {
-        name: options[name]
-        for name in options.keys() & set(symbols)
-        if not (options[name] is None or isinstance(options[name], bool) or callable(options[name]))
-    }
+def merged(sizes: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The sizes of all symbols, given as a mapping and by keyword.
+
+    Raises:
+        ConfigError: `sizes` is no mapping, or a symbol is in both.
+    """
+    if not isinstance(sizes, Mapping | None):
+        raise ConfigError(
+            f"warmup: sizes={sizes!r:.80} is no mapping of symbols to their sizes.",
+            option="sizes",
+            fix=f"sizes={{'sizes': {sizes!r:.80}}}, if there is a symbol `sizes`; or s=128, of `s`",
+        )
+    mapped = {str(symbol): given for symbol, given in (sizes or {}).items()}
+    twice = sorted(mapped.keys() & named.keys())
+    if twice:
+        raise ConfigError(
+            f"warmup: sizes of `{twice[0]}` are given twice.",
+            option="sizes",
+            fix=f"leave out {twice[0]}=..., or '{twice[0]}' in sizes={{...}}",
+        )
+    return {**mapped, **named}
 
 
 class Maker(Protocol):

@@ -156,8 +156,8 @@ def test_warmup_takes_integers_of_every_kind(sizes):
 
 
 def test_warmup_takes_sizes_of_any_symbol():
-    ex = sx.Exec(lambda x: x + 1, ("self, progress",), P)
-    assert ex.warmup(ones(1, 1), self=range(1, 3), progress=[3, 5]) == 4
+    ex = sx.Exec(lambda x: x + 1, ("self, b",), P)
+    assert ex.warmup(ones(1, 1), self=range(1, 3), sizes={sx.Dim("b"): [3, 5]}) == 4
 
 
 def test_a_progress_that_can_be_told_nothing_is_refused():
@@ -165,19 +165,34 @@ def test_a_progress_that_can_be_told_nothing_is_refused():
         sx.Exec(lambda x: x + 1, ("s",), P).warmup(ones(1), s=3, progress=3)
 
 
-@pytest.mark.parametrize("sizes", [4, range(1, 5)])
-def test_warmup_takes_sizes_of_a_symbol_that_is_named_like_an_option(sizes):
+@pytest.mark.parametrize("n", [4, range(1, 5)])
+@pytest.mark.parametrize("symbol", ["progress", "workers", "sizes"])
+def test_sizes_of_a_symbol_that_is_named_like_an_option_are_in_the_mapping(symbol, n):
     told = []
-    ex = sx.Exec(lambda x: x + 1, ("progress, workers",), P)
-    made = ex.warmup(ones(1, 1), workers=sizes, progress=sizes)
-    assert made == len(ex.graphs) == (1 if sizes == 4 else 9)
-    what = "sizes for progress, but the symbols are progress, workers."
-    with refused(sx.ConfigError, what, "progress=..., workers=..."):
-        ex.warmup(ones(1, 1), progress=sizes)
-    bounded = ex.variant(strategies=sx.Pow2(maximum=4))
+    ex = sx.Exec(lambda x: x + 1, (f"{symbol}, z",), P)  # in the order of the alphabet
     done = lambda *now: told.append(now)
-    assert bounded.warmup(ones(1, 1), workers=sizes, progress=done) == (3 if sizes == 4 else 9)
-    assert told
+    made = ex.warmup(ones(1, 1), sizes={symbol: n}, z=n, workers=2, progress=done)
+    assert made == len(ex.graphs) == (1 if n == 4 else 9)
+    assert told[-1] == (made, made)
+    what = f"sizes for z, but the symbols are {symbol}, z."
+    with refused(sx.ConfigError, what, f"sizes={{'{symbol}': ..., 'z': ...}}"):
+        ex.warmup(ones(1, 1), z=n)
+    ex.freeze()
+    with refused(sx.FrozenError, "frozen", f"warmup(*args, sizes={{'{symbol}': 9, 'z': 3}})"):
+        ex(ones(9, 3))
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "fix"),
+    [
+        ({"sizes": 8}, "sizes=8 is no mapping of symbols to their sizes", "sizes={'sizes': 8}, if"),
+        ({"sizes": {"s": 8}, "s": 4}, "sizes of `s` are given twice.", "leave out s=..., or 's'"),
+    ],
+    ids=["no mapping", "twice"],
+)
+def test_a_mapping_of_sizes_names_symbols_that_nothing_else_names(given, what, fix):
+    with refused(sx.ConfigError, what, fix):
+        sx.Exec(lambda x: x + 1, ("s",), P).warmup(ones(1), **given)
 
 
 def test_warmup_without_sizes_makes_all_buckets_of_ladders_that_end():
