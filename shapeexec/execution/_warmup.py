@@ -12,6 +12,7 @@ from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
 from shapeexec.bucketing._fixed import last_bucket
 from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._narrow import is_mapping
 from shapeexec.execution._options import as_size
 from shapeexec.execution._plan import Plan, warmup_sizes
 from shapeexec.execution._planner import Planner
@@ -99,13 +100,13 @@ def _listed(
     )
 
 
-def merged(sizes: Mapping[str, Any] | None, named: Mapping[str, Any]) -> Mapping[str, Any]:
+def merged(sizes: Any, named: Mapping[str, Any]) -> Mapping[str, Any]:
     """The sizes of all symbols, given as a mapping and by keyword.
 
     Raises:
         ConfigError: `sizes` is no mapping, or a symbol is in both.
     """
-    if not isinstance(sizes, Mapping | None):
+    if not (sizes is None or is_mapping(sizes)):
         raise ConfigError(
             f"warmup: sizes={sizes!r:.80} is no mapping of symbols to their sizes.",
             option="sizes",
