@@ -68,7 +68,7 @@ def _execs(program: Program) -> tuple[sx.Exec, sx.Exec]:
     """What runs a program with its gradient in one graph, and what runs it alone."""
     fn = program.function()
     on_unsupported = "exact" if program.seed % 4 == 0 else "raise"
-    ex = sx.Exec(fn, program.in_shapes, sx.Pow2(), on_unsupported=on_unsupported)
+    ex = sx.Exec(fn, program.in_shapes, buckets=sx.Pow2(), on_unsupported=on_unsupported)
     gradients = gradient_of(ex.settings)
     return ex.variant(fn=lambda *args: (fn(*args), gradients(*args))), ex
 

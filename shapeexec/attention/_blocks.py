@@ -44,7 +44,7 @@ class BlockMask(Mask):
             bounds the length of the lists.
 
     Example:
-        >>> mask = BlockMask.from_mask(sx.Causal(), 4, 4, tile=(2, 2))
+        >>> mask = BlockMask.from_mask(sx.Causal(), query_size=4, key_size=4, tile=(2, 2))
         >>> mask.kinds[0, 0].tolist()  # 0: empty, 1: partial, 2: full
         [[1, 0], [2, 1]]
     """
@@ -58,8 +58,8 @@ class BlockMask(Mask):
     most_keys: int | None = None
 
     def __post_init__(self) -> None:
-        set_field(self, "tile", content=_check_tile(self.tile))
-        set_field(self, "length", content=tuple(map(operator.index, self.length)))
+        set_field(self, "tile", _check_tile(self.tile))
+        set_field(self, "length", tuple(map(operator.index, self.length)))
         fix = "pass integers: 0 for an empty, 1 for a partial, 2 for a full tile"
         kinds = as_array(self.kinds, "kinds", fix=fix)
         if isinstance(kinds, np.ndarray) and not np.isin(kinds, _KINDS).all():
@@ -76,7 +76,7 @@ class BlockMask(Mask):
                 got=f"{self.length[0]} queries and {self.length[1]} keys in tiles of {self.tile}",
                 fix=f"pass uint8[B or 1, N or 1, {count[0]}, {count[1]}]: a TileKind for each tile",
             )
-        set_field(self, "kinds", content=kinds.astype(np.uint8)[(None,) * (4 - kinds.ndim)])
+        set_field(self, "kinds", kinds.astype(np.uint8)[(None,) * (4 - kinds.ndim)])
 
     @classmethod
     def from_dense(cls, array: Array, tile: Tile = (128, 128)) -> "BlockMask":
@@ -204,9 +204,8 @@ class BlockMask(Mask):
         values = jnp.asarray(scores)[(None,) * (4 - scores.ndim)]
         values = jnp.where(jnp.isnan(values) | (allowed == TileKind.EMPTY), -jnp.inf, values)
         if always is not None:
-            kept = (_kinds(always, length, tile=tile) != TileKind.EMPTY) & (
-                allowed != TileKind.EMPTY
-            )
+            required = _kinds(always, length, tile=tile) != TileKind.EMPTY
+            kept = required & (allowed != TileKind.EMPTY)
             _check_room(kept, k)
             values = jnp.where(kept, jnp.inf, values)
         best, index = jax.lax.top_k(values, k)
@@ -225,8 +224,7 @@ class BlockMask(Mask):
 
     def to_dense(self) -> Array:
         """Write the mask out as bool[B or 1, N or 1, T, S]; a NumPy array if its arrays are."""
-        batch, heads = self.kinds.shape[:2]
-        return to_dense(self, self.length, batch=batch, heads=heads)
+        return to_dense(self, self.length, batch=len(self.kinds), heads=self.kinds.shape[1])
 
     def plot(self, *, batch: int = 0, head: int = 0, axes: Any = None) -> Any:
         """Draw the tiles of one head with matplotlib, and return the axes drawn on.
@@ -249,8 +247,7 @@ class BlockMask(Mask):
         if self.elements is None:
             return kind != TileKind.EMPTY
         # `kinds` are those of arrays of full length, so `elements` is asked with that length.
-        query_length, key_length = map(np.int32, self.length)
-        whole: Any = _OfLength(at, query_length=query_length, key_length=key_length)
+        whole: Any = _OfLength(at, self.length)
         is_allowed = (kind == TileKind.PARTIAL) & self.elements.allows(whole)
         return (kind == TileKind.FULL) | is_allowed
 
@@ -315,8 +312,8 @@ class BlockMask(Mask):
 class _OfLength:
     """`Positions` with other valid lengths."""
 
-    def __init__(self, at: Positions, *, query_length: Any, key_length: Any) -> None:
-        self._at, self.query_length, self.key_length = at, query_length, key_length
+    def __init__(self, at: Positions, length: tuple[int, int]) -> None:
+        self._at, (self.query_length, self.key_length) = at, map(np.int32, length)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._at, name)
@@ -345,8 +342,7 @@ def to_dense(mask: Mask, sizes: tuple[int, int], *, batch: int = 1, heads: int =
         np.arange(heads, dtype=np.int32).reshape(1, -1, 1, 1),
         np.arange(sizes[0], dtype=np.int32).reshape(1, 1, -1, 1),
         np.arange(sizes[1], dtype=np.int32).reshape(1, 1, 1, -1),
-        whole[0],
-        whole[1],
+        *whole,
     )
     allowed = mask.allows(at)
     xp: Any = np if isinstance(allowed, (np.ndarray, np.generic)) else jnp

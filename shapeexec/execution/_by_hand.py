@@ -40,7 +40,7 @@ class Sizes(Mapping[str, int]):
         spec: How the arrays were padded: a tree of texts, `Shape`s and None.
 
     Example:
-        >>> _, sizes = sx.pad_to_bucket(np.ones((3, 5)), "b, s", sx.Pow2())
+        >>> _, sizes = sx.pad_to_bucket(np.ones((3, 5)), "b, s", buckets=sx.Pow2())
         >>> sizes["s"], dict(sizes)
         (5, {'b': 3, 's': 5})
     """
@@ -105,7 +105,7 @@ def pad_to_bucket(x: Any, spec: Any, *, buckets: Any = None) -> tuple[Any, Sizes
         StrategyError: A strategy breaks a law.
 
     Example:
-        >>> padded, sizes = pad_to_bucket(np.ones((3, 5)), "b, s", {"b": "pow2", "s": 32})
+        >>> padded, sizes = pad_to_bucket(np.ones((3, 5)), "b, s", buckets={"b": "pow2", "s": 32})
         >>> padded.shape, sizes["s"]
         ((4, 32), 5)
     """
@@ -151,7 +151,7 @@ def unpad(x: Any, sizes: Mapping[str, int], *, spec: Any = None) -> Any:
 
     Example:
         >>> padded, sizes = pad_to_bucket(np.ones((3, 5)), "b, s")
-        >>> unpad(padded, sizes).shape, unpad(padded.sum(axis=1), sizes, "b").shape
+        >>> unpad(padded, sizes).shape, unpad(padded.sum(axis=1), sizes, spec="b").shape
         ((3, 5), (3,))
     """
     ranges = sizes.ranges if isinstance(sizes, Sizes) else None
@@ -162,7 +162,8 @@ def unpad(x: Any, sizes: Mapping[str, int], *, spec: Any = None) -> Any:
                 "unpad: which axes are padded is not known.",
                 path="spec",
                 got=f"sizes={sizes!r:.80}",
-                fix='pass the spec: unpad(x, sizes, "b, s"), or the sizes that pad_to_bucket gave',
+                fix='pass the spec: unpad(x, sizes, spec="b, s"), '
+                "or the sizes that pad_to_bucket gave",
             )
         spec = sizes.spec
     else:
@@ -284,7 +285,7 @@ def _check_valid_first(spec: Any, padded: Any, *, sizes: Mapping[str, int]) -> N
                 "elements, and cutting keeps what comes first",
                 fix="cut the arrays before they are merged, or run the function in an Exec; if the "
                 "valid elements do come first, give their number a name of its own: "
-                'unpad(x, {"n": 6}, "n")',
+                'unpad(x, {"n": 6}, spec="n")',
             )
 
 

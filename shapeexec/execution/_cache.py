@@ -29,7 +29,7 @@ class CacheLimits:
         ConfigError: A limit is no positive integer, or a pin names no buckets.
 
     Example:
-        >>> run = sx.Exec(jnp.sum, ("s",), sx.Exact(), limits=sx.CacheLimits(graphs=1))
+        >>> run = sx.Exec(jnp.sum, ("s",), buckets=sx.Exact(), limits=sx.CacheLimits(graphs=1))
         >>> for size in (3, 5):
         ...     _ = run(np.ones(size, np.float32))
         >>> run.cache_size, run.stats.evictions

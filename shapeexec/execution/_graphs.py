@@ -35,7 +35,7 @@ class Graphs:
         rows: One per graph.
 
     Example:
-        >>> run = Exec(lambda x: x.sum(), ("s",), 8)
+        >>> run = Exec(lambda x: x.sum(), ("s",), buckets=8)
         >>> _ = run(jax.numpy.ones(5)), run(jax.numpy.ones(6)), run(jax.numpy.ones(9))
         >>> [(row.sizes, row.hits) for row in run.graphs]
         [('s=8', 1), ('s=16', 0)]

@@ -81,12 +81,8 @@ class Call:
         args, kwargs = list(self.arrays), dict(self.named)
         counts = () if self.nodes is None else self.nodes.counts
         for place, part in self.parts.items():
-            _put(
-                args,
-                kwargs,
-                place=place,
-                value=tree_of(part, iter(_at(args, kwargs, place=place)), counts=counts),
-            )
+            value = tree_of(part, iter(_at(args, kwargs, place=place)), counts=counts)
+            _put(args, kwargs, place=place, value=value)
         return args, kwargs
 
     def replaced(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> "Call":
@@ -159,12 +155,8 @@ class Call:
         for place, value in self.constants.items():
             _put(args, kwargs, place=place, value=value)
         for place, part in self.parts.items():
-            _put(
-                args,
-                kwargs,
-                place=place,
-                value=merge.whole(part, iter(_at(arrays, named, place=place))),
-            )
+            value = merge.whole(part, iter(_at(arrays, named, place=place)))
+            _put(args, kwargs, place=place, value=value)
         fn = kwargs.pop(FUNCTION, (self.fn,))[0]
         before = _modules.state(merge.nodes) if self.is_map else None
         out = fn(*args, **kwargs)
@@ -320,11 +312,7 @@ def taken(settings: Settings, args: Sequence[Any], *, kwargs: Mapping[str, Any])
 
 
 def take(
-    settings: Settings,
-    args: Sequence[Any],
-    *,
-    kwargs: Mapping[str, Any],
-    at: Iterable[Place],
+    settings: Settings, args: Sequence[Any], *, kwargs: Mapping[str, Any], at: Iterable[Place]
 ) -> Call:
     """Take a call apart.
 

@@ -200,11 +200,9 @@ def prometheus_metrics(
         )
     registry = prometheus_client.REGISTRY if registry is None else registry
     with _LOCK:
-        collector = _COLLECTORS.get(registry)
-        if collector is None:
-            collector = _COLLECTORS[registry] = _Collector(
-                prometheus_client, core, registry=registry
-            )
+        if registry not in _COLLECTORS:
+            _COLLECTORS[registry] = _Collector(prometheus_client, core, registry=registry)
+        collector = _COLLECTORS[registry]
     own = getattr(run, "__name__", type(run).__name__) if name is None else name
     collector.add(own, run)
     latency = collector.latency.labels(own)

@@ -9,6 +9,7 @@
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -118,27 +119,18 @@ def validate(
     poisons = tuple(map(check_poison, poisons))
     args, kwargs = cut_all(*by_position(ex.settings, args, kwargs=kwargs))
     rng = np.random.default_rng(seed)
-    first = _Check("the result", ex, args=args, kwargs=kwargs, poisons=poisons)
+    check_of = functools.partial(_Check, args=args, kwargs=kwargs, poisons=poisons)
+    first = check_of("the result", ex)
     chosen = list(_samples.size_sets(first.planner, first.bound.sizes, rounds=rounds, rng=rng))
     checks = [first]
     if gradients and any(map(_is_inexact, jax.tree.leaves((first.call.arrays, first.call.named)))):
         derived = ex.variant(fn=gradient_of(ex.settings))
-        checks.append(
-            _Check(
-                "the gradient",
-                derived,
-                args=args,
-                kwargs=kwargs,
-                poisons=poisons,
-                may_be_refused=True,
-            )
-        )
+        checks.append(check_of("the gradient", derived, may_be_refused=True))
     report = _Report(progress, len(chosen) * len(checks) * len(poisons))
     for at in chosen:
         for check in checks:
-            check.run(
-                _samples.resized(check.call, check.dims, sizes=at, rng=rng), at, report=report
-            )
+            call = _samples.resized(check.call, check.dims, sizes=at, rng=rng)
+            check.run(call, at, report=report)
     report.step(0)
     return Validation(
         comparisons=report.compared,

@@ -29,7 +29,7 @@ def by_hand(
 
 def called(dtype: Any = np.float32) -> sx.Exec:
     """What has run at size 5."""
-    ex = sx.Exec(double, ("s",), sx.Pow2())
+    ex = sx.Exec(double, ("s",), buckets=sx.Pow2())
     ex(X)
     ex(X.astype(dtype))
     return ex
@@ -56,7 +56,7 @@ ROWS = [
     by_hand(
         "no spec",
         lambda: sx.unpad(PADDED, TRUE),
-        'pass the spec: unpad(x, sizes, "b, s"), or the sizes that pad_to_bucket gave',
+        'pass the spec: unpad(x, sizes, spec="b, s"), or the sizes that pad_to_bucket gave',
         lambda told: [
             value(f"sx.{told.split(': ')[1].split(', or')[0]}", x=PADDED, sizes=TRUE),
             sx.unpad(PADDED, SIZES),

@@ -96,7 +96,7 @@ def test_stand_ins_within_any_transformation_are_no_difference(name):
 @pytest.mark.parametrize("name", ["plain", "grad", "vmap"])
 def test_stand_ins_share_one_graph_of_a_bucket_and_give_the_plain_results(name):
     fn = AROUND[name]
-    ex = sx.Exec(fn, ("s",), sx.Linear(16), check="sizes")
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(16), check="sizes")
     for size in (5, 1, 16):
         assert_runs_as(fn, ex, ones(size) / 7)
     assert (ex.stats.compiles, ex.stats.differences, ex.stats.checks) == (1, 0, 3)

@@ -20,7 +20,7 @@ BUCKETS = [None, "pow2", 3, "exact", sx.Ladder([2, 4], beyond="linear:5")]
 @given(st.tuples(st.integers(0, 9), st.integers(0, 9)), st.sampled_from(BUCKETS))
 def test_what_is_padded_comes_back_and_has_the_capacities_of_an_exec(spec, shape, buckets):
     x = ones(*shape)
-    ex = sx.Exec(lambda x: x, (spec,), buckets)
+    ex = sx.Exec(lambda x: x, (spec,), buckets=buckets)
     try:
         plan = ex.plan(x)
     except sx.SpecError:
@@ -186,7 +186,7 @@ ERRORS = {
     "unpad without a spec": (
         lambda: sx.unpad(X, {"b": 3, "s": 5}),
         "unpad: which axes are padded is not known.",
-        'unpad(x, sizes, "b, s")',
+        'unpad(x, sizes, spec="b, s")',
     ),
     "unpad of a symbol without a size": (
         lambda: sx.unpad(X, SIZES, spec="b, t"),

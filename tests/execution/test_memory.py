@@ -59,10 +59,10 @@ def test_memory_that_a_device_misses_while_it_runs_is_told_by_the_call():
 
     vast = sx.Linear(2**24)  # all pairs of it take more bytes than there are addresses
     with refused(sx.OutOfMemoryError, "the graph s=16777216 does not fit", "a finer strategy"):
-        sx.Exec(gram, ("s",), vast)(ones(5))
+        sx.Exec(gram, ("s",), buckets=vast)(ones(5))
     with refused(sx.OutOfMemoryError, "the graph map of 2: s=16777216", "map fewer examples"):
-        sx.Exec(gram, ("s",), vast).map([ones(3), ones(5)])
-    run = sx.Exec(gram, ("s",), vast, on_memory="exact")
+        sx.Exec(gram, ("s",), buckets=vast).map([ones(3), ones(5)])
+    run = sx.Exec(gram, ("s",), buckets=vast, on_memory="exact")
     assert [float(run(ones(size))) for size in (5, 5, 3)] == [25, 25, 9]
     assert (run.stats.exact, run.cache_size) == ({"s": 3}, 2)
 

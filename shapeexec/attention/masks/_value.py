@@ -108,10 +108,10 @@ class Value:
         changed = copy.copy(self)
         for name, content, _ in _fields(self):
             if isinstance(content, Value):
-                set_field(changed, name, content=content.of_merged(examples))
+                set_field(changed, name, content.of_merged(examples))
             elif isinstance(content, tuple):
                 parts = (p.of_merged(examples) if isinstance(p, Value) else p for p in content)
-                set_field(changed, name, content=tuple(parts))
+                set_field(changed, name, tuple(parts))
         return changed
 
 
@@ -173,7 +173,7 @@ def wide(dtype: Any) -> np.dtype:
     return np.dtype(np.float64 if jnp.dtype(dtype) == np.float64 else np.float32)
 
 
-def set_field(value: Any, name: str, *, content: Any) -> None:
+def set_field(value: Any, name: str, content: Any) -> None:  # noqa: PLR0917 - as `setattr`
     """Set a field of a frozen dataclass while it is made."""
     object.__setattr__(value, name, content)
 
@@ -224,9 +224,9 @@ def _unflatten(cls: Any, static: tuple[Any, ...], *, leaves: Any) -> Any:
     remaining = iter(leaves)
     names = [field.name for field in dataclasses.fields(cls)]
     for name, content in zip(names, static, strict=True):
-        set_field(value, name, content=next(remaining) if content == _LEAF else content[0])
+        set_field(value, name, next(remaining) if content == _LEAF else content[0])
     of_leaves = (name for name, content in zip(names, static, strict=True) if content == _LEAF)
-    set_field(value, _LEAVES, content=frozenset(of_leaves))
+    set_field(value, _LEAVES, frozenset(of_leaves))
     return value
 
 

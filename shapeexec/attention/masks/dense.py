@@ -34,7 +34,7 @@ class Dense(Mask):
                 if array.dtype == bool
                 else of_numbers(array, name="array", to="", bias="bias=array"),
             )
-        set_field(self, "array", content=array[(None,) * (4 - array.ndim)])
+        set_field(self, "array", array[(None,) * (4 - array.ndim)])
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""

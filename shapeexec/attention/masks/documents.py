@@ -28,7 +28,8 @@ class Documents(Mask):
 
     Example:
         >>> mask = Documents(np.array([7, 7, 8]))
-        >>> sx.BlockMask.from_mask(mask, 3, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(mask, query_size=3, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
     """
 
@@ -41,7 +42,7 @@ class Documents(Mask):
         query_ids = _ids(self.query_ids, "query_ids")
         key_ids = query_ids if self.key_ids is None else _ids(self.key_ids, "key_ids")
         for name, ids in zip(("query_ids", "key_ids"), _alike(query_ids, key_ids), strict=True):
-            set_field(self, name, content=ids)
+            set_field(self, name, ids)
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""

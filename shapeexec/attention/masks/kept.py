@@ -47,8 +47,8 @@ class Kept(Mask):
             raise ConfigError(
                 f"seeds is {seeds.dtype}{list(seeds.shape)}, not int32[B].", option="seeds", fix=fix
             )
-        set_field(self, "rate", content=float(self.rate))
-        set_field(self, "seeds", content=seeds)
+        set_field(self, "rate", float(self.rate))
+        set_field(self, "seeds", seeds)
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""

@@ -27,7 +27,7 @@ class Lengths(Mask):
     def __post_init__(self) -> None:
         for name in ("queries", "keys"):
             if getattr(self, name) is not None:
-                set_field(self, name, content=as_int_or_array(getattr(self, name), name))
+                set_field(self, name, as_int_or_array(getattr(self, name), name))
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""

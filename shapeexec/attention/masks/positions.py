@@ -25,7 +25,8 @@ class Full(Mask):
     """Every query attends to every key.
 
     Example:
-        >>> sx.BlockMask.from_mask(Full(), 2, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(Full(), query_size=2, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 1, 1], [1, 1, 1]]
     """
 
@@ -79,9 +80,11 @@ class Causal(Band):
             lengths, so it is right under padding too.
 
     Example:
-        >>> sx.BlockMask.from_mask(Causal(), 2, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(Causal(), query_size=2, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 0, 0], [1, 1, 0]]
-        >>> sx.BlockMask.from_mask(Causal(align="end"), 2, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(Causal(align="end"), query_size=2, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 1, 0], [1, 1, 1]]
     """
 
@@ -91,7 +94,7 @@ class Causal(Band):
     align: Literal["start", "end"] = "start"
 
     def __post_init__(self) -> None:
-        set_field(self, "offset", content=as_int_or_array(self.offset, "offset"))
+        set_field(self, "offset", as_int_or_array(self.offset, "offset"))
         if self.align not in ("start", "end"):
             raise ConfigError(
                 f"align={self.align!r} is not an alignment.",
@@ -118,7 +121,8 @@ class SlidingWindow(Band):
         left, right: Each an int, i32[B], or None: no limit on that side.
 
     Example:
-        >>> sx.BlockMask.from_mask(SlidingWindow(1), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(SlidingWindow(1), query_size=3, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
 
@@ -130,7 +134,7 @@ class SlidingWindow(Band):
     def __post_init__(self) -> None:
         for name in ("left", "right"):
             if getattr(self, name) is not None:
-                set_field(self, name, content=as_int_or_array(getattr(self, name), name))
+                set_field(self, name, as_int_or_array(getattr(self, name), name))
         if isinstance(self.left, int) and isinstance(self.right, int) and self.left < -self.right:
             raise ConfigError(
                 f"SlidingWindow({self.left}, {self.right}) allows no key.",
@@ -153,7 +157,8 @@ class Global(Mask):
         n: An int, or i32[B].
 
     Example:
-        >>> sx.BlockMask.from_mask(Global(1), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(Global(1), query_size=3, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
     """
 
@@ -162,7 +167,7 @@ class Global(Mask):
     n: int | Array
 
     def __post_init__(self) -> None:
-        set_field(self, "n", content=as_int_or_array(self.n, "n"))
+        set_field(self, "n", as_int_or_array(self.n, "n"))
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
@@ -187,7 +192,8 @@ class PrefixLM(Mask):
         n: An int, or i32[B].
 
     Example:
-        >>> sx.BlockMask.from_mask(PrefixLM(2), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(PrefixLM(2), query_size=3, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
 
@@ -196,7 +202,7 @@ class PrefixLM(Mask):
     n: int | Array
 
     def __post_init__(self) -> None:
-        set_field(self, "n", content=as_int_or_array(self.n, "n"))
+        set_field(self, "n", as_int_or_array(self.n, "n"))
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
@@ -220,7 +226,8 @@ class Dilated(Mask):
         step: An int of at least 1, or i32[B] of such.
 
     Example:
-        >>> sx.BlockMask.from_mask(Dilated(2), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(Dilated(2), query_size=3, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 0, 1], [0, 1, 0], [1, 0, 1]]
     """
 
@@ -229,7 +236,7 @@ class Dilated(Mask):
     step: int | Array
 
     def __post_init__(self) -> None:
-        set_field(self, "step", content=as_int_or_array(self.step, "step"))
+        set_field(self, "step", as_int_or_array(self.step, "step"))
         if isinstance(self.step, (int, np.ndarray)) and np.less(self.step, 1).any():
             raise ConfigError(
                 f"step={self.step} is less than 1.", option="step", fix="step=1 or more"
@@ -237,7 +244,7 @@ class Dilated(Mask):
         if isinstance(self.step, jax.Array):
             # Its values are not at hand. Of 0 there is one multiple, and -n has those of n.
             step = jnp.where(self.step == 0, FARTHEST, abs(self.step))
-            set_field(self, "step", content=step.astype(np.int32))
+            set_field(self, "step", step.astype(np.int32))
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""

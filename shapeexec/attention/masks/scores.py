@@ -56,7 +56,7 @@ class ALiBi(ScoreModifier):
                 fix=fix,
             )
         dtype = jax.dtypes.canonicalize_dtype(wide(slopes.dtype))
-        set_field(self, "slopes", content=slopes.astype(dtype)[(None,) * (2 - slopes.ndim)])
+        set_field(self, "slopes", slopes.astype(dtype)[(None,) * (2 - slopes.ndim)])
 
     @classmethod
     def for_heads(cls, heads: int) -> "ALiBi":
@@ -129,8 +129,8 @@ class RelativeBias(ScoreModifier):
                 option="left",
                 fix=f"pass left from 0 to {table.shape[-1] - 1}, or an odd number of distances",
             )
-        set_field(self, "table", content=table[None] if table.ndim == 2 else table)
-        set_field(self, "left", content=left)
+        set_field(self, "table", table[None] if table.ndim == 2 else table)
+        set_field(self, "left", left)
 
     @classmethod
     def t5(cls, table: Array, *, bidirectional: bool, max_distance: int = 128) -> "RelativeBias":

@@ -151,7 +151,7 @@ class Service:
             BaseException: A failure that was injected.
         """
         sizes = {symbol: range(1, _WARMED[symbol] + 1) for symbol in self.model.symbols}
-        self.run.warmup(*arguments, workers=2, **sizes)
+        self.run.warmup(*arguments, workers=2, sizes=sizes)
         if self.way.is_frozen:
             self.run.freeze()
         self.is_warm.set()
@@ -172,7 +172,7 @@ def _service(model: Model, way: Way, *, faults: Faults) -> Service:
         options["limits"] = dataclasses.replace(options["limits"], pin=[pin])
     if way.donates and model.donates:
         options["donate_argnums"] = model.donates
-    run = Exec(model.fn, model.specs, {s: _BUCKETS[s] for s in model.symbols}, **options)
+    run = Exec(model.fn, model.specs, buckets={s: _BUCKETS[s] for s in model.symbols}, **options)
     if way.is_frozen:
         run = run.variant()
     service = Service(model, way, run)

@@ -256,7 +256,7 @@ def _warm_up(traffic: Traffic, draw: Draw) -> None:
     """A warm-up of a shape's graph, while other threads call and clear."""
     del traffic
     args = draw.shape.arguments(draw.variant)
-    draw.service.run.warmup(*args, workers=2, **dict(draw.shape.sizes))
+    draw.service.run.warmup(*args, workers=2, sizes=dict(draw.shape.sizes))
 
 
 OPERATIONS: Mapping[str, Callable[[Traffic, Draw], None]] = {
