@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import jax
 import numpy as np
-from jax import dtypes
 from jax import numpy as jnp
 
 from shapeexec import _compat
@@ -222,27 +221,49 @@ def _drawn(
     special: Sequence[np.ndarray],
     rng: np.random.Generator,
 ) -> Any:
-    shape, dtype = kind.shape, kind.dtype
-    if _compat.is_extended(dtype):
-        words = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, dtype))
-        data = rng.integers(0, 2**32, words.shape).astype(np.uint32)
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(_key_of(dtype)))
-    if dtype == dtypes.float0:
-        return np.zeros(shape, dtype)
-    if dtype == np.bool_:
-        return rng.random(shape) < 0.5
-    of_floats, of_integers = draw or _PLAIN[3]
-    is_integer = jnp.issubdtype(dtype, np.integer)
-    numbers = (of_integers if is_integer else of_floats)(rng, shape, dtype)
-    if jnp.issubdtype(dtype, np.complexfloating):
-        numbers = numbers + 1j * of_floats(rng, shape, dtype)
-    if jnp.issubdtype(dtype, np.unsignedinteger):
-        numbers = np.abs(numbers)
-    numbers = np.asarray(numbers).astype(dtype)
-    if draw is not None:
-        return numbers
-    pool = _pool(dtype, special)
-    return np.where(rng.random(shape) < 0.5, rng.choice(pool, shape), numbers)
+    of_dtype = _compat.kind_of_dtype(kind.dtype)
+    drawn = _BY_DTYPE[of_dtype](kind, rng, draws=draw or _PLAIN[3])
+    if draw is not None or of_dtype in ("bool", "opaque"):
+        return drawn
+    pool = _pool(kind.dtype, special)
+    return np.where(rng.random(kind.shape) < 0.5, rng.choice(pool, kind.shape), drawn)
+
+
+def _bools(kind: Kind, rng: np.random.Generator, *, draws: tuple[Draw, Draw]) -> Any:
+    return rng.random(kind.shape) < 0.5
+
+
+def _integers(kind: Kind, rng: np.random.Generator, *, draws: tuple[Draw, Draw]) -> Any:
+    numbers = draws[1](rng, kind.shape, kind.dtype)
+    is_unsigned = jnp.issubdtype(kind.dtype, np.unsignedinteger)
+    return np.asarray(np.abs(numbers) if is_unsigned else numbers).astype(kind.dtype)
+
+
+def _floats(kind: Kind, rng: np.random.Generator, *, draws: tuple[Draw, Draw]) -> Any:
+    return np.asarray(draws[0](rng, kind.shape, kind.dtype)).astype(kind.dtype)
+
+
+def _complexes(kind: Kind, rng: np.random.Generator, *, draws: tuple[Draw, Draw]) -> Any:
+    real, imaginary = (draws[0](rng, kind.shape, kind.dtype) for _ in range(2))
+    return np.asarray(real + 1j * imaginary).astype(kind.dtype)
+
+
+def _opaque(kind: Kind, rng: np.random.Generator, *, draws: tuple[Draw, Draw]) -> Any:
+    if not _compat.is_extended(kind.dtype):  # float0
+        return np.zeros(kind.shape, kind.dtype)
+    struct = jax.ShapeDtypeStruct(kind.shape, kind.dtype)
+    words = jax.eval_shape(jax.random.key_data, struct)
+    data = rng.integers(0, 2**32, words.shape).astype(np.uint32)
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(_key_of(kind.dtype)))
+
+
+_BY_DTYPE = {
+    "bool": _bools,
+    "int": _integers,
+    "float": _floats,
+    "complex": _complexes,
+    "opaque": _opaque,
+}
 
 
 def _pool(dtype: Any, special: Sequence[np.ndarray]) -> np.ndarray:

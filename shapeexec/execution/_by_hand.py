@@ -176,7 +176,7 @@ def unpad(x: Any, sizes: Mapping[str, int], *, spec: Any = None) -> Any:
     bound = bind_one(spec, x)
     leaves, tree = _trees.flatten(x)
     shapes = bound.shapes(leaves)
-    _check_arrays("unpad(x, sizes, spec)", leaves)
+    _check_arrays("unpad(x, sizes, spec=spec)", leaves)
     _check_known(shapes)
     bound.check_ranks(shapes)
     cut = [

@@ -177,7 +177,9 @@ class HostArray(HostNumber):
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self.value)))
 
-    def __array_function__(self, function: Any, types: Any, *, args: Any, options: Any) -> Any:
+    def __array_function__(  # noqa: PLR0917 - NumPy passes them so
+        self, function: Any, types: Any, args: Any, options: Any
+    ) -> Any:
         """Apply a NumPy function to arrays, and to lists of them."""
         del types
         leaves, tree = _trees.flatten((args, options), is_leaf=_is_none)
