@@ -61,20 +61,31 @@ class Everything:
         return getattr(x * mask, how)() * self.scale
 
 
-def test_positions_count_self_and_its_spec_may_be_written():
+USES = {
+    "a call": (lambda run, *own: run(*own, ones(3), "sum"), 12),
+    "a keyword": (lambda run, *own: run(*own, ones(3), "sum", mask=ones(3)), 2 * (1 + 4 + 9)),
+    "plan": (lambda run, *own: run.plan(*own, ones(3), "sum").buckets, {"s": 4}),
+    "explain": (lambda run, *own: len(run.explain(*own, ones(3), "sum").added), 0),
+    "map": (lambda run, *own: [*run.map(*own, [ones(2), ones(3)], "sum")], [6, 12]),
+    "warmup": (lambda run, *own: run.warmup(*own, ones(3), "sum", s=range(1, 9)), 4),
+}
+
+
+@pytest.mark.parametrize(("do", "expected"), USES.values(), ids=USES)
+@pytest.mark.parametrize("of", [lambda i: (i.run,), lambda i: (Everything.run, i)], ids=["i", "c"])
+def test_positions_of_a_method_count_self_and_its_spec_may_be_written(do, expected, of):
+    Everything.run.clear()
+    assert do(*of(Everything())) == expected
+
+
+def test_a_warm_up_of_a_method_remembers_its_last_call():
     instance = Everything()
-    assert instance.run(ones(3), "sum") == 12
-    assert instance.run(ones(3), "mean", mask=ones(3)) == pytest.approx(2 * (1 + 4 + 9) / 3)
-    assert Everything.run(instance, ones(2), "sum") == 6
-    assert instance.run.plan(ones(3), "sum").buckets == {"s": 4}
-    assert Everything.run.plan(instance, ones(3), "sum").buckets == {"s": 4}
-    assert instance.run.map([ones(2), ones(3)], "sum")[1] == 12
-    assert Everything.run.map(instance, [ones(2), ones(3)], "sum")[0] == 6
-    assert "0 masks" in str(instance.run.explain(ones(3), "sum"))
-    assert "0 masks" in str(Everything.run.explain(instance, ones(3), "sum"))
-    assert instance.run.warmup(ones(3), "sum", s=range(1, 9)) == 2
-    assert Everything.run.warmup(instance, ones(3), "sum", s=16) == 1
-    assert instance.run.warmup(s=15) == 0
+    instance.run.clear()
+    instance.run(ones(3), "sum")
+    assert [instance.run.warmup(s=3), instance.run.warmup(s=15)] == [0, 1]
+
+
+def test_a_method_without_an_instance_is_refused():
     with refused(sx.ConfigError, "run is a method, and no instance is given.", "on an instance"):
         Everything.run()
 
