@@ -79,7 +79,7 @@ def _fill_mapping(value: Any, items: Any, *, base: Any) -> None:
 
 def _fill_default(value: Any, items: Any) -> None:
     value.default_factory, held = items
-    _fill_mapping(dict, value, base=held)
+    _fill_mapping(value, held, base=dict)
 
 
 def _fill_deque(value: Any, items: Any) -> None:
