@@ -31,7 +31,7 @@ def score(
     if causal:
         mask = mask & (columns[None, :] <= columns[:, None])
     for layer in params["layers"]:
-        x = x + attention(layer, layer_norm(x, layer["attention_norm"]), mask)
+        x = x + attention(layer, layer_norm(x, layer["attention_norm"]), mask=mask)
         x = x + jax.nn.gelu(layer_norm(x, layer["mlp_norm"]) @ layer["up"]) @ layer["down"]
     hidden = layer_norm(x, params["norm"])
     log_probabilities = jax.nn.log_softmax(hidden @ params["logits"])

@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 import shapeexec as sx
+from shapeexec import _compat
 from shapeexec.tools.benchmark._machine import machine
 
 WIDTH = 132
-COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +142,7 @@ _listened = _Compilations()
 
 
 def _on_event(event: str, duration_secs: float, **_: Any) -> None:
-    if event == COMPILE_EVENT:
+    if event == _compat.COMPILE_EVENT:
         _listened.count += 1
         _listened.seconds += duration_secs
 
@@ -172,7 +172,7 @@ def compiled_graph(ex: sx.Exec, *args: Any) -> Any:
 
     def run(sizes: Any, consts: Any, leaves: Any) -> Any:
         by_symbol = {symbol: sizes[i] for i, symbol in enumerate(recipe.symbols)}
-        return recipe.masked(by_symbol, consts, leaves)
+        return recipe.masked(by_symbol, consts, leaves=leaves)
 
     consts = tuple(recipe.trace.jaxpr.consts)
     return jax.jit(run).lower(plan.size_vector, consts, leaves).compile()

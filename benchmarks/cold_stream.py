@@ -70,7 +70,7 @@ def _round(
 ) -> list[contest.Run]:
     """All contestants once, each from a cold start; exact shapes first."""
     jax.clear_caches()
-    sample = contest.sample_exact(params, requests, sampled)
+    sample = contest.sample_exact(params, requests, count=sampled)
     runs = [contest.extrapolate(sample, requests)]
     for name, buckets in contest.contestants(history).items():
         runs.append(

@@ -23,8 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import shapeexec as sx
-from benchmarks._common import COMPILE_EVENT, Claim, Report, Table, run_benchmark
+from benchmarks._common import Claim, Report, Table, run_benchmark
 from demo import model
+from shapeexec import _compat
 
 DEPTHS = (2, 8, 24)
 WHICH = ("first", "second")
@@ -36,7 +37,7 @@ MOST_ON_GPU, MOST_TRACING = 1.15, 0.15
 EVENTS = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
-    COMPILE_EVENT: "compile",
+    _compat.COMPILE_EVENT: "compile",
 }
 """JAX's own; a nested function's trace is counted within that of the outer one as well."""
 

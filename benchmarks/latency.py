@@ -89,7 +89,7 @@ def latencies(
     jax.clear_caches()
     largest = max(tokens.shape[0] for tokens in requests)
     buckets = {"b": sx.Pow2(), "s": sx.Pow2(minimum=16, maximum=model.LONGEST)}
-    ex = sx.Exec(model.score, (None, "b, s"), buckets, **way)
+    ex = sx.Exec(model.score, (None, "b, s"), buckets=buckets, **way)
     example = np.zeros((largest, model.LONGEST), np.int32)
     ex.warmup(params, example, b=largest, s=[model.LONGEST // 4, model.LONGEST])
     once = min(_seconds(lambda: ex(params, example)) for _ in range(3))

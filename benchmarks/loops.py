@@ -94,7 +94,7 @@ def decoding() -> tuple[dict[str, Callable[[], Any]], sx.Exec]:
         return jnp.asarray(np.pad(start, ((0, rows - PROMPT), (0, 0), (0, 0))))
 
     run = sx.Exec(
-        decode, (None, f"s, 2, {WIDTH}", None), LADDER, donate_argnums=1, returns="padded"
+        decode, (None, f"s, 2, {WIDTH}", None), buckets=LADDER, donate_argnums=1, returns="padded"
     )
     fixed = jax.jit(decode_by_hand, donate_argnums=1)
     exact = jax.jit(decode)
@@ -168,8 +168,8 @@ class Training:
 def training() -> tuple[dict[str, Callable[[], Any]], sx.Exec]:
     """The contestants by name, and the Exec that trains."""
     spec = f"b, {WIDTH}"
-    prepare = sx.Exec(normalized, (spec,), LADDER, returns="padded")
-    train = sx.Exec(trained, (None, spec), LADDER, donate_argnums=0)
+    prepare = sx.Exec(normalized, (spec,), buckets=LADDER, returns="padded")
+    train = sx.Exec(trained, (None, spec), buckets=LADDER, donate_argnums=0)
     prepare_fixed, prepare_exact = jax.jit(normalized_by_hand), jax.jit(normalized)
     fixed = jax.jit(trained_by_hand, donate_argnums=0)
     exact = jax.jit(trained, donate_argnums=0)

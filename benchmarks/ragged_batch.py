@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> Report:
     ex = sx.Exec(
         jax.value_and_grad(loss),
         (None, "s"),
-        {"s": sx.Linear(sizes["longest"])},
+        buckets={"s": sx.Linear(sizes["longest"])},
         examples=sx.Linear(sizes["examples"]),
     )
     ways = {"vmap and sum": vmap_and_sum, "by hand": jax.value_and_grad(loss_by_hand)}

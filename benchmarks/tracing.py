@@ -121,7 +121,7 @@ def symbolic(
     ]
     symbols = {symbol for shape in shapes for symbol in shape if isinstance(symbol, str)}
     sizes = {f"{symbol}{suffix}": SIZES[symbol] for symbol in symbols}
-    return trace(_gradient(loss, len(shapes)), leaves, sizes)
+    return trace(_gradient(loss, len(shapes)), leaves, sizes=sizes)
 
 
 def plain(loss: Callable[..., Any], shapes: Sequence[tuple[int | str, ...]]) -> object:

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> list[contest.Run]:
         f"(jax {jax.__version__} on {jax.devices()[0].platform})."
     )
     params = model.init(jax.random.key(0), layers=options.layers)
-    sample = contest.sample_exact(params, requests, options.sample, track=progress)
+    sample = contest.sample_exact(params, requests, count=options.sample, track=progress)
     runs = [contest.extrapolate(sample, requests)]
     ways = contest.contestants(history=text.requests(options.requests, seed=0))
     for name, buckets in ways.items():
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> list[contest.Run]:
                 name, buckets, params=params, requests=requests, sample=sample, track=progress
             )
         )
-    unmasked = contest.difference_without_masks(ways["Pow2"], params, sample, track=progress)
+    unmasked = contest.difference_without_masks(ways["Pow2"], params, sample=sample, track=progress)
     console.print(report.table(runs, unmasked))
     report.save_plot(runs, options.plot)
     console.print(f"Plot: {options.plot} ({time.perf_counter() - started:.0f} s in all)")

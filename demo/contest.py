@@ -95,7 +95,7 @@ def no_progress(items: Iterable, what: str) -> Iterable:
 
 
 def sample_exact(
-    params: Params, requests: Requests, count: int, *, track: Track = no_progress
+    params: Params, requests: Requests, *, count: int, track: Track = no_progress
 ) -> Sample:
     """Run some of the requests, from the smallest to the largest, at their exact shapes."""
     by_size = sorted({tokens.shape: tokens for tokens in requests}.values(), key=np.size)
@@ -103,9 +103,10 @@ def sample_exact(
     chosen = [by_size[i] for i in places]
     jitted = _jitted()
     firsts = [
-        _timed(jitted, params, tokens) for tokens in track(chosen, "jax.jit, exact: a sample")
+        _timed(jitted, params, tokens=tokens)
+        for tokens in track(chosen, "jax.jit, exact: a sample")
     ]
-    warms = [_timed(jitted, params, tokens)[0] for tokens in chosen]
+    warms = [_timed(jitted, params, tokens=tokens)[0] for tokens in chosen]
     return Sample(
         chosen=chosen,
         results=[result for _, result in firsts],
@@ -152,9 +153,9 @@ def run_exec(
     ex = sx.Exec(score, in_shapes=(None, "b, s"), buckets=dict(buckets))
     graphs, cold = [], []
     for tokens in track(requests, f"sx.Exec, {name}"):
-        cold.append(_timed(ex, params, tokens)[0])
+        cold.append(_timed(ex, params, tokens=tokens)[0])
         graphs.append(ex.stats.compiles)
-    warm = [_timed(ex, params, tokens)[0] for tokens in requests]
+    warm = [_timed(ex, params, tokens=tokens)[0] for tokens in requests]
     results = [ex(params, tokens) for tokens in sample.chosen]
     return Run(
         name=f"sx.Exec, {name}",
@@ -167,7 +168,7 @@ def run_exec(
 
 
 def difference_without_masks(
-    buckets: Buckets, params: Params, sample: Sample, *, track: Track = no_progress
+    buckets: Buckets, params: Params, *, sample: Sample, track: Track = no_progress
 ) -> float:
     """How wrong it gets to pad with zeros, run the function as it is, and cut the result.
 
@@ -228,7 +229,7 @@ def _counts(lengths: Iterable[int]) -> dict[int, int]:
     return counts
 
 
-def _timed(fn: Callable[..., Any], params: Params, tokens: np.ndarray) -> tuple[float, Any]:
+def _timed(fn: Callable[..., Any], params: Params, *, tokens: np.ndarray) -> tuple[float, Any]:
     start = time.perf_counter()
     result = jax.block_until_ready(fn(params, tokens))
     seconds = time.perf_counter() - start

@@ -78,12 +78,12 @@ def encode(params: Params, tokens: Array, *, causal: bool = True) -> Array:
     x = params["bytes"][before] + params["positions"][jnp.arange(size)]
     mask = jnp.tril(jnp.ones((size, size), bool)) if causal else None
     for layer in params["layers"]:
-        x = x + attention(layer, layer_norm(x, layer["attention_norm"]), mask)
+        x = x + attention(layer, layer_norm(x, layer["attention_norm"]), mask=mask)
         x = x + jax.nn.gelu(layer_norm(x, layer["mlp_norm"]) @ layer["up"]) @ layer["down"]
     return layer_norm(x, params["norm"])
 
 
-def attention(layer: Params, x: Array, mask: Array | None) -> Array:
+def attention(layer: Params, x: Array, *, mask: Array | None) -> Array:
     """Multi-head self-attention of f32[b, s, width]; `mask` broadcasts to bool[b, heads, s, s]."""
     batch, size, width = x.shape
     heads = (batch, size, HEADS, width // HEADS)

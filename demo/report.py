@@ -27,7 +27,7 @@ def table(runs: Sequence[Run], unmasked: float) -> Table:
         shown.add_column(run.name.replace(", ", "\n", 1), justify="right")
     shown.add_column("jax.jit\npadded,\nno masks", justify="right", style="dim")
 
-    def row(label: str, cell: Callable[[Run], str], last: str = "") -> None:
+    def row(label: str, cell: Callable[[Run], str], *, last: str = "") -> None:
         shown.add_row(label, *map(cell, runs), last)
 
     def timed(text: str, run: Run) -> str:
@@ -41,7 +41,7 @@ def table(runs: Sequence[Run], unmasked: float) -> Table:
     row(
         "difference, most",
         lambda run: "the truth" if run.difference is None else f"{run.difference:.1e}",
-        f"[red]{unmasked:.1e}[/red]",
+        last=f"[red]{unmasked:.1e}[/red]",
     )
     return shown
 

@@ -36,7 +36,7 @@ def smooth(x: Any) -> Any:
 
 def called() -> sx.Exec:
     """What has met these lengths, under the strategies of the page."""
-    run = sx.Exec(smooth, ("b, s",), {"b": sx.Pow2(), "s": sx.Linear(32)})
+    run = sx.Exec(smooth, ("b, s",), buckets={"b": sx.Pow2(), "s": sx.Linear(32)})
     for shape, count in LENGTHS.items():
         for _ in range(count):
             run(np.ones(shape, np.float32))

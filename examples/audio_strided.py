@@ -43,7 +43,7 @@ def main():
     rng, error, loss = np.random.default_rng(0), 0.0, 0.0
     shapes = [(width, 1 if i == 0 else FEATURES, FEATURES) for i, (width, _) in enumerate(LAYERS)]
     kernels = [rng.normal(0, 0.3, shape).astype(np.float32) for shape in shapes]
-    padded, plain = sx.Exec(step, (None, "2, s"), {"s": sx.Linear(2000)}), jax.jit(step)
+    padded, plain = sx.Exec(step, (None, "2, s"), buckets={"s": sx.Linear(2000)}), jax.jit(step)
     for length in LENGTHS:
         audio = rng.normal(size=(2, length)).astype(np.float32)
         (loss, new), (same, expected) = (run(kernels, audio) for run in (padded, plain))

@@ -39,7 +39,7 @@ class Classifier(eqx.Module):
 
 def main():
     model = Classifier(jax.random.key(0))
-    padded = sx.Exec(model, ("b, 3, 16, 16",), {"b": sx.Pow2()})
+    padded = sx.Exec(model, ("b, 3, 16, 16",), buckets={"b": sx.Pow2()})
     padded.warmup(jax.ShapeDtypeStruct((1, 3, 16, 16), jnp.float32), b=range(1, 17))
     plain = eqx.filter_jit(model)
     rng = np.random.default_rng(0)

@@ -23,7 +23,7 @@ def main():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(VOCABULARY, WIDTH)).astype(np.float32)
     target = rng.normal(size=WIDTH).astype(np.float32)
-    padded = sx.Exec(jax.value_and_grad(loss), (None, "s", None), {"s": sx.Linear(16)})
+    padded = sx.Exec(jax.value_and_grad(loss), (None, "s", None), buckets={"s": sx.Linear(16)})
     plain = jax.jit(jax.value_and_grad(loss))
     error = leak = naive_leak = 0.0
     for length in SENTENCES:

@@ -35,7 +35,7 @@ def main():
     lengths = [rng.integers(2, LONGEST, rng.integers(1, SENTENCES)) for _ in range(BATCHES)]
     batches = [[rng.integers(0, VOCABULARY, n) for n in batch] for batch in lengths]
     gradient = jax.value_and_grad(loss)
-    ex = sx.Exec(gradient, (None, "s"), {"s": sx.Linear(20)}, examples=sx.Linear(4))
+    ex = sx.Exec(gradient, (None, "s"), buckets={"s": sx.Linear(20)}, examples=sx.Linear(4))
     jitted = jax.jit(gradient)
     params = init(rng)
     state, error, losses = optimizer.init(params), 0.0, []

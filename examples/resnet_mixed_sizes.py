@@ -41,7 +41,7 @@ def main():
     rng, error, value = np.random.default_rng(0), 0.0, 0.0
     structs = jax.eval_shape(ResNet18().init, jax.random.key(0), jnp.zeros((2, 48, 48, 3)))
     params = jax.tree.map(lambda p: rng.normal(0, 0.1, p.shape).astype(p.dtype), structs)
-    padded, plain = sx.Exec(step, (None, "2, h, w, 3"), sx.Linear(16)), jax.jit(step)
+    padded, plain = sx.Exec(step, (None, "2, h, w, 3"), buckets=sx.Linear(16)), jax.jit(step)
     for size in SIZES:
         images = rng.random((2, *size, 3), np.float32)
         (value, new), expected = (run(params, images) for run in (padded, plain))

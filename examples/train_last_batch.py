@@ -32,7 +32,7 @@ def main():
     shapes = {"w1": (8, 16), "b1": (16,), "w2": (16, 3), "b2": (3,)}
     params = {k: rng.normal(0, 0.3, shape).astype(np.float32) for k, shape in shapes.items()}
     state = optimizer.init(params)
-    padded = sx.Exec(step, (None, None, "b, 8", "b, 3"), {"b": sx.Linear(32)})
+    padded = sx.Exec(step, (None, None, "b, 8", "b, 3"), buckets={"b": sx.Linear(32)})
     plain = jax.jit(step)
     error = naive_error = 0.0
     for size in BATCHES:

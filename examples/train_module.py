@@ -44,7 +44,7 @@ def step(model, state, tokens, labels):
 def main():
     rng, model = np.random.default_rng(0), Classifier(jax.random.key(0))
     state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
-    padded = sx.Exec(step, (None, None, "b, s", "b"), {"b": 8, "s": [16, 32]})
+    padded = sx.Exec(step, (None, None, "b, s", "b"), buckets={"b": 8, "s": [16, 32]})
     plain, error = eqx.filter_jit(step), 0.0
     for b, s in BATCHES:
         tokens = rng.integers(0, 16, (b, s))

@@ -40,7 +40,7 @@ class Classifier(nnx.Module):
 def main():
     structure, state = nnx.split(Classifier(nnx.Rngs(0)))
     forward = lambda state, x: nnx.merge(structure, state)(x)  # noqa: E731 - one line, as users write it
-    padded = sx.Exec(forward, (None, "b, s, 32"), {"b": sx.Pow2(), "s": sx.Linear(16)})
+    padded = sx.Exec(forward, (None, "b, s, 32"), buckets={"b": sx.Pow2(), "s": sx.Linear(16)})
     example = jax.ShapeDtypeStruct((1, 1, WIDTH), jnp.float32)
     padded.warmup(state, example, b=range(1, 5), s=range(1, 17))
     padded.freeze()  # none of the calls below may compile

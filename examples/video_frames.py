@@ -34,7 +34,7 @@ def describe(clip):
 
 
 def main():
-    padded = sx.Exec(describe, ("frames, 16, 16",), {"frames": FullSeconds(30, 4)})
+    padded = sx.Exec(describe, ("frames, 16, 16",), buckets={"frames": FullSeconds(30, 4)})
     plain = jax.jit(describe)
     rng = np.random.default_rng(0)
     error = 0.0

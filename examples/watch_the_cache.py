@@ -14,7 +14,7 @@ def scores(x):
 
 
 def main():
-    run = sx.Exec(scores, ("s, 4",), {"s": sx.Pow2(minimum=16, maximum=128)})
+    run = sx.Exec(scores, ("s, 4",), buckets={"s": sx.Pow2(minimum=16, maximum=128)})
     example = np.zeros((100, 4), np.float32)
 
     print("plan:    ", run.plan(example))  # traces; compiles and runs nothing

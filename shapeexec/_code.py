@@ -53,7 +53,7 @@ def call(name: str, *args: Any, **kwargs: Any) -> str | None:
     """The source of a call: `sx.Pow2(minimum=8)`; None: an argument has none."""
     items = [code(value) for value in args]
     items += [_after(f"{key}=", code(value)) for key, value in kwargs.items()]
-    return _joined(items, f"{name}(", ")")
+    return _joined(items, left=f"{name}(", right=")")
 
 
 @code.register(type(None))
@@ -80,7 +80,7 @@ def _(value: str) -> str | None:
 
 @code.register(list)
 def _(value: list[Any]) -> str | None:
-    return _joined(map(code, value), "[", "]")
+    return _joined(map(code, value), left="[", right="]")
 
 
 @code.register(tuple)
@@ -94,16 +94,16 @@ def _(value: Mapping[Any, Any]) -> str | None:
         None if key is None else _after(f"{key}: ", code(held))
         for key, held in ((code(key), held) for key, held in value.items())
     ]
-    return _joined(items, "{", "}")
+    return _joined(items, left="{", right="}")
 
 
 def tuple_of(items: Any) -> str | None:
     """The source of a tuple of items with these sources; None: an item has none."""
     items = list(items)
-    return _joined(items, "(", ",)" if len(items) == 1 else ")")
+    return _joined(items, left="(", right=",)" if len(items) == 1 else ")")
 
 
-def _joined(items: Any, left: str, right: str) -> str | None:
+def _joined(items: Any, *, left: str, right: str) -> str | None:
     items = list(items)
     return None if None in items else f"{left}{', '.join(items)}{right}"
 

@@ -92,7 +92,7 @@ def run_padded(
     One program runs all paddings: most of the time goes into making programs.
     """
     leaves = [Leaf(dims, dtype) for dims, dtype in zip(case.dims, case.arg_dtypes, strict=True)]
-    traced = trace(case.fn, leaves, sizes)
+    traced = trace(case.fn, leaves, sizes=sizes)
     pins = [g for g in traced.guards if isinstance(g, Guard) and g.op == "=="]
     exact = {g.left for g in pins if g.right.isdigit()}
     programs, padded = [], []
@@ -106,7 +106,8 @@ def run_padded(
     def run(sizes: Any, consts: Any, padded: Any, number: jax.Array, operands: Any) -> Any:
         with _chosen_poison(number, operands):
             return [
-                program(sizes, consts, args) for program, args in zip(programs, padded, strict=True)
+                program(sizes, consts, leaves=args)
+                for program, args in zip(programs, padded, strict=True)
             ]
 
     own = traced.substitution.sizes(sizes)

@@ -68,7 +68,7 @@ def _execs(program: Program) -> tuple[sx.Exec, sx.Exec]:
     """What runs a program with its gradient in one graph, and what runs it alone."""
     fn = program.function()
     on_unsupported = "exact" if program.seed % 4 == 0 else "raise"
-    ex = sx.Exec(fn, program.in_shapes, sx.Pow2(), on_unsupported=on_unsupported)
+    ex = sx.Exec(fn, program.in_shapes, buckets=sx.Pow2(), on_unsupported=on_unsupported)
     gradients = gradient_of(ex.settings)
     return ex.variant(fn=lambda *args: (fn(*args), gradients(*args))), ex
 
@@ -93,7 +93,8 @@ def _validated(ex: sx.Exec, program: Program, poison: str | None) -> Verdict:
                 ex, *program.arguments(), rounds=3, seed=seed, gradients=False, poisons=(poison,)
             )
     except sx.ValidationError as error:
-        is_limit = error.primitive is not None and _has_odd_kernel(*compared.call_args.args)
+        call = compared.call_args
+        is_limit = error.primitive is not None and _has_odd_kernel(call.args[0], **call.kwargs)
         return Verdict(seed, "limit" if is_limit else "wrong", str(error))
     except sx.ShapeExecError as error:
         # "exact" leaves nothing to refuse
@@ -106,9 +107,8 @@ def _validated(ex: sx.Exec, program: Program, poison: str | None) -> Verdict:
     return Verdict(seed, "exact", skipped, done.comparisons, odd=odd)
 
 
-def _has_odd_kernel(eqn: Any, sizes: Any, arrays: Sequence[Any]) -> bool:
+def _has_odd_kernel(eqn: Any, *, arrays: Sequence[Any]) -> bool:
     """Whether an equation convolves with a kernel that is not finite, see README, Limits."""
-    del sizes
     return eqn.primitive.name == "conv_general_dilated" and not np.isfinite(arrays[1]).all()
 
 

@@ -80,7 +80,7 @@ def test_each_class_of_error_and_each_kind_of_advice_is_followed():
 
 def test_limits_of_a_warning_keep_the_graphs_that_were_compiled_again():
     def run(limits):
-        ex = sx.Exec(jnp.sum, ("s",), sx.Exact(), limits=limits)
+        ex = sx.Exec(jnp.sum, ("s",), buckets=sx.Exact(), limits=limits)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(3):

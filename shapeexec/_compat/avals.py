@@ -106,7 +106,7 @@ def spec_of(aval: Any) -> tuple[Any, ...]:
 
 
 def aval_like(
-    aval: Any, shape: tuple[Any, ...], dtype: Any, spec: tuple[Any, ...] | None = None
+    aval: Any, shape: tuple[Any, ...], *, dtype: Any, spec: tuple[Any, ...] | None = None
 ) -> Any:
     """An aval that varies over the mesh axes of `jax.shard_map` that `aval` does.
 

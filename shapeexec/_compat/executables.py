@@ -64,7 +64,7 @@ def devices_of_program(compiled: Any) -> tuple[int, ...]:
 
 
 def deserialized(
-    payload: bytes, trees: tuple[Any, Any], devices: Sequence[Any], *, check: Callable[..., None]
+    payload: bytes, trees: tuple[Any, Any], *, devices: Sequence[Any], check: Callable[..., None]
 ) -> tuple[Any, Callable[..., Any]]:
     """A compiled program, loaded, and what calls it by JAX's fast path.
 

@@ -97,7 +97,7 @@ def sub_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
 
 
 def bind_equation(
-    eqn: Any, operands: Iterable[Any], params: dict[str, Any] | None = None
+    eqn: Any, operands: Iterable[Any], *, params: dict[str, Any] | None = None
 ) -> list[Any]:
     """The results of an equation's primitive; `params` stand for the equation's own."""
     own = eqn.params if params is None else params
@@ -206,7 +206,7 @@ class Environment(Generic[T]):
 
 
 def evaluate(
-    closed_jaxpr: Any, operands: Iterable[T], step: Callable[[Any, list[T]], Iterable[T]]
+    closed_jaxpr: Any, operands: Iterable[T], *, step: Callable[[Any, list[T]], Iterable[T]]
 ) -> list[T]:
     """The results of a closed jaxpr, with `step(eqn, operands)` in the place of each equation."""
     jaxpr = closed_jaxpr.jaxpr

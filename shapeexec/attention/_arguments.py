@@ -48,7 +48,7 @@ def with_batch(x: ArrayLike, name: str) -> Array:
     return array if array.ndim == 4 else array[None]
 
 
-def check_arrays(q: Array, k: Array, v: Array) -> None:
+def check_arrays(q: Array, k: Array, v: Array) -> None:  # noqa: PLR0917 - the operands of attention
     """Check dtypes, batches, lengths and heads of query, key and value."""
     got = f"query {_described(q)}, key {_described(k)}, value {_described(v)}"
     if not jnp.issubdtype(q.dtype, np.floating):

@@ -44,7 +44,7 @@ class BlockMask(Mask):
             bounds the length of the lists.
 
     Example:
-        >>> mask = BlockMask.from_mask(sx.Causal(), 4, 4, tile=(2, 2))
+        >>> mask = BlockMask.from_mask(sx.Causal(), query_size=4, key_size=4, tile=(2, 2))
         >>> mask.kinds[0, 0].tolist()  # 0: empty, 1: partial, 2: full
         [[1, 0], [2, 1]]
     """
@@ -61,7 +61,7 @@ class BlockMask(Mask):
         set_field(self, "tile", _check_tile(self.tile))
         set_field(self, "length", tuple(map(operator.index, self.length)))
         fix = "pass integers: 0 for an empty, 1 for a partial, 2 for a full tile"
-        kinds = as_array(self.kinds, "kinds", fix)
+        kinds = as_array(self.kinds, "kinds", fix=fix)
         if isinstance(kinds, np.ndarray) and not np.isin(kinds, _KINDS).all():
             raise ConfigError(
                 f"kinds is {kinds.dtype}{list(kinds.shape)} with values other than 0, 1 and 2.",
@@ -94,16 +94,16 @@ class BlockMask(Mask):
         """
         dense = Dense(array)
         query_size, key_size = dense.array.shape[2:]
-        return cls.from_mask(dense, query_size, key_size, tile)
+        return cls.from_mask(dense, query_size=query_size, key_size=key_size, tile=tile)
 
     @classmethod
     def from_mask(
         cls,
         mask: Mask,
+        *,
         query_size: int,
         key_size: int,
         tile: Tile = (128, 128),
-        *,
         batch: int | None = None,
         heads: int | None = None,
     ) -> "BlockMask":
@@ -187,7 +187,7 @@ class BlockMask(Mask):
         _check_tile(tile)
         count = _count(length, tile)
         fix = f"pass scores as [B, N, {count[0]}, {count[1]}]: one for each pair of tiles"
-        scores = as_array(scores, "scores", fix)
+        scores = as_array(scores, "scores", fix=fix)
         if not 2 <= scores.ndim <= 4 or scores.shape[-2:] != count:
             raise ConfigError(
                 f"scores has shape {list(scores.shape)}, not {count[0]} x {count[1]} tiles.",
@@ -200,11 +200,12 @@ class BlockMask(Mask):
                 f"k={k} leaves no key tile to attend to.", option="k", fix="k=1 or more"
             )
         k = min(k, count[1])
-        allowed = _kinds(Full() if within is None else within, length, tile)
+        allowed = _kinds(Full() if within is None else within, length, tile=tile)
         values = jnp.asarray(scores)[(None,) * (4 - scores.ndim)]
         values = jnp.where(jnp.isnan(values) | (allowed == TileKind.EMPTY), -jnp.inf, values)
         if always is not None:
-            kept = (_kinds(always, length, tile) != TileKind.EMPTY) & (allowed != TileKind.EMPTY)
+            required = _kinds(always, length, tile=tile) != TileKind.EMPTY
+            kept = required & (allowed != TileKind.EMPTY)
             _check_room(kept, k)
             values = jnp.where(kept, jnp.inf, values)
         best, index = jax.lax.top_k(values, k)
@@ -223,7 +224,7 @@ class BlockMask(Mask):
 
     def to_dense(self) -> Array:
         """Write the mask out as bool[B or 1, N or 1, T, S]; a NumPy array if its arrays are."""
-        return to_dense(self, self.length, *self.kinds.shape[:2])
+        return to_dense(self, self.length, batch=len(self.kinds), heads=self.kinds.shape[1])
 
     def plot(self, *, batch: int = 0, head: int = 0, axes: Any = None) -> Any:
         """Draw the tiles of one head with matplotlib, and return the axes drawn on.
@@ -238,7 +239,7 @@ class BlockMask(Mask):
         """
         from shapeexec.attention._plot import plot_kinds  # noqa: PLC0415 - asks for matplotlib
 
-        return plot_kinds(self, batch, head, axes)
+        return plot_kinds(self, batch, head=head, axes=axes)
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
@@ -246,7 +247,7 @@ class BlockMask(Mask):
         if self.elements is None:
             return kind != TileKind.EMPTY
         # `kinds` are those of arrays of full length, so `elements` is asked with that length.
-        whole: Any = _OfLength(at, *map(np.int32, self.length))
+        whole: Any = _OfLength(at, self.length)
         is_allowed = (kind == TileKind.PARTIAL) & self.elements.allows(whole)
         return (kind == TileKind.FULL) | is_allowed
 
@@ -311,8 +312,8 @@ class BlockMask(Mask):
 class _OfLength:
     """`Positions` with other valid lengths."""
 
-    def __init__(self, at: Positions, query_length: Any, key_length: Any) -> None:
-        self._at, self.query_length, self.key_length = at, query_length, key_length
+    def __init__(self, at: Positions, length: tuple[int, int]) -> None:
+        self._at, (self.query_length, self.key_length) = at, map(np.int32, length)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._at, name)
@@ -330,10 +331,10 @@ def refined_kinds(mask: Mask, grid: TileGrid) -> Array:
     """
     bounds = mask.bounds(grid)
     kinds = kinds_of(bounds, grid)
-    return kinds if bounds.exact or grid.xp is not np else _refine(mask, kinds, grid)
+    return kinds if bounds.exact or grid.xp is not np else _refine(mask, kinds, grid=grid)
 
 
-def to_dense(mask: Mask, sizes: tuple[int, int], batch: int = 1, heads: int = 1) -> Array:
+def to_dense(mask: Mask, sizes: tuple[int, int], *, batch: int = 1, heads: int = 1) -> Array:
     """A mask as bool[batch, heads, T, S]; a NumPy array if the mask's arrays are."""
     whole = np.asarray(sizes, np.int32)
     at = Gathered(
@@ -341,15 +342,14 @@ def to_dense(mask: Mask, sizes: tuple[int, int], batch: int = 1, heads: int = 1)
         np.arange(heads, dtype=np.int32).reshape(1, -1, 1, 1),
         np.arange(sizes[0], dtype=np.int32).reshape(1, 1, -1, 1),
         np.arange(sizes[1], dtype=np.int32).reshape(1, 1, 1, -1),
-        whole[0],
-        whole[1],
+        *whole,
     )
     allowed = mask.allows(at)
     xp: Any = np if isinstance(allowed, (np.ndarray, np.generic)) else jnp
     return xp.broadcast_to(allowed, (batch, heads, *sizes))
 
 
-def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:
+def _refine(mask: Mask, kinds: np.ndarray, *, grid: TileGrid) -> np.ndarray:
     """Decide partial tiles by their elements, under the lengths of each example."""
     batch = max(len(kinds), *(len(length) for length in grid.lengths))
     kinds = np.broadcast_to(kinds, (batch, *kinds.shape[1:])).copy()
@@ -359,13 +359,13 @@ def _refine(mask: Mask, kinds: np.ndarray, grid: TileGrid) -> np.ndarray:
     ):
         return kinds  # one kind would have to serve examples that differ
     tiles = np.argwhere(kinds == TileKind.PARTIAL)
-    some, every = look_into(mask, tiles, grid.tile, grid.lengths)
+    some, every = look_into(mask, tiles, tile=grid.tile, lengths=grid.lengths)
     kinds[tuple(tiles[~some].T)] = TileKind.EMPTY
     kinds[tuple(tiles[some & every].T)] = TileKind.FULL
     return kinds
 
 
-def _kinds(mask: Mask, sizes: tuple[int, int], tile: Tile) -> Array:
+def _kinds(mask: Mask, sizes: tuple[int, int], *, tile: Tile) -> Array:
     return refined_kinds(mask, tile_grid(sizes, tile, known=is_known(mask)))
 
 

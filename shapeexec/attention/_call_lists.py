@@ -22,8 +22,8 @@ from shapeexec.attention.masks._value import is_known
 def call_lists(
     mask: Mask,
     sizes: tuple[int, int],
-    tile: Tile,
     *,
+    tile: Tile,
     batch: int,
     heads: int,
     query_lengths: Array | None = None,
@@ -45,8 +45,15 @@ def call_lists(
     """
     if query_lengths is None and key_lengths is None and not jax.tree.leaves(mask):
         return _static_lists(mask, sizes, tile=tile, batch=batch, heads=heads)
-    lengths = (query_lengths, key_lengths)
-    grid = tile_grid(sizes, tile, *lengths, known=is_known(mask), batch=batch, heads=heads)
+    grid = tile_grid(
+        sizes,
+        tile,
+        query_lengths=query_lengths,
+        key_lengths=key_lengths,
+        known=is_known(mask),
+        batch=batch,
+        heads=heads,
+    )
     return _lists_of(mask, grid)
 
 

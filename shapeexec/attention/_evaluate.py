@@ -22,7 +22,7 @@ _ELEMENTS = 1 << 20  # pairs evaluated at once
 
 
 def look_into(
-    mask: Any, tiles: np.ndarray, tile: Tile, lengths: tuple[Array, Array]
+    mask: Any, tiles: np.ndarray, *, tile: Tile, lengths: tuple[Array, Array]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether any, and whether all pairs of some tiles are allowed.
 
@@ -45,7 +45,7 @@ def look_into(
         for start in range(0, len(tiles), at_once):
             part = tiles[start : start + at_once].astype(np.int32)
             filled = np.resize(part, (at_once, 4)) if len(tiles) > at_once else part
-            answers = _look(mask, filled, *known, tile=tile)
+            answers = _look(mask, filled, lengths=(known[0], known[1]), tile=tile)
             stop = start + len(part)
             some[start:stop], every[start:stop] = (np.asarray(a)[: len(part)] for a in answers)
     return some, every
@@ -64,12 +64,12 @@ def asks_for(mask: Any) -> tuple[bool, bool]:
 
 @functools.partial(jax.jit, static_argnames="tile")
 def _look(
-    mask: Any, tiles: Array, query_lengths: Array, key_lengths: Array, *, tile: Tile
+    mask: Any, tiles: Array, *, lengths: tuple[Array, Array], tile: Tile
 ) -> tuple[Array, Array]:
     def one(number: Array) -> tuple[Array, Array]:
         batch, head, query_tile, key_tile = number
         first = (query_tile * tile[0], key_tile * tile[1])
-        at = block(first, tile, (query_lengths, key_lengths), batch=batch, head=head)
+        at = block(first, tile, lengths=lengths, batch=batch, head=head)
         inside = (at.query < at.query_length) & (at.key < at.key_length)
         allowed = jnp.asarray(mask.allows(at))
         return jnp.any(allowed & inside), jnp.all(allowed | ~inside)

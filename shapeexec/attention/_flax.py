@@ -92,7 +92,7 @@ def flax_attention_fn(  # noqa: PLR0917 - the order is Flax's
     out = dot_product_attention(
         *(_with_one_batch(x) for x in (query, key, value)),
         bias=bias if isinstance(bias, ScoreModifier) else _of_pairs(bias, batch),
-        mask=_joined(mask, batch, within),
+        mask=_joined(mask, batch, within=within),
         is_causal=is_causal,
         implementation=implementation,
         dropout_rate=dropout_rate if is_dropping else 0.0,
@@ -126,7 +126,7 @@ def _with_one_batch(x: Array) -> Array:
     return x if x.ndim <= 4 else x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
 
 
-def _joined(mask: Any, batch: tuple[int, ...], within: Mask | None) -> Any:
+def _joined(mask: Any, batch: tuple[int, ...], *, within: Mask | None) -> Any:
     if mask is not None and not isinstance(mask, Mask):
         array = jnp.asarray(mask)
         mask = _of_pairs(array if array.dtype == np.bool_ else array != 0, batch)

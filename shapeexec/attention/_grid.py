@@ -127,7 +127,7 @@ class TileGrid:
 
     def answers(self, mask: Any) -> tuple[Array, Array]:
         """See `Tiles`."""
-        return _answers(mask, self.sizes, self.tile, (self.batch or 1, self.heads or 1))
+        return _answers(mask, self.sizes, tile=self.tile, counts=(self.batch or 1, self.heads or 1))
 
     def asks_for(self, mask: Any) -> tuple[bool, bool]:
         """See `Tiles`."""
@@ -154,9 +154,9 @@ class TileGrid:
 def tile_grid(
     sizes: tuple[int, int],
     tile: Tile,
+    *,
     query_lengths: Array | None = None,
     key_lengths: Array | None = None,
-    *,
     known: bool = True,
     batch: int | None = None,
     heads: int | None = None,
@@ -194,12 +194,12 @@ def tile_grid(
 
 @functools.lru_cache(maxsize=32)  # each layer of a model asks for the same answers
 def _answers(
-    mask: Any, sizes: tuple[int, int], tile: Tile, counts: tuple[int, int]
+    mask: Any, sizes: tuple[int, int], *, tile: Tile, counts: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     asked = zip(counts, asks_for(mask), strict=True)
     shape = (*(n if is_asked else 1 for n, is_asked in asked), *tile_grid(sizes, tile).shape)
     tiles = np.argwhere(np.ones(shape, bool))
-    some, every = look_into(mask, tiles, tile, sizes)
+    some, every = look_into(mask, tiles, tile=tile, lengths=sizes)
     return some.reshape(shape), every.reshape(shape)
 
 

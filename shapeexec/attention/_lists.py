@@ -20,7 +20,7 @@ from jax import lax
 from shapeexec._errors import ConfigError
 from shapeexec.attention._grid import TileGrid
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends._base import TileLists
+from shapeexec.attention.backends._base import Side, TileLists
 from shapeexec.attention.masks._base import Array, Bounds, TileKind
 from shapeexec.attention.masks._value import is_known
 
@@ -65,21 +65,21 @@ def lists_by_query(kinds: Array, *, width: int | None = None) -> TileLists:
     of one number per tile, and a sort of the counts; on an NVIDIA GPU one kernel, if there are not
     too many tiles.
     """
-    return _lists(kinds, width, by_key=False)
+    return _lists(kinds, width, side="query")
 
 
 def lists_by_key(kinds: Array, *, width: int | None = None) -> TileLists:
     """For each key tile its query tiles; else as `lists_by_query`."""
-    return _lists(kinds, width, by_key=True)
+    return _lists(kinds, width, side="key")
 
 
-def _lists(kinds: Array, width: int | None, *, by_key: bool) -> TileLists:
-    columns = kinds.shape[-2 if by_key else -1]
+def _lists(kinds: Array, width: int | None, *, side: Side) -> TileLists:
+    columns = kinds.shape[-2 if side == "key" else -1]
     if is_known(kinds):
-        lists = _by_operations(np.asarray(kinds), room=columns, by_key=by_key)
+        lists = _by_operations(np.asarray(kinds), room=columns, side=side)
         room = min(_longest(lists.counts, width), columns)
         return dataclasses.replace(lists, tiles=np.ascontiguousarray(lists.tiles[..., :room]))
-    options: dict[str, Any] = {"room": min(width or columns, columns), "by_key": by_key}
+    options: dict[str, Any] = {"room": min(width or columns, columns), "side": side}
     capability = _device.compute_capability()
     if capability is None or capability < _device.OLDEST_FOR_TRITON:
         return _by_operations(kinds, **options)
@@ -94,11 +94,11 @@ def _lists(kinds: Array, width: int | None, *, by_key: bool) -> TileLists:
     )
 
 
-def _by_operations(kinds: Array, *, room: int, by_key: bool) -> TileLists:
-    if by_key:
+def _by_operations(kinds: Array, *, room: int, side: Side) -> TileLists:
+    if side == "key":
         kinds = kinds.swapaxes(-1, -2)
     xp: Any = np if isinstance(kinds, np.ndarray) else jnp
-    if by_key and xp is jnp:
+    if side == "key" and xp is jnp:
         # Without it XLA makes the lists of both sides in one layout, which is slow for one of them.
         kinds = lax.optimization_barrier(kinds)
     columns = kinds.shape[-1]
@@ -113,7 +113,7 @@ def _by_operations(kinds: Array, *, room: int, by_key: bool) -> TileLists:
     place_partial = full[..., None] + rank_partial - 1
     place = xp.where(is_full, rank_full - 1, xp.where(is_partial, place_partial, place_empty))
     order = xp.argsort(-counts, axis=-1, stable=True).astype(np.int32)
-    return TileLists(_scatter(place, column, room), full, counts, order)
+    return TileLists(_scatter(place, column, room=room), full, counts, order)
 
 
 def _running_count(chosen: Array) -> Array:
@@ -138,7 +138,7 @@ def _longest(counts: Any, width: int | None) -> int:
     return width or longest
 
 
-def _scatter(place: Array, column: np.ndarray, room: int) -> Array:
+def _scatter(place: Array, column: np.ndarray, *, room: int) -> Array:
     if isinstance(place, np.ndarray):
         tiles = np.empty(place.shape, np.int32)
         np.put_along_axis(tiles, place, np.broadcast_to(column, place.shape), -1)

@@ -15,7 +15,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from shapeexec.attention.backends._base import Ref, TileLists
+from shapeexec.attention.backends._base import Ref, Side, TileLists
 from shapeexec.attention.masks._base import TileKind
 
 _LARGEST = 128 * 128
@@ -28,20 +28,20 @@ def suffices(shape: tuple[int, ...]) -> bool:
     return 0 not in shape and rows * columns <= _LARGEST
 
 
-def lists(kinds: Array, *, room: int, by_key: bool, interpret: bool = False) -> TileLists:
+def lists(kinds: Array, *, room: int, side: Side, interpret: bool = False) -> TileLists:
     """The lists of `_lists`, by a kernel.
 
     Args:
         kinds: u8[B or 1, N or 1, query tiles, key tiles] of `TileKind`.
         room: The width of the lists.
-        by_key: Whether the rows are of keys.
+        side: Whether the rows are of queries or of keys.
         interpret: Whether Pallas' interpreter runs it, on any device.
     """
     *heads, queries, keys = kinds.shape
-    rows, columns = (keys, queries) if by_key else (queries, keys)
+    rows, columns = (keys, queries) if side == "key" else (queries, keys)
     of_rows = jax.ShapeDtypeStruct((*heads, rows), jnp.int32)
     made = pl.pallas_call(
-        functools.partial(_kernel, rows=rows, columns=columns, room=room, by_key=by_key),
+        functools.partial(_kernel, rows=rows, columns=columns, room=room, side=side),
         grid=(*heads, rows),
         out_shape=[jax.ShapeDtypeStruct((*heads, rows, room), jnp.int32), *[of_rows] * 3],
         interpret=interpret,
@@ -61,13 +61,13 @@ def _kernel(
     rows: int,
     columns: int,
     room: int,
-    by_key: bool,
+    side: Side,
 ) -> None:
     batch, head, mine = map(pl.program_id, range(3))
     row, column, place = (jnp.arange(pl.next_power_of_2(n)) for n in (rows, columns, room))
 
     def kinds(row: Array, column: Array) -> Array:
-        at = (column, row) if by_key else (row, column)
+        at = (column, row) if side == "key" else (row, column)
         inside = (row < rows) & (column < columns)
         return plgpu.load(kinds_ref.at[batch, head, *at], mask=inside, other=0).astype(jnp.int32)
 

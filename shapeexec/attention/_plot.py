@@ -12,7 +12,7 @@ from shapeexec.attention.masks._base import TileKind
 _COLORS = {TileKind.EMPTY: "#f2f2f2", TileKind.PARTIAL: "#f0a35e", TileKind.FULL: "#2f6f9f"}
 
 
-def plot_kinds(mask: Any, batch: int, head: int, axes: Any) -> Any:
+def plot_kinds(mask: Any, batch: int, *, head: int, axes: Any) -> Any:
     """Draw the tiles of one head of a `BlockMask`: queries downward, keys to the right.
 
     Args:

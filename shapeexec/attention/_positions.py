@@ -53,18 +53,18 @@ class Gathered:
 
     def of_pairs(self, array: Array) -> Array:
         """See `Positions`."""
-        return self._at(array, self.query, self.key)
+        return self._at(array, query=self.query, key=self.key)
 
     def of_tile(self, array: Array, tile: Tile) -> Array:
         """See `Positions`."""
-        return self._at(array, self.query // tile[0], self.key // tile[1])
+        return self._at(array, query=self.query // tile[0], key=self.key // tile[1])
 
     def of_table(self, array: Array, index: Array) -> Array:
         """See `Positions`."""
         batch, head = _index(self.batch, array.shape[0]), _index(self.head, array.shape[1])
         return array[batch, head, index]
 
-    def _at(self, array: Array, query: Array, key: Array) -> Array:
+    def _at(self, array: Array, *, query: Array, key: Array) -> Array:
         indices = (self.batch, self.head, query, key)
         return array[tuple(map(_index, indices, array.shape))]
 
@@ -130,8 +130,8 @@ class Block(Gathered):
 def block(
     first: tuple[Array, Array],
     tile: Tile,
-    lengths: tuple[Array, Array],
     *,
+    lengths: tuple[Array, Array],
     batch: Array,
     head: Array,
 ) -> Block:

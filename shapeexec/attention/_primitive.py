@@ -43,23 +43,28 @@ def attention(operands: Operands, call: Call) -> tuple[Array, Array]:
 # Shapes
 
 
-def _result_avals(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> list[Any]:
+def _result_avals(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> list[Any]:  # noqa: PLR0917 - the operands of attention
     (batch, queries, heads, _), (over_b, over_t, over_n, _) = query.shape, _compat.spec_of(query)
     over_v = _compat.spec_of(value)[3]
     if _mesh_axes(over_v) & _mesh_axes((over_b, over_t, over_n)):
         over_v = None  # a mesh axis shards one axis only
     out = (over_b, over_t, over_n, over_v)
     return [
-        _compat.aval_like(query, (batch, queries, heads, value.shape[3]), query.dtype, out),
         _compat.aval_like(
-            query, (batch, heads, queries), wide(query.dtype), (over_b, over_n, over_t)
+            query, (batch, queries, heads, value.shape[3]), dtype=query.dtype, spec=out
+        ),
+        _compat.aval_like(
+            query, (batch, heads, queries), dtype=wide(query.dtype), spec=(over_b, over_n, over_t)
         ),
     ]
 
 
 def _gradient_avals(*avals: Any, along: tuple[int, ...], **_: Any) -> list[Any]:
     of = (avals[i] for i in along)
-    return [_compat.aval_like(aval, aval.shape, aval.dtype, _compat.spec_of(aval)) for aval in of]
+    return [
+        _compat.aval_like(aval, aval.shape, dtype=aval.dtype, spec=_compat.spec_of(aval))
+        for aval in of
+    ]
 
 
 def _mesh_axes(spec: Any) -> frozenset[Any]:
@@ -106,7 +111,7 @@ def _no_second_derivative(*_: Any, **__: Any) -> Any:
 # Batches: the mapped axis becomes part of the batch, the first axis of every operand.
 
 
-def _merge(x: Any, axis: int | None, count: Any, batch: Any, *, whole: bool) -> Any:
+def _merge(x: Any, axis: int | None, *, count: Any, batch: Any, whole: bool) -> Any:
     """An operand whose mapped axis is merged into its batch.
 
     Args:
@@ -120,12 +125,12 @@ def _merge(x: Any, axis: int | None, count: Any, batch: Any, *, whole: bool) -> 
         return x
     x = x[None] if axis is None else jnp.moveaxis(x, axis, 0)
     # JAX cannot merge an axis that is sharded over a mesh into the one before it.
-    x = _cut_over(x, 1, None)
+    x = _cut_over(x, 1, mesh_axes=None)
     x = jnp.broadcast_to(x, (count, batch, *x.shape[2:]))
     return x.reshape(count * batch, *x.shape[2:])
 
 
-def _cut_over(x: Any, axis: int, mesh_axes: Any) -> Any:
+def _cut_over(x: Any, axis: int, *, mesh_axes: Any) -> Any:
     """An array with one axis sharded, in its type, over these axes of an explicit mesh."""
     spec = list(_compat.spec_of(jax.typeof(x)))
     if spec[axis] == mesh_axes:
@@ -152,7 +157,7 @@ def _is_one(dim: Any) -> bool:
 
 
 def _batched(
-    primitive: Any, args: Sequence[Any], axes: Sequence[int | None], call: Call, **params: Any
+    args: Sequence[Any], axes: Sequence[int | None], *, primitive: Any, call: Call, **params: Any
 ) -> list[Any]:
     """The primitive's results, each [mapped, batch, ...]."""
     count = next(x.shape[axis] for x, axis in zip(args, axes, strict=True) if axis is not None)
@@ -161,14 +166,16 @@ def _batched(
     merged = []
     for i, (x, axis) in enumerate(zip(args, axes, strict=True)):
         is_shareable = call.arrays <= i < call.operands and i not in along
-        merged.append(_merge(x, axis, count, batch, whole=not is_shareable))
+        merged.append(_merge(x, axis, count=count, batch=batch, whole=not is_shareable))
     call = dataclasses.replace(
         call, mask=_of_merged(call.mask, batch), bias=_of_merged(call.bias, batch)
     )
     results = primitive.bind(*merged, call=call, **params)
     like = along if primitive is gradient_p else (0,) * len(results)
     return [
-        _cut_over(x.reshape(count, batch, *x.shape[1:]), 1, _batch_is_over(args[i], axes[i]))
+        _cut_over(
+            x.reshape(count, batch, *x.shape[1:]), 1, mesh_axes=_batch_is_over(args[i], axes[i])
+        )
         for i, x in zip(like, results, strict=True)
     ]
 
@@ -182,9 +189,9 @@ def _of_merged(structure: Any, examples: Any) -> Any:
 
 
 def _batch(
-    primitive: Any, args: Sequence[Any], axes: Sequence[int | None], **params: Any
+    args: Sequence[Any], axes: Sequence[int | None], *, primitive: Any, **params: Any
 ) -> tuple[list[Any], list[int]]:
-    results = _batched(primitive, args, axes, **params)
+    results = _batched(args, axes, primitive=primitive, **params)
     return results, [0] * len(results)
 
 
@@ -192,7 +199,9 @@ def _batch_gradient(
     args: Sequence[Any], axes: Sequence[int | None], *, along: tuple[int, ...], **params: Any
 ) -> tuple[list[Any], list[int]]:
     gradients = []
-    for i, x in zip(along, _batched(gradient_p, args, axes, along=along, **params), strict=True):
+    for i, x in zip(
+        along, _batched(args, axes, primitive=gradient_p, along=along, **params), strict=True
+    ):
         # An operand shared by all examples has one gradient, the sum of theirs.
         is_shared = _is_one(_unmapped(args[i], axes[i])[0])
         gradients.append(x.sum(1, keepdims=True, dtype=x.dtype) if is_shared else x)
@@ -245,14 +254,14 @@ _define(
     attention_p,
     avals=_result_avals,
     run=_run.forward,
-    batch=functools.partial(_batch, attention_p),
+    batch=functools.partial(_batch, primitive=attention_p),
     jvp=_jvp,
 )
 _define(
     tangent_p,
     avals=_result_avals,
     run=_run.tangent,
-    batch=functools.partial(_batch, tangent_p),
+    batch=functools.partial(_batch, primitive=tangent_p),
     jvp=_no_second_derivative,
 )
 _define(

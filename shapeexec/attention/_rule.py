@@ -52,10 +52,10 @@ def attention(ctx: RuleContext, *flat: Array, call: Call, **params: Any) -> Any:
     if "along" in params:
         params["along"] = tuple(i if i < 3 else i + shift for i in params["along"])
     results = ctx.bind(*operands.flat(), *rest, call=call, **params)
-    return [_known(ctx, i, x, params) for i, x in enumerate(results)]
+    return [_known(ctx, i, x=x, params=params) for i, x in enumerate(results)]
 
 
-def _known(ctx: RuleContext, number: int, x: Array, params: dict[str, Any]) -> Any:
+def _known(ctx: RuleContext, number: int, *, x: Array, params: dict[str, Any]) -> Any:
     """A result and the facts about its padding; none for a bias gradient, which is quadratic."""
     is_logsumexp = ctx.primitive == attention_p.name and number == 1
     is_bias = (

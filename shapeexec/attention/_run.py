@@ -75,7 +75,7 @@ def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
         batch, queries, heads, _ = query.shape
         out = jnp.zeros((batch, queries, heads, value.shape[3]), query.dtype)
         return [out, jnp.full((batch, heads, queries), -jnp.inf, wide(query.dtype))]
-    job = _job(operands, call, _chooser(call, platform))
+    job = _job(operands, call, chosen=_chooser(call, platform))
     return [*job.backend.forward(job.signature, job.work, query, operands.key, value, job.bias)]
 
 
@@ -87,7 +87,7 @@ def _attention_tangent(
     if _is_empty(operands):
         return [jnp.zeros_like(out), jnp.zeros_like(logsumexp)]
     chosen = functools.partial(choose_for_tangent, platform=platform)
-    job = _job(operands, call, chosen)
+    job = _job(operands, call, chosen=chosen)
     given = dict(zip(along, directions, strict=True))
     tangents = [given.get(i, None if i >= 3 else jnp.zeros_like(flat[i])) for i in range(3)]
     first = call.operands - call.bias.num_leaves
@@ -108,7 +108,7 @@ def _attention_gradient(
     job = _job(
         operands,
         call,
-        _chooser(call, platform),
+        chosen=_chooser(call, platform),
         is_backward=True,
         bias_gradient=bias_gradient,
         logsumexp_gradient=bool(more),
@@ -164,19 +164,21 @@ def _chooser(call: Call, platform: str) -> Callable[[Signature, Mask], Backend]:
 
 
 def _job(
-    operands: Operands, call: Call, chosen: Callable[[Signature, Mask], B], **asked: bool
+    operands: Operands, call: Call, *, chosen: Callable[[Signature, Mask], B], **asked: bool
 ) -> _Job[B]:
     """A call for the back end that `chosen` returns; `asked` are fields of its `Signature`."""
     mask = jax.tree.unflatten(call.mask, operands.mask)
     bias = jax.tree.unflatten(call.bias, operands.bias)
-    signature = _signature(operands, call, bias)
+    signature = _signature(operands, call, bias=bias)
     signature = dataclasses.replace(signature, **asked)
     backend = chosen(signature, mask)
     signature = dataclasses.replace(signature, tile=backend.tile(signature, mask))
-    return _Job(backend, signature, _work(operands, mask, signature, call.density), bias)
+    return _Job(
+        backend, signature, _work(operands, mask, signature=signature, density=call.density), bias
+    )
 
 
-def _signature(operands: Operands, call: Call, bias: Any) -> Signature:
+def _signature(operands: Operands, call: Call, *, bias: Any) -> Signature:
     batch, query_size, query_heads, head_size = operands.query.shape
     _, key_size, key_heads, value_size = operands.value.shape
     return Signature(
@@ -195,7 +197,7 @@ def _signature(operands: Operands, call: Call, bias: Any) -> Signature:
     )
 
 
-def _work(operands: Operands, mask: Mask, signature: Signature, density: float | None) -> Work:
+def _work(operands: Operands, mask: Mask, *, signature: Signature, density: float | None) -> Work:
     sizes = (signature.query_size, signature.key_size)
     given = (operands.query_lengths, operands.key_lengths)
     lengths: list[Any] = [
@@ -209,7 +211,7 @@ def _work(operands: Operands, mask: Mask, signature: Signature, density: float |
     by_query, by_key = call_lists(
         mask,
         sizes,
-        signature.tile,
+        tile=signature.tile,
         batch=signature.batch,
         heads=signature.query_heads,
         query_lengths=shared[0],

@@ -146,7 +146,7 @@ class Strategy(abc.ABC):
 _MOST_SHOWN, _FIRST, _LAST = 12, 6, 3
 
 
-def overflow(strategy: Strategy, size: int, last: int, *, fix: str) -> BucketOverflowError:
+def overflow(strategy: Strategy, size: int, *, last: int, fix: str) -> BucketOverflowError:
     """Make the error for a size past the last bucket; it lists both ends of the ladder."""
     return BucketOverflowError(
         f"size={size} is past the last bucket of {type(strategy).__name__}: "

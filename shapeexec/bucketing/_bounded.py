@@ -65,11 +65,11 @@ class Bounded(Strategy):
         size = as_int(size, "size")
         if self.maximum is not None and size > self.maximum:
             if self.beyond is not None:
-                return bucket_beyond(self, size, self.beyond, self.maximum)
+                return bucket_beyond(self, size, beyond=self.beyond, last=self.maximum)
             raise overflow(
                 self,
                 size,
-                self.maximum,
+                last=self.maximum,
                 fix=f'maximum={size} or more, maximum=None for no end, or beyond="exact"',
             )
         if self.minimum is not None and size <= self.minimum:
@@ -111,7 +111,7 @@ def as_beyond(value: Any) -> Strategy | None:
     return None if is_error else as_strategy(value, "beyond")
 
 
-def bucket_beyond(strategy: Strategy, size: int, beyond: Strategy, last: int) -> int:
+def bucket_beyond(strategy: Strategy, size: int, *, beyond: Strategy, last: int) -> int:
     """Map a size past the last bucket of `strategy` by the strategy `beyond`.
 
     Its buckets are larger than `last`, because each is at least its size. So if `beyond` obeys the
@@ -127,4 +127,4 @@ def bucket_beyond(strategy: Strategy, size: int, beyond: Strategy, last: int) ->
         served = max(last, error.last)
         fix = f'give beyond= a strategy that holds {size}, such as beyond="exact", or refuse '
         fix += f"inputs larger than {served}"
-        raise overflow(strategy, size, served, fix=fix) from None
+        raise overflow(strategy, size, last=served, fix=fix) from None

@@ -128,12 +128,12 @@ class Geometric(Bounded):
         return ratio
 
     def _raw_bucket(self, size: int) -> int:
-        rungs = _geometric_rungs(self.minimum or 1, self.ratio, size.bit_length())
+        rungs = _geometric_rungs(self.minimum or 1, self.ratio, bits=size.bit_length())
         return rungs[bisect.bisect_left(rungs, size)]
 
 
 @functools.lru_cache(maxsize=1024)
-def _geometric_rungs(first: int, ratio: float, bits: int) -> tuple[int, ...]:
+def _geometric_rungs(first: int, ratio: float, *, bits: int) -> tuple[int, ...]:
     """List the buckets for sizes of up to `bits` bits, so that few lists are kept."""
     numerator, denominator = Fraction(repr(ratio)).as_integer_ratio()
     rungs = [first]
@@ -225,10 +225,10 @@ class Ladder(Strategy):
         index = bisect.bisect_left(self.buckets, size)
         if index == len(self.buckets):
             if self.beyond is not None:
-                return bucket_beyond(self, size, self.beyond, self.buckets[-1])
+                return bucket_beyond(self, size, beyond=self.beyond, last=self.buckets[-1])
             fix = f'add a bucket of {size} or more, pass beyond="exact" or another strategy for '
             fix += f"larger sizes, or refuse inputs larger than {self.buckets[-1]}"
-            raise overflow(self, size, self.buckets[-1], fix=fix)
+            raise overflow(self, size, last=self.buckets[-1], fix=fix)
         return self.buckets[index]
 
     @classmethod

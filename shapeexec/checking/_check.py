@@ -58,7 +58,7 @@ class Outcome:
 
 
 def check(
-    trace: Trace, fn: Callable[..., Any], leaves: Sequence[Leaf], sizes: Mapping[str, int]
+    trace: Trace, fn: Callable[..., Any], *, leaves: Sequence[Leaf], sizes: Mapping[str, int]
 ) -> Difference | None:
     """Find the first difference between a symbolic trace and plain JAX's trace at these sizes.
 
@@ -74,11 +74,11 @@ def check(
     Raises:
         Exception: Whatever tracing `fn` at these sizes with plain JAX raises.
     """
-    return examine(trace, fn, leaves, sizes).difference
+    return examine(trace, fn, leaves=leaves, sizes=sizes).difference
 
 
 def examine(
-    trace: Trace, fn: Callable[..., Any], leaves: Sequence[Leaf], sizes: Mapping[str, int]
+    trace: Trace, fn: Callable[..., Any], *, leaves: Sequence[Leaf], sizes: Mapping[str, int]
 ) -> Outcome:
     """The difference that `check` finds, with counts."""
     structs = [leaf.at(sizes) for leaf in leaves]
@@ -116,7 +116,7 @@ def difference(symbolic: Any, plain: Any) -> Difference | None:
     return compare(symbolic, plain).difference
 
 
-def compare(symbolic: Any, plain: Any, equalities: Mapping[str, Any] = EQUALITIES) -> Outcome:
+def compare(symbolic: Any, plain: Any, *, equalities: Mapping[str, Any] = EQUALITIES) -> Outcome:
     """The difference that `difference` finds, with counts.
 
     Args:
@@ -129,13 +129,13 @@ def compare(symbolic: Any, plain: Any, equalities: Mapping[str, Any] = EQUALITIE
     if unlike is not None:
         return Outcome(unlike, 1)
     table = Table()
-    numbered = [number_program(table, closed, equalities) for closed in (symbolic, plain)]
-    if len(numbered[0].effects) != len(numbered[1].effects):
-        return Outcome(_unlike_effects(table, *numbered), 1)
-    proof = prove(table, *numbered)
+    ours, theirs = (number_program(table, x, equalities=equalities) for x in (symbolic, plain))
+    if len(ours.effects) != len(theirs.effects):
+        return Outcome(_unlike_effects(table, symbolic=ours, plain=theirs), 1)
+    proof = prove(table, symbolic=ours, plain=theirs)
     if proof.parted is None:
         return Outcome(None, proof.unequal, proof.evaluated)
-    found = _difference(table, proof.parted, *numbered)
+    found = _difference(table, proof.parted, symbolic=ours, plain=theirs)
     return Outcome(found, proof.unequal, proof.evaluated)
 
 
@@ -168,7 +168,7 @@ def _line_of_result(closed: Any, result: int) -> str | None:
     return None if eqn is None else _compat.eqn_line(eqn)
 
 
-def _unlike_effects(table: Table, symbolic: Program, plain: Program) -> Difference:
+def _unlike_effects(table: Table, *, symbolic: Program, plain: Program) -> Difference:
     counts = f"{len(symbolic.effects)} effects instead of {len(plain.effects)}"
     pairs = zip(symbolic.effects, plain.effects, strict=False)
     same = sum(1 for _ in pairs if _[0] == _[1])
@@ -177,7 +177,7 @@ def _unlike_effects(table: Table, symbolic: Program, plain: Program) -> Differen
 
 
 def _difference(
-    table: Table, parted: Sequence[Pair], symbolic: Program, plain: Program
+    table: Table, parted: Sequence[Pair], *, symbolic: Program, plain: Program
 ) -> Difference:
     left, right = (table[value] for value in parted[0])
     if left.kind != right.kind or left.op != right.op:

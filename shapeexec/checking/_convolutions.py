@@ -56,13 +56,17 @@ class _Law:
         a, b, p = map(range, counts)
         while True:
             before = a, b
-            a = _solutions(self.x, a, self.c, ((self.y, b), (self.z, p)))
-            b = _solutions(self.y, b, self.c, ((self.x, a), (self.z, p))) if a else range(0)
+            a = _solutions(self.x, a, c=self.c, others=((self.y, b), (self.z, p)))
+            b = (
+                _solutions(self.y, b, c=self.c, others=((self.x, a), (self.z, p)))
+                if a
+                else range(0)
+            )
             if (a, b) == before or not b:
                 return a, b
 
 
-def _solutions(by: int, own: range, c: int, others: Sequence[tuple[int, range]]) -> range:
+def _solutions(by: int, own: range, *, c: int, others: Sequence[tuple[int, range]]) -> range:
     """The part of a range `own` in which `by i + c` plus the others' terms can be 0."""
     ends = [sorted((factor * each[0], factor * each[-1])) for factor, each in others]
     low, high = (-c - sum(end[i] for end in ends) for i in (1, 0))
@@ -85,8 +89,8 @@ def convolved(asked: Asked) -> int | None:
     groups = by_batch * int(params["feature_group_count"])
     lhs = maker.transpose(asked.operands[0], numbers.lhs_spec)
     rhs = maker.transpose(asked.operands[1], numbers.rhs_spec)
-    lhs = _grouped(maker, lhs, groups, 0 if by_batch > 1 else 1)
-    rhs = _grouped(maker, rhs, groups, 0)
+    lhs = _grouped(maker, lhs, groups=groups, axis=0 if by_batch > 1 else 1)
+    rhs = _grouped(maker, rhs, groups=groups, axis=0)
     steps = (params[name] for name in ("lhs_dilation", "rhs_dilation", "window_strides"))
     laws = tuple(
         _Law(int(x), -int(y), -int(z), int(low))
@@ -95,7 +99,7 @@ def convolved(asked: Asked) -> int | None:
     counts = tuple(asked.kind.shape[axis] for axis in numbers.out_spec[2:])
     rest = {name: params[name] for name in ("precision", "preferred_element_type")}
     asked_for = _Convolution(laws, counts, rest, asked.key(rest))
-    made = _made(maker, lhs, rhs, asked=asked_for, dtype=asked.kind.dtype)
+    made = _made(maker, lhs=lhs, rhs=rhs, asked=asked_for, dtype=asked.kind.dtype)
     if made is None:
         return None
     n, o = (maker.table.kind(value).shape[1] for value in (lhs, rhs))
@@ -104,7 +108,7 @@ def convolved(asked: Asked) -> int | None:
     return maker.transpose(whole, [numbers.out_spec.index(axis) for axis in range(rank)])
 
 
-def _grouped(maker: Maker, value: int, groups: int, axis: int) -> int:
+def _grouped(maker: Maker, value: int, *, groups: int, axis: int) -> int:
     """`value` with the groups along an axis moved to a new first axis."""
     shape = maker.table.kind(value).shape
     split = (*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
@@ -112,7 +116,7 @@ def _grouped(maker: Maker, value: int, groups: int, axis: int) -> int:
     return maker.transpose(maker.reshape(value, split), [axis, *rest])
 
 
-def _made(maker: Maker, lhs: int, rhs: int, *, asked: "_Convolution", dtype: Any) -> int | None:
+def _made(maker: Maker, *, lhs: int, rhs: int, asked: "_Convolution", dtype: Any) -> int | None:
     """The normal form of a convolution; None: no elements meet."""
     table, counts = maker.table, asked.counts
     (lhs, turns_lhs), (rhs, turns_rhs) = (_forward(maker, value) for value in (lhs, rhs))
@@ -131,7 +135,7 @@ def _made(maker: Maker, lhs: int, rhs: int, *, asked: "_Convolution", dtype: Any
         for law, (a, b) in zip(laws, reached, strict=True)
     ]
     lhs, rhs = (
-        maker.pick(value, _grid(maker, value, [pair[i] for pair in reached]))
+        maker.pick(value, _grid(maker, value, parts=[pair[i] for pair in reached]))
         for i, value in enumerate((lhs, rhs))
     )
     is_swapped = lhs > rhs and is_even(asked.rest["precision"])
@@ -144,14 +148,14 @@ def _made(maker: Maker, lhs: int, rhs: int, *, asked: "_Convolution", dtype: Any
     ]
     kind = Kind((one[0], one[1], other[1], *counts), dtype)
     bound = dataclasses.replace(asked, laws=tuple(laws))
-    (made,) = table.make(_OP, (("laws", bound),), [lhs, rhs], [kind], run=bound.run)
+    (made,) = table.make(_OP, (("laws", bound),), operands=[lhs, rhs], kinds=[kind], run=bound.run)
     return maker.transpose(made, [0, 2, 1, *range(_SPACE, len(kind.shape))]) if is_swapped else made
 
 
 _OP = "conv_general_dilated"
 
 
-def _grid(maker: Maker, value: int, parts: Sequence[range]) -> list[Axis]:
+def _grid(maker: Maker, value: int, *, parts: Sequence[range]) -> list[Axis]:
     shape = maker.table.kind(value).shape
     return [(0, 1, n) for n in shape[:_SPACE]] + [(part.start, 1, len(part)) for part in parts]
 
@@ -171,7 +175,7 @@ def _forward(maker: Maker, value: int) -> tuple[int, list[bool]]:
     return maker.pick(value, grid), turns
 
 
-def picked_convolution(maker: Maker, node: Node, axes: Sequence[Axis]) -> int | None:
+def picked_convolution(maker: Maker, node: Node, axes: Sequence[Axis]) -> int | None:  # noqa: PLR0917 - `_PICKED` calls it
     """The elements of a convolution on a grid of its spatial axes.
 
     None: the grid concerns other axes, too, or the convolution has no normal form.
@@ -185,7 +189,9 @@ def picked_convolution(maker: Maker, node: Node, axes: Sequence[Axis]) -> int | 
     ]
     counts = tuple(count for *_, count in axes[_SPACE:])
     part = dataclasses.replace(bound, laws=tuple(laws), counts=counts)
-    return _made(maker, node.operands[0], node.operands[1], asked=part, dtype=node.kind.dtype)
+    return _made(
+        maker, lhs=node.operands[0], rhs=node.operands[1], asked=part, dtype=node.kind.dtype
+    )
 
 
 @dataclasses.dataclass(frozen=True)

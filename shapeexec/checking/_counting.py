@@ -14,7 +14,7 @@ _MOST_STEPS = 1 << 16
 
 
 def counters(
-    table: Table, starts: Mapping[int, int], made: Mapping[int, int], steps: int
+    table: Table, starts: Mapping[int, int], *, made: Mapping[int, int], steps: int
 ) -> dict[int, np.ndarray]:
     """The values of counters at each step.
 
@@ -41,16 +41,16 @@ def _holds(dtype: np.dtype, number: int) -> bool:
 
 
 def counted(
-    table: Table, value: int, known: dict[int, np.ndarray | None], steps: int
+    table: Table, value: int, *, known: dict[int, np.ndarray | None], steps: int
 ) -> np.ndarray | None:
     """A scalar of a body at each step, if it depends on `known` values and constants only."""
     if value not in known:
-        known[value] = _counted(table, value, known, steps)
+        known[value] = _counted(table, value, known=known, steps=steps)
     return known[value]
 
 
 def _counted(
-    table: Table, value: int, known: dict[int, np.ndarray | None], steps: int
+    table: Table, value: int, *, known: dict[int, np.ndarray | None], steps: int
 ) -> np.ndarray | None:
     node = table[value]
     if node.kind.shape:
@@ -59,8 +59,8 @@ def _counted(
         return np.broadcast_to(node.constant, (steps,))
     operands: list[np.ndarray] = []
     for operand in node.operands:
-        row = counted(table, operand, known, steps)
+        row = counted(table, operand, known=known, steps=steps)
         if row is None:
             return None
         operands.append(row)
-    return folded_each(node.op, operands, node.kind.dtype) if operands else None
+    return folded_each(node.op, operands, dtype=node.kind.dtype) if operands else None

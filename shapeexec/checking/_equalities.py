@@ -115,7 +115,7 @@ def _contracted(asked: Asked) -> int | None:
     long = [axis for axis in order if asked.kind.shape[axis] != 1]
     key = asked.key({name: asked.params[name] for name in ("precision", "preferred_element_type")})
     counts = sum(asked.kind.shape[axis] != 1 for axis in places[0]), _summed(asked)
-    return asked.derived((key, counts), parts, long)
+    return asked.derived((key, counts), parts, order=long)
 
 
 def _factors(asked: Asked, sides: tuple[int, int]) -> list[int]:
@@ -150,7 +150,7 @@ def _reduced(asked: Asked) -> int | None:
     if not along:
         return asked.maker.reshape(value, asked.kind.shape)
     kept = [axis for axis, size in enumerate(asked.kind.shape) if size != 1]
-    return asked.derived((along,), [value], kept)
+    return asked.derived((along,), [value], order=kept)
 
 
 _REDUCTIONS = "reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or".split()

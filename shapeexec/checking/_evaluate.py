@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import jax
 import numpy as np
-from jax import dtypes
 from jax import numpy as jnp
 
 from shapeexec import _compat
@@ -27,7 +26,7 @@ _ROUNDING = 64
 """The tolerance, in units of the last place of a result's largest element."""
 
 
-def agree(table: Table, left: int, right: int, proven: Mapping[int, int]) -> bool:
+def agree(table: Table, *, left: int, right: int, proven: Mapping[int, int]) -> bool:
     """Whether two values are equal up to rounding, on random values of their common ancestors.
 
     Args:
@@ -42,25 +41,25 @@ def agree(table: Table, left: int, right: int, proven: Mapping[int, int]) -> boo
     """
     if table.kind(left) != table.kind(right):
         return False
-    inputs, order = _between(table, (left, right), proven)
+    inputs, order = _between(table, (left, right), proven=proven)
     nodes = [table[value] for value in order]
     if any(node.run is None and node.constant is None for node in nodes):
         return False
-    if not _is_cheap(table, nodes, inputs):
+    if not _is_cheap(table, nodes, inputs=inputs):
         return False
     run = _runner(table, inputs, order=order, ends=(left, right), proven=proven)
     kinds = [table.kind(value) for value in inputs]
     try:
-        return _agree_on_draws(run, kinds, _constants(nodes))
+        return _agree_on_draws(run, kinds, special=_constants(nodes))
     except _NotEvaluated:
         return False
 
 
 def _between(
-    table: Table, ends: tuple[int, int], proven: Mapping[int, int]
+    table: Table, ends: tuple[int, int], *, proven: Mapping[int, int]
 ) -> tuple[list[int], list[int]]:
     """The common ancestors of both ends, and the values between, operands first."""
-    above = [_ancestors(table, end, proven) for end in ends]
+    above = [_ancestors(table, end, proven=proven) for end in ends]
     common = above[0] & above[1]
     inputs: set[int] = set()
     order: set[int] = set()
@@ -79,7 +78,7 @@ def _between(
     return sorted(inputs), sorted(order)
 
 
-def _ancestors(table: Table, end: int, proven: Mapping[int, int]) -> set[int]:
+def _ancestors(table: Table, end: int, *, proven: Mapping[int, int]) -> set[int]:
     found: set[int] = set()
     waiting = [end]
     while waiting:
@@ -90,7 +89,7 @@ def _ancestors(table: Table, end: int, proven: Mapping[int, int]) -> set[int]:
     return found
 
 
-def _is_cheap(table: Table, nodes: Sequence[Node], inputs: Sequence[int]) -> bool:
+def _is_cheap(table: Table, nodes: Sequence[Node], *, inputs: Sequence[int]) -> bool:
     if len(nodes) > _MOST_OPERATIONS or any(node.op == "while" for node in nodes):
         return False
     elements = sum(node.kind.size for node in nodes)
@@ -134,25 +133,25 @@ def _runner(
 
 
 def _agree_on_draws(
-    run: Callable[..., Any], kinds: Sequence[Kind], special: Sequence[np.ndarray]
+    run: Callable[..., Any], kinds: Sequence[Kind], *, special: Sequence[np.ndarray]
 ) -> bool:
     if not kinds:
         left, right = run([])
         with _by_jax():
             jax.block_until_ready([left, right])
-        return _is_equal(_comparable(left), _comparable(right), 0.0)
+        return _is_equal(_comparable(left), _comparable(right), tolerance=0.0)
     rng = np.random.default_rng(0)
     seen: list[np.ndarray] = []
     compiled: Callable[..., Any] | None = None
     for draw in _DRAWS:
-        arrays = [_drawn(kind, draw, special, rng) for kind in kinds]
+        arrays = [_drawn(kind, draw, special=special, rng=rng) for kind in kinds]
         compiled = compiled or _compiled(run, arrays)
         with _by_jax():
             left, right = cast(tuple[Any, Any], jax.block_until_ready(compiled(arrays)))
         if left.shape != right.shape or left.dtype != right.dtype:
             return False
         tolerance = _tolerance(left.dtype)
-        if not _is_equal(_comparable(left), _comparable(right), tolerance):
+        if not _is_equal(_comparable(left), _comparable(right), tolerance=tolerance):
             return False
         seen.append(_comparable(right))
     return _tells_something(seen)
@@ -218,30 +217,53 @@ _DRAWS: Sequence[tuple[Draw, Draw] | None] = (*_PLAIN, *[None] * _SPECIAL_DRAWS,
 def _drawn(
     kind: Kind,
     draw: tuple[Draw, Draw] | None,
+    *,
     special: Sequence[np.ndarray],
     rng: np.random.Generator,
 ) -> Any:
-    shape, dtype = kind.shape, kind.dtype
-    if _compat.is_extended(dtype):
-        words = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, dtype))
-        data = rng.integers(0, 2**32, words.shape).astype(np.uint32)
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(_key_of(dtype)))
-    if dtype == dtypes.float0:
-        return np.zeros(shape, dtype)
-    if dtype == np.bool_:
-        return rng.random(shape) < 0.5
-    of_floats, of_integers = draw or _PLAIN[3]
-    is_integer = jnp.issubdtype(dtype, np.integer)
-    numbers = (of_integers if is_integer else of_floats)(rng, shape, dtype)
-    if jnp.issubdtype(dtype, np.complexfloating):
-        numbers = numbers + 1j * of_floats(rng, shape, dtype)
-    if jnp.issubdtype(dtype, np.unsignedinteger):
-        numbers = np.abs(numbers)
-    numbers = np.asarray(numbers).astype(dtype)
-    if draw is not None:
-        return numbers
-    pool = _pool(dtype, special)
-    return np.where(rng.random(shape) < 0.5, rng.choice(pool, shape), numbers)
+    of_dtype = _compat.kind_of_dtype(kind.dtype)
+    drawn = _BY_DTYPE[of_dtype](kind, rng, draws=draw or _PLAIN[3])
+    if draw is not None or of_dtype in ("bool", "opaque"):
+        return drawn
+    pool = _pool(kind.dtype, special)
+    return np.where(rng.random(kind.shape) < 0.5, rng.choice(pool, kind.shape), drawn)
+
+
+def _bools(kind: Kind, rng: np.random.Generator, *, draws: tuple[Draw, Draw]) -> Any:
+    return rng.random(kind.shape) < 0.5
+
+
+def _integers(kind: Kind, rng: np.random.Generator, *, draws: tuple[Draw, Draw]) -> Any:
+    numbers = draws[1](rng, kind.shape, kind.dtype)
+    is_unsigned = jnp.issubdtype(kind.dtype, np.unsignedinteger)
+    return np.asarray(np.abs(numbers) if is_unsigned else numbers).astype(kind.dtype)
+
+
+def _floats(kind: Kind, rng: np.random.Generator, *, draws: tuple[Draw, Draw]) -> Any:
+    return np.asarray(draws[0](rng, kind.shape, kind.dtype)).astype(kind.dtype)
+
+
+def _complexes(kind: Kind, rng: np.random.Generator, *, draws: tuple[Draw, Draw]) -> Any:
+    real, imaginary = (draws[0](rng, kind.shape, kind.dtype) for _ in range(2))
+    return np.asarray(real + 1j * imaginary).astype(kind.dtype)
+
+
+def _opaque(kind: Kind, rng: np.random.Generator, *, draws: tuple[Draw, Draw]) -> Any:
+    if not _compat.is_extended(kind.dtype):  # float0
+        return np.zeros(kind.shape, kind.dtype)
+    struct = jax.ShapeDtypeStruct(kind.shape, kind.dtype)
+    words = jax.eval_shape(jax.random.key_data, struct)
+    data = rng.integers(0, 2**32, words.shape).astype(np.uint32)
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(_key_of(kind.dtype)))
+
+
+_BY_DTYPE = {
+    "bool": _bools,
+    "int": _integers,
+    "float": _floats,
+    "complex": _complexes,
+    "opaque": _opaque,
+}
 
 
 def _pool(dtype: Any, special: Sequence[np.ndarray]) -> np.ndarray:
@@ -282,7 +304,7 @@ def _tolerance(dtype: Any) -> float:
     return _ROUNDING * float(jnp.finfo(dtype).eps) if inexact else 0.0
 
 
-def _is_equal(left: np.ndarray, right: np.ndarray, tolerance: float) -> bool:
+def _is_equal(left: np.ndarray, right: np.ndarray, *, tolerance: float) -> bool:
     if left.shape != right.shape:
         return False
     if not tolerance:

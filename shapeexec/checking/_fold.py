@@ -92,7 +92,7 @@ def _shift_left(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(inside, np.left_shift(a, np.where(inside, b, 0)), 0).astype(a.dtype)
 
 
-def _clamped(low: np.ndarray, a: np.ndarray, high: np.ndarray) -> np.ndarray:
+def _clamped(low: np.ndarray, a: np.ndarray, high: np.ndarray) -> np.ndarray:  # noqa: PLR0917 - the operands of `clamp`
     return np.minimum(np.maximum(a, low), high)
 
 
@@ -180,7 +180,7 @@ _MOVES = frozenset("broadcast_in_dim reshape shaped transpose view rev slice pic
 
 
 def folded(
-    op: str, operands: Sequence[np.ndarray], params: Mapping[str, Any], kind: Any
+    op: str, operands: Sequence[np.ndarray], *, params: Mapping[str, Any], kind: Any
 ) -> np.ndarray | None:
     """The result of an operation on constants; None: it is not folded."""
     fold = _FOLDS.get(op)
@@ -203,7 +203,7 @@ def folded(
     return np.asarray(result) if is_right else None
 
 
-def folded_each(op: str, operands: Sequence[np.ndarray], dtype: Any) -> np.ndarray | None:
+def folded_each(op: str, operands: Sequence[np.ndarray], *, dtype: Any) -> np.ndarray | None:
     """The result of a pointwise operation on rows of scalars; None: it is not folded."""
     if op not in _POINTWISE or op == "integer_pow":
         return None

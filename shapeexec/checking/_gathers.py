@@ -121,7 +121,7 @@ def _gathered_at(asked: Asked) -> int | None:
     zero = asked.table.constant(np.zeros((), np.int32))
     at = dict(zip(numbers.start_index_map, scalars, strict=True))
     starts = [at.get(axis, zero) for axis in range(len(shape))]
-    sliced = sliced_at(asked.maker, asked.operands[0], starts, sizes)
+    sliced = sliced_at(asked.maker, asked.operands[0], starts=starts, sizes=sizes)
     return asked.maker.reshape(sliced, asked.kind.shape)
 
 
@@ -169,7 +169,7 @@ def scattered(asked: Asked) -> int | None:
     rest = [place for place in range(len(updates)) if place not in given]  # of size 1
     value = asked.maker.transpose(asked.operands[2], [*rest, *given])
     value = asked.maker.reshape(value, [count for *_, count in axes])
-    return asked.maker.place(value, axes, shape)
+    return asked.maker.place(value, axes, shape=shape)
 
 
 def _scattered_at(asked: Asked) -> int | None:
@@ -193,7 +193,7 @@ def _scattered_at(asked: Asked) -> int | None:
     at = dict(zip(numbers.scatter_dims_to_operand_dims, scalars, strict=True))
     starts = [at.get(axis, zero) for axis in range(len(shape))]
     update = asked.maker.reshape(asked.operands[2], sizes)
-    return updated_at(asked.maker, asked.operands[0], update, starts)
+    return updated_at(asked.maker, asked.operands[0], update=update, starts=starts)
 
 
 # Without axes of size 1
@@ -214,10 +214,12 @@ def gathered_without_ones(asked: Asked) -> int | None:
         asked.key({name: asked.params[name] for name in ("mode", "fill_value")}),
         tuple(int(sizes[axis]) for axis in kept),
         tuple(kept.index(axis) for axis in numbers.start_index_map),
-        _pairs(numbers.operand_batching_dims, numbers.start_indices_batching_dims, kept, long),
+        _pairs(
+            numbers.operand_batching_dims, numbers.start_indices_batching_dims, kept=kept, long=long
+        ),
     )
-    operands = [_only(asked, 0, kept), _only(asked, 1, [*long, len(batch)])]
-    return asked.derived(params, operands, order)
+    operands = [_only(asked, 0, order=kept), _only(asked, 1, order=[*long, len(batch)])]
+    return asked.derived(params, operands, order=order)
 
 
 def scattered_without_ones(asked: Asked) -> int | None:
@@ -236,14 +238,19 @@ def scattered_without_ones(asked: Asked) -> int | None:
         asked.key({name: asked.params[name] for name in ("mode", "update_jaxpr", "update_consts")}),
         tuple(kept.index(axis) for axis in numbers.scatter_dims_to_operand_dims),
         tuple(kept.index(axis) for place, axis in sorted(places.items()) if updates[place] != 1),
-        _pairs(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, kept, long),
+        _pairs(
+            numbers.operand_batching_dims,
+            numbers.scatter_indices_batching_dims,
+            kept=kept,
+            long=long,
+        ),
     )
     operands = [
-        _only(asked, 0, kept),
-        _only(asked, 1, [*long, len(batch)]),
-        _only(asked, 2, order),
+        _only(asked, 0, order=kept),
+        _only(asked, 1, order=[*long, len(batch)]),
+        _only(asked, 2, order=order),
     ]
-    return asked.derived(params, operands, kept)
+    return asked.derived(params, operands, order=kept)
 
 
 def _kept(shape: Sequence[int], indexed: Sequence[int]) -> list[int]:
@@ -255,13 +262,13 @@ def _long(shape: Sequence[int]) -> list[int]:
 
 
 def _pairs(
-    of_operand: Sequence[int], of_indices: Sequence[int], kept: list[int], long: list[int]
+    of_operand: Sequence[int], of_indices: Sequence[int], *, kept: list[int], long: list[int]
 ) -> Hashable:
     """The pairs of batching axes of the operand and of the indices."""
     both = zip(of_operand, of_indices, strict=True)
     return tuple((kept.index(axis), long.index(other)) for axis, other in both if axis in kept)
 
 
-def _only(asked: Asked, operand: int, order: Sequence[int]) -> int:
+def _only(asked: Asked, operand: int, *, order: Sequence[int]) -> int:
     """An operand with only these axes, in this order; the others have size 1."""
     return asked.maker.only(asked.operands[operand], order)

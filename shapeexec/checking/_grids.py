@@ -45,7 +45,7 @@ def _grid_of(numbers: np.ndarray) -> Axis:
 
 
 def laid(
-    config: Sequence[Sequence[int]], shape: Sequence[int], padded: Sequence[int]
+    config: Sequence[Sequence[int]], shape: Sequence[int], *, padded: Sequence[int]
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:
     """The part of an array that padding keeps, and its grid in the result; None: it keeps nothing.
 

@@ -102,7 +102,7 @@ def _watch_frames(places: dict[str, None]) -> Generator[None]:
         yield
         return
 
-    def in_frame(frame: FrameType, event: str, argument: Any) -> Any:
+    def in_frame(frame: FrameType, event: str, argument: Any) -> Any:  # noqa: PLR0917 - a trace function of Python
         if event == "exception" and _matters(frame.f_code, argument[1]):
             places.setdefault(f"{frame.f_code.co_filename}:{frame.f_lineno}")
         return in_frame

@@ -66,7 +66,7 @@ def picked(asked: Asked) -> int | None:
     return maker.reshape(turned, asked.kind.shape)
 
 
-def _picked_of_placed(maker: Maker, node: Node, axes: Sequence[Axis]) -> int:
+def _picked_of_placed(maker: Maker, node: Node, axes: Sequence[Axis]) -> int:  # noqa: PLR0917 - `_PICKED` calls it
     """The part of a placed array that lies on a grid, placed on that grid."""
     counts = tuple(count for *_, count in axes)
     found = [common(on, of) for on, of in zip(own_params(node)["axes"], axes, strict=True)]
@@ -74,7 +74,7 @@ def _picked_of_placed(maker: Maker, node: Node, axes: Sequence[Axis]) -> int:
     if len(both) < len(found):
         return maker.table.constant(np.zeros(counts, node.kind.dtype))
     part = maker.pick(node.operands[0], [of_array for of_array, _ in both])
-    return maker.place(part, [of_grid for _, of_grid in both], counts)
+    return maker.place(part, [of_grid for _, of_grid in both], shape=counts)
 
 
 _PICKED: Mapping[str, Callable[[Maker, Node, Sequence[Axis]], int | None]] = {
@@ -99,7 +99,7 @@ def placed(asked: Asked) -> int | None:
         (first + by * start, by * step, count)
         for (start, step, count), (first, by, _) in zip(own_params(node)["axes"], axes, strict=True)
     ]
-    return asked.maker.place(node.operands[0], composed, asked.kind.shape)
+    return asked.maker.place(node.operands[0], composed, shape=asked.kind.shape)
 
 
 def padded(asked: Asked) -> int | None:
@@ -108,13 +108,13 @@ def padded(asked: Asked) -> int | None:
     Other padding keeps its operation; negative padding becomes a pick before it.
     """
     shape, config = asked.shape(), asked.params["padding_config"]
-    fill, found = asked.constant(1), laid(config, shape, asked.kind.shape)
+    fill, found = asked.constant(1), laid(config, shape, padded=asked.kind.shape)
     if found is None:
         return None if fill is None else _filled(asked, fill)
     of_array, of_grid = found
     part = asked.maker.pick(asked.operands[0], of_array)
     if fill is not None and is_zero(fill):
-        return asked.maker.place(part, of_grid, asked.kind.shape)
+        return asked.maker.place(part, of_grid, shape=asked.kind.shape)
     if of_grid == whole(asked.kind.shape):
         return part
     outside = padding_of(of_grid, asked.kind.shape)
@@ -122,7 +122,9 @@ def padded(asked: Asked) -> int | None:
         return None
     params, operands = {"padding_config": outside}, [part, asked.operands[1]]
     run = functools.partial(_run_pad, outside)
-    return asked.maker.make("pad", params, operands, [asked.kind], run=run, key=asked.key)[0]
+    return asked.maker.make(
+        "pad", params, operands=operands, kinds=[asked.kind], run=run, key=asked.key
+    )[0]
 
 
 def _filled(asked: Asked, fill: np.ndarray) -> int:
@@ -142,14 +144,14 @@ def is_zero(array: np.ndarray) -> bool:
 def dynamically_sliced(asked: Asked) -> int | None:
     """With known starts it is a slice; the start along a whole axis does not matter."""
     value, *starts = asked.operands
-    return sliced_at(asked.maker, value, starts, asked.params["slice_sizes"])
+    return sliced_at(asked.maker, value, starts=starts, sizes=asked.params["slice_sizes"])
 
 
-def sliced_at(maker: Maker, value: int, starts: Sequence[int], sizes: Sequence[int]) -> int:
+def sliced_at(maker: Maker, value: int, *, starts: Sequence[int], sizes: Sequence[int]) -> int:
     """A slice of `sizes` at starts that are values."""
     kind = maker.table.kind(value)
     clamped = [
-        _clamped(maker.table, start, n - size)
+        _clamped(maker.table, start, most=n - size)
         for start, n, size in zip(starts, kind.shape, sizes, strict=True)
     ]
     known = [maker.table.constant_of(start) for start in clamped]
@@ -164,10 +166,12 @@ def sliced_at(maker: Maker, value: int, starts: Sequence[int], sizes: Sequence[i
         return [lax.dynamic_slice(jnp.asarray(arrays[0]), arrays[1:], counts)]
 
     made = Kind(counts, kind.dtype)
-    return maker.table.make("dynamic_slice", counts, [value, *clamped], [made], run=run)[0]
+    return maker.table.make(
+        "dynamic_slice", counts, operands=[value, *clamped], kinds=[made], run=run
+    )[0]
 
 
-def _clamped(table: Table, start: int, most: int) -> int:
+def _clamped(table: Table, start: int, *, most: int) -> int:
     """A start, clamped if it is known."""
     known = table.constant_of(start) if most else np.zeros(())
     if known is None:
@@ -178,26 +182,28 @@ def _clamped(table: Table, start: int, most: int) -> int:
 def dynamically_updated(asked: Asked) -> int | None:
     """An update of the whole array is the update; an update of zeros places it."""
     operand, update, *starts = asked.operands
-    return updated_at(asked.maker, operand, update, starts)
+    return updated_at(asked.maker, operand, update=update, starts=starts)
 
 
-def updated_at(maker: Maker, operand: int, update: int, starts: Sequence[int]) -> int:
+def updated_at(maker: Maker, operand: int, *, update: int, starts: Sequence[int]) -> int:
     """`operand` with `update` written at starts that are values."""
     table = maker.table
     kind, counts = table.kind(operand), table.kind(update).shape
     if counts == kind.shape:
         return update
     sizes = zip(starts, kind.shape, counts, strict=True)
-    clamped = [_clamped(table, start, n - size) for start, n, size in sizes]
+    clamped = [_clamped(table, start, most=n - size) for start, n, size in sizes]
     known = [table.constant_of(start) for start in clamped]
     at = [int(start) for start in known if start is not None]
     zeros = table.constant_of(operand)
     if zeros is not None and is_zero(zeros) and len(at) == len(starts):
         axes = [(start, 1, size) for start, size in zip(at, counts, strict=True)]
-        return maker.place(update, axes, kind.shape)
+        return maker.place(update, axes, shape=kind.shape)
 
     def run(arrays: Sequence[Any]) -> list[Any]:
         into, what, *where = (jnp.asarray(array) for array in arrays)
         return [lax.dynamic_update_slice(into, what, where)]
 
-    return table.make("dynamic_update_slice", (), [operand, update, *clamped], [kind], run=run)[0]
+    return table.make(
+        "dynamic_update_slice", (), operands=[operand, update, *clamped], kinds=[kind], run=run
+    )[0]

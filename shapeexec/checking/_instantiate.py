@@ -84,7 +84,7 @@ def instantiate(closed: Any, sizes: Mapping[str, int]) -> Any:
         Exception: Whatever an expansion raises at these sizes, such as an OverflowError.
     """
     flat = _Flat(sizes)
-    outs = flat.inline(closed.jaxpr, closed.consts, flat.inputs(closed.jaxpr.invars))
+    outs = flat.inline(closed.jaxpr, closed.consts, operands=flat.inputs(closed.jaxpr.invars))
     return flat.closed(closed, outs)
 
 
@@ -110,17 +110,19 @@ class _Flat:
         return _compat.ClosedJaxpr(opened, consts)
 
     def inline(
-        self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any], within: Any = None
+        self, jaxpr: Any, consts: Sequence[Any], *, operands: Sequence[Any], within: Any = None
     ) -> list[Any]:
         """Inline a jaxpr; return the atoms of its results. `within`: the call, for its line."""
         env: _compat.Environment[Any] = _compat.Environment({}, of_literal=lambda atom: atom)
         env.write(jaxpr.invars, operands)
         avals = [self._param(var.aval) for var in jaxpr.constvars]
         env.write(jaxpr.constvars, map(self._constant, consts, avals))
-        env.walk(jaxpr.eqns, lambda eqn: self._equation(eqn, [*map(env.read, eqn.invars)], within))
+        env.walk(
+            jaxpr.eqns, lambda eqn: self._equation(eqn, [*map(env.read, eqn.invars)], within=within)
+        )
         return [*map(env.read, jaxpr.outvars)]
 
-    def _equation(self, eqn: Any, atoms: list[Any], within: Any) -> list[Any]:
+    def _equation(self, eqn: Any, atoms: list[Any], *, within: Any) -> list[Any]:
         name = eqn.primitive.name
         if name == "dim_as_value":
             return [self._host(_dim.evaluate(eqn.params["dim"], self._sizes), eqn.outvars[0])]
@@ -128,10 +130,12 @@ class _Flat:
         if body is not None:
             # Its derivatives and rematerialization were applied when the function was traced.
             inner = _compat.closed(body)
-            return self.inline(inner.jaxpr, inner.consts, atoms, _line_of(eqn, within))
+            return self.inline(
+                inner.jaxpr, inner.consts, operands=atoms, within=_line_of(eqn, within)
+            )
         params = {key: self._param(param) for key, param in eqn.params.items()}
         if name in EXPANSIONS:
-            return self._expanded(eqn, params, atoms, within)
+            return self._expanded(eqn, params, atoms=atoms, within=within)
         outvars = [_compat.new_variable(self._param(var.aval)) for var in eqn.outvars]
         source = _line_of(eqn, within).source_info
         self._eqns.append(
@@ -140,7 +144,7 @@ class _Flat:
         return outvars
 
     def _expanded(
-        self, eqn: Any, params: dict[str, Any], atoms: list[Any], within: Any
+        self, eqn: Any, params: dict[str, Any], *, atoms: list[Any], within: Any
     ) -> list[Any]:
         meant = EXPANSIONS[eqn.primitive.name](self._sizes, **params)
         if not atoms:
@@ -153,7 +157,9 @@ class _Flat:
         ]
         traced = jax.jit(meant).trace(*structs).jaxpr
         traced = _compat.without_hi_primitives(traced)
-        return self.inline(traced.jaxpr, traced.consts, atoms, _line_of(eqn, within))
+        return self.inline(
+            traced.jaxpr, traced.consts, operands=atoms, within=_line_of(eqn, within)
+        )
 
     def _host(self, value: Any, var: Any) -> Any:
         """A host value as the constant that the graph would get."""

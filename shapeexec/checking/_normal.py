@@ -41,9 +41,9 @@ class Maker:
         self,
         op: str,
         params: Mapping[str, Any],
+        *,
         operands: Sequence[int],
         kinds: Sequence[Kind],
-        *,
         run: Run,
         key: Callable[[Mapping[str, Any]], Hashable],
     ) -> list[int]:
@@ -69,7 +69,7 @@ class Maker:
                 normal = equality(asked)
                 if normal is not None:
                     return [normal]
-        return self.table.make(op, key(params), operands, kinds, run=run)
+        return self.table.make(op, key(params), operands=operands, kinds=kinds, run=run)
 
     def _folded(self, asked: "Asked") -> int | None:
         constants: list[np.ndarray] = []
@@ -78,13 +78,13 @@ class Maker:
             if constant is None:
                 return None
             constants.append(constant)
-        result = folded(asked.op, constants, asked.params, asked.kind)
+        result = folded(asked.op, constants, params=asked.params, kind=asked.kind)
         return None if result is None else self.table.constant(result)
 
-    def own(self, op: str, operands: Sequence[int], kind: Kind, **params: Any) -> int:
+    def own(self, op: str, operands: Sequence[int], *, kind: Kind, **params: Any) -> int:
         """Add one of our own operations, which `_RUNS` implements."""
-        run = functools.partial(_run_own, _RUNS[op], params)
-        (made,) = self.make(op, params, operands, [kind], run=run, key=_own_key)
+        run = functools.partial(_run_own, function=_RUNS[op], params=params)
+        (made,) = self.make(op, params, operands=operands, kinds=[kind], run=run, key=_own_key)
         return made
 
     def reshape(self, operand: int, shape: Sequence[int]) -> int:
@@ -93,14 +93,14 @@ class Maker:
         kind = Kind(tuple(shape), given.dtype)
         if given.shape == kind.shape:
             return operand
-        return self.own("shaped", [operand], kind, new_sizes=kind.shape)
+        return self.own("shaped", [operand], kind=kind, new_sizes=kind.shape)
 
     def pick(self, operand: int, axes: Sequence[Axis]) -> int:
         """The elements of `operand` on a grid within it."""
         kind = Kind(tuple(count for *_, count in axes), self.table.kind(operand).dtype)
-        return self.own("pick", [operand], kind, axes=tuple(map(plain, axes)))
+        return self.own("pick", [operand], kind=kind, axes=tuple(map(plain, axes)))
 
-    def place(self, operand: int, axes: Sequence[Axis], shape: Sequence[int]) -> int:
+    def place(self, operand: int, axes: Sequence[Axis], *, shape: Sequence[int]) -> int:
         """`operand` on a grid of zeros of a shape."""
         turned = [
             (s + step * (n - 1), -step, n) if step < 0 else (s, step, n) for s, step, n in axes
@@ -108,7 +108,7 @@ class Maker:
         back = [(n - 1, -1, n) if step < 0 else (0, 1, n) for _, step, n in axes]
         kind = Kind(tuple(shape), self.table.kind(operand).dtype)
         on, value = tuple(map(plain, turned)), self.pick(operand, back)
-        return self.own("place", [value], kind, axes=on, shape=kind.shape)
+        return self.own("place", [value], kind=kind, axes=on, shape=kind.shape)
 
     def only(self, operand: int, order: Sequence[int]) -> int:
         """`operand` with these axes in this order; all others are of size 1."""
@@ -125,7 +125,7 @@ class Maker:
         shape = [kind.shape[axis] for axis in permutation]
         if not kind.size:
             none = Kind(tuple(shape), kind.dtype)
-            return self.own("view", [operand], none, offset=0, loops=((0, 1),))
+            return self.own("view", [operand], kind=none, offset=0, loops=((0, 1),))
         view = _strides.view_of(self.table, operand)
         along = view.by_axis(kind.shape)
         if along is None:
@@ -142,7 +142,7 @@ class Maker:
             return self.reshape(view.base, shape)
         kind = Kind(tuple(loop.size for loop in view.loops), given.dtype)
         loops = tuple((loop.size, loop.stride) for loop in view.loops)
-        value = self.own("view", [view.base], kind, offset=view.offset, loops=loops)
+        value = self.own("view", [view.base], kind=kind, offset=view.offset, loops=loops)
         return self.reshape(value, shape)
 
 
@@ -168,7 +168,7 @@ class Asked:
     run: Run
     key: Callable[[Mapping[str, Any]], Hashable]
 
-    def derived(self, params: Hashable, operands: Sequence[int], order: Sequence[int]) -> int:
+    def derived(self, params: Hashable, operands: Sequence[int], *, order: Sequence[int]) -> int:
         """The operation on other operands, whose result has only these axes, in this order."""
         ones = [axis for axis in range(len(self.kind.shape)) if axis not in order]
         permutation = [*ones, *order]
@@ -178,7 +178,9 @@ class Asked:
             (whole,) = self.run(arrays)
             return [lax.reshape(lax.transpose(whole, permutation), kind.shape)]
 
-        (made,) = self.table.make(self.op, params, operands, [kind], run=run, inputs=self.operands)
+        (made,) = self.table.make(
+            self.op, params, operands=operands, kinds=[kind], run=run, inputs=self.operands
+        )
         back = [[*order].index(axis) for axis in sorted(order)]
         short = self.maker.transpose(made, back)
         return self.maker.reshape(short, self.kind.shape)
@@ -213,7 +215,7 @@ def _own_key(params: Mapping[str, Any]) -> Hashable:
 
 
 def _run_own(
-    function: Callable[..., Any], params: Mapping[str, Any], arrays: Sequence[Any]
+    arrays: Sequence[Any], *, function: Callable[..., Any], params: Mapping[str, Any]
 ) -> list[Any]:
     return [function(*(jnp.asarray(array) for array in arrays), **params)]
 

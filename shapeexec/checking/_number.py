@@ -43,11 +43,11 @@ class Program:
 
 
 def number_program(
-    table: Table, closed: Any, equalities: Mapping[str, Any] = EQUALITIES
+    table: Table, closed: Any, *, equalities: Mapping[str, Any] = EQUALITIES
 ) -> Program:
     """Number the values of a concrete closed jaxpr whose calls are inlined."""
     scope = Scope(table, equalities, {})
-    inputs = [table.given("input", i, kind_of(aval)) for i, aval in enumerate(closed.in_avals)]
+    inputs = [table.given("input", i, kind=kind_of(aval)) for i, aval in enumerate(closed.in_avals)]
     results = scope.run(closed, inputs)
     return Program(tuple(results), tuple(scope.effects), scope.origins)
 
@@ -97,11 +97,13 @@ class Scope:
         run = functools.partial(_compat.bind_equation, eqn)
         if not eqn.effects:
             key = functools.partial(params_key, number=self.closed_key)
-            return maker.make(name, eqn.params, values, kinds, run=run, key=key)
+            return maker.make(name, eqn.params, operands=values, kinds=kinds, run=run, key=key)
         moment = len(self.effects), params_key(eqn.params, self.closed_key)
-        made = self.table.make(name, ("effect", *moment), values, kinds, run=run)
+        made = self.table.make(name, ("effect", *moment), operands=values, kinds=kinds, run=run)
         if not made:  # an effect without results gets a value of its own
-            (done,) = self.table.make(name, ("effect", *moment), values, [_NOTHING], run=run)
+            (done,) = self.table.make(
+                name, ("effect", *moment), operands=values, kinds=[_NOTHING], run=run
+            )
         else:
             done = made[0]
         self.effects.append(done)
@@ -121,11 +123,11 @@ class Scope:
 
     def argument(self, position: Hashable, aval: Any) -> int:
         """A parameter of a body that changes from step to step."""
-        return self.table.given("argument", position, kind_of(aval))
+        return self.table.given("argument", position, kind=kind_of(aval))
 
     def row(self, position: int, kind: Kind) -> int:
         """A parameter of a body that is a row of an array, numbered without axes of size 1."""
-        value = self.table.given("argument", ("row", position), _without_ones(kind))
+        value = self.table.given("argument", ("row", position), kind=_without_ones(kind))
         return self.reshape(value, kind.shape)
 
     def reshape(self, value: int, shape: Sequence[int]) -> int:
@@ -164,7 +166,7 @@ def _live(jaxpr: Any) -> list[Any]:
 # Loops and branches
 
 
-def _cond(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
+def _cond(scope: Scope, eqn: Any, values: list[int]) -> list[int]:  # noqa: PLR0917 - `_BODIES` calls it
     """A choice among the results of branches, which read outside values directly."""
     which, *operands = values
     branches = [_compat.closed(branch) for branch in eqn.params["branches"]]
@@ -185,7 +187,9 @@ def _cond(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
         if len(set(cases)) == 1:
             made.append(cases[0])
             continue
-        made += scope.table.make("cond", (), [which, *cases], [kind_of(var.aval)], run=_choose)
+        made += scope.table.make(
+            "cond", (), operands=[which, *cases], kinds=[kind_of(var.aval)], run=_choose
+        )
     return made
 
 
@@ -225,7 +229,7 @@ class _Loop:
 
 
 def _settled(
-    scope: Scope, starts: Sequence[int], avals: Sequence[Any], run: Callable[..., Any]
+    scope: Scope, starts: Sequence[int], *, avals: Sequence[Any], run: Callable[..., Any]
 ) -> _Loop:
     """Number a body repeatedly, until all carries that it never changes are captured values."""
     fixed: set[int] = set()
@@ -243,7 +247,7 @@ def _settled(
         fixed |= still
 
 
-def _scan(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
+def _scan(scope: Scope, eqn: Any, values: list[int]) -> list[int]:  # noqa: PLR0917 - `_BODIES` calls it
     params = eqn.params
     consts, carry = _compat.scan_counts(params, len(values))
     closed = _compat.closed(params["jaxpr"])
@@ -255,12 +259,12 @@ def _scan(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
         of_rows = [inner.row(i, kind_of(a)) for i, a in enumerate(avals[consts + carry :])]
         return inner.run(closed, [*outside, *arguments, *of_rows]), []
 
-    loop = _settled(scope, starts, avals[consts : consts + carry], run)
+    loop = _settled(scope, starts, avals=avals[consts : consts + carry], run=run)
     steps = int(params["length"]), bool(params["reverse"])
-    return _looped(scope, eqn, values, loop, steps=steps, rows=rows)
+    return _looped(scope, eqn, values=values, loop=loop, steps=steps, rows=rows)
 
 
-def _while(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
+def _while(scope: Scope, eqn: Any, values: list[int]) -> list[int]:  # noqa: PLR0917 - `_BODIES` calls it
     params = eqn.params
     tested, made = params["cond_nconsts"], params["body_nconsts"]
     test, body = _compat.closed(params["cond_jaxpr"]), _compat.closed(params["body_jaxpr"])
@@ -272,9 +276,11 @@ def _while(scope: Scope, eqn: Any, values: list[int]) -> list[int]:
         results = inner.run(body, [*of_body, *arguments])
         return results, inner.run(test, [*of_test, *arguments])
 
-    loop = _settled(scope, starts, body.in_avals[made:], run)
+    loop = _settled(scope, starts, avals=body.in_avals[made:], run=run)
     count = _steps(scope.table, loop)
-    return _looped(scope, eqn, values, loop, steps=None if count is None else (count, False))
+    return _looped(
+        scope, eqn, values=values, loop=loop, steps=None if count is None else (count, False)
+    )
 
 
 def _steps(table: Table, loop: _Loop) -> int | None:
@@ -300,9 +306,9 @@ def _steps(table: Table, loop: _Loop) -> int | None:
 def _looped(
     scope: Scope,
     eqn: Any,
+    *,
     values: list[int],
     loop: _Loop,
-    *,
     steps: tuple[int, bool] | None,
     rows: Sequence[int] = (),
 ) -> list[int]:
@@ -326,9 +332,9 @@ def _looped(
     made = table.make(
         op,
         (steps, len(order)),
-        [*loop.carried.values(), *rows],
-        kinds,
-        run=_results_of(eqn, [*order, *range(carries, len(eqn.outvars))], kinds),
+        operands=[*loop.carried.values(), *rows],
+        kinds=kinds,
+        run=_results_of(eqn, [*order, *range(carries, len(eqn.outvars))], kinds=kinds),
         inputs=values,
         bodies=bodies,
     )
@@ -353,15 +359,17 @@ def _known_rows(
     count, is_reversed = steps
     starts = {loop.arguments[i]: start for i, start in loop.carried.items()}
     results = {loop.arguments[i]: loop.results[i] for i in loop.carried}
-    known: dict[int, np.ndarray | None] = {**counters(table, starts, results, count)}
-    rows = [counted(table, output, known, count) if known else None for output in outputs]
+    known: dict[int, np.ndarray | None] = {**counters(table, starts, made=results, steps=count)}
+    rows = [
+        counted(table, output, known=known, steps=count) if known else None for output in outputs
+    ]
     return [
         value if row is None else table.constant(row[::-1] if is_reversed else row)
         for value, row in zip(made, rows, strict=True)
     ]
 
 
-def _results_of(eqn: Any, places: Sequence[int], kinds: Sequence[Kind]) -> Run:
+def _results_of(eqn: Any, places: Sequence[int], *, kinds: Sequence[Kind]) -> Run:
     def run(arrays: Sequence[Any]) -> list[Any]:
         results = _compat.bind_equation(eqn, arrays)
         pairs = [(results[place], kind.shape) for place, kind in zip(places, kinds, strict=True)]

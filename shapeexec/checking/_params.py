@@ -40,7 +40,7 @@ def params_key(params: Mapping[str, Any], number: Number) -> Hashable:
     )
 
 
-def key(value: Any, number: Number, depth: int = 0) -> Hashable:
+def key(value: Any, number: Number, *, depth: int = 0) -> Hashable:
     """A hashable that equals another's only if the values mean the same."""
     if value is None or isinstance(value, str | bytes | enum.Enum):
         return value

@@ -40,7 +40,7 @@ class Proof:
     evaluated: int
 
 
-def prove(table: Table, symbolic: Program, plain: Program) -> Proof:
+def prove(table: Table, *, symbolic: Program, plain: Program) -> Proof:
     """Compare the results and effects of two programs that have equally many."""
     roots = [*zip(symbolic.results, plain.results, strict=True)]
     effects = [*zip(symbolic.effects, plain.effects, strict=True)]
@@ -138,7 +138,8 @@ class _Search:
             self.final.add(pair)
         if self._may_be_evaluated(pair):
             self.evaluations += 1
-            if agree(self.table, *pair, self.proven):
+            left, right = pair
+            if agree(self.table, left=left, right=right, proven=self.proven):
                 self.same.add(pair)
                 self.proven[pair[1]] = pair[0]
                 return

@@ -113,7 +113,7 @@ class Table:
         """The array of a known value; None: unknown."""
         return self.nodes[value].constant
 
-    def given(self, op: str, params: Hashable, kind: Kind) -> int:
+    def given(self, op: str, params: Hashable, *, kind: Kind) -> int:
         """A value that is not the result of an operation: an input or a parameter of a body."""
         return self._intern((op, params, kind), Node(op, params, (), (), 0, kind))
 
@@ -133,15 +133,17 @@ class Table:
         if _compat.is_extended(getattr(value, "dtype", np.float32)):
             kind = Kind(tuple(value.shape), value.dtype)
             data = np.asarray(jax.random.key_data(value))
-            node = self._known(data.tobytes(), kind, value, None)
+            node = self._known(data.tobytes(), kind, value=value, constant=None)
             return self._intern(("constant", kind, data.tobytes()), node)
         array = np.asarray(value)
         kind = Kind(array.shape, array.dtype)
         params = _content(array)
-        node = self._known(params, kind, array, array)
+        node = self._known(params, kind, value=array, constant=array)
         return self._intern(("constant", kind, params), node)
 
-    def _known(self, params: Hashable, kind: Kind, value: Any, constant: np.ndarray | None) -> Node:
+    def _known(
+        self, params: Hashable, kind: Kind, *, value: Any, constant: np.ndarray | None
+    ) -> Node:
         def run(_: Sequence[Any]) -> list[Any]:
             return [value]
 
@@ -151,9 +153,9 @@ class Table:
         self,
         op: str,
         params: Hashable,
+        *,
         operands: Sequence[int],
         kinds: Iterable[Kind],
-        *,
         run: Run,
         inputs: Sequence[int] | None = None,
         bodies: tuple[tuple[int, ...], ...] = (),

@@ -27,12 +27,12 @@ def window_sum(asked: Asked) -> int | None:
     ):
         config.append((low, high, dilation - 1))
         padded.append(int(low) + int(high) + (n - 1) * int(dilation) + 1)
-    found = laid(config, shape, padded)
+    found = laid(config, shape, padded=padded)
     if found is None:  # windows of padding only
         return asked.table.constant(np.zeros(asked.kind.shape, asked.kind.dtype))
     of_array, of_grid = found
     part = asked.maker.pick(asked.operands[0], of_array)
-    operand = asked.maker.place(part, of_grid, padded)
+    operand = asked.maker.place(part, of_grid, shape=padded)
     return _windows(
         asked.maker,
         operand,
@@ -45,7 +45,7 @@ def window_sum(asked: Asked) -> int | None:
     )
 
 
-def picked_windows(maker: Maker, node: Node, axes: Sequence[Axis]) -> int | None:
+def picked_windows(maker: Maker, node: Node, axes: Sequence[Axis]) -> int | None:  # noqa: PLR0917 - `_PICKED` calls it
     """The sums in some of the windows; None: they are in reverse order."""
     if any(step < 0 for _, step, _ in axes):
         return None
@@ -83,5 +83,5 @@ def _windows(
         return maker.pick(part, [(0, by, n) for by, n in zip(strides, counts, strict=True)])
     kind = Kind(counts, maker.table.kind(part).dtype)
     return maker.own(
-        *("window_sum", [part], kind), windows=windows, strides=strides, dilations=dilations
+        "window_sum", [part], kind=kind, windows=windows, strides=strides, dilations=dilations
     )

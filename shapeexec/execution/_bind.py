@@ -125,13 +125,13 @@ class Binder:
         arrays, named = call.trees()
         leaves, treedef = _trees.flatten((tuple(arrays), named))
         self._check_specs(call)
-        bound = self._spec(treedef, arrays, named)
+        bound = self._spec(treedef, arrays, kwargs=named)
         shapes = bound.shapes(leaves)
         _check_known(shapes)
         sizes = dict(sorted(bound.sizes(shapes).items()))
         self._check_constraints(sizes)
         dims = tuple(() if d is None else d for d in bound.dims(shapes))
-        dtypes = tuple(_dtype(leaf, index, treedef) for index, leaf in enumerate(leaves))
+        dtypes = tuple(_dtype(leaf, index, treedef=treedef) for index, leaf in enumerate(leaves))
         texts = tuple(tuple(map(_dim.dim_text, leaf_dims)) for leaf_dims in dims)
         return BoundCall(
             call=call,
@@ -144,14 +144,14 @@ class Binder:
             placement=placement_of(leaves),
         )
 
-    def _spec(self, treedef: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundSpec:
+    def _spec(self, treedef: Any, args: Sequence[Any], *, kwargs: Mapping[str, Any]) -> BoundSpec:
         # By default an array is ragged if it has an axis.
         has_axes = [is_array(arg) and len(arg.shape) > 0 for arg in (*args, *kwargs.values())]
         key = (treedef, tuple(kwargs), tuple(has_axes))
         bound = self._compiled.get(key)
         if bound is None:
             bound = compile_spec(
-                _given_specs(self._settings, len(args), kwargs),
+                _given_specs(self._settings, len(args), named=kwargs),
                 args,
                 kwarg_shapes=self._settings.kwarg_shapes,
                 kwargs=kwargs,
@@ -186,7 +186,7 @@ class Binder:
                 )
 
 
-def _given_specs(settings: Settings, count: int, named: Mapping[str, Any]) -> Any:
+def _given_specs(settings: Settings, count: int, *, named: Mapping[str, Any]) -> Any:
     """The specs by position, without those of arguments behind `count` that have defaults."""
     specs = settings.in_shapes
     if specs is None or count >= len(specs):
@@ -222,7 +222,7 @@ def _check_constants(call: Call) -> None:
             ) from error
 
 
-def _dtype(leaf: Any, index: int, treedef: Any) -> tuple[Any, bool]:
+def _dtype(leaf: Any, index: int, *, treedef: Any) -> tuple[Any, bool]:
     if isinstance(leaf, jax.ShapeDtypeStruct | Padded):
         return leaf.dtype, bool(leaf.weak_type)
     try:

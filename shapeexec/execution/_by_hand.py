@@ -40,7 +40,7 @@ class Sizes(Mapping[str, int]):
         spec: How the arrays were padded: a tree of texts, `Shape`s and None.
 
     Example:
-        >>> _, sizes = sx.pad_to_bucket(np.ones((3, 5)), "b, s", sx.Pow2())
+        >>> _, sizes = sx.pad_to_bucket(np.ones((3, 5)), "b, s", buckets=sx.Pow2())
         >>> sizes["s"], dict(sizes)
         (5, {'b': 3, 's': 5})
     """
@@ -80,7 +80,7 @@ def _unflatten(known: Any, values: Any) -> Sizes:
 _trees.register(Sizes, _flatten, _unflatten)
 
 
-def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
+def pad_to_bucket(x: Any, spec: Any, *, buckets: Any = None) -> tuple[Any, Sizes]:
     """Pad arrays to their buckets, as a call of an `Exec` does.
 
     The valid elements come first along each axis, zeros behind them; behind typed PRNG keys, which
@@ -105,12 +105,12 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
         StrategyError: A strategy breaks a law.
 
     Example:
-        >>> padded, sizes = pad_to_bucket(np.ones((3, 5)), "b, s", {"b": "pow2", "s": 32})
+        >>> padded, sizes = pad_to_bucket(np.ones((3, 5)), "b, s", buckets={"b": "pow2", "s": 32})
         >>> padded.shape, sizes["s"]
         ((4, 32), 5)
     """
     strategies = _options.as_strategies(Pow2() if buckets is None else buckets)
-    written, spec = spec, normal(spec, "spec", 0)
+    written, spec = spec, normal(spec, "spec", place=0)
     check_names([("spec", 0, written)])
     bound = bind_one(spec, x)
     leaves, tree = _trees.flatten(x)
@@ -119,7 +119,7 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
     _check_known(shapes)
     sizes = dict(sorted(bound.sizes(shapes).items()))
     _options.check_symbols(strategies, sizes, specs="the spec")
-    ranges = {symbol: _range(symbol, size, strategies) for symbol, size in sizes.items()}
+    ranges = {symbol: _range(symbol, size, strategies=strategies) for symbol, size in sizes.items()}
     dims = bound.dims(shapes)
     padded = [
         leaf
@@ -130,7 +130,7 @@ def pad_to_bucket(x: Any, spec: Any, buckets: Any = None) -> tuple[Any, Sizes]:
     return _trees.unflatten(tree, padded), Sizes(sizes, ranges, spec)
 
 
-def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
+def unpad(x: Any, sizes: Mapping[str, int], *, spec: Any = None) -> Any:
     """Cut padded arrays to their true sizes.
 
     Args:
@@ -151,7 +151,7 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
 
     Example:
         >>> padded, sizes = pad_to_bucket(np.ones((3, 5)), "b, s")
-        >>> unpad(padded, sizes).shape, unpad(padded.sum(axis=1), sizes, "b").shape
+        >>> unpad(padded, sizes).shape, unpad(padded.sum(axis=1), sizes, spec="b").shape
         ((3, 5), (3,))
     """
     ranges = sizes.ranges if isinstance(sizes, Sizes) else None
@@ -162,20 +162,21 @@ def unpad(x: Any, sizes: Mapping[str, int], spec: Any = None) -> Any:
                 "unpad: which axes are padded is not known.",
                 path="spec",
                 got=f"sizes={sizes!r:.80}",
-                fix='pass the spec: unpad(x, sizes, "b, s"), or the sizes that pad_to_bucket gave',
+                fix='pass the spec: unpad(x, sizes, spec="b, s"), '
+                "or the sizes that pad_to_bucket gave",
             )
         spec = sizes.spec
     else:
-        own = normal(spec, "spec", 0)
+        own = normal(spec, "spec", place=0)
         padded = sizes.spec if isinstance(sizes, Sizes) else None
         if own != padded:
-            _check_named(own, normal(spec, "spec", 1), sizes=true)
+            _check_named(own, normal(spec, "spec", place=1), sizes=true)
             _check_valid_first(own, padded, sizes=true)
         spec = own
     bound = bind_one(spec, x)
     leaves, tree = _trees.flatten(x)
     shapes = bound.shapes(leaves)
-    _check_arrays("unpad(x, sizes, spec)", leaves)
+    _check_arrays("unpad(x, sizes, spec=spec)", leaves)
     _check_known(shapes)
     bound.check_ranks(shapes)
     cut = [
@@ -206,7 +207,7 @@ def _check_known(shapes: Any) -> None:
         )
 
 
-def _range(symbol: str, size: int, strategies: Any) -> tuple[int, int]:
+def _range(symbol: str, size: int, *, strategies: Any) -> tuple[int, int]:
     strategy = strategy_of(symbol, strategies)
     if runs_exact(strategy, size):
         return size, size
@@ -284,7 +285,7 @@ def _check_valid_first(spec: Any, padded: Any, *, sizes: Mapping[str, int]) -> N
                 "elements, and cutting keeps what comes first",
                 fix="cut the arrays before they are merged, or run the function in an Exec; if the "
                 "valid elements do come first, give their number a name of its own: "
-                'unpad(x, {"n": 6}, "n")',
+                'unpad(x, {"n": 6}, spec="n")',
             )
 
 

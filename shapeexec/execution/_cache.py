@@ -29,7 +29,7 @@ class CacheLimits:
         ConfigError: A limit is no positive integer, or a pin names no buckets.
 
     Example:
-        >>> run = sx.Exec(jnp.sum, ("s",), sx.Exact(), limits=sx.CacheLimits(graphs=1))
+        >>> run = sx.Exec(jnp.sum, ("s",), buckets=sx.Exact(), limits=sx.CacheLimits(graphs=1))
         >>> for size in (3, 5):
         ...     _ = run(np.ones(size, np.float32))
         >>> run.cache_size, run.stats.evictions
@@ -203,7 +203,7 @@ class GraphCache(Generic[Entry]):
                 if flight is None:
                     flight = self._flights[key] = _Flight()
             if is_mine:
-                return self._make(key, make, flight)
+                return self._make(key, make, flight=flight)
             if flight.thread == threading.get_ident():
                 raise ConfigError(
                     "a graph was asked for by what runs while this thread makes it.",
@@ -216,7 +216,7 @@ class GraphCache(Generic[Entry]):
                 raise flight.error
             # Made, or interrupted by something that concerns the other thread only: look again.
 
-    def _make(self, key: Hashable, make: Callable[[], Entry], flight: _Flight) -> Entry:
+    def _make(self, key: Hashable, make: Callable[[], Entry], *, flight: _Flight) -> Entry:
         try:
             entry = make()
         except BaseException as error:  # an interrupt, too, must free the threads that wait
@@ -239,7 +239,7 @@ class GraphCache(Generic[Entry]):
         """Whether this very entry is there."""
         return self._entries.get(key) is entry
 
-    def replace(self, entry: Entry, key: Hashable, other: Entry) -> bool:
+    def replace(self, entry: Entry, key: Hashable, *, other: Entry) -> bool:
         """Put another entry in the place of one; False if it is not there any more."""
         with self._lock:
             is_there = self.holds(entry, key)

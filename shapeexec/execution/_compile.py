@@ -58,7 +58,7 @@ class Compilable(Protocol):
         """The structure of what the body returns."""
         ...
 
-    def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
+    def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:  # noqa: PLR0917 - jax.jit donates by position
         """The function that XLA compiles."""
         ...
 
@@ -140,25 +140,26 @@ class Recipe:
         """The structure of what the body returns."""
         return self.trace.out_tree
 
-    def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
+    def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:  # noqa: PLR0917 - jax.jit donates by position
         """The function that XLA compiles."""
         by_symbol, hosted = self.numbers.read(sizes)
         leaves = _trees.leaves((args, kwargs))
-        results = self.masked(by_symbol, consts, leaves, hosted=hosted)
+        results = self.masked(by_symbol, consts, leaves=leaves, hosted=hosted)
         return _trees.unflatten(self.trace.out_tree, results)
 
     def notes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[MaskNote]:
         """Each mask that the graph has or is spared; nothing is compiled."""
         notes: list[MaskNote] = []
 
-        def run(sizes: Any, consts: Any, leaves: Any) -> Any:
+        def run(sizes: Any, consts: Any, *, leaves: Any) -> Any:
             by_symbol, hosted = self.numbers.read(sizes)
-            results, found = self.masked.noted(by_symbol, consts, leaves, hosted=hosted)
+            results, found = self.masked.noted(by_symbol, consts, leaves=leaves, hosted=hosted)
             notes.extend(found)
             return results
 
         consts = tuple(self.trace.jaxpr.consts)
-        _compat.eval_shape(run, self.numbers.struct, consts, _trees.leaves((args, kwargs)))
+        leaves = _trees.leaves((args, kwargs))
+        _compat.eval_shape(run, self.numbers.struct, consts, leaves=leaves)
         return notes
 
 
@@ -242,7 +243,7 @@ class Graph:
         held = self.row.bytes
         return 0 if held is None else held.temporaries + held.code
 
-    def __call__(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def __call__(self, sizes: Any, args: Sequence[Any], *, kwargs: Mapping[str, Any]) -> Any:
         """Run on arguments at capacity.
 
         Raises:
@@ -251,7 +252,7 @@ class Graph:
         """
         return self.begun(self.jitted(sizes, self.consts, kwargs, *args))
 
-    def retraced(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def retraced(self, sizes: Any, args: Sequence[Any], *, kwargs: Mapping[str, Any]) -> Any:
         """Run after JAX dropped the trace from its caches (`jax.clear_caches()`)."""
         with permitted():
             return self.begun(self.jitted(sizes, self.consts, kwargs, *args))
@@ -312,7 +313,7 @@ def prepare(outline: Outline) -> Prepared:
     """
     recipe = outline.recipe
 
-    def body(sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
+    def body(sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:  # noqa: PLR0917 - jax.jit donates by position
         check_permitted()
         sizes, kwargs, args = watch_lowering((sizes, kwargs, args))
         return recipe.body(sizes, consts, kwargs, *args)

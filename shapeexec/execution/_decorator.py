@@ -39,4 +39,4 @@ def bucketed(
             why="bucketed takes the arguments of Exec after fn, and returns a decorator",
             fix="@sx.bucketed(), with parentheses, or sx.Exec(fn)",
         )
-    return lambda fn: Exec(fn, in_shapes, buckets, **options)
+    return lambda fn: Exec(fn, in_shapes, buckets=buckets, **options)

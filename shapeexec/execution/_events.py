@@ -101,7 +101,7 @@ class _Failure:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         if isinstance(error, Exception):
             reason = f"{type(error).__name__}: {error!s:.400}"
             self.events.tell("failed", self.graph, reason=reason)

@@ -37,7 +37,7 @@ class Exactness:
         """The symbols that are exact in a call of these sizes."""
         found = self.always | self.apart.get(tuple(sorted(sizes.items())), frozenset())
         for buckets in self.given_up:
-            found |= frozenset(_held_by(buckets, sizes, self.strategies))
+            found |= frozenset(_held_by(buckets, sizes, strategies=self.strategies))
         strategies = {symbol: strategy_of(symbol, self.strategies) for symbol in sizes}
         return found | {s for s, size in sizes.items() if runs_exact(strategies[s], size)}
 
@@ -45,6 +45,7 @@ class Exactness:
 def _held_by(
     buckets: Mapping[str, int],
     sizes: Mapping[str, int],
+    *,
     strategies: Strategy | Mapping[str, Strategy],
 ) -> Iterable[str]:
     """The symbols of some buckets if they are those of the sizes; else none."""
@@ -90,7 +91,7 @@ class ExactSymbols:
             given_up = list(self._given_up.get(base, ()))
         found = {**forced, **self._proofs.exact(base, sizes)}
         for buckets, reason in given_up:
-            own = _held_by(buckets, sizes, self._settings.strategies)
+            own = _held_by(buckets, sizes, strategies=self._settings.strategies)
             found |= dict.fromkeys(own, reason)
         return found
 

@@ -71,18 +71,20 @@ class Examples:
         """The same with all places in `at`, after a look at each leaf of each example."""
         found: set[Place] = set(self.at)
         for number in range(self.count):
-            found |= _split.places(self.settings.fn, *self.arguments(number))
+            args, kwargs = self.arguments(number)
+            found |= _split.places(self.settings.fn, args, kwargs=kwargs)
         return dataclasses.replace(self, at=frozenset(found), calls={})
 
     def holds_only_arrays(self, number: int) -> bool:
         """Whether the arguments of an example hold only arrays outside of the places in `at`."""
-        return _split.places(self.settings.fn, *self.arguments(number)) <= self.at
+        args, kwargs = self.arguments(number)
+        return _split.places(self.settings.fn, args, kwargs=kwargs) <= self.at
 
     def one(self, number: int) -> Call:
         """The call with one example."""
         if number not in self.calls:
             args, kwargs = self.arguments(number)
-            call = _split.take(self.settings, args, kwargs, at=self.at)
+            call = _split.take(self.settings, args, kwargs=kwargs, at=self.at)
             self.calls[number] = call.as_example()
         return self.calls[number]
 
@@ -156,8 +158,8 @@ def _leaf_signature(leaf: object) -> Hashable:
 def take_examples(
     settings: Settings,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any],
     *,
+    kwargs: Mapping[str, Any],
     reduce: Reduce,
     at: frozenset[Place] = frozenset(),
 ) -> Examples:
@@ -170,10 +172,10 @@ def take_examples(
         SpecError: Nothing is a list of examples, an argument with a spec is none, or the lists are
             not equally long, or are empty where a sum is wanted.
     """
-    positions, names = _lists(settings, args, kwargs)
+    positions, names = _lists(settings, args, kwargs=kwargs)
     has_default_specs = settings.in_shapes is None
     if has_default_specs:
-        settings = _with_default_specs(settings, args, kwargs)
+        settings = _with_default_specs(settings, args, kwargs=kwargs)
     lists = {f"args[{i}]": args[i] for i in sorted(positions)}
     lists |= {f"kwargs[{k!r}]": kwargs[k] for k in sorted(names)}
     if not lists:
@@ -198,7 +200,7 @@ def take_examples(
 
 
 def _lists(
-    settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]
+    settings: Settings, args: Sequence[Any], *, kwargs: Mapping[str, Any]
 ) -> tuple[frozenset[int], frozenset[str]]:
     """The positions and the keywords of arguments that are lists of examples."""
     if settings.in_shapes is None:
@@ -247,7 +249,7 @@ def _common_length(lists: Mapping[str, Any], *, reduce: Reduce) -> int:
 
 
 def _with_default_specs(
-    settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]
+    settings: Settings, args: Sequence[Any], *, kwargs: Mapping[str, Any]
 ) -> Settings:
     """The settings with the specs that `ex(*one_example)` would have; shared arguments get None."""
     firsts = [arg[0] if is_listed(arg) and arg else None for arg in args]

@@ -114,8 +114,8 @@ class Exec(Function):
         self,
         fn: Callable[..., Any],
         in_shapes: Sequence[Any] | None = None,
-        buckets: Buckets | None = None,
         *,
+        buckets: Buckets | None = None,
         kwarg_shapes: Mapping[str, Any] | None = None,
         constraints: str | Iterable[str] = (),
         on_unsupported: Literal["raise", "exact"] = "raise",
@@ -169,7 +169,7 @@ class Exec(Function):
             OutOfMemoryError: The graph does not fit into memory.
         """
         runner, own = self._receiver(args)
-        return called(runner, own, kwargs)
+        return called(runner, own, kwargs=kwargs)
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call in asyncio: `await run.acall(x)` gives the result when it is computed.
@@ -196,7 +196,7 @@ class Exec(Function):
             ShapeExecError: Whatever a call with these arguments raises.
         """
         runner, own = self._receiver(args)
-        return called(runner.for_handles, own, kwargs)
+        return called(runner.for_handles, own, kwargs=kwargs)
 
     @property
     def map(self) -> MapMethod:
@@ -343,9 +343,10 @@ class Exec(Function):
         self,
         /,
         *args: Any,
-        progress: Callable[[int, int], None] | bool | int | Iterable[int] | None = None,
-        workers: int | Iterable[int] | None = None,
-        **sizes: int | Iterable[int],
+        progress: Callable[[int, int], None] | bool | None = None,
+        workers: int | None = None,
+        sizes: Mapping[str, int | Iterable[int]] | None = None,
+        **named: int | Iterable[int],
     ) -> int:
         """Compile the graphs that sizes need, those nearest to the example's sizes first.
 
@@ -353,13 +354,12 @@ class Exec(Function):
             *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
                 those of the last call that was planned.
             progress: Called with (done, total) before each graph and at the end. True: a bar by
-                rich or tqdm, if installed. Sizes are those of a symbol of this name.
+                rich or tqdm, if installed.
             workers: How many graphs are lowered and compiled at once, each by a thread; None: one.
-                If there is a symbol of this name, its sizes.
-            **sizes: Per symbol the sizes to prepare for: `b=range(1, 17), s=512`. One that is left
-                out is prepared for all buckets of its strategy, if they end: by `maximum=` or in a
-                ladder, and for those of a ladder beyond the end, if these end. None at all after
-                `sx.load`: those of the graphs that were saved.
+            sizes: As `**named`, for symbols that are named like an option: `{"workers": 8}`.
+            **named: Per symbol its sizes: `b=range(1, 17), s=512`. One that is left out gets all
+                buckets of its strategy, if they end: by `maximum=` or in a ladder, and those of a
+                ladder beyond the end. None at all after `sx.load`: those of the saved graphs.
 
         Returns:
             How many graphs were compiled.
@@ -368,7 +368,7 @@ class Exec(Function):
             ConfigError: There are no examples, the sizes are not those of the symbols, or too many.
         """
         runner, own = self._receiver(args)
-        return runner.warm_up(own, sizes, options={"progress": progress, "workers": workers})
+        return runner.warm_up(own, sizes, named=named, progress=progress, workers=workers)
 
     def save(self, directory: Any) -> int:
         """Write options, statistics and graphs into a directory, for `sx.load`.
@@ -384,7 +384,7 @@ class Exec(Function):
         Raises:
             ConfigError: It cannot be written, or this process was forked.
         """
-        return save(directory, self.settings, self._limits, store=self._runner.store)
+        return save(directory, self.settings, limits=self._limits, store=self._runner.store)
 
     def clear(self) -> None:
         """Forget all graphs and traces, also what is being made; the statistics stay."""

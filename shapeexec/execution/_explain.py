@@ -79,6 +79,6 @@ def program_of(plan: Plan, call: Call, *, notes: Sequence[MaskNote]) -> Program:
         notes=notes,
     )
     name = function_name(call.fn)
-    names = argument_names(call.fn, args, kwargs)
+    names = argument_names(call.fn, args, kwargs=kwargs)
     names = [text.replace(f"{FUNCTION}[0]", name) for text in names]
-    return read(plan.recipe.trace, name, names, moment)
+    return read(plan.recipe.trace, name, arguments=names, moment=moment)

@@ -35,7 +35,7 @@ class Graphs:
         rows: One per graph.
 
     Example:
-        >>> run = Exec(lambda x: x.sum(), ("s",), 8)
+        >>> run = Exec(lambda x: x.sum(), ("s",), buckets=8)
         >>> _ = run(jax.numpy.ones(5)), run(jax.numpy.ones(6)), run(jax.numpy.ones(9))
         >>> [(row.sizes, row.hits) for row in run.graphs]
         [('s=8', 1), ('s=16', 0)]
@@ -176,7 +176,7 @@ def row_of(planned: Planned, origin: str) -> GraphRow:
     """
     plan, ranges = planned.first, planned.recipe.ranges
     trace, base = plan.recipe.trace, plan.base
-    extents = Extents(ranges, {}, trace.substitution)
+    extents = Extents(ranges, {}, substitution=trace.substitution)
     exact, inward = dict(kind_of(planned.key).exact), trace.substitution.inward
     buckets = {
         symbol: exact[symbol] if symbol in exact else extents.capacity(inward(symbol))

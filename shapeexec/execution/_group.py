@@ -58,7 +58,7 @@ class MapRecipe:
     donate: tuple[int, ...] = ()  # a second group of examples may need the same memory
     trace_seconds: float = 0.0
 
-    def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:
+    def body(self, sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:  # noqa: PLR0917 - jax.jit donates by position
         """The function that XLA compiles.
 
         Args:
@@ -81,7 +81,7 @@ class MapRecipe:
             results = each(vectors, leaves)
         return self._as_declared(results)
 
-    def sums(self, sizes: Any, args: Any, kwargs: Any) -> list[SumNote]:
+    def sums(self, sizes: Any, args: Any, *, kwargs: Any) -> list[SumNote]:
         """How each leaf of the result is summed; sizes and arguments may be structs."""
         vectors, _ = sizes
         if self.calls_the_host:
@@ -107,7 +107,7 @@ class MapRecipe:
 
         def one(vector: Any, leaves: Any) -> list[Any]:
             by_symbol, hosted = self.numbers.read(vector)
-            results = masked(by_symbol, consts, leaves, hosted=hosted)
+            results = masked(by_symbol, consts, leaves=leaves, hosted=hosted)
             return [*itertools.compress(results, self.is_number)]
 
         return one
@@ -194,7 +194,7 @@ class Group:
     def capacities(self) -> list[Shape]:
         """The capacities of each leaf of the arguments of one example."""
         recipe = self.recipe
-        extents = Extents(recipe.ranges, {}, recipe.trace.substitution)
+        extents = Extents(recipe.ranges, {}, substitution=recipe.trace.substitution)
         return [extents.capacities(aval.shape) for aval in recipe.trace.jaxpr.in_avals]
 
     def _structs(self, call: BoundCall) -> tuple[Any, Any]:
@@ -228,7 +228,8 @@ class Group:
         """
         if self.reduce is None:
             return ()
-        return tuple(self.recipe.sums(self._size_structs, *self._structs(call)))
+        args, kwargs = self._structs(call)
+        return tuple(self.recipe.sums(self._size_structs, args, kwargs=kwargs))
 
     @property
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:

@@ -54,7 +54,7 @@ class Lent:
         return result
 
 
-def lend(planner: Planner, store: Store, call: BoundCall) -> Lent | None:
+def lend(planner: Planner, store: Store, *, call: BoundCall) -> Lent | None:
     """A larger graph for a call whose own is missing.
 
     Returns:
@@ -70,10 +70,10 @@ def lend(planner: Planner, store: Store, call: BoundCall) -> Lent | None:
             return None
         if planner.draft(call).key == plan.key:  # the trace is the function's at these sizes
             break
-    begin = _work(planner, store, call, plan=plan)
+    begin = _work(planner, store, call=call, plan=plan)
     if begin is None:
         return None
-    return Lent(within(plan, call, graph.row.key), call, graph, store, begin)
+    return Lent(within(plan, call, key=graph.row.key), call, graph, store, begin)
 
 
 def told_where(plan: Plan, store: Store, *, missing: Missing) -> Plan:
@@ -93,7 +93,7 @@ def _least(store: Store, plan: Plan) -> Graph | None:
 
 
 def _work(
-    planner: Planner, store: Store, call: BoundCall, *, plan: Plan
+    planner: Planner, store: Store, *, call: BoundCall, plan: Plan
 ) -> Callable[[], object] | None:
     """What begins to make the graph of a plan; None if the caller has to make it."""
     behind, key = store.behind, plan.key
@@ -104,7 +104,7 @@ def _work(
     masked = planner.plan(call)
     if masked.key != key or masked.is_compiled:
         return None
-    make = what_is_left(store, plan, call, origin="worker")
+    make = what_is_left(store, plan, call=call, origin="worker")
     return lambda: behind.begin(
         key,
         make,

@@ -46,7 +46,7 @@ class _Several:
         store: Keeps graphs.
     """
 
-    def __init__(self, workers: int, planner: Planner, store: Store) -> None:
+    def __init__(self, workers: int, planner: Planner, *, store: Store) -> None:
         self.most = 2 * workers  # so that none has to wait for masks
         self._workers, self._planner, self._store = Workers(workers), planner, store
         self._begun: dict[Future[Any], Callable[[], object]] = {}
@@ -54,7 +54,7 @@ class _Several:
     def make(self, call: BoundCall) -> Plan:
         """Begin to make the graph of a call."""
         plan = self._planner.plan(call)
-        work = what_is_left(self._store, plan, call, origin="warmup")
+        work = what_is_left(self._store, plan, call=call, origin="warmup")
         self._begun[self._workers.submit(work)] = work
         return plan
 
@@ -91,7 +91,7 @@ def makers(
     if workers == 1 or not is_seen_by_workers(_compat.config_fingerprint()):
         yield _Alone(make)
         return
-    several = _Several(workers, planner, store)
+    several = _Several(workers, planner, store=store)
     try:
         yield several
     finally:

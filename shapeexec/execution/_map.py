@@ -42,7 +42,7 @@ class Mapper:
         store: Keeps graphs, and how examples of given shapes are planned.
     """
 
-    def __init__(self, planner: Planner, specs: Hashable, store: Store) -> None:
+    def __init__(self, planner: Planner, specs: Hashable, *, store: Store) -> None:
         self._planner, self._specs, self._store = planner, specs, store
 
     def clear(self) -> None:
@@ -59,10 +59,12 @@ class Mapper:
         # If plans were for other shared arguments, or something is no array that was one.
         with contextlib.suppress(SignatureChanged, ConfigError):
             try:
-                groups = self._groups(examples, self._known_plans(examples), reduce)
+                groups = self._groups(examples, self._known_plans(examples), reduce=reduce)
                 graphs = [self._store.find(group.key) for group in groups]
                 if all(graphs):
-                    return self._results(examples, groups, graphs, retrace=False, began=began)
+                    return self._results(
+                        examples, groups, graphs=graphs, retrace=False, began=began
+                    )
             except TypeError:
                 if all(examples.one(number).has_dtypes() for number in range(examples.count)):
                     raise  # a graph itself has failed
@@ -70,7 +72,7 @@ class Mapper:
         self._store.see(examples.at)
         groups = self.plan(examples, reduce)
         graphs = [None] * len(groups)
-        return self._results(examples, groups, graphs, retrace=True, began=began)
+        return self._results(examples, groups, graphs=graphs, retrace=True, began=began)
 
     def plan(self, examples: Examples, reduce: Reduce) -> list[Group]:
         """Plan groups of examples that share a graph, and put in the masks of missing graphs.
@@ -87,7 +89,7 @@ class Mapper:
             plans = [self._planner.draft(call) for call in calls]
             for signature, plan in zip(signatures, plans, strict=True):
                 self._store.plans[self._specs, signature] = plan
-            groups = self._groups(examples, plans, reduce)
+            groups = self._groups(examples, plans, reduce=reduce)
             if reduce == "sum":
                 check_sum(groups)
             if all(self._is_prepared(group, calls[group.numbers[0]]) for group in groups):
@@ -122,17 +124,19 @@ class Mapper:
             plans.append(plan)
         return plans
 
-    def _groups(self, examples: Examples, plans: Sequence[Plan], reduce: Reduce) -> list[Group]:
+    def _groups(self, examples: Examples, plans: Sequence[Plan], *, reduce: Reduce) -> list[Group]:
         alike: dict[Key, list[int]] = {}
         for number, plan in enumerate(plans):
             alike.setdefault(plan.kind, []).append(number)
         return [
-            self._group(examples, numbers, [plans[number] for number in numbers], reduce=reduce)
+            self._group(
+                examples, numbers, plans=[plans[number] for number in numbers], reduce=reduce
+            )
             for numbers in alike.values()
         ]
 
     def _group(
-        self, examples: Examples, numbers: Sequence[int], plans: Sequence[Plan], *, reduce: Reduce
+        self, examples: Examples, numbers: Sequence[int], *, plans: Sequence[Plan], reduce: Reduce
     ) -> Group:
         first, kind = plans[0].recipe, plans[0].kind
         layout = self._store.layouts.get((self._specs, kind))
@@ -160,13 +164,13 @@ class Mapper:
         self,
         examples: Examples,
         groups: Sequence[Group],
-        graphs: Sequence[Graph | None],
         *,
+        graphs: Sequence[Graph | None],
         retrace: bool,
         began: float,
     ) -> Any:
         runs = [
-            self._run(examples, group, graph, retrace=retrace)
+            self._run(examples, group, graph=graph, retrace=retrace)
             for group, graph in zip(groups, graphs, strict=True)
         ]
         for group, (_, graph, span, is_hit) in zip(groups, runs, strict=True):
@@ -182,7 +186,7 @@ class Mapper:
         return [results[number] for number in range(examples.count)]
 
     def _run(
-        self, examples: Examples, group: Group, graph: Graph | None, *, retrace: bool
+        self, examples: Examples, group: Group, *, graph: Graph | None, retrace: bool
     ) -> tuple[Any, Graph, Span, bool]:
         """A group's results, its graph, the compilations, and whether it was a hit."""
         is_hit = graph is not None or group.key in self._store
@@ -198,12 +202,12 @@ class Mapper:
             span.restart()  # a graph that is made is counted there
         run = graph.retraced if retrace else graph
         try:
-            leaves = run(group.sizes, args, kwargs)
+            leaves = run(group.sizes, args, kwargs=kwargs)
         except _compat.JaxRuntimeError as error:
-            raise_if_out_of_memory(error, graph.row, group.first.sizes)
+            raise_if_out_of_memory(error, graph.row, sizes=group.first.sizes)
             if not is_given_up(graph, error, drop=self._store.drop):
                 raise
-            return self._run(examples, group, None, retrace=True)
+            return self._run(examples, group, graph=None, retrace=True)
         span.ran()
         returns = examples.settings.returns
         if returns == "host":
@@ -223,10 +227,10 @@ class Mappers:
         store: That of the Exec.
     """
 
-    def __init__(self, settings: Settings, planner: Planner, store: Store) -> None:
+    def __init__(self, settings: Settings, planner: Planner, *, store: Store) -> None:
         self._settings, self._planner, self._store = settings, planner, store
         self._lock = threading.Lock()
-        self._own = Mapper(planner, None, store)
+        self._own = Mapper(planner, None, store=store)
         self._others: dict[Hashable, Mapper] = {}
 
     def of(self, examples: Examples) -> Mapper:
@@ -239,7 +243,7 @@ class Mappers:
         with self._lock:
             if specs not in self._others:
                 own = dataclasses.replace(settings, fn=self._settings.fn)
-                self._others[specs] = Mapper(Planner(own, self._store), specs, self._store)
+                self._others[specs] = Mapper(Planner(own, self._store), specs, store=self._store)
             return self._others[specs]
 
     def clear(self) -> None:

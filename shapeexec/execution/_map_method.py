@@ -138,7 +138,7 @@ class MapMethod:
         Raises:
             ShapeExecError: Whatever the map raises before it runs.
         """
-        plan, _ = self._planned(args, kwargs, reduce)
+        plan, _ = self._planned(args, kwargs, reduce=reduce)
         return plan
 
     def explain(self, *args: Any, reduce: Reduce = None, **kwargs: Any) -> MapExplanation:
@@ -157,7 +157,7 @@ class MapMethod:
         Raises:
             ShapeExecError: Whatever the map raises before it runs.
         """
-        plan, bind = self._planned(args, kwargs, reduce)
+        plan, bind = self._planned(args, kwargs, reduce=reduce)
         programs: list[Program] = []
         sums: list[tuple[SumNote, ...]] = []
         for group in plan.groups:
@@ -167,7 +167,7 @@ class MapMethod:
         return MapExplanation(plan, tuple(programs), tuple(sums))
 
     def _planned(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], reduce: Reduce
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, reduce: Reduce
     ) -> tuple[MapPlan, Callable[[int], BoundCall]]:
         """The plan, and the bound call of an example by its number."""
         runner, own = self.receiver(args)

@@ -9,7 +9,7 @@ from shapeexec._errors import OutOfMemoryError
 from shapeexec.execution._row import GraphBytes, GraphRow
 
 
-def raise_if_out_of_memory(error: Exception, row: GraphRow, sizes: Mapping[str, int]) -> None:
+def raise_if_out_of_memory(error: Exception, row: GraphRow, *, sizes: Mapping[str, int]) -> None:
     """Raise our error where memory ran out.
 
     Args:

@@ -36,7 +36,7 @@ class Merge:
 
     @classmethod
     def of(
-        cls, split: _modules.Nodes | None, parts: Iterable[Part], arrays: Iterable[Any]
+        cls, split: _modules.Nodes | None, parts: Iterable[Part], *, arrays: Iterable[Any]
     ) -> "Merge":
         """A merge with nodes made anew from their arrays.
 
@@ -111,7 +111,9 @@ class Merge:
             now = _held(items, _objects.attributes_of(value))
             cached = {f"`{name}`" for name in _objects.cached_properties(type(value))}
             _check_same(
-                value, before, {k: x for k, x in now.items() if k in before or k not in cached}
+                value,
+                before=before,
+                now={k: x for k, x in now.items() if k in before or k not in cached},
             )
         for value in self.sentinels:
             attributes = _objects.attributes_of(value)
@@ -119,10 +121,10 @@ class Merge:
                 object.__delattr__(value, name)
             cached = _objects.cached_properties(type(value))
             added = {name: held for name, held in attributes.items() if name not in cached}
-            _check_same(value, _held((), {}), _held((), added))
+            _check_same(value, before=_held((), {}), now=_held((), added))
 
 
-def _check_same(value: Any, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _check_same(value: Any, *, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changed = sorted(
         name
         for name in {*before, *now}
@@ -158,10 +160,12 @@ def _next(arrays: Iterator[Any], count: int) -> tuple[Any, ...]:
 
 def tree_of(part: Part, arrays: Iterator[Any], *, counts: Sequence[int]) -> Any:
     """The arrays of a part in a tree like its own."""
-    return _trees.unflatten(part.tree, [_subtree(kind, arrays, counts) for kind in part.leaves])
+    return _trees.unflatten(
+        part.tree, [_subtree(kind, arrays, counts=counts) for kind in part.leaves]
+    )
 
 
-def _subtree(kind: Any, arrays: Iterator[Any], counts: Sequence[int]) -> Any:
+def _subtree(kind: Any, arrays: Iterator[Any], *, counts: Sequence[int]) -> Any:
     if kind is None:
         return next(arrays)
     if isinstance(kind, Node):

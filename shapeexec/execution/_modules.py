@@ -108,16 +108,18 @@ def updating() -> Any:
 
 def split(nodes: Sequence[Any]) -> tuple[Nodes, list[tuple[Any, ...]]]:
     """The modules or variables of a call as `Nodes`, and the arrays of each."""
-    return _split(nodes, *sys.modules["flax.nnx"].split(list(nodes)))
+    graph, state = sys.modules["flax.nnx"].split(list(nodes))
+    return _split(nodes, graph, state=state)
 
 
 def split_updated(nodes: Sequence[Any]) -> tuple[Nodes, list[tuple[Any, ...]]]:
     """The same at the end of the function; works inside of `updating()` only."""
     with sys.modules["flax.nnx"].split_context(_TAG) as context:
-        return _split(nodes, *context.split(list(nodes)))
+        graph, state = context.split(list(nodes))
+        return _split(nodes, graph, state=state)
 
 
-def _split(nodes: Sequence[Any], graph: Any, state: Any) -> tuple[Nodes, list[tuple[Any, ...]]]:
+def _split(nodes: Sequence[Any], graph: Any, *, state: Any) -> tuple[Nodes, list[tuple[Any, ...]]]:
     trees: list[Any] = []
     arrays: list[tuple[Any, ...]] = []
     for number in range(len(nodes)):

@@ -69,17 +69,17 @@ def _mapping(base: Any) -> Items:
         keys = list(base.__iter__(value))
         return keys, [base.__getitem__(value, key) for key in keys]
 
-    return Items(read, base.__new__, functools.partial(_fill_mapping, base))
+    return Items(read, base.__new__, functools.partial(_fill_mapping, base=base))
 
 
-def _fill_mapping(base: Any, value: Any, items: Any) -> None:
+def _fill_mapping(value: Any, items: Any, *, base: Any) -> None:
     for key, item in zip(*items, strict=True):
         base.__setitem__(value, key, item)
 
 
 def _fill_default(value: Any, items: Any) -> None:
     value.default_factory, held = items
-    _fill_mapping(dict, value, held)
+    _fill_mapping(value, held, base=dict)
 
 
 def _fill_deque(value: Any, items: Any) -> None:

@@ -10,7 +10,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax import export
@@ -23,6 +23,7 @@ from shapeexec.shape._shape import is_array
 
 _NUMBERS = (bool, int, float, complex)
 _Keys = tuple[Any, ...]
+_Numbers = Literal["data", "constants"]  # whether numbers are inputs of the graph
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,7 +194,7 @@ class Walk:
         """
         arrays: list[Any] = []
         try:
-            return self._part(tree, arrays, numbers=True), arrays
+            return self._part(tree, arrays, numbers="data"), arrays
         except _Incomparable as error:
             raise error.of_user(_place(where, error.path)) from error
 
@@ -206,18 +207,19 @@ class Walk:
         arrays: list[Any] = []
         opening = dataclasses.replace(self, _opens_first=True)
         try:
-            return opening._part((fn,), arrays, numbers=False), arrays
+            return opening._part((fn,), arrays, numbers="constants"), arrays
         except _Incomparable as error:
             raise error.of_user(_place(where, error.path[1:])) from error
 
-    def _part(self, tree: Any, arrays: list[Any], *, numbers: bool) -> Part:
+    def _part(self, tree: Any, arrays: list[Any], *, numbers: _Numbers) -> Part:
         # Within a module of equinox and an object numbers are constants, as for `eqx.filter_jit`.
-        is_leaf = is_taken if numbers else _modules.is_nnx
+        is_leaf = is_taken if numbers == "data" else _modules.is_nnx
         leaves, structure = _trees.flatten(tree, is_leaf=is_leaf)
         kinds: list[Constant | Node | Again | Made | None] = []
         data = None
         for number, leaf in enumerate(leaves):
-            is_one = isinstance(leaf, jax.Array) or self._is_array(leaf, numbers=numbers)
+            may_be_data = numbers == "data" or type(leaf) not in _NUMBERS
+            is_one = isinstance(leaf, jax.Array) or (may_be_data and is_data(leaf))
             if is_one and _modules.is_nnx(leaf):  # a variable has a shape and a dtype as well
                 data = _modules.held_by_states(tree, leaves) if data is None else data
                 is_one = id(leaf) in data
@@ -233,11 +235,8 @@ class Walk:
         key = (structure, tuple(None if kind is None else kind.key for kind in kinds))
         return Part(structure, tuple(kinds), key)
 
-    def _is_array(self, leaf: object, *, numbers: bool) -> bool:
-        return (numbers or type(leaf) not in _NUMBERS) and is_data(leaf)
-
     def _leaf(
-        self, leaf: object, arrays: list[Any], *, numbers: bool
+        self, leaf: object, arrays: list[Any], *, numbers: _Numbers
     ) -> Constant | Node | Again | Made:
         if type(leaf) in _NUMBERS:
             return Constant.of(leaf, typed(leaf))
@@ -245,12 +244,12 @@ class Walk:
             self.nodes.append(leaf)
             arrays.append(Slot(len(self.nodes) - 1))
             return Node(len(self.nodes) - 1)
-        if numbers and _modules.is_equinox(leaf):
-            return Made("equinox", _same, self._part(leaf, arrays, numbers=False))
+        if numbers == "data" and _modules.is_equinox(leaf):
+            return Made("equinox", _same, self._part(leaf, arrays, numbers="constants"))
         for kind, (fields, make) in COMPOSITES.items():
             if isinstance(leaf, kind):
                 try:
-                    return Made(kind, make, self._part(fields(leaf), arrays, numbers=False))
+                    return Made(kind, make, self._part(fields(leaf), arrays, numbers="constants"))
                 except _Incomparable as error:
                     error.path = _field_of(kind)(error.path)
                     raise
@@ -267,7 +266,7 @@ class Walk:
         number = len(self.objects) - 1
         held = (_objects.items_of(kind).read(leaf), _objects.attributes_of(leaf))
         try:
-            return Made(kind, None, self._part(held, arrays, numbers=False), number)
+            return Made(kind, None, self._part(held, arrays, numbers="constants"), number)
         except _Incomparable as error:
             error.path = _held_by(error.path)
             raise

@@ -14,7 +14,7 @@ from shapeexec.execution._runner import Runner
 from shapeexec.execution._split import Result, is_running
 
 
-def called(runner: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def called(runner: Runner, args: Sequence[Any], *, kwargs: Mapping[str, Any]) -> Any:
     """The result of a call: see `Exec.__call__`."""
     if not _compat.trace_state_clean():
         count_plain(runner, 1)

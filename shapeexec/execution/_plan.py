@@ -148,8 +148,7 @@ class Plan:
     @property
     def warm_up(self) -> str:
         """How to have the graph compiled before a call needs it."""
-        sizes = ", ".join(f"{symbol}={size}" for symbol, size in self.sizes.items())
-        way = f"by `warmup(*args, {sizes})` with args such as these"
+        way = f"by `warmup(*args, {warmup_sizes(self.sizes)})` with args such as these"
         if self.recipe.zero_results:
             way += ', of an Exec with returns="padded"'
         return way
@@ -167,3 +166,10 @@ class Plan:
                 state += f", {self.runs_in.origin}"
         guards = f"; guards: {', '.join(map(str, self.guards))}" if self.guards else ""
         return f"{dims or 'no symbols'}; {state}{guards}"
+
+
+def warmup_sizes(sizes: Mapping[str, object]) -> str:
+    """Sizes as `Exec.warmup` takes them: by keyword, unless a symbol is named like an option."""
+    if {"progress", "workers", "sizes"}.isdisjoint(sizes):
+        return ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
+    return "sizes={" + ", ".join(f"'{symbol}': {size}" for symbol, size in sizes.items()) + "}"

@@ -122,7 +122,7 @@ class Planner:
             try:
                 plan = self._plan(call, forced)
             except InconclusiveShapeError as error:
-                if not self._make_exact(call.base, error.symbols or call.sizes.keys(), error):
+                if not self._make_exact(call.base, error.symbols or call.sizes.keys(), error=error):
                     raise
                 continue
             if is_proven_later and self.may_wait(plan):
@@ -168,7 +168,7 @@ class Planner:
             met = self._met_on_trial(call, suspects)
         fewest = needed(list(suspects), lambda symbols: self._met_on_trial(call, symbols) is None)
         # None if another thread, or a trace on trial, has made them exact meanwhile.
-        return not fewest or self._make_exact(plan.base, fewest, error)
+        return not fewest or self._make_exact(plan.base, fewest, error=error)
 
     def make_all_exact(self, plan: Plan, error: UnsupportedPrimitiveError) -> bool:
         """Make exact all symbols that an error names, or all that there are.
@@ -176,7 +176,7 @@ class Planner:
         Returns:
             False if that is not allowed, or is nothing new.
         """
-        return self._make_exact(plan.base, error.symbols or plan.sizes, error)
+        return self._make_exact(plan.base, error.symbols or plan.sizes, error=error)
 
     def give_up(self, call: BoundCall, error: OutOfMemoryError) -> bool:
         """Run calls exactly from now on that have the buckets of an error.
@@ -193,7 +193,7 @@ class Planner:
         exact = self._exact.reasons(call.base, call.sizes)
         return is_new or error.buckets.keys() <= exact.keys()
 
-    def _make_exact(self, base: Base, symbols: Iterable[str], error: ShapeExecError) -> bool:
+    def _make_exact(self, base: Base, symbols: Iterable[str], *, error: ShapeExecError) -> bool:
         is_new = self._exact.add(base, symbols, error=error)
         if is_new:
             self._store.events.tell("exact", reason=f"{', '.join(symbols)}: {error.what}")
@@ -287,7 +287,7 @@ class Planner:
         return (1 if self._settings.missing == "larger" else least), bucket
 
 
-def within(plan: Plan, call: BoundCall, key: Key) -> Plan:
+def within(plan: Plan, call: BoundCall, *, key: Key) -> Plan:
     """The plan of a call that runs in a larger graph than its own.
 
     Args:
@@ -316,7 +316,7 @@ def outlined(plan: Plan, call: BoundCall) -> Outline:
     return Outline(plan.recipe, plan.recipe.numbers.struct, args, kwargs, name=name, config=config)
 
 
-def what_is_left(store: Store, plan: Plan, call: BoundCall, *, origin: str) -> Callable[[], Graph]:
+def what_is_left(store: Store, plan: Plan, *, call: BoundCall, origin: str) -> Callable[[], Graph]:
     """Puts in the masks of a missing graph, and returns what lowers and compiles it.
 
     What is returned runs no code of users, so it may run in another thread.
@@ -357,7 +357,7 @@ def _planned(
     trace = recipe.trace
     jaxpr, symbols = trace.jaxpr, trace.substitution
     exact = dict(kind_of(kind).exact)
-    extents = Extents(recipe.ranges, {}, symbols)
+    extents = Extents(recipe.ranges, {}, substitution=symbols)
     out_dims = [tuple(aval.shape) for aval in jaxpr.out_avals]
     own_sizes = symbols.sizes(call.sizes)
     return Plan(

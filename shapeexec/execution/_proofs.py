@@ -152,7 +152,7 @@ def _examined(
     trace: Trace, fn: Callable[..., Any], *, leaves: Sequence[Leaf], sizes: Mapping[str, int]
 ) -> Outcome:
     try:
-        return examine(trace, fn, leaves, sizes)
+        return examine(trace, fn, leaves=leaves, sizes=sizes)
     except Exception:  # if the user's function fails at these sizes by itself, show its own error
         Program(fn, leaves, sizes, ()).run_plain()
         raise

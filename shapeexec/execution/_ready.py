@@ -99,12 +99,12 @@ class Ready:
         span.copied()
         run = graph.retraced if retrace else graph
         try:
-            result = run(self.sizes, args, kwargs)
+            result = run(self.sizes, args, kwargs=kwargs)
         except (ValueError, _compat.JaxRuntimeError) as error:  # the former on the fast path
             if self.donate:  # XLA refuses it in words of its own
                 _transfer.check_given_once(args, kwargs, donated=self.donate)
             sizes = {symbol: size for symbol, size, _ in self.padding}
-            raise_if_out_of_memory(error, graph.row, sizes)
+            raise_if_out_of_memory(error, graph.row, sizes=sizes)
             raise
         for place in self.donated:
             _transfer.delete_donated(_handle.stored(given[place]), args[place])

@@ -33,7 +33,6 @@ from shapeexec.execution._split import Call, places, take
 from shapeexec.execution._store import Store
 from shapeexec.execution._why import WhyNew, why_new
 from shapeexec.execution.saving._saved import is_given_up
-from shapeexec.shape._spec import spec_symbols
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 """The positional and the keyword arguments of a call."""
@@ -59,7 +58,7 @@ class Runner:
     def of(cls, settings: Settings, store: Store) -> "Runner":
         """A runner with traces of its own."""
         planner = Planner(settings, store)
-        runner = cls(settings, store, planner, Mappers(settings, planner, store))
+        runner = cls(settings, store, planner, Mappers(settings, planner, store=store))
         return runner.for_handles if settings.returns == "padded" else runner
 
     def with_function(self, fn: Callable[..., Any]) -> "Runner":
@@ -77,9 +76,9 @@ class Runner:
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Call]:
         """The result as the graph gives it, and the call."""
         began = time.perf_counter()
-        args, kwargs = by_position(self.settings, args, kwargs)
+        args, kwargs = by_position(self.settings, args, kwargs=kwargs)
         store = self.store
-        call = take(self.settings, args, kwargs, at=store.places)
+        call = take(self.settings, args, kwargs=kwargs, at=store.places)
         known_as = signature(self.settings, call)
         ready = store.ready.get(known_as)
         graph = None if ready is None else store.find(ready.key)
@@ -94,7 +93,7 @@ class Runner:
             except SignatureChanged:
                 pass
             except OutOfMemoryError as error:
-                self._give_up(self.bind((args, kwargs)), error, graph)
+                self._give_up(self.bind((args, kwargs)), error, graph=graph)
             except TypeError:
                 if call.has_dtypes():  # then the graph itself has failed
                     raise
@@ -114,7 +113,9 @@ class Runner:
         """
         planner = self.planner
         while True:
-            lent = lend(planner, self.store, call) if self.settings.missing == "larger" else None
+            lent = (
+                lend(planner, self.store, call=call) if self.settings.missing == "larger" else None
+            )
             if lent is not None:
                 with contextlib.suppress(OutOfMemoryError):  # then in its own, which is smaller
                     return lent.run(returns=self.settings.returns, began=began)
@@ -131,7 +132,7 @@ class Runner:
             try:
                 result = ready.run(graph, call.call, span=span, retrace=True)
             except OutOfMemoryError as error:
-                self._give_up(call, error, graph)
+                self._give_up(call, error, graph=graph)
                 continue
             except _compat.JaxRuntimeError as error:
                 if not is_given_up(graph, error, drop=self.store.drop):
@@ -143,7 +144,7 @@ class Runner:
                 return result
 
     def _give_up(
-        self, call: BoundCall, error: OutOfMemoryError, graph: Graph | None = None
+        self, call: BoundCall, error: OutOfMemoryError, *, graph: Graph | None = None
     ) -> None:
         """Give up the bucket of a call that did not fit into memory.
 
@@ -198,11 +199,12 @@ class Runner:
 
     def bind(self, arguments: Arguments) -> BoundCall:
         """The bound call, after a look at each leaf."""
-        return self.planner.bind(self._seen(*by_position(self.settings, *arguments)))
+        args, kwargs = arguments
+        return self.planner.bind(self._seen(*by_position(self.settings, args, kwargs=kwargs)))
 
     def _seen(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        self.store.see(places(self.settings.fn, args, kwargs))
-        return take(self.settings, args, kwargs, at=self.store.places)
+        self.store.see(places(self.settings.fn, args, kwargs=kwargs))
+        return take(self.settings, args, kwargs=kwargs, at=self.store.places)
 
     # Looking before running
 
@@ -239,16 +241,17 @@ class Runner:
     def warm_up(
         self,
         args: Sequence[Any],
-        sizes: Mapping[str, Any],
+        sizes: Mapping[str, Any] | None,
         *,
-        options: Mapping[str, Any],
+        named: Mapping[str, Any],
+        progress: Callable[[int, int], None] | bool | None,
+        workers: int | None,
     ) -> int:
-        """See `Exec.warmup`; `options` are `progress` and `workers`, or sizes of such symbols."""
-        symbols = spec_symbols(self.settings.in_shapes, self.settings.kwarg_shapes)
-        named = _warmup.named_like_options(options, symbols)
-        sizes, options = {**sizes, **named}, {**options, **dict.fromkeys(named)}
-        workers = as_workers(options["workers"])
-        example = self._seen(*by_position(self.settings, args, {})) if args else self.store.example
+        """See `Exec.warmup`."""
+        count, given = as_workers(workers), _warmup.merged(sizes, named)
+        example = (
+            self._seen(*by_position(self.settings, args, kwargs={})) if args else self.store.example
+        )
         if example is None:
             raise ConfigError(
                 "warmup: the shapes and dtypes of the arguments are not known yet.",
@@ -260,13 +263,13 @@ class Runner:
             return self._made(call, origin="warmup")[0]
 
         with (
-            makers(workers, make, planner=self.planner, store=self.store) as maker,
-            shown(options["progress"]) as tell,
+            makers(count, make, planner=self.planner, store=self.store) as maker,
+            shown(progress) as tell,
         ):
             saved = self.store.saved
             known = () if saved is None else saved.sizes
             return _warmup.warm(
-                self.planner, example, sizes=sizes, known=known, maker=maker, progress=tell
+                self.planner, example, sizes=given, known=known, maker=maker, progress=tell
             )
 
     # Maps
@@ -274,8 +277,10 @@ class Runner:
     def examples(self, arguments: Arguments, reduce: Reduce) -> Examples:
         """The examples of a map, and the arguments that they share."""
         check_reduce(reduce)
-        args, kwargs = by_position(self.settings, *arguments)
-        return take_examples(self.settings, args, kwargs, reduce=reduce, at=self.store.places)
+        args, kwargs = by_position(self.settings, arguments[0], kwargs=arguments[1])
+        return take_examples(
+            self.settings, args, kwargs=kwargs, reduce=reduce, at=self.store.places
+        )
 
     def clear(self) -> None:
         """Forget all graphs and traces."""

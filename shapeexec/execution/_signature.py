@@ -18,7 +18,7 @@ from shapeexec.shape import _trees
 
 
 def by_position(
-    settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]
+    settings: Settings, args: Sequence[Any], *, kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
     """Arguments that have a spec by position, put there where they were passed by name.
 
@@ -29,7 +29,7 @@ def by_position(
     if in_shapes is None or len(args) == len(in_shapes):
         return args, kwargs
     if len(args) > len(in_shapes):
-        return _by_name(settings, args, kwargs)
+        return _by_name(settings, args, kwargs=kwargs)
     args, kwargs = list(args), dict(kwargs)
     for parameter in parameters_of(settings.fn)[len(args) : len(in_shapes)]:
         if parameter.name in kwargs and parameter.kind is not parameter.POSITIONAL_ONLY:
@@ -41,7 +41,9 @@ def by_position(
     return args, kwargs
 
 
-def _by_name(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+def _by_name(
+    settings: Settings, args: Sequence[Any], *, kwargs: Mapping[str, Any]
+) -> tuple[Any, Any]:
     count, specs = len(settings.in_shapes or ()), settings.kwarg_shapes or {}
     rest = parameters_of(settings.fn)[count : len(args)] if specs else []
     names = [p.name for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in specs]
@@ -73,7 +75,7 @@ def signature(settings: Settings, call: Call) -> Hashable:
                 parts.append((arg.shape, arg.dtype, getattr(arg, "weak_type", False), sharding))
             else:
                 parts.append(None if specs is None else _of_tree(arg))
-        parts += [(name, _of_name(settings, name, arg)) for name, arg in call.named.items()]
+        parts += [(name, _of_name(settings, name, arg=arg)) for name, arg in call.named.items()]
         known_as = tuple(parts)
         hash(known_as)
     except (AttributeError, IndexError, TypeError):
@@ -81,7 +83,7 @@ def signature(settings: Settings, call: Call) -> Hashable:
     return known_as
 
 
-def _of_name(settings: Settings, name: str, arg: Any) -> Hashable:
+def _of_name(settings: Settings, name: str, *, arg: Any) -> Hashable:
     if name == FUNCTION:
         return None
     has_spec = settings.in_shapes is None or name in (settings.kwarg_shapes or {})

@@ -72,7 +72,7 @@ def _refuse(
     notes: list[str] = []
     renamed: dict[str, str] = {}
     for name, value in options.items():
-        own = _meant(fn, name, value)
+        own = _meant(fn, name, value=value)
         if own is None:
             renamed = {}
             break
@@ -98,7 +98,7 @@ def _refuse_mapping(fn: Callable[..., Any], in_shapes: Mapping[Any, Any]) -> Nev
     Raises:
         SpecError: Always.
     """
-    meant = _by_argument(fn, in_shapes, _spec_of_axes)
+    meant = _by_argument(fn, in_shapes, spec_of=_spec_of_axes)
     known = {"in_shapes": "a sequence of specs"}
     raise SpecError(
         f"in_shapes={in_shapes!r:.200} is not a sequence of specs.",
@@ -107,17 +107,17 @@ def _refuse_mapping(fn: Callable[..., Any], in_shapes: Mapping[Any, Any]) -> Nev
     )
 
 
-def _meant(fn: Callable[..., Any], name: str, value: Any) -> _Meant | None:
+def _meant(fn: Callable[..., Any], name: str, *, value: Any) -> _Meant | None:
     """What one option of others says; None: nobody knows."""
     if name in _FOR_BUCKETS:
         return _Meant({"buckets": _instance(value)})
     if name in _FOR_SHAPES:
-        return _by_argument(fn, value, _spec_of_shape)
+        return _by_argument(fn, value, spec_of=_spec_of_shape)
     if name in _BY_AXES:
-        return _by_argument(fn, value, _spec_of_axes)
+        return _by_argument(fn, value, spec_of=_spec_of_axes)
     if name == "in_axes":
         every = (value,) * max(1, len(_required(fn))) if is_size(value) else value
-        return _by_argument(fn, every, _spec_of_in_axes)
+        return _by_argument(fn, every, spec_of=_spec_of_in_axes)
     if name == "dynamic":  # an argument without a spec is dynamic on axis 0
         return _Meant({})
     close = difflib.get_close_matches(name, _OPTIONS, 1)
@@ -151,7 +151,7 @@ def _way_out(
     return ": ".join([f"sx.Exec({line})", *("; ".join([*notes]),) * bool([*notes])])
 
 
-def _by_argument(fn: Callable[..., Any], given: Any, spec_of: Callable[[Any], Any]) -> _Meant:
+def _by_argument(fn: Callable[..., Any], given: Any, *, spec_of: Callable[[Any], Any]) -> _Meant:
     """Specs of all arguments, from a value for the first one, by position, or by name."""
     if is_mapping(given) and given and all(isinstance(key, str) for key in given):
         return _by_name(fn, {name: spec_of(own) for name, own in given.items()})

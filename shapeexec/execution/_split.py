@@ -81,7 +81,8 @@ class Call:
         args, kwargs = list(self.arrays), dict(self.named)
         counts = () if self.nodes is None else self.nodes.counts
         for place, part in self.parts.items():
-            _put(args, kwargs, place, tree_of(part, iter(_at(args, kwargs, place)), counts=counts))
+            value = tree_of(part, iter(_at(args, kwargs, place=place)), counts=counts)
+            _put(args, kwargs, place=place, value=value)
         return args, kwargs
 
     def replaced(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> "Call":
@@ -148,13 +149,14 @@ class Call:
             args = [self.constants.get(i, x) for i, x in enumerate(arrays)]
             constants = {k: v for k, v in self.constants.items() if isinstance(k, str)}
             return _result(self.fn(*args, **named, **constants), [])
-        held = [_at(arrays, named, place) for place in self.parts]
-        merge = Merge.of(self.nodes, self.parts.values(), held)
+        held = [_at(arrays, named, place=place) for place in self.parts]
+        merge = Merge.of(self.nodes, self.parts.values(), arrays=held)
         args, kwargs = list(arrays), dict(named)
         for place, value in self.constants.items():
-            _put(args, kwargs, place, value)
+            _put(args, kwargs, place=place, value=value)
         for place, part in self.parts.items():
-            _put(args, kwargs, place, merge.whole(part, iter(_at(arrays, named, place))))
+            value = merge.whole(part, iter(_at(arrays, named, place=place)))
+            _put(args, kwargs, place=place, value=value)
         fn = kwargs.pop(FUNCTION, (self.fn,))[0]
         before = _modules.state(merge.nodes) if self.is_map else None
         out = fn(*args, **kwargs)
@@ -199,7 +201,7 @@ def _gone(*_: Any, **__: Any) -> Any:
     raise AssertionError("the function is among the parts of its call")
 
 
-def _put(args: list[Any], kwargs: dict[str, Any], place: Place, value: Any) -> None:
+def _put(args: list[Any], kwargs: dict[str, Any], *, place: Place, value: Any) -> None:
     if isinstance(place, int):
         args[place] = value
     else:
@@ -285,7 +287,7 @@ def _filled(arrays: Iterable[Any], nodes: Sequence[Sequence[Any]]) -> tuple[Any,
     return tuple(itertools.chain.from_iterable(own))
 
 
-def places(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[Place]:
+def places(fn: Callable[..., Any], args: Sequence[Any], *, kwargs: Mapping[str, Any]) -> set[Place]:
     """The places of arguments that hold more than arrays; looks at each leaf."""
     found: set[Place] = {FUNCTION} if has_parts(fn) else set()
     found |= {i for i, arg in enumerate(args) if _holds_more(arg)}
@@ -304,17 +306,13 @@ def _holds_more(argument: Any) -> bool:
     return any(is_taken(leaf) or not is_data(leaf) for leaf in leaves)
 
 
-def taken(settings: Settings, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+def taken(settings: Settings, args: Sequence[Any], *, kwargs: Mapping[str, Any]) -> Call:
     """A call of an Exec with these settings, taken apart after a look at each leaf."""
-    return take(settings, args, kwargs, at=places(settings.fn, args, kwargs))
+    return take(settings, args, kwargs=kwargs, at=places(settings.fn, args, kwargs=kwargs))
 
 
 def take(
-    settings: Settings,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    at: Iterable[Place],
+    settings: Settings, args: Sequence[Any], *, kwargs: Mapping[str, Any], at: Iterable[Place]
 ) -> Call:
     """Take a call apart.
 
@@ -342,14 +340,14 @@ def take(
         arrays, named = list(args), dict(kwargs)
     static = tuple((place, typed(value)) for place, value in constants.items())
     call = Call(arrays, named, fn, {}, constants, static)
-    return _with_parts(call, args, kwargs, static=static, at=at) if at else call
+    return _with_parts(call, args, kwargs=kwargs, static=static, at=at) if at else call
 
 
 def _with_parts(
     call: Call,
     args: Sequence[Any],
-    kwargs: Mapping[str, Any],
     *,
+    kwargs: Mapping[str, Any],
     static: Values,
     at: Iterable[Place],
 ) -> Call:
@@ -358,17 +356,17 @@ def _with_parts(
     fn, constants = call.fn, call.constants
     walk = Walk()
     parts: dict[Place, Part] = {}
-    for place in _in_order(at, len(args), kwargs):
+    for place in _in_order(at, len(args), kwargs=kwargs):
         if place in constants:
             continue
         if place == FUNCTION:
             part, taken = walk.function(fn, where=name_of(fn))
         else:
-            part, taken = walk.part(_at(args, kwargs, place), where=_path_of(place))
+            part, taken = walk.part(_at(args, kwargs, place=place), where=_path_of(place))
         # The arrays of a function that holds no more are constants of its trace; handles cannot be.
         if any(part.leaves) or (place == FUNCTION and any(type(x) is Padded for x in taken)):
             parts[place] = part
-            _put(arrays, named, place, tuple(taken))
+            _put(arrays, named, place=place, value=tuple(taken))
     if not parts:
         return call
     keys = tuple((place, part.key) for place, part in parts.items())
@@ -376,15 +374,15 @@ def _with_parts(
         return Call(arrays, named, fn, parts, constants, Static(static, keys))
     nodes, own = _modules.split(walk.nodes)
     for place in parts:
-        _put(arrays, named, place, _filled(_at(arrays, named, place), own))
+        _put(arrays, named, place=place, value=_filled(_at(arrays, named, place=place), own))
     return Call(arrays, named, fn, parts, constants, Static(static, keys, nodes.key), nodes)
 
 
-def _at(args: Sequence[Any], kwargs: Mapping[str, Any], place: Place) -> Any:
+def _at(args: Sequence[Any], kwargs: Mapping[str, Any], *, place: Place) -> Any:
     return args[place] if isinstance(place, int) else kwargs[place]
 
 
-def _in_order(at: Iterable[Place], count: int, kwargs: Mapping[str, Any]) -> list[Place]:
+def _in_order(at: Iterable[Place], count: int, *, kwargs: Mapping[str, Any]) -> list[Place]:
     wanted = set(at)
     found: list[Place] = [i for i in range(count) if i in wanted]
     found += [name for name in sorted(kwargs) if name in wanted]

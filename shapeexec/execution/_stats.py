@@ -40,7 +40,7 @@ class Stats:
         exact: Per symbol the calls in which it could not be padded and ran at its exact size.
 
     Example:
-        >>> run = sx.Exec(jnp.sum, ("s",), sx.Linear(8))
+        >>> run = sx.Exec(jnp.sum, ("s",), buckets=sx.Linear(8))
         >>> for size in (3, 5, 9):
         ...     _ = run(np.ones(size, np.float32))
         >>> run.stats.hits, run.stats.compiles, run.stats.graphs

@@ -217,7 +217,7 @@ class Store:
         to_tune: list[tuple[Graph, Prepared]] = []
         graph = self._cache.get(planned.key, make)
         for quick_graph, made in to_tune:  # not before the cache has it
-            self._tune(planned, quick_graph, made)
+            self._tune(planned, quick_graph, made=made)
         return graph
 
     def _loaded(self, planned: Planned, made: Prepared | Found) -> Graph | None:
@@ -247,7 +247,7 @@ class Store:
             made = prepare(begun.outline) if isinstance(begun, Found) else begun
             graph = self._compiled(made.with_options(options), row, meanwhile=meanwhile)
         except _compat.JaxRuntimeError as error:
-            raise_if_out_of_memory(error, row, planned.first.sizes)
+            raise_if_out_of_memory(error, row, sizes=planned.first.sizes)
             raise
         with self._lock:
             self.last_new = planned, before
@@ -278,7 +278,7 @@ class Store:
         is_made = quick is not None and is_seen_by_workers(_compat.config_fingerprint())
         return quick if is_made else None
 
-    def _tune(self, planned: Planned, quick: Graph, made: Prepared) -> None:
+    def _tune(self, planned: Planned, quick: Graph, *, made: Prepared) -> None:
         """Begin to make the graph that takes the place of a quick one."""
         made, row = made.with_options(self._compiling.options), row_of(planned, "tuned")
 
@@ -287,7 +287,7 @@ class Store:
                 return
             graph = self._compiled(made, row)
             graph = dataclasses.replace(graph, tally=quick.tally, number=quick.number)
-            if self._cache.replace(quick, planned.key, graph):
+            if self._cache.replace(quick, planned.key, other=graph):
                 self.count(swaps=1)
                 self.events.tell("swapped", graph.row)
 

@@ -92,7 +92,7 @@ class Traces:
     def _made(self, call: BoundCall, exact: Mapping[str, int]) -> Traced:
         symbolic = [g for g in self._constraints if not g.symbols & exact.keys()]
         start = time.perf_counter()
-        made = trace(call.fn, call.to_trace(exact), call.sizes, constraints=symbolic)
+        made = trace(call.fn, call.to_trace(exact), sizes=call.sizes, constraints=symbolic)
         seconds = time.perf_counter() - start
         self._count(traces=1, trace_seconds=seconds)
         return Traced(made, next(self._numbers), seconds)

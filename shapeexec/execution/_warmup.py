@@ -12,8 +12,9 @@ from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
 from shapeexec.bucketing._fixed import last_bucket
 from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._narrow import is_mapping
 from shapeexec.execution._options import as_size
-from shapeexec.execution._plan import Plan
+from shapeexec.execution._plan import Plan, warmup_sizes
 from shapeexec.execution._planner import Planner
 from shapeexec.execution._split import Call
 from shapeexec.execution._transfer import struct_like
@@ -55,7 +56,7 @@ def warm(
     dims = bound.ragged_dims
     saved = [] if sizes else [one for one in known if one.keys() == bound.sizes.keys()]
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
-    listed = {} if saved else _listed(planner, symbols, sizes)
+    listed = {} if saved else _listed(planner, symbols, sizes=sizes)
     count = 0
     while True:
         wanted = _missing(planner, example, dims=dims, listed=listed, saved=saved)
@@ -75,7 +76,7 @@ def warm(
 
 
 def _listed(
-    planner: Planner, symbols: Set[str], sizes: Mapping[str, Any]
+    planner: Planner, symbols: Set[str], *, sizes: Mapping[str, Any]
 ) -> dict[str, Sequence[int]]:
     """The sizes of each symbol; of one that is left out all up to its last bucket.
 
@@ -94,18 +95,32 @@ def _listed(
         f"are {', '.join(sorted(symbols)) or 'none'}.",
         option="sizes",
         fix="give sizes for each symbol: "
-        + ", ".join(f"{s}=..." for s in sorted(symbols))
+        + warmup_sizes(dict.fromkeys(sorted(symbols), "..."))
         + "; or strategies with maximum=, whose buckets are then all of them",
     )
 
 
-def named_like_options(options: Mapping[str, Any], symbols: Iterable[str]) -> dict[str, Any]:
-    """The sizes of symbols that are named as options of a warm-up are."""
-    return {
-        name: options[name]
-        for name in options.keys() & set(symbols)
-        if not (options[name] is None or isinstance(options[name], bool) or callable(options[name]))
-    }
+def merged(sizes: Any, named: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The sizes of all symbols, given as a mapping and by keyword.
+
+    Raises:
+        ConfigError: `sizes` is no mapping, or a symbol is in both.
+    """
+    if not (sizes is None or is_mapping(sizes)):
+        raise ConfigError(
+            f"warmup: sizes={sizes!r:.80} is no mapping of symbols to their sizes.",
+            option="sizes",
+            fix=f"sizes={{'sizes': {sizes!r:.80}}}, if there is a symbol `sizes`; or s=128, of `s`",
+        )
+    mapped = {str(symbol): given for symbol, given in (sizes or {}).items()}
+    twice = sorted(mapped.keys() & named.keys())
+    if twice:
+        raise ConfigError(
+            f"warmup: sizes of `{twice[0]}` are given twice.",
+            option="sizes",
+            fix=f"leave out {twice[0]}=..., or '{twice[0]}' in sizes={{...}}",
+        )
+    return {**mapped, **named}
 
 
 class Maker(Protocol):
@@ -156,7 +171,7 @@ def _missing(
 
     One size per bucket tells the graphs, unless guards or exact symbols tell sizes apart.
     """
-    chosen = {symbol: _one_each(planner, symbol, n) for symbol, n in listed.items()}
+    chosen = {symbol: _one_each(planner, symbol, sizes=n) for symbol, n in listed.items()}
     plans: dict[Hashable, tuple[Plan, BoundCall]] = {}
     for sizes in (chosen,) if saved else (chosen, listed):
         _check_number(sizes)
@@ -182,7 +197,7 @@ def _check_number(sizes: Mapping[str, Sequence[int]]) -> None:
         )
 
 
-def _one_each(planner: Planner, symbol: str, sizes: Sequence[int]) -> tuple[int, ...]:
+def _one_each(planner: Planner, symbol: str, *, sizes: Sequence[int]) -> tuple[int, ...]:
     try:
         return representatives(planner.strategy(symbol), sizes)
     except BucketOverflowError as error:

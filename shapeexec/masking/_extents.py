@@ -33,6 +33,7 @@ class Extents:
         self,
         ranges: Mapping[str, tuple[int, int]],
         sizes: Mapping[str, Array],
+        *,
         substitution: Substitution | None = None,
         host: Callable[[HostOperand], Array] | None = None,
     ) -> None:
@@ -77,7 +78,7 @@ class Extents:
             )
         return self._lengths[text]
 
-    def beyond_i32(self, dim: Any, dtype: Any = np.int32, via: str = "length") -> Any:
+    def beyond_i32(self, dim: Any, dtype: Any = np.int32, *, via: str = "length") -> Any:
         """The host operand for a dim that may exceed i32; None: the graph may compute it."""
         text = _dim.dim_text(dim)
         if isinstance(dim, numbers.Integral) or _dim.fits_i32(text, self._ranges):

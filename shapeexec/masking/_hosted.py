@@ -25,7 +25,7 @@ def host_operands(trace: Trace, ranges: Mapping[str, tuple[int, int]]) -> tuple[
     These are the numbers that the function computes on the host, and the dims that exceed i32 at
     some size in `ranges`.
     """
-    extents = Extents(ranges, {}, trace.substitution)
+    extents = Extents(ranges, {}, substitution=trace.substitution)
     return tuple(dict.fromkeys(_operands(trace.jaxpr.jaxpr, extents)))
 
 
@@ -65,7 +65,7 @@ def _of_param(param: Any, extents: Extents) -> Iterator[HostOperand]:
 
 
 def _beyond(dim: Any, extents: Extents, *, dtype: Any, via: str) -> Iterator[HostOperand]:
-    operand = extents.beyond_i32(dim, dtype, via)
+    operand = extents.beyond_i32(dim, dtype, via=via)
     if operand is not None:
         yield operand
 

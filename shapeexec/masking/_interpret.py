@@ -60,17 +60,17 @@ class Interpreter:
     outer: tuple[Any, ...] = ()
     watch: Watch | None = None
 
-    def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
+    def run(self, closed: Any, extents: Extents, *, operands: Sequence[Value]) -> list[Value]:
         """Run a closed jaxpr, and return its results at capacity."""
         numbered = [dataclasses.replace(value, number=next(self.numbers)) for value in operands]
-        return self._run(closed, extents, numbered).results
+        return self._run(closed, extents, operands=numbered).results
 
     def _run(
         self,
         closed: Any,
         extents: Extents,
-        operands: Sequence[Value],
         *,
+        operands: Sequence[Value],
         wanted: Sequence[bool] | None = None,
     ) -> Outcome:
         """Run a closed jaxpr on numbered operands.
@@ -92,7 +92,7 @@ class Interpreter:
 
         def step(eqn: Any) -> list[Value]:
             values = [env.read(atom) for atom in eqn.invars]
-            outcome = self._equation(eqn, extents, values, is_used=live[eqn], scope=scope)
+            outcome = self._equation(eqn, extents, values=values, is_used=live[eqn], scope=scope)
             env.write(eqn.invars, outcome.operands)
             return outcome.results
 
@@ -107,8 +107,8 @@ class Interpreter:
         self,
         eqn: Any,
         extents: Extents,
-        values: Sequence[Value],
         *,
+        values: Sequence[Value],
         is_used: Sequence[bool],
         scope: Scope,
     ) -> Outcome:
@@ -116,7 +116,7 @@ class Interpreter:
         inside = dataclasses.replace(self, outer=(*self.outer, eqn))
         nested = nested_jaxpr(eqn)
         if nested is not None:
-            return inside._run(nested, extents, values, wanted=is_used)
+            return inside._run(nested, extents, operands=values, wanted=is_used)
         numbers = [next(self.numbers) for _ in eqn.outvars]
         bodies = _Bodies(inside, numbers[0] if numbers else -1)
         results = [
@@ -138,13 +138,13 @@ class Interpreter:
         facts = [operand.known for operand in ctx.operands]
         known = None if know is None else know(ctx, *facts, **eqn.params)
         finished = [
-            _filled_at_source(result, self._conformed(result, one, known))
+            _filled_at_source(result, self._conformed(result, one, known=known))
             for result, one in zip(results, made, strict=True)
         ]
         finished = finished if self.watch is None else self.watch(ctx, finished)
         return Outcome(finished, [operand.value for operand in ctx.operands])
 
-    def _conformed(self, result: Result, made: Any, known: Known | None) -> Value:
+    def _conformed(self, result: Result, made: Any, *, known: Known | None) -> Value:
         """A result at capacity, from the array or `Value` that its rule returned."""
         aval, array = result.aval, made
         if isinstance(made, Value):
@@ -235,7 +235,7 @@ class _Bodies:
         self._interpreter, self._number = interpreter, number
         self._last: dict[int, _Body] = {}
 
-    def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:
+    def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:  # noqa: PLR0917 - `RuleContext` calls it
         """Run a body. Softmax roles do not cross the body's boundary."""
         last = self._last.get(id(closed.jaxpr))
         key = (self._number, len(self._last) if last is None else last.key[1])
@@ -246,7 +246,7 @@ class _Bodies:
             numbers=itertools.count(),
             watch=None,
         )
-        results = body.run(closed, extents, [*map(_without_role, operands)])
+        results = body.run(closed, extents, operands=[*map(_without_role, operands)])
         numbers = tuple(value.number for value in operands)
         self._last[id(closed.jaxpr)] = _Body(key, closed, body.report, numbers)
         return [_without_role(value, number=-1) for value in results]
@@ -254,7 +254,7 @@ class _Bodies:
     def report_to(self, report: Report) -> None:
         """Add the reports of all bodies to the one of the equation's own pass."""
         for body in self._last.values():
-            report.add_body(body.key, body.report, body.operands)
+            report.add_body(body.key, body.report, operands=body.operands)
 
 
 @dataclasses.dataclass(frozen=True)

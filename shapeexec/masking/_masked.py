@@ -53,8 +53,8 @@ class Masked:
         self,
         sizes: Mapping[str, Any],
         consts: Sequence[Any],
-        leaves: Sequence[Any],
         *,
+        leaves: Sequence[Any],
         hosted: Mapping[HostOperand, Array] | None = None,
     ) -> list[Array]:
         """Run on padded arrays.
@@ -69,14 +69,14 @@ class Masked:
         Returns:
             The flat results, at capacity, in the dtypes and weak types of the plain function.
         """
-        return self.noted(sizes, consts, leaves, hosted=hosted)[0]
+        return self.noted(sizes, consts, leaves=leaves, hosted=hosted)[0]
 
     def noted(
         self,
         sizes: Mapping[str, Any],
         consts: Sequence[Any],
-        leaves: Sequence[Any],
         *,
+        leaves: Sequence[Any],
         hosted: Mapping[HostOperand, Array] | None = None,
         watch: Watch | None = None,
     ) -> tuple[list[Array], list[MaskNote]]:
@@ -90,15 +90,18 @@ class Masked:
             watch: Called for each equation, see `Interpreter`.
         """
         # Under poison each reader of padding has to look after itself.
-        planned = Report() if self.poison else self._fills(sizes, consts, leaves, hosted)
+        planned = (
+            Report() if self.poison else self._fills(sizes, consts, leaves=leaves, hosted=hosted)
+        )
         interpreter = Interpreter(self.poison, planned=planned, watch=watch)
-        results = self._run(sizes, consts, leaves, interpreter=interpreter, hosted=hosted)
+        results = self._run(sizes, consts, leaves=leaves, interpreter=interpreter, hosted=hosted)
         return results, interpreter.report.notes
 
     def _fills(
         self,
         sizes: Mapping[str, Any],
         consts: Sequence[Any],
+        *,
         leaves: Sequence[Any],
         hosted: Mapping[HostOperand, Array] | None,
     ) -> Report:
@@ -114,7 +117,7 @@ class Masked:
             return found
         first = Interpreter()
         run = functools.partial(self._run, interpreter=first, hosted=hosted)
-        _compat.eval_shape(run, sizes, consts, leaves)
+        _compat.eval_shape(run, sizes, consts, leaves=leaves)
         with _FILLS_LOCK:
             return known.setdefault(self.zero_padded, first.report)
 
@@ -122,23 +125,23 @@ class Masked:
         self,
         sizes: Mapping[str, Any],
         consts: Sequence[Any],
-        leaves: Sequence[Any],
         *,
+        leaves: Sequence[Any],
         interpreter: Interpreter,
         hosted: Mapping[HostOperand, Array] | None = None,
     ) -> list[Array]:
         jaxpr = self.trace.jaxpr.jaxpr
         lengths = {s: _compat.asarray(n, np.int32) for s, n in sizes.items()}
         host = at_sizes(sizes) if hosted is None else hosted.__getitem__
-        extents = Extents(self.ranges, lengths, self.trace.substitution, host)
+        extents = Extents(self.ranges, lengths, substitution=self.trace.substitution, host=host)
         operands = [
-            self._argument(var.aval, leaf, extents)
+            self._argument(var.aval, leaf, extents=extents)
             for var, leaf in zip(jaxpr.invars, leaves, strict=True)
         ]
         closed = _compat.ClosedJaxpr(jaxpr, list(consts))
         # The user's settings are for the function, and rules rely on JAX's defaults.
         with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-            results = interpreter.run(closed, extents, operands)
+            results = interpreter.run(closed, extents, operands=operands)
             report = interpreter.report
             results = [
                 _zero_padded(value, var.aval, extents=extents, report=report)
@@ -151,7 +154,7 @@ class Masked:
             for value, var in zip(results, jaxpr.outvars, strict=True)
         ]
 
-    def _argument(self, aval: Any, leaf: Any, extents: Extents) -> Value:
+    def _argument(self, aval: Any, leaf: Any, *, extents: Extents) -> Value:
         known = nothing_known_of(aval)
         # Narrower than the buckets where a guard has made a symbol an int.
         leaf = conform(leaf, extents.capacities(aval.shape))

@@ -74,9 +74,9 @@ def pad_safe(
             return fn(*_trees.unflatten(treedef, flat))
 
         with _exact_in_an_exec():
-            traced = trace(flat, described, known, constraints=facts)
+            traced = trace(flat, described, sizes=known, constraints=facts)
             ranges = {symbol: (1, buckets[symbol]) for symbol in sorted(buckets)}
-            results = Masked(traced, ranges, poison)(sizes, traced.jaxpr.consts, leaves)
+            results = Masked(traced, ranges, poison)(sizes, traced.jaxpr.consts, leaves=leaves)
         return _trees.unflatten(traced.out_tree, results)
 
     return padded

@@ -50,14 +50,14 @@ def _integer(poison: str, dtype: Any, _: Padding) -> Any:
     return {"min": info.min, "garbage": far}.get(poison, info.max)
 
 
-def _float(poison: str, dtype: Any, padding: Padding) -> Any:
+def _float(poison: str, dtype: Any, padding: Padding) -> Any:  # noqa: PLR0917 - `_VALUES` calls it
     if padding == FINITE:
         return one(dtype) * (3 if poison == "min" else -3)
     largest = _compat.finfo(dtype).max
     return {"nan": np.nan, "garbage": largest, "max": highest(dtype), "min": lowest(dtype)}[poison]
 
 
-def _complex(poison: str, dtype: Any, padding: Padding) -> Any:
+def _complex(poison: str, dtype: Any, padding: Padding) -> Any:  # noqa: PLR0917 - `_VALUES` calls it
     part = _float(poison, np.dtype(dtype).type(0).real.dtype, padding)
     return complex(part, part)
 

@@ -151,7 +151,7 @@ def by_pairs(product: Product, apart: Sequence[TapAxis], *, struct: jax.ShapeDty
     def added(total: Array, part: Any) -> tuple[Array, None]:
         places, _ = part
         more = walk.compute(*part).astype(wide)
-        return (walk.put(total, more, places) if wanted == 0 else total + more), None
+        return (walk.put(total, more, places=places) if wanted == 0 else total + more), None
 
     total, _ = lax.scan(added, lax.full(struct.shape, 0, wide), parts)
     total = total.astype(struct.dtype)
@@ -213,12 +213,12 @@ class _Walk:
             arrays[0] = lax.slice(lhs, [0] * lhs.ndim, lhs.shape, self.steps(3 - single))
         if part is not None:
             arrays[single] = lax.reshape(part, shape)
-            return self._only_pairs(wanted, self._contracted(arrays), places)
+            return self._only_pairs(wanted, self._contracted(arrays), places=places)
         arrays[single] = jax.ShapeDtypeStruct(tuple(shape), arrays[single].dtype)
         # The other one is 0 where the left operand is no element of any result, unless that skips.
         is_other = any(each.skips for each in self.apart)
         for which in (0, 3 - single) if is_other else (0,):
-            arrays[which] = self._only_pairs(which, arrays[which], places)
+            arrays[which] = self._only_pairs(which, arrays[which], places=places)
         return lax.squeeze(self._contracted(arrays), self.axes(single))
 
     def _contracted(self, arrays: list[Any]) -> Array:
@@ -254,7 +254,7 @@ class _Walk:
         )
         return lax.expand_dims(out, self.axes(single)) if wanted == single else out
 
-    def put(self, total: Array, window: Array, places: Sequence[Array]) -> Array:
+    def put(self, total: Array, window: Array, *, places: Sequence[Array]) -> Array:
         """`total` with the contribution of a part at the positions that it meets."""
         config = [(0, 0, step - 1) for step in self.steps(3 - self.single)]
         more, starts = lax.pad(window, zero(window.dtype), config), self._starts(places)
@@ -275,7 +275,7 @@ class _Walk:
         reach = [(n - 1) * steps[axis] + 1 for axis, n in zip(axes, self.inner, strict=True)]
         return _resized(shape, axes, sizes=reach)
 
-    def _only_pairs(self, which: int, x: Array, places: Sequence[Array]) -> Array:
+    def _only_pairs(self, which: int, x: Array, *, places: Sequence[Array]) -> Array:
         """`x`, one of the arrays, with 0 where it makes no pair with the part at `places`."""
         mask = None
         for each, place, axis in zip(self.apart, places, self.axes(which), strict=True):

@@ -133,7 +133,7 @@ class Report:
         """The report on the body of a loop or branch, by the equation's number and the body's."""
         return self._bodies.get(key) or Report()
 
-    def add_body(self, key: tuple[int, int], body: "Report", operands: Sequence[int]) -> None:
+    def add_body(self, key: tuple[int, int], body: "Report", *, operands: Sequence[int]) -> None:
         """Add the report on the body of a loop or branch.
 
         Args:

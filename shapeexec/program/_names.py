@@ -12,7 +12,7 @@ from shapeexec.shape import _trees
 
 
 def argument_names(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    fn: Callable[..., Any], args: Sequence[Any], *, kwargs: Mapping[str, Any]
 ) -> list[str]:
     """The names of the flat arguments of a call: `x`, `params['w']`.
 

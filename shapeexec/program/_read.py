@@ -48,7 +48,7 @@ class Moment:
     notes: Sequence[MaskNote]
 
 
-def read(trace: Trace, name: str, arguments: Sequence[str], moment: Moment | None) -> Program:
+def read(trace: Trace, name: str, *, arguments: Sequence[str], moment: Moment | None) -> Program:
     """Make the program of a trace.
 
     Args:
@@ -57,7 +57,7 @@ def read(trace: Trace, name: str, arguments: Sequence[str], moment: Moment | Non
         arguments: The names of the flat arguments.
         moment: Its graph in a call; None: there is no call.
     """
-    reader = _Reader(trace, moment, arguments)
+    reader = _Reader(trace, moment, arguments=arguments)
     jaxpr = trace.jaxpr.jaxpr
     inputs = [reader.named(var, name) for var, name in zip(jaxpr.invars, arguments, strict=True)]
     reader.close_over(jaxpr)
@@ -97,7 +97,7 @@ class _Reader:
         constants: The arrays that the functions read so far close over.
     """
 
-    def __init__(self, trace: Trace, moment: Moment | None, arguments: Sequence[str]) -> None:
+    def __init__(self, trace: Trace, moment: Moment | None, *, arguments: Sequence[str]) -> None:
         self._substitution = trace.substitution
         own = trace.substitution.outer.keys()
         inner = trace.substitution.inner.items()
@@ -112,7 +112,7 @@ class _Reader:
         self._dims: dict[str, _At] = {}
         self._notes: dict[tuple[int, ...], list[MaskNote]] = collections.defaultdict(list)
         if moment is not None:
-            self._capacities = Extents(moment.ranges, {}, trace.substitution)
+            self._capacities = Extents(moment.ranges, {}, substitution=trace.substitution)
             self._sizes = trace.substitution.sizes(moment.sizes)
             for note in moment.notes:
                 self._notes[tuple(map(id, note.at))].append(note)

@@ -51,7 +51,9 @@ def operation(eqn: Equation, width: int | None = None) -> str:
         eqn: The equation.
         width: Parameters are left out if they do not fit; None: no limit.
     """
-    params = " ".join(f"{key}={value}" for key, value in eqn.params if _is_shown(eqn, key, value))
+    params = " ".join(
+        f"{key}={value}" for key, value in eqn.params if _is_shown(eqn, key, value=value)
+    )
     name = f"{eqn.primitive} {eqn.name}" if eqn.name else eqn.primitive
     fits = width is None or len(name) + len(params) + 2 <= width
     return f"{name}[{params}]" if params and fits else name
@@ -77,7 +79,7 @@ def mask_text(note: MaskNote) -> str:
     return f"{kind}  {note.primitive}: {note.what}: {note.action.removeprefix('none: ')}{why}"
 
 
-def _is_shown(eqn: Equation, key: str, value: str) -> bool:
+def _is_shown(eqn: Equation, key: str, *, value: str) -> bool:
     if key in _SHOWN_ELSEWHERE or (eqn.bodies and key not in _OF_LOOPS):
         return False
     is_noise = any(word in value for word in _NOISE)

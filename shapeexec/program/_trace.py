@@ -47,8 +47,8 @@ def trace(fn: Callable[..., Any], *specs: Any, constraints: str | Iterable[str] 
         )
     _check_count(fn, specs)
     traced, shapes = trace_shapes(fn, specs, constraints=constraints)
-    names = argument_names(fn, shapes, {})
-    return read(traced, function_name(fn), names, None)
+    names = argument_names(fn, shapes, kwargs={})
+    return read(traced, function_name(fn), arguments=names, moment=None)
 
 
 def _check_count(fn: Callable[..., Any], specs: Sequence[Any]) -> None:

@@ -227,7 +227,7 @@ class Listener:
         if _is_array_of_bools(value):
             self._computed(HostExpression(np.array_equal, (expression, value), "{} is {}"))
             return value
-        number = number_of(self, expression, value)
+        number = number_of(self, expression, value=value)
         if number is not None:
             return number
         if isinstance(value, tuple):

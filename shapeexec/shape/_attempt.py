@@ -158,7 +158,9 @@ class Program:
             except InconclusiveShapeError:
                 raise
             except Exception as error:  # JAX and user code raise anything at symbolic sizes
-                if self._known(guards) == known and not self._learns(error, known, questions):
+                if self._known(guards) == known and not self._learns(
+                    error, known, questions=questions
+                ):
                     raise Stuck(error, questions.needs) from error
                 continue
             if self._known(guards) != known:
@@ -207,7 +209,7 @@ class Program:
                 accepted.append(text)
         return _Known(symbols, tuple(accepted))
 
-    def _learns(self, error: Exception, known: "_Known", questions: Questions) -> bool:
+    def _learns(self, error: Exception, known: "_Known", *, questions: Questions) -> bool:
         """Turn an exception into a guard, and tell whether JAX can decide more with it."""
         comparison = _compat.inconclusive_comparison(error)
         if comparison is not None:

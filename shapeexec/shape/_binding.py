@@ -81,7 +81,7 @@ class BoundSpec:
             if is_array(leaf):
                 shapes.append(leaf.shape)
                 if spec is not None and spec.dtype is not None:
-                    self._check_dtype(index, spec, leaf.dtype)
+                    self._check_dtype(index, spec, dtype=leaf.dtype)
             elif spec is None:
                 shapes.append(None)
             else:
@@ -104,7 +104,7 @@ class BoundSpec:
         """
         for leaf, (spec, shape) in enumerate(zip(self.specs, shapes, strict=True)):
             if spec is not None and not spec.accepts_rank(len(shape or ())):
-                self._refuse_rank(leaf, spec, shape or ())
+                self._refuse_rank(leaf, spec, shape=shape or ())
 
     def sizes(self, shapes: Sequence[ArrayShape | None]) -> dict[str, int]:
         """Check every axis and return the size of every symbol.
@@ -125,10 +125,10 @@ class BoundSpec:
         for leaf, axis, symbol in self._bare:
             size = known[leaf][axis]
             if sizes.setdefault(symbol, size) != size:
-                self._refuse_sizes(symbol, leaf, axis, known)
+                self._refuse_sizes(symbol, leaf, axis=axis, shapes=known)
         for leaf, axis, size in self._static:
             if known[leaf][axis] != size:
-                self._refuse_static(leaf, axis, size, known)
+                self._refuse_static(leaf, axis, size=size, shapes=known)
         if self._expressions:
             self._solve(known, sizes)
             for leaf, axis, dim in self._expressions:
@@ -170,20 +170,20 @@ class BoundSpec:
                 pending = True
         for leaf, axis, dim in self._expressions:
             if dim.symbols - sizes.keys():
-                self._refuse_unsolved(leaf, axis, dim, sizes)
+                self._refuse_unsolved(leaf, axis, dim=dim, sizes=sizes)
 
     def _path(self, leaf: int) -> str:
         indices = _trees.unflatten(self.structure, range(self.structure.num_leaves))
         path, _ = _trees.leaves_with_path(indices)[leaf]
         return f"{('args', 'kwargs')[path[0].idx]}{_trees.keystr(path[1:])}"
 
-    def _axis(self, leaf: int, axis: int, shapes: list[ArrayShape]) -> str:
+    def _axis(self, leaf: int, axis: int, *, shapes: list[ArrayShape]) -> str:
         return f"{self._path(leaf)} axis {axis % len(shapes[leaf])}"
 
     def _described(self, leaf: int, shapes: list[ArrayShape]) -> str:
         return f'{self._path(leaf)} {_shape_text(shapes[leaf])} with the spec "{self.specs[leaf]}"'
 
-    def _check_dtype(self, leaf: int, spec: Spec, dtype: Any) -> None:
+    def _check_dtype(self, leaf: int, spec: Spec, *, dtype: Any) -> None:
         if dtype == spec.dtype or jax.dtypes.canonicalize_dtype(dtype) == spec.dtype:
             return
         raise SpecError(
@@ -192,7 +192,7 @@ class BoundSpec:
             fix=f'convert the argument, or write "{spec}", which takes any dtype',
         )
 
-    def _refuse_rank(self, leaf: int, spec: Spec, shape: ArrayShape) -> Never:
+    def _refuse_rank(self, leaf: int, spec: Spec, *, shape: ArrayShape) -> Never:
         wanted = f"{'at least ' if spec.has_ellipsis else ''}{spec.least_rank}"
         entries = str(spec).split(", ")[: len(shape)]
         pad = ["_"] * (len(shape) - len(entries))
@@ -204,18 +204,23 @@ class BoundSpec:
             f'"{", ".join(entries + pad)}"',
         )
 
-    def _refuse_static(self, leaf: int, axis: int, size: int, shapes: list[ArrayShape]) -> Never:
+    def _refuse_static(self, leaf: int, axis: int, *, size: int, shapes: list[ArrayShape]) -> Never:
         actual = shapes[leaf][axis]
         raise SpecError(
-            f"{self._axis(leaf, axis, shapes)} has size {actual}, but its spec says {size}.",
+            f"{self._axis(leaf, axis, shapes=shapes)} has size {actual}, but its spec says {size}.",
             path=self._path(leaf),
             got=self._described(leaf, shapes),
             fix=f"pass size {size}, or write `_` (static, any size) or a symbol in its place",
         )
 
-    def _refuse_sizes(self, symbol: str, leaf: int, axis: int, shapes: list[ArrayShape]) -> Never:
+    def _refuse_sizes(
+        self, symbol: str, leaf: int, *, axis: int, shapes: list[ArrayShape]
+    ) -> Never:
         first, first_axis = next((a, b) for a, b, name in self._bare if name == symbol)
-        here, there = self._axis(first, first_axis, shapes), self._axis(leaf, axis, shapes)
+        here, there = (
+            self._axis(first, first_axis, shapes=shapes),
+            self._axis(leaf, axis, shapes=shapes),
+        )
         raise SpecError(
             f"`{symbol}` is {shapes[first][first_axis]} on {here}, "
             f"but {shapes[leaf][axis]} on {there}.",
@@ -260,13 +265,13 @@ class BoundSpec:
             origin += [a for a, _, other in self._expressions if symbol in other.symbols]
             got += [f"{symbol}={sizes[symbol]} from {self._described(origin[0], shapes)}"]
         raise SpecError(
-            f"{self._axis(leaf, axis, shapes)}: {f'at {known}, ' if known else ''}{what}.",
+            f"{self._axis(leaf, axis, shapes=shapes)}: {f'at {known}, ' if known else ''}{what}.",
             path=self._path(leaf),
             got="; ".join(got),
             fix=f"pass a size that fits, or give the axis a symbol of its own instead of `{dim}`",
         )
 
-    def _refuse_unsolved(self, leaf: int, axis: int, dim: Dim, sizes: dict[str, int]) -> Never:
+    def _refuse_unsolved(self, leaf: int, axis: int, *, dim: Dim, sizes: dict[str, int]) -> Never:
         unknown = sorted(dim.symbols - sizes.keys())
         raise SpecError(
             f"the size of `{unknown[0]}` does not follow from `{dim}` "

@@ -117,7 +117,7 @@ def _fix_monotone_symbols(tree: ast.expr, box: _Box, *, sign: Literal[-1, 1]) ->
     while pending:  # a fixed symbol narrows products, which may make others monotone
         pending = False
         for symbol, (low, high) in box.items():
-            direction = _direction(tree, symbol, box) if low != high else None
+            direction = _direction(tree, symbol, box=box) if low != high else None
             if direction is None:
                 continue
             end = high if direction * sign > 0 else low
@@ -228,7 +228,7 @@ _CALLS: dict[str, Callable[[_Interval, _Interval], _Interval]] = {
 }
 
 
-def _direction(node: ast.expr, symbol: str, box: _Box) -> _Direction:
+def _direction(node: ast.expr, symbol: str, *, box: _Box) -> _Direction:
     """How `node` changes as `symbol` grows, for all values of the other symbols in `box`."""
     match node:
         case ast.Constant():
@@ -236,12 +236,12 @@ def _direction(node: ast.expr, symbol: str, box: _Box) -> _Direction:
         case ast.Name(id=name):
             return 1 if name == symbol else 0
         case ast.UnaryOp(operand=operand):
-            return _both(_direction(operand, symbol, box), -1)
+            return _both(_direction(operand, symbol, box=box), -1)
         case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(exponent))):
             sign = 1 if exponent % 2 == 1 else _sign(_interval(left, box))
-            return _both(_direction(left, symbol, box), sign) if exponent else 0
+            return _both(_direction(left, symbol, box=box), sign) if exponent else 0
         case ast.BinOp(left=left, op=op, right=right):
-            x, y = _direction(left, symbol, box), _direction(right, symbol, box)
+            x, y = _direction(left, symbol, box=box), _direction(right, symbol, box=box)
             if isinstance(op, ast.Add):
                 return _together(x, y)
             if isinstance(op, ast.Sub):
@@ -250,7 +250,7 @@ def _direction(node: ast.expr, symbol: str, box: _Box) -> _Direction:
             x_sign, y_sign = _sign(_interval(left, box)), _sign(_interval(right, box))
             return _together(_both(x, y_sign), _both(y, x_sign))
         case ast.Call(func=ast.Name(id=name), args=[left, right]):
-            x, y = _direction(left, symbol, box), _direction(right, symbol, box)
+            x, y = _direction(left, symbol, box=box), _direction(right, symbol, box=box)
             if name in ("max", "min"):
                 return _together(x, y)
             if x == y == 0:

@@ -367,7 +367,7 @@ def _static(text: str) -> str | int:
     return text if expression.symbols else expression({})
 
 
-def _combine(left: Dim | int, sign: str, right: Dim | int) -> Dim:
+def _combine(left: Dim | int, sign: str, right: Dim | int) -> Dim:  # noqa: PLR0917 - as it is written: left, sign, right
     for side in (left, right):
         if isinstance(side, bool) or not (isinstance(side, Dim) or hasattr(side, "__index__")):
             return NotImplemented

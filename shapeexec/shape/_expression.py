@@ -180,9 +180,9 @@ class _Checker(ast.NodeTransformer):
             case ast.Add() | ast.Sub() | ast.Mult():
                 return ast.BinOp(left, node.op, right)
             case ast.FloorDiv():
-                return _call("floordiv", left, right)
+                return _call("floordiv", left=left, right=right)
             case ast.Mod():
-                return _call("mod", left, right)
+                return _call("mod", left=left, right=right)
             case ast.Pow():
                 if not _is_exponent(right):
                     self._refuse(node, f"an exponent is an integer from 0 to {_LARGEST_EXPONENT}")
@@ -197,7 +197,7 @@ class _Checker(ast.NodeTransformer):
             self._refuse(node, f"the functions of a dimension are {', '.join(_FUNCTIONS)}")
         if len(node.args) != 2 or node.keywords:
             self._refuse(node, f"`{node.func.id}` takes two dimensions")
-        return _call(node.func.id, self.visit(node.args[0]), self.visit(node.args[1]))
+        return _call(node.func.id, left=self.visit(node.args[0]), right=self.visit(node.args[1]))
 
     def _refuse(self, node: ast.AST, why: str) -> Never:
         raise SpecError(
@@ -218,5 +218,5 @@ def _is_exponent(node: ast.expr) -> bool:
     )
 
 
-def _call(name: str, left: ast.expr, right: ast.expr) -> ast.expr:
+def _call(name: str, *, left: ast.expr, right: ast.expr) -> ast.expr:
     return ast.Call(ast.Name(name, ast.Load()), [left, right], [])

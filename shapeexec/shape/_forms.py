@@ -103,7 +103,7 @@ def normal_by_name(kwarg_shapes: Mapping[str, Any]) -> dict[str, SpecTree]:
     return {name: normal(tree, f"kwarg_shapes[{name!r}]", place=name) for name, tree in named}
 
 
-def normal(tree: SpecTree, path: str, place: object) -> SpecTree:
+def normal(tree: SpecTree, path: str, *, place: object) -> SpecTree:
     """Normalize the specs of one argument. A normal form is left as it is.
 
     Args:
@@ -116,13 +116,13 @@ def normal(tree: SpecTree, path: str, place: object) -> SpecTree:
     """
 
     def one(keys: tuple[Any, ...], leaf: Any) -> str | Shape | None:
-        return _normal_leaf(leaf, path + _trees.keystr(keys), _unknown.place_of(place, *keys))
+        return _normal_leaf(leaf, path + _trees.keystr(keys), place=_unknown.place_of(place, *keys))
 
     _check_containers(tree, path)
     return _trees.map_with_path(one, tree, is_leaf=is_spec_leaf)
 
 
-def _normal_leaf(leaf: Any, where: str, place: str) -> str | Shape | None:
+def _normal_leaf(leaf: Any, where: str, *, place: str) -> str | Shape | None:
     if is_struct(leaf):
         leaf = _read_at(where, leaf, reader=Shape.of)
     if isinstance(leaf, Shape):
@@ -156,7 +156,7 @@ def read(leaf: Any, where: str) -> Spec | None:
         return _read_at(where, leaf, reader=parse_spec)
     if is_one_spec(leaf):
         spec = _read_at(where, leaf, reader=make_spec)
-        _check_changes(leaf, spec, where)
+        _check_changes(leaf, spec, where=where)
         return spec
     raise SpecError(
         f"{where} is {leaf!r}, which is not a spec.",
@@ -177,7 +177,7 @@ def _read_at(where: str, leaf: Any, *, reader: Callable[[Any], Any]) -> Any:
         ) from None
 
 
-def _check_changes(dims: tuple[Any, ...], spec: Spec, where: str) -> None:
+def _check_changes(dims: tuple[Any, ...], spec: Spec, *, where: str) -> None:
     """Refuse `(None, 784)`: elsewhere None is a size that changes, here it is a static one.
 
     The call would run, but compile a graph for every size.

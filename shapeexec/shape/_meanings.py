@@ -58,7 +58,9 @@ _MEANINGS = (
 )
 
 
-def untraceable(stuck: Stuck, program: Program, symbols: frozenset[str]) -> InconclusiveShapeError:
+def untraceable(
+    stuck: Stuck, program: Program, *, symbols: frozenset[str]
+) -> InconclusiveShapeError:
     """The error for a function that cannot be traced at symbolic sizes.
 
     Args:
@@ -79,7 +81,7 @@ def untraceable(stuck: Stuck, program: Program, symbols: frozenset[str]) -> Inco
         where=where,
         got=got,
         why=None if "<locals>" in text else _first_line(text) or type(stuck.error).__name__,
-        fix=_or_exact(way_out, program, symbols),
+        fix=_or_exact(way_out, program, symbols=symbols),
     )
 
 
@@ -105,7 +107,7 @@ def _meaning(stuck: Stuck, text: str) -> tuple[str, str | None]:
     return meaning, way_out
 
 
-def _or_exact(way_out: str | None, program: Program, symbols: frozenset[str]) -> str:
+def _or_exact(way_out: str | None, program: Program, *, symbols: frozenset[str]) -> str:
     """A fix, and the one that always works: exact sizes, without padding."""
     if program.sizes is None:
         exact = f"give the size of {named(program.symbols)} as an int in the place of the symbol"
@@ -114,7 +116,7 @@ def _or_exact(way_out: str | None, program: Program, symbols: frozenset[str]) ->
     return f"{way_out}; or {exact}" if way_out else exact
 
 
-def search_given_up(stuck: Stuck, program: Program, spent: str) -> InconclusiveShapeError:
+def search_given_up(stuck: Stuck, program: Program, *, spent: str) -> InconclusiveShapeError:
     """The error for a function that needs more facts of its sizes than can be searched.
 
     Args:

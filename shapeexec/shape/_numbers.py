@@ -31,7 +31,7 @@ class Computer(Protocol):
         """Apply `function` to numbers, sizes and constants: a `HostNumber`, or a bool."""
         ...
 
-    def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:
+    def call_method(self, number: Any, name: str, args: Any, options: Any) -> Any:  # noqa: PLR0917 - Python passes them so
         """Call a method of a number."""
         ...
 
@@ -39,7 +39,7 @@ class Computer(Protocol):
         """Convert a number to a Python value: its `int`, `float`, `str` or `hash`."""
         ...
 
-    def ufunc(self, function: np.ufunc, method: str, operands: Any, options: Any) -> Any:
+    def ufunc(self, function: np.ufunc, method: str, operands: Any, options: Any) -> Any:  # noqa: PLR0917 - Python passes them so
         """Apply a NumPy ufunc to numbers and sizes."""
         ...
 
@@ -56,7 +56,7 @@ class HostNumber:
     __slots__ = ("_computer", "expression", "value")
     __array_priority__ = 1001  # more than JAX's dims have
 
-    def __init__(self, computer: Computer, expression: HostExpression, value: Any) -> None:
+    def __init__(self, computer: Computer, expression: HostExpression, *, value: Any) -> None:
         self._computer, self.expression, self.value = computer, expression, value
 
     @property
@@ -177,7 +177,9 @@ class HostArray(HostNumber):
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self.value)))
 
-    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+    def __array_function__(  # noqa: PLR0917 - NumPy passes them so
+        self, function: Any, types: Any, args: Any, options: Any
+    ) -> Any:
         """Apply a NumPy function to arrays, and to lists of them."""
         del types
         leaves, tree = _trees.flatten((args, options), is_leaf=_is_none)
@@ -201,7 +203,7 @@ def _is_none(value: Any) -> bool:
     return value is None
 
 
-def number_of(computer: Computer, expression: HostExpression, value: Any) -> HostNumber | None:
+def number_of(computer: Computer, expression: HostExpression, *, value: Any) -> HostNumber | None:
     """The host number for a value; None: the value is not a number."""
     kinds: tuple[tuple[Any, type[HostNumber]], ...] = (
         (int, HostInt),
@@ -210,9 +212,9 @@ def number_of(computer: Computer, expression: HostExpression, value: Any) -> Hos
     )
     for python_type, kind in kinds:
         if type(value) is python_type:
-            return kind(computer, expression, value)
+            return kind(computer, expression, value=value)
     if isinstance(value, np.ndarray | np.generic) and _is_numeric(value):
-        return HostArray(computer, expression, value)
+        return HostArray(computer, expression, value=value)
     return None
 
 
@@ -283,10 +285,10 @@ def _unary(function: Callable[..., Any], pattern: str) -> Callable[..., Any]:
 
 
 def _round(self: HostNumber, digits: Any = None) -> Any:
-    return rounded(self, self.computer, digits)
+    return rounded(self, self.computer, digits=digits)
 
 
-def rounded(self: Any, computer: Computer, digits: Any) -> Any:
+def rounded(self: Any, computer: Computer, *, digits: Any) -> Any:
     """`round(self)`, or `round(self, digits)`."""
     if digits is None:
         return computer.compute(round, "round({})", self)

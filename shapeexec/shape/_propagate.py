@@ -57,7 +57,7 @@ def trace_shapes(
     traced = trace(
         lambda *flat: fn(*_trees.unflatten(treedef, flat)),
         [Leaf(shape.dims, shape.dtype) for shape in described],
-        None,
+        sizes=None,
         constraints=parse_constraints(constraints),
     )
     return traced, _trees.unflatten(treedef, described)

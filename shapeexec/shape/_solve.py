@@ -32,25 +32,25 @@ def solve_linear(dim: Dim, value: int, *, symbol: str, sizes: Mapping[str, int])
     Raises:
         NotLinearError: The dimension is not linear in the symbol, or does not depend on it.
     """
-    slope, offset = _line(parse(dim.text).tree, symbol, sizes)
+    slope, offset = _line(parse(dim.text).tree, symbol, sizes=sizes)
     if slope == 0:
         raise NotLinearError(f"{dim} does not depend on {symbol}")
     size, remainder = divmod(value - offset, slope)
     return size if remainder == 0 and size >= 0 else None
 
 
-def _line(node: ast.expr, symbol: str, sizes: Mapping[str, int]) -> _Line:
+def _line(node: ast.expr, symbol: str, *, sizes: Mapping[str, int]) -> _Line:
     match node:
         case ast.Name(id=name) if name == symbol:
             return 1, 0
         case ast.UnaryOp(operand=operand):
-            slope, offset = _line(operand, symbol, sizes)
+            slope, offset = _line(operand, symbol, sizes=sizes)
             return -slope, -offset
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
-            (a, b), (c, d) = _line(left, symbol, sizes), _line(right, symbol, sizes)
+            (a, b), (c, d) = _line(left, symbol, sizes=sizes), _line(right, symbol, sizes=sizes)
             return (a + c, b + d) if isinstance(op, ast.Add) else (a - c, b - d)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            (a, b), (c, d) = _line(left, symbol, sizes), _line(right, symbol, sizes)
+            (a, b), (c, d) = _line(left, symbol, sizes=sizes), _line(right, symbol, sizes=sizes)
             if a == 0 or c == 0:
                 return a * d + b * c, b * d
         case _:

@@ -65,7 +65,7 @@ class Substitution:
             return self._split(left, right)
         difference = left - right
         for symbol in sorted(difference.symbols, reverse=True):
-            for value in (_solution(difference, symbol, sign) for sign in (1, -1)):
+            for value in (_solution(difference, symbol, sign=sign) for sign in (1, -1)):
                 if value is not None:
                     return self._replacing(symbol, value)
         return None
@@ -89,7 +89,7 @@ class Substitution:
         return Substitution(inner, {s: dim for s, dim in self.outer.items() if s != symbol})
 
 
-def _solution(difference: Dim, symbol: str, sign: int) -> Dim | None:
+def _solution(difference: Dim, symbol: str, *, sign: int) -> Dim | None:
     """Solve `difference == 0` for `symbol`, if it is `sign * symbol` plus terms without it."""
     rest = difference - Dim(symbol) * sign
     if symbol in rest.symbols:

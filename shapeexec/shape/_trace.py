@@ -26,8 +26,8 @@ _MOST_ROUNDS = 6
 def trace(
     fn: Callable[..., Any],
     leaves: Sequence[Leaf],
-    sizes: Mapping[str, int] | None,
     *,
+    sizes: Mapping[str, int] | None,
     constraints: Iterable[Guard] = (),
 ) -> Trace:
     """Trace `fn`, a function of flat arrays, at symbolic sizes.
@@ -54,19 +54,19 @@ def trace(
         return program.settled(())
     except Stuck as stuck:
         if sizes is None:
-            raise untraceable(stuck, program, frozenset()) from stuck.error
+            raise untraceable(stuck, program, symbols=frozenset()) from stuck.error
         # If the plain function fails by itself, the user should see that error.
         program.run_plain()
         try:
             facts, exact = _facts(program)
         except SpentError as spent:
-            raise search_given_up(stuck, program, str(spent)) from stuck.error
+            raise search_given_up(stuck, program, spent=str(spent)) from stuck.error
         if exact:
-            raise untraceable(stuck, program, exact) from stuck.error
+            raise untraceable(stuck, program, symbols=exact) from stuck.error
         try:
             return program.settled(facts)
         except Stuck as again:  # with these facts known, the function asks for further ones
-            raise untraceable(again, program, program.symbols) from again.error
+            raise untraceable(again, program, symbols=program.symbols) from again.error
 
 
 def _facts(program: Program) -> tuple[list[Guard], frozenset[str]]:

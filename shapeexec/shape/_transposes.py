@@ -72,10 +72,10 @@ def _transpose(forward: Callable[[Any], Any], struct: jax.ShapeDtypeStruct, cota
 
 
 def _batch(
-    kind: Transposed,
     operands: Sequence[Any],
     axes: Sequence[int | None],
     *,
+    kind: Transposed,
     shape: Any,
     dtype: Any,
     **params: Any,
@@ -108,7 +108,7 @@ def _place(kind: Transposed, axes: Sequence[int | None], *, numbers: Any) -> int
 
 
 def _aval(cotangent: Any, *_: Any, shape: Any, dtype: Any, **__: Any) -> Any:
-    return _compat.aval_like(cotangent, shape, dtype)
+    return _compat.aval_like(cotangent, shape, dtype=dtype)
 
 
 TRANSPOSED: dict[str, Transposed] = {}
@@ -129,7 +129,7 @@ def _define(name: str, forward: Callable[..., Any]) -> Transposed:
     kind.primitive.def_impl(impl)
     kind.primitive.def_abstract_eval(_aval)
     mlir.register_lowering(kind.primitive, mlir.lower_fun(compute, multiple_results=False))
-    batching.primitive_batchers[kind.primitive] = functools.partial(_batch, kind)
+    batching.primitive_batchers[kind.primitive] = functools.partial(_batch, kind=kind)
     TRANSPOSED[name] = kind
     return kind
 

@@ -41,7 +41,7 @@ def comparable(x: Any) -> np.ndarray:
     return x if x.dtype.kind in "biu" else x.astype(_WIDE[kind])
 
 
-def difference(got: Any, want: Any, reach: float = 0.0) -> str | None:
+def difference(got: Any, want: Any, *, reach: float = 0.0) -> str | None:
     """Describe how an array differs from the expected one by more than rounding; None: it does not.
 
     Args:
@@ -52,7 +52,7 @@ def difference(got: Any, want: Any, reach: float = 0.0) -> str | None:
     if _described(got) != _described(want):
         return f"{_described(got)} instead of {_described(want)}"
     a, b = comparable(got), comparable(want)
-    wrong = _wrong_elements(a, b, _tolerance(want.dtype), reach)
+    wrong = _wrong_elements(a, b, tolerance=_tolerance(want.dtype), scales=reach)
     if not wrong.any():
         return None
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -65,6 +65,7 @@ def difference(got: Any, want: Any, reach: float = 0.0) -> str | None:
 def is_rounding(
     fn: Callable[..., Sequence[Any]],
     leaves: Sequence[Any],
+    *,
     got: Sequence[Any],
     want: Sequence[Any],
 ) -> bool:
@@ -80,14 +81,18 @@ def is_rounding(
         others.append(fn(*map(jnp.asarray, leaves)))
     least = magnitude(leaves) * float(jnp.finfo(np.float32).eps)  # where all terms cancel
     return all(
-        _is_explained(comparable(g), comparable(w), [comparable(o) for o in column], least)
-        or not _wrong_elements(comparable(g), comparable(w), _tolerance(w.dtype), 0.0).any()
+        _is_explained(
+            comparable(g), comparable(w), others=[comparable(o) for o in column], least=least
+        )
+        or not _wrong_elements(
+            comparable(g), comparable(w), tolerance=_tolerance(w.dtype), scales=0.0
+        ).any()
         for g, w, *column in zip(got, want, *others, strict=True)
     )
 
 
 def _is_explained(
-    got: np.ndarray, want: np.ndarray, others: Sequence[np.ndarray], least: float
+    got: np.ndarray, want: np.ndarray, *, others: Sequence[np.ndarray], least: float
 ) -> bool:
     if got.dtype.kind in "biu":
         least = 0.0
@@ -114,7 +119,7 @@ def _tolerance(dtype: Any) -> float:
     return _TOLERANCES[np.dtype(dtype).itemsize // (2 if is_complex else 1)]
 
 
-def _wrong_elements(a: np.ndarray, b: np.ndarray, tolerance: float, scales: float) -> np.ndarray:
+def _wrong_elements(a: np.ndarray, b: np.ndarray, *, tolerance: float, scales: float) -> np.ndarray:
     if not tolerance:
         return a != b
     return ~(_distance(a, b) <= tolerance * max(_scale(b), scales))

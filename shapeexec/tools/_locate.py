@@ -68,17 +68,20 @@ class Lockstep:
         if not is_ragged(ctx.eqn):
             return results
         arrays = [self.without_padding(each.value, each.aval) for each in ctx.operands]
-        want = run_unpadded(ctx.eqn, self.sizes, arrays)
+        want = run_unpadded(ctx.eqn, self.sizes, arrays=arrays)
         outputs = zip(results, ctx.eqn.outvars, strict=True)
         got = [self._valid(value.array, var.aval) for value, var in outputs]
         reach = _reach(ctx, arrays)
         is_used = [result.is_used for result in ctx.results]
         differences = [  # unused results, such as a final carry, may be anything
-            _closeness.difference(a, b, reach) if is_used else None
+            _closeness.difference(a, b, reach=reach) if is_used else None
             for a, b, is_used in zip(got, want, is_used, strict=True)
         ]
         if any(differences) and not _closeness.is_rounding(
-            lambda *nudged: run_unpadded(ctx.eqn, self.sizes, nudged), arrays, got, want
+            lambda *nudged: run_unpadded(ctx.eqn, self.sizes, arrays=nudged),
+            arrays,
+            got=got,
+            want=want,
         ):
             self.culprit = _culprit(ctx, next(filter(None, differences)))
             raise _Found
@@ -120,11 +123,11 @@ def locate(plan: Plan, call: BoundCall) -> Culprit | None:
     sizes = {symbol: np.int32(size) for symbol, size in plan.sizes.items()}
     leaves = jax.tree.leaves((tuple(args), kwargs))
     with contextlib.suppress(_Found):
-        plan.recipe.masked.noted(sizes, traced.jaxpr.consts, leaves, watch=lockstep)
+        plan.recipe.masked.noted(sizes, traced.jaxpr.consts, leaves=leaves, watch=lockstep)
     return lockstep.culprit
 
 
-def run_unpadded(eqn: Any, sizes: Mapping[str, int], arrays: Sequence[Any]) -> list[Any]:
+def run_unpadded(eqn: Any, sizes: Mapping[str, int], *, arrays: Sequence[Any]) -> list[Any]:
     """The results of one equation on arrays without padding, as JAX defines it."""
     known = instantiate(_compat.jaxpr_of(eqn), sizes)
     return _compat.jaxpr_as_function(known)(*arrays)

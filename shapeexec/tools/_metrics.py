@@ -95,7 +95,7 @@ METRICS: tuple[_Metric, ...] = (
 class _Collector:
     """What one registry scrapes: the stats of each Exec, read when it asks, and latencies."""
 
-    def __init__(self, client: Any, core: Any, registry: Any) -> None:
+    def __init__(self, client: Any, core: Any, *, registry: Any) -> None:
         self._core = core
         self._lock = threading.Lock()
         self._runs: dict[str, weakref.ref[Exec]] = {}
@@ -200,9 +200,9 @@ def prometheus_metrics(
         )
     registry = prometheus_client.REGISTRY if registry is None else registry
     with _LOCK:
-        collector = _COLLECTORS.get(registry)
-        if collector is None:
-            collector = _COLLECTORS[registry] = _Collector(prometheus_client, core, registry)
+        if registry not in _COLLECTORS:
+            _COLLECTORS[registry] = _Collector(prometheus_client, core, registry=registry)
+        collector = _COLLECTORS[registry]
     own = getattr(run, "__name__", type(run).__name__) if name is None else name
     collector.add(own, run)
     latency = collector.latency.labels(own)

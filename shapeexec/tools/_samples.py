@@ -22,7 +22,7 @@ from shapeexec.shape import _dim
 
 
 def size_sets(
-    planner: Planner, sizes: Mapping[str, int], rounds: int, rng: np.random.Generator
+    planner: Planner, sizes: Mapping[str, int], *, rounds: int, rng: np.random.Generator
 ) -> Iterator[dict[str, int]]:
     """Yield the given sizes, their buckets, 1, then random sizes up to the buckets; each once."""
     ragged = {symbol: size for symbol, size in sizes.items() if size}
@@ -42,6 +42,7 @@ def size_sets(
 def resized(
     call: Call,
     dims: Mapping[int, Sequence[Any]],
+    *,
     sizes: Mapping[str, int],
     rng: np.random.Generator,
 ) -> Call:
@@ -56,12 +57,12 @@ def resized(
     leaves, tree = jax.tree.flatten((tuple(call.arrays), dict(call.named)))
     for index, leaf_dims in dims.items():
         shape = tuple(_dim.evaluate(dim, sizes) for dim in leaf_dims)
-        leaves[index] = _drawn(leaves[index], shape, rng)
+        leaves[index] = _drawn(leaves[index], shape, rng=rng)
     args, kwargs = jax.tree.unflatten(tree, leaves)
     return call.replaced(list(args), kwargs)
 
 
-def _drawn(leaf: Any, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+def _drawn(leaf: Any, shape: tuple[int, ...], *, rng: np.random.Generator) -> Any:
     if shape == leaf.shape:
         return leaf
     rows = [

@@ -9,6 +9,7 @@
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -116,22 +117,20 @@ def validate(
     """
     _check_rounds(rounds)
     poisons = tuple(map(check_poison, poisons))
-    args, kwargs = cut_all(*by_position(ex.settings, args, kwargs))
+    args, kwargs = cut_all(*by_position(ex.settings, args, kwargs=kwargs))
     rng = np.random.default_rng(seed)
-    first = _Check("the result", ex, args, kwargs=kwargs, poisons=poisons)
-    chosen = list(_samples.size_sets(first.planner, first.bound.sizes, rounds, rng))
+    check_of = functools.partial(_Check, args=args, kwargs=kwargs, poisons=poisons)
+    first = check_of("the result", ex)
+    chosen = list(_samples.size_sets(first.planner, first.bound.sizes, rounds=rounds, rng=rng))
     checks = [first]
     if gradients and any(map(_is_inexact, jax.tree.leaves((first.call.arrays, first.call.named)))):
         derived = ex.variant(fn=gradient_of(ex.settings))
-        checks.append(
-            _Check(
-                "the gradient", derived, args, kwargs=kwargs, poisons=poisons, may_be_refused=True
-            )
-        )
+        checks.append(check_of("the gradient", derived, may_be_refused=True))
     report = _Report(progress, len(chosen) * len(checks) * len(poisons))
     for at in chosen:
         for check in checks:
-            check.run(_samples.resized(check.call, check.dims, at, rng), at, report)
+            call = _samples.resized(check.call, check.dims, sizes=at, rng=rng)
+            check.run(call, at, report=report)
     report.step(0)
     return Validation(
         comparisons=report.compared,
@@ -157,7 +156,7 @@ def gradient_of(settings: Settings) -> Callable[..., Any]:
     """
 
     def gradients(*args: Any, **kwargs: Any) -> Any:
-        call = taken(settings, args, kwargs)
+        call = taken(settings, args, kwargs=kwargs)
         leaves, _ = jax.tree.flatten((tuple(call.arrays), dict(call.named)))
         inexact = [i for i, leaf in enumerate(leaves) if _is_inexact(leaf)]
         pure = call.pure()
@@ -221,8 +220,8 @@ class _Check:
         self,
         what: str,
         ex: Exec,
-        args: Any,
         *,
+        args: Any,
         kwargs: Any,
         poisons: Sequence[str | None],
         may_be_refused: bool = False,
@@ -231,13 +230,13 @@ class _Check:
         self.may_be_refused = may_be_refused  # nobody has asked for its gradient yet
         self.store = Store(CacheLimits())
         self.planner = Planner(dataclasses.replace(ex.settings, check="sizes"), self.store)
-        self.call = taken(ex.settings, args, kwargs)
+        self.call = taken(ex.settings, args, kwargs=kwargs)
         self.bound = self.planner.bind(self.call)
         self.dims = self.bound.ragged_dims
         changes: dict[str, Any] = {"check": "sizes", "returns": "device"}
         self.padded = [ex.variant(poison=poison, **changes) for poison in poisons]
 
-    def run(self, call: Call, sizes: Mapping[str, int], report: _Report) -> None:
+    def run(self, call: Call, sizes: Mapping[str, int], *, report: _Report) -> None:
         """Compare the runs of one call."""
         at = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
         which = f"{self.what} at {at}"
@@ -253,7 +252,7 @@ class _Check:
             report.step()
             try:
                 bound = self.planner.bind(call)
-                got = self._run_padded(padded, bound, at, report)
+                got = self._run_padded(padded, bound, at=at, report=report)
             except ShapeExecError as error:
                 if not (self.may_be_refused or isinstance(error, ConstraintError)):
                     raise
@@ -267,11 +266,11 @@ class _Check:
             what = f"{which}: {text}"
             _raise_if_an_equation_differs(plan, poison, call=bound, what=what)
             _raise_if_the_trees_differ(plan, poison, what=what, got=got, want=want)
-            if not _is_explained(plain, leaves, got, want):
+            if not _is_explained(plain, leaves, got=got, want=want):
                 text = f"{text}; {UNEXPLAINED}"
             report.rounding.setdefault(f"{which}: {text}")
 
-    def _run_padded(self, padded: Exec, call: BoundCall, at: str, report: _Report) -> Any:
+    def _run_padded(self, padded: Exec, call: BoundCall, *, at: str, report: _Report) -> Any:
         """Run a graph that is proven to be the plain program; otherwise run exactly."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "shapeexec: at symbolic sizes", RuntimeWarning)
@@ -309,13 +308,13 @@ def _reported(what: str, plan: Plan) -> str:
 UNEXPLAINED = "more than nudges of the arguments do"
 
 
-def _is_explained(plain: Callable[..., Any], leaves: Sequence[Any], got: Any, want: Any) -> bool:
+def _is_explained(plain: Callable[..., Any], leaves: Sequence[Any], *, got: Any, want: Any) -> bool:
     """Whether changing the arguments in their last bit changes the results as much."""
     return _closeness.is_rounding(
         lambda *flat: jax.tree.leaves(plain(*flat)),
         leaves,
-        jax.tree.leaves(got),
-        jax.tree.leaves(want),
+        got=jax.tree.leaves(got),
+        want=jax.tree.leaves(want),
     )
 
 

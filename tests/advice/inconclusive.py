@@ -260,7 +260,10 @@ ROWS = [
     rewritten(
         "an error of ours while tracing",
         lambda x: sx.dot_product_attention(
-            x, x, x, mask=sx.BlockMask.from_mask(sx.Causal(), x.shape[0], x.shape[0])
+            x,
+            x,
+            x,
+            mask=sx.BlockMask.from_mask(sx.Causal(), query_size=x.shape[0], key_size=x.shape[0]),
         ),
         "mask=mask in place of mask=BlockMask.from_mask(mask, ...)",
         lambda x: sx.dot_product_attention(x, x, x, mask=sx.Causal()),

@@ -58,7 +58,7 @@ def branched(x: Any, y: Any) -> Any:
 
 def warm(**sizes: Any) -> int:
     """How many of some calls compile after a warm-up."""
-    ex = sx.Exec(branched, ("s", "t"), sx.Pow2())
+    ex = sx.Exec(branched, ("s", "t"), buckets=sx.Pow2())
     ex.warmup(X, X, **sizes)
     before = ex.stats.compiles
     for size in (3, 8, 400):

@@ -13,7 +13,7 @@ import shapeexec as sx
 from tests.advice.row import Advice, exact_ways, quoted, somewhat, value
 
 X, PLANE = somewhat(5), somewhat(2, 3)
-PADDED, SIZES = sx.pad_to_bucket(PLANE, "b, s", {"b": "pow2", "s": 4})
+PADDED, SIZES = sx.pad_to_bucket(PLANE, "b, s", buckets={"b": "pow2", "s": 4})
 TRUE = {"b": 2, "s": 3}
 
 
@@ -29,7 +29,7 @@ def by_hand(
 
 def called(dtype: Any = np.float32) -> sx.Exec:
     """What has run at size 5."""
-    ex = sx.Exec(double, ("s",), sx.Pow2())
+    ex = sx.Exec(double, ("s",), buckets=sx.Pow2())
     ex(X)
     ex(X.astype(dtype))
     return ex
@@ -56,7 +56,7 @@ ROWS = [
     by_hand(
         "no spec",
         lambda: sx.unpad(PADDED, TRUE),
-        'pass the spec: unpad(x, sizes, "b, s"), or the sizes that pad_to_bucket gave',
+        'pass the spec: unpad(x, sizes, spec="b, s"), or the sizes that pad_to_bucket gave',
         lambda told: [
             value(f"sx.{told.split(': ')[1].split(', or')[0]}", x=PADDED, sizes=TRUE),
             sx.unpad(PADDED, SIZES),
@@ -67,13 +67,13 @@ ROWS = [
         "within an Exec",
         "by hand",
         sx.InconclusiveShapeError,
-        lambda: sx.Exec(lambda x: double(sx.pad_to_bucket(x, "s", 8)[0]), ("s",))(X),
+        lambda: sx.Exec(lambda x: double(sx.pad_to_bucket(x, "s", buckets=8)[0]), ("s",))(X),
         "pad and cut outside of the Exec, or call the function without it; or make `s` exact",
         lambda told: [
-            sx.Exec(double, ("s",))(sx.pad_to_bucket(X, "s", 8)[0]),
-            double(sx.pad_to_bucket(X, "s", 8)[0]),
+            sx.Exec(double, ("s",))(sx.pad_to_bucket(X, "s", buckets=8)[0]),
+            double(sx.pad_to_bucket(X, "s", buckets=8)[0]),
             *(
-                sx.Exec(lambda x: double(sx.pad_to_bucket(x, "s", 8)[0]), ("s",), **ways)(X)
+                sx.Exec(lambda x: double(sx.pad_to_bucket(x, "s", buckets=8)[0]), ("s",), **ways)(X)
                 for ways in exact_ways(told)
             ),
         ],
@@ -81,26 +81,26 @@ ROWS = [
     ),
     by_hand(
         "traced sizes",
-        lambda: jax.jit(lambda x, n: sx.unpad(x, {"s": n}, "s"))(X, 3),
+        lambda: jax.jit(lambda x, n: sx.unpad(x, {"s": n}, spec="s"))(X, 3),
         'unpad outside of jit, with the sizes of pad_to_bucket or such as {"s": 5}',
-        lambda told: sx.unpad(np.pad(X, (0, 3)), value(told.split("such as ")[1]), "s"),
+        lambda told: sx.unpad(np.pad(X, (0, 3)), value(told.split("such as ")[1]), spec="s"),
         X,
     ),
     by_hand(
         "a merged axis",
-        lambda: sx.unpad(PADDED.reshape(-1), TRUE, "b*s"),
+        lambda: sx.unpad(PADDED.reshape(-1), TRUE, spec="b*s"),
         "cut the arrays before they are merged, or run the function in an Exec",
         lambda told: [
-            sx.unpad(PADDED, TRUE, "b, s").reshape(-1),
+            sx.unpad(PADDED, TRUE, spec="b, s").reshape(-1),
             sx.Exec(lambda x: x.reshape(-1), ("b, s",))(PLANE),
         ],
         [PLANE.reshape(-1)] * 2,
     ),
     by_hand(
         "a symbol without a size",
-        lambda: sx.unpad(PADDED, {"b": 1}, "b, s"),
+        lambda: sx.unpad(PADDED, {"b": 1}, spec="b, s"),
         "name one of b, or `_` for an axis to leave as it is",
-        lambda told: sx.unpad(PADDED, {"b": 1}, f"b, {quoted(told)[0]}"),
+        lambda told: sx.unpad(PADDED, {"b": 1}, spec=f"b, {quoted(told)[0]}"),
         np.pad(PLANE, ((0, 0), (0, 1)))[:1],
     ),
     by_hand(
@@ -109,7 +109,7 @@ ROWS = [
         "pass an array at capacity, or write `_` for an axis that is not padded",
         lambda told: [
             sx.unpad(PADDED, SIZES),
-            sx.unpad(PADDED[:, :2], SIZES, f"b, {quoted(told)[0]}"),
+            sx.unpad(PADDED[:, :2], SIZES, spec=f"b, {quoted(told)[0]}"),
         ],
         [PLANE, PLANE[:, :2]],
     ),

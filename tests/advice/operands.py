@@ -349,16 +349,20 @@ ROWS = [
     ),
     made(
         "a tile",
-        lambda: sx.BlockMask.from_mask(sx.Causal(), 5, 5, tile=3),
+        lambda: sx.BlockMask.from_mask(sx.Causal(), query_size=5, key_size=5, tile=3),
         "tile=(128, 128), for 128 queries and 128 keys",
-        lambda line: {"mask": sx.BlockMask.from_mask(sx.Causal(), 5, 5, tile=option(line, "tile"))},
+        lambda line: {
+            "mask": sx.BlockMask.from_mask(
+                sx.Causal(), query_size=5, key_size=5, tile=option(line, "tile")
+            )
+        },
         {"is_causal": True},
     ),
     made(
         "tiles of another length",
-        lambda: attend(mask=sx.BlockMask.from_mask(sx.Causal(), 6, 6)),
+        lambda: attend(mask=sx.BlockMask.from_mask(sx.Causal(), query_size=6, key_size=6)),
         "make the block mask for T=5",
-        lambda line: {"mask": sx.BlockMask.from_mask(sx.Causal(), 5, 5)},
+        lambda line: {"mask": sx.BlockMask.from_mask(sx.Causal(), query_size=5, key_size=5)},
         {"is_causal": True},
     ),
     made(

@@ -46,7 +46,7 @@ def config(
 
 def bucket(strategy: Any) -> int:
     """The bucket of 5 that an Exec takes."""
-    return sx.Exec(double, ("s",), strategy).plan(X).buckets["s"]
+    return sx.Exec(double, ("s",), buckets=strategy).plan(X).buckets["s"]
 
 
 def strategy(
@@ -65,7 +65,7 @@ def strategy(
 def unlawful(name: str, wrong: Any, fix: str, right: Callable[[str], Any], expected: int) -> Advice:
     return strategy(
         name,
-        lambda: sx.Exec(double, ("s",), wrong),
+        lambda: sx.Exec(double, ("s",), buckets=wrong),
         fix,
         lambda told: bucket(right(told)),
         expected,
@@ -116,7 +116,7 @@ ROWS = [
     ),
     strategy(
         "a text that is none",
-        lambda: sx.Exec(double, ("s",), "pow3"),
+        lambda: sx.Exec(double, ("s",), buckets="pow3"),
         "or a strategy, which has options: Pow2(minimum=16)",
         lambda told: [
             *map(bucket, quoted(told, '"')),
@@ -133,7 +133,7 @@ ROWS = [
     ),
     strategy(
         "no strategy",
-        lambda: sx.Exec(double, ("s",), 3.5),
+        lambda: sx.Exec(double, ("s",), buckets=3.5),
         "32 for multiples of 32, [8, 16] for these buckets",
         lambda told: [bucket(given) for given in (sx.Pow2(), 32, [8, 16])],
         [8, 32, 8],

@@ -33,7 +33,7 @@ def mapped(
 
 
 def by_map(fn: Callable[..., Any], *args: Any, specs: Any = ("s",), **options: Any) -> Any:
-    return sx.Exec(fn, specs, sx.Pow2()).map(*args, **options)
+    return sx.Exec(fn, specs, buckets=sx.Pow2()).map(*args, **options)
 
 
 def branched(x: Any) -> Any:
@@ -53,7 +53,7 @@ def validated(strategy: Any) -> Any:
     kept = RULES["reduce_sum"]
     RULES["reduce_sum"] = dataclasses.replace(kept, apply=unfilled)
     try:
-        ex = sx.Exec(jnp.sum, ("s",), strategy)
+        ex = sx.Exec(jnp.sum, ("s",), buckets=strategy)
         sx.validate(ex, X, rounds=1, poisons=("max",))
         return ex(X)
     finally:
@@ -76,14 +76,14 @@ def padded(told_sizes: dict[str, int], size: int = 8) -> Any:
 
 def donated(handle: Any) -> Any:
     """The sum of twice a handle's elements, after it was donated."""
-    twice = sx.Exec(lambda x: 2 * x, ("s",), sx.Pow2(), donate_argnums=0, returns="padded")
+    twice = sx.Exec(lambda x: 2 * x, ("s",), buckets=sx.Pow2(), donate_argnums=0, returns="padded")
     following = twice(handle)
-    return following, sx.Exec(jnp.sum, ("s",), sx.Pow2())
+    return following, sx.Exec(jnp.sum, ("s",), buckets=sx.Pow2())
 
 
 def handed(**options: Any) -> Any:
     """A handle that an Exec has made of X, and the handle and Exec that follow its donation."""
-    handle = sx.Exec(lambda x: x + 1, ("s",), sx.Pow2(), **options).padded(X)
+    handle = sx.Exec(lambda x: x + 1, ("s",), buckets=sx.Pow2(), **options).padded(X)
     return handle, *donated(handle)
 
 

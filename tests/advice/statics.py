@@ -24,13 +24,13 @@ def donating(told: str) -> Any:
     """A donated array and its copy."""
     array = jnp.asarray(somewhat(8))
     copy = value(quoted(told)[0], x=array)
-    ex = sx.Exec(swapped, ("s", "s"), sx.Pow2(), donate_argnums=0)
+    ex = sx.Exec(swapped, ("s", "s"), buckets=sx.Pow2(), donate_argnums=0)
     return ex(array, copy)
 
 
 def donated_twice() -> Any:
     array = jnp.asarray(somewhat(8))
-    return sx.Exec(swapped, ("s", "s"), sx.Pow2(), donate_argnums=0)(array, array)
+    return sx.Exec(swapped, ("s", "s"), buckets=sx.Pow2(), donate_argnums=0)(array, array)
 
 
 class Layer:
@@ -66,13 +66,13 @@ def counted() -> Any:
 
 def warm(told: str, *args: Any) -> Any:
     """How many graphs a warm-up compiles by the sizes of a Fix line."""
-    ex = sx.Exec(double, ("s",), sx.Pow2())
+    ex = sx.Exec(double, ("s",), buckets=sx.Pow2())
     return value(f"ex.warmup(*args, {told})", ex=ex, args=args)
 
 
 def frozen(told: str, dtype: Any) -> Any:
     """A call of a frozen Exec that is warmed up as a Fix line says."""
-    ex = sx.Exec(double, ("s",), sx.Pow2())
+    ex = sx.Exec(double, ("s",), buckets=sx.Pow2())
     ex(X)
     args = (np.arange(20, dtype=dtype),)
     value(f"ex.{quoted(told)[0]}", ex=ex, args=args)
@@ -81,14 +81,14 @@ def frozen(told: str, dtype: Any) -> Any:
 
 
 def break_frozen(dtype: Any) -> Any:
-    ex = sx.Exec(double, ("s",), sx.Pow2())
+    ex = sx.Exec(double, ("s",), buckets=sx.Pow2())
     ex(X)
     ex.freeze()
     return ex(np.arange(20, dtype=dtype))
 
 
 def map_frozen(first: bool) -> Any:
-    ex = sx.Exec(jnp.sum, ("s",), sx.Pow2())
+    ex = sx.Exec(jnp.sum, ("s",), buckets=sx.Pow2())
     if first:
         ex.map([X, X])
     else:
@@ -221,7 +221,9 @@ ROWS = [
         lambda: runs(double, jax.ShapeDtypeStruct((5,), np.float32)),
         "pass an array; `plan`, `explain` and `warmup` take shapes alone",
         lambda told: (
-            sx.Exec(double, ("s",), sx.Pow2()).plan(jax.ShapeDtypeStruct((5,), np.float32)).buckets
+            sx.Exec(double, ("s",), buckets=sx.Pow2())
+            .plan(jax.ShapeDtypeStruct((5,), np.float32))
+            .buckets
         ),
         lambda: {"s": 8},
     ),
@@ -259,7 +261,7 @@ ROWS = [
         sx.ConfigError,
         lambda: sx.Exec(double, ("s",)).warmup(X),
         "or strategies with maximum=, whose buckets are then all of them",
-        lambda told: sx.Exec(double, ("s",), sx.Pow2(maximum=8)).warmup(X),
+        lambda told: sx.Exec(double, ("s",), buckets=sx.Pow2(maximum=8)).warmup(X),
         lambda: 4,
     ),
     Advice(
@@ -269,6 +271,24 @@ ROWS = [
         lambda: sx.Exec(double, ("s",)).warmup(X, s="x"),
         "s=range(1, 513), or s=128",
         lambda told: warm(told.split("or ")[1], X),
+        lambda: 1,
+    ),
+    Advice(
+        "sizes in no mapping",
+        "frozen",
+        sx.ConfigError,
+        lambda: sx.Exec(double, ("sizes",)).warmup(X, sizes=8),
+        "sizes={'sizes': 8}, if there is a symbol `sizes`",
+        lambda told: sx.Exec(double, ("sizes",)).warmup(X, sizes=option(told, "sizes")),
+        lambda: 1,
+    ),
+    Advice(
+        "sizes that are given twice",
+        "frozen",
+        sx.ConfigError,
+        lambda: sx.Exec(double, ("s",)).warmup(X, s=4, sizes={"s": 8}),
+        "leave out s=...",
+        lambda told: sx.Exec(double, ("s",)).warmup(X, sizes={"s": 8}),
         lambda: 1,
     ),
     Advice(

@@ -106,7 +106,7 @@ ROWS = [
         "positions past all numbers",
         "masks",
         sx.ConfigError,
-        lambda: sx.BlockMask.from_mask(sx.Full(), 2**31, 40),
+        lambda: sx.BlockMask.from_mask(sx.Full(), query_size=2**31, key_size=40),
         "cut the sequences into parts",
         lambda told: np.concatenate(
             [sx.dot_product_attention(part, Q, Q) for part in (Q[:, :16], Q[:, 16:])], axis=1

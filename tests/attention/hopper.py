@@ -72,8 +72,8 @@ class Case:
 
     def work(self) -> Work:
         lengths = (self.queries, self.keys)
-        sizes = [valid.sum(1).astype(np.int32) for valid in self.valid]
-        grid = tile_grid(lengths, (128, 128), *sizes, known=True)
+        queries, keys = sizes = [valid.sum(1).astype(np.int32) for valid in self.valid]
+        grid = tile_grid(lengths, (128, 128), query_lengths=queries, key_lengths=keys, known=True)
         kinds = tile_kinds(self.mask, grid)
         lists = lists_by_query(kinds), lists_by_key(kinds)
         return Work(self.mask & Lengths(), *map(jnp.asarray, sizes), *lists)
@@ -106,7 +106,7 @@ class Case:
         q, k, v, _ = self.operands()
         heads, _ = self.heads
         by_queries, by_keys = self.valid
-        allowed = to_dense(self.mask, (self.queries, self.keys), self.batch, heads)
+        allowed = to_dense(self.mask, (self.queries, self.keys), batch=self.batch, heads=heads)
         allowed = allowed & by_queries[:, None, :, None] & by_keys[:, None, None, :]
         return Reference(q, k, v, self.bias_as_array(), allowed, self.signature.scale)
 

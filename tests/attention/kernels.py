@@ -229,12 +229,12 @@ def allowed_of(case: Case, mask: Mask, sizes: tuple[np.ndarray, np.ndarray]) -> 
     b, t, s, n, *_ = case.sizes
     allowed = np.zeros((b, n, t, s), bool)
     if case.lengths is None:
-        return np.array(to_dense(mask, (t, s), b, n))
+        return np.array(to_dense(mask, (t, s), batch=b, heads=n))
     for i, (queries, keys) in enumerate(zip(*sizes, strict=True)):
         if isinstance(mask, Causal) and mask.align == "end":
             own = np.arange(keys) - keys <= np.arange(queries)[:, None] - queries
         else:
-            own = np.asarray(to_dense(mask, (t, s), b, n))[i, :, :queries, :keys]
+            own = np.asarray(to_dense(mask, (t, s), batch=b, heads=n))[i, :, :queries, :keys]
         allowed[i, :, :queries, :keys] = own
     return allowed
 
@@ -270,8 +270,9 @@ def signature_of(case: Case, bias: Any) -> Signature:
 
 def work_of(case: Case, mask: Mask, sizes: tuple[np.ndarray, np.ndarray]) -> Work:
     b, t, s, n, *_ = case.sizes
-    given = (None, None) if case.lengths is None else sizes
-    kinds = tile_kinds(mask, tile_grid((t, s), case.tile, *given, batch=b, heads=n))
+    queries, keys = (None, None) if case.lengths is None else sizes
+    grid = tile_grid((t, s), case.tile, query_lengths=queries, key_lengths=keys, batch=b, heads=n)
+    kinds = tile_kinds(mask, grid)
     return Work(mask & Lengths(), *sizes, lists_by_query(kinds), lists_by_key(kinds))
 
 

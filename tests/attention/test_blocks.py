@@ -92,9 +92,9 @@ def test_tiles_of_another_size_allow_the_same_pairs(tile):
 
 def test_a_function_of_examples_whose_number_nobody_told_stays_unknown():
     mask = MaskFunction(lambda b, h, q, k: q < 16 * b)
-    blocks = BlockMask.from_mask(mask, 32, 32, (16, 16))
+    blocks = BlockMask.from_mask(mask, query_size=32, key_size=32, tile=(16, 16))
     assert (blocks.kinds == TileKind.PARTIAL).all()
-    told = BlockMask.from_mask(mask, 32, 32, (16, 16), batch=3)
+    told = BlockMask.from_mask(mask, query_size=32, key_size=32, tile=(16, 16), batch=3)
     np.testing.assert_array_equal(told.kinds[:, 0, :, 0], [[0, 0], [2, 0], [2, 2]])
 
 
@@ -187,7 +187,7 @@ def test_a_chosen_number_bounds_the_lists():
 
 
 def lists(mask, length=(16, 16), **sizes):
-    return call_lists(mask, length, (4, 4), batch=2, heads=3, **sizes)
+    return call_lists(mask, length, tile=(4, 4), batch=2, heads=3, **sizes)
 
 
 def test_lists_of_a_mask_without_arrays_are_made_once():
@@ -219,7 +219,7 @@ def test_a_block_mask_goes_through_jit_and_joins():
     blocks = BlockMask.from_dense(runs((65, 127)), (16, 32))
     out = jax.jit(lambda m: m & Causal())(blocks)
     np.testing.assert_array_equal(
-        BlockMask.from_mask(out, 65, 127, (16, 32)).to_dense()[0, 0],
+        BlockMask.from_mask(out, query_size=65, key_size=127, tile=(16, 32)).to_dense()[0, 0],
         runs((65, 127)) & np.tri(65, 127, dtype=bool),
     )
 
@@ -229,7 +229,7 @@ def test_a_mask_that_a_traced_function_closes_over_is_looked_into():
     mask = Documents(jnp.arange(32) % 2 * 2, jnp.full(32, 1)) | array
 
     def dense(x):
-        blocks = BlockMask.from_mask(mask, 32, 32, (16, 16))
+        blocks = BlockMask.from_mask(mask, query_size=32, key_size=32, tile=(16, 16))
         assert isinstance(blocks.kinds, np.ndarray)
         return x + blocks.to_dense()
 
@@ -239,7 +239,7 @@ def test_a_mask_that_a_traced_function_closes_over_is_looked_into():
 def test_long_sequences_need_megabytes():
     mask = Causal() & SlidingWindow(1024)
     tracemalloc.start()
-    blocks = BlockMask.from_mask(mask, 65536, 65536)
+    blocks = BlockMask.from_mask(mask, query_size=65536, key_size=65536)
     kinds = refined_kinds(mask | Global(200), tile_grid((65536, 65536), (128, 128)))
     listed = lists_by_query(blocks.kinds)
     _, peak = tracemalloc.get_traced_memory()
@@ -267,7 +267,7 @@ def test_a_function_is_asked_in_bounded_memory():
 
 
 def test_a_block_mask_prints_its_tiles_and_their_kinds():
-    blocks = BlockMask.from_mask(Causal(), 256, 256, (64, 64))
+    blocks = BlockMask.from_mask(Causal(), query_size=256, key_size=256, tile=(64, 64))
     text = repr(blocks)
     for part in (
         "256 x 256",
@@ -285,7 +285,9 @@ def test_a_block_mask_prints_its_tiles_and_their_kinds():
 
 
 def test_the_plot_shows_each_kind():
-    blocks = BlockMask.from_mask(Causal() & SlidingWindow(100), 250, 256, (64, 64))
+    blocks = BlockMask.from_mask(
+        Causal() & SlidingWindow(100), query_size=250, key_size=256, tile=(64, 64)
+    )
     axes = blocks.plot()
     (image,) = axes.get_images()
     np.testing.assert_array_equal(image.get_array(), blocks.kinds[0, 0])
@@ -302,7 +304,7 @@ def test_what_a_mask_of_tiles_means_does_not_depend_on_the_lengths_of_a_call(til
     random = np.random.default_rng(0)
     q, k = (jnp.asarray(random.normal(size=(2, 256, 2, 8)), np.float32) for _ in range(2))
     to_the_end = Causal(-100, align="end")
-    blocks = BlockMask.from_mask(to_the_end, 256, 256, tile)
+    blocks = BlockMask.from_mask(to_the_end, query_size=256, key_size=256, tile=tile)
     chosen = BlockMask.from_topk(
         np.ones((4, 4), np.float32), 4, tile=(64, 64), length=(256, 256), within=to_the_end
     )
@@ -325,7 +327,7 @@ REFUSED = {
         "1, 2, 3|2, 3",
     ),
     "tile": (
-        lambda: BlockMask.from_mask(Causal(), 8, 8, (0, 8)),
+        lambda: BlockMask.from_mask(Causal(), query_size=8, key_size=8, tile=(0, 8)),
         r"tile=\(0, 8\) is not a pair of positive integers",
         "128, 128",
     ),
@@ -352,12 +354,16 @@ REFUSED = {
         "0 for an empty",
     ),
     "length": (
-        lambda: BlockMask.from_mask(Causal(), 8, 8, (4, 4)).check_axes({"T": 9, "S": 8}),
+        lambda: BlockMask.from_mask(Causal(), query_size=8, key_size=8, tile=(4, 4)).check_axes(
+            {"T": 9, "S": 8}
+        ),
         "a BlockMask for T=8 in a call with T=9",
         "T=9",
     ),
     "array": (
-        lambda: BlockMask.from_mask(Documents(np.zeros(7, int)), 8, 8, (4, 4)),
+        lambda: BlockMask.from_mask(
+            Documents(np.zeros(7, int)), query_size=8, key_size=8, tile=(4, 4)
+        ),
         "axis T is 7, not 8",
         r"\[B, T\]",
     ),

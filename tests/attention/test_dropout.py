@@ -18,7 +18,7 @@ KEY = jax.random.key(5)
 
 def kept(batch: int, heads: int, lengths: tuple[int, int], key=KEY, rate=RATE) -> np.ndarray:
     bits = np.asarray(jax.random.bits(key, (batch,), np.uint32))
-    return np.asarray(to_dense(Kept(rate, bits.view(np.int32)), lengths, batch, heads))
+    return np.asarray(to_dense(Kept(rate, bits.view(np.int32)), lengths, batch=batch, heads=heads))
 
 
 def operands(b: int, t: int, s: int, heads=(4, 2), size=8) -> list[np.ndarray]:
@@ -161,7 +161,7 @@ def test_in_an_exec_and_mapped_large_scores_lose_no_digits_either():
     bias = np.full((1, 1, 1, 20), -1e9, np.float32)
     want = run(q, k, bias, KEY)
     spec = ("b, t, _, _", "b, s, _, _", "_, _, _, s", None)
-    padded = sx.Exec(run, spec, sx.Linear(32), poison="nan")
+    padded = sx.Exec(run, spec, buckets=sx.Linear(32), poison="nan")
     assert_close(padded(q, k, bias, KEY), want)
     mapped = jax.vmap(run, (0, 0, None, None))(np.stack([q, q]), np.stack([k, k]), bias, KEY)
     assert_close(mapped[0], want)
@@ -188,7 +188,7 @@ def test_padding_drops_the_same_weights():
         return with_gradients(q, k, v, d_out, mask=sx.Causal(), key=key)
 
     q, k = "b, t, _, _", "b, s, _, _"
-    padded = sx.Exec(run, (q, k, k, q, None), sx.Linear(96), poison="nan")
+    padded = sx.Exec(run, (q, k, k, q, None), buckets=sx.Linear(96), poison="nan")
     for sizes in ((3, 70, 50), (1, 1, 1), (2, 90, 96)):
         args = (*operands(*sizes), KEY)
         assert_close(padded(*args), run(*args))

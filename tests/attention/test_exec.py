@@ -172,7 +172,7 @@ def test_padding_changes_nothing(program):
     calls = [arguments(program, *sizes) for sizes in SIZES]
     expected = [expected_of(program, args) for args in calls]
     for poison in POISONS if program.name == "arrays" else ("nan",):
-        run = sx.Exec(with_gradients(program), specs(program), BUCKETS, poison=poison)
+        run = sx.Exec(with_gradients(program), specs(program), buckets=BUCKETS, poison=poison)
         for args, want in zip(calls, expected, strict=True):
             assert_close(run(*args), want)
         assert run.stats.compiles == 1
@@ -180,7 +180,7 @@ def test_padding_changes_nothing(program):
 
 def test_nothing_is_filled():
     program = PROGRAMS[2]
-    run = sx.Exec(with_gradients(program), specs(program), BUCKETS)
+    run = sx.Exec(with_gradients(program), specs(program), buckets=BUCKETS)
     args = arguments(program, 3, 70, 132)
     run(*args)
     assert "0 masks" in str(run.explain(*args))
@@ -191,7 +191,7 @@ def test_a_derivative_along_a_direction_is_exact_too():
         return jax.jvp(lambda q: sx.dot_product_attention(q, k, v, is_causal=True), (q,), (d,))
 
     args = arguments(PROGRAMS[0], 3, 20, 50)[:4]
-    run = sx.Exec(along, specs(PROGRAMS[0])[:4], BUCKETS, poison="nan")
+    run = sx.Exec(along, specs(PROGRAMS[0])[:4], buckets=BUCKETS, poison="nan")
     assert_close(run(*args), jax.jit(along)(*args))
 
 
@@ -203,7 +203,7 @@ def test_examples_of_different_sizes_are_mapped_together():
     sizes = (3, 130, 1)
     examples = [random.normal(size=(n, 2, 8)).astype(np.float32) for n in sizes]
     ids = [random.integers(0, 2, n).astype(np.int32) for n in sizes]
-    results = sx.Exec(one, ("s, _, _", "s"), {"s": sx.Linear(140)}).map(examples, ids)
+    results = sx.Exec(one, ("s, _, _", "s"), buckets={"s": sx.Linear(140)}).map(examples, ids)
     for x, i, out in zip(examples, ids, results, strict=True):
         allowed = (i[:, None] == i) & np.tri(len(i), dtype=bool)
         wide = x[None].astype(np.float64)
@@ -216,12 +216,14 @@ def test_tiles_made_before_fit_their_own_size_alone():
     random = np.random.default_rng(0)
     x = random.normal(size=(1, 40, 2, 8)).astype(np.float32)
     for tile in ((16, 16), (64, 64)):
-        blocks = sx.BlockMask.from_mask(sx.Causal() & sx.SlidingWindow(9), 40, 40, tile)
+        blocks = sx.BlockMask.from_mask(
+            sx.Causal() & sx.SlidingWindow(9), query_size=40, key_size=40, tile=tile
+        )
 
         def run(x, mask=blocks):
             return sx.dot_product_attention(x, x, x, mask=mask)
 
-        padded = sx.Exec(run, ("b, s, _, _",), sx.Linear(160), poison="nan")
+        padded = sx.Exec(run, ("b, s, _, _",), buckets=sx.Linear(160), poison="nan")
         assert_close(padded(x), run(x))
         for call in (run, padded):
             with pytest.raises(
@@ -234,12 +236,12 @@ def test_tiles_made_before_fit_their_own_size_alone():
 def test_tiles_made_of_a_size_that_is_symbolic_are_refused_with_the_line():
     def run(x):
         size = x.shape[1]
-        blocks = sx.BlockMask.from_mask(sx.Causal(), size, size)
+        blocks = sx.BlockMask.from_mask(sx.Causal(), query_size=size, key_size=size)
         return sx.dot_product_attention(x, x, x, mask=blocks)
 
     x = np.ones((1, 5, 2, 8), np.float32)
     with pytest.raises(sx.InconclusiveShapeError, match="from_mask got s positions") as told:
-        sx.Exec(run, ("b, s, _, _",), sx.Linear(16))(x)
+        sx.Exec(run, ("b, s, _, _",), buckets=sx.Linear(16))(x)
     for error in (told.value, told.value.__cause__):
         assert error.where.startswith("blocks = sx.BlockMask.from_mask(")
 
@@ -251,7 +253,7 @@ def test_ids_of_one_size_are_refused_at_another():
     def run(x):
         return sx.dot_product_attention(x, x, x, mask=ids)
 
-    padded = sx.Exec(run, ("b, s, _, _",), sx.Linear(64), poison="nan")
+    padded = sx.Exec(run, ("b, s, _, _",), buckets=sx.Linear(64), poison="nan")
     assert_close(padded(x), run(x))
     for call in (run, padded):
         with pytest.raises(sx.ConfigError, match="axis T is 40, not 33"):
@@ -261,7 +263,7 @@ def test_ids_of_one_size_are_refused_at_another():
 def test_tiles_of_a_size_that_is_not_known_yet_are_refused_or_exact():
     def run(x):
         n = x.shape[1]
-        blocks = sx.BlockMask.from_mask(sx.Causal(), n, n, (16, 16))
+        blocks = sx.BlockMask.from_mask(sx.Causal(), query_size=n, key_size=n, tile=(16, 16))
         return sx.dot_product_attention(x, x, x, mask=blocks)
 
     x = np.random.default_rng(0).normal(size=(2, 40, 2, 8)).astype(np.float32)

@@ -214,6 +214,6 @@ def test_in_an_exec_a_module_is_padded():
         )
         return model.apply(state, x, mask=mask)
 
-    padded = sx.Exec(run, ("b, s, _", "b"), sx.Linear(16), poison="nan")
+    padded = sx.Exec(run, ("b, s, _", "b"), buckets=sx.Linear(16), poison="nan")
     lengths = np.array([12, 5], np.int32)
     assert_close(padded(np.asarray(X), lengths), run(X, lengths))

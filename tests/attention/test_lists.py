@@ -102,13 +102,13 @@ def test_inside_jit_no_sort_runs_over_the_tiles():
 
 
 @every_kinds
-@pytest.mark.parametrize("by_key", [False, True], ids=["by query", "by key"])
+@pytest.mark.parametrize("side", ["query", "key"])
 @pytest.mark.parametrize("cut", [1, 2])
-def test_the_kernel_makes_the_same_lists(kinds, by_key, cut):
-    room = -(-kinds.shape[-2 if by_key else -1] // cut)
-    make = lists_by_key if by_key else lists_by_query
+def test_the_kernel_makes_the_same_lists(kinds, side, cut):
+    room = -(-kinds.shape[-2 if side == "key" else -1] // cut)
+    make = lists_by_key if side == "key" else lists_by_query
     whole = fields(jax.jit(make)(kinds))
-    made = fields(_lists_kernel.lists(kinds, room=room, by_key=by_key, interpret=True))
+    made = fields(_lists_kernel.lists(kinds, room=room, side=side, interpret=True))
     for name in ("full", "counts", "order"):
         np.testing.assert_array_equal(made[name], whole[name])
     np.testing.assert_array_equal(made["tiles"], whole["tiles"][..., :room])

@@ -24,7 +24,9 @@ MASKS = {
     "of examples": sx.MaskFunction(by_example),
     "of all": sx.MaskFunction(by_all),
     "joined": ~(sx.Causal() & ~sx.MaskFunction(by_example)) | sx.Global(2),
-    "of tiles": sx.BlockMask.from_mask(sx.MaskFunction(by_example), 20, 20, (8, 8), batch=2),
+    "of tiles": sx.BlockMask.from_mask(
+        sx.MaskFunction(by_example), query_size=20, key_size=20, tile=(8, 8), batch=2
+    ),
 }
 
 
@@ -68,7 +70,7 @@ def test_a_mapped_call_asks_for_its_own_example_within_loops_and_where_it_has_on
 def test_examples_that_an_exec_maps_are_each_the_first():
     examples = [np.asarray(normal(n, 2, 8)) for n in (3, 20, 7)]
     run = functools.partial(attend, mask=MASKS["of examples"])
-    results = sx.Exec(run, ("s, _, _",), sx.Linear(24)).map(examples)
+    results = sx.Exec(run, ("s, _, _",), buckets=sx.Linear(24)).map(examples)
     for example, result in zip(examples, results, strict=True):
         assert_close(result, run(example))
 
@@ -76,7 +78,9 @@ def test_examples_that_an_exec_maps_are_each_the_first():
 def test_batches_that_an_exec_maps_keep_their_examples():
     batches = [np.asarray(normal(b, s, 2, 8)) for b, s in ((1, 5), (3, 20), (2, 9))]
     run = functools.partial(attend, mask=MASKS["of all"])
-    results = sx.Exec(run, ("b, s, _, _",), {"b": sx.Linear(4), "s": sx.Linear(24)}).map(batches)
+    results = sx.Exec(run, ("b, s, _, _",), buckets={"b": sx.Linear(4), "s": sx.Linear(24)}).map(
+        batches
+    )
     for batch, result in zip(batches, results, strict=True):
         assert_close(result, run(batch))
 

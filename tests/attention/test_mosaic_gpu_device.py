@@ -108,7 +108,7 @@ def test_what_pads_a_bias_does_not_matter_and_equal_calls_give_equal_bits(monkey
     random = np.random.default_rng(0)
     x = jnp.asarray(random.normal(size=(1, 200, 2, 64)), jnp.bfloat16)
     bias = jnp.asarray(random.normal(size=(1, 2, 200, 200)), np.float32)
-    padded = sx.Exec(squares_and_gradient, ("1, s, 2, 64", "1, 2, s, s"), sx.Linear(128))
+    padded = sx.Exec(squares_and_gradient, ("1, s, 2, 64", "1, 2, s, s"), buckets=sx.Linear(128))
     plain = jax.jit(squares_and_gradient)
     for calls in zip(padded(x, bias), plain(x, bias), plain(x, bias), strict=True):
         one, two, three = (np.asarray(x, np.float32) for x in calls)

@@ -89,7 +89,7 @@ def test_dropout_is_exact_too():
 def test_in_an_exec_it_is_f64_too():
     q, k, v, _, bias = operands()
     spec = ("b, t, _, _", "b, s, _, _", "b, s, _, _", "_, _, t, s")
-    padded = sx.Exec(attend, spec, sx.Linear(160), poison="nan")
+    padded = sx.Exec(attend, spec, buckets=sx.Linear(160), poison="nan")
     assert_exact(padded(q, k, v, bias), reference(q, k, v, bias).out)
 
 

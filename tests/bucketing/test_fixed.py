@@ -50,22 +50,46 @@ def test_sizes_up_to_8_and_100_and_1000_take_so_many_graphs(strategy, graphs):
     assert tuple(len(strategy.buckets_up_to(n)) for n in (8, 100, 1000)) == graphs
 
 
-@settings(deadline=None)
-@given(st.integers(1, 10**5), st.integers(1, 500), st.integers(1, 5000), st.floats(1.01, 8))
-def test_padding_and_graphs_keep_to_what_the_docstrings_say(n, step, threshold, ratio):
+_SIZES = st.integers(1, 10**5)
+_STEPS = st.integers(1, 500)
+
+
+@given(_SIZES)
+def test_an_exact_bucket_pads_nothing(n):
     assert Exact().bucket(n) == n
+
+
+@given(_SIZES)
+def test_powers_of_two_pad_less_than_the_size_and_double(n):
     assert Pow2().bucket(n) - n < n
     assert len(Pow2().buckets_up_to(n)) == math.ceil(math.log2(n)) + 1
+
+
+@given(_SIZES, _STEPS)
+def test_a_linear_ladder_pads_less_than_its_step_and_has_a_bucket_per_step(n, step):
     assert Linear(step).bucket(n) - n <= step - 1
     assert len(Linear(step).buckets_up_to(n)) == math.ceil(n / step)
-    exact_ratio = fractions.Fraction(repr(ratio))
-    assert Geometric(ratio).bucket(n) - n < (exact_ratio - 1) * n
+
+
+@settings(deadline=None)
+@given(_SIZES, st.floats(1.01, 8))
+def test_a_geometric_ladder_pads_less_than_its_ratio_says(n, ratio):
+    assert Geometric(ratio).bucket(n) - n < (fractions.Fraction(repr(ratio)) - 1) * n
     assert len(Geometric(ratio).buckets_up_to(n)) <= math.ceil(math.log(n, ratio)) + 1
-    hybrid = Hybrid(threshold, step)
-    assert hybrid.bucket(n) - n < (n if n <= threshold else step)
-    if n > threshold:
-        doubled = math.ceil(math.log2(threshold)) + 1
-        assert len(hybrid.buckets_up_to(n)) == doubled + math.ceil((n - threshold) / step)
+
+
+@given(_SIZES, st.integers(1, 5000), _STEPS)
+def test_a_hybrid_pads_as_powers_of_two_up_to_its_threshold_and_then_less_than_a_step(
+    n, threshold, step
+):
+    assert Hybrid(threshold, step).bucket(n) - n < (n if n <= threshold else step)
+
+
+@given(_SIZES, st.integers(1, 5000), _STEPS)
+def test_a_hybrid_has_a_bucket_per_doubling_and_per_step(n, threshold, step):
+    doubled = math.ceil(math.log2(min(n, threshold))) + 1
+    steps = math.ceil(max(0, n - threshold) / step)
+    assert len(Hybrid(threshold, step).buckets_up_to(n)) == doubled + steps
 
 
 @settings(deadline=None)

@@ -6,7 +6,9 @@ from jax import lax
 from jax.scipy.linalg import cho_solve
 
 from tests.cases._case import Case
-from tests.tolerance import ITERATED, SUMS
+from tests.tolerance import ITERATED, SUMS, tolerance
+
+_ITERATED = tolerance("float32", loose=ITERATED)
 
 
 def positive(x):
@@ -84,7 +86,7 @@ def eig(x):
     rest = jnp.einsum("...ij,...jk->...ik", x.astype(values.dtype), vectors)
     rest -= values[..., None, :] * vectors
     norms = jnp.linalg.norm(vectors, axis=-2)
-    return jnp.sort(values.real), jnp.sort(values.imag), jnp.abs(rest) < 1e-3, norms
+    return jnp.sort(values.real), jnp.sort(values.imag), jnp.abs(rest) < _ITERATED, norms
 
 
 def condensed(x):

@@ -24,9 +24,9 @@ def examined(
     traced_at: Mapping[str, int] | None = None,
 ) -> Outcome:
     """What checking a function of one f32 array at sizes finds."""
-    traced = trace(fn, [leaf(spec)], sizes if traced_at is None else traced_at)
+    traced = trace(fn, [leaf(spec)], sizes=sizes if traced_at is None else traced_at)
     assert traced.symbols, "nothing is symbolic in this trace"
-    return examine(traced, fn, [leaf(spec)], sizes)
+    return examine(traced, fn, leaves=[leaf(spec)], sizes=sizes)
 
 
 def plain_jaxpr(fn: Callable[..., Any], *structs: Any) -> Any:
@@ -41,4 +41,4 @@ def f32(*shape: int) -> jax.ShapeDtypeStruct:
 
 def traced_at(fn: Callable[..., Any], spec: str, sizes: Mapping[str, int]) -> Trace:
     """A symbolic trace."""
-    return trace(fn, [leaf(spec)], sizes)
+    return trace(fn, [leaf(spec)], sizes=sizes)

@@ -163,7 +163,7 @@ def test_evaluation_that_proves_nothing_leaves_a_difference(name):
     assert told(one, other) == text
 
 
-def _evaluate_a_bug(*_: Any) -> Any:
+def _evaluate_a_bug(*_: Any, **__: Any) -> Any:
     raise TypeError("a bug")
 
 

@@ -70,7 +70,7 @@ def test_an_instance_runs_as_the_function_does(name):
 def test_a_proof_looks_into_each_call(fn):
     assert not [eqn for eqn in instance(fn).jaxpr.eqns if [*_compat.sub_jaxprs(eqn.params)]]
     traced = traced_at(fn, "b, s", SIZES)
-    assert check(traced, fn, [leaf("b, s")], {"b": 4, "s": 7}) is None
+    assert check(traced, fn, leaves=[leaf("b, s")], sizes={"b": 4, "s": 7}) is None
 
 
 def test_a_substituted_symbol_has_its_size():
@@ -78,8 +78,8 @@ def test_a_substituted_symbol_has_its_size():
         return x[0::2] + x[1::2]
 
     traced = traced_at(halves, "s", {"s": 6})
-    assert check(traced, halves, [leaf("s")], {"s": 6}) is None
-    assert check(traced, halves, [leaf("s")], {"s": 10}) is None
+    assert check(traced, halves, leaves=[leaf("s")], sizes={"s": 6}) is None
+    assert check(traced, halves, leaves=[leaf("s")], sizes={"s": 10}) is None
 
 
 def test_a_size_as_a_value_is_a_literal_of_its_dtype():
@@ -118,7 +118,7 @@ def test_a_number_of_the_host_becomes_a_constant():
     assert [float(atom.val) for atom in eqn.invars if _compat.is_literal(atom)] == [
         np.float32(1001**3)
     ]
-    assert check(traced_at(fn, "s", {"s": 7}), fn, [leaf("s")], {"s": 1001}) is None
+    assert check(traced_at(fn, "s", {"s": 7}), fn, leaves=[leaf("s")], sizes={"s": 1001}) is None
 
 
 @pytest.mark.usefixtures("_expansions")
@@ -134,8 +134,8 @@ def test_an_operation_of_ours_becomes_what_it_stands_for():
 
     for each in (fn, in_a_loop):
         traced = traced_at(each, "s", {"s": 5})
-        assert check(traced, each, [leaf("s")], {"s": 5}) is None
-        assert check(traced, each, [leaf("s")], {"s": 9}) is None
+        assert check(traced, each, leaves=[leaf("s")], sizes={"s": 5}) is None
+        assert check(traced, each, leaves=[leaf("s")], sizes={"s": 9}) is None
 
 
 @pytest.mark.usefixtures("_expansions")
@@ -144,7 +144,7 @@ def test_an_operation_that_stands_for_something_else_is_told():
         n = x.shape[0]
         return flip_p.bind(x, keep=n - 1) if _dim.symbols_of(n) else x[: n - 1] * jnp.float32(n)
 
-    found = check(traced_at(fn, "s", {"s": 5}), fn, [leaf("s")], {"s": 5})
+    found = check(traced_at(fn, "s", {"s": 5}), fn, leaves=[leaf("s")], sizes={"s": 5})
     assert isinstance(found, Difference)
     assert found.text == "a slice or a transpose f32[4] with offset=4 instead of 0"
     assert "x[: n - 1] * jnp.float32(n)" in (found.line or "")

@@ -17,8 +17,8 @@ SLOW = {name for name in PROGRAMS if name.startswith("gradient of ")} - TOLD_APA
 def test_a_right_trace_is_the_plain_program_at_every_size(case):
     leaves = [Leaf(dims, dtype) for dims, dtype in zip(case.dims, case.arg_dtypes, strict=True)]
     sizes = {symbol: case.sizes[symbol] for symbol in case.symbols}
-    traced = trace(case.fn, leaves, sizes)
+    traced = trace(case.fn, leaves, sizes=sizes)
     for least in (0, 1, 7):  # its own sizes, the smallest, and larger ones
         others = {s: max(least, case.least.get(s, 1)) if least else sizes[s] for s in sizes}
         if traced.admits(others):
-            assert examine(traced, case.fn, leaves, others).difference is None
+            assert examine(traced, case.fn, leaves=leaves, sizes=others).difference is None

@@ -133,10 +133,10 @@ def _inner_of_a_loop(fn: Callable[..., Any]) -> Callable[..., Any]:
 def test_what_is_not_heard_is_found_with_its_line(fn, around):
     program = fn if around is None else around(fn)
     try:
-        traced = trace(program, [leaf("s")], {"s": 5})
+        traced = trace(program, [leaf("s")], sizes={"s": 5})
     except Exception as error:  # heard after all, and refused
         pytest.skip(f"refused: {type(error).__name__}")
-    found = check(traced, program, [leaf("s")], {"s": 5})
+    found = check(traced, program, leaves=[leaf("s")], sizes={"s": 5})
     if any(guard.op == "==" and guard.right == "5" for guard in traced.guards):
         assert found is None  # heard after all
         return
@@ -160,9 +160,9 @@ def test_an_exception_of_the_plain_function_comes_out_as_it_is():
     def fn(x: jax.Array) -> jax.Array:
         return x * (1 / (5 - 5) if type(x.shape[0]) is int else 1)
 
-    traced = trace(fn, [leaf("s")], {"s": 5})
+    traced = trace(fn, [leaf("s")], sizes={"s": 5})
     with pytest.raises(ZeroDivisionError, match="division by zero"):
-        check(traced, fn, [leaf("s")], {"s": 5})
+        check(traced, fn, leaves=[leaf("s")], sizes={"s": 5})
 
 
 def test_another_tree_of_results_is_a_difference():

@@ -90,13 +90,13 @@ def test_stand_ins_within_any_transformation_are_no_difference(name):
     admitted = [sizes for sizes in SIZES if traced.admits(sizes)]
     assert len(admitted) >= 2
     for sizes in admitted:
-        assert check(traced, fn, [leaf("s")], sizes) is None, sizes
+        assert check(traced, fn, leaves=[leaf("s")], sizes=sizes) is None, sizes
 
 
 @pytest.mark.parametrize("name", ["plain", "grad", "vmap"])
 def test_stand_ins_share_one_graph_of_a_bucket_and_give_the_plain_results(name):
     fn = AROUND[name]
-    ex = sx.Exec(fn, ("s",), sx.Linear(16), check="sizes")
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(16), check="sizes")
     for size in (5, 1, 16):
         assert_runs_as(fn, ex, ones(size) / 7)
     assert (ex.stats.compiles, ex.stats.differences, ex.stats.checks) == (1, 0, 3)

@@ -12,4 +12,6 @@ def total(x, mode="sum"):
 
 def made(**options):
     """An Exec with a graph per dtype, constant and bucket that tests ask for."""
-    return sx.Exec(total, ("b, s, 2",), {"b": P, "s": L(8)}, static_argnames=("mode",), **options)
+    return sx.Exec(
+        total, ("b, s, 2",), buckets={"b": P, "s": L(8)}, static_argnames=("mode",), **options
+    )

@@ -24,7 +24,7 @@ def mean(x: jax.Array) -> jax.Array:
     return x.mean()
 
 
-plain_mean = sx.Exec(mean, ("s",), {"s": 8}, constraints=("s >= 1",))
+plain_mean = sx.Exec(mean, ("s",), buckets={"s": 8}, constraints=("s >= 1",))
 
 
 class Scaled:

@@ -20,14 +20,14 @@ BUCKETS = [None, "pow2", 3, "exact", sx.Ladder([2, 4], beyond="linear:5")]
 @given(st.tuples(st.integers(0, 9), st.integers(0, 9)), st.sampled_from(BUCKETS))
 def test_what_is_padded_comes_back_and_has_the_capacities_of_an_exec(spec, shape, buckets):
     x = ones(*shape)
-    ex = sx.Exec(lambda x: x, (spec,), buckets)
+    ex = sx.Exec(lambda x: x, (spec,), buckets=buckets)
     try:
         plan = ex.plan(x)
     except sx.SpecError:
         with pytest.raises(sx.SpecError):
-            sx.pad_to_bucket(x, spec, buckets)
+            sx.pad_to_bucket(x, spec, buckets=buckets)
         return
-    padded, sizes = sx.pad_to_bucket(x, spec, buckets)
+    padded, sizes = sx.pad_to_bucket(x, spec, buckets=buckets)
     assert padded.shape == plan.in_capacities[0]
     assert dict(sizes) == plan.sizes
     np.testing.assert_array_equal(padded[: shape[0], : shape[1]], x)
@@ -40,7 +40,7 @@ def test_what_is_padded_comes_back_and_has_the_capacities_of_an_exec(spec, shape
 def test_a_tree_is_padded_by_the_specs_of_its_parts():
     x = {"tokens": ones(3, 5), "lengths": np.arange(3), "name": "train", "w": ones(7)}
     spec = {"tokens": "b, s", "lengths": (sx.BATCH,), "name": None, "w": None}
-    padded, sizes = sx.pad_to_bucket(x, spec, {"b": "pow2", sx.SEQ_LEN: 8})
+    padded, sizes = sx.pad_to_bucket(x, spec, buckets={"b": "pow2", sx.SEQ_LEN: 8})
     assert padded["tokens"].shape == (4, 8)
     assert padded["lengths"].shape == (4,)
     assert padded["lengths"].dtype == np.int64
@@ -53,7 +53,7 @@ def test_a_tree_is_padded_by_the_specs_of_its_parts():
 
 
 def test_one_spec_holds_for_all_arrays_below_it_whose_unknown_sizes_differ():
-    padded, sizes = sx.pad_to_bucket([ones(3), ones(5)], "?", {sx.UNKNOWN: 4})
+    padded, sizes = sx.pad_to_bucket([ones(3), ones(5)], "?", buckets={sx.UNKNOWN: 4})
     assert [p.shape for p in padded] == [(4,), (8,)]
     assert [p.shape for p in sx.unpad(padded, sizes)] == [(3,), (5,)]
 
@@ -95,28 +95,32 @@ def test_what_fills_its_bucket_is_not_copied():
 
 def test_a_result_is_cut_by_a_spec_of_its_own():
     padded, sizes = sx.pad_to_bucket(ones(3, 5, 2), "b, s, 2")
-    sums = sx.unpad(padded.sum(axis=1), sizes, "b, _")
+    sums = sx.unpad(padded.sum(axis=1), sizes, spec="b, _")
     np.testing.assert_array_equal(sums, ones(3, 5, 2).sum(axis=1))
-    assert sx.unpad(padded.sum(axis=1), {"b": 3}, "b, 2").shape == (3, 2)
-    assert sx.unpad({"y": padded[0]}, sizes, {"y": "s, 2"})["y"].shape == (5, 2)
+    assert sx.unpad(padded.sum(axis=1), {"b": 3}, spec="b, 2").shape == (3, 2)
+    assert sx.unpad({"y": padded[0]}, sizes, spec={"y": "s, 2"})["y"].shape == (5, 2)
 
 
 def test_a_spec_of_unknown_sizes_is_that_of_what_was_padded_or_names_them():
     x = ones(3, 4)
     padded, sizes = sx.pad_to_bucket(x, "?, ?")
-    np.testing.assert_array_equal(sx.unpad(padded, sizes, (sx.UNKNOWN,) * 2), x)
-    sums = sx.unpad(padded.sum(axis=0), sizes, "unknown_0_1")
+    np.testing.assert_array_equal(sx.unpad(padded, sizes, spec=(sx.UNKNOWN,) * 2), x)
+    sums = sx.unpad(padded.sum(axis=0), sizes, spec="unknown_0_1")
     np.testing.assert_array_equal(sums, x.sum(axis=0))
 
 
 def test_an_axis_that_is_longer_than_its_symbol_is_cut_if_it_was_padded_so():
     x = ones(5, 2)
     padded, sizes = sx.pad_to_bucket(x, "2*s + 1, b")
-    np.testing.assert_array_equal(sx.unpad(padded.sum(axis=1), sizes, "2*s + 1"), x.sum(axis=1))
+    np.testing.assert_array_equal(
+        sx.unpad(padded.sum(axis=1), sizes, spec="2*s + 1"), x.sum(axis=1)
+    )
     twice = np.repeat(padded, 2, axis=0)
-    back = sx.unpad(twice, {"n": 10, "b": 2}, "n, b")
+    back = sx.unpad(twice, {"n": 10, "b": 2}, spec="n, b")
     np.testing.assert_array_equal(back, np.repeat(x, 2, axis=0))
-    np.testing.assert_array_equal(sx.unpad(padded[::2], {"s": 5, "b": 2}, "s - s // 2, b"), x[::2])
+    np.testing.assert_array_equal(
+        sx.unpad(padded[::2], {"s": 5, "b": 2}, spec="s - s // 2, b"), x[::2]
+    )
 
 
 def test_the_sizes_are_data_of_a_jitted_function_which_compiles_once_per_bucket():
@@ -182,10 +186,10 @@ ERRORS = {
     "unpad without a spec": (
         lambda: sx.unpad(X, {"b": 3, "s": 5}),
         "unpad: which axes are padded is not known.",
-        'unpad(x, sizes, "b, s")',
+        'unpad(x, sizes, spec="b, s")',
     ),
     "unpad of a symbol without a size": (
-        lambda: sx.unpad(X, SIZES, "b, t"),
+        lambda: sx.unpad(X, SIZES, spec="b, t"),
         "unpad: no size is known for `t`.",
         "name one of b, s, or `_`",
     ),
@@ -200,47 +204,47 @@ ERRORS = {
         "pass an array at capacity, or write `_`",
     ),
     "unpad of too little": (
-        lambda: sx.unpad(X[:2], {"b": 3}, "b, _"),
+        lambda: sx.unpad(X[:2], {"b": 3}, spec="b, _"),
         "unpad: axis 0 has size 2, but `b` takes at least 3.",
         "pass an array at capacity",
     ),
     "unpad of another static size": (
-        lambda: sx.unpad(X, SIZES, "b, 7"),
+        lambda: sx.unpad(X, SIZES, spec="b, 7"),
         "unpad: axis 1 has size 8, but `7` takes 7.",
         "pass an array at capacity",
     ),
     "unpad of a merged axis": (
-        lambda: sx.unpad(X.reshape(-1), SIZES, "b*s"),
+        lambda: sx.unpad(X.reshape(-1), SIZES, spec="b*s"),
         "unpad cannot cut an axis of `b*s`.",
         "cut the arrays before they are merged",
     ),
     "unpad of a squared axis": (
-        lambda: sx.unpad(X.reshape(-1), SIZES, "s*s"),
+        lambda: sx.unpad(X.reshape(-1), SIZES, spec="s*s"),
         "unpad cannot cut an axis of `s^2`.",
         "cut the arrays before they are merged",
     ),
     "unpad of joined axes": (
-        lambda: sx.unpad(np.concatenate([X, X]), SIZES, "2*b, s"),
+        lambda: sx.unpad(np.concatenate([X, X]), SIZES, spec="2*b, s"),
         "unpad cannot cut an axis of `2*b`.",
         "cut the arrays before they are merged",
     ),
     "unpad of one more": (
-        lambda: sx.unpad(np.concatenate([X, X[:1]]), dict(SIZES), "b + 1, s"),
+        lambda: sx.unpad(np.concatenate([X, X[:1]]), dict(SIZES), spec="b + 1, s"),
         "unpad cannot cut an axis of `b + 1`.",
         "cut the arrays before they are merged",
     ),
     "unpad at a size that is no int": (
-        lambda: sx.unpad(X, {"b": 3.5, "s": 5}, "b, s"),
+        lambda: sx.unpad(X, {"b": 3.5, "s": 5}, spec="b, s"),
         "unpad: the size 3.5 of `b` is not an integer of at least 0.",
         "ints by symbol",
     ),
     "unpad at a truth value": (
-        lambda: sx.unpad(X, {"b": True, "s": 5}, "b, s"),
+        lambda: sx.unpad(X, {"b": True, "s": 5}, spec="b, s"),
         "unpad: the size True of `b` is not an integer of at least 0.",
         "ints by symbol",
     ),
     "unpad at a negative size": (
-        lambda: sx.unpad(X, {"b": -1, "s": 5}, "b, s"),
+        lambda: sx.unpad(X, {"b": -1, "s": 5}, spec="b, s"),
         "unpad: the size -1 of `b` is not an integer of at least 0.",
         "ints by symbol",
     ),
@@ -250,12 +254,12 @@ ERRORS = {
         "ints by symbol",
     ),
     "unpad of a negative dim": (
-        lambda: sx.unpad(X, {"b": 2, "s": 5}, "b - 3, s"),
+        lambda: sx.unpad(X, {"b": 2, "s": 5}, spec="b - 3, s"),
         "unpad: axis 0 is `b - 3`, which is -1.",
         "write `_` for an axis that is not padded",
     ),
     "unpad at sizes without symbols": (
-        lambda: sx.unpad(X, (3, 5), "b, s"),
+        lambda: sx.unpad(X, (3, 5), spec="b, s"),
         "unpad: sizes=(3, 5) are no sizes by symbol.",
         "a dict of them",
     ),
@@ -265,12 +269,12 @@ ERRORS = {
         "unpad outside of jit",
     ),
     "unpad of an unknown size": (
-        lambda: sx.unpad(UNNAMED.sum(axis=0), UNNAMED_SIZES, "?"),
+        lambda: sx.unpad(UNNAMED.sum(axis=0), UNNAMED_SIZES, spec="?"),
         "unpad: an unknown size in the spec of a result is not known.",
         "name one of unknown_0_0, unknown_0_1, or `_`",
     ),
     "unpad of an unknown size in a shape": (
-        lambda: sx.unpad(UNNAMED.sum(axis=0), UNNAMED_SIZES, [sx.Shape(None, sx.UNKNOWN)]),
+        lambda: sx.unpad(UNNAMED.sum(axis=0), UNNAMED_SIZES, spec=[sx.Shape(None, sx.UNKNOWN)]),
         "unpad: an unknown size in the spec of a result is not known.",
         "name one of unknown_0_0, unknown_0_1, or `_`",
     ),
@@ -295,15 +299,15 @@ def test_in_an_exec_sizes_are_symbolic_and_this_is_told_with_the_line():
 
 def test_what_is_no_strategy_no_symbol_or_too_large_is_told_as_an_exec_tells_it():
     with refused(sx.ConfigError, "buckets='pow3' is not a strategy.", '"pow2"'):
-        sx.pad_to_bucket(ones(3), "b", "pow3")
+        sx.pad_to_bucket(ones(3), "b", buckets="pow3")
     with refused(
         sx.ConfigError, "no spec has a symbol `s`; the symbols are `b`", "of the spec, or"
     ):
-        sx.pad_to_bucket(ones(3), "b", {"s": "pow2"})
+        sx.pad_to_bucket(ones(3), "b", buckets={"s": "pow2"})
     with refused(sx.BucketOverflowError, "size=3 is past the last bucket of Ladder: 2.", "beyond="):
-        sx.pad_to_bucket(ones(3), "b", [2])
+        sx.pad_to_bucket(ones(3), "b", buckets=[2])
     with refused(sx.StrategyError, "returns a bucket below the size", "return a bucket"):
-        sx.pad_to_bucket(ones(3), "b", lambda size: size - 1)
+        sx.pad_to_bucket(ones(3), "b", buckets=lambda size: size - 1)
 
 
 @pytest.mark.parametrize("length", [3, 4])
@@ -315,7 +319,7 @@ def test_a_shape_alone_is_refused_with_what_tells_shapes(length):
     names = {"jax": jax, "sx": sx, "x": x, "spec": spec, "sizes": sizes}
     assert eval(quoted(caught.value.fix)[0], names).shape == (4,)
     with refused(sx.ConfigError, f"unpad {what}", "pass an array") as caught:
-        sx.unpad(x, sizes, spec)
+        sx.unpad(x, sizes, spec=spec)
     assert eval(quoted(caught.value.fix)[0], names).shape == (2,)
 
 

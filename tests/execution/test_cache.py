@@ -182,14 +182,14 @@ def test_limits_leave_room_for_one(name):
 
 
 def test_an_exec_compiles_again_what_left():
-    ex = sx.Exec(lambda x: x + 1, ("s",), P, limits=CacheLimits(graphs=1))
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P, limits=CacheLimits(graphs=1))
     for n in (1, 2, 1):
         ex(ones(n))
     assert (ex.cache_size, ex.stats.evictions, ex.stats.compiles, ex.stats.hits) == (1, 2, 3, 0)
 
 
 def test_a_graph_that_leaves_is_freed():
-    ex = sx.Exec(lambda x: x + 1, ("s",), P, limits=CacheLimits(graphs=1))
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P, limits=CacheLimits(graphs=1))
     ex(ones(1))
     graph = weakref.ref(next(iter(ex._runner.store._cache._entries.values())))
     ex(ones(2))
@@ -198,7 +198,7 @@ def test_a_graph_that_leaves_is_freed():
 
 
 def test_a_thrashing_cache_warns_once():
-    ex = sx.Exec(lambda x: x + 1, ("s",), P, limits=CacheLimits(graphs=1))
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P, limits=CacheLimits(graphs=1))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for n in (1, 2, 3) * 3:
@@ -209,7 +209,7 @@ def test_a_thrashing_cache_warns_once():
 
 
 def test_clear_forgets_graphs_and_traces_and_keeps_statistics():
-    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
     ex(ones(3))
     ex.clear()
     assert (ex.cache_size, ex.stats.misses) == (0, 1)
@@ -225,7 +225,7 @@ def test_a_graph_that_ends_compiling_after_clear_is_not_another_branchs(monkeypa
     def fn(x):
         return x * 2 if x.shape[0] % 2 else x * 3
 
-    ex = sx.Exec(fn, ("s",), {"s": sx.Ladder([4])})
+    ex = sx.Exec(fn, ("s",), buckets={"s": sx.Ladder([4])})
     compile_graph = _store.compile_graph
 
     def slow(*args, **kwargs):
@@ -254,7 +254,7 @@ def test_a_graph_that_ends_compiling_after_clear_is_not_another_branchs(monkeypa
 
 def test_a_pinned_graph_never_leaves():
     pin = [{"s": 4}]
-    run = sx.Exec(lambda x: x * 2, ("s",), P, limits=sx.CacheLimits(graphs=2, pin=pin))
+    run = sx.Exec(lambda x: x * 2, ("s",), buckets=P, limits=sx.CacheLimits(graphs=2, pin=pin))
     for size in (3, 5, 9, 17, 33):
         run(ones(size))
     assert [row.sizes for row in run.graphs] == ["s=4", "s=64"]
@@ -262,7 +262,9 @@ def test_a_pinned_graph_never_leaves():
 
 
 def test_a_pin_of_some_symbols_pins_all_graphs_with_these_buckets():
-    run = sx.Exec(lambda x: x.sum(), ("b, s",), P, limits=sx.CacheLimits(graphs=1, pin={"b": 2}))
+    run = sx.Exec(
+        lambda x: x.sum(), ("b, s",), buckets=P, limits=sx.CacheLimits(graphs=1, pin={"b": 2})
+    )
     for shape in ((2, 3), (2, 5), (4, 3), (4, 5)):
         run(ones(*shape))
     assert [row.sizes for row in run.graphs] == ["b=2, s=4", "b=2, s=8", "b=4, s=8"]
@@ -270,7 +272,7 @@ def test_a_pin_of_some_symbols_pins_all_graphs_with_these_buckets():
 
 def test_graphs_of_maps_are_not_pinned():
     limits = sx.CacheLimits(graphs=1, pin={"s": 4})
-    run = sx.Exec(lambda x: x.sum(), ("s",), P, limits=limits)
+    run = sx.Exec(lambda x: x.sum(), ("s",), buckets=P, limits=limits)
     run.map([ones(3), ones(4)])
     run(ones(9))
     assert [row.sizes for row in run.graphs] == ["s=16"]
@@ -290,10 +292,10 @@ def test_graphs_of_maps_are_not_pinned():
 )
 def test_a_pin_that_no_bucket_has_is_refused(pin, what, fix):
     with refused(sx.ConfigError, what, fix):
-        sx.Exec(lambda x: x, ("s",), P, limits=sx.CacheLimits(pin=pin))
+        sx.Exec(lambda x: x, ("s",), buckets=P, limits=sx.CacheLimits(pin=pin))
 
 
 def test_a_variant_whose_buckets_a_pin_does_not_have_is_refused():
-    run = sx.Exec(lambda x: x, ("s",), P, limits=sx.CacheLimits(pin={"s": 4}))
+    run = sx.Exec(lambda x: x, ("s",), buckets=P, limits=sx.CacheLimits(pin={"s": 4}))
     with refused(sx.ConfigError, "s=4 is no bucket.", '{"s": 10}'):
         run.variant(buckets=sx.Linear(10))

@@ -59,7 +59,7 @@ HEARD = {
 @pytest.mark.parametrize("is_five", HEARD.values(), ids=HEARD)
 def test_a_question_about_the_type_of_an_array_is_a_guard(is_five):
     fn = either(is_five)
-    ex = sx.Exec(fn, ("s",), sx.Linear(8))
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(8))
     for size in (4, 5, 6, 5, 7):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.differences == 0
@@ -68,7 +68,7 @@ def test_a_question_about_the_type_of_an_array_is_a_guard(is_five):
 
 def test_types_that_are_equal_at_all_sizes_ask_nothing():
     fn = either(lambda x: jax.typeof(x) == jax.typeof(x * 2))
-    ex = sx.Exec(fn, ("s",), sx.Linear(8))
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(8))
     assert_runs_as(fn, ex, ones(4))
     assert ex.plan(ones(4)).guards == ()
 
@@ -111,7 +111,7 @@ UNHEARD = {
 @pytest.mark.parametrize("first", [5, 6])
 @pytest.mark.filterwarnings("ignore:shapeexec. at symbolic sizes:RuntimeWarning")
 def test_what_is_not_heard_is_found_and_runs_exactly(fn, first):
-    ex = sx.Exec(fn, ("s",), sx.Linear(8))
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(8))
     for size in (first, 5, 6, 7, 5, 4):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.differences >= 1
@@ -131,7 +131,7 @@ def test_an_error_of_xla_at_a_trace_that_is_not_proven_is_told_with_the_one_that
 
     monkeypatch.setattr(_store, "compile_graph", broken)
     with pytest.raises(MemoryError, match="compilation 2") as told:
-        sx.Exec(UNHEARD["type(n) is int"], ("s",), sx.Linear(8))(ones(5))
+        sx.Exec(UNHEARD["type(n) is int"], ("s",), buckets=sx.Linear(8))(ones(5))
     assert str(told.value.__context__) == "compilation 1"
 
 
@@ -140,7 +140,7 @@ def test_sizes_that_are_the_same_object_are_found():
     def fn(x, y):
         return x.sum() * (2 if x.shape[0] is y.shape[0] else 3) + y.max()
 
-    ex = sx.Exec(fn, ("s", "t"), sx.Linear(8))
+    ex = sx.Exec(fn, ("s", "t"), buckets=sx.Linear(8))
     for sizes in ((5, 3), (5, 5), (6, 3), (4, 4)):
         assert_runs_as(fn, ex, *map(ones, sizes))
 
@@ -153,7 +153,7 @@ def test_python_traces_as_before_when_it_is_over():
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python tells of exceptions by events")
 def test_under_a_debugger_each_size_is_checked():
-    ex = sx.Exec(jnp.sort, ("s",), sx.Linear(8))
+    ex = sx.Exec(jnp.sort, ("s",), buckets=sx.Linear(8))
     before = sys.gettrace()
     sys.settrace(lambda *_: None)
     try:
@@ -170,7 +170,7 @@ def test_a_difference_is_told_once_with_the_line_and_the_way_out():
             return x.sum()  # here
         return x.max()
 
-    ex = sx.Exec(fn, ("s",), sx.Linear(8))
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(8))
     with pytest.warns(RuntimeWarning) as told:
         results = [ex(ones(size)) for size in (4, 5, 4)]
     assert [float(x) for x in results] == [10, 15, 10]
@@ -187,7 +187,7 @@ def test_only_the_symbols_that_matter_are_exact():
     def fn(x):
         return x.sum(0) if type(x.shape[1]) is int else x.max(0)
 
-    ex = sx.Exec(fn, ("b, s",), sx.Linear(8))
+    ex = sx.Exec(fn, ("b, s",), buckets=sx.Linear(8))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for shape in ((3, 4), (5, 4), (6, 4)):
@@ -198,7 +198,7 @@ def test_only_the_symbols_that_matter_are_exact():
 
 def test_each_graph_is_checked_once_and_sizes_too_if_that_is_wanted():
     for check, checks in (("graphs", 2), ("sizes", 5), ("worker", 5), ("off", 0)):
-        ex = sx.Exec(jnp.sort, ("s",), sx.Linear(8), check=check)
+        ex = sx.Exec(jnp.sort, ("s",), buckets=sx.Linear(8), check=check)
         for size in (4, 5, 6, 4, 7, 12):
             assert_runs_as(jnp.sort, ex, ones(size))
         assert ex.stats.checks == checks
@@ -211,7 +211,7 @@ def test_a_worker_holds_an_answer_back_until_it_is_proven():
     def fn(x):  # another function from the second call on, as nobody can hear
         return x.sum() * (2 if type(x.shape[0]) is int and is_odd[0] else 3)
 
-    ex = sx.Exec(fn, ("s",), sx.Linear(8), check="worker")
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(8), check="worker")
     assert float(ex(ones(4))) == 30
     is_odd[0] = True
     assert float(ex(ones(5))) == 30
@@ -222,14 +222,14 @@ def test_a_worker_holds_an_answer_back_until_it_is_proven():
 
 
 def test_a_worker_proves_before_an_argument_is_donated():
-    ex = sx.Exec(lambda x: x * 2, ("s",), sx.Linear(8), check="worker", donate_argnums=0)
+    ex = sx.Exec(lambda x: x * 2, ("s",), buckets=sx.Linear(8), check="worker", donate_argnums=0)
     for size in (4, 5):
         assert_same(ex(jnp.asarray(ones(size))), jnp.asarray(ones(size)) * 2)
     assert ex.stats.checks == 2
 
 
 def test_a_size_at_which_jax_compares_otherwise_is_checked_too():
-    ex = sx.Exec(lambda x: x + x[:1], ("s",), sx.Linear(8))
+    ex = sx.Exec(lambda x: x + x[:1], ("s",), buckets=sx.Linear(8))
     for size in (4, 5, 1, 6):
         assert_runs_as(lambda x: x + x[:1], ex, ones(size))
     assert ex.stats.checks == 2
@@ -257,7 +257,7 @@ def test_xla_compiles_in_another_thread_while_this_one_proves(monkeypatch):
         return begin(worked)
 
     monkeypatch.setattr(_worker, "begin", watched)
-    ex = sx.Exec(noted, ("s",), 8)
+    ex = sx.Exec(noted, ("s",), buckets=8)
     assert ex(np.ones(3, np.float32)) == 3
     assert threads["trace"] == [threading.get_ident()] * 2  # symbolic, and plain for the proof
     assert len(threads["compile"]) == 1
@@ -265,7 +265,7 @@ def test_xla_compiles_in_another_thread_while_this_one_proves(monkeypatch):
 
 
 def test_configuration_of_this_thread_alone_is_heeded():
-    ex = sx.Exec(lambda x: x * 1.5, ("s",), 8)
+    ex = sx.Exec(lambda x: x * 1.5, ("s",), buckets=8)
     with jax.enable_x64(True):
         assert ex(np.ones(3)).dtype == np.float64
     assert ex(np.ones(3)).dtype == np.float32
@@ -275,7 +275,7 @@ def test_a_graph_of_a_wrong_trace_is_dropped_and_its_compilation_counted():
     def by_type(x):
         return x * 2 if type(x.shape[0]) is int else x * 3
 
-    ex = sx.Exec(by_type, ("s",), 8)
+    ex = sx.Exec(by_type, ("s",), buckets=8)
     with pytest.warns(RuntimeWarning, match="at symbolic sizes the function is another one"):
         np.testing.assert_array_equal(ex(ones(3)), 2 * ones(3))
     assert ex.stats.differences == 1
@@ -290,7 +290,7 @@ def test_an_error_of_the_function_at_the_sizes_is_its_own_and_leaves_nothing():
             raise LookupError("three")
         return x.sum()
 
-    ex = sx.Exec(odd, ("s",), 8)
+    ex = sx.Exec(odd, ("s",), buckets=8)
     for _ in range(2):
         with pytest.raises(LookupError, match="three"):
             ex(ones(3))

@@ -24,7 +24,7 @@ def rows(ex):
 
 
 def test_a_quick_graph_serves_until_the_tuned_one_takes_its_place(gate: Gate):
-    ex = sx.Exec(jnp.sum, ("s",), P, compiling=QUICK)
+    ex = sx.Exec(jnp.sum, ("s",), buckets=P, compiling=QUICK)
     assert [float(ex(ones(n))) for n in (5, 6, 5)] == [15, 21, 15]
     assert rows(ex) == [("s=8", "quick", 2)]
     assert str(ex.plan(ones(5))).endswith("; compiled, quick")
@@ -51,7 +51,7 @@ def test_graphs_have_the_options_of_their_kind(monkeypatch):
 
     monkeypatch.setattr(_store, "compile_graph", seen)
     own = {"xla_cpu_enable_fast_math": False}
-    ex = sx.Exec(jnp.sum, ("s",), P, compiling=sx.Compiling(first="quick", options=own))
+    ex = sx.Exec(jnp.sum, ("s",), buckets=P, compiling=sx.Compiling(first="quick", options=own))
     ex(ones(3))
     join_workers()
     ex.variant(compiling=sx.Compiling(options=own))(ones(3))
@@ -61,7 +61,7 @@ def test_graphs_have_the_options_of_their_kind(monkeypatch):
 
 
 def test_maps_and_warmups_are_quick_first(gate: Gate):
-    ex = sx.Exec(lambda x: x.max(), ("s",), P, compiling=QUICK)
+    ex = sx.Exec(lambda x: x.max(), ("s",), buckets=P, compiling=QUICK)
     ex.warmup(ones(1), s=[3, 9])
     ex.map([ones(2), ones(3)])
     assert [row.origin for row in ex.graphs] == ["quick"] * 3
@@ -74,7 +74,7 @@ def test_maps_and_warmups_are_quick_first(gate: Gate):
 
 
 def test_a_call_runs_in_a_larger_graph_until_its_quick_one_is_there(gate: Gate):
-    ex = sx.Exec(jnp.sum, ("s",), P, missing="larger", compiling=QUICK)
+    ex = sx.Exec(jnp.sum, ("s",), buckets=P, missing="larger", compiling=QUICK)
     gate.opened.set()
     ex(ones(64))
     assert float(ex(ones(5))) == 15
@@ -88,14 +88,14 @@ def test_without_other_options_a_quick_graph_is_compiled_once(own, monkeypatch):
     monkeypatch.setattr(_compiling, "_QUICK", {"cpu": dict(own)})
     compiling = sx.Compiling(first="quick", options=own)
     own["xla_nonsense"] = 1  # too late
-    ex = sx.Exec(jnp.sum, ("s",), P, compiling=compiling)
+    ex = sx.Exec(jnp.sum, ("s",), buckets=P, compiling=compiling)
     ex(ones(3))
     join_workers()
     assert (rows(ex), ex.stats.compiles) == ([("s=4", "made", 0)], 1)
 
 
 def test_a_configuration_of_one_thread_is_compiled_once_and_tuned():
-    ex = sx.Exec(lambda x: x @ x, ("s",), P, compiling=QUICK)
+    ex = sx.Exec(lambda x: x @ x, ("s",), buckets=P, compiling=QUICK)
     with jax.default_matmul_precision("float32"):
         ex(ones(3))
     assert (rows(ex), ex.stats.compiles) == ([("s=4", "made", 0)], 1)
@@ -106,7 +106,7 @@ FORGETS = {"clear": lambda ex: ex.clear(), "eviction": lambda ex: ex(ones(64))}
 
 @pytest.mark.parametrize("forget", FORGETS.values(), ids=FORGETS)
 def test_a_graph_that_is_gone_is_not_replaced(forget, gate: Gate):
-    ex = sx.Exec(jnp.sum, ("s",), P, compiling=QUICK, limits=sx.CacheLimits(graphs=1))
+    ex = sx.Exec(jnp.sum, ("s",), buckets=P, compiling=QUICK, limits=sx.CacheLimits(graphs=1))
     ex(ones(3))
     wait_for(gate.reached)
     forget(ex)
@@ -116,7 +116,7 @@ def test_a_graph_that_is_gone_is_not_replaced(forget, gate: Gate):
 
 
 def test_a_quick_graph_that_left_and_came_again_is_tuned(gate: Gate):
-    ex = sx.Exec(jnp.sum, ("s",), P, compiling=QUICK, limits=sx.CacheLimits(graphs=1))
+    ex = sx.Exec(jnp.sum, ("s",), buckets=P, compiling=QUICK, limits=sx.CacheLimits(graphs=1))
     ex(ones(3))
     wait_for(gate.reached)
     ex(ones(5)), ex(ones(3))
@@ -135,7 +135,7 @@ def test_a_tuned_graph_that_fails_is_told_and_the_quick_one_stays(monkeypatch):
         return compiled(prepared, row, **given)
 
     monkeypatch.setattr(_store, "compile_graph", broken)
-    ex = sx.Exec(jnp.sum, ("s",), P, compiling=QUICK)
+    ex = sx.Exec(jnp.sum, ("s",), buckets=P, compiling=QUICK)
 
     def run():
         assert float(ex(ones(5))) == 15
@@ -161,7 +161,7 @@ REFUSED = {
 @pytest.mark.parametrize("first", ["quick", "tuned"])
 @pytest.mark.parametrize(("options", "text"), REFUSED.values(), ids=REFUSED)
 def test_an_option_that_xla_refuses_is_told_with_its_words(first, options, text):
-    ex = sx.Exec(jnp.sum, ("s",), P, compiling=sx.Compiling(first=first, options=options))
+    ex = sx.Exec(jnp.sum, ("s",), buckets=P, compiling=sx.Compiling(first=first, options=options))
     with refused(sx.ConfigError, "compiling: XLA refuses an option.", "one of XLA's flags") as told:
         ex(ones(3))
     assert text in told.value.why
@@ -176,7 +176,7 @@ def test_another_error_of_xla_stays_what_it_is(monkeypatch):
     monkeypatch.setattr(jax.stages.Lowered, "compile", broken)
     options = {"xla_cpu_enable_fast_math": False}
     with pytest.raises(MemoryError, match="no room"):
-        sx.Exec(jnp.sum, ("s",), P, compiling=sx.Compiling(options=options))(ones(3))
+        sx.Exec(jnp.sum, ("s",), buckets=P, compiling=sx.Compiling(options=options))(ones(3))
 
 
 WRONG = {

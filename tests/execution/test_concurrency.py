@@ -41,7 +41,7 @@ def test_a_call_is_never_changed(monkeypatch):
         Call.__dict__[name].__set__(call, value)
 
     monkeypatch.setattr(Call, "__setattr__", set_once)
-    ex = sx.Exec(lambda scale, x: scale["by"] * x, (None, "s"), P)
+    ex = sx.Exec(lambda scale, x: scale["by"] * x, (None, "s"), buckets=P)
     ex.warmup({"by": 2}, ones(3), s=[3, 9])
     for look in (ex, ex.plan, ex.explain, ex.trace, ex.why_new):
         look({"by": 2}, ones(3))
@@ -60,7 +60,7 @@ def test_threads_that_ask_a_weak_table_at_once_get_one_value():
 
 
 def test_sixteen_threads_at_a_new_bucket_compile_it_once():
-    ex = sx.Exec(lambda x: x.mean() * 2, ("s",), P)
+    ex = sx.Exec(lambda x: x.mean() * 2, ("s",), buckets=P)
     with counted() as count:
         results = together(16, lambda i: float(ex(ones(9 + i % 8))))
     assert count.compilations == ex.stats.compiles == 1
@@ -72,7 +72,7 @@ def test_threads_at_different_sizes_and_branches_get_their_own_answers():
     def fn(x):
         return x.sum() if x.shape[0] % 2 else x.max()
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     expected = [float(np.sum(ones(n)) if n % 2 else n) for n in range(1, 9)]
     for _ in range(3):
         assert together(8, lambda i: float(ex(ones(i + 1)))) == expected
@@ -86,14 +86,14 @@ def test_a_failing_function_fails_in_every_thread_and_may_work_later():
             raise RuntimeError("not yet")
         return x + 1
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     assert {type(error) for error in together(8, lambda i: ex(ones(3)))} == {RuntimeError}
     fails.clear()
     assert together(8, lambda i: float(ex(ones(3))[0])) == [2.0] * 8
 
 
 def test_a_compile_that_fails_frees_every_thread(monkeypatch):
-    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
 
     def broken(*_, **__):
         raise MemoryError("XLA has no room")
@@ -105,7 +105,7 @@ def test_a_compile_that_fails_frees_every_thread(monkeypatch):
 
 
 def test_calls_and_clear_may_meet():
-    ex = sx.Exec(lambda x: x.sum(), ("s",), P)
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=P)
 
     def call(i):
         if i % 4 == 0:

@@ -25,7 +25,7 @@ def scaled(x, w):
 @pytest.mark.parametrize("commit", [False, True])
 @pytest.mark.parametrize("hits", [0, 1])
 def test_a_donated_array_is_deleted_as_by_jit(size, commit, hits):
-    ex = sx.Exec(scaled, ("s", None), P, donate_argnums=0)
+    ex = sx.Exec(scaled, ("s", None), buckets=P, donate_argnums=0)
     for _ in range(hits + 1):
         x = jnp.asarray(ones(size))
         x, w = (jax.device_put(x, jax.devices()[0]) if commit else x), jnp.float32(2)
@@ -40,7 +40,7 @@ def test_a_donated_array_is_deleted_as_by_jit(size, commit, hits):
 
 
 def test_a_donated_array_that_is_given_twice_at_capacity_is_refused():
-    ex = sx.Exec(lambda x, y: (x * 2, y.sum()), ("s", "s"), P, donate_argnums=0)
+    ex = sx.Exec(lambda x, y: (x * 2, y.sum()), ("s", "s"), buckets=P, donate_argnums=0)
     x = jnp.asarray(ones(4))
     with refused(sx.ConfigError, "a donated array is given twice.", "pass a copy"):
         ex(x, x)
@@ -55,7 +55,7 @@ def test_what_no_result_can_use_is_kept_and_warned_of_as_by_jit(size):
     with pytest.warns(UserWarning, match="donated buffers were not usable"):
         jax.jit(fn, donate_argnums=0)(plain)
     with pytest.warns(UserWarning, match="donated buffers were not usable"):
-        sx.Exec(fn, ("s",), P, donate_argnums=0)(x)
+        sx.Exec(fn, ("s",), buckets=P, donate_argnums=0)(x)
     assert x.is_deleted() == plain.is_deleted() == False  # noqa: E712 - both are bools
 
 
@@ -63,7 +63,7 @@ def test_each_leaf_is_deleted_or_kept_by_itself():
     def fn(tree):
         return {"a": tree["a"] + 1, "n": tree["n"].sum()}
 
-    ex = sx.Exec(fn, ({"a": "s", "n": "s"},), P, donate_argnums=0)
+    ex = sx.Exec(fn, ({"a": "s", "n": "s"},), buckets=P, donate_argnums=0)
     tree = {"a": jnp.asarray(ones(3)), "n": jnp.asarray(ones(3)).astype(jnp.int8)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,7 +73,7 @@ def test_each_leaf_is_deleted_or_kept_by_itself():
 
 def test_host_arrays_are_left_alone():
     x = ones(3)
-    ex = sx.Exec(scaled, ("s", None), P, donate_argnums=0)
+    ex = sx.Exec(scaled, ("s", None), buckets=P, donate_argnums=0)
     for _ in range(2):
         assert_same(ex(x, 2.0), jnp.asarray(2 * ones(3)))
     np.testing.assert_array_equal(x, ones(3))
@@ -81,12 +81,14 @@ def test_host_arrays_are_left_alone():
 
 def test_an_argument_that_stands_twice_is_read_before_it_is_deleted():
     x = jnp.asarray(ones(3))
-    assert_same(sx.Exec(scaled, ("s", "s"), P, donate_argnums=0)(x, x), jnp.asarray(ones(3) ** 2))
+    assert_same(
+        sx.Exec(scaled, ("s", "s"), buckets=P, donate_argnums=0)(x, x), jnp.asarray(ones(3) ** 2)
+    )
     assert x.is_deleted()
 
 
 def test_a_loop_of_donations_holds_one_array():
-    ex = sx.Exec(scaled, ("s", None), P, donate_argnums=0)
+    ex = sx.Exec(scaled, ("s", None), buckets=P, donate_argnums=0)
     x, w = jnp.asarray(ones(3)), jnp.float32(1)
     x = ex(x, w)
     before = sum(array.nbytes for array in jax.live_arrays())
@@ -102,7 +104,7 @@ def test_a_loop_of_donations_holds_one_array():
 def test_the_arrays_of_a_module_are_donated():
     module = eqx.nn.Linear(2, 2, key=jax.random.key(0))
     fn = lambda m, x: (eqx.tree_at(lambda m: m.weight, m, m.weight + x.sum()), None)
-    ex = sx.Exec(fn, (None, "s"), P, donate_argnums=0)
+    ex = sx.Exec(fn, (None, "s"), buckets=P, donate_argnums=0)
     ex(module, ones(3))
     assert module.weight.is_deleted()
 
@@ -133,7 +135,9 @@ def test_the_arrays_of_nnx_modules_are_deleted_where_nnx_jit_deletes_them(donate
     seen = []
     for wrap in (
         lambda fn: nnx.jit(fn, donate_argnums=donated),
-        lambda fn: sx.Exec(fn, (None, None, "b, 4"), sx.Pow2(minimum=8), donate_argnums=donated),
+        lambda fn: sx.Exec(
+            fn, (None, None, "b, 4"), buckets=sx.Pow2(minimum=8), donate_argnums=donated
+        ),
     ):
         net = Net(nnx.Rngs(0))
         optimizer = nnx.Optimizer(net, optax.sgd(1e-2, momentum=0.9), wrt=nnx.Param)
@@ -154,7 +158,10 @@ def test_a_ragged_variable_is_donated():
     def double(v, x):
         v[...] = 2 * v[...] + x
 
-    v, ex = nnx.Param(jnp.asarray(ones(3))), sx.Exec(double, ("s", "s"), P, donate_argnums=0)
+    v, ex = (
+        nnx.Param(jnp.asarray(ones(3))),
+        sx.Exec(double, ("s", "s"), buckets=P, donate_argnums=0),
+    )
     for _ in range(2):
         before = v[...]
         ex(v, ones(3))
@@ -169,7 +176,7 @@ def test_a_module_whose_function_raises_keeps_its_arrays():
 
     net = Net(nnx.Rngs(0))
     with pytest.raises(KeyError, match="mine"):
-        sx.Exec(fail, (None, "s"), P, donate_argnums=0)(net, ones(3))
+        sx.Exec(fail, (None, "s"), buckets=P, donate_argnums=0)(net, ones(3))
     assert not any(x.is_deleted() for x in held(net))
 
 
@@ -181,7 +188,7 @@ class Tied(eqx.Module):
 @pytest.mark.parametrize("hits", [0, 1])
 def test_an_array_that_a_module_holds_twice_is_refused_in_our_words(hits):
     fn = lambda t, x: Tied(t.a + x.sum(), t.b * 2)
-    ex, w = sx.Exec(fn, (None, "s"), P, donate_argnums=0), jnp.asarray(ones(2))
+    ex, w = sx.Exec(fn, (None, "s"), buckets=P, donate_argnums=0), jnp.asarray(ones(2))
     for _ in range(hits):
         ex(Tied(w + 1, w + 2), ones(3))
     with refused(sx.ConfigError, "a donated array is given twice.", "pass a copy"):
@@ -192,5 +199,5 @@ def test_an_array_that_a_module_holds_twice_is_refused_in_our_words(hits):
 
 def test_examples_are_not_donated():
     x = jnp.asarray(ones(3))
-    sx.Exec(scaled, ("s", None), P, donate_argnums=0).map([x], 2.0)
+    sx.Exec(scaled, ("s", None), buckets=P, donate_argnums=0).map([x], 2.0)
     assert not x.is_deleted()

@@ -35,14 +35,16 @@ def moved_and_reduced(x: jax.Array) -> Any:
 @pytest.mark.parametrize("dtype", NARROW, ids=lambda dtype: np.dtype(dtype).name)
 def test_every_dtype_goes_in_and_out(dtype: Any) -> None:
     x = np.random.default_rng(0).integers(0, 2, (3, 5)).astype(dtype)
-    run = sx.Exec(moved_and_reduced, ("b, s",), BUCKETS, poison="min")
+    run = sx.Exec(moved_and_reduced, ("b, s",), buckets=BUCKETS, poison="min")
     assert_runs_as(moved_and_reduced, run, x)
     np.testing.assert_array_equal(run(jnp.asarray(x))["moved"][0], x)
 
 
 def test_integers_of_two_bits_are_sorted() -> None:
     x = np.array([[1, -2, 0, -1, -2]])
-    run = sx.Exec(lambda x: jnp.sort(x, 1), ("b, s",), BUCKETS)  # where XLA's own sort fails
+    run = sx.Exec(
+        lambda x: jnp.sort(x, 1), ("b, s",), buckets=BUCKETS
+    )  # where XLA's own sort fails
     np.testing.assert_array_equal(run(x.astype(jnp.int2)).astype(int), np.sort(x, 1))
 
 
@@ -50,7 +52,7 @@ def test_integers_of_two_bits_are_sorted() -> None:
 @pytest.mark.parametrize("dtype", WIDE, ids=lambda dtype: np.dtype(dtype).name)
 def test_wide_dtypes_go_in_and_out(dtype: Any, x64: bool) -> None:
     with jax.enable_x64(x64):
-        run = sx.Exec(moved_and_reduced, ("b, s",), BUCKETS, poison="max")
+        run = sx.Exec(moved_and_reduced, ("b, s",), buckets=BUCKETS, poison="max")
         assert_runs_as(moved_and_reduced, run, ones(3, 5).astype(dtype))
 
 
@@ -59,7 +61,7 @@ def test_python_scalars_promote_as_they_do(scalar: Any) -> None:
     def fn(x: jax.Array, scalar: Any) -> Any:
         return x * scalar, scalar, scalar + 1, jnp.broadcast_to(scalar, x.shape)
 
-    run = sx.Exec(fn, ("b, s", None), BUCKETS)
+    run = sx.Exec(fn, ("b, s", None), buckets=BUCKETS)
     assert_runs_as(fn, run, ones(3, 5).astype(jnp.bfloat16), scalar)
 
 
@@ -86,7 +88,7 @@ class Batch:
     ids=["namedtuple", "nested", "dataclass", "dictionary", "nothing"],
 )
 def test_trees_keep_their_nodes(fn: Any, argument: Any) -> None:
-    result = assert_runs_as(fn, sx.Exec(fn, ("b, s",), BUCKETS), argument)
+    result = assert_runs_as(fn, sx.Exec(fn, ("b, s",), buckets=BUCKETS), argument)
     assert type(result) is type(fn(jax.tree.map(jnp.asarray, argument)))
 
 
@@ -105,13 +107,13 @@ def on_positive_numbers(x: jax.Array) -> Any:
 
 @pytest.mark.parametrize("strict", STRICT)
 def test_strictness_asked_of_the_function_is_not_asked_of_the_rules(strict: str) -> None:
-    run = sx.Exec(on_positive_numbers, ("b, s",), BUCKETS)
+    run = sx.Exec(on_positive_numbers, ("b, s",), buckets=BUCKETS)
     assert_runs_as(on_positive_numbers, run, ones(3, 5))
     with STRICT[strict]():
         assert_runs_as(on_positive_numbers, run, ones(3, 5))
 
 
 def test_nan_in_a_valid_element_is_found_still() -> None:
-    run = sx.Exec(on_positive_numbers, ("b, s",), BUCKETS)
+    run = sx.Exec(on_positive_numbers, ("b, s",), buckets=BUCKETS)
     with jax.debug_nans(True), pytest.raises(FloatingPointError):
         run(np.zeros((3, 5), np.float32))

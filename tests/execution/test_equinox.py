@@ -52,7 +52,7 @@ def step_of(optimizer: optax.GradientTransformation) -> Any:
 def test_an_equinox_module_is_trained_as_by_filter_jit():
     optimizer = optax.adamw(1e-2)
     step = step_of(optimizer)
-    ex = sx.Exec(step, (None, None, "b, 3", None), P)
+    ex = sx.Exec(step, (None, None, "b, 3", None), buckets=P)
     model = plain = Model(KEY)
     state = plain_state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
     for n in (*SIZES, 5):
@@ -66,7 +66,7 @@ def test_an_equinox_module_is_trained_as_by_filter_jit():
 
 
 def test_another_mode_of_an_equinox_module_is_another_graph():
-    ex = sx.Exec(lambda m, x, key: m(x, key), (None, "b, 3", None), P)
+    ex = sx.Exec(lambda m, x, key: m(x, key), (None, "b, 3", None), buckets=P)
     model = Model(KEY)
     for module in (model, eqx.nn.inference_mode(model), model):
         assert_same(ex(module, batch(3), KEY), eqx.filter_jit(module)(batch(3), KEY))
@@ -74,7 +74,7 @@ def test_another_mode_of_an_equinox_module_is_another_graph():
 
 
 def test_equinox_modules_with_equal_constants_share_a_graph():
-    ex = sx.Exec(lambda m, x: jax.vmap(m)(x), (None, "b, 3"), P)
+    ex = sx.Exec(lambda m, x: jax.vmap(m)(x), (None, "b, 3"), buckets=P)
     for seed in range(3):
         module = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(seed))
         assert_same(ex(module, batch(3)), jax.vmap(module)(batch(3)))
@@ -82,7 +82,9 @@ def test_equinox_modules_with_equal_constants_share_a_graph():
 
 
 def test_numbers_in_an_equinox_module_are_constants_also_deep_in_a_tree():
-    ex = sx.Exec(lambda p, x: p["d"](x, key=KEY) if p["n"] is not None else x, (None, "s"), P)
+    ex = sx.Exec(
+        lambda p, x: p["d"](x, key=KEY) if p["n"] is not None else x, (None, "s"), buckets=P
+    )
     for dropout in (eqx.nn.Dropout(0.5), eqx.nn.Dropout(0.5, inference=True)):
         tree = {"d": dropout, "n": 1.0}
         assert_same(ex(tree, ones(3)), jax.jit(lambda x, d=dropout: d(x, key=KEY))(ones(3)))
@@ -91,18 +93,18 @@ def test_numbers_in_an_equinox_module_are_constants_also_deep_in_a_tree():
 def test_examples_share_an_equinox_module():
     model = Model(KEY)
     fn = lambda m, x: m(x, KEY)
-    ex = sx.Exec(fn, (None, "s, 3"), P)
+    ex = sx.Exec(fn, (None, "s, 3"), buckets=P)
     for got, n in zip(ex.map(model, [batch(n) for n in SIZES]), SIZES, strict=True):
         assert_same(got, eqx.filter_jit(fn)(model, batch(n)))
     assert ex.cache_size == 1
-    gradients = sx.Exec(eqx.filter_grad(lambda m, x: m(x, KEY).sum()), (None, "s, 3"), P)
+    gradients = sx.Exec(eqx.filter_grad(lambda m, x: m(x, KEY).sum()), (None, "s, 3"), buckets=P)
     total = gradients.map(model, [batch(n) for n in SIZES], reduce="sum")
     wanted = [eqx.filter_grad(lambda m, x: m(x, KEY).sum())(model, batch(n)) for n in SIZES]
     assert_close(total, jax.tree.map(lambda *parts: sum(parts), *wanted))
 
 
 def test_examples_may_have_constants_of_their_own():
-    ex = sx.Exec(lambda d: d["x"].sum() * len(d["name"]), ("s",), P)
+    ex = sx.Exec(lambda d: d["x"].sum() * len(d["name"]), ("s",), buckets=P)
     examples = [{"x": ones(n), "name": "a" * n} for n in (1, 2, 2)]
     assert [float(x) for x in ex.map(examples)] == [1, 6, 6]
     assert [float(x) for x in ex.map(examples[:2])] == [1, 6]
@@ -110,6 +112,6 @@ def test_examples_may_have_constants_of_their_own():
 
 def test_an_equinox_module_is_validated():
     module = eqx.nn.MLP(3, 2, 4, 1, key=KEY)
-    ex = sx.Exec(lambda m, x: jax.vmap(m)(x).mean(0), (None, "b, 3"), P)
+    ex = sx.Exec(lambda m, x: jax.vmap(m)(x).mean(0), (None, "b, 3"), buckets=P)
     done = sx.validate(ex, module, batch(3), rounds=2, poisons=("nan",))
     assert (done.comparisons, done.skipped) == (4, ())

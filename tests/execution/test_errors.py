@@ -66,7 +66,7 @@ def test_specs_in_a_text_are_an_error_at_once():
 
 def test_a_strategy_that_breaks_a_law_is_an_error_at_once():
     with pytest.raises(sx.StrategyError):
-        sx.Exec(identity, ("s",), {"s": lambda size: size - 1})
+        sx.Exec(identity, ("s",), buckets={"s": lambda size: size - 1})
 
 
 def test_a_strategy_that_breaks_a_law_between_the_sizes_that_were_tried_is_an_error_there():
@@ -74,7 +74,7 @@ def test_a_strategy_that_breaks_a_law_between_the_sizes_that_were_tried_is_an_er
         return 112 if 90 <= size <= 112 else 1 << (size - 1).bit_length()
 
     fn = lambda x: jnp.concatenate([x, x[::-1]])[: 128 - x.shape[0]]
-    ex = sx.Exec(fn, ("s",), bucket)
+    ex = sx.Exec(fn, ("s",), buckets=bucket)
     for size in (3, 64, 100, 112, 120):
         assert_runs_as(fn, ex, ones(size))
     for run in (ex, ex.plan, lambda x: ex.map([x])):
@@ -85,24 +85,24 @@ def test_a_strategy_that_breaks_a_law_between_the_sizes_that_were_tried_is_an_er
 
 def test_a_strategy_for_a_symbol_that_no_spec_has_is_an_error():
     with refused(sx.ConfigError, "buckets: no spec has a symbol `t`", "name a symbol"):
-        sx.Exec(identity, ("s",), {"t": P})
+        sx.Exec(identity, ("s",), buckets={"t": P})
 
 
 def test_a_malformed_spec_tells_where_it_is():
     with refused(sx.SpecError, "", "") as caught:
-        sx.Exec(identity, ("s,, t",), P)(ones(3))
+        sx.Exec(identity, ("s,, t",), buckets=P)(ones(3))
     assert "in_shapes[0]" in str(caught.value)
 
 
 def test_an_argument_of_the_wrong_rank_is_told_by_its_path():
-    ex = sx.Exec(lambda x: x["a"], ({"a": "b, s"},), P)
+    ex = sx.Exec(lambda x: x["a"], ({"a": "b, s"},), buckets=P)
     with refused(sx.SpecError, "args[0]['a'] has rank 1", "pass an array of rank 2") as told:
         ex({"a": ones(3)})
     assert told.value.path == "args[0]['a']"
 
 
 def test_a_size_past_the_ladder_names_the_ladder():
-    ex = sx.Exec(identity, ("s",), {"s": sx.Ladder([2, 4])})
+    ex = sx.Exec(identity, ("s",), buckets={"s": sx.Ladder([2, 4])})
     with pytest.raises(sx.BucketOverflowError) as caught:
         ex(ones(5))
     assert (caught.value.size, caught.value.ladder) == (5, (2, 4))
@@ -111,7 +111,7 @@ def test_a_size_past_the_ladder_names_the_ladder():
 
 
 def test_a_static_argument_that_does_not_hash_is_an_error():
-    ex = sx.Exec(lambda x, n: x, ("s", None), P, static_argnums=1)
+    ex = sx.Exec(lambda x, n: x, ("s", None), buckets=P, static_argnums=1)
     with refused(sx.ConfigError, "static argument args[1] cannot be hashed: list.", "a tuple"):
         ex(ones(3), [1])
     held = sx.Padded(jax.numpy.ones(3), (2,))  # is hashed by identity, but its array is not
@@ -120,7 +120,7 @@ def test_a_static_argument_that_does_not_hash_is_an_error():
 
 
 def test_an_array_that_jax_does_not_know_is_told_by_its_path():
-    ex = sx.Exec(lambda p, x: x, (None, "s"), P)
+    ex = sx.Exec(lambda p, x: x, (None, "s"), buckets=P)
     with refused(sx.ConfigError, "args[0]['mode'] is an array of dtype <U5", "positions in a"):
         ex({"mode": np.array(["train"])}, ones(3))
     np.testing.assert_array_equal(ex({"mode": ("train",)}, ones(3)), ones(3))
@@ -128,16 +128,16 @@ def test_an_array_that_jax_does_not_know_is_told_by_its_path():
 
 def test_a_ragged_argument_that_is_no_array_is_an_error():
     with refused(sx.SpecError, 'args[0] has the spec "s" but is not an array.', "pass an array"):
-        sx.Exec(identity, ("s",), P)(3.0)
+        sx.Exec(identity, ("s",), buckets=P)(3.0)
 
 
 def test_too_many_arguments_are_an_error():
     with refused(sx.SpecError, "in_shapes has 1 spec for 2 arguments.", "in_shapes=('s', None)"):
-        sx.Exec(lambda x, y: x, ("s",), P)(ones(3), 2.0)
+        sx.Exec(lambda x, y: x, ("s",), buckets=P)(ones(3), 2.0)
 
 
 def test_a_broken_constraint_tells_the_sizes():
-    ex = sx.Exec(identity, ("s",), P, constraints=("mod(s, 2) == 0", "s >= 2"))
+    ex = sx.Exec(identity, ("s",), buckets=P, constraints=("mod(s, 2) == 0", "s >= 2"))
     assert_runs_as(identity, ex, ones(4))
     with refused(sx.ConstraintError, "the constraint `mod(s, 2) == 0`: s=3.", "plain") as caught:
         ex(ones(3))
@@ -148,7 +148,7 @@ def test_a_constraint_decides_a_question():
     def fn(x):
         return x.reshape(-1, 2).sum(1) if x.shape[0] >= 2 else x
 
-    ex = sx.Exec(fn, ("s",), P, constraints=("mod(s, 2) == 0", "s >= 2"))
+    ex = sx.Exec(fn, ("s",), buckets=P, constraints=("mod(s, 2) == 0", "s >= 2"))
     for n in (2, 4, 6):
         assert_runs_as(fn, ex, ones(n))
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_padded_names_the_primitive_and_the_line():
     def fn(x):
         return jax.new_ref(x)[...]
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     with refused(sx.UnsupportedPrimitiveError, "`new_ref`", 'on_unsupported="exact"') as caught:
         ex(ones(3))
     assert caught.value.primitive == "new_ref"
@@ -179,7 +179,7 @@ def test_what_cannot_be_padded_names_the_primitive_and_the_line():
 )
 def test_what_cannot_be_traced_tells_what_it_needs(fn, what):
     with refused(sx.InconclusiveShapeError, what, 'on_unsupported="exact"'):
-        sx.Exec(fn, ("s",), P)(ones(8))
+        sx.Exec(fn, ("s",), buckets=P)(ones(8))
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,9 @@ def test_what_cannot_be_traced_tells_what_it_needs(fn, what):
 )
 def test_a_number_of_python_that_is_wanted_has_a_way_out_that_works(fn, what, fix, mended):
     with refused(sx.InconclusiveShapeError, what, fix) as caught:
-        sx.Exec(fn, ("s",), P)(ones(7))
+        sx.Exec(fn, ("s",), buckets=P)(ones(7))
     assert "(test_errors.py:" in caught.value.where
-    ex = sx.Exec(mended, ("s",), P)
+    ex = sx.Exec(mended, ("s",), buckets=P)
     assert_runs_as(fn, ex, ones(7))
     assert_runs_as(fn, ex, ones(5))
     assert ex.stats.compiles == 1
@@ -239,9 +239,9 @@ def test_a_shard_map_over_a_ragged_axis_is_told_with_a_way_out_that_works():
 
     fn = lambda x: inner(x) + 1
     with refused(sx.UnsupportedPrimitiveError, "`shard_map` over padded `s`", "exact") as caught:
-        sx.Exec(fn, ("4, s",), P)(ones(4, 5))
+        sx.Exec(fn, ("4, s",), buckets=P)(ones(4, 5))
     assert caught.value.where.startswith("return mapped(x)  (test_errors.py:")
-    assert_runs_as(fn, sx.Exec(fn, ("4, s",), P, on_unsupported="exact"), ones(4, 5))
+    assert_runs_as(fn, sx.Exec(fn, ("4, s",), buckets=P, on_unsupported="exact"), ones(4, 5))
 
 
 def test_a_line_of_a_library_is_told_behind_the_users_own():
@@ -252,7 +252,7 @@ def test_a_line_of_a_library_is_told_behind_the_users_own():
         return drop(x, key=key) + 1
 
     with refused(sx.UnsupportedPrimitiveError, "`random_bits`", "threefry2x32") as caught:
-        sx.Exec(fn, ("s",), P)(ones(7))
+        sx.Exec(fn, ("s",), buckets=P)(ones(7))
     own, through = caught.value.where.split(", through ")
     assert own.startswith("return drop(x, key=key) + 1  (test_errors.py:")
     assert through.startswith("mask = ")
@@ -262,16 +262,16 @@ def test_a_line_of_a_library_is_told_behind_the_users_own():
 def test_a_function_that_takes_any_argument_may_have_any_option():
     fn = lambda *args, **kwargs: args[0]
     options = {"static_argnames": "n", "kwarg_shapes": {"mask": "s"}, "donate_argnums": 3}
-    np.testing.assert_array_equal(sx.Exec(fn, ("s",), P, **options)(ones(3)), ones(3))
+    np.testing.assert_array_equal(sx.Exec(fn, ("s",), buckets=P, **options)(ones(3)), ones(3))
 
 
 def test_fewer_arguments_than_specs_are_an_error():
     with refused(sx.SpecError, "in_shapes has 2 specs for 1 argument.", "in_shapes=('s',)"):
-        sx.Exec(lambda x, y: x * y, ("s", None), P)(ones(3))
+        sx.Exec(lambda x, y: x * y, ("s", None), buckets=P)(ones(3))
 
 
 def test_a_frozen_exec_tells_what_arguments_it_has_no_graph_for():
-    ex = sx.Exec(identity, ("s",), P)
+    ex = sx.Exec(identity, ("s",), buckets=P)
     ex(ones(3))
     ex.freeze()
     with refused(sx.FrozenError, "no graph is compiled for s=3", "warm up") as caught:
@@ -286,14 +286,14 @@ def test_what_cannot_be_traced_tells_the_line_the_shapes_and_the_fewest_symbols(
         return x * int(x.shape[1])
 
     with refused(sx.InconclusiveShapeError, "a Python int", "make `s` exact:") as caught:
-        sx.Exec(fn, ("b, s",), P)(ones(3, 5))
+        sx.Exec(fn, ("b, s",), buckets=P)(ones(3, 5))
     assert caught.value.symbols == {"s"}
     assert "Where: return x * int(x.shape[1])  (test_errors.py:" in str(caught.value)
     assert "Got:   arguments f32[b,s] at b=3, s=5" in str(caught.value)
 
 
 def test_what_jit_cannot_trace_either_says_so():
-    ex = sx.Exec(lambda x: x[x > 0], ("s",), P)
+    ex = sx.Exec(lambda x: x[x > 0], ("s",), buckets=P)
     with pytest.raises(jax.errors.NonConcreteBooleanIndexError) as caught:
         ex(ones(3))
     (note,) = [n for n in caught.value.__notes__ if "shapeexec" in n]

@@ -19,20 +19,20 @@ def test_an_error_of_the_function_itself_comes_through():
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        sx.Exec(fn, ("s",), P)(ones(3))
+        sx.Exec(fn, ("s",), buckets=P)(ones(3))
 
 
 def test_an_error_that_the_sizes_cause_is_the_plain_functions():
     def fn(x, y):
         return x + y
 
-    ex = sx.Exec(fn, ("s", "t"), P)
+    ex = sx.Exec(fn, ("s", "t"), buckets=P)
     with pytest.raises(TypeError, match="incompatible shapes"):
         ex(ones(3), ones(4))
 
 
 def test_an_error_leaves_the_exec_as_it_was():
-    ex = sx.Exec(lambda x: x if x.shape[0] < 3 else jax.new_ref(x)[...], ("s",), P)
+    ex = sx.Exec(lambda x: x if x.shape[0] < 3 else jax.new_ref(x)[...], ("s",), buckets=P)
     assert_runs_as(identity, ex, ones(2))
     with pytest.raises(sx.UnsupportedPrimitiveError):
         ex(ones(3))
@@ -40,7 +40,7 @@ def test_an_error_leaves_the_exec_as_it_was():
 
 
 def test_a_result_that_is_no_array_is_told():
-    ex = sx.Exec(lambda x: (jax.lax.create_token(x), x.sum()), ("s",), sx.Pow2())
+    ex = sx.Exec(lambda x: (jax.lax.create_token(x), x.sum()), ("s",), buckets=sx.Pow2())
     with pytest.raises(
         sx.ConfigError, match="of type AbstractToken, which is not an array"
     ) as caught:
@@ -61,7 +61,7 @@ def test_a_result_that_is_no_array_is_told():
 )
 def test_numpy_and_len_of_a_size_are_told_by_the_call_and_the_way_out(fn, what, fix):
     with refused(sx.InconclusiveShapeError, what, fix) as caught:
-        sx.Exec(fn, ("s",), P)(ones(5))
+        sx.Exec(fn, ("s",), buckets=P)(ones(5))
     assert "(test_errors_passed_on.py:" in caught.value.where
 
 
@@ -81,14 +81,14 @@ def test_numpy_and_len_of_a_size_are_told_by_the_call_and_the_way_out(fn, what, 
 )
 @pytest.mark.parametrize("spec", ["s", None], ids=["ragged", "static"])
 def test_an_array_of_a_dtype_that_jax_lacks_is_told_what_to_pass(array, dtype, fix, spec):
-    ex = sx.Exec(lambda x, y: x, ("t", {"a": spec}), P)
+    ex = sx.Exec(lambda x, y: x, ("t", {"a": spec}), buckets=P)
     with refused(sx.ConfigError, "args[1]['a'] is an array of dtype ", fix) as caught:
         ex(ones(3), {"a": array})
     assert dtype in caught.value.what
 
 
 def test_a_shape_in_the_place_of_an_array_is_told_which_methods_take_it():
-    ex, shape = sx.Exec(identity, ("s",), P), jax.ShapeDtypeStruct((5,), np.float32)
+    ex, shape = sx.Exec(identity, ("s",), buckets=P), jax.ShapeDtypeStruct((5,), np.float32)
     for call in (ex, lambda x: ex.map([x])):
         with refused(sx.ConfigError, "a call takes arrays", "`plan`, `explain` and `warmup`"):
             call(shape)
@@ -100,7 +100,7 @@ def test_a_strategy_that_raises_is_named_with_its_symbol_and_the_size():
             raise KeyError("seventy")
         return size
 
-    ex = sx.Exec(identity, ("s",), {"s": five})
+    ex = sx.Exec(identity, ("s",), buckets={"s": five})
     with refused(sx.StrategyError, "the strategy of `s` raised KeyError: 'seventy'", "") as caught:
         ex(ones(70))
     assert isinstance(caught.value.__cause__, KeyError)
@@ -110,7 +110,7 @@ def test_a_strategy_that_raises_is_named_with_its_symbol_and_the_size():
 
 def test_a_strategy_that_raises_when_its_laws_are_checked_is_named_at_once():
     with refused(sx.StrategyError, "the strategy of `s` raised KeyError: 1", "Ladder") as caught:
-        sx.Exec(identity, ("s",), {"s": lambda size: {8: 8}[size]})
+        sx.Exec(identity, ("s",), buckets={"s": lambda size: {8: 8}[size]})
     assert "for the bucket of size 1" in caught.value.where
 
 
@@ -146,7 +146,7 @@ class WithState:
 @pytest.mark.parametrize("spec", ["s", "5"], ids=["ragged", "static"])
 def test_an_error_of_a_tracer_names_the_users_function_and_file(fn, kind, name, spec):
     with pytest.raises(kind) as caught:
-        sx.Exec(fn, (spec,), P)(ones(5))
+        sx.Exec(fn, (spec,), buckets=P)(ones(5))
     if name:
         assert f"function {name}" in str(caught.value)
         assert "test_errors_passed_on.py:" in str(caught.value)
@@ -220,7 +220,7 @@ def test_a_type_error_of_a_graph_is_raised_and_the_graph_runs_once(run, monkeypa
     run(ex)
     calls = []
 
-    def fail(graph, *_):
+    def fail(graph, *_, **__):
         calls.append(graph)
         raise TypeError("of the graph")
 

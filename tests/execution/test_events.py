@@ -23,9 +23,9 @@ def total(x):
     return jnp.sum(x)
 
 
-def listening(*args, **options):
+def listening(**options):
     """An Exec, and the list of its events."""
-    run, seen = sx.Exec(total, ("s",), *args, **options), []
+    run, seen = sx.Exec(total, ("s",), **options), []
     run.on_event(seen.append)
     return run, seen
 

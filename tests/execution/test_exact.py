@@ -46,7 +46,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize(("fn", "symbols"), PROGRAMS.values(), ids=PROGRAMS)
 def test_what_cannot_be_padded_runs_at_its_exact_size_and_the_rest_padded(fn, symbols):
-    ex = sx.Exec(fn, ("b, s",), P, on_unsupported="exact", poison="nan")
+    ex = sx.Exec(fn, ("b, s",), buckets=P, on_unsupported="exact", poison="nan")
     for shape in ((3, 5), (3, 6), (2, 5)):
         assert_runs_as(fn, ex, ones(*shape))
     assert ex.stats.exact == dict.fromkeys(symbols, 3)
@@ -59,15 +59,17 @@ def test_a_symbol_with_a_remainder_is_told_by_its_own_name():
         return with_noise(halves, 2)
 
     with pytest.raises(sx.UnsupportedPrimitiveError, match="over padded `s`") as caught:
-        sx.Exec(fn, ("1, 1, s",), P)(ones(1, 1, 6))
+        sx.Exec(fn, ("1, 1, s",), buckets=P)(ones(1, 1, 6))
     assert caught.value.symbols == {"s"}
-    ex = sx.Exec(fn, ("1, 1, s",), P, on_unsupported="exact")
+    ex = sx.Exec(fn, ("1, 1, s",), buckets=P, on_unsupported="exact")
     assert_runs_as(fn, ex, ones(1, 1, 6))
     assert ex.stats.exact == {"s": 1}
 
 
 def test_an_exact_symbol_has_a_reason():
-    ex = sx.Exec(lambda x: with_noise(x, 1) * float(len(x)), ("b, s",), P, on_unsupported="exact")
+    ex = sx.Exec(
+        lambda x: with_noise(x, 1) * float(len(x)), ("b, s",), buckets=P, on_unsupported="exact"
+    )
     told = str(ex.explain(ones(3, 5)))
     assert "b is exact: the function needs the size as a Python int" in told
     assert "s is exact: no pad-safe rule for `random_bits` over padded `s`.   <- " in told
@@ -78,7 +80,7 @@ def test_what_no_symbol_helps_is_an_error():
     def fn(x):
         return with_noise(x, 0)
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     with pytest.raises(sx.UnsupportedPrimitiveError):
         ex(ones(3))
     assert ex.stats.exact == {}
@@ -88,7 +90,7 @@ def test_a_symbol_that_is_told_leaves_the_others_ragged():
     def fn(x):
         return int(x.shape[0]) * x.sum()
 
-    ex = sx.Exec(fn, ("b, s",), P, on_unsupported="exact")
+    ex = sx.Exec(fn, ("b, s",), buckets=P, on_unsupported="exact")
     for shape in ((3, 5), (3, 6), (4, 7)):
         assert_runs_as(fn, ex, ones(*shape))
     assert ex.stats.exact == {"b": 3}
@@ -99,7 +101,7 @@ def test_other_structures_stay_ragged():
     def fn(x):
         return jax.new_ref(x)[...] if x.ndim > 1 else x * 2
 
-    ex = sx.Exec(fn, ("b, ...",), P, on_unsupported="exact")
+    ex = sx.Exec(fn, ("b, ...",), buckets=P, on_unsupported="exact")
     ex(ones(3))
     ex(ones(3, 4))
     assert ex.plan(ones(3)).exact == ()
@@ -117,7 +119,7 @@ def twice_of_nobody():
 
 def test_what_was_exact_for_want_of_a_rule_is_padded_once_there_is_one():
     primitive = twice_of_nobody()
-    ex = sx.Exec(primitive.bind, ("s",), P, on_unsupported="exact")
+    ex = sx.Exec(primitive.bind, ("s",), buckets=P, on_unsupported="exact")
     np.testing.assert_array_equal(ex(ones(3)), 2 * ones(3))
     np.testing.assert_array_equal(ex.map([ones(3)])[0], 2 * ones(3))
     assert ex.plan(ones(3)).exact == ("s",)

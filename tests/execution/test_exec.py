@@ -32,7 +32,7 @@ def test_batches_to_100_compile_one_graph_a_bucket_and_nothing_else(make, strate
 
 
 def test_a_committed_batch_compiles_its_graph_once_as_well():
-    double = sx.Exec(lambda x: 2 * x, ("s",), P)
+    double = sx.Exec(lambda x: 2 * x, ("s",), buckets=P)
     batch = jax.device_put(ones(5), jax.devices()[0])
     with counted() as count:
         double(batch)
@@ -61,14 +61,14 @@ def test_a_committed_batch_compiles_its_graph_once_as_well():
     ids=written,
 )
 def test_results_are_those_of_the_plain_function(fn, size):
-    assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(size))
+    assert_runs_as(fn, sx.Exec(fn, ("s",), buckets=P), ones(size))
 
 
 def test_results_may_have_shapes_that_are_expressions_of_sizes():
     def fn(x):
         return x.reshape(-1), jnp.concatenate([x, x], 1), x[0] + jnp.zeros((2, x.shape[1]))
 
-    ex = sx.Exec(fn, ("b, s",), P)
+    ex = sx.Exec(fn, ("b, s",), buckets=P)
     for shape in ((3, 5), (1, 1), (4, 8), (2, 3)):
         assert_runs_as(fn, ex, ones(*shape))
 
@@ -77,7 +77,7 @@ def test_a_symbol_may_occur_twice_and_in_expressions_alone():
     def fn(x, y):
         return x @ x.T, y.sum(), y[:1]
 
-    ex = sx.Exec(fn, ("s, s", "2*t + 1"), P)
+    ex = sx.Exec(fn, ("s, s", "2*t + 1"), buckets=P)
     for s, t in ((3, 1), (5, 3), (4, 4)):
         assert_runs_as(fn, ex, ones(s, s), ones(2 * t + 1))
 
@@ -86,7 +86,7 @@ def test_two_symbols_of_one_size_are_two_symbols_still():
     def fn(x):
         return x.sum(0), x.sum(1)
 
-    ex = sx.Exec(fn, ("b, s",), P)
+    ex = sx.Exec(fn, ("b, s",), buckets=P)
     for shape in ((3, 3), (3, 4), (4, 3)):
         assert_runs_as(fn, ex, ones(*shape))
     assert ex.stats.traces == 1
@@ -97,7 +97,7 @@ def test_an_axis_of_size_0_runs_exactly(shape):
     def fn(x):
         return x.sum(0), x * 2
 
-    ex = sx.Exec(fn, ("b, s",), P)
+    ex = sx.Exec(fn, ("b, s",), buckets=P)
     assert_runs_as(fn, ex, ones(*shape))
     assert_runs_as(fn, ex, ones(3, 3))
 
@@ -122,7 +122,7 @@ def test_arguments_and_results_may_be_trees_with_nested_specs():
         return Pair(scaled, None), {"sum": scaled.sum(), "item": batch["item"].tokens}
 
     specs = (None, {"pair": Pair("b, s", None), "item": Batch("b", None), "none": None})
-    ex = sx.Exec(fn, specs, P)
+    ex = sx.Exec(fn, specs, buckets=P)
     for b, s in ((3, 5), (1, 2)):
         batch = {"pair": Pair(ones(b, s), 2.0), "item": Batch(ones(b), ones(2)), "none": None}
         assert_runs_as(fn, ex, {"w": 3.0}, batch)
@@ -133,14 +133,14 @@ def test_a_spec_may_stand_for_a_whole_tree():
     def fn(xs):
         return xs["a"].sum() + xs["b"][0].mean()
 
-    assert_runs_as(fn, sx.Exec(fn, ("s, ...",), P), {"a": ones(3), "b": [ones(3, 2)]})
+    assert_runs_as(fn, sx.Exec(fn, ("s, ...",), buckets=P), {"a": ones(3), "b": [ones(3, 2)]})
 
 
 def test_keywords_may_be_ragged_static_and_passed_in_any_order():
     def fn(x, *, y, z):
         return (x + y).sum() * z["w"]
 
-    ex = sx.Exec(fn, ("s",), P, kwarg_shapes={"y": "s"})
+    ex = sx.Exec(fn, ("s",), buckets=P, kwarg_shapes={"y": "s"})
     for n in (3, 5, 3):
         assert_runs_as(fn, ex, ones(n), y=ones(n) * 2, z={"w": 2.0})
         assert_runs_as(fn, ex, ones(n), z={"w": 3.0}, y=ones(n) * 2)
@@ -151,7 +151,7 @@ def test_a_keyword_may_name_a_positional_argument():
     def fn(params, x):
         return params * x.sum()
 
-    ex = sx.Exec(fn, (None, "s"), P)
+    ex = sx.Exec(fn, (None, "s"), buckets=P)
     for n in (3, 4):
         assert_runs_as(fn, ex, 2.0, x=ones(n))
         assert_runs_as(fn, ex, x=ones(n), params=2.0)
@@ -185,7 +185,7 @@ def test_a_static_argument_has_a_graph_for_each_value():
     def fn(x, n):
         return x * sum(range(n))
 
-    ex = sx.Exec(fn, ("s", None), P, static_argnums=1)
+    ex = sx.Exec(fn, ("s", None), buckets=P, static_argnums=1)
     for n in (2, 3, 2):
         assert_runs_as(fn, ex, ones(3), n)
     assert ex.cache_size == 2
@@ -197,7 +197,7 @@ def test_a_static_argument_is_static_by_position_and_by_name(option, specs):
     def fn(x, n):
         return x * sum(range(n))
 
-    ex = sx.Exec(fn, specs, P, **option)
+    ex = sx.Exec(fn, specs, buckets=P, **option)
     assert_same(ex(ones(3), 3), jnp.asarray(ones(3) * 3))
     assert_same(ex(ones(3), n=3), jnp.asarray(ones(3) * 3))
 
@@ -206,13 +206,13 @@ def test_equal_static_values_of_different_types_are_different():
     def fn(x, n):
         return x * (2 if isinstance(n, bool) else 3)
 
-    ex = sx.Exec(fn, ("s", None), P, static_argnums=1)
+    ex = sx.Exec(fn, ("s", None), buckets=P, static_argnums=1)
     for n in (1, True, 1):
         assert float(ex(ones(1), n)[0]) == (2 if n is True else 3)
 
 
 def test_equal_static_tuples_of_different_types_are_different():
-    ex = sx.Exec(lambda x, n: x.astype(type(n[0])), ("s", None), P, static_argnums=1)
+    ex = sx.Exec(lambda x, n: x.astype(type(n[0])), ("s", None), buckets=P, static_argnums=1)
     for n in ((1,), (1.0,), (1,)):
         assert ex(ones(3), n).dtype == (np.float32 if isinstance(n[0], float) else np.int32)
 
@@ -221,7 +221,7 @@ def test_a_static_tree_may_stand_before_the_ragged_argument():
     def fn(shape, x):
         return x.sum() + jnp.ones(shape)
 
-    ex = sx.Exec(fn, (None, "s"), P, static_argnums=0)
+    ex = sx.Exec(fn, (None, "s"), buckets=P, static_argnums=0)
     assert_runs_as(fn, ex, (2, 3), ones(3))
     assert ex.warmup(s=range(1, 9)) == 3
     assert_runs_as(fn, ex, (2, 3), ones(7))
@@ -232,7 +232,7 @@ def test_a_static_tree_may_stand_before_the_ragged_argument():
 
 @pytest.mark.filterwarnings("ignore:shapeexec:RuntimeWarning")
 def test_inside_a_trace_the_plain_function_runs():
-    ex = sx.Exec(lambda x: x.mean(), ("s",), P)
+    ex = sx.Exec(lambda x: x.mean(), ("s",), buckets=P)
     x = jnp.asarray(ones(5))
     assert_same(jax.jit(ex)(x), x.mean())
     assert_same(jax.grad(ex)(x), jnp.full(5, 0.2, jnp.float32))
@@ -242,7 +242,7 @@ def test_inside_a_trace_the_plain_function_runs():
 
 @pytest.mark.filterwarnings("ignore:shapeexec:RuntimeWarning")
 def test_inside_a_trace_constants_run_the_plain_function_as_well():
-    ex = sx.Exec(lambda x: x.mean(), ("s",), P)
+    ex = sx.Exec(lambda x: x.mean(), ("s",), buckets=P)
     const = jnp.asarray(ones(5))
     total, _ = jax.lax.scan(lambda c, _: (c + ex(const), None), 0.0, None, length=2)
     assert float(total) == 6
@@ -251,7 +251,7 @@ def test_inside_a_trace_constants_run_the_plain_function_as_well():
 
 
 def test_jit_may_be_disabled():
-    ex = sx.Exec(lambda x: x.mean(), ("s",), P)
+    ex = sx.Exec(lambda x: x.mean(), ("s",), buckets=P)
     with jax.disable_jit():
         assert float(ex(ones(5))) == 3
 
@@ -260,7 +260,7 @@ def test_jit_may_be_disabled():
 
 
 def test_a_numpy_argument_may_be_written_to_after_the_call():
-    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
     for size in (1 << 18, (1 << 18) - 1):
         x = np.zeros(size, np.float32)
         result = ex(x)
@@ -269,7 +269,7 @@ def test_a_numpy_argument_may_be_written_to_after_the_call():
 
 
 def test_results_share_no_memory_that_is_used_again():
-    ex = sx.Exec(lambda x: (x, x, x * 2), ("s",), P)
+    ex = sx.Exec(lambda x: (x, x, x * 2), ("s",), buckets=P)
     results = [ex(ones(3) * i) for i in range(20)]
     for i, (same, again, doubled) in enumerate(results):
         jax.jit(lambda x: x + 100, donate_argnums=0)(same)
@@ -278,7 +278,7 @@ def test_results_share_no_memory_that_is_used_again():
 
 
 def test_a_donated_argument_is_taken_whether_or_not_it_fills_its_bucket():
-    ex = sx.Exec(lambda x: x + 1, ("s",), P, donate_argnums=0)
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P, donate_argnums=0)
     full, part = jnp.asarray(ones(4)), jnp.asarray(ones(3))
     assert_same(ex(full), jnp.asarray(ones(4) + 1))
     assert_same(ex(part), jnp.asarray(ones(3) + 1))
@@ -287,7 +287,7 @@ def test_a_donated_argument_is_taken_whether_or_not_it_fills_its_bucket():
 
 
 def test_calls_are_remembered_without_their_arrays():
-    ex = sx.Exec(lambda p, x: x + p["w"].sum(), (None, "s"), P)
+    ex = sx.Exec(lambda p, x: x + p["w"].sum(), (None, "s"), buckets=P)
     params = {"w": jnp.asarray(ones(7))}
     for _ in range(2):
         ex(params, ones(3))
@@ -298,7 +298,7 @@ def test_calls_are_remembered_without_their_arrays():
 
 
 def test_an_exec_that_goes_takes_its_graphs_along():
-    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
     ex(ones(3))
     graph = weakref.ref(next(iter(ex._runner.store._cache._entries.values())))
     del ex
@@ -321,7 +321,7 @@ def test_an_exec_looks_like_its_function():
 
 def test_a_callable_without_a_name_will_do():
     fn = functools.partial(jnp.sum, axis=0)
-    assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(3))
+    assert_runs_as(fn, sx.Exec(fn, ("s",), buckets=P), ones(3))
 
 
 def test_bucketed_decorates():
@@ -342,13 +342,13 @@ for device in (None, first, second):
     for p, x in ((jnp.float32(2), np.ones(3, np.float32)), (jnp.float32(2), jnp.ones(3))):
         if device is not None:
             x = jax.device_put(x, device)
-        ex = sx.Exec(fn, (None, "s"), sx.Pow2())
+        ex = sx.Exec(fn, (None, "s"), buckets=sx.Pow2())
         ex.warmup(p, x, s=range(1, 9))
         ex.freeze()
         for got, want in zip(ex(p, x), jax.jit(fn)(p, x)):
             assert got.devices() == want.devices(), device
             assert got.committed == want.committed, device
-ex = sx.Exec(fn, (None, "s"), sx.Pow2())
+ex = sx.Exec(fn, (None, "s"), buckets=sx.Pow2())
 for device in (first, second, first):
     (got, _) = ex(jax.device_put(2.0, device), np.ones(3, np.float32))
     assert got.devices() == {device} and got.shape == (3,)

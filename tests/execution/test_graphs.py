@@ -38,7 +38,7 @@ def test_a_row_tells_what_names_its_graph():
 
 
 def test_graphs_that_differ_in_dtype_fixed_dim_or_constant_print_apart():
-    ex = sx.Exec(total, ("s, ...",), L(8), static_argnames=("mode",))
+    ex = sx.Exec(total, ("s, ...",), buckets=L(8), static_argnames=("mode",))
     ex(ones(3, 2))
     ex(ones(3, 2).astype(np.float16))
     ex(ones(3, 4))
@@ -51,7 +51,7 @@ def test_graphs_that_differ_in_dtype_fixed_dim_or_constant_print_apart():
 
 
 def test_graphs_of_two_functions_of_one_name_print_apart():
-    ex = sx.Exec(lambda f, x: f(x).sum(), (None, "s"), L(8))
+    ex = sx.Exec(lambda f, x: f(x).sum(), (None, "s"), buckets=L(8))
     functions = [eval("lambda x: x + 1"), eval("lambda x: x + 2")]
     for function in functions:
         ex(function, ones(3))
@@ -63,7 +63,7 @@ def test_guards_exact_sizes_and_devices_are_told():
     def fn(x):
         return x.sum() * 2 if x.shape[0] > 6 else x.sum()
 
-    ex = sx.Exec(fn, ("s, t",), {"s": L(8)})
+    ex = sx.Exec(fn, ("s, t",), buckets={"s": L(8)})
     ex(jax.device_put(ones(3, 5), jax.devices()[0]))
     (row,) = ex.graphs
     assert row.guards == ("s <= 6",)
@@ -74,14 +74,14 @@ def test_guards_exact_sizes_and_devices_are_told():
 
 
 def test_a_pinned_symbol_has_its_size_for_a_bucket():
-    ex = sx.Exec(lambda x: x.sum() if x.shape[0] == 5 else x.max(), ("s",), L(8))
+    ex = sx.Exec(lambda x: x.sum() if x.shape[0] == 5 else x.max(), ("s",), buckets=L(8))
     ex(ones(5))
     (row,) = ex.graphs
     assert (row.buckets, row.least, row.guards) == ({"s": 5}, {"s": 5}, ("s == 5",))
 
 
 def test_a_graph_of_map_tells_how_many_examples_it_takes():
-    ex = sx.Exec(lambda x: x.sum(), ("s",), L(8))
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=L(8))
     ex.map([ones(3), ones(5), ones(2)], reduce="sum")
     (row,) = ex.graphs
     assert (row.examples, row.reduce, row.sizes) == (4, "sum", "map of 4: s=8")
@@ -90,7 +90,7 @@ def test_a_graph_of_map_tells_how_many_examples_it_takes():
 
 
 def test_constants_inside_arguments_are_told_by_their_place():
-    ex = sx.Exec(lambda d, x: x.sum() * d["scale"], (None, "s"), L(8))
+    ex = sx.Exec(lambda d, x: x.sum() * d["scale"], (None, "s"), buckets=L(8))
     ex({"scale": ones(1), "name": "first", "depth": (1, 2)}, ones(3))
     assert ex.graphs[0].constants["args[0]['name']"] == "'first'"
     assert ex.graphs[0].signature[0] == "args[0]['depth'][0]: i32[] weak"
@@ -98,7 +98,7 @@ def test_constants_inside_arguments_are_told_by_their_place():
 
 
 def test_trees_of_constants_are_no_constants_but_tell_calls_apart():
-    ex = sx.Exec(lambda d, x: x.sum(), (None, "s"), L(8))
+    ex = sx.Exec(lambda d, x: x.sum(), (None, "s"), buckets=L(8))
     ex({"name": "first", "more": ()}, ones(3))
     assert ex.graphs[0].constants == {"args[0]['name']": "'first'"}
     told = ex.why_new({"name": "first", "more": []}, ones(3))
@@ -157,7 +157,7 @@ def test_a_table_stays_as_it_was():
 
 
 def test_bytes_are_what_xla_tells():
-    ex = sx.Exec(lambda x: x + 1, ("s",), L(8))
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=L(8))
     ex(ones(3))
     (row,) = ex.graphs
     assert row.bytes is not None
@@ -168,7 +168,7 @@ def test_bytes_are_what_xla_tells():
 
 
 def test_seconds_are_told_by_stage_and_traces_are_shared():
-    ex = sx.Exec(lambda x: x.sum(), ("s",), L(8))
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=L(8))
     ex(ones(3))
     ex(ones(9))
     first, second = (row.seconds for row in ex.graphs)
@@ -181,7 +181,7 @@ def test_seconds_are_told_by_stage_and_traces_are_shared():
 
 
 def test_a_row_gives_the_program_and_its_cost():
-    ex = sx.Exec(lambda x: x @ x.T, ("s, 4",), L(8))
+    ex = sx.Exec(lambda x: x @ x.T, ("s, 4",), buckets=L(8))
     ex(ones(3, 4))
     row = ex.graphs[0]
     with counted() as count:
@@ -207,7 +207,7 @@ def test_a_method_shares_its_table():
 
 
 def test_hits_of_many_threads_are_all_counted():
-    ex = sx.Exec(lambda x: x + 1, ("s",), L(8))
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=L(8))
     ex(ones(3))
 
     def work():
@@ -242,7 +242,7 @@ def test_a_row_is_chosen_by_number_or_by_sizes():
 
 
 def test_sizes_choose_by_guards_too():
-    ex = sx.Exec(lambda x: x.sum() if x.shape[0] > 6 else x.max(), ("s",), L(8))
+    ex = sx.Exec(lambda x: x.sum() if x.shape[0] > 6 else x.max(), ("s",), buckets=L(8))
     ex(ones(3))
     ex(ones(7))
     assert ex.graphs[{"s": 6}].guards == ("s <= 6",)
@@ -287,12 +287,12 @@ def test_a_key_prints_what_names_it():
 
 
 def test_a_key_of_map_and_of_constants_of_all_kinds_prints():
-    ex = sx.Exec(lambda x, options: x.sum(), ("s", None), L(8), static_argnums=1)
+    ex = sx.Exec(lambda x, options: x.sum(), ("s", None), buckets=L(8), static_argnums=1)
     options = (1, 2.5, True, frozenset({"a"}), "text", None, total)
     ex(ones(3), options)
     told = "(1, 2.5, True, {'a'}, 'text', None, tota"
     assert f"args[1]={told[:37]}..." in str(ex.graphs[0].key)
-    ex = sx.Exec(lambda x: x.sum(), ("s",), L(8))
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=L(8))
     ex.map([ones(3)], reduce="sum")
     assert str(ex.graphs[0].key) == "map of 1, summed, s<=8: args[0] f32[s]; trace 0"
 
@@ -306,7 +306,7 @@ def apart_at_five(x):
 
 @pytest.mark.filterwarnings("ignore:shapeexec. at symbolic sizes")
 def test_sizes_that_run_exactly_are_those_of_no_other_graph():
-    ex = sx.Exec(apart_at_five, ("b, s",), L(8), check="sizes")
+    ex = sx.Exec(apart_at_five, ("b, s",), buckets=L(8), check="sizes")
     ex(ones(2, 6))
     assert ex.graphs[{"b": 2, "s": 5}].sizes == "b=8, s=8"  # nobody has looked at 5 yet
     assert ex.why_new(ones(2, 5)).is_new
@@ -323,7 +323,7 @@ def test_a_graph_that_calls_have_left_for_want_of_a_rule_serves_none():
     def noise(x):
         return x + jax.random.uniform(jax.random.key(0, impl="rbg"), x.shape)
 
-    ex = sx.Exec(lambda x, y: (noise(x), y.sum()), ("s", "t"), L(8), on_unsupported="exact")
+    ex = sx.Exec(lambda x, y: (noise(x), y.sum()), ("s", "t"), buckets=L(8), on_unsupported="exact")
     ex(ones(3), ones(4))
     assert ex.graphs[{"s": 3, "t": 5}].sizes == "s=3 exact, t=8"
     with refused(sx.ConfigError, "none serves s=4, t=4", ""):
@@ -334,7 +334,7 @@ def test_a_graph_that_calls_have_left_for_want_of_a_rule_serves_none():
     "buckets", [{"s": L(8)}, {"s": sx.Ladder([2, 8], beyond="exact")}], ids=str
 )
 def test_sizes_without_a_bucket_are_those_of_their_exact_graph(buckets):
-    ex = sx.Exec(lambda x: x.sum(), ("s, t",), buckets)
+    ex = sx.Exec(lambda x: x.sum(), ("s, t",), buckets=buckets)
     for shape in ((3, 5), (9, 5), (0, 5)):
         ex(ones(*shape))
         row = ex.graphs[{"s": shape[0], "t": 5}]
@@ -345,7 +345,7 @@ def test_sizes_without_a_bucket_are_those_of_their_exact_graph(buckets):
 
 
 def test_efficiency_counts_all_symbols_together():
-    ex = sx.Exec(lambda x, w: x.sum() + w.sum(), ("b, s", None), {"b": P, "s": L(10)})
+    ex = sx.Exec(lambda x, w: x.sum() + w.sum(), ("b, s", None), buckets={"b": P, "s": L(10)})
     ex(ones(3, 5), ones(100))
     ex(ones(1, 10), ones(100))
     stats = ex.stats
@@ -355,7 +355,7 @@ def test_efficiency_counts_all_symbols_together():
 
 
 def test_padded_bytes_count_each_dtype_and_each_example():
-    ex = sx.Exec(lambda x, y: x.sum() + y.sum(), ("s", "s"), L(8))
+    ex = sx.Exec(lambda x, y: x.sum() + y.sum(), ("s", "s"), buckets=L(8))
     ex(ones(3), ones(3).astype(np.float16))
     assert ex.stats.padded_bytes == 5 * 4 + 5 * 2
     ex.map([ones(3), ones(8)], [ones(3).astype(np.float16), ones(8).astype(np.float16)])
@@ -363,7 +363,7 @@ def test_padded_bytes_count_each_dtype_and_each_example():
 
 
 def test_an_exact_symbol_wastes_nothing_and_counts():
-    ex = sx.Exec(lambda x: x.sum(), ("s",), {})
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets={})
     ex(ones(5))
     assert (ex.stats.valid_elements, ex.stats.bucket_elements, ex.stats.efficiency) == (5, 5, 1)
 

@@ -36,7 +36,7 @@ def wide(count=12):
         return x.sum() if x.shape[0] > 4 else x.max()
 
     spec = ", ".join(f"a_symbol_of_long_name_{i}" for i in range(5))
-    ex = sx.Exec(fn, (None, spec), L(8))
+    ex = sx.Exec(fn, (None, spec), buckets=L(8))
     for i in range(count):
         options = {"a_long_name_of_an_option" * 3: "v" * 200, "second": f"[b]value {i}[/b]"}
         ex(options, ones(3 + i % 3, 1, 1, 1, 1).astype(np.float16 if i % 2 else np.float32))
@@ -134,7 +134,7 @@ def test_the_picture_shows_hits_data_and_padding():
 
 
 def test_a_picture_of_many_graphs_joins_those_of_little_use():
-    ex = sx.Exec(lambda x: x.sum(), ("s",), L(8))
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=L(8))
     ex(ones(3))
     (row,) = ex.graphs
     rows = tuple(

@@ -26,8 +26,8 @@ P = sx.Pow2(minimum=4)
 @pytest.mark.parametrize("strategy", [P, sx.Linear(6)], ids=["at capacity", "moved"])
 @pytest.mark.parametrize("hits", [0, 1])
 def test_a_donated_handle_is_gone_and_says_so(strategy, hits, place):
-    make = sx.Exec(lambda x: x + 1, ("s",), P, returns="padded")
-    run = sx.Exec(lambda x: x * 2, ("s",), strategy, donate_argnums=0, returns="padded")
+    make = sx.Exec(lambda x: x + 1, ("s",), buckets=P, returns="padded")
+    run = sx.Exec(lambda x: x * 2, ("s",), buckets=strategy, donate_argnums=0, returns="padded")
     for _ in range(hits + 1):
         given = make(ones(3))
         kept, view = given.cut(), np.asarray(given)
@@ -45,15 +45,15 @@ def test_a_donated_handle_is_gone_and_says_so(strategy, hits, place):
 
 
 def test_a_donated_handle_that_is_given_twice_is_refused():
-    run = sx.Exec(lambda x, y: (x * 2, y.sum()), ("s", "s"), P, donate_argnums=0)
-    given = sx.Exec(lambda x: x + 1, ("s",), P).padded(ones(3))
+    run = sx.Exec(lambda x, y: (x * 2, y.sum()), ("s", "s"), buckets=P, donate_argnums=0)
+    given = sx.Exec(lambda x: x + 1, ("s",), buckets=P).padded(ones(3))
     with refused(sx.ConfigError, "a donated array is given twice.", "pass a copy"):
         run(given, given)
     assert not given.is_deleted()
 
 
 def test_a_result_takes_the_memory_of_a_donated_handle():
-    run = sx.Exec(lambda x: x + 1, ("s",), P, donate_argnums=0, returns="padded")
+    run = sx.Exec(lambda x: x + 1, ("s",), buckets=P, donate_argnums=0, returns="padded")
     given = run(jnp.asarray(ones(3)))
     place = given.array.unsafe_buffer_pointer()
     assert run(given).array.unsafe_buffer_pointer() == place
@@ -63,7 +63,7 @@ def test_a_result_takes_the_memory_of_a_donated_handle():
 
 
 def test_results_on_the_host_are_cut_there_and_no_size_compiles(place):
-    run = sx.Exec(lambda x: (x + 1, x.sum(), x > 2), ("s",), sx.Linear(64), returns="host")
+    run = sx.Exec(lambda x: (x + 1, x.sum(), x > 2), ("s",), buckets=sx.Linear(64), returns="host")
     with counted() as count:
         for size in range(1, 40):
             got, want = run(ones(size)), run.settings.fn(ones(size))
@@ -77,14 +77,14 @@ def test_results_on_the_host_are_cut_there_and_no_size_compiles(place):
 
 def test_on_an_accelerator_results_as_arrays_compile_per_size(monkeypatch):
     monkeypatch.setattr(_transfer, "_is_on_host", lambda x: False)
-    run = sx.Exec(lambda x: x - 7, ("s",), sx.Linear(32))
+    run = sx.Exec(lambda x: x - 7, ("s",), buckets=sx.Linear(32))
     for size in (21, 22, 23):
         run(ones(size))
     assert run.stats.copy_compiles == 3
 
 
 def test_one_exec_returns_both_kinds():
-    run = sx.Exec(lambda x: x + 1, ("s",), P, returns="host")
+    run = sx.Exec(lambda x: x + 1, ("s",), buckets=P, returns="host")
     for _ in range(2):
         assert isinstance(run(ones(3)), np.ndarray)
         assert isinstance(run.padded(ones(3)), sx.Padded)
@@ -93,7 +93,7 @@ def test_one_exec_returns_both_kinds():
 
 def test_keys_on_the_host_stay_those_of_jax():
     keys = jax.random.split(jax.random.key(0), 3)
-    got = sx.Exec(lambda keys: keys[::-1], ("s",), P, returns="host")(keys)
+    got = sx.Exec(lambda keys: keys[::-1], ("s",), buckets=P, returns="host")(keys)
     np.testing.assert_array_equal(jax.random.key_data(got), jax.random.key_data(keys[::-1]))
 
 
@@ -135,17 +135,17 @@ def test_a_grown_handle_has_zeros_at_its_end(fill, place):
         np.testing.assert_array_equal(np.asarray(got), np.pad(x, missing))
         assert got.array.shape == capacity
         assert not padding(got).any()
-    assert sx.Exec(lambda x: x.sum(), ("s, 3",), P)(given.grown(axis=1)) == 21
+    assert sx.Exec(lambda x: x.sum(), ("s, 3",), buckets=P)(given.grown(axis=1)) == 21
     for by, axis in [(-1, 0), (1, 2), (1, -3), (0.5, 0), (True, 0), ("1", 0), (1, 0.0)]:
         what = f"grown: by={by!r} along axis={axis!r} of a handle of shape (3, 2)"
         with refused(sx.ConfigError, what, "by an int from 0 on, and an axis from -2 to 1"):
             given.grown(by, axis=axis)
     longer = given.grown(jnp.int32(1), axis=np.int64(0))
-    assert sx.Exec(lambda x: x.sum(), ("s, 2",), P)(longer) == x.sum()
+    assert sx.Exec(lambda x: x.sum(), ("s, 2",), buckets=P)(longer) == x.sum()
 
 
 def test_a_handle_grows_without_a_copy_while_there_is_room():
-    made = sx.Exec(lambda x: 2 * x, ("s",), P).padded(ones(3))
+    made = sx.Exec(lambda x: 2 * x, ("s",), buckets=P).padded(ones(3))
     assert made.grown().array is made.array
     assert made.grown().grown().array.shape == (8,)
 
@@ -155,7 +155,9 @@ def test_a_cache_grows_in_place_in_as_many_graphs_as_buckets():
         last = cache.shape[0] - 1
         return jax.lax.dynamic_update_index_in_dim(cache, row, last, axis=0), cache.max()
 
-    run = sx.Exec(write, ("s, 2", None), sx.Pow2(minimum=16), donate_argnums=0, returns="padded")
+    run = sx.Exec(
+        write, ("s, 2", None), buckets=sx.Pow2(minimum=16), donate_argnums=0, returns="padded"
+    )
     rows, moves = np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32), 0
     cache = handle(rows[:2], (16, 2), fill=np.nan)
     with counted() as count:
@@ -174,8 +176,10 @@ def test_parameters_and_state_are_donated_step_by_step():
         value, slope = jax.value_and_grad(lambda w: ((x @ w - 1) ** 2).mean())(w)
         return w - 0.1 * slope, value
 
-    prepare = sx.Exec(lambda x: x - x.mean(axis=0), ("b, 2",), sx.Linear(8), returns="padded")
-    train = sx.Exec(step, (None, "b, 2"), sx.Linear(8), donate_argnums=0)
+    prepare = sx.Exec(
+        lambda x: x - x.mean(axis=0), ("b, 2",), buckets=sx.Linear(8), returns="padded"
+    )
+    train = sx.Exec(step, (None, "b, 2"), buckets=sx.Linear(8), donate_argnums=0)
     w, plain = jnp.ones(2), jnp.ones(2)
     for size in [3, 8, 1, 3, 8]:
         x, before = np.random.default_rng(size).normal(size=(size, 2)).astype(np.float32), w
@@ -216,7 +220,7 @@ def test_what_results_become_is_one_of_three(given):
 
 
 def test_threads_share_graphs_of_both_kinds():
-    run = sx.Exec(lambda x: jnp.exp(-x), ("s",), sx.Linear(16))
+    run = sx.Exec(lambda x: jnp.exp(-x), ("s",), buckets=sx.Linear(16))
     wrong, barrier = [], threading.Barrier(8)
 
     def work(number):
@@ -248,8 +252,9 @@ import shapeexec as sx
 devices = jax.devices()
 mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
 cut = jax.NamedSharding(mesh, jax.P("d"))
-make = sx.Exec(lambda x: x[::-1] + 1, ("b, s",), sx.Linear(16), returns="padded")
-take = sx.Exec(lambda x: (x.max(axis=0), x * 2), ("b, s",), {"b": sx.Linear(8), "s": sx.Pow2()})
+make = sx.Exec(lambda x: x[::-1] + 1, ("b, s",), buckets=sx.Linear(16), returns="padded")
+both = {"b": sx.Linear(8), "s": sx.Pow2()}
+take = sx.Exec(lambda x: (x.max(axis=0), x * 2), ("b, s",), buckets=both)
 for where in (devices[1], cut):
     for size in (8, 12):
         x = np.arange(size * 3, dtype=np.float32).reshape(size, 3)

@@ -38,7 +38,7 @@ BEYOND = {
 
 @pytest.mark.parametrize(("fn", "size"), BEYOND.values(), ids=BEYOND)
 def test_numbers_beyond_i32_and_f32_are_the_plain_ones(fn, size):
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     assert_runs_as(fn, ex, np.ones(size, np.float32))
     assert_runs_as(fn, ex, np.ones(size - 1, np.float32))
     assert ex.stats.differences == 0
@@ -52,7 +52,7 @@ def test_what_numpy_makes_of_a_shape_has_its_strong_dtype(name, dtype, x64):
         return x * getattr(np, name)(x.shape), x + np.int64(2) * x.shape[0]
 
     with jax.enable_x64(x64):
-        assert_runs_as(fn, sx.Exec(fn, ("b, s",), P), ones(2, 3).astype(dtype))
+        assert_runs_as(fn, sx.Exec(fn, ("b, s",), buckets=P), ones(2, 3).astype(dtype))
 
 
 ERRORS = {
@@ -68,7 +68,7 @@ ERRORS = {
 @pytest.mark.parametrize(("fn", "kind", "size"), ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
 def test_an_error_of_plain_arithmetic_is_raised_at_its_sizes(fn, kind, size, first):
-    ex = sx.Exec(fn, ("s",), sx.Linear(2048))
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(2048))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         if not first:
@@ -84,7 +84,7 @@ def test_an_error_of_plain_arithmetic_is_raised_at_its_sizes(fn, kind, size, fir
     "case", [case for case in CASES if len(case.in_shapes) == 1], ids=lambda case: case.name
 )
 def test_a_call_of_exec_gives_them_too_and_map_one_per_example(case):
-    ex = sx.Exec(case.fn, case.in_shapes, sx.Linear(8))
+    ex = sx.Exec(case.fn, case.in_shapes, buckets=sx.Linear(8))
     plain = jax.jit(case.fn)
     examples = []
     for size in (3, 4, 5, 7, 4):
@@ -100,14 +100,14 @@ def test_one_graph_serves_all_sizes_of_a_bucket():
     def fn(x):
         return x * (x.shape[0] / 3) ** 1.5 + np.log(np.prod(x.shape))
 
-    ex = sx.Exec(fn, ("s",), sx.Linear(32))
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(32))
     for size in range(1, 33):
         assert_runs_as(fn, ex, ones(size))
     assert (ex.cache_size, ex.stats.compiles) == (1, 1)
 
 
 def test_a_size_alone_costs_nothing_more():
-    graph = sx.Exec(lambda x: x.mean() + x.shape[0] * 3 - 1, ("s",), P).plan(ones(5))
+    graph = sx.Exec(lambda x: x.mean() + x.shape[0] * 3 - 1, ("s",), buckets=P).plan(ones(5))
     assert len(graph.size_vector) == 1
 
 
@@ -116,14 +116,14 @@ def test_what_is_not_read_is_not_an_operand():
         _ = jnp.float32(x.shape[0] / 3)
         return x
 
-    assert len(sx.Exec(fn, ("s",), P).plan(ones(5)).size_vector) == 1
+    assert len(sx.Exec(fn, ("s",), buckets=P).plan(ones(5)).size_vector) == 1
 
 
 def test_a_number_that_is_another_kind_at_another_size_has_another_trace():
     def fn(x):
         return x.astype(jnp.int32) * 2 ** (x.shape[0] - 5)  # a float below 5
 
-    ex = sx.Exec(fn, ("s",), sx.Linear(8))
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(8))
     for size in (4, 5, 6, 3):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.traces == 2
@@ -133,7 +133,7 @@ def test_questions_of_numbers_are_guards_that_tell_how_they_were_written():
     def fn(x):
         return x.sum() if x.shape[0] / 2 > 3 else x.max()
 
-    ex = sx.Exec(fn, ("s",), sx.Linear(16))
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(16))
     assert [str(g) for g in ex.plan(ones(7)).guards] == ["(s / 2) > 3"]
     assert [str(g) for g in ex.plan(ones(4)).guards] == ["not ((s / 2) > 3)"]
     for size in (4, 7, 5, 6):
@@ -167,13 +167,13 @@ def test_a_length_that_wraps_in_its_dtype_is_not_taken_for_the_size(length):
     def fn(x):
         return x.sum() * jnp.ones(length(n_of(x)))
 
-    ex = sx.Exec(fn, ("s",), sx.Linear(1024), on_unsupported="exact")
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(1024), on_unsupported="exact")
     for size in (100, 600, 90, 260):
         x = ones(size)
         assert_same(ex(x), jax.jit(fn)(x))
     assert "s" in ex.stats.exact
     with pytest.raises(sx.InconclusiveShapeError, match="as a Python int"):
-        sx.Exec(fn, ("s",), sx.Linear(1024))(ones(600))
+        sx.Exec(fn, ("s",), buckets=sx.Linear(1024))(ones(600))
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_a_length_that_wraps_in_its_dtype_is_not_taken_for_the_size(length):
 )
 def test_a_number_where_python_needs_an_int_is_refused_or_exact(fn):
     with pytest.raises(sx.InconclusiveShapeError, match="as a Python int"):
-        sx.Exec(fn, ("s",), P)(ones(5))
-    ex = sx.Exec(fn, ("s",), P, on_unsupported="exact")
+        sx.Exec(fn, ("s",), buckets=P)(ones(5))
+    ex = sx.Exec(fn, ("s",), buckets=P, on_unsupported="exact")
     assert_runs_as(fn, ex, ones(5))
 
 
@@ -201,10 +201,10 @@ def test_a_number_that_a_memo_keeps_is_what_plain_code_would_have_kept():
     def fn(x):
         return x * inverse(n_of(x) * 1.0) + x * inverse(n_of(x) * 2.0)
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     for size in (10, 5, 20):
         assert_close(ex(ones(size)), 1.5 / size * ones(size))
-    again = sx.Exec(lambda x: x * inverse(n_of(x) * 4.0), ("s",), P)
+    again = sx.Exec(lambda x: x * inverse(n_of(x) * 4.0), ("s",), buckets=P)
     assert_close(again(ones(5)), ones(5) / 20)
     assert_close(jax.jit(fn)(ones(10)), 0.15 * ones(10))
     assert float(inverse(10.0)) == 0.1
@@ -219,7 +219,7 @@ def test_ufuncs_of_one_name_are_not_taken_for_each_other():
         return x * more(n_of(x) / 2) + 100 * thrice(n_of(x) / 2)
 
     for size in (5, 3, 8):
-        assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(size))
+        assert_runs_as(fn, sx.Exec(fn, ("s",), buckets=P), ones(size))
 
 
 def test_an_array_that_code_changes_afterwards_is_kept_as_it_was():
@@ -229,7 +229,7 @@ def test_an_array_that_code_changes_afterwards_is_kept_as_it_was():
         factors[0] = 7.0
         return x.sum() * before + factors * n_of(x)
 
-    ex = sx.Exec(fn, ("s",), sx.Linear(8))
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(8))
     for size in (5, 3, 8):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.compiles == 1
@@ -243,8 +243,11 @@ def test_a_kept_number_and_one_of_the_next_trace_make_one_of_the_next_trace():
         kept.append(n_of(x) / 2)
         return x * (kept[0] * 1.0)
 
-    sx.Exec(fn, ("s",), P)(ones(10))
-    five, ex = kept[0], sx.Exec(lambda x: x * (five + n_of(x) / 4) * (five - n_of(x)), ("s",), P)
+    sx.Exec(fn, ("s",), buckets=P)(ones(10))
+    five, ex = (
+        kept[0],
+        sx.Exec(lambda x: x * (five + n_of(x) / 4) * (five - n_of(x)), ("s",), buckets=P),
+    )
     for size in (8, 6):
         assert_close(ex(ones(size)), ones(size) * (5 + size / 4) * (5 - size), loose=EQUAL)
     assert ex.stats.compiles == 1

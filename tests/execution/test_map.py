@@ -75,19 +75,19 @@ def assert_maps(fn, ex, shared, examples):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_map_gives_what_a_loop_gives(name):
-    ex = sx.Exec(PROGRAMS[name], (None, "s, 4"), BUCKET)
+    ex = sx.Exec(PROGRAMS[name], (None, "s, 4"), buckets=BUCKET)
     assert_maps(PROGRAMS[name], ex, W, [normal(n, 4) for n in SIZES])
 
 
 @pytest.mark.parametrize("poison", ["nan", "max", "garbage"])
 def test_map_takes_no_padding_for_data(poison):
-    ex = sx.Exec(attention, (None, "s, 4"), BUCKET, poison=poison)
+    ex = sx.Exec(attention, (None, "s, 4"), buckets=BUCKET, poison=poison)
     assert_maps(attention, ex, W, [normal(n, 4) for n in SIZES])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_fillers_up_to_the_bucket_of_examples_are_dropped(count):
-    ex = sx.Exec(lambda w, x: w * x.mean(), (None, "s"), P)
+    ex = sx.Exec(lambda w, x: w * x.mean(), (None, "s"), buckets=P)
     assert_maps(lambda w, x: w * x.mean(), ex, W, [ones(n) for n in range(1, count + 1)])
     total = ex.map(W, [ones(n) for n in range(1, count + 1)], reduce="sum")
     assert_same(total, W * sum(jnp.mean(ones(n)) for n in range(1, count + 1)))
@@ -97,11 +97,11 @@ def test_an_example_of_size_zero_and_other_structures_get_graphs_of_their_own():
     def fn(w, x):
         return w * x["data"].sum(), len(x)
 
-    ex = sx.Exec(fn, (None, {"data": "s"}), P)
+    ex = sx.Exec(fn, (None, {"data": "s"}), buckets=P)
     sizes = (3, 0, 2, 0)
     assert_maps(fn, ex, 2.0, [{"data": ones(n)} for n in sizes])
     assert ex.cache_size == 2
-    ex = sx.Exec(lambda x: x * 2, ("s",), P)
+    ex = sx.Exec(lambda x: x * 2, ("s",), buckets=P)
     mixed = [ones(3), ones(3).astype(np.int32), jnp.ones(2), np.float64([1, 2])]
     for result, example in zip(ex.map(mixed), mixed, strict=True):
         assert_same(result, jnp.asarray(example) * 2)
@@ -109,7 +109,7 @@ def test_an_example_of_size_zero_and_other_structures_get_graphs_of_their_own():
 
 
 def test_guards_split_examples_and_results_keep_their_order():
-    ex = sx.Exec(by_parity, (None, "s"), sx.Linear(16))
+    ex = sx.Exec(by_parity, (None, "s"), buckets=sx.Linear(16))
     examples = [ones(n) for n in (2, 3, 4, 5, 7)]
     assert_maps(by_parity, ex, np.float32(-1), examples)
     assert ex.cache_size == 2
@@ -124,7 +124,7 @@ def test_several_lists_keywords_trees_scalars_and_static_arguments():
     ex = sx.Exec(
         fn,
         (None, None, {"a": "s", "b": None}, "t, 2"),
-        P,
+        buckets=P,
         kwarg_shapes={"scale": ""},
         static_argnums=0,
     )
@@ -152,7 +152,7 @@ def test_by_default_lists_hold_the_examples_and_the_rest_is_shared():
 @pytest.mark.parametrize("make", [ones, lambda *s: jnp.asarray(ones(*s))], ids=["numpy", "jax"])
 def test_twenty_ragged_batches_need_few_graphs(make):
     rng = np.random.default_rng(0)
-    ex = sx.Exec(lambda w, x: w * x.mean(), (None, "s"), sx.Linear(32))
+    ex = sx.Exec(lambda w, x: w * x.mean(), (None, "s"), buckets=sx.Linear(32))
     batches = [[make(n) for n in rng.integers(1, 65, rng.integers(5, 9))] for _ in range(20)]
     with counted() as count:
         results = [ex.map(2.0, batch) for batch in batches]
@@ -164,18 +164,18 @@ def test_twenty_ragged_batches_need_few_graphs(make):
 
 
 def test_the_bucket_of_examples_is_an_option():
-    ex = sx.Exec(lambda x: x.sum(), ("s",), P, examples=sx.Linear(6))
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=P, examples=sx.Linear(6))
     for count in range(1, 13):
         ex.map([ones(4)] * count)
     assert ex.cache_size == 2
     with refused(sx.ConfigError, "examples='six' is not a strategy", "Pow2"):
         sx.Exec(jnp.sum, examples="six")
     with pytest.raises(sx.BucketOverflowError):
-        sx.Exec(jnp.sum, ("s",), P, examples=sx.Ladder([2])).map([ones(4)] * 3)
+        sx.Exec(jnp.sum, ("s",), buckets=P, examples=sx.Ladder([2])).map([ones(4)] * 3)
 
 
 def test_padding_of_examples_and_fillers_is_counted():
-    ex = sx.Exec(lambda x: x.sum(), ("s",), P)
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=P)
     ex.map([ones(4), ones(2), ones(3)])
     assert ex.stats.waste == {"s": 1 - 9 / 16}
 
@@ -186,8 +186,8 @@ def test_what_cannot_be_padded_is_refused_or_runs_exactly():
 
     examples = [ones(n) for n in (3, 5, 3)]
     with pytest.raises(sx.UnsupportedPrimitiveError):
-        sx.Exec(noisy, ("s",), P).map(examples)
-    ex = sx.Exec(noisy, ("s",), P, on_unsupported="exact")
+        sx.Exec(noisy, ("s",), buckets=P).map(examples)
+    ex = sx.Exec(noisy, ("s",), buckets=P, on_unsupported="exact")
     for _ in range(2):
         for result, example in zip(ex.map(examples), examples, strict=True):
             assert_same(result, noisy(example))
@@ -200,7 +200,7 @@ def test_no_more_symbols_are_exact_than_must_be():
         return x + jax.random.uniform(jax.random.key(0, impl="rbg"), x.shape[-1:])
 
     examples = [ones(2, 3), ones(3, 3), ones(4, 3)]
-    ex = sx.Exec(noisy, ("s, t",), P, on_unsupported="exact")
+    ex = sx.Exec(noisy, ("s, t",), buckets=P, on_unsupported="exact")
     for result, example in zip(ex.map(examples), examples, strict=True):
         assert_same(result, noisy(example))
     assert ex.cache_size == 1
@@ -208,7 +208,7 @@ def test_no_more_symbols_are_exact_than_must_be():
 
 
 def test_other_shared_arguments_are_noticed():
-    ex = sx.Exec(lambda w, x: x.sum() * w["w"], (None, "s"), P)
+    ex = sx.Exec(lambda w, x: x.sum() * w["w"], (None, "s"), buckets=P)
     for w in (np.float32(2), np.int32(2), np.ones(3, np.float32), jnp.bfloat16(2)):
         for result, example in zip(ex.map({"w": w}, [ones(2), ones(3)]), (2, 3), strict=True):
             assert_same(result, jnp.sum(ones(example)) * w)
@@ -219,7 +219,7 @@ def test_other_shared_arguments_are_noticed():
 
 
 def test_a_frozen_exec_maps_what_it_has_compiled():
-    ex = sx.Exec(lambda x: x.sum(), ("s",), P)
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=P)
     ex.map([ones(3), ones(4)])
     ex.freeze()
     ex.map([ones(2), ones(4)])
@@ -229,7 +229,7 @@ def test_a_frozen_exec_maps_what_it_has_compiled():
 
 @pytest.mark.filterwarnings("ignore:shapeexec:RuntimeWarning")
 def test_inside_a_trace_the_plain_function_runs_in_a_loop():
-    ex = sx.Exec(lambda w, x: (w * x).sum(), (None, "s"), P)
+    ex = sx.Exec(lambda w, x: (w * x).sum(), (None, "s"), buckets=P)
     examples = [ones(2), ones(3)]
 
     @jax.jit
@@ -245,12 +245,12 @@ def test_inside_a_trace_the_plain_function_runs_in_a_loop():
 
 def test_keys_bits_and_gradients_of_integers_come_back():
     keys = [jax.random.key(n) for n in range(3)]
-    ex = sx.Exec(lambda key, x: (key, jax.random.normal(key, x.shape)), ("", "s"), P)
+    ex = sx.Exec(lambda key, x: (key, jax.random.normal(key, x.shape)), ("", "s"), buckets=P)
     for i, result in enumerate(ex.map(keys, [ones(n) for n in (3, 1, 2)])):
         wanted = (keys[i], jax.random.normal(keys[i], ((3, 1, 2)[i],)))
         assert_same(result, wanted)
     fn = jax.grad(lambda x, n: (x * n.sum()).sum(), argnums=(0, 1), allow_int=True)
-    ex = sx.Exec(fn, (None, "s"), P)
+    ex = sx.Exec(fn, (None, "s"), buckets=P)
     examples = [tokens(n) for n in (3, 4)]
     assert_maps(fn, ex, W, examples)
 

@@ -22,7 +22,7 @@ def loss(w, x):
 
 
 def step():
-    return sx.Exec(jax.value_and_grad(loss), (None, "s, 4"), P)
+    return sx.Exec(jax.value_and_grad(loss), (None, "s, 4"), buckets=P)
 
 
 def test_a_plan_of_a_map_compiles_nothing_and_is_what_the_map_runs():
@@ -46,7 +46,7 @@ def test_a_plan_of_a_map_compiles_nothing_and_is_what_the_map_runs():
 
 
 def test_a_plan_of_a_map_tells_which_examples_share_a_graph_and_why():
-    ex = sx.Exec(lambda x: x.sum() if x.shape[0] > 4 else x.max(), ("s",), P)
+    ex = sx.Exec(lambda x: x.sum() if x.shape[0] > 4 else x.max(), ("s",), buckets=P)
     plan = ex.map.plan([ones(n) for n in (2, 9, 3, 4, 8, 5)])
     assert [group.numbers for group in plan.groups] == [(0, 2, 3), (1, 4, 5)]
     _, small, large = str(plan).splitlines()
@@ -113,12 +113,12 @@ def test_what_the_host_takes_part_in_is_told_to_run_one_by_one():
         jax.debug.callback(lambda: None)
         return x.sum()
 
-    (notes,) = sx.Exec(fn, ("s",), P).map.explain([ones(3)], reduce="sum").sums
+    (notes,) = sx.Exec(fn, ("s",), buckets=P).map.explain([ones(3)], reduce="sum").sums
     assert [note.why for note in notes] == ["examples run one by one, for the host takes part"]
 
 
 def test_what_a_map_would_raise_its_plan_raises():
-    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), P)
+    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), buckets=P)
     for look in (ex.map, ex.map.plan, ex.map.explain):
         with pytest.raises(sx.UnsupportedPrimitiveError, match="`new_ref`"):
             look([ones(3)])

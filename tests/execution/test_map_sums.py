@@ -116,7 +116,7 @@ MODELS = {
 def test_the_gradient_of_a_ragged_batch_is_the_sum_of_its_examples(name):
     model = MODELS[name]
     fn = jax.value_and_grad(model.loss)
-    ex = sx.Exec(fn, (None, model.spec), {"s": sx.Linear(13)}, poison="nan")
+    ex = sx.Exec(fn, (None, model.spec), buckets={"s": sx.Linear(13)}, poison="nan")
     examples = [model.make(n) for n in (3, 9, 1, 9, 3)]
     jitted = jax.jit(fn)
     total = ex.map(model.weights, examples, reduce="sum")
@@ -127,18 +127,18 @@ def test_sums_keep_dtypes_and_weak_types():
     def fn(x, n):
         return n, n.astype(np.int8), x.astype(jnp.bfloat16).sum(), x.shape[0] * 1.0, [x.sum() + 0j]
 
-    ex = sx.Exec(fn, ("s", ""), P)
+    ex = sx.Exec(fn, ("s", ""), buckets=P)
     examples = [ones(n) for n in (3, 1, 2)], [np.int32(n) for n in (100, 100, 7)]
     wanted = plus([jax.jit(fn)(x, n) for x, n in zip(*examples, strict=True)])
     assert_same(ex.map(*examples, reduce="sum"), wanted)
     gradient = jax.grad(lambda x, n: (x * n).sum(), argnums=1, allow_int=True)
-    (zero,) = {sx.Exec(gradient, ("s", None), P).map([ones(2)] * 3, 1, reduce="sum").dtype}
+    (zero,) = {sx.Exec(gradient, ("s", None), buckets=P).map([ones(2)] * 3, 1, reduce="sum").dtype}
     assert zero == jax.dtypes.float0
 
 
 def test_sums_over_groups_are_added():
     fn = jax.value_and_grad(lambda w, x: ((x * w) ** 2).sum())
-    ex = sx.Exec(fn, (None, "s"), P)
+    ex = sx.Exec(fn, (None, "s"), buckets=P)
     mixed = [ones(3), ones(3).astype(np.int32), ones(0), ones(2)]
     assert_same(ex.map(2.0, mixed, reduce="sum"), plus([jax.jit(fn)(2.0, x) for x in mixed]))
     assert ex.cache_size == 3

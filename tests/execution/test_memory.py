@@ -44,9 +44,9 @@ def full_at(request, monkeypatch):
         for name in ("__call__", "retraced"):
             own = getattr(_compile.Graph, name)
 
-            def run(self, *args, own=own):
+            def run(self, *args, own=own, **named):
                 check(self.row)
-                return own(self, *args)
+                return own(self, *args, **named)
 
             monkeypatch.setattr(_compile.Graph, name, run)
 
@@ -59,10 +59,10 @@ def test_memory_that_a_device_misses_while_it_runs_is_told_by_the_call():
 
     vast = sx.Linear(2**24)  # all pairs of it take more bytes than there are addresses
     with refused(sx.OutOfMemoryError, "the graph s=16777216 does not fit", "a finer strategy"):
-        sx.Exec(gram, ("s",), vast)(ones(5))
+        sx.Exec(gram, ("s",), buckets=vast)(ones(5))
     with refused(sx.OutOfMemoryError, "the graph map of 2: s=16777216", "map fewer examples"):
-        sx.Exec(gram, ("s",), vast).map([ones(3), ones(5)])
-    run = sx.Exec(gram, ("s",), vast, on_memory="exact")
+        sx.Exec(gram, ("s",), buckets=vast).map([ones(3), ones(5)])
+    run = sx.Exec(gram, ("s",), buckets=vast, on_memory="exact")
     assert [float(run(ones(size))) for size in (5, 5, 3)] == [25, 25, 9]
     assert (run.stats.exact, run.cache_size) == ({"s": 3}, 2)
 
@@ -103,9 +103,9 @@ def test_two_calls_that_run_out_of_memory_at_once_both_run_exactly(monkeypatch):
     run(ones(7))
     own = _compile.Graph.__call__
 
-    def fail_together(self, *args):
+    def fail_together(self, *args, **named):
         if self.row.sizes != "s=8":
-            return own(self, *args)
+            return own(self, *args, **named)
         both.wait()
         raise jax.errors.JaxRuntimeError(FULL)
 
@@ -170,7 +170,7 @@ def test_the_larger_graph_that_does_not_fit_any_more_is_passed_over(full_at):
 def test_other_errors_of_the_runtime_are_jaxs_own(monkeypatch):
     run = sx.Exec(total, ("s",), on_memory="exact")
 
-    def fails(self, *args):
+    def fails(*_, **__):
         raise jax.errors.JaxRuntimeError("INTERNAL: no such thing")
 
     monkeypatch.setattr(_compile.Graph, "retraced", fails)

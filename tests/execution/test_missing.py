@@ -22,7 +22,7 @@ __all__ = ["gate"]
 
 
 def made(fn, in_shapes=("s",), buckets=P, **options) -> sx.Exec:
-    return sx.Exec(fn, in_shapes, buckets, missing="larger", **options)
+    return sx.Exec(fn, in_shapes, buckets=buckets, missing="larger", **options)
 
 
 def half_of(x):
@@ -318,7 +318,7 @@ def test_the_interpreter_ends_with_the_graph_that_is_being_made():
 
 
 def refusing():
-    return sx.Exec(lambda x: x.sum(), ("s",), P, missing="error")
+    return sx.Exec(lambda x: x.sum(), ("s",), buckets=P, missing="error")
 
 
 def test_missing_error_refuses_a_call_until_warmup_has_made_its_graph():

@@ -32,7 +32,7 @@ def scaled(settings: dict[str, Any], x: jax.Array) -> Any:
 
 
 def test_texts_and_functions_in_a_tree_are_constants_and_arrays_data():
-    ex = sx.Exec(scaled, (None, "s, 3"), P)
+    ex = sx.Exec(scaled, (None, "s, 3"), buckets=P)
     for n in SIZES:
         for mode in ("mean", "sum"):
             for function in (jnp.tanh, jnp.abs):
@@ -42,7 +42,7 @@ def test_texts_and_functions_in_a_tree_are_constants_and_arrays_data():
 
 
 def test_a_text_that_comes_later_is_seen():
-    ex = sx.Exec(lambda p, x: (p, x.sum()), (None, "s"), P)
+    ex = sx.Exec(lambda p, x: (p, x.sum()), (None, "s"), buckets=P)
     for p in ([1.0, np.ones(2)], ["a", np.ones(2)], ["b", np.ones(2)], [1.0, np.ones(2)]):
         got, total = ex(p, ones(3))
         assert got[0] == p[0]
@@ -56,7 +56,7 @@ def test_constants_of_other_types_or_signs_have_their_own_graphs():
         scale: float
 
     fn = lambda c, x: (1 / (c.scale * x), c.scale * jnp.arange(3))
-    ex = sx.Exec(fn, (None, "s"), P)
+    ex = sx.Exec(fn, (None, "s"), buckets=P)
     for scale in (0.0, -0.0, 0, False):
         assert_same(
             ex(Config(scale), ones(3)), jax.jit(fn, static_argnums=0)(Config(scale), ones(3))
@@ -65,22 +65,22 @@ def test_constants_of_other_types_or_signs_have_their_own_graphs():
 
 
 def test_texts_beside_ragged_arrays_are_constants():
-    ex = sx.Exec(lambda d: d["x"].mean() if d["how"] == "mean" else d["x"].sum(), ("s",), P)
+    ex = sx.Exec(lambda d: d["x"].mean() if d["how"] == "mean" else d["x"].sum(), ("s",), buckets=P)
     for n in SIZES:
         assert ex({"x": ones(n), "how": "mean"}) == ones(n).mean()
         assert ex({"x": ones(n), "how": "sum"}) == ones(n).sum()
     assert (ex.cache_size, ex.stats.hits) == (2, 4)
-    ex = sx.Exec(lambda d: d["x"].mean(), ({"x": "s", "how": None},), P)
+    ex = sx.Exec(lambda d: d["x"].mean(), ({"x": "s", "how": None},), buckets=P)
     assert ex({"x": ones(3), "how": "mean"}) == 2
 
 
 def test_a_text_is_no_ragged_argument():
     with refused(sx.SpecError, 'args[0] has the spec "s" but is not an array.', "pass an array"):
-        sx.Exec(lambda x: x, ("s",), P)("text")
+        sx.Exec(lambda x: x, ("s",), buckets=P)("text")
 
 
 def test_what_is_no_array_can_be_planned_explained_and_warmed_up():
-    ex = sx.Exec(scaled, (None, "s, 3"), P)
+    ex = sx.Exec(scaled, (None, "s, 3"), buckets=P)
     settings = {
         "mode": "mean",
         "activation": jnp.tanh,
@@ -100,18 +100,18 @@ def test_what_cannot_be_told_is_told_by_its_path_and_with_a_way_that_works():
     def count_of(view: Any, x: jax.Array) -> jax.Array:
         return len(view) * x
 
-    ex = sx.Exec(lambda p, x: x * len(p["how"]), (None, "s"), P)
+    ex = sx.Exec(lambda p, x: x * len(p["how"]), (None, "s"), buckets=P)
     view = memoryview(bytearray(b"ab"))
     what = "args[0]['how'] is a memoryview, which is neither an array nor hashable."
     with refused(sx.ConfigError, what, "a tuple, a frozen dataclass"):
         ex({"how": view}, ones(3))
     assert_same(ex({"how": ("a", "b")}, ones(3)), jnp.asarray(2 * ones(3)))
     with refused(sx.ConfigError, ".args[0] is a memoryview, which is neither", "a pytree"):
-        sx.Exec(functools.partial(count_of, view), ("s",), P)(ones(3))
+        sx.Exec(functools.partial(count_of, view), ("s",), buckets=P)(ones(3))
 
 
 def test_a_set_is_a_constant_that_is_told_by_what_it_holds():
-    ex = sx.Exec(lambda p, x: x * len(p["of"]), (None, "s"), P)
+    ex = sx.Exec(lambda p, x: x * len(p["of"]), (None, "s"), buckets=P)
     of = {1, 2}
     assert ex({"of": of}, ones(1)) == 2
     of.add(3)
@@ -123,7 +123,7 @@ def test_an_object_is_told_by_its_attributes_as_they_are_at_each_call():
         def __init__(self) -> None:
             self.scale, self.offset, self.inner = 2, jnp.ones(()), None
 
-    ex = sx.Exec(lambda c, x: x.sum() * c.scale + c.offset, (None, "s"), P)
+    ex = sx.Exec(lambda c, x: x.sum() * c.scale + c.offset, (None, "s"), buckets=P)
     config = Config()
     config.inner = config  # an object may hold itself
     assert ex(config, ones(3)) == 13
@@ -142,7 +142,7 @@ def test_what_a_function_assigns_to_an_object_is_an_error():
         return x
 
     with refused(sx.ConfigError, "the function changes `count` of a Counter.", "return the new"):
-        sx.Exec(fn, (None, "s"), P)(Counter(), ones(3))
+        sx.Exec(fn, (None, "s"), buckets=P)(Counter(), ones(3))
 
 
 class Config:
@@ -151,7 +151,7 @@ class Config:
 
 @pytest.mark.parametrize("make", [Config, lambda: lambda x: 2 * x], ids=["object", "function"])
 def test_a_constant_is_not_kept_alive(make):
-    ex = sx.Exec(lambda c, x: c[0](x) if callable(c[0]) else x, (None, "s"), P)
+    ex = sx.Exec(lambda c, x: c[0](x) if callable(c[0]) else x, (None, "s"), buckets=P)
     config = make()
     for n in (3, 4):
         ex([config], ones(n))
@@ -163,7 +163,7 @@ def test_a_constant_is_not_kept_alive(make):
 
 
 def test_an_example_that_is_gone_is_told():
-    ex = sx.Exec(lambda c, x: c[0](x), (None, "s"), P)
+    ex = sx.Exec(lambda c, x: c[0](x), (None, "s"), buckets=P)
     ex([lambda x: 2 * x], ones(3))
     gc.collect()
     with refused(sx.ConfigError, "the call before held an object that is gone.", "example") as told:
@@ -176,7 +176,7 @@ def test_a_result_whose_constants_depend_on_a_size_is_right_and_told_in_words():
         x: Any
         n: int = eqx.field(static=True)
 
-    ex = sx.Exec(lambda x: Sized(2 * x, x.shape[0]), ("s",), P)
+    ex = sx.Exec(lambda x: Sized(2 * x, x.shape[0]), ("s",), buckets=P)
     with pytest.warns(RuntimeWarning, match="holds beside arrays .* depends on a size") as caught:
         results = [ex(ones(3)), ex(ones(4))]
     assert [(result.n, len(result.x)) for result in results] == [(3, 3), (4, 4)]
@@ -212,7 +212,7 @@ def assert_nets_agree(got: Any, want: Any) -> None:
 
 
 def test_an_nnx_module_is_trained_as_by_nnx_jit():
-    ex, plain_step = sx.Exec(nnx_step, (None, None, "b, 3"), P), nnx.jit(nnx_step)
+    ex, plain_step = sx.Exec(nnx_step, (None, None, "b, 3"), buckets=P), nnx.jit(nnx_step)
     net, plain = Net(0), Net(0)
     before = np.asarray(net.layer.kernel[...])
     kept = net.layer
@@ -229,7 +229,10 @@ def test_an_nnx_module_is_trained_as_by_nnx_jit():
 
 def test_the_random_state_of_an_nnx_module_moves_on():
     net, plain = Net(0), Net(0)
-    ex, jitted = sx.Exec(lambda net, x: net(x), (None, "b, 3"), P), nnx.jit(lambda net, x: net(x))
+    ex, jitted = (
+        sx.Exec(lambda net, x: net(x), (None, "b, 3"), buckets=P),
+        nnx.jit(lambda net, x: net(x)),
+    )
     seen = []
     for _ in range(3):
         seen.append(np.asarray(ex(net, batch(3))))
@@ -240,7 +243,7 @@ def test_the_random_state_of_an_nnx_module_moves_on():
 
 def test_another_mode_of_an_nnx_module_is_another_graph():
     net, plain = Net(0), Net(0)
-    ex = sx.Exec(lambda net, x: net(x), (None, "b, 3"), P)
+    ex = sx.Exec(lambda net, x: net(x), (None, "b, 3"), buckets=P)
     for mode in ("eval", "train", "eval"):
         getattr(net, mode)()
         getattr(plain, mode)()
@@ -257,7 +260,7 @@ def test_what_a_function_attaches_and_returns_of_nnx_comes_back_as_the_objects_t
         return {"in": net.layer, "new": nnx.Linear(3, 2, rngs=nnx.Rngs(1)), "text": "done"}
 
     net = Net(0)
-    ex = sx.Exec(fn, (None, "b, 3"), P)
+    ex = sx.Exec(fn, (None, "b, 3"), buckets=P)
     for n in SIZES:
         got = ex({"net": net}, batch(n))
         assert got["in"] is net.layer
@@ -270,15 +273,15 @@ def test_what_a_function_attaches_and_returns_of_nnx_comes_back_as_the_objects_t
 def test_an_nnx_module_that_examples_share_may_not_change():
     net = Net(0)
     with refused(sx.ConfigError, "map: the function changes a module of nnx.", "one per example"):
-        sx.Exec(lambda net, x: net(x), (None, "s, 3"), P).map(net, [batch(3), batch(2)])
-    ex = sx.Exec(lambda net, x: net.layer(x), (None, "s, 3"), P)
+        sx.Exec(lambda net, x: net(x), (None, "s, 3"), buckets=P).map(net, [batch(3), batch(2)])
+    ex = sx.Exec(lambda net, x: net.layer(x), (None, "s, 3"), buckets=P)
     for got, n in zip(ex.map(net, [batch(n) for n in SIZES]), SIZES, strict=True):
         assert_same(got, net.layer(batch(n)))
 
 
 def test_validating_explaining_and_warming_up_train_nothing():
     net, same = Net(0), Net(0)
-    ex = sx.Exec(lambda net, x: net(x), (None, "b, 3"), P)
+    ex = sx.Exec(lambda net, x: net(x), (None, "b, 3"), buckets=P)
     done = sx.validate(ex, net, batch(3), rounds=2, poisons=("nan",))
     assert (done.comparisons, done.skipped) == (4, ())
     ex.explain(net, batch(3))
@@ -294,7 +297,7 @@ def test_nnx_state_passed_as_a_tree_is_what_it_was():
         net = nnx.merge(graph, state)
         return net(x), nnx.state(net)
 
-    ex = sx.Exec(fn, (None, "b, 3"), P)
+    ex = sx.Exec(fn, (None, "b, 3"), buckets=P)
     for n in SIZES:
         (got, new), (want, changed) = ex(state, batch(n)), jax.jit(fn)(state, batch(n))
         assert_same(got, want)
@@ -302,13 +305,15 @@ def test_nnx_state_passed_as_a_tree_is_what_it_was():
 
 
 def test_a_function_without_arrays_in_its_result_still_runs():
-    ex = sx.Exec(lambda x: {"name": "sum", "none": None}, ("s",), P)
+    ex = sx.Exec(lambda x: {"name": "sum", "none": None}, ("s",), buckets=P)
     assert ex(ones(3)) == {"name": "sum", "none": None}
     assert ex(ones(2)) == {"name": "sum", "none": None}
 
 
 def test_a_size_that_is_returned_is_no_constant():
-    ex = sx.Exec(lambda x: {"size": x.shape[0], "twice": 2 * x.shape[0], "name": "n"}, ("s",), P)
+    ex = sx.Exec(
+        lambda x: {"size": x.shape[0], "twice": 2 * x.shape[0], "name": "n"}, ("s",), buckets=P
+    )
     for n in SIZES:
         got = ex(ones(n))
         assert (int(got["size"]), int(got["twice"])) == (n, 2 * n)
@@ -317,7 +322,7 @@ def test_a_size_that_is_returned_is_no_constant():
 
 @pytest.mark.parametrize("fn", [jnp.sum, lambda x: x.sum()])
 def test_the_name_of_a_function_stands_in_one_line(fn):
-    assert "\n" not in repr(sx.Exec(fn, ("s",), P))
+    assert "\n" not in repr(sx.Exec(fn, ("s",), buckets=P))
 
 
 def test_the_name_of_a_module_stands_in_one_line():
@@ -342,7 +347,7 @@ def add_up(variables, x):
     ids=["bare", "tree"],
 )
 def test_a_variable_is_changed_as_by_nnx_jit(make):
-    ex, ours, plain = sx.Exec(add_up, (None, "s"), P), make(), make()
+    ex, ours, plain = sx.Exec(add_up, (None, "s"), buckets=P), make(), make()
     for n in SIZES:
         assert_same(ex(ours, ones(n)), nnx.jit(add_up)(plain, ones(n)))
         assert_same(jax.tree.leaves(nnx.as_pure(ours)), jax.tree.leaves(nnx.as_pure(plain)))
@@ -354,7 +359,7 @@ def test_a_ragged_variable_keeps_its_size():
         variable[...] = variable[...] * 2 + x
         return variable
 
-    ex = sx.Exec(fn, ("s", "s"), P)
+    ex = sx.Exec(fn, ("s", "s"), buckets=P)
     for n in SIZES:
         variable = nnx.Param(jnp.asarray(ones(n)))
         assert ex(variable, ones(n)) is variable
@@ -367,7 +372,7 @@ def test_a_ragged_variable_keeps_its_size():
 
 @pytest.mark.parametrize("options", [{}, {"static_argnums": 0}], ids=["constant", "static"])
 def test_a_function_that_is_new_at_each_call_is_warned_of_once(options, recwarn):
-    ex = sx.Exec(lambda f, x: f(x), (None, "s"), P, **options)
+    ex = sx.Exec(lambda f, x: f(x), (None, "s"), buckets=P, **options)
     for k in range(12):
         np.testing.assert_array_equal(ex(lambda x, k=k: x * k, ones(3)), k * ones(3))
     told = [str(w.message) for w in recwarn if "another function 8 times" in str(w.message)]
@@ -382,7 +387,7 @@ def test_a_function_that_is_new_at_each_call_is_warned_of_once(options, recwarn)
 
 
 def test_functions_that_are_kept_are_no_matter(recwarn):
-    ex = sx.Exec(lambda f, x: f(x), (None, "s"), P)
+    ex = sx.Exec(lambda f, x: f(x), (None, "s"), buckets=P)
     kept = [lambda x, k=k: x * k for k in range(7)]
     for n in (3, 9, 17):
         for k, function in enumerate(kept):

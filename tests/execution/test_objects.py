@@ -192,7 +192,7 @@ class Model:
 @each_kind
 def test_what_self_holds_is_told_by_its_value_at_each_call(make, change, read):
     model = Model(make(), read)
-    ex = sx.Exec(model.plain, ("s",), P)
+    ex = sx.Exec(model.plain, ("s",), buckets=P)
     assert [model.total(ones(3)), ex(ones(3))] == [6, 6]
     change(model.held)
     assert [model.total(ones(3)), ex(ones(3))] == [27, 27]
@@ -200,7 +200,7 @@ def test_what_self_holds_is_told_by_its_value_at_each_call(make, change, read):
 
 @each_kind
 def test_an_argument_is_told_by_its_value_at_each_call(make, change, read):
-    ex = sx.Exec(lambda held, x: x.sum() * read(held[0]), (None, "s"), P)
+    ex = sx.Exec(lambda held, x: x.sum() * read(held[0]), (None, "s"), buckets=P)
     held = make()
     assert ex([held], ones(3)) == 6
     change(held)
@@ -210,7 +210,7 @@ def test_an_argument_is_told_by_its_value_at_each_call(make, change, read):
 
 
 def test_arrays_that_an_object_of_any_class_holds_are_data():
-    ex = sx.Exec(lambda c, x: x.sum() * c["k"].a + c["k"].b[0], (None, "s"), P)
+    ex = sx.Exec(lambda c, x: x.sum() * c["k"].a + c["k"].b[0], (None, "s"), buckets=P)
     for a in (1.0, 2.0):
         held = collections.UserDict({"k": argparse.Namespace(a=jnp.float32(a), b=[jnp.float32(a)])})
         assert ex(held, ones(3)) == 4 * a
@@ -222,7 +222,7 @@ def test_an_object_without_attributes_is_itself():
         pass
 
     one, other = Missing(), Missing()
-    ex = sx.Exec(lambda c, x: x.sum() * (2 if c[0] is one else 3), (None, "s"), P)
+    ex = sx.Exec(lambda c, x: x.sum() * (2 if c[0] is one else 3), (None, "s"), buckets=P)
     assert [ex([one], ones(3)), ex([other], ones(3))] == [6, 9]
 
 
@@ -233,7 +233,7 @@ def test_an_object_may_hold_itself_through_its_items():
     tree, leaf = Tree(), Tree([2.0])
     tree.append(leaf)
     leaf.parent = tree
-    ex = sx.Exec(lambda t, x: x.sum() * t[0].parent[0][0], (None, "s"), P)
+    ex = sx.Exec(lambda t, x: x.sum() * t[0].parent[0][0], (None, "s"), buckets=P)
     assert ex(tree, ones(3)) == 6
     leaf[0] = 9.0
     assert ex(tree, ones(3)) == 27
@@ -246,7 +246,7 @@ def test_a_tuple_that_holds_itself_is_refused():
     with refused(
         sx.ConfigError, "an object that cannot change is among its own", "break the cycle"
     ) as told:
-        sx.Exec(lambda p, x: x, (None, "s"), P)(pair, ones(3))
+        sx.Exec(lambda p, x: x, (None, "s"), buckets=P)(pair, ones(3))
     assert told.value.got == "a Pair"
 
 
@@ -265,7 +265,7 @@ def test_what_a_function_puts_into_an_object_is_an_error(make, change, what):
 
     held = make()
     with refused(sx.ConfigError, what, "return the new value"):
-        sx.Exec(fn, (None, "s"), P)(held, ones(3))
+        sx.Exec(fn, (None, "s"), buckets=P)(held, ones(3))
     assert list(getattr(held, "__dict__", {})) == []
 
 
@@ -313,6 +313,6 @@ def test_objects_of_any_class_come_back_in_results():
         counter["k"] = x * 2
         return counter, argparse.Namespace(a=x.sum(), b="text")
 
-    counter, space = sx.Exec(fn, ("s",), P)(ones(3))
+    counter, space = sx.Exec(fn, ("s",), buckets=P)(ones(3))
     assert type(counter) is collections.Counter
     assert (counter["k"].tolist(), space.a, space.b) == ([2.0, 2.0, 2.0], 3, "text")

@@ -26,8 +26,8 @@ P = sx.Pow2()
     ],
 )
 def test_numbers_and_lists_are_strategies(buckets, strategy):
-    assert sx.Exec(mean, ("s",), buckets).settings.strategies == strategy
-    assert sx.Exec(mean, ("s",), {"s": buckets}).settings.strategies == {"s": strategy}
+    assert sx.Exec(mean, ("s",), buckets=buckets).settings.strategies == strategy
+    assert sx.Exec(mean, ("s",), buckets={"s": buckets}).settings.strategies == {"s": strategy}
     assert sx.Exec(mean, ("s",), examples=buckets).settings.examples == strategy
 
 
@@ -46,7 +46,7 @@ def test_numbers_and_lists_are_strategies(buckets, strategy):
 )
 def test_other_numbers_and_lists_are_none(buckets, what):
     with refused(sx.ConfigError, what, ""):
-        sx.Exec(mean, ("s",), buckets)
+        sx.Exec(mean, ("s",), buckets=buckets)
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,22 @@ def test_a_spec_is_read_where_the_exec_is_made(specs, what, fix):
 
 
 def test_a_strategy_for_a_keyword_that_is_left_out_is_no_error():
-    ex = sx.Exec(lambda x, mask=1.0: x.sum(), ("s",), {"s": P, "t": P}, kwarg_shapes={"mask": "t"})
+    ex = sx.Exec(
+        lambda x, mask=1.0: x.sum(), ("s",), buckets={"s": P, "t": P}, kwarg_shapes={"mask": "t"}
+    )
     assert ex(ones(3)) == 6
 
 
 def test_sizes_that_are_left_out_are_those_of_a_finite_ladder():
     x = jax.ShapeDtypeStruct((1, 1), jnp.float32)
-    ex = sx.Exec(lambda x: x.sum(), ("b, s",), {"b": [2, 4], "s": sx.Pow2(maximum=8)})
+    ex = sx.Exec(lambda x: x.sum(), ("b, s",), buckets={"b": [2, 4], "s": sx.Pow2(maximum=8)})
     assert ex.warmup(x) == 2 * 4
     ex.freeze()
     for shape in ((1, 8), (4, 3), (2, 1)):
         assert ex(ones(*shape)) == ones(*shape).sum()
-    assert sx.Exec(lambda x: x.sum(), ("b, s",), {"b": [2, 4], "s": P}).warmup(x, s=3) == 2
+    assert sx.Exec(lambda x: x.sum(), ("b, s",), buckets={"b": [2, 4], "s": P}).warmup(x, s=3) == 2
     with refused(sx.ConfigError, "warmup: sizes for b, but the symbols are b, s.", "maximum="):
-        sx.Exec(lambda x: x.sum(), ("b, s",), {"b": [2, 4], "s": P}).warmup(x)
+        sx.Exec(lambda x: x.sum(), ("b, s",), buckets={"b": [2, 4], "s": P}).warmup(x)
 
 
 def masked(x, mask=None, scale=1.0):
@@ -94,7 +96,7 @@ def masked(x, mask=None, scale=1.0):
     ids=["all", "two", "by name"],
 )
 def test_an_argument_with_a_default_may_be_left_out(specs, named):
-    ex = sx.Exec(masked, specs, P, kwarg_shapes=named)
+    ex = sx.Exec(masked, specs, buckets=P, kwarg_shapes=named)
     for n in (3, 4):
         x = ones(n)
         for args, options in (
@@ -114,8 +116,8 @@ def test_an_argument_with_a_default_may_be_left_out(specs, named):
 def test_an_argument_without_a_default_is_missed():
     for fn in (lambda x, y: x, lambda x, *ys: x):
         with refused(sx.SpecError, "in_shapes has 2 specs for 1 argument.", "None for a static"):
-            sx.Exec(fn, ("s", None), P)(ones(3))
-    ex = sx.Exec(masked, ("s", "s"), P)
+            sx.Exec(fn, ("s", None), buckets=P)(ones(3))
+    ex = sx.Exec(masked, ("s", "s"), buckets=P)
     with refused(sx.SpecError, "in_shapes has 2 specs for 4 arguments.", ""):
         ex(ones(3), None, 1.0, 2.0)
 
@@ -124,7 +126,7 @@ def test_an_argument_left_out_before_others_is_none():
     def fn(x, mask=None, bias=None):
         return x + bias if mask is None else x * mask
 
-    ex = sx.Exec(fn, ("s", "s", "s"), P)
+    ex = sx.Exec(fn, ("s", "s", "s"), buckets=P)
     for n in (3, 4):
         np.testing.assert_array_equal(ex(ones(n), bias=ones(n)), 2 * ones(n))
     assert ex.cache_size == 1

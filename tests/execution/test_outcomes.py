@@ -26,7 +26,7 @@ def test_outcomes_are_counted_by_question(guards, count):
 
 
 def calls_until_warned(fn, sizes):
-    run = sx.Exec(fn, ("s",), sx.Pow2())
+    run = sx.Exec(fn, ("s",), buckets=sx.Pow2())
     for number, size in enumerate(sizes, start=1):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -58,7 +58,7 @@ def test_an_exec_warns_at_the_third_trace_if_it_can_or_else_at_the_eighth(fn, tr
 
 
 def test_an_exec_warns_of_many_traces_once():
-    run = sx.Exec(by_remainders, ("s",), sx.Pow2())
+    run = sx.Exec(by_remainders, ("s",), buckets=sx.Pow2())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for size in (1, 2, 3, 5, 6, 10, 15, 30):

@@ -47,7 +47,7 @@ def mixed(x):
 @pytest.mark.parametrize("size", SIZES)
 def test_a_result_is_exact_and_zeros_stand_behind_it(dtype, size):
     x = jnp.asarray(ones(size, 2)).astype(dtype)
-    run = sx.Exec(lambda x: (~x if x.dtype == jnp.bool_ else x - 1)[::-1], ("s, 2",), P)
+    run = sx.Exec(lambda x: (~x if x.dtype == jnp.bool_ else x - 1)[::-1], ("s, 2",), buckets=P)
     got, want = run.padded(x), run.settings.fn(x)
     assert isinstance(got, sx.Padded)
     assert (got.shape, got.ndim, got.dtype) == (want.shape, 2, want.dtype)
@@ -59,14 +59,14 @@ def test_a_result_is_exact_and_zeros_stand_behind_it(dtype, size):
 
 @pytest.mark.parametrize("poison", ["nan", "max", "min", "garbage"])
 def test_zeros_stand_behind_the_results_of_poisoned_graphs(poison):
-    run = sx.Exec(lambda x: (jnp.exp(x), x[1:], x.T), ("s, 2",), P, poison=poison)
+    run = sx.Exec(lambda x: (jnp.exp(x), x[1:], x.T), ("s, 2",), buckets=P, poison=poison)
     for got, want in zip(run.padded(ones(5, 2)), run(ones(5, 2)), strict=True):
         assert not padding(got).any()
         assert_close(np.asarray(got), want)
 
 
 def test_what_has_no_ragged_axis_is_an_array_and_shares_its_graph():
-    run = sx.Exec(lambda w, x: (w, x.sum()), (None, "s"), P)
+    run = sx.Exec(lambda w, x: (w, x.sum()), (None, "s"), buckets=P)
     run(ones(2), ones(3))
     whole, total = run.padded(ones(2), ones(3))
     assert isinstance(whole, jax.Array)
@@ -75,7 +75,7 @@ def test_what_has_no_ragged_axis_is_an_array_and_shares_its_graph():
 
 
 def test_graphs_with_zeros_behind_their_results_are_told_apart():
-    run = sx.Exec(lambda x: x + 1, ("s",), P)
+    run = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
     run(ones(3))
     filled = run.variant(returns="padded")
     assert [note.action for note in filled.explain(ones(3)).added] == ["filled with 0"]
@@ -93,13 +93,13 @@ def test_graphs_with_zeros_behind_their_results_are_told_apart():
 
 
 def test_zeros_that_are_known_are_not_put_in_again():
-    run = sx.Exec(lambda x: 2 * x, ("s",), P, returns="padded")
+    run = sx.Exec(lambda x: 2 * x, ("s",), buckets=P, returns="padded")
     assert not run.explain(ones(3)).added
     assert not padding(run(ones(3))).any()
 
 
 def test_no_size_compiles_anything(place):
-    run = sx.Exec(lambda x: (x + 1, x.mean()), ("s",), sx.Linear(64), returns="padded")
+    run = sx.Exec(lambda x: (x + 1, x.mean()), ("s",), buckets=sx.Linear(64), returns="padded")
     with counted() as count:
         for size in range(1, 60):
             longer, mean = run(jax.block_until_ready(run(ones(size)))[0])
@@ -129,7 +129,7 @@ def test_a_module_that_is_the_function_may_hold_handles():
         def __call__(self, x):
             return self.w.sum() * x
 
-    run = sx.Exec(Model(handle(ones(3), (8,), fill=np.nan)), ("s",), P)
+    run = sx.Exec(Model(handle(ones(3), (8,), fill=np.nan)), ("s",), buckets=P)
     for n in (3, 3, 4):
         assert_close(run(ones(n)), 6 * ones(n))
     assert run.stats.compiles == 1
@@ -146,7 +146,7 @@ def test_the_state_of_modules_stays_on_the_device(returns):
             return x * 2
 
     count = Count()
-    run = sx.Exec(lambda count, x: count(x), (None, "s"), P, returns=returns)
+    run = sx.Exec(lambda count, x: count(x), (None, "s"), buckets=P, returns=returns)
     for _ in range(2):
         assert_close(np.asarray(run(count, ones(3))), 2 * ones(3))
     assert isinstance(count.n[...], jax.Array)
@@ -154,12 +154,12 @@ def test_the_state_of_modules_stays_on_the_device(returns):
 
 
 def test_gradients_are_handles():
-    run = sx.Exec(jax.grad(lambda x: (x * x.max()).sum()), ("s",), P)
+    run = sx.Exec(jax.grad(lambda x: (x * x.max()).sum()), ("s",), buckets=P)
     got = run.padded(ones(5))
     assert_close(np.asarray(got), run(ones(5)))
     assert not padding(got).any()
     integers = sx.Exec(
-        jax.grad(lambda x, n: (x * n).sum(), argnums=(0, 1), allow_int=True), ("s", "s"), P
+        jax.grad(lambda x, n: (x * n).sum(), argnums=(0, 1), allow_int=True), ("s", "s"), buckets=P
     )
     of_floats, of_integers = integers.padded(ones(5), np.arange(5))
     assert isinstance(of_floats, sx.Padded)
@@ -168,25 +168,25 @@ def test_gradients_are_handles():
 
 
 def test_typed_keys_are_handles():
-    run = sx.Exec(lambda keys: keys[::-1], ("s",), P)
+    run = sx.Exec(lambda keys: keys[::-1], ("s",), buckets=P)
     keys = jax.random.split(jax.random.key(0), 3)
     got = run.padded(keys)
     back = run(got)
     np.testing.assert_array_equal(jax.random.key_data(back), jax.random.key_data(keys))
-    again = sx.Exec(lambda keys: keys[::-1], ("s",), sx.Linear(6))(got)
+    again = sx.Exec(lambda keys: keys[::-1], ("s",), buckets=sx.Linear(6))(got)
     np.testing.assert_array_equal(jax.random.key_data(again), jax.random.key_data(keys))
 
 
 def test_a_size_of_zero_gives_an_array_of_the_true_shape():
-    run = sx.Exec(lambda x: x + 1, ("s",), P)
+    run = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
     assert run.padded(np.zeros(0, np.float32)).shape == (0,)
     empty = sx.Padded(jnp.full(4, jnp.nan), (0,))
     assert run(empty).shape == (0,)
-    assert sx.Exec(lambda x: x.sum(), ("s",), P)(empty) == 0
+    assert sx.Exec(lambda x: x.sum(), ("s",), buckets=P)(empty) == 0
 
 
 def test_inside_a_trace_handles_are_cut_and_results_are_arrays():
-    run = sx.Exec(lambda x, y: x + y, ("s", "s"), P)
+    run = sx.Exec(lambda x, y: x + y, ("s", "s"), buckets=P)
     given = handle(ones(3), (4,), fill=np.nan)
     with pytest.warns(RuntimeWarning, match="inside a transformation"):
         assert_same(jax.jit(lambda x: run.padded(x, given))(ones(3)), jnp.asarray(2 * ones(3)))
@@ -200,7 +200,7 @@ def test_inside_a_trace_handles_are_cut_and_results_are_arrays():
 @pytest.mark.parametrize("size", SIZES)
 def test_padding_of_a_users_handle_never_reaches_a_result(fill, size, place):
     x = np.random.default_rng(size).normal(size=(size, 2)).astype(np.float32)
-    run = sx.Exec(mixed, ("s, 2",), P, returns="padded")
+    run = sx.Exec(mixed, ("s, 2",), buckets=P, returns="padded")
     want = jax.jit(mixed)(x)
     for capacity in (max(4, size), 8, 11):
         got = run(handle(x, (capacity, 2), fill=FILLS[fill]))
@@ -212,13 +212,13 @@ def test_padding_of_a_users_handle_never_reaches_a_result(fill, size, place):
 def test_padding_of_any_dtype_never_reaches_a_result(dtype, place):
     x = ones(5).astype(dtype)
     fill = True if dtype == np.bool_ else 99
-    run = sx.Exec(lambda x: (x.sum(), x.max(), x[::-1]), ("s",), P)
+    run = sx.Exec(lambda x: (x.sum(), x.max(), x[::-1]), ("s",), buckets=P)
     assert_same(run(handle(x, (8,), fill=fill)), jax.jit(run.settings.fn)(x))
     assert_same(run(handle(x, (6,), fill=fill)), jax.jit(run.settings.fn)(x))
 
 
 def test_a_handle_at_capacity_goes_in_as_it_is():
-    run = sx.Exec(lambda x: x * 2, ("s",), P, returns="padded")
+    run = sx.Exec(lambda x: x * 2, ("s",), buckets=P, returns="padded")
     given = run(ones(3))
     assert _handle.pad(given, run.plan(given).in_capacities[0]) is given.array
     with jax.transfer_guard("disallow"):
@@ -228,7 +228,7 @@ def test_a_handle_at_capacity_goes_in_as_it_is():
 
 
 def test_a_handle_shares_the_graph_of_its_array():
-    run = sx.Exec(lambda x: x.sum(), ("s",), P)
+    run = sx.Exec(lambda x: x.sum(), ("s",), buckets=P)
     run(jnp.asarray(ones(3)))
     assert run(handle(ones(3), (4,), fill=np.nan)) == 6
     assert run(handle(ones(2), (7,), fill=np.nan)) == 3
@@ -237,7 +237,7 @@ def test_a_handle_shares_the_graph_of_its_array():
 
 def test_other_capacities_take_a_program_per_pair_and_not_per_size(monkeypatch):
     monkeypatch.setattr(_transfer, "_is_on_host", lambda x: False)
-    run = sx.Exec(lambda x: x.sum(), ("s",), sx.Linear(48))
+    run = sx.Exec(lambda x: x.sum(), ("s",), buckets=sx.Linear(48))
     array = jnp.asarray(np.ones(43, np.float32))
     with counted() as count:
         for size in range(1, 40):
@@ -247,7 +247,7 @@ def test_other_capacities_take_a_program_per_pair_and_not_per_size(monkeypatch):
 
 def test_weak_types_and_committed_arrays_stay_so(place):
     weak = jax.lax.full((4,), 2.0)
-    run = sx.Exec(lambda x: x * jnp.ones(3, jnp.bfloat16).sum(), ("s",), sx.Linear(6))
+    run = sx.Exec(lambda x: x * jnp.ones(3, jnp.bfloat16).sum(), ("s",), buckets=sx.Linear(6))
     assert_same(run(sx.Padded(weak, (3,))), run.settings.fn(weak[:3]))
     committed = jax.device_put(ones(4), jax.devices()[0])
     assert run(sx.Padded(committed, (3,))).committed
@@ -258,7 +258,7 @@ def test_trees_keywords_static_and_exact_arguments_take_handles():
         return (tree["a"] * w["w"]).sum() + tree["b"][0].sum() + y.sum() / y.shape[0]
 
     run = sx.Exec(
-        fn, ({"a": "s", "b": ["t"]}, None), {"s": P, "t": "exact"}, kwarg_shapes={"y": "s"}
+        fn, ({"a": "s", "b": ["t"]}, None), buckets={"s": P, "t": "exact"}, kwarg_shapes={"y": "s"}
     )
     given = {n: handle(ones(n), (8,), fill=np.nan) for n in (3, 5)}
     want = fn({"a": ones(3), "b": [ones(5)]}, {"w": ones(3)}, y=ones(3))
@@ -274,7 +274,7 @@ def test_trees_keywords_static_and_exact_arguments_take_handles():
 
 
 def test_what_looks_before_running_takes_handles():
-    run = sx.Exec(lambda x: x.sum(), ("s",), P)
+    run = sx.Exec(lambda x: x.sum(), ("s",), buckets=P)
     given = handle(ones(5), (11,), fill=np.nan)
     assert run.plan(given).sizes == {"s": 5}
     assert run.explain(given).plan.buckets == {"s": 8}
@@ -283,33 +283,33 @@ def test_what_looks_before_running_takes_handles():
     run.freeze()
     assert run(given) == 15
     assert run.warmup(s=5) == 0
-    padded, sizes = sx.pad_to_bucket(given, "s", P)
+    padded, sizes = sx.pad_to_bucket(given, "s", buckets=P)
     np.testing.assert_array_equal(padded, np.append(ones(5), np.zeros(3)))
     assert dict(sizes) == {"s": 5}
 
 
 def test_maps_take_handles(place):
-    run = sx.Exec(lambda w, x: (w.sum() * x, x.max()), (None, "s"), P)
+    run = sx.Exec(lambda w, x: (w.sum() * x, x.max()), (None, "s"), buckets=P)
     examples = [handle(-ones(n), (8,), fill=np.inf) for n in (3, 5, 8)]
     shared = handle(ones(2), (4,), fill=np.nan)
     for _ in range(2):
         for given, (scaled, most) in zip(examples, run.map(shared, examples), strict=True):
             assert_close(scaled, 3 * np.asarray(given))
             assert most == -1
-    total = sx.Exec(lambda x: x.max(), ("s",), P).map(examples, reduce="sum")
+    total = sx.Exec(lambda x: x.max(), ("s",), buckets=P).map(examples, reduce="sum")
     assert total == -3
 
 
 @pytest.mark.parametrize("returns", ["padded", "host"])
 def test_maps_return_what_calls_return(returns, place):
-    run = sx.Exec(lambda x: (jnp.exp(x), x.sum()), ("s",), P, returns=returns)
+    run = sx.Exec(lambda x: (jnp.exp(x), x.sum()), ("s",), buckets=P, returns=returns)
     mapped = run.map([ones(3), ones(5)])
     for (exp, total), size in zip(mapped, (3, 5), strict=True):
         assert isinstance(exp, sx.Padded if returns == "padded" else np.ndarray)
         assert_close(np.asarray(exp), np.exp(ones(size)))
         assert total == ones(size).sum()
         assert isinstance(total, jax.Array if returns == "padded" else np.ndarray)
-    assert_close(sx.Exec(lambda x: x.sum(), ("s",), P)(mapped[0][0]), np.exp(ones(3)).sum())
+    assert_close(sx.Exec(lambda x: x.sum(), ("s",), buckets=P)(mapped[0][0]), np.exp(ones(3)).sum())
     total = run.variant(fn=jnp.sum).map([ones(3), ones(5)], reduce="sum")
     assert total == 21
     assert isinstance(total, jax.Array if returns == "padded" else np.ndarray)

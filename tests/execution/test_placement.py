@@ -72,7 +72,7 @@ Binder.bind = lambda self, call: bound.append(call) or bind(self, call)
 
 
 def seen(moved):
-    ex = sx.Exec(fn, (None, "b, s"), {"b": sx.Linear(16), "s": sx.Linear(10)})
+    ex = sx.Exec(fn, (None, "b, s"), buckets={"b": sx.Linear(16), "s": sx.Linear(10)})
     told = {}
     for place in (None, *PLACES):
         args = at(place, moved)
@@ -110,7 +110,7 @@ def frozen(moved, warm):
         jax.debug.callback(lambda: ran.append(1))
         return fn(w, x)
 
-    ex = sx.Exec(watched, (None, "b, s"), {"b": sx.Linear(16), "s": sx.Linear(10)})
+    ex = sx.Exec(watched, (None, "b, s"), buckets={"b": sx.Linear(16), "s": sx.Linear(10)})
     if warm == "call":
         ex(*at(None, moved))
     else:
@@ -150,7 +150,7 @@ def padded():
 
 
 def mapped():
-    ex = sx.Exec(lambda w, x: (x * w.min()).sum(), (None, "s"), sx.Pow2())
+    ex = sx.Exec(lambda w, x: (x * w.min()).sum(), (None, "s"), buckets=sx.Pow2())
     told = {}
     for place in (None, devices[1], devices[2], None):
         put = (lambda x: x) if place is None else (lambda x: jax.device_put(x, place))
@@ -173,7 +173,7 @@ def mapped():
 
 
 def shared_is_moved():
-    ex = sx.Exec(lambda w, x: jnp.tanh(x @ w).sum(), (None, "b, 4"), sx.Pow2())
+    ex = sx.Exec(lambda w, x: jnp.tanh(x @ w).sum(), (None, "b, 4"), buckets=sx.Pow2())
     x = jax.device_put(X[:4, :4], jax.NamedSharding(meshes["auto"], P(None, "d")))
     w = X[:4, :3]
     want = ex(w, x)

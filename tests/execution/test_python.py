@@ -61,20 +61,31 @@ class Everything:
         return getattr(x * mask, how)() * self.scale
 
 
-def test_positions_count_self_and_its_spec_may_be_written():
+USES = {
+    "a call": (lambda run, *own: run(*own, ones(3), "sum"), 12),
+    "a keyword": (lambda run, *own: run(*own, ones(3), "sum", mask=ones(3)), 2 * (1 + 4 + 9)),
+    "plan": (lambda run, *own: run.plan(*own, ones(3), "sum").buckets, {"s": 4}),
+    "explain": (lambda run, *own: len(run.explain(*own, ones(3), "sum").added), 0),
+    "map": (lambda run, *own: [*run.map(*own, [ones(2), ones(3)], "sum")], [6, 12]),
+    "warmup": (lambda run, *own: run.warmup(*own, ones(3), "sum", s=range(1, 9)), 4),
+}
+
+
+@pytest.mark.parametrize(("do", "expected"), USES.values(), ids=USES)
+@pytest.mark.parametrize("of", [lambda i: (i.run,), lambda i: (Everything.run, i)], ids=["i", "c"])
+def test_positions_of_a_method_count_self_and_its_spec_may_be_written(do, expected, of):
+    Everything.run.clear()
+    assert do(*of(Everything())) == expected
+
+
+def test_a_warm_up_of_a_method_remembers_its_last_call():
     instance = Everything()
-    assert instance.run(ones(3), "sum") == 12
-    assert instance.run(ones(3), "mean", mask=ones(3)) == pytest.approx(2 * (1 + 4 + 9) / 3)
-    assert Everything.run(instance, ones(2), "sum") == 6
-    assert instance.run.plan(ones(3), "sum").buckets == {"s": 4}
-    assert Everything.run.plan(instance, ones(3), "sum").buckets == {"s": 4}
-    assert instance.run.map([ones(2), ones(3)], "sum")[1] == 12
-    assert Everything.run.map(instance, [ones(2), ones(3)], "sum")[0] == 6
-    assert "0 masks" in str(instance.run.explain(ones(3), "sum"))
-    assert "0 masks" in str(Everything.run.explain(instance, ones(3), "sum"))
-    assert instance.run.warmup(ones(3), "sum", s=range(1, 9)) == 2
-    assert Everything.run.warmup(instance, ones(3), "sum", s=16) == 1
-    assert instance.run.warmup(s=15) == 0
+    instance.run.clear()
+    instance.run(ones(3), "sum")
+    assert [instance.run.warmup(s=3), instance.run.warmup(s=15)] == [0, 1]
+
+
+def test_a_method_without_an_instance_is_refused():
     with refused(sx.ConfigError, "run is a method, and no instance is given.", "on an instance"):
         Everything.run()
 
@@ -184,7 +195,7 @@ def test_what_a_callable_holds_is_an_argument():
             return self.by * x.sum()
 
     scale = Scale(jnp.float32(2))
-    for ex in (sx.Exec(scale, ("s",), P), sx.Exec(scale.__call__, ("s",), P)):
+    for ex in (sx.Exec(scale, ("s",), buckets=P), sx.Exec(scale.__call__, ("s",), buckets=P)):
         scale.by = jnp.float32(2)
         assert ex(ones(3)) == 12
         scale.by = jnp.float32(3)
@@ -194,7 +205,7 @@ def test_what_a_callable_holds_is_an_argument():
 
 def test_an_nnx_module_that_is_called_trains_on():
     linear = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
-    ex = sx.Exec(linear, ("b, 3",), P)
+    ex = sx.Exec(linear, ("b, 3",), buckets=P)
     for _ in range(2):
         assert_same(ex(ones(5, 3)), linear(ones(5, 3)))
         linear.kernel[...] += 1
@@ -206,12 +217,12 @@ def test_a_partial_holds_arguments():
         return (w * x).sum() + bias
 
     weight = np.float32([2])
-    ex = sx.Exec(functools.partial(fn, weight, bias=1.0), ("s",), P)
+    ex = sx.Exec(functools.partial(fn, weight, bias=1.0), ("s",), buckets=P)
     assert ex(ones(3)) == 13
     weight[:] = 3  # NumPy's arrays change in place
     assert ex(ones(3)) == 19
     assert repr(ex).startswith("Exec(partial(")
-    bound = functools.partial(sx.Exec(fn, (None, "s"), P), weight, bias=1.0)
+    bound = functools.partial(sx.Exec(fn, (None, "s"), buckets=P), weight, bias=1.0)
     assert bound(ones(3)) == 19
 
 
@@ -253,7 +264,7 @@ def test_what_a_decorator_made_is_pickled_by_its_name():
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
 def test_a_copy_has_graphs_of_its_own(copied):
-    ex = sx.Exec(lambda x: x.sum(), ("s",), lambda n: n + n % 2)
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=lambda n: n + n % 2)
     ex(ones(3))
     other = copied(ex)
     assert other.cache_size == 0
@@ -272,8 +283,8 @@ def test_a_deep_copy_of_a_method_is_of_a_copy_of_its_instance():
     ("ex", "name"),
     [
         (sx.Exec(lambda x: x, ("s",)), "fn"),
-        (sx.Exec(mean, ("s",), lambda n: n), "buckets"),
-        (sx.Exec(mean, ("s",), {"s": lambda n: n}), "buckets"),
+        (sx.Exec(mean, ("s",), buckets=lambda n: n), "buckets"),
+        (sx.Exec(mean, ("s",), buckets={"s": lambda n: n}), "buckets"),
     ],
 )
 def test_what_cannot_be_pickled_is_named(ex, name):
@@ -293,7 +304,7 @@ def test_a_spawned_process_makes_graphs_of_its_own():
 
 
 def test_an_exec_inside_of_a_transformation_warns_once_and_counts():
-    ex = sx.Exec(lambda x: x.sum(), ("s",), P)
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=P)
     with pytest.warns(RuntimeWarning, match="inside a transformation") as caught:
         gradient = jax.grad(lambda x: 2 * ex(x))(ones(3))
     jax.jit(ex)(ones(3))
@@ -333,8 +344,8 @@ def test_a_method_cannot_donate_self():
 
 
 def test_an_exec_inside_of_another_is_no_matter(recwarn):
-    inner = sx.Exec(lambda x: x.sum(), ("s",), P)
-    assert sx.Exec(lambda x: inner(x) + 1, ("s",), P)(ones(3)) == 7
+    inner = sx.Exec(lambda x: x.sum(), ("s",), buckets=P)
+    assert sx.Exec(lambda x: inner(x) + 1, ("s",), buckets=P)(ones(3)) == 7
     assert not [warning for warning in recwarn if "shapeexec" in str(warning.message)]
 
 

@@ -9,7 +9,7 @@ P = sx.Pow2()
 
 
 def test_hits_misses_traces_and_compiles_are_counted():
-    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
     for n in (3, 4, 3, 5):
         ex(ones(n))
     stats = ex.stats
@@ -19,21 +19,21 @@ def test_hits_misses_traces_and_compiles_are_counted():
 
 
 def test_waste_is_the_share_of_padding_in_what_ran():
-    ex = sx.Exec(lambda x: x + 1, ("b, s",), {"b": P, "s": sx.Linear(10)})
+    ex = sx.Exec(lambda x: x + 1, ("b, s",), buckets={"b": P, "s": sx.Linear(10)})
     ex(ones(3, 5))
     ex(ones(1, 10))
     assert ex.stats.waste == {"b": 1 - 4 / 5, "s": 1 - 15 / 20}
 
 
 def test_a_size_of_0_wastes_nothing():
-    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
     ex(ones(0))
     assert ex.stats.waste == {"s": 0}
     assert "padding: s 0.0%" in str(ex.stats)
 
 
 def test_a_snapshot_stays_as_it_was():
-    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
     ex(ones(3))
     before = ex.stats
     ex(ones(3))
@@ -41,7 +41,7 @@ def test_a_snapshot_stays_as_it_was():
 
 
 def test_no_statistics_are_statistics():
-    ex = sx.Exec(lambda x: x + 1, ("s",), P)
+    ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
     assert str(ex.stats).endswith("padding: none")
     assert ex.stats == sx.Stats()
 
@@ -50,7 +50,7 @@ def test_exact_calls_are_counted_by_symbol():
     def fn(x):
         return sum(x[:, i] for i in range(x.shape[1]))
 
-    ex = sx.Exec(fn, ("b, s",), P, on_unsupported="exact")
+    ex = sx.Exec(fn, ("b, s",), buckets=P, on_unsupported="exact")
     for n in (2, 3, 2):
         ex(ones(2, n))
     assert ex.stats.exact["s"] == 3
@@ -58,7 +58,7 @@ def test_exact_calls_are_counted_by_symbol():
 
 @pytest.mark.parametrize("value", [1, 2.0])
 def test_device_bytes_are_told(value):
-    ex = sx.Exec(lambda x: x + value, ("s",), P)
+    ex = sx.Exec(lambda x: x + value, ("s",), buckets=P)
     ex(ones(3))
     held = [row.bytes for row in ex.graphs]
     assert ex.stats.device_bytes == sum(own.temporaries + own.code for own in held if own) >= 0

@@ -20,7 +20,7 @@ P = sx.Pow2()
 
 
 def test_larger_graphs_that_are_ready_are_told_the_least_first():
-    ex = sx.Exec(lambda x: x.sum(), ("b, s",), P)
+    ex = sx.Exec(lambda x: x.sum(), ("b, s",), buckets=P)
     for b, s in [(1, 3), (4, 16), (4, 8), (2, 3)]:
         ex(ones(b, s))
     ex(ones(4, 32).astype(np.int32))
@@ -51,7 +51,7 @@ def test_a_table_forgets_all_when_it_is_full(monkeypatch):
 
 def test_tables_may_be_filled_by_many_threads(monkeypatch):
     monkeypatch.setattr(_bounded_table, "_MOST", 2)
-    ex = sx.Exec(lambda x: x * 2, ("s",), {"s": sx.Linear(64)})
+    ex = sx.Exec(lambda x: x * 2, ("s",), buckets={"s": sx.Linear(64)})
     got = {}
 
     def call(size):
@@ -98,14 +98,14 @@ def test_a_span_adds_up_the_seconds_of_graphs_alone():
 
 @pytest.mark.parametrize("look", ["plan", "explain", "trace", "why_new"])
 def test_what_cannot_be_padded_is_found_when_a_plan_is_made(look):
-    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), P)
+    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), buckets=P)
     with counted() as count, pytest.raises(sx.UnsupportedPrimitiveError, match="`new_ref`"):
         getattr(ex, look)(ones(3))
     assert count.compilations == 0
 
 
 def test_the_plan_of_what_runs_exactly_tells_so_before_the_first_call():
-    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), P, on_unsupported="exact")
+    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), buckets=P, on_unsupported="exact")
     plan = ex.plan(ones(3))
     assert (plan.buckets, plan.exact) == ({"s": 3}, ("s",))
     assert ex.map.plan([ones(3)]).groups[0].exact == ("s",)
@@ -120,7 +120,7 @@ def test_masks_are_put_in_once_for_a_plan_and_its_call(monkeypatch):
         "prepared",
         lambda self, key, make: prepare(self, key, lambda: made.append(1) or make()),
     )
-    ex = sx.Exec(lambda x: x.max(), ("s",), P)
+    ex = sx.Exec(lambda x: x.max(), ("s",), buckets=P)
     ex.plan(ones(3))
     ex(ones(3))
     ex(ones(4))
@@ -134,7 +134,7 @@ def test_masks_are_put_in_once_for_a_plan_and_its_call(monkeypatch):
 def test_masks_are_put_in_once_for_calls_that_are_refused(monkeypatch, missing):
     made, prepare = [], _store.prepare
     monkeypatch.setattr(_store, "prepare", lambda outline: made.append(1) or prepare(outline))
-    ex = sx.Exec(lambda x: x.max(), ("s",), P, missing=missing)
+    ex = sx.Exec(lambda x: x.max(), ("s",), buckets=P, missing=missing)
     if missing == "wait":
         ex.freeze()
     for size in (3, 4, 3):
@@ -158,7 +158,7 @@ def warm(ex):
 
 
 def test_a_plan_from_before_jax_forgot_its_trace_compiles_once():
-    ex = sx.Exec(lambda x: x.max(), ("s",), P)
+    ex = sx.Exec(lambda x: x.max(), ("s",), buckets=P)
     ex.plan(ones(3))
     jax.clear_caches()
     warm(ex)
@@ -175,7 +175,7 @@ def test_a_graph_that_could_not_be_lowered_is_compiled_once_later():
     primitive = _compat.Primitive("lowered_later")
     primitive.def_abstract_eval(lambda aval: aval)
     mlir.register_lowering(primitive, lowered)
-    ex = sx.Exec(lambda x: primitive.bind(x.max()), ("s",), P)
+    ex = sx.Exec(lambda x: primitive.bind(x.max()), ("s",), buckets=P)
     with pytest.raises(RuntimeError, match="True"):
         ex(ones(3))
     warm(ex)
@@ -195,7 +195,7 @@ RUNS = {"a call": lambda ex, w, x: ex(w, x), "a map": lambda ex, w, x: ex.map(w,
 @pytest.mark.parametrize("put", PLACED.values(), ids=PLACED)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_what_is_shared_may_be_put_elsewhere_and_no_graph_compiles_twice(put, run):
-    ex = sx.Exec(lambda w, x: (x * w["w"]).sum(), (None, "s"), P)
+    ex = sx.Exec(lambda w, x: (x * w["w"]).sum(), (None, "s"), buckets=P)
     run(ex, {"w": jnp.float32(2)}, ones(3))
     assert ex.graphs[-1].shardings == {}
     for _ in range(3):
@@ -213,7 +213,7 @@ def test_what_is_shared_may_be_put_elsewhere_and_no_graph_compiles_twice(put, ru
 def test_an_array_that_was_put_on_purpose_and_one_that_was_not_are_planned_once_each(
     tree, monkeypatch
 ):
-    ex = sx.Exec(lambda x: jax.tree.map(jnp.sum, x), ("s",), P)
+    ex = sx.Exec(lambda x: jax.tree.map(jnp.sum, x), ("s",), buckets=P)
     given = [tree(jnp.ones(3)), tree(jax.device_put(jnp.ones(3), jax.devices()[0]))]
     for x in given:
         ex(x)

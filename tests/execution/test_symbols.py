@@ -39,7 +39,7 @@ def named(value: object) -> str:
     ids=named,
 )
 def test_symbols_are_names_or_dims_and_strategies_are_of_each_form(buckets):
-    ex = sx.Exec(total, ("b, s, 4",), buckets)
+    ex = sx.Exec(total, ("b, s, 4",), buckets=buckets)
     assert ex.plan(ones(3, 5, 4)).buckets == {"b": 4, "s": 6}
 
 
@@ -56,7 +56,7 @@ def test_symbols_are_names_or_dims_and_strategies_are_of_each_form(buckets):
     ids=str,
 )
 def test_unknown_sizes_have_the_strategy_of_their_name_or_of_all(buckets, expected):
-    ex = sx.Exec(added, ("?, ?, 4", (UNKNOWN,)), buckets)
+    ex = sx.Exec(added, ("?, ?, 4", (UNKNOWN,)), buckets=buckets)
     plan = ex.plan(ones(3, 5, 4), ones(2))
     assert tuple(plan.buckets.values()) == expected
     assert list(plan.buckets) == ["unknown_0_0", "unknown_0_1", "unknown_1_0"]
@@ -66,15 +66,15 @@ def test_unknown_sizes_have_the_strategy_of_their_name_or_of_all(buckets, expect
 def test_the_name_of_a_specs_place_covers_all_arrays_below_it():
     fn = lambda xs: [x.sum() for x in xs.values()]
     xs = {"x": ones(3), "y": ones(5)}
-    assert sx.Exec(fn, ("?",), {"unknown_0_0": 8}).plan(xs).buckets == {
+    assert sx.Exec(fn, ("?",), buckets={"unknown_0_0": 8}).plan(xs).buckets == {
         "unknown_0_x_0": 8,
         "unknown_0_y_0": 8,
     }
     what, fix = "no spec has a symbol `unknown_0_x_0`", 'buckets={"unknown_0_0": ...}'
     with refused(sx.ConfigError, what, fix) as caught:
-        sx.Exec(fn, ("?",), {"unknown_0_x_0": 8})
+        sx.Exec(fn, ("?",), buckets={"unknown_0_x_0": 8})
     told = caught.value.fix.split("buckets=")[1].replace("...", "8")
-    assert sx.Exec(fn, ("?",), eval(told)).plan(xs).buckets["unknown_0_x_0"] == 8
+    assert sx.Exec(fn, ("?",), buckets=eval(told)).plan(xs).buckets["unknown_0_x_0"] == 8
 
 
 @pytest.mark.parametrize("keys", [("q", "q_len"), ("a", "a.b"), ("q", "_q")], ids=str)
@@ -82,16 +82,18 @@ def test_the_name_of_a_place_covers_no_other_that_begins_alike(keys):
     short, long = keys
     fn = lambda **kw: sum(x.sum() for x in kw.values())
     specs = dict.fromkeys(keys, "?")
-    run = sx.Exec(fn, (), {f"unknown_{short}_0": [4], UNKNOWN: "exact"}, kwarg_shapes=specs)
+    run = sx.Exec(fn, (), buckets={f"unknown_{short}_0": [4], UNKNOWN: "exact"}, kwarg_shapes=specs)
     assert sorted(run.plan(**{short: ones(3), long: ones(5)}).buckets.values()) == [4, 5]
-    inner = sx.Exec(lambda d: fn(**d), (specs,), {f"unknown_0_{short}_0": [4], UNKNOWN: "exact"})
+    inner = sx.Exec(
+        lambda d: fn(**d), (specs,), buckets={f"unknown_0_{short}_0": [4], UNKNOWN: "exact"}
+    )
     assert sorted(inner.plan({short: ones(3), long: ones(5)}).buckets.values()) == [4, 5]
     assert float(inner({short: ones(3), long: ones(5)})) == 6 + 15
 
 
 def test_a_dim_that_was_made_of_unknown_has_the_strategy_of_unknown():
     own = Dim(UNKNOWN)
-    ex = sx.Exec(total, ((own, 5, 4),), {UNKNOWN: 8})
+    ex = sx.Exec(total, ((own, 5, 4),), buckets={UNKNOWN: 8})
     assert ex.plan(ones(3, 5, 4)).buckets == {own.name: 8}
 
 
@@ -105,7 +107,7 @@ def test_the_names_of_a_methods_arguments_count_self():
 
 
 def test_unknown_sizes_of_examples_share_a_graph():
-    ex = sx.Exec(lambda x: x.sum(), ("?",), {UNKNOWN: "pow2"})
+    ex = sx.Exec(lambda x: x.sum(), ("?",), buckets={UNKNOWN: "pow2"})
     assert [float(y) for y in ex.map([ones(3), ones(4), ones(2)])] == [6, 10, 3]
     assert ex.stats.compiles == 1
 
@@ -125,7 +127,7 @@ def test_unknown_sizes_of_examples_share_a_graph():
 )
 def test_what_names_no_symbol_is_told_with_a_way_out(buckets, what, fix):
     with refused(sx.ConfigError, what, fix):
-        sx.Exec(total, ("b, s, 4",), buckets)
+        sx.Exec(total, ("b, s, 4",), buckets=buckets)
 
 
 # Spellings of other libraries

@@ -125,7 +125,7 @@ def test_elsewhere_than_on_the_host_rows_are_stacked_and_cut_by_compiled_program
 
 
 def test_a_hit_on_arrays_at_capacity_transfers_nothing():
-    ex = sx.Exec(lambda w, x: (w * x).sum() / x.shape[0], (None, "s"), "pow2")
+    ex = sx.Exec(lambda w, x: (w * x).sum() / x.shape[0], (None, "s"), buckets="pow2")
     w, x = jnp.float32(2), jnp.ones(8)
     assert ex(w, x) == 2
     with jax.transfer_guard("disallow"):

@@ -16,7 +16,7 @@ def scaled(x, factor, *, mode="sum"):
 
 
 def made():
-    return sx.Exec(total, ("b, s, 4",), {"b": "pow2", "s": 8})
+    return sx.Exec(total, ("b, s, 4",), buckets={"b": "pow2", "s": 8})
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_settings_make_the_exec_that_they_are_of():
 
 
 def test_static_arguments_are_those_that_are_named_now():
-    run = sx.Exec(scaled, ("s", None), 8, static_argnums=1, static_argnames="mode")
+    run = sx.Exec(scaled, ("s", None), buckets=8, static_argnums=1, static_argnames="mode")
     assert (run.settings.static_argnums, run.settings.static_argnames) == ((1,), ("factor", "mode"))
     other = run.variant(static_argnums=())
     assert (other.settings.static_argnums, other.settings.static_argnames) == ((), ("mode",))
@@ -102,7 +102,7 @@ def test_static_arguments_are_those_that_are_named_now():
 
 
 def test_a_function_of_any_arguments_may_take_the_place_of_another():
-    run = sx.Exec(scaled, ("s", None), 8, static_argnums=1)
+    run = sx.Exec(scaled, ("s", None), buckets=8, static_argnums=1)
     other = run.variant(fn=lambda *args: args[0].max() * args[1])
     assert float(other(ones(5), 2.0)) == 10.0
 
@@ -114,7 +114,7 @@ def test_a_variant_asks_no_strategy_for_its_laws_again():
         asked.append(size)
         return size
 
-    run = sx.Exec(total, ("b, s, 4",), bucket)
+    run = sx.Exec(total, ("b, s, 4",), buckets=bucket)
     asked.clear()
     run.variant(poison="nan", check="sizes")
     assert asked == []

@@ -30,7 +30,7 @@ def struct(*shape, dtype=np.float32):
 
 
 def test_a_setting_of_jax_that_differs_has_its_name():
-    ex = sx.Exec(total, ("s, ...",), L(8))
+    ex = sx.Exec(total, ("s, ...",), buckets=L(8))
     ex(ones(3, 2))
     with jax.default_matmul_precision("highest"):
         told = why(ex, ones(3, 2))
@@ -95,7 +95,9 @@ def test_each_part_of_a_key_is_named_when_no_graph_has_it(call, missing, differe
 
 def test_a_fixed_dim_a_structure_and_a_setting_of_jax_are_named():
     ex = sx.Exec(
-        lambda w, x: x.sum() + sum(map(lambda v: v.sum(), jax.tree.leaves(w))), (None, "s"), L(8)
+        lambda w, x: x.sum() + sum(map(lambda v: v.sum(), jax.tree.leaves(w))),
+        (None, "s"),
+        buckets=L(8),
     )
     ex(ones(2), ones(3))
     told = why(ex, struct(5), struct(3))
@@ -108,7 +110,7 @@ def test_a_fixed_dim_a_structure_and_a_setting_of_jax_are_named():
 
 
 def test_another_outcome_of_a_guard_is_named():
-    ex = sx.Exec(lambda x: x.sum() if x.shape[0] > 6 else x.max(), ("s",), L(8))
+    ex = sx.Exec(lambda x: x.sum() if x.shape[0] > 6 else x.max(), ("s",), buckets=L(8))
     ex(ones(3))
     told = why(ex, struct(7))
     assert told.missing == ("s > 6 as the guards",)
@@ -126,7 +128,7 @@ def test_parts_that_no_graph_has_together_are_told_so():
 
 
 def test_a_trace_that_was_forgotten_is_told(monkeypatch):
-    ex = sx.Exec(lambda x: x.sum(), ("s",), L(8))
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=L(8))
     ex(ones(3))
     ex._runner.planner.clear()
     told = why(ex, struct(3))
@@ -138,18 +140,18 @@ def test_what_cannot_be_padded_is_met_before_compiling():
         """The rbg generator draws for a shape as a whole, which only its rule knows."""
         return x + jax.random.uniform(jax.random.key(0, impl="rbg"), x.shape)
 
-    ex = sx.Exec(with_noise, ("s",), L(8), on_unsupported="exact")
+    ex = sx.Exec(with_noise, ("s",), buckets=L(8), on_unsupported="exact")
     ex.warmup(ones(3).astype(np.float16), s=3)
     told = why(ex, struct(4))
     assert told.missing == ("s=4 exact", "f32 as the dtype of args[0]")
     with refused(sx.UnsupportedPrimitiveError, "random_bits", ""):
-        sx.Exec(with_noise, ("s",), L(8)).why_new(struct(4))
+        sx.Exec(with_noise, ("s",), buckets=L(8)).why_new(struct(4))
     with refused(sx.SpecError, "args[0]", ""):
         ex.why_new(struct(4, 4))
 
 
 def test_what_tells_why_keeps_no_graph_alive():
-    ex = sx.Exec(lambda x: x.sum(), ("s",), L(8), limits=sx.CacheLimits(graphs=1))
+    ex = sx.Exec(lambda x: x.sum(), ("s",), buckets=L(8), limits=sx.CacheLimits(graphs=1))
     ex(ones(3))
     graph = weakref.ref(ex.graphs[0].compiled)
     told = ex.why_new(ones(9))

@@ -154,7 +154,7 @@ def _differ(plain: Any, args: list[Any], got: Any, want: Any) -> bool:
     if not any(_closeness.difference(a, b) for a, b in pairs):
         return False
     return not _closeness.is_rounding(
-        lambda *flat: jax.tree.leaves(plain(*flat)), args, ours, theirs
+        lambda *flat: jax.tree.leaves(plain(*flat)), args, got=ours, want=theirs
     )
 
 

@@ -98,16 +98,18 @@ def test_facts_in_bodies_save_masks_and_change_nothing(name):
     for poison in (None, "nan", "garbage"):
         assert_pad_safe(case, case.sizes, 3, poison)
     if masks is not None:
-        assert len(sx.Exec(fn, ("b, s",), B).explain(ones(3, 5)).added) == masks
+        assert len(sx.Exec(fn, ("b, s",), buckets=B).explain(ones(3, 5)).added) == masks
 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_a_fill_where_a_value_is_made_reaches_all_of_its_padding(name, monkeypatch):
     def run(masked, sizes, consts, leaves):
         first = Interpreter(masked.poison)
-        jax.eval_shape(functools.partial(masked._run, interpreter=first), sizes, consts, leaves)
+        jax.eval_shape(
+            functools.partial(masked._run, interpreter=first), sizes, consts, leaves=leaves
+        )
         second = Interpreter(masked.poison, planned=first.report)
-        return masked._run(sizes, consts, leaves, interpreter=second)
+        return masked._run(sizes, consts, leaves=leaves, interpreter=second)
 
     monkeypatch.setattr(Masked, "__call__", run)
     case = Case(name, BODIES[name][0], ("b, s",))
@@ -123,7 +125,7 @@ def test_explain_tells_of_bodies():
 
     told = [
         (note.primitive, note.what, note.action)
-        for note in sx.Exec(fn, ("b, s",), B).explain(ones(3, 5)).masks
+        for note in sx.Exec(fn, ("b, s",), buckets=B).explain(ones(3, 5)).masks
     ]
     assert told == [
         ("scan", "f32[b] carried over s", "frozen behind the last step"),
@@ -138,7 +140,7 @@ def test_what_nobody_reads_gets_no_mask():
         (x + 1).sum()
         return jax.jit(lambda x: (x * 2, (x + 1).max()))(x)[0]
 
-    ex = sx.Exec(fn, ("b, s",), B)
+    ex = sx.Exec(fn, ("b, s",), buckets=B)
     assert not ex.explain(ones(3, 5)).masks
     np.testing.assert_array_equal(ex(ones(3, 5)), ones(3, 5) * 2)
 
@@ -150,7 +152,7 @@ def test_an_effect_is_kept_though_nobody_reads_its_result():
         jax.debug.callback(lambda n: seen.append(int(n)), jnp.int32(x.shape[0]))
         return x + 1
 
-    jax.block_until_ready(sx.Exec(fn, ("b, s",), B)(ones(3, 5)))
+    jax.block_until_ready(sx.Exec(fn, ("b, s",), buckets=B)(ones(3, 5)))
     jax.effects_barrier()
     assert seen == [3]
 

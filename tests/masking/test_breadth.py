@@ -100,7 +100,9 @@ def test_each_is_exact_among_nan(family: str) -> None:
     x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     for text in programs(family):
         fn = eval(f"lambda x, k: {text}", NAMES)
-        run = sx.Exec(fn, ("b, s", None), {"b": sx.Linear(4), "s": sx.Linear(8)}, poison="nan")
+        run = sx.Exec(
+            fn, ("b, s", None), buckets={"b": sx.Linear(4), "s": sx.Linear(8)}, poison="nan"
+        )
         got, want = run(x, random.key(7)), jax.jit(fn)(x, random.key(7))
         assert jax.tree.structure(got) == jax.tree.structure(want), text
         for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):

@@ -30,7 +30,9 @@ class Seen:
 def calls_of(make: Any, *args: Any, poison: str | None = "garbage") -> list[list[Any]]:
     """What the callback saw through an Exec, where the plain function shows it the same."""
     seen, plain = Seen(), Seen()
-    assert_runs_as(make(plain), sx.Exec(make(seen), ("b, s",), BUCKETS, poison=poison), *args)
+    assert_runs_as(
+        make(plain), sx.Exec(make(seen), ("b, s",), buckets=BUCKETS, poison=poison), *args
+    )
     jax.effects_barrier()
     assert seen.calls == plain.calls
     return seen.calls
@@ -54,7 +56,7 @@ def test_a_debug_print_prints_true_shapes(capfd: pytest.CaptureFixture[str]) -> 
         jax.debug.print("{} has {n}", x[0], n=x.shape[1])
         return x
 
-    sx.Exec(fn, ("b, s",), BUCKETS, poison="nan")(ones(2, 3))
+    sx.Exec(fn, ("b, s",), buckets=BUCKETS, poison="nan")(ones(2, 3))
     jax.effects_barrier()
     assert capfd.readouterr().out == "[1. 2. 3.] has 3\n"
 
@@ -66,7 +68,7 @@ def test_keys_reach_a_callback() -> None:
         jax.debug.callback(lambda k: shapes.append(k.shape), keys)
         return jax.random.key_data(keys)
 
-    assert_runs_as(fn, sx.Exec(fn, ("s",), BUCKETS), jax.random.split(jax.random.key(0), 3))
+    assert_runs_as(fn, sx.Exec(fn, ("s",), buckets=BUCKETS), jax.random.split(jax.random.key(0), 3))
     jax.effects_barrier()
     assert shapes == [(3, 2), (3, 2)]  # JAX gives a callback their data
 
@@ -102,7 +104,7 @@ def test_a_result_of_another_shape_than_promised_is_an_error() -> None:
         )
 
     with pytest.raises(Exception, match=r"a callback returned shape \(7,\), not \(3,\)"):
-        jax.block_until_ready(sx.Exec(fn, ("s",), BUCKETS)(ones(3)))
+        jax.block_until_ready(sx.Exec(fn, ("s",), buckets=BUCKETS)(ones(3)))
 
 
 def test_a_callback_in_a_loop_is_not_called_for_padding() -> None:
@@ -126,7 +128,7 @@ def test_a_batch_of_examples_has_a_callback_for_each() -> None:
         one = lambda row: jax.pure_callback(twice, struct, row, vmap_method="sequential")
         return jax.vmap(one)(x)
 
-    assert_runs_as(fn, sx.Exec(fn, ("b, s",), BUCKETS, poison="nan"), ones(2, 3))
+    assert_runs_as(fn, sx.Exec(fn, ("b, s",), buckets=BUCKETS, poison="nan"), ones(2, 3))
 
 
 # JAX wraps the callback anew in each trace.
@@ -136,7 +138,7 @@ def test_examples_of_different_lengths_are_called_back_one_by_one() -> None:
         return jax.pure_callback(np.cumsum, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
     examples = [ones(3), ones(5), ones(1)]
-    for got, x in zip(sx.Exec(fn, ("s",), BUCKETS).map(examples), examples, strict=True):
+    for got, x in zip(sx.Exec(fn, ("s",), buckets=BUCKETS).map(examples), examples, strict=True):
         np.testing.assert_array_equal(got, np.cumsum(x))
 
 
@@ -156,7 +158,7 @@ def test_examples_are_called_back_once_each_and_in_the_order_of_a_loop(count: in
 
     examples = [ones(n) for n in (3, 5, 1, 2)[:count]]
     seen, plain = Seen(), Seen()
-    ex = sx.Exec(make(seen), (None, "s"), BUCKETS, examples=sx.Linear(4), poison="nan")
+    ex = sx.Exec(make(seen), (None, "s"), buckets=BUCKETS, examples=sx.Linear(4), poison="nan")
     w = np.float32([2])
     for _ in range(2):
         got = ex.map(w, examples, reduce=reduce)
@@ -179,7 +181,7 @@ def test_callbacks_without_an_order_are_called_once_for_each_example() -> None:
         return jax.random.split(jax.random.key(x.sum().astype(int)), 2)
 
     examples = [ones(n) for n in (3, 5, 1)]
-    got = sx.Exec(fn, ("s",), BUCKETS).map(examples)
+    got = sx.Exec(fn, ("s",), buckets=BUCKETS).map(examples)
     jax.effects_barrier()
     assert sorted(len(call[0]) for call in seen.calls) == [1, 1, 3, 3, 5, 5]
     for keys, x in zip(got, examples, strict=True):

@@ -23,7 +23,7 @@ WITH_GRADIENTS = [*CASES, *(case.gradient() for case in CASES if case.gradient()
 
 def traced(case: Case):
     leaves = [Leaf(dims, dtype) for dims, dtype in zip(case.dims, case.arg_dtypes, strict=True)]
-    return trace(case.fn, leaves, {symbol: case.sizes[symbol] for symbol in case.symbols})
+    return trace(case.fn, leaves, sizes={symbol: case.sizes[symbol] for symbol in case.symbols})
 
 
 def program(case: Case, trace, *, slack: int, least: int | None = 1) -> str:

@@ -39,7 +39,7 @@ P = sx.Pow2()
 )
 @pytest.mark.parametrize("size", [3, 5])
 def test_masks_that_are_spared_change_nothing(fn, size):
-    assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(size))
+    assert_runs_as(fn, sx.Exec(fn, ("s",), buckets=P), ones(size))
 
 
 def through(name, *values, dtype: Any = np.float32, operand_dtype: Any = np.float32, **params):
@@ -161,7 +161,7 @@ FAR = {  # what is far from padding of zeros, and overflows
 @pytest.mark.parametrize(("fn", "dtype"), FAR.values(), ids=FAR)
 def test_what_numpy_and_xla_compute_apart_is_masked(fn, dtype):
     x = jnp.ones(5, dtype)
-    assert sx.Exec(fn, ("s",), P)(x) == jax.jit(fn)(x)
+    assert sx.Exec(fn, ("s",), buckets=P)(x) == jax.jit(fn)(x)
 
 
 def test_integers_are_finite_whatever_happens():
@@ -185,7 +185,7 @@ def test_a_second_reader_needs_no_second_mask():
         y = x + 1
         return y.sum() + jnp.dot(y, y)
 
-    assert len(sx.Exec(fn, ("s",), P).explain(ones(3)).added) == 1
+    assert len(sx.Exec(fn, ("s",), buckets=P).explain(ones(3)).added) == 1
 
 
 def test_a_product_with_rows_of_zeros_may_be_nan():
@@ -193,7 +193,7 @@ def test_a_product_with_rows_of_zeros_may_be_nan():
         return (a @ b.T).sum(1), jnp.sign(a @ b.T).sum(1)
 
     a, b = np.array([[np.inf, 1], [2, 3]], np.float32), ones(3, 2)
-    ex = sx.Exec(fn, (None, "s, 2"), sx.Linear(8))
+    ex = sx.Exec(fn, (None, "s, 2"), buckets=sx.Linear(8))
     for actual, expected in zip(ex(a, b), jax.jit(fn)(a, b), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
@@ -202,7 +202,7 @@ def test_a_product_of_zeros_and_finite_numbers_is_zero():
     def fn(x, n):
         return (jnp.ones((3, 2)) @ x.T).sum(1), (n @ n.T).sum(), jnp.einsum("bs,bs->b", n, n).sum()
 
-    ex = sx.Exec(fn, ("s, 2", "s, 2"), sx.Linear(8))
+    ex = sx.Exec(fn, ("s, 2", "s, 2"), buckets=sx.Linear(8))
     args = ones(3, 2), ones(3, 2).astype(np.int32)
     assert not ex.explain(*args).added
     assert_runs_as(fn, ex, *args)
@@ -213,7 +213,7 @@ def test_a_zero_is_filled_in_front_of_a_constant_factor(of):
     def fn(x):
         return jnp.dot(of(jnp.exp(x + 1)), x)
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     text = str(jax.make_jaxpr(lambda x: _masked(ex, x))(ones(3)))
     assert text.index("select_n") < max(text.find(" mul "), text.find(" div "))
     assert_runs_as(fn, ex, ones(3))
@@ -234,7 +234,7 @@ def test_a_zero_is_not_filled_in_front_of_another_factor(of):
     def fn(x, y):
         return of(jnp.exp(x + 1), y).sum()
 
-    ex = sx.Exec(fn, ("s", "s"), P)
+    ex = sx.Exec(fn, ("s", "s"), buckets=P)
     assert len(ex.explain(ones(3), ones(3)).added) == 1
     assert_runs_as(fn, ex, ones(3), ones(3))
 
@@ -243,4 +243,4 @@ def _masked(ex, x):
     plan = ex.plan(x)
     padded = np.zeros(plan.in_capacities[0], np.float32)
     recipe = plan.recipe
-    return recipe.masked({"s": x.shape[0]}, recipe.trace.jaxpr.consts, [padded])
+    return recipe.masked({"s": x.shape[0]}, recipe.trace.jaxpr.consts, leaves=[padded])

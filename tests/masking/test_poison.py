@@ -23,7 +23,7 @@ def total(x):
 
 @pytest.mark.parametrize("poison", POISONS)
 def test_a_poisoned_run_is_right(poison):
-    ex = sx.Exec(total, ("s",), P, poison=poison)
+    ex = sx.Exec(total, ("s",), buckets=P, poison=poison)
     for size in (1, 3, 4, 5):
         assert_runs_as(total, ex, ones(size))
 
@@ -40,7 +40,7 @@ def test_a_wrong_rule_shows(poison, wrong, monkeypatch):
 
     changed = dataclasses.replace(RULES["reduce_sum"], apply=rule)
     monkeypatch.setitem(RULES, "reduce_sum", changed)
-    ex = sx.Exec(lambda x: x.sum(0), ("b, s",), P, poison=poison)
+    ex = sx.Exec(lambda x: x.sum(0), ("b, s",), buckets=P, poison=poison)
     assert not np.allclose(ex(ones(3, 3)), ones(3, 3).sum(0))
 
 

@@ -269,7 +269,7 @@ def _primitives_of(case: Case) -> dict[str, int]:
     The case is traced at symbolic sizes, and nested jaxprs are included.
     """
     leaves = [Leaf(dims, dtype) for dims, dtype in zip(case.dims, case.arg_dtypes, strict=True)]
-    traced = trace(case.fn, leaves, {symbol: case.sizes[symbol] for symbol in case.symbols})
+    traced = trace(case.fn, leaves, sizes={symbol: case.sizes[symbol] for symbol in case.symbols})
     found: dict[str, int] = {}
     for eqn in _compat.equations(traced.jaxpr.jaxpr):
         most = found.setdefault(eqn.primitive.name, 0)
@@ -304,21 +304,28 @@ def test_a_primitive_without_a_case_is_tied_to_a_test_that_there_is(test):
 _OF_INTERMEDIATES = {
     "_any_of": "the shape is an aval's, of dims",
     "_reshape_group": "the array is reshaped already along the axes of other groups",
+    "_run_of": "the array is cut already along other axes",
+    "_transform": "the array is as wide as the result by then",
+    "_in_corner": "the axes of the batch are those of the result",
+    "_widened": "the array is a callback's result",
+    "_hash": "keys are never padded within a draw",
+    "hash_pair": "counters are made by the rule, and keys are never padded within a draw",
+    "by_element": "starts are laid out in rows by the rule",
+    "_unchanging": "updates are spread by the rule",
 }
 RULE_FILES = sorted(pathlib.Path(rules.__path__[0]).glob("*.py"))
 
 
 def shapes_read(text: str) -> set[tuple[str, str]]:
-    """Functions of a context that read the shape of a parameter, and the parameter."""
+    """Functions that read the shape of a parameter or of a field, and which it is."""
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
     found: set[tuple[str, str]] = set()
     for function in functions:
         given = (*function.args.args, *function.args.kwonlyargs)
         names = {parameter.arg for parameter in given}
-        if "ctx" in names:
-            attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
-            read = {ast.unparse(node.value) for node in attributes if node.attr == "shape"}
-            found |= {(function.name, name) for name in read & names}
+        attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
+        read = {ast.unparse(node.value) for node in attributes if node.attr == "shape"}
+        found |= {(function.name, x) for x in read if x in names or x.startswith("self.")}
     return found
 
 
@@ -328,5 +335,9 @@ def test_rules_take_capacities_from_their_context():
 
 
 def test_an_extent_that_is_read_off_an_operand_is_found():
-    text = "def rule(ctx, operand, *, axis):\n    return operand.shape[axis]"
-    assert shapes_read(text) == {("rule", "operand")}
+    rule = "def rule(ctx, operand, *, axis):\n    return operand.shape[axis]"
+    helper = "def helper(x):\n    return x.shape"
+    method = "class Writes:\n    def apply(self):\n        return self.updates.shape"
+    assert shapes_read(rule) == {("rule", "operand")}
+    assert shapes_read(helper) == {("helper", "x")}
+    assert shapes_read(method) == {("apply", "self.updates")}

@@ -43,7 +43,7 @@ def test_a_case_without_a_gradient_is_one_that_jax_has_none_of(case: Case) -> No
     assert gradient is not None
     leaves = [Leaf(dims, dtype) for dims, dtype in zip(case.dims, case.arg_dtypes, strict=True)]
     with pytest.raises((ValueError, NotImplementedError, sx.InconclusiveShapeError)):
-        trace(gradient.fn, leaves, {symbol: case.sizes[symbol] for symbol in case.symbols})
+        trace(gradient.fn, leaves, sizes={symbol: case.sizes[symbol] for symbol in case.symbols})
 
 
 @pytest.mark.slow

@@ -161,7 +161,7 @@ def arguments():
 
 def executed(fn, poison=None):
     """An Exec of `fn`, behind a sum that fills the padding of `b` with zeros."""
-    return sx.Exec(lambda a, b, x: (b.sum(0), fn(a, b, x)), SPECS, B, poison=poison)
+    return sx.Exec(lambda a, b, x: (b.sum(0), fn(a, b, x)), SPECS, buckets=B, poison=poison)
 
 
 def is_spared(fn, poison=None):
@@ -195,4 +195,4 @@ def test_totals_that_another_reader_fills_are_no_totals():
         return t.sum(1), (w / t).sum(1)
 
     x = arguments()[2][:4]
-    assert_close(sx.Exec(fn, ("q, s",), B)(x), fn(x), scale=0)
+    assert_close(sx.Exec(fn, ("q, s",), buckets=B)(x), fn(x), scale=0)

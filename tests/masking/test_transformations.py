@@ -176,8 +176,8 @@ def test_a_transformed_function_is_exact(case):
 
 
 def test_an_exec_inside_of_another_is_traced_with_it():
-    inner = sx.Exec(jax.vmap(rowwise), ("b, s",), sx.Pow2())
-    outer = sx.Exec(lambda x: inner(x).sum(0) + inner(x.T).sum(1), ("b, s",), sx.Pow2())
+    inner = sx.Exec(jax.vmap(rowwise), ("b, s",), buckets=sx.Pow2())
+    outer = sx.Exec(lambda x: inner(x).sum(0) + inner(x.T).sum(1), ("b, s",), buckets=sx.Pow2())
     x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     plain = jax.vmap(rowwise)(x).sum(0) + jax.vmap(rowwise)(x.T).sum(1)
     assert_close(outer(x), plain)
@@ -187,7 +187,7 @@ def test_an_exec_inside_of_another_is_traced_with_it():
 @pytest.mark.filterwarnings("ignore:shapeexec:RuntimeWarning")
 @pytest.mark.parametrize("transform", [jax.jit, jax.vmap], ids=["jit", "vmap"])
 def test_an_exec_inside_of_somebodys_trace_runs_the_plain_function(transform):
-    ex = sx.Exec(rowwise, ("s",), sx.Pow2())
+    ex = sx.Exec(rowwise, ("s",), buckets=sx.Pow2())
     x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     x = x if transform is jax.vmap else x[0]
     assert_close(transform(ex)(x), transform(rowwise)(x))

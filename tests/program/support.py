@@ -51,4 +51,4 @@ def tokens(b, s):
 
 def traced(fn, specs, *args, **options):
     """The program of a call."""
-    return sx.Exec(fn, specs, sx.Pow2(), **options).trace(*args)
+    return sx.Exec(fn, specs, buckets=sx.Pow2(), **options).trace(*args)

@@ -28,7 +28,7 @@ def test_a_call_tells_lengths_and_capacities():
 
 
 def test_a_call_is_planned_and_nothing_is_compiled():
-    ex = sx.Exec(block, SPECS, P)
+    ex = sx.Exec(block, SPECS, buckets=P)
     with counted() as count:
         ex.trace(PARAMS, tokens(3, 5))
         ex.trace(PARAMS, jax.ShapeDtypeStruct((3, 6, WIDTH), jnp.float32))
@@ -118,7 +118,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_explain_is_a_view_of_the_program(name):
     fn, specs, args = FUNCTIONS[name]
-    ex = sx.Exec(fn, specs, P, on_unsupported="exact")
+    ex = sx.Exec(fn, specs, buckets=P, on_unsupported="exact")
     explanation, program = ex.explain(*args), ex.trace(*args)
     assert explanation.program == program
     assert explanation.masks == program.masks

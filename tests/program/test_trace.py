@@ -181,7 +181,7 @@ TABLE = jnp.array([3.0, 4.0])
     ids=["a constant", "two calls", "two constants", "in a loop", "a gradient"],
 )
 def test_arrays_that_inner_functions_close_over_are_constants(fn, count):
-    ex = sx.Exec(fn, ("b, s",), P)
+    ex = sx.Exec(fn, ("b, s",), buckets=P)
     for program in (sx.trace(fn, X), ex.trace(ones(3, 5)), ex.explain(ones(3, 5)).program):
         assert [v.text for v in program.constants] == ["f32[2]"] * count
         assert [v.name for v in program.constants] == [f"const{i}" for i in range(count)]

@@ -26,7 +26,7 @@ def two_blocks(params, x):
 
 
 def block_program():
-    return sx.Exec(block, SPECS, P).trace(PARAMS, tokens(3, 100))
+    return sx.Exec(block, SPECS, buckets=P).trace(PARAMS, tokens(3, 100))
 
 
 def lines(program):
@@ -40,7 +40,7 @@ def test_a_short_program_prints_an_equation_in_a_line():
     def fn(x):
         return jnp.exp(x).max(axis=1)
 
-    printed = lines(sx.Exec(fn, ("b, s",), P).trace(ones(3, 5)))
+    printed = lines(sx.Exec(fn, ("b, s",), buckets=P).trace(ones(3, 5)))
     assert printed[:2] == ["fn(x f32[b,s]) -> f32[b]", "  b = 3 of 4, s = 5 of 8"]
     operation, code = re.split(r" {3,}", printed[2])
     assert operation == "  %0 f32[b,s] = exp x"
@@ -62,13 +62,13 @@ def test_a_block_of_a_transformer_fits_a_screen():
 @pytest.mark.parametrize("fn", [block, jax.grad(two_blocks)], ids=["block", "gradient"])
 @pytest.mark.parametrize("is_expanded", [False, True], ids=["folded", "expanded"])
 def test_no_line_is_longer_than_a_screen_is_wide(fn, is_expanded):
-    program = sx.Exec(fn, SPECS, P).trace(PARAMS, tokens(3, 100))
+    program = sx.Exec(fn, SPECS, buckets=P).trace(PARAMS, tokens(3, 100))
     program = program.expand() if is_expanded else program
     assert max(map(len, lines(program))) <= 110
 
 
 def test_masks_and_why_are_printed():
-    printed = str(sx.Exec(softmax, ("s",), P).trace(ones(3)))
+    printed = str(sx.Exec(softmax, ("s",), buckets=P).trace(ones(3)))
     assert "    mask  reduce_max: f32[s] along s: filled with -inf where it is made" in printed
     assert "    spared  reduce_sum: f32[s] along s: padding is 0.0" in printed
     assert "for padding is 0.0" in printed
@@ -79,20 +79,20 @@ def test_guards_numbers_and_exact_symbols_are_printed():
         n = x.shape[0]
         return x.sum() / (n * (n - 1) / 2) if n > 2 else x
 
-    printed = lines(sx.Exec(fn, ("s",), P).trace(ones(5)))
+    printed = lines(sx.Exec(fn, ("s",), buckets=P).trace(ones(5)))
     assert any(line.startswith("  guard s > 2   <- return x.sum()") for line in printed)
     assert "  host  (s^2 - s) / 2 = 10.0 (float32)" in printed
-    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), P, on_unsupported="exact")
+    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s",), buckets=P, on_unsupported="exact")
     assert "  s is exact: no pad-safe rule for `new_ref`" in str(ex.trace(ones(3)))
 
 
 def test_functions_are_folded_until_they_are_expanded():
-    program = sx.Exec(lambda x: jax.nn.silu(x).max(), ("s",), P).trace(ones(3))
+    program = sx.Exec(lambda x: jax.nn.silu(x).max(), ("s",), buckets=P).trace(ones(3))
     assert "logistic" not in str(program)
     assert "jit silu x" in str(program)
     assert "= logistic x" in str(program.expand())
     # The mask of a function that is folded stands with its call.
-    inner = sx.Exec(jax.jit(lambda x: x.max()), ("s",), P).trace(ones(3))
+    inner = sx.Exec(jax.jit(lambda x: x.max()), ("s",), buckets=P).trace(ones(3))
     assert "mask  reduce_max" in str(inner)
     assert str(inner).count("mask  reduce_max") == str(inner.expand()).count("mask  reduce_max")
 
@@ -101,7 +101,7 @@ def test_a_loop_names_what_its_body_takes():
     def fn(x):
         return jax.lax.scan(lambda c, row: (c + row.max(), row * 2), 0.0, x)
 
-    expanded = str(sx.Exec(fn, ("b, s",), P).trace(ones(3, 5)).expand())
+    expanded = str(sx.Exec(fn, ("b, s",), buckets=P).trace(ones(3, 5)).expand())
     assert "scan[length=b]" in expanded
     assert re.search(r"^    jaxpr\(%\d+ f32\[\], %\d+ f32\[s\]\):$", expanded, re.MULTILINE)
     assert re.search(r"^      return %\d+, %\d+$", expanded, re.MULTILINE)
@@ -118,7 +118,7 @@ def test_a_line_of_an_installed_package_is_told_by_the_users_own():
 
 def test_many_arguments_are_cut():
     params = [ones(3) for _ in range(200)]
-    program = sx.Exec(lambda p, x: sum(p) + x, (None, "3"), P).trace(params, ones(3))
+    program = sx.Exec(lambda p, x: sum(p) + x, (None, "3"), buckets=P).trace(params, ones(3))
     assert len(program.inputs) == 201
     head = [line for line in lines(program) if "lines more" in line]
     assert len(head) == 1
@@ -127,11 +127,11 @@ def test_many_arguments_are_cut():
 
 PROGRAMS = {
     "block": block_program,
-    "gradient": lambda: sx.Exec(jax.grad(two_blocks), SPECS, P).trace(PARAMS, tokens(3, 5)),
+    "gradient": lambda: sx.Exec(jax.grad(two_blocks), SPECS, buckets=P).trace(PARAMS, tokens(3, 5)),
     "loop": lambda: sx.Exec(
         lambda x: jax.lax.scan(lambda c, row: (c + row.max(), jax.nn.softmax(row)), 0.0, x),
         ("b, s",),
-        P,
+        buckets=P,
     ).trace(ones(3, 5)),
 }
 
@@ -152,7 +152,9 @@ def test_each_line_reads_what_a_line_above_has_made(name, is_expanded):
 
 
 def test_only_what_does_not_fit_shares_a_line():
-    assert all(len(row.equations) == 1 for row in rows(sx.Exec(softmax, ("s",), P).trace(ones(3))))
+    assert all(
+        len(row.equations) == 1 for row in rows(sx.Exec(softmax, ("s",), buckets=P).trace(ones(3)))
+    )
     shared = [row for row in rows(block_program()) if len(row.equations) > 1]
     assert shared
     for row in shared:
@@ -161,14 +163,14 @@ def test_only_what_does_not_fit_shares_a_line():
 
 
 def test_repr_is_short():
-    assert repr(sx.Exec(softmax, ("s",), P).trace(ones(3))).startswith("Program(softmax, ")
+    assert repr(sx.Exec(softmax, ("s",), buckets=P).trace(ones(3))).startswith("Program(softmax, ")
 
 
 # JSON
 
 
 def test_json_holds_all_of_a_program():
-    program = sx.Exec(lambda x: jax.nn.silu(x).max(axis=1), ("b, s",), P).trace(ones(3, 5))
+    program = sx.Exec(lambda x: jax.nn.silu(x).max(axis=1), ("b, s",), buckets=P).trace(ones(3, 5))
     told = json.loads(program.to_json())
     assert told["symbols"] == ["b", "s"]
     assert told["sizes"] == {"b": 3, "s": 5}
@@ -194,7 +196,7 @@ def test_json_tells_guards_numbers_and_what_is_exact():
         n = x.shape[0]
         return x.sum() / (n * (n - 1) / 2) if n > 2 else x
 
-    told = json.loads(sx.Exec(fn, ("s",), P).trace(ones(5)).to_json())
+    told = json.loads(sx.Exec(fn, ("s",), buckets=P).trace(ones(5)).to_json())
     assert [guard["text"] for guard in told["guards"]] == ["s > 2"]
     assert told["numbers"] == [{"text": "(s^2 - s) / 2", "dtype": "float32", "value": "10.0"}]
     assert told["exact"] == {}
@@ -221,7 +223,11 @@ def test_each_arrow_of_a_flow_chart_joins_nodes_that_it_has(name, is_expanded):
 
 
 def test_a_flow_chart_marks_what_is_masked():
-    chart = sx.Exec(lambda x: jnp.exp(x).max(axis=1), ("b, s",), P).trace(ones(3, 5)).to_mermaid()
+    chart = (
+        sx.Exec(lambda x: jnp.exp(x).max(axis=1), ("b, s",), buckets=P)
+        .trace(ones(3, 5))
+        .to_mermaid()
+    )
     assert '  in0(["x"])' in chart
     assert '  n0["exp"]' in chart
     assert '  n1["reduce_max[axes=(1,)]<br>1 mask"]' in chart
@@ -232,7 +238,7 @@ def test_a_flow_chart_marks_what_is_masked():
 
 
 def test_a_flow_chart_dots_what_a_function_returns_to_its_equation():
-    program = sx.Exec(jnp.cumsum, ("s",), P).trace(ones(3))
+    program = sx.Exec(jnp.cumsum, ("s",), buckets=P).trace(ones(3))
     assert "-.->" not in program.to_mermaid()
     assert '  n1 -.->|"f32[s]"| n0' in program.expand().to_mermaid()
 
@@ -275,7 +281,7 @@ def read(program):
 
 
 def test_a_notebook_shows_a_row_per_equation_and_opens_functions():
-    program = sx.Exec(lambda x: jax.nn.silu(x).max(axis=1), ("b, s",), P).trace(ones(3, 5))
+    program = sx.Exec(lambda x: jax.nn.silu(x).max(axis=1), ("b, s",), buckets=P).trace(ones(3, 5))
     tags = read(program)
     text = " ".join(tags.texts)
     assert [tag for tag, _ in tags.seen].count("tr") >= 2 + len(program)

@@ -20,7 +20,7 @@ def halves_of_many(*arrays):
 
 def call(limit, monkeypatch, count=3, **options):
     monkeypatch.setattr(_budget, *limit)
-    run = sx.Exec(halves_of_many, tuple("stuvwxyz"[:count]), sx.Pow2(), **options)
+    run = sx.Exec(halves_of_many, tuple("stuvwxyz"[:count]), buckets=sx.Pow2(), **options)
     return run, run(*[np.ones(6, np.float32)] * count)
 
 

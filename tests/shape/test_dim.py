@@ -255,7 +255,7 @@ def test_importing_starts_no_back_end():
 def test_the_first_thing_that_a_process_computes_may_be_a_quotient():
     program = (
         "import numpy as np, shapeexec as sx\n"
-        "ex = sx.Exec(lambda x: x[: x.shape[0] // 2], ('s',), sx.Pow2())\n"
+        "ex = sx.Exec(lambda x: x[: x.shape[0] // 2], ('s',), buckets=sx.Pow2())\n"
         "assert ex(np.ones(7, np.float32)).tolist() == [1.0, 1.0, 1.0]"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

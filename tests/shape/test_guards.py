@@ -17,7 +17,7 @@ def test_a_dim_that_stands_for_a_symbol_is_at_least_1():
         return y[1:]
 
     leaves = [Leaf((Dim(symbol),), np.dtype(np.float32)) for symbol in "st"]
-    traced = trace(fn, leaves, {"s": 5, "t": 4})
+    traced = trace(fn, leaves, sizes={"s": 5, "t": 4})
     assert [str(guard) for guard in traced.guards] == ["t == s - 1"]
     assert str(traced.jaxpr.out_avals[0].shape) == "(s - 2,)"
     assert traced.symbols == {"s", "t"}
@@ -28,7 +28,7 @@ def test_a_function_that_works_is_traced_once():
     trace(
         lambda x: tries.append(x) or x[1:].sum(),
         [Leaf((Dim("s"),), np.dtype(np.float32))],
-        {"s": 3},
+        sizes={"s": 3},
     )
     assert len(tries) == 1
 
@@ -36,7 +36,7 @@ def test_a_function_that_works_is_traced_once():
 def test_without_sizes_a_question_is_an_error():
     leaf = Leaf((Dim("s"),), np.dtype(np.float32))
     with pytest.raises(InconclusiveShapeError, match="`s == 4` cannot be decided") as caught:
-        trace(lambda x: x if x.shape[0] == 4 else 2 * x, [leaf], None)
+        trace(lambda x: x if x.shape[0] == 4 else 2 * x, [leaf], sizes=None)
     assert caught.value.symbols == {"s"}
     assert "Fix:" in str(caught.value)
 
@@ -44,7 +44,7 @@ def test_without_sizes_a_question_is_an_error():
 def test_a_constraint_decides_without_sizes():
     leaf = Leaf((Dim("s"),), np.dtype(np.float32))
     facts = [parse_constraint("s >= 5")]
-    traced = trace(lambda x: x if x.shape[0] > 4 else 2 * x, [leaf], None, constraints=facts)
+    traced = trace(lambda x: x if x.shape[0] > 4 else 2 * x, [leaf], sizes=None, constraints=facts)
     assert traced.guards == ()
 
 
@@ -68,7 +68,7 @@ def test_jax_is_as_it_was_after_a_trace_that_failed():
     methods = {name: getattr(type(before), name) for name in names}
     index = jax.core.Tracer.__getitem__
     with pytest.raises(ZeroDivisionError):
-        trace(lambda x: 1 / 0, [Leaf((Dim("s"),), np.dtype(np.float32))], {"s": 3})
+        trace(lambda x: 1 / 0, [Leaf((Dim("s"),), np.dtype(np.float32))], sizes={"s": 3})
     assert {name: getattr(type(before), name) for name in methods} == methods
     assert not {"__bool__", "__index__", "__float__"} & vars(type(before)).keys()
     assert jax.core.Tracer.__getitem__ is index

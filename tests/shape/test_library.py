@@ -247,7 +247,7 @@ def assert_has_proven_all(ex):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_results_are_those_of_the_plain_function(name):
     fn, specs, _ = PROGRAMS[name]
-    ex = sx.Exec(fn, specs, padded(specs), poison="nan", check="sizes")
+    ex = sx.Exec(fn, specs, buckets=padded(specs), poison="nan", check="sizes")
     for seed, sizes in enumerate(SIZES):
         assert_runs_as(fn, ex, *arguments(specs, sizes, seed))
     assert_has_proven_all(ex)
@@ -258,7 +258,7 @@ def test_the_results_are_those_of_the_plain_function(name):
 def test_gradients_of_stand_ins_are_those_of_the_plain_function(name):
     fn, specs, _ = PROGRAMS[name]
     fn = gradient(fn)
-    ex = sx.Exec(fn, specs, padded(specs), poison="max", check="sizes")
+    ex = sx.Exec(fn, specs, buckets=padded(specs), poison="max", check="sizes")
     for seed, sizes in enumerate(SIZES[1:]):
         assert_runs_as(fn, ex, *arguments(specs, sizes, seed))
     assert_has_proven_all(ex)
@@ -278,7 +278,7 @@ def test_gradients_of_stand_ins_are_those_of_the_plain_function(name):
     ids=["associative_scan", "searchsorted", "permutation", "convolve", "prod", "window", "stft"],
 )
 def test_examples_of_different_sizes_share_a_graph(fn):
-    ex = sx.Exec(fn, ("s",), P, poison="nan")
+    ex = sx.Exec(fn, ("s",), buckets=P, poison="nan")
     examples = [ones(n) / 3 for n in (5, 7, 6)]
     for got, want in zip(ex.map(examples), map(jax.jit(fn), examples), strict=True):
         assert_close(got, want)
@@ -288,7 +288,7 @@ def test_examples_of_different_sizes_share_a_graph(fn):
 @pytest.mark.slow
 def test_a_size_past_a_power_of_16_takes_another_trace_and_a_bucket_no_more():
     fn = lambda x: lax.associative_scan(jnp.add, x)
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     for size in range(1, 40):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.compiles == 7
@@ -298,7 +298,7 @@ def test_a_size_past_a_power_of_16_takes_another_trace_and_a_bucket_no_more():
 def test_a_scan_groups_elements_as_the_plain_one_does():
     x = np.random.default_rng(0).integers(-9, 9, 300, dtype=np.int32)
     fn = lambda x: lax.associative_scan(jnp.subtract, x)
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     for size in (37, 300):
         np.testing.assert_array_equal(ex(x[:size]), jax.jit(fn)(x[:size]))
 
@@ -314,7 +314,7 @@ def test_a_scan_groups_elements_as_the_plain_one_does():
 )
 def test_a_scan_combines_as_many_elements_at_once_as_the_plain_one_does(combine):
     fn = lambda x: lax.associative_scan(combine, x)
-    ex = sx.Exec(fn, ("s",), sx.Linear(16), poison="nan")
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(16), poison="nan")
     for size in (5, 6, 12):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.differences == 0
@@ -322,7 +322,7 @@ def test_a_scan_combines_as_many_elements_at_once_as_the_plain_one_does(combine)
 
 def test_an_overflow_beyond_the_size_reaches_no_gradient():
     fn = jax.grad(lambda x: lax.associative_scan(jnp.multiply, x)[-1])
-    ex = sx.Exec(fn, ("s",), P, poison="max")
+    ex = sx.Exec(fn, ("s",), buckets=P, poison="max")
     for numbers in ([1e-5, 1e-5, 1e-5, 1e-5, 1e10], [1e20, 1e15], [1e30] * 3):
         x = np.asarray(numbers, np.float32)
         assert_close(ex(x), jax.jit(fn)(x), scale=0)
@@ -330,7 +330,7 @@ def test_an_overflow_beyond_the_size_reaches_no_gradient():
 
 def test_what_is_not_combined_is_not_differentiated():
     fn = gradient(lambda x: lax.associative_scan(jnp.divide, x))  # by 0 it would be NaN
-    ex = sx.Exec(fn, ("s",), P, poison="nan")
+    ex = sx.Exec(fn, ("s",), buckets=P, poison="nan")
     for size in (1, 2, 3, 4, 8):
         assert_runs_as(fn, ex, ones(size))
 
@@ -338,9 +338,9 @@ def test_what_is_not_combined_is_not_differentiated():
 def test_a_scan_of_arrays_whose_sizes_are_not_its_length_is_refused_as_ever():
     fn = lambda x: lax.scan(lambda c, y: (c + y, c), 0.0, x, length=x.shape[0] - 1)
     with pytest.raises(ValueError, match="`length` argument of 4 which disagrees"):
-        sx.Exec(fn, ("s",), P)(ones(5))
+        sx.Exec(fn, ("s",), buckets=P)(ones(5))
     fn = lambda x, y: lax.scan(lambda c, y: (c + y, c), 0.0, x, length=y.size)
-    ex = sx.Exec(fn, ("s", "t"), P)
+    ex = sx.Exec(fn, ("s", "t"), buckets=P)
     assert_runs_as(fn, ex, ones(5), ones(5))
     with pytest.raises(ValueError, match="`length` argument of 6 which disagrees"):
         ex(ones(5), ones(6))
@@ -350,6 +350,6 @@ def test_a_size_has_no_more_attributes_for_a_user_than_an_int():
     def fn(x):
         return x * 2 if hasattr(x.shape[0], "astype") else x
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     assert_runs_as(fn, ex, ones(5))
     assert ex.stats.differences == 0

@@ -67,7 +67,7 @@ def test_a_collective_over_a_ragged_named_axis_reads_no_padding(name, poison, mo
     def gradient(x: Any) -> Any:
         return jax.grad(lambda x: sum((y**2).sum() for y in floats(fn(x))))(x)
 
-    ex, grad = sx.Exec(fn, ("b, 3",), P), sx.Exec(gradient, ("b, 3",), P)
+    ex, grad = sx.Exec(fn, ("b, 3",), buckets=P), sx.Exec(gradient, ("b, 3",), buckets=P)
     for size in (1, 5, 8):
         assert_same(ex(batch(size)), jax.jit(fn)(batch(size)))
         assert_same(grad(batch(size)), jax.jit(gradient)(batch(size)))
@@ -87,7 +87,7 @@ def test_batch_norm_of_equinox_trains_on_ragged_batches(monkeypatch):
         y, state = jax.vmap(norm, (0, None), (0, None), axis_name="b")(x, state)
         return (y**3).sum(), (y, state)
 
-    ex, plain_state = sx.Exec(loss, (None, None, "b, 3"), P), state
+    ex, plain_state = sx.Exec(loss, (None, None, "b, 3"), buckets=P), state
     for size in (5, 3, 8):
         ((value, (y, state)), gradient) = ex(norm, state, batch(size))
         wanted = eqx.filter_jit(loss)(norm, plain_state, batch(size))
@@ -115,7 +115,7 @@ def test_batch_norm_of_flax_over_a_named_axis_trains_on_ragged_batches(monkeypat
         return (y**3).sum(), changed
 
     step = jax.value_and_grad(loss, has_aux=True)
-    ex = sx.Exec(step, (None, None, "b, 3"), P)
+    ex = sx.Exec(step, (None, None, "b, 3"), buckets=P)
     for size in (5, 3, 8):
         args = (variables["params"], variables["batch_stats"], batch(size))
         for got, want in zip(*map(jax.tree.leaves, (ex(*args), jax.jit(step)(*args))), strict=True):

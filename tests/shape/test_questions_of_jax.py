@@ -35,14 +35,14 @@ from tests.shape.test_trace import P
     ids=["packbits", "linspace", "size", "average", "where", "nonzero in a loop", "one element"],
 )
 def test_jaxs_library_is_answered_as_the_plain_call_is(fn, specs, shapes):
-    ex = sx.Exec(fn, specs, P, poison="nan")
+    ex = sx.Exec(fn, specs, buckets=P, poison="nan")
     for shape in shapes:
         assert_runs_as(fn, ex, ones(*shape))
 
 
 def test_a_reduction_of_nothing_fails_as_it_does():
     fn = lambda x: x[1:].max()
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     assert_runs_as(fn, ex, ones(3))
     with pytest.raises(ValueError, match="zero-size array to reduction"):
         ex(ones(1))
@@ -73,7 +73,7 @@ FITTING = {
 
 @pytest.mark.parametrize(("fn", "sizes", "guard"), FITTING.values(), ids=FITTING)
 def test_sizes_that_fit_in_a_call_are_guarded(fn, sizes, guard):
-    ex = sx.Exec(fn, ("s", "t"), P, poison="nan")
+    ex = sx.Exec(fn, ("s", "t"), buckets=P, poison="nan")
     for s, t in sizes:
         assert_runs_as(fn, ex, ones(s), ones(t))
     guards = [str(g) for g in ex.plan(*map(ones, sizes[0])).guards]
@@ -81,14 +81,14 @@ def test_sizes_that_fit_in_a_call_are_guarded(fn, sizes, guard):
 
 
 def test_sizes_that_do_not_fit_fail_as_the_plain_call_does():
-    ex = sx.Exec(lambda x: x[0::2] + x[1::2], ("s",), P)
+    ex = sx.Exec(lambda x: x[0::2] + x[1::2], ("s",), buckets=P)
     ex(ones(4))
     with pytest.raises(TypeError, match="incompatible shapes"):
         ex(ones(5))
 
 
 def test_symbols_that_are_equal_share_a_bucket():
-    ex = sx.Exec(lambda x, y: x + y, ("s", "t"), {"s": P, "t": sx.Linear(6)})
+    ex = sx.Exec(lambda x, y: x + y, ("s", "t"), buckets={"s": P, "t": sx.Linear(6)})
     assert_runs_as(lambda x, y: x + y, ex, ones(5), ones(5))
     assert dict(ex.plan(ones(5), ones(5)).buckets) == {"s": 8, "t": 8}
 
@@ -104,7 +104,7 @@ def convolved(x, stride, padding):
 )
 def test_the_gradient_of_a_strided_convolution_runs_padded(stride, padding):
     fn = jax.grad(lambda x: (convolved(x, stride, padding) ** 2).sum())
-    ex = sx.Exec(fn, ("b, s, 1",), P, poison="nan")
+    ex = sx.Exec(fn, ("b, s, 1",), buckets=P, poison="nan")
     for size in (9, 8, 7, 3):
         assert_runs_as(fn, ex, ones(2, size, 1))
     assert len({ex.plan(ones(2, size, 1)).key for size in range(9, 15)}) == 1
@@ -113,7 +113,7 @@ def test_the_gradient_of_a_strided_convolution_runs_padded(stride, padding):
 
 def test_strides_may_follow_each_other():
     fn = jax.grad(lambda x: (convolved(convolved(x, 2, "SAME"), 2, "SAME") ** 2).sum())
-    ex = sx.Exec(fn, ("b, s, 1",), P, poison="nan")
+    ex = sx.Exec(fn, ("b, s, 1",), buckets=P, poison="nan")
     for size in (9, 1):
         assert_runs_as(fn, ex, ones(2, size, 1))
     assert ex.plan(ones(2, 9, 1)).guards == ()

@@ -31,7 +31,7 @@ class Rows(nn.Module):
 def test_layers_that_flax_lifts_share_a_graph():
     rows = Rows()
     params = rows.init(KEY, ones(2, 5, 3))
-    ex = sx.Exec(rows.apply, (None, "b, s, 3"), {"b": sx.Linear(4), "s": sx.Linear(8)})
+    ex = sx.Exec(rows.apply, (None, "b, s, 3"), buckets={"b": sx.Linear(4), "s": sx.Linear(8)})
     for b, s in ((2, 5), (3, 7), (4, 8), (1, 3)):
         assert_runs_as(rows.apply, ex, params, ones(b, s, 3) / 50)
     assert ex.stats.compiles == ex.stats.traces < 3
@@ -43,19 +43,19 @@ def test_arrays_of_different_sizes_are_refused_as_ever():
         return lax.associative_scan(lambda a, b: a, (x, y))
 
     with pytest.raises(ValueError, match="same first dimension"):
-        sx.Exec(fn, ("s", "t"), P)(ones(3), ones(4))
+        sx.Exec(fn, ("s", "t"), buckets=P)(ones(3), ones(4))
 
 
 def test_a_permutation_takes_as_many_rounds_as_the_plain_one():
     fn = lambda x: jax.random.permutation(KEY, x)
-    ex = sx.Exec(fn, ("s",), sx.Linear(2048))
+    ex = sx.Exec(fn, ("s",), buckets=sx.Linear(2048))
     for size in (1, 1625, 1626, 2000):
         assert_runs_as(fn, ex, np.arange(size, dtype=np.int32))
     assert ex.stats.traces == 2
 
 
 def test_whole_axes_of_one_element_are_squeezed_at_that_size_alone():
-    ex = sx.Exec(jnp.cov, ("b, s",), {"b": P, "s": P}, poison="nan")
+    ex = sx.Exec(jnp.cov, ("b, s",), buckets={"b": P, "s": P}, poison="nan")
     for rows in (1, 2, 3, 4):
         assert_runs_as(jnp.cov, ex, ones(rows, 5) ** 2)
 
@@ -65,7 +65,7 @@ def test_indices_have_the_dtype_of_the_plain_ones_also_where_integers_are_wide()
         return jnp.argsort(x), jnp.searchsorted(x, x), jnp.nonzero(x, size=2)
 
     with jax.enable_x64(True):
-        assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(5))
+        assert_runs_as(fn, sx.Exec(fn, ("s",), buckets=P), ones(5))
 
 
 def test_where_no_size_is_symbolic_jax_runs_its_own():
@@ -74,9 +74,9 @@ def test_where_no_size_is_symbolic_jax_runs_its_own():
         known += [jax.random.permutation(KEY, y), jnp.convolve(y, y), signal.stft(y, nperseg=4)]
         return x, known
 
-    plan = sx.Exec(fn, ("s", None), P).plan(ones(3), ones(5))
+    plan = sx.Exec(fn, ("s", None), buckets=P).plan(ones(3), ones(5))
     assert plan.guards == ()
-    assert_runs_as(fn, sx.Exec(fn, ("s", None), P), ones(3), ones(300))
+    assert_runs_as(fn, sx.Exec(fn, ("s", None), buckets=P), ones(3), ones(300))
 
 
 def test_jax_is_as_it_was_when_nobody_traces():
@@ -89,7 +89,7 @@ def test_jax_is_as_it_was_when_nobody_traces():
         return x
 
     before = own.__code__
-    sx.Exec(fn, ("s",), P)(ones(3))
+    sx.Exec(fn, ("s",), buckets=P)(ones(3))
     (code, length), *_ = seen
     assert code is not before
     assert length is not None
@@ -104,14 +104,14 @@ def test_a_function_is_found_by_whatever_name_it_was_imported():
     def fn(x):
         return associative_scan(jnp.add, x), searchsorted(x, x), jax.jit(convolve)(x, x[::-1])
 
-    assert_runs_as(fn, sx.Exec(fn, ("s",), P), ones(5))
+    assert_runs_as(fn, sx.Exec(fn, ("s",), buckets=P), ones(5))
 
 
 def test_what_the_users_line_is_does_not_change():
     def fn(x):
         return lax.associative_scan(jnp.add, x) + jnp.searchsorted(x, 2.0)
 
-    told = str(sx.Exec(fn, ("s",), P).explain(ones(5)))
+    told = str(sx.Exec(fn, ("s",), buckets=P).explain(ones(5)))
     assert "<- return lax.associative_scan(jnp.add, x) + jnp" in told
     assert not [file for file in OWN_FILES if f"({file}:" in told]
 

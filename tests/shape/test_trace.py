@@ -104,7 +104,7 @@ def test_a_question_about_a_size_is_answered_for_each_size(question):
     def fn(x):
         return x * question(x.shape[0])
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     for size in SIZES:
         assert_runs_as(fn, ex, ones(size))
 
@@ -125,7 +125,7 @@ def test_what_math_makes_of_a_size_is_data(number, dtype):
     def fn(x):
         return x * number(x.shape[0])
 
-    ex = sx.Exec(fn, ("s",), {"s": sx.Linear(8)})
+    ex = sx.Exec(fn, ("s",), buckets={"s": sx.Linear(8)})
     for size in (1, 3, 7, 8):
         assert_runs_as(fn, ex, ones(size).astype(dtype))
     assert (ex.stats.compiles, ex.stats.differences) == (1, 0)
@@ -135,7 +135,7 @@ def test_a_branch_on_what_math_makes_of_a_size_is_a_guard():
     def fn(x):
         return x * 2 if math.log2(x.shape[0]) > 2 else x
 
-    ex = sx.Exec(fn, ("s",), {"s": sx.Linear(8)})
+    ex = sx.Exec(fn, ("s",), buckets={"s": sx.Linear(8)})
     for size in (3, 4, 5, 8):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.compiles == 2
@@ -145,7 +145,7 @@ def test_an_error_of_math_is_raised_at_its_sizes():
     def fn(x):
         return x * math.log(x.shape[0] - 3)
 
-    ex = sx.Exec(fn, ("s",), {"s": sx.Linear(8)})
+    ex = sx.Exec(fn, ("s",), buckets={"s": sx.Linear(8)})
     assert_runs_as(fn, ex, ones(5))
     with pytest.raises(ValueError, match="math domain error"):
         ex(ones(3))
@@ -156,7 +156,7 @@ def test_a_quotient_rounded_by_math_is_a_size():
         half, third = math.floor(x.shape[0] / 2), math.ceil((2 * x.shape[0] - 9) / 3)
         return x[:half], x[: third + 3].sum(), jnp.arange(half) * third
 
-    ex = sx.Exec(fn, ("s",), {"s": sx.Linear(8)}, check="sizes")
+    ex = sx.Exec(fn, ("s",), buckets={"s": sx.Linear(8)}, check="sizes")
     for size in range(1, 9):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.differences == 0
@@ -186,18 +186,18 @@ def test_a_question_that_no_guard_answers_makes_the_size_exact_if_it_may(questio
     def fn(x):
         return x * question(x.shape[0])
 
-    ex = sx.Exec(fn, ("s",), P, on_unsupported="exact")
+    ex = sx.Exec(fn, ("s",), buckets=P, on_unsupported="exact")
     for size in SIZES[:4]:
         assert_runs_as(fn, ex, ones(size))
     with pytest.raises(sx.InconclusiveShapeError):
-        sx.Exec(fn, ("s",), P)(ones(3))
+        sx.Exec(fn, ("s",), buckets=P)(ones(3))
 
 
 def test_a_second_branch_in_a_bucket_gets_a_graph_of_its_own():
     def fn(x):
         return x.sum() if x.shape[0] % 2 == 0 else x.max()
 
-    ex = sx.Exec(fn, ("s",), {"s": sx.Linear(8)})
+    ex = sx.Exec(fn, ("s",), buckets={"s": sx.Linear(8)})
     for size in (3, 4, 5, 6):
         assert_runs_as(fn, ex, ones(size))
     assert (ex.cache_size, ex.stats.traces, ex.stats.hits) == (2, 2, 2)
@@ -210,13 +210,13 @@ def test_a_guard_knows_the_line_that_asked(op):
     def fn(x):
         return x * 2 if op(x.shape[0]) else x
 
-    (guard,) = sx.Exec(fn, ("s",), P).plan(ones(4)).guards
+    (guard,) = sx.Exec(fn, ("s",), buckets=P).plan(ones(4)).guards
     assert "test_trace.py" in guard.described()
 
 
 def test_a_function_that_was_typed_in_is_user_code():
     fn = eval("lambda x: x * (2 if x.shape[0] == 4 else 3)")
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     for size in (3, 4):
         assert_runs_as(fn, ex, ones(size))
 
@@ -228,7 +228,7 @@ def test_branches_may_nest_and_ask_of_two_symbols():
             return x + x.T
         return x * (2 if b > s else 3 if s % 2 else 5)
 
-    ex = sx.Exec(fn, ("b, s",), P)
+    ex = sx.Exec(fn, ("b, s",), buckets=P)
     for shape in ((3, 3), (3, 4), (4, 3), (3, 5), (4, 4), (3, 3)):
         assert_runs_as(fn, ex, ones(*shape))
 
@@ -241,7 +241,7 @@ def test_a_question_in_an_inner_jit_is_a_guard_as_well():
     def fn(x):
         return inner(x) + inner(x[:3])
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     for size in (4, 5, 3, 4):
         assert_runs_as(fn, ex, ones(size))
 
@@ -265,7 +265,7 @@ scaled_by_name = jax.jit(lambda x, *, n: x * n, static_argnames="n")
     ids=["static", "static name", "broadcast", "full", "rearrange", "repeat", "reshape", "mean"],
 )
 def test_what_decides_nothing_leaves_no_guard(fn):
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     for size in (3, 4, 3, 2, 5):
         assert_runs_as(fn, ex, ones(size))
     assert ex.stats.traces == 1
@@ -278,7 +278,7 @@ def test_a_number_of_numpy_lends_its_dtype_to_no_size_that_is_equal():
         assert max_dim(number, 1) == number
         return x * number, x * (x.shape[0] + 1 - 1)
 
-    found = trace(fn, [Leaf((Dim("s"),), np.dtype(np.int8))], {"s": 3})
+    found = trace(fn, [Leaf((Dim("s"),), np.dtype(np.int8))], sizes={"s": 3})
     plain = jax.eval_shape(fn, jax.ShapeDtypeStruct((3,), np.int8))
     assert [aval.dtype for aval in found.jaxpr.out_avals] == [each.dtype for each in plain]
 
@@ -286,7 +286,7 @@ def test_a_number_of_numpy_lends_its_dtype_to_no_size_that_is_equal():
 def test_bodies_that_a_trace_shares_stay_one():
     leaf = Leaf((Dim("s"),), np.dtype(np.float32))
     doubled = jax.jit(lambda x: x * 2)
-    found = trace(lambda x: doubled(x) + doubled(x + 1), [leaf], {"s": 3})
+    found = trace(lambda x: doubled(x) + doubled(x + 1), [leaf], sizes={"s": 3})
     first, second = (e.params["jaxpr"] for e in found.jaxpr.eqns if "jaxpr" in e.params)
     assert first is second
 
@@ -295,7 +295,7 @@ def test_a_static_argument_on_the_line_of_a_look_up_hides_nothing():
     def fn(x):
         return scaled(x, x.shape[0]) * {4: 10.0}.get(x.shape[0], 1.0)
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     for size in (3, 4, 3, 5):
         assert_runs_as(fn, ex, ones(size))
 
@@ -304,7 +304,7 @@ def test_a_reshape_that_fits_some_sizes_is_guarded():
     def fn(x):
         return x.reshape(x.shape[0] // 2, 2)
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     assert_runs_as(fn, ex, ones(4))
     with pytest.raises(TypeError, match="cannot reshape"):
         ex(ones(5))
@@ -315,7 +315,7 @@ def test_a_reshape_may_leave_a_dim_to_jax():
     def fn(x):
         return x.reshape(-1, 2)
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     for size in (4, 2, 6):
         assert_runs_as(fn, ex, ones(size))
     with pytest.raises(TypeError, match="cannot reshape"):
@@ -326,7 +326,7 @@ def test_a_function_with_many_guards_is_told_once():
     def fn(x):
         return x * TABLE.get(x.shape[0], 1.0)
 
-    ex = sx.Exec(fn, ("s",), P)
+    ex = sx.Exec(fn, ("s",), buckets=P)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for size in range(1, 12):

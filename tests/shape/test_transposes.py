@@ -58,7 +58,7 @@ FUNCTIONS = {
 
 def traced(fn, size=5):
     leaf = Leaf((2, S, 3), np.dtype(np.float32))
-    return trace(jax.grad(lambda x: jnp.sin(fn(x)).sum()), [leaf], {"s": size})
+    return trace(jax.grad(lambda x: jnp.sin(fn(x)).sum()), [leaf], sizes={"s": size})
 
 
 def own_equations(jaxpr):
@@ -69,7 +69,7 @@ def own_equations(jaxpr):
 def test_a_gradient_asks_nothing_and_says_what_it_transposes(fn, names):
     if fn is FUNCTIONS["a static axis"][0]:
         leaf = Leaf((S, 7, 3), np.dtype(np.float32))
-        found = trace(jax.grad(lambda x: conv(x, KERNEL).sum()), [leaf], {"s": 5})
+        found = trace(jax.grad(lambda x: conv(x, KERNEL).sum()), [leaf], sizes={"s": 5})
     else:
         found = traced(fn)
     assert found.guards == ()
@@ -134,5 +134,5 @@ def test_two_ragged_axes_of_residual_blocks_agree_in_size():
 
     leaf = Leaf((2, 3, S, T), np.dtype(np.float32))
     fn = jax.grad(lambda x: block(block(block(x))).sum())
-    found = trace(fn, [leaf], {"s": 9, "t": 6})
+    found = trace(fn, [leaf], sizes={"s": 9, "t": 6})
     assert found.guards == ()

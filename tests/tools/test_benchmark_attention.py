@@ -1,13 +1,16 @@
 """The benchmark of attention measures what it says, and calls nothing a figure that is wrong."""
 
+import contextlib
 import dataclasses
 import importlib.util
+import io
 import json
 import re
 import subprocess
 import sys
 import time
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,35 +60,72 @@ def test_random_tiles_are_as_many_as_it_says_and_keep_the_diagonal():
     assert tiles.diagonal().all()
 
 
-def test_the_command_measures_checks_and_writes(tmp_path, capsys):
+class Written(NamedTuple):
+    """What the command wrote: the record, what it printed, and the plot."""
+
+    command: list[str]
+    record: dict[str, Any]
+    printed: str
+    plot: bytes
+
+    @property
+    def rows(self) -> dict[tuple[str, str], Any]:
+        return {(row["contestant"], row["passes"]): row for row in self.record["rows"]}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
     # No triton here, no torch: both are told, neither is left out in silence.
-    file, plot = tmp_path / "a" / "result.json", tmp_path / "plot.png"
+    folder = tmp_path_factory.mktemp("benchmark")
+    file, plot = folder / "a" / "result.json", folder / "plot.png"
     names = ["--shapes", SHAPE, "--masks", "documents", "--implementations", "default,triton"]
     others = ["--rivals", "jax_nn_xla,flex_attention,flash_attention_3", "--studies", "lists"]
     command = ["benchmark", "attention", *names, *others, "--json", str(file), "--plot", str(plot)]
-    assert main(command) == 0
-    record = json.loads(file.read_text())
-    assert record["command"] == " ".join(["python -m shapeexec", *command])
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(command) == 0
+    return Written(command, json.loads(file.read_text()), printed.getvalue(), plot.read_bytes())
+
+
+def test_a_record_tells_the_command_and_the_machine(written):
+    record = written.record
+    assert record["command"] == " ".join(["python -m shapeexec", *written.command])
     assert {"cpu", "cores", "device", "python", "jax", "shapeexec"} <= record["machine"].keys()
-    assert record["absent"].keys() == {"flex_attention", "flash_attention_3"}
-    rows = {(row["contestant"], row["passes"]): row for row in record["rows"]}
-    assert len(rows) == len(record["rows"]) == 6
-    operations = 4 * 2 * 4 * 16 * PATTERNS["documents"].pairs(128)
-    for name in ("default", "jax_nn_xla"):
-        for passes, times in (("forward", 1), ("both", 3.5)):
-            row = rows[name, passes]
-            assert (row["shape"], row["mask"], row["reason"]) == (SHAPE, "documents", None)
-            assert row["teraflops"] * row["milliseconds"] == pytest.approx(times * operations / 1e9)
-            assert isinstance(row["compile_seconds"], float)
-            assert row["temporary_bytes"] >= 0
-    assert rows["triton", "forward"]["milliseconds"] is None
-    assert rows["triton", "forward"]["reason"] == "it is made for GPUs, not for cpu"
-    assert [finding["study"] for finding in record["findings"]] == ["lists", "lists"]
-    told = capsys.readouterr().out
-    assert re.search(rf"\| {SHAPE} \| documents .* \(jax_nn_xla\) +\|", told)
-    assert "triton, 2 not measured: it is made for GPUs, not for cpu" in told
-    assert "Times are the host's." in told
-    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_contestant_that_is_there_has_a_row_for_each_pass(written):
+    assert written.record["absent"].keys() == {"flex_attention", "flash_attention_3"}
+    assert len(written.rows) == len(written.record["rows"]) == 6
+
+
+@pytest.mark.parametrize("name", ["default", "jax_nn_xla"])
+@pytest.mark.parametrize(("passes", "times"), [("forward", 1), ("both", 3.5)])
+def test_a_row_has_its_time_its_rate_and_what_it_took(name, passes, times, written):
+    row = written.rows[name, passes]
+    operations = times * 4 * 2 * 4 * 16 * PATTERNS["documents"].pairs(128)
+    assert (row["shape"], row["mask"], row["reason"]) == (SHAPE, "documents", None)
+    assert row["teraflops"] * row["milliseconds"] == pytest.approx(operations / 1e9)
+    assert isinstance(row["compile_seconds"], float)
+    assert row["temporary_bytes"] >= 0
+
+
+def test_what_cannot_run_has_a_reason_in_the_place_of_a_time(written):
+    row = written.rows["triton", "forward"]
+    reason = "it is made for GPUs, not for cpu"
+    assert (row["milliseconds"], row["reason"]) == (None, reason)
+    assert f"triton, 2 not measured: {reason}" in written.printed
+
+
+def test_a_study_is_in_the_record(written):
+    assert [finding["study"] for finding in written.record["findings"]] == ["lists", "lists"]
+
+
+def test_the_table_names_the_best_rival_and_whose_clock_it_was(written):
+    assert re.search(rf"\| {SHAPE} \| documents .* \(jax_nn_xla\) +\|", written.printed)
+    assert "Times are the host's." in written.printed
+
+
+def test_the_plot_is_a_picture(written):
+    assert written.plot.startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("study", ["padding", "memory"])
@@ -135,7 +175,7 @@ def rows_of(attention, *, is_ours=False, minutes=60.0):
         re.compile("forward"),
         time.monotonic() + 60 * minutes,
     )
-    return list(measure(plan, 0, lambda text: None))
+    return list(measure(plan, 0, tell=lambda text: None))
 
 
 def test_a_wrong_result_is_no_figure():
@@ -169,7 +209,7 @@ def test_tiles_that_are_known_when_a_program_is_compiled_are_not_anothers():
     patterns = tuple(map(pattern_of, ("random90", "random30")))
     shape = shape_of("1x512x1x1x8:float32")
     plan = Plan((shape,), patterns, (ours,), re.compile("forward"), time.monotonic() + 3600)
-    rows = list(measure(plan, 0, lambda text: None))
+    rows = list(measure(plan, 0, tell=lambda text: None))
     assert [row.mask for row in rows if row.milliseconds] == ["random90", "random30"]
 
 
@@ -227,9 +267,9 @@ def test_ours_is_compared_with_the_best_rival():
         )
 
     rows = [row("a", 3.0), row("xla", 1.0, True), row("b", 2.0), row("default", 0.5, True)]
-    assert speed_up(rows, "s", "m", "forward") == (4.0, "b")
-    assert speed_up(rows[:3], "s", "m", "forward") == (2.0, "b")
-    assert speed_up(rows[:1], "s", "m", "forward") is None
+    assert speed_up(rows, "s", mask="m", passes="forward") == (4.0, "b")
+    assert speed_up(rows[:3], "s", mask="m", passes="forward") == (2.0, "b")
+    assert speed_up(rows[:1], "s", mask="m", passes="forward") is None
     rows[0] = dataclasses.replace(rows[0], clock="host")
     rows[1] = dataclasses.replace(rows[1], clock="device")
     text = Report("", {}, 0.0, rows, [], {}).as_text()
@@ -280,7 +320,7 @@ def test_a_process_of_its_own_is_handed_operands_and_hands_back_results(
     shape, only = shape_of(SHAPE), re.compile("forward")
     plan = Plan((shape,), (pattern_of(pattern),), (flex,), only, time.monotonic() + 3600)
     try:
-        (row,) = measure(plan, 0, lambda text: None)
+        (row,) = measure(plan, 0, tell=lambda text: None)
     finally:
         flex.close()
     if told is not None:

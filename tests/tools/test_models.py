@@ -158,7 +158,7 @@ SLOW = {"flax attention", "flax LSTM", "equinox GRU", "optax connectionist loss"
 @pytest.mark.parametrize("name", marked_slow(MODELS, SLOW))
 def test_a_model_is_exact_forward_and_backward(name):
     fn, args, specs = MODELS[name]()
-    ex = sx.Exec(fn, specs, sx.Pow2())
+    ex = sx.Exec(fn, specs, buckets=sx.Pow2())
     is_step = name == "optax Adam step"  # it has its gradient inside
     done = sx.validate(ex, *args, rounds=2, poisons=("nan",), gradients=not is_step)
     assert not done.skipped

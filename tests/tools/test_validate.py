@@ -34,12 +34,12 @@ def unfilled(ctx, *operands, **params):
 
 def blamed(fn: Callable[..., Any], *args: Any, spec: str = "s, 4", **options: Any) -> Any:
     with pytest.raises(sx.ValidationError) as caught:
-        sx.validate(sx.Exec(fn, (spec,), sx.Pow2()), *args, rounds=1, **options)
+        sx.validate(sx.Exec(fn, (spec,), buckets=sx.Pow2()), *args, rounds=1, **options)
     return caught.value
 
 
 def test_values_and_gradients_are_compared_under_each_poison_at_each_set_of_sizes():
-    ex = sx.Exec(lambda x: jax.nn.softmax(x @ x.T).mean(0), ("s, 4",), sx.Pow2())
+    ex = sx.Exec(lambda x: jax.nn.softmax(x @ x.T).mean(0), ("s, 4",), buckets=sx.Pow2())
     done = sx.validate(ex, X, rounds=4)
     assert done.poisons == (None, *sx.masking.POISONS)
     assert len(done.sizes) == 4
@@ -50,7 +50,7 @@ def test_values_and_gradients_are_compared_under_each_poison_at_each_set_of_size
 
 
 def test_the_exec_itself_is_left_alone():
-    ex = sx.Exec(jnp.sum, ("s, 4",), sx.Pow2())
+    ex = sx.Exec(jnp.sum, ("s, 4",), buckets=sx.Pow2())
     sx.validate(ex, X, rounds=1)
     assert (ex.cache_size, ex.stats.compiles) == (0, 0)
 
@@ -116,7 +116,9 @@ def test_a_loop_is_compared_with_what_jax_makes_of_it():
 
 
 def test_a_function_that_is_another_one_at_symbolic_sizes_is_told():
-    ex = sx.Exec(lambda x: x.sum() * (2 if type(x.shape[0]) is int else 3), ("s, 4",), sx.Pow2())
+    ex = sx.Exec(
+        lambda x: x.sum() * (2 if type(x.shape[0]) is int else 3), ("s, 4",), buckets=sx.Pow2()
+    )
     done = sx.validate(ex, X, rounds=2, gradients=False)
     assert len(done.differences) == 2
     assert "the result at s=5: the constant 3.0 instead of 2.0   <- " in done.differences[0]
@@ -129,13 +131,15 @@ def test_an_update_of_a_gradient_that_is_zero_but_for_rounding_is_no_defect():
         return w - gradient / (jnp.abs(gradient) + 1e-8)
 
     x = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
-    done = sx.validate(sx.Exec(update, (None, "s, 4"), sx.Pow2()), np.ones(4, np.float32), x)
+    done = sx.validate(
+        sx.Exec(update, (None, "s, 4"), buckets=sx.Pow2()), np.ones(4, np.float32), x
+    )
     assert done.rounding
     assert not done.differences
 
 
 def test_results_may_be_python_numbers():
-    ex = sx.Exec(lambda x: (x.sum(), 3, x.shape[0], 0.5, True), ("s, 4",), sx.Pow2())
+    ex = sx.Exec(lambda x: (x.sum(), 3, x.shape[0], 0.5, True), ("s, 4",), buckets=sx.Pow2())
     assert sx.validate(ex, X, rounds=2).comparisons == 20
 
 
@@ -144,7 +148,7 @@ def test_rounding_that_a_function_amplifies_is_no_defect():
         no_steps = jax.lax.scan(lambda c, r: (c, r), 0, x[:0])[1]  # not to be had without jit
         return jnp.linalg.inv(x.T @ x + 1e-5 * jnp.eye(4)) + no_steps.sum()
 
-    done = sx.validate(sx.Exec(inverse, ("s, 4",), sx.Pow2()), X[:2], gradients=False)
+    done = sx.validate(sx.Exec(inverse, ("s, 4",), buckets=sx.Pow2()), X[:2], gradients=False)
     assert done.comparisons > 0  # of rank 2: its inverse magnifies every rounding
 
 
@@ -152,7 +156,7 @@ def test_a_rule_that_returns_another_dtype_is_refused():
     def widened(ctx, *operands, **params):
         return ctx.bind(*operands, **params).astype(jnp.bfloat16)
 
-    ex = sx.Exec(lambda x: jnp.tanh(x).sum(), ("s, 4",), sx.Pow2())
+    ex = sx.Exec(lambda x: jnp.tanh(x).sum(), ("s, 4",), buckets=sx.Pow2())
     with broken("tanh", widened), pytest.raises(sx.ConfigError, match=r"bfloat16|bf16"):
         sx.validate(ex, X, gradients=False)
 
@@ -161,13 +165,15 @@ def test_sizes_at_which_the_function_fails_are_skipped_and_told():
     def pair(x):
         return x.reshape(-1, 2, 4).sum()
 
-    done = sx.validate(sx.Exec(pair, ("s, 4",), sx.Pow2()), X[:4], rounds=4, gradients=False)
+    done = sx.validate(
+        sx.Exec(pair, ("s, 4",), buckets=sx.Pow2()), X[:4], rounds=4, gradients=False
+    )
     assert done.comparisons
     assert "the result at s=1, for it fails: TypeError" in done.skipped[0]
 
 
 def test_constraints_forbid_sizes():
-    ex = sx.Exec(jnp.sum, ("s, 4",), sx.Pow2(), constraints=("s >= 3",))
+    ex = sx.Exec(jnp.sum, ("s, 4",), buckets=sx.Pow2(), constraints=("s >= 3",))
     done = sx.validate(ex, X, rounds=3, gradients=False)
     assert any("s=1: ConstraintError" in text for text in done.skipped)
 
@@ -181,14 +187,14 @@ def test_a_gradient_that_is_refused_is_told_and_no_error():
         return (jnp.stack([cotangent * jnp.ones_like(row) for row in x]),)
 
     total.defvjp(lambda x: (x.sum(), x), backward)
-    ex = sx.Exec(total, ("s, 4",), sx.Pow2())
+    ex = sx.Exec(total, ("s, 4",), buckets=sx.Pow2())
     done = sx.validate(ex, X, rounds=1)
     assert done.comparisons == 5
     assert "the gradient at s=5: InconclusiveShapeError" in done.skipped[0]
 
 
 def test_a_refused_value_is_the_callers_to_see():
-    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s, 4",), sx.Pow2())
+    ex = sx.Exec(lambda x: jax.new_ref(x)[...], ("s, 4",), buckets=sx.Pow2())
     with pytest.raises(sx.UnsupportedPrimitiveError, match="`new_ref`"):
         sx.validate(ex, X)
 
@@ -197,7 +203,7 @@ def test_static_arguments_keywords_and_trees_are_passed_on():
     ex = sx.Exec(
         lambda params, x, mode, scale: (x["a"] @ params).sum(0) * scale + len(mode),
         (None, {"a": "s, 4"}, None, None),
-        sx.Pow2(),
+        buckets=sx.Pow2(),
         static_argnames="mode",
     )
     done = sx.validate(ex, X.T, {"a": X}, mode="ab", scale=np.float32(2), rounds=2)
@@ -206,7 +212,7 @@ def test_static_arguments_keywords_and_trees_are_passed_on():
 
 @pytest.mark.parametrize("returns", ["device", "padded", "host"])
 def test_handles_are_compared_as_the_arrays_that_they_hold(returns):
-    ex = sx.Exec(lambda x: (x.max(axis=0), 2 * x), ("s, 4",), sx.Pow2(), returns=returns)
+    ex = sx.Exec(lambda x: (x.max(axis=0), 2 * x), ("s, 4",), buckets=sx.Pow2(), returns=returns)
     garbage = jnp.full((9, 4), jnp.nan).at[:5].set(X)
     found = sx.validate(ex, sx.Padded(garbage, X.shape), rounds=1)
     assert (found.sizes, found.skipped) == (({"s": 5},), ())
@@ -218,7 +224,7 @@ def test_keys_and_integers_are_drawn_from_what_there_is():
         noise = jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys)
         return (table[tokens] + noise).mean(0)
 
-    ex = sx.Exec(model, ("s", "s", None), sx.Pow2())
+    ex = sx.Exec(model, ("s", "s", None), buckets=sx.Pow2())
     tokens = np.array([1, 4, 2], np.int32)
     table = np.arange(15, dtype=np.float32).reshape(5, 3)
     done = sx.validate(ex, tokens, jax.random.split(jax.random.key(0), 3), table, rounds=3)
@@ -227,7 +233,7 @@ def test_keys_and_integers_are_drawn_from_what_there_is():
 
 def test_progress_is_told():
     seen = []
-    ex = sx.Exec(jnp.sum, ("s, 4",), sx.Pow2())
+    ex = sx.Exec(jnp.sum, ("s, 4",), buckets=sx.Pow2())
     sx.validate(ex, X, rounds=2, poisons=("nan",), progress=lambda *at: seen.append(at))
     assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
 
@@ -241,4 +247,4 @@ def test_progress_is_told():
 )
 def test_bad_options_are_told(options, text):
     with pytest.raises(sx.ConfigError, match=re.escape(text)):
-        sx.validate(sx.Exec(jnp.sum, ("s, 4",), sx.Pow2()), X, **options)
+        sx.validate(sx.Exec(jnp.sum, ("s, 4",), buckets=sx.Pow2()), X, **options)

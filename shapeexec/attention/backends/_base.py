@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -12,6 +12,9 @@ from shapeexec.attention.masks._base import Mask
 
 Ref = Any
 """A Pallas reference inside a kernel: each of Pallas' back ends has a type of its own for it."""
+
+Side = Literal["query", "key"]
+"""Whether rows are of queries, each with its key tiles, or of keys."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Not(Mask):
 @joins("&")
 def conjunction(left: Any, right: Any) -> Mask:
     """`left & right`, with nested ones flattened and `Full()` left out."""
-    operands = _operands(left, right, And)
+    operands = _operands(left, right, kind=And)
     if operands is None:
         return NotImplemented
     operands = tuple(mask for mask in operands if not isinstance(mask, Full))
@@ -102,7 +102,7 @@ def conjunction(left: Any, right: Any) -> Mask:
 @joins("|")
 def disjunction(left: Any, right: Any) -> Mask:
     """`left | right`, with nested ones flattened; with `Full()` it is that."""
-    operands = _operands(left, right, Or)
+    operands = _operands(left, right, kind=Or)
     if operands is None:
         return NotImplemented
     return Full() if any(isinstance(mask, Full) for mask in operands) else Or(operands)
@@ -114,7 +114,7 @@ def negation(mask: Mask) -> Mask:
     return mask.mask if isinstance(mask, Not) else Not(mask)
 
 
-def _operands(left: Any, right: Any, kind: type[And | Or]) -> tuple[Mask, ...] | None:
+def _operands(left: Any, right: Any, *, kind: type[And | Or]) -> tuple[Mask, ...] | None:
     operands: list[Mask] = []
     for side in (left, right):
         if isinstance(side, kind):

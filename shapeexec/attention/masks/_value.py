@@ -54,7 +54,7 @@ class Value:
         jax.tree_util.register_pytree_with_keys(
             cls,
             _flatten_with_keys,
-            lambda static, leaves: _unflatten(cls, static, leaves),
+            lambda static, leaves: _unflatten(cls, static, leaves=leaves),
             _flatten,
         )
 
@@ -92,7 +92,9 @@ class Value:
                 if isinstance(part, Value):
                     part.check_axes(lengths)
             if name in self.axes and hasattr(value, "shape"):
-                _check_array(f"{type(self).__name__}.{name}", value, self.axes[name], lengths)
+                _check_array(
+                    f"{type(self).__name__}.{name}", value, names=self.axes[name], sizes=lengths
+                )
 
     def of_merged(self, examples: Any) -> "Any":
         """The value for a batch into which calls are merged, as under `jax.vmap`.
@@ -124,7 +126,7 @@ def as_int_or_array(value: Any, name: str) -> Any:
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return int(value)
     fix = f"pass {name} as an int, or as int32[B]: one for each example"
-    array = as_array(value, name, fix)
+    array = as_array(value, name, fix=fix)
     if array.ndim > 1 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise ConfigError(
             f"{name} is {array.dtype}{list(array.shape)}, not an int or a vector of integers.",
@@ -145,7 +147,7 @@ def saturated(value: Any) -> Any:
     return (value if fits else value.clip(low, high)).astype(np.int32)
 
 
-def as_array(value: Any, name: str, fix: str) -> Any:
+def as_array(value: Any, name: str, *, fix: str) -> Any:
     """NumPy arrays and lists as NumPy arrays; JAX arrays as they are.
 
     Raises:
@@ -171,7 +173,7 @@ def wide(dtype: Any) -> np.dtype:
     return np.dtype(np.float64 if jnp.dtype(dtype) == np.float64 else np.float32)
 
 
-def set_field(value: Any, name: str, content: Any) -> None:
+def set_field(value: Any, name: str, content: Any) -> None:  # noqa: PLR0917 - as `setattr`
     """Set a field of a frozen dataclass while it is made."""
     object.__setattr__(value, name, content)
 
@@ -217,7 +219,7 @@ def _flatten_with_keys(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
     return [(jax.tree_util.GetAttrKey(name), child) for name, child in children], static
 
 
-def _unflatten(cls: Any, static: tuple[Any, ...], leaves: Any) -> Any:
+def _unflatten(cls: Any, static: tuple[Any, ...], *, leaves: Any) -> Any:
     value = object.__new__(cls)
     remaining = iter(leaves)
     names = [field.name for field in dataclasses.fields(cls)]
@@ -250,7 +252,7 @@ def _as_text(content: Any) -> str:
     return repr(content)
 
 
-def _check_array(name: str, array: Any, names: str, sizes: Mapping[str, int]) -> None:
+def _check_array(name: str, array: Any, *, names: str, sizes: Mapping[str, int]) -> None:
     wanted = [sizes.get(axis) for axis in names]
     may_be_one = ("B", "N", "T", "S") if len(names) == 4 else ("B", "N")
     for axis, size, want in zip(names, array.shape, wanted, strict=True):

@@ -24,7 +24,7 @@ class Dense(Mask):
     array: Array
 
     def __post_init__(self) -> None:
-        array = as_array(self.array, "array", _FIX)
+        array = as_array(self.array, "array", fix=_FIX)
         if array.dtype != bool or array.ndim > 4:
             raise ConfigError(
                 f"array is {array.dtype}{list(array.shape)}, not bool of at most 4 axes.",

@@ -28,7 +28,8 @@ class Documents(Mask):
 
     Example:
         >>> mask = Documents(np.array([7, 7, 8]))
-        >>> sx.BlockMask.from_mask(mask, 3, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(mask, query_size=3, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
     """
 
@@ -62,7 +63,7 @@ class Documents(Mask):
 
 def _ids(ids: Array, name: str) -> Array:
     fix = "pass an integer for each position, as [T] or [B, T]"
-    ids = as_array(ids, name, fix)
+    ids = as_array(ids, name, fix=fix)
     if ids.ndim not in (1, 2) or not np.issubdtype(ids.dtype, np.integer):
         raise ConfigError(
             f"{name} is {ids.dtype}{list(ids.shape)}, not integers of 1 or 2 axes.",

@@ -34,7 +34,8 @@ class MaskFunction(Mask):
 
     Example:
         >>> mask = MaskFunction(lambda b, h, q, k: (q + k) % 2 == 0)
-        >>> sx.BlockMask.from_mask(mask, 2, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(mask, query_size=2, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 0, 1], [0, 1, 0]]
     """
 

@@ -42,7 +42,7 @@ class Kept(Mask):
                 f"rate={self.rate!r} is not a number in [0, 1).", option="rate", fix="rate=0.1"
             )
         fix = "pass int32[B]: one for each example"
-        seeds = as_array(self.seeds, "seeds", fix)
+        seeds = as_array(self.seeds, "seeds", fix=fix)
         if seeds.dtype != np.int32 or seeds.ndim != 1:
             raise ConfigError(
                 f"seeds is {seeds.dtype}{list(seeds.shape)}, not int32[B].", option="seeds", fix=fix

@@ -25,7 +25,8 @@ class Full(Mask):
     """Every query attends to every key.
 
     Example:
-        >>> sx.BlockMask.from_mask(Full(), 2, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(Full(), query_size=2, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 1, 1], [1, 1, 1]]
     """
 
@@ -79,9 +80,11 @@ class Causal(Band):
             lengths, so it is right under padding too.
 
     Example:
-        >>> sx.BlockMask.from_mask(Causal(), 2, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(Causal(), query_size=2, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 0, 0], [1, 1, 0]]
-        >>> sx.BlockMask.from_mask(Causal(align="end"), 2, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(Causal(align="end"), query_size=2, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 1, 0], [1, 1, 1]]
     """
 
@@ -118,7 +121,8 @@ class SlidingWindow(Band):
         left, right: Each an int, i32[B], or None: no limit on that side.
 
     Example:
-        >>> sx.BlockMask.from_mask(SlidingWindow(1), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(SlidingWindow(1), query_size=3, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
 
@@ -153,7 +157,8 @@ class Global(Mask):
         n: An int, or i32[B].
 
     Example:
-        >>> sx.BlockMask.from_mask(Global(1), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(Global(1), query_size=3, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
     """
 
@@ -187,7 +192,8 @@ class PrefixLM(Mask):
         n: An int, or i32[B].
 
     Example:
-        >>> sx.BlockMask.from_mask(PrefixLM(2), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(PrefixLM(2), query_size=3, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
 
@@ -220,7 +226,8 @@ class Dilated(Mask):
         step: An int of at least 1, or i32[B] of such.
 
     Example:
-        >>> sx.BlockMask.from_mask(Dilated(2), 3, 3).to_dense()[0, 0].astype(int).tolist()
+        >>> tiles = sx.BlockMask.from_mask(Dilated(2), query_size=3, key_size=3)
+        >>> tiles.to_dense()[0, 0].astype(int).tolist()
         [[1, 0, 1], [0, 1, 0], [1, 0, 1]]
     """
 

@@ -48,7 +48,7 @@ class ALiBi(ScoreModifier):
 
     def __post_init__(self) -> None:
         fix = "pass a float for each query head, or ALiBi.for_heads(N)"
-        slopes = as_array(self.slopes, "slopes", fix)
+        slopes = as_array(self.slopes, "slopes", fix=fix)
         if slopes.ndim not in (1, 2) or not jnp.issubdtype(slopes.dtype, jnp.floating):
             raise ConfigError(
                 f"slopes is {slopes.dtype}{list(slopes.shape)}, not floats of 1 or 2 axes.",
@@ -115,7 +115,7 @@ class RelativeBias(ScoreModifier):
 
     def __post_init__(self) -> None:
         fix = "pass float[N, left + 1 + right]: for each head a bias for each distance"
-        table = as_array(self.table, "table", fix)
+        table = as_array(self.table, "table", fix=fix)
         if table.ndim not in (2, 3) or not jnp.issubdtype(table.dtype, jnp.floating):
             raise ConfigError(
                 f"table is {table.dtype}{list(table.shape)}, not floats of 2 or 3 axes.",
@@ -159,7 +159,9 @@ class RelativeBias(ScoreModifier):
                 fix=f"pass a table of {4 if bidirectional else 2} buckets or more, and "
                 f"max_distance={max(max_distance, buckets)} or more",
             )
-        behind = np.array([_t5_bucket(n, buckets, max_distance) for n in range(max_distance + 1)])
+        behind = np.array(
+            [_t5_bucket(n, buckets, max_distance=max_distance) for n in range(max_distance + 1)]
+        )
         ahead = buckets + behind[1:] if bidirectional else behind[:0]
         return cls(table[np.concatenate([behind[::-1], ahead])].T, left=max_distance)
 
@@ -193,7 +195,7 @@ class Added(ScoreModifier):
         return scores + at.of_pairs(self.rows).astype(scores.dtype)
 
 
-def _t5_bucket(distance: int, buckets: int, max_distance: int) -> int:
+def _t5_bucket(distance: int, buckets: int, *, max_distance: int) -> int:
     exact = buckets // 2
     if distance < exact:
         return distance

@@ -60,7 +60,7 @@ def entry_of(payload: bytes, **fields: Any) -> Entry:
     return Entry(length=len(payload), sha256=hashlib.sha256(payload).hexdigest(), **fields)
 
 
-def write_graph(directory: Path, entry: Entry, payload: bytes) -> None:
+def write_graph(directory: Path, entry: Entry, *, payload: bytes) -> None:
     """Write a graph; its JSON last, without which it is not there.
 
     XLA does not write the same bytes twice. So the two files may come from two processes that save

@@ -33,7 +33,9 @@ Parts = Mapping[str, Mapping[str, str]]
 """By group (`environment`, `settings`, `graph`) the parts of a fingerprint, by name, as texts."""
 
 
-def parts_of(outline: Outline, options: Mapping[str, Any], constraints: tuple[Any, ...]) -> Parts:
+def parts_of(
+    outline: Outline, options: Mapping[str, Any], *, constraints: tuple[Any, ...]
+) -> Parts:
     """All that decides which program XLA makes, by name: whoever compares says what differs.
 
     Args:

@@ -23,7 +23,7 @@ from shapeexec.execution.saving._saved import LoadedGraph, first_of, load_progra
 from shapeexec.execution.saving._written import written
 
 
-def save(directory: Any, settings: Settings, limits: CacheLimits, *, store: Store) -> int:
+def save(directory: Any, settings: Settings, *, limits: CacheLimits, store: Store) -> int:
     """Write the graphs of a store; see `Exec.save`."""
     path = _files.checked(directory, is_made=True)
     reasons: list[str] = []
@@ -31,7 +31,7 @@ def save(directory: Any, settings: Settings, limits: CacheLimits, *, store: Stor
     count = 0
     for graph in store.graphs():
         try:
-            _save_graph(path, graph, settings, refused=refused)
+            _save_graph(path, graph, settings=settings, refused=refused)
             count += 1
         except OSError as error:
             raise _files.unusable(directory, error) from error
@@ -56,7 +56,7 @@ class _NotSavedError(Exception):
 
 
 def _save_graph(
-    directory: Path, graph: Graph, settings: Settings, *, refused: Container[str]
+    directory: Path, graph: Graph, *, settings: Settings, refused: Container[str]
 ) -> None:
     """Write one graph, unless it is there.
 
@@ -74,7 +74,7 @@ def _save_graph(
     if graph.row.origin == "quick":
         raise _NotSavedError("its tuned graph is not made yet")
     try:
-        parts = parts_of(graph.outline, graph.options, settings.constraints)
+        parts = parts_of(graph.outline, graph.options, constraints=settings.constraints)
     except UnsaveableError as error:
         raise _NotSavedError(str(error)) from error
     name = fingerprint(parts)
@@ -89,7 +89,7 @@ def _save_graph(
         devices=_compat.devices_of_program(graph.compiled),
         row=graph.row.to_dict(),
     )
-    _files.write_graph(directory, entry, payload)
+    _files.write_graph(directory, entry, payload=payload)
 
 
 def _payload(graph: Graph) -> bytes:
@@ -110,7 +110,7 @@ def _payload(graph: Graph) -> bytes:
     check_may_make(f"what is saved of {graph.row.sizes}")  # it is loaded once
     try:
         payload = _compat.serialized(graph.compiled)
-        load_program(payload, graph.outline, _compat.devices_of_program(graph.compiled))
+        load_program(payload, graph.outline, devices=_compat.devices_of_program(graph.compiled))
     except Exception as error:  # of any kind: the back end's
         text = f"JAX cannot serialize it: {type(error).__name__}: {error!s:.200}"
         raise _NotSavedError(text) from error

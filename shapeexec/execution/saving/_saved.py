@@ -45,7 +45,7 @@ class LoadedGraph(Graph):
     entry: Entry = dataclasses.field(kw_only=True)
     saved: "Saved" = dataclasses.field(kw_only=True)
 
-    def __call__(self, sizes: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def __call__(self, sizes: Any, args: Sequence[Any], *, kwargs: Mapping[str, Any]) -> Any:
         """See `Graph.__call__`."""
         try:
             return self.begun(self.jitted(sizes, self.consts, kwargs, *args))
@@ -97,7 +97,7 @@ class Found:
         start = time.perf_counter()
         try:
             payload = read_graph(self.saved.directory, self.entry)
-            compiled, call = load_program(payload, self.outline, self.entry.devices)
+            compiled, call = load_program(payload, self.outline, devices=self.entry.devices)
         except Exception as error:  # of any kind: the bytes may be anything
             self.saved.drop(self.entry, error)
             return None
@@ -115,7 +115,7 @@ class Found:
         )
 
 
-def load_program(payload: bytes, outline: Outline, devices: Sequence[int]) -> tuple[Any, Any]:
+def load_program(payload: bytes, outline: Outline, *, devices: Sequence[int]) -> tuple[Any, Any]:
     """A compiled program, and what calls it.
 
     Args:
@@ -130,7 +130,7 @@ def load_program(payload: bytes, outline: Outline, devices: Sequence[int]) -> tu
     client = device_of(outline).client
     known = {device.id: device for device in client.devices()}
     own = [known[number] for number in devices]
-    return _compat.deserialized(payload, trees, own, check=_Calls())
+    return _compat.deserialized(payload, trees, devices=own, check=_Calls())
 
 
 class _Calls:
@@ -211,7 +211,7 @@ class Saved:
         if not self._entries and not self._reasons:
             return None
         try:
-            parts = parts_of(outline, options, self._constraints)
+            parts = parts_of(outline, options, constraints=self._constraints)
         except UnsaveableError:
             return None  # it has never been saved
         entry = self._entries.get(fingerprint(parts))

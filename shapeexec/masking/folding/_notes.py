@@ -43,20 +43,20 @@ def notes_of_sums(fn: Callable[..., Any], examples: int, *operands: Any) -> list
         *operands: Of `fn`: arrays, or shapes of arrays.
     """
     closed = inlined(_compat.make_jaxpr(fn)(*operands))
-    folder = Folder(closed.jaxpr, examples, inlined)
+    folder = Folder(closed.jaxpr, examples, inline=inlined)
     planned = folder.plan(closed.jaxpr.outvars)
-    alone = Folder(closed.jaxpr, examples, inlined)  # as if nothing else were read
-    return [_note(number, fold, folder, alone) for number, fold in enumerate(planned)]
+    alone = Folder(closed.jaxpr, examples, inline=inlined)  # as if nothing else were read
+    return [_note(number, fold, folder=folder, alone=alone) for number, fold in enumerate(planned)]
 
 
-def _note(number: int, fold: Fold, folder: Folder, alone: Folder) -> SumNote:
+def _note(number: int, fold: Fold, *, folder: Folder, alone: Folder) -> SumNote:
     aval = fold.variable.aval
     what = f"{_compat.describe_aval(aval).partition('[')[0]}[{','.join(map(str, aval.shape[1:]))}]"
     if fold.pays:
         sources = [one for one in reachable([fold]) if one.is_source or one.loop is not None]
         names = [_primitive(one, folder) for one in sources]
         return SumNote(number, what, tuple(dict.fromkeys(names)), None)
-    return SumNote(number, what, (), _reason(fold, folder, alone))
+    return SumNote(number, what, (), _reason(fold, folder, alone=alone))
 
 
 def _primitive(fold: Fold, folder: Folder) -> str:
@@ -66,7 +66,7 @@ def _primitive(fold: Fold, folder: Folder) -> str:
     return "a loop" if eqn is None else eqn.primitive.name  # that of a loop's body, or a branch's
 
 
-def _reason(fold: Fold, folder: Folder, alone: Folder) -> str:
+def _reason(fold: Fold, folder: Folder, *, alone: Folder) -> str:
     variable = fold.variable
     if folder.is_zero(variable):
         return "it is zero"

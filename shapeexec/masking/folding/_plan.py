@@ -137,7 +137,7 @@ class Folder:
         inline: Inlines the calls in the body of a loop.
     """
 
-    def __init__(self, jaxpr: Any, examples: int, inline: Callable[[Any], Any]) -> None:
+    def __init__(self, jaxpr: Any, examples: int, *, inline: Callable[[Any], Any]) -> None:
         self.jaxpr, self.examples, self._inline = jaxpr, examples, inline
         self._made_by = {
             var: (number, index)
@@ -192,7 +192,7 @@ class Folder:
 
     def inner(self, closed: Any) -> "Folder":
         """A `Folder` of the body of a loop or a branch, a closed jaxpr."""
-        return Folder(self._inline(closed).jaxpr, self.examples, self._inline)
+        return Folder(self._inline(closed).jaxpr, self.examples, inline=self._inline)
 
     def is_zero(self, atom: Any) -> bool:
         """Whether a variable is known to be zero everywhere."""

@@ -31,7 +31,7 @@ def sum_over_examples(
         The sums, in the dtypes of the results. Floats are accumulated in at least 32 bits.
     """
     closed = inlined(_compat.make_jaxpr(fn)(*operands))
-    folder = Folder(closed.jaxpr, len(is_example), inlined)
+    folder = Folder(closed.jaxpr, len(is_example), inline=inlined)
     planned = folder.plan(closed.jaxpr.outvars)
     values = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(closed.jaxpr.invars, jax.tree.leaves(operands), strict=True))
@@ -65,7 +65,7 @@ class Scope:
 
     def sum(self, fold: Fold, mask: Array) -> Array:
         """The sum over the examples that a mask selects."""
-        return self._once((fold, id(mask)), mask, lambda: fold.emit(self, mask))
+        return self._once((fold, id(mask)), mask, make=lambda: fold.emit(self, mask))
 
     def masked(self, atom: Any, axis: int, *, mask: Array) -> Array:
         """The value with 0 for each example, along `axis`, that a mask leaves out."""
@@ -75,7 +75,7 @@ class Scope:
             along = _compat.broadcast_in_dim(mask, x.shape, (axis,))
             return lax.select(along, x, lax.full_like(x, 0))
 
-        return self._once((atom, axis, id(mask)), mask, make)
+        return self._once((atom, axis, id(mask)), mask, make=make)
 
     def narrowed(self, mask: Array, chosen: Any, *, value: bool) -> Array:
         """The examples of a mask for which a variable, bool[examples], has this value."""
@@ -84,11 +84,11 @@ class Scope:
             own = lax.reshape(self.read(chosen), mask.shape)
             return mask & (own if value else ~own)
 
-        return self._once((chosen, value, id(mask)), mask, make)
+        return self._once((chosen, value, id(mask)), mask, make=make)
 
     def count(self, mask: Array) -> Array:
         """i32[]: how many examples a mask selects."""
-        return self._once(("count", id(mask)), mask, lambda: jnp.sum(mask, dtype=np.int32))
+        return self._once(("count", id(mask)), mask, make=lambda: jnp.sum(mask, dtype=np.int32))
 
     def loop_sum(self, loop: Loop, number: int, *, mask: Array) -> Array:
         """The sum of a loop's result; one loop computes the sums of all its results."""
@@ -139,7 +139,7 @@ class Scope:
         self._made.update(((loop, i, id(mask)), (value, mask)) for i, value in sums)
         return dict(zip((*parts.kept, *parts.stacked), (*states, *ys), strict=True))
 
-    def _once(self, key: Any, mask: Array, make: Callable[[], Any]) -> Any:
+    def _once(self, key: Any, mask: Array, *, make: Callable[[], Any]) -> Any:
         if key not in self._made:
             self._made[key] = (make(), mask)
         return self._made[key][0]
@@ -206,7 +206,7 @@ def inlined(closed: Any) -> Any:
 
 
 def _inline(closed: Any, operands: Sequence[Any]) -> list[Any]:
-    return _compat.evaluate(closed, operands, _inline_equation)
+    return _compat.evaluate(closed, operands, step=_inline_equation)
 
 
 def _inline_equation(eqn: Any, operands: Sequence[Any]) -> list[Any]:

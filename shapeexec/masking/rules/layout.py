@@ -200,9 +200,9 @@ def concatenate(ctx: RuleContext, *operands: Array, dimension: int) -> Array:
 def split(ctx: RuleContext, operand: Array, *, sizes: tuple[int, ...], axis: int) -> Any:
     """Move: each part begins at the true sum of the parts before it."""
     out: list[Array] = []
-    offset = 0
+    offset, width = 0, ctx.operands[0].capacities[axis]
     for capacity, size in zip(sizes, ctx.params["sizes"], strict=True):
-        out.append(_run_of(operand, offset, stride=1, count=capacity, axis=axis))
+        out.append(_run_of(operand, offset, stride=1, count=capacity, axis=axis, width=width))
         offset = offset + ctx.extents.length(size)
     return out
 
@@ -219,15 +219,16 @@ def slice_(ctx: RuleContext, operand: Array, **_: Any) -> Array:
             stride=ctx.extents.length(stride),
             count=ctx.results[0].capacities[axis],
             axis=axis,
+            width=ctx.operands[0].capacities[axis],
         )
     return operand
 
 
-def _run_of(x: Array, start: Length, *, stride: Length, count: int, axis: int) -> Array:
-    """`count` elements of `x` along `axis`; those past its end are padding."""
+def _run_of(x: Array, start: Length, *, stride: Length, count: int, axis: int, width: int) -> Array:
+    """`count` of the `width` elements of `x` along `axis`; those past its end are padding."""
     if isinstance(start, int) and isinstance(stride, int):
         stop = start + (count - 1) * stride + 1 if count else start
-        if stop > x.shape[axis]:
+        if stop > width:
             x = conform(x, (*x.shape[:axis], stop, *x.shape[axis + 1 :]))
         return lax.slice_in_dim(x, start, stop, stride, axis)
     return take(x, start + lax.iota(np.int32, count) * stride, axis=axis)

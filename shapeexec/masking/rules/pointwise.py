@@ -87,7 +87,7 @@ def dim_as_value(ctx: RuleContext, *, dim: Any) -> Array:
     """Keep: the size itself, as data."""
     del dim  # the rule wants the true size, not the capacity
     aval, size = ctx.eqn.outvars[0].aval, ctx.params["dim"]
-    operand = ctx.extents.beyond_i32(size, aval.dtype, "argument")
+    operand = ctx.extents.beyond_i32(size, aval.dtype, via="argument")
     value = ctx.extents.length(size) if operand is None else ctx.extents.host_value(operand)
     return lax.convert_element_type(value, aval.dtype)
 

@@ -17,7 +17,7 @@ Damage = Callable[[Path, random.Random], object]
 
 def truncate(directory: Path, rng: random.Random) -> None:
     """Cut a file short."""
-    _change(directory, rng, lambda _, data: data[: int(len(data) * rng.random())])
+    _change(directory, rng, changed=lambda _, data: data[: int(len(data) * rng.random())])
 
 
 def flip(directory: Path, rng: random.Random) -> None:
@@ -29,7 +29,7 @@ def flip(directory: Path, rng: random.Random) -> None:
             changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
         return bytes(changed)
 
-    _change(directory, rng, flipped)
+    _change(directory, rng, changed=flipped)
 
 
 def mix_up(directory: Path, rng: random.Random) -> None:
@@ -40,7 +40,7 @@ def mix_up(directory: Path, rng: random.Random) -> None:
         found = rng.choice(others or [path]).read_bytes()
         return found if found != data else rng.randbytes(100)
 
-    _change(directory, rng, foreign)
+    _change(directory, rng, changed=foreign)
 
 
 def half_write(directory: Path, rng: random.Random) -> None:
@@ -61,13 +61,15 @@ def vanish(directory: Path, rng: random.Random) -> None:
     shutil.rmtree(directory)
 
 
-def inflict(damage: Damage, directory: Path, rng: random.Random) -> None:
+def inflict(damage: Damage, directory: Path, *, rng: random.Random) -> None:
     """Damage a directory, unless another thread has just taken the file away."""
     with contextlib.suppress(FileNotFoundError):
         damage(directory, rng)
 
 
-def _change(directory: Path, rng: random.Random, changed: Callable[[Path, bytes], bytes]) -> None:
+def _change(
+    directory: Path, rng: random.Random, *, changed: Callable[[Path, bytes], bytes]
+) -> None:
     path = _any_file(directory, rng)
     path.write_bytes(changed(path, path.read_bytes()))
 

@@ -100,7 +100,7 @@ class Fault:
     def damage(self, directory: Path) -> None:
         """Damage a directory of saved graphs, the same way each time."""
         assert self.kind.damage is not None
-        _damage.inflict(self.kind.damage, directory, random.Random(self.number))
+        _damage.inflict(self.kind.damage, directory, rng=random.Random(self.number))
 
     def happen(self) -> None:
         """Fail.

@@ -29,10 +29,14 @@ def soak_of(*, models: str | None, ways: str | None, **numbers: Any) -> Soak:
     Raises:
         ConfigError: Nothing is called so, or a number is none that works.
     """
-    return Soak(models=_chosen("model", MODELS, models), ways=_chosen("way", WAYS, ways), **numbers)
+    return Soak(
+        models=_chosen("model", MODELS, names=models),
+        ways=_chosen("way", WAYS, names=ways),
+        **numbers,
+    )
 
 
-def _chosen(what: str, known: Iterable[Named], names: str | None) -> tuple[Named, ...]:
+def _chosen(what: str, known: Iterable[Named], *, names: str | None) -> tuple[Named, ...]:
     by_name = {one.name: one for one in known}
     if names is None:
         return tuple(by_name.values())

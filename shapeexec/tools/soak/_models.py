@@ -145,14 +145,15 @@ def _example(w: Array, x: Array) -> Array:  # x: f32[s, 4]
 # A step of a decode loop: the last row of the cache is written, and all of it is read.
 
 
-def _decode(w: Mapping[str, Array], cache: Array, token: Array) -> Any:  # cache: f32[s, 2, 16]
+def _decode(w: Mapping[str, Array], cache: Array, token: Array) -> Any:  # noqa: PLR0917 - a model as users write it
+    # cache: f32[s, 2, 16]
     x = w["tokens"][token]
     row = jnp.stack([x @ w["keys"], x @ w["values"]])
     cache = jax.lax.dynamic_update_index_in_dim(cache, row, cache.shape[0] - 1, axis=0)
     return cache, jax.nn.softmax(cache[:, 0] @ x) @ cache[:, 1]
 
 
-def _decode_numpy(w: Mapping[str, Array], cache: Array, token: Array) -> Any:
+def _decode_numpy(w: Mapping[str, Array], cache: Array, token: Array) -> Any:  # noqa: PLR0917 - a model as users write it
     x = w["tokens"][token]
     cache = np.concatenate([cache[:-1], np.stack([x @ w["keys"], x @ w["values"]])[None]])
     logits = cache[:, 0] @ x

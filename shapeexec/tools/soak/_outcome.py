@@ -88,7 +88,7 @@ class Findings:
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter[str])
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, repr=False)
 
-    def add(self, kind: str, draw: object, told: str) -> None:
+    def add(self, kind: str, draw: object, *, told: str) -> None:
         """Keep a finding, in any thread: `"wrong"` or `"faults"`."""
         kept: list[Finding] = getattr(self, kind)
         with self._lock:

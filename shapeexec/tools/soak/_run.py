@@ -51,15 +51,15 @@ def run(soak: Soak, tell: Callable[[str], object] = print) -> Outcome:
         tell: Told a line of progress every few seconds.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        return _run_in(Path(directory), soak, tell)
+        return _run_in(Path(directory), soak, tell=tell)
 
 
-def _run_in(directory: Path, soak: Soak, tell: Callable[[str], object]) -> Outcome:
+def _run_in(directory: Path, soak: Soak, *, tell: Callable[[str], object]) -> Outcome:
     faults, findings = Faults(soak.seed, soak.rates), Findings()
     served = services(faults, directory, models=soak.models, ways=soak.ways)
     shapes = shapes_of(soak.models, seed=soak.seed, count=soak.shapes)
     traffic = Traffic(soak.seed, served, shapes, Expected())
-    threads = _Threads(soak, traffic, faults, findings)
+    threads = _Threads(soak, traffic, faults=faults, findings=findings)
     is_interrupted, plain, stalls = False, None, list[Stall]()
     with _warnings_counted() as warned, _exact_products():
         threads.start()
@@ -93,7 +93,7 @@ def _run_in(directory: Path, soak: Soak, tell: Callable[[str], object]) -> Outco
 class _Threads:
     """The threads that call."""
 
-    def __init__(self, soak: Soak, traffic: Traffic, faults: Faults, findings: Findings) -> None:
+    def __init__(self, soak: Soak, traffic: Traffic, *, faults: Faults, findings: Findings) -> None:
         self.soak, self.traffic, self.faults, self.findings = soak, traffic, faults, findings
         self.watch = Watch(soak.threads)
         self.stop = threading.Event()
@@ -161,7 +161,7 @@ class _Threads:
         except BaseException as error:  # of any kind: it is judged
             outcome = "fault"
             if self.faults.caused(error) is None:
-                self.findings.add("faults", call, traceback.format_exc())
+                self.findings.add("faults", call, told=traceback.format_exc())
             else:
                 self._to_warm.put(service)  # a warm-up goes on where it stopped
         self.watch.end(thread, outcome)
@@ -172,14 +172,14 @@ class _Threads:
         try:
             self.traffic.do(draw)
         except WrongAnswerError as error:
-            self.findings.add("wrong", draw, str(error))
+            self.findings.add("wrong", draw, told=str(error))
             return "wrong"
         except BaseException as error:  # of any kind: it is judged
             if is_promised(draw, error, was_warm=was_warm):
                 return "refused"
             if self.faults.caused(error) is not None and not is_absorbed(draw, error):
                 return "fault"
-            self.findings.add("faults", draw, traceback.format_exc())
+            self.findings.add("faults", draw, told=traceback.format_exc())
             return "wrong fault"
         return draw.operation
 

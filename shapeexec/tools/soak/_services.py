@@ -209,7 +209,7 @@ class Service:
             BaseException: A failure that was injected.
         """
         sizes = {symbol: range(1, _WARMED[symbol] + 1) for symbol in self.model.symbols}
-        self.run.warmup(*arguments, workers=2, **sizes)
+        self.run.warmup(*arguments, workers=2, sizes=sizes)
         if self.way.is_frozen:
             self.run.freeze()
         self.is_warm.set()

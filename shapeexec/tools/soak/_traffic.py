@@ -146,24 +146,24 @@ def is_absorbed(draw: Draw, error: BaseException) -> bool:
 # Operations
 
 
-def _answer(traffic: Traffic, draw: Draw, got: Any) -> None:
+def _answer(traffic: Traffic, draw: Draw, *, got: Any) -> None:
     """Check the result of one call with the data of a draw."""
     draw.service.count("calls")
-    _check(traffic, draw, got, draw.variant)
+    _check(traffic, draw, got=got, variant=draw.variant)
 
 
-def _check(traffic: Traffic, draw: Draw, got: Any, variant: int) -> None:
+def _check(traffic: Traffic, draw: Draw, *, got: Any, variant: int) -> None:
     if draw.service.refuses(draw.shape):
         raise NotRefusedError(f"not refused, with the result {got!r:.200}")
     check(got, traffic.expected.of(draw.shape, variant))
 
 
 def _call(traffic: Traffic, draw: Draw) -> None:
-    _answer(traffic, draw, draw.service.run(*draw.shape.arguments(draw.variant)))
+    _answer(traffic, draw, got=draw.service.run(*draw.shape.arguments(draw.variant)))
 
 
 def _padded(traffic: Traffic, draw: Draw) -> None:
-    _answer(traffic, draw, draw.service.run.padded(*draw.shape.arguments(draw.variant)))
+    _answer(traffic, draw, got=draw.service.run.padded(*draw.shape.arguments(draw.variant)))
 
 
 def _acall(traffic: Traffic, draw: Draw) -> None:
@@ -180,7 +180,7 @@ def _acall(traffic: Traffic, draw: Draw) -> None:
         draw.service.count("calls")
     for variant, result in enumerate(results):
         if not isinstance(result, BaseException):
-            _check(traffic, draw, result, variant)
+            _check(traffic, draw, got=result, variant=variant)
     if errors:
         raise errors[0]
 
@@ -191,7 +191,7 @@ def _handles(traffic: Traffic, draw: Draw) -> None:
     for place, spec in enumerate(draw.shape.model.specs):
         if spec is not None:
             args[place] = _in_garbage(args[place])
-    _answer(traffic, draw, draw.service.run(*args))
+    _answer(traffic, draw, got=draw.service.run(*args))
 
 
 def _in_garbage(array: np.ndarray) -> Padded:
@@ -259,7 +259,7 @@ def _warm_up(traffic: Traffic, draw: Draw) -> None:
     """A warm-up of a shape's graph, while other threads call and clear."""
     del traffic
     args = draw.shape.arguments(draw.variant)
-    draw.service.run.warmup(*args, workers=2, **dict(draw.shape.sizes))
+    draw.service.run.warmup(*args, workers=2, sizes=dict(draw.shape.sizes))
 
 
 def _restart(traffic: Traffic, draw: Draw) -> None:

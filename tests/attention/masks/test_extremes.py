@@ -54,10 +54,11 @@ def assert_means(mask, pairs) -> None:
     rows, columns = ([slice(i, i + 4) for i in range(0, n, 4)] for n in LENGTH)
     true = [[int(pairs[r, c].any()) + int(pairs[r, c].all()) for c in columns] for r in rows]
     true = np.array(true)
-    kinds = BlockMask.from_mask(mask, *LENGTH, TILE).kinds[0, 0]
+    sizes = dict(zip(("query_size", "key_size"), LENGTH, strict=True))
+    kinds = BlockMask.from_mask(mask, **sizes, tile=TILE).kinds[0, 0]
     np.testing.assert_array_equal(kinds, true)
     if leaves := jax.tree.leaves(mask):
-        traced = jax.jit(lambda m: BlockMask.from_mask(m, *LENGTH, TILE).kinds)(mask)[0, 0]
+        traced = jax.jit(lambda m: BlockMask.from_mask(m, **sizes, tile=TILE).kinds)(mask)[0, 0]
         assert ((traced == true) | (traced == TileKind.PARTIAL)).all(), leaves
 
 
@@ -131,7 +132,7 @@ def test_ids_are_compared_as_they_were_given(name):
     truth = wide[:, None] == wide
     np.testing.assert_array_equal(to_dense(mask, (7, 7))[0, 0], truth)
     np.testing.assert_array_equal(jax.jit(lambda m: to_dense(m, (7, 7)))(mask)[0, 0], truth)
-    kinds = BlockMask.from_mask(mask, 7, 7, (2, 2))
+    kinds = BlockMask.from_mask(mask, query_size=7, key_size=7, tile=(2, 2))
     np.testing.assert_array_equal(kinds.to_dense()[0, 0], truth)
 
 
@@ -187,4 +188,4 @@ def test_under_x64_ids_of_64_bits_stay_what_they_are():
 
 def test_sequences_too_long_for_sums_of_positions_are_refused():
     with pytest.raises(ConfigError, match=r"(?s)536870913 keys.*Fix:.*parts"):
-        call_lists(Causal(), (1, 2**29 + 1), (1, 2**29), batch=1, heads=1)
+        call_lists(Causal(), (1, 2**29 + 1), tile=(1, 2**29), batch=1, heads=1)

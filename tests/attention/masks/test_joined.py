@@ -54,7 +54,7 @@ def test_what_is_joined_means_what_its_parts_mean(tree, length, shorter, seed):
     mask, pairs = build(tree, c, np.random.default_rng(seed))
     # `align="end"` and `Lengths()` ask for the call's own lengths, which `to_dense` has not.
     if not any(c.inside().all() or word in str(tree) for word in ("end", "lengths")):
-        np.testing.assert_array_equal(to_dense(mask, c.length, c.batch, 1), pairs)
+        np.testing.assert_array_equal(to_dense(mask, c.length, batch=c.batch, heads=1), pairs)
     tile = (16, 32)
     assert_never_wrong(kinds_of(mask, c, tile), true_kinds(pairs, c, tile))
 

@@ -33,7 +33,9 @@ def made(case: Case, c: Call) -> tuple[Mask, np.ndarray]:
 
 
 def kinds_of(mask: Mask, c: Call, tile) -> np.ndarray:
-    grid = tile_grid(c.length, tile, c.queries, c.keys, batch=c.batch, heads=c.heads)
+    grid = tile_grid(
+        c.length, tile, query_lengths=c.queries, key_lengths=c.keys, batch=c.batch, heads=c.heads
+    )
     kinds = tile_kinds(mask, grid)
     assert isinstance(kinds, np.ndarray)
     assert kinds.dtype == np.uint8
@@ -79,7 +81,15 @@ def test_tiles_are_the_same_inside_jit(case):
     mask, _ = made(case, c)
 
     def traced(mask, queries, keys):
-        grid = tile_grid(c.length, tile, queries, keys, known=False, batch=c.batch, heads=c.heads)
+        grid = tile_grid(
+            c.length,
+            tile,
+            query_lengths=queries,
+            key_lengths=keys,
+            known=False,
+            batch=c.batch,
+            heads=c.heads,
+        )
         return tile_kinds(mask, grid)
 
     kinds = jax.jit(traced)(jax.tree.map(jnp.asarray, mask), c.queries, c.keys)
@@ -94,7 +104,7 @@ def ask_tile_by_tile(mask: Mask, c: Call, tile, *, batch, head):
     @jax.jit
     def ask(mask, i, j, batch, head):
         first = (i * tile[0], j * tile[1])
-        said = mask.allows(block(first, tile, (c.queries, c.keys), batch=batch, head=head))
+        said = mask.allows(block(first, tile, lengths=(c.queries, c.keys), batch=batch, head=head))
         return jnp.broadcast_to(said, (np.size(batch), np.size(head), *tile))
 
     said = [[ask(mask, i, j, batch, head) for j in range(columns)] for i in range(rows)]
@@ -131,7 +141,9 @@ def test_a_closer_look_finds_every_tile_that_is_not_partial(case, first):
     if first == "the shorter":
         c = dataclasses.replace(c, queries=c.queries[::-1], keys=c.keys[::-1])
     mask, pairs = made(case, c)
-    grid = tile_grid(c.length, tile, c.queries, c.keys, batch=c.batch, heads=c.heads)
+    grid = tile_grid(
+        c.length, tile, query_lengths=c.queries, key_lengths=c.keys, batch=c.batch, heads=c.heads
+    )
     kinds, truth = before_lengths(refined_kinds(mask, grid), grid), true_kinds(pairs, c, tile)
     np.testing.assert_array_equal(np.broadcast_to(kinds, truth.shape), truth)
 
@@ -140,7 +152,8 @@ def test_a_closer_look_finds_every_tile_that_is_not_partial(case, first):
 def test_a_block_mask_made_of_a_mask_means_the_same(case):
     c, tile = call((65, 127)), (16, 32)
     mask, pairs = made(case, c)
-    blocks = BlockMask.from_mask(mask, *c.length, tile, batch=c.batch, heads=c.heads)
+    sizes = dict(zip(("query_size", "key_size"), c.length, strict=True))
+    blocks = BlockMask.from_mask(mask, **sizes, tile=tile, batch=c.batch, heads=c.heads)
     np.testing.assert_array_equal(np.broadcast_to(blocks.to_dense(), pairs.shape), pairs)
 
 

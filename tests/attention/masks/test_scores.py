@@ -14,7 +14,7 @@ from tests.tolerance import EQUAL, assert_close
 
 def modified(modifier, *, first=(0, 0), tile=(12, 15), heads=3):
     """What is added to scores of 0, f32[1, N, 12, 15]."""
-    at = block(first, tile, ([99], [99]), batch=np.arange(1), head=np.arange(heads))
+    at = block(first, tile, lengths=([99], [99]), batch=np.arange(1), head=np.arange(heads))
     return jnp.broadcast_to(modifier.modify(at, jnp.zeros((1, heads, *tile))), (1, heads, *tile))
 
 

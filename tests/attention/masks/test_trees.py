@@ -24,7 +24,9 @@ MASKS = {
     "windows": sx.SlidingWindow(np.array([2], np.int32), 3),
     "lengths": Lengths(np.array([4]), 5),
     "kept": Kept(0.1, np.zeros(1, np.int32)),
-    "tiles": sx.BlockMask.from_mask(sx.Documents(IDS) & sx.Causal(), 8, 8, (4, 4)),
+    "tiles": sx.BlockMask.from_mask(
+        sx.Documents(IDS) & sx.Causal(), query_size=8, key_size=8, tile=(4, 4)
+    ),
     "alibi": sx.ALiBi.for_heads(2),
     "table": sx.RelativeBias(np.ones((2, 5), np.float32)),
     "added": Added(np.ones((1, 1, 1, 8), np.float32), np.ones((1, 2, 8, 1), np.float32)),

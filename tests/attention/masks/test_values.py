@@ -255,7 +255,7 @@ def test_an_array_is_joined_in_every_shape_that_an_argument_may_have(array):
 def test_a_function_is_asked_at_trace_time_only():
     def known(size):
         mask = MaskFunction(lambda b, h, q, k: jnp.abs(q - k) < 3)
-        bounds = mask.bounds(tile_grid((8, 8), (4, 4), size, known=False))
+        bounds = mask.bounds(tile_grid((8, 8), (4, 4), query_lengths=size, known=False))
         assert isinstance(bounds.some, np.ndarray)
         return size
 
@@ -263,7 +263,7 @@ def test_a_function_is_asked_at_trace_time_only():
 
 
 def _positions():
-    return block((0, 0), (4, 4), (8, 8), batch=0, head=0)
+    return block((0, 0), (4, 4), lengths=(8, 8), batch=0, head=0)
 
 
 @pytest.mark.parametrize(

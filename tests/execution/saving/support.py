@@ -44,7 +44,7 @@ def parts(fn, args, specs, *, config=None, **options):
         call = runner.bind((args, {}))
         outline = outlined(runner.planner.draft(call), call)
     settings = runner.settings
-    return parts_of(outline, settings.compiling.options, settings.constraints)
+    return parts_of(outline, settings.compiling.options, constraints=settings.constraints)
 
 
 @contextlib.contextmanager

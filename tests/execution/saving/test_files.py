@@ -236,7 +236,7 @@ def test_a_whole_file_that_jax_refuses_is_written_anew(tmp_path, original):
     written(tmp_path, original)
     (entry,) = _files.read_entries(tmp_path)[0].values()
     fields = {k: v for k, v in vars(entry).items() if k not in ("length", "sha256")}
-    _files.write_graph(tmp_path, _files.entry_of(b"another", **fields), b"another")
+    _files.write_graph(tmp_path, _files.entry_of(b"another", **fields), payload=b"another")
     run = sx.load(tmp_path, attend, trusted=True)
     with told():
         run(W, X)

@@ -47,7 +47,7 @@ def test_an_option_that_is_no_data_has_to_be_given(tmp_path):
     def even(size):
         return size + size % 2
 
-    sx.Exec(attend, SPECS, {"s": even, "b": 4}).save(tmp_path)
+    sx.Exec(attend, SPECS, buckets={"s": even, "b": 4}).save(tmp_path)
     with pytest.raises(
         sx.ConfigError, match="load: buckets was no data when it was saved"
     ) as caught:
@@ -61,7 +61,7 @@ def test_an_option_that_is_no_data_has_to_be_given(tmp_path):
 
 
 def test_options_that_differ_are_told(tmp_path):
-    sx.Exec(attend, SPECS, "pow2").save(tmp_path)
+    sx.Exec(attend, SPECS, buckets="pow2").save(tmp_path)
     with told() as texts:
         run = sx.load(tmp_path, attend, SPECS, buckets=sx.Linear(8))
     (text,) = texts

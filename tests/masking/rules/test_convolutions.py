@@ -133,7 +133,7 @@ def places(size):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_not_finite_spreads_no_further_than_in_the_plain_call(name, poison):
     fn, arguments, which = PROGRAMS[name]
-    run = sx.Exec(fn, tuple(spec for spec, _ in arguments), sx.Linear(5), poison=poison)
+    run = sx.Exec(fn, tuple(spec for spec, _ in arguments), buckets=sx.Linear(5), poison=poison)
     jitted = jax.jit(fn)
     rng = np.random.default_rng(0)
     args = [rng.normal(size=shape).astype(np.float32) for _, shape in arguments]
@@ -151,7 +151,7 @@ def test_only_examples_that_are_not_finite_are_so_in_a_map():
     def loss(kernel, x):
         return (conv(x[None], kernel) ** 2).sum()
 
-    run = sx.Exec(jax.grad(loss), (None, "s, 2"), sx.Linear(8))
+    run = sx.Exec(jax.grad(loss), (None, "s, 2"), buckets=sx.Linear(8))
     rng = np.random.default_rng(0)
     kernel = rng.normal(size=(3, 2, 3)).astype(np.float32)
     examples = [rng.normal(size=(size, 2)).astype(np.float32) for size in (5, 8, 3)]
@@ -172,7 +172,7 @@ def test_finite_data_take_one_convolution(monkeypatch):
     def count(fn, *arguments):
         asked.clear()
         specs, shapes = zip(*arguments, strict=True)
-        sx.Exec(fn, specs, sx.Linear(5))(*(np.ones(shape, np.float32) for shape in shapes))
+        sx.Exec(fn, specs, buckets=sx.Linear(5))(*(np.ones(shape, np.float32) for shape in shapes))
         return len(asked)
 
     assert count(conv, X, FIXED) == 0
@@ -188,7 +188,7 @@ def test_large_finite_numbers_of_16_bits_take_one_convolution(monkeypatch):
         return jnp.full(struct.shape, jnp.nan, struct.dtype)
 
     monkeypatch.setattr(_taps, "by_pairs", apart)
-    run = sx.Exec(by_kernel(conv), (X[0], None, SAME[0]), sx.Linear(5))
+    run = sx.Exec(by_kernel(conv), (X[0], None, SAME[0]), buckets=sx.Linear(5))
     args = [np.ones(shape, np.float16) for shape in (X[1], FIXED[1], SAME[1])]
     args[0][:] = 3000  # about 100,000 together
     got = run(*args)

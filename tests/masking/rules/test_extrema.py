@@ -40,7 +40,7 @@ def value_and_gradient(fn):
 @pytest.mark.parametrize("poison", ["nan", "max", "garbage"])
 @pytest.mark.parametrize("fn", EXTREMA.values(), ids=EXTREMA)
 def test_equal_ones_share_and_what_is_not_finite_stays_so(fn, poison):
-    ex = sx.Exec(value_and_gradient(fn), ("b, s",), sx.Pow2(), poison=poison)
+    ex = sx.Exec(value_and_gradient(fn), ("b, s",), buckets=sx.Pow2(), poison=poison)
     for rows in (ROWS, ROWS[:3], ROWS[:, :3], ROWS[::-1, 1:4]):
         with jax.disable_jit():  # of a NaN row XLA makes 0
             want = value_and_gradient(fn)(rows)
@@ -64,7 +64,7 @@ def centred(x):
 
 
 def test_no_gradient_is_lost_where_a_row_is_computed_twice():
-    ex = sx.Exec(centred, ("b, s",), sx.Pow2())
+    ex = sx.Exec(centred, ("b, s",), buckets=sx.Pow2())
     gradients = gradient_of(ex.settings)
     both = ex.variant(fn=lambda x: (centred(x), gradients(x)))
     random = np.random.default_rng(0)
@@ -82,10 +82,10 @@ def test_an_extremum_is_found_without_one_equal_element_in_a_static_row_too(spec
 
     as_it_is = _compat.bind_equation
 
-    def nowhere_equal(eqn, *args):  # what two fusions that round differently make of `eq`
-        results = as_it_is(eqn, *args)
+    def nowhere_equal(eqn, *args, **named):  # what two fusions that round differently make of `eq`
+        results = as_it_is(eqn, *args, **named)
         return [*map(jnp.zeros_like, results)] if eqn.primitive.name == "eq" else results
 
     monkeypatch.setattr(_compat, "bind_equation", nowhere_equal)
     x = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
-    assert_close(sx.Exec(gradient, (spec,), sx.Pow2())(x), gradient(x), scale=0)
+    assert_close(sx.Exec(gradient, (spec,), buckets=sx.Pow2())(x), gradient(x), scale=0)

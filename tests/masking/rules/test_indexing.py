@@ -23,7 +23,7 @@ def test_what_is_read_out_of_bounds_gets_the_gradient_that_it_gets_unpadded(read
     def value_and_gradient(i, x):
         return jax.value_and_grad(lambda x: jnp.sin(read(i, x)).sum())(x)
 
-    ex = sx.Exec(value_and_gradient, (None, "b, s"), sx.Pow2(), poison="garbage")
+    ex = sx.Exec(value_and_gradient, (None, "b, s"), buckets=sx.Pow2(), poison="garbage")
     x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     for shape in ((4, 6), (3, 5)):
         # What is out of bounds raises outside of jit.
@@ -38,7 +38,7 @@ def test_one_write_out_of_bounds_changes_nothing_behind_a_slice_that_moves(index
         writes = ("set", "add", "subtract", "multiply", "min", "max")
         return [getattr(a.at[i], write)(0.25) for write in writes for a in (moved, rows)]
 
-    ex = sx.Exec(program, ("2*s, 2", None), sx.Pow2())
+    ex = sx.Exec(program, ("2*s, 2", None), buckets=sx.Pow2())
     # A write that is dropped is made in front, where -0.0 shows whether it changes anything.
     x = np.array([[1, -0.0], [np.nan, -0.0], [0.1, np.inf], [3, -0.0]], np.float32)
     for rows in (4, 2):
@@ -67,7 +67,7 @@ def test_a_position_out_of_bounds_of_a_slice_is_not_looked_for_behind_the_slice(
             for number in range(len(results))
         ]
 
-    ex = sx.Exec(values_and_gradients, ("s", None), sx.Pow2())
+    ex = sx.Exec(values_and_gradients, ("s", None), buckets=sx.Pow2())
     x = np.arange(9, dtype=np.float32)
     for size in (9, 5):
         with jax.disable_jit():

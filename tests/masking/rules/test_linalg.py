@@ -115,7 +115,7 @@ def test_matrices_without_rows_are_factorized_as_they_are(name) -> None:
         return jax.tree.leaves(getattr(jnp.linalg, name)(x[1:] @ x[1:].T))
 
     x = np.ones((1, 3), np.float32)
-    assert_same(sx.Exec(factorized, ("s, t",), sx.Pow2())(x), factorized(x))
+    assert_same(sx.Exec(factorized, ("s, t",), buckets=sx.Pow2())(x), factorized(x))
 
 
 def test_vectors_of_a_full_svd_that_are_no_basis_of_a_null_space_are_exact() -> None:

@@ -54,7 +54,7 @@ def total(x):
 
 
 def assert_one_graph(fn, specs, calls, poison="nan", traces=1):
-    run = sx.Exec(fn, specs, P, poison=poison)
+    run = sx.Exec(fn, specs, buckets=P, poison=poison)
     for args in calls:
         assert_close(run(*args), jax.jit(fn)(*args), loose=SUMS)
     assert run.stats.traces == traces
@@ -105,7 +105,7 @@ def test_four_layers_over_a_ragged_length_have_one_trace(padding, poison):
 def test_validate_finds_every_equation_right():
     apply = network("ca")
     fn = jax.grad(lambda kernels, x: total(apply(kernels, x)), argnums=(0, 1))
-    run = sx.Exec(fn, (None, "b, s, 3"), P)
+    run = sx.Exec(fn, (None, "b, s, 3"), buckets=P)
     sx.validate(run, LINE[:1], floats(1, 5, 3))
 
 
@@ -234,7 +234,7 @@ def test_gradients_of_each_example_share_a_graph(fn):
 
 def test_a_map_over_examples_is_exact_for_each():
     fn = jax.grad(lambda kernels, x: line_loss(kernels, x[None]))
-    run = sx.Exec(fn, (None, "s, 3"), P)
+    run = sx.Exec(fn, (None, "s, 3"), buckets=P)
     examples = [floats(size, 3, seed=size) for size in (7, 1, 8)]
     got = run.map(LINE[:1], examples)
     for result, x in zip(got, examples, strict=True):

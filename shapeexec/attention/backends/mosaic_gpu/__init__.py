@@ -21,7 +21,14 @@ import numpy as np
 from jax import Array
 
 from shapeexec.attention.backends import _device
-from shapeexec.attention.backends._base import Residuals, Signature, Work, is_valid, whole_tiles
+from shapeexec.attention.backends._base import (
+    Residuals,
+    Side,
+    Signature,
+    Work,
+    is_valid,
+    whole_tiles,
+)
 from shapeexec.attention.backends.mosaic_gpu import _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
@@ -65,7 +72,7 @@ class MosaicGpu:
         """See `Backend`."""
         prepared = self._prepare(signature, work, bias)
         out, *statistics = forward(
-            prepared.config, prepared.sparsity(by_key=False), *_as_copied(q, k, v)
+            prepared.config, prepared.sparsity(side="query"), *_as_copied(q, k, v)
         )
         queries = signature.query_size
         logsumexp = prepared.config.weights.logsumexp([x[:, :, :queries] for x in statistics])
@@ -87,7 +94,7 @@ class MosaicGpu:
         del bias_gradient
         operands, out = (residuals.q, residuals.k, residuals.v), residuals.out
         prepared = self._prepare(signature, work, residuals.bias)
-        config, by_query = prepared.config, prepared.sparsity(by_key=False)
+        config, by_query = prepared.config, prepared.sparsity(side="query")
         *arrays, copied_out, copied_d_out = _as_copied(*operands, out, d_out)
 
         def again() -> list[Array]:
@@ -102,7 +109,7 @@ class MosaicGpu:
         of_weights = config.weights.of_gradient(logsumexp, dead, again)
         given = [] if d_logsumexp is None else [d_logsumexp]
         d_logsumexps = [jnp.where(dead, 0.0, jnp.pad(x, to_whole)) for x in given]
-        by_key = prepared.sparsity(by_key=True)
+        by_key = prepared.sparsity(side="key")
         if not deterministic and self.fuses(config, work):
             delta = jnp.where(dead, 0.0, jnp.pad(_delta(out, d_out), to_whole))
             rows = Rows(of_weights, functools.reduce(operator.sub, d_logsumexps, delta))
@@ -176,14 +183,14 @@ class _Prepared:
     work: Work
     leaves: list[Array]
 
-    def sparsity(self, *, by_key: bool) -> Sparsity:
+    def sparsity(self, *, side: Side) -> Sparsity:
         """The sparsity operands of a kernel whose rows are queries, or keys."""
         work = self.work
-        lists = work.by_key if by_key else work.by_query
+        lists = work.by_key if side == "key" else work.by_query
         as_i32 = functools.partial(jnp.asarray, dtype=jnp.int32)
         refs = ListRefs(*map(as_i32, (lists.tiles, lists.full, lists.counts, lists.order)))
         known = zip(self.leaves, self.config.rule.uses, strict=True)
-        leaves = [as_operand(leaf, asked, by_key=by_key) for leaf, asked in known]
+        leaves = [as_operand(leaf, asked, side=side) for leaf, asked in known]
         return Sparsity(refs, as_i32(work.query_lengths), as_i32(work.key_lengths), leaves)
 
 

@@ -72,14 +72,14 @@ def evaluate(function: Callable[..., Any], *arguments: Array) -> Any:
     """
     shapes = [jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in arguments]
     traced = jax.make_jaxpr(function)(*shapes)
-    (result,) = _compat.evaluate(traced, arguments, _step)
+    (result,) = _compat.evaluate(traced, arguments, step=_step)
     return result
 
 
 def _step(eqn: Any, operands: list[Any]) -> list[Any]:
     inner = eqn.params.get("jaxpr")
     if inner is not None:
-        return _compat.evaluate(inner, operands, _step)
+        return _compat.evaluate(inner, operands, step=_step)
     if eqn.outvars[0].aval.dtype == bool and (join := _JOINS.get(eqn.primitive.name)):
         return [join(*operands)]
     if eqn.primitive.name == "select_n" and isinstance(operands[0], Condition):

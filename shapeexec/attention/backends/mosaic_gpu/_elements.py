@@ -18,7 +18,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref, whole_tiles
+from shapeexec.attention.backends._base import Ref, Side, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu._conditions import evaluate
 from shapeexec.attention.backends.mosaic_gpu._products import load
 from shapeexec.attention.backends.mosaic_gpu._rules import (
@@ -31,13 +31,13 @@ from shapeexec.attention.backends.mosaic_gpu._rules import (
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, Item, at_or_0
 
 
-def as_operand(leaf: Array, known: ArrayUse, *, by_key: bool) -> Array:
+def as_operand(leaf: Array, known: ArrayUse, *, side: Side) -> Array:
     """An array of a mask or a bias as the kernels take it.
 
     Args:
         leaf: The array.
         known: How the rule reads it.
-        by_key: Whether rows are keys; arrays of pairs are then transposed.
+        side: Whether rows are queries or keys; of keys, arrays of pairs are transposed.
 
     Returns:
         Integers or floats of 32 bits; for pairs booleans have 8 bits, and floats may have 16. An
@@ -63,7 +63,7 @@ def as_operand(leaf: Array, known: ArrayUse, *, by_key: bool) -> Array:
         (0, whole_tiles(n, TILE) - n if axis in along else 0) for axis, n in enumerate(array.shape)
     ]
     array = jnp.pad(array, pads) if any(after for _, after in pads) else array
-    return array.swapaxes(2, 3) if by_key and len(along) == 2 else array
+    return array.swapaxes(2, 3) if side == "key" and len(along) == 2 else array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Elements:
     Attributes:
         rule: Their static part.
         leaves: Their arrays.
-        by_key: Whether rows are keys.
+        side: Whether rows are queries or keys.
         columns: For each array with one element per column, [steps, columns] in shared memory.
         look_up: Loads table[index], elementwise.
         scale: The factor of scores before their bias; None: there is no bias.
@@ -104,22 +104,22 @@ class Elements:
 
     rule: Rule
     leaves: list[Ref]
-    by_key: bool
+    side: Side
     columns: list[Ref]
     look_up: Callable[[Ref, Array], Array]
     scale: float | None
 
     def sources(self, item: Item) -> list[Ref]:
         """For each of `columns` its source: the array of an item in device memory."""
-        of_columns = [self.leaves[i] for i in self.rule.of_side(int(not self.by_key))]
+        of_columns = [self.leaves[i] for i in self.rule.of_side(int(self.side == "query"))]
         return [_of_item(ref, item) for ref in of_columns]
 
     def of_item(self, item: Item, first_row: Array, rows: int) -> "ItemElements":
         """Mask and bias for `rows` rows of an item."""
         vectors: dict[int, Any] = dict(
-            zip(self.rule.of_side(int(not self.by_key)), self.columns, strict=True)
+            zip(self.rule.of_side(int(self.side == "query")), self.columns, strict=True)
         )
-        for i in self.rule.of_side(int(self.by_key)):
+        for i in self.rule.of_side(int(self.side == "key")):
             of_rows = _of_item(self.leaves[i], item).at[pl.ds(first_row, rows)]
             vectors[i] = load(of_rows, of="rows", where="device")
         return ItemElements(self, item, first_row, vectors)
@@ -173,16 +173,16 @@ class ItemElements:
         shape: tuple[int, ...],
         *more: Array,
     ) -> Any:
-        rule, by_key = self.elements.rule, self.elements.by_key
+        rule, side = self.elements.rule, self.elements.side
         vectors = dict(self.vectors)
-        for i in rule.of_side(int(not by_key)):
+        for i in rule.of_side(int(side == "query")):
             vectors[i] = vectors[i].at[place]
         leaves = [
             Leaf(ref, known, vectors.get(i))
             for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.uses, strict=True))
         ]
-        first = (first_column, self.first_row) if by_key else (self.first_row, first_column)
-        at = TilePositions(self.item, first, shape, self.elements.look_up, by_key=by_key)
+        first = (first_column, self.first_row) if side == "key" else (self.first_row, first_column)
+        at = TilePositions(self.item, first, shape, self.elements.look_up, side=side)
         given = (at.batch, at.head, at.query_length, at.key_length, at.query, at.key)
         zeros = [np.zeros(x.shape, x.dtype) for x in more]
         _, reads = trace_rule(ask, shape, *zeros)
@@ -220,7 +220,7 @@ class TilePositions:
         first: The first query and the first key.
         shape: Rows and columns of the tile.
         look_up: See `Elements`.
-        by_key: Whether the rows are keys; they are queries otherwise.
+        side: Whether the rows are queries or keys.
     """
 
     def __init__(
@@ -230,14 +230,14 @@ class TilePositions:
         shape: tuple[int, ...],
         look_up: Callable[[Ref, Array], Array],
         *,
-        by_key: bool,
+        side: Side,
     ) -> None:
         self.batch, self.head = item.batch, item.head
         self.query_length, self.key_length = item.query_length, item.key_length
         self._first = first
         self._shape = shape
         self._look_up = look_up
-        self._axes = (1, 0) if by_key else (0, 1)  # of queries and of keys; its own inverse
+        self._axes = (1, 0) if side == "key" else (0, 1)  # of queries and of keys; its own inverse
         self.query, self.key = (
             self._counted(axis, begin) for axis, begin in zip(self._axes, first, strict=True)
         )

@@ -69,12 +69,12 @@ def forward(config: Config, sparsity: Sparsity, q: Array, k: Array, v: Array) ->
             "queries": tile((slots, TILE, key_columns)),
             # As wide as the queries, the output takes their place.
             "outs": [] if value_columns == key_columns else [tile((TILE, value_columns))],
-            "keys": ring(key_columns, vectors=sparsity.column_dtypes(config, by_key=False)),
+            "keys": ring(key_columns, vectors=sparsity.column_dtypes(config, side="query")),
             # 0 * padding may be NaN, so clear values behind the valid length.
             "values": ring(value_columns, clears=True),
             "of_rows": [plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32) for _ in statistics],
         },
-        table=lambda sparsity: sparsity.table(heads, 1, by_key=False),
+        table=lambda sparsity: sparsity.table(heads, 1, side="query"),
         total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
         copies=1,
@@ -107,7 +107,7 @@ def _kernel(
         Stream(**keys, products=block.products),
         Stream(**values, products=block.products),
     )
-    elements = sparsity.elements(config, block, by_key=False, columns=streams[0].vectors)
+    elements = sparsity.elements(config, block, side="query", columns=streams[0].vectors)
     results = (out, list(statistics.values()))
     kernel = _Kernel(config, block, elements, *streams, q, k, v, *results, queries, outs, of_rows)
     run(block, streams, kernel, registers=_REGISTERS)

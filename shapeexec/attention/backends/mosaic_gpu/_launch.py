@@ -20,7 +20,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref, Signature
+from shapeexec.attention.backends._base import Ref, Side, Signature
 from shapeexec.attention.backends.mosaic_gpu import _schedule
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._products import InterpretedProducts, Products
@@ -95,27 +95,27 @@ class Sparsity:
     key_lengths: Array
     leaves: list[Array]
 
-    def column_dtypes(self, config: Config, *, by_key: bool) -> list[Any]:
+    def column_dtypes(self, config: Config, *, side: Side) -> list[Any]:
         """The dtypes of what mask and bias tell of columns alone."""
-        return [self.leaves[i].dtype for i in config.rule.of_side(int(not by_key))]
+        return [self.leaves[i].dtype for i in config.rule.of_side(int(side == "query"))]
 
     def elements(
-        self, config: Config, block: "Block", *, by_key: bool, columns: Sequence[Ref]
+        self, config: Config, block: "Block", *, side: Side, columns: Sequence[Ref]
     ) -> Elements:
         """Mask and bias, as a kernel asks them; see `Elements`."""
         look_up = block.products.look_up
         return Elements(
             config.rule,
             self.leaves,
-            by_key,
+            side,
             list(columns),
             look_up,
             config.signature.scale if config.is_biased else None,
         )
 
-    def table(self, heads: int, group: int, *, by_key: bool) -> Table:
+    def table(self, heads: int, group: int, *, side: Side) -> Table:
         """The items of so many heads; see `Table`."""
-        return Table(self.lists, heads, group, (self.query_lengths, self.key_lengths), by_key)
+        return Table(self.lists, heads, group, (self.query_lengths, self.key_lengths), side)
 
 
 jax.tree_util.register_dataclass(Sparsity)

@@ -89,7 +89,7 @@ def _launched(
     ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     of_weights = [x.dtype for x in rows.of_weights]
-    of_columns = sparsity.column_dtypes(config, by_key=True)
+    of_columns = sparsity.column_dtypes(config, side="key")
     return launch(
         config,
         functools.partial(_kernel, config),
@@ -106,7 +106,7 @@ def _launched(
             "d_outs": ring(value_columns, vectors=[jnp.float32]),
             **({} if into is None else {"into": into}),
         },
-        table=lambda sparsity: sparsity.table(heads, config.signature.group, by_key=True),
+        table=lambda sparsity: sparsity.table(heads, config.signature.group, side="key"),
         total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
         copies=2,
@@ -130,7 +130,7 @@ def _kernel(
         Stream(**d_outs, products=block.products),
     )
     of_columns = streams[0].vectors[len(refs["rows"].of_weights) :]
-    elements = sparsity.elements(config, block, by_key=True, columns=of_columns)
+    elements = sparsity.elements(config, block, side="key", columns=of_columns)
     d_q = NotIntoQueries()
     if into is not None:
         d_q = _into_queries.into_queries(config, block, total, into)

@@ -90,10 +90,10 @@ def backward_of_queries(
             "of_rows": of_rows,
             "deltas": plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32),
             # 0 * padding may be NaN, so clear keys and values behind the valid length.
-            "keys": ring(key_columns, vectors=sparsity.column_dtypes(config, by_key=False)),
+            "keys": ring(key_columns, vectors=sparsity.column_dtypes(config, side="query")),
             "values": ring(value_columns),
         },
-        table=lambda sparsity: sparsity.table(heads, 1, by_key=False),
+        table=lambda sparsity: sparsity.table(heads, 1, side="query"),
         total=batch * heads * sparsity.lists.counts.shape[2],
         slots=slots,
         copies=2 + len(of_rows),
@@ -114,7 +114,7 @@ def _kernel(
         Stream(**keys, products=block.products),
         Stream(**values, products=block.products),
     )
-    elements = sparsity.elements(config, block, by_key=False, columns=streams[0].vectors)
+    elements = sparsity.elements(config, block, side="query", columns=streams[0].vectors)
     kernel = _Kernel(config, block, elements, *streams, **refs)
     run(block, streams, kernel, registers=REGISTERS, start=(0, 0))
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref
+from shapeexec.attention.backends._base import Ref, Side
 
 TILE = 128  # queries and keys of a tile of the lists
 WARPGROUPS = 2  # that compute; one more moves memory
@@ -69,14 +69,14 @@ class Table(NamedTuple):
         heads: How many heads the items have.
         group: How many heads of the lists one head of the items stands for.
         lengths: Valid lengths of queries and of keys, i32[B] each.
-        by_key: Whether the rows are of keys.
+        side: Whether the rows are of queries or of keys.
     """
 
     lists: ListRefs
     heads: int
     group: int
     lengths: tuple[Ref, Ref]
-    by_key: bool
+    side: Side
 
     @property
     def rows(self) -> int:
@@ -100,7 +100,7 @@ class Table(NamedTuple):
     def extent(self, batch: Array, head: Array, row: Array) -> tuple[Array, Array]:
         """How many tiles of a row are full, and how many it has; none behind the valid length."""
         at = (*at_or_0(self.lists.counts, batch, head), row)
-        valid = row * TILE < self.lengths[int(self.by_key)][batch]
+        valid = row * TILE < self.lengths[int(self.side == "key")][batch]
         full, count = self.lists.full[at], self.lists.counts[at]
         return jnp.where(valid, full, 0), jnp.where(valid, count, 0)
 

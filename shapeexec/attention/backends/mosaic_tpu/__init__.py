@@ -123,7 +123,7 @@ def _refusal_of_lists(
         lists = call_lists(
             mask,
             (signature.query_size, signature.key_size),
-            tile,
+            tile=tile,
             batch=signature.batch,
             heads=signature.query_heads,
             query_lengths=size,

@@ -23,7 +23,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Ref, Residuals, TileLists, Work, made
+from shapeexec.attention.backends._base import Ref, Residuals, Side, TileLists, Work, made
 from shapeexec.attention.backends.triton._forward import statistics
 from shapeexec.attention.backends.triton._scores import Given, Head, Operands, head_of, prepared
 from shapeexec.attention.backends.triton._tiles import (
@@ -131,7 +131,7 @@ def _query_kernel(
     row = own.row(in_order(operands.lists, batch, head, turn))
     queries = own.queries(row.number, some=True)
     q, d_out, out = (load_rows(x, batch, head, queries) for x in (arrays.q, arrays.d_out, out_ref))
-    normalizer = _load_normalizer(arrays, own, queries, by_key=False)
+    normalizer = _load_normalizer(arrays, own, queries, side="query")
     delta = (out.astype(np.float32) * d_out.astype(np.float32)).sum(1)
     for ref in d_logsumexp_refs:
         delta = delta - load_numbers(ref, batch, head, queries)
@@ -222,8 +222,8 @@ def _add_queries(
     queries = own.queries(tile, some=is_partial)
     q, d_out = (load_rows(x, own.batch, own.head, queries) for x in (arrays.q, arrays.d_out))
     delta = load_numbers(delta_ref, own.batch, own.head, queries)
-    scores = own.scores(q, k, queries, keys, masked=is_partial, by_key=True)
-    weights = scores.weights(*_load_normalizer(arrays, own, queries, by_key=True))
+    scores = own.scores(q, k, queries, keys, masked=is_partial, side="key")
+    weights = scores.weights(*_load_normalizer(arrays, own, queries, side="key"))
     d_v = d_v + _softmax.times(weights.astype(d_out.dtype), d_out)
     d_scores = weights * (_softmax.times_transposed(v, d_out) - delta[None, :])
     d_plain = scores.before_bias(d_scores).astype(q.dtype)
@@ -297,18 +297,18 @@ def _gradient_of_pair(
     k, v = (load_rows(x, own.batch, own.key_head, keys) for x in (arrays.k, arrays.v))
     delta = load_numbers(delta_ref, own.batch, own.head, queries)
     scores = own.scores(q, k, queries, keys, masked=True)
-    weights = scores.weights(*_load_normalizer(arrays, own, queries, by_key=False))
+    weights = scores.weights(*_load_normalizer(arrays, own, queries, side="query"))
     return weights * (_softmax.times_transposed(d_out, v) - delta[:, None])
 
 
 def _load_normalizer(
-    arrays: Arrays, own: Head, queries: Span, *, by_key: bool
+    arrays: Arrays, own: Head, queries: Span, *, side: Side
 ) -> tuple[Array, Array | None]:
     """Shift and factor, broadcasting to a tile whose queries lie along the first axis, or not."""
 
     def load(ref: Ref) -> Array:
         numbers = load_numbers(ref, own.batch, own.head, queries)
-        return numbers[None, :] if by_key else numbers[:, None]
+        return numbers[None, :] if side == "key" else numbers[:, None]
 
     return load(arrays.shift), None if arrays.factor is None else load(arrays.factor)
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from shapeexec.attention.backends import _softmax
-from shapeexec.attention.backends._base import Ref, Signature, TileLists, Work
+from shapeexec.attention.backends._base import Ref, Side, Signature, TileLists, Work
 from shapeexec.attention.backends.triton._tiles import (
     Row,
     Setting,
@@ -113,7 +113,7 @@ class Head:
         return Span(tile * size, size, self.lengths[1] if some else None)
 
     def scores(
-        self, q: Array, k: Array, queries: Span, keys: Span, *, masked: bool, by_key: bool = False
+        self, q: Array, k: Array, queries: Span, keys: Span, *, masked: bool, side: Side = "query"
     ) -> _softmax.Scores:
         """The scores of a tile.
 
@@ -123,16 +123,16 @@ class Head:
             queries: Where q is.
             keys: Where k is.
             masked: Whether pairs may be forbidden.
-            by_key: Whether keys lie along the first axis.
+            side: Whether queries or keys lie along the first axis.
         """
         at = positions(
             (self.batch, self.head),
             self.lengths,
             (queries.first, keys.first),
             (queries.size, keys.size),
-            by_key=by_key,
+            side=side,
         )
-        plain = _softmax.times_transposed(*((k, q) if by_key else (q, k)))
+        plain = _softmax.times_transposed(*((k, q) if side == "key" else (q, k)))
         plain = plain * np.float32(self.given.signature.scale)
         scores, before_bias = _softmax.biased(self.bias, at, plain)
         if masked:

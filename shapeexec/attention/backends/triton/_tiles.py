@@ -21,7 +21,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from shapeexec.attention.backends._base import Ref, Signature
+from shapeexec.attention.backends._base import Ref, Side, Signature
 from shapeexec.attention.masks._base import Tile
 
 
@@ -317,7 +317,7 @@ def positions(
     first: tuple[Array, Array],
     tile: Tile,
     *,
-    by_key: bool = False,
+    side: Side = "query",
 ) -> At:
     """The positions of a tile.
 
@@ -326,9 +326,9 @@ def positions(
         lengths: Valid lengths of queries and keys.
         first: The first of each.
         tile: How many of each.
-        by_key: Whether keys lie along the first axis, and queries along the second.
+        side: Whether queries or keys lie along the first axis.
     """
     query, key = (start + lax.iota(np.int32, n) for start, n in zip(first, tile, strict=True))
-    query = query[None, :] if by_key else query[:, None]
-    key = key[:, None] if by_key else key[None, :]
+    query = query[None, :] if side == "key" else query[:, None]
+    key = key[:, None] if side == "key" else key[None, :]
     return At(*place, query, key, *lengths, first, tile)

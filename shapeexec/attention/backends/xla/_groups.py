@@ -202,7 +202,7 @@ class Group:
         return block(
             (row * tile[0], column * tile[1]),
             tile,
-            (work.query_lengths, work.key_lengths),
+            lengths=(work.query_lengths, work.key_lengths),
             batch=self.batch,
             head=self.head,
         )

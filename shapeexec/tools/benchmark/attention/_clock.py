@@ -53,10 +53,10 @@ def clock(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Timing:
         arguments: Its arguments.
     """
     jax.block_until_ready(call(*arguments))
-    once = _queue(call, arguments, 1)
+    once = _queue(call, arguments, length=1)
     length = int(min(200, max(1, _QUEUE / once)))
-    wall = statistics.median(_queue(call, arguments, length) for _ in range(_QUEUES))
-    kernels = _kernels(call, arguments, min(12, max(4, length)))
+    wall = statistics.median(_queue(call, arguments, length=length) for _ in range(_QUEUES))
+    kernels = _kernels(call, arguments, iterations=min(12, max(4, length)))
     device = sum(milliseconds for _, milliseconds in kernels) or None
     return Timing(1e3 * wall, device, kernels)
 
@@ -69,10 +69,10 @@ def warm_up() -> None:
     call = jax.jit(jnp.matmul).lower(matrix, matrix).compile()
     start = time.perf_counter()
     while time.perf_counter() - start < _WARM:
-        _queue(call, (matrix, matrix), 10)
+        _queue(call, (matrix, matrix), length=10)
 
 
-def _queue(call: Callable[..., Any], arguments: tuple[Any, ...], length: int) -> float:
+def _queue(call: Callable[..., Any], arguments: tuple[Any, ...], *, length: int) -> float:
     start, result = time.perf_counter(), None
     for _ in range(length):
         result = call(*arguments)
@@ -81,7 +81,7 @@ def _queue(call: Callable[..., Any], arguments: tuple[Any, ...], length: int) ->
 
 
 def _kernels(
-    call: Callable[..., Any], arguments: tuple[Any, ...], iterations: int
+    call: Callable[..., Any], arguments: tuple[Any, ...], *, iterations: int
 ) -> tuple[tuple[str, float], ...]:
     if jax.default_backend() != "gpu":
         return ()

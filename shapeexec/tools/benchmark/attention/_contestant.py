@@ -195,7 +195,7 @@ class JaxContestant:
         if cell.passes == "forward":
             return lambda q, k, v, *more: (attend(q, k, v, *more),), (q, k, v, *more)
 
-        def both(q: Array, k: Array, v: Array, d_out: Array, *more: Any) -> tuple[Array, ...]:
+        def both(q: Array, k: Array, v: Array, d_out: Array, *more: Any) -> tuple[Array, ...]:  # noqa: PLR0917 - the operands of attention
             out, transpose = jax.vjp(lambda q, k, v: attend(q, k, v, *more), q, k, v)
             return out, *transpose(d_out)
 

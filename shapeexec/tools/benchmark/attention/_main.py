@@ -54,9 +54,9 @@ def run(
     """
     start = time.monotonic()
     device_shapes, device_masks = defaults(jax.default_backend())
-    ours = _chosen(contestants(), implementations, "implementation")
-    others = _chosen(all_rivals(), rivals, "rival")
-    asked = _known(STUDIES, studies, "study")
+    ours = _chosen(contestants(), implementations, what="implementation")
+    others = _chosen(all_rivals(), rivals, what="rival")
+    asked = _known(STUDIES, studies, what="study")
     absent = {one.name: reason for one in (*ours, *others) if (reason := one.missing())}
     plan = Plan(
         shapes=tuple(map(shape_of, device_shapes if shapes is None else shapes)),
@@ -81,7 +81,7 @@ def _measure(plan: Plan, studies: Iterable[str]) -> tuple[list[Row], list[Findin
     with progress(total) as (tell, advance):
 
         def measure_rank(rank: int) -> None:
-            for row in measure(plan, rank, tell):
+            for row in measure(plan, rank, tell=tell):
                 rows.append(row)
                 advance()
                 if row.milliseconds is not None or row.is_failure:
@@ -108,12 +108,14 @@ def _told(row: Row) -> str:
     return f"{place} {row.milliseconds:9.4f} ms {row.teraflops:8.4g} TFLOP/s"
 
 
-def _chosen(contestants: Sequence[Contestant], names: Names, what: str) -> tuple[Contestant, ...]:
+def _chosen(
+    contestants: Sequence[Contestant], names: Names, *, what: str
+) -> tuple[Contestant, ...]:
     by_name: dict[str, Any] = {one.name: one for one in contestants}
-    return tuple(by_name[name] for name in _known(by_name, names, what))
+    return tuple(by_name[name] for name in _known(by_name, names, what=what))
 
 
-def _known(known: Iterable[str], names: Names, what: str) -> tuple[str, ...]:
+def _known(known: Iterable[str], names: Names, *, what: str) -> tuple[str, ...]:
     known = tuple(known)
     for name in names or ():
         if name not in known:

@@ -77,12 +77,12 @@ def _wanted(problem: Problem) -> dict[str, np.ndarray]:
         for array, count in zip(operands(shape), (group, 1, 1, group), strict=True)
     ]
     allowed = dense_mask(problem.pattern, shape.length)
-    results = _of_one_key_head(arrays, allowed, slopes(problem)[-group:])
+    results = _of_one_key_head(arrays, allowed, slopes=slopes(problem)[-group:])
     return dict(zip(NAMES_OF_RESULTS, map(np.asarray, results), strict=True))
 
 
 @jax.jit
-def _of_one_key_head(operands: list[Array], allowed: Array, slopes: Array) -> tuple[Array, ...]:
+def _of_one_key_head(operands: list[Array], allowed: Array, *, slopes: Array) -> tuple[Array, ...]:
     """Output and gradients, f32[T, group, D], f32[T, 1, D] of k and v."""
     q, k, v, d_out = operands
     distance = abs(jnp.arange(len(q))[:, None] - jnp.arange(len(k))).astype(np.float32)
@@ -90,7 +90,7 @@ def _of_one_key_head(operands: list[Array], allowed: Array, slopes: Array) -> tu
     def of_head(head: tuple[Array, ...]) -> tuple[Array, ...]:
         q, d_out, slope = head
 
-        def attend(q: Array, k: Array, v: Array) -> Array:
+        def attend(q: Array, k: Array, v: Array) -> Array:  # noqa: PLR0917 - the operands of attention
             scores = jnp.dot(q, k.T, precision="highest") * q.shape[-1] ** -0.5
             scores = jnp.where(allowed, scores - slope * distance, -jnp.inf)
             return jnp.dot(jax.nn.softmax(scores), v, precision="highest")

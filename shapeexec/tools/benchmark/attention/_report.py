@@ -75,7 +75,9 @@ def contestants(rows: Iterable[Row]) -> list[str]:
     return sorted(names, key=lambda name: not names[name])
 
 
-def speed_up(rows: Sequence[Row], shape: str, mask: str, passes: Pass) -> tuple[float, str] | None:
+def speed_up(
+    rows: Sequence[Row], shape: str, *, mask: str, passes: Pass
+) -> tuple[float, str] | None:
     """Our speed by that of the best rival, and who that is; None if one of them is missing.
 
     Ours is the default implementation; if that was not measured, the best of the named ones.
@@ -105,7 +107,7 @@ def _speeds(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
             both = [by_place.get((shape, mask, passes, name)) for passes in PASSES]
             figures = [_figure(row.teraflops if row else None) for row in both]
             line.append("" if figures == ["-", "-"] else " / ".join(figures))
-        line.append(_against_the_best(rows, shape, mask))
+        line.append(_against_the_best(rows, shape, mask=mask))
         lines.append(line)
     return ["shape", "mask", "unmasked", *names, "ours / best rival"], lines
 
@@ -120,8 +122,8 @@ def _clocks(rows: Sequence[Row]) -> str:
     return f"Times are the device's, but the host's of {names}: `clock` in the JSON says which."
 
 
-def _against_the_best(rows: Sequence[Row], shape: str, mask: str) -> str:
-    found = [speed_up(rows, shape, mask, passes) for passes in PASSES]
+def _against_the_best(rows: Sequence[Row], shape: str, *, mask: str) -> str:
+    found = [speed_up(rows, shape, mask=mask, passes=passes) for passes in PASSES]
     if found[0] and found[1] and found[0][1] == found[1][1]:
         return f"{found[0][0]:.2f} / {found[1][0]:.2f} ({found[0][1]})"
     return " / ".join("-" if one is None else f"{one[0]:.2f} ({one[1]})" for one in found)

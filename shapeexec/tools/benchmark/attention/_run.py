@@ -113,7 +113,7 @@ class Plan:
         return self.only.search("/".join([*place, contestant.name, passes])) is not None
 
 
-def measure(plan: Plan, rank: int, tell: Callable[[str], object]) -> Iterator[Row]:
+def measure(plan: Plan, rank: int, *, tell: Callable[[str], object]) -> Iterator[Row]:
     """Measure the contestants of a rank, shape by shape.
 
     Args:
@@ -155,7 +155,7 @@ def _measured(cell: Cell, contestant: Contestant) -> Row:
         text = " ".join(str(error).split())[:200]
         reason = f"{type(error).__name__}: {text}"
         return _row(cell, contestant, reason=reason, is_failure=contestant.is_ours)
-    return _with_figures(_row(cell, contestant), cell, measurement)
+    return _with_figures(_row(cell, contestant), cell, measurement=measurement)
 
 
 def _row(
@@ -174,7 +174,7 @@ def _row(
     )
 
 
-def _with_figures(row: Row, cell: Cell, measurement: Measurement) -> Row:
+def _with_figures(row: Row, cell: Cell, *, measurement: Measurement) -> Row:
     timing = measurement.timing
     return dataclasses.replace(
         row,

@@ -143,7 +143,7 @@ def _lists(shape: Shape, passes: Pass) -> Callable[[Any], Any]:
     def make(mask: Any) -> Any:
         length = (shape.length, shape.length)
         by_query, by_key = call_lists(
-            mask, length, (TILE, TILE), batch=shape.batch, heads=shape.heads
+            mask, length, tile=(TILE, TILE), batch=shape.batch, heads=shape.heads
         )
         return by_query if passes == "forward" else (by_query, by_key)
 
@@ -157,9 +157,7 @@ def _causal(passes: Pass, *, ragged: bool) -> Callable[..., Any]:
             q, k, v, is_causal=True, query_seq_lengths=given, key_value_seq_lengths=given
         )
 
-    def both(  # noqa: PLR0917 - operands of attention
-        lengths: Array, q: Array, k: Array, v: Array, d_out: Array
-    ) -> Any:
+    def both(lengths: Array, q: Array, k: Array, v: Array, d_out: Array) -> Any:
         out, transpose = jax.vjp(functools.partial(attend, lengths), q, k, v)
         return out, transpose(d_out)
 

@@ -34,12 +34,12 @@ def attention(
     if pattern.documents or pattern.density is not None:
         mask = dense_mask(pattern, length)[None, None]
     if pattern.has_alibi:
-        bias = _alibi(slopes(problem), length, problem.shape.dtype)
+        bias = _alibi(slopes(problem), length, dtype=problem.shape.dtype)
     return attend, (bias, mask)
 
 
 @functools.partial(jax.jit, static_argnames=("length", "dtype"))
-def _alibi(slopes: Array, length: int, dtype: str) -> Array:
+def _alibi(slopes: Array, length: int, *, dtype: str) -> Array:
     position = jnp.arange(length)
     distance = abs(position[:, None] - position).astype(jnp.float32)
     return (-slopes[None, :, None, None] * distance).astype(dtype)

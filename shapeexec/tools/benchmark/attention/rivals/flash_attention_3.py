@@ -43,7 +43,7 @@ def _attention(problem: Problem) -> tuple[Any, tuple[Any, ...]]:
     lengths = np.tile(pattern.document_lengths(shape.length), shape.batch)
     starts = np.append(0, np.cumsum(lengths)).astype(np.int32)
 
-    def attend(q: Array, k: Array, v: Array, starts: Array) -> Array:
+    def attend(q: Array, k: Array, v: Array, starts: Array) -> Array:  # noqa: PLR0917 - the operands of attention
         flat = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
         out = module.flash_mha_varlen(*flat, starts, int(lengths.max()), **options)
         return out.reshape(q.shape)
