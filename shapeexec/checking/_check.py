@@ -7,9 +7,11 @@ and not the translator.
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -78,12 +80,18 @@ def check(
 
 
 def examine(
-    trace: Trace, fn: Callable[..., Any], leaves: Sequence[Leaf], sizes: Mapping[str, int]
+    trace: Trace,
+    fn: Callable[..., Any],
+    leaves: Sequence[Leaf],
+    sizes: Mapping[str, int],
+    *,
+    watch: AbstractContextManager[Any] | None = None,
 ) -> Outcome:
-    """The difference that `check` finds, with counts."""
+    """The difference that `check` finds, with counts; `watch` is entered while `fn` is traced."""
     structs = [leaf.at(sizes) for leaf in leaves]
     every = {**sizes, **trace.substitution.sizes(sizes)}
-    with _compat.replay_stand_ins(trace.calls, functools.partial(evaluate, env=every)):
+    replay = _compat.replay_stand_ins(trace.calls, functools.partial(evaluate, env=every))
+    with replay, watch or contextlib.nullcontext():
         traced = jax.jit(functools.partial(fn)).trace(*structs)  # must find no earlier trace
         plain = _compat.without_hi_primitives(traced.jaxpr)
     tree = _trees.structure(traced.out_info)
