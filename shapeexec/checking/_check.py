@@ -132,7 +132,6 @@ def compare(symbolic: Any, plain: Any, equalities: Mapping[str, Any] = EQUALITIE
         plain: A closed jaxpr as JAX traced it.
         equalities: The normal forms by operation.
     """
-    plain = instantiate(plain, {})  # opens its calls
     unlike = _unlike_types(symbolic, plain)
     if unlike is not None:
         return Outcome(unlike, 1)
@@ -160,7 +159,8 @@ def _unlike_types(symbolic: Any, plain: Any) -> Difference | None:
             text = f"{word} {i} is {_type_text(got)} instead of {_type_text(want)}"
             if word == "argument":
                 return Difference(text)
-            return Difference(text, _line_of_result(plain, i), _line_of_result(symbolic, i))
+            opened = instantiate(plain, {})
+            return Difference(text, _line_of_result(opened, i), _line_of_result(symbolic, i))
     return None
 
 
@@ -205,8 +205,8 @@ def _difference(
 
 def _line(program: Program, values: Sequence[int]) -> str | None:
     """The user's line of the first of these values that has one."""
-    eqns = (program.origins.get(value) for value in values)
-    lines = (_compat.eqn_line(eqn) for eqn in eqns if eqn is not None)
+    eqns = (eqn for value in values for eqn in program.origins.get(value, ()))
+    lines = map(_compat.eqn_line, eqns)
     return next((line for line in lines if line is not None), None)
 
 
