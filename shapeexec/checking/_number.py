@@ -104,13 +104,13 @@ class Scope:
         kinds = [kind_of(var.aval) for var in eqn.outvars]
         run = functools.partial(_compat.bind_equation, eqn)
         if not eqn.effects:
-            again = self.table.again(name, eqn.params, values, kinds)
+            again = self.table.again(name, eqn.params, values, kinds=kinds)
             if again is not None:
                 return again
             maker = Maker(self.table, self.equalities)
             key = functools.partial(params_key, number=self.closed_key)
             made = maker.make(name, eqn.params, values, kinds, run=run, key=key)
-            self.table.keep(name, eqn.params, values, kinds, made)
+            self.table.keep(name, eqn.params, values, kinds=kinds, made=made)
             return made
         moment = len(self.effects), params_key(eqn.params, self.closed_key)
         made = self.table.make(name, ("effect", *moment), values, kinds, run=run)

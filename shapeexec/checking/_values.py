@@ -150,7 +150,7 @@ class Table:
         return Node("constant", params, (), (), 0, kind, (), run, constant, None, is_fixed=True)
 
     def again(
-        self, op: str, params: Mapping[str, Any], operands: Sequence[int], kinds: list[Kind]
+        self, op: str, params: Mapping[str, Any], operands: Sequence[int], *, kinds: list[Kind]
     ) -> list[int] | None:
         """The results of an operation of JAX's that was kept; None: it is new, or may be.
 
@@ -166,6 +166,7 @@ class Table:
         op: str,
         params: Mapping[str, Any],
         operands: Sequence[int],
+        *,
         kinds: list[Kind],
         made: list[int],
     ) -> None:

@@ -213,7 +213,6 @@ def through_pointwise(name: str, operands: Sequence[Known], *, call: Call, rank:
         call: Its parameters and dtypes.
         rank: The result's rank.
     """
-
     facts, by_type = FACTS[name], by_dtype(call.dtype)
     found: dict[tuple[int, ...], Padding] = {}  # most axes share the facts of the whole
 
