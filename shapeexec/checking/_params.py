@@ -54,8 +54,8 @@ def _is_same(mine: Any, other: Any) -> bool:
         return isinstance(other, np.dtype) and bool(mine == other)
     if type(mine) is not type(other):
         return False
-    if isinstance(mine, bool | int | str | enum.Enum):
-        return mine == other
+    if isinstance(mine, bool | int | np.integer | str | enum.Enum):
+        return bool(mine == other)
     if isinstance(mine, tuple):
         return len(mine) == len(other) and all(map(_is_same, mine, other))
     return False
