@@ -75,6 +75,21 @@ def test_a_pass_by_types_binds_each_kind_of_operation_once():
     assert str(jax.make_jaxpr(fn)(row, row, column)).count("sin ") == 2
 
 
+def test_the_first_pass_binds_once_what_repeats(monkeypatch):
+    case, bound = Case("sines", lambda x: lax.sin(lax.sin(lax.sin(x))).sum(1), ("b, s",)), []
+    own, bind = traced(case), lax.sin_p.bind
+
+    def bind_it(*operands, **params):
+        bound.append(operands)
+        return bind(*operands, **params)
+
+    monkeypatch.setattr(lax.sin_p, "bind", bind_it)
+    program(case, own, slack=3)
+    assert len(bound) == 1 + 3  # the second pass makes the program
+    program(case, own, slack=20)
+    assert len(bound) == 1 + 3 + 3
+
+
 def test_a_second_bucket_takes_one_pass(monkeypatch):
     case, passes = BY_NAME["transformer block"], []
     own = traced(case)
