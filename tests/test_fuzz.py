@@ -107,7 +107,7 @@ def test_a_trace_that_truly_differs_is_told_from_one_that_does_not(monkeypatch):
         assert found.checks == 3
     assert seen == [[], [(False, "true")] * 3, [(True, "true")] * 3]
     differs = checking.Outcome(checking.Difference("no difference at all"))
-    monkeypatch.setattr(_proofs, "examine", lambda *_: differs)
+    monkeypatch.setattr(_proofs, "examine", lambda *_, **__: differs)
     both = fuzz.traces(sound) + fuzz.traces(made("x0 + 0 * attempt(lambda: 1, lambda: 2)"))
     kinds = [(one.is_asked, one.kind) for one in both.differences]
     assert kinds == [(False, "false")] * 3 + [(True, "false")] * 3

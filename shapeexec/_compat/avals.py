@@ -133,11 +133,13 @@ _KINDS: tuple[tuple[Any, DtypeKind], ...] = (
 """By NumPy's and JAX's families of dtypes; what all others lack is in the last."""
 
 
+@functools.cache
 def kind_of_dtype(dtype: Any) -> DtypeKind:
     """What elements are: numbers of a kind, or opaque, as typed PRNG keys and float0 are."""
     return next(kind for family, kind in _KINDS if jnp.issubdtype(dtype, family))
 
 
+@functools.cache
 def is_extended(dtype: Any) -> bool:
     """Whether elements are opaque, such as typed PRNG keys."""
     return bool(jnp.issubdtype(dtype, dtypes.extended))

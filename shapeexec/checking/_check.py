@@ -7,9 +7,11 @@ and not the translator.
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -78,12 +80,18 @@ def check(
 
 
 def examine(
-    trace: Trace, fn: Callable[..., Any], *, leaves: Sequence[Leaf], sizes: Mapping[str, int]
+    trace: Trace,
+    fn: Callable[..., Any],
+    *,
+    leaves: Sequence[Leaf],
+    sizes: Mapping[str, int],
+    watch: AbstractContextManager[Any] | None = None,
 ) -> Outcome:
-    """The difference that `check` finds, with counts."""
+    """The difference that `check` finds, with counts; `watch` is entered while `fn` is traced."""
     structs = [leaf.at(sizes) for leaf in leaves]
     every = {**sizes, **trace.substitution.sizes(sizes)}
-    with _compat.replay_stand_ins(trace.calls, functools.partial(evaluate, env=every)):
+    replay = _compat.replay_stand_ins(trace.calls, functools.partial(evaluate, env=every))
+    with replay, watch or contextlib.nullcontext():
         traced = jax.jit(functools.partial(fn)).trace(*structs)  # must find no earlier trace
         plain = _compat.without_hi_primitives(traced.jaxpr)
     tree = _trees.structure(traced.out_info)
@@ -124,10 +132,11 @@ def compare(symbolic: Any, plain: Any, *, equalities: Mapping[str, Any] = EQUALI
         plain: A closed jaxpr as JAX traced it.
         equalities: The normal forms by operation.
     """
-    plain = instantiate(plain, {})  # opens its calls
-    unlike = _unlike_types(symbolic, plain)
-    if unlike is not None:
-        return Outcome(unlike, 1)
+    if _unlike_types(symbolic, plain) is not None:
+        # With its calls opened as well: the type of a call's result may have another memory space.
+        unlike = _unlike_types(symbolic, instantiate(plain, {}))
+        if unlike is not None:
+            return Outcome(unlike, 1)
     table = Table()
     ours, theirs = (number_program(table, x, equalities=equalities) for x in (symbolic, plain))
     if len(ours.effects) != len(theirs.effects):
@@ -197,8 +206,8 @@ def _difference(
 
 def _line(program: Program, values: Sequence[int]) -> str | None:
     """The user's line of the first of these values that has one."""
-    eqns = (program.origins.get(value) for value in values)
-    lines = (_compat.eqn_line(eqn) for eqn in eqns if eqn is not None)
+    eqns = (eqn for value in values for eqn in program.origins.get(value, ()))
+    lines = map(_compat.eqn_line, eqns)
     return next((line for line in lines if line is not None), None)
 
 

@@ -9,6 +9,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Generator
+from contextlib import AbstractContextManager
 from types import CodeType, FrameType
 from typing import Any
 
@@ -17,16 +18,13 @@ from shapeexec import _compat
 _UNKNOWN = "unknown: a debugger or a profiler is at work"
 
 
-@contextlib.contextmanager
-def handled_exceptions() -> Generator[dict[str, None]]:
-    """The places, `path/file.py:12`, where user code in this thread handles exceptions.
+def handled_exceptions(places: dict[str, None]) -> AbstractContextManager[None]:
+    """Add the places, `path/file.py:12`, where user code in this thread handles exceptions.
 
-    If a debugger or profiler has taken Python's hooks, one unknown place is yielded instead.
+    If a debugger or profiler has taken Python's hooks, one unknown place is added instead.
     """
-    places: dict[str, None] = {}
     watch = _watch_events if hasattr(sys, "monitoring") else _watch_frames
-    with watch(places):
-        yield places
+    return watch(places)
 
 
 def _matters(code: CodeType, error: BaseException) -> bool:
@@ -107,8 +105,15 @@ def _watch_frames(places: dict[str, None]) -> Generator[None]:
             places.setdefault(f"{frame.f_code.co_filename}:{frame.f_lineno}")
         return in_frame
 
+    foreign: set[str] = set()  # a trace calls some hundred thousand functions of few files
+
     def at_call(frame: FrameType, _event: str, _argument: Any) -> Any:
+        file = frame.f_code.co_filename
+        if file in foreign:
+            return None
         if _compat.is_foreign(frame.f_code):
+            if not file.startswith("<"):  # there the name of a function counts, too
+                foreign.add(file)
             return None
         frame.f_trace_lines = False
         return in_frame

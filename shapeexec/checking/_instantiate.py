@@ -176,6 +176,8 @@ class _Flat:
 
     def _param(self, param: Any) -> Any:
         """A parameter or an aval with sizes in place of dims."""
+        if type(param) in _WITHOUT_DIMS:
+            return param
         if export.is_symbolic_dim(param):
             return _dim.evaluate(param, self._sizes)
         if isinstance(param, _compat.ClosedJaxpr):
@@ -184,17 +186,22 @@ class _Flat:
             closed = instantiate(_compat.closed(param), self._sizes)
             return closed if closed.consts else closed.jaxpr
         if isinstance(param, _compat.ShapedArray):
-            if not any(map(export.is_symbolic_dim, param.shape)):
-                return param
-            return param.update(shape=self._param(tuple(param.shape)))
+            shape = tuple(param.shape)
+            concrete = self._param(shape)
+            return param if concrete is shape else param.update(shape=concrete)
         if hasattr(param, "inner_aval"):  # of a reference
             return param.update(inner_aval=self._param(param.inner_aval))
         if isinstance(param, tuple | list):
+            if all(type(item) in _WITHOUT_DIMS for item in cast(Sequence[Any], param)):
+                return cast(Any, param)
             return _like(param, map(self._param, cast(Sequence[Any], param)))
         if type(param) is dict:
             by_name = cast(dict[Any, Any], param)
             return {name: self._param(value) for name, value in by_name.items()}
         return param
+
+
+_WITHOUT_DIMS = frozenset((bool, int, float, str, type(None)))
 
 
 def _like(sequence: Any, items: Iterator[Any]) -> Any:

@@ -24,7 +24,7 @@ from shapeexec.checking._normal import Maker
 from shapeexec.checking._params import params_key
 from shapeexec.checking._values import Kind, Run, Table, kind_of
 
-Origins = dict[int, Any]
+Origins = dict[int, tuple[Any, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Program:
     Attributes:
         results: The values of its results.
         effects: Its side effects, in order.
-        origins: The first equation of this program that has the value as a result.
+        origins: The first equation of this program that has the value as a result, and the calls
+            around it, the innermost first.
     """
 
     results: tuple[int, ...]
@@ -45,7 +46,7 @@ class Program:
 def number_program(
     table: Table, closed: Any, *, equalities: Mapping[str, Any] = EQUALITIES
 ) -> Program:
-    """Number the values of a concrete closed jaxpr whose calls are inlined."""
+    """Number the values of a closed jaxpr without symbols; its calls are opened."""
     scope = Scope(table, equalities, {})
     inputs = [table.given("input", i, kind=kind_of(aval)) for i, aval in enumerate(closed.in_avals)]
     results = scope.run(closed, inputs)
@@ -61,12 +62,14 @@ class Scope:
         equalities: See `_equalities`.
         origins: See `Program`.
         effects: The effects so far, in order.
+        calls: The equations that call what is numbered, the innermost first.
     """
 
     table: Table
     equalities: Mapping[str, Any]
     origins: Origins
     effects: list[int] = dataclasses.field(default_factory=list[int])
+    calls: tuple[Any, ...] = ()
 
     def run(self, closed: Any, operands: Sequence[int]) -> list[int]:
         """The values of a closed jaxpr's results."""
@@ -83,9 +86,15 @@ class Scope:
         return self.table.constant(np.asarray(atom.val, atom.aval.dtype))
 
     def _results(self, eqn: Any, values: list[int]) -> list[int]:
+        body = _compat.body_of(eqn.primitive.name, eqn.params)
+        if body is not None:
+            # Its derivatives and rematerialization were applied when the function was traced.
+            called = dataclasses.replace(self, calls=(eqn, *self.calls))
+            return called.run(_compat.closed(body), values)
         made = self._equation(eqn, values)
         for value in made:
-            self.origins.setdefault(value, eqn)
+            if value not in self.origins:
+                self.origins[value] = (eqn, *self.calls)
         return made
 
     def _equation(self, eqn: Any, values: list[int]) -> list[int]:
@@ -93,11 +102,16 @@ class Scope:
         if name in _BODIES and not eqn.effects:
             return _BODIES[name](self, eqn, values)
         kinds = [kind_of(var.aval) for var in eqn.outvars]
-        maker = Maker(self.table, self.equalities)
         run = functools.partial(_compat.bind_equation, eqn)
         if not eqn.effects:
+            again = self.table.again(name, eqn.params, operands=values, kinds=kinds)
+            if again is not None:
+                return again
+            maker = Maker(self.table, self.equalities)
             key = functools.partial(params_key, number=self.closed_key)
-            return maker.make(name, eqn.params, operands=values, kinds=kinds, run=run, key=key)
+            made = maker.make(name, eqn.params, operands=values, kinds=kinds, run=run, key=key)
+            self.table.keep(name, eqn.params, operands=values, kinds=kinds, made=made)
+            return made
         moment = len(self.effects), params_key(eqn.params, self.closed_key)
         made = self.table.make(name, ("effect", *moment), operands=values, kinds=kinds, run=run)
         if not made:  # an effect without results gets a value of its own
@@ -107,7 +121,7 @@ class Scope:
         else:
             done = made[0]
         self.effects.append(done)
-        self.origins.setdefault(done, eqn)
+        self.origins.setdefault(done, (eqn, *self.calls))
         return made
 
     def closed_key(self, closed: Any) -> Hashable:
@@ -119,7 +133,7 @@ class Scope:
 
     def inner(self) -> "Scope":
         """The scope of a body, which has its own effects."""
-        return Scope(self.table, self.equalities, self.origins)
+        return Scope(self.table, self.equalities, self.origins, calls=self.calls)
 
     def argument(self, position: Hashable, aval: Any) -> int:
         """A parameter of a body that changes from step to step."""

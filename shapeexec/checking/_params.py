@@ -40,6 +40,27 @@ def params_key(params: Mapping[str, Any], number: Number) -> Hashable:
     )
 
 
+def are_alike(mine: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether parameters surely have equal keys, by a look; False: they may have."""
+    return mine.keys() == others.keys() and all(
+        name in _SILENT or _is_same(value, others[name]) for name, value in mine.items()
+    )
+
+
+def _is_same(mine: Any, other: Any) -> bool:
+    if mine is other:
+        return True
+    if isinstance(mine, np.dtype):
+        return isinstance(other, np.dtype) and bool(mine == other)
+    if type(mine) is not type(other):
+        return False
+    if isinstance(mine, bool | int | np.integer | str | enum.Enum):
+        return bool(mine == other)
+    if isinstance(mine, tuple):
+        return len(mine) == len(other) and all(map(_is_same, mine, other))
+    return False
+
+
 def key(value: Any, number: Number, *, depth: int = 0) -> Hashable:
     """A hashable that equals another's only if the values mean the same."""
     if value is None or isinstance(value, str | bytes | enum.Enum):

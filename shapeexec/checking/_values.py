@@ -10,13 +10,14 @@ Source: value numbering by hashing, Cocke and Schwartz, Programming Languages an
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from shapeexec import _compat
+from shapeexec.checking._params import are_alike
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -101,6 +102,7 @@ class Table:
         self.nodes: list[Node] = []
         self._numbers: dict[Hashable, int] = {}
         self._constants: dict[int, tuple[Any, int]] = {}
+        self._applied: dict[Hashable, list[tuple[Mapping[str, Any], list[Kind], list[int]]]] = {}
 
     def __getitem__(self, value: int) -> Node:
         return self.nodes[value]
@@ -148,6 +150,30 @@ class Table:
             return [value]
 
         return Node("constant", params, (), (), 0, kind, (), run, constant, None, is_fixed=True)
+
+    def again(
+        self, op: str, params: Mapping[str, Any], *, operands: Sequence[int], kinds: list[Kind]
+    ) -> list[int] | None:
+        """The results of an operation of JAX's that was kept; None: it is new, or may be.
+
+        The second program mostly repeats the first, and normal forms take longer than a look.
+        """
+        for held, others, made in self._applied.get((op, *operands), ()):
+            if others == kinds and are_alike(held, params):
+                return made
+        return None
+
+    def keep(
+        self,
+        op: str,
+        params: Mapping[str, Any],
+        *,
+        operands: Sequence[int],
+        kinds: list[Kind],
+        made: list[int],
+    ) -> None:
+        """Keep the results of an operation of JAX's for `again`."""
+        self._applied.setdefault((op, *operands), []).append((params, kinds, made))
 
     def make(
         self,

@@ -1,7 +1,8 @@
 """Graphs that are made in another thread while calls run: the threads, and what waits for them.
 
 `_larger` says which graphs. The function of a user never runs here: who asks for a graph has traced
-it and put its masks in, and what is left is lowering and XLA.
+it, and has put its masks in where a rule or a mask of attention may be a user's. What is left is
+our own code, lowering and XLA.
 """
 
 import collections

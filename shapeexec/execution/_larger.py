@@ -11,9 +11,10 @@ from shapeexec import _compat
 from shapeexec.execution._behind import Missing, is_seen_by_workers
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Graph
+from shapeexec.execution._missing_graph import masks_and_rest, masks_by_itself, what_is_left
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, what_is_left, within
+from shapeexec.execution._planner import Planner, within
 from shapeexec.execution._ready import make_ready
 from shapeexec.execution._settings import Returns
 from shapeexec.execution._store import Store
@@ -101,10 +102,13 @@ def _work(
         return lambda: None
     if behind.has_failed(key) or not is_seen_by_workers(_compat.config_fingerprint()):
         return None
-    masked = planner.plan(call)
-    if masked.key != key or masked.is_compiled:
-        return None
-    make = what_is_left(store, plan, call=call, origin="worker")
+    if masks_by_itself(plan.recipe.trace):
+        make = masks_and_rest(store, plan, call=call, origin="worker")
+    else:
+        masked = planner.plan(call)
+        if masked.key != key or masked.is_compiled:
+            return None
+        make = what_is_left(store, plan, call=call, origin="worker")
     return lambda: behind.begin(
         key,
         make,

@@ -12,9 +12,10 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.execution._behind import Workers, is_seen_by_workers
 from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._missing_graph import what_is_left
 from shapeexec.execution._options import as_size
 from shapeexec.execution._plan import Plan
-from shapeexec.execution._planner import Planner, what_is_left
+from shapeexec.execution._planner import Planner
 from shapeexec.execution._store import Store
 from shapeexec.execution._warmup import Maker
 

@@ -6,7 +6,7 @@ cannot be padded runs at its exact size. It compiles nothing and runs nothing.
 
 import copy
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from shapeexec._errors import (
     InconclusiveShapeError,
@@ -17,7 +17,7 @@ from shapeexec._errors import (
 from shapeexec.bucketing import Strategy
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution._bind import Binder, BoundCall
-from shapeexec.execution._compile import Graph, Outline, Recipe
+from shapeexec.execution._compile import Outline, Recipe
 from shapeexec.execution._exactness import Exactness, ExactSymbols
 from shapeexec.execution._key import (
     Base,
@@ -314,25 +314,6 @@ def outlined(plan: Plan, call: BoundCall) -> Outline:
     name = graph_name(name_of(call.call.fn), sizes)
     config = plan.base.config
     return Outline(plan.recipe, plan.recipe.numbers.struct, args, kwargs, name=name, config=config)
-
-
-def what_is_left(store: Store, plan: Plan, *, call: BoundCall, origin: str) -> Callable[[], Graph]:
-    """Puts in the masks of a missing graph, and returns what lowers and compiles it.
-
-    What is returned runs no code of users, so it may run in another thread.
-
-    Args:
-        store: Keeps the graph.
-        plan: The plan of a call, which was made by `Planner.plan`.
-        call: The call.
-        origin: See `GraphRow`.
-
-    Raises:
-        UnsupportedPrimitiveError: A primitive cannot be made exact.
-    """
-    made = store.prepared(plan.key, lambda: outlined(plan, call))
-    functions = list(call.call.functions())
-    return lambda: store.graph(plan, lambda: made, functions=functions, origin=origin)
 
 
 def notes_of(plan: Plan, call: BoundCall) -> list[MaskNote]:

@@ -4,10 +4,10 @@ A trace is proven at sizes at which plain JAX traces the same program. At other 
 exactly. The `checking` package makes the proofs, and `_planner` acts on them.
 """
 
-import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from shapeexec._errors import beside
@@ -86,11 +86,9 @@ class Proofs:
         handles = self._handles.get(kind)
         if self._proof(key, kind, trace=trace, sizes=sizes, handles=handles) in self._proven:
             return None
-        watched = (
-            handled_exceptions() if handles is None else contextlib.nullcontext(dict[str, None]())
-        )
-        with watched as places:
-            outcome = _examined(trace, fn, leaves=leaves, sizes=sizes)
+        places: dict[str, None] = {}
+        watch = handled_exceptions(places) if handles is None else None
+        outcome = _examined(trace, fn, leaves=leaves, sizes=sizes, watch=watch)
         self._count(checks=1, check_evaluations=outcome.evaluated)
         handles = bool(places) if handles is None else handles
         proof = self._proof(key, kind, trace=trace, sizes=sizes, handles=handles)
@@ -149,10 +147,15 @@ def _alike(sizes: Mapping[str, int]) -> list[int]:
 
 
 def _examined(
-    trace: Trace, fn: Callable[..., Any], *, leaves: Sequence[Leaf], sizes: Mapping[str, int]
+    trace: Trace,
+    fn: Callable[..., Any],
+    *,
+    leaves: Sequence[Leaf],
+    sizes: Mapping[str, int],
+    watch: AbstractContextManager[Any] | None,
 ) -> Outcome:
     try:
-        return examine(trace, fn, leaves=leaves, sizes=sizes)
+        return examine(trace, fn, leaves=leaves, sizes=sizes, watch=watch)
     except Exception:  # if the user's function fails at these sizes by itself, show its own error
         Program(fn, leaves, sizes, ()).run_plain()
         raise

@@ -15,6 +15,7 @@ from shapeexec.masking._extents import Extents
 from shapeexec.masking._fill import Length
 from shapeexec.masking._knowledge import Known, Padding, constant, nothing_known_of
 from shapeexec.masking._scope import Scope
+from shapeexec.masking._typed import TypedResults
 from shapeexec.masking._values import FillRequest, MaskNote, Report, Value, along
 
 Unless = Literal["nan", "finite"] | None
@@ -125,6 +126,7 @@ class RuleContext:
         scope: Scope,
         report: Report,
         run: Callable[[Any, Extents, Sequence[Value]], list[Value]],
+        typed: TypedResults | None = None,
     ) -> None:
         self.eqn, self.extents, self.scope = eqn, extents, scope
         self.results = tuple(results)
@@ -132,7 +134,7 @@ class RuleContext:
             Operand(atom.aval, extents, value)
             for atom, value in zip(eqn.invars, values, strict=True)
         ]
-        self._report, self._run = report, run
+        self._report, self._run, self._typed = report, run, typed
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -159,7 +161,11 @@ class RuleContext:
         Returns:
             What the primitive returns: an array, or a list of them.
         """
-        return self.eqn.primitive.bind(*operands, **params)
+        primitive = self.eqn.primitive
+        if self._typed is None:
+            return primitive.bind(*operands, **params)
+        made = self._typed.bind(primitive, operands, params=params)
+        return made if primitive.multiple_results else made[0]
 
     def fill(
         self,
@@ -226,7 +232,9 @@ class RuleContext:
         )
         number = self.scope.origin(self.eqn.invars[operand], held.number, value=value)
         self._report.request(number, FillRequest(value, frozenset(axes), note))
-        array = self.extents.filled(held.array, held.dims, value=value, axes=axes)
+        array = held.array
+        if self._typed is None:
+            array = self.extents.filled(array, held.dims, value=value, axes=axes)
         known = held.known.filled(axes, constant(value))
         filled = Value(array, known, held.number)
         self._operands[operand] = dataclasses.replace(held, value=filled)

@@ -57,6 +57,8 @@ class Extents:
 
     def capacity(self, dim: Any) -> int:
         """The most that `dim` can be at sizes up to the buckets."""
+        if type(dim) is int:  # `isinstance` of an abstract class takes long
+            return dim
         if isinstance(dim, numbers.Integral):
             return int(dim)
         text = _dim.dim_text(dim)
@@ -95,11 +97,11 @@ class Extents:
 
     def capacities(self, dims: Any) -> tuple[int, ...]:
         """One capacity per dim."""
-        return tuple(self.capacity(dim) for dim in dims)
+        return tuple([dim if type(dim) is int else self.capacity(dim) for dim in dims])
 
     def lengths(self, dims: Any) -> tuple[Length, ...]:
         """One valid length per dim."""
-        return tuple(self.length(dim) for dim in dims)
+        return tuple([dim if type(dim) is int else self.length(dim) for dim in dims])
 
     def filled(self, x: Array, dims: Sequence[Any], *, value: Any, axes: Sequence[int]) -> Array:
         """`x`, of these dims and at capacity, with `value` as padding along `axes`.
@@ -119,22 +121,30 @@ class Extents:
         Only tuples and lists are entered: named tuples such as gather's dimension numbers hold no
         dims.
         """
+        if type(param) in _WITHOUT_DIMS:
+            return param
         if type(param) in (tuple, list):
             return type(param)(self.at_capacity(part) for part in param)
         return self.capacity(param) if export.is_symbolic_dim(param) else param
 
 
+_WITHOUT_DIMS = frozenset((bool, int, float, str, type(None)))
+
+
 def holds_dim(param: Any) -> bool:
     """Whether a primitive's parameter holds a symbolic dim, or a number computed from sizes."""
+    if type(param) in _WITHOUT_DIMS:
+        return False
     if type(param) in (tuple, list):
-        return any(holds_dim(part) for part in param)
+        return any(map(holds_dim, param))
     return export.is_symbolic_dim(param) or isinstance(param, HostOperand)
 
 
 def is_ragged(eqn: Any) -> bool:
     """Whether a symbolic dim occurs anywhere in an equation, nested jaxprs included."""
-    return any(
-        any(holds_dim(tuple(getattr(v.aval, "shape", ()))) for v in (*each.invars, *each.outvars))
-        or any(holds_dim(param) for param in each.params.values())
-        for each in (eqn, *_compat.equations_inside(eqn))
-    )
+    return any(map(_holds_dim_itself, (eqn, *_compat.equations_inside(eqn))))
+
+
+def _holds_dim_itself(eqn: Any) -> bool:
+    shapes = (getattr(var.aval, "shape", ()) for var in (*eqn.outvars, *eqn.invars))
+    return any(map(holds_dim, map(tuple, shapes))) or any(map(holds_dim, eqn.params.values()))

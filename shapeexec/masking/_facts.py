@@ -213,9 +213,14 @@ def through_pointwise(name: str, operands: Sequence[Known], *, call: Call, rank:
         call: Its parameters and dtypes.
         rank: The result's rank.
     """
+    facts, by_type = FACTS[name], by_dtype(call.dtype)
+    found: dict[tuple[int, ...], Padding] = {}  # most axes share the facts of the whole
 
     def result(paddings: Sequence[Padding]) -> Padding:
-        return meet(_through(FACTS[name], paddings, call=call), by_dtype(call.dtype))
+        key = tuple(map(id, paddings))
+        if key not in found:
+            found[key] = meet(_through(facts, paddings, call=call), by_type)
+        return found[key]
 
     whole = result([known.whole for known in operands])
     axes = tuple(

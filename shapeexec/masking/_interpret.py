@@ -21,6 +21,7 @@ from shapeexec.masking._knowledge import Known, constant, nothing_known, nothing
 from shapeexec.masking._poison import poison_padding
 from shapeexec.masking._registry import KNOWLEDGE, RULES, nested_jaxpr, why_refused
 from shapeexec.masking._scope import Scope
+from shapeexec.masking._typed import TypedResults
 from shapeexec.masking._values import Report, Value
 
 Watch = Callable[[RuleContext, list[Value]], list[Value]]
@@ -51,6 +52,7 @@ class Interpreter:
         numbers: Numbers the values, alike in each pass.
         outer: The equations that enclose the jaxpr, the outermost first.
         watch: Called for each equation that is not in a loop or branch; None: nothing is.
+        typed: For a pass that wants the report alone: results are right in their types only.
     """
 
     poison: str | None = None
@@ -59,6 +61,7 @@ class Interpreter:
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     outer: tuple[Any, ...] = ()
     watch: Watch | None = None
+    typed: TypedResults | None = None
 
     def run(self, closed: Any, extents: Extents, *, operands: Sequence[Value]) -> list[Value]:
         """Run a closed jaxpr, and return its results at capacity."""
@@ -113,12 +116,12 @@ class Interpreter:
         scope: Scope,
     ) -> Outcome:
         """Run one equation: in place if it only wraps a jaxpr, else by its rule."""
-        inside = dataclasses.replace(self, outer=(*self.outer, eqn))
         nested = nested_jaxpr(eqn)
         if nested is not None:
+            inside = dataclasses.replace(self, outer=(*self.outer, eqn))
             return inside._run(nested, extents, operands=values, wanted=is_used)
         numbers = [next(self.numbers) for _ in eqn.outvars]
-        bodies = _Bodies(inside, numbers[0] if numbers else -1)
+        bodies = _Bodies(self, eqn, number=numbers[0] if numbers else -1)
         results = [
             Result(var.aval, extents, number, used, self.planned.requested(number), self.report)
             for var, number, used in zip(eqn.outvars, numbers, is_used, strict=True)
@@ -131,8 +134,9 @@ class Interpreter:
             scope=scope,
             report=self.report,
             run=bodies.run,
+            typed=self.typed,
         )
-        made = _applied(ctx)
+        made = _applied(ctx, self.typed)
         bodies.report_to(self.report)
         know = KNOWLEDGE.get(ctx.primitive)
         facts = [operand.known for operand in ctx.operands]
@@ -151,20 +155,28 @@ class Interpreter:
             array, known = made.array, made.known
         if not hasattr(aval, "shape"):
             return Value(array, nothing_known(0, np.bool_), result.number)
-        if known is None or _is_narrower(array, result.capacities):
+        capacities = result.capacities
+        if getattr(array, "shape", None) != capacities:
+            if _is_narrower(array, capacities):
+                known = None
+            array = conform(array, capacities)
+        if known is None:
             known = nothing_known_of(aval)
-        array = conform(array, result.capacities)
         if self.poison is not None and holds_dim(result.dims):
             array = poison_padding(array, result.lengths, known=known, poison=self.poison)
         return Value(array, known, result.number)
 
 
-def _applied(ctx: RuleContext) -> Sequence[Any]:
+def _applied(ctx: RuleContext, typed: TypedResults | None) -> Sequence[Any]:
     """Per result the array or `Value` that the equation's rule, or JAX itself, computes."""
     eqn, rule = ctx.eqn, RULES.get(ctx.primitive)
     arrays = [operand.array for operand in ctx.operands]
     if not is_ragged(eqn) and not (rule and rule.also_static):
         # Without symbolic dims the equation at capacity is the equation itself.
+        if typed is not None:
+            return typed.bind(
+                eqn.primitive, arrays, params=eqn.primitive.get_bind_params(eqn.params)
+            )
         return _compat.bind_equation(eqn, arrays)
     if rule is None:
         dims = [d for var in (*eqn.invars, *eqn.outvars) for d in getattr(var.aval, "shape", ())]
@@ -227,12 +239,13 @@ class _Bodies:
     The last trace of each is the one that counts.
 
     Args:
-        interpreter: That of the equation, inside of it.
+        interpreter: That of the equation.
+        eqn: The equation.
         number: The number of the equation's first result, which identifies the equation.
     """
 
-    def __init__(self, interpreter: Interpreter, number: int) -> None:
-        self._interpreter, self._number = interpreter, number
+    def __init__(self, interpreter: Interpreter, eqn: Any, *, number: int) -> None:
+        self._interpreter, self._eqn, self._number = interpreter, eqn, number
         self._last: dict[int, _Body] = {}
 
     def run(self, closed: Any, extents: Extents, operands: Sequence[Value]) -> list[Value]:  # noqa: PLR0917 - `RuleContext` calls it
@@ -244,6 +257,7 @@ class _Bodies:
             planned=self._interpreter.planned.body(key),
             report=Report(),
             numbers=itertools.count(),
+            outer=(*self._interpreter.outer, self._eqn),
             watch=None,
         )
         results = body.run(closed, extents, operands=[*map(_without_role, operands)])

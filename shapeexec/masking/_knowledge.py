@@ -15,6 +15,7 @@ included. Which facts follow from an operation is known in `_facts` and in the r
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -71,6 +72,12 @@ def constant(value: Scalar, *, unless: Unless = None) -> Padding:
     A subnormal number is finite and no more: XLA takes it for zero on some back ends.
     """
     scalar = np.asarray(value)
+    return _constant(scalar.dtype, scalar.tobytes(), unless=unless)
+
+
+@functools.lru_cache(maxsize=1024)  # of bytes, for -0.0 is equal to 0.0
+def _constant(dtype: Any, data: bytes, *, unless: Unless) -> Padding:
+    scalar = np.frombuffer(data, dtype).reshape(())
     if unless is not None:
         return Padding(value=scalar[()], unless=unless)
     if is_inexact(scalar.dtype):
@@ -84,6 +91,7 @@ def constant(value: Scalar, *, unless: Unless = None) -> Padding:
     return Padding(finite=True, value=scalar[()])
 
 
+@functools.cache
 def by_dtype(dtype: Any) -> Padding:
     """The fact that follows from the dtype alone: integers and booleans are finite."""
     if _compat.is_extended(dtype):
@@ -91,6 +99,7 @@ def by_dtype(dtype: Any) -> Padding:
     return UNSPECIFIED if is_inexact(dtype) else FINITE
 
 
+@functools.cache
 def is_inexact(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, np.inexact))
 
@@ -149,6 +158,7 @@ class Known:
         return Known(join((self.whole, other.whole)), tuple(axes))
 
 
+@functools.cache
 def nothing_known(rank: int, dtype: Any) -> Known:
     """The facts about any array of this dtype."""
     return uniform(rank, by_dtype(dtype))

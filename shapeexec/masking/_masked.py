@@ -22,6 +22,7 @@ from shapeexec.masking._hosted import at_sizes
 from shapeexec.masking._interpret import Interpreter, Watch
 from shapeexec.masking._knowledge import Known, constant, nothing_known_of
 from shapeexec.masking._poison import poison_padding
+from shapeexec.masking._typed import TypedResults
 from shapeexec.masking._values import MaskNote, Report, Value, along
 from shapeexec.shape._host import HostOperand
 from shapeexec.shape._trace import Trace
@@ -115,7 +116,7 @@ class Masked:
             found = known.get(self.zero_padded)
         if found is not None:
             return found
-        first = Interpreter()
+        first = Interpreter(typed=TypedResults())
         run = functools.partial(self._run, interpreter=first, hosted=hosted)
         _compat.eval_shape(run, sizes, consts, leaves=leaves)
         with _FILLS_LOCK:

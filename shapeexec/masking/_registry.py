@@ -136,6 +136,17 @@ def refuse(*primitives: Any, reason: str) -> None:
         _claim(REFUSALS, name, entry=reason)
 
 
+def is_own(primitive: str) -> bool:
+    """Whether no code of users runs where equations of a primitive are masked.
+
+    A rule may be a user's, and a rule of attention calls masks, which may be.
+    """
+    rule = RULES.get(primitive)
+    functions = (rule and rule.apply, KNOWLEDGE.get(primitive), NESTED.get(primitive))
+    homes = (getattr(one, "__globals__", {}).get("__name__", "") for one in functions if one)
+    return all(home.startswith("shapeexec.masking.") for home in homes)
+
+
 def status(primitive: str) -> str:
     """The promise for a primitive on padded axes: `exact`, `exact when ...`, `error: ...`."""
     rule = RULES.get(primitive)

@@ -9,6 +9,7 @@ from typing import Any
 
 from shapeexec import _compat
 from shapeexec.masking._knowledge import Known
+from shapeexec.shape import _dim
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,4 +152,5 @@ class Report:
 
 def along(aval: Any, axes: Sequence[int]) -> str:
     """The text of an array and some of its axes, `f32[b,s] along s`."""
-    return f"{_compat.describe_aval(aval)} along {', '.join(str(aval.shape[a]) for a in axes)}"
+    symbols = ", ".join(_dim.dim_text(aval.shape[axis]) for axis in axes)
+    return f"{_compat.describe_aval(aval)} along {symbols}"

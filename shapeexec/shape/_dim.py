@@ -208,6 +208,9 @@ def dim_text(dim: DimLike | Any) -> str:
     Raises:
         SpecError: It is none of these.
     """
+    held = _texts.get(id(dim))
+    if held is not None and held[0] is dim:
+        return held[1]
     if isinstance(dim, Dim):
         return dim.text
     if isinstance(dim, str):
@@ -232,10 +235,7 @@ _texts_lock = threading.Lock()  # for writing
 
 
 def _text_of(dim: Any) -> str:
-    """The text of a JAX dim."""
-    held = _texts.get(id(dim))
-    if held is not None:
-        return held[1]
+    """The text of a JAX dim, which is kept."""
     text = str(dim)
     with _texts_lock:
         if len(_texts) >= _MOST_TEXTS:

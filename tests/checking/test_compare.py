@@ -1,5 +1,6 @@
 """Programs that differ in one thing are told apart; those that do the same are not."""
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,10 @@ from jax import lax
 
 import shapeexec as sx
 from shapeexec.checking import Difference, difference, instantiate
+from shapeexec.checking._normal import Maker
+from shapeexec.checking._number import number_program
+from shapeexec.checking._params import are_alike
+from shapeexec.checking._values import Table
 from tests.checking.programs import (
     by,
     convolved,
@@ -198,6 +203,45 @@ def test_a_mutation_is_told(name):
         found = difference(instantiate(first, {}), second)
         assert isinstance(found, Difference)
         assert re.search(r" (instead of|with another) ", found.text)
+
+
+def test_the_second_program_looks_up_what_the_first_one_holds(monkeypatch):
+    made = []
+    make = Maker.make
+
+    def make_it(self, op, *args, **given):
+        made.append(op)
+        return make(self, op, *args, **given)
+
+    monkeypatch.setattr(Maker, "make", make_it)
+    fn = jax.grad(lambda x: (jax.nn.softmax(x @ x, axis=0)[:, None] * x).sum())
+    one, other = (plain_jaxpr(functools.partial(fn), f32(3, 3)) for _ in range(2))
+    table = Table()
+    first = number_program(table, one)
+    assert made
+    made.clear()
+    assert number_program(table, other).results == first.results
+    assert not made
+
+
+LOOKS = {
+    "a bool and an int": (True, 1, False),
+    "an int and a float": (1, 1.0, False),
+    "zeros of both signs": (0.0, -0.0, False),
+    "a tuple and a list": ((1,), [1], False),
+    "tuples": ((1, ("a", None)), (1, ("a", None)), True),
+    "tuples of other lengths": ((1, 2), (1,), False),
+    "dtypes": (np.dtype("f4"), np.dtype("f4"), True),
+    "other dtypes": (np.dtype("f4"), np.dtype("f8"), False),
+    "arrays": (np.zeros(2), np.zeros(2), False),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_look_at_parameters_takes_none_for_others(name):
+    one, other, are_same = LOOKS[name]
+    assert are_alike({"a": one, "name": 1}, {"a": other, "name": 2}) is are_same
+    assert not are_alike({"a": one}, {"b": one})
 
 
 def _with_aval(jaxpr: Any, **changes: Any) -> Any:

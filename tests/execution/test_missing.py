@@ -1,5 +1,6 @@
 """A call whose graph is missing: it waits, runs in a larger graph meanwhile, or is an error."""
 
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import pytest
 
 import shapeexec as sx
 from shapeexec.execution import _store
-from tests.execution.behind import Gate, gate, join_workers
+from shapeexec.masking._registry import RULES
+from tests.execution.behind import NAME, Gate, gate, join_workers
 from tests.execution.support import assert_runs_as, assert_same, counted, ones, refused, wait_for
 from tests.execution.test_concurrency import together
 
@@ -178,6 +180,47 @@ def test_the_function_is_traced_by_the_thread_that_calls_alone():
     assert threads == {"MainThread"}
 
 
+def called_until_made(ex, size):
+    assert_same(ex(ones(size)), ex.settings.fn(ones(size)))
+    join_workers()
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["our rules", "a user's rule"])
+def test_a_worker_masks_unless_a_rule_is_a_users(is_own, monkeypatch, gate: Gate):
+    threads = []
+    prepare = _store.prepare
+
+    def prepare_it(outline):
+        threads.append(threading.current_thread().name)
+        return prepare(outline)
+
+    monkeypatch.setattr(_store, "prepare", prepare_it)
+    if not is_own:
+        rule = RULES["reduce_max"]
+
+        def of_a_user(*args, **params):
+            return rule.apply(*args, **params)
+
+        own = dataclasses.replace(rule, apply=of_a_user)
+        monkeypatch.setitem(RULES, "reduce_max", own)
+    ex = made(lambda x: x.max())
+    ex(ones(64))
+    assert_runs_as(lambda x: x.max(), ex, ones(5))
+    gate.settle()
+    assert threads == ["MainThread", NAME if is_own else "MainThread"]
+    assert ex.stats.compiles == 2
+
+
+def test_a_mask_that_a_worker_cannot_put_in_is_refused_by_the_next_call(monkeypatch):
+    ex = made(lambda x: x.max())
+    ex(ones(64))
+    monkeypatch.setitem(RULES, "reduce_max", RULES["dot_general"])
+    with pytest.warns(RuntimeWarning, match="there could not be made the graph for s=5"):
+        called_until_made(ex, 5)
+    with pytest.raises(TypeError):
+        ex(ones(5))
+
+
 def test_a_configuration_of_one_thread_is_not_left_to_another(gate: Gate):
     ex = made(lambda x: x @ x)
     with jax.default_matmul_precision("float32"):
@@ -212,11 +255,6 @@ def broken(request, monkeypatch):
 
     monkeypatch.setattr(_store, "compile_graph", compile_it)
     return fails
-
-
-def called_until_made(ex, size):
-    assert float(ex(ones(size))) == size * (size + 1) / 2
-    join_workers()
 
 
 def test_a_worker_that_fails_is_told_and_the_next_call_raises_it(broken):

@@ -3,9 +3,11 @@
 import jax
 import numpy as np
 import pytest
+from jax import lax
 
 from shapeexec.masking import _masked
 from shapeexec.masking._masked import Masked
+from shapeexec.masking._typed import TypedResults
 from shapeexec.shape._dim import evaluate
 from shapeexec.shape._trace import Leaf, trace
 from tests import cases
@@ -52,6 +54,40 @@ def test_a_bucket_of_one_size_is_no_other_ones_example():
     own = traced(case)
     program(case, own, slack=1, least=None)
     assert program(case, own, slack=20) == program(case, traced(case), slack=20)
+
+
+@pytest.mark.parametrize("case", WITH_GRADIENTS, ids=lambda case: case.name)
+def test_a_pass_by_types_finds_the_fills_that_a_pass_over_values_does(case, monkeypatch):
+    by_types = program(case, traced(case), slack=3)
+    monkeypatch.setattr(_masked, "TypedResults", lambda: None)
+    assert program(case, traced(case), slack=3) == by_types
+
+
+def test_a_pass_by_types_binds_each_kind_of_operation_once():
+    def fn(x, y, z):
+        typed = TypedResults()
+        sines = [typed.bind(lax.sin_p, [one], params={"accuracy": None}) for one in (x, y, z)]
+        assert sines[0] is sines[1]
+        assert sines[2] is not sines[0]
+        return sines[1], sines[2]
+
+    row, column = np.zeros(3, np.float32), np.zeros((3, 1), np.float32)
+    assert str(jax.make_jaxpr(fn)(row, row, column)).count("sin ") == 2
+
+
+def test_the_first_pass_binds_once_what_repeats(monkeypatch):
+    case, bound = Case("sines", lambda x: lax.sin(lax.sin(lax.sin(x))).sum(1), ("b, s",)), []
+    own, bind = traced(case), lax.sin_p.bind
+
+    def bind_it(*operands, **params):
+        bound.append(operands)
+        return bind(*operands, **params)
+
+    monkeypatch.setattr(lax.sin_p, "bind", bind_it)
+    program(case, own, slack=3)
+    assert len(bound) == 1 + 3  # the second pass makes the program
+    program(case, own, slack=20)
+    assert len(bound) == 1 + 3 + 3
 
 
 def test_a_second_bucket_takes_one_pass(monkeypatch):

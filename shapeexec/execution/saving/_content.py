@@ -99,6 +99,7 @@ class _Encoder:
     def __init__(self) -> None:
         self._operands: dict[HostOperand, int] = {}  # by the order in which a program has them
         self._known: dict[int, tuple[Any, bytes]] = {}  # with the value, so that its id stays
+        self._objects: dict[Any, tuple[Any, bytes]] = {}  # by the ids of fields, likewise
 
     def of(self, value: Any) -> bytes:
         """The encoding of a value; that of a compound one is a digest behind `#`."""
@@ -114,6 +115,8 @@ class _Encoder:
         return known[1]
 
     def _compound(self, value: Any, kind: type) -> bytes:
+        if kind is tuple:  # most values are
+            return _joined("tuple", *self._items(value))
         for known, encoded in self._BY_TYPE:
             if isinstance(value, known):
                 return _joined(known.__name__, *encoded(self, value))
@@ -140,20 +143,22 @@ class _Encoder:
             return _joined("jaxlib", _name_of(kind), str(value.name).encode())
         raise UnsaveableError(f"a {kind.__module__}.{kind.__qualname__}")
 
-    def _fields(self, value: Any, names: Iterable[str]) -> bytes:
+    def _fields(self, value: Any, names: Sequence[str]) -> bytes:
         kind = cast(type[Any], type(value))
         try:
-            parts = [self.of((name, getattr(value, name))) for name in names]
+            held = [getattr(value, name) for name in names]
         except AttributeError as error:  # in a version of JAX that is not known here
             raise UnsaveableError(f"a {kind.__module__}.{kind.__qualname__}") from error
-        return _joined("object", _name_of(kind), *parts)
+        ids = (kind, *map(id, held))  # each equation has a context of its own, of the same fields
+        if ids not in self._objects:
+            parts = [self.of(pair) for pair in zip(names, held, strict=True)]
+            self._objects[ids] = held, _joined("object", _name_of(kind), *parts)
+        return self._objects[ids][1]
 
     def _items(self, value: Iterable[Any]) -> list[bytes]:
         return [self.of(item) for item in value]
 
     def _tuple(self, value: tuple[Any, ...]) -> list[bytes]:
-        if type(value) is tuple:
-            return self._items(value)
         if not _is_trusted(type(value).__module__) or not hasattr(value, "_fields"):
             raise UnsaveableError(f"a {type(value).__module__}.{type(value).__qualname__}")
         return [_name_of(type(value)), *self._items(value)]
@@ -297,11 +302,9 @@ _SIMPLE: Mapping[type, Callable[[Any], bytes]] = {
 
 def _joined(kind: str, *parts: bytes) -> bytes:
     """The digest of parts, each with its length: no two lists of parts are encoded alike."""
-    found = hashlib.sha256()
-    for part in (kind.encode(), *parts):
-        found.update(len(part).to_bytes(8, "little"))
-        found.update(part)
-    return b"#" + found.digest()
+    every = (kind.encode(), *parts)
+    pieces = (piece for part in every for piece in (len(part).to_bytes(8, "little"), part))
+    return b"#" + hashlib.sha256(b"".join(pieces)).digest()
 
 
 def _is_trusted(module: str) -> bool:

@@ -124,6 +124,8 @@ def _reshape_group(ctx: RuleContext, x: Array, *, axis: int, old: Dims, new: Dim
     leading_only = not any(_is_ragged(dim) for dim in old[1:] + new[1:])
     if _without_ones(old) == _without_ones(new) or leading_only:
         # Row-major order in the buffer is row-major order in the logical shape.
+        if x.shape == (*before, *capacities, *after):
+            return x
         flat = x.reshape(*before, math.prod(in_capacities), *after)
         flat = conform(flat, (*before, math.prod(capacities), *after)) if leading_only else flat
         return flat.reshape(*before, *capacities, *after)

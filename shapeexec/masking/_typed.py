@@ -1,0 +1,42 @@
+"""Results by their types alone, for a pass whose program nobody runs.
+
+What such a pass is for is known in `_masked`.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from shapeexec import _compat
+
+
+class TypedResults:
+    """Binds each kind of operation once: primitive, parameters, and types of operands.
+
+    An equal operation on other values gets the arrays of the first one, which have the right types
+    and the wrong values. Layers repeat themselves, and binding is what a pass over them costs most.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, list[Any]] = {}
+
+    def bind(
+        self, primitive: Any, operands: Sequence[Any], *, params: Mapping[str, Any]
+    ) -> list[Any]:
+        """The results of a primitive's `bind`, right in their types."""
+        types = tuple(map(jax.typeof, operands))
+        # Arrays of one trace must not be met in another: a loop's body has its own.
+        key = (_compat.current_trace(), primitive, types, tuple(params.items()))
+        try:
+            made = self._made.get(key)
+        except TypeError:  # a parameter that is not hashable
+            return _bound(primitive, operands, params=params)
+        if made is None:
+            made = self._made[key] = _bound(primitive, operands, params=params)
+        return made
+
+
+def _bound(primitive: Any, operands: Sequence[Any], *, params: Mapping[str, Any]) -> list[Any]:
+    results = primitive.bind(*operands, **params)
+    return [*results] if primitive.multiple_results else [results]
