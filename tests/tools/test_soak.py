@@ -15,9 +15,9 @@ import pytest
 import shapeexec as sx
 from shapeexec.__main__ import main
 from shapeexec.masking import _registry
-from shapeexec.tools.soak import _faults, _run, _traffic, _watch
-from shapeexec.tools.soak._compare import Expected, Shape, WrongAnswerError, check, expected, jitted
-from shapeexec.tools.soak._faults import KINDS, CallbackError, Faults
+from shapeexec.tools.soak import _run, _traffic, _watch
+from shapeexec.tools.soak._compare import Expected, WrongAnswerError, check, expected, jitted
+from shapeexec.tools.soak._faults import Faults
 from shapeexec.tools.soak._models import MODELS
 from shapeexec.tools.soak._outcome import Soak
 from shapeexec.tools.soak._report import Report
@@ -25,35 +25,17 @@ from shapeexec.tools.soak._services import WAYS, services
 from shapeexec.tools.soak._traffic import OPERATIONS, Traffic, shapes_of
 from shapeexec.tools.soak._watch import Sample, growth
 from tests.execution.support import refused
-
-BY_NAME = {model.name: model for model in MODELS}
-BY_WAY = {way.name: way for way in WAYS}
-SIZES, GUARDS, RAGGED = (BY_NAME[name] for name in ("sizes", "guards", "ragged"))
-
-
-def by_name(row):
-    return row.name
-
-
-def soak(**changes):
-    given = {"minutes": 0.05, "threads": 4, "models": [SIZES], "ways": [BY_WAY["plain"]]}
-    return _run.run(Soak(**(given | {"rates": {}} | changes)), lambda line: None)
-
-
-def served(*, model=SIZES, way="plain", rates=None, directory=Path(os.devnull)):
-    """A service, and its traffic."""
-    faults = Faults(0, rates or {})
-    (service,) = services(faults, directory, models=[model], ways=[BY_WAY[way]])
-    traffic = Traffic(0, [service], shapes_of([model], seed=0, count=40), Expected())
-    return service, traffic, faults
-
-
-def drawn(service, operation, *shapes):
-    return _traffic.Draw(0, 0, 0, service, operation, shapes, 0)
-
-
-def at(model, **sizes):
-    return Shape(model, tuple(sizes.items()))
+from tests.tools.soaking import (
+    BY_NAME,
+    BY_WAY,
+    RAGGED,
+    SIZES,
+    at,
+    by_name,
+    drawn,
+    served,
+    soak,
+)
 
 
 @pytest.mark.parametrize("model", [one for one in MODELS if one.numpy], ids=by_name)
@@ -263,140 +245,6 @@ def test_an_interrupt_ends_it_early_with_the_report(monkeypatch):
     assert outcome.status == 0
     assert lines == ["interrupted"]
     assert Report("x", {}, outcome).as_text().endswith("0 wrong counts, 0 stalls")
-
-
-# Faults
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=by_name)
-@pytest.mark.filterwarnings("ignore:shapeexec. saved graphs do not fit:RuntimeWarning")
-@pytest.mark.filterwarnings("ignore:shapeexec. options that were saved:RuntimeWarning")
-def test_each_fault_is_injected_and_becomes_what_it_should(kind, monkeypatch, tmp_path):
-    monkeypatch.setattr(_faults, "_SLOW", 0.01)
-    service, traffic, faults = served(rates={kind.name: 1.0}, directory=tmp_path)
-    operation = "restart" if kind.at == "files" else "call"
-    call = drawn(service, operation, at(SIZES, s=3))
-    if kind.becomes is None:
-        traffic.do(call)
-    else:
-        with pytest.raises(kind.becomes, match="injected fault 0") as caught:
-            traffic.do(call)
-        assert faults.caused(caught.value) is kind
-        assert faults.caused(CallbackError(str(caught.value))) is None  # of another type
-        assert not _traffic.is_absorbed(call, caught.value)
-    assert faults.injected[kind.name] > 0
-    assert faults.came_out[kind.name] == (kind.becomes is not None)
-    faults._rates = {}
-    if kind.at != "run":  # a graph that fails once may fail again: it stays
-        traffic.do(call)
-    assert _run._books([service]) == []
-
-
-@pytest.mark.parametrize("is_late", [False, True])
-def test_a_restart_loads_its_graphs_and_keeps_its_counts(is_late, tmp_path):
-    service, traffic, _ = served(directory=tmp_path)
-    draw = dataclasses.replace(drawn(service, "restart", at(SIZES, s=3)), number=int(is_late))
-    before = service.run
-    traffic.do(drawn(service, "call", at(SIZES, s=3)))
-    traffic.do(draw)
-    traffic.do(draw)
-    assert service.run is not before
-    assert (service.total("compiles"), service.total("loads"), service.total("graphs")) == (1, 2, 1)
-    assert _run._books([service]) == []
-
-
-def test_a_loaded_graph_that_answers_wrongly_is_found(tmp_path, monkeypatch):
-    service, traffic, _ = served(directory=tmp_path)
-    load = sx.load
-    wrong = lambda x: (x.sum(), x * 1.001)
-    monkeypatch.setattr(sx, "load", lambda path, fn, **options: load(path, wrong, **options))
-    with pytest.raises(WrongAnswerError):
-        traffic.do(drawn(service, "restart", at(SIZES, s=3)))
-
-
-@pytest.mark.filterwarnings("ignore:shapeexec. saved graphs do not fit:RuntimeWarning")
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.at == "files"], ids=by_name)
-def test_damage_after_the_load_is_absorbed(kind, tmp_path, monkeypatch):
-    service, traffic, faults = served(rates={kind.name: 1.0}, directory=tmp_path)
-    order, load, damage = [], sx.load, _faults.Fault.damage
-    monkeypatch.setattr(sx, "load", lambda *a, **k: order.append("load") or load(*a, **k))
-    monkeypatch.setattr(_faults.Fault, "damage", lambda *a: order.append("damage") or damage(*a))
-    draw = dataclasses.replace(drawn(service, "restart", at(SIZES, s=3)), number=1)
-    traffic.do(drawn(service, "call", at(SIZES, s=3)))
-    traffic.do(draw)
-    assert order == ["load", "damage"]
-    assert (faults.injected, faults.came_out) == ({kind.name: 1}, {})
-    assert _run._books([service]) == []
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.at == "files"], ids=by_name)
-def test_damage_changes_a_directory(kind, seed, tmp_path):
-    directory, other = tmp_path / "0" / "graphs", tmp_path / "1" / "graphs"
-    for path in (directory, other):
-        path.mkdir(parents=True)
-        for name in ("a.graph", "a.json", "manifest.json"):
-            (path / name).write_bytes(f"{path.parent.name} {name}".encode())
-    before = contents(directory)
-    _faults.Fault(kind, seed).damage(directory)
-    assert contents(directory) != before
-    assert contents(directory).get("manifest.json") or kind.name != "files: the saver dies"
-    for path in tmp_path.rglob("*"):
-        path.unlink() if path.is_file() else None
-    _faults.Fault(kind, seed).damage(directory)  # another thread has taken the files away
-
-
-def contents(directory):
-    return {path.name: path.read_bytes() for path in directory.glob("*")}
-
-
-def test_memory_that_runs_out_is_absorbed_where_that_is_promised():
-    rates = {"compile: no memory": 1.0}
-    service, traffic, faults = served(way="exact memory", rates=rates)
-    call = drawn(service, "call", at(SIZES, s=3))
-    draw = faults.draw
-
-    def once(place):
-        fault = draw(place)
-        if fault is not None:
-            faults._rates = {}
-        return fault
-
-    faults.draw = once
-    traffic.do(call)
-    assert service.run.stats.exact == {"s": 1}
-    padded = sx.OutOfMemoryError("", sizes={"s": 3}, buckets={"s": 16}, bytes=1, got="", fix="")
-    whole = sx.OutOfMemoryError("", sizes={"s": 3}, buckets={}, bytes=1, got="", fix="")
-    assert _traffic.is_absorbed(call, padded)
-    assert not _traffic.is_absorbed(call, whole)
-
-
-def test_a_worker_that_dies_leaves_the_quick_graph_and_a_warning():
-    service, traffic, faults = served(way="quick", rates={"compile: the worker dies": 1.0})
-    draw, drawn_places = faults.draw, []
-
-    def second(place):
-        drawn_places.append(place)
-        return draw(place) if place == "compile" and drawn_places.count("compile") == 2 else None
-
-    faults.draw = second
-    outcome_of = drawn(service, "call", at(SIZES, s=3))
-    traffic.do(outcome_of)
-    for thread in threading.enumerate():
-        if thread.name == "shapeexec":
-            thread.join()
-    traffic.do(outcome_of)
-    assert (service.run.stats.swaps, faults.came_out) == (0, {})
-    assert faults.injected == {"compile: the worker dies": 1}
-
-
-def test_a_soak_with_faults_finds_nothing():
-    often = {kind.name: 0.1 for kind in KINDS if kind.name != "compile: slow"}
-    restarted = dataclasses.replace(BY_WAY["plain"], operations={"call": 1, "restart": 1})
-    outcome = soak(models=[SIZES], ways=[restarted, BY_WAY["cleared"]], rates=often)
-    assert (outcome.status, outcome.findings.faults, outcome.books) == (0, [], [])
-    assert outcome.faults.injected
-    assert "injected" in Report("x", {}, outcome).as_text()
 
 
 # What is measured

@@ -77,5 +77,6 @@ def _change(
 def _any_file(directory: Path, rng: random.Random) -> Path:
     found = sorted(path for path in directory.iterdir() if path.suffix != ".part")
     if not found:
+        # As the operating system says it of a file that another thread has taken away.
         raise FileNotFoundError(f"no file in {directory}")
     return rng.choice(found)
