@@ -23,7 +23,7 @@ COLUMNS = (
     "times exact",
     "warm, requests/s",
     "times exact",
-    "bytes run / real",
+    "bytes run / valid",
 )
 
 

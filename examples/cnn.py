@@ -1,7 +1,7 @@
 """An image classifier (Equinox) that serves requests of 1 to 16 images.
 
 Equinox's layers take one image; `jax.vmap` makes the batch, and the Exec goes outside of it. The
-standardisation over the batch reads the real images alone; padded images would change it.
+standardisation over the batch reads the valid images alone; padded images would change it.
 """
 
 import equinox as eqx

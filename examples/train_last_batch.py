@@ -1,7 +1,7 @@
 """Training when the last batch is smaller than the others.
 
 Usually one drops it, or pads it and masks the loss by hand. Here the loss needs no mask: one graph
-serves each batch, and loss and gradients are those of the real examples.
+serves each batch, and loss and gradients are those of the valid examples.
 """
 
 import jax

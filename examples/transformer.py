@@ -1,7 +1,7 @@
 """A transformer (Flax) whose batch and sequence lengths both change from call to call.
 
 Three graphs serve each batch of 1 to 4 sequences of 1 to 16 positions. No attention mask is
-written: the softmax and the mean over positions see the real length.
+written: the softmax and the mean over positions see the valid length.
 """
 
 import jax

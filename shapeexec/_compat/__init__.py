@@ -92,6 +92,7 @@ from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name
     new_literal,
     new_variable,
     opened,
+    results_of,
     scan_counts,
     sub_jaxprs,
     with_equations,

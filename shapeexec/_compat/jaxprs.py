@@ -101,8 +101,13 @@ def bind_equation(
 ) -> list[Any]:
     """The results of an equation's primitive; `params` stand for the equation's own."""
     own = eqn.params if params is None else params
-    results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(own))
-    return [*results] if eqn.primitive.multiple_results else [results]
+    return results_of(eqn.primitive, operands, params=eqn.primitive.get_bind_params(own))
+
+
+def results_of(primitive: Any, operands: Iterable[Any], *, params: Mapping[str, Any]) -> list[Any]:
+    """The results of a primitive, as a list also where it has one."""
+    results = primitive.bind(*operands, **params)
+    return [*results] if primitive.multiple_results else [results]
 
 
 def closed(jaxpr: Any) -> Any:

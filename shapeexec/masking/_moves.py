@@ -32,9 +32,9 @@ def take(
     return lax.select(mask, moved, lax.full_like(moved, value))
 
 
-def roll_to_front(x: Array, length: Length, *, axis: int) -> Array:
-    """Move the last `length` elements of `x` along `axis` to its front."""
-    return jnp.roll(x, length - x.shape[axis], axis)
+def roll_to_front(x: Array, length: Length, *, axis: int, capacity: int) -> Array:
+    """Move the last `length` of `capacity` elements of `x` along `axis` to its front."""
+    return jnp.roll(x, length - capacity, axis)
 
 
 def sources(position: Array, *, low: Length, step: Length, length: Length) -> tuple[Array, Array]:

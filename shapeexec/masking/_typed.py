@@ -31,12 +31,7 @@ class TypedResults:
         try:
             made = self._made.get(key)
         except TypeError:  # a parameter that is not hashable
-            return _bound(primitive, operands, params=params)
+            return _compat.results_of(primitive, operands, params=params)
         if made is None:
-            made = self._made[key] = _bound(primitive, operands, params=params)
+            made = self._made[key] = _compat.results_of(primitive, operands, params=params)
         return made
-
-
-def _bound(primitive: Any, operands: Sequence[Any], *, params: Mapping[str, Any]) -> list[Any]:
-    results = primitive.bind(*operands, **params)
-    return [*results] if primitive.multiple_results else [results]

@@ -30,6 +30,7 @@ class WindowAxis:
 
     Attributes:
         axis: The operand's axis.
+        capacity: The operand's capacity there.
         length: The operand's valid length.
         low: How many positions the first window begins in front of the operand.
         dilation: The distance of the operand's elements.
@@ -40,6 +41,7 @@ class WindowAxis:
     """
 
     axis: int
+    capacity: int
     length: Length
     low: Length
     dilation: int
@@ -72,7 +74,7 @@ class WindowAxis:
 
     def lay(self, x: Array, value: Any) -> tuple[Array, tuple[int, int], int]:
         """`x`, whose padding is `value`, with (lo, hi) and dilation so that it covers `reach`."""
-        width, pads, dilation = self.layout(x.shape[self.axis])
+        width, pads, dilation = self.layout(self.capacity)
         if self.is_placed:
             return self.place(x, value), pads, dilation
         return lax.slice_in_dim(x, 0, width, axis=self.axis), pads, dilation
@@ -236,7 +238,7 @@ def _reduced_axis(ctx: RuleContext, axis: int, *, dim: Any, count: Any) -> Windo
     steps = (window, stride, base, *pads)
     if not holds_dim(steps) and steps == (1, 1, 1, 0, 0):
         return None  # each window is an element of its own
-    length, low = extents.length(dim), extents.length(pads[0])
+    capacity, length, low = extents.capacity(dim), extents.length(dim), extents.length(pads[0])
     if holds_dim(base):
         raise ctx.unsupported("a base dilation of ragged size has no rule", [base])
     is_one = isinstance(count, int) and count == 1 and dilation == 1
@@ -245,11 +247,11 @@ def _reduced_axis(ctx: RuleContext, axis: int, *, dim: Any, count: Any) -> Windo
         windows = Windows(
             size, extents.length(window), extents.length(stride), extents.length(dilation)
         )
-        return WindowAxis(axis, length, low, base, reach, windows=windows)
+        return WindowAxis(axis, capacity, length, low, base, reach, windows=windows)
     limit = None if isinstance(window, int) else extents.length(window)
     covered = (extents.capacity(window) - 1) * dilation + 1
     reach = max(0, (extents.capacity(count) - 1) * extents.capacity(stride) + covered)
-    return WindowAxis(axis, length, low, base, reach, limit)
+    return WindowAxis(axis, capacity, length, low, base, reach, limit)
 
 
 def lay_all(
@@ -313,7 +315,12 @@ def spatial_axes(ctx: RuleContext, shapes: Sequence[tuple[Any, ...]]) -> list[Wi
             reach = max(0, (ctx.extents.capacity(count) - 1) * strides[i] + covered)
             axes.append(
                 WindowAxis(
-                    axis, ctx.extents.length(dim), ctx.extents.length(pads[0]), base[i], reach
+                    axis,
+                    ctx.extents.capacity(dim),
+                    ctx.extents.length(dim),
+                    ctx.extents.length(pads[0]),
+                    base[i],
+                    reach,
                 )
             )
     return axes

@@ -311,9 +311,18 @@ _OF_INTERMEDIATES = {
     "_hash": "keys are never padded within a draw",
     "hash_pair": "counters are made by the rule, and keys are never padded within a draw",
     "by_element": "starts are laid out in rows by the rule",
-    "_unchanging": "updates are spread by the rule",
+    "_unchanging": "updates that are spread element by element are the rule's",
+    "take": "what is moved may be moved along other axes already",
+    "take_back": "the array is what a primitive made of laid elements",
+    "_added_up": "the array is what a primitive made of laid elements",
+    "unpad_axis": "the array may be cut already along other axes",
+    "close_up_groups": "the array is what a primitive made of spread groups",
 }
-RULE_FILES = sorted(pathlib.Path(rules.__path__[0]).glob("*.py"))
+_MASKING = pathlib.Path(rules.__path__[0]).parent
+RULE_FILES = [
+    *sorted((_MASKING / "rules").glob("*.py")),
+    *(_MASKING / f"_{name}.py" for name in ("windows", "moves", "taps")),
+]
 
 
 def shapes_read(text: str) -> set[tuple[str, str]]:

@@ -51,7 +51,8 @@ def _turned_round(ctx: RuleContext, x: Array, *, axis: int, params: dict[str, An
     """A complex log-sum-exp: adding nothing, exp(-inf), would wrap an angle past pi."""
 
     def turn(x: Array) -> Array:
-        return roll_to_front(lax.rev(x, (axis,)), ctx.operands[0].lengths[axis], axis=axis)
+        length, capacity = ctx.operands[0].lengths[axis], ctx.operands[0].capacities[axis]
+        return roll_to_front(lax.rev(x, (axis,)), length, axis=axis, capacity=capacity)
 
     return turn(ctx.bind(turn(x), axis=axis, reverse=False, **params))
 

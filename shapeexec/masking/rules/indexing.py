@@ -30,7 +30,7 @@ from shapeexec.shape import _dim
 _MODE = lax.GatherScatterMode
 _NOWHERE = np.int32(np.iinfo(np.int32).max)
 """An index that is out of bounds on every axis."""
-_NEUTRAL = {"scatter-add": -0.0, "scatter-sub": 0.0, "scatter-mul": 1}
+_UNCHANGING = {"scatter-add": -0.0, "scatter-sub": 0.0, "scatter-mul": 1}
 """What may be added to any number, taken from it, or multiply it, and leave it as it was."""
 
 
@@ -165,12 +165,14 @@ class _Writes:
         keep: bool[rows]: whether it is written.
         updates: The windows.
         numbers: Which of their axes are rows, and which axes of the operand are indexed.
+        is_by_element: Whether a window holds single elements of what the equation writes.
     """
 
     starts: Array
     keep: Array
     updates: Array
     numbers: lax.ScatterDimensionNumbers
+    is_by_element: bool = False
 
     def by_element(self, ctx: RuleContext, partial: dict[int, Any]) -> "_Writes":
         """The same with an index row for each position along some of the window's axes.
@@ -204,7 +206,7 @@ class _Writes:
             operand_batching_dims=numbers.operand_batching_dims,
             scatter_indices_batching_dims=numbers.scatter_indices_batching_dims,
         )
-        return _Writes(starts, keep, updates, by_element)
+        return _Writes(starts, keep, updates, by_element, is_by_element=True)
 
     def apply(self, ctx: RuleContext, operand: Array, **params: Any) -> Array:
         """The operand with those windows written that are kept."""
@@ -226,9 +228,10 @@ class _Writes:
 
     def _unchanging(self, ctx: RuleContext, operand: Array, starts: Array) -> Any:
         """Updates that leave the operand as it is, at `starts`."""
-        if ctx.primitive in _NEUTRAL:
-            return np.asarray(_NEUTRAL[ctx.primitive], operand.dtype)
+        if ctx.primitive in _UNCHANGING:
+            return np.asarray(_UNCHANGING[ctx.primitive], operand.dtype)
         numbers, windows = self.numbers, _windows(self.numbers, operand.ndim)
+        extents = self.updates.shape if self.is_by_element else ctx.operands[2].capacities
         return _compat.gather(
             operand,
             starts,
@@ -239,7 +242,7 @@ class _Writes:
                 operand_batching_dims=tuple(numbers.operand_batching_dims),
                 start_indices_batching_dims=tuple(numbers.scatter_indices_batching_dims),
             ),
-            [self.updates.shape[windows[a]] if a in windows else 1 for a in range(operand.ndim)],
+            [extents[windows[a]] if a in windows else 1 for a in range(operand.ndim)],
             mode=_MODE.CLIP,
         )
 

@@ -177,7 +177,8 @@ def rev(ctx: RuleContext, operand: Array, *, dimensions: tuple[int, ...]) -> Arr
     """Move: reversing puts the padding first, so the valid elements are rolled to the front."""
     out = lax.rev(operand, dimensions)
     for axis in ctx.operands[0].padded(dimensions):
-        out = roll_to_front(out, ctx.operands[0].lengths[axis], axis=axis)
+        length, capacity = ctx.operands[0].lengths[axis], ctx.operands[0].capacities[axis]
+        out = roll_to_front(out, length, axis=axis, capacity=capacity)
     return out
 
 

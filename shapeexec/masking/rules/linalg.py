@@ -153,9 +153,9 @@ def svd(
     inside, is_diagonal = _corner((*batch, size, size), length)
     block = jnp.where(is_diagonal, _beyond_spectrum(matrix), 0).astype(matrix.dtype)
     values, left, right = ctx.bind(jnp.where(inside, matrix, block), **options)
-    values = roll_to_front(values, length, axis=values.ndim - 1)
-    left = roll_to_front(left, length, axis=left.ndim - 1)
-    right = roll_to_front(right, length, axis=right.ndim - 2)
+    values = roll_to_front(values, length, axis=values.ndim - 1, capacity=size)
+    left = roll_to_front(left, length, axis=left.ndim - 1, capacity=size)
+    right = roll_to_front(right, length, axis=right.ndim - 2, capacity=size)
     if around is None:
         return values, left, right
     before, after = around

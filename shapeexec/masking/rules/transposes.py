@@ -138,7 +138,8 @@ def _dilated_axes(ctx: RuleContext, ragged: Sequence[WindowAxis]) -> list[Window
             count, window = ctx.operands[0].dims[axis], params["window_dimensions"][axis]
             reach = max(0, (count - 1) * params["window_strides"][axis] + window)
             low = params["padding"][axis][0]
-            known[axis] = WindowAxis(axis, ctx.operands[1].dims[axis], low, dilation, reach)
+            size = ctx.operands[1].capacities[axis]
+            known[axis] = WindowAxis(axis, size, size, low, dilation, reach)
     return [
         each
         if each.windows or each.limit is not None

@@ -190,14 +190,14 @@ def _handles(traffic: Traffic, draw: Draw) -> None:
     args = list(draw.shape.arguments(draw.variant))
     for place, spec in enumerate(draw.shape.model.specs):
         if spec is not None:
-            args[place] = _in_garbage(args[place])
+            args[place] = _poisoned(args[place])
     _answer(traffic, draw, got=draw.service.run(*args))
 
 
-def _in_garbage(array: np.ndarray) -> Padded:
-    """A handle of an array of which each axis is the next power of two, with garbage behind it."""
-    garbage = np.nan if array.dtype.kind == "f" else 1 << 20
-    whole = np.full([1 << (size - 1).bit_length() for size in array.shape], garbage, array.dtype)
+def _poisoned(array: np.ndarray) -> Padded:
+    """A handle of an array of which each axis is the next power of two, poisoned behind it."""
+    poison = np.nan if array.dtype.kind == "f" else 1 << 20
+    whole = np.full([1 << (size - 1).bit_length() for size in array.shape], poison, array.dtype)
     whole[tuple(map(slice, array.shape))] = array
     return Padded(_compat.asarray(whole), array.shape)
 

@@ -144,14 +144,14 @@ class Span:
 
 
 def load_rows(ref: Ref, batch: Array, head: Array, span: Span) -> Array:
-    """[span, padded size] of an array [B, T or S, heads, size]."""
+    """[span, columns of a tile] of an array [B, T or S, heads, size]."""
     rows, columns = _grid_of(span, ref.shape[3])
     is_inside = _both(span.is_inside(rows), _columns_inside(columns, ref.shape[3]))
     return _load(ref, (batch, rows, head, columns), is_inside)
 
 
 def store_rows(ref: Ref, batch: Array, head: Array, first: Array, value: Array) -> None:
-    """Store [rows, padded size] into an array [B, T or S, heads, size], clipped at its end."""
+    """Store [rows, columns of a tile] into [B, T or S, heads, size]; clipped at its end."""
     span = Span(first, value.shape[0], ref.shape[1])
     rows, columns = _grid_of(span, ref.shape[3])
     is_inside = _both(span.is_inside(rows), _columns_inside(columns, ref.shape[3]))

@@ -100,20 +100,20 @@ def lists(
 def padding(
     shapes: Sequence[Shape], patterns: Sequence[Pattern], rows: Sequence[Row]
 ) -> Iterator[Finding]:
-    """A bucket of twice the length, half of it real, by a bucket of the length; causal."""
+    """A bucket of twice the length, half of it valid, by a bucket of the length; causal."""
     del patterns, rows
-    real = dataclasses.replace(shapes[0], batch=max(1, shapes[0].batch // 2))
-    bucket = dataclasses.replace(real, length=2 * real.length)
+    valid = dataclasses.replace(shapes[0], batch=max(1, shapes[0].batch // 2))
+    bucket = dataclasses.replace(valid, length=2 * valid.length)
     for passes in PASSES:
         times = {}
-        for shape in (bucket, real):
-            lengths = jnp.full(shape.batch, real.length, jnp.int32)
+        for shape in (bucket, valid):
+            lengths = jnp.full(shape.batch, valid.length, jnp.int32)
             arguments = (lengths, *operands(shape))
             program = compiled(_causal(passes, ragged=True), arguments)
             times[shape] = clock(program.call, arguments).best_known
-        case = f"{bucket.batch} x {real.length} in a bucket of {bucket.length}, {passes}"
-        meaning = f"of a bucket of {real.length}"
-        yield Finding("padding", case, "ms", times[bucket], times[real], meaning)
+        case = f"{bucket.batch} x {valid.length} in a bucket of {bucket.length}, {passes}"
+        meaning = f"of a bucket of {valid.length}"
+        yield Finding("padding", case, "ms", times[bucket], times[valid], meaning)
 
 
 def memory(
