@@ -64,7 +64,7 @@ class Numbering:
         sizes = (self.queries, self.keys)
         tile = (min(128, self.queries), min(128, self.keys))
         tiles = BlockMask.from_mask(value, *sizes, tile, batch=self.batch, heads=self.heads)
-        return dataclasses.replace(tiles, elements=tiles.elements and wrapped)
+        return dataclasses.replace(tiles, elements=None if tiles.elements is None else wrapped)
 
 
 def whole_axes(value: Any) -> frozenset[str]:

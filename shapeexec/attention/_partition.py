@@ -160,32 +160,45 @@ def _divide(
     """How the arrays are to be sharded, and what each device does; see `_compat.partitioned`."""
     specs = (*of_operands, *of_results)
     batch, heads, key_heads = (layout.sizes[axis] for axis in "BNK")
-    over_batch = _fitting(layout.over("B", specs), batch, mesh)
-    wanted = layout.over("N", specs) or layout.over("K", specs)
-    wanted = tuple(axis for axis in wanted if axis not in over_batch)
-    over_heads, over_keys = (_fitting(wanted, size, mesh) for size in (heads, key_heads))
-    own_heads, group = heads // _count(over_heads, mesh), heads // key_heads
-    if len(over_heads) > len(over_keys) and group % own_heads:
-        over_heads = over_keys  # the heads of a device would be of several groups
+    group = heads // key_heads
+    over_batch = _longest(layout.over("B", specs), lambda over: batch % _count(over, mesh) == 0)
+    of_keys = layout.over("K", specs)
+    wanted = [axis for axis in layout.over("N", specs) or of_keys if axis not in over_batch]
+
+    def is_even(over: MeshAxes) -> bool:
+        own, rest = divmod(heads, _count(over, mesh))
+        return rest == 0 and (own % group == 0 or group % own == 0)
+
+    over_heads = _longest(wanted, is_even)
+    over_keys = _longest(
+        over_heads, lambda over: over == of_keys[: len(over)] and key_heads % _count(over, mesh) == 0
+    )
     over = {"B": over_batch, "N": over_heads, "K": over_keys}
-    over_group = over_heads[len(over_keys) :]
+    own_heads = heads // _count(over_heads, mesh)
 
     def part(*flat: Array) -> list[Array]:
-        if not over_group:
+        if over_keys == over_heads:
             return _summed(layout, over, run(*flat))
-        # Devices share the heads of a group: each takes the key head of its own.
-        mine = lax.axis_index(over_group) * own_heads // group
+        # The device has more key heads than those of its query heads.
+        mine = lax.axis_index(over_heads[len(over_keys) :]) * own_heads // group
+        count = max(1, own_heads // group)
         own = (
-            lax.dynamic_slice_in_dim(x, mine, 1, 2) if "K" in axes else x
+            lax.dynamic_slice_in_dim(x, mine, count, 2) if "K" in axes else x
             for axes, x in zip(layout.operands, flat, strict=True)
         )
         results = (
-            lax.dynamic_update_slice_in_dim(jnp.zeros_like(flat[1]), x, mine, 2) if "K" in axes else x
+            _among(x, mine, flat[1].shape[2]) if "K" in axes else x
             for axes, x in zip(layout.results, run(*own), strict=True)
         )
         return _summed(layout, over, results)
 
     return (*layout.specs(over), part)
+
+
+def _among(x: Array, first: Array, heads: int) -> Array:
+    """Some key heads [B, S, some, size] among zeros for the others."""
+    zeros = jnp.zeros((*x.shape[:2], heads, x.shape[3]), x.dtype)
+    return lax.dynamic_update_slice_in_dim(zeros, x, first, 2)
 
 
 def _summed(
@@ -204,11 +217,9 @@ def _summed(
     return summed
 
 
-def _fitting(over: MeshAxes, size: int, mesh: jax.sharding.Mesh) -> MeshAxes:
-    """The first ones of some mesh axes, as many as divide an axis evenly."""
-    return next(
-        over[:count] for count in range(len(over), -1, -1) if size % _count(over[:count], mesh) == 0
-    )
+def _longest(over: Sequence[str], fits: Callable[[MeshAxes], bool]) -> MeshAxes:
+    """The first ones of some mesh axes, as many as fit; none always do."""
+    return next(part for n in range(len(over), -1, -1) if fits(part := tuple(over[:n])))
 
 
 def _count(over: MeshAxes, mesh: jax.sharding.Mesh) -> int:
