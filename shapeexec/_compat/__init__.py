@@ -100,6 +100,7 @@ from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name
 )
 from shapeexec._compat.layouts import row_major  # noqa: F401 - others use it by the package's name
 from shapeexec._compat.partitioning import (  # noqa: F401 - others use it by the name of the package
+    Partition,
     Spec,
     context_of_partitioned,
     partitioned,

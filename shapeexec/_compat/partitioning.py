@@ -105,7 +105,10 @@ def partitioned(
         ]
         return mesh, without_mesh, cut[1], cut[0]
 
-    whole = custom_partitioning(lambda *operands: tuple(function(*operands)))
+    def on_all(*operands: Any) -> tuple[Any, ...]:
+        return tuple(function(*operands))
+
+    whole = custom_partitioning(on_all)
     whole.def_partition(by_jax, sharding_rule=rule, decode_shardings=False)
     return whole
 

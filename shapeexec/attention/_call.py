@@ -3,6 +3,11 @@
 The arguments are checked in `_arguments`; the primitives are in `_primitive`.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -84,7 +89,7 @@ def split(call: Call, flat: Sequence[Any]) -> tuple[Operands, tuple[Any, ...]]:
 
 
 def axes_of_leaves(tree: Any) -> list[str]:
-    """The letters of the axes of each leaf of a mask or bias: B, N, T, S, or `-` for another one."""
+    """The letters of the axes of each leaf of a mask or bias: B, N, T, S; `-` for another one."""
     value = jax.tree.unflatten(tree, [object()] * tree.num_leaves)
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]]
     return [_axes_at(value, path) for path in paths]

@@ -11,7 +11,7 @@ divided with the call. Arrays of masks need no such care: each part holds its ow
 
 import copy
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -83,9 +83,10 @@ def whole_axes(value: Any) -> frozenset[str]:
     whole: set[str] = set()
     for name, content in contents.items():
         axes = value.axes.get(name, "BN")[: getattr(content, "ndim", 0)]
-        if "B" in axes and batch:
+        is_unknown = name not in value.axes
+        if "B" in axes and (batch or is_unknown):
             whole |= {"B"}
-        if "N" in axes and (heads or name not in value.axes):
+        if "N" in axes and (heads or is_unknown):
             whole |= {"N", "K"}
     return frozenset(whole)
 
@@ -98,16 +99,16 @@ def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(value)
 
 
-def reads_numbers(value: Mask | ScoreModifier) -> tuple[bool, bool]:
+def reads_numbers(value: Value) -> tuple[bool, bool]:
     """Whether results depend on the number of the example, and of the head, and not via arrays."""
     one, two = np.zeros((1, 1, 1, 1), np.int32), np.arange(2, dtype=np.int32)
     arrays = Gathered(one, one, one, one, one + 1, one + 1)
     at: Any = _Numbered(arrays, two.reshape(2, 1, 1, 1), two.reshape(1, 2, 1, 1))
 
     def ask() -> Array:
-        if isinstance(value, Mask):
-            return jnp.asarray(value.allows(at))
-        return value.modify(at, jnp.zeros((1, 1, 1, 1), np.float32))
+        if isinstance(value, ScoreModifier):
+            return value.modify(at, jnp.zeros((1, 1, 1, 1), np.float32))
+        return jnp.asarray(cast(Mask, value).allows(at))
 
     batch, heads = ((1,) * 4 + jax.eval_shape(ask).shape)[-4:-2]
     return batch > 1, heads > 1

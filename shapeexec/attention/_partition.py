@@ -54,7 +54,8 @@ def run_partitioned(
         jax.tree.unflatten(call.mask, operands.mask),
         jax.tree.unflatten(call.bias, operands.bias),
     )
-    numbering = Numbering(*operands.query.shape[:3], operands.key.shape[1])
+    batch, queries, heads, _ = operands.query.shape
+    numbering = Numbering(batch, queries, heads, operands.key.shape[1])
     (mask, mask_tree), (bias, bias_tree) = (jax.tree.flatten(numbering.of(x)) for x in values)
     numbers = len(mask) - len(operands.mask)
     first = call.operands - call.bias.num_leaves
@@ -66,8 +67,7 @@ def run_partitioned(
     layout = _layout(flat, call, along, is_gradient=run is _run.gradient)
     layout = layout.without(*(axis for value in values for axis in whole_axes(value)))
     on_all = functools.partial(run, call=call, **params)
-    divide = functools.partial(_divide, layout, on_all)
-    return _compat.partitioned(on_all, layout.rule, divide)(*flat)
+    return _compat.partitioned(on_all, layout.rule, _partition(layout, on_all))(*flat)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +89,10 @@ class _Layout:
     def without(self, *axes: str) -> "_Layout":
         """The layout with some axes that are not divided."""
         blank = str.maketrans(dict.fromkeys(axes, "-"))
-        sides = (tuple(one.translate(blank) for one in x) for x in (self.operands, self.results))
-        return _Layout(self.sizes, *sides, self.is_gradient)
+        operands, results = (
+            tuple(one.translate(blank) for one in side) for side in (self.operands, self.results)
+        )
+        return dataclasses.replace(self, operands=operands, results=results)
 
     @property
     def rule(self) -> str:
@@ -150,49 +152,57 @@ def _layout(
     return _Layout(sizes, by_operand, results, is_gradient)
 
 
-def _divide(
-    layout: _Layout,
-    run: Callable[..., Sequence[Array]],
-    mesh: jax.sharding.Mesh,
-    of_operands: Sequence[_compat.Spec],
-    of_results: Sequence[_compat.Spec],
-) -> tuple[list[_compat.Spec], list[_compat.Spec], Callable[..., Any]]:
-    """How the arrays are to be sharded, and what each device does; see `_compat.partitioned`."""
-    specs = (*of_operands, *of_results)
+def _partition(layout: _Layout, run: Callable[..., Sequence[Array]]) -> _compat.Partition:
+    def partition(
+        mesh: jax.sharding.Mesh, of_operands: Sequence[_compat.Spec], of_results: Any
+    ) -> Any:
+        over = _divided(layout, mesh, (*of_operands, *of_results))
+        return (*layout.specs(over), functools.partial(_part, layout, run, over))
+
+    return partition
+
+
+def _divided(
+    layout: _Layout, mesh: jax.sharding.Mesh, specs: Sequence[_compat.Spec]
+) -> dict[str, MeshAxes]:
+    """The mesh axes that B, N and K are divided over, given how arrays are sharded."""
     batch, heads, key_heads = (layout.sizes[axis] for axis in "BNK")
     group = heads // key_heads
-    over_batch = _longest(layout.over("B", specs), lambda over: batch % _count(over, mesh) == 0)
     of_keys = layout.over("K", specs)
-    wanted = [axis for axis in layout.over("N", specs) or of_keys if axis not in over_batch]
 
     def is_even(over: MeshAxes) -> bool:
         own, rest = divmod(heads, _count(over, mesh))
         return rest == 0 and (own % group == 0 or group % own == 0)
 
+    def is_of_keys(over: MeshAxes) -> bool:
+        return over == of_keys[: len(over)] and key_heads % _count(over, mesh) == 0
+
+    over_batch = _longest(layout.over("B", specs), lambda over: batch % _count(over, mesh) == 0)
+    wanted = [axis for axis in layout.over("N", specs) or of_keys if axis not in over_batch]
     over_heads = _longest(wanted, is_even)
-    over_keys = _longest(
-        over_heads, lambda over: over == of_keys[: len(over)] and key_heads % _count(over, mesh) == 0
+    return {"B": over_batch, "N": over_heads, "K": _longest(over_heads, is_of_keys)}
+
+
+def _part(
+    layout: _Layout, run: Callable[..., Sequence[Array]], over: dict[str, MeshAxes], *flat: Array
+) -> list[Array]:
+    """The results of one device."""
+    over_group = over["N"][len(over["K"]) :]
+    if not over_group:
+        return _summed(layout, over, run(*flat))
+    # The device has more key heads than those of its query heads.
+    heads, key_heads = (x.shape[2] for x in flat[:2])
+    group = layout.sizes["N"] // layout.sizes["K"]
+    first, count = lax.axis_index(over_group) * heads // group, max(1, heads // group)
+    own = (
+        lax.dynamic_slice_in_dim(x, first, count, 2) if "K" in axes else x
+        for axes, x in zip(layout.operands, flat, strict=True)
     )
-    over = {"B": over_batch, "N": over_heads, "K": over_keys}
-    own_heads = heads // _count(over_heads, mesh)
-
-    def part(*flat: Array) -> list[Array]:
-        if over_keys == over_heads:
-            return _summed(layout, over, run(*flat))
-        # The device has more key heads than those of its query heads.
-        mine = lax.axis_index(over_heads[len(over_keys) :]) * own_heads // group
-        count = max(1, own_heads // group)
-        own = (
-            lax.dynamic_slice_in_dim(x, mine, count, 2) if "K" in axes else x
-            for axes, x in zip(layout.operands, flat, strict=True)
-        )
-        results = (
-            _among(x, mine, flat[1].shape[2]) if "K" in axes else x
-            for axes, x in zip(layout.results, run(*own), strict=True)
-        )
-        return _summed(layout, over, results)
-
-    return (*layout.specs(over), part)
+    results = (
+        _among(x, first, key_heads) if "K" in axes else x
+        for axes, x in zip(layout.results, run(*own), strict=True)
+    )
+    return _summed(layout, over, results)
 
 
 def _among(x: Array, first: Array, heads: int) -> Array:
@@ -201,9 +211,7 @@ def _among(x: Array, first: Array, heads: int) -> Array:
     return lax.dynamic_update_slice_in_dim(zeros, x, first, 2)
 
 
-def _summed(
-    layout: _Layout, over: Mapping[str, MeshAxes], results: Iterable[Array]
-) -> list[Array]:
+def _summed(layout: _Layout, over: Mapping[str, MeshAxes], results: Iterable[Array]) -> list[Array]:
     """Results of a device, gradients by operands that devices share summed over these."""
     if not layout.is_gradient:
         return list(results)

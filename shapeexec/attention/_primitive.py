@@ -212,9 +212,7 @@ def _local(run: Callable[..., Any], platform: str) -> Callable[..., Any]:
     def lowered(ctx: Any, *operands: Any, **params: Any) -> Any:
         partitioned = _compat.context_of_partitioned(ctx)
         on_all = functools.partial(run_partitioned, run=run) if partitioned else run
-        lower = mlir.lower_fun(
-            functools.partial(on_all, platform=platform), multiple_results=True
-        )
+        lower = mlir.lower_fun(functools.partial(on_all, platform=platform), multiple_results=True)
         plain = [_compat.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
         return lower((partitioned or ctx).replace(avals_in=plain), *operands, **params)
 

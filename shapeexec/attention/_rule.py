@@ -79,7 +79,11 @@ def _check(ctx: RuleContext, call: Call) -> None:
     if ragged:
         raise ctx.unsupported("heads and their sizes are part of every score", ragged)
     fitting = {"B": batch, "T": queries, "S": keys}
-    leaves = zip((*axes_of_leaves(call.mask), *axes_of_leaves(call.bias)), (*shapes.mask, *shapes.bias), strict=True)
+    leaves = zip(
+        (*axes_of_leaves(call.mask), *axes_of_leaves(call.bias)),
+        (*shapes.mask, *shapes.bias),
+        strict=True,
+    )
     for axes, shape in leaves:
         for axis, dim in zip(axes, shape, strict=False):
             if not isinstance(dim, int) and not (axis in fitting and fitting[axis] == dim):

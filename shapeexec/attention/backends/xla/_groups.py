@@ -75,9 +75,9 @@ class Setting:
             if name in BY_KEY:
                 cleaned[name] = pad_to(x, (x.shape[0], self.columns, *x.shape[2:]))
             else:
-                x = _valid(x.astype(wide(self.signature.dtype)), self.work.query_lengths, 1)
-                x = pad_to(x, (x.shape[0], self.rows, *x.shape[2:]))
-                cleaned[name] = x.transpose(0, 2, 1, 3)
+                valid = _valid(x.astype(wide(self.signature.dtype)), self.work.query_lengths, 1)
+                whole = pad_to(valid, (x.shape[0], self.rows, *x.shape[2:]))
+                cleaned[name] = whole.transpose(0, 2, 1, 3)
         return cleaned
 
     def by_row(self, x: Array) -> Array:
@@ -136,10 +136,8 @@ class Setting:
                 b if by_batch else np.arange(batch, dtype=np.int32),
                 n if by_head else np.arange(heads, dtype=np.int32),
             )
-            own = {
-                name: x if name in BY_KEY else self._part(x, b, n, by_batch=by_batch, by_head=by_head)
-                for name, x in arrays.items()
-            }
+            part = functools.partial(self._part, b=b, n=n, by_batch=by_batch, by_head=by_head)
+            own = {name: x if name in BY_KEY else part(x) for name, x in arrays.items()}
             results, carry = run(group, own, carry)
             return carry, results
 
@@ -152,7 +150,7 @@ class Setting:
 
         return jax.tree.map(whole, stacked), carry
 
-    def _part(self, x: Array, b: Array, n: Array, *, by_batch: bool, by_head: bool) -> Array:
+    def _part(self, x: Array, *, b: Array, n: Array, by_batch: bool, by_head: bool) -> Array:
         if by_batch:
             x = lax.dynamic_slice_in_dim(x, b, 1, 0)
         return lax.dynamic_slice_in_dim(x, n, 1, 1) if by_head else x

@@ -167,7 +167,7 @@ def tangent_group(
     group: Group, arrays: dict[str, Array], carry: Any, *, d_bias: Any
 ) -> tuple[dict[str, Array], Any]:
     """The derivatives of output and log-sum-exp of a group along a direction."""
-    k, v = arrays["k"], arrays["v"]
+    k = arrays["k"]
     bias, scale = group.setting.bias, group.setting.scale
 
     def on_row(row: Array, results: Any) -> Any:
