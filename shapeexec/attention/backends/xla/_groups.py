@@ -244,11 +244,12 @@ class Group:
     def take_column(self, x: Array, at: Any, *, is_partial: bool) -> Array:
         """The rows of a key tile of [B, S, K, size]: [B, K, tile, size], 0 behind the length."""
         signature, (batch, key_heads) = self.setting.signature, self._keys_of()
+        zero = np.int32(0)
         first = (
-            0 if np.ndim(self.batch) else self.batch,
+            zero if np.ndim(self.batch) else self.batch,
             at.first[1],
-            0 if np.ndim(self.head) else self.head // signature.group,
-            0,
+            zero if np.ndim(self.head) else self.head // np.int32(signature.group),
+            zero,
         )
         shape = (batch, signature.tile[1], key_heads, x.shape[3])
         tile = lax.dynamic_slice(x, first, shape).astype(wide(signature.dtype))
