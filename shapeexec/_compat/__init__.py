@@ -11,6 +11,7 @@ that have them. Each module knows one subject:
     layouts     how an array lies in memory
     executables compiled programs as bytes, and the settings that change them
     cudnn       the primitives of cuDNN's attention
+    partitioning functions that run on each device's part of arrays
     dims        symbolic dims, and the questions that code asks of them
     typed       functions whose types are partly unknown, with types
 
@@ -99,6 +100,12 @@ from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name
     without_hi_primitives,
 )
 from shapeexec._compat.layouts import row_major  # noqa: F401 - others use it by the package's name
+from shapeexec._compat.partitioning import (  # noqa: F401 - others use it by the name of the package
+    Partition,
+    Spec,
+    context_of_partitioned,
+    partitioned,
+)
 from shapeexec._compat.places import (  # noqa: F401 - others use it by the name of the package
     FailedCall,
     caller_place,

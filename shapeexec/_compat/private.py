@@ -63,6 +63,7 @@ _TABLE = (
     ),
     ("jax._src.lax.utils", "int_dtype_for_dim int_dtype_for_shape", _EVERY),
     ("jax._src.lib.xla_client", "batched_device_put", _EVERY),
+    ("jax._src.mesh", "empty_abstract_mesh", _EVERY),
     ("jax._src.numpy.array_methods", "_IndexUpdateHelper", _EVERY),
     ("jax._src.numpy.fft", "operator", _EVERY),
     (
@@ -75,6 +76,7 @@ _TABLE = (
     ("jax._src.numpy.polynomial", "core lax", _EVERY),
     ("jax._src.random.core", "_gamma_one _shuffle choice permutation", _EVERY),
     ("jax._src.scipy.signal", "_spectral_helper", _EVERY),
+    ("jax._src.sharding_impls", "ShardingContext", _EVERY),
     ("jax._src.source_info_util", "user_frames", _EVERY),
     ("jax._src.xla_bridge", "backends_are_initialized", _EVERY),
     (

@@ -3,10 +3,16 @@
 The arguments are checked in `_arguments`; the primitives are in `_primitive`.
 """
 
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from jax import Array
 
 
@@ -80,3 +86,19 @@ def split(call: Call, flat: Sequence[Any]) -> tuple[Operands, tuple[Any, ...]]:
     mask = tuple(next(rest) for _ in range(call.mask.num_leaves))
     bias = tuple(next(rest) for _ in range(call.bias.num_leaves))
     return Operands(query, key, value, query_lengths, key_lengths, mask, bias), tuple(rest)
+
+
+def axes_of_leaves(tree: Any) -> list[str]:
+    """The letters of the axes of each leaf of a mask or bias: B, N, T, S; `-` for another one."""
+    value = jax.tree.unflatten(tree, [object()] * tree.num_leaves)
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]]
+    return [_axes_at(value, path) for path in paths]
+
+
+def _axes_at(value: Any, path: tuple[Any, ...]) -> str:
+    if not path:
+        return "BNTS"  # of a bias that is an array
+    *outer, last = path
+    for key in outer:
+        value = getattr(value, key.name) if hasattr(key, "name") else value[key.idx]
+    return value.axes.get(last.name, "----")

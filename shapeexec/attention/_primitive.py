@@ -24,6 +24,7 @@ from shapeexec import _compat
 from shapeexec._errors import BackendError
 from shapeexec.attention import _run
 from shapeexec.attention._call import Call, Operands
+from shapeexec.attention._partition import run_partitioned
 from shapeexec.attention.masks._value import wide
 
 attention_p = _compat.Primitive("attention")
@@ -211,16 +212,18 @@ def _batch_gradient(
 # Lowering
 
 
-def _local(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Lower with avals that carry shapes and dtypes only.
+def _local(run: Callable[..., Any], platform: str) -> Callable[..., Any]:
+    """Lower with avals that carry shapes and dtypes only, for XLA to divide among devices.
 
     Inside `shard_map` the carries of loops would have to vary over the mesh as operands do.
     """
-    lower = mlir.lower_fun(run, multiple_results=True)
 
     def lowered(ctx: Any, *operands: Any, **params: Any) -> Any:
+        partitioned = _compat.context_of_partitioned(ctx)
+        on_all = functools.partial(run_partitioned, run=run) if partitioned else run
+        lower = mlir.lower_fun(functools.partial(on_all, platform=platform), multiple_results=True)
         plain = [_compat.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
-        return lower(ctx.replace(avals_in=plain), *operands, **params)
+        return lower((partitioned or ctx).replace(avals_in=plain), *operands, **params)
 
     return lowered
 
@@ -244,8 +247,7 @@ def _define(
     primitive.def_impl(impl)
     primitive.def_abstract_eval(avals)
     for platform in (None, "cpu", "cuda", "rocm", "tpu"):
-        on_platform = functools.partial(run, platform=platform or "unknown")
-        mlir.register_lowering(primitive, _local(on_platform), platform=platform)
+        mlir.register_lowering(primitive, _local(run, platform or "unknown"), platform=platform)
     batching.primitive_batchers[primitive] = batch
     ad.primitive_jvps[primitive] = jvp
 

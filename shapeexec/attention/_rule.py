@@ -12,12 +12,11 @@ true sizes, and operations that use the results need no mask.
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shapeexec.attention._call import Call, split
+from shapeexec.attention._call import Call, axes_of_leaves, split
 from shapeexec.attention._primitive import attention_p, gradient_p, tangent_p
 from shapeexec.masking import RuleContext, lowest, register, zero
 from shapeexec.masking._knowledge import Known, constant, nothing_known
@@ -80,7 +79,11 @@ def _check(ctx: RuleContext, call: Call) -> None:
     if ragged:
         raise ctx.unsupported("heads and their sizes are part of every score", ragged)
     fitting = {"B": batch, "T": queries, "S": keys}
-    leaves = zip((*_axes(call.mask), *_axes(call.bias)), (*shapes.mask, *shapes.bias), strict=True)
+    leaves = zip(
+        (*axes_of_leaves(call.mask), *axes_of_leaves(call.bias)),
+        (*shapes.mask, *shapes.bias),
+        strict=True,
+    )
     for axes, shape in leaves:
         for axis, dim in zip(axes, shape, strict=False):
             if not isinstance(dim, int) and not (axis in fitting and fitting[axis] == dim):
@@ -89,19 +92,3 @@ def _check(ctx: RuleContext, call: Call) -> None:
                     " examples, queries or keys",
                     [dim],
                 )
-
-
-def _axes(tree: Any) -> list[str]:
-    """The letters of each leaf's axes: B, N, T, S, or `-` for another one."""
-    value = jax.tree.unflatten(tree, [object()] * tree.num_leaves)
-    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]]
-    return [_axes_at(value, path) for path in paths]
-
-
-def _axes_at(value: Any, path: tuple[Any, ...]) -> str:
-    if not path:
-        return "BNTS"  # of a bias that is an array
-    *outer, last = path
-    for key in outer:
-        value = getattr(value, key.name) if hasattr(key, "name") else value[key.idx]
-    return value.axes.get(last.name, "----")

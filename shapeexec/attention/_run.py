@@ -89,11 +89,11 @@ def _attention_tangent(
     chosen = functools.partial(choose_for_tangent, platform=platform)
     job = _job(operands, call, chosen=chosen)
     given = dict(zip(along, directions, strict=True))
-    tangents = [given.get(i, None if i >= 3 else jnp.zeros_like(flat[i])) for i in range(3)]
+    tangents = (given.get(0), given.get(1), given.get(2))
     first = call.operands - call.bias.num_leaves
     d_bias = {i - first: given[i] for i in along if i >= first}
     residuals = Residuals(operands.query, operands.key, operands.value, job.bias, out, logsumexp)
-    return [*job.backend.tangent(job.signature, job.work, residuals, tuple(tangents), d_bias)]
+    return [*job.backend.tangent(job.signature, job.work, residuals, tangents, d_bias)]
 
 
 @functools.partial(jax.jit, static_argnames=("call", "along", "platform"))

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+SHARDED = "tests.attention.sharded"
 PROGRAM = """
 import sys
 
@@ -95,17 +96,37 @@ print("all", len(cuts_of), is_explicit)
 """
 
 
-@pytest.mark.parametrize("kind", [pytest.param("default", marks=pytest.mark.slow), "auto"])
-def test_types_keep_their_sharding_and_numbers_do_not_change(kind):
+def run_on_four_devices(*arguments):
     four = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
     flags = {"XLA_FLAGS": four, "JAX_PLATFORMS": "cpu"}
     root = str(pathlib.Path(__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, kind],
+        [sys.executable, *arguments],
         env={**os.environ, **flags, "PYTHONPATH": root},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["all", "3" if kind == "default" else "1", str(kind == "default")]
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("kind", [pytest.param("default", marks=pytest.mark.slow), "auto"])
+def test_types_keep_their_sharding_and_numbers_do_not_change(kind):
+    printed = run_on_four_devices("-c", PROGRAM, kind)
+    assert printed == ["all", "3" if kind == "default" else "1", str(kind == "default")]
+
+
+def test_examples_and_heads_stay_on_their_devices():
+    # The gradient by a key head that two devices share is the sum of theirs.
+    assert run_on_four_devices("-m", SHARDED, "Auto", "quick") == ["all-reduce", "0", "1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_every_mask_stays_on_its_devices(kind):
+    printed = run_on_four_devices("-m", SHARDED, kind, "all")
+    # They sum gradients by a bias or a key head that devices share, and find out whether any score
+    # is large. Cut are examples and heads, examples, heads.
+    expected = "bias dropout one_key_head | bias dropout | lengths documents dropout one_key_head |"
+    assert printed == expected.split()

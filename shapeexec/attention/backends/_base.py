@@ -213,7 +213,7 @@ class TangentBackend(Backend, Protocol):
         signature: Signature,
         work: Work,
         residuals: Residuals,
-        tangents: tuple[Array, Array, Array],
+        tangents: tuple[Array | None, Array | None, Array | None],
         d_bias: Mapping[int, Array],
     ) -> tuple[Array, Array]:
         """The derivatives of output and log-sum-exp along a direction.
@@ -222,7 +222,7 @@ class TangentBackend(Backend, Protocol):
             signature: The static part of the call.
             work: The mask and its tiles.
             residuals: Operands and results of the forward pass.
-            tangents: The direction of q, k and v.
+            tangents: The direction of q, k and v; None for one that is constant.
             d_bias: The directions of the bias's leaves, by the leaf's number; others are constant.
         """
         ...

@@ -21,14 +21,20 @@ from shapeexec.attention.masks import Mask
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _TILE = 128
+_SHORT = 256
+"""Up to here a loop over tiles takes longer than the pairs that it would skip."""
+_FEW = 16
+"""With so few queries a step of the loop costs as much as its arithmetic on `_TILE` keys."""
 
 
 class _Xla:
     """See the module."""
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """At most `_TILE`, and no wider than the arrays."""
-        return min(_TILE, signature.query_size), min(_TILE, signature.key_size)
+        """At most `_TILE`, but short sequences are one tile, and few queries have longer ones."""
+        queries, keys = signature.query_size, signature.key_size
+        longest = _SHORT if queries <= _FEW else _TILE
+        return _side(queries, _TILE), _side(keys, longest)
 
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
         """It takes any mask on any platform."""
@@ -81,19 +87,24 @@ class _Xla:
         signature: Signature,
         work: Work,
         residuals: Residuals,
-        tangents: tuple[Array, Array, Array],
+        tangents: tuple[Array | None, Array | None, Array | None],
         d_bias: Mapping[int, Array],
     ) -> tuple[Array, Array]:
         """See `TangentBackend`."""
         setting = Setting(signature, work, as_modifier(residuals.bias, signature))
         named = {"q": residuals.q, "k": residuals.k, "v": residuals.v, "out": residuals.out}
-        named |= dict(zip(("d_q", "d_k", "d_v"), tangents, strict=True))
+        given = zip(("d_q", "d_k", "d_v"), tangents, strict=True)
+        named |= {name: tangent for name, tangent in given if tangent is not None}
         cleaned = setting.clean(**named)
         cleaned["logsumexp"] = setting.finite(residuals.logsumexp)
         group = functools.partial(tangent_group, d_bias=setting.bias.directions(d_bias))
         results, _ = setting.each_group(group, cleaned, ())
         d_out = setting.from_rows(results["d_out"], residuals.out.dtype)
         return d_out, setting.logsumexp(results["d_logsumexp"])
+
+
+def _side(size: int, longest: int) -> int:
+    return size if size <= _SHORT else longest
 
 
 backend = _Xla()

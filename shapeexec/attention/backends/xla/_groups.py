@@ -30,6 +30,9 @@ from shapeexec.attention.backends._softmax import finite
 from shapeexec.attention.backends.xla._bias import pad_to
 from shapeexec.attention.masks._value import wide
 
+BY_KEY = ("k", "v", "d_k", "d_v")
+"""The arrays whose rows are keys."""
+
 _TOGETHER = 64
 """Most examples times heads in one group: their tiles stay in the CPU's cache."""
 
@@ -38,7 +41,9 @@ _TOGETHER = 64
 class Setting:
     """A call, and how its examples and heads are grouped.
 
-    Inside, arrays are [B, heads, rows, ...] of whole tiles, with zeros for padding.
+    Inside, arrays by query are [B, heads, rows, ...] of whole tiles, with zeros for padding. Those
+    by key stay as they are, whole tiles of [B, S, heads, size]: a copy of a long cache would take
+    longer than a query's attention to it. Their tiles are cleaned of padding when they are read.
     """
 
     signature: Signature
@@ -61,18 +66,18 @@ class Setting:
         return whole_tiles(self.signature.key_size, self.signature.tile[1])
 
     def clean(self, **arrays: Array) -> dict[str, Array]:
-        """Arrays [B, T or S, heads, size] as [B, heads, rows, size].
+        """Arrays [B, T, heads, size] as [B, heads, rows, size]; those by key in whole tiles.
 
         Rows behind the valid lengths become 0, for they may hold NaN.
         """
         cleaned = {}
-        for name, given in arrays.items():
-            of_keys = name in ("k", "v", "d_k", "d_v")
-            x = given.astype(wide(self.signature.dtype))
-            x = _valid(x, self.work.key_lengths if of_keys else self.work.query_lengths, 1)
-            whole = self.columns if of_keys else self.rows
-            x = pad_to(x, (x.shape[0], whole, *x.shape[2:]))
-            cleaned[name] = x.transpose(0, 2, 1, 3)
+        for name, x in arrays.items():
+            if name in BY_KEY:
+                cleaned[name] = pad_to(x, (x.shape[0], self.columns, *x.shape[2:]))
+            else:
+                valid = _valid(x.astype(wide(self.signature.dtype)), self.work.query_lengths, 1)
+                whole = pad_to(valid, (x.shape[0], self.rows, *x.shape[2:]))
+                cleaned[name] = whole.transpose(0, 2, 1, 3)
         return cleaned
 
     def by_row(self, x: Array) -> Array:
@@ -131,10 +136,8 @@ class Setting:
                 b if by_batch else np.arange(batch, dtype=np.int32),
                 n if by_head else np.arange(heads, dtype=np.int32),
             )
-            own = {
-                name: self._part(x, b, n, by_batch=by_batch, by_head=by_head)
-                for name, x in arrays.items()
-            }
+            part = functools.partial(self._part, b=b, n=n, by_batch=by_batch, by_head=by_head)
+            own = {name: x if name in BY_KEY else part(x) for name, x in arrays.items()}
             results, carry = run(group, own, carry)
             return carry, results
 
@@ -147,15 +150,10 @@ class Setting:
 
         return jax.tree.map(whole, stacked), carry
 
-    def _part(self, x: Array, b: Array, n: Array, *, by_batch: bool, by_head: bool) -> Array:
+    def _part(self, x: Array, *, b: Array, n: Array, by_batch: bool, by_head: bool) -> Array:
         if by_batch:
             x = lax.dynamic_slice_in_dim(x, b, 1, 0)
-        if not by_head:
-            return x
-        signature = self.signature
-        is_key = x.shape[1] != signature.query_heads
-        group = signature.group if is_key else 1
-        return lax.dynamic_slice_in_dim(x, n // group, 1, 1)
+        return lax.dynamic_slice_in_dim(x, n, 1, 1) if by_head else x
 
 
 def _lists_of(lists: TileLists, b: Array, n: Array) -> TileLists:
@@ -243,10 +241,33 @@ class Group:
         tile = self.setting.signature.tile[0]
         return lax.dynamic_slice_in_dim(x, row * tile, tile, 2)
 
-    def take_column(self, x: Array, column: Array) -> Array:
-        """The rows of a key tile."""
-        tile = self.setting.signature.tile[1]
-        return lax.dynamic_slice_in_dim(x, column * tile, tile, 2)
+    def take_column(self, x: Array, at: Any, *, is_partial: bool) -> Array:
+        """The rows of a key tile of [B, S, K, size]: [B, K, tile, size], 0 behind the length."""
+        signature, (batch, key_heads) = self.setting.signature, self._keys_of()
+        zero = np.int32(0)
+        first = (
+            zero if np.ndim(self.batch) else self.batch,
+            at.first[1],
+            zero if np.ndim(self.head) else self.head // np.int32(signature.group),
+            zero,
+        )
+        shape = (batch, signature.tile[1], key_heads, x.shape[3])
+        tile = lax.dynamic_slice(x, first, shape).astype(wide(signature.dtype))
+        if is_partial and signature.is_ragged:
+            is_valid = (at.key < at.key_length).reshape(-1, signature.tile[1], 1, 1)
+            tile = jnp.where(is_valid, tile, 0)
+        return tile.transpose(0, 2, 1, 3)
+
+    def zeros_by_key(self, x: Array) -> Array:
+        """Zeros for the gradient by an array [B, S, K, size]: [B, K, columns, size]."""
+        dtype = wide(self.setting.signature.dtype)
+        batch, key_heads = self._keys_of()
+        return jnp.zeros((batch, key_heads, x.shape[1], x.shape[3]), dtype)
+
+    def _keys_of(self) -> tuple[int, int]:
+        signature = self.setting.signature
+        batch = signature.batch if np.ndim(self.batch) else 1
+        return batch, signature.key_heads if np.ndim(self.head) else 1
 
     def put_row(self, x: Array, part: Array, row: Array) -> Array:
         """`x` with one query tile replaced."""
@@ -254,8 +275,9 @@ class Group:
 
     def add_column(self, x: Array, part: Array, column: Array) -> Array:
         """`x` with a key tile added to."""
-        part = self.take_column(x, column) + part
-        return lax.dynamic_update_slice_in_dim(x, part, column * part.shape[2], 2)
+        first, tile = column * part.shape[2], part.shape[2]
+        part = lax.dynamic_slice_in_dim(x, first, tile, 2) + part
+        return lax.dynamic_update_slice_in_dim(x, part, first, 2)
 
     def masked(self, at: Any, scores: Array, *, is_partial: bool) -> Array:
         """Scores with -inf for pairs that are not allowed."""

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array, lax
 
 from shapeexec.attention.backends._softmax import LARGE, finite
-from shapeexec.attention.backends.xla._groups import Group
+from shapeexec.attention.backends.xla._groups import BY_KEY, Group
 
 
 @jax.tree_util.register_dataclass
@@ -80,7 +80,7 @@ class _QueryTile:
 
         def again() -> tuple[Array, Array]:
             def on_tile(at: Any, column: Array, is_partial: bool, softmax: _Softmax) -> _Softmax:
-                scaled = self.scaled(self.group.take_column(k, column))
+                scaled = self.scaled(self.group.take_column(k, at, is_partial=is_partial))
                 return softmax.add(self.final(at, scaled, is_partial=is_partial))[2]
 
             softmax = self.group.each_tile(self.row, on_tile, _Softmax.over(self.q))
@@ -102,10 +102,10 @@ def forward_group(
 
         def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
             acc, softmax = state
-            scaled = queries.scaled(group.take_column(k, column))
-            scores = queries.final(at, scaled, is_partial=is_partial)
+            k_tile, v_tile = (group.take_column(x, at, is_partial=is_partial) for x in (k, v))
+            scores = queries.final(at, queries.scaled(k_tile), is_partial=is_partial)
             weights, decay, softmax = softmax.add(scores)
-            acc = acc * decay[..., None] + _times_values(weights, group.take_column(v, column))
+            acc = acc * decay[..., None] + _times_values(weights, v_tile)
             return acc, softmax
 
         acc = jnp.zeros((*queries.q.shape[:3], v.shape[3]), q.dtype)
@@ -142,7 +142,7 @@ def backward_group(
 
         def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
             d_q_tile, d_k, d_v, gradient = state
-            k_tile, v_tile = group.take_column(k, column), group.take_column(v, column)
+            k_tile, v_tile = (group.take_column(x, at, is_partial=is_partial) for x in (k, v))
             scaled = queries.scaled(k_tile)
             scores = queries.final(at, scaled, is_partial=is_partial)
             weights = jnp.exp(scores - shift[..., None]) * factor[..., None]
@@ -158,7 +158,7 @@ def backward_group(
         d_q_tile, d_k, d_v, gradient = group.each_tile(row, on_tile, state)
         return group.put_row(d_q, d_q_tile * scale, row), d_k, d_v, gradient
 
-    carry = (jnp.zeros_like(q), jnp.zeros_like(k), jnp.zeros_like(v), gradient)
+    carry = (jnp.zeros_like(q), group.zeros_by_key(k), group.zeros_by_key(v), gradient)
     d_q, d_k, d_v, gradient = group.each_row(on_row, carry)
     return {"d_q": d_q, "d_k": d_k * scale, "d_v": d_v}, gradient
 
@@ -167,27 +167,37 @@ def tangent_group(
     group: Group, arrays: dict[str, Array], carry: Any, *, d_bias: Any
 ) -> tuple[dict[str, Array], Any]:
     """The derivatives of output and log-sum-exp of a group along a direction."""
-    k, v, d_k, d_v = (arrays[name] for name in ("k", "v", "d_k", "d_v"))
+    k = arrays["k"]
     bias, scale = group.setting.bias, group.setting.scale
 
     def on_row(row: Array, results: Any) -> Any:
-        q_tile, d_q_tile, out, logsumexp = (
-            group.take_row(arrays[name], row) for name in ("q", "d_q", "out", "logsumexp")
-        )
+        rows = {name: group.take_row(x, row) for name, x in arrays.items() if name not in BY_KEY}
+        q_tile, out, logsumexp = rows["q"], rows["out"], rows["logsumexp"]
         queries = _QueryTile(group, row, q_tile)
         shift, factor = queries.normalizer(k, logsumexp)
 
         def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
             d_acc, d_sum = state
-            k_tile = group.take_column(k, column)
+            tiles = {
+                name: group.take_column(arrays[name], at, is_partial=is_partial)
+                for name in BY_KEY
+                if name in arrays
+            }
+            k_tile, v_tile = tiles["k"], tiles["v"]
             scaled = queries.scaled(k_tile)
-            d_scaled = _times_keys(d_q_tile, k_tile)
-            d_scaled = (d_scaled + _times_keys(q_tile, group.take_column(d_k, column))) * scale
+            # No product with zeros: XLA for CPUs (jax 0.10 to 0.12) makes garbage of some fusions
+            # with one, and it would be work for nothing.
+            d_scaled = jnp.zeros_like(scaled)
+            if "d_q" in rows:
+                d_scaled = d_scaled + _times_keys(rows["d_q"], k_tile) * scale
+            if "d_k" in tiles:
+                d_scaled = d_scaled + _times_keys(q_tile, tiles["d_k"]) * scale
             scores = queries.final(at, scaled, is_partial=is_partial)
             weights = jnp.exp(scores - shift[..., None]) * factor[..., None]
             d_weights = weights * bias.tangent(at, scaled, d_scaled, d_bias)
-            d_acc = d_acc + _times_values(d_weights, group.take_column(v, column))
-            d_acc = d_acc + _times_values(weights, group.take_column(d_v, column))
+            d_acc = d_acc + _times_values(d_weights, v_tile)
+            if "d_v" in tiles:
+                d_acc = d_acc + _times_values(weights, tiles["d_v"])
             return d_acc, d_sum + d_weights.sum(-1)
 
         zeros = (jnp.zeros_like(out), jnp.zeros_like(logsumexp))

@@ -1,0 +1,60 @@
+"""The `xla` back end: what it reads, and its tiles."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec.attention.backends import xla
+from tests.attention.test_choose import CALL
+from tests.tolerance import assert_close
+
+SIZES = {  # by T and S: the queries and keys of a tile
+    (1, 4096): (1, 256),
+    (16, 300): (16, 256),
+    (17, 300): (17, 128),
+    (256, 256): (256, 256),
+    (257, 256): (128, 256),
+    (4096, 4096): (128, 128),
+}
+
+
+def attend(q, k, v, n):
+    return sx.dot_product_attention(q, k, v, key_value_seq_lengths=n, implementation="xla")
+
+
+def test_one_query_takes_no_copy_of_a_long_cache():
+    cache = jax.ShapeDtypeStruct((2, 4096, 2, 64), jnp.float32)
+    query = jax.ShapeDtypeStruct((2, 1, 4, 64), jnp.float32)
+    lengths = jax.ShapeDtypeStruct((2,), jnp.int32)
+    compiled = jax.jit(attend).lower(query, cache, cache, lengths).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 2 * cache.size  # a half of it, in bytes
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_a_cache_may_hold_anything_behind_its_length(group):
+    random = np.random.default_rng(0)
+    query = random.normal(size=(3, 2, 4, 8)).astype(np.float32)
+    k, v = (random.normal(size=(3, 600, 4 // group, 8)).astype(np.float32) for _ in range(2))
+    lengths = np.array([600, 257, 3], np.int32)
+    is_valid = np.arange(600) < lengths[:, None]
+    poisoned = [np.where(is_valid[..., None, None], x, np.nan) for x in (k, v)]
+
+    def both(k, v):
+        out, transpose = jax.vjp(lambda *x: attend(*x, lengths), query, k, v)
+        tangent = jax.jvp(lambda *x: attend(*x, lengths), (query, k, v), (query, k, v))[1]
+        return out, transpose(out), tangent
+
+    of_padding, of_zeros = both(*poisoned), both(k, v)
+    assert_close(of_padding, of_zeros)
+    plain = jax.nn.dot_product_attention(query, k, v, key_value_seq_lengths=lengths)
+    assert_close(of_zeros[0], plain)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_short_sequences_are_one_tile_and_few_queries_have_long_ones(sizes):
+    call = dataclasses.replace(CALL, query_size=sizes[0], key_size=sizes[1])
+    assert xla.backend.tile(call, sx.Full()) == SIZES[sizes]
