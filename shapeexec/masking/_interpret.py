@@ -259,6 +259,7 @@ class _Bodies:
             numbers=itertools.count(),
             outer=(*self._interpreter.outer, self._eqn),
             watch=None,
+            typed=None if self._interpreter.typed is None else TypedResults(),
         )
         results = body.run(closed, extents, operands=[*map(_without_role, operands)])
         numbers = tuple(value.number for value in operands)

@@ -4,7 +4,6 @@ Buckets are chosen, and graphs compiled, elsewhere.
 """
 
 import dataclasses
-import functools
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -116,11 +115,15 @@ class Masked:
             found = known.get(self.zero_padded)
         if found is not None:
             return found
-        first = Interpreter(typed=TypedResults())
-        run = functools.partial(self._run, interpreter=first, hosted=hosted)
+        report = Report()
+
+        def run(sizes: Any, consts: Any, *, leaves: Any) -> list[Array]:
+            first = Interpreter(report=report, typed=TypedResults())
+            return self._run(sizes, consts, leaves=leaves, interpreter=first, hosted=hosted)
+
         _compat.eval_shape(run, sizes, consts, leaves=leaves)
         with _FILLS_LOCK:
-            return known.setdefault(self.zero_padded, first.report)
+            return known.setdefault(self.zero_padded, report)
 
     def _run(
         self,

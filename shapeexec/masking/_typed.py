@@ -16,22 +16,26 @@ class TypedResults:
 
     An equal operation on other values gets the arrays of the first one, which have the right types
     and the wrong values. Layers repeat themselves, and binding is what a pass over them costs most.
+
+    One serves one of JAX's traces: arrays of a trace must not be met in another, nor held when it
+    has ended, which `jax.checking_leaks` calls a leak.
     """
 
     def __init__(self) -> None:
+        self._trace = _compat.current_trace()
         self._made: dict[Hashable, list[Any]] = {}
 
     def bind(
         self, primitive: Any, operands: Sequence[Any], *, params: Mapping[str, Any]
     ) -> list[Any]:
         """The results of a primitive's `bind`, right in their types."""
-        types = tuple(map(jax.typeof, operands))
-        # Arrays of one trace must not be met in another: a loop's body has its own.
-        key = (_compat.current_trace(), primitive, types, tuple(params.items()))
+        if _compat.current_trace() is not self._trace:  # a rule maps the primitive
+            return _compat.results_of(primitive, operands, params=params)
+        key = (primitive, tuple(map(jax.typeof, operands)), tuple(params.items()))
         try:
             made = self._made.get(key)
         except TypeError:  # a parameter that is not hashable
             return _compat.results_of(primitive, operands, params=params)
         if made is None:
             made = self._made[key] = _compat.results_of(primitive, operands, params=params)
-        return made
+        return [*made]  # a rule may change its list
