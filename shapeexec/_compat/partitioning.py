@@ -39,7 +39,7 @@ def context_of_partitioned(ctx: Any) -> Any | None:
     """
     module = ctx.module_context
     axes = module.axis_context
-    is_shardy = jax.config.jax_use_shardy_partitioner  # pyright: ignore[reportAttributeAccessIssue]
+    is_shardy = jax.config.jax_use_shardy_partitioner  # pyright: ignore[reportAttributeAccessIssue] - without stubs
     if (
         not isinstance(axes, _sharding_impls.ShardingContext)
         or axes.num_devices == 1

@@ -77,7 +77,7 @@ def constant(value: Scalar, *, unless: Unless = None) -> Padding:
 
 @functools.lru_cache(maxsize=1024)  # of bytes, for -0.0 is equal to 0.0
 def _constant(dtype: Any, data: bytes, *, unless: Unless) -> Padding:
-    scalar = np.frombuffer(data, dtype).reshape(())
+    scalar = np.frombuffer(data, dtype).reshape(()) if data else np.zeros((), dtype)  # float0
     if unless is not None:
         return Padding(value=scalar[()], unless=unless)
     if is_inexact(scalar.dtype):

@@ -1,11 +1,14 @@
 """Options in their short forms, and arguments that are left out."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec.execution import _spellings
 from tests.execution.python_module import mean
 from tests.execution.support import ones, refused
 
@@ -130,3 +133,9 @@ def test_an_argument_left_out_before_others_is_none():
     for n in (3, 4):
         np.testing.assert_array_equal(ex(ones(n), bias=ones(n)), 2 * ones(n))
     assert ex.cache_size == 1
+
+
+def test_the_options_that_are_told_are_all_that_there_are():
+    (_, fn, *options) = inspect.signature(sx.Exec.__init__).parameters
+    assert (fn, options.pop()) == ("fn", "misspelled")
+    assert [*_spellings._OPTIONS] == options

@@ -1,6 +1,5 @@
 """Strategies by names, dims and UNKNOWN; and the lines that other libraries' spellings mean."""
 
-import inspect
 import re
 
 import jax
@@ -9,7 +8,6 @@ import pytest
 
 import shapeexec as sx
 from shapeexec import BATCH, SEQ_LEN, UNKNOWN, Dim
-from shapeexec.execution import _spellings
 from tests.execution.support import assert_runs_as, ones, refused
 
 
@@ -383,12 +381,6 @@ def test_a_decorator_tells_it_too():
 def test_a_slip_is_told_with_the_options_there_are(options, what, fix):
     with refused(sx.ConfigError, what, fix):
         sx.Exec(total, **options)
-
-
-def test_the_options_that_are_told_are_all_that_there_are():
-    (_, fn, *options) = inspect.signature(sx.Exec.__init__).parameters
-    assert (fn, options.pop()) == ("fn", "misspelled")
-    assert [*_spellings._OPTIONS] == options
 
 
 def test_positions_where_specs_are_meant_are_an_error_at_once():

@@ -8,6 +8,7 @@ How examples and heads are grouped, and which tiles are visited, is in `_groups`
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -167,8 +168,8 @@ def tangent_group(
     group: Group, arrays: dict[str, Array], carry: Any, *, d_bias: Any
 ) -> tuple[dict[str, Array], Any]:
     """The derivatives of output and log-sum-exp of a group along a direction."""
-    k = arrays["k"]
-    bias, scale = group.setting.bias, group.setting.scale
+    k, bias = arrays["k"], group.setting.bias
+    by_key = [name for name in BY_KEY if name in arrays]
 
     def on_row(row: Array, results: Any) -> Any:
         rows = {name: group.take_row(x, row) for name, x in arrays.items() if name not in BY_KEY}
@@ -178,20 +179,10 @@ def tangent_group(
 
         def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
             d_acc, d_sum = state
-            tiles = {
-                name: group.take_column(arrays[name], at, is_partial=is_partial)
-                for name in BY_KEY
-                if name in arrays
-            }
+            tiles = {x: group.take_column(arrays[x], at, is_partial=is_partial) for x in by_key}
             k_tile, v_tile = tiles["k"], tiles["v"]
             scaled = queries.scaled(k_tile)
-            # No product with zeros: XLA for CPUs (jax 0.10 to 0.12) makes garbage of some fusions
-            # with one, and it would be work for nothing.
-            d_scaled = jnp.zeros_like(scaled)
-            if "d_q" in rows:
-                d_scaled = d_scaled + _times_keys(rows["d_q"], k_tile) * scale
-            if "d_k" in tiles:
-                d_scaled = d_scaled + _times_keys(q_tile, tiles["d_k"]) * scale
+            d_scaled = _direction(scaled, rows, tiles=tiles, scale=group.setting.scale)
             scores = queries.final(at, scaled, is_partial=is_partial)
             weights = jnp.exp(scores - shift[..., None]) * factor[..., None]
             d_weights = weights * bias.tangent(at, scaled, d_scaled, d_bias)
@@ -212,6 +203,22 @@ def tangent_group(
         "d_logsumexp": jnp.zeros_like(arrays["logsumexp"]),
     }
     return group.each_row(on_row, results), carry
+
+
+def _direction(
+    scaled: Array, rows: Mapping[str, Array], *, tiles: Mapping[str, Array], scale: Any
+) -> Array:
+    """The derivative of scaled scores along the directions `d_q` and `d_k` that there are.
+
+    There is no product with zeros for one that is missing: XLA for CPUs (jax 0.10 to 0.12) makes
+    garbage of some fusions with one, and it would be work for nothing.
+    """
+    d_scaled = jnp.zeros_like(scaled)
+    if "d_q" in rows:
+        d_scaled = d_scaled + _times_keys(rows["d_q"], tiles["k"]) * scale
+    if "d_k" in tiles:
+        d_scaled = d_scaled + _times_keys(rows["q"], tiles["d_k"]) * scale
+    return d_scaled
 
 
 # Products of [B, N, tile, ...] of queries with [B, K, tile, ...] of keys
