@@ -84,11 +84,12 @@ CONTESTANTS: Mapping[str, Callable[..., Any]] = {
 def measured(form: str, contestant: str, *, layers: int) -> dict[str, Any]:
     """What one process finds: seconds a call, kernels, and command buffers."""
     fn = CONTESTANTS[contestant](FORMS[form][0])
-    weights = jax.random.normal(jax.random.key(0), (layers, WIDTH, WIDTH)) / WIDTH**0.5
-    x = jax.random.normal(jax.random.key(1), (BATCH, LENGTH, WIDTH))
     with tempfile.TemporaryDirectory() as dump:
         flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
+        # XLA reads its flags once, when JAX first needs a device.
         os.environ["XLA_FLAGS"] = _joined(os.environ.get("XLA_FLAGS", ""), flags)
+        weights = jax.random.normal(jax.random.key(0), (layers, WIDTH, WIDTH)) / WIDTH**0.5
+        x = jax.random.normal(jax.random.key(1), (BATCH, LENGTH, WIDTH))
         rounds = 2 if layers < LAYERS else ROUNDS
         timing = take_turns({"": lambda: fn(weights, x)}, rounds=rounds, repeats=REPEATS)[""]
         text = "\n".join(_programs(Path(dump), FORMS[form][0].__name__))
