@@ -1,4 +1,4 @@
-"""What all benchmarks share: taking turns, counting compilations, tables and JSON.
+"""What all benchmarks share: taking turns, own processes, counting compilations, tables and JSON.
 
 It knows no benchmark.
 """
@@ -7,7 +7,9 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,6 +106,56 @@ def run_benchmark(
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(record, indent=2) + "\n")
     return report
+
+
+def run_one(
+    one: Callable[[argparse.Namespace], Any],
+    arguments: Sequence[str] | None,
+    *,
+    add_options: Callable[[argparse.ArgumentParser], object],
+) -> bool:
+    """Measure one contestant and print it as JSON, if the command line has `--one`.
+
+    Args:
+        one: From parsed options to the figures.
+        arguments: The command line; None: that of the process.
+        add_options: Adds the benchmark's own options to a parser, `--one` among them.
+
+    Returns:
+        Whether it has `--one`.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    add_options(parser)
+    options, _ = parser.parse_known_args(arguments)
+    if options.one is None:
+        return False
+    print(json.dumps(one(options)))
+    return True
+
+
+def in_a_process(module: str, *arguments: str, flags: str = "") -> Any:
+    """The last line that a module of this package prints, which is JSON, in a process of its own.
+
+    Args:
+        module: The module's name within this package.
+        *arguments: Its command line.
+        flags: Flags of XLA, beside those of this process.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "XLA_FLAGS": with_flags(flags)},
+        cwd=Path(__file__).parents[1],
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def with_flags(flags: str) -> str:
+    """The flags of XLA that this process has, and more: for `XLA_FLAGS`."""
+    given = os.environ.get("XLA_FLAGS", "")
+    return f"{given} {flags}".strip()  # XLA takes what does not begin with a dash for a file
 
 
 def show(report: Report, where: Mapping[str, Any]) -> None:

@@ -3,19 +3,17 @@
 XLA records runs of kernels into a command buffer, which the driver launches at once. Each
 contestant of each form and setting runs in a process of its own, for the settings are XLA's flags.
 The kernels, and the command buffers that hold them, are counted in the thunks that XLA dumps or,
-where it dumps none, in the optimised program. A call is timed until its result is there.
+where it dumps none, in the optimised program; the figures hold the count of each kind. A call is
+timed until its result is there.
 """
 
 import argparse
 import dataclasses
-import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,17 @@ import jax.numpy as jnp
 import numpy as np
 
 import shapeexec as sx
-from benchmarks._common import Claim, Report, Table, Timing, run_benchmark, take_turns
+from benchmarks._common import (
+    Claim,
+    Report,
+    Table,
+    Timing,
+    in_a_process,
+    run_benchmark,
+    run_one,
+    take_turns,
+    with_flags,
+)
 
 LAYERS, WIDTH, BATCH, LENGTH = 50, 128, 4, 64
 ROUNDS, REPEATS = 30, 20
@@ -81,60 +89,67 @@ CONTESTANTS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def measured(form: str, contestant: str, *, layers: int) -> dict[str, Any]:
-    """What one process finds: seconds a call, kernels, and command buffers."""
+def one(options: argparse.Namespace) -> dict[str, Any]:
+    """What one process finds: seconds a call, and what its program consists of."""
+    form, contestant = options.one
     fn = CONTESTANTS[contestant](FORMS[form][0])
     with tempfile.TemporaryDirectory() as dump:
-        flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
         # XLA reads its flags once, when JAX first needs a device.
-        os.environ["XLA_FLAGS"] = _joined(os.environ.get("XLA_FLAGS", ""), flags)
-        weights = jax.random.normal(jax.random.key(0), (layers, WIDTH, WIDTH)) / WIDTH**0.5
+        os.environ["XLA_FLAGS"] = with_flags(f"--xla_dump_to={dump} --xla_dump_hlo_as_text")
+        weights = jax.random.normal(jax.random.key(0), (options.layers, WIDTH, WIDTH)) / WIDTH**0.5
         x = jax.random.normal(jax.random.key(1), (BATCH, LENGTH, WIDTH))
-        rounds = 2 if layers < LAYERS else ROUNDS
+        rounds = 2 if options.layers < LAYERS else ROUNDS
         timing = take_turns({"": lambda: fn(weights, x)}, rounds=rounds, repeats=REPEATS)[""]
-        text = "\n".join(_programs(Path(dump), FORMS[form][0].__name__))
-    return {**dataclasses.asdict(Timing.of(timing)), **_counted(text)}
+        kinds = kinds_in(Path(dump), FORMS[form][0].__name__)
+    return {**dataclasses.asdict(Timing.of(timing)), **counted(kinds), "kinds": kinds}
 
 
-def _joined(*flags: str) -> str:
-    return " ".join(flags).strip()  # XLA takes what does not begin with a dash for a file
+_THUNK = re.compile(r"^ *\d+: (\w+)", re.MULTILINE)
+_INSTRUCTION = re.compile(r"^ *(?:ROOT )?%?[\w.-]+ = .*? ([\w-]+)\(", re.MULTILINE)
+DUMPS = {
+    "thunk_sequence_after_thunk_passes": _THUNK,  # dumped where a pass has changed something
+    "thunk_sequence": _THUNK,
+    "after_optimizations": _INSTRUCTION,  # a CPU's thunks are not dumped
+}
+"""How the files of a program end, the closest to what runs first, and what finds the kinds there.
+
+Source: XLA's `gpu_executable.cc`, and `Thunk::KindToString` for the kinds.
+"""
+KERNELS = frozenset(
+    "kernel gemm cublasltmatmul cudnn convolution customcall customkernel cubsort norm fft fusion"
+    " triangularsolve cholesky".split()
+)
+"""Kinds of thunks and instructions that run kernels, as `_plain` writes them."""
 
 
-def _programs(dump: Path, name: str) -> Iterator[str]:
-    """The thunks of the programs of a function or, where there are none, their instructions."""
-    for pattern in ("*thunk_sequence*.txt", "*after_optimizations.txt"):
-        files = [file for file in sorted(dump.glob(pattern)) if name in file.name]
-        yield from (file.read_text() for file in files)
-        if files:
-            return
+def kinds_in(dump: Path, name: str) -> Counter[str]:
+    """How many thunks, or instructions, of each kind the program of a function has.
+
+    Args:
+        dump: Where XLA has dumped. A graph of an `Exec` is named after its function and sizes.
+        name: That of the function.
+    """
+    for ending, kind in DUMPS.items():
+        files = sorted(dump.glob(f"module_*.jit_*{name}*.*{ending}.txt"))
+        if files:  # the number of the last one is the highest
+            return Counter(kind.findall(files[-1].read_text()))
+    return Counter()
 
 
-def _counted(text: str) -> dict[str, int]:
-    """How many kernels a program has, and how many command buffers."""
-    thunks = Counter(re.findall(r"\bk[A-Z]\w+", text))
-    if thunks:
-        kernels = ("kKernel", "kGemm", "kCublasLtMatmul", "kCustomCall", "kCustomKernel", "kCuDnn")
-        return {
-            "kernels": sum(thunks[kind] for kind in kernels),
-            "buffers": thunks["kCommandBuffer"],
-        }
-    calls = re.findall(r" (fusion|custom-call)\(", text)
-    return {"kernels": len(calls), "buffers": len(re.findall(r"to_apply=%?command_buffer", text))}
+def counted(kinds: Mapping[str, int]) -> dict[str, int]:
+    """How many kernels a program has, those in command buffers too, and how many of the latter."""
+    plain = Counter[str]()
+    for kind, count in kinds.items():
+        plain[_plain(kind)] += count
+    return {
+        "kernels": sum(plain[kind] for kind in KERNELS),
+        "buffers": plain["commandbuffer"],
+    }
 
 
-def in_a_process(form: str, contestant: str, *, flags: str, layers: int) -> dict[str, Any]:
-    """What a fresh process with these flags of XLA measures."""
-    command = [sys.executable, "-m", "benchmarks.command_buffers", "--one", form, contestant]
-    environment = {**os.environ, "XLA_FLAGS": _joined(os.environ.get("XLA_FLAGS", ""), flags)}
-    done = subprocess.run(
-        [*command, "--layers", str(layers)],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=Path(__file__).parents[1],
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+def _plain(kind: str) -> str:
+    """`kCustomCall` of a thunk and `custom-call` of an instruction alike: `customcall`."""
+    return re.sub(r"^k(?=[A-Z])|[-_]", "", kind).lower()
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -145,8 +160,11 @@ def run(options: argparse.Namespace) -> Report:
     for form, (_, settings) in FORMS.items():
         for contestant in CONTESTANTS:
             for setting in settings[:1] if options.tiny else settings:
-                flags = SETTINGS[setting]
-                found = in_a_process(form, contestant, flags=flags, layers=layers)
+                found = in_a_process(
+                    "command_buffers",
+                    *("--one", form, contestant, "--layers", str(layers)),
+                    flags=SETTINGS[setting],
+                )
                 case = f"{form}, {contestant}, {setting}"
                 figures[case] = found
                 timing = Timing(*(found[field.name] for field in dataclasses.fields(Timing)))
@@ -174,12 +192,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Report | None:
     """Run as a program."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if "--one" in given:
-        parser = argparse.ArgumentParser()
-        add_options(parser)
-        options = parser.parse_args(given)
-        print(json.dumps(measured(*options.one, layers=options.layers)))
+    if run_one(one, arguments, add_options=add_options):
         return None
     return run_benchmark(
         "command_buffers", __doc__, run=run, arguments=arguments, add_options=add_options

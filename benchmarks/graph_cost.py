@@ -8,14 +8,10 @@ the first. The whole is the time until the first result is there, of the first c
 
 import argparse
 import dataclasses
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import shapeexec as sx
-from benchmarks._common import Claim, Report, Table, run_benchmark
+from benchmarks._common import Claim, Report, Table, in_a_process, run_benchmark, run_one
 from demo import model
 from shapeexec import _compat
 
@@ -145,13 +141,16 @@ CONTESTANTS: Mapping[str, Callable[[int], list[Cost]]] = {
 }
 
 
-def in_a_process(name: str, depth: int) -> list[Cost]:
-    """The costs that a fresh process prints."""
-    command = [sys.executable, "-m", "benchmarks.graph_cost", "--one", name, "--depths", str(depth)]
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1]
-    )
-    return [Cost(**fields) for fields in json.loads(done.stdout.splitlines()[-1])]
+def one(options: argparse.Namespace) -> list[dict[str, float]]:
+    """The costs that one process finds."""
+    (depth,) = options.depths
+    return [dataclasses.asdict(cost) for cost in CONTESTANTS[options.one](depth)]
+
+
+def costs_of(name: str, depth: int) -> list[Cost]:
+    """The costs that a fresh process finds."""
+    costs = in_a_process("graph_cost", "--one", name, "--depths", str(depth))
+    return [Cost(**fields) for fields in costs]
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -163,7 +162,7 @@ def run(options: argparse.Namespace) -> Report:
         found: dict[str, list[list[Cost]]] = {name: [] for name in CONTESTANTS}
         for number in range(rounds):
             for name in sorted(found, reverse=bool(number % 2)):
-                found[name].append(in_a_process(name, depth))
+                found[name].append(costs_of(name, depth))
                 print(f"{depth} layers, {name}, round {number + 1} of {rounds}", flush=True)
         for graph, which in enumerate(WHICH):
             wholes = {}
@@ -218,13 +217,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Report | None:
     """Run as a program."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if "--one" in given:
-        parser = argparse.ArgumentParser()
-        add_options(parser)
-        options = parser.parse_args(given)
-        costs = CONTESTANTS[options.one](*options.depths)
-        print(json.dumps([dataclasses.asdict(cost) for cost in costs]))
+    if run_one(one, arguments, add_options=add_options):
         return None
     return run_benchmark(
         "graph_cost", __doc__, run=run, arguments=arguments, add_options=add_options

@@ -8,13 +8,10 @@ layers of the demo's model, and a small one.
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from typing import Any
 
-from benchmarks._common import Claim, Report, Table, run_benchmark
+from benchmarks._common import Claim, Report, Table, in_a_process, run_benchmark
 
 MOST = 0.1
 ROUNDS = 3
@@ -52,13 +49,10 @@ def _answer(one: dict[str, Any]) -> float:
 def _round(name: str) -> dict[str, dict[str, Any]]:
     """One function in its three processes."""
     with tempfile.TemporaryDirectory() as directory:
-        return {way: _process(way, name, directory, sizes) for way, sizes in WAYS.items()}
-
-
-def _process(way: str, name: str, directory: str, sizes: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks._restart", way, name, directory]
-    done = subprocess.run([*command, str(sizes)], check=True, capture_output=True, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+        return {
+            way: in_a_process("_restart", way, name, directory, str(sizes))
+            for way, sizes in WAYS.items()
+        }
 
 
 def main(arguments: list[str] | None = None) -> Report:

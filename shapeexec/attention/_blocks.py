@@ -22,7 +22,7 @@ from shapeexec._errors import ConfigError
 from shapeexec.attention._evaluate import asks_for, look_into
 from shapeexec.attention._grid import TileGrid, tile_grid
 from shapeexec.attention._lists import kinds_of
-from shapeexec.attention._positions import Gathered
+from shapeexec.attention._positions import Gathered, Replaced
 from shapeexec.attention.masks._base import Array, Bounds, Mask, Positions, Tile, TileKind, Tiles
 from shapeexec.attention.masks._value import Value, as_array, is_known, set_field
 from shapeexec.attention.masks.dense import Dense
@@ -247,7 +247,8 @@ class BlockMask(Mask):
         if self.elements is None:
             return kind != TileKind.EMPTY
         # `kinds` are those of arrays of full length, so `elements` is asked with that length.
-        whole: Any = _OfLength(at, self.length)
+        query_length, key_length = map(np.int32, self.length)
+        whole: Any = Replaced(at, query_length=query_length, key_length=key_length)
         is_allowed = (kind == TileKind.PARTIAL) & self.elements.allows(whole)
         return (kind == TileKind.FULL) | is_allowed
 
@@ -307,16 +308,6 @@ class BlockMask(Mask):
         names = zip(counts, ("empty", "partial", "full"), strict=True)
         of_each = ", ".join(f"{n} {name}" for n, name in names)
         return [*parts, of_each, f"density {self.density:.1%}"]
-
-
-class _OfLength:
-    """`Positions` with other valid lengths."""
-
-    def __init__(self, at: Positions, length: tuple[int, int]) -> None:
-        self._at, (self.query_length, self.key_length) = at, map(np.int32, length)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._at, name)
 
 
 def refined_kinds(mask: Mask, grid: TileGrid) -> Array:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shapeexec.attention._blocks import BlockMask
-from shapeexec.attention._positions import Gathered
+from shapeexec.attention._positions import Gathered, Replaced
 from shapeexec.attention.masks import Mask, MaskFunction, ScoreModifier
 from shapeexec.attention.masks._base import Array, Bounds, Positions, Tiles
 from shapeexec.attention.masks._value import Value, set_field
@@ -108,7 +108,7 @@ def reads_numbers(value: Value) -> tuple[bool, bool]:
     """Whether results depend on the number of the example, and of the head, and not via arrays."""
     one, two = np.zeros((1, 1, 1, 1), np.int32), np.arange(2, dtype=np.int32)
     arrays = Gathered(one, one, one, one, one + 1, one + 1)
-    at: Any = _Numbered(arrays, two.reshape(2, 1, 1, 1), head=two.reshape(1, 2, 1, 1))
+    at: Any = Replaced(arrays, batch=two.reshape(2, 1, 1, 1), head=two.reshape(1, 2, 1, 1))
 
     def ask() -> Array:
         if isinstance(value, ScoreModifier):
@@ -117,16 +117,6 @@ def reads_numbers(value: Value) -> tuple[bool, bool]:
 
     batch, heads = ((1,) * 4 + jax.eval_shape(ask).shape)[-4:-2]
     return batch > 1, heads > 1
-
-
-class _Numbered:
-    """`Positions` with other numbers of examples and heads."""
-
-    def __init__(self, at: Positions, batch: Array, *, head: Array) -> None:
-        self._at, self.batch, self.head = at, batch, head
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._at, name)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -147,7 +137,7 @@ class _NumberedMask(Mask):
 
     def allows(self, at: Positions) -> Array:
         """See `Mask`."""
-        numbered: Any = _Numbered(at, at.of_batch(self.batch), head=at.of_head(self.heads))
+        numbered: Any = Replaced(at, batch=at.of_batch(self.batch), head=at.of_head(self.heads))
         return self.mask.allows(numbered)
 
     def bounds(self, tiles: Tiles) -> Bounds:
@@ -173,5 +163,5 @@ class _NumberedModifier(ScoreModifier):
 
     def modify(self, at: Positions, scores: Array) -> Array:
         """See `ScoreModifier`."""
-        numbered: Any = _Numbered(at, at.of_batch(self.batch), head=at.of_head(self.heads))
+        numbered: Any = Replaced(at, batch=at.of_batch(self.batch), head=at.of_head(self.heads))
         return self.modifier.modify(numbered, scores)

@@ -1,18 +1,20 @@
 """`Positions` as arrays, for masks outside of Pallas kernels.
 
 `Gathered` is any set of elements, and `block` those of one tile, whose position may be traced.
+`Replaced` is any `Positions` with some attributes of its own.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownMemberType=false
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shapeexec.attention.masks._base import Array, Tile
+from shapeexec.attention.masks._base import Array, Positions, Tile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +165,22 @@ def block(
         tile,
         every,
     )
+
+
+class Replaced:
+    """`Positions` with some attributes replaced.
+
+    Args:
+        at: The positions.
+        **attributes: By name, such as `batch` or `query_length`.
+    """
+
+    def __init__(self, at: Positions, **attributes: Any) -> None:
+        self._at = at
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._at, name)
 
 
 def _index(index: Array, size: int) -> Array:

@@ -176,7 +176,7 @@ class _Flat:
 
     def _param(self, param: Any) -> Any:
         """A parameter or an aval with sizes in place of dims."""
-        if type(param) in _WITHOUT_DIMS:
+        if type(param) in _dim.WITHOUT_DIMS:
             return param
         if export.is_symbolic_dim(param):
             return _dim.evaluate(param, self._sizes)
@@ -192,16 +192,13 @@ class _Flat:
         if hasattr(param, "inner_aval"):  # of a reference
             return param.update(inner_aval=self._param(param.inner_aval))
         if isinstance(param, tuple | list):
-            if all(type(item) in _WITHOUT_DIMS for item in cast(Sequence[Any], param)):
+            if all(type(item) in _dim.WITHOUT_DIMS for item in cast(Sequence[Any], param)):
                 return cast(Any, param)
             return _like(param, map(self._param, cast(Sequence[Any], param)))
         if type(param) is dict:
             by_name = cast(dict[Any, Any], param)
             return {name: self._param(value) for name, value in by_name.items()}
         return param
-
-
-_WITHOUT_DIMS = frozenset((bool, int, float, str, type(None)))
 
 
 def _like(sequence: Any, items: Iterator[Any]) -> Any:

@@ -121,19 +121,16 @@ class Extents:
         Only tuples and lists are entered: named tuples such as gather's dimension numbers hold no
         dims.
         """
-        if type(param) in _WITHOUT_DIMS:
+        if type(param) in _dim.WITHOUT_DIMS:
             return param
         if type(param) in (tuple, list):
             return type(param)(self.at_capacity(part) for part in param)
         return self.capacity(param) if export.is_symbolic_dim(param) else param
 
 
-_WITHOUT_DIMS = frozenset((bool, int, float, str, type(None)))
-
-
 def holds_dim(param: Any) -> bool:
     """Whether a primitive's parameter holds a symbolic dim, or a number computed from sizes."""
-    if type(param) in _WITHOUT_DIMS:
+    if type(param) in _dim.WITHOUT_DIMS:
         return False
     if type(param) in (tuple, list):
         return any(map(holds_dim, param))

@@ -136,7 +136,7 @@ class Interpreter:
             run=bodies.run,
             typed=self.typed,
         )
-        made = _applied(ctx, self.typed)
+        made = _applied(ctx)
         bodies.report_to(self.report)
         know = KNOWLEDGE.get(ctx.primitive)
         facts = [operand.known for operand in ctx.operands]
@@ -167,17 +167,14 @@ class Interpreter:
         return Value(array, known, result.number)
 
 
-def _applied(ctx: RuleContext, typed: TypedResults | None) -> Sequence[Any]:
+def _applied(ctx: RuleContext) -> Sequence[Any]:
     """Per result the array or `Value` that the equation's rule, or JAX itself, computes."""
     eqn, rule = ctx.eqn, RULES.get(ctx.primitive)
     arrays = [operand.array for operand in ctx.operands]
     if not is_ragged(eqn) and not (rule and rule.also_static):
         # Without symbolic dims the equation at capacity is the equation itself.
-        if typed is not None:
-            return typed.bind(
-                eqn.primitive, arrays, params=eqn.primitive.get_bind_params(eqn.params)
-            )
-        return _compat.bind_equation(eqn, arrays)
+        made = ctx.bind(*arrays, **eqn.primitive.get_bind_params(eqn.params))
+        return made if eqn.primitive.multiple_results else [made]
     if rule is None:
         dims = [d for var in (*eqn.invars, *eqn.outvars) for d in getattr(var.aval, "shape", ())]
         raise ctx.unsupported(why_refused(ctx.primitive), dims)

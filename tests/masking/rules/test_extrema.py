@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
-from shapeexec import _compat
+from shapeexec.masking._context import RuleContext
 from shapeexec.tools._validate import gradient_of
 from tests.execution.support import assert_same
 from tests.tolerance import assert_close
@@ -80,12 +80,12 @@ def test_an_extremum_is_found_without_one_equal_element_in_a_static_row_too(spec
     def gradient(x):
         return jax.grad(lambda x: jnp.tanh(x).sum(0).min(keepdims=True).sum())(x)
 
-    as_it_is = _compat.bind_equation
+    as_it_is = RuleContext.bind
 
-    def nowhere_equal(eqn, *args, **named):  # what two fusions that round differently make of `eq`
-        results = as_it_is(eqn, *args, **named)
-        return [*map(jnp.zeros_like, results)] if eqn.primitive.name == "eq" else results
+    def nowhere_equal(ctx, *args, **named):  # what two fusions that round differently make of `eq`
+        result = as_it_is(ctx, *args, **named)
+        return jnp.zeros_like(result) if ctx.primitive == "eq" else result
 
-    monkeypatch.setattr(_compat, "bind_equation", nowhere_equal)
+    monkeypatch.setattr(RuleContext, "bind", nowhere_equal)
     x = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
     assert_close(sx.Exec(gradient, (spec,), buckets=sx.Pow2())(x), gradient(x), scale=0)
