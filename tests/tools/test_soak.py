@@ -247,6 +247,16 @@ def test_an_interrupt_ends_it_early_with_the_report(monkeypatch):
     assert Report("x", {}, outcome).as_text().endswith("0 wrong counts, 0 stalls")
 
 
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_report_tells_that_no_metrics_were_scraped(is_installed, monkeypatch):
+    if not is_installed:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    report = Report("x", {}, soak())
+    assert report.is_scraped == report.as_json()["is_scraped"] == is_installed
+    told = "no metrics were scraped: pip install prometheus-client"
+    assert (told in report.as_text().splitlines()) != is_installed
+
+
 # What is measured
 
 

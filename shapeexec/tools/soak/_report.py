@@ -55,6 +55,11 @@ class Report:
         found = ([one for one in samples if one.phase == name] for name in PHASES)
         return [_phase(own) for own in found if own]
 
+    @property
+    def is_scraped(self) -> bool:
+        """Whether metrics were scraped: Prometheus's client may not be installed."""
+        return all(service.registry is not None for service in self.outcome.services)
+
     def as_json(self) -> dict[str, Any]:
         """Everything, in plain types. Seconds, and MiB of resident memory."""
         outcome = self.outcome
@@ -71,6 +76,7 @@ class Report:
             "is_interrupted": outcome.is_interrupted,
             "calls": outcome.watch.counts,
             "graphs": self._graphs(),
+            "is_scraped": self.is_scraped,
             "faults": {
                 name: {"injected": count, "came_out": outcome.faults.came_out[name]}
                 for name, count in outcome.faults.injected.items()
@@ -94,6 +100,7 @@ class Report:
             self._calls(),
             self._faults(),
             self._memory(),
+            "" if self.is_scraped else "no metrics were scraped: pip install prometheus-client",
             *(f"warned {count} times: {text} ..." for text, count in outcome.warned.items()),
             *_shown("WRONG ANSWER", outcome.findings.wrong),
             *_shown("WRONG FAULT", outcome.findings.faults),

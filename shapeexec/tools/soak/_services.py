@@ -197,10 +197,10 @@ class Service:
         runner_of(run).store.compiler = self.faults.compile
         run.on_event(lambda event: self.count("events") if event.kind == "call" else None)
         run.on_event(self.faults.called_back)
-        self.registry = _registry(run)
+        registry = _registry(run)
         with self._lock:
             self._counters.append(runner_of(run).store.counters)
-            self.run = run
+            self.run, self.registry = run, registry
 
     def warm_up(self, arguments: tuple[Any, ...]) -> None:
         """Make the graphs of the smaller sizes by workers; then freeze, if its way says so.
@@ -249,6 +249,7 @@ def _options(model: Model, way: Way) -> dict[str, Any]:
 
 
 def _registry(run: Exec) -> Any:
+    """The metrics of an `Exec`; None without Prometheus's client, as the report tells."""
     if importlib.util.find_spec("prometheus_client") is None:
         return None
     import prometheus_client  # noqa: PLC0415 - it may not be installed
