@@ -168,8 +168,12 @@ class Plan:
         return f"{dims or 'no symbols'}; {state}{guards}"
 
 
+WARMUP_OPTIONS = frozenset(("progress", "workers", "sizes"))
+"""The parameters of `Exec.warmup` that are not symbols; a test holds them to its signature."""
+
+
 def warmup_sizes(sizes: Mapping[str, object]) -> str:
     """Sizes as `Exec.warmup` takes them: by keyword, unless a symbol is named like an option."""
-    if {"progress", "workers", "sizes"}.isdisjoint(sizes):
+    if WARMUP_OPTIONS.isdisjoint(sizes):
         return ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
     return "sizes={" + ", ".join(f"'{symbol}': {size}" for symbol, size in sizes.items()) + "}"

@@ -1,6 +1,7 @@
 """Warm-up and freezing: afterwards calls compile nothing."""
 
 import contextlib
+import inspect
 import subprocess
 import sys
 import threading
@@ -152,8 +153,15 @@ def test_warmup_takes_sizes_of_any_symbol():
     assert ex.warmup(ones(1, 1), self=range(1, 3), sizes={sx.Dim("b"): [3, 5]}) == 4
 
 
+OPTIONS = [
+    name
+    for name, parameter in inspect.signature(sx.Exec.warmup).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+]
+
+
 @pytest.mark.parametrize("n", [4, range(1, 5)])
-@pytest.mark.parametrize("symbol", ["progress", "workers", "sizes"])
+@pytest.mark.parametrize("symbol", OPTIONS)
 def test_sizes_of_a_symbol_that_is_named_like_an_option_are_in_the_mapping(symbol, n):
     told = []
     ex = sx.Exec(lambda x: x + 1, (f"{symbol}, z",), buckets=P)  # in the order of the alphabet

@@ -21,10 +21,12 @@ from shapeexec.attention.masks import Mask
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _TILE = 128
-_SHORT = 256
+_ONE_TILE = 256
 """Up to here a loop over tiles takes longer than the pairs that it would skip."""
 _FEW = 16
 """With so few queries a step of the loop costs as much as its arithmetic on `_TILE` keys."""
+_LONG_TILE = 256
+"""The keys of a tile then."""
 
 
 class _Xla:
@@ -33,7 +35,7 @@ class _Xla:
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
         """At most `_TILE`, but short sequences are one tile, and few queries have longer ones."""
         queries, keys = signature.query_size, signature.key_size
-        longest = _SHORT if queries <= _FEW else _TILE
+        longest = _LONG_TILE if queries <= _FEW else _TILE
         return _side(queries, _TILE), _side(keys, longest)
 
     def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
@@ -104,7 +106,7 @@ class _Xla:
 
 
 def _side(size: int, longest: int) -> int:
-    return size if size <= _SHORT else longest
+    return size if size <= _ONE_TILE else longest
 
 
 backend = _Xla()
