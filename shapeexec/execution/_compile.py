@@ -10,21 +10,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import jax
-import numpy as np
-
 from shapeexec import _compat
 from shapeexec.execution import _monitor, _worker
 from shapeexec.execution._compiling import Option, refused_options
 from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._permission import check_permitted, permitted, watch_lowering
 from shapeexec.execution._row import GraphBytes, GraphRow, GraphSeconds
+from shapeexec.execution._sized import Sized
 from shapeexec.execution._stats import Tally
-from shapeexec.masking._hosted import host_operands, unpacked
 from shapeexec.masking._masked import Masked
 from shapeexec.masking._values import MaskNote
 from shapeexec.shape import _trees
-from shapeexec.shape._host import HostOperand, packed
 from shapeexec.shape._trace import Trace
 
 _numbers = itertools.count()
@@ -64,65 +60,18 @@ class Compilable(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Numbers:
-    """The sizes of a call, and the numbers computed from them, as one vector: i32[words].
-
-    Attributes:
-        symbols: The symbols, whose sizes come first.
-        operands: The numbers of the host, whose bits come behind them.
-    """
-
-    symbols: tuple[str, ...]
-    operands: tuple[HostOperand, ...]
-
-    def vector(self, sizes: Mapping[str, int]) -> np.ndarray:
-        """The vector at some sizes.
-
-        Raises:
-            Exception: Whatever the function's own arithmetic raises at these sizes.
-        """
-        head = np.asarray([sizes[symbol] for symbol in self.symbols], np.int32)
-        return np.concatenate([head, packed(self.operands, sizes)]) if self.operands else head
-
-    def read(self, vector: Any) -> tuple[dict[str, Any], dict[HostOperand, Any]]:
-        """The sizes and the numbers that a vector holds."""
-        count = len(self.symbols)
-        sizes = {symbol: vector[i] for i, symbol in enumerate(self.symbols)}
-        return sizes, unpacked(self.operands, vector[count:])
-
-    @property
-    def struct(self) -> jax.ShapeDtypeStruct:
-        """What the vector is like."""
-        words = len(self.symbols) + sum(operand.words for operand in self.operands)
-        return jax.ShapeDtypeStruct((words,), np.int32)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Recipe:
+class Recipe(Sized):
     """All that is needed to compile one graph.
 
     Attributes:
-        trace: The function at symbolic sizes.
-        symbols: The order of the symbols in the vector of sizes.
-        ranges: Per symbol the least size and the bucket.
-        poison: See `Masked`.
         donate: The positions of arguments that may be overwritten.
         trace_seconds: The time that the trace took.
         zero_results: See `Masked`.
     """
 
-    trace: Trace
-    symbols: tuple[str, ...]
-    ranges: Mapping[str, tuple[int, int]]
-    poison: str | None
     donate: tuple[int, ...] = ()
     trace_seconds: float = 0.0
     zero_results: bool = False
-
-    @functools.cached_property
-    def numbers(self) -> Numbers:
-        """The layout of the vector of sizes."""
-        return Numbers(self.symbols, host_operands(self.trace, self.ranges))
 
     @property
     def masked(self) -> Masked:

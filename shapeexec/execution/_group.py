@@ -5,9 +5,8 @@ graph.
 """
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ from shapeexec import _compat
 from shapeexec._errors import SpecError
 from shapeexec.execution import _handle, _one_by_one, _transfer
 from shapeexec.execution._bind import BoundCall
-from shapeexec.execution._compile import Numbers, Outline
+from shapeexec.execution._compile import Outline
 from shapeexec.execution._examples import Examples, Layout, Reduce
 from shapeexec.execution._key import Key, graph_name, shown_sizes
 from shapeexec.execution._one_by_one import one_by_one, sum_one_by_one
@@ -26,33 +25,24 @@ from shapeexec.execution._options import name_of
 from shapeexec.execution._placement import Shape
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._settings import Returns
+from shapeexec.execution._sized import Sized
 from shapeexec.execution._stats import Elements
 from shapeexec.execution._usage import elements_of
 from shapeexec.masking._extents import Extents, holds_dim
-from shapeexec.masking._hosted import host_operands
 from shapeexec.masking._masked import Masked
 from shapeexec.masking.folding import SumNote, notes_of_sums, sum_over_examples
 from shapeexec.shape import _trees
-from shapeexec.shape._trace import Trace
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MapRecipe:
+class MapRecipe(Sized):
     """All that is needed to compile the graph of a group of examples.
 
     Attributes:
-        trace: The function of one example at symbolic sizes.
-        symbols: The order of the symbols in an example's sizes.
-        ranges: Per symbol the least size and the bucket.
-        poison: See `Masked`.
         is_mapped: For each leaf of the arguments whether it differs between examples.
         reduce: How the results are combined.
     """
 
-    trace: Trace
-    symbols: tuple[str, ...]
-    ranges: Mapping[str, tuple[int, int]]
-    poison: str | None
     is_mapped: tuple[bool, ...]
     reduce: Reduce
     donate: tuple[int, ...] = ()  # a second group of examples may need the same memory
@@ -122,11 +112,6 @@ class MapRecipe:
             _compat.with_weak_type(result, aval)
             for result, aval in zip(results, self.out_avals, strict=True)
         ]
-
-    @functools.cached_property
-    def numbers(self) -> Numbers:
-        """The layout of an example's vector of sizes."""
-        return Numbers(self.symbols, host_operands(self.trace, self.ranges))
 
     @property
     def is_number(self) -> list[bool]:
