@@ -76,7 +76,11 @@ def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
         out = jnp.zeros((batch, queries, heads, value.shape[3]), query.dtype)
         return [out, jnp.full((batch, heads, queries), -jnp.inf, wide(query.dtype))]
     job = _job(operands, call, chosen=_chooser(call, platform))
-    return [*job.backend.forward(job.signature, job.work, query, operands.key, value, job.bias)]
+    return [
+        *job.backend.forward(
+            job.signature, job.work, q=query, k=operands.key, v=value, bias=job.bias
+        )
+    ]
 
 
 @functools.partial(jax.jit, static_argnames=("call", "along", "platform"))
@@ -93,7 +97,11 @@ def _attention_tangent(
     first = call.operands - call.bias.num_leaves
     d_bias = {i - first: given[i] for i in along if i >= first}
     residuals = Residuals(operands.query, operands.key, operands.value, job.bias, out, logsumexp)
-    return [*job.backend.tangent(job.signature, job.work, residuals, tangents, d_bias)]
+    return [
+        *job.backend.tangent(
+            job.signature, job.work, residuals=residuals, tangents=tangents, d_bias=d_bias
+        )
+    ]
 
 
 @functools.partial(jax.jit, static_argnames=("call", "along", "platform"))
@@ -117,9 +125,9 @@ def _attention_gradient(
     *gradients, d_bias = job.backend.backward(
         job.signature,
         job.work,
-        Residuals(operands.query, operands.key, operands.value, job.bias, out, logsumexp),
-        d_out,
-        more[0] if more else None,
+        residuals=Residuals(operands.query, operands.key, operands.value, job.bias, out, logsumexp),
+        d_out=d_out,
+        d_logsumexp=more[0] if more else None,
         deterministic=call.deterministic,
         bias_gradient=bias_gradient,
     )

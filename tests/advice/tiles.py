@@ -70,9 +70,9 @@ def listed(tile: tuple[int, int], heads: int) -> Any:
     x = Q[:1, :32]
     with mock.patch.object(_steps, "SCALAR_BYTES", 100):
         backend = _MosaicTpu(interpret=True)
-        return jax.jit(lambda x: backend.forward(signature_of(case, None), work, x, x, x, None)[0])(
-            x
-        )
+        return jax.jit(
+            lambda x: backend.forward(signature_of(case, None), work, q=x, k=x, v=x, bias=None)[0]
+        )(x)
 
 
 def exported(size: Any) -> Any:

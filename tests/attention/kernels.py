@@ -301,9 +301,12 @@ def run(
     @functools.partial(jax.jit, compiler_options=_QUICK if backend.interpret else None)
     def all_of_it(arrays):
         work, q, k, v, bias, d_out, d_logsumexp = arrays
-        out, logsumexp = backend.forward(signature, work, q, k, v, bias)
+        out, logsumexp = backend.forward(signature, work, q=q, k=k, v=v, bias=bias)
         gradients = backend.backward(
-            *(signature, work, Residuals(q, k, v, bias, out, logsumexp), d_out, d_logsumexp),
+            *(signature, work),
+            residuals=Residuals(q, k, v, bias, out, logsumexp),
+            d_out=d_out,
+            d_logsumexp=d_logsumexp,
             deterministic=True,
             bias_gradient=bias_gradient,
         )

@@ -209,10 +209,12 @@ def test_cudnn_says_what_it_refuses(device, case):
     platform, capability, change, mask, why = CUDNN_REFUSES[case]
     device(capability)
     backend = load("cudnn")
-    assert re.search(why, backend.refuses(dataclasses.replace(CALL, **change), mask, platform))
-    assert backend.refuses(dataclasses.replace(CALL, **HEAD_64), WINDOW, "cuda") is None or (
-        capability == TURING
+    assert re.search(
+        why, backend.refuses(dataclasses.replace(CALL, **change), mask, platform=platform)
     )
+    assert backend.refuses(
+        dataclasses.replace(CALL, **HEAD_64), WINDOW, platform="cuda"
+    ) is None or (capability == TURING)
 
 
 def test_without_its_primitives_cudnn_is_refused_and_another_runs(device, monkeypatch):
@@ -227,7 +229,7 @@ def test_without_its_primitives_cudnn_is_refused_and_another_runs(device, monkey
 
 def test_triton_is_not_for_old_gpus(device):
     device(TURING)
-    told = load("triton").refuses(CALL, FULL, "cuda")
+    told = load("triton").refuses(CALL, FULL, platform="cuda")
     assert told == "it needs compute capability 8.0, and this is 7.5"
 
 
@@ -246,7 +248,7 @@ def test_a_function_that_a_kernel_cannot_run_is_refused(name, platform, case):
     function, why = RULES[case]
     mask = sx.MaskFunction(function) | sx.Documents(np.zeros((1, 256), np.int32))
     signature = dataclasses.replace(CALL, query_size=256, key_size=256)
-    told = load(name).refuses(signature, mask, platform)
+    told = load(name).refuses(signature, mask, platform=platform)
     assert told is None if why is None else why in told
 
 
@@ -254,7 +256,7 @@ def test_a_function_that_a_kernel_cannot_run_is_refused(name, platform, case):
 def test_a_function_that_a_hopper_kernel_cannot_run_is_refused(device, case):
     device(HOPPER)
     function, why = RULES[case]
-    told = load("mosaic_gpu").refuses(CALL, sx.MaskFunction(function), "cuda")
+    told = load("mosaic_gpu").refuses(CALL, sx.MaskFunction(function), platform="cuda")
     assert why in told
 
 
@@ -290,7 +292,7 @@ def test_what_is_not_refused_of_functions_is_lowered(name, platform):
 )
 def test_a_band_allows_what_its_mask_allows(mask):
     for queries, keys in itertools.product((1, 4, 5, 7), repeat=2):
-        band = diagonal_of(mask, queries, keys)
+        band = diagonal_of(mask, queries=queries, keys=keys)
         distance = np.arange(keys) - np.arange(queries)[:, None]
         low = -queries if band.left is None else -band.left
         high = keys if band.right is None else band.right
@@ -298,8 +300,8 @@ def test_a_band_allows_what_its_mask_allows(mask):
         np.testing.assert_array_equal((low <= distance) & (distance <= high), want)
         assert (band.kind == "full") == want.all()
     window = jnp.array([3])
-    assert diagonal_of(mask & sx.SlidingWindow(window), 4, 4) is None
-    assert diagonal_of(mask & sx.Global(1), 4, 4) is None
+    assert diagonal_of(mask & sx.SlidingWindow(window), queries=4, keys=4) is None
+    assert diagonal_of(mask & sx.Global(1), queries=4, keys=4) is None
 
 
 GRADIENT, FORWARD = "@__cudnn$fmhaSoftmaxBackward(", "@__cudnn$fmhaSoftmax("

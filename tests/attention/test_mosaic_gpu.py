@@ -56,10 +56,15 @@ def interpreted(
     ]
     q, k, v, d_out = poisoned
     work, signature, bias = case.work(), case.signature, case.poisoned_bias()
-    out, logsumexp = backend.forward(signature, work, q, k, v, bias)
+    out, logsumexp = backend.forward(signature, work, q=q, k=k, v=v, bias=bias)
     residuals = Residuals(q, k, v, bias, out, logsumexp)
     *gradients, _ = backend.backward(
-        signature, work, residuals, d_out, None, deterministic=not at_once
+        signature,
+        work,
+        residuals=residuals,
+        d_out=d_out,
+        d_logsumexp=None,
+        deterministic=not at_once,
     )
     want = case.reference()
     d_out = np.where(by_queries[:, :, None, None], arrays[3], 0)
@@ -141,10 +146,12 @@ def test_scores_far_below_0_are_not_outweighed_by_what_lies_behind_the_end():
     _, _, v, d_out = (jnp.asarray(x, case.dtype) for x in case.operands())
     q, k = (jnp.full((1, n, 1, 64), x, case.dtype) for n, x in ((64, 8), (72, -8)))
     call = case.signature, case.work()
-    out, logsumexp = backend.forward(*call, q, k, v, None)
+    out, logsumexp = backend.forward(*call, q=q, k=k, v=v, bias=None)
     assert logsumexp.max() < -500
     residuals = Residuals(q, k, v, None, out, logsumexp)
-    d_q, *_ = backend.backward(*call, residuals, d_out, None, deterministic=True)
+    d_q, *_ = backend.backward(
+        *call, residuals=residuals, d_out=d_out, d_logsumexp=None, deterministic=True
+    )
     # All weights are alike, and all keys: no query has a gradient but by rounding.
     assert np.abs(np.asarray(d_q, np.float64)).max() <= tolerance(case.dtype, loose=BLOCKED)
 
@@ -164,11 +171,11 @@ def test_a_gradient_of_the_logsumexp_adds_to_that_of_the_scores():
     backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams())
     q, k, v, d_out = (jnp.asarray(x, case.dtype) for x in case.operands())
     work, signature = case.work(), case.signature
-    out, logsumexp = backend.forward(signature, work, q, k, v, None)
+    out, logsumexp = backend.forward(signature, work, q=q, k=k, v=v, bias=None)
     ones = jnp.ones_like(logsumexp)
     residuals = Residuals(q, k, v, None, out, logsumexp)
     d_q, d_k, d_v, _ = backend.backward(
-        signature, work, residuals, d_out * 0, ones, deterministic=True
+        signature, work, residuals=residuals, d_out=d_out * 0, d_logsumexp=ones, deterministic=True
     )
     want = case.reference()
     of_queries = np.einsum("bnts,bsnh->btnh", want.weights, want.k) * want.scale
@@ -193,9 +200,11 @@ def test_a_gradient_of_the_logsumexp_adds_to_that_of_the_scores():
 def test_kernels_lower_for_cuda_where_no_gpu_is(case):
     def both(q, k, v, d_out, bias):
         backend, work, signature = mosaic_gpu.backend, case.work(), case.signature
-        out, logsumexp = backend.forward(signature, work, q, k, v, bias)
+        out, logsumexp = backend.forward(signature, work, q=q, k=k, v=v, bias=bias)
         residuals = Residuals(q, k, v, bias, out, logsumexp)
-        return backend.backward(signature, work, residuals, d_out, None, deterministic=True)[:3]
+        return backend.backward(
+            signature, work, residuals=residuals, d_out=d_out, d_logsumexp=None, deterministic=True
+        )[:3]
 
     operands = [jax.ShapeDtypeStruct(x.shape, case.dtype) for x in case.operands()]
     bias = jax.tree.map(jnp.asarray, case.bias)
@@ -259,7 +268,7 @@ def test_layers_with_one_signature_lower_one_kernel():
 
     def layers(q, k, v):
         for _ in range(3):
-            q, _ = mosaic_gpu.backend.forward(case.signature, case.work(), q, k, v, None)
+            q, _ = mosaic_gpu.backend.forward(case.signature, case.work(), q=q, k=k, v=v, bias=None)
         return q
 
     operands = [jax.ShapeDtypeStruct(x.shape, case.dtype) for x in case.operands()[:3]]
@@ -294,6 +303,6 @@ class Softened(ScoreModifier):
 def test_hoppers_kernels_say_which_calls_they_refuse(change, mask, reason):
     backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams())
     signature = dataclasses.replace(Case("", mask).signature, **change)
-    told = backend.refuses(signature, mask, "cpu")
+    told = backend.refuses(signature, mask, platform="cpu")
     assert told is None if reason is None else re.search(reason, told)
-    assert "Hopper" in mosaic_gpu.backend.refuses(signature, mask, "cpu")
+    assert "Hopper" in mosaic_gpu.backend.refuses(signature, mask, platform="cpu")

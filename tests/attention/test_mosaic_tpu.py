@@ -67,8 +67,8 @@ def test_any_mask_is_lowered():
 )
 def test_what_it_cannot_run_it_refuses_in_words(change, mask, platform, reason):
     signature = dataclasses.replace(signature_of(CASES[0], None), **change)
-    assert reason in backend.refuses(signature, mask, platform)
-    assert backend.refuses(signature_of(CASES[0], None), sx.Full(), "tpu") is None
+    assert reason in backend.refuses(signature, mask, platform=platform)
+    assert backend.refuses(signature_of(CASES[0], None), sx.Full(), platform="tpu") is None
 
 
 @pytest.mark.parametrize(("mask", "side"), [(sx.Causal(), 512), (blocks(64, 256), 128)])
@@ -81,10 +81,10 @@ def test_lists_that_scalar_memory_does_not_hold_are_refused():
     many = signature_of(Case("", (1, 65536, 65536, 4, 1, 64, 64)), None)
     by_head = np.ones((1, 4, 512, 512), np.uint8)
     mask = BlockMask(by_head, (128, 128), (65536, 65536))
-    assert "scalar memory holds 900000 bytes" in backend.refuses(many, mask, "tpu")
-    assert backend.refuses(many, sx.Causal() & sx.SlidingWindow(4096), "tpu") is None
+    assert "scalar memory holds 900000 bytes" in backend.refuses(many, mask, platform="tpu")
+    assert backend.refuses(many, sx.Causal() & sx.SlidingWindow(4096), platform="tpu") is None
     ragged = dataclasses.replace(many, batch=16, is_ragged=True)
-    assert "lists of tiles need" in backend.refuses(ragged, sx.Full(), "tpu")
+    assert "lists of tiles need" in backend.refuses(ragged, sx.Full(), platform="tpu")
 
 
 def test_a_table_in_a_users_score_modifier_is_an_error_with_a_way_out():
@@ -106,7 +106,7 @@ def test_lists_that_scalar_memory_does_not_hold_are_an_error():
     arrays = [jax.ShapeDtypeStruct((2, 8192, 1, 8), np.float32)] * 3
 
     def attend(q, k, v):
-        return backend.forward(signature_of(case, None), work, q, k, v, None)
+        return backend.forward(signature_of(case, None), work, q=q, k=k, v=v, bias=None)
 
     with pytest.raises(sx.BackendError, match="scalar memory holds") as caught:
         jax.eval_shape(attend, *arrays)

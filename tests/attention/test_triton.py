@@ -78,8 +78,8 @@ def test_any_mask_is_lowered_with_the_gradient_of_a_bias():
 )
 def test_what_it_cannot_run_it_refuses_in_words(change, platform, reason):
     signature = dataclasses.replace(signature_of(CASES[0], None), **change)
-    assert reason in backend.refuses(signature, sx.Full(), platform)
-    assert backend.refuses(signature_of(CASES[0], None), sx.Full(), "cuda") is None
+    assert reason in backend.refuses(signature, sx.Full(), platform=platform)
+    assert backend.refuses(signature_of(CASES[0], None), sx.Full(), platform="cuda") is None
 
 
 @pytest.mark.parametrize(

@@ -153,11 +153,7 @@ def test_warmup_takes_sizes_of_any_symbol():
     assert ex.warmup(ones(1, 1), self=range(1, 3), sizes={sx.Dim("b"): [3, 5]}) == 4
 
 
-OPTIONS = [
-    name
-    for name, parameter in inspect.signature(sx.Exec.warmup).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY
-]
+OPTIONS = inspect.getfullargspec(sx.Exec.warmup).kwonlyargs
 
 
 @pytest.mark.parametrize("n", [4, range(1, 5)])

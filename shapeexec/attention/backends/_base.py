@@ -147,7 +147,7 @@ def is_valid(lengths: Any, size: int) -> Any:
 
 
 def refusal_of_sizes(
-    signature: Signature, dtypes: tuple[str, ...], largest_head: int, memory: str
+    signature: Signature, dtypes: tuple[str, ...], *, largest_head: int, memory: str
 ) -> str | None:
     """Why a family of kernels cannot take operands of this dtype or with heads of this size."""
     if signature.dtype not in dtypes:
@@ -168,7 +168,7 @@ class Backend(Protocol):
         """The queries and keys of a tile of the lists, as this back end wants them."""
         ...
 
-    def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
+    def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """Why it cannot run a call, in words that follow "because"; None if it can.
 
         It is called before `tile`: the signature's tile is not set yet.
@@ -176,7 +176,7 @@ class Backend(Protocol):
         ...
 
     def forward(
-        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
+        self, signature: Signature, work: Work, *, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
         """The output [B, T, N, value size], and the log-sum-exp f32[B, N, T] of scaled scores.
 
@@ -188,10 +188,10 @@ class Backend(Protocol):
         self,
         signature: Signature,
         work: Work,
+        *,
         residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
-        *,
         deterministic: bool,
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, Any]:
@@ -212,6 +212,7 @@ class TangentBackend(Backend, Protocol):
         self,
         signature: Signature,
         work: Work,
+        *,
         residuals: Residuals,
         tangents: tuple[Array | None, Array | None, Array | None],
         d_bias: Mapping[int, Array],

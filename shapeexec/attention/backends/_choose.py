@@ -35,12 +35,14 @@ def candidates(
         capability: The compute capability of the GPU; None: no GPU is here.
     """
     on_gpu = platform == "cuda"
-    band = diagonal_of(mask, signature.query_size, signature.key_size) if on_gpu else None
+    band = (
+        diagonal_of(mask, queries=signature.query_size, keys=signature.key_size) if on_gpu else None
+    )
     faster = (
         row.name
         for row in REGISTERED
         if band is not None
-        and any(calls.covers(signature, band.kind, capability) for calls in row.faster)
+        and any(calls.covers(signature, band.kind, capability=capability) for calls in row.faster)
     )
     on_platform = (
         row.name for row in REGISTERED if row.platforms is None or platform in row.platforms
@@ -94,7 +96,7 @@ def _first_able(
     reasons: dict[str, str] = {}
     for candidate in names:
         backend = load(candidate)
-        reason = backend.refuses(signature, mask, platform)
+        reason = backend.refuses(signature, mask, platform=platform)
         if reason is None:
             return backend
         reasons[candidate] = reason

@@ -40,7 +40,7 @@ class _Lengths:
     key_length: int
 
 
-def diagonal_of(mask: Mask, queries: int, keys: int) -> Diagonal | None:
+def diagonal_of(mask: Mask, *, queries: int, keys: int) -> Diagonal | None:
     """The band of a mask at these sizes; None if it is not a band, or traced."""
     lengths: Any = _Lengths(queries, keys)
     left: Any = queries - 1

@@ -34,7 +34,9 @@ class Faster:
     head_sizes: frozenset[int]
     shortest: int = 128
 
-    def covers(self, signature: Signature, kind: str, capability: tuple[int, int] | None) -> bool:
+    def covers(
+        self, signature: Signature, kind: str, *, capability: tuple[int, int] | None
+    ) -> bool:
         """Whether a call with a mask of this kind is one of them."""
         return (
             capability == self.capability

@@ -75,7 +75,7 @@ def statistics(state: State) -> tuple[Array, Array]:
 
 
 def normalizer(
-    logsumexp: Array, bias: Any, again: Callable[[], tuple[Array, Array]]
+    logsumexp: Array, bias: Any, *, again: Callable[[], tuple[Array, Array]]
 ) -> tuple[Array, Array | None]:
     """Shift and factor of the weights; see `weights_again`.
 

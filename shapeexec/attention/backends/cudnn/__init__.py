@@ -40,7 +40,7 @@ class _Cudnn:
         """The lists are not used, so any tile will do."""
         return signature.tile
 
-    def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
+    def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """It takes half precision and few masks, on CUDA."""
         if platform != "cuda":
             return f"it needs an NVIDIA GPU, and this is {platform}"
@@ -53,7 +53,7 @@ class _Cudnn:
         )
 
     def forward(
-        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
+        self, signature: Signature, work: Work, *, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
         """See `Backend`."""
         return _compat.cudnn_attention(q, k, v, **_parameters(signature, work))
@@ -62,10 +62,10 @@ class _Cudnn:
         self,
         signature: Signature,
         work: Work,
+        *,
         residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
-        *,
         deterministic: bool,
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, Any]:
@@ -98,7 +98,7 @@ def _refusal_of_operands(signature: Signature, capability: tuple[int, int] | Non
 
 
 def _refusal_of_mask(signature: Signature, mask: Mask) -> str | None:
-    band = diagonal_of(mask, signature.query_size, signature.key_size)
+    band = diagonal_of(mask, queries=signature.query_size, keys=signature.key_size)
     if band is None or not (band == Diagonal() or band.right == 0):
         return f"it knows causal masks and causal windows, not {mask!r}"
     if band.left is not None and band.left < 0:
@@ -120,7 +120,7 @@ def _refusal_of_gradient(signature: Signature) -> str | None:
 
 
 def _parameters(signature: Signature, work: Work) -> dict[str, Any]:
-    band = diagonal_of(work.mask, signature.query_size, signature.key_size)
+    band = diagonal_of(work.mask, queries=signature.query_size, keys=signature.key_size)
     assert band is not None
     return {
         "scale": signature.scale,

@@ -60,20 +60,19 @@ class MosaicGpu:
         del signature, mask
         return TILE, TILE
 
-    def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
+    def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """It takes half precision and heads up to 256, on Hopper; it computes no bias gradient."""
         if self.interpret is None and (reason := _support.of_device(platform)):
             return reason
         return _support.of_call(signature, mask)
 
     def forward(
-        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
+        self, signature: Signature, work: Work, *, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
         """See `Backend`."""
-        prepared = self._prepare(signature, work, bias)
-        out, *statistics = forward(
-            prepared.config, prepared.sparsity(side="query"), *_as_copied(q, k, v)
-        )
+        prepared = self._prepare(signature, work, bias=bias)
+        arrays = _as_copied(q=q, k=k, v=v)
+        out, *statistics = forward(prepared.config, prepared.sparsity(side="query"), **arrays)
         queries = signature.query_size
         logsumexp = prepared.config.weights.logsumexp([x[:, :, :queries] for x in statistics])
         logsumexp = jnp.where(is_valid(work.query_lengths, queries)[:, None], logsumexp, -jnp.inf)
@@ -83,22 +82,23 @@ class MosaicGpu:
         self,
         signature: Signature,
         work: Work,
+        *,
         residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
-        *,
         deterministic: bool,
         bias_gradient: bool = False,
     ) -> tuple[Array, Array, Array, Any]:
         """See `Backend`."""
         del bias_gradient
         operands, out = (residuals.q, residuals.k, residuals.v), residuals.out
-        prepared = self._prepare(signature, work, residuals.bias)
+        prepared = self._prepare(signature, work, bias=residuals.bias)
         config, by_query = prepared.config, prepared.sparsity(side="query")
-        *arrays, copied_out, copied_d_out = _as_copied(*operands, out, d_out)
+        arrays = _as_copied(q=residuals.q, k=residuals.k, v=residuals.v)
+        ends = _as_copied(out=out, d_out=d_out)
 
         def again() -> list[Array]:
-            _, *statistics = forward(config, by_query, *arrays)
+            _, *statistics = forward(config, by_query, **arrays)
             return statistics
 
         queries = signature.query_size
@@ -113,13 +113,15 @@ class MosaicGpu:
         if not deterministic and self.fuses(config, work):
             delta = jnp.where(dead, 0.0, jnp.pad(_delta(out, d_out), to_whole))
             rows = Rows(of_weights, functools.reduce(operator.sub, d_logsumexps, delta))
-            d_q, d_k, d_v = backward_at_once(config, by_key, rows, *arrays, copied_d_out)
+            d_q, d_k, d_v = backward_at_once(
+                config, by_key, rows=rows, **arrays, d_out=ends["d_out"]
+            )
         else:
             d_q, delta = backward_of_queries(
-                config, by_query, of_weights, d_logsumexps, *arrays, copied_out, copied_d_out
+                config, by_query, of_weights=of_weights, d_logsumexp=d_logsumexps, **arrays, **ends
             )
             rows = Rows(of_weights, delta)
-            d_k, d_v = backward_of_keys(config, by_key, rows, *arrays, copied_d_out)
+            d_k, d_v = backward_of_keys(config, by_key, rows=rows, **arrays, d_out=ends["d_out"])
         gradients = (
             gradient[:, : x.shape[1], :, : x.shape[3]]
             for gradient, x in zip((d_q, d_k, d_v), operands, strict=True)
@@ -135,7 +137,7 @@ class MosaicGpu:
         row = (work.density or 0.0) * config.signature.query_size / TILE
         return is_possible(config) and row >= _LONG
 
-    def _prepare(self, signature: Signature, work: Work, bias: Any) -> "_Prepared":
+    def _prepare(self, signature: Signature, work: Work, *, bias: Any) -> "_Prepared":
         modifier = _Added(bias) if hasattr(bias, "shape") else bias
         overhangs = signature.is_ragged or signature.query_size % TILE or signature.key_size % TILE
         # A bias may hold anything behind the valid lengths, so with a bias the mask checks them.
@@ -201,13 +203,13 @@ def _without_lengths(mask: Mask) -> Mask:
     return functools.reduce(operator.and_, map(_without_lengths, mask.masks))
 
 
-def _as_copied(*arrays: Array) -> list[Array]:
+def _as_copied(**arrays: Array) -> dict[str, Array]:
     """Arrays [B, T, N, H] padded so that the TMA unit can copy tiles of them.
 
     It clips tiles at an array's end, but needs multiples of 8 rows and 64 columns. Padding to these
     costs a pass over the array.
     """
-    return list(map(_one_as_copied, arrays))
+    return {name: _one_as_copied(array) for name, array in arrays.items()}
 
 
 def _one_as_copied(array: Array) -> Array:

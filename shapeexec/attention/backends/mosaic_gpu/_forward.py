@@ -43,7 +43,7 @@ _REGISTERS = (232, 40)  # of a thread that computes, and of one that moves memor
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def forward(config: Config, sparsity: Sparsity, q: Array, k: Array, v: Array) -> list[Array]:
+def forward(config: Config, sparsity: Sparsity, *, q: Array, k: Array, v: Array) -> list[Array]:
     """The output [B, T, N, V], and `Weights.statistics`, f32[B, N, whole tiles of queries] each.
 
     Behind a valid length the output is 0 and the statistics are unspecified.
@@ -53,25 +53,25 @@ def forward(config: Config, sparsity: Sparsity, q: Array, k: Array, v: Array) ->
     key_rows = _key_rows(config)
     slots = 2 if widest <= 192 else 1
     key_columns, value_columns = config.columns
-    ring = functools.partial(_ring.scratch, _STEPS, key_rows, dtype=q.dtype)
+    ring = functools.partial(_ring.scratch, _STEPS, rows=key_rows, dtype=q.dtype)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     of_rows = jax.ShapeDtypeStruct((batch, heads, whole_tiles(queries, TILE)), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
     return launch(
         config,
         functools.partial(_kernel, config),
-        {"sparsity": sparsity, "q": q, "k": k, "v": v},
-        {
+        inputs={"sparsity": sparsity, "q": q, "k": k, "v": v},
+        outputs={
             "out": jax.ShapeDtypeStruct((batch, queries, heads, v.shape[3]), q.dtype),
             **{f"statistics_{i}": of_rows for i in statistics},
         },
-        {
+        scratch={
             "queries": tile((slots, TILE, key_columns)),
             # As wide as the queries, the output takes their place.
             "outs": [] if value_columns == key_columns else [tile((TILE, value_columns))],
-            "keys": ring(key_columns, vectors=sparsity.column_dtypes(config, side="query")),
+            "keys": ring(columns=key_columns, vectors=sparsity.column_dtypes(config, side="query")),
             # 0 * padding may be NaN, so clear values behind the valid length.
-            "values": ring(value_columns, clears=True),
+            "values": ring(columns=value_columns, clears=True),
             "of_rows": [plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32) for _ in statistics],
         },
         table=lambda sparsity: sparsity.table(heads, 1, side="query"),
@@ -110,7 +110,7 @@ def _kernel(
     elements = sparsity.elements(config, block, side="query", columns=streams[0].vectors)
     results = (out, list(statistics.values()))
     kernel = _Kernel(config, block, elements, *streams, q, k, v, *results, queries, outs, of_rows)
-    run(block, streams, kernel, registers=_REGISTERS)
+    run(block, streams, kernel=kernel, registers=_REGISTERS)
 
 
 @dataclasses.dataclass(frozen=True)

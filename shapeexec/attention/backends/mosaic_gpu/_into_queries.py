@@ -183,7 +183,7 @@ class InterpretedIntoQueries(IntoQueries):
             place[...] = place[...] + part
 
 
-def totals(config: Config, q: Array, key_tiles: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def totals(config: Config, q: Array, *, key_tiles: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """`IntoQueries.total` among the kernel's inputs; in the interpreter among its outputs."""
     if config.interpret is None:
         return {"total": jax.new_ref(jnp.zeros(q.shape, jnp.float32))}, {}
@@ -192,7 +192,9 @@ def totals(config: Config, q: Array, key_tiles: int) -> tuple[dict[str, Any], di
     return {}, {"total": jax.ShapeDtypeStruct(shape, jnp.float32)}
 
 
-def into_queries(config: Config, block: Block, total: Ref, scratch: dict[str, Ref]) -> IntoQueries:
+def into_queries(
+    config: Config, block: Block, *, total: Ref, scratch: dict[str, Ref]
+) -> IntoQueries:
     """The accumulation in a running program, with scratch from `scratch`."""
     kind = IntoQueries if config.interpret is None else InterpretedIntoQueries
     return kind(

@@ -139,10 +139,10 @@ class Block:
 def launch(
     config: Config,
     body: Callable[..., None],
+    *,
     inputs: dict[str, Any],
     outputs: dict[str, jax.ShapeDtypeStruct],
     scratch: dict[str, Any],
-    *,
     table: Callable[[Sparsity], Table],
     total: int,
     slots: int,
@@ -237,8 +237,8 @@ class Kernel(Protocol):
 def run(
     block: Block,
     streams: tuple[Stream, ...],
-    kernel: Kernel,
     *,
+    kernel: Kernel,
     registers: tuple[int, int],
     start: Any = 0,
 ) -> None:

@@ -45,7 +45,7 @@ _SHAPE = (ROWS, PIECE)
 
 @functools.partial(jax.jit, static_argnums=0)
 def backward_of_keys(
-    config: Config, sparsity: Sparsity, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
+    config: Config, sparsity: Sparsity, *, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
 ) -> list[Array]:
     """The gradients of keys and values, from lists by key; 0 behind the valid length.
 
@@ -53,22 +53,24 @@ def backward_of_keys(
     """
     inputs = {"q": q, "k": k, "v": v, "d_out": d_out}
     slots, _ = room(config)
-    return _launched(config, sparsity, rows, inputs, {}, None, slots)
+    return _launched(config, sparsity, rows=rows, inputs=inputs, outputs={}, into=None, slots=slots)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def backward_at_once(
-    config: Config, sparsity: Sparsity, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
+    config: Config, sparsity: Sparsity, *, rows: Rows, q: Array, k: Array, v: Array, d_out: Array
 ) -> list[Array]:
     """The gradients of queries, keys and values, from lists by key; 0 behind the valid length.
 
     That of the queries differs from run to run in the last bits.
     """
-    inputs, outputs = _into_queries.totals(config, q, sparsity.lists.counts.shape[2])
+    inputs, outputs = _into_queries.totals(config, q, key_tiles=sparsity.lists.counts.shape[2])
     inputs |= {"q": q, "k": k, "v": v, "d_out": d_out}
     # Shared memory has no room for a second item.
     into = _into_queries.scratch(config, q.dtype)
-    *made, d_k, d_v = _launched(config, sparsity, rows, inputs, outputs, into, slots=1)
+    *made, d_k, d_v = _launched(
+        config, sparsity, rows=rows, inputs=inputs, outputs=outputs, into=into, slots=1
+    )
     d_q = inputs["total"][...] if not made else made[0].sum(0)[:, : q.shape[1]]
     return [(d_q * config.signature.scale).astype(q.dtype), d_k, d_v]
 
@@ -76,6 +78,7 @@ def backward_at_once(
 def _launched(
     config: Config,
     sparsity: Sparsity,
+    *,
     rows: Rows,
     inputs: dict[str, Any],
     outputs: dict[str, Any],
@@ -86,24 +89,24 @@ def _launched(
     batch, _, heads, _ = k.shape
     key_columns, value_columns = config.columns
     _, steps = room(config)
-    ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
+    ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     of_weights = [x.dtype for x in rows.of_weights]
     of_columns = sparsity.column_dtypes(config, side="key")
     return launch(
         config,
         functools.partial(_kernel, config),
-        {"sparsity": sparsity, "rows": rows, **inputs},
-        {
+        inputs={"sparsity": sparsity, "rows": rows, **inputs},
+        outputs={
             **outputs,
             "d_k": jax.ShapeDtypeStruct(k.shape, k.dtype),
             "d_v": jax.ShapeDtypeStruct(v.shape, v.dtype),
         },
-        {
+        scratch={
             "keys": tile((slots, TILE, key_columns)),
             "values": tile((slots, TILE, value_columns)),
-            "queries": ring(key_columns, vectors=[*of_weights, *of_columns]),
-            "d_outs": ring(value_columns, vectors=[jnp.float32]),
+            "queries": ring(columns=key_columns, vectors=[*of_weights, *of_columns]),
+            "d_outs": ring(columns=value_columns, vectors=[jnp.float32]),
             **({} if into is None else {"into": into}),
         },
         table=lambda sparsity: sparsity.table(heads, config.signature.group, side="key"),
@@ -133,9 +136,9 @@ def _kernel(
     elements = sparsity.elements(config, block, side="key", columns=of_columns)
     d_q = NotIntoQueries()
     if into is not None:
-        d_q = _into_queries.into_queries(config, block, total, into)
+        d_q = _into_queries.into_queries(config, block, total=total, scratch=into)
     kernel = _Kernel(config, block, elements, *streams, into=d_q, **refs)
-    run(block, streams, kernel, registers=REGISTERS)
+    run(block, streams, kernel=kernel, registers=REGISTERS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,6 +47,7 @@ _BLOCK = 64  # columns multiplied at a time: so many registers are free
 def backward_of_queries(
     config: Config,
     sparsity: Sparsity,
+    *,
     of_weights: list[Array],
     d_logsumexp: list[Array],
     q: Array,
@@ -71,7 +72,7 @@ def backward_of_queries(
     batch, queries, heads, _ = q.shape
     key_columns, value_columns = config.columns
     slots, steps = room(config)
-    ring = functools.partial(_ring.scratch, steps, PIECE, dtype=q.dtype, clears=True)
+    ring = functools.partial(_ring.scratch, steps, rows=PIECE, dtype=q.dtype, clears=True)
     tile = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=WIDE)
     rows = (of_weights, d_logsumexp)
     of_rows = [plgpu.SMEM((slots, TILE), jnp.float32) for _ in jax.tree.leaves(rows)]
@@ -79,19 +80,27 @@ def backward_of_queries(
     return launch(
         config,
         functools.partial(_kernel, config),
-        {"sparsity": sparsity, "rows": rows, "q": q, "k": k, "v": v, "out": out, "d_out": d_out},
-        {
+        inputs={
+            "sparsity": sparsity,
+            "rows": rows,
+            "q": q,
+            "k": k,
+            "v": v,
+            "out": out,
+            "d_out": d_out,
+        },
+        outputs={
             "d_q": jax.ShapeDtypeStruct(q.shape, q.dtype),
             "delta": jax.ShapeDtypeStruct(whole, jnp.float32),
         },
-        {
+        scratch={
             "queries": tile((slots, TILE, key_columns)),
             "d_outs": tile((slots, TILE, value_columns)),
             "of_rows": of_rows,
             "deltas": plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32),
             # 0 * padding may be NaN, so clear keys and values behind the valid length.
-            "keys": ring(key_columns, vectors=sparsity.column_dtypes(config, side="query")),
-            "values": ring(value_columns),
+            "keys": ring(columns=key_columns, vectors=sparsity.column_dtypes(config, side="query")),
+            "values": ring(columns=value_columns),
         },
         table=lambda sparsity: sparsity.table(heads, 1, side="query"),
         total=batch * heads * sparsity.lists.counts.shape[2],
@@ -116,7 +125,7 @@ def _kernel(
     )
     elements = sparsity.elements(config, block, side="query", columns=streams[0].vectors)
     kernel = _Kernel(config, block, elements, *streams, **refs)
-    run(block, streams, kernel, registers=REGISTERS, start=(0, 0))
+    run(block, streams, kernel=kernel, registers=REGISTERS, start=(0, 0))
 
 
 @dataclasses.dataclass(frozen=True)

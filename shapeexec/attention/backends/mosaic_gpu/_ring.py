@@ -117,10 +117,10 @@ def place_of(position: Array, places: int) -> Array:
 
 def scratch(
     steps: int,
+    *,
     rows: int,
     columns: int,
     dtype: Any,
-    *,
     clears: bool = False,
     vectors: Sequence[Any] = (),
 ) -> dict[str, Any]:

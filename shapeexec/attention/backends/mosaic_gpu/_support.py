@@ -45,7 +45,9 @@ def of_device(platform: str) -> str | None:
 
 def of_call(signature: Signature, mask: Mask) -> str | None:
     """Why it cannot run a call; None if it can."""
-    if reason := refusal_of_sizes(signature, _DTYPES, _LARGEST_HEAD, "shared memory"):
+    if reason := refusal_of_sizes(
+        signature, _DTYPES, largest_head=_LARGEST_HEAD, memory="shared memory"
+    ):
         return reason
     if signature.bias_gradient:
         return "its kernels make no gradient of a bias"

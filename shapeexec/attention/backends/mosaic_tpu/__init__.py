@@ -66,11 +66,13 @@ class _MosaicTpu:
         )
         return queries, keys
 
-    def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
+    def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """Masks of positions, of arrays and of tiles; biases without a table."""
         if platform != "tpu" and not self.interpret:
             return f"it is made for TPUs, not for {platform}"
-        if reason := refusal_of_sizes(signature, _DTYPES, _LARGEST_HEAD, "vector memory"):
+        if reason := refusal_of_sizes(
+            signature, _DTYPES, largest_head=_LARGEST_HEAD, memory="vector memory"
+        ):
             return reason
         if signature.bias_gradient:
             return "its kernels make no gradient of a bias"
@@ -86,28 +88,32 @@ class _MosaicTpu:
             check_tiles(asked, at_side.tile)
         except BackendError as error:
             return error.why
-        return _refusal_of_lists(signature, mask, asked, self.tile(signature, mask))
+        return _refusal_of_lists(signature, mask, asked=asked, tile=self.tile(signature, mask))
 
     def forward(
-        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
+        self, signature: Signature, work: Work, *, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
         """See `Backend`."""
-        return _forward.forward(work, q, k, v, bias, setting=self._setting(signature, work))
+        return _forward.forward(
+            work, q=q, k=k, v=v, bias=bias, setting=self._setting(signature, work)
+        )
 
     def backward(
         self,
         signature: Signature,
         work: Work,
+        *,
         residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
-        *,
         deterministic: bool,
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, None]:
         """See `Backend`. It is deterministic always."""
         setting = self._setting(signature, work)
-        gradients = _backward.backward(work, residuals, d_out, d_logsumexp, setting=setting)
+        gradients = _backward.backward(
+            work, residuals, d_out=d_out, d_logsumexp=d_logsumexp, setting=setting
+        )
         return *gradients, None
 
     def _setting(self, signature: Signature, work: Work) -> Setting:
@@ -115,7 +121,7 @@ class _MosaicTpu:
 
 
 def _refusal_of_lists(
-    signature: Signature, mask: Mask, asked: Asked, tile: tuple[int, int]
+    signature: Signature, mask: Mask, *, asked: Asked, tile: tuple[int, int]
 ) -> str | None:
     """Why the lists of a call and the scalars of its mask do not fit into scalar memory."""
 

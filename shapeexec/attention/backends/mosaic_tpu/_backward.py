@@ -63,13 +63,13 @@ class Arrays:
             None if self.factor is None else of_queries(self.factor, tile[0]),
         )
 
-    def clean(self, where: Where, is_partial: bool) -> "Arrays":
+    def clean(self, where: Where, *, is_partial: bool) -> "Arrays":
         """The values of references, with 0 behind the valid lengths."""
         q, d_out, shift, factor = (
-            None if ref is None else where.clean(0, ref[0, 0], is_partial)
+            None if ref is None else where.clean(0, ref[0, 0], is_partial=is_partial)
             for ref in (self.q, self.d_out, self.shift, self.factor)
         )
-        k, v = (where.clean(1, ref[0, 0], is_partial) for ref in (self.k, self.v))
+        k, v = (where.clean(1, ref[0, 0], is_partial=is_partial) for ref in (self.k, self.v))
         return Arrays(q, k, v, d_out, shift, factor)
 
 
@@ -77,21 +77,25 @@ class Arrays:
 def backward(
     work: Work,
     residuals: Residuals,
+    *,
     d_out: Array,
     d_logsumexp: Array | None,
-    *,
     setting: Setting,
 ) -> tuple[Array, Array, Array]:
     """The gradients of q, k and v."""
     q, k, v, d_out = map(by_head, (residuals.q, residuals.k, residuals.v, d_out))
     bias = residuals.bias
     shift, factor = _softmax.normalizer(
-        residuals.logsumexp[..., None], bias, lambda: statistics(setting, work, q, k, v, bias)
+        residuals.logsumexp[..., None],
+        bias,
+        again=lambda: statistics(setting, work, q=q, k=k, v=v, bias=bias),
     )
     arrays = Arrays(q, k, v, d_out, shift, factor)
     ends = None if d_logsumexp is None else d_logsumexp[..., None]
-    d_q, delta = _of_queries(setting, work, arrays, bias, by_head(residuals.out), ends)
-    d_k, d_v = _of_keys(setting, work, arrays, bias, delta)
+    d_q, delta = _of_queries(
+        setting, work, arrays=arrays, bias=bias, out=by_head(residuals.out), d_logsumexp=ends
+    )
+    d_k, d_v = _of_keys(setting, work, arrays=arrays, bias=bias, delta=delta)
     return by_head(d_q), by_head(d_k), by_head(d_v)
 
 
@@ -101,6 +105,7 @@ def backward(
 def _of_queries(
     setting: Setting,
     work: Work,
+    *,
     arrays: Arrays,
     bias: Any,
     out: Array,
@@ -108,19 +113,19 @@ def _of_queries(
 ) -> tuple[Array, Array]:
     """The gradient of q, and delta f32[B, N, T, 1]."""
     tile = setting.signature.tile
-    given, scalars, blocks = prepared(setting, work.by_query, work, bias)
+    given, scalars, blocks = prepared(setting, work.by_query, work=work, bias=bias)
     grid, order = by_query(setting, work.by_query)
     ends = [] if d_logsumexp is None else [of_queries(d_logsumexp, tile[0])]
     seen = arrays.blocks(tile)
     return launch(
         functools.partial(_query_kernel, given),
         "gradient_by_query",
-        grid,
-        order,
-        scalars,
-        (blocks, seen, of_queries(out, tile[0]), ends),
-        (_like(seen.q), _like(seen.shift)),
-        [(tile[0], arrays.q.shape[3]), (tile[0], 1)],
+        grid=grid,
+        order=order,
+        scalars=scalars,
+        inputs=(blocks, seen, of_queries(out, tile[0]), ends),
+        outputs=(_like(seen.q), _like(seen.shift)),
+        scratch=[(tile[0], arrays.q.shape[3]), (tile[0], 1)],
         interpret=setting.interpret,
     )
 
@@ -138,15 +143,15 @@ def _query_kernel(
 
     @pl.when(where.is_first)
     def _() -> None:
-        out, d_out = (where.clean(0, ref[0, 0], True) for ref in (out_ref, refs.d_out))
+        out, d_out = (where.clean(0, ref[0, 0], is_partial=True) for ref in (out_ref, refs.d_out))
         own = (out.astype(np.float32) * d_out.astype(np.float32)).sum(1, keepdims=True)
         for ref in ends:
-            own = own - where.clean(0, ref[0, 0], True)
+            own = own - where.clean(0, ref[0, 0], is_partial=True)
         delta[...] = delta_ref[0, 0] = own
         total[...] = jnp.zeros_like(total)
 
-    def step(is_partial: bool) -> None:
-        own = refs.clean(where, is_partial)
+    def step(*, is_partial: bool) -> None:
+        own = refs.clean(where, is_partial=is_partial)
         scores = given.scores(where, scalars, blocks, own.q, own.k, masked=is_partial)
         d_weights = _softmax.times_transposed(own.d_out, own.v)
         d_scores = scores.weights(own.shift, own.factor) * (d_weights - delta[...])
@@ -165,22 +170,22 @@ def _query_kernel(
 
 
 def _of_keys(
-    setting: Setting, work: Work, arrays: Arrays, bias: Any, delta: Array
+    setting: Setting, work: Work, *, arrays: Arrays, bias: Any, delta: Array
 ) -> tuple[Array, Array]:
     """The gradients of k and v."""
     tile = setting.signature.tile
-    given, scalars, blocks = prepared(setting, work.by_key, work, bias)
+    given, scalars, blocks = prepared(setting, work.by_key, work=work, bias=bias)
     grid, order = by_key(setting, work.by_key)
     seen = arrays.blocks(tile)
     return launch(
         functools.partial(_key_kernel, given),
         "gradient_by_key",
-        grid,
-        order,
-        scalars,
-        (blocks, seen, of_queries(delta, tile[0])),
-        (_like(seen.k), _like(seen.v)),
-        [(tile[1], x.shape[3]) for x in (arrays.k, arrays.v)],
+        grid=grid,
+        order=order,
+        scalars=scalars,
+        inputs=(blocks, seen, of_queries(delta, tile[0])),
+        outputs=(_like(seen.k), _like(seen.v)),
+        scratch=[(tile[1], x.shape[3]) for x in (arrays.k, arrays.v)],
         interpret=setting.interpret,
     )
 
@@ -201,13 +206,13 @@ def _key_kernel(
         for total in scratch:
             total[...] = jnp.zeros_like(total)
 
-    def step(is_partial: bool) -> None:
-        own = refs.clean(where, is_partial)
+    def step(*, is_partial: bool) -> None:
+        own = refs.clean(where, is_partial=is_partial)
         scores = given.scores(where, scalars, blocks, own.q, own.k, masked=is_partial)
         weights = scores.weights(own.shift, own.factor)
         d_v[...] += _softmax.times(weights.T.astype(own.d_out.dtype), own.d_out)
         d_weights = _softmax.times_transposed(own.d_out, own.v)
-        d_scores = weights * (d_weights - where.clean(0, delta_ref[0, 0], is_partial))
+        d_scores = weights * (d_weights - where.clean(0, delta_ref[0, 0], is_partial=is_partial))
         d_plain = scores.before_bias(d_scores)
         d_k[...] += _softmax.times(d_plain.T.astype(own.q.dtype), own.q)
 

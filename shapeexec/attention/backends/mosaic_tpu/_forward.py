@@ -32,18 +32,20 @@ from shapeexec.attention.backends.mosaic_tpu._steps import (
 
 @functools.partial(jax.jit, static_argnames="setting")
 def forward(
-    work: Work, q: Array, k: Array, v: Array, bias: Any, *, setting: Setting
+    work: Work, *, q: Array, k: Array, v: Array, bias: Any, setting: Setting
 ) -> tuple[Array, Array]:
     """The output [B, T, N, V], and the log-sum-exp f32[B, N, T]."""
     q, k, v = map(by_head, (q, k, v))
     out = made((*q.shape[:3], v.shape[3]), q.dtype)
     logsumexp = made((*q.shape[:3], 1), np.float32)
-    results = _launch(setting, work, (q, k, v), bias, _softmax.finish, (out, logsumexp))
+    results = _launch(
+        setting, work, arrays=(q, k, v), bias=bias, end=_softmax.finish, results=(out, logsumexp)
+    )
     return by_head(results[0]), results[1][..., 0]
 
 
 def statistics(
-    setting: Setting, work: Work, q: Array, k: Array, v: Array, bias: Any
+    setting: Setting, work: Work, *, q: Array, k: Array, v: Array, bias: Any
 ) -> tuple[Array, Array]:
     """Shift and factor of the weights, f32[B, N, T, 1] each; see `_softmax.statistics`.
 
@@ -56,12 +58,20 @@ def statistics(
         bias: The bias.
     """
     by_row = made((*q.shape[:3], 1), np.float32)
-    return _launch(setting, work, (q, k, v), bias, _softmax.statistics, (by_row, by_row))
+    return _launch(
+        setting,
+        work,
+        arrays=(q, k, v),
+        bias=bias,
+        end=_softmax.statistics,
+        results=(by_row, by_row),
+    )
 
 
 def _launch(
     setting: Setting,
     work: Work,
+    *,
     arrays: tuple[Array, Array, Array],
     bias: Any,
     end: Callable[[_softmax.State], tuple[Array, Array]],
@@ -69,17 +79,17 @@ def _launch(
 ) -> tuple[Array, Array]:
     q, k, v = arrays
     (tile_q, tile_k), size = setting.signature.tile, v.shape[3]
-    given, scalars, blocks = prepared(setting, work.by_query, work, bias)
+    given, scalars, blocks = prepared(setting, work.by_query, work=work, bias=bias)
     grid, order = by_query(setting, work.by_query)
     return launch(
         functools.partial(_kernel, given, end),
         "forward",
-        grid,
-        order,
-        scalars,
-        (blocks, of_queries(q, tile_q), of_keys(k, tile_k), of_keys(v, tile_k)),
-        (of_queries(results[0], tile_q), of_queries(results[1], tile_q)),
-        [(tile_q, size), (tile_q, 1), (tile_q, 1)],
+        grid=grid,
+        order=order,
+        scalars=scalars,
+        inputs=(blocks, of_queries(q, tile_q), of_keys(k, tile_k), of_keys(v, tile_k)),
+        outputs=(of_queries(results[0], tile_q), of_queries(results[1], tile_q)),
+        scratch=[(tile_q, size), (tile_q, 1), (tile_q, 1)],
         interpret=setting.interpret,
     )
 
@@ -100,10 +110,10 @@ def _kernel(
         tile, size = state[0].shape
         _put(state, _softmax.start(tile, size, columns=True))
 
-    def step(is_partial: bool) -> None:
-        q = where.clean(0, q_ref[0, 0], is_partial)
-        k = where.clean(1, k_ref[0, 0], is_partial)
-        v = where.clean(1, v_ref[0, 0], is_partial)
+    def step(*, is_partial: bool) -> None:
+        q = where.clean(0, q_ref[0, 0], is_partial=is_partial)
+        k = where.clean(1, k_ref[0, 0], is_partial=is_partial)
+        v = where.clean(1, v_ref[0, 0], is_partial=is_partial)
         scores = given.scores(where, scalars, blocks, q, k, masked=is_partial).final
         total, largest, weight = (ref[...] for ref in state)
         _put(state, _softmax.advance((total, largest, weight), scores, v))

@@ -156,7 +156,7 @@ def numbers_for(asked: Asked, arrays: list[Array]) -> list[Array]:
     ]
 
 
-def blocks_for(asked: Asked, arrays: list[Array], tile: Tile, *, held: bool) -> list[Block]:
+def blocks_for(asked: Asked, arrays: list[Array], *, tile: Tile, held: bool) -> list[Block]:
     """The arrays that are cut into blocks.
 
     Args:
@@ -166,13 +166,13 @@ def blocks_for(asked: Asked, arrays: list[Array], tile: Tile, *, held: bool) -> 
         held: Whether they are read in partial tiles only: no block need come for a full one.
     """
     return [
-        _block(_storable(arrays[i], scalar=False), how, tile, held)
+        _block(_storable(arrays[i], scalar=False), how, tile=tile, held=held)
         for i, how in asked.questions
         if not is_number(how)
     ]
 
 
-def _block(array: Array, how: str, tile: Tile, held: bool) -> Block:
+def _block(array: Array, how: str, *, tile: Tile, held: bool) -> Block:
     if how == "of_queries":
         array = array[:, None, :, None]
     elif how == "of_keys":

@@ -47,7 +47,7 @@ class Given:
     asked: tuple[Asked, Asked]
 
     def scores(
-        self, where: Where, scalars: Scalars, blocks: "Blocks", q: Array, k: Array, masked: bool
+        self, where: Where, scalars: Scalars, blocks: "Blocks", q: Array, k: Array, *, masked: bool
     ) -> _softmax.Scores:
         """The scores of a tile, queries along the first axis.
 
@@ -92,7 +92,7 @@ class Blocks:
 
 
 def prepared(
-    setting: Setting, lists: TileLists, work: Work, bias: Any
+    setting: Setting, lists: TileLists, *, work: Work, bias: Any
 ) -> tuple[Given, Scalars, Blocks]:
     """The static part of a call, and the operands of mask, bias and lists."""
     tile = setting.signature.tile
@@ -106,11 +106,11 @@ def prepared(
         x for own, arrays in zip(asked, leaves, strict=True) for x in numbers_for(own, arrays)
     ]
     of_mask, of_bias = (
-        blocks_for(own, arrays, tile, held=held)
+        blocks_for(own, arrays, tile=tile, held=held)
         for own, arrays, held in zip(asked, leaves, (True, False), strict=True)
     )
     given = Given(setting, mask, bias_named, asked)
-    return given, scalars_of(lists, work, numbers), Blocks(of_mask, of_bias)
+    return given, scalars_of(lists, work, more=numbers), Blocks(of_mask, of_bias)
 
 
 def by_head(x: Array) -> Array:

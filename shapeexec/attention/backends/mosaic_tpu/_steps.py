@@ -78,18 +78,18 @@ class Where:
     lengths: tuple[Array, Array]
     tile_sizes: tuple[int, int]
 
-    def each_kind(self, kinds: tuple[bool, bool], step: Callable[[bool], None]) -> None:
-        """`step(is_partial)`, if the tile is of one of the `kinds` there may be."""
+    def each_kind(self, kinds: tuple[bool, bool], step: Callable[..., None]) -> None:
+        """`step(is_partial=...)`, if the tile is of one of the `kinds` there may be."""
         for is_partial, is_it in enumerate((self.is_full, self.is_partial)):
             if kinds[is_partial]:
-                pl.when(is_it)(functools.partial(step, bool(is_partial)))
+                pl.when(is_it)(functools.partial(step, is_partial=bool(is_partial)))
 
     def positions(self, side: int, shape: tuple[int, ...]) -> Array:
         """Positions of queries (side 0) or keys (side 1), along that axis of `shape`."""
         iota = lax.broadcasted_iota(np.int32, shape, side)
         return self.tile[side] * np.int32(self.tile_sizes[side]) + iota
 
-    def clean(self, side: int, x: Array, is_partial: bool) -> Array:
+    def clean(self, side: int, x: Array, *, is_partial: bool) -> Array:
         """Rows of queries or keys, 0 behind the valid length, where padding may be NaN."""
         if not is_partial:
             return x
@@ -117,7 +117,7 @@ class Scalars:
     more: list[Array]
 
 
-def scalars_of(lists: TileLists, work: Work, more: list[Array]) -> Scalars:
+def scalars_of(lists: TileLists, work: Work, *, more: list[Array]) -> Scalars:
     """The scalars of a call.
 
     Raises:
@@ -268,13 +268,13 @@ def of_keys(array: Array | jax.ShapeDtypeStruct, tile: int) -> Block:
 def launch(
     kernel: Callable[[Where, Scalars, Any, Any, Any], None],
     name: str,
+    *,
     grid: tuple[int, ...],
     order: Order,
     scalars: Scalars,
     inputs: Any,
     outputs: Any,
     scratch: list[tuple[int, ...]],
-    *,
     interpret: bool,
 ) -> Any:
     """Run `kernel(where, scalars, inputs, outputs, scratch)` in each step.

@@ -41,33 +41,37 @@ class _Triton:
         side = max(_LEAST_SIDE, min(_LARGEST_SIDE, _SIDE_BYTES // row))
         return min(side, padded(signature.query_size)), min(side, padded(signature.key_size))
 
-    def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
+    def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """It takes all masks that lower in a kernel, and head sizes up to 256."""
         if platform not in ("cuda", "rocm") and not self.interpret:
             return f"it is made for GPUs, not for {platform}"
         capability = _device.compute_capability() if platform == "cuda" else None
         if capability is not None and capability < _device.OLDEST_FOR_TRITON:
             return f"it needs compute capability 8.0, and this is {'.'.join(map(str, capability))}"
-        if reason := refusal_of_sizes(signature, _DTYPES, _LARGEST_HEAD, "shared memory"):
+        if reason := refusal_of_sizes(
+            signature, _DTYPES, largest_head=_LARGEST_HEAD, memory="shared memory"
+        ):
             return reason
         if signature.bias_gradient and isinstance(signature.bias, type):
             return f"its kernels make no gradient of the arrays in {signature.bias.__name__}"
         return refusal_of_rule(mask)
 
     def forward(
-        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
+        self, signature: Signature, work: Work, *, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
         """See `Backend`."""
-        return _forward.forward(work, q, k, v, bias, setting=self._setting(signature, work))
+        return _forward.forward(
+            work, q=q, k=k, v=v, bias=bias, setting=self._setting(signature, work)
+        )
 
     def backward(
         self,
         signature: Signature,
         work: Work,
+        *,
         residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
-        *,
         deterministic: bool,
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, Any]:
@@ -75,8 +79,8 @@ class _Triton:
         return _backward.backward(
             work,
             residuals,
-            d_out,
-            d_logsumexp,
+            d_out=d_out,
+            d_logsumexp=d_logsumexp,
             setting=self._setting(signature, work),
             bias_gradient=bias_gradient,
         )

@@ -62,24 +62,31 @@ class Arrays:
 def backward(
     work: Work,
     residuals: Residuals,
+    *,
     d_out: Array,
     d_logsumexp: Array | None,
-    *,
     setting: Setting,
     bias_gradient: bool,
 ) -> tuple[Array, Array, Array, Array | None]:
     """The gradients of q, k, v and of a bias that is an array; None unless `bias_gradient`."""
     q, k, v, bias = residuals.q, residuals.k, residuals.v, residuals.bias
     shift, factor = _softmax.normalizer(
-        residuals.logsumexp, bias, lambda: statistics(setting, work, q, k, v, bias)
+        residuals.logsumexp, bias, again=lambda: statistics(setting, work, q=q, k=k, v=v, bias=bias)
     )
     arrays = Arrays(q, k, v, d_out, shift, factor)
     shape = bias.shape if bias_gradient else None
     d_q, delta, *by_query = _by_query(
-        setting, work, arrays, bias, residuals.out, d_logsumexp, shape is not None and shape[3] == 1
+        setting,
+        work,
+        arrays=arrays,
+        bias=bias,
+        out=residuals.out,
+        d_logsumexp=d_logsumexp,
+        with_sums=shape is not None and shape[3] == 1,
     )
+    over_queries = shape is not None and shape[2] == 1 != shape[3]
     d_k, d_v, *by_key = _by_key(
-        setting, work, arrays, bias, delta, shape is not None and shape[2] == 1 != shape[3]
+        setting, work, arrays=arrays, bias=bias, delta=delta, with_sums=over_queries
     )
     if shape is None:
         return d_q, d_k, d_v, None
@@ -88,7 +95,7 @@ def backward(
     elif by_key:
         d_bias = by_key[0][:, :, None, :]
     else:
-        d_bias = _by_pair(setting, work, arrays, bias, delta)
+        d_bias = _by_pair(setting, work, arrays=arrays, bias=bias, delta=delta)
     summed = [axis for axis in range(4) if shape[axis] == 1 < d_bias.shape[axis]]
     return d_q, d_k, d_v, d_bias.sum(summed, keepdims=True).astype(bias.dtype)
 
@@ -99,6 +106,7 @@ def backward(
 def _by_query(
     setting: Setting,
     work: Work,
+    *,
     arrays: Arrays,
     bias: Any,
     out: Array,
@@ -107,12 +115,12 @@ def _by_query(
 ) -> list[Array]:
     """The gradient of q; delta; and `with_sums` the scores' gradients summed over keys."""
     batch, queries, heads, _ = arrays.q.shape
-    operands, given = prepared(setting, work.by_query, work, bias)
+    operands, given = prepared(setting, work.by_query, work=work, bias=bias)
     by_query = made((batch, heads, queries), np.float32)
     out_shape = [_like(arrays.q), by_query, *([by_query] if with_sums else [])]
     kernel = functools.partial(_query_kernel, given=given)
     grid = (work.by_query.counts.shape[2], heads, batch)
-    launched = setting.launch(kernel, "gradient_by_query", grid, out_shape)
+    launched = setting.launch(kernel, "gradient_by_query", grid=grid, out_shape=out_shape)
     return launched(operands, arrays, out, [] if d_logsumexp is None else [d_logsumexp])
 
 
@@ -137,7 +145,7 @@ def _query_kernel(
         delta = delta - load_numbers(ref, batch, head, queries)
     store_numbers(delta_ref, batch, head, queries.first, delta)
 
-    def step(tile: Array, carry: tuple[Array, ...], is_partial: bool) -> tuple[Array, ...]:
+    def step(tile: Array, carry: tuple[Array, ...], *, is_partial: bool) -> tuple[Array, ...]:
         d_q, *sums = carry
         keys = own.keys(tile, some=is_partial)
         k = load_rows(arrays.k, batch, own.key_head, keys)
@@ -160,17 +168,19 @@ def _query_kernel(
 
 
 def _by_key(
-    setting: Setting, work: Work, arrays: Arrays, bias: Any, delta: Array, with_sums: bool
+    setting: Setting, work: Work, *, arrays: Arrays, bias: Any, delta: Array, with_sums: bool
 ) -> list[Array]:
     """The gradients of k and v; and `with_sums` the scores' gradients summed over queries."""
     batch, keys, key_heads, _ = arrays.k.shape
-    operands, given = prepared(setting, work.by_key, work, bias)
+    operands, given = prepared(setting, work.by_key, work=work, bias=bias)
     heads = setting.signature.query_heads
     by_key = made((batch, heads, keys), np.float32)
     out_shape = [_like(arrays.k), _like(arrays.v), *([by_key] if with_sums else [])]
     kernel = functools.partial(_key_kernel, given=given)
     grid = (work.by_key.counts.shape[2], key_heads, batch)
-    return setting.launch(kernel, "gradient_by_key", grid, out_shape)(operands, arrays, delta)
+    return setting.launch(kernel, "gradient_by_key", grid=grid, out_shape=out_shape)(
+        operands, arrays, delta
+    )
 
 
 def _key_kernel(
@@ -193,7 +203,9 @@ def _key_kernel(
     def add_head(member: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         own = dataclasses.replace(first, head=key_head * np.int32(signature.group) + member)
         sums = tuple(jnp.zeros((keys.size,), np.float32) for _ in sums_refs)
-        step = functools.partial(_add_queries, own, arrays, delta_ref, k, v, keys)
+        step = functools.partial(
+            _add_queries, own=own, arrays=arrays, delta_ref=delta_ref, k=k, v=v, keys=keys
+        )
         d_k, d_v, sums = own.row(number).each(step, (*carry, sums))
         for ref, x in zip(sums_refs, sums, strict=True):
             store_numbers(ref, batch, own.head, keys.first, x)
@@ -207,14 +219,15 @@ def _key_kernel(
 
 
 def _add_queries(
+    tile: Array,
+    carry: tuple[Any, ...],
+    *,
     own: Head,
     arrays: Arrays,
     delta_ref: Ref,
     k: Array,
     v: Array,
     keys: Span,
-    tile: Array,
-    carry: tuple[Any, ...],
     is_partial: bool,
 ) -> tuple[Any, ...]:
     """Add one query tile; keys lie along the first axis throughout, so nothing is transposed."""
@@ -233,17 +246,17 @@ def _add_queries(
 # By pair of tiles
 
 
-def _by_pair(setting: Setting, work: Work, arrays: Arrays, bias: Array, delta: Array) -> Array:
+def _by_pair(setting: Setting, work: Work, *, arrays: Arrays, bias: Array, delta: Array) -> Array:
     """The scores' gradients f32[B or 1, N or 1, T, S], summed as the bias was broadcast."""
     signature = setting.signature
-    operands, given = prepared(setting, work.by_query, work, bias)
+    operands, given = prepared(setting, work.by_query, work=work, bias=bias)
     columns = -(-signature.key_size // signature.tile[1])
     has_work = _has_work(work.by_query, columns)
     by_batch, by_head = bias.shape[:2]
     kernel = functools.partial(_pair_kernel, given=given)
     grid = (columns, has_work.shape[2], by_batch * by_head)
     out_shape = made(bias.shape, np.float32)
-    launched = setting.launch(kernel, "gradient_by_pair", grid, out_shape)
+    launched = setting.launch(kernel, "gradient_by_pair", grid=grid, out_shape=out_shape)
     return launched(operands, arrays, delta, has_work)
 
 

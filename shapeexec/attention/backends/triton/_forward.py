@@ -30,7 +30,7 @@ from shapeexec.attention.backends.triton._tiles import (
 
 @functools.partial(jax.jit, static_argnames="setting")
 def forward(
-    work: Work, q: Array, k: Array, v: Array, bias: Any, *, setting: Setting
+    work: Work, *, q: Array, k: Array, v: Array, bias: Any, setting: Setting
 ) -> tuple[Array, Array]:
     """The output [B, T, N, V], and the log-sum-exp f32[B, N, T]."""
     batch, queries, heads, _ = q.shape
@@ -38,31 +38,41 @@ def forward(
         made((batch, queries, heads, v.shape[3]), q.dtype),
         made((batch, heads, queries), np.float32),
     )
-    return _launch(setting, work, (q, k, v), bias, _softmax.finish, out_shape)
+    return _launch(
+        setting, work, arrays=(q, k, v), bias=bias, end=_softmax.finish, out_shape=out_shape
+    )
 
 
 def statistics(
-    setting: Setting, work: Work, q: Array, k: Array, v: Array, bias: Any
+    setting: Setting, work: Work, *, q: Array, k: Array, v: Array, bias: Any
 ) -> tuple[Array, Array]:
     """Shift and factor of the weights, f32[B, N, T] each; see `_softmax.statistics`."""
     batch, queries, heads, _ = q.shape
     by_query = made((batch, heads, queries), np.float32)
-    return _launch(setting, work, (q, k, v), bias, _softmax.statistics, (by_query, by_query))
+    return _launch(
+        setting,
+        work,
+        arrays=(q, k, v),
+        bias=bias,
+        end=_softmax.statistics,
+        out_shape=(by_query, by_query),
+    )
 
 
 def _launch(
     setting: Setting,
     work: Work,
+    *,
     arrays: tuple[Array, Array, Array],
     bias: Any,
     end: Callable[[_softmax.State], tuple[Array, Array]],
     out_shape: Any,
 ) -> tuple[Array, Array]:
-    operands, given = prepared(setting, work.by_query, work, bias)
+    operands, given = prepared(setting, work.by_query, work=work, bias=bias)
     kernel = functools.partial(_kernel, given=given, end=end)
     batch, _, heads, _ = arrays[0].shape
     grid = (work.by_query.counts.shape[2], heads, batch)
-    return setting.launch(kernel, "forward", grid, out_shape)(operands, *arrays)
+    return setting.launch(kernel, "forward", grid=grid, out_shape=out_shape)(operands, *arrays)
 
 
 def _kernel(
@@ -80,7 +90,7 @@ def _kernel(
     queries = own.queries(row.number, some=True)
     q = load_rows(q_ref, batch, head, queries)
 
-    def step(tile: Array, state: _softmax.State, is_partial: bool) -> _softmax.State:
+    def step(tile: Array, state: _softmax.State, *, is_partial: bool) -> _softmax.State:
         keys = own.keys(tile, some=is_partial)
         k = load_rows(k_ref, batch, own.key_head, keys)
         scores = own.scores(q, k, queries, keys, masked=is_partial).final

@@ -63,7 +63,9 @@ class Given:
         return self.setting.signature
 
 
-def prepared(setting: Setting, lists: TileLists, work: Work, bias: Any) -> tuple[Operands, Given]:
+def prepared(
+    setting: Setting, lists: TileLists, *, work: Work, bias: Any
+) -> tuple[Operands, Given]:
     """The operands of a call, and its static part."""
     fields = (lists.tiles, lists.full, lists.counts, lists.order)
     operands = Operands(

@@ -44,7 +44,7 @@ class Setting:
     interpret: bool
 
     def launch(
-        self, kernel: Callable[..., None], name: str, grid: tuple[int, ...], out_shape: Any
+        self, kernel: Callable[..., None], name: str, *, grid: tuple[int, ...], out_shape: Any
     ) -> Callable[..., Any]:
         """The kernel as a function; its operands are trees of arrays, and references inside."""
         return pl.pallas_call(
@@ -85,16 +85,20 @@ class Row:
     count: Array
     kinds: tuple[bool, bool]
 
-    def each(self, step: Callable[[Array, Any, bool], Any], carry: Any) -> Any:
-        """`step(tile, carry, is_partial)` for each tile: full ones first."""
+    def each(self, step: Callable[..., Any], carry: Any) -> Any:
+        """`step(tile, carry, is_partial=...)` for each tile: full ones first."""
 
-        def run(is_partial: bool) -> Callable[[Array, Any], Any]:
-            return lambda j, carry: step(self.tiles[(*self.place, j)], carry, is_partial)
+        def run(*, is_partial: bool) -> Callable[[Array, Any], Any]:
+            return lambda j, carry: step(self.tiles[(*self.place, j)], carry, is_partial=is_partial)
 
         has_full, has_partial = self.kinds
         if has_full:
-            carry = lax.fori_loop(0, self.full, run(False), carry)
-        return lax.fori_loop(self.full, self.count, run(True), carry) if has_partial else carry
+            carry = lax.fori_loop(0, self.full, run(is_partial=False), carry)
+        return (
+            lax.fori_loop(self.full, self.count, run(is_partial=True), carry)
+            if has_partial
+            else carry
+        )
 
 
 def row_of(

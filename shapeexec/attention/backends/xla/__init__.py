@@ -38,19 +38,19 @@ class _Xla:
         longest = _LONG_TILE if queries <= _FEW else _TILE
         return _side(queries, _TILE), _side(keys, longest)
 
-    def refuses(self, signature: Signature, mask: Mask, platform: str) -> str | None:
+    def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """It takes any mask on any platform."""
         if signature.dtype in _DTYPES:
             return None
         return f"it computes in {', '.join(_DTYPES)}, and not in {signature.dtype}"
 
     def forward(
-        self, signature: Signature, work: Work, q: Array, k: Array, v: Array, bias: Any
+        self, signature: Signature, work: Work, *, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
         """See `Backend`."""
         setting = Setting(signature, work, as_modifier(bias, signature))
         arrays = setting.clean(q=q, k=k, v=v)
-        results, _ = setting.each_group(forward_group, arrays, ())
+        results, _ = setting.each_group(forward_group, arrays, carry=())
         out = setting.from_rows(results["out"], q.dtype)
         return out, setting.logsumexp(results["logsumexp"])
 
@@ -58,10 +58,10 @@ class _Xla:
         self,
         signature: Signature,
         work: Work,
+        *,
         residuals: Residuals,
         d_out: Array,
         d_logsumexp: Array | None,
-        *,
         deterministic: bool,
         bias_gradient: bool,
     ) -> tuple[Array, Array, Array, Any]:
@@ -76,7 +76,7 @@ class _Xla:
             delta = delta - setting.by_row(d_logsumexp)
         arrays |= {"delta": delta, "logsumexp": setting.finite(residuals.logsumexp)}
         gradient = setting.bias.zero() if bias is not None and bias_gradient else None
-        results, gradient = setting.each_group(backward_group, arrays, gradient)
+        results, gradient = setting.each_group(backward_group, arrays, carry=gradient)
         return (
             setting.from_rows(results["d_q"], q.dtype),
             setting.from_columns(results["d_k"], k.dtype),
@@ -88,6 +88,7 @@ class _Xla:
         self,
         signature: Signature,
         work: Work,
+        *,
         residuals: Residuals,
         tangents: tuple[Array | None, Array | None, Array | None],
         d_bias: Mapping[int, Array],
@@ -100,7 +101,7 @@ class _Xla:
         cleaned = setting.clean(**named)
         cleaned["logsumexp"] = setting.finite(residuals.logsumexp)
         group = functools.partial(tangent_group, d_bias=setting.bias.directions(d_bias))
-        results, _ = setting.each_group(group, cleaned, ())
+        results, _ = setting.each_group(group, cleaned, carry=())
         d_out = setting.from_rows(results["d_out"], residuals.out.dtype)
         return d_out, setting.logsumexp(results["d_logsumexp"])
 

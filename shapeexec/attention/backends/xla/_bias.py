@@ -29,10 +29,12 @@ class _NoBias:
     def apply(self, at: Any, scores: Array) -> Array:
         return scores
 
-    def tangent(self, at: Any, scores: Array, d_scores: Array, d_bias: Any) -> Array:
+    def tangent(self, at: Any, scores: Array, *, d_scores: Array, d_bias: Any) -> Array:
         return d_scores
 
-    def backward(self, at: Any, scores: Array, d_scores: Array, gradient: Any) -> tuple[Array, Any]:
+    def backward(
+        self, at: Any, scores: Array, *, d_scores: Array, gradient: Any
+    ) -> tuple[Array, Any]:
         return d_scores, gradient
 
     def directions(self, given: Mapping[int, Array]) -> Any:
@@ -56,10 +58,12 @@ class _ArrayBias:
     def apply(self, at: Any, scores: Array) -> Array:
         return scores + at.of_pairs(self.array).astype(scores.dtype)
 
-    def tangent(self, at: Any, scores: Array, d_scores: Array, d_bias: Any) -> Array:
+    def tangent(self, at: Any, scores: Array, *, d_scores: Array, d_bias: Any) -> Array:
         return d_scores if d_bias is None else d_scores + at.of_pairs(d_bias).astype(scores.dtype)
 
-    def backward(self, at: Any, scores: Array, d_scores: Array, gradient: Any) -> tuple[Array, Any]:
+    def backward(
+        self, at: Any, scores: Array, *, d_scores: Array, gradient: Any
+    ) -> tuple[Array, Any]:
         if gradient is None:
             return d_scores, None
         summed = [axis for axis, size in enumerate(gradient.shape) if size == 1]
@@ -98,11 +102,13 @@ class _Modified:
     def apply(self, at: Any, scores: Array) -> Array:
         return self.modifier.modify(at, scores)
 
-    def tangent(self, at: Any, scores: Array, d_scores: Array, d_bias: Any) -> Array:
+    def tangent(self, at: Any, scores: Array, *, d_scores: Array, d_bias: Any) -> Array:
         leaves, modify = self._of_floats(at)
         return jax.jvp(modify, (leaves, scores), (d_bias, d_scores))[1]
 
-    def backward(self, at: Any, scores: Array, d_scores: Array, gradient: Any) -> tuple[Array, Any]:
+    def backward(
+        self, at: Any, scores: Array, *, d_scores: Array, gradient: Any
+    ) -> tuple[Array, Any]:
         leaves, modify = self._of_floats(at)
         _, transpose = jax.vjp(modify, leaves, scores)
         d_leaves, d_scores = transpose(d_scores)
@@ -159,15 +165,17 @@ class _Both:
     def apply(self, at: Any, scores: Array) -> Array:
         return self.other.apply(at, self.one.apply(at, scores))
 
-    def tangent(self, at: Any, scores: Array, d_scores: Array, d_bias: Any) -> Array:
+    def tangent(self, at: Any, scores: Array, *, d_scores: Array, d_bias: Any) -> Array:
         d_one, d_other = d_bias
-        d_scores = self.one.tangent(at, scores, d_scores, d_one)
-        return self.other.tangent(at, scores, d_scores, d_other)
+        d_scores = self.one.tangent(at, scores, d_scores=d_scores, d_bias=d_one)
+        return self.other.tangent(at, scores, d_scores=d_scores, d_bias=d_other)
 
-    def backward(self, at: Any, scores: Array, d_scores: Array, gradient: Any) -> tuple[Array, Any]:
+    def backward(
+        self, at: Any, scores: Array, *, d_scores: Array, gradient: Any
+    ) -> tuple[Array, Any]:
         of_one, of_other = (None, None) if gradient is None else gradient
-        d_scores, of_other = self.other.backward(at, scores, d_scores, of_other)
-        d_scores, of_one = self.one.backward(at, scores, d_scores, of_one)
+        d_scores, of_other = self.other.backward(at, scores, d_scores=d_scores, gradient=of_other)
+        d_scores, of_one = self.one.backward(at, scores, d_scores=d_scores, gradient=of_one)
         return d_scores, None if gradient is None else (of_one, of_other)
 
     def directions(self, given: Mapping[int, Array]) -> Any:

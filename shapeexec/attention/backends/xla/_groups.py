@@ -75,14 +75,16 @@ class Setting:
             if name in BY_KEY:
                 cleaned[name] = pad_to(x, (x.shape[0], self.columns, *x.shape[2:]))
             else:
-                valid = _valid(x.astype(wide(self.signature.dtype)), self.work.query_lengths, 1)
+                valid = _valid(
+                    x.astype(wide(self.signature.dtype)), self.work.query_lengths, axis=1
+                )
                 whole = pad_to(valid, (x.shape[0], self.rows, *x.shape[2:]))
                 cleaned[name] = whole.transpose(0, 2, 1, 3)
         return cleaned
 
     def by_row(self, x: Array) -> Array:
         """[B, N, T] as [B, N, rows], with 0 behind the valid lengths."""
-        x = _valid(x.astype(wide(self.signature.dtype)), self.work.query_lengths, 2)
+        x = _valid(x.astype(wide(self.signature.dtype)), self.work.query_lengths, axis=2)
         return pad_to(x, (*x.shape[:2], self.rows))
 
     def finite(self, logsumexp: Array) -> Array:
@@ -92,7 +94,7 @@ class Setting:
     def from_rows(self, x: Array, dtype: Any) -> Array:
         """[B, N, rows, size] as [B, T, N, size], with 0 behind the valid lengths."""
         x = x.transpose(0, 2, 1, 3)[:, : self.signature.query_size].astype(dtype)
-        return _valid(x, self.work.query_lengths, 1)  # a weight of 0 makes NaN of a valid NaN
+        return _valid(x, self.work.query_lengths, axis=1)  # a weight of 0 makes NaN of a valid NaN
 
     def from_columns(self, x: Array, dtype: Any) -> Array:
         """[B, K or N, columns, size] as [B, S, K, size]; summed over the heads of a group."""
@@ -100,19 +102,19 @@ class Setting:
         if x.shape[1] != signature.key_heads:
             x = x.reshape(x.shape[0], signature.key_heads, -1, *x.shape[2:]).sum(2)
         x = x.transpose(0, 2, 1, 3)[:, : signature.key_size].astype(dtype)
-        return _valid(x, self.work.key_lengths, 1)
+        return _valid(x, self.work.key_lengths, axis=1)
 
     def logsumexp(self, x: Array) -> Array:
         """[B, N, rows] as [B, N, T]."""
         return x[:, :, : self.signature.query_size].astype(wide(self.signature.dtype))
 
     def each_group(
-        self, run: Callable[..., Any], arrays: dict[str, Array], carry: Any
+        self, run: Callable[..., Any], arrays: dict[str, Array], *, carry: Any
     ) -> tuple[dict[str, Array], Any]:
         """The results of all groups of examples and heads that share their lists.
 
         Args:
-            run: `run(group, arrays, carry) -> (results, carry)`.
+            run: `run(group, arrays, carry=...) -> (results, carry)`.
             arrays: Each [B, heads, ...].
             carry: The carry of the loop over groups.
         """
@@ -126,19 +128,19 @@ class Setting:
             group = Group(
                 self, lists, np.arange(batch, dtype=np.int32), np.arange(heads, dtype=np.int32)
             )
-            return run(group, arrays, carry)
+            return run(group, arrays, carry=carry)
 
         def one(carry: Any, number: Array) -> tuple[Any, dict[str, Array]]:
             b, n = number // counts[1], number % counts[1]
             group = Group(
                 self,
-                _lists_of(lists, b, n),
+                _lists_of(lists, b=b, n=n),
                 b if by_batch else np.arange(batch, dtype=np.int32),
                 n if by_head else np.arange(heads, dtype=np.int32),
             )
             part = functools.partial(self._part, b=b, n=n, by_batch=by_batch, by_head=by_head)
             own = {name: x if name in BY_KEY else part(x) for name, x in arrays.items()}
-            results, carry = run(group, own, carry)
+            results, carry = run(group, own, carry=carry)
             return carry, results
 
         numbers: Any = np.arange(math.prod(counts), dtype=np.int32)
@@ -156,19 +158,19 @@ class Setting:
         return lax.dynamic_slice_in_dim(x, n, 1, 1) if by_head else x
 
 
-def _lists_of(lists: TileLists, b: Array, n: Array) -> TileLists:
+def _lists_of(lists: TileLists, *, b: Array, n: Array) -> TileLists:
     own = {
-        field.name: _pick(_pick(jnp.asarray(getattr(lists, field.name)), 0, b), 1, n)
+        field.name: _pick(_pick(jnp.asarray(getattr(lists, field.name)), 0, number=b), 1, number=n)
         for field in dataclasses.fields(lists)
     }
     return TileLists(**own)
 
 
-def _pick(x: Array, axis: int, number: Array) -> Array:
+def _pick(x: Array, axis: int, *, number: Array) -> Array:
     return x if x.shape[axis] == 1 else lax.dynamic_slice_in_dim(x, number, 1, axis)
 
 
-def _valid(x: Array, lengths: Array, axis: int) -> Array:
+def _valid(x: Array, lengths: Array, *, axis: int) -> Array:
     """`x` with 0 behind the valid lengths of an axis; its first one is the batch."""
     size = x.shape[axis]
     if isinstance(lengths, np.ndarray) and (lengths >= size).all():
@@ -216,16 +218,15 @@ class Group:
 
         return lax.fori_loop(0, count, step, carry)
 
-    def each_tile(self, row: Array, body: Callable[..., Any], carry: Any) -> Any:
-        """`body(at, column, is_partial, carry)` for each tile of a row: full ones first."""
+    def each_tile(self, row: Array, body: Callable[..., Any], *, carry: Any) -> Any:
+        """`body(at, carry, is_partial=...)` for each tile of a row: full ones first."""
         lists = self.lists
         tiles, full, counts = (
             jnp.asarray(x)[0, 0] for x in (lists.tiles, lists.full, lists.counts)
         )
 
         def step(j: Array, carry: Any, *, is_partial: bool) -> Any:
-            column = tiles[row, j]
-            return body(self.at(row, column), column, is_partial, carry)
+            return body(self.at(row, tiles[row, j]), carry, is_partial=is_partial)
 
         known = isinstance(lists.full, np.ndarray) and isinstance(lists.counts, np.ndarray)
         if not known or np.any(lists.full):
@@ -269,13 +270,13 @@ class Group:
         batch = signature.batch if np.ndim(self.batch) else 1
         return batch, signature.key_heads if np.ndim(self.head) else 1
 
-    def put_row(self, x: Array, part: Array, row: Array) -> Array:
+    def put_row(self, x: Array, part: Array, *, row: Array) -> Array:
         """`x` with one query tile replaced."""
         return lax.dynamic_update_slice_in_dim(x, part, row * part.shape[2], 2)
 
-    def add_column(self, x: Array, part: Array, column: Array) -> Array:
+    def add_column(self, x: Array, part: Array, *, at: Any) -> Array:
         """`x` with a key tile added to."""
-        first, tile = column * part.shape[2], part.shape[2]
+        first, tile = at.first[1], part.shape[2]
         part = lax.dynamic_slice_in_dim(x, first, tile, 2) + part
         return lax.dynamic_update_slice_in_dim(x, part, first, 2)
 

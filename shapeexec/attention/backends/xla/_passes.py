@@ -80,11 +80,11 @@ class _QueryTile:
         """
 
         def again() -> tuple[Array, Array]:
-            def on_tile(at: Any, column: Array, is_partial: bool, softmax: _Softmax) -> _Softmax:
+            def on_tile(at: Any, softmax: _Softmax, *, is_partial: bool) -> _Softmax:
                 scaled = self.scaled(self.group.take_column(k, at, is_partial=is_partial))
                 return softmax.add(self.final(at, scaled, is_partial=is_partial))[2]
 
-            softmax = self.group.each_tile(self.row, on_tile, _Softmax.over(self.q))
+            softmax = self.group.each_tile(self.row, on_tile, carry=_Softmax.over(self.q))
             is_empty = softmax.total == 0
             return finite(softmax.largest), 1 / jnp.where(is_empty, 1, softmax.total)
 
@@ -93,7 +93,7 @@ class _QueryTile:
 
 
 def forward_group(
-    group: Group, arrays: dict[str, Array], carry: Any
+    group: Group, arrays: dict[str, Array], *, carry: Any
 ) -> tuple[dict[str, Array], Any]:
     """The output and the log-sum-exp of a group; see `Setting.each_group`."""
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
@@ -101,7 +101,7 @@ def forward_group(
     def on_row(row: Array, results: Any) -> Any:
         queries = _QueryTile(group, row, group.take_row(q, row))
 
-        def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
+        def on_tile(at: Any, state: Any, *, is_partial: bool) -> Any:
             acc, softmax = state
             k_tile, v_tile = (group.take_column(x, at, is_partial=is_partial) for x in (k, v))
             scores = queries.final(at, queries.scaled(k_tile), is_partial=is_partial)
@@ -110,13 +110,13 @@ def forward_group(
             return acc, softmax
 
         acc = jnp.zeros((*queries.q.shape[:3], v.shape[3]), q.dtype)
-        acc, softmax = group.each_tile(row, on_tile, (acc, _Softmax.over(queries.q)))
+        acc, softmax = group.each_tile(row, on_tile, carry=(acc, _Softmax.over(queries.q)))
         is_empty = softmax.total == 0
         out = acc / jnp.where(is_empty, 1, softmax.total)[..., None]
         logsumexp = jnp.where(is_empty, -np.inf, softmax.largest + jnp.log(softmax.total))
         return {
-            "out": group.put_row(results["out"], out, row),
-            "logsumexp": group.put_row(results["logsumexp"], logsumexp, row),
+            "out": group.put_row(results["out"], out, row=row),
+            "logsumexp": group.put_row(results["logsumexp"], logsumexp, row=row),
         }
 
     results = {
@@ -127,9 +127,9 @@ def forward_group(
 
 
 def backward_group(
-    group: Group, arrays: dict[str, Array], gradient: Any
+    group: Group, arrays: dict[str, Array], *, carry: Any
 ) -> tuple[dict[str, Array], Any]:
-    """The gradients of q, k, v and the bias of a group; see `Setting.each_group`."""
+    """The gradients of q, k and v of a group, and of the bias; see `Setting.each_group`."""
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
     bias, scale = group.setting.bias, group.setting.scale
 
@@ -141,7 +141,7 @@ def backward_group(
         queries = _QueryTile(group, row, q_tile)
         shift, factor = queries.normalizer(k, logsumexp)
 
-        def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
+        def on_tile(at: Any, state: Any, *, is_partial: bool) -> Any:
             d_q_tile, d_k, d_v, gradient = state
             k_tile, v_tile = (group.take_column(x, at, is_partial=is_partial) for x in (k, v))
             scaled = queries.scaled(k_tile)
@@ -149,23 +149,23 @@ def backward_group(
             weights = jnp.exp(scores - shift[..., None]) * factor[..., None]
             d_weights = _times_keys(d_out, v_tile)
             d_scores = weights * (d_weights - delta[..., None])
-            d_scaled, gradient = bias.backward(at, scaled, d_scores, gradient)
+            d_scaled, gradient = bias.backward(at, scaled, d_scores=d_scores, gradient=gradient)
             d_q_tile = d_q_tile + _times_values(d_scaled, k_tile)
-            d_k = group.add_column(d_k, _by_key(d_scaled, q_tile, k_tile), column)
-            d_v = group.add_column(d_v, _by_key(weights, d_out, v_tile), column)
+            d_k = group.add_column(d_k, _by_key(d_scaled, q_tile, of_keys=k_tile), at=at)
+            d_v = group.add_column(d_v, _by_key(weights, d_out, of_keys=v_tile), at=at)
             return d_q_tile, d_k, d_v, gradient
 
         state = (jnp.zeros_like(q_tile), d_k, d_v, gradient)
-        d_q_tile, d_k, d_v, gradient = group.each_tile(row, on_tile, state)
-        return group.put_row(d_q, d_q_tile * scale, row), d_k, d_v, gradient
+        d_q_tile, d_k, d_v, gradient = group.each_tile(row, on_tile, carry=state)
+        return group.put_row(d_q, d_q_tile * scale, row=row), d_k, d_v, gradient
 
-    carry = (jnp.zeros_like(q), group.zeros_by_key(k), group.zeros_by_key(v), gradient)
-    d_q, d_k, d_v, gradient = group.each_row(on_row, carry)
+    zeros = (jnp.zeros_like(q), group.zeros_by_key(k), group.zeros_by_key(v))
+    d_q, d_k, d_v, gradient = group.each_row(on_row, (*zeros, carry))
     return {"d_q": d_q, "d_k": d_k * scale, "d_v": d_v}, gradient
 
 
 def tangent_group(
-    group: Group, arrays: dict[str, Array], carry: Any, *, d_bias: Any
+    group: Group, arrays: dict[str, Array], *, carry: Any, d_bias: Any
 ) -> tuple[dict[str, Array], Any]:
     """The derivatives of output and log-sum-exp of a group along a direction."""
     k, bias = arrays["k"], group.setting.bias
@@ -177,7 +177,7 @@ def tangent_group(
         queries = _QueryTile(group, row, q_tile)
         shift, factor = queries.normalizer(k, logsumexp)
 
-        def on_tile(at: Any, column: Array, is_partial: bool, state: Any) -> Any:
+        def on_tile(at: Any, state: Any, *, is_partial: bool) -> Any:
             d_acc, d_sum = state
             tiles = {x: group.take_column(arrays[x], at, is_partial=is_partial) for x in by_key}
             k_tile, v_tile = tiles["k"], tiles["v"]
@@ -185,17 +185,17 @@ def tangent_group(
             d_scaled = _direction(scaled, rows, tiles=tiles, scale=group.setting.scale)
             scores = queries.final(at, scaled, is_partial=is_partial)
             weights = jnp.exp(scores - shift[..., None]) * factor[..., None]
-            d_weights = weights * bias.tangent(at, scaled, d_scaled, d_bias)
+            d_weights = weights * bias.tangent(at, scaled, d_scores=d_scaled, d_bias=d_bias)
             d_acc = d_acc + _times_values(d_weights, v_tile)
             if "d_v" in tiles:
                 d_acc = d_acc + _times_values(weights, tiles["d_v"])
             return d_acc, d_sum + d_weights.sum(-1)
 
         zeros = (jnp.zeros_like(out), jnp.zeros_like(logsumexp))
-        d_acc, d_sum = group.each_tile(row, on_tile, zeros)
+        d_acc, d_sum = group.each_tile(row, on_tile, carry=zeros)
         return {
-            "d_out": group.put_row(results["d_out"], d_acc - d_sum[..., None] * out, row),
-            "d_logsumexp": group.put_row(results["d_logsumexp"], d_sum, row),
+            "d_out": group.put_row(results["d_out"], d_acc - d_sum[..., None] * out, row=row),
+            "d_logsumexp": group.put_row(results["d_logsumexp"], d_sum, row=row),
         }
 
     results = {
@@ -238,7 +238,7 @@ def _times_values(weights: Array, of_keys: Array) -> Array:
     return product.reshape(*weights.shape[:3], of_keys.shape[3])
 
 
-def _by_key(weights: Array, of_queries: Array, of_keys: Array) -> Array:
+def _by_key(weights: Array, of_queries: Array, *, of_keys: Array) -> Array:
     """The queries' vectors, weighted for each key and summed over its heads: as `of_keys`."""
     heads = of_keys.shape[1]
     return jnp.einsum("bkqs,bkqd->bksd", _grouped(weights, heads), _grouped(of_queries, heads))
