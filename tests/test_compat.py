@@ -261,12 +261,6 @@ def test_without_its_module_cudnns_attention_is_not_known(monkeypatch):
         cudnn._cudnn.cache_clear()
 
 
-def test_primitives_are_known_by_name():
-    known = _compat.registered_primitives()
-    assert {"add", "scan", "dot_general", "sort", "while"} <= known.keys()
-    assert all(isinstance(primitive, _compat.Primitive) for primitive in known.values())
-
-
 def test_an_equation_knows_the_line_that_made_it():
     (eqn,) = eqns(lambda x: x + 1.0, 2.0)  # this line
     assert "# this line" in _compat.eqn_line(eqn)

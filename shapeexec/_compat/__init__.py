@@ -130,9 +130,7 @@ from shapeexec._compat.primitives import (  # noqa: F401 - others use it by the 
     gamma_one,
     is_own_primitive,
     jax_function,
-    kernel_primitives,
     new_identity,
-    registered_primitives,
     threefry2x32_p,
 )
 from shapeexec._compat.settings import (  # noqa: F401 - others use it by the name of the package

@@ -62,11 +62,6 @@ def jax_function(module: str, name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(f"jax._src.{module}"), name)
 
 
-def registered_primitives() -> dict[str, Primitive]:
-    """Every primitive that the loaded JAX modules define, by name."""
-    return dict(_primitives_in(lambda module: True))
-
-
 CALLBACKS = frozenset(("debug_callback", "debug_print", "io_callback", "pure_callback"))
 """The names of those that call a Python function while the program runs."""
 
@@ -88,25 +83,6 @@ def _defined(packages: tuple[str, ...]) -> Iterator[Primitive]:
             for value in list(vars(module).values()):
                 found = getattr(value, "primitive", None) if name.startswith("shape") else value
                 yield from (one for one in (value, found) if isinstance(one, Primitive))
-
-
-_KERNEL_MODULES = ("jax._src.pallas.", "jax.experimental.pallas", "jax.experimental.mosaic.")
-
-
-def kernel_primitives() -> frozenset[str]:
-    """The names of those that only Pallas defines: they occur in the body of a kernel."""
-    in_kernels = _primitives_in(lambda module: module.startswith(_KERNEL_MODULES))
-    elsewhere = _primitives_in(lambda module: not module.startswith(_KERNEL_MODULES))
-    return frozenset(name for name, _ in in_kernels) - {name for name, _ in elsewhere}
-
-
-def _primitives_in(accepts: Callable[[str], bool]) -> Iterator[tuple[str, Primitive]]:
-    modules: dict[str, Any] = dict(sys.modules)  # None stands for what cannot be imported
-    for name, module in modules.items():
-        if name.split(".")[0] == "jax" and module is not None and accepts(name):
-            for value in list(vars(module).values()):
-                if isinstance(value, Primitive):
-                    yield value.name, value
 
 
 def new_identity(name: str, on_lowering: Callable[[], None]) -> Callable[[Any], Any]:
