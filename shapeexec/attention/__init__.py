@@ -6,6 +6,7 @@
 import os
 
 from shapeexec import _compat
+from shapeexec.attention import _cost as _cost  # registers what the primitives cost
 from shapeexec.attention import _rule as _rule  # registers the rule of the primitives
 from shapeexec.attention._api import dot_product_attention
 from shapeexec.attention._flax import flax_attention_fn

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Never
 
 from shapeexec.bucketing import Pow2, Strategy
+from shapeexec.costing import CostModel
 from shapeexec.execution import _options, _spellings
 from shapeexec.execution._acall import in_thread
 from shapeexec.execution._behind import Missing
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._compiling import Compiling
+from shapeexec.execution._costs import cost_model
 from shapeexec.execution._events import Callback
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._function import Function
@@ -23,14 +25,7 @@ from shapeexec.execution._map_method import MapMethod
 from shapeexec.execution._plain import called
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Check
-from shapeexec.execution._runner import Runner
-from shapeexec.execution._settings import (
-    Buckets,
-    Returns,
-    Settings,
-    changed,
-    settings_of,
-)
+from shapeexec.execution._settings import Buckets, Returns, Settings, changed, settings_of
 from shapeexec.execution._stats import Stats
 from shapeexec.execution._why import WhyNew
 from shapeexec.execution.saving._save import save
@@ -90,9 +85,9 @@ class Exec(Function):
             its own is compiled in another thread; maps wait. Graphs serve all sizes up to their
             buckets, which may take more masks. `"error"`: it raises; only `warmup` compiles.
         compiling: XLA's options, and whether a graph that compiles fast serves first.
-        on_memory: What a call does whose graph does not fit into memory. `"raise"`: it raises an
-            `OutOfMemoryError`. `"exact"`: it runs at its exact sizes, as do all later calls of that
-            bucket; it raises where nothing is padded or arguments are donated, and maps raise.
+        on_memory: What a call does whose graph does not fit into memory. `"raise"`: it raises.
+            `"exact"`: it runs at its exact sizes, as do all later calls of that bucket; it raises
+            where nothing is padded or arguments are donated, and maps raise.
         returns: `"device"`: results are arrays of their true shapes, on the device. `"padded"`:
             see `padded`. `"host"`: results are NumPy's, copied once and cut there, so no size
             compiles anything; typed PRNG keys stay JAX's.
@@ -337,6 +332,17 @@ class Exec(Function):
         """
         return self.explain(*args, **kwargs).program
 
+    def cost_model(self, *args: Any, **kwargs: Any) -> CostModel:
+        """Tell what calls cost at any sizes: a preview of the plain function, see `CostModel`.
+
+        The arguments are examples of any size; none at all: those of the last call.
+
+        Raises:
+            ShapeExecError: There are none, or what a call with them raises before it runs.
+        """
+        runner, own = self._receiver(args)
+        return cost_model(runner, (own, kwargs))
+
     # Keeping graphs
 
     def warmup(
@@ -393,8 +399,3 @@ class Exec(Function):
     def freeze(self) -> None:
         """Make it an error from now on if a call needs a graph that is not compiled."""
         self._runner.store.freeze()
-
-
-def runner_of(ex: Exec) -> Runner:
-    """What runs the calls of an Exec, for tools that look inside."""
-    return ex._runner  # pyright: ignore[reportPrivateUsage] - the one door into it

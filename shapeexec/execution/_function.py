@@ -96,3 +96,8 @@ class Function:
         vars(bound).update(vars(self), _runner=runner, _is_method=False)
         vars(bound)["__wrapped__"] = runner.settings.fn  # of which `inspect.signature` tells
         return bound
+
+
+def runner_of(ex: Function) -> Runner:
+    """What runs the calls of an Exec, for tools that look inside."""
+    return ex._runner  # pyright: ignore[reportPrivateUsage] - the one door into it

@@ -29,7 +29,7 @@ from shapeexec._errors import (
 from shapeexec.execution import Exec
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._cache import CacheLimits
-from shapeexec.execution._exec import runner_of
+from shapeexec.execution._function import runner_of
 from shapeexec.execution._handle import cut_all
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner

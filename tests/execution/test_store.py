@@ -12,7 +12,7 @@ import shapeexec as sx
 from shapeexec import _compat
 from shapeexec.execution import _bounded_table, _monitor, _store
 from shapeexec.execution._bind import Binder
-from shapeexec.execution._exec import runner_of
+from shapeexec.execution._function import runner_of
 from shapeexec.execution._monitor import Span
 from tests.execution.support import counted, ones, refused
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from shapeexec._errors import ConfigError
-from shapeexec.execution._exec import Exec, runner_of
+from shapeexec.execution._exec import Exec
+from shapeexec.execution._function import runner_of
 from shapeexec.execution._options import as_size
 from shapeexec.execution.saving import _files
 from shapeexec.execution.saving._files import DamagedError

@@ -14,7 +14,7 @@ from typing import Any
 
 import shapeexec as sx
 from shapeexec.execution import Exec
-from shapeexec.execution._exec import runner_of
+from shapeexec.execution._function import runner_of
 from shapeexec.execution._stats import Counters
 from shapeexec.tools.soak._compare import Shape
 from shapeexec.tools.soak._faults import Faults

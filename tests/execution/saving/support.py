@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import shapeexec as sx
-from shapeexec.execution._exec import runner_of
+from shapeexec.execution._function import runner_of
 from shapeexec.execution._planner import outlined
 from shapeexec.execution.saving._fingerprint import parts_of
 

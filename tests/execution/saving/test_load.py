@@ -10,7 +10,7 @@ import pytest
 import shapeexec as sx
 from shapeexec import _compat
 from shapeexec.execution import _compile, _warmup
-from shapeexec.execution._exec import runner_of
+from shapeexec.execution._function import runner_of
 from shapeexec.execution.saving import _saved
 from tests.execution.saving.support import SPECS, W, attend, data, saved, told
 from tests.tolerance import assert_close

@@ -1,0 +1,20 @@
+"""What a traced program costs: FLOPs and bytes as polynomials in the sizes, and seconds.
+
+It reads traces, and measures devices. Buckets and graphs are not known here.
+"""
+
+from shapeexec.costing._model import Cost, CostLine, CostModel, model_of
+from shapeexec.costing._speed import Speed, speed_of
+from shapeexec.costing._table import Row, Use, add_row
+
+__all__ = [
+    "Cost",
+    "CostLine",
+    "CostModel",
+    "Row",
+    "Speed",
+    "Use",
+    "add_row",
+    "model_of",
+    "speed_of",
+]

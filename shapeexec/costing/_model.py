@@ -1,0 +1,258 @@
+"""`CostModel`: what one call costs at any sizes, as a value that prints and that can be called.
+
+`_count` reads the program, and `_speed` measures the device.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shapeexec._errors import ConfigError, beside
+from shapeexec.costing._count import Counted, alive, count
+from shapeexec.costing._polynomial import Polynomial
+from shapeexec.costing._speed import FRESH_ABOVE, Speed, speed_of
+from shapeexec.costing._work import Work
+from shapeexec.shape._trace import Trace
+
+_MOST_SHOWN = 5
+_LONGEST = 110
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What one call costs at known sizes.
+
+    Attributes:
+        flops: Additions, multiplications and the like; 2 for each product of a matrix product.
+        transcendentals: Exponentials, tanh, square roots and the like.
+        bytes: Bytes read and written outside of fused loops.
+        launches: Kernels that are started.
+        memory: Bytes of results and of values in between that are needed at once.
+
+    Example:
+        >>> Cost(flops=6.0, transcendentals=0.0, bytes=24.0, launches=1.0, memory=8.0).flops
+        6.0
+    """
+
+    flops: float
+    transcendentals: float
+    bytes: float
+    launches: float
+    memory: float
+
+
+@dataclasses.dataclass(frozen=True)
+class CostLine:
+    """The work of one primitive on one line of the user's code.
+
+    Attributes:
+        primitive: Its name.
+        where: The user's line, `code  (file.py:12)`; None if unknown.
+        work: How much it does in a call, as polynomials in the sizes.
+
+    Example:
+        >>> model = sx.Exec(lambda x: x @ x, ("n, n",)).cost_model(np.ones((3, 3), np.float32))
+        >>> [(line.primitive, str(line.work.flops)) for line in model.lines]
+        [('dot_general', '2*n^3')]
+    """
+
+    primitive: str
+    where: str | None
+    work: Work
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CostModel:
+    """What a call costs at any sizes, as polynomials in the symbols; `print` it.
+
+    It is read from the trace of the plain function: masks are not in it. Called with sizes it gives
+    a `Cost`; `seconds` tells the time.
+
+    Attributes:
+        name: The function's name.
+        symbols: The symbols of its sizes, sorted.
+        lines: The work by primitive and line of code, in the order of the program.
+        guards: The conditions on the sizes under which it holds, as texts.
+        notes: What was not counted, or was assumed.
+        sizes: The sizes of the call that it was made for.
+        memory: The bytes that may be needed at once; the greatest of these is.
+        loops: The work of each fused loop, and how many there are of it.
+
+    Example:
+        >>> model = sx.Exec(lambda x: x @ x, ("n, n",)).cost_model(np.ones((3, 3), np.float32))
+        >>> print(model.flops)
+        2*n^3
+        >>> model(n=10).flops
+        2000.0
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    lines: tuple[CostLine, ...]
+    guards: tuple[str, ...]
+    notes: tuple[str, ...]
+    sizes: Mapping[str, int]
+    memory: tuple[Polynomial, ...] = dataclasses.field(repr=False)
+    loops: tuple[tuple[Work, int], ...] = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def work(self) -> Work:
+        """The work of a call, as polynomials in the sizes."""
+        return sum((line.work for line in self.lines), start=Work())
+
+    @property
+    def flops(self) -> Polynomial:
+        """The FLOPs of a call, without transcendentals."""
+        return self.work.flops
+
+    @property
+    def bytes(self) -> Polynomial:
+        """The bytes that a call reads and writes outside of fused loops."""
+        return self.work.bytes
+
+    def __call__(self, **sizes: int) -> Cost:
+        """Compute what a call costs.
+
+        Args:
+            **sizes: The size of each symbol.
+
+        Returns:
+            FLOPs, bytes and the like.
+
+        Raises:
+            ConfigError: The sizes are not those of the symbols.
+        """
+        self._check(sizes)
+        work, memory = self.work, self._memory(sizes)
+        amounts = (work.flops, work.transcendentals, work.bytes, work.launches)
+        return Cost(*(float(amount(sizes)) for amount in amounts), memory=float(memory))
+
+    def seconds(self, speed: Speed | None = None, /, **sizes: Any) -> Any:
+        """Compute how long a call takes: of each fused loop the longer of computing and moving.
+
+        Args:
+            speed: That of a device; None: of the default device, measured once per process.
+            **sizes: The size of each symbol: ints, or integer arrays that broadcast.
+
+        Returns:
+            Seconds, a float; an array if sizes are.
+
+        Raises:
+            ConfigError: The sizes are not those of the symbols.
+        """
+        self._check(sizes)
+        own = speed_of() if speed is None else speed
+        total: Any = own.seconds_per_call
+        for work, times in self.loops:
+            computed = work.flops(sizes) * own.seconds_per_flop
+            computed = computed + work.transcendentals(sizes) * own.seconds_per_transcendental
+            moved = work.bytes(sizes) * own.seconds_per_byte
+            started = work.launches(sizes) * own.seconds_per_launch
+            total = total + times * (np.maximum(computed, moved) + started)
+        memory = self._memory(sizes)
+        total = total + np.where(memory > FRESH_ABOVE, memory * own.seconds_per_fresh_byte, 0.0)
+        return total if np.ndim(total) else float(total)
+
+    def _memory(self, sizes: Mapping[str, Any]) -> Any:
+        return functools.reduce(np.maximum, (peak(sizes) for peak in self.memory), 0.0)
+
+    def _check(self, sizes: Mapping[str, Any]) -> None:
+        if sizes.keys() != set(self.symbols):
+            given = ", ".join(sorted(sizes)) or "no sizes"
+            raise ConfigError(
+                f"cost of {self.name}: the sizes are not those of its symbols.",
+                option="sizes",
+                got=given,
+                fix=f"({', '.join(f'{symbol}=128' for symbol in self.symbols)})",
+            )
+
+    def __str__(self) -> str:
+        return "\n".join(line[:_LONGEST] for line in _text(self))
+
+
+def model_of(trace: Trace, *, name: str, sizes: Mapping[str, int]) -> CostModel:
+    """The cost model of a trace.
+
+    Args:
+        trace: The function at symbolic sizes.
+        name: The function's name.
+        sizes: Those of the call that was traced.
+    """
+    outward = trace.substitution.outward
+    found = count(trace.jaxpr, outward)
+    return CostModel(
+        name=name,
+        symbols=tuple(sorted(sizes)),
+        lines=_lines(found),
+        guards=tuple(map(str, trace.guards)),
+        notes=tuple(dict.fromkeys(beside(one.note, one.where) for one in found if one.note)),
+        sizes=dict(sizes),
+        memory=alive(trace.jaxpr, outward),
+        loops=_loops(found),
+    )
+
+
+def _lines(found: Sequence[Counted]) -> tuple[CostLine, ...]:
+    by_line: dict[tuple[str, str | None], Work] = {}
+    for one in found:
+        key = one.primitive, one.where
+        by_line[key] = by_line.get(key, Work()) + one.work
+    return tuple(CostLine(*key, work) for key, work in by_line.items())
+
+
+def _loops(found: Sequence[Counted]) -> tuple[tuple[Work, int], ...]:
+    by_loop: dict[tuple[int, ...], Work] = {}
+    for one in found:
+        by_loop[one.loop] = by_loop.get(one.loop, Work()) + one.work
+    return tuple(collections.Counter(by_loop.values()).items())
+
+
+def _text(model: CostModel) -> list[str]:
+    at = ", ".join(f"{symbol}={size}" for symbol, size in model.sizes.items())
+    work, sizes = model.work, model.sizes
+    lines = [f"{model.name}: the cost of a call" + (f", at {at}" if at else "")]
+    for title, amount in (
+        ("FLOPs", work.flops),
+        ("transcendentals", work.transcendentals),
+        ("bytes", work.bytes),
+        ("launches", work.launches),
+    ):
+        lines.append(f"  {title:<15} {_short(amount(sizes)):>8}  {amount}")
+    lines.append(f"  {'memory, bytes':<15} {_short(model._memory(sizes)):>8}")  # pyright: ignore[reportPrivateUsage] - its own view
+    lines += [f"  holds where {guard}" for guard in model.guards]
+    lines += _costliest(model)
+    return lines + [f"  note: {note}" for note in model.notes]
+
+
+def _costliest(model: CostModel) -> list[str]:
+    """The lines of code that do most, by FLOPs and bytes at the sizes of the call."""
+    sizes = model.sizes
+    by_line: dict[str | None, Work] = {}
+    for line in model.lines:
+        by_line[line.where] = by_line.get(line.where, Work()) + line.work
+
+    def does(work: Work) -> tuple[float, float]:
+        return float((work.flops + work.transcendentals)(sizes)), float(work.bytes(sizes))
+
+    amounts = {where: does(work) for where, work in by_line.items()}
+    totals = [sum(column) or 1.0 for column in zip(*amounts.values(), strict=True)] or [1.0, 1.0]
+    shares = {where: (a / totals[0], b / totals[1]) for where, (a, b) in amounts.items()}
+    ranked = sorted(shares, key=lambda where: -sum(shares[where]))
+    return [
+        f"  {shares[where][0]:>5.0%} of FLOPs, {shares[where][1]:>4.0%} of bytes   {where or '?'}"
+        for where in ranked[:_MOST_SHOWN]
+    ]
+
+
+def _short(value: Any) -> str:
+    """A number in at most four digits and a letter: 1.2 M."""
+    amount = float(value)
+    for letter in ("", " k", " M", " G", " T"):
+        if amount < 1000 or letter == " T":
+            return f"{amount:.4g}{letter}" if amount < 1000 else f"{amount:.3e}"
+        amount /= 1000
+    return f"{amount:.3e}"
