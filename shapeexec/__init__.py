@@ -34,7 +34,20 @@ from shapeexec.attention.masks import (
     RelativeBias,
     SlidingWindow,
 )
-from shapeexec.bucketing import Exact, Geometric, Hybrid, Ladder, Linear, Pow2, Strategy
+from shapeexec.bucketing import (
+    Aligned,
+    Exact,
+    Fit,
+    FitRow,
+    Geometric,
+    Hybrid,
+    Ladder,
+    Linear,
+    MemoryOptimal,
+    Pow2,
+    Strategy,
+)
+from shapeexec.costing import Cost, CostLine, CostModel, HardwareAware, Speed
 from shapeexec.execution import (
     CacheLimits,
     Compiling,
@@ -58,7 +71,7 @@ from shapeexec.execution import (
 )
 from shapeexec.program import Equation, Program, trace
 from shapeexec.shape import BATCH, SEQ_LEN, UNKNOWN, Dim, Shape, eval_shape
-from shapeexec.tools import Validation, prometheus_metrics, validate
+from shapeexec.tools import Validation, fit, prometheus_metrics, validate
 
 __version__ = "0.1.0"
 
@@ -67,6 +80,7 @@ __all__ = [
     "SEQ_LEN",
     "UNKNOWN",
     "ALiBi",
+    "Aligned",
     "BackendError",
     "BlockMask",
     "BucketOverflowError",
@@ -75,6 +89,9 @@ __all__ = [
     "Compiling",
     "ConfigError",
     "ConstraintError",
+    "Cost",
+    "CostLine",
+    "CostModel",
     "Dilated",
     "Dim",
     "Documents",
@@ -83,6 +100,8 @@ __all__ = [
     "Exact",
     "Exec",
     "Explanation",
+    "Fit",
+    "FitRow",
     "FrozenError",
     "Full",
     "Geometric",
@@ -90,6 +109,7 @@ __all__ = [
     "GraphIndexError",
     "GraphRow",
     "Graphs",
+    "HardwareAware",
     "Hybrid",
     "InconclusiveShapeError",
     "Ladder",
@@ -98,6 +118,7 @@ __all__ = [
     "MapMethod",
     "MapPlan",
     "MaskFunction",
+    "MemoryOptimal",
     "OutOfMemoryError",
     "Padded",
     "Plan",
@@ -110,6 +131,7 @@ __all__ = [
     "Sizes",
     "SlidingWindow",
     "SpecError",
+    "Speed",
     "Stats",
     "Strategy",
     "StrategyError",
@@ -123,6 +145,7 @@ __all__ = [
     "bucketing",
     "dot_product_attention",
     "eval_shape",
+    "fit",
     "load",
     "masking",
     "pad_to_bucket",

@@ -5,16 +5,22 @@ A strategy only maps sizes to buckets. Arrays and JAX are not known here.
 
 from shapeexec.bucketing._base import Strategy
 from shapeexec.bucketing._custom import Custom, as_strategy
+from shapeexec.bucketing._derived import Aligned, MemoryOptimal
+from shapeexec.bucketing._fitted import Fit, FitRow
 from shapeexec.bucketing._fixed import Exact, Geometric, Hybrid, Ladder, Linear, Pow2
 from shapeexec.bucketing._laws import check_laws, checked_bucket
 
 __all__ = [
+    "Aligned",
     "Custom",
     "Exact",
+    "Fit",
+    "FitRow",
     "Geometric",
     "Hybrid",
     "Ladder",
     "Linear",
+    "MemoryOptimal",
     "Pow2",
     "Strategy",
     "as_strategy",

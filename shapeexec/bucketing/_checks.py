@@ -67,7 +67,7 @@ def histogram(sizes: Sizes) -> dict[int, float]:
             fix="pass an iterable of ints, or a mapping from size to count",
         ) from None
     for size, count in seen.items():
-        if not _is_weight(count):
+        if not is_weight(count):
             raise ConfigError(
                 f"sizes[{size!r}]={count!r} is not a count.",
                 option="sizes",
@@ -81,7 +81,8 @@ def histogram(sizes: Sizes) -> dict[int, float]:
     return dict(sorted(counts.items()))
 
 
-def _is_weight(count: Any) -> bool:
+def is_weight(count: Any) -> bool:
+    """Whether a count is a finite number of at least 0."""
     try:
         return bool(math.isfinite(count) and count >= 0)
     except TypeError:

@@ -66,6 +66,27 @@ def _cost_at(size: int, function: Callable[[int], object]) -> float:
 def cheapest_buckets(counts: Mapping[int, float], costs: Floats, *, graphs: int) -> list[int]:
     """Choose at most `graphs` of the sizes as buckets, at the least total cost.
 
+    Args:
+        counts: How often each size occurs, by ascending size.
+        costs: f64[n], the cost of a call at each size; never falls.
+        graphs: The maximal number of buckets, at least 1.
+
+    Returns:
+        The buckets, ascending; the last is the largest size.
+    """
+    sizes, n = list(counts), len(counts)
+    if graphs >= n and all(counts.values()) and bool(np.all(np.diff(costs) > 0)):
+        return sizes
+    ladders = cheapest_ladders(np.array(list(counts.values()), float), costs, graphs=graphs)
+    best = min(ladders, key=lambda ladder: ladder[0])  # the first of equal ones is the shortest
+    return [sizes[index] for index in best[1]]
+
+
+def cheapest_ladders(
+    counts: Floats, costs: Floats, *, graphs: int, must: Sequence[int] = ()
+) -> list[tuple[float, list[int]]]:
+    """Find the cheapest ladder of each number of buckets.
+
     The cost never falls, so each bucket can be the largest size in it. So a ladder splits the
     ascending sizes into runs; the run of the sizes i to j - 1 costs
 
@@ -79,42 +100,47 @@ def cheapest_buckets(counts: Mapping[int, float], costs: Floats, *, graphs: int)
             (costs[c - 1] - costs[d - 1]) * (seen[b] - seen[a]) <= 0.
 
     Hence the best i never decreases as j grows, and divide and conquer over j takes `n log n` steps
-    per bucket instead of `n**2`.
+    per bucket instead of `n**2`. A bucket that must be there ends a run: a run across it pays more
+    than any ladder costs, once for each, which leaves the inequality as it is.
 
     Args:
-        counts: How often each size occurs, by ascending size.
+        counts: f64[n], how often each size occurs, by ascending size.
         costs: f64[n], the cost of a call at each size; never falls.
         graphs: The maximal number of buckets, at least 1.
+        must: Indices of sizes that are buckets in any case.
 
     Returns:
-        The buckets, ascending; the last is the largest size.
+        For 1 to `graphs` buckets, n at most, the total cost, infinite where `must` has more, and
+        the buckets as indices, ascending; the last is the largest size.
 
     Source:
         F. F. Yao, "Efficient dynamic programming using quadrangle inequalities", STOC 1980;
         Z. Galil and K. Park, "Dynamic programming with convexity, concavity and sparsity",
         Theoretical Computer Science 92, 1992.
     """
-    sizes, n = list(counts), len(counts)
-    if graphs >= n and all(counts.values()) and bool(np.all(np.diff(costs) > 0)):
-        return sizes
-    seen = np.concatenate([[0.0], np.cumsum(list(counts.values()), dtype=float)])
+    n = len(counts)
+    seen = np.concatenate([[0.0], np.cumsum(counts)])
+    ends = np.zeros(n)
+    ends[[*must]] = 1.0
+    passed = np.concatenate([[0.0], np.cumsum(ends)])
+    fine = 1.0 + 2.0 * float(seen[-1] * np.abs(costs).max())
     least = np.full(n + 1, np.inf)
     least[0] = 0.0
-    starts: list[Ints] = []  # for each number of buckets, where the last run starts
-    totals: list[float] = []  # and the total cost
+    starts: list[Ints] = []
+    found: list[tuple[float, list[int]]] = []
     for _ in range(min(graphs, n)):
-        least, start = _add_run(least, seen=seen, costs=costs)
+        least, start = _add_run(least, seen=seen, costs=costs, passed=passed * fine)
         starts.append(start)
-        totals.append(float(least[n]))
-    buckets: list[int] = []
-    end = n
-    for start in reversed(starts[: int(np.argmin(totals)) + 1]):
-        buckets.append(sizes[end - 1])
-        end = int(start[end])
-    return buckets[::-1]
+        end, buckets = n, list[int]()
+        for each in reversed(starts):
+            buckets.append(end - 1)
+            end = int(each[end])
+        is_allowed = set(must) <= set(buckets)
+        found.append((float(least[n]) if is_allowed else math.inf, buckets[::-1]))
+    return found
 
 
-def _add_run(least: Floats, *, seen: Floats, costs: Floats) -> tuple[Floats, Ints]:
+def _add_run(least: Floats, *, seen: Floats, costs: Floats, passed: Floats) -> tuple[Floats, Ints]:
     """Find the cheapest start of one more run for the first j sizes, for all j, and its cost.
 
     In each level, every j halfway between two solved ones searches only between their starts. A
@@ -133,6 +159,7 @@ def _add_run(least: Floats, *, seen: Floats, costs: Floats) -> tuple[Floats, Int
         run = np.repeat(np.arange(len(ends)), widths)
         candidates: Ints = np.arange(int(widths.sum())) - offsets[run] + low[run]
         cost = least[candidates] + costs[ends - 1][run] * (seen[ends][run] - seen[candidates])
+        cost += passed[ends - 1][run] - passed[candidates]
         longer[ends] = np.minimum.reduceat(cost, offsets)
         is_best = np.flatnonzero(cost == longer[ends][run])
         leftmost = is_best[np.searchsorted(is_best, offsets)]

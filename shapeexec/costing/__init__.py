@@ -1,8 +1,9 @@
 """What a traced program costs: FLOPs and bytes as polynomials in the sizes, and seconds.
 
-It reads traces, and measures devices. Buckets and graphs are not known here.
+It reads traces, and measures devices. Graphs are not known here.
 """
 
+from shapeexec.costing._hardware import HardwareAware
 from shapeexec.costing._model import Cost, CostLine, CostModel, model_of
 from shapeexec.costing._speed import Speed, speed_of
 from shapeexec.costing._table import Row, Use, add_row
@@ -11,6 +12,7 @@ __all__ = [
     "Cost",
     "CostLine",
     "CostModel",
+    "HardwareAware",
     "Row",
     "Speed",
     "Use",

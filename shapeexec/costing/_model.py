@@ -161,7 +161,7 @@ class CostModel:
         return functools.reduce(np.maximum, (peak(sizes) for peak in self.memory), 0.0)
 
     def _check(self, sizes: Mapping[str, Any]) -> None:
-        if sizes.keys() != set(self.symbols):
+        if set(sizes) != set(self.symbols):
             given = ", ".join(sorted(sizes)) or "no sizes"
             raise ConfigError(
                 f"cost of {self.name}: the sizes are not those of its symbols.",

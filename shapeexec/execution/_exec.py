@@ -1,7 +1,6 @@
 """Exec: one function at every size, from a handful of compiled graphs.
 
-The class that users call: options, previews, and views of the cache. `_function` has Python's
-protocols of functions, and `_runner` runs a call.
+The class that users call. `_function` has Python's protocols of functions, `_runner` runs calls.
 """
 
 import functools

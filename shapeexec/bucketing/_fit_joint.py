@@ -1,0 +1,285 @@
+"""From requests and a cost to the cheapest ladders of all symbols: candidates, limits, the choice.
+
+The search is in `_joint`, and for one symbol in `_fit`. It is a pure function of requests, cost and
+options: what fits again while it serves can call it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from shapeexec._errors import ConfigError
+from shapeexec.bucketing._fit import Floats, Ints, cheapest_ladders
+from shapeexec.bucketing._fitted import Fit, FitRow
+from shapeexec.bucketing._fixed import Ladder
+from shapeexec.bucketing._joint import Frontier, Ladders, Problem, lower_bound, solve
+from shapeexec.bucketing._requests import Requests
+
+_MOST_CANDIDATES = {1: 1 << 20, 2: 160, 3: 40}
+_FEWEST_CANDIDATES = 16
+_COMPARED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+"""The numbers of graphs of several symbols that are compared, where none is given."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cost:
+    """What a call costs.
+
+    Attributes:
+        at: From sizes by symbol, int arrays that broadcast, to the cost at each.
+        may_fall: Whether it may fall as a size grows; then its running maximum is fitted to.
+    """
+
+    at: Callable[[Mapping[str, Ints]], Floats]
+    may_fall: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What ladders must fulfil, and how many graphs are worth it.
+
+    Attributes:
+        graphs: The greatest number of graphs.
+        is_chosen: Whether fewer are taken where the options below say so.
+        multiple_of: By symbol what its buckets are multiples of.
+        must: By symbol the buckets that must be there.
+        max_waste: The greatest share of the cost that padding may take; None: any.
+        seconds_per_graph: What a graph costs once, in the unit of the cost.
+        requests: How many requests share that.
+    """
+
+    graphs: int
+    is_chosen: bool
+    multiple_of: Mapping[str, int]
+    must: Mapping[str, tuple[int, ...]]
+    max_waste: float | None = None
+    seconds_per_graph: float = 0.0
+    requests: float = 0.0
+
+
+def fit_requests(requests: Requests, cost: Cost, *, limits: Limits) -> Fit:
+    """Fit ladders to requests.
+
+    Args:
+        requests: How often each combination of sizes occurs.
+        cost: What a call costs.
+        limits: What the ladders must fulfil.
+
+    Raises:
+        ConfigError: A limit cannot be kept, or the cost falls as a size grows.
+    """
+    space = _Space.of(requests, cost, limits=limits)
+    frontier, bounds = _solved(space, limits)
+    exact = float(requests.counts @ _at(cost, requests.symbols, sizes=requests.sizes))
+    graphs = _chosen(frontier, exact=exact, requests=requests, limits=limits)
+    ladders = frontier.ladders(graphs)
+    assert ladders is not None
+    strategies = {
+        symbol: Ladder(space.values[i][index] for index in ladders[i])
+        for i, symbol in enumerate(requests.symbols)
+    }
+    compared = (k for k in _targets(space, limits) if math.isfinite(frontier.cost(k)))
+    return Fit(
+        strategies=strategies,
+        rows=_rows(requests, cost, strategies=strategies),
+        cost=frontier.cost(graphs),
+        lower_bound=min(max(bounds[graphs], exact), frontier.cost(graphs)),
+        exact_cost=exact,
+        requests=float(requests.counts.sum()),
+        by_graphs={k: frontier.cost(k) for k in compared},
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Space:
+    """The candidate buckets of each symbol.
+
+    Attributes:
+        problem: The requests at them.
+        values: By symbol the candidates, ascending.
+        relaxed: The requests at the least sizes of each group of sizes that shares a candidate,
+            which bound the cost from below; None: each size is a candidate.
+    """
+
+    problem: Problem
+    values: tuple[Ints, ...]
+    relaxed: Problem | None
+
+    @classmethod
+    def of(cls, requests: Requests, cost: Cost, *, limits: Limits) -> "_Space":
+        """Round sizes up to multiples, and group those of which there are too many."""
+        symbols = requests.symbols
+        most = _MOST_CANDIDATES.get(len(symbols), _FEWEST_CANDIDATES)
+        steps = np.array([limits.multiple_of.get(symbol, 1) for symbol in symbols], np.intp)
+        sizes = -(-requests.sizes // steps) * steps
+        must = [np.array(limits.must.get(symbol, ()), np.intp) for symbol in symbols]
+        grouped = [
+            _groups(sizes[:, i], requests.counts, must=must[i], most=most)
+            for i in range(len(symbols))
+        ]
+        values = tuple(upper for upper, _ in grouped)
+        lower = tuple(low for _, low in grouped)
+        columns = [np.searchsorted(values[i], sizes[:, i]) for i in range(len(symbols))]
+        at = np.stack(columns, axis=1)
+        indices = [np.searchsorted(values[i], must[i]) for i in range(len(symbols))]
+        own = tuple(frozenset(map(int, found)) for found in indices)
+        problem = Problem(at, requests.counts, _over(cost, symbols, values=values), own)
+        if all(np.array_equal(a, b) for a, b in zip(values, lower, strict=True)):
+            return cls(problem, values, None)
+        none = tuple(frozenset[int]() for _ in symbols)
+        relaxed = Problem(at, requests.counts, _over(cost, symbols, values=lower), none)
+        return cls(problem, values, relaxed)
+
+
+def _groups(sizes: Ints, counts: Floats, *, must: Ints, most: int) -> tuple[Ints, Ints]:
+    """The greatest and the least size of each group of neighbours that shares a candidate."""
+    distinct, place = np.unique(np.concatenate([sizes, must]), return_inverse=True)
+    if len(distinct) <= most:
+        return distinct, distinct
+    weights = _totals(place, np.concatenate([counts, np.zeros(len(must))]))
+    required = np.searchsorted(distinct, must)
+    ladders = cheapest_ladders(weights, distinct.astype(float), graphs=most, must=[*required])
+    ends = np.array(ladders[-1][1], np.intp)
+    begins = np.concatenate([[0], ends[:-1] + 1])
+    return distinct[ends], distinct[begins]
+
+
+def _totals(place: Ints, weights: Floats, *, count: int = 0) -> Floats:
+    """The sum of the weights at each place."""
+    return np.bincount(place, weights, minlength=count).astype(float)
+
+
+def _over(cost: Cost, symbols: Sequence[str], *, values: Sequence[Ints]) -> Floats:
+    """The cost at all combinations of candidates."""
+    grid = np.meshgrid(*values, indexing="ij", sparse=True)
+    found = cost.at(dict(zip(symbols, grid, strict=True)))
+    costs = np.broadcast_to(found, tuple(map(len, values))).astype(float)
+    for axis in range(len(symbols)):
+        falls = np.argwhere(np.diff(costs, axis=axis) < 0)
+        if len(falls) and not cost.may_fall:
+            raise _falling(costs, symbols, values=values, axis=axis, place=falls[0])
+        costs = np.maximum.accumulate(costs, axis=axis)
+    return costs
+
+
+def _falling(
+    costs: Floats, symbols: Sequence[str], *, values: Sequence[Ints], axis: int, place: Ints
+) -> ConfigError:
+    told: list[str] = []
+    for step in (0, 1):
+        index = tuple(int(at) + (step if i == axis else 0) for i, at in enumerate(place))
+        sizes = ", ".join(
+            f"{symbol}={own[at]}" for symbol, own, at in zip(symbols, values, index, strict=True)
+        )
+        told.append(f"cost({sizes}) = {costs[index]:g}")
+    return ConfigError(
+        f"cost falls as `{symbols[axis]}` grows.",
+        option="cost",
+        got=", yet ".join(told),
+        fix="pass a cost that never falls, such as the running maximum of a measured one",
+    )
+
+
+def _at(cost: Cost, symbols: Sequence[str], *, sizes: Ints) -> Floats:
+    """The cost at each of int[n, symbols]."""
+    costs = cost.at({symbol: sizes[:, i] for i, symbol in enumerate(symbols)})
+    return np.broadcast_to(costs, len(sizes)).astype(float)
+
+
+def _targets(space: _Space, limits: Limits) -> list[int]:
+    """The numbers of graphs that are compared, ascending."""
+    if not limits.is_chosen:
+        return [limits.graphs]
+    if space.problem.symbols == 1:
+        return list(range(1, limits.graphs + 1))
+    return sorted({k for k in (*_COMPARED, limits.graphs) if k <= limits.graphs})
+
+
+def _solved(space: _Space, limits: Limits) -> tuple[Frontier, Sequence[float]]:
+    """The cheapest ladders by number of graphs, and what no ladders cost less than."""
+    if space.problem.symbols == 1:
+        frontier = _of_one(space.problem, limits.graphs)
+        return frontier, [frontier.cost(k) for k in range(limits.graphs + 1)]
+    targets = _targets(space, limits)
+    bound = lower_bound(space.problem, limits.graphs)
+    frontier, is_optimal = solve(space.problem, targets, bound=bound)
+    if space.relaxed is None and is_optimal:
+        return frontier, [frontier.cost(k) for k in range(limits.graphs + 1)]
+    if space.relaxed is None:
+        return frontier, bound.costs
+    below = lower_bound(space.relaxed, limits.graphs)
+    if is_optimal:
+        relaxed, is_optimal = solve(space.relaxed, targets, bound=below)
+        if is_optimal:
+            return frontier, [relaxed.cost(k) for k in range(limits.graphs + 1)]
+    return frontier, below.costs
+
+
+def _of_one(problem: Problem, graphs: int) -> Frontier:
+    counts = _totals(problem.at[:, 0], problem.counts, count=len(problem.costs))
+    found = cheapest_ladders(counts, problem.costs, graphs=graphs, must=sorted(problem.must[0]))
+    frontier = Frontier(graphs)
+    for number, (cost, ladder) in enumerate(found, start=1):
+        ladders: Ladders = (tuple(ladder),)
+        frontier.add(cost, ladders, graphs=number)
+    return frontier
+
+
+def _chosen(frontier: Frontier, *, exact: float, requests: Requests, limits: Limits) -> int:
+    """The number of graphs: the greatest, or the one that pays."""
+    possible = [k for k in range(1, frontier.most + 1) if frontier.ladders(k) is not None]
+    if not possible:
+        raise ConfigError(
+            f"graphs={limits.graphs} are too few for the buckets that must be there.",
+            option="graphs",
+            got="; ".join(f"{symbol}: {list(own)}" for symbol, own in limits.must.items()),
+            fix="a larger graphs=, or fewer buckets in must=",
+        )
+    if limits.max_waste is not None:
+        cheap = [k for k in possible if exact >= frontier.cost(k) * (1 - limits.max_waste)]
+        if not cheap:
+            best = 1 - exact / frontier.cost(possible[-1])
+            raise ConfigError(
+                f"max_waste={limits.max_waste:g} needs more than {frontier.most} graphs.",
+                option="max_waste",
+                got=f"{best:.1%} of the cost is padding with {frontier.most} graphs",
+                fix="a larger max_waste=, or more graphs: graphs= or max_graphs=",
+            )
+        possible = cheap
+    if not limits.is_chosen:
+        return possible[-1]
+    share = limits.requests / float(requests.counts.sum())
+    return min(possible, key=lambda k: frontier.cost(k) * share + k * limits.seconds_per_graph)
+
+
+def _rows(
+    requests: Requests, cost: Cost, *, strategies: Mapping[str, Ladder]
+) -> tuple[FitRow, ...]:
+    """What runs in each graph, the costliest first."""
+    symbols = requests.symbols
+    columns = [
+        _buckets(strategies[symbol], requests.sizes[:, i]) for i, symbol in enumerate(symbols)
+    ]
+    occurs = requests.counts > 0
+    counts = requests.counts[occurs]
+    used, graph = np.unique(np.stack(columns, axis=1)[occurs], axis=0, return_inverse=True)
+    each = _at(cost, symbols, sizes=used)
+    exact = _totals(graph, counts * _at(cost, symbols, sizes=requests.sizes[occurs]))
+    number = _totals(graph, counts)
+    rows = [
+        FitRow(
+            buckets=dict(zip(symbols, map(int, used[i]), strict=True)),
+            requests=float(number[i]),
+            cost=float(number[i] * each[i]),
+            exact_cost=float(exact[i]),
+        )
+        for i in range(len(used))
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.cost))
+
+
+def _buckets(ladder: Ladder, sizes: Ints) -> Ints:
+    values = np.array(ladder.buckets, np.intp)
+    return values[np.searchsorted(values, sizes)]

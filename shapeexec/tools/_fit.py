@@ -1,0 +1,260 @@
+"""`sx.fit`: the cheapest buckets of all symbols for the requests that a service sees.
+
+It checks options, and takes the cost from the function. The search is in `bucketing`.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from shapeexec._errors import ConfigError, named
+from shapeexec.bucketing._checks import as_int
+from shapeexec.bucketing._fit import Floats, Ints
+from shapeexec.bucketing._fit_joint import Cost, Limits, fit_requests
+from shapeexec.bucketing._fitted import Fit
+from shapeexec.bucketing._requests import Request, Requests, read_requests
+from shapeexec.costing import CostModel, Speed
+from shapeexec.execution import Exec
+from shapeexec.shape._spec import spec_symbols
+
+_GRAPHS = 16
+_FORM = "sx.fit(run, sizes, graphs=16), with an Exec, a CostModel, or None and cost="
+
+
+def fit(
+    run: Exec | CostModel | None,
+    sizes: Iterable[Request] | Mapping[Any, float],
+    *,
+    graphs: int | None = None,
+    cost: Callable[..., float] | None = None,
+    speed: Speed | None = None,
+    multiple_of: int | Mapping[str, int] | None = None,
+    must: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
+    max_waste: float | None = None,
+    max_graphs: int = 64,
+    compile_seconds: float | None = None,
+    requests_per_second: float | None = None,
+    horizon: float | None = None,
+) -> Fit:
+    """Find the cheapest buckets of all symbols together for given requests.
+
+    The requests of one combination of buckets share a graph, and graphs are what is counted. For
+    one symbol no ladders are cheaper. For several, the ladders of all but one are tried where these
+    have few sizes; else the symbols take turns, from several starts, and `Fit.lower_bound` tells
+    how much better other ladders could be at most. Above 160 sizes of each of two symbols, or 40 of
+    three, neighbouring sizes share a candidate; the bound holds for all sizes.
+
+    Args:
+        run: The function: its symbols, and by `cost_model` its cost. None: the symbols are the
+            parameters of `cost`.
+        sizes: The requests, each by symbol, `{"b": 4, "s": 100}`, or as a tuple in the order of the
+            sorted symbols; or a mapping from tuple to count. An int where there is one symbol.
+        graphs: The greatest number of graphs. None: 16, or as the options below say.
+        cost: From sizes by keyword to what a call costs; never falls as a size grows. None: the
+            seconds of the cost model, of which the running maximum is taken.
+        speed: That of the device which will run it. None: of the default device, measured.
+        multiple_of: What buckets are multiples of: for all symbols, or by symbol.
+        must: Buckets that must be there, by symbol; a list where there is one symbol.
+        max_waste: The greatest share of the cost that padding may take. Without `graphs` the fewest
+            graphs that keep to it are chosen.
+        max_graphs: The greatest number of graphs where `graphs` is None.
+        compile_seconds: What a graph costs once. With the next two options, and without `graphs`,
+            the number of graphs is chosen at which calls and compiles take the least time together.
+        requests_per_second: How many requests there are.
+        horizon: For how many seconds the ladders will serve.
+
+    Returns:
+        The ladders, by symbol, and what they cost.
+
+    Raises:
+        ConfigError: An option or a request has a value that cannot work, or a limit cannot be kept.
+
+    Example:
+        >>> sizes = [(1, 10), (1, 12), (2, 50), (8, 50)]
+        >>> found = fit(None, sizes, graphs=2, cost=lambda b, s: b * s)
+        >>> found.strategies["b"], found.strategies["s"], found.is_optimal
+        (Ladder([2, 8]), Ladder([50]), True)
+    """
+    symbols = _symbols(run, cost)
+    requests = read_requests(sizes, symbols)
+    limits = _limits(
+        requests,
+        graphs=graphs,
+        multiple_of=multiple_of,
+        must=must,
+        max_waste=max_waste,
+        max_graphs=max_graphs,
+        payback=_payback(compile_seconds, requests_per_second, horizon=horizon),
+    )
+    return fit_requests(requests, _cost(run, cost, speed=speed), limits=limits)
+
+
+def _symbols(run: Any, cost: Any) -> tuple[str, ...]:
+    if isinstance(run, CostModel):
+        found = run.symbols
+    elif isinstance(run, Exec):
+        found = tuple(spec_symbols(run.settings.in_shapes, run.settings.kwarg_shapes))
+    elif run is None and callable(cost):
+        found = tuple(inspect.signature(cost).parameters)
+    else:
+        raise ConfigError(f"fit: {run!r:.80} has no symbols.", option="run", fix=_FORM)
+    if not found:
+        raise ConfigError(
+            "fit: there is no symbol whose buckets could be fitted.",
+            option="run",
+            fix='name the axes that change: sx.Exec(fn, in_shapes=("b, s",))',
+        )
+    return tuple(sorted(found))
+
+
+def _cost(run: Any, cost: Any, *, speed: Speed | None) -> Cost:
+    if cost is None:
+        model = run if isinstance(run, CostModel) else run.cost_model()
+        return Cost(lambda sizes: model.seconds(speed, **sizes), may_fall=True)
+    if not callable(cost):
+        raise ConfigError(
+            f"cost={cost!r:.80} cannot be called.",
+            option="cost",
+            fix="a function of the sizes: cost=lambda b, s: b * s * s",
+        )
+    known: dict[tuple[int, ...], float] = {}
+
+    def at(sizes: Mapping[str, Ints]) -> Floats:
+        names = list(sizes)
+
+        def one(*values: int) -> float:
+            if values not in known:
+                known[values] = _checked(cost, dict(zip(names, map(int, values), strict=True)))
+            return known[values]
+
+        return np.vectorize(one, otypes=[float])(*sizes.values())
+
+    return Cost(at)
+
+
+def _checked(cost: Callable[..., Any], sizes: Mapping[str, int]) -> float:
+    value = cost(**sizes)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        told = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
+        raise ConfigError(
+            f"cost({told}) = {value!r:.40} is not a finite number of at least 0.",
+            option="cost",
+            fix="return what a call costs, such as its seconds",
+        )
+    return number
+
+
+def _limits(
+    requests: Requests,
+    *,
+    graphs: int | None,
+    multiple_of: Any,
+    must: Any,
+    max_waste: float | None,
+    max_graphs: int,
+    payback: tuple[float, float] | None,
+) -> Limits:
+    is_chosen = graphs is None and (max_waste is not None or payback is not None)
+    most = as_int(_GRAPHS if graphs is None else graphs, "graphs")
+    most = as_int(max_graphs, "max_graphs") if is_chosen else most
+    if max_waste is not None and not 0 <= max_waste < 1:
+        raise ConfigError(
+            f"max_waste={max_waste!r} is not a share from 0 to just below 1.",
+            option="max_waste",
+            fix="max_waste=0.1, say, for 10 %",
+        )
+    steps = _by_symbol(multiple_of, requests.symbols, name="multiple_of")
+    multiples = {symbol: as_int(step, f"multiple_of['{symbol}']") for symbol, step in steps.items()}
+    per_graph, count = payback or (0.0, 0.0)
+    return Limits(
+        graphs=most,
+        is_chosen=is_chosen,
+        multiple_of=multiples,
+        must=_must(must, requests, multiples=multiples),
+        max_waste=max_waste,
+        seconds_per_graph=per_graph,
+        requests=count,
+    )
+
+
+def _by_symbol(given: Any, symbols: Sequence[str], *, name: str) -> Mapping[str, Any]:
+    """An option by symbol; one value stands for all symbols."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(symbols, given)
+    options = cast(Mapping[str, Any], given)
+    unknown = [symbol for symbol in options if symbol not in symbols]
+    if unknown:
+        raise ConfigError(
+            f"{name}: there is no symbol {unknown[0]!r}.",
+            option=name,
+            got=f"the symbols are {named(symbols)}",
+            fix=f"{name}={{{symbols[0]!r}: ...}}",
+        )
+    return options
+
+
+def _must(
+    given: Any, requests: Requests, *, multiples: Mapping[str, int]
+) -> Mapping[str, tuple[int, ...]]:
+    symbols = requests.symbols
+    if given is not None and not isinstance(given, Mapping) and len(symbols) > 1:
+        raise ConfigError(
+            f"must={given!r:.60} does not say of which symbol.",
+            option="must",
+            got=f"the symbols are {named(symbols)}",
+            fix=f"must={{{symbols[-1]!r}: [...]}}",
+        )
+    found: dict[str, tuple[int, ...]] = {}
+    for symbol, buckets in _by_symbol(given, symbols, name="must").items():
+        step = multiples.get(symbol, 1)
+        greatest = int(requests.sizes[:, symbols.index(symbol)].max())
+        last = -(-greatest // step) * step
+        for bucket in buckets:
+            if as_int(bucket, f"must['{symbol}']") > last or bucket % step:
+                raise _no_bucket(symbol, bucket, greatest=greatest, step=step)
+        found[symbol] = tuple(sorted({int(bucket) for bucket in buckets}))
+    return found
+
+
+def _no_bucket(symbol: str, bucket: int, *, greatest: int, step: int) -> ConfigError:
+    if bucket % step:
+        return ConfigError(
+            f"must: {symbol}={bucket} is no multiple of {step}.",
+            option="must",
+            fix=f"{-(-bucket // step) * step}, or another multiple_of=",
+        )
+    return ConfigError(
+        f"must: {symbol}={bucket} is beyond the greatest size, {greatest}.",
+        option="must",
+        fix="a smaller bucket; a size that may occur goes into sizes with the count 0",
+    )
+
+
+def _payback(
+    compile_seconds: float | None, requests_per_second: float | None, *, horizon: float | None
+) -> tuple[float, float] | None:
+    """What a graph costs, and how many requests there will be; None: nobody said."""
+    given = {
+        "compile_seconds": compile_seconds,
+        "requests_per_second": requests_per_second,
+        "horizon": horizon,
+    }
+    if all(value is None for value in given.values()):
+        return None
+    for name, value in given.items():
+        if value is None or not 0 < value < math.inf:
+            raise ConfigError(
+                f"{name}={value!r} is not a positive number.",
+                option=name,
+                fix="compile_seconds=, requests_per_second= and horizon= together, in seconds",
+            )
+    return cast(float, compile_seconds), cast(float, requests_per_second) * cast(float, horizon)
