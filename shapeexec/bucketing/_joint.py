@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -284,7 +285,7 @@ def _used(counts: Floats) -> Ints:
     n, cells = counts.shape
     at = np.zeros((n + 1, cells), np.intp)
     at[1:] = np.arange(1, n + 1)[:, None] * (counts > 0)
-    last: Ints = np.maximum.accumulate(at, axis=0)
+    last = cast(Ints, np.maximum.accumulate(at, axis=0))
     is_later = last[None, :, :] > np.arange(n + 1)[:, None, None]
     return np.count_nonzero(is_later, axis=2)
 

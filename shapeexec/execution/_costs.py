@@ -7,10 +7,10 @@ from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Pow2
 from shapeexec.costing import CostModel, model_of
 from shapeexec.execution._cache import CacheLimits
-from shapeexec.execution._options import name_of
 from shapeexec.execution._runner import Arguments, Runner
 from shapeexec.execution._settings import changed
 from shapeexec.execution._store import Store
+from shapeexec.program._names import function_name
 
 # A bucket changes no polynomial, and what is exact for a while need not be.
 _EVERY_SIZE = {"strategies": Pow2(), "check": "off", "on_unsupported": "exact", "missing": "wait"}
@@ -31,4 +31,4 @@ def cost_model(runner: Runner, arguments: Arguments) -> CostModel:
             fix="pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
         )
     plan = other.planner.draft(call)
-    return model_of(plan.recipe.trace, name=name_of(runner.settings.fn), sizes=plan.sizes)
+    return model_of(plan.recipe.trace, name=function_name(runner.settings.fn), sizes=plan.sizes)

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from shapeexec._errors import BucketOverflowError, ConfigError, StrategyError
 from shapeexec.bucketing import (
+    Aligned,
     Custom,
     Exact,
     Geometric,
     Hybrid,
     Ladder,
     Linear,
+    MemoryOptimal,
     Pow2,
     Strategy,
     as_strategy,
@@ -51,6 +53,12 @@ STRATEGIES = {
     "Ladder": st.builds(
         Ladder, st.lists(st.integers(1, MOST), min_size=1, max_size=20), beyond=BEYOND
     ),
+    "Aligned": bounded(
+        Aligned,
+        to=st.integers(1, 200),
+        strategy=st.sampled_from(["exact", "pow2", "geometric:1.3", Linear(48), Pow2(minimum=9)]),
+    ),
+    "MemoryOptimal": bounded(MemoryOptimal, max_waste=st.floats(0.01, 0.9)),
     "Custom": st.builds(lambda step: Custom(Linear(step).bucket), st.integers(1, 200)),
 }
 

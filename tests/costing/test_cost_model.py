@@ -1,0 +1,278 @@
+"""Cost models: their polynomials against XLA's own analysis, and what they tell."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from benchmarks import _networks
+from demo import model
+from shapeexec.costing import _table
+from shapeexec.masking._registry import NESTED, RULES
+
+SHAPES = ((2, 40), (3, 61))
+XLA = 0.05  # XLA drops and shares pointwise operations, and products with the padding at edges
+XLA_BYTES = 0.6  # it fuses, and computes in place, what the model takes for separate loops
+
+
+def mlp(weights, x):  # x: f32[b, s, 16]
+    for weight in weights:
+        x = jax.nn.relu(x @ weight)
+    return x.mean(axis=1)
+
+
+def lstm(params, x):
+    """`_networks.lstm` without a loop in XLA, which would count one step of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        scan = functools.partial(jax.lax.scan, unroll=True)
+        patch.setattr(_networks, "lax", type("", (), {"scan": staticmethod(scan)}))
+        return _networks.lstm(params, x)
+
+
+def tokens(b, s):
+    return np.random.default_rng(0).integers(0, 256, (b, s), dtype=np.int32)
+
+
+def features(b, s, width=_networks.FEATURES):
+    return np.random.default_rng(0).normal(size=(b, s, width)).astype(np.float32)
+
+
+KEY = jax.random.key(0)
+MODELS = {
+    "transformer": (model.score, model.init(KEY, layers=1), tokens, "b, s"),
+    "its gradient": (jax.value_and_grad(model.loss), model.init(KEY, layers=1), tokens, "b, s"),
+    "CNN": (_networks.cnn, _networks.init_cnn(KEY), features, "b, s, 8"),
+    "LSTM": (lstm, _networks.init_lstm(KEY), features, "b, s, 8"),
+    "MLP": (
+        mlp,
+        [jnp.ones((16, 64)), jnp.ones((64, 32))],
+        functools.partial(features, width=16),
+        "b, s, 16",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_flops_are_those_that_xla_counts_at_all_sizes(name):
+    fn, params, data, spec = MODELS[name]
+    found = sx.Exec(fn, (None, spec)).cost_model(params, data(2, 5))
+    assert found.notes == ()
+    for b, s in SHAPES:
+        analysis = jax.jit(fn).lower(params, data(b, s)).compile().cost_analysis()
+        cost = found(b=b, s=s)
+        assert cost.flops == pytest.approx(analysis["flops"], rel=XLA)
+        assert cost.bytes == pytest.approx(analysis["bytes accessed"], rel=XLA_BYTES)
+        transcendentals = analysis.get("transcendentals", 0.0)
+        assert cost.transcendentals == pytest.approx(transcendentals, rel=XLA, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("fn", "spec", "flops"),
+    [
+        (lambda x: x @ x.T, "b, s", "2*b^2*s"),
+        (lambda x: x + 1, "b, s", "b*s"),
+        (lambda x: x.reshape(-1)[: x.size // 2] * 2, "b, s", "floordiv(b * s, 2)"),
+        (lambda x: jnp.sort(x, axis=1), "b, s", "b*log2(s)*s"),
+        (lambda x: jax.lax.cumsum(x, axis=0), "b, s", "b*s"),
+        (lambda x: jnp.linalg.cholesky(x @ x.T), "s, 4", "0.3333*s^3 + 13*s^2"),
+        (lambda x: jax.lax.map(lambda row: row * 3, x), "b, s", "b*s"),
+        (lambda x: jax.checkpoint(lambda y: y * 3)(x), "b, s", "b*s"),
+        (
+            lambda x: jax.lax.cond(x[0, 0] > 0, lambda y: y * 3 + 1, lambda y: y, x),
+            "b, 7",
+            "14*b + 9",
+        ),
+    ],
+)
+def test_flops_are_polynomials_in_the_symbols(fn, spec, flops):
+    found = sx.Exec(fn, (spec,)).cost_model(np.ones((4, 4) if "4" in spec else (6, 7), np.float32))
+    assert flops in str(found.flops)
+
+
+def test_a_symbol_without_a_strategy_is_a_symbol_of_the_cost():
+    run = sx.Exec(lambda x: x @ x.T, ("b, s",), buckets={"b": sx.Pow2()})
+    assert str(run.cost_model(np.ones((3, 5), np.float32)).flops) == "2*b^2*s"
+
+
+def test_the_last_call_is_the_example_and_nothing_is_compiled():
+    run = sx.Exec(lambda x: x * 2, ("s",))
+    run(np.ones(5, np.float32))
+    found = run.cost_model()
+    assert found.sizes == {"s": 5}
+    assert run.stats.compiles == 1
+
+
+def test_a_fused_value_moves_no_bytes_and_one_that_two_loops_read_is_written_once():
+    chain = sx.Exec(lambda x: jnp.exp(x * 2 + 1), ("s",))
+    assert str(chain.cost_model(np.ones(5, np.float32)).bytes) == "8*s"
+
+    def twice(x):
+        doubled = x * 2  # read x, written
+        return doubled.max() + jax.lax.cumsum(doubled)  # 4 s + 4, 8 s, and 8 s + 4 for the sum
+
+    found = sx.Exec(twice, ("s",)).cost_model(np.ones(5, np.float32))
+    assert str(found.bytes) == "28*s + 8"
+
+
+def test_a_scan_is_counted_by_its_length_and_a_while_as_one_step():
+    def loops(x):  # x: f32[s]
+        total, _ = jax.lax.scan(lambda total, each: (total + each * each, None), x[0], x)
+        return jax.lax.while_loop(lambda y: y < 100, lambda y: y * 2 + 1, total)
+
+    found = sx.Exec(loops, ("s",)).cost_model(np.ones(5, np.float32))
+    assert str(found.flops) == "2*s + 3"
+    (note,) = found.notes
+    assert note.startswith("`while` is counted as one step: its length is not known")
+
+
+def test_attention_is_counted_by_the_tiles_of_its_mask():
+    def attend(x):  # x: f32[b, s, 2, 8]
+        return sx.dot_product_attention(x, x, x, mask=sx.SlidingWindow(128))
+
+    found = sx.Exec(attend, ("b, s, 2, 8",)).cost_model(np.ones((1, 5, 2, 8), np.float32))
+    tiles = 2 * 10 - 1  # the diagonal and the one before it, in 10 rows of tiles
+    assert found(b=1, s=1280).flops == 2 * 2 * 2 * 8 * 128 * 128 * tiles
+    assert found(b=3, s=100).flops == 3 * 2 * 2 * 2 * 8 * 100 * 100
+
+
+def test_memory_is_what_is_alive_at_once():
+    run = sx.Exec(lambda x: jnp.cumsum(jnp.cumsum(jnp.cumsum(x))), ("s",))
+    assert run.cost_model(np.ones(5, np.float32))(s=1000).memory == 8000
+
+
+def test_seconds_are_the_longer_of_computing_and_moving_and_take_arrays():
+    found = sx.Exec(lambda x: x + 1, ("s",)).cost_model(np.ones(5, np.float32))
+    by_bytes = sx.Speed(seconds_per_flop=1e-3, seconds_per_byte=1.0, seconds_per_call=0.5)
+    by_flops = sx.Speed(seconds_per_flop=9.0, seconds_per_byte=1.0, seconds_per_launch=2.0)
+    assert found.seconds(by_bytes, s=10) == 80.5
+    assert found.seconds(by_flops, s=10) == 92
+    np.testing.assert_array_equal(found.seconds(by_bytes, s=np.array([10, 20])), [80.5, 160.5])
+
+
+def test_the_speed_of_the_device_is_measured_once():
+    found = sx.Exec(lambda x: x @ x.T, ("b, s",)).cost_model(np.ones((3, 5), np.float32))
+    assert 0 < found.seconds(b=8, s=8) < found.seconds(b=512, s=512)
+    assert found.seconds(b=8, s=8) == found.seconds(b=8, s=8)
+
+
+def test_a_guard_of_the_trace_is_told():
+    run = sx.Exec(lambda x: x * 2 if x.shape[0] > 4 else x, ("s",))
+    assert run.cost_model(np.ones(6, np.float32)).guards == ("s > 4",)
+
+
+def test_a_model_prints_polynomials_and_the_costliest_lines():
+    def project(w, x):  # x: f32[b, s, 4]
+        hidden = x @ w
+        return jnp.tanh(hidden).sum(axis=1)
+
+    run = sx.Exec(project, (None, "b, s, 4"))
+    text = str(run.cost_model(np.ones((4, 4), np.float32), np.ones((2, 3, 4), np.float32)))
+    lines = text.splitlines()
+    assert lines[:6] == [
+        "project: the cost of a call, at b=2, s=3",
+        "  FLOPs                216  36*b*s",
+        "  transcendentals       24  4*b*s",
+        "  bytes                384  48*b*s + 16*b + 64",
+        "  launches               2  2",
+        "  memory, bytes        128",
+    ]
+    assert lines[6].startswith(
+        "   80% of FLOPs,  67% of bytes   hidden = x @ w  (test_cost_model.py:"
+    )
+    assert lines[7].startswith(
+        "   20% of FLOPs,  33% of bytes   return jnp.tanh(hidden).sum(axis=1)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda run: run.cost_model(),
+            "cost_model: the shapes and dtypes of the arguments are not known yet.\n"
+            "  Fix:   pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
+        ),
+        (
+            lambda run: run.cost_model(np.ones((2, 3), np.float32))(b=4),
+            "cost of <lambda>: the sizes are not those of its symbols.\n"
+            "  Got:   b\n"
+            "  Fix:   (b=128, s=128)",
+        ),
+        (
+            lambda run: run.cost_model(np.ones((2, 3), np.float32)).seconds(),
+            "cost of <lambda>: the sizes are not those of its symbols.\n"
+            "  Got:   no sizes\n"
+            "  Fix:   (b=128, s=128)",
+        ),
+    ],
+)
+def test_a_question_that_has_no_answer_is_told_with_a_way_out(call, text):
+    with pytest.raises(sx.ConfigError) as caught:
+        call(sx.Exec(lambda x: x + 1, ("b, s",)))
+    assert str(caught.value) == text
+
+
+def test_a_primitive_without_a_row_is_told_and_one_row_ends_that():
+    def run():
+        fn = lambda x: jax.lax.linalg.tridiagonal_solve(x, x, x, x[:, None])
+        return sx.Exec(fn, ("s",)).cost_model(np.ones(5, np.float32))
+
+    (note,) = run().notes
+    assert note.startswith("`tridiagonal_solve` has no row: counted by its bytes")
+    with pytest.MonkeyPatch.context() as patch:
+        row = _table.Row(flops=lambda use: use.made * 8)
+        patch.setitem(_table.ROWS, "tridiagonal_solve", row)
+        assert run().notes == ()
+        assert str(run().flops) == "8*s"
+
+
+WITHOUT_ROWS = """
+    approx_top_k cholesky_update custom_linear_solve debug_callback debug_print eig geqp3 hessenberg
+    io_callback ormqr pmax pmin psum pure_callback qr ragged_dot_general random_gamma random_split
+    remat2 rng_bit_generator rng_uniform scaled_dot schur symmetric_product tridiagonal
+    tridiagonal_solve
+"""
+
+
+def test_each_primitive_with_a_rule_has_a_row_or_is_known_to_have_none():
+    counted = {"scan", "while", "cond", *_table.ROWS, *NESTED}
+    assert {*RULES} - counted == {*WITHOUT_ROWS.split()}
+
+
+HARDWARE = [
+    ("cpu", "float32", 16),
+    ("gpu", "bfloat16", 64),
+    ("gpu", "int8", 128),
+    ("tpu", "float32", 128),
+]
+
+
+@pytest.mark.parametrize(("device", "dtype", "tile"), HARDWARE)
+def test_buckets_for_a_device_are_powers_of_two_up_to_a_tile_and_its_multiples(device, dtype, tile):
+    strategy = sx.HardwareAware(dtype, device=device)
+    assert strategy.tile == tile
+    sx.bucketing.check_laws(strategy)
+    for bucket in strategy.buckets_up_to(5000):
+        assert bucket % tile == 0 or (bucket < tile and bucket & (bucket - 1) == 0)
+    for size in range(tile, 3000, 7):
+        assert strategy.bucket(size) < 1.25 * size + tile
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"device": "npu"},
+            "device='npu' is not known.\n"
+            "  Fix:   one of 'cpu', 'gpu', 'tpu', or None for JAX's own",
+        ),
+        ({"dtype": "f32x"}, "dtype='f32x' is not a dtype.\n  Fix:   \"float32\", or jnp.bfloat16"),
+    ],
+)
+def test_a_device_or_dtype_that_is_none_is_refused(options, text):
+    with pytest.raises(sx.ConfigError) as caught:
+        sx.HardwareAware(**options)
+    assert str(caught.value) == text
