@@ -109,4 +109,4 @@ class Fit:
 
 
 def _share(least: float, cost: float) -> float:
-    return max(0.0, 1.0 - least / cost) if cost else 0.0
+    return max(0.0, (cost - least) / cost) if cost else 0.0

@@ -44,7 +44,7 @@ class HardwareAware(Bounded):
 
     Example:
         >>> HardwareAware("bfloat16", device="gpu").buckets_up_to(500)
-        (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 320, 384, 448, 576)
+        (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 320, 384, 512)
     """
 
     dtype: str = "float32"

@@ -1,0 +1,239 @@
+"""`sx.fit`: its options, its choice of the number of graphs, and what it refuses."""
+
+import jax
+import numpy as np
+import pytest
+
+import shapeexec as sx
+
+SIZES = [(1, 10), (1, 12), (2, 50), (8, 50), (8, 90), (3, 31)]
+
+
+def area(b, s):
+    return b * s
+
+
+def attend(w, x):  # x: f32[b, s, 4]
+    return (jax.nn.softmax(x @ w, axis=1)[..., None] * x).sum(axis=1)
+
+
+def called():
+    run = sx.Exec(attend, in_shapes=(None, "b, s, 4"))
+    run(np.ones(4, np.float32), np.ones((3, 5, 4), np.float32))
+    return run
+
+
+SPEED = sx.Speed(seconds_per_flop=1e-9, seconds_per_byte=1e-9, seconds_per_call=1e-5)
+
+
+def test_the_ladders_are_the_buckets_of_an_exec_and_as_many_graphs_are_compiled():
+    run = called()
+    found = sx.fit(run, SIZES, graphs=3, speed=SPEED)
+    fitted = sx.Exec(attend, in_shapes=(None, "b, s, 4"), buckets=found.strategies)
+    for b, s in SIZES:
+        fitted(np.ones(4, np.float32), np.ones((b, s, 4), np.float32))
+    assert fitted.stats.compiles == found.graphs <= 3
+    buckets = [{**row.buckets} for row in fitted.graphs]
+    assert sorted(map(str, buckets)) == sorted(str({**row.buckets}) for row in found.rows)
+
+
+def test_the_cost_of_a_fit_is_in_seconds_of_its_cost_model():
+    run = called()
+    model = run.cost_model()
+    found = sx.fit(run, SIZES, graphs=3, speed=SPEED)
+    seconds = [
+        model.seconds(SPEED, **{symbol: found.strategies[symbol].bucket(n) for symbol, n in call})
+        for call in ((("b", b), ("s", s)) for b, s in SIZES)
+    ]
+    assert found.cost == pytest.approx(sum(seconds))
+    assert sx.fit(model, SIZES, graphs=3, speed=SPEED) == found
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [{"b": b, "s": s} for b, s in SIZES],
+        dict.fromkeys(SIZES, 1),
+        dict.fromkeys(SIZES, 0.5),
+        np.array(SIZES),
+        iter(SIZES),
+    ],
+    ids=("mappings", "counts", "weights", "array", "iterator"),
+)
+def test_requests_have_many_forms(sizes):
+    found = sx.fit(None, sizes, graphs=3, cost=area)
+    assert found.strategies == sx.fit(None, SIZES, graphs=3, cost=area).strategies
+
+
+def test_a_request_of_the_only_symbol_is_an_int():
+    found = sx.fit(None, [10, 11, 12, 50, 51, 90], graphs=3, cost=lambda s: s)
+    assert found.strategies == {"s": sx.Ladder([12, 51, 90])}
+    assert found.is_optimal
+
+
+def test_buckets_are_multiples_and_those_that_must_be_there_are():
+    found = sx.fit(None, SIZES, graphs=5, cost=area, multiple_of={"s": 16}, must={"s": [64]})
+    assert 64 in found.strategies["s"].buckets
+    assert all(bucket % 16 == 0 for bucket in found.strategies["s"].buckets)
+    assert found.strategies["s"].buckets[-1] == 96
+
+
+def test_a_size_of_count_zero_is_reached_and_costs_nothing():
+    found = sx.fit(None, {(1, 10): 2, (4, 200): 0}, graphs=4, cost=area)
+    assert found.cost == found.exact_cost == 20
+    assert (found.strategies["b"].bucket(4), found.strategies["s"].bucket(200)) == (4, 200)
+
+
+def test_the_fewest_graphs_that_keep_to_a_waste_are_chosen():
+    wastes = [sx.fit(None, SIZES, graphs=k, cost=area).waste for k in range(1, 7)]
+    enough = next(k for k, waste in enumerate(wastes, start=1) if waste <= 0.2)
+    found = sx.fit(None, SIZES, max_waste=0.2, cost=area)
+    assert found.waste == wastes[enough - 1]
+    assert found.graphs == enough
+
+
+def payback(seconds):
+    return sx.fit(
+        None,
+        SIZES,
+        cost=area,
+        compile_seconds=seconds,
+        requests_per_second=10.0,
+        horizon=6.0,
+    )
+
+
+@pytest.mark.parametrize("seconds", [1e-3, 500.0, 2000.0, 1e6])
+def test_a_graph_is_added_where_it_pays_for_its_compile(seconds):
+    share = 10.0 * 6.0 / len(SIZES)
+    costs = {k: sx.fit(None, SIZES, graphs=k, cost=area).cost for k in range(1, 9)}
+    least = min(costs[k] * share + k * seconds for k in costs)
+    found = payback(seconds)
+    assert found.cost * share + found.graphs * seconds == pytest.approx(least)
+
+
+def test_cheap_compiles_leave_no_padding_and_dear_ones_one_graph():
+    assert payback(1e-3).waste == 0
+    assert payback(1e6).graphs == 1
+
+
+def test_a_fit_prints_its_ladders_its_bound_and_its_graphs():
+    found = sx.fit(None, [(1, 10), (1, 12), (2, 50), (8, 50)], graphs=2, cost=area)
+    assert str(found).splitlines() == [
+        "4 requests in 2 graphs: padding is 25.4% of the cost, the least possible",
+        "  b: Ladder([2, 8])",
+        "  s: Ladder([50])",
+        "  b   s  requests   cost  padding",
+        "  8  50         1  57.1%     0.0%",
+        "  2  50         3  42.9%    59.3%",
+    ]
+
+
+FORMS = 'pass a list of requests, each {"b": 8, "s": 8} or (8, 8), or their counts: {(8, 8): 3}'
+TOGETHER = "compile_seconds=, requests_per_second= and horizon= together, in seconds"
+REFUSED = [
+    (
+        {"graphs": 0},
+        "graphs=0 is not an integer of at least 1.",
+        "pass graphs as an int, 1 or more",
+    ),
+    ({"sizes": []}, "sizes is empty: no request was seen.", "pass at least one request"),
+    ({"sizes": 5}, "sizes=5 is no collection of requests.", FORMS),
+    (
+        {"sizes": [(1, 2), (3,)]},
+        "sizes[1]=(3,) has not one size for each symbol: `b` and `s`.",
+        FORMS,
+    ),
+    (
+        {"sizes": [{"b": 1, "q": 2}]},
+        "sizes[0]={'b': 1, 'q': 2} has not one size for each symbol: `b` and `s`.",
+        FORMS,
+    ),
+    (
+        {"sizes": [(1, 0)]},
+        "sizes[0]['s']=0 is not an integer of at least 1.",
+        "pass sizes[0]['s'] as an int, 1 or more",
+    ),
+    (
+        {"sizes": {(1, 2): -1}},
+        "sizes[(1, 2)]=-1 is not a count.",
+        "pass each count as a finite number, 0 or more",
+    ),
+    (
+        {"cost": 3},
+        "fit: None has no symbols.",
+        "sx.fit(run, sizes, graphs=16), with an Exec, a CostModel, or None and cost=",
+    ),
+    (
+        {"cost": lambda b, s: -b},
+        "cost(b=1, s=10) = -1 is not a finite number of at least 0.",
+        "return what a call costs, such as its seconds",
+    ),
+    (
+        {"cost": lambda b, s: 100 * b - s},
+        "cost falls as `s` grows.",
+        "pass a cost that never falls, such as the running maximum of a measured one",
+    ),
+    ({"must": [8]}, "must=[8] does not say of which symbol.", "must={'s': [...]}"),
+    (
+        {"must": {"q": [8]}},
+        "must: there is no symbol 'q'.",
+        "must={'b': ...}",
+    ),
+    (
+        {"must": {"s": [91]}},
+        "must: s=91 is beyond the greatest size, 90.",
+        "a smaller bucket; a size that may occur goes into sizes with the count 0",
+    ),
+    (
+        {"must": {"s": [30]}, "multiple_of": 16},
+        "must: s=30 is no multiple of 16.",
+        "32, or another multiple_of=",
+    ),
+    (
+        {"must": {"b": [1, 2, 3]}, "graphs": 2},
+        "graphs=2 are too few for the buckets that must be there.",
+        "a larger graphs=, or fewer buckets in must=",
+    ),
+    (
+        {"max_waste": 1.0},
+        "max_waste=1.0 is not a share from 0 to just below 1.",
+        "max_waste=0.1, say, for 10 %",
+    ),
+    (
+        {"max_waste": 0.1, "graphs": 2},
+        "max_waste=0.1 needs more than 2 graphs.",
+        "a larger max_waste=, or more graphs: graphs= or max_graphs=",
+    ),
+    ({"horizon": 60.0}, "compile_seconds=None is not a positive number.", TOGETHER),
+    (
+        {"compile_seconds": 1.0, "requests_per_second": -1, "horizon": 60.0},
+        "requests_per_second=-1 is not a positive number.",
+        TOGETHER,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "fix"), REFUSED, ids=[first for _, first, _ in REFUSED]
+)
+def test_what_cannot_be_fitted_is_refused_with_a_way_out(options, first, fix):
+    given = {"sizes": SIZES, "cost": area} | options
+    with pytest.raises(sx.ConfigError) as caught:
+        sx.fit(None, given.pop("sizes"), **given)
+    assert caught.value.what == first
+    assert str(caught.value).endswith(f"\n  Fix:   {fix}")
+
+
+def test_a_function_without_symbols_has_nothing_to_fit():
+    with pytest.raises(sx.ConfigError) as caught:
+        sx.fit(sx.Exec(attend, in_shapes=(None, None)), SIZES)
+    assert caught.value.what == "fit: there is no symbol whose buckets could be fitted."
+    assert caught.value.fix == 'name the axes that change: sx.Exec(fn, in_shapes=("b, s",))'
+
+
+def test_a_cost_that_is_no_function_is_refused():
+    with pytest.raises(sx.ConfigError) as caught:
+        sx.fit(called(), SIZES, cost="linear")
+    assert caught.value.what == "cost='linear' cannot be called."
+    assert caught.value.fix == "a function of the sizes: cost=lambda b, s: b * s * s"
