@@ -6,6 +6,7 @@ once before. `median error` is that of all models and sizes, each as `|modelled 
 
 import argparse
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -66,8 +67,7 @@ def _mlp() -> Model:
     def data(batch: int, size: int) -> tuple[np.ndarray, ...]:
         return (np.ones((batch, size, WIDTHS[0]), np.float32),)
 
-    pairs = zip(WIDTHS, WIDTHS[1:], strict=False)
-    weights = [jnp.full(pair, 0.01) for pair in pairs]
+    weights = [jnp.full(pair, 0.01) for pair in itertools.pairwise(WIDTHS)]
     return Model("MLP, forward", mlp, (None, f"b, s, {WIDTHS[0]}"), weights, data)
 
 

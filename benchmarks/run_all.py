@@ -1,7 +1,7 @@
 """Run all benchmarks, each in a process of its own, and draw one plot of their results.
 
-Results go to `benchmarks/results/NAME.json` and `benchmarks/results/benchmarks.png`. `ladders` runs
-if `--data` names its histograms.
+Results go to `benchmarks/results/NAME.json` and `benchmarks/results/benchmarks.png`. `ladders` and
+`fitting` run if `--data` names their histograms.
 """
 
 import argparse
@@ -28,6 +28,7 @@ BENCHMARKS = (
     "loops",
     "restart",
 )
+OF_DATA = ("ladders", "fitting")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -125,18 +126,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIRECTORY")
     parser.add_argument("--tiny", action="store_true", help="seconds, not minutes: proves nothing")
     options = parser.parse_args(arguments)
-    names = BENCHMARKS if options.data is None else (*BENCHMARKS, "ladders")
+    names = BENCHMARKS if options.data is None else (*BENCHMARKS, *OF_DATA)
     figures = {}
     for name in names:
         print(f"\n{name}", flush=True)
         path = options.out / f"{name}.json"
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(path)]
         command += ["--tiny"] if options.tiny else []
-        command += ["--data", str(options.data)] if name == "ladders" else []
+        command += ["--data", str(options.data)] if name in OF_DATA else []
         subprocess.run(command, check=True)
         figures[name] = json.loads(path.read_text())["figures"]
     if options.data is None:
-        print("\nladders: left out; --data names its histograms")
+        print(f"\n{', '.join(OF_DATA)}: left out; --data names their histograms")
     save_plot(figures, options.out / "benchmarks.png")
     print(f"\n{options.out}: {', '.join(figures)} as JSON, and benchmarks.png")
 

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -285,8 +285,8 @@ def _used(counts: Floats) -> Ints:
     n, cells = counts.shape
     at = np.zeros((n + 1, cells), np.intp)
     at[1:] = np.arange(1, n + 1)[:, None] * (counts > 0)
-    last = cast(Ints, np.maximum.accumulate(at, axis=0))
-    is_later = last[None, :, :] > np.arange(n + 1)[:, None, None]
+    last: Any = np.maximum.accumulate(at, axis=0)
+    is_later: Any = last[None, :, :] > np.arange(n + 1)[:, None, None]
     return np.count_nonzero(is_later, axis=2)
 
 

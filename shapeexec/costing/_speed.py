@@ -20,8 +20,8 @@ import jax.numpy as jnp
 
 _ROUNDS = 15
 _WIDTH = 512  # of the matrices
-_SMALL, _LARGE, _FRESH = 1 << 16, 1 << 20, 1 << 23  # elements of arrays
-_CHAIN = 4  # transcendentals of one element
+_SMALL, _LARGE, _FRESH = 1 << 18, 1 << 20, 1 << 23  # elements of arrays
+_CHAIN = 8  # transcendentals of one element
 _STEPS, _TINY, _KERNELS = 256, 8, 4  # of a loop of tiny kernels
 _ACCELERATED = 8  # how many times as large arrays are on an accelerator
 FRESH_ABOVE = 32 * 2**20

@@ -13,6 +13,7 @@ from tests.tolerance import SUMS, tolerance
 SLOW = {
     "cold_stream",
     "command_buffers",
+    "cost_model",
     "graph_cost",
     "latency",
     "loops",
@@ -20,7 +21,7 @@ SLOW = {
     "restart",
     "tracing",
 }
-ALONE = ("command_buffers", "graph_cost", "latency")
+ALONE = ("command_buffers", "cost_model", "graph_cost", "latency")
 """Those that `run_all` leaves out."""
 LENGTHS = "kind,tokens,count\ncontext,0,1\ncontext,3,2\ncontext,90,1\ngenerated,7,4\n"
 
@@ -102,3 +103,15 @@ def test_ladders_gives_both_scales_of_padding(lengths, tmp_path):
     assert pow2["padding_per_valid"] == pytest.approx((2 * 1 + 38) / 96)
     assert pow2["padding_per_padded"] == pytest.approx((2 * 1 + 38) / (2 * 4 + 128))
     assert report.figures["conv, generated"]["Ladder.fit, 16"]["padding_per_valid"] == 0
+
+
+def test_fitted_buckets_never_cost_more_than_other_ladders(lengths, tmp_path):
+    fitting = importlib.import_module("benchmarks.fitting")
+    plot = tmp_path / "fitting.png"
+    report = fitting.main(["--data", str(lengths), "--tiny", "--plot", str(plot)])
+    assert plot.stat().st_size
+    for by_graphs in report.figures.values():
+        for by_strategy in by_graphs.values():
+            least = min(one["seconds"] for one in by_strategy.values())
+            assert by_strategy["sx.fit"]["seconds"] == pytest.approx(least)
+            assert by_strategy["sx.fit"]["least_waste"] <= by_strategy["sx.fit"]["waste"]
