@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -283,11 +282,10 @@ def _runs(seen: Floats, costs: Floats) -> Floats:
 def _used(counts: Floats) -> Ints:
     """int[n + 1, n + 1]: how many graphs the candidates i to j - 1 use in one bucket."""
     n, cells = counts.shape
-    at = np.zeros((n + 1, cells), np.intp)
-    at[1:] = np.arange(1, n + 1)[:, None] * (counts > 0)
-    last: Any = np.maximum.accumulate(at, axis=0)
-    is_later: Any = last[None, :, :] > np.arange(n + 1)[:, None, None]
-    return np.count_nonzero(is_later, axis=2)
+    last: Ints = np.zeros((n + 1, cells), np.intp)  # in which place from 1 on a cell occurs last
+    for end in range(1, n + 1):
+        last[end] = np.where(counts[end - 1] > 0, end, last[end - 1])
+    return np.stack([np.count_nonzero(last > begin, axis=1) for begin in range(n + 1)])
 
 
 def _raised(at: Ints, ladder: Iterable[int]) -> Ints:
