@@ -6,6 +6,7 @@
 import collections
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,7 @@ class CostModel:
         sizes: The sizes of the call that it was made for.
         memory: The bytes that may be needed at once; the greatest of these is.
         loops: The work of each fused loop, and how many there are of it.
+        factor: What its seconds are multiplied by; see `measured`.
 
     Example:
         >>> model = sx.Exec(lambda x: x @ x, ("n, n",)).cost_model(np.ones((3, 3), np.float32))
@@ -98,6 +100,7 @@ class CostModel:
     sizes: Mapping[str, int]
     memory: tuple[Polynomial, ...] = dataclasses.field(repr=False)
     loops: tuple[tuple[Work, int], ...] = dataclasses.field(repr=False)
+    factor: float = 1.0
 
     @functools.cached_property
     def work(self) -> Work:
@@ -155,7 +158,31 @@ class CostModel:
             total = total + times * (np.maximum(computed, moved) + started)
         memory = self._memory(sizes)
         total = total + np.where(memory > FRESH_ABOVE, memory * own.seconds_per_fresh_byte, 0.0)
+        total = total * self.factor
         return total if np.ndim(total) else float(total)
+
+    def measured(self, seconds: float, speed: Speed | None = None, /, **sizes: int) -> "CostModel":
+        """Fit the seconds to a call that was measured: by one factor, at all sizes.
+
+        Args:
+            seconds: What that call took.
+            speed: The one that `seconds` will be asked with.
+            **sizes: Those of that call.
+
+        Returns:
+            The model with another `factor`.
+
+        Raises:
+            ConfigError: The time is not positive, or the sizes are not those of the symbols.
+        """
+        if not 0 < seconds < math.inf:
+            raise ConfigError(
+                f"measured: {seconds!r} is not a positive number of seconds.",
+                option="seconds",
+                fix="the seconds of one call, the median of several",
+            )
+        factor = self.factor * seconds / self.seconds(speed, **sizes)
+        return dataclasses.replace(self, factor=factor)
 
     def _memory(self, sizes: Mapping[str, Any]) -> Any:
         return functools.reduce(np.maximum, (peak(sizes) for peak in self.memory), 0.0)

@@ -151,6 +151,15 @@ def test_seconds_are_the_longer_of_computing_and_moving_and_take_arrays():
     np.testing.assert_array_equal(found.seconds(by_bytes, s=np.array([10, 20])), [80.5, 160.5])
 
 
+def test_a_model_that_knows_a_measured_call_is_scaled_to_it():
+    found = sx.Exec(lambda x: x + 1, ("s",)).cost_model(np.ones(5, np.float32))
+    speed = sx.Speed(seconds_per_flop=1e-3, seconds_per_byte=1.0)
+    fitted = found.measured(8.0, speed, s=10)
+    assert fitted.seconds(speed, s=20) == 16.0
+    assert fitted.measured(3.0, speed, s=10).seconds(speed, s=20) == 6.0
+    assert found.seconds(speed, s=20) == 160.0
+
+
 def test_the_speed_of_the_device_is_measured_once():
     found = sx.Exec(lambda x: x @ x.T, ("b, s",)).cost_model(np.ones((3, 5), np.float32))
     assert 0 < found.seconds(b=8, s=8) < found.seconds(b=512, s=512)
@@ -198,6 +207,11 @@ def test_a_model_prints_polynomials_and_the_costliest_lines():
             "cost of <lambda>: the sizes are not those of its symbols.\n"
             "  Got:   b\n"
             "  Fix:   (b=128, s=128)",
+        ),
+        (
+            lambda run: run.cost_model(np.ones((2, 3), np.float32)).measured(0, b=1, s=1),
+            "measured: 0 is not a positive number of seconds.\n"
+            "  Fix:   the seconds of one call, the median of several",
         ),
         (
             lambda run: run.cost_model(np.ones((2, 3), np.float32)).seconds(),
