@@ -1,8 +1,8 @@
 """How well a cost model tells what five models cost: FLOPs beside XLA's, seconds beside measured.
 
 The seconds are those of the plain function, compiled at the sizes; the device's speed is measured
-once before. An error is `|modelled / measured - 1|`. `scaled` is that of `CostModel.measured`, which
-knows the time at one size: it has one factor per model, which changes no choice of buckets.
+once before. An error is `|modelled / measured - 1|`. A model that is scaled knows the time of one
+call, by `CostModel.measured`; that size is left out of its errors.
 """
 
 import argparse

@@ -156,7 +156,7 @@ def test_a_model_that_knows_a_measured_call_is_scaled_to_it():
     speed = sx.Speed(seconds_per_flop=1e-3, seconds_per_byte=1.0)
     fitted = found.measured(8.0, speed, s=10)
     assert fitted.seconds(speed, s=20) == 16.0
-    assert fitted.measured(3.0, speed, s=10).seconds(speed, s=20) == 6.0
+    assert fitted.measured(4.0, speed, s=10).seconds(speed, s=20) == 8.0
     assert found.seconds(speed, s=20) == 160.0
 
 
