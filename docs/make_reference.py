@@ -58,7 +58,7 @@ GROUPS = (
     (
         "Buckets by cost",
         "",
-        ("fit", "Fit", "FitRow", "CostModel", "Cost", "CostLine", "Speed"),
+        ("fit", "Fitted", "FitRow", "CostModel", "Cost", "CostLine", "Speed"),
     ),
     ("By hand", "", ("pad_to_bucket", "unpad", "Sizes")),
     ("Looking at programs", "", ("trace", "Program", "Equation")),

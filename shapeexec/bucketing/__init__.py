@@ -6,7 +6,7 @@ A strategy only maps sizes to buckets. Arrays and JAX are not known here.
 from shapeexec.bucketing._base import Strategy
 from shapeexec.bucketing._custom import Custom, as_strategy
 from shapeexec.bucketing._derived import Aligned, MemoryOptimal
-from shapeexec.bucketing._fitted import Fit, FitRow
+from shapeexec.bucketing._fitted import FitRow, Fitted
 from shapeexec.bucketing._fixed import Exact, Geometric, Hybrid, Ladder, Linear, Pow2
 from shapeexec.bucketing._laws import check_laws, checked_bucket
 
@@ -14,8 +14,8 @@ __all__ = [
     "Aligned",
     "Custom",
     "Exact",
-    "Fit",
     "FitRow",
+    "Fitted",
     "Geometric",
     "Hybrid",
     "Ladder",

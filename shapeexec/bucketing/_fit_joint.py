@@ -12,7 +12,7 @@ import numpy as np
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing._fit import Floats, Ints, cheapest_ladders
-from shapeexec.bucketing._fitted import Fit, FitRow
+from shapeexec.bucketing._fitted import FitRow, Fitted
 from shapeexec.bucketing._fixed import Ladder
 from shapeexec.bucketing._joint import Frontier, Ladders, Problem, lower_bound, solve
 from shapeexec.bucketing._requests import Requests
@@ -59,7 +59,7 @@ class Limits:
     requests: float = 0.0
 
 
-def fit_requests(requests: Requests, cost: Cost, *, limits: Limits) -> Fit:
+def fit_requests(requests: Requests, cost: Cost, *, limits: Limits) -> Fitted:
     """Fit ladders to requests.
 
     Args:
@@ -81,7 +81,7 @@ def fit_requests(requests: Requests, cost: Cost, *, limits: Limits) -> Fit:
         for i, symbol in enumerate(requests.symbols)
     }
     compared = (k for k in _targets(space, limits) if math.isfinite(frontier.cost(k)))
-    return Fit(
+    return Fitted(
         strategies=strategies,
         rows=_rows(requests, cost, strategies=strategies),
         cost=frontier.cost(graphs),

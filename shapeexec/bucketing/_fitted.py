@@ -1,4 +1,4 @@
-"""`Fit`: ladders that were fitted to requests, with what they cost, as a value that prints.
+"""`Fitted`: ladders that were fitted to requests, with what they cost, as a value that prints.
 
 `_fit_joint` makes it.
 """
@@ -38,7 +38,7 @@ class FitRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fit:
+class Fitted:
     """Ladders that were fitted to requests; `print` it.
 
     Attributes:

@@ -14,7 +14,7 @@ from shapeexec._errors import ConfigError, named
 from shapeexec.bucketing._checks import as_int
 from shapeexec.bucketing._fit import Floats, Ints
 from shapeexec.bucketing._fit_joint import Cost, Limits, fit_requests
-from shapeexec.bucketing._fitted import Fit
+from shapeexec.bucketing._fitted import Fitted
 from shapeexec.bucketing._requests import Request, Requests, read_requests
 from shapeexec.costing import CostModel, Speed
 from shapeexec.execution import Exec
@@ -38,12 +38,12 @@ def fit(
     compile_seconds: float | None = None,
     requests_per_second: float | None = None,
     horizon: float | None = None,
-) -> Fit:
+) -> Fitted:
     """Find the cheapest buckets of all symbols together for given requests.
 
     The requests of one combination of buckets share a graph, and graphs are what is counted. For
     one symbol no ladders are cheaper. For several, the ladders of all but one are tried where these
-    have few sizes; else the symbols take turns, from several starts, and `Fit.lower_bound` tells
+    have few sizes; else the symbols take turns, from several starts, and `Fitted.lower_bound` tells
     how much better other ladders could be at most. Above 160 sizes of each of two symbols, or 40 of
     three, neighbouring sizes share a candidate; the bound holds for all sizes.
 
