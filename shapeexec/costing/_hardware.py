@@ -18,11 +18,10 @@ from shapeexec.bucketing._fixed import Geometric, Pow2
 
 _TILE_BYTES = {"cpu": 64, "gpu": 128, "tpu": 512}
 """By platform the bytes of the innermost axis that are computed at once: a vector of AVX-512; what
-tensor cores of an A100 and later are most efficient at multiples of; 128 lanes of 32 bits.
+tensor cores of an A100 are most efficient at multiples of; 128 lanes of 32 bits. Not measured here.
 
 Source:
-    Intel 64 Architectures Manual, 15.1; NVIDIA, "Matrix Multiplication Background User's Guide",
-    3.1; JAX, "Pallas TPU: writing TPU kernels", array layouts.
+    NVIDIA, "Matrix Multiplication Background User's Guide", for the GPU.
 """
 _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}
 _LANES = 128

@@ -25,7 +25,8 @@ _STEPS, _TINY, _KERNELS = 256, 8, 4  # of a loop of tiny kernels
 _ACCELERATED = 8  # how many times as large arrays are on an accelerator
 FRESH_ABOVE = 32 * 2**20
 """Bytes from which on a CPU's allocator gives memory back after each call, so that the system has
-to clear new pages: glibc's greatest threshold, M_MMAP_THRESHOLD in mallopt(3)."""
+to clear new pages. Measured with glibc: a copy of 16 MiB meets no page fault, one of 32 MiB one for
+each page."""
 _LOCK = threading.Lock()
 
 
