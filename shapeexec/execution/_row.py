@@ -46,7 +46,7 @@ class GraphSeconds:
         lower: Writing the program for XLA.
         compile: XLA's own time, as JAX counts it; 0 where JAX had the program compiled.
         load: Reading it from a file that another process saved, in the place of masks, lowering and
-            compiling.
+            compiling; of an exported program in the place of masks.
     """
 
     trace: float = 0.0
@@ -92,7 +92,8 @@ class GraphRow:
         origin: Where it came from: `"made"` by a call that needed it, `"warmup"` by `Exec.warmup`,
             `"worker"` in another thread, while calls ran in larger ones. With
             `Compiling(first="quick")` it is `"quick"`, and `"tuned"` when it was replaced.
-            `"loaded"`: from a file that `save` wrote.
+            `"loaded"`: from a file that `save` wrote. `"exported"`: compiled from a program that
+            `save` wrote on another kind of machine.
         key: What names it, as one value.
         is_ragged: Per text of `signature` whether its spec names a symbol.
         has_zero_results: Whether zeros are put behind its results, for calls of `Exec.padded`.

@@ -238,13 +238,16 @@ class Store:
         to_tune: list[tuple[Graph, Prepared]],
     ) -> Graph:
         """The graph of a plan, compiled; if it is a quick one, it is added to `to_tune`."""
+        made = begun.prepared() if isinstance(begun, Found) else begun
+        if made.is_exported:
+            origin = "exported"
+            self.count(exports=1, load_seconds=made.seconds.load)
         quick = self._quick_options()
         row = row_of(planned, origin if quick is None else "quick")
         options = self._compiling.options if quick is None else quick
         before = tuple(held.row for held in self.graphs())
         self.events.tell("compiling", row)
         try:
-            made = prepare(begun.outline) if isinstance(begun, Found) else begun
             graph = self._compiled(made.with_options(options), row, meanwhile=meanwhile)
         except _compat.JaxRuntimeError as error:
             raise_if_out_of_memory(error, row, sizes=planned.first.sizes)
