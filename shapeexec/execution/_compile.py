@@ -18,6 +18,7 @@ from shapeexec.execution._permission import check_permitted, permitted, watch_lo
 from shapeexec.execution._row import GraphBytes, GraphRow, GraphSeconds
 from shapeexec.execution._sized import Sized
 from shapeexec.execution._stats import Tally
+from shapeexec.execution._worker import Meanwhile
 from shapeexec.masking._masked import Masked
 from shapeexec.masking._values import MaskNote
 from shapeexec.shape import _trees
@@ -248,9 +249,7 @@ class Prepared:
 class Compiler(Protocol):
     """What compiles a graph: `compile_graph`, or what a tool puts in its place."""
 
-    def __call__(
-        self, prepared: Prepared, row: GraphRow, *, meanwhile: Callable[[], object] | None
-    ) -> Graph:
+    def __call__(self, prepared: Prepared, row: GraphRow, *, meanwhile: Meanwhile) -> Graph:
         """See `compile_graph`."""
         ...
 
@@ -283,9 +282,7 @@ def prepare(outline: Outline, *, body: Callable[..., Any] | None = None) -> Prep
     return Prepared(outline, jitted, jit, trace, seconds)
 
 
-def compile_graph(
-    prepared: Prepared, row: GraphRow, *, meanwhile: Callable[[], object] | None = None
-) -> Graph:
+def compile_graph(prepared: Prepared, row: GraphRow, *, meanwhile: Meanwhile = None) -> Graph:
     """Compile a graph.
 
     Args:
@@ -314,15 +311,7 @@ def compile_graph(
         span.ran()
         return compiled, span
 
-    check = 0.0
-    if meanwhile is None:
-        compiled, span = compile_it()
-    else:
-        compiling = _worker.begin(compile_it)
-        start = time.perf_counter()
-        meanwhile()
-        check = time.perf_counter() - start
-        compiled, span = compiling()
+    (compiled, span), check = _worker.beside(meanwhile, compile_it)
     seconds = dataclasses.replace(
         prepared.seconds, lower=lower, check=check, compile=span.compile_seconds
     )

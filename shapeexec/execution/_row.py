@@ -41,7 +41,7 @@ class GraphSeconds:
         trace: Tracing the function at symbolic sizes. Graphs of all buckets share a trace, and each
             tells the same time.
         check: Proving that the trace is the plain function at the sizes of the call, while XLA
-            compiles.
+            compiles or the graph is read.
         mask: Putting in the masks, at the buckets.
         lower: Writing the program for XLA.
         compile: XLA's own time, as JAX counts it; 0 where JAX had the program compiled.
@@ -58,9 +58,8 @@ class GraphSeconds:
 
     @property
     def total(self) -> float:
-        """From the first to the last, in seconds: XLA compiles while the trace is checked."""
-        making = self.mask + self.lower + self.load
-        return self.trace + making + max(self.check, self.compile)
+        """From the first to the last, in seconds: the trace is checked meanwhile."""
+        return self.trace + self.mask + self.lower + max(self.check, self.compile + self.load)
 
     def __str__(self) -> str:
         parts = (f"{name} {value:.2f} s" for name, value in dataclasses.asdict(self).items())

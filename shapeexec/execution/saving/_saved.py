@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from shapeexec import _compat
+from shapeexec.execution import _worker
 from shapeexec.execution._compile import Graph, Outline, Prepared, bytes_of, prepare
 from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._key import Key
 from shapeexec.execution._permission import SignatureChanged, is_permitted
 from shapeexec.execution._row import GraphRow, GraphSeconds
 from shapeexec.execution._settings import Settings
+from shapeexec.execution._worker import Meanwhile
 from shapeexec.execution.saving._content import UnsaveableError
 from shapeexec.execution.saving._exported import imported
 from shapeexec.execution.saving._files import EXPORTED, DamagedError, Entry, read_graph
@@ -88,11 +90,12 @@ class Found:
 
     device_bytes = 0  # so that a `GraphCache` keeps it
 
-    def graph(self, row: GraphRow) -> LoadedGraph | None:
+    def graph(self, row: GraphRow, *, meanwhile: Meanwhile = None) -> LoadedGraph | None:
         """The graph; None: it is none for this machine, or with a warning its file is no good.
 
         Args:
             row: What names it.
+            meanwhile: What this thread does while another one loads.
 
         Raises:
             ConfigError: This process was forked.
@@ -100,20 +103,26 @@ class Found:
         if not self.is_compiled:
             return None
         check_may_make(f"a graph for {row.sizes}")
-        start = time.perf_counter()
-        try:
+
+        def load() -> tuple[Any, Any, float]:
+            start = time.perf_counter()
             payload = read_graph(self.saved.directory, self.entry)
             compiled, call = load_program(payload, self.outline, devices=self.entry.devices)
+            return compiled, call, time.perf_counter() - start
+
+        try:
+            (compiled, call, seconds), check = _worker.beside(meanwhile, load)
         except Exception as error:  # of any kind: the bytes may be anything
             self.saved.drop(self.entry, error)
             return None
-        seconds = GraphSeconds(
-            trace=self.outline.recipe.trace_seconds, load=time.perf_counter() - start
-        )
         return LoadedGraph(
             jitted=call,
             outline=self.outline,
-            row=dataclasses.replace(row, bytes=bytes_of(compiled), seconds=seconds),
+            row=dataclasses.replace(
+                row,
+                bytes=bytes_of(compiled),
+                seconds=GraphSeconds(self.outline.recipe.trace_seconds, check=check, load=seconds),
+            ),
             compiled=compiled,
             compiles=0,
             entry=self.entry,
