@@ -18,6 +18,7 @@ from shapeexec.execution._permission import check_permitted, permitted, watch_lo
 from shapeexec.execution._row import GraphBytes, GraphRow, GraphSeconds
 from shapeexec.execution._sized import Sized
 from shapeexec.execution._stats import Tally
+from shapeexec.execution._turns import COMPILING
 from shapeexec.execution._worker import Meanwhile
 from shapeexec.masking._masked import Masked
 from shapeexec.masking._values import MaskNote
@@ -302,7 +303,8 @@ def compile_graph(prepared: Prepared, row: GraphRow, *, meanwhile: Meanwhile = N
     def compile_it() -> tuple[Any, _monitor.Span]:
         span = _monitor.Span()
         try:
-            compiled = lowered.compile()
+            with COMPILING.turn():
+                compiled = lowered.compile()
         except (_compat.JaxRuntimeError, TypeError, ValueError) as error:
             refused = refused_options(prepared.options, error)
             if refused is None:
