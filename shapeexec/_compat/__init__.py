@@ -10,6 +10,7 @@ that have them. Each module knows one subject:
     places      where a line of code comes from
     layouts     how an array lies in memory
     executables compiled programs as bytes, and the settings that change them
+    exported    calls of exported programs
     cudnn       the primitives of cuDNN's attention
     partitioning functions that run on each device's part of arrays
     dims        symbolic dims, and the questions that code asks of them
@@ -71,10 +72,14 @@ from shapeexec._compat.dims.transposes import (  # noqa: F401 - others use it by
     take_over_transposes,
 )
 from shapeexec._compat.executables import (  # noqa: F401 - others use it by the name of the package
+    XLA_VARIABLES,
     compile_settings,
     deserialized,
     devices_of_program,
     serialized,
+)
+from shapeexec._compat.exported import (  # noqa: F401 - others use it by the name of the package
+    call_exported,
 )
 from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name of the package
     ClosedJaxpr,

@@ -36,7 +36,7 @@ _UNHEARD = (
     "jax_transfer_guard",
 )
 """How the settings begin that change no program: what is logged, checked or kept in caches."""
-_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE", "TF_CPP_VMODULE")
+XLA_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE", "TF_CPP_VMODULE")
 
 
 def compile_settings() -> dict[str, str]:
@@ -46,7 +46,7 @@ def compile_settings() -> dict[str, str]:
     """
     values: dict[str, Any] = cast(Any, jax.config).values
     found = {name: repr(value) for name, value in values.items() if not name.startswith(_UNHEARD)}
-    return found | {name: os.environ.get(name, "") for name in _VARIABLES}
+    return found | {name: os.environ.get(name, "") for name in XLA_VARIABLES}
 
 
 def serialized(compiled: Any) -> bytes:

@@ -31,6 +31,7 @@ _TABLE = (
         register_canonicalize_value_handler register_weak_scalar_type""",
         _EVERY,
     ),
+    ("jax._src.export._export", "_call_exported_lowering", _EVERY),
     (
         "jax._src.export.shape_poly",
         """BoundsPrecision.BEST BoundsPrecision.FOR_GEQ0_OR_LT0 Comparator.EQ Comparator.GEQ

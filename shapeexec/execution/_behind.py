@@ -1,8 +1,9 @@
 """Graphs that are made in another thread while calls run: the threads, and what waits for them.
 
 `_larger` says which graphs. The function of a user never runs here: who asks for a graph has traced
-it, and has put its masks in where a rule or a mask of attention may be a user's. What is left is
-our own code, lowering and XLA.
+it, and has put its masks in where a rule may be a user's. What is left is our own code, lowering
+and XLA. Lowering calls what users gave for it: the functions of attention's masks and score
+modifiers, which its back ends trace then, and lowering rules of primitives. These have to be pure.
 """
 
 import collections

@@ -4,6 +4,7 @@ The caller compiles: it passes `get` a function that does.
 """
 
 import collections
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -127,6 +128,34 @@ class _Flight:
         self.thread = threading.get_ident()
 
 
+def _like(error: Exception) -> Exception:
+    """An exception of the same class, text and fields, caused by `error`: for another thread.
+
+    Threads that raise one object would write their tracebacks and notes into one another's.
+    """
+    own = _bare(error)
+    if own is None:
+        return error
+    own.args = error.args  # some set them where they are initialized
+    own.__dict__.update(error.__dict__)
+    if hasattr(own, "__notes__"):
+        own.__notes__ = list(own.__notes__)
+    own.__cause__ = error
+    return own if str(own) == str(error) else error  # some keep their fields elsewhere
+
+
+def _bare(error: Exception) -> Exception | None:
+    """An exception of the same class and `args`, made without its `__init__`; None: Python refuses.
+
+    That may take other arguments than it keeps. Of several bases one alone makes such objects.
+    """
+    kind = type(error)
+    for base in kind.__mro__:
+        with contextlib.suppress(TypeError):
+            return base.__new__(kind, *error.args)
+    return None
+
+
 class GraphCache(Generic[Entry]):
     """Entries by key; the least recently used leave when a limit is passed.
 
@@ -190,7 +219,8 @@ class GraphCache(Generic[Entry]):
         """The entry at `key`, made by `make` if it is missing.
 
         Raises:
-            Exception: What `make` raised, in this thread or in the one that was waited for.
+            Exception: What `make` raised; if in a thread that was waited for, an exception like it,
+                whose cause it is.
             ConfigError: `make` itself asks for the entry, by a callback.
         """
         while True:
@@ -213,7 +243,7 @@ class GraphCache(Generic[Entry]):
                 )
             flight.done.wait()
             if isinstance(flight.error, Exception):
-                raise flight.error
+                raise _like(flight.error)
             # Made, or interrupted by something that concerns the other thread only: look again.
 
     def _make(self, key: Hashable, make: Callable[[], Entry], *, flight: _Flight) -> Entry:

@@ -18,6 +18,8 @@ from shapeexec.execution._permission import check_permitted, permitted, watch_lo
 from shapeexec.execution._row import GraphBytes, GraphRow, GraphSeconds
 from shapeexec.execution._sized import Sized
 from shapeexec.execution._stats import Tally
+from shapeexec.execution._turns import COMPILING
+from shapeexec.execution._worker import Meanwhile
 from shapeexec.masking._masked import Masked
 from shapeexec.masking._values import MaskNote
 from shapeexec.shape import _trees
@@ -219,11 +221,11 @@ class Prepared:
         outline: What it was made from.
         jitted: See `Graph`.
         jit: Makes it, with `compiler_options`; JAX's trace of the body serves all of them.
-        trace: Its body at capacity, without data: a `jax.stages.Traced`. It is made once, and
-            again after `jax.clear_caches()`, which drops it: otherwise a call would miss the
-            compiled code.
+        trace: Its body at capacity, without data: a `jax.stages.Traced`. It is made again after
+            `jax.clear_caches()`, which drops it: else a call would miss the compiled code.
         seconds: Its time so far.
         options: XLA's.
+        is_exported: Whether another process has put the masks in, and exported the program.
     """
 
     outline: Outline
@@ -232,6 +234,7 @@ class Prepared:
     trace: Callable[[], Any]
     seconds: GraphSeconds
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict[str, Option])
+    is_exported: bool = False
 
     device_bytes = 0  # so that a `GraphCache` keeps it
 
@@ -247,40 +250,40 @@ class Prepared:
 class Compiler(Protocol):
     """What compiles a graph: `compile_graph`, or what a tool puts in its place."""
 
-    def __call__(
-        self, prepared: Prepared, row: GraphRow, *, meanwhile: Callable[[], object] | None
-    ) -> Graph:
+    def __call__(self, prepared: Prepared, row: GraphRow, *, meanwhile: Meanwhile) -> Graph:
         """See `compile_graph`."""
         ...
 
 
-def prepare(outline: Outline) -> Prepared:
+def prepare(outline: Outline, *, body: Callable[..., Any] | None = None) -> Prepared:
     """Put the masks in.
+
+    Args:
+        outline: What the graph is made from.
+        body: What has the masks already, if anything has; as `Compilable.body`.
 
     Raises:
         UnsupportedPrimitiveError: A primitive cannot be made exact.
     """
-    recipe = outline.recipe
+    masked = outline.recipe.body if body is None else body
 
-    def body(sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:  # noqa: PLR0917 - jax.jit donates by position
+    def watched(sizes: Any, consts: Any, kwargs: Any, *args: Any) -> Any:  # noqa: PLR0917 - jax.jit donates by position
         check_permitted()
         sizes, kwargs, args = watch_lowering((sizes, kwargs, args))
-        return recipe.body(sizes, consts, kwargs, *args)
+        return masked(sizes, consts, kwargs, *args)
 
-    body.__name__ = body.__qualname__ = outline.name
-    jit = functools.partial(_compat.jit, body, donate_argnums=outline.donated)
+    watched.__name__ = watched.__qualname__ = outline.name
+    jit = functools.partial(_compat.jit, watched, donate_argnums=outline.donated)
     jitted = jit()
     start = time.perf_counter()
     trace = functools.partial(jitted.trace, *outline.arguments)
     with permitted():
         trace()
-    seconds = GraphSeconds(trace=recipe.trace_seconds, mask=time.perf_counter() - start)
+    seconds = GraphSeconds(trace=outline.recipe.trace_seconds, mask=time.perf_counter() - start)
     return Prepared(outline, jitted, jit, trace, seconds)
 
 
-def compile_graph(
-    prepared: Prepared, row: GraphRow, *, meanwhile: Callable[[], object] | None = None
-) -> Graph:
+def compile_graph(prepared: Prepared, row: GraphRow, *, meanwhile: Meanwhile = None) -> Graph:
     """Compile a graph.
 
     Args:
@@ -300,7 +303,8 @@ def compile_graph(
     def compile_it() -> tuple[Any, _monitor.Span]:
         span = _monitor.Span()
         try:
-            compiled = lowered.compile()
+            with COMPILING.turn():
+                compiled = lowered.compile()
         except (_compat.JaxRuntimeError, TypeError, ValueError) as error:
             refused = refused_options(prepared.options, error)
             if refused is None:
@@ -309,15 +313,7 @@ def compile_graph(
         span.ran()
         return compiled, span
 
-    check = 0.0
-    if meanwhile is None:
-        compiled, span = compile_it()
-    else:
-        compiling = _worker.begin(compile_it)
-        start = time.perf_counter()
-        meanwhile()
-        check = time.perf_counter() - start
-        compiled, span = compiling()
+    (compiled, span), check = _worker.beside(meanwhile, compile_it)
     seconds = dataclasses.replace(
         prepared.seconds, lower=lower, check=check, compile=span.compile_seconds
     )

@@ -375,21 +375,22 @@ class Exec(Function):
         runner, own = self._receiver(args)
         return runner.warm_up(own, sizes, named=named, progress=progress, workers=workers)
 
-    def save(self, directory: Any) -> int:
+    def save(self, directory: Any, *, portable: bool = False) -> int:
         """Write options, statistics and graphs into a directory, for `sx.load`.
 
         A crash leaves the old files. A graph that calls the host is not saved; a warning tells it.
 
         Args:
             directory: A path; made if it is missing.
+            portable: Whether other kinds of machines may compile it (`jax.export`, flatbuffers).
 
         Returns:
             How many of the graphs are in the directory now.
 
         Raises:
-            ConfigError: It cannot be written, or this process was forked.
+            ConfigError: It cannot be written, this process was forked, or `flatbuffers` is missing.
         """
-        return save(directory, self.settings, limits=self._limits, store=self._runner.store)
+        return save(directory, self.settings, store=self._runner.store, portable=portable)
 
     def clear(self) -> None:
         """Forget all graphs and traces, also what is being made; the statistics stay."""

@@ -21,7 +21,7 @@ from shapeexec.shape._trace import Trace
 def what_is_left(store: Store, plan: Plan, *, call: BoundCall, origin: str) -> Callable[[], Graph]:
     """Puts in the masks of a missing graph, and returns what lowers and compiles it.
 
-    What is returned runs no code of users, so it may run in another thread.
+    What is returned runs no code of users but what JAX calls to lower it, see `_behind`.
 
     Args:
         store: Keeps the graph.

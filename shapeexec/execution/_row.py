@@ -41,12 +41,12 @@ class GraphSeconds:
         trace: Tracing the function at symbolic sizes. Graphs of all buckets share a trace, and each
             tells the same time.
         check: Proving that the trace is the plain function at the sizes of the call, while XLA
-            compiles.
+            compiles or the graph is read.
         mask: Putting in the masks, at the buckets.
         lower: Writing the program for XLA.
         compile: XLA's own time, as JAX counts it; 0 where JAX had the program compiled.
         load: Reading it from a file that another process saved, in the place of masks, lowering and
-            compiling.
+            compiling; of an exported program in the place of masks.
     """
 
     trace: float = 0.0
@@ -58,9 +58,8 @@ class GraphSeconds:
 
     @property
     def total(self) -> float:
-        """From the first to the last, in seconds: XLA compiles while the trace is checked."""
-        making = self.mask + self.lower + self.load
-        return self.trace + making + max(self.check, self.compile)
+        """From the first to the last, in seconds: the trace is checked meanwhile."""
+        return self.trace + self.mask + self.lower + max(self.check, self.compile + self.load)
 
     def __str__(self) -> str:
         parts = (f"{name} {value:.2f} s" for name, value in dataclasses.asdict(self).items())
@@ -92,7 +91,8 @@ class GraphRow:
         origin: Where it came from: `"made"` by a call that needed it, `"warmup"` by `Exec.warmup`,
             `"worker"` in another thread, while calls ran in larger ones. With
             `Compiling(first="quick")` it is `"quick"`, and `"tuned"` when it was replaced.
-            `"loaded"`: from a file that `save` wrote.
+            `"loaded"`: from a file that `save` wrote. `"exported"`: compiled from a program that
+            `save` wrote on another kind of machine.
         key: What names it, as one value.
         is_ragged: Per text of `signature` whether its spec names a symbol.
         has_zero_results: Whether zeros are put behind its results, for calls of `Exec.padded`.

@@ -22,6 +22,8 @@ class Stats:
         differences: Sizes at which the two differed, and which run exactly for it.
         compiles: XLA compilations of graphs, as JAX counts them.
         loads: Graphs that were read from files in the place of that.
+        exports: Graphs that were compiled from a program that another process has exported, in the
+            place of putting masks in.
         trace_seconds: The time that tracing took, in seconds; of the others likewise.
         check_seconds: Holding traces against plain JAX's, while XLA compiled.
         mask_seconds: Putting masks in.
@@ -57,6 +59,7 @@ class Stats:
     differences: int = 0
     compiles: int = 0
     loads: int = 0
+    exports: int = 0
     trace_seconds: float = 0.0
     check_seconds: float = 0.0
     mask_seconds: float = 0.0

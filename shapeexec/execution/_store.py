@@ -31,6 +31,7 @@ from shapeexec.execution._ready import Ready
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._split import Call, Place
 from shapeexec.execution._stats import Counters, Stats
+from shapeexec.execution._worker import Meanwhile
 from shapeexec.execution.saving._saved import Found, Saved
 
 _MOST_PREPARED = 16
@@ -182,7 +183,7 @@ class Store:
         *,
         functions: Iterable[tuple[str, FunctionType]] = (),
         origin: str = "made",
-        meanwhile: Callable[[], object] | None = None,
+        meanwhile: Meanwhile = None,
     ) -> Graph:
         """The graph of a plan, loaded or compiled if it is missing.
 
@@ -204,7 +205,8 @@ class Store:
                 self._cache.drop(key)
             self._warn_of_new_functions(self._functions.meet(functions, planned.key))
             made = begin()
-            graph = self._loaded(planned, made)
+            is_saved = isinstance(made, Found)
+            graph = self._loaded(planned, made, meanwhile=meanwhile) if is_saved else None
             if graph is None:
                 self._check_not_frozen(planned, origin)  # the next refused call needs its masks
             try:
@@ -220,12 +222,13 @@ class Store:
             self._tune(planned, quick_graph, made=made)
         return graph
 
-    def _loaded(self, planned: Planned, made: Prepared | Found) -> Graph | None:
+    def _loaded(self, planned: Planned, made: Found, *, meanwhile: Meanwhile) -> Graph | None:
         """The graph from its file; None: there is none, or it is no good."""
-        graph = made.graph(row_of(planned, "loaded")) if isinstance(made, Found) else None
+        graph = made.graph(row_of(planned, "loaded"), meanwhile=meanwhile)
         if graph is not None:
-            self.count(loads=1, load_seconds=graph.row.seconds.load)
-            self.events.tell("loaded", graph.row, seconds=graph.row.seconds.total)
+            seconds = graph.row.seconds
+            self.count(loads=1, load_seconds=seconds.load, check_seconds=seconds.check)
+            self.events.tell("loaded", graph.row, seconds=seconds.total)
         return graph
 
     def _made(
@@ -234,17 +237,20 @@ class Store:
         begun: Prepared | Found,
         *,
         origin: str,
-        meanwhile: Callable[[], object] | None,
+        meanwhile: Meanwhile,
         to_tune: list[tuple[Graph, Prepared]],
     ) -> Graph:
         """The graph of a plan, compiled; if it is a quick one, it is added to `to_tune`."""
+        made = begun.prepared() if isinstance(begun, Found) else begun
+        if made.is_exported:
+            origin = "exported"
+            self.count(exports=1, load_seconds=made.seconds.load)
         quick = self._quick_options()
         row = row_of(planned, origin if quick is None else "quick")
         options = self._compiling.options if quick is None else quick
         before = tuple(held.row for held in self.graphs())
         self.events.tell("compiling", row)
         try:
-            made = prepare(begun.outline) if isinstance(begun, Found) else begun
             graph = self._compiled(made.with_options(options), row, meanwhile=meanwhile)
         except _compat.JaxRuntimeError as error:
             raise_if_out_of_memory(error, row, sizes=planned.first.sizes)
@@ -256,9 +262,7 @@ class Store:
             to_tune.append((graph, made))
         return graph
 
-    def _compiled(
-        self, made: Prepared, row: GraphRow, *, meanwhile: Callable[[], object] | None = None
-    ) -> Graph:
+    def _compiled(self, made: Prepared, row: GraphRow, *, meanwhile: Meanwhile = None) -> Graph:
         """Compile a graph, count it, and tell of it."""
         with self.events.telling_of_failure(row):
             graph = (self.compiler or compile_graph)(made, row, meanwhile=meanwhile)

@@ -1,9 +1,10 @@
-"""Work in another thread: proofs while their graphs run, and XLA while a trace is proven.
+"""Work in another thread: proofs while their graphs run, XLA and loading while one is made.
 
 What the work is, and what a failure of it means, is the caller's.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
@@ -11,6 +12,8 @@ from typing import TypeVar
 from shapeexec import _compat
 
 Result = TypeVar("Result")
+Meanwhile = Callable[[], object] | None
+"""What a thread does while another one works; None: it works itself."""
 
 
 def begin(work: Callable[[], Result]) -> Callable[[], Result]:
@@ -40,3 +43,25 @@ def begin(work: Callable[[], Result]) -> Callable[[], Result]:
         return work() if found is None else found[0]
 
     return result
+
+
+def beside(meanwhile: Meanwhile, work: Callable[[], Result]) -> tuple[Result, float]:
+    """Do `work` in another thread while this one does something else, if there is anything.
+
+    Args:
+        meanwhile: See `Meanwhile`.
+        work: The work.
+
+    Returns:
+        What `work` returns, and the time that `meanwhile` took, in seconds.
+
+    Raises:
+        Exception: Whatever either raises.
+    """
+    if meanwhile is None:
+        return work(), 0.0
+    working = begin(work)
+    start = time.perf_counter()
+    meanwhile()
+    seconds = time.perf_counter() - start
+    return working(), seconds

@@ -49,6 +49,7 @@ METRICS: tuple[_Metric, ...] = (
             "larger": stats.larger,
             "compiled": stats.compiles,
             "loaded": stats.loads,
+            "exported": stats.exports,
             "swapped": stats.swaps,
             "evicted": stats.evictions,
             "difference": stats.differences,

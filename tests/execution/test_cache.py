@@ -5,6 +5,7 @@ import threading
 import warnings
 import weakref
 
+import jax
 import pytest
 
 import shapeexec as sx
@@ -133,8 +134,48 @@ def test_a_making_that_fails_tells_its_waiters_and_may_be_tried_again():
     cache, error, entry = GraphCache(CacheLimits()), ValueError("no"), Entry()
     making = Making(cache, error)
     making.run()
-    assert making.maker_got is making.waiter_got is error
+    got = making.waiter_got
+    assert making.maker_got is got.__cause__ is error
+    assert got is not error
+    assert (type(got), got.args) == (ValueError, ("no",))
     assert cache.get("a", lambda: entry) is entry
+
+
+FAILURES = {
+    "one of ours": lambda: sx.ConfigError("no", option="x", fix="yes"),
+    "out of memory": lambda: sx.OutOfMemoryError(
+        "no", sizes={"s": 5}, buckets={"s": 8}, bytes=None, got="all", fix="yes"
+    ),
+    "of Python": lambda: KeyError("no"),
+    "of Python's memory": lambda: MemoryError("no"),
+    "of XLA": lambda: jax.errors.JaxRuntimeError("INTERNAL: no"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_waiter_raises_an_exception_of_its_own(name):
+    error = FAILURES[name]()
+    error.add_note("a note")
+    making = Making(GraphCache(CacheLimits()), error)
+    making.run()
+    got = making.waiter_got
+    assert got is not error
+    assert got.__cause__ is error
+    assert (type(got), str(got), got.args) == (type(error), str(error), error.args)
+    assert {**vars(got)} == {**vars(error)}
+    got.add_note("of the waiter")
+    assert error.__notes__ == ["a note"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [UnicodeDecodeError("utf-8", b"a", 0, 1, "no"), FileNotFoundError(2, "no", "file")],
+    ids=["text", "file"],
+)
+def test_an_exception_that_cannot_be_made_again_is_raised_itself(error):
+    making = Making(GraphCache(CacheLimits()), error)
+    making.run()
+    assert making.waiter_got is error
 
 
 def test_a_waiter_sleeps_until_the_making_ends():

@@ -2,13 +2,17 @@
 
 import contextlib
 import threading
+import time
+from unittest import mock
 
 import numpy as np
+import pytest
 
 import shapeexec as sx
-from shapeexec.execution import _function, _store
+from shapeexec.execution import _compile, _function, _store, _turns
 from shapeexec.execution._functions import Functions
 from shapeexec.execution._split import Call
+from shapeexec.execution._turns import Turns
 from shapeexec.execution._weak_table import WeakTable
 from tests.execution.support import counted, ones
 from tests.tolerance import assert_close
@@ -102,6 +106,82 @@ def test_a_compile_that_fails_frees_every_thread(monkeypatch):
         patch.setattr(_store, "compile_graph", broken)
         assert {type(error) for error in together(8, lambda i: ex(ones(3)))} == {MemoryError}
     assert float(ex(ones(3))[0]) == 2
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_more_graphs_are_compiled_at_once_than_there_are_turns(monkeypatch, most):
+    class Counted(Turns):
+        now = highest = 0
+
+        @contextlib.contextmanager
+        def turn(self):
+            with super().turn():
+                with self._lock:
+                    self.now += 1
+                    self.highest = max(self.highest, self.now)
+                try:
+                    yield
+                finally:
+                    with self._lock:
+                        self.now -= 1
+
+    turns = Counted(most)
+    monkeypatch.setattr(_compile, "COMPILING", turns)
+    options = [{}, {"missing": "larger"}, {"compiling": sx.Compiling(first="quick")}]
+    runs = [sx.Exec(lambda x: x.sum(), ("s",), **own) for own in options]
+    runs[1].warmup(ones(3), s=256)
+    got = together(12, lambda i: float(runs[i % 3](ones(2**i // 2 + 1))))
+    assert got == [float(ones(2**i // 2 + 1).sum()) for i in range(12)]
+    while runs[2].stats.swaps < 4:  # its tuned graphs, too, get their turns
+        time.sleep(0.01)
+    assert 1 <= turns.highest <= most
+    with turns.turn():  # none was lost
+        pass
+
+
+def test_a_turn_that_is_interrupted_goes_to_the_next():
+    class Interrupted(threading.Event):
+        def wait(self, timeout=None):
+            raise KeyboardInterrupt
+
+    turns = Turns(1)
+    with turns.turn():
+        with (
+            mock.patch.object(_turns.threading, "Event", Interrupted),
+            pytest.raises(KeyboardInterrupt),
+            turns.turn(),
+        ):
+            pass
+        assert not turns._waiting
+    with pytest.raises(ValueError, match="no"), turns.turn():
+        raise ValueError("no")
+    assert turns._free == 1
+
+
+def test_turns_are_taken_in_order():
+    turns, order = Turns(1), []
+
+    def work(i):
+        with turns.turn():
+            order.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    with turns.turn():
+        for i, thread in enumerate(threads):
+            thread.start()
+            while len(turns._waiting) <= i:
+                time.sleep(0.001)
+    for thread in threads:
+        thread.join(60)
+    assert order == [0, 1, 2, 3]
+
+
+def test_in_a_forked_child_nobody_has_a_turn():
+    turns = Turns(1)
+    with turns.turn():
+        turns.forked()
+        with turns.turn():
+            pass
 
 
 def test_calls_and_clear_may_meet():

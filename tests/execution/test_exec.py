@@ -306,6 +306,26 @@ def test_an_exec_that_goes_takes_its_graphs_along():
     assert graph() is None
 
 
+def test_of_graphs_that_left_the_cache_nothing_stays():
+    def norm(x):
+        return jnp.sqrt((x * x).sum())
+
+    ex = sx.Exec(norm, ("s",), buckets=sx.Linear(1), limits=sx.CacheLimits(graphs=1))
+    alive, before = [], len(jax.devices()[0].client.live_executables())
+    for size in range(3, 9):
+        ex(ones(size))
+        (graph,) = ex._runner.store.graphs()
+        held = (graph, graph.compiled, graph.outline, graph.outline.recipe, graph.jitted)
+        alive.append([weakref.ref(one) for one in held])
+        alive[-1].append(weakref.ref(graph.jitted.trace(*graph.outline.arguments).jaxpr.jaxpr))
+        del graph, held
+    gc.collect()
+    assert [[one() is not None for one in each] for each in alive] == 5 * [6 * [False]] + [
+        6 * [True]
+    ]
+    assert len(jax.devices()[0].client.live_executables()) <= before + 1
+
+
 # Looks
 
 

@@ -17,6 +17,7 @@ from shapeexec.masking._registry import RULES
 from tests.execution.behind import NAME, Gate, gate, join_workers
 from tests.execution.support import assert_runs_as, assert_same, counted, ones, refused, wait_for
 from tests.execution.test_concurrency import together
+from tests.tolerance import assert_close
 
 P = sx.Pow2()
 
@@ -34,6 +35,31 @@ def half_of(x):
 
 def upto_hundred(x):  # the smaller the size, the more elements
     return jnp.ones(100 - x.shape[0]).sum() + x.sum()
+
+
+def test_a_function_that_attention_lowers_is_called_where_it_is_lowered(gate):
+    called_in = []
+
+    def allowed(b, h, q, k):
+        called_in.append(threading.current_thread().name)
+        return k <= q
+
+    def attend(x):
+        return sx.dot_product_attention(x, x, x, mask=sx.MaskFunction(allowed))
+
+    def tokens(s):
+        return np.random.default_rng(s).normal(size=(1, s, 2, 4)).astype(np.float32)
+
+    run = made(attend, ("1, s, 2, 4",))
+    run.warmup(tokens(3), s=32)
+    called_in.clear()
+    lent = run(tokens(9))
+    assert NAME not in called_in
+    gate.settle()
+    assert NAME in called_in
+    assert [row.origin for row in run.graphs] == ["warmup", "worker"]
+    for result in (lent, run(tokens(9))):
+        assert_close(result, attend(tokens(9)))
 
 
 FUNCTIONS = {

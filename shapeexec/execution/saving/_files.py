@@ -1,8 +1,9 @@
 """Files of a directory of saved graphs: written whole or not at all, read with suspicion.
 
 A graph is two files under its fingerprint: `.graph`, the program as JAX serializes it, and `.json`,
-which tells what it was made for, and the length and the digest of the program. So two processes
-that save at once write different files, or the same one. Here nothing is unpickled or run.
+which tells what it was made for, and the length and the digest of the program. A third one,
+`.exported`, is the program before XLA compiled it, if that was asked for. So two processes that
+save at once write different files, or the same one. Here nothing is unpickled or run.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from typing import Any, cast
 from shapeexec._errors import ConfigError
 
 MANIFEST = "manifest.json"
+COMPILED, EXPORTED = ".graph", ".exported"
 FORMAT = 1
 _MOST_JSON = 64 * 2**20  # bytes; what is larger is not ours
 _MOST_TRIES = 8
@@ -35,8 +37,7 @@ class Entry:
         fingerprint: Its name.
         name: The name of its program, `shapeexec_score_b4_s64`.
         parts: See `Parts`.
-        length: Of the program, in bytes.
-        sha256: Of the program, in hexadecimal digits.
+        files: By suffix the length of a file in bytes, and its SHA-256 in hexadecimal digits.
         devices: The ids of the devices on which it runs.
         row: The graph as `run.graphs` tells of it.
     """
@@ -44,45 +45,62 @@ class Entry:
     fingerprint: str
     name: str
     parts: Mapping[str, Mapping[str, str]]
-    length: int
-    sha256: str
+    files: Mapping[str, tuple[int, str]]
     devices: tuple[int, ...]
     row: Mapping[str, Any]
 
+    @property
+    def is_exported(self) -> bool:
+        """Whether the program is there as it was before XLA compiled it."""
+        return EXPORTED in self.files
 
-def entry_of(payload: bytes, **fields: Any) -> Entry:
+
+def entry_of(payloads: Mapping[str, bytes], **fields: Any) -> Entry:
     """The entry of a program.
 
     Args:
-        payload: The program.
+        payloads: By suffix what its files hold.
         **fields: Those of `Entry` that do not follow from it.
     """
-    return Entry(length=len(payload), sha256=hashlib.sha256(payload).hexdigest(), **fields)
+    files = {
+        suffix: (len(payload), hashlib.sha256(payload).hexdigest())
+        for suffix, payload in payloads.items()
+    }
+    return Entry(files=files, **fields)
 
 
-def write_graph(directory: Path, entry: Entry, *, payload: bytes) -> None:
+def write_graph(directory: Path, entry: Entry, *, payloads: Mapping[str, bytes]) -> None:
     """Write a graph; its JSON last, without which it is not there.
 
-    XLA does not write the same bytes twice. So the two files may come from two processes that save
-    one graph at once, and whoever writes last has to see that they fit.
+    XLA does not write the same bytes twice. So the files may come from two processes that save one
+    graph at once, and whoever writes last has to see that they fit.
 
     Raises:
         OSError: It cannot be written; what was there stays.
     """
     for _ in range(_MOST_TRIES):
-        _write(directory / f"{entry.fingerprint}.graph", payload)
+        for suffix, payload in payloads.items():
+            _write(directory / f"{entry.fingerprint}{suffix}", payload)
         write_json(directory / f"{entry.fingerprint}.json", dataclasses.asdict(entry))
         if is_whole(directory, entry.fingerprint):
             return
 
 
-def is_whole(directory: Path, name: str) -> bool:
-    """Whether both files of a graph are there, and are what was written."""
+def is_whole(directory: Path, name: str, *, is_exported: bool = False) -> bool:
+    """Whether all files of a graph are there, and are what was written.
+
+    Args:
+        directory: Where.
+        name: Its fingerprint.
+        is_exported: Whether the exported program has to be among them.
+    """
     try:
-        read_graph(directory, read_entry(directory / f"{name}.json"))
+        entry = read_entry(directory / f"{name}.json")
+        for suffix in entry.files:
+            read_graph(directory, entry, suffix=suffix)
     except (DamagedError, OSError):
         return False
-    return True
+    return entry.is_exported or not is_exported
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -129,24 +147,30 @@ def read_entry(path: Path) -> Entry:
     content = read_json(path)
     if content.keys() != _FORMS.keys() or not all(_FORMS[k](x) for k, x in content.items()):
         raise DamagedError(f"{path.name} is of another format")
-    fields: dict[str, Any] = {**content, "devices": tuple(content["devices"])}
+    files = {suffix: (length, sha256) for suffix, (length, sha256) in content["files"].items()}
+    fields: dict[str, Any] = {**content, "files": files, "devices": tuple(content["devices"])}
     entry = Entry(**fields)
     if entry.fingerprint != path.stem:
         raise DamagedError(f"{path.name} has the content of another file")
     return entry
 
 
-def read_graph(directory: Path, entry: Entry) -> bytes:
+def read_graph(directory: Path, entry: Entry, *, suffix: str = COMPILED) -> bytes:
     """The program of a graph, as it was written.
+
+    Args:
+        directory: Where.
+        entry: The graph; it has a file of this suffix.
+        suffix: Which of its files.
 
     Raises:
         DamagedError: It is another one.
         OSError: It cannot be read.
     """
-    path = directory / f"{entry.fingerprint}.graph"
+    path, (length, sha256) = directory / f"{entry.fingerprint}{suffix}", entry.files[suffix]
     with path.open("rb") as file:
-        payload = file.read(entry.length + 1)
-    if len(payload) != entry.length or hashlib.sha256(payload).hexdigest() != entry.sha256:
+        payload = file.read(length + 1)
+    if len(payload) != length or hashlib.sha256(payload).hexdigest() != sha256:
         raise DamagedError(f"{path.name} is damaged")
     return payload
 
@@ -212,12 +236,20 @@ def _are_parts(value: Any) -> bool:
     )
 
 
+def _are_files(value: Any) -> bool:
+    files = cast(dict[str, Any], value if isinstance(value, dict) else {})
+    return files.keys() in ({COMPILED}, {COMPILED, EXPORTED}) and all(map(_is_file, files.values()))
+
+
+def _is_file(value: Any) -> bool:
+    return isinstance(value, list) and [*map(type, cast(Any, value))] == [int, str]
+
+
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "fingerprint": _is_text,
     "name": _is_text,
     "parts": _are_parts,
-    "length": _is_size,
-    "sha256": _is_text,
+    "files": _are_files,
     "devices": lambda value: isinstance(value, list) and all(map(_is_size, cast(Any, value))),
     "row": lambda value: isinstance(value, dict),
 }

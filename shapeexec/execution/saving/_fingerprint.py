@@ -32,6 +32,17 @@ _SHOWN = bool | int | str | None  # types whose texts a reader knows
 Parts = Mapping[str, Mapping[str, str]]
 """By group (`environment`, `settings`, `graph`) the parts of a fingerprint, by name, as texts."""
 
+_OF_XLA: Mapping[str, frozenset[str]] = {
+    "environment": frozenset(("jaxlib", "back end", "device kind", "processor")),
+    "settings": frozenset(_compat.XLA_VARIABLES),
+    "graph": frozenset(("options",)),
+}
+"""The parts that change what XLA makes of a program, and not the program.
+
+The version of jaxlib is one: a version of JAX takes those alone that read what it exports. The
+version of JAX is none, for functions of JAX count by name in the digest of a trace.
+"""
+
 
 def parts_of(
     outline: Outline, options: Mapping[str, Any], *, constraints: tuple[Any, ...]
@@ -70,6 +81,18 @@ def _told(setting: Any) -> str:
 def fingerprint(parts: Parts) -> str:
     """The name of a graph: 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def exported_name(parts: Parts) -> str:
+    """What names a graph before XLA compiles it: all parts that decide on its program."""
+    return fingerprint(
+        {
+            group: {
+                name: text for name, text in named.items() if name not in _OF_XLA.get(group, ())
+            }
+            for group, named in parts.items()
+        }
+    )
 
 
 @WeakTable
@@ -128,7 +151,8 @@ def environment(device: Any) -> Mapping[str, str]:
         "NumPy": np.__version__,  # its functions count by name
         "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "shapeexec": _sources(),
-        "platform": f"{device.platform} {device.client.platform_version}",
+        "platform": device.platform,
+        "back end": device.client.platform_version,
         "device kind": device.device_kind,
         "processor": _processor() if device.platform == "cpu" else "",
     }

@@ -10,36 +10,44 @@ from pathlib import Path
 from typing import Any
 
 from shapeexec import _compat
-from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._compile import Graph
 from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._store import Store
 from shapeexec.execution.saving import _files
 from shapeexec.execution.saving._content import UnsaveableError
-from shapeexec.execution.saving._files import DamagedError, entry_of
+from shapeexec.execution.saving._exported import (
+    NotExportedError,
+    check_may_export,
+    exported,
+)
+from shapeexec.execution.saving._files import COMPILED, EXPORTED, DamagedError, entry_of
 from shapeexec.execution.saving._fingerprint import device_of, fingerprint, parts_of
 from shapeexec.execution.saving._saved import LoadedGraph, first_of, load_program
 from shapeexec.execution.saving._written import written
 
 
-def save(directory: Any, settings: Settings, *, limits: CacheLimits, store: Store) -> int:
+def save(directory: Any, settings: Settings, *, store: Store, portable: bool) -> int:
     """Write the graphs of a store; see `Exec.save`."""
+    if portable:
+        check_may_export()
     path = _files.checked(directory, is_made=True)
     reasons: list[str] = []
+    not_exported: list[str] = []
     refused = frozenset[str]() if store.saved is None else store.saved.refused
     count = 0
     for graph in store.graphs():
         try:
-            _save_graph(path, graph, settings=settings, refused=refused)
+            why = _save_graph(path, graph, settings=settings, refused=refused, portable=portable)
             count += 1
+            not_exported += [] if why is None else [f"{graph.row.sizes}: {why}"]
         except OSError as error:
             raise _files.unusable(directory, error) from error
         except _NotSavedError as error:
             reasons.append(f"{graph.row.sizes}: {error}")
     graphs = [graph.row.to_dict() for graph in store.graphs()]
     content = {
-        "options": written(settings, limits),
+        "options": written(settings, store.limits),
         "statistics": dataclasses.asdict(store.stats),
         "graphs": graphs,
     }
@@ -47,7 +55,18 @@ def save(directory: Any, settings: Settings, *, limits: CacheLimits, store: Stor
         _files.write_json(path / _files.MANIFEST, content)
     except OSError as error:
         raise _files.unusable(directory, error) from error
-    _warn(reasons, path)
+    _warn(
+        reasons,
+        path,
+        what="not saved",
+        fix="nothing is wrong with them: a process that loads makes them anew",
+    )
+    _warn(
+        not_exported,
+        path,
+        what="saved for this kind of machine alone",
+        fix="nothing is wrong with them: on another kind they are made anew",
+    )
     return count
 
 
@@ -56,8 +75,8 @@ class _NotSavedError(Exception):
 
 
 def _save_graph(
-    directory: Path, graph: Graph, *, settings: Settings, refused: Container[str]
-) -> None:
+    directory: Path, graph: Graph, *, settings: Settings, refused: Container[str], portable: bool
+) -> str | None:
     """Write one graph, unless it is there.
 
     Args:
@@ -65,6 +84,10 @@ def _save_graph(
         graph: The graph.
         settings: Those of its Exec.
         refused: The names of graphs whose files are whole and cannot be run.
+        portable: See `Exec.save`.
+
+    Returns:
+        Why its program is not written for other machines, if that was asked for.
 
     Raises:
         _NotSavedError: It cannot be saved.
@@ -78,18 +101,40 @@ def _save_graph(
     except UnsaveableError as error:
         raise _NotSavedError(str(error)) from error
     name = fingerprint(parts)
-    if name not in refused and _files.is_whole(directory, name):
-        return
-    payload = _payload(graph)
+    if name not in refused and _files.is_whole(directory, name, is_exported=portable):
+        return None
+    payloads, why = {COMPILED: _payload(graph)}, None
+    if portable:
+        try:
+            payloads[EXPORTED] = _exported(graph)
+        except NotExportedError as error:
+            why = str(error)
     entry = entry_of(
-        payload,
+        payloads,
         fingerprint=name,
         name=graph.outline.name,
         parts=parts,
         devices=_compat.devices_of_program(graph.compiled),
         row=graph.row.to_dict(),
     )
-    _files.write_graph(directory, entry, payload=payload)
+    _files.write_graph(directory, entry, payloads=payloads)
+    return why
+
+
+def _exported(graph: Graph) -> bytes:
+    """The program of a graph before XLA compiles it.
+
+    Raises:
+        NotExportedError: There is none.
+    """
+    if not isinstance(graph, LoadedGraph):
+        return exported(graph)
+    if not graph.entry.is_exported:
+        raise NotExportedError("it was loaded from a file that has no exported program")
+    try:
+        return _files.read_graph(graph.saved.directory, graph.entry, suffix=EXPORTED)
+    except (DamagedError, OSError) as error:
+        raise NotExportedError(str(error)) from error
 
 
 def _payload(graph: Graph) -> bytes:
@@ -117,13 +162,13 @@ def _payload(graph: Graph) -> bytes:
     return payload
 
 
-def _warn(reasons: list[str], directory: Path) -> None:
+def _warn(reasons: list[str], directory: Path, *, what: str, fix: str) -> None:
     if not reasons:
         return
     warnings.warn(
-        f"shapeexec: {len(reasons)} graphs are not saved: {first_of(reasons)}\n"
+        f"shapeexec: {len(reasons)} graphs are {what}: {first_of(reasons)}\n"
         f"  Where: {directory}\n"
-        "  Fix:   nothing is wrong with them: a process that loads makes them anew",
+        f"  Fix:   {fix}",
         RuntimeWarning,
         stacklevel=3,
     )

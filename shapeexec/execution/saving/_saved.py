@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from shapeexec import _compat
-from shapeexec.execution._compile import Graph, Outline, bytes_of
+from shapeexec.execution import _worker
+from shapeexec.execution._compile import Graph, Outline, Prepared, bytes_of, prepare
 from shapeexec.execution._fork import check_may_make
 from shapeexec.execution._key import Key
 from shapeexec.execution._permission import SignatureChanged, is_permitted
 from shapeexec.execution._row import GraphRow, GraphSeconds
 from shapeexec.execution._settings import Settings
+from shapeexec.execution._worker import Meanwhile
 from shapeexec.execution.saving._content import UnsaveableError
-from shapeexec.execution.saving._files import DamagedError, Entry, read_graph
+from shapeexec.execution.saving._exported import imported
+from shapeexec.execution.saving._files import EXPORTED, DamagedError, Entry, read_graph
 from shapeexec.execution.saving._fingerprint import (
     Parts,
     array_type,
     device_of,
+    exported_name,
     fingerprint,
     parts_of,
 )
@@ -76,43 +80,70 @@ class Found:
         outline: What the graph would be made from.
         entry: What its file tells.
         saved: The directory.
+        is_compiled: Whether it was compiled for this machine; else XLA has to.
     """
 
     outline: Outline
     entry: Entry
     saved: "Saved"
+    is_compiled: bool
 
     device_bytes = 0  # so that a `GraphCache` keeps it
 
-    def graph(self, row: GraphRow) -> LoadedGraph | None:
-        """The graph; None, with a warning, if its file is damaged or JAX refuses it.
+    def graph(self, row: GraphRow, *, meanwhile: Meanwhile = None) -> LoadedGraph | None:
+        """The graph; None: it is none for this machine, or with a warning its file is no good.
 
         Args:
             row: What names it.
+            meanwhile: What this thread does while another one loads.
 
         Raises:
             ConfigError: This process was forked.
         """
+        if not self.is_compiled:
+            return None
         check_may_make(f"a graph for {row.sizes}")
-        start = time.perf_counter()
-        try:
+
+        def load() -> tuple[Any, Any, float]:
+            start = time.perf_counter()
             payload = read_graph(self.saved.directory, self.entry)
             compiled, call = load_program(payload, self.outline, devices=self.entry.devices)
+            return compiled, call, time.perf_counter() - start
+
+        try:
+            (compiled, call, seconds), check = _worker.beside(meanwhile, load)
         except Exception as error:  # of any kind: the bytes may be anything
             self.saved.drop(self.entry, error)
             return None
-        seconds = GraphSeconds(
-            trace=self.outline.recipe.trace_seconds, load=time.perf_counter() - start
-        )
         return LoadedGraph(
             jitted=call,
             outline=self.outline,
-            row=dataclasses.replace(row, bytes=bytes_of(compiled), seconds=seconds),
+            row=dataclasses.replace(
+                row,
+                bytes=bytes_of(compiled),
+                seconds=GraphSeconds(self.outline.recipe.trace_seconds, check=check, load=seconds),
+            ),
             compiled=compiled,
             compiles=0,
             entry=self.entry,
             saved=self.saved,
         )
+
+    def prepared(self) -> Prepared:
+        """The graph to be compiled: from its file if XLA alone has to, or from the trace.
+
+        Raises:
+            UnsupportedPrimitiveError: A primitive cannot be made exact.
+        """
+        if self.is_compiled:  # its file was no good
+            return prepare(self.outline)
+        began = time.perf_counter()
+        try:
+            payload = read_graph(self.saved.directory, self.entry, suffix=EXPORTED)
+            return imported(payload, self.outline, began=began)
+        except Exception as error:  # of any kind: the bytes may be anything
+            self.saved.drop(self.entry, error)
+            return prepare(self.outline)
 
 
 def load_program(payload: bytes, outline: Outline, *, devices: Sequence[int]) -> tuple[Any, Any]:
@@ -196,6 +227,9 @@ class Saved:
     ) -> None:
         self.directory, self.sizes = directory, tuple(sizes)
         self._entries, self._constraints = dict(entries), constraints
+        self._exported = {
+            exported_name(entry.parts): entry for entry in entries.values() if entry.is_exported
+        }
         self._lock = threading.Lock()
         self._reasons = list(reasons)
         self._has_warned = False
@@ -216,7 +250,10 @@ class Saved:
             return None  # it has never been saved
         entry = self._entries.get(fingerprint(parts))
         if entry is not None:
-            return Found(outline, entry, self)
+            return Found(outline, entry, self, is_compiled=True)
+        entry = self._exported.get(exported_name(parts)) if self._exported else None
+        if entry is not None:
+            return Found(outline, entry, self, is_compiled=False)
         compared = [differs(entry.parts, parts) for entry in list(self._entries.values())]
         differences = [found for found in compared if found]
         self._tell(min(differences, key=len) if differences else ())
@@ -226,6 +263,7 @@ class Saved:
         """Forget a graph that cannot be loaded, and tell why."""
         with self._lock:
             self._entries.pop(entry.fingerprint, None)
+            self._exported.pop(exported_name(entry.parts), None)
             self.refused.add(entry.fingerprint)
         is_known = isinstance(error, DamagedError | OSError)
         told = str(error) if is_known else f"{entry.name}: {type(error).__name__}: {error!s:.200}"

@@ -235,8 +235,9 @@ def test_a_graph_that_another_process_saves_in_between_is_whole(tmp_path, monkey
 def test_a_whole_file_that_jax_refuses_is_written_anew(tmp_path, original):
     written(tmp_path, original)
     (entry,) = _files.read_entries(tmp_path)[0].values()
-    fields = {k: v for k, v in vars(entry).items() if k not in ("length", "sha256")}
-    _files.write_graph(tmp_path, _files.entry_of(b"another", **fields), payload=b"another")
+    fields = {k: v for k, v in vars(entry).items() if k != "files"}
+    payloads = {".graph": b"another"}
+    _files.write_graph(tmp_path, _files.entry_of(payloads, **fields), payloads=payloads)
     run = sx.load(tmp_path, attend, trusted=True)
     with told():
         run(W, X)

@@ -367,3 +367,27 @@ def test_modules_are_loaded(tmp_path):
     again = sx.load(tmp_path, fn, trusted=True)
     np.testing.assert_array_equal(again(model, X), expected)
     assert (again.stats.loads, again.stats.compiles) == (1, 0)
+
+
+def test_the_trace_is_proven_while_the_graph_is_read(tmp_path, monkeypatch):
+    saved(tmp_path)
+    proven, real = threading.Event(), _saved.read_graph
+
+    def read(*args, **options):
+        assert proven.wait(60)  # the proof does not wait for the file
+        return real(*args, **options)
+
+    def fn(w, x):
+        if type(x.shape[1]) is int:  # it is traced by plain JAX
+            proven.set()
+        return attend(w, x)
+
+    monkeypatch.setattr(_saved, "read_graph", read)
+    run = sx.load(tmp_path, fn, trusted=True)
+    with told() as texts:
+        np.testing.assert_allclose(run(W, X), attend(W, X), rtol=1e-6)
+    assert not texts
+    (row,) = run.graphs
+    assert row.origin == "loaded"
+    assert run.stats.check_seconds == row.seconds.check > 0
+    assert row.seconds.total < row.seconds.trace + row.seconds.check + row.seconds.load

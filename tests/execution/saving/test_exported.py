@@ -1,0 +1,479 @@
+"""On another kind of machine XLA compiles what was exported; no mask is put in."""
+
+import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shapeexec as sx
+from shapeexec.execution import _compile
+from shapeexec.execution.saving import _files, _fingerprint
+from tests.execution.saving.support import SPECS, W, attend, data, told
+from tests.execution.saving.test_files import DAMAGE, written
+
+pytest.importorskip("flatbuffers")
+
+X = data()
+OWN = {**_fingerprint.environment(jax.devices()[0])}
+SAME_PROGRAM = {"jaxlib", "back end", "device kind", "processor"}
+
+
+@pytest.fixture
+def on_another(monkeypatch):
+    """Makes this machine another one, by the part of the environment that differs."""
+
+    def move(part="processor", text="another"):
+        monkeypatch.setattr(_fingerprint, "environment", lambda device: {**OWN, part: text})
+
+    return move
+
+
+@pytest.fixture
+def unmasked(monkeypatch):
+    """Fails from then on where a mask is put in."""
+
+    def fail(*args, **kwargs):
+        raise AssertionError("a mask was put in")
+
+    return lambda: monkeypatch.setattr(_compile.Recipe, "body", fail)
+
+
+def exported(directory, fn=attend, args=(W, X), specs=SPECS, **options):
+    """Save the graph of a call with its program; the result of the call."""
+    run = sx.Exec(fn, specs, **options)
+    result = run(*args)
+    assert run.save(directory, portable=True) == 1
+    return result
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_only_xla_reads_may_differ(tmp_path, on_another, name):
+    exported(tmp_path)
+    on_another(name)
+    run = sx.load(tmp_path, attend, trusted=True)
+    with told() as texts:
+        run(W, X)
+    may_differ = name in SAME_PROGRAM
+    assert (run.stats.loads, run.stats.compiles, run.stats.exports) == (0, 1, int(may_differ))
+    assert run.graphs[0].origin == ("exported" if may_differ else "made")
+    assert bool(texts) is not may_differ
+
+
+def test_flags_and_options_of_xla_may_differ(tmp_path, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    exported(tmp_path)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math")
+    with told() as texts:
+        compiling = sx.Compiling(options={"xla_cpu_enable_fast_math": False})
+        run = sx.load(tmp_path, attend, trusted=True, compiling=compiling)
+        run(W, X)
+    assert run.stats.exports == 1
+    assert len(texts) == 1
+    assert "options differ from those that were saved: compiling" in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("fn", "options"),
+    [(lambda w, x: attend(w, x) + 1, {}), (attend, {"poison": "nan"})],
+    ids=["function", "poison"],
+)
+def test_another_program_is_made_anew(tmp_path, on_another, fn, options):
+    exported(tmp_path)
+    on_another()
+    with told():
+        run = sx.load(tmp_path, fn, trusted=True, **options)
+        np.testing.assert_allclose(run(W, X), fn(W, X), rtol=1e-6)
+    assert (run.stats.exports, run.graphs[0].origin) == (0, "made")
+
+
+def test_it_is_told_where_the_graph_came_from(tmp_path, on_another, unmasked):
+    expected = exported(tmp_path)
+    on_another()
+    unmasked()
+    run = sx.load(tmp_path, attend, trusted=True)
+    seen = []
+    run.on_event(seen.append)
+    np.testing.assert_array_equal(run(W, X), expected)
+    np.testing.assert_array_equal(run(W, X), expected)
+    (row,) = run.graphs
+    assert row.seconds.load > 0
+    assert row.seconds.mask == 0
+    assert [(event.kind, event.graph.origin) for event in seen] == [
+        ("compiling", "exported"),
+        ("compiled", "exported"),
+        ("call", "exported"),
+        ("call", "exported"),
+    ]
+    stats = run.stats
+    assert (stats.exports, stats.compiles, stats.misses, stats.hits) == (1, 1, 1, 1)
+    assert stats.load_seconds == row.seconds.load
+    assert "exported" in str(row)
+    jax.clear_caches()
+    np.testing.assert_array_equal(run(W, X), expected)
+
+
+class Pair(NamedTuple):
+    one: jax.Array
+    other: jax.Array
+
+
+class Node:
+    """A node of trees that `jax.export` cannot write."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+jax.tree_util.register_pytree_node(Node, lambda node: ((node.x,), None), lambda _, xs: Node(*xs))
+
+
+def ragged(node, x):
+    n = x.shape[0]
+    return Node(Pair(node.x * (n * (n - 1) / 2), x.astype(jnp.bfloat16)))
+
+
+def branching(w, x):
+    return attend(w, x) * (2 if x.shape[1] > 4 else 3)
+
+
+def sorted_rows(w, x):
+    return jnp.cumsum(x, axis=1)[:, ::-1] * w
+
+
+def draw(key, x):
+    return jax.random.split(key)[0], x + jax.random.normal(key, x.shape)
+
+
+CASES = {
+    "typed keys": (draw, (jax.random.key(3), X[0]), (None, "s, 4")),
+    "own nodes and host numbers": (ragged, (Node(W), X[0]), (None, "s, 4")),
+    "guards": (branching, (W, X), SPECS),
+    "ragged results": (sorted_rows, (W, X), SPECS),
+    "a gradient": (
+        jax.value_and_grad(lambda w, x: attend(w, x).std()),
+        (W, X),
+        SPECS,
+    ),
+    "integers": (lambda x: (x.argmax(0), x.sum(0)), ((9 * X[0]).astype(np.int8),), ("s, 4",)),
+}
+
+
+def bits(x):
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(x) if is_key else x)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("returns", ["device", "padded"])
+def test_results_are_those_of_the_graph_that_was_saved(
+    tmp_path, on_another, unmasked, name, returns
+):
+    fn, args, specs = CASES[name]
+    expected = exported(tmp_path, fn, args, specs, returns=returns)
+    on_another()
+    unmasked()
+    run = sx.load(tmp_path, fn, trusted=True)
+    for _ in range(2):
+        result = run(*args)
+        assert jax.tree.structure(result) == jax.tree.structure(expected)
+        for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+            assert (one.dtype, one.committed) == (other.dtype, other.committed)
+            np.testing.assert_array_equal(bits(one), bits(other))
+    assert (run.stats.exports, run.stats.compiles, run.stats.hits) == (1, 1, 1)
+
+
+def test_donated_arguments_are_taken(tmp_path, on_another):
+    def add(x, y):
+        return x + y
+
+    ones = np.ones((8, 4), np.float32)
+    exported(tmp_path, add, (jnp.ones((8, 4)), ones), ("s, 4", "s, 4"), donate_argnums=0)
+    on_another()
+    run = sx.load(tmp_path, add, trusted=True)
+    for _ in range(2):
+        given = jnp.ones((8, 4))
+        np.testing.assert_array_equal(run(given, jnp.ones((8, 4))), 2 * ones)
+        assert given.is_deleted()
+    assert run.stats.exports == 1
+
+
+@pytest.mark.parametrize("reduce", [None, "sum"])
+def test_maps_are_exported(tmp_path, on_another, reduce):
+    def score(w, x):
+        return (jax.nn.softmax(x @ w)[:, None] * x).sum()
+
+    examples = [data(1, s)[0] for s in (3, 7, 5)]
+    run = sx.Exec(score, (None, "s, 4"))
+    expected = run.map(W, examples, reduce=reduce)
+    assert run.save(tmp_path, portable=True) == 1
+    on_another()
+    again = sx.load(tmp_path, score, trusted=True)
+    jax.tree.map(np.testing.assert_array_equal, again.map(W, examples, reduce=reduce), expected)
+    assert again.stats.exports == 1
+
+
+def test_constants_may_change(tmp_path, on_another):
+    def fn(w, x):
+        return attend(w, x) * scale
+
+    scale = 2 * np.ones(4, np.float32)
+    exported(tmp_path, fn)
+    scale = 3 * np.ones(4, np.float32)
+    on_another()
+    run = sx.load(tmp_path, fn, trusted=True)
+    np.testing.assert_allclose(run(W, X), 3 * attend(W, X), rtol=1e-5)
+    assert run.stats.exports == 1
+
+
+def test_each_kind_of_machine_saves_its_own_graph(tmp_path, on_another):
+    expected = exported(tmp_path)
+    for number in range(3):
+        on_another(text=f"machine {number}")
+        run = sx.load(tmp_path, attend, trusted=True)
+        np.testing.assert_array_equal(run(W, X), expected)
+        assert run.graphs[0].origin == "exported"
+        assert run.save(tmp_path, portable=True) == 1
+        again = sx.load(tmp_path, attend, trusted=True)
+        again(W, X)
+        assert again.graphs[0].origin == "loaded"
+    assert len([*tmp_path.glob("*.exported")]) == 4
+
+
+def test_what_a_loaded_exec_saves_is_portable(tmp_path, on_another):
+    exported(tmp_path / "one")
+    run = sx.load(tmp_path / "one", attend, trusted=True)
+    run(W, X)
+    assert run.save(tmp_path / "two", portable=True) == 1
+    on_another()
+    again = sx.load(tmp_path / "two", attend, trusted=True)
+    again(W, X)
+    assert again.stats.exports == 1
+
+
+def test_a_graph_that_was_saved_for_one_machine_is_made_portable(tmp_path, on_another):
+    run = sx.Exec(attend, SPECS)
+    run(W, X)
+    assert run.save(tmp_path) == run.save(tmp_path, portable=True) == 1
+    on_another()
+    again = sx.load(tmp_path, attend, trusted=True)
+    again(W, X)
+    assert again.stats.exports == 1
+
+
+def test_a_quick_graph_is_exported_and_tuned(tmp_path, on_another):
+    exported(tmp_path)
+    on_another()
+    with told():
+        run = sx.load(tmp_path, attend, trusted=True, compiling=sx.Compiling(first="quick"))
+    run(W, X)
+    assert run.stats.exports == 1
+    while run.graphs[0].origin != "tuned":
+        run(W, X)
+
+
+def test_a_frozen_exec_compiles_none(tmp_path, on_another):
+    exported(tmp_path)
+    on_another()
+    run = sx.load(tmp_path, attend, trusted=True)
+    run.freeze()
+    with pytest.raises(sx.FrozenError):
+        run(W, X)
+
+
+@pytest.mark.parametrize("refuses", [True, False], ids=["refused", "a weak type"])
+def test_what_jax_cannot_export_is_saved_for_this_machine(
+    tmp_path, on_another, monkeypatch, refuses
+):
+    def fn(w, x):
+        return x.sum() * w if refuses else 2.0
+
+    def refuse(*args):
+        raise ValueError("cannot export custom calls")
+
+    if refuses:
+        monkeypatch.setattr(jax.export, "export", lambda jitted: refuse)
+    why = "JAX cannot export it: ValueError: cannot" if refuses else "a result has a weak type"
+    run = sx.Exec(fn, (None, "s, 4"))
+    expected = run(W, X[0])
+    with told() as texts:
+        assert run.save(tmp_path, portable=True) == 1
+    (text,) = texts
+    assert text.startswith(
+        f"shapeexec: 1 graphs are saved for this kind of machine alone: s=8: {why}"
+    )
+    assert "Fix:   nothing is wrong with them: on another kind they are made anew" in text
+    again = sx.load(tmp_path, fn, trusted=True)
+    np.testing.assert_array_equal(again(W, X[0]), expected)
+    assert again.stats.loads == 1
+    on_another()
+    again = sx.load(tmp_path, fn, trusted=True)
+    with told() as texts:
+        np.testing.assert_array_equal(again(W, X[0]), expected)
+    assert (again.stats.exports, again.graphs[0].origin) == (0, "made")
+    assert "processor was" in texts[0]
+
+
+def test_a_kernel_of_one_kind_of_device_is_not_exported(tmp_path, monkeypatch):
+    real = jax.export.export
+
+    def with_kernel(jitted):
+        def export(*arguments):
+            program = real(jitted)(*arguments)
+            held = program.mlir_module_serialized + b"mosaic_gpu_v2"
+            return dataclasses.replace(program, mlir_module_serialized=held)
+
+        return export
+
+    monkeypatch.setattr(jax.export, "export", with_kernel)
+    run = sx.Exec(attend, SPECS)
+    run(W, X)
+    with told() as texts:
+        assert run.save(tmp_path, portable=True) == 1
+    assert "it holds a kernel that was written for one kind of device" in texts[0]
+
+
+def test_it_is_not_exported_under_other_settings_than_it_was_made_in(tmp_path):
+    run = sx.Exec(attend, SPECS)
+    run(W, X)
+    with jax.default_matmul_precision("highest"), told() as texts:
+        run.save(tmp_path, portable=True)
+    assert "JAX's settings are not those in which it was made" in texts[0]
+    assert not [*tmp_path.glob("*.exported")]
+
+
+SEVERAL = """
+import sys
+import jax
+import numpy as np
+import shapeexec as sx
+from shapeexec.execution.saving import _fingerprint
+from tests.execution.saving.support import SPECS, W, attend, data, told
+mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
+places = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d")), jax.devices()[3], None
+run = sx.Exec(attend, SPECS)
+xs = [data(4, 8) if place is None else jax.device_put(data(4, 8), place) for place in places]
+expected = [run(W, x) for x in xs]
+with told() as texts:
+    assert run.save(sys.argv[1], portable=True) == 3
+assert "b=4, s=8: it runs on several devices" in texts[0]
+own = {**_fingerprint.environment(jax.devices()[0])}
+_fingerprint.environment = lambda device: {**own, "processor": "another"}
+again = sx.load(sys.argv[1], attend, trusted=True)
+with told():
+    for x, wanted in zip(xs, expected, strict=True):
+        result = again(W, x)
+        np.testing.assert_array_equal(result, wanted)
+        assert result.sharding == wanted.sharding
+        assert result.committed == wanted.committed
+assert [row.origin for row in again.graphs] == ["made", "exported", "exported"]
+"""
+
+
+def test_where_arguments_stand_is_kept(tmp_path):
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(
+        [sys.executable, "-c", SEVERAL, str(tmp_path)],
+        env={**os.environ, **flags},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """The files of a directory with one graph and its program, by name."""
+    directory = tmp_path_factory.mktemp("original")
+    exported(directory)
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_program_is_made_anew_with_a_warning(
+    tmp_path, original, monkeypatch, on_another, name
+):
+    def fail(*args):
+        raise AssertionError("bytes that were damaged have reached JAX")
+
+    monkeypatch.setattr(jax.export, "deserialize", fail)
+    written(
+        tmp_path,
+        {
+            file: DAMAGE[name](content, tmp_path) if file.endswith(".exported") else content
+            for file, content in original.items()
+        },
+    )
+    on_another()
+    run = sx.load(tmp_path, attend, trusted=True)
+    with told() as texts:
+        np.testing.assert_allclose(run(W, X), attend(W, X), rtol=1e-5)
+    assert (run.stats.exports, run.stats.compiles) == (0, 1)
+    assert not (tmp_path / "ran").exists()
+    (text,) = texts
+    assert ".exported is damaged" in text
+
+
+FOREIGN = {
+    "no program": lambda: b"another",
+    "another function's": lambda: program_of(lambda w, x: (x, x, x)),
+    "another shape's": lambda: program_of(attend, x=data(3, 9)),
+    "another platform's": lambda: program_of(attend, platform="tpu"),
+}
+
+
+def program_of(fn, x=X, platform=None):
+    def flat(sizes, *leaves):
+        return jax.tree.leaves(fn(*leaves))
+
+    arguments = (jnp.zeros(2, jnp.int32), W, np.zeros((4, 8, 4), np.float32) if x is X else x)
+    platforms = None if platform is None else [platform]
+    return jax.export.export(jax.jit(flat), platforms=platforms)(*arguments).serialize()
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_whole_program_that_does_not_fit_is_made_anew(tmp_path, original, on_another, name):
+    written(tmp_path, original)
+    (entry,) = _files.read_entries(tmp_path)[0].values()
+    fields = {key: held for key, held in vars(entry).items() if key != "files"}
+    payloads = {".graph": b"", ".exported": bytes(FOREIGN[name]())}
+    _files.write_graph(tmp_path, _files.entry_of(payloads, **fields), payloads=payloads)
+    on_another()
+    run = sx.load(tmp_path, attend, trusted=True)
+    with told() as texts:
+        np.testing.assert_allclose(run(W, X), attend(W, X), rtol=1e-5)
+    assert (run.stats.exports, run.graphs[0].origin) == (0, "made")
+    assert texts[0].startswith(
+        "shapeexec: saved graphs do not fit, and are made anew: shapeexec_attend_b4_s8: "
+    )
+
+
+def test_without_trust_no_program_is_read(tmp_path, original, monkeypatch, on_another):
+    def fail(*args):
+        raise AssertionError("a program was read")
+
+    monkeypatch.setattr(jax.export, "deserialize", fail)
+    written(tmp_path, original)
+    on_another()
+    run = sx.load(tmp_path, attend)
+    run(W, X)
+    assert run.stats.exports == 0
+
+
+def test_without_flatbuffers_it_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    run = sx.Exec(attend, SPECS)
+    run(W, X)
+    with pytest.raises(sx.ConfigError, match="save: flatbuffers is not installed") as caught:
+        run.save(tmp_path / "new", portable=True)
+    assert caught.value.option == "portable"
+    assert "Fix:   pip install flatbuffers, or leave portable=True out" in str(caught.value)
+    assert not (tmp_path / "new").exists()
+    assert run.save(tmp_path / "new") == 1
