@@ -67,8 +67,7 @@ class Exec(Function):
             that `fn` asks of its sizes. A call that breaks one is a `ConstraintError`.
         on_unsupported: `"raise"`: what cannot be made exact under padding is an error. `"exact"`:
             its symbols run at their exact sizes, one graph per size; `stats.exact` counts them.
-        static_argnums: Positions of arguments that are Python values, a graph for each. Passed by
-            name they are static as well.
+        static_argnums: Positions of Python values, a graph for each; static by name as well.
         static_argnames: Keywords of arguments that are Python values, also where they are passed by
             position.
         donate_argnums: Positions of arguments whose memory the result may take.
