@@ -1,10 +1,6 @@
-"""Exec: one function at every size, from a handful of compiled graphs.
-
-The class that users call. `_function` has Python's protocols of functions, `_runner` runs calls.
-"""
+"""Exec, which users call. `_function` has Python's protocols of functions, `_runner` runs calls."""
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Never
 
@@ -21,6 +17,7 @@ from shapeexec.execution._explain import Explanation
 from shapeexec.execution._function import Function
 from shapeexec.execution._graphs import Graphs
 from shapeexec.execution._map_method import MapMethod
+from shapeexec.execution._modes import Paddings
 from shapeexec.execution._plain import called
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Check
@@ -29,8 +26,6 @@ from shapeexec.execution._stats import Stats
 from shapeexec.execution._why import WhyNew
 from shapeexec.execution.saving._save import save
 from shapeexec.program import Program
-
-POISON_VARIABLE = "SHAPEEXEC_POISON"
 
 
 class Exec(Function):
@@ -46,10 +41,10 @@ class Exec(Function):
     or run it. There a `jax.ShapeDtypeStruct` or a traced array may stand for each array.
 
     Args:
-        fn: A pure function of arrays and of trees of them. A leaf that is no array (a text, a
-            function, a field of a module) is a constant; each value has a graph of its own.
-            Modules and variables of flax's nnx are changed as by `nnx.jit`. It may be a method, a
-            module, an object or a `functools.partial`: their arrays are arguments, too.
+        fn: A pure function of arrays and of trees of them. A leaf that is no array is a constant;
+            each value has a graph of its own. Modules and variables of flax's nnx are changed as
+            by `nnx.jit`. A method, a module, an object or a `functools.partial`: its arrays are
+            arguments, too.
         in_shapes: One spec per positional argument, each a pytree prefix of it: a text such as
             `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."`, `"b, ?"` or `"_, s"`; a tuple of ints,
             `Dim`s, `UNKNOWN` and None such as `(BATCH, SEQ_LEN, 512)`; an `sx.Shape`; or None for
@@ -60,16 +55,14 @@ class Exec(Function):
         buckets: A strategy for all symbols, or one per symbol: by name, by a `Dim` that is one
             symbol, or by `UNKNOWN`, for all symbols of that kind. A symbol without one is exact. A
             strategy may be a text (`"pow2"`, `"linear:32"`, `"exact"`), an int, which stands for
-            its multiples, `Linear(32)`, a list for a `Ladder`, any object with `bucket(size)`, or a
-            function.
+            its multiples, a list for a `Ladder`, any object with `bucket(size)`, or a function.
         kwarg_shapes: Specs by keyword; a keyword without one is static.
         constraints: A fact about the sizes, such as `"s >= 2"`, or several; they decide questions
             that `fn` asks of its sizes. A call that breaks one is a `ConstraintError`.
         on_unsupported: `"raise"`: what cannot be made exact under padding is an error. `"exact"`:
             its symbols run at their exact sizes, one graph per size; `stats.exact` counts them.
         static_argnums: Positions of Python values, a graph for each; static by name as well.
-        static_argnames: Keywords of arguments that are Python values, also where they are passed by
-            position.
+        static_argnames: Keywords of such arguments, also where they are passed by position.
         donate_argnums: Positions of arguments whose memory the result may take.
         examples: The strategy for how many examples a graph of `map` takes.
         limits: How many graphs, or bytes of them, are kept.
@@ -83,14 +76,16 @@ class Exec(Function):
             its own is compiled in another thread; maps wait. Graphs serve all sizes up to their
             buckets, which may take more masks. `"error"`: it raises; only `warmup` compiles.
         compiling: XLA's options, and whether a graph that compiles fast serves first.
-        on_memory: What a call does whose graph does not fit into memory. `"raise"`: it raises.
-            `"exact"`: it runs at its exact sizes, as do all later calls of that bucket; it raises
-            where nothing is padded or arguments are donated, and maps raise.
-        returns: `"device"`: results are arrays of their true shapes, on the device. `"padded"`:
-            see `padded`. `"host"`: results are NumPy's, copied once and cut there, so no size
-            compiles anything; typed PRNG keys stay JAX's.
-        poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to hunt for a mask that
-            is missing. None: what the environment variable SHAPEEXEC_POISON says, else nothing.
+        on_memory: What a call does whose graph does not fit into memory: it raises, or with
+            `"exact"` its bucket runs at exact sizes, but for maps and donated arguments.
+        returns: `"device"`: results are arrays of their true shapes, on the device. `"padded"`: see
+            `padded`. `"host"`: results are NumPy's, cut without compiling; typed keys stay JAX's.
+        poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to find a missing mask.
+            None: what the environment variable SHAPEEXEC_POISON says, else nothing.
+        masking: False: `fn` masks for itself, and runs as it is on padded arguments: all sizes that
+            it reads are buckets. Results are cut. `sx.validate` tells if padding changes one.
+        padding: What padding holds then: `"zeros"`, NumPy's `"edge"`, `"reflect"` and `"wrap"`, a
+            number, `"adaptive"` (measured), or one of these by argument: `{1: "edge", "mask": 0}`.
         **misspelled: Unknown options; the error suggests the corrected call.
 
     Raises:
@@ -123,6 +118,8 @@ class Exec(Function):
         on_memory: Literal["raise", "exact"] = "raise",
         returns: Returns = "device",
         poison: str | None = None,
+        masking: bool = True,
+        padding: Paddings = "zeros",
         **misspelled: Never,
     ) -> None:
         _spellings.check(fn, misspelled, in_shapes=in_shapes, buckets=buckets)
@@ -136,7 +133,7 @@ class Exec(Function):
             strategies=Pow2() if buckets is None else buckets,
             constraints=constraints,
             on_unsupported=on_unsupported,
-            poison=os.environ.get(POISON_VARIABLE) if poison is None else poison,
+            poison=poison,
             static_argnums=static_argnums,
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
@@ -146,6 +143,8 @@ class Exec(Function):
             compiling=compiling,
             returns=returns,
             on_memory=on_memory,
+            masking=masking,
+            padding=padding,
         )
         self._start(settings, limits or CacheLimits())
 

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from shapeexec._errors import beside
+from shapeexec.execution._fillings import Filling
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._split import FUNCTION, Call
 from shapeexec.masking._values import MaskNote
@@ -47,6 +48,11 @@ class Explanation:
         """The masks that were not needed."""
         return tuple(note for note in self.masks if not note.masked)
 
+    @property
+    def _fillings(self) -> list[Filling]:
+        rows = zip(self.plan.fillings, self.plan.base.is_ragged, strict=True)
+        return [filling for filling, is_ragged in rows if is_ragged]
+
     def __str__(self) -> str:
         lines = [str(self.plan)]
         if self.plan.is_compiled and self.plan.runs_in is not None:
@@ -55,6 +61,9 @@ class Explanation:
             lines.append("guards (another outcome gets its own graph):")
             lines += [f"  {guard}" for guard in self.program.guards]
         lines += [f"{symbol} is exact: {why}" for symbol, why in self.program.exact.items()]
+        if self.plan.fillings:
+            lines.append("masking=False: the function masks for itself, and reads the buckets")
+            lines += [f"  padding of {filling}" for filling in self._fillings]
         lines.append(f"{len(self.added)} masks, {len(self.spared)} spared:")
         for note in self.masks:
             lines.append(beside(f"  {note.primitive}: {note.what}: {note.action}", note.where))

@@ -241,7 +241,6 @@ class Group:
         first, sizes = self.first, [plan.sizes for plan in self.plans]
         return elements_of(
             first.base,
-            first.recipe,
             capacities=self.capacities,
             all_sizes=sizes,
             rows=self.capacity,

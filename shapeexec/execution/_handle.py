@@ -15,6 +15,7 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing._checks import is_int
 from shapeexec.execution import _transfer
+from shapeexec.execution._modes import Mode
 from shapeexec.execution._narrow import is_listed
 from shapeexec.execution._options import as_size
 from shapeexec.execution._placement import Shape
@@ -164,18 +165,19 @@ class Padded:
         return f"Padded({dtype_name(self.dtype)}[{true}] in [{whole}]{gone})"
 
 
-def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
-    """An argument at `capacity`, with zeros for padding: as `_transfer.pad`, and of handles.
+def pad(x: Any, capacity: Shape, *, mode: Mode = "zeros", is_donated: bool = False) -> Any:
+    """An argument at `capacity`: as `_transfer.pad`, and of handles.
 
     Raises:
         ConfigError: The array of a handle was donated.
     """
     if type(x) is not Padded:
-        return _transfer.pad(x, capacity, is_donated=is_donated)
+        return _transfer.pad(x, capacity, mode=mode, is_donated=is_donated)
     array = _live(x)
-    if array.shape == capacity and (_is_zero_padded(x) or array.shape == x.shape):
+    is_padded = mode == "zeros" and _is_zero_padded(x)
+    if array.shape == capacity and (is_padded or array.shape == x.shape):
         return array
-    return _transfer.rebucket(array, x.shape, capacity=capacity, is_donated=is_donated)
+    return _transfer.rebucket(array, x.shape, capacity=capacity, mode=mode, is_donated=is_donated)
 
 
 def padded_result(x: Any, shape: Shape) -> Any:
@@ -183,6 +185,11 @@ def padded_result(x: Any, shape: Shape) -> Any:
     if not isinstance(x, jax.Array):
         return _transfer.cut(x, shape)
     return _zero_padded(x, shape)
+
+
+def unfilled_result(x: Any, shape: Shape) -> Any:
+    """The handle of a graph's result whose padding may be anything; what is on the host is cut."""
+    return Padded(x, shape) if isinstance(x, jax.Array) else _transfer.cut(x, shape)
 
 
 def host_result(x: Any, shape: Shape) -> Any:

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from shapeexec.execution._compile import Compilable, Recipe
+from shapeexec.execution._fillings import Filling
 from shapeexec.execution._key import Base, Key
 from shapeexec.execution._placement import Shape
 from shapeexec.execution._row import GraphRow
@@ -86,6 +87,8 @@ class Plan:
         kind: What calls have in common that may share a graph, if the buckets allow it.
         key: What names the graph. No true size is in it but those of exact symbols.
         recipe: What compiles the graph.
+        fillings: What stands in the padding of each leaf of the arguments; empty: zeros, which no
+            result depends on.
         runs_in: The graph in which the call would run now: its own, or a larger one until its own
             is made (`missing="larger"`). None: none is there, or nobody has looked for it.
 
@@ -110,6 +113,7 @@ class Plan:
     kind: Key = dataclasses.field(repr=False)
     key: Key = dataclasses.field(repr=False)
     recipe: Recipe = dataclasses.field(repr=False)
+    fillings: tuple[Filling, ...] = ()
     runs_in: GraphRow | None = dataclasses.field(default=None, repr=False, compare=False)
 
     examples = None
@@ -128,9 +132,7 @@ class Plan:
     @property
     def elements(self) -> Elements:
         """How many elements of arguments are data, and how many run."""
-        return elements_of(
-            self.base, self.recipe, capacities=self.in_capacities, all_sizes=[self.sizes], rows=1
-        )
+        return elements_of(self.base, capacities=self.in_capacities, all_sizes=[self.sizes], rows=1)
 
     @property
     def padding(self) -> tuple[tuple[str, int, int], ...]:

@@ -16,8 +16,10 @@ from shapeexec._errors import (
 )
 from shapeexec.bucketing import Strategy
 from shapeexec.bucketing._fixed import runs_exact
+from shapeexec.execution._adaptive import Adaptive
+from shapeexec.execution._at_capacity import AtCapacity
 from shapeexec.execution._bind import Binder, BoundCall
-from shapeexec.execution._compile import Outline, Recipe
+from shapeexec.execution._compile import Graph, Outline, Recipe
 from shapeexec.execution._exactness import Exactness, ExactSymbols
 from shapeexec.execution._key import (
     Base,
@@ -56,6 +58,14 @@ class Planner:
         self._proofs = Proofs(settings.check, store.count)
         self._exact = ExactSymbols(settings, self._proofs)
         self._traces = Traces(settings.constraints, store.count)
+        self._adaptive = Adaptive()
+        self._at_capacity = AtCapacity(
+            settings,
+            store,
+            traces=self._traces,
+            proofs=self._proofs,
+            chosen=self._adaptive.chosen,
+        )
         self._zero_results = False
 
     def for_handles(self) -> "Planner":
@@ -199,6 +209,10 @@ class Planner:
             self._store.events.tell("exact", reason=f"{', '.join(symbols)}: {error.what}")
         return is_new
 
+    def settled(self, plan: Plan, call: BoundCall, *, graph: Graph) -> Plan:
+        """A plan whose padding modes are measured: see `Adaptive`."""
+        return self._adaptive.settled(plan, call, graph=graph)
+
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol."""
         return self._settings.strategy(symbol)
@@ -254,6 +268,10 @@ class Planner:
             for symbol, size in call.sizes.items()
             if symbol in forced or runs_exact(self._settings.strategy(symbol), size)
         }
+        reasons = {symbol: forced[symbol] for symbol in sorted(forced.keys() & exact.keys())}
+        if not self._settings.masking:
+            ranges = {s: self._range(s, call.sizes[s]) for s in call.sizes if s not in exact}
+            return self._at_capacity.plan(call, ranges=ranges, exact=exact, reasons=reasons)
         traced = self._traces.of(call, exact)
         ranges = {
             symbol: self._range(symbol, call.sizes[symbol])
@@ -276,7 +294,7 @@ class Planner:
                 trace_seconds=traced.seconds,
                 zero_results=zeros,
             ),
-            reasons={symbol: forced[symbol] for symbol in sorted(forced.keys() & exact.keys())},
+            reasons=reasons,
             is_compiled=key in self._store,
         )
 

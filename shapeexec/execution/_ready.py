@@ -16,6 +16,7 @@ from shapeexec.execution import _handle, _monitor, _transfer
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._compile import Graph
 from shapeexec.execution._memory import raise_if_out_of_memory
+from shapeexec.execution._modes import Mode
 from shapeexec.execution._placement import Shape
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._settings import Returns
@@ -24,7 +25,7 @@ from shapeexec.execution._stats import Elements
 from shapeexec.masking._extents import holds_dim
 from shapeexec.shape import _trees
 
-Pads = tuple[tuple[Place, Any, tuple[Shape, ...]], ...]
+Pads = tuple[tuple[Place, Any, tuple[tuple[Shape, Mode], ...]], ...]
 Take = Callable[[Any, Shape], Any]
 
 _TAKE: Mapping[Returns, Take] = {
@@ -42,7 +43,7 @@ class Ready:
         key: The graph's key. The graph itself is the cache's to keep.
         sizes: i32[words], see `Numbers`; of NumPy, or on an accelerator.
         pads: Per padded argument its position or keyword, its tree (None: it is one array), and
-            the capacities of its leaves.
+            the capacities of its leaves, and the modes in which they are padded.
         cuts: Per leaf of the result its true shape, None for one that is handed on as it is.
         padding: (symbol, size, bucket) of each symbol.
         exact: Symbols that run exactly for want of a rule.
@@ -68,14 +69,12 @@ class Ready:
     ) -> tuple[list[Any], Mapping[str, Any]]:
         """The arguments at capacity."""
         args = list(args)
-        for place, tree, capacities in self.pads:
+        for place, tree, targets in self.pads:
             if isinstance(place, int):
                 is_donated = place in self.donated
-                args[place] = _padded(
-                    args[place], tree, capacities=capacities, is_donated=is_donated
-                )
+                args[place] = _padded(args[place], tree, targets=targets, is_donated=is_donated)
             else:
-                kwargs = {**kwargs, place: _padded(kwargs[place], tree, capacities=capacities)}
+                kwargs = {**kwargs, place: _padded(kwargs[place], tree, targets=targets)}
         return args, kwargs
 
     def run(self, graph: Graph, call: Call, *, span: _monitor.Span, retrace: bool) -> Any:
@@ -133,27 +132,39 @@ class Ready:
 
 
 def _padded(
-    argument: Any, tree: Any, *, capacities: tuple[Shape, ...], is_donated: bool = False
+    argument: Any,
+    tree: Any,
+    *,
+    targets: tuple[tuple[Shape, Mode], ...],
+    is_donated: bool = False,
 ) -> Any:
     if tree is None:
-        return _handle.pad(argument, capacities[0], is_donated=is_donated)
-    pairs = zip(tree.flatten_up_to(argument), capacities, strict=True)
-    leaves = [_handle.pad(leaf, capacity, is_donated=is_donated) for leaf, capacity in pairs]
+        ((capacity, mode),) = targets
+        return _handle.pad(argument, capacity, mode=mode, is_donated=is_donated)
+    leaves = [
+        _handle.pad(leaf, capacity, mode=mode, is_donated=is_donated)
+        for leaf, (capacity, mode) in zip(tree.flatten_up_to(argument), targets, strict=True)
+    ]
     return _trees.unflatten(tree, leaves)
 
 
 def make_pads(plan: Plan, call: BoundCall) -> Pads:
     """Which arguments are padded, and to what; see `Ready.pads`."""
-    pads: list[tuple[Place, Any, tuple[Shape, ...]]] = []
+    pads: list[tuple[Place, Any, tuple[tuple[Shape, Mode], ...]]] = []
     start = 0
     avals = plan.recipe.trace.jaxpr.in_avals
+    modes: Sequence[Mode] = [f.mode for f in plan.fillings] or ["zeros"] * len(avals)
+    targets = tuple(zip(plan.in_capacities, modes, strict=True))
     leaves = _trees.leaves((tuple(call.call.arrays), dict(call.call.named)))
     for place, tree in call.arguments:
         stop = start + tree.num_leaves
         is_ragged = any(holds_dim(tuple(aval.shape)) for aval in avals[start:stop])
-        if is_ragged or any(isinstance(leaf, _handle.Padded) for leaf in leaves[start:stop]):
+        own = zip(leaves[start:stop], plan.in_capacities[start:stop], strict=True)
+        # A graph of a function that masks for itself has no dims, and yet capacities.
+        is_padded = any(isinstance(x, _handle.Padded) or np.shape(x) != most for x, most in own)
+        if is_ragged or is_padded:
             is_leaf = _trees.is_leaf_structure(tree)
-            pads.append((place, None if is_leaf else tree, plan.in_capacities[start:stop]))
+            pads.append((place, None if is_leaf else tree, targets[start:stop]))
         start = stop
     return tuple(pads)
 
@@ -164,7 +175,7 @@ def _cuts(plan: Plan, returns: Returns) -> Iterator[Shape | None]:
     for shape, capacity, aval in zip(plan.out_shapes, plan.out_capacities, out_avals, strict=True):
         is_taken = {
             "device": shape != capacity,
-            "padded": holds_dim(tuple(aval.shape)),
+            "padded": shape != capacity or holds_dim(tuple(aval.shape)),
             "host": True,
         }
         yield shape if is_taken[returns] else None
@@ -179,6 +190,9 @@ def make_ready(plan: Plan, call: BoundCall, *, returns: Returns = "device") -> R
         returns: See `Settings`.
     """
     pads = make_pads(plan, call)
+    take = _TAKE[returns]
+    if take is _handle.padded_result and not plan.recipe.zero_results:
+        take = _handle.unfilled_result
     return Ready(
         key=plan.key,
         sizes=_transfer.resident(plan.size_vector, call.placement),
@@ -189,5 +203,5 @@ def make_ready(plan: Plan, call: BoundCall, *, returns: Returns = "device") -> R
         elements=plan.elements,
         donated=tuple(place for place, *_ in pads if place in plan.recipe.donate),
         donate=plan.recipe.donate,
-        take=_TAKE[returns],
+        take=take,
     )

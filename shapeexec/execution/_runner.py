@@ -27,7 +27,7 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner, notes_of, outlined
 from shapeexec.execution._progress import shown
 from shapeexec.execution._ready import make_ready
-from shapeexec.execution._settings import Settings
+from shapeexec.execution._settings import Settings, check_mapped
 from shapeexec.execution._signature import by_position, signature
 from shapeexec.execution._split import Call, places, take
 from shapeexec.execution._store import Store
@@ -121,6 +121,7 @@ class Runner:
                     return lent.run(returns=self.settings.returns, began=began)
             try:
                 plan, graph = self._made(call)
+                plan = planner.settled(plan, call, graph=graph)
             except OutOfMemoryError as error:
                 self._give_up(call, error)
                 continue
@@ -277,6 +278,7 @@ class Runner:
     def examples(self, arguments: Arguments, reduce: Reduce) -> Examples:
         """The examples of a map, and the arguments that they share."""
         check_reduce(reduce)
+        check_mapped(self.settings)
         args, kwargs = by_position(self.settings, arguments[0], kwargs=arguments[1])
         return take_examples(
             self.settings, args, kwargs=kwargs, reduce=reduce, at=self.store.places

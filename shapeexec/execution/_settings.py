@@ -4,6 +4,7 @@ The form of each single option is checked in `_options`.
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -12,6 +13,8 @@ from shapeexec.bucketing import Exact, Strategy
 from shapeexec.execution import _options
 from shapeexec.execution._behind import MISSING, Missing
 from shapeexec.execution._compiling import TUNED, Compiling
+from shapeexec.execution._modes import Paddings, as_padding
+from shapeexec.execution._narrow import is_mapping
 from shapeexec.execution._proofs import CHECKS, Check
 from shapeexec.masking._poison import check_poison
 from shapeexec.shape._guards import Guard
@@ -21,6 +24,9 @@ from shapeexec.shape._unknown import names_for
 OneSymbol = Strategy | str | int | Sequence[int] | Callable[[int], int]
 Buckets = OneSymbol | Mapping[Any, OneSymbol]  # of names, of `Dim`s, and of `UNKNOWN`
 Returns = Literal["device", "padded", "host"]
+
+POISON = "SHAPEEXEC_POISON"
+"""The environment variable that says what fills padding where `Exec(poison=...)` does not."""
 
 _NAMED_SYMBOLS = frozenset(("strategies", "in_shapes", "kwarg_shapes"))
 
@@ -45,6 +51,8 @@ class Settings:
         missing: What a call does whose graph is missing.
         compiling: How XLA compiles graphs.
         on_memory: Whether a bucket that does not fit into memory is an error or runs exactly.
+        masking: Whether masks keep padding out of results; else the function does it itself.
+        padding: What the padding of arguments holds if the function masks for itself.
         returns: What a call makes of the arrays that its graph returns.
     """
 
@@ -64,6 +72,8 @@ class Settings:
     compiling: Compiling = TUNED
     returns: Returns = "device"
     on_memory: Literal["raise", "exact"] = "raise"
+    masking: bool = True
+    padding: Paddings = "zeros"
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
@@ -89,8 +99,11 @@ def settings_of(fn: Callable[..., Any], **options: Any) -> Settings:
         ShapeExecError: An option has a value that cannot work.
     """
     _check_callable(fn)
+    if options["poison"] is None:
+        options["poison"] = os.environ.get(POISON)
     settings = Settings(fn=fn, **(_in_form(options) | _arguments(fn, options)))
     _check_symbols(settings, options)
+    _check_padding(settings)
     return settings
 
 
@@ -121,6 +134,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     other = dataclasses.replace(settings, fn=fn, **fields)
     if changes.keys() & _NAMED_SYMBOLS:
         _check_symbols(other, changes)
+    _check_padding(other)
     return other
 
 
@@ -169,6 +183,11 @@ def _kwarg_shapes(given: Any) -> dict[str, Any] | None:
     return _options.as_kwarg_shapes(given)
 
 
+def _masking(given: Any) -> bool:
+    _options.check_kind("masking", given, kind=bool, fix="masking=False")
+    return given is not False
+
+
 def _compiling(given: Any) -> Compiling:
     fix = 'compiling=sx.Compiling(first="quick")'
     _options.check_kind("compiling", given, kind=Compiling, fix=fix)
@@ -188,6 +207,8 @@ _FORMS: Mapping[str, Callable[[Any], Any]] = {
     "in_shapes": _options.as_in_shapes,
     "constraints": _options.as_constraints,
     "poison": check_poison,
+    "masking": _masking,
+    "padding": as_padding,
     "examples": lambda given: _options.as_lawful_strategy("examples", given),
 }
 
@@ -201,6 +222,8 @@ def _arguments(fn: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, An
     numbers = _options.as_numbers("static_argnums", given.get("static_argnums", ()))
     names = _options.as_texts("static_argnames", given.get("static_argnames", ()))
     named = {name: given[name] or () for name in ("kwarg_shapes",) if name in given}
+    if is_mapping(given.get("padding")):
+        named["padding"] = as_padding(given["padding"])
     if "donate_argnums" in given:
         named["donate_argnums"] = _options.as_numbers("donate_argnums", given["donate_argnums"])
     _options.check_arguments(fn, static_argnums=numbers, static_argnames=names, **named)
@@ -233,3 +256,66 @@ def _check_symbols(settings: Settings, given: Mapping[str, Any]) -> None:
     check_names(places(written["in_shapes"], written["kwarg_shapes"]))
     symbols = spec_symbols(settings.in_shapes, settings.kwarg_shapes)
     _options.check_symbols(settings.strategies, symbols)
+
+
+_NOT_UNMASKED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
+    'on_unsupported="exact"': (
+        lambda own: own.on_unsupported == "exact",
+        "no rule is applied, so none refuses anything",
+    ),
+    'missing="larger"': (
+        lambda own: own.missing == "larger",
+        "results may depend on the bucket, and so on which graphs are there",
+    ),
+    'padding="adaptive" and donate_argnums': (
+        lambda own: bool(own.donate_argnums) and "adaptive" in _modes_of(own.padding),
+        "modes are measured by running the first call several times, which takes its arguments",
+    ),
+}
+"""What contradicts `masking=False`: whether some settings say it, and why it does."""
+
+
+def _check_padding(settings: Settings) -> None:
+    """Check that masking and padding go with each other, and with the other options.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    if settings.masking:
+        if set(_modes_of(settings.padding)) == {"zeros"}:
+            return
+        raise ConfigError(
+            f"padding={settings.padding!r:.80} with masking=True.",
+            option="padding",
+            why="masks keep padding out of every result, so what it holds never matters",
+            fix="leave padding= out, or masking=False if the function masks for itself",
+        )
+    for said, (is_said, why) in _NOT_UNMASKED.items():
+        if is_said(settings):
+            option = said.partition("=")[0]
+            raise ConfigError(
+                f"{said} with masking=False.",
+                option=option,
+                why=why,
+                fix=f"leave {option}= out, or masking=True",
+            )
+
+
+def _modes_of(padding: Paddings) -> list[Any]:
+    return [*padding.values(), "zeros"] if is_mapping(padding) else [padding]
+
+
+def check_mapped(settings: Settings) -> None:
+    """Check that a function of one example may be mapped.
+
+    Raises:
+        ConfigError: It masks for itself.
+    """
+    if settings.masking:
+        return
+    raise ConfigError(
+        "map with masking=False.",
+        option="masking",
+        why="examples are padded to the largest of them, so results would depend on the others",
+        fix="call it once per example, or masking=True",
+    )

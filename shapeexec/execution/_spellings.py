@@ -19,9 +19,10 @@ from shapeexec.shape._forms import axis_name, is_dim, is_size, text_of_axes
 
 _OPTIONS = (
     "in_shapes buckets kwarg_shapes constraints on_unsupported static_argnums static_argnames "
-    "donate_argnums examples limits check missing compiling on_memory returns poison"
+    "donate_argnums examples limits check missing compiling on_memory returns poison masking "
+    "padding"
 ).split()
-_FOR_BUCKETS = "bucket bucket_sizes bucketing buckets_for padding sizes strategies strategy".split()
+_FOR_BUCKETS = "bucket bucket_sizes bucketing buckets_for sizes strategies strategy".split()
 _FOR_SHAPES = (
     "arg_shapes in_shape in_specs input_shape input_shapes input_signature input_spec input_specs "
     "polymorphic_shapes shape shapes spec specs"

@@ -15,6 +15,7 @@ from jax import lax
 
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
+from shapeexec.execution._modes import Mode, Positions, number_of, repeated
 from shapeexec.execution._placement import Placement, Shape, at_capacity, stacked_sharding
 from shapeexec.masking._fill import conform, fill
 from shapeexec.shape import _trees
@@ -22,10 +23,11 @@ from shapeexec.shape import _trees
 _WIDE = 8  # bytes: narrower dtypes are canonical always
 
 
-def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
+def pad(x: Any, capacity: Shape, *, mode: Mode = "zeros", is_donated: bool = False) -> Any:
     """`x` at `capacity`; a JAX array itself if nothing is missing.
 
-    Padding is zero; typed PRNG keys, which have no zero, repeat the last key.
+    Padding is as `mode` says, and zero if there is no element to repeat; typed PRNG keys, which
+    have no zero, repeat the last key in any mode.
 
     A padded copy of a JAX array that `is_donated` is a JAX array, too, whose `is_deleted()` says
     whether its memory was taken. The result is committed if `x` is, where `at_capacity` says. NumPy
@@ -33,14 +35,14 @@ def pad(x: Any, capacity: Shape, *, is_donated: bool = False) -> Any:
     again.
     """
     if type(x) is np.ndarray:  # what most calls bring: no other question is asked of it
-        return _pad_host(x, capacity)
+        return _pad_host(x, capacity, mode=mode)
     if not isinstance(x, jax.Array):
-        return _pad_host(_on_host(x), capacity)
+        return _pad_host(_on_host(x), capacity, mode=mode)
     if x.shape == capacity:
         return x
     if not _is_on_host(x):
-        return _pad_on_devices(x, capacity)
-    padded = _pad_host(np.asarray(x), capacity)
+        return _pad_on_devices(x, capacity, mode=mode)
+    padded = _pad_host(np.asarray(x), capacity, mode=mode)
     if not (_compat.is_committed(x) or x.weak_type or is_donated):
         return padded
     return _compat.array_from_host(
@@ -103,15 +105,18 @@ def cut(x: Any, shape: Shape, *, is_copied: bool = False) -> Any:
     )
 
 
-def rebucket(x: jax.Array, shape: Shape, *, capacity: Shape, is_donated: bool) -> Any:
-    """The front corner of `x` of this shape with zeros behind it, at `capacity`; see `pad`.
+def rebucket(
+    x: jax.Array, shape: Shape, *, capacity: Shape, mode: Mode = "zeros", is_donated: bool
+) -> Any:
+    """The front corner of `x` of this shape, padded anew to `capacity`; see `pad`.
 
     On an accelerator a program per pair of capacities does it, whatever the shape.
     """
     if _is_on_host(x):
-        return pad(cut(x, shape, is_copied=True), capacity, is_donated=is_donated)
+        own = cut(x, shape, is_copied=True)
+        return pad(own, capacity, mode=mode, is_donated=is_donated)
     x, sharding = _placed(x, capacity)
-    return _device_rebucket(capacity, sharding)(x, np.asarray(shape, np.int32))
+    return _device_rebucket(capacity, mode, sharding=sharding)(x, np.asarray(shape, np.int32))
 
 
 def _on_host(x: Any) -> np.ndarray:
@@ -197,14 +202,24 @@ def stacked_struct(struct: jax.ShapeDtypeStruct, count: int) -> jax.ShapeDtypeSt
     return jax.ShapeDtypeStruct((count, *struct.shape), struct.dtype, sharding=sharding)
 
 
-def _pad_host(x: np.ndarray, capacity: Shape) -> np.ndarray:
+def _pad_host(x: np.ndarray, capacity: Shape, *, mode: Mode) -> np.ndarray:
     given = x.dtype
     dtype = given if given.itemsize < _WIDE else _canonical(given)
     if x.shape == capacity and dtype == given:
         return x.copy()
-    padded = np.zeros(capacity, dtype)
+    where = repeated(mode)
+    if where is not None and x.size:
+        for axis in _missing_axes(x.shape, capacity):
+            x = np.take(x, where(np.arange(capacity[axis]), x.shape[axis]), axis=axis)
+        return x.astype(dtype)
+    number = number_of("zeros" if where is not None else mode, dtype)
+    padded = np.full(capacity, number) if number else np.zeros(capacity, dtype)
     padded[tuple(map(slice, x.shape))] = x
     return padded
+
+
+def _missing_axes(shape: Shape, capacity: Shape) -> list[int]:
+    return [a for a, (have, want) in enumerate(zip(shape, capacity, strict=True)) if have < want]
 
 
 def _is_on_host(x: Any) -> bool:
@@ -225,9 +240,9 @@ def _is_wide(dtype: object) -> bool:
     return isinstance(dtype, np.dtype) and dtype.itemsize >= _WIDE
 
 
-def _pad_on_devices(x: jax.Array, capacity: Shape) -> jax.Array:
+def _pad_on_devices(x: jax.Array, capacity: Shape, *, mode: Mode) -> jax.Array:
     x, sharding = _placed(x, capacity)
-    return device_pad(x.shape, capacity, sharding=sharding)(x)
+    return device_pad(x.shape, capacity, mode=mode, sharding=sharding)(x)
 
 
 def _placed(x: jax.Array, capacity: Shape) -> tuple[jax.Array, Any]:
@@ -241,7 +256,7 @@ def _placed(x: jax.Array, capacity: Shape) -> tuple[jax.Array, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def device_pad(
-    shape: Shape, capacity: Shape, *, sharding: Any = None
+    shape: Shape, capacity: Shape, *, mode: Mode = "zeros", sharding: Any = None
 ) -> Callable[[jax.Array], jax.Array]:
     """A compiled function that pads arrays of one shape; `sharding` is that of its result."""
     missing = [(0, more - have) for have, more in zip(shape, capacity, strict=True)]
@@ -249,19 +264,38 @@ def device_pad(
     def pad_on_device(x: jax.Array) -> jax.Array:
         if _compat.is_extended(x.dtype):
             return _compat.numpy_pad(x, missing, mode="edge")
-        padded = lax.pad(x, np.zeros((), x.dtype), [(lo, hi, 0) for lo, hi in missing])
+        where, padded = repeated(mode), x
+        if where is None or not x.size:
+            number = number_of(mode if where is None else "zeros", x.dtype)
+            padded = lax.pad(x, number, [(lo, hi, 0) for lo, hi in missing])
+        else:
+            for axis in _missing_axes(shape, capacity):
+                at = where(np.arange(capacity[axis]), shape[axis])
+                padded = jax.numpy.take(padded, at, axis=axis)
         return _compat.with_weak_type(padded, jax.typeof(x))
 
     return _compat.jit(pad_on_device, out_shardings=sharding)
 
 
 @functools.lru_cache(maxsize=4096)
-def _device_rebucket(capacity: Shape, sharding: Any) -> Callable[[jax.Array, Any], jax.Array]:
+def _device_rebucket(
+    capacity: Shape, mode: Mode, *, sharding: Any
+) -> Callable[[jax.Array, Any], jax.Array]:
+    axes, where = range(len(capacity)), repeated(mode)
+
+    def taken(x: jax.Array, lengths: jax.Array, *, where: Positions) -> jax.Array:
+        for axis in axes:
+            at, size = lax.iota(np.int32, capacity[axis]), jax.numpy.maximum(lengths[axis], 1)
+            x = jax.numpy.take(x, where(at, size), axis=axis)
+        return jax.numpy.where(lengths.min() > 0, x, lax.full_like(x, 0))
+
     def rebucket_on_device(x: jax.Array, lengths: jax.Array) -> jax.Array:
         moved = conform(x, capacity)
-        if not _compat.is_extended(x.dtype):
-            axes = range(len(capacity))
-            moved = fill(moved, [lengths[axis] for axis in axes], value=0, axes=axes)
+        if not _compat.is_extended(x.dtype) and where is not None and axes:
+            moved = taken(moved, lengths, where=where)
+        elif not _compat.is_extended(x.dtype):
+            number = number_of("zeros" if where is not None else mode, x.dtype)
+            moved = fill(moved, [lengths[axis] for axis in axes], value=number, axes=axes)
         return _compat.with_weak_type(moved, jax.typeof(x))
 
     return _compat.jit(rebucket_on_device, out_shardings=sharding)

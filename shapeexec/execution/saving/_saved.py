@@ -286,7 +286,7 @@ class Saved:
         )
 
 
-_ALIKE = ("constraints", "poison")
+_ALIKE = ("constraints", "poison", "masking")
 """Settings that each graph of an Exec has in common."""
 
 _TELLING: Mapping[str, str] = {

@@ -42,6 +42,8 @@ _PLAIN = (
     "missing",
     "returns",
     "on_memory",
+    "masking",
+    "padding",
 )
 
 OPTIONS = frozenset(
