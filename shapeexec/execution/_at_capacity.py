@@ -6,7 +6,7 @@ which shapes the unpadded call returns, to which results are cut.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shapeexec._errors import ConfigError, InconclusiveShapeError, exact_strategies
@@ -65,47 +65,48 @@ class AtCapacity:
             Exception: Whatever the function raises at the sizes of the call or at the buckets.
         """
         buckets = {s: exact[s] if s in exact else ranges[s][1] for s in call.sizes}
-        whole = dataclasses.replace(call, sizes=buckets)
-        traced = self._traces.of(whole, buckets)
+        recipe = self._recipe(call, buckets, ranges=ranges)
         kind = Key(Kind(call.base, tuple(exact.items()), _THE_ONLY, call.placement))
         key = Key(Bucketed(kind, tuple(ranges.items())))
-        in_capacities = _capacities(traced.trace.jaxpr.in_avals)
         shown = self._showing(call, exact, graph=(key.without_placement(), kind))
-        own_sizes = shown.substitution.sizes(call.sizes)
-        out_shapes = tuple(_shape(aval.shape, own_sizes) for aval in shown.jaxpr.out_avals)
-        out_capacities = _capacities(traced.trace.jaxpr.out_avals)
-        own = tuple(_shape(dims, call.sizes) for dims in call.dims)
-        _check(call, buckets, what="an argument", shapes=own, capacities=in_capacities)
-        is_alike = shown.out_tree == traced.trace.out_tree
-        _check(
-            call,
-            buckets,
-            what="a result",
-            shapes=out_shapes,
-            capacities=out_capacities if is_alike else (),
-        )
-        return Plan(
+        plan = Plan(
             sizes=call.sizes,
             buckets=buckets,
             guards=(),
-            in_capacities=in_capacities,
-            out_shapes=out_shapes,
-            out_capacities=out_capacities,
+            in_capacities=_capacities(recipe.trace.jaxpr.in_avals),
+            out_shapes=_shapes(
+                [aval.shape for aval in shown.jaxpr.out_avals],
+                shown.substitution.sizes(call.sizes),
+            ),
+            out_capacities=_capacities(recipe.trace.jaxpr.out_avals),
             exact=tuple(reasons),
             reasons=reasons,
             is_compiled=key in self._store,
             base=call.base,
             kind=kind,
             key=key,
-            recipe=Recipe(
-                trace=traced.trace,
-                symbols=tuple(call.sizes),
-                ranges=ranges,
-                poison=None,
-                donate=self._settings.donate_argnums,
-                trace_seconds=traced.seconds,
-            ),
+            recipe=recipe,
             fillings=fillings(self._settings, call, chosen=self._chosen),
+        )
+        _check(plan, _shapes(call.dims, call.sizes), is_alike=shown.out_tree == recipe.result_tree)
+        return plan
+
+    def _recipe(
+        self,
+        call: BoundCall,
+        buckets: Mapping[str, int],
+        *,
+        ranges: Mapping[str, tuple[int, int]],
+    ) -> Recipe:
+        """The function as JAX traces it at the buckets; without dims there is nothing to mask."""
+        traced = self._traces.of(dataclasses.replace(call, sizes=buckets), buckets)
+        return Recipe(
+            trace=traced.trace,
+            symbols=tuple(call.sizes),
+            ranges=ranges,
+            poison=None,
+            donate=self._settings.donate_argnums,
+            trace_seconds=traced.seconds,
         )
 
     def _showing(self, call: BoundCall, exact: Mapping[str, int], *, graph: Any) -> Trace:
@@ -125,39 +126,46 @@ class AtCapacity:
         return shown if found is None else self._traces.of(call, call.sizes).trace
 
 
-def _shape(dims: Any, sizes: Mapping[str, int]) -> Shape:
-    return tuple(_dim.evaluate(dim, sizes) for dim in dims)
+def _shapes(leaves: Iterable[Any], sizes: Mapping[str, int]) -> tuple[Shape, ...]:
+    return tuple(tuple(_dim.evaluate(dim, sizes) for dim in dims) for dims in leaves)
 
 
 def _capacities(avals: Any) -> tuple[Shape, ...]:
     return tuple(tuple(aval.shape) for aval in avals)
 
 
-def _check(
-    call: BoundCall,
-    buckets: Mapping[str, int],
-    *,
-    what: str,
-    shapes: tuple[Shape, ...],
-    capacities: tuple[Shape, ...],
-) -> None:
+def _check(plan: Plan, given: Sequence[Shape], *, is_alike: bool) -> None:
     """Check that arrays at the buckets hold those of the call.
 
+    Args:
+        plan: The plan of the call.
+        given: The shapes of its arguments.
+        is_alike: Whether results at the buckets are a tree of the same structure.
+
     Raises:
-        ConfigError: One does not.
+        ConfigError: An array does not fit, or the trees differ.
     """
-    pairs = list(zip(shapes, capacities, strict=False))
-    misfit = next((pair for pair in pairs if not _fits(*pair)), None)
-    if misfit is None and len(shapes) == len(capacities):
+    pairs = [("an argument", *pair) for pair in zip(given, plan.in_capacities, strict=True)]
+    if is_alike:
+        shapes = zip(plan.out_shapes, plan.out_capacities, strict=True)
+        pairs += [("a result", *pair) for pair in shapes]
+    misfits = [
+        (what, f"{list(shape)} of the call, {list(capacity)} at the buckets")
+        for what, shape, capacity in pairs
+        if not _fits(shape, capacity)
+    ]
+    if not is_alike:
+        misfits.append(("a result", "trees of other structures"))
+    if not misfits:
         return
-    sizes = ", ".join(f"{s}={size} in bucket {buckets[s]}" for s, size in call.sizes.items())
-    got = "other results" if misfit is None else f"{list(misfit[0])}, and {list(misfit[1])} there"
+    what, got = misfits[0]
+    at = ", ".join(f"{symbol}={size} in bucket {bucket}" for symbol, size, bucket in plan.padding)
     raise ConfigError(
         f"masking=False: {what} of the unpadded call is no corner of the one at the buckets.",
         option="masking",
-        got=f"{got}; {sizes}",
+        got=f"{got}; {at}",
         why="the function runs at the buckets, where each size and each branch on one is theirs",
-        fix=f"{exact_strategies(call.sizes)} in buckets=, or masking=True",
+        fix=f"{exact_strategies(plan.sizes)} in buckets=, or masking=True",
     )
 
 
