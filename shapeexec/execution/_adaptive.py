@@ -39,6 +39,8 @@ element are in range, and 0 is what marks padding by convention.
 _ROUNDINGS = 64
 """Differences up to as many roundings of a result's dtype are none: XLA sums in another order."""
 
+_WORST = 1e6
+
 
 class Adaptive:
     """The modes that were measured, by argument and kind of dtype; each is measured once."""
@@ -52,6 +54,11 @@ class Adaptive:
         only, *others = _CANDIDATES[slot[1]]
         unmeasured = "adaptive: not measured yet" if others else "adaptive: False masks"
         return self._chosen.get(slot, (only, unmeasured))
+
+    def adopt(self, other: "Adaptive") -> None:
+        """Take over what another one of the same function has measured."""
+        with self._lock:
+            self._chosen |= other._chosen
 
     def settled(self, plan: Plan, call: BoundCall, *, graph: Graph) -> Plan:
         """A plan whose modes are measured, on the data of the call where they were not.
@@ -116,14 +123,15 @@ def _harm(
     )
     ready = make_ready(dataclasses.replace(plan, fillings=own), call)
     got = ready.run(graph, call.call, span=Span(), retrace=True)
-    return max(map(difference, _trees.leaves(got), want), default=0.0)
+    # A sum: what one argument does to one result shows beside what others do to other results.
+    return sum(map(difference, _trees.leaves(got), want))
 
 
 def difference(got: Any, want: Any) -> float:
     """How far an array is from another one, in units of the latter's greatest number.
 
     Integers and bools: the share of elements that differ. Rounding is no difference; NaN for a
-    number, or a number for NaN, is an infinite one.
+    number, or a number for NaN, is the worst one.
     """
     if _compat.is_extended(want.dtype) or want.size == 0:
         return 0.0
@@ -137,5 +145,6 @@ def difference(got: Any, want: Any) -> float:
         largest = np.max(np.abs(b), initial=0, where=np.isfinite(b))
         found = float(np.max(apart) / (largest or 1))
     if np.isnan(found):
-        return float("inf")
+        return _WORST
+    found = min(found, _WORST)
     return 0.0 if found <= _ROUNDINGS * float(_compat.finfo(want.dtype).eps) else found

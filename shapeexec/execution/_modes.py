@@ -73,7 +73,8 @@ def _as_mode(given: Any, path: str) -> Any:
     is_text = isinstance(given, str)
     if is_text and given in (*CHOICES, "adaptive"):
         return given
-    number: Any = given.item() if isinstance(given, np.generic) else given
+    is_scalar = hasattr(given, "item") and np.ndim(given) == 0
+    number: Any = given.item() if is_scalar else given
     if isinstance(number, int | float | complex):
         return number
     choices = ", ".join(f'"{name}"' for name in (*CHOICES, "adaptive"))

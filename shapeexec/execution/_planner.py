@@ -19,7 +19,7 @@ from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution._adaptive import Adaptive
 from shapeexec.execution._at_capacity import AtCapacity
 from shapeexec.execution._bind import Binder, BoundCall
-from shapeexec.execution._compile import Graph, Outline, Recipe
+from shapeexec.execution._compile import Outline, Recipe
 from shapeexec.execution._exactness import Exactness, ExactSymbols
 from shapeexec.execution._key import (
     Base,
@@ -50,6 +50,9 @@ class Planner:
     Args:
         settings: How calls map to graphs.
         store: Holds compiled graphs and prepared traces.
+
+    Attributes:
+        adaptive: The padding modes that were measured.
     """
 
     def __init__(self, settings: Settings, store: Store) -> None:
@@ -58,13 +61,13 @@ class Planner:
         self._proofs = Proofs(settings.check, store.count)
         self._exact = ExactSymbols(settings, self._proofs)
         self._traces = Traces(settings.constraints, store.count)
-        self._adaptive = Adaptive()
+        self.adaptive = Adaptive()
         self._at_capacity = AtCapacity(
             settings,
             store,
             traces=self._traces,
             proofs=self._proofs,
-            chosen=self._adaptive.chosen,
+            chosen=self.adaptive.chosen,
         )
         self._zero_results = False
 
@@ -208,10 +211,6 @@ class Planner:
         if is_new:
             self._store.events.tell("exact", reason=f"{', '.join(symbols)}: {error.what}")
         return is_new
-
-    def settled(self, plan: Plan, call: BoundCall, *, graph: Graph) -> Plan:
-        """A plan whose padding modes are measured: see `Adaptive`."""
-        return self._adaptive.settled(plan, call, graph=graph)
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol."""

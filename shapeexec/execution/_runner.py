@@ -121,7 +121,7 @@ class Runner:
                     return lent.run(returns=self.settings.returns, began=began)
             try:
                 plan, graph = self._made(call)
-                plan = planner.settled(plan, call, graph=graph)
+                plan = planner.adaptive.settled(plan, call, graph=graph)
             except OutOfMemoryError as error:
                 self._give_up(call, error)
                 continue

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from shapeexec._errors import (
@@ -33,13 +32,13 @@ from shapeexec.execution._function import runner_of
 from shapeexec.execution._handle import cut_all
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
-from shapeexec.execution._settings import Settings
 from shapeexec.execution._signature import by_position
 from shapeexec.execution._split import Call, taken
 from shapeexec.execution._store import Store
 from shapeexec.masking._poison import POISONS, check_poison
-from shapeexec.tools import _closeness, _samples
-from shapeexec.tools._locate import locate
+from shapeexec.tools import _closeness, _samples, _unmasked
+from shapeexec.tools._gradients import by_floats, corner, gradient_of, is_inexact
+from shapeexec.tools._locate import Culprit, locate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,9 +122,13 @@ def validate(
     first = check_of("the result", ex)
     chosen = list(_samples.size_sets(first.planner, first.bound.sizes, rounds=rounds, rng=rng))
     checks = [first]
-    if gradients and any(map(_is_inexact, jax.tree.leaves((first.call.arrays, first.call.named)))):
-        derived = ex.variant(fn=gradient_of(ex.settings))
-        checks.append(check_of("the gradient", derived, may_be_refused=True))
+    if gradients and any(map(is_inexact, jax.tree.leaves((first.call.arrays, first.call.named)))):
+        if ex.settings.masking:
+            derived = ex.variant(fn=gradient_of(ex.settings))
+            checks.append(check_of("the gradient", derived, may_be_refused=True))
+        else:
+            own = functools.partial(_GradientCheck, args=args, kwargs=kwargs, poisons=poisons)
+            checks.append(own("the gradient", ex))
     report = _Report(progress, len(chosen) * len(checks) * len(poisons))
     for at in chosen:
         for check in checks:
@@ -147,43 +150,6 @@ def _check_rounds(rounds: Any) -> None:
         raise ConfigError(
             f"rounds={rounds!r} is not a number of rounds.", option="rounds", fix="at least 1"
         )
-
-
-def gradient_of(settings: Settings) -> Callable[..., Any]:
-    """The gradients of a weighted sum of all float results, by all float arguments.
-
-    The weights differ from element to element, so that no cotangent can stand in for another.
-    """
-
-    def gradients(*args: Any, **kwargs: Any) -> Any:
-        call = taken(settings, args, kwargs=kwargs)
-        leaves, _ = jax.tree.flatten((tuple(call.arrays), dict(call.named)))
-        inexact = [i for i, leaf in enumerate(leaves) if _is_inexact(leaf)]
-        pure = call.pure()
-
-        def loss(*floats: Any) -> Any:
-            changed = list(leaves)
-            for i, leaf in zip(inexact, floats, strict=True):
-                changed[i] = leaf
-            results = jax.tree.leaves(pure(*changed))
-            return sum((_weighted(x) for x in results if _is_inexact(x)), jnp.float32(0))
-
-        return jax.grad(loss, argnums=tuple(range(len(inexact))))(*[leaves[i] for i in inexact])
-
-    return gradients
-
-
-def _is_inexact(x: Any) -> bool:
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, np.inexact)
-
-
-def _weighted(x: Any) -> Any:
-    if jnp.issubdtype(x.dtype, np.complexfloating):
-        return _weighted(x.real) + 2 * _weighted(x.imag)
-    x = x.astype(jnp.promote_types(x.dtype, np.float32))
-    for axis in range(x.ndim):
-        x = x * jnp.cos(jax.lax.broadcasted_iota(x.dtype, x.shape, axis) * (axis + 1) + 1)
-    return jnp.sum(x)
 
 
 @dataclasses.dataclass
@@ -235,12 +201,14 @@ class _Check:
         self.dims = self.bound.ragged_dims
         changes: dict[str, Any] = {"check": "sizes", "returns": "device"}
         self.padded = [ex.variant(poison=poison, **changes) for poison in poisons]
+        for one in self.padded:
+            runner_of(one).planner.adaptive.adopt(runner_of(ex).planner.adaptive)
 
     def run(self, call: Call, sizes: Mapping[str, int], *, report: _Report) -> None:
         """Compare the runs of one call."""
         at = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
         which = f"{self.what} at {at}"
-        plain = jax.jit(call.pure())
+        plain = jax.jit(self.plain(call))
         leaves = jax.tree.leaves((tuple(call.arrays), dict(call.named)))
         try:
             want = jax.block_until_ready(plain(*leaves))  # some of XLA's errors come late
@@ -264,11 +232,26 @@ class _Check:
                 continue
             plan, poison = self.planner.draft(bound), padded.settings.poison
             what = f"{which}: {text}"
+            if not padded.settings.masking:
+                plan = runner_of(padded).planner.draft(bound)
+                culprit = self._located(plan, bound)
+                if culprit is not None or not _is_explained(plain, leaves, got=got, want=want):
+                    _unmasked.refuse(what, culprit, plan=plan, poison=poison)
             _raise_if_an_equation_differs(plan, poison, call=bound, what=what)
             _raise_if_the_trees_differ(plan, poison, what=what, got=got, want=want)
             if not _is_explained(plain, leaves, got=got, want=want):
                 text = f"{text}; {UNEXPLAINED}"
             report.rounding.setdefault(f"{which}: {text}")
+
+    def plain(self, call: Call) -> Callable[..., Any]:
+        """The unpadded function, of flat arrays."""
+        return call.pure()
+
+    def _located(self, plan: Plan, call: BoundCall) -> Culprit | None:
+        """The first equation of a function that masks for itself that lets padding in."""
+        leaves = jax.tree.leaves((tuple(call.call.arrays), dict(call.call.named)))
+        pairs = list(zip(leaves, _unmasked.padded_leaves(plan, call), strict=True))
+        return _unmasked.first_difference(_unmasked.programs_of_call(plan, call), pairs)
 
     def _run_padded(self, padded: Exec, call: BoundCall, *, at: str, report: _Report) -> Any:
         """Run a graph that is proven to be the plain program; otherwise run exactly."""
@@ -280,6 +263,38 @@ class _Check:
                 reason = "; ".join(dict.fromkeys(plan.reasons.values()))
                 report.differences.setdefault(f"{self.what} at {at}: {reason}")
             return runner_of(padded).run_bound(call, None, began=time.perf_counter())
+
+
+class _GradientCheck(_Check):
+    """The same of the gradients of a function that masks for itself, by valid elements.
+
+    An Exec of the gradients would sum over the padding of results, which nobody reads.
+    """
+
+    def plain(self, call: Call) -> Callable[..., Any]:
+        return by_floats(call.pure())
+
+    def _run_padded(self, padded: Exec, call: BoundCall, *, at: str, report: _Report) -> Any:
+        del at, report  # there is no other trace that could differ
+        runner = runner_of(padded)
+        runner.run_bound(call, None, began=time.perf_counter())  # which measures modes
+        plan = runner.planner.draft(call)
+        whole, true = _unmasked.padded_leaves(plan, call), jax.tree.leaves(self._structs(call))
+        found = jax.jit(by_floats(call.fn, shapes=plan.out_shapes))(*whole)
+        shapes = [leaf.shape for leaf in true if is_inexact(leaf)]
+        return tuple(map(corner, found, shapes))
+
+    def _located(self, plan: Plan, call: BoundCall) -> Culprit | None:
+        true, whole = jax.tree.leaves(self._structs(call)), _unmasked.padded_leaves(plan, call)
+        programs = (
+            _unmasked.program(by_floats(call.fn, shapes=plan.out_shapes), true),
+            _unmasked.program(by_floats(call.fn, shapes=plan.out_shapes), whole),
+        )
+        return _unmasked.first_difference(programs, list(zip(true, whole, strict=True)))
+
+    @staticmethod
+    def _structs(call: BoundCall) -> Any:
+        return (tuple(call.call.arrays), dict(call.call.named))
 
 
 def _raise_if_an_equation_differs(
