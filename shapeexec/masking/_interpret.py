@@ -90,7 +90,7 @@ class Interpreter:
         env = _compat.Environment(dict(zip(jaxpr.invars, operands, strict=True)), _of_literal)
         for var, const in zip(jaxpr.constvars, closed.consts, strict=True):
             env.values[var] = Value(const, nothing_known_of(var.aval), next(self.numbers))
-        live = _live(jaxpr, results)
+        live = live_of(jaxpr, results)
         scope = Scope(env.values, [*live], results=results, outer=self.outer)
 
         def step(eqn: Any) -> list[Value]:
@@ -295,7 +295,7 @@ _UNREAD = Value(None, nothing_known(0, np.bool_))
 """Stands for a result that nothing reads."""
 
 
-def _live(jaxpr: Any, wanted: Sequence[Any]) -> dict[Any, tuple[bool, ...]]:
+def live_of(jaxpr: Any, wanted: Sequence[Any]) -> dict[Any, tuple[bool, ...]]:
     """The equations that results or effects depend on, in order, and which results are read."""
     needed = {var for var in wanted if not _compat.is_literal(var)}
     live: list[tuple[Any, tuple[bool, ...]]] = []
