@@ -73,8 +73,7 @@ def _as_mode(given: Any, path: str) -> Any:
     is_text = isinstance(given, str)
     if is_text and given in (*CHOICES, "adaptive"):
         return given
-    is_scalar = hasattr(given, "item") and np.ndim(given) == 0
-    number: Any = given.item() if is_scalar else given
+    number = _as_number(given)
     if isinstance(number, int | float | complex):
         return number
     choices = ", ".join(f'"{name}"' for name in (*CHOICES, "adaptive"))
@@ -83,6 +82,11 @@ def _as_mode(given: Any, path: str) -> Any:
         option="padding",
         fix=f"{choices} or a number; how far sizes are padded is said by buckets=",
     )
+
+
+def _as_number(given: Any) -> Any:
+    """A number of NumPy's or JAX's as Python's; anything else as it is."""
+    return given.item() if hasattr(given, "item") and np.ndim(given) == 0 else given
 
 
 def check_fits(number: complex, dtype: Any, *, path: str) -> None:
