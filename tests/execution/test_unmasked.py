@@ -243,6 +243,8 @@ def test_handles_go_in_and_come_out(place):
     np.testing.assert_array_equal(run(handle), ones(3) + 2)
     ending = sx.Exec(lambda x: x[-1], ("s",), masking=False, padding="edge", buckets=B)
     assert float(ending(handle)) == 4
+    zeros = sx.Exec(lambda x: x * 2, ("s",), buckets=B).padded(ones(3))
+    assert float(ending(zeros)) == 6
     assert_close(sx.Exec(jnp.mean, ("s",), buckets=B)(handle), jnp.float32(3), loose=FEW)
 
 
