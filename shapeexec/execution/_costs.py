@@ -13,7 +13,14 @@ from shapeexec.execution._store import Store
 from shapeexec.program._names import function_name
 
 # A bucket changes no polynomial, and what is exact for a while need not be.
-_EVERY_SIZE = {"strategies": Pow2(), "check": "off", "on_unsupported": "exact", "missing": "wait"}
+_EVERY_SIZE = {
+    "strategies": Pow2(),
+    "check": "off",
+    "on_unsupported": "exact",
+    "missing": "wait",
+    "masking": True,
+    "padding": "zeros",
+}
 
 
 def cost_model(runner: Runner, arguments: Arguments) -> CostModel:

@@ -297,6 +297,15 @@ def test_saved_graphs_serve_the_same_masking_only(tmp_path):
     assert masked.stats.loads == 0
 
 
+def test_what_a_call_costs_does_not_depend_on_masks():
+    x = MAKES["x"](2, 3)
+    costs = [
+        run.cost_model(x)
+        for run in (sx.Exec(by_position, ("b, s, 3",)), HOLDS[5].run(buckets=sx.Pow2()))
+    ]
+    assert str(costs[0]) == str(costs[1])
+
+
 def test_poison_takes_the_place_of_padding_that_is_not_named():
     def last(x, y, n):
         return x[-1], y[-1], n[-1]
