@@ -22,7 +22,6 @@ REASONS = {
     "shapeexec.attention.backends.mosaic_gpu._of_queries.backward_of_queries": KERNELS,
     "shapeexec.attention.backends.mosaic_gpu._of_queries._Kernel._sum": KERNELS,
     "shapeexec.attention.backends.mosaic_tpu._steps.launch": KERNELS,
-    "shapeexec.execution._compile.compile_graph": "lowering, compiling and counting are one span",
     "shapeexec.attention._grid.TileGrid": "each method is one question of a mask about a tile",
     "shapeexec.attention.masks._base.Tiles": "each method is one question of a mask about a tile",
     "shapeexec.attention.masks._base.Positions": "each method is one question about a pair",

@@ -385,7 +385,7 @@ def test_the_trace_is_proven_while_the_graph_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(_saved, "read_graph", read)
     run = sx.load(tmp_path, fn, trusted=True)
     with told() as texts:
-        np.testing.assert_allclose(run(W, X), attend(W, X), rtol=1e-6)
+        assert_close(run(W, X), attend(W, X))
     assert not texts
     (row,) = run.graphs
     assert row.origin == "loaded"
