@@ -229,4 +229,13 @@ def test_another_process_finds_the_same():
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == json.loads(json.dumps(shown()))
+    there, here = json.loads(run.stdout), json.loads(json.dumps(shown()))
+    assert there[:2] == here[:2]
+    pairs = [(group, name) for group, named in here[2].items() for name in named]
+    assert [pair for pair in pairs if _at(there[2], pair) != _at(here[2], pair)] == []
+    assert there == here
+
+
+def _at(parts, pair):
+    group, name = pair
+    return parts[group].get(name)
