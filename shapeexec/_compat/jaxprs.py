@@ -8,8 +8,10 @@ Primitives by name are in `primitives`.
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -101,7 +103,27 @@ def bind_equation(
 ) -> list[Any]:
     """The results of an equation's primitive; `params` stand for the equation's own."""
     own = eqn.params if params is None else params
-    return results_of(eqn.primitive, operands, params=eqn.primitive.get_bind_params(own))
+    with settings_around(eqn):
+        return results_of(eqn.primitive, operands, params=eqn.primitive.get_bind_params(own))
+
+
+def settings_around(eqn: Any) -> AbstractContextManager[Any]:
+    """Have JAX's settings as they were where an equation was traced; see `own_settings`."""
+    return contextlib.nullcontext() if own_settings(eqn) is None else eqn.ctx.manager
+
+
+def own_settings(eqn: Any) -> tuple[Any, ...] | None:
+    """Settings of an equation that are not those of this thread; None: there are none.
+
+    They come from a `with` of the user's: how a draw makes its bits, where something is computed,
+    and metadata for XLA.
+    """
+    own = eqn.ctx
+    is_own = own.threefry_partitionable != jax.threefry_partitionable.value
+    if not is_own and own.compute_type is None and not own.xla_metadata:
+        return None
+    metadata = tuple(sorted((own.xla_metadata or {}).items()))
+    return own.threefry_partitionable, own.compute_type, metadata
 
 
 def results_of(primitive: Any, operands: Iterable[Any], *, params: Mapping[str, Any]) -> list[Any]:

@@ -101,6 +101,8 @@ class Scope:
         name = eqn.primitive.name
         if name in _BODIES and not eqn.effects:
             return _BODIES[name](self, eqn, values)
+        if own := _compat.own_settings(eqn):  # no equality is known of such an equation
+            name = f"{name} with {own}"
         kinds = [kind_of(var.aval) for var in eqn.outvars]
         run = functools.partial(_compat.bind_equation, eqn)
         if not eqn.effects:
@@ -114,12 +116,11 @@ class Scope:
             return made
         moment = len(self.effects), params_key(eqn.params, self.closed_key)
         made = self.table.make(name, ("effect", *moment), operands=values, kinds=kinds, run=run)
-        if not made:  # an effect without results gets a value of its own
+        done = made[0] if made else None
+        if done is None:  # an effect without results gets a value of its own
             (done,) = self.table.make(
                 name, ("effect", *moment), operands=values, kinds=[_NOTHING], run=run
             )
-        else:
-            done = made[0]
         self.effects.append(done)
         self.origins.setdefault(done, (eqn, *self.calls))
         return made

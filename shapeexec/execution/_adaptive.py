@@ -43,7 +43,7 @@ _WORST = 1e6
 
 
 class Adaptive:
-    """The modes that were measured, by argument and kind of dtype; each is measured once."""
+    """The modes that were measured, by argument and kind of dtype; the first measurement counts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,25 +68,23 @@ class Adaptive:
             call: The call.
             graph: Its graph.
         """
-        if not self._open(plan, call):
+        plan = self._with_chosen(plan)
+        open_slots = self._open(plan, call)
+        if not open_slots:
             return plan
-        with self._lock:
+        leaves = _trees.leaves(_handle.cut_all(call.call.arrays, call.call.named))
+        want = _trees.leaves(_compat.jit(call.fn)(*leaves))
+        for slot in open_slots:
+            harms = {
+                mode: _harm(plan, call, graph=graph, modes={slot: mode}, want=want)
+                for mode in _CANDIDATES[slot[1]]
+            }
+            best = min(harms, key=harms.__getitem__)
+            told = ", ".join(f"{mode} {harm:.2g}" for mode, harm in harms.items())
+            with self._lock:  # not while the function runs, whose callbacks may call it again
+                self._chosen.setdefault(slot, (best, f"adaptive, by differences: {told}"))
             plan = self._with_chosen(plan)
-            open_slots = self._open(plan, call)
-            if not open_slots:
-                return plan
-            leaves = _trees.leaves(_handle.cut_all(call.call.arrays, call.call.named))
-            want = _trees.leaves(_compat.jit(call.fn)(*leaves))
-            for slot in open_slots:
-                harms = {
-                    mode: _harm(plan, call, graph=graph, modes={slot: mode}, want=want)
-                    for mode in _CANDIDATES[slot[1]]
-                }
-                best = min(harms, key=harms.__getitem__)
-                told = ", ".join(f"{mode} {harm:.2g}" for mode, harm in harms.items())
-                self._chosen[slot] = best, f"adaptive, by differences: {told}"
-                plan = self._with_chosen(plan)
-            return plan
+        return plan
 
     def _open(self, plan: Plan, call: BoundCall) -> list[Slot]:
         """The slots that are not measured, of arrays that this call pads, each once."""

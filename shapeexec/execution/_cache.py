@@ -6,6 +6,7 @@ The caller compiles: it passes `get` a function that does.
 import collections
 import contextlib
 import dataclasses
+import inspect
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -133,27 +134,44 @@ def _like(error: Exception) -> Exception:
 
     Threads that raise one object would write their tracebacks and notes into one another's.
     """
-    own = _bare(error)
-    if own is None:
+    if any(_has_fields(base) for base in type(error).__mro__):
         return error
-    own.args = error.args  # some set them where they are initialized
-    own.__dict__.update(error.__dict__)
-    if hasattr(own, "__notes__"):
-        own.__notes__ = list(own.__notes__)
+    try:
+        own = _bare(error)
+        own.args = error.args  # some set them where they are initialized
+        own.__dict__.update(error.__dict__)
+        if hasattr(own, "__notes__"):
+            own.__notes__ = list(own.__notes__)
+        is_like = str(own) == str(error)
+    except Exception:  # of any kind: the class's own
+        return error
     own.__cause__ = error
-    return own if str(own) == str(error) else error  # some keep their fields elsewhere
+    return own if is_like else error
 
 
-def _bare(error: Exception) -> Exception | None:
-    """An exception of the same class and `args`, made without its `__init__`; None: Python refuses.
+def _bare(error: Exception) -> Exception:
+    """An exception of the same class and `args`, made without its `__init__`.
 
     That may take other arguments than it keeps. Of several bases one alone makes such objects.
+
+    Raises:
+        Exception: The class refuses; of any kind.
     """
     kind = type(error)
     for base in kind.__mro__:
         with contextlib.suppress(TypeError):
             return base.__new__(kind, *error.args)
-    return None
+    raise TypeError("no base makes such an object")  # `_like` passes the error itself on
+
+
+def _has_fields(kind: type) -> bool:
+    """Whether a class keeps fields outside of `__dict__` and `args`, as `OSError` does."""
+    own = vars(kind).items()
+    return kind not in (object, BaseException) and any(
+        inspect.isdatadescriptor(held) and not isinstance(held, property)
+        for name, held in own
+        if name not in ("__dict__", "__weakref__")
+    )
 
 
 class GraphCache(Generic[Entry]):

@@ -60,10 +60,12 @@ def as_padding(given: Any) -> Paddings:
     if not is_mapping(given):
         return _as_mode(given, "padding")
     for place in given:
-        if isinstance(place, bool) or not isinstance(place, int | str):
+        is_place = isinstance(place, int | str) and not isinstance(place, bool)
+        if not is_place or (isinstance(place, int) and place < 0):
             raise ConfigError(
                 f"padding: {place!r} is no argument.",
                 option="padding",
+                got=f"padding={given!r:.80}",
                 fix='padding={0: "edge", "mask": "zeros"}, by position or by name',
             )
     return {place: _as_mode(mode, f"padding[{place!r}]") for place, mode in given.items()}
@@ -119,8 +121,11 @@ def _fits_int(number: complex, dtype: Any) -> bool:
 def _fits_float(number: complex, dtype: Any) -> bool:
     if not isinstance(number, numbers.Real):
         return False
-    with np.errstate(over="ignore"):
-        cast = float(np.asarray(float(number)).astype(dtype))
+    try:
+        with np.errstate(over="ignore"):
+            cast = float(np.asarray(float(number)).astype(dtype))
+    except OverflowError:  # an integer that no float holds
+        return False
     return math.isfinite(cast) == math.isfinite(number)
 
 

@@ -316,6 +316,7 @@ def check_mapped(settings: Settings) -> None:
     raise ConfigError(
         "map with masking=False.",
         option="masking",
+        got="masking=False",
         why="examples are padded to the largest of them, so results would depend on the others",
         fix="call it once per example, or masking=True",
     )

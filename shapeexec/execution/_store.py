@@ -51,8 +51,7 @@ class Store:
 
     Attributes:
         events: Those who are told what happens.
-        last_new: The call, or the examples, that the newest graph was made for, and the rows of
-            the graphs that were there; None: none was made.
+        last_new: What the newest graph was made for, and the rows of those before it; or None.
         find: The graph of a key, which counts as used now; None if it is not compiled.
         count: Adds to counters by name.
         ready: By signature the calls that were planned before.
@@ -87,9 +86,8 @@ class Store:
             ),
         )
         self.saved: Saved | None = None
-        self._prepared: GraphCache[Prepared | Found] = GraphCache(
-            CacheLimits(graphs=_MOST_PREPARED)
-        )
+        most = CacheLimits(graphs=_MOST_PREPARED)
+        self._prepared: GraphCache[Prepared | Found] = GraphCache(most)
         self.find = self._cache.find
         self.count = self.counters.add
         self.ready: BoundedTable[Ready] = BoundedTable()
@@ -242,11 +240,9 @@ class Store:
     ) -> Graph:
         """The graph of a plan, compiled; if it is a quick one, it is added to `to_tune`."""
         made = begun.prepared() if isinstance(begun, Found) else begun
-        if made.is_exported:
-            origin = "exported"
-            self.count(exports=1, load_seconds=made.seconds.load)
         quick = self._quick_options()
-        row = row_of(planned, origin if quick is None else "quick")
+        source = "exported" if made.is_exported else origin
+        row = row_of(planned, source if quick is None else "quick")
         options = self._compiling.options if quick is None else quick
         before = tuple(held.row for held in self.graphs())
         self.events.tell("compiling", row)
@@ -254,7 +250,13 @@ class Store:
             graph = self._compiled(made.with_options(options), row, meanwhile=meanwhile)
         except _compat.JaxRuntimeError as error:
             raise_if_out_of_memory(error, row, sizes=planned.first.sizes)
-            raise
+            if not (isinstance(begun, Found) and made.is_exported):
+                raise
+            return self._made(
+                planned, begun.anew(error), origin=origin, meanwhile=meanwhile, to_tune=to_tune
+            )
+        if made.is_exported:
+            self.count(exports=1, load_seconds=made.seconds.load)
         with self._lock:
             self.last_new = planned, before
         self._warn_if_thrashing(planned)
@@ -369,10 +371,8 @@ class Store:
             held.clear()
 
     def _check_not_frozen(self, planned: Planned, origin: str) -> None:
-        is_error = self._missing == "error" and origin != "warmup"
-        if not self.is_frozen and not is_error:
-            return
-        raise missing_graph(planned, is_frozen=self.is_frozen)
+        if self.is_frozen or (self._missing == "error" and origin != "warmup"):
+            raise missing_graph(planned, is_frozen=self.is_frozen)
 
     def _warn_of_new_functions(self, met: tuple[str, CodeType] | None) -> None:
         if met is None or not self.is_first("functions"):

@@ -169,6 +169,11 @@ class Interpreter:
 
 def _applied(ctx: RuleContext) -> Sequence[Any]:
     """Per result the array or `Value` that the equation's rule, or JAX itself, computes."""
+    with _compat.settings_around(ctx.eqn):
+        return _made(ctx)
+
+
+def _made(ctx: RuleContext) -> Sequence[Any]:
     eqn, rule = ctx.eqn, RULES.get(ctx.primitive)
     arrays = [operand.array for operand in ctx.operands]
     if not is_ragged(eqn) and not (rule and rule.also_static):

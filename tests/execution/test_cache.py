@@ -152,6 +152,43 @@ FAILURES = {
 }
 
 
+class Slotted(Exception):
+    __slots__ = ("code",)
+
+    def __str__(self):
+        return self.code
+
+
+class Picky(Exception):
+    def __new__(cls, *args):
+        if not args:
+            raise ValueError("it wants arguments")
+        return super().__new__(cls)
+
+
+def slotted():
+    error = Slotted()
+    error.code = "3"
+    return error
+
+
+PASSED_ON = {
+    "slots": slotted,
+    "a class that refuses": lambda: Picky("no"),
+    "fields of Python": lambda: ImportError("no", name="x"),
+    "a file": lambda: FileNotFoundError(2, "no", "x"),
+}
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_a_waiter_raises_the_error_itself_where_no_other_is_like_it(name):
+    error = PASSED_ON[name]()
+    error.args = () if name == "a class that refuses" else error.args
+    making = Making(GraphCache(CacheLimits()), error)
+    making.run()
+    assert making.waiter_got is error
+
+
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_waiter_raises_an_exception_of_its_own(name):
     error = FAILURES[name]()

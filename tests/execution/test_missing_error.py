@@ -6,10 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import shapeexec as sx
-from tests.execution.behind import Gate
+from tests.execution.behind import Gate, gate
 from tests.execution.support import assert_same, ones, refused
 
 P = sx.Pow2()
+
+__all__ = ["gate"]
 
 
 def refusing():

@@ -139,7 +139,11 @@ def test_what_is_no_mode_is_refused(padding):
 
 @pytest.mark.parametrize(
     ("padding", "what"),
-    [({1.5: "edge"}, "1.5 is no argument"), ({"y": 0}, "the function has no argument 'y'")],
+    [
+        ({1.5: "edge"}, "1.5 is no argument"),
+        ({-1: "edge"}, "-1 is no argument"),
+        ({"y": 0}, "the function has no argument 'y'"),
+    ],
 )
 def test_a_mode_is_for_an_argument_that_there_is(padding, what):
     with refused(sx.ConfigError, what, ""):

@@ -362,3 +362,20 @@ def test_adaptive_is_for_each_argument_and_kind_of_dtype():
         "args[1]": "edge",
         "args[2]": "zeros",
     }
+
+
+def test_adaptive_measures_a_function_whose_callback_calls_it_again():
+    asked = []
+
+    def call_again(x):
+        if not asked:
+            asked.append(1)
+            run(-ones(3))
+        return x
+
+    def fn(x):
+        return jax.pure_callback(call_again, jax.ShapeDtypeStruct(x.shape, x.dtype), x).max()
+
+    run = sx.Exec(fn, ("s",), masking=False, padding="adaptive")
+    assert_close(run(-ones(5)), np.float32(-1))
+    assert asked

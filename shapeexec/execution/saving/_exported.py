@@ -37,6 +37,7 @@ def check_may_export() -> None:
         raise ConfigError(
             "save: flatbuffers is not installed.",
             option="portable",
+            got="portable=True",
             why="jax.export writes programs with it",
             fix="pip install flatbuffers, or leave portable=True out",
         )

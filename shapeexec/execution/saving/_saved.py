@@ -142,8 +142,16 @@ class Found:
             payload = read_graph(self.saved.directory, self.entry, suffix=EXPORTED)
             return imported(payload, self.outline, began=began)
         except Exception as error:  # of any kind: the bytes may be anything
-            self.saved.drop(self.entry, error)
-            return prepare(self.outline)
+            return self.anew(error)
+
+    def anew(self, error: Exception) -> Prepared:
+        """The graph from the trace, with a warning, because its file is no good.
+
+        Raises:
+            UnsupportedPrimitiveError: A primitive cannot be made exact.
+        """
+        self.saved.drop(self.entry, error)
+        return prepare(self.outline)
 
 
 def load_program(payload: bytes, outline: Outline, *, devices: Sequence[int]) -> tuple[Any, Any]:

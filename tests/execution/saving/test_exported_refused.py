@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec.execution._compile import compile_graph
 from shapeexec.execution.saving import _files
 from tests.execution.saving.exporting import X, exported, on_another
 from tests.execution.saving.support import SPECS, W, attend, data, told
@@ -170,3 +171,21 @@ def test_without_flatbuffers_it_is_an_error(tmp_path, monkeypatch):
     assert "Fix:   pip install flatbuffers, or leave portable=True out" in str(caught.value)
     assert not (tmp_path / "new").exists()
     assert run.save(tmp_path / "new") == 1
+
+
+def test_a_program_that_xla_refuses_is_made_anew(tmp_path, on_another, monkeypatch):
+    exported(tmp_path)
+    on_another()
+    run = sx.load(tmp_path, attend, trusted=True)
+
+    def refusing(made, row, **options):
+        if made.is_exported:
+            raise jax.errors.JaxRuntimeError("INTERNAL: no such custom call")
+        return compile_graph(made, row, **options)
+
+    monkeypatch.setattr(run._runner.store, "compiler", refusing)
+    with told() as texts:
+        assert_close(run(W, X), attend(W, X))
+    assert (run.stats.exports, run.stats.compiles) == (0, 1)
+    assert [graph.origin for graph in run.graphs] == ["made"]
+    assert "INTERNAL: no such custom call" in texts[0]
