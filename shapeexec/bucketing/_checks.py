@@ -83,7 +83,12 @@ def histogram(sizes: Sizes) -> dict[int, float]:
 
 def is_weight(count: Any) -> bool:
     """Whether a count is a finite number of at least 0."""
+    return 0 <= as_float(count) < math.inf
+
+
+def as_float(value: Any) -> float:
+    """A number as a float; NaN where it is no number, or one that no float holds."""
     try:
-        return bool(math.isfinite(count) and count >= 0)
-    except TypeError:
-        return False
+        return math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

@@ -19,6 +19,7 @@ from shapeexec.bucketing._requests import Requests
 
 _MOST_CANDIDATES = {1: 1 << 20, 2: 160, 3: 40}
 _FEWEST_CANDIDATES = 16
+_MARGIN = 8.0  # sums and differences on the way to a total are no larger than so many of it
 _COMPARED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 """The numbers of graphs of several symbols that are compared, where none is given."""
 
@@ -125,11 +126,11 @@ class _Space:
         at = np.stack(columns, axis=1)
         indices = [np.searchsorted(values[i], must[i]) for i in range(len(symbols))]
         own = tuple(frozenset(map(int, found)) for found in indices)
-        problem = Problem(at, requests.counts, _over(cost, symbols, values=values), own)
+        problem = Problem(at, requests.counts, _over(cost, requests, values=values), own)
         if all(np.array_equal(a, b) for a, b in zip(values, lower, strict=True)):
             return cls(problem, values, None)
         none = tuple(frozenset[int]() for _ in symbols)
-        relaxed = Problem(at, requests.counts, _over(cost, symbols, values=lower), none)
+        relaxed = Problem(at, requests.counts, _over(cost, requests, values=lower), none)
         return cls(problem, values, relaxed)
 
 
@@ -151,11 +152,20 @@ def _totals(place: Ints, weights: Floats, *, count: int = 0) -> Floats:
     return np.bincount(place, weights, minlength=count).astype(float)
 
 
-def _over(cost: Cost, symbols: Sequence[str], *, values: Sequence[Ints]) -> Floats:
+def _over(cost: Cost, requests: Requests, *, values: Sequence[Ints]) -> Floats:
     """The cost at all combinations of candidates."""
+    symbols = requests.symbols
     grid = np.meshgrid(*values, indexing="ij", sparse=True)
     found = cost.at(dict(zip(symbols, grid, strict=True)))
     costs = np.broadcast_to(found, tuple(map(len, values))).astype(float)
+    greatest, total = float(costs.max()), float(requests.counts.sum())
+    if not math.isfinite(_MARGIN * greatest * total):
+        raise ConfigError(
+            f"the cost of {total:g} requests is beyond what a float holds.",
+            option="cost",
+            got=f"a cost of up to {greatest:g} each",
+            fix="cost= in a larger unit, or smaller counts",
+        )
     for axis in range(len(symbols)):
         falls = np.argwhere(np.diff(costs, axis=axis) < 0)
         if len(falls) and not cost.may_fall:
@@ -205,16 +215,14 @@ def _solved(space: _Space, limits: Limits) -> tuple[Frontier, Sequence[float]]:
     targets = _targets(space, limits)
     bound = lower_bound(space.problem, limits.graphs)
     frontier, is_optimal = solve(space.problem, targets, bound=bound)
-    if space.relaxed is None and is_optimal:
-        return frontier, [frontier.cost(k) for k in range(limits.graphs + 1)]
-    if space.relaxed is None:
+    if space.relaxed is not None:
+        # Requests that share a candidate may run in different graphs: the cheapest ladders of the
+        # relaxed problem may need more graphs. By one symbol at a time they need no more.
+        return frontier, lower_bound(space.relaxed, limits.graphs).costs
+    if not is_optimal:
         return frontier, bound.costs
-    below = lower_bound(space.relaxed, limits.graphs)
-    if is_optimal:
-        relaxed, is_optimal = solve(space.relaxed, targets, bound=below)
-        if is_optimal:
-            return frontier, [relaxed.cost(k) for k in range(limits.graphs + 1)]
-    return frontier, below.costs
+    proven = [min(target for target in targets if target >= k) for k in range(limits.graphs + 1)]
+    return frontier, [max(bound.costs[k], frontier.cost(n)) for k, n in enumerate(proven)]
 
 
 def _of_one(problem: Problem, graphs: int) -> Frontier:
@@ -251,7 +259,15 @@ def _chosen(frontier: Frontier, *, exact: float, requests: Requests, limits: Lim
     if not limits.is_chosen:
         return possible[-1]
     share = limits.requests / float(requests.counts.sum())
-    return min(possible, key=lambda k: frontier.cost(k) * share + k * limits.seconds_per_graph)
+    totals = {k: frontier.cost(k) * share + k * limits.seconds_per_graph for k in possible}
+    if not all(map(math.isfinite, totals.values())):
+        raise ConfigError(
+            "the time of all calls and compiles is beyond what a float holds.",
+            option="horizon",
+            got=f"{limits.requests:g} requests, and {limits.seconds_per_graph:g} s for a graph",
+            fix="a shorter horizon=, or none of the three options and graphs= instead",
+        )
+    return min(possible, key=lambda k: totals[k])
 
 
 def _rows(

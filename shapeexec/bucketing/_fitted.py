@@ -105,7 +105,8 @@ class Fitted:
 
     def _cells(self, row: FitRow) -> list[str]:
         sizes = [str(row.buckets[symbol]) for symbol in self.strategies]
-        return [*sizes, f"{row.requests:g}", f"{row.cost / self.cost:.1%}", f"{row.waste:.1%}"]
+        share = row.cost / self.cost if self.cost else 0.0
+        return [*sizes, f"{row.requests:g}", f"{share:.1%}", f"{row.waste:.1%}"]
 
 
 def _share(least: float, cost: float) -> float:

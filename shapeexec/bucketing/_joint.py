@@ -112,7 +112,7 @@ class Bound:
 def lower_bound(problem: Problem, most: int) -> Bound:
     """Bound the cost from below: each symbol has all the graphs for itself.
 
-    k graphs are at most k buckets of each symbol. If the others were not padded, the best k buckets
+    k graphs use at most k buckets of each symbol. If the others were not padded, the best k buckets
     of one are known. What each costs so adds up if the cost of padding one symbol never falls as
     another one grows, as in a product of sizes; else the largest one is the bound.
     """
@@ -219,7 +219,7 @@ class _Program:
         problem: The requests.
         axis: The symbol.
         ladders: Those of the others; its own is not read. None: the others are not padded, and each
-            bucket is one graph.
+            bucket that a request uses is one graph.
     """
 
     def __init__(self, problem: Problem, axis: int, *, ladders: Ladders | None) -> None:
@@ -233,7 +233,7 @@ class _Program:
         np.add.at(seen, (problem.at[:, axis] + 1, cell), problem.counts)
         costs = np.moveaxis(problem.costs, axis, 0).reshape(self._count, -1)[:, cells]
         self._run = _runs(np.cumsum(seen, axis=0), costs)
-        self._used = None if ladders is None else _used(seen[1:])
+        self._used = _used(seen[1:].sum(axis=1, keepdims=True) if ladders is None else seen[1:])
         must = sorted(problem.must[axis])
         for end in range(1, self._count + 1):
             inside = [index for index in must if index < end - 1]
@@ -248,8 +248,7 @@ class _Program:
         start = np.zeros((n + 1, most + 1), np.intp)
         graphs = np.arange(most + 1)
         for end in range(1, n + 1):
-            used = np.ones(end, np.intp) if self._used is None else self._used[:end, end]
-            before = graphs[None, :] - used[:, None]
+            before = graphs[None, :] - self._used[:end, end, None]
             costs = np.take_along_axis(least[:end], before.clip(0), axis=1)
             costs = np.where(before >= 0, costs, np.inf) + self._run[:end, end, None]
             start[end] = costs.argmin(axis=0)
@@ -265,7 +264,7 @@ class _Program:
         while end:
             ladder.append(end - 1)
             begin = int(start[end, graphs])
-            graphs -= 1 if self._used is None else int(self._used[begin, end])
+            graphs -= int(self._used[begin, end])
             end = begin
         return tuple(ladder[::-1])
 
@@ -320,8 +319,9 @@ def _all_ladders(problem: Problem, axis: int) -> Iterator[Ladders]:
 
 def _adds_up(costs: NDArray[np.float64]) -> bool:
     """Whether the cost of padding one symbol never falls as another one grows."""
-    slack = 1e-9 * float(np.abs(costs).max(initial=0.0))
-    return all(
-        bool(np.all(np.diff(np.diff(costs, axis=a), axis=b) >= -slack))
-        for a, b in itertools.combinations(range(costs.ndim), 2)
-    )
+    for a, b in itertools.combinations(range(costs.ndim), 2):
+        beyond = [slice(1, None) if axis in (a, b) else slice(None) for axis in range(costs.ndim)]
+        rounding = 1e-12 * costs[tuple(beyond)]  # of the greatest of the four costs, not of all
+        if np.any(np.diff(np.diff(costs, axis=a), axis=b) < -rounding):
+            return False
+    return True

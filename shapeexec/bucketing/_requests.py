@@ -10,8 +10,12 @@ from typing import Any, cast
 import numpy as np
 
 from shapeexec._errors import ConfigError, named
-from shapeexec.bucketing._checks import as_int, is_int, is_weight
+from shapeexec.bucketing._checks import as_float, as_int, is_int, is_weight
 from shapeexec.bucketing._fit import Floats, Ints
+
+GREATEST_SIZE = 1 << 53
+"""Each size up to here is a float, and a multiple just above it is an int64."""
+_GREATEST_COUNT = 1e290  # times a size it is a float
 
 Request = int | Sequence[int] | Mapping[str, int]
 """The sizes of one request: by symbol; in the order of the symbols; or of the only symbol."""
@@ -40,8 +44,8 @@ def read_requests(given: Any, symbols: Sequence[str]) -> Requests:
         symbols: The symbols of their sizes, sorted.
 
     Raises:
-        ConfigError: There is no request, or one has other symbols, a size that is not an integer of
-            at least 1, or a count that is negative or not finite.
+        ConfigError: There is no request, or one has other symbols, a size that is not an integer
+            from 1 to 2**53, or a count that is negative or not finite; or the counts are too great.
     """
     counts = _counted(given, symbols)
     if not any(counts.values()):
@@ -49,6 +53,12 @@ def read_requests(given: Any, symbols: Sequence[str]) -> Requests:
             "sizes is empty: no request was seen.",
             option="sizes",
             fix="pass at least one request",
+        )
+    if (total := sum(counts.values())) > _GREATEST_COUNT:
+        raise ConfigError(
+            f"sizes: the counts add up to {total:g}, more than {_GREATEST_COUNT:g}.",
+            option="sizes",
+            fix="divide the counts by the greatest: only their ratios matter",
         )
     sizes = np.array(list(counts), np.intp).reshape(len(counts), len(symbols))
     return Requests(tuple(symbols), sizes, np.array(list(counts.values()), float))
@@ -66,7 +76,7 @@ def _counted(given: Any, symbols: Sequence[str]) -> dict[tuple[int, ...], float]
                     option="sizes",
                     fix="pass each count as a finite number, 0 or more",
                 )
-            counts[key] = counts.get(key, 0.0) + count
+            counts[key] = counts.get(key, 0.0) + as_float(count)
         return counts
     try:
         requests = iter(cast(Iterable[Any], given))
@@ -99,9 +109,23 @@ def _sizes(request: Any, symbols: Sequence[str], *, place: str) -> tuple[int, ..
             option="sizes",
             fix=_forms(symbols),
         )
-    return tuple(
-        as_int(value, f"{place}['{symbol}']") for symbol, value in zip(symbols, values, strict=True)
-    )
+    names = [f"{place}['{symbol}']" for symbol in symbols]
+    return tuple(as_size(value, name) for value, name in zip(values, names, strict=True))
+
+
+def as_size(value: object, name: str) -> int:
+    """Check that a size is an integer from 1 to `GREATEST_SIZE`.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if (size := as_int(value, name)) > GREATEST_SIZE:
+        raise ConfigError(
+            f"{name}={size!r:.40} is more than 2**53.",
+            option=name,
+            fix="a size that an array can have",
+        )
+    return size
 
 
 def _forms(symbols: Sequence[str]) -> str:

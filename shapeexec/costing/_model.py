@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from shapeexec._errors import ConfigError, beside
+from shapeexec.bucketing._checks import as_float, is_int
 from shapeexec.costing._count import Counted, alive, count
 from shapeexec.costing._polynomial import Polynomial
 from shapeexec.costing._speed import FRESH_ABOVE, Speed, speed_of
@@ -127,9 +128,9 @@ class CostModel:
             FLOPs, bytes and the like.
 
         Raises:
-            ConfigError: The sizes are not those of the symbols.
+            ConfigError: The sizes are not those of the symbols, or one is no integer of at least 0.
         """
-        self._check(sizes)
+        self._check(sizes, is_one=True)
         work, memory = self.work, self._memory(sizes)
         amounts = (work.flops, work.transcendentals, work.bytes, work.launches)
         return Cost(*(float(amount(sizes)) for amount in amounts), memory=float(memory))
@@ -145,9 +146,9 @@ class CostModel:
             Seconds, a float; an array if sizes are.
 
         Raises:
-            ConfigError: The sizes are not those of the symbols.
+            ConfigError: The sizes are not those of the symbols, or one is no integer of at least 0.
         """
-        self._check(sizes)
+        self._check(sizes, is_one=False)
         own = speed_of() if speed is None else speed
         total: Any = own.seconds_per_call
         for work, times in self.loops:
@@ -173,21 +174,31 @@ class CostModel:
             The model with another `factor`.
 
         Raises:
-            ConfigError: The time is not positive, or the sizes are not those of the symbols.
+            ConfigError: The time is not positive, the model's own is 0, the sizes are not those of
+                the symbols, or one is no integer of at least 0.
         """
-        if not 0 < seconds < math.inf:
+        took = as_float(seconds)
+        if not 0 < took < math.inf:
             raise ConfigError(
-                f"measured: {seconds!r} is not a positive number of seconds.",
+                f"measured: {seconds!r:.40} is not a positive number of seconds.",
                 option="seconds",
                 fix="the seconds of one call, the median of several",
             )
-        factor = self.factor * seconds / self.seconds(speed, **sizes)
-        return dataclasses.replace(self, factor=factor)
+        self._check(sizes, is_one=True)
+        expected = self.seconds(speed, **sizes)
+        if not expected:
+            raise ConfigError(
+                f"measured: by the model a call of {self.name} takes 0 seconds.",
+                option="speed",
+                got=repr(speed),
+                fix="a Speed above 0, or sizes of a call that does some work",
+            )
+        return dataclasses.replace(self, factor=self.factor * took / expected)
 
     def _memory(self, sizes: Mapping[str, Any]) -> Any:
         return functools.reduce(np.maximum, (peak(sizes) for peak in self.memory), 0.0)
 
-    def _check(self, sizes: Mapping[str, Any]) -> None:
+    def _check(self, sizes: Mapping[str, Any], *, is_one: bool) -> None:
         if set(sizes) != set(self.symbols):
             given = ", ".join(sorted(sizes)) or "no sizes"
             raise ConfigError(
@@ -196,9 +207,25 @@ class CostModel:
                 got=given,
                 fix=f"({', '.join(f'{symbol}=128' for symbol in self.symbols)})",
             )
+        for symbol, size in sizes.items():
+            if not (_is_size(size) if is_one else _are_sizes(size)):
+                raise ConfigError(
+                    f"cost of {self.name}: {symbol}={size!r:.40} is not a size.",
+                    option=symbol,
+                    fix=f"{symbol}=128, an integer of at least 0",
+                )
 
     def __str__(self) -> str:
         return "\n".join(line[:_LONGEST] for line in _text(self))
+
+
+def _is_size(value: Any) -> bool:
+    return np.ndim(value) == 0 and _are_sizes(value)
+
+
+def _are_sizes(value: Any) -> bool:
+    dtype = np.dtype(getattr(value, "dtype", object))
+    return (is_int(value) or dtype.kind in "iu") and bool(np.all(np.asarray(value) >= 0))
 
 
 def model_of(trace: Trace, *, name: str, sizes: Mapping[str, int]) -> CostModel:

@@ -26,6 +26,7 @@ _EVERY_SIZE = {
 def cost_model(runner: Runner, arguments: Arguments) -> CostModel:
     """See `Exec.cost_model`."""
     args, kwargs = arguments
+    name = function_name(runner.settings.fn)
     other = Runner.of(changed(runner.settings, _EVERY_SIZE), Store(CacheLimits()))
     if args or kwargs:
         call = other.bind(arguments)
@@ -33,9 +34,10 @@ def cost_model(runner: Runner, arguments: Arguments) -> CostModel:
         call = other.planner.bind(runner.store.example)
     else:
         raise ConfigError(
-            "cost_model: the shapes and dtypes of the arguments are not known yet.",
+            f"cost_model: the arguments of {name} are not known yet.",
             option="args",
+            got="no example arguments, and no call before",
             fix="pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
         )
     plan = other.planner.draft(call)
-    return model_of(plan.recipe.trace, name=function_name(runner.settings.fn), sizes=plan.sizes)
+    return model_of(plan.recipe.trace, name=name, sizes=plan.sizes)

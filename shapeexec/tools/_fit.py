@@ -11,17 +11,18 @@ from typing import Any, cast
 import numpy as np
 
 from shapeexec._errors import ConfigError, named
-from shapeexec.bucketing._checks import as_int
+from shapeexec.bucketing._checks import as_float, as_int
 from shapeexec.bucketing._fit import Floats, Ints
 from shapeexec.bucketing._fit_joint import Cost, Limits, fit_requests
 from shapeexec.bucketing._fitted import Fitted
-from shapeexec.bucketing._requests import Request, Requests, read_requests
+from shapeexec.bucketing._requests import Request, Requests, as_size, read_requests
 from shapeexec.costing import CostModel, Speed
 from shapeexec.execution import Exec
 from shapeexec.shape._spec import spec_symbols
 
 _GRAPHS = 16
 _FORM = "sx.fit(run, sizes, graphs=16), with an Exec, a CostModel, or None and cost="
+_COST = "a function of the sizes: cost=lambda b, s: b * s * s"
 
 
 def fit(
@@ -49,7 +50,7 @@ def fit(
 
     Args:
         run: The function: its symbols, and by `cost_model` its cost. None: the symbols are the
-            parameters of `cost`.
+            parameters of `cost` that have no default.
         sizes: The requests, each by symbol, `{"b": 4, "s": 100}`, or as a tuple in the order of the
             sorted symbols; or a mapping from tuple to count. An int where there is one symbol.
         graphs: The greatest number of graphs. None: 16, or as the options below say.
@@ -89,7 +90,7 @@ def fit(
         max_graphs=max_graphs,
         payback=_payback(compile_seconds, requests_per_second, horizon=horizon),
     )
-    return fit_requests(requests, _cost(run, cost, speed=speed), limits=limits)
+    return fit_requests(requests, _cost(run, cost, symbols=symbols, speed=speed), limits=limits)
 
 
 def _symbols(run: Any, cost: Any) -> tuple[str, ...]:
@@ -98,19 +99,38 @@ def _symbols(run: Any, cost: Any) -> tuple[str, ...]:
     elif isinstance(run, Exec):
         found = tuple(spec_symbols(run.settings.in_shapes, run.settings.kwarg_shapes))
     elif run is None and callable(cost):
-        found = tuple(inspect.signature(cost).parameters)
+        found = tuple(_required(cost))
     else:
         raise ConfigError(f"fit: {run!r:.80} has no symbols.", option="run", fix=_FORM)
+    given = cost if run is None else run
     if not found:
         raise ConfigError(
-            "fit: there is no symbol whose buckets could be fitted.",
+            f"fit: {given!r:.80} has no symbol whose buckets could be fitted.",
             option="run",
-            fix='name the axes that change: sx.Exec(fn, in_shapes=("b, s",))',
+            fix=_COST if given is cost else 'name the axes that change: sx.Exec(fn, ("b, s",))',
         )
     return tuple(sorted(found))
 
 
-def _cost(run: Any, cost: Any, *, speed: Speed | None) -> Cost:
+def _signature(cost: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(cost)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"cost={cost!r:.80} does not tell its parameters.", option="cost", fix=_COST
+        ) from None
+
+
+def _required(cost: Callable[..., Any]) -> list[str]:
+    """The parameters without a default; *args and **kwargs are none."""
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = _signature(cost).parameters.values()
+    return [
+        each.name for each in parameters if each.default is each.empty and each.kind not in starred
+    ]
+
+
+def _cost(run: Any, cost: Any, *, symbols: Sequence[str], speed: Speed | None) -> Cost:
     if cost is None:
         model = run if isinstance(run, CostModel) else run.cost_model()
         return Cost(lambda sizes: model.seconds(speed, **sizes), may_fall=True)
@@ -118,8 +138,17 @@ def _cost(run: Any, cost: Any, *, speed: Speed | None) -> Cost:
         raise ConfigError(
             f"cost={cost!r:.80} cannot be called.",
             option="cost",
-            fix="a function of the sizes: cost=lambda b, s: b * s * s",
+            fix=_COST,
         )
+    try:
+        _signature(cost).bind(**dict.fromkeys(symbols))
+    except TypeError as error:
+        raise ConfigError(
+            f"cost={cost!r:.80} cannot be called with {named(symbols)} by keyword.",
+            option="cost",
+            why=str(error),
+            fix=f"cost=lambda {', '.join(symbols)}: ...",
+        ) from None
     known: dict[tuple[int, ...], float] = {}
 
     def at(sizes: Mapping[str, Ints]) -> Floats:
@@ -137,11 +166,7 @@ def _cost(run: Any, cost: Any, *, speed: Speed | None) -> Cost:
 
 def _checked(cost: Callable[..., Any], sizes: Mapping[str, int]) -> float:
     value = cost(**sizes)
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number) or number < 0:
+    if not 0 <= (number := as_float(value)) < math.inf:
         told = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
         raise ConfigError(
             f"cost({told}) = {value!r:.40} is not a finite number of at least 0.",
@@ -164,21 +189,23 @@ def _limits(
     is_chosen = graphs is None and (max_waste is not None or payback is not None)
     most = as_int(_GRAPHS if graphs is None else graphs, "graphs")
     most = as_int(max_graphs, "max_graphs") if is_chosen else most
-    if max_waste is not None and not 0 <= max_waste < 1:
+    if max_waste is not None and not 0 <= as_float(max_waste) < 1:
         raise ConfigError(
             f"max_waste={max_waste!r} is not a share from 0 to just below 1.",
             option="max_waste",
             fix="max_waste=0.1, say, for 10 %",
         )
     steps = _by_symbol(multiple_of, requests.symbols, name="multiple_of")
-    multiples = {symbol: as_int(step, f"multiple_of['{symbol}']") for symbol, step in steps.items()}
+    multiples = {
+        symbol: as_size(step, f"multiple_of['{symbol}']") for symbol, step in steps.items()
+    }
     per_graph, count = payback or (0.0, 0.0)
     return Limits(
         graphs=most,
         is_chosen=is_chosen,
         multiple_of=multiples,
         must=_must(must, requests, multiples=multiples),
-        max_waste=max_waste,
+        max_waste=None if max_waste is None else float(max_waste),
         seconds_per_graph=per_graph,
         requests=count,
     )
@@ -218,11 +245,23 @@ def _must(
         step = multiples.get(symbol, 1)
         greatest = int(requests.sizes[:, symbols.index(symbol)].max())
         last = -(-greatest // step) * step
-        for bucket in buckets:
+        own = _listed(buckets, symbol)
+        for bucket in own:
             if as_int(bucket, f"must['{symbol}']") > last or bucket % step:
                 raise _no_bucket(symbol, bucket, greatest=greatest, step=step)
-        found[symbol] = tuple(sorted({int(bucket) for bucket in buckets}))
+        found[symbol] = tuple(sorted({int(bucket) for bucket in own}))
     return found
+
+
+def _listed(buckets: Any, symbol: str) -> list[Any]:
+    try:
+        return list(buckets)
+    except TypeError:
+        raise ConfigError(
+            f"must['{symbol}']={buckets!r:.60} is no list of buckets.",
+            option="must",
+            fix=f"must={{{symbol!r}: [64, 128]}}",
+        ) from None
 
 
 def _no_bucket(symbol: str, bucket: int, *, greatest: int, step: int) -> ConfigError:
@@ -251,10 +290,11 @@ def _payback(
     if all(value is None for value in given.values()):
         return None
     for name, value in given.items():
-        if value is None or not 0 < value < math.inf:
+        if not 0 < as_float(value) < math.inf:
             raise ConfigError(
                 f"{name}={value!r} is not a positive number.",
                 option=name,
                 fix="compile_seconds=, requests_per_second= and horizon= together, in seconds",
             )
-    return cast(float, compile_seconds), cast(float, requests_per_second) * cast(float, horizon)
+    seconds, rate, duration = map(as_float, given.values())
+    return seconds, rate * duration
