@@ -4,9 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Ladder, _fit_joint, _joint
 from shapeexec.bucketing._fit_joint import Cost, Limits, fit_requests
 from shapeexec.bucketing._requests import read_requests
@@ -16,12 +17,13 @@ COSTS = {
     "attention": lambda b, s: b * (10 * s + s**2) + 7,
     "sum": lambda b, s: 3 * b + s,
     "greater": lambda b, s: np.maximum(2 * b, s),  # padding one makes the other free
+    "capped": lambda b, s: b * np.minimum(s, 7),  # padding beyond the cap is free
 }
 EXACTNESS = 1e-9  # sums of floats in another order
 
 sizes_of_two = st.dictionaries(
-    st.tuples(st.integers(1, 6), st.integers(1, 12)), st.integers(1, 9), min_size=1, max_size=9
-)
+    st.tuples(st.integers(1, 6), st.integers(1, 12)), st.integers(0, 9), min_size=1, max_size=9
+).filter(lambda counts: any(counts.values()))
 every_cost = pytest.mark.parametrize("name", COSTS)
 
 
@@ -41,8 +43,9 @@ def measured(ladders, counts, name):
     cells = {
         sizes: tuple(ladder.bucket(size) for ladder, size in zip(ladders, sizes, strict=True))
         for sizes in counts
+        if counts[sizes]
     }
-    cost = sum(count * float(COSTS[name](*cells[sizes])) for sizes, count in counts.items())
+    cost = sum(counts[sizes] * float(COSTS[name](*cell)) for sizes, cell in cells.items())
     return cost, len(set(cells.values()))
 
 
@@ -82,6 +85,7 @@ def test_no_ladders_are_cheaper_than_the_fitted_ones(name, alternates, counts, g
 @every_cost
 @settings(max_examples=15)
 @given(counts=sizes_of_two, graphs=st.integers(1, 4))
+@example(counts={(1, 10): 2, (4, 12): 0}, graphs=1)  # a bucket without requests is no graph
 def test_a_bound_by_one_symbol_at_a_time_is_below_every_cost(name, counts, graphs):
     batches, lengths = (sorted({sizes[i] for sizes in counts}) for i in (0, 1))
     at = np.array([[batches.index(b), lengths.index(s)] for b, s in counts])
@@ -93,13 +97,18 @@ def test_a_bound_by_one_symbol_at_a_time_is_below_every_cost(name, counts, graph
 
 
 @settings(max_examples=12)
-@given(counts=sizes_of_two, graphs=st.integers(4, 8), must=st.sets(st.integers(1, 12), max_size=2))
+@given(counts=sizes_of_two, graphs=st.integers(1, 8), must=st.sets(st.integers(1, 12), max_size=2))
 def test_buckets_that_must_be_there_are_and_nothing_allowed_is_cheaper(counts, graphs, must):
     must = sorted(bucket for bucket in must if bucket <= max(s for _, s in counts))
+    least = brute_force(counts, "attention", graphs, must)
+    if least is None:
+        with pytest.raises(ConfigError, match=f"graphs={graphs} are too few for the buckets that"):
+            fitted(counts, "attention", graphs, must={"s": tuple(must)})
+        return
     fit = fitted(counts, "attention", graphs, must={"s": tuple(must)})
     assert {*must} <= {*fit.strategies["s"].buckets}
-    least = brute_force(counts, "attention", graphs, must)
     assert fit.cost == pytest.approx(least, rel=EXACTNESS)
+    assert fit.is_optimal
 
 
 @pytest.mark.parametrize("enumerated", [True, False])
@@ -120,19 +129,54 @@ def test_more_graphs_never_cost_more_and_no_bound_is_above_the_cost(name, enumer
         assert least <= fit.cost * (1 + EXACTNESS)
 
 
-@pytest.mark.parametrize("most", [3, 5])
-@settings(max_examples=15)
+@pytest.mark.parametrize("most", [2, 3, 5])
+@every_cost
+@settings(max_examples=10)
 @given(counts=sizes_of_two, graphs=st.integers(1, 6))
-def test_the_bound_holds_where_sizes_share_candidates(most, counts, graphs):
+@example(counts={(1, 5): 2, (6, 7): 4, (3, 12): 7}, graphs=2)  # sharing costs a graph
+def test_the_bound_holds_where_sizes_share_candidates(name, most, counts, graphs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_fit_joint, "_MOST_CANDIDATES", {2: most})
-        fit = fitted(counts, "attention", graphs)
-    cost, used = measured(fit.strategies.values(), counts, "attention")
+        fit = fitted(counts, name, graphs)
+    cost, used = measured(fit.strategies.values(), counts, name)
     assert used == fit.graphs <= graphs
     assert cost == pytest.approx(fit.cost, rel=EXACTNESS)
-    least = brute_force(counts, "attention", graphs)
+    least = brute_force(counts, name, graphs)
     assert fit.lower_bound <= least * (1 + EXACTNESS)
     assert least <= fit.cost * (1 + EXACTNESS)
+
+
+def test_a_few_sizes_far_apart_are_no_optimum_where_two_share_a_graph_only_unshared():
+    counts = {(5, 57): 5, (5, 16): 1, (5, 58): 1, (26, 1): 5, (19, 52): 1, (26, 15): 1}
+    counts |= {(26, 1000 * i): 5 for i in range(1, 156)}  # one more size than there are candidates
+    cost = Cost(lambda sizes: (sizes["b"] * np.minimum(sizes["s"], 999)).astype(float))
+    fit = fit_requests(read_requests(counts, ("b", "s")), cost, limits=limits(3))
+    cells = {
+        sizes: (Ladder([19, 26]).bucket(sizes[0]), Ladder([15, 58, 155000]).bucket(sizes[1]))
+        for sizes in counts
+    }
+    least = sum(
+        count * cells[sizes][0] * min(cells[sizes][1], 999) for sizes, count in counts.items()
+    )
+    assert len(set(cells.values())) == 3
+    assert fit.lower_bound <= least < fit.cost
+    assert not fit.is_optimal
+
+
+@every_cost
+@settings(max_examples=10)
+@given(counts=sizes_of_two, waste=st.sampled_from([0.0, 0.05, 0.2, 0.5]))
+def test_a_number_of_graphs_that_was_not_compared_is_told_no_optimum(name, counts, waste):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_fit_joint, "_COMPARED", (1,))
+        fit = fitted(counts, name, 9, is_chosen=True, max_waste=waste)
+    assert fit.lower_bound <= brute_force(counts, name, fit.graphs) * (1 + EXACTNESS)
+
+
+def test_a_cost_that_adds_up_only_beside_a_huge_one_does_not_add_up():
+    costs = np.array([[2.0, 3.0, 4.0], [3.0, 3.0, 4.0], [4.0, 4.0, 1e12]])
+    assert not _joint._adds_up(costs)
+    assert _joint._adds_up(np.outer([0.1, 0.3, 1e9], [0.7, 1.1, 3e9]))
 
 
 @given(counts=st.dictionaries(st.integers(1, 60), st.integers(1, 9), min_size=1, max_size=9))

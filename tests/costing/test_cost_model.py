@@ -194,12 +194,18 @@ def test_a_model_prints_polynomials_and_the_costliest_lines():
     ]
 
 
+IDLE = sx.Speed(seconds_per_flop=0.0, seconds_per_byte=0.0)
+NO_SIZES = ("x", -1, 1.5, None, True, np.array([1, 2]))
+NO_ARRAYS = ("x", -1, np.array([1, -1]), np.array([1.0, 2.0]))
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
         (
             lambda run: run.cost_model(),
-            "cost_model: the shapes and dtypes of the arguments are not known yet.\n"
+            "cost_model: the arguments of <lambda> are not known yet.\n"
+            "  Got:   no example arguments, and no call before\n"
             "  Fix:   pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
         ),
         (
@@ -212,6 +218,29 @@ def test_a_model_prints_polynomials_and_the_costliest_lines():
             lambda run: run.cost_model(np.ones((2, 3), np.float32)).measured(0, b=1, s=1),
             "measured: 0 is not a positive number of seconds.\n"
             "  Fix:   the seconds of one call, the median of several",
+        ),
+        (
+            lambda run: run.cost_model(np.ones((2, 3), np.float32)).measured("1", b=1, s=1),
+            "measured: '1' is not a positive number of seconds.\n"
+            "  Fix:   the seconds of one call, the median of several",
+        ),
+        (
+            lambda run: run.cost_model(np.ones((2, 3), np.float32)).measured(1.0, IDLE, b=1, s=1),
+            "measured: by the model a call of <lambda> takes 0 seconds.\n"
+            f"  Got:   {IDLE!r}\n"
+            "  Fix:   a Speed above 0, or sizes of a call that does some work",
+        ),
+        *(
+            (
+                lambda run, value=value, ask=ask: ask(run)(b=value, s=3),
+                f"cost of <lambda>: b={value!r} is not a size.\n"
+                "  Fix:   b=128, an integer of at least 0",
+            )
+            for ask, values in (
+                (lambda run: run.cost_model(np.ones((2, 3), np.float32)), NO_SIZES),
+                (lambda run: run.cost_model(np.ones((2, 3), np.float32)).seconds, NO_ARRAYS),
+            )
+            for value in values
         ),
         (
             lambda run: run.cost_model(np.ones((2, 3), np.float32)).seconds(),

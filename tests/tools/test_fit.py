@@ -129,7 +129,23 @@ def test_a_fit_prints_its_ladders_its_bound_and_its_graphs():
     ]
 
 
+def test_a_fit_that_costs_nothing_prints():
+    assert str(sx.fit(None, {3: 1}, graphs=1, cost=lambda s: 0.0)).splitlines() == [
+        "1 requests in 1 graphs: padding is 0.0% of the cost, the least possible",
+        "  s: Ladder([3])",
+        "  s  requests  cost  padding",
+        "  3         1  0.0%     0.0%",
+    ]
+
+
+def test_a_parameter_with_a_default_is_no_symbol():
+    found = sx.fit(None, [10, 50], graphs=2, cost=lambda s, scale=2, **rest: s * scale)
+    assert found.strategies == {"s": sx.Ladder([10, 50])}
+
+
 FORMS = 'pass a list of requests, each {"b": 8, "s": 8} or (8, 8), or their counts: {(8, 8): 3}'
+A_COST = "a function of the sizes: cost=lambda b, s: b * s * s"
+TOO_LONG = "a shorter horizon=, or none of the three options and graphs= instead"
 TOGETHER = "compile_seconds=, requests_per_second= and horizon= together, in seconds"
 REFUSED = [
     (
@@ -205,6 +221,62 @@ REFUSED = [
         "max_waste=0.1 needs more than 2 graphs.",
         "a larger max_waste=, or more graphs: graphs= or max_graphs=",
     ),
+    (
+        {"sizes": {(1, 2): 1e308, (3, 4): 1e308}},
+        "sizes: the counts add up to inf, more than 1e+290.",
+        "divide the counts by the greatest: only their ratios matter",
+    ),
+    (
+        {"sizes": {(1, 2): 10**400}},
+        "sizes[(1, 2)]=1000000000000000000000000000000000000000 is not a count.",
+        "pass each count as a finite number, 0 or more",
+    ),
+    (
+        {"sizes": {(1, 2): 1e280}, "cost": lambda b, s: 1e200},
+        "the cost of 1e+280 requests is beyond what a float holds.",
+        "cost= in a larger unit, or smaller counts",
+    ),
+    (
+        {"cost": lambda b, s: 10**400},
+        "cost(b=1, s=10) = 1000000000000000000000000000000000000000 is not a finite number of at"
+        " least 0.",
+        "return what a call costs, such as its seconds",
+    ),
+    (
+        {"sizes": [(1, 2**63)]},
+        "sizes[0]['s']=9223372036854775808 is more than 2**53.",
+        "a size that an array can have",
+    ),
+    (
+        {"multiple_of": {"s": 2**63}},
+        "multiple_of['s']=9223372036854775808 is more than 2**53.",
+        "a size that an array can have",
+    ),
+    (
+        {"must": {"s": 3}},
+        "must['s']=3 is no list of buckets.",
+        "must={'s': [64, 128]}",
+    ),
+    (
+        {"max_waste": "0.1"},
+        "max_waste='0.1' is not a share from 0 to just below 1.",
+        "max_waste=0.1, say, for 10 %",
+    ),
+    (
+        {"cost": max},
+        "cost=<built-in function max> does not tell its parameters.",
+        A_COST,
+    ),
+    (
+        {"compile_seconds": "1", "requests_per_second": 1.0, "horizon": 60.0},
+        "compile_seconds='1' is not a positive number.",
+        TOGETHER,
+    ),
+    (
+        {"compile_seconds": 1.0, "requests_per_second": 1e200, "horizon": 1e200},
+        "the time of all calls and compiles is beyond what a float holds.",
+        TOO_LONG,
+    ),
     ({"horizon": 60.0}, "compile_seconds=None is not a positive number.", TOGETHER),
     (
         {"compile_seconds": 1.0, "requests_per_second": -1, "horizon": 60.0},
@@ -228,12 +300,43 @@ def test_what_cannot_be_fitted_is_refused_with_a_way_out(options, first, fix):
 def test_a_function_without_symbols_has_nothing_to_fit():
     with pytest.raises(sx.ConfigError) as caught:
         sx.fit(sx.Exec(attend, in_shapes=(None, None)), SIZES)
-    assert caught.value.what == "fit: there is no symbol whose buckets could be fitted."
-    assert caught.value.fix == 'name the axes that change: sx.Exec(fn, in_shapes=("b, s",))'
-
-
-def test_a_cost_that_is_no_function_is_refused():
+    no_symbol = "has no symbol whose buckets could be fitted."
+    assert caught.value.what == f"fit: Exec(attend, 0 graphs) {no_symbol}"
+    assert caught.value.fix == 'name the axes that change: sx.Exec(fn, ("b, s",))'
     with pytest.raises(sx.ConfigError) as caught:
-        sx.fit(called(), SIZES, cost="linear")
-    assert caught.value.what == "cost='linear' cannot be called."
-    assert caught.value.fix == "a function of the sizes: cost=lambda b, s: b * s * s"
+        sx.fit(None, SIZES, cost=constant)
+    assert caught.value.what == f"fit: {constant!r} {no_symbol}"
+    assert caught.value.fix == A_COST
+
+
+def constant(scale=1):
+    return scale
+
+
+def of_b(b):
+    return b
+
+
+@pytest.mark.parametrize(
+    ("cost", "first", "fix"),
+    [
+        ("linear", "cost='linear' cannot be called.", A_COST),
+        (max, "cost=<built-in function max> does not tell its parameters.", A_COST),
+        (
+            of_b,
+            f"cost={of_b!r} cannot be called with `b` and `s` by keyword.",
+            "cost=lambda b, s: ...",
+        ),
+    ],
+    ids=("text", "builtin", "one symbol only"),
+)
+def test_a_cost_that_is_no_function_of_the_symbols_is_refused(cost, first, fix):
+    with pytest.raises(sx.ConfigError) as caught:
+        sx.fit(called(), SIZES, cost=cost)
+    assert (caught.value.what, caught.value.fix) == (first, fix)
+
+
+def test_buckets_of_the_only_symbol_are_a_list():
+    with pytest.raises(sx.ConfigError) as caught:
+        sx.fit(None, [3, 9], cost=lambda s: s, must=3)
+    assert caught.value.what == "must['s']=3 is no list of buckets."
