@@ -112,13 +112,39 @@ def _replaced(dim: Any, values: Mapping[str, Dim]) -> Dim:
 
 
 def substitution(guards: Iterable[Guard]) -> tuple[Substitution, list[Guard]]:
-    """The substitution by the guards that are equations, and the other guards."""
+    """The substitution by the guards that are equations, and the other guards.
+
+    Two bounds that meet, `t >= s` and `s >= t`, are the equation `t == s`. JAX would see that the
+    two dims are equal, but not give them one hash, by which some of its checks compare shapes.
+    """
     found = Substitution()
     left: list[Guard] = []
+    bounds: set[Dim] = set()
     for guard in guards:
+        bound = _bound(guard)
         extended = found.with_guard(guard)
+        if extended is None and bound is not None and -bound in bounds:
+            extended = found.with_guard(Guard(bound.text, "==", "0"))
         if extended is None:
             left.append(guard)
         else:
             found = extended
+        if bound is not None:
+            bounds.add(bound)
     return found, left
+
+
+def _bound(guard: Guard) -> Dim | None:
+    """The dim that is at least 0 under a guard; None if the guard is not of that kind."""
+    difference = Dim(guard.left) - Dim(guard.right)
+    match guard.op:
+        case ">=":
+            return difference
+        case "<=":
+            return -difference
+        case ">":
+            return difference - 1
+        case "<":
+            return -difference - 1
+        case _:
+            return None

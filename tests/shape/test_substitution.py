@@ -37,6 +37,25 @@ def test_a_guard_replaces_a_symbol(guards, inner):
 
 
 @pytest.mark.parametrize(
+    ("guards", "inner"),
+    [
+        ([Guard("t", ">=", "s"), Guard("s", ">=", "t")], {"t": "s"}),
+        ([Guard("t", "<=", "s"), Guard("s", "<=", "t")], {"t": "s"}),
+        ([Guard("t", ">", "s"), Guard("s + 1", ">=", "t")], {"t": "s + 1"}),
+        ([Guard("t", "<", "s + 1"), Guard("t", ">=", "s")], {"t": "s"}),
+        ([Guard("s", "<=", "4"), Guard("s", ">", "3")], {"s": "4"}),
+        ([Guard("t", ">", "s"), Guard("s", ">=", "t")], {}),
+        ([Guard("t", ">=", "s"), Guard("s", ">=", "t - 1")], {}),
+        ([Guard("t", ">=", "s"), Guard("t", ">=", "s")], {}),
+    ],
+    ids=str,
+)
+def test_two_bounds_that_meet_are_an_equation(guards, inner):
+    found, _ = substitution(guards)
+    assert found.inner == {symbol: Dim(text) for symbol, text in inner.items()}
+
+
+@pytest.mark.parametrize(
     "guard",
     [
         Guard("s", ">=", "2"),
