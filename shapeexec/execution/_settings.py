@@ -290,6 +290,15 @@ def _check_padding(settings: Settings) -> None:
             why="masks keep padding out of every result, so what it holds never matters",
             fix="leave padding= out, or masking=False if the function masks for itself",
         )
+    named = settings.padding if is_mapping(settings.padding) else {}
+    for number, parameter in enumerate(_options.parameters_of(settings.fn)):
+        if number in named and parameter.name in named:
+            raise ConfigError(
+                f"padding names one argument twice: {number} and {parameter.name!r}.",
+                option="padding",
+                got=f"padding={named!r:.80}",
+                fix="its position or its name",
+            )
     for said, (is_said, why) in _NOT_UNMASKED.items():
         if is_said(settings):
             option = said.partition("=")[0]

@@ -207,6 +207,11 @@ OPTIONS = [
         "leave padding= out, or masking=True",
     ),
     ({"masking": 0}, "masking=0 is not a bool.", "masking=False"),
+    (
+        {"masking": False, "padding": {0: "edge", "x": 0}},
+        "padding names one argument twice: 0 and 'x'.",
+        "its position or its name",
+    ),
 ]
 
 

@@ -103,6 +103,15 @@ def is_whole(directory: Path, name: str, *, is_exported: bool = False) -> bool:
     return entry.is_exported or not is_exported
 
 
+def read_exported(directory: Path, name: str) -> bytes | None:
+    """The exported program of a graph, as it was written; None: a whole one is not there."""
+    try:
+        entry = read_entry(directory / f"{name}.json")
+        return read_graph(directory, entry, suffix=EXPORTED) if entry.is_exported else None
+    except (DamagedError, OSError):
+        return None
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write values as JSON, with a digest of their own.
 

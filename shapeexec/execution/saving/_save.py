@@ -104,11 +104,12 @@ def _save_graph(
     if name not in refused and _files.is_whole(directory, name, is_exported=portable):
         return None
     payloads, why = {COMPILED: _payload(graph)}, None
-    if portable:
-        try:
-            payloads[EXPORTED] = _exported(graph)
-        except NotExportedError as error:
-            why = str(error)
+    try:
+        kept = None if portable else _files.read_exported(directory, name)
+        if portable or kept is not None:
+            payloads[EXPORTED] = _exported(graph) if kept is None else kept
+    except NotExportedError as error:
+        why = str(error)
     entry = entry_of(
         payloads,
         fingerprint=name,

@@ -142,7 +142,11 @@ class Found:
             payload = read_graph(self.saved.directory, self.entry, suffix=EXPORTED)
             return imported(payload, self.outline, began=began)
         except Exception as error:  # of any kind: the bytes may be anything
-            return self.anew(error)
+            self.saved.drop(self.entry, error)
+            others = self.saved.exported_like(self.entry.parts)
+        if others:  # of another kind of machine
+            return dataclasses.replace(self, entry=others[0]).prepared()
+        return prepare(self.outline)
 
     def anew(self, error: Exception) -> Prepared:
         """The graph from the trace, with a warning, because its file is no good.
@@ -235,9 +239,11 @@ class Saved:
     ) -> None:
         self.directory, self.sizes = directory, tuple(sizes)
         self._entries, self._constraints = dict(entries), constraints
-        self._exported = {
-            exported_name(entry.parts): entry for entry in entries.values() if entry.is_exported
-        }
+        self._exported: dict[str, tuple[Entry, ...]] = {}  # by what all kinds of machines share
+        for entry in entries.values():
+            if entry.is_exported:
+                name = exported_name(entry.parts)
+                self._exported[name] = (*self._exported.get(name, ()), entry)
         self._lock = threading.Lock()
         self._reasons = list(reasons)
         self._has_warned = False
@@ -259,19 +265,24 @@ class Saved:
         entry = self._entries.get(fingerprint(parts))
         if entry is not None:
             return Found(outline, entry, self, is_compiled=True)
-        entry = self._exported.get(exported_name(parts)) if self._exported else None
-        if entry is not None:
-            return Found(outline, entry, self, is_compiled=False)
+        shared = self.exported_like(parts)
+        if shared:
+            return Found(outline, shared[0], self, is_compiled=False)
         compared = [differs(entry.parts, parts) for entry in list(self._entries.values())]
         differences = [found for found in compared if found]
         self._tell(min(differences, key=len) if differences else ())
         return None
 
+    def exported_like(self, parts: Parts) -> Sequence[Entry]:
+        """The graphs whose exported program is that of a graph with these parts."""
+        return self._exported.get(exported_name(parts), ()) if self._exported else ()
+
     def drop(self, entry: Entry, error: Exception) -> None:
         """Forget a graph that cannot be loaded, and tell why."""
         with self._lock:
             self._entries.pop(entry.fingerprint, None)
-            self._exported.pop(exported_name(entry.parts), None)
+            others = tuple(own for own in self.exported_like(entry.parts) if own is not entry)
+            self._exported[exported_name(entry.parts)] = others
             self.refused.add(entry.fingerprint)
         is_known = isinstance(error, DamagedError | OSError)
         told = str(error) if is_known else f"{entry.name}: {type(error).__name__}: {error!s:.200}"

@@ -5,23 +5,28 @@ tuples, lists, dicts and calls of the classes in `_KINDS`, and nothing else.
 """
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shapeexec import bucketing
 from shapeexec._code import code, parsed
+from shapeexec.costing import HardwareAware
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._compiling import Compiling
+from shapeexec.execution._narrow import is_listed, is_mapping
 from shapeexec.execution._settings import Settings
 
 _KINDS: Mapping[str, Callable[..., Any]] = {
+    "Aligned": bucketing.Aligned,
     "CacheLimits": CacheLimits,
     "Compiling": Compiling,
     "Exact": bucketing.Exact,
     "Geometric": bucketing.Geometric,
+    "HardwareAware": HardwareAware,
     "Hybrid": bucketing.Hybrid,
     "Ladder": bucketing.Ladder,
     "Linear": bucketing.Linear,
+    "MemoryOptimal": bucketing.MemoryOptimal,
     "Pow2": bucketing.Pow2,
 }
 _LONGEST = 1_000_000
@@ -70,14 +75,25 @@ def _call(name: str, **fields: Any) -> str:
 
 
 def _text(value: Any) -> str | None:
-    """The source of a value, if it reads as an equal one."""
+    """The source of a value, if it reads as an equal one of the same types."""
     source = code(value)
     if source is None:
         return None
     try:
-        return source if read(source) == value else None
+        own = read(source)
     except ValueError:
         return None
+    return source if own == value and _types(own) == _types(value) else None
+
+
+def _types(value: Any) -> Any:
+    """The types of a value and of all that it holds: a namedtuple equals a tuple."""
+    held: Sequence[Any] = ()
+    if is_mapping(value):
+        held = [*value, *value.values()]
+    elif is_listed(value):
+        held = value
+    return type(value), tuple(map(_types, held))
 
 
 def read(source: str) -> Any:

@@ -213,6 +213,20 @@ def test_each_kind_of_machine_saves_its_own_graph(tmp_path, on_another):
     assert len([*tmp_path.glob("*.exported")]) == 4
 
 
+def test_saving_anew_for_one_machine_keeps_the_program_for_others(tmp_path, on_another):
+    expected = exported(tmp_path)
+    (file,) = tmp_path.glob("*.graph")
+    file.write_bytes(b"damaged")
+    run = sx.load(tmp_path, attend, trusted=True)
+    with told():
+        run(W, X)
+    assert run.save(tmp_path) == 1
+    on_another()
+    again = sx.load(tmp_path, attend, trusted=True)
+    np.testing.assert_array_equal(again(W, X), expected)
+    assert again.stats.exports == 1
+
+
 def test_what_a_loaded_exec_saves_is_portable(tmp_path, on_another):
     exported(tmp_path / "one")
     run = sx.load(tmp_path / "one", attend, trusted=True)

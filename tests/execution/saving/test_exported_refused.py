@@ -115,6 +115,25 @@ def test_a_damaged_program_is_made_anew_with_a_warning(
     assert ".exported is damaged" in text
 
 
+def test_a_damaged_program_leaves_that_of_another_machine(tmp_path, original, on_another):
+    written(tmp_path, original)
+    on_another(text="a second")
+    exported(tmp_path)
+    on_another(text="a third")
+    first, second = sorted(tmp_path.glob("*.exported"))
+    first.write_bytes(b"damaged")
+    run = sx.load(tmp_path, attend, trusted=True)
+    with told() as texts:
+        assert_close(run(W, X), attend(W, X))
+    assert run.stats.exports == 1
+    assert f"{first.name} is damaged" in texts[0]
+    second.write_bytes(b"damaged")
+    run = sx.load(tmp_path, attend, trusted=True)
+    with told() as texts:
+        assert_close(run(W, X), attend(W, X))
+    assert (run.stats.exports, run.graphs[0].origin) == (0, "made")
+
+
 FOREIGN = {
     "no program": lambda: b"another",
     "another function's": lambda: program_of(lambda w, x: (x, x, x)),

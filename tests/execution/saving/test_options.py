@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import NamedTuple
 
 import pytest
 
@@ -41,6 +42,40 @@ def test_options_that_are_data_come_from_the_directory(tmp_path):
     for field in dataclasses.fields(run.settings):
         assert getattr(again.settings, field.name) == getattr(run.settings, field.name), field.name
     assert again.variant(fn=of_many)._limits == run._limits
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"buckets": sx.Aligned(8, sx.Geometric(1.5), maximum=512)},
+        {"buckets": {"b": sx.MemoryOptimal(0.2), "s": sx.Hybrid(64, 32)}},
+        {"buckets": sx.HardwareAware("bfloat16", device="gpu", minimum=8)},
+        {"masking": False, "padding": {"x": "edge", 0: -1.5}},
+    ],
+    ids=str,
+)
+def test_options_of_one_kind_come_from_the_directory(tmp_path, options):
+    run = sx.Exec(attend, SPECS, **options)
+    run.save(tmp_path)
+    again = sx.load(tmp_path, attend).settings
+    assert (again.strategies, again.padding) == (run.settings.strategies, run.settings.padding)
+
+
+class Pair(NamedTuple):
+    one: str
+    other: str
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("in_shapes", (None, Pair("b, s, 4", "b"))), ("padding", float("nan"))],
+    ids=str,
+)
+def test_data_that_would_be_read_as_another_value_has_to_be_given(tmp_path, option, value):
+    options = {"in_shapes": SPECS, "masking": False, option: value}
+    sx.Exec(attend, **options).save(tmp_path)
+    with pytest.raises(sx.ConfigError, match=f"load: {option} was no data when it was saved"):
+        sx.load(tmp_path, attend)
 
 
 def test_an_option_that_is_no_data_has_to_be_given(tmp_path):
