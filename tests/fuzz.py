@@ -46,8 +46,8 @@ class Verdict:
     Attributes:
         seed: Its seed.
         kind: `exact`; `refused` with one of the library's errors; `limit`, a difference that
-            README names; `wrong`; or `crash`, which is an error of another kind where the plain
-            program has none.
+            docs/limits.md names; `wrong`; or `crash`, which is an error of another kind where the
+            plain program has none.
         text: The error.
         comparisons: How many runs were compared.
         source: The shrunk program, where it failed.
@@ -108,7 +108,7 @@ def _validated(ex: sx.Exec, program: Program, poison: str | None) -> Verdict:
 
 
 def _has_odd_kernel(eqn: Any, *, arrays: Sequence[Any]) -> bool:
-    """Whether an equation convolves with a kernel that is not finite, see README, Limits."""
+    """Whether an equation convolves with a kernel that is not finite, see docs/limits.md."""
     return eqn.primitive.name == "conv_general_dilated" and not np.isfinite(arrays[1]).all()
 
 
