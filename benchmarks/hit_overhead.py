@@ -109,7 +109,12 @@ def by_hand(output: str, params: dict[str, Array]) -> Callable[[Any], Any]:
     return call
 
 
-OUTPUTS = {"ragged": ragged, "scalar": scalar, "scalar, 3 numbers of Python": with_numbers}
+FUNCTIONS = {"ragged": ragged, "scalar": scalar, "scalar, 3 numbers of Python": with_numbers}
+OUTPUTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in FUNCTIONS},
+    "ragged NumPy": ("ragged", {"returns": "host"}),
+}
+"""By name of a row the function, and options of `Exec`. The bare call cuts to a NumPy array."""
 
 
 def run_calls(options: argparse.Namespace) -> Report:
@@ -120,9 +125,9 @@ def run_calls(options: argparse.Namespace) -> Report:
     host = np.ones((SIZE, WIDTH), np.float32)
     inputs = {"NumPy": host, "jax.Array": jax.block_until_ready(jax.device_put(host))}
     figures, rows, claims = {}, [], []
-    for output, fn in OUTPUTS.items():
-        bare = by_hand(output, params)
-        ex = sx.Exec(fn, in_shapes=(None, f"n, {WIDTH}"), buckets=sx.Linear(BUCKET))
+    for output, (function, given) in OUTPUTS.items():
+        bare, fn = by_hand(function, params), FUNCTIONS[function]
+        ex = sx.Exec(fn, in_shapes=(None, f"n, {WIDTH}"), buckets=sx.Linear(BUCKET), **given)
         exact = jax.jit(fn)
         for kind, x in inputs.items():
             seconds = take_turns(
