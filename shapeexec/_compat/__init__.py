@@ -148,6 +148,7 @@ from shapeexec._compat.settings import (  # noqa: F401 - others use it by the na
     current_trace,
     default_device,
     has_devices,
+    is_as_unregistered,
     named_settings,
     threefry_is_partitionable,
     trace_state_clean,

@@ -11,6 +11,8 @@ from typing import Any, cast
 import jax
 from jax.experimental import serialize_executable as _serialize_executable
 
+from shapeexec._compat.settings import is_as_unregistered
+
 _load: Callable[..., Any] = cast(Any, _serialize_executable).deserialize_and_load
 _UNHEARD = (
     "jax_array_garbage",
@@ -42,10 +44,15 @@ XLA_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE", "TF_CP
 def compile_settings() -> dict[str, str]:
     """Each setting of JAX, and each variable that XLA reads, that may change a compiled program.
 
-    It has those of the process; `config_fingerprint` has those of the thread, too.
+    It has those of the process; `config_fingerprint` has those of the thread, too. Flags of JAX
+    that are off are not there; see `is_as_unregistered`.
     """
     values: dict[str, Any] = cast(Any, jax.config).values
-    found = {name: repr(value) for name, value in values.items() if not name.startswith(_UNHEARD)}
+    found = {
+        name: repr(value)
+        for name, value in values.items()
+        if not (name.startswith(_UNHEARD) or is_as_unregistered(name, value))
+    }
     return found | {name: os.environ.get(name, "") for name in XLA_VARIABLES}
 
 

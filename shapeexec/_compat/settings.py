@@ -63,6 +63,15 @@ def named_settings(fingerprint: tuple[Any, ...]) -> dict[str, Any]:
     return named | {"jax_debug_nans or jax_debug_infs": are_checked}
 
 
+def is_as_unregistered(name: str, value: Any) -> bool:
+    """Whether a setting does what it does in a process where nobody has registered it.
+
+    Some modules of JAX, and users, register one when they are imported. Flags of JAX are off then,
+    and contexts of users empty.
+    """
+    return value is (False if name in _config.config_states else None)
+
+
 def _names_of_context() -> tuple[str, ...]:
     try:
         return _config.trace_context_names()

@@ -58,7 +58,11 @@ def parts_of(
         UnsaveableError: Part of it cannot be told from others in another process.
     """
     context = _compat.named_settings(outline.config)
-    settings = {name: _told(held) for name, held in context.items() if name not in _NOT_SET}
+    settings = {
+        name: _told(held)
+        for name, held in context.items()
+        if name not in _NOT_SET and not _compat.is_as_unregistered(name, held)
+    }
     return {
         "environment": environment(device_of(outline)),
         "settings": {**outline.settings, **{f"{name} here": x for name, x in settings.items()}},

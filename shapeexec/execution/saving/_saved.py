@@ -331,6 +331,6 @@ def differs(saved: Parts, wanted: Parts) -> list[str]:
                     return []
                 found.append(_TELLING[name])
             else:
-                values = (old.get(name, "nothing"), new.get(name, "nothing"))
+                values = (old.get(name, "not set"), new.get(name, "not set"))
                 found.append(f"{name} was {values[0] or 'empty'}, is {values[1] or 'empty'}")
     return list(dict.fromkeys(found))

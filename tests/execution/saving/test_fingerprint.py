@@ -1,9 +1,12 @@
 """All that decides which program XLA makes is in a fingerprint; what differs is made anew."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src import config as _config
 
 import shapeexec as sx
 from shapeexec.execution.saving import _fingerprint, _saved
@@ -157,7 +160,7 @@ SETTINGS = {
         "jax_default_matmul_precision here was None, is 'highest'",
         lambda: jax.default_matmul_precision("highest"),
     ),
-    "jax_enable_x64": ("jax_enable_x64 here was False, is True", lambda: jax.enable_x64(True)),
+    "jax_enable_x64": ("jax_enable_x64 here was not set, is True", lambda: jax.enable_x64(True)),
 }
 
 
@@ -182,6 +185,21 @@ def test_settings_of_a_thread_count():
     fn, args, specs, _ = BASE
     other = parts(fn, args, specs, config=jax.default_matmul_precision("highest"))
     assert "jax_default_matmul_precision here" in differing(of(BASE), other)["settings"]
+
+
+NAMES = (f"shapeexec_test_{number}" for number in itertools.count())
+
+
+def test_a_setting_that_another_process_has_not_registered_counts_if_it_is_set():
+    before = of(BASE)
+    name = next(name for name in NAMES if name not in _config.config_states)
+    state = _config.bool_state(name, default=False, help="", include_in_trace_context=True)
+    context = jax.make_user_context(None)
+    assert of(BASE) == before
+    fn, args, specs, _ = BASE
+    for setting, value in ((state, True), (context, "set")):
+        changed = parts(fn, args, specs, config=setting(value))
+        assert differing(before, changed)["settings"]
 
 
 CHANGED = {
