@@ -1,4 +1,4 @@
-"""The command line: `python -m shapeexec benchmark attention --help`, `... soak --help`.
+"""The command line: `python -m shapeexec plan --help`, `... benchmark attention`, `... soak`.
 
 What a tool measures is known to `tools`.
 """
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from shapeexec._errors import ShapeExecError
 from shapeexec.tools import benchmark
+from shapeexec.tools.planning import _command as planning
 from shapeexec.tools.soak import _command as soak
 
 
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m shapeexec", description=__doc__)
     tools = parser.add_subparsers(required=True, metavar="TOOL")
     benchmark.add_command(tools)
+    planning.add_command(tools)
     soak.add_command(tools)
     options = parser.parse_args(arguments)
     options.command = " ".join([parser.prog, *(sys.argv[1:] if arguments is None else arguments)])

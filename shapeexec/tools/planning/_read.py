@@ -1,0 +1,146 @@
+"""Lengths from files: one a line, or a column of a CSV file. Buckets are not known here."""
+
+import contextlib
+import csv
+import math
+import sys
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from shapeexec._errors import ConfigError
+
+
+def read_lengths(
+    path: str | Path,
+    *,
+    column: str | None = None,
+    count: str | None = None,
+    where: Mapping[str, str] | None = None,
+) -> dict[int, float]:
+    """Read lengths from a file.
+
+    Without options each line holds one length, or several between blanks or commas. With any of
+    them, and where the file is named `*.csv`, it is a CSV file with a line of names.
+
+    Args:
+        path: The file; `"-"` is the standard input.
+        column: The column of the lengths. It may be left out if there is one column beside `count`
+            and those of `where`.
+        count: The column that says how often a length occurs. None: once a row.
+        where: Only rows that have these texts in these columns.
+
+    Returns:
+        How often each length occurs. Lengths of 0 are left out: they need no bucket.
+
+    Raises:
+        ConfigError: It cannot be read, has no such column, or holds something else than lengths.
+    """
+    is_table = bool(column or count or where) or str(path).endswith(".csv")
+    counts: dict[int, float] = {}
+    try:
+        with _opened(path) as file:
+            rows = (
+                _of_table(file, path, column=column, count=count, where=where or {})
+                if is_table
+                else _of_text(file, path)
+            )
+            for length, weight in rows:
+                counts[length] = counts.get(length, 0) + weight
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error}.", option="path", fix="pass a text file of lengths"
+        ) from error
+    counts.pop(0, None)
+    if not counts:
+        raise ConfigError(
+            f"{path} holds no length of 1 or more.",
+            option="path",
+            fix="a file with a length on each line, or a CSV file and its column",
+        )
+    return dict(sorted(counts.items()))
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path) -> Generator[TextIO]:
+    if str(path) == "-":
+        yield sys.stdin
+        return
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        yield file
+
+
+def _of_text(lines: Iterable[str], path: str | Path) -> Iterator[tuple[int, float]]:
+    for number, line in enumerate(lines, 1):
+        for text in line.replace(",", " ").split():
+            yield _length(text, f"{path}:{number}"), 1
+
+
+def _of_table(
+    lines: Iterable[str],
+    path: str | Path,
+    *,
+    column: str | None,
+    count: str | None,
+    where: Mapping[str, str],
+) -> Iterator[tuple[int, float]]:
+    reader = csv.DictReader(lines)
+    names = list(reader.fieldnames or ())
+    left = [name for name in names if name != count and name not in where]
+    own = _named(names, left[0] if column is None and len(left) == 1 else column, path=path)
+    others = [_named(names, name, path=path) for name in (*where, *([count] if count else []))]
+    for row in reader:
+        place = f"{path}:{reader.line_num}"
+        if any(row[name] is None for name in (own, *others)):
+            raise ConfigError(
+                f"{place} has fewer columns than the first line.",
+                option="path",
+                fix="mend that line",
+            )
+        if all(row[name] == text for name, text in where.items()):
+            yield _length(row[own], place), 1 if count is None else _weight(row[count], place)
+
+
+def _named(names: Sequence[str], name: str | None, *, path: str | Path) -> str:
+    """A column that is there.
+
+    Raises:
+        ConfigError: It is not, or was not chosen.
+    """
+    if name in names:
+        return str(name)
+    known = ", ".join(names) or "none"
+    raise ConfigError(
+        f"{path} has no column {name!r}." if name else f"{path} has several columns.",
+        option="column",
+        got=f"columns {known}",
+        fix="name the column of the lengths, such as column='tokens' (--column tokens)",
+    )
+
+
+def _length(text: str, place: str) -> int:
+    try:
+        length = int(text)
+    except ValueError:
+        length = -1
+    if length < 0:
+        raise ConfigError(
+            f"{place}: {text!r:.40} is not a length.",
+            option="path",
+            fix="an integer of at least 0; for a table, name the file *.csv or its column",
+        )
+    return length
+
+
+def _weight(text: str, place: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not 0 <= weight < math.inf:
+        raise ConfigError(
+            f"{place}: {text!r:.40} is not a count.",
+            option="count",
+            fix="a finite number of at least 0",
+        )
+    return weight
