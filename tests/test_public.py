@@ -21,7 +21,7 @@ import pytest
 import shapeexec as sx
 
 MODULES = (sx, sx.attention, sx.bucketing, sx.masking, sx.shape)
-NAMES = [(module, name) for module in MODULES for name in module.__all__]
+NAMES = [(module, name) for module in (*MODULES, sx.tools) for name in module.__all__]
 VALUES = {id(value): value for value in (getattr(module, name) for module, name in NAMES)}.values()
 FUNCTIONS = [value for value in VALUES if inspect.isfunction(value)]
 CLASSES = [value for value in VALUES if inspect.isclass(value)]
@@ -110,9 +110,9 @@ WITHOUT_EXAMPLE = {
 }
 
 ORDERS = """
-    Append Apply Ask Attend Call Check Compile Compute Convert Cut Double Draw Export Find Fit
-    Forget Give Keep List Make Map Match Overwrite Pad Print Report Return Rewrite Run Say See Show
-    Tell Wait Write
+    Append Apply Ask Attend Call Check Compare Compile Compute Convert Cut Double Draw Export
+    Find Fit Forget Give Keep List Make Map Match Overwrite Pad Print Read Report Return Rewrite
+    Run Say See Show Tell Wait Write
 """
 """The verbs with which docstrings of functions and methods begin."""
 SECTIONS = ("Attributes", "Args", "Returns", "Raises", "Example")

@@ -3,5 +3,15 @@
 from shapeexec.tools._fit import fit
 from shapeexec.tools._metrics import prometheus_metrics
 from shapeexec.tools._validate import Validation, validate
+from shapeexec.tools.planning import LengthPlan, LengthRow, plan_lengths, read_lengths
 
-__all__ = ["Validation", "fit", "prometheus_metrics", "validate"]
+__all__ = [
+    "LengthPlan",
+    "LengthRow",
+    "Validation",
+    "fit",
+    "plan_lengths",
+    "prometheus_metrics",
+    "read_lengths",
+    "validate",
+]

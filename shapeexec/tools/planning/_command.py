@@ -1,4 +1,4 @@
-"""The command line of `plan`; see `plan_lengths`."""
+"""The command line of `plan`. What its figures mean is known to `_plan`."""
 
 import argparse
 import importlib.util

@@ -83,7 +83,7 @@ class LengthPlan:
         return "\n".join((*lines, "", f"buckets={self.best.source}"))
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures, as JSON has them."""
+        """Return all figures, as JSON has them."""
         rows = [
             {
                 "name": row.name,
@@ -112,7 +112,10 @@ class LengthPlan:
         """
         from shapeexec.tools.planning._plot import drawn  # noqa: PLC0415 - matplotlib is optional
 
-        return drawn(self, figure)
+        wastes = {f"{row.name}, {row.graphs} graphs": row.waste for row in self.rows}
+        return drawn(
+            self.counts, wastes, buckets=used(self.best.strategy, self.counts), figure=figure
+        )
 
 
 def plan_lengths(

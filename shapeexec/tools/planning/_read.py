@@ -35,6 +35,13 @@ def read_lengths(
 
     Raises:
         ConfigError: It cannot be read, has no such column, or holds something else than lengths.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "lengths.csv"
+        >>> _ = path.write_text(chr(10).join(["tokens", "12", "3", "12"]))
+        >>> read_lengths(path)
+        {3: 1, 12: 2}
     """
     is_table = bool(column or count or where) or str(path).endswith(".csv")
     counts: dict[int, float] = {}
