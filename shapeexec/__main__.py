@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from shapeexec._errors import ShapeExecError
-from shapeexec.tools import benchmark
+from shapeexec.tools import _doctor, benchmark
 from shapeexec.tools.planning import _command as planning
 from shapeexec.tools.soak import _command as soak
 
@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m shapeexec", description=__doc__)
     tools = parser.add_subparsers(required=True, metavar="TOOL")
+    _doctor.add_command(tools)
     benchmark.add_command(tools)
     planning.add_command(tools)
     soak.add_command(tools)
