@@ -222,9 +222,10 @@ def graphs_of(
                 last_use=last_use,
                 valid_elements=valid,
                 bucket_elements=bucket,
+                run_seconds=seconds,
                 exactness=exactness(kind_of(graph.row.key).base),
                 compiled=graph.compiled,
             )
-            for graph, (hits, last_use, valid, bucket) in zip(graphs, counts, strict=True)
+            for graph, (hits, last_use, valid, bucket, seconds) in zip(graphs, counts, strict=True)
         )
     )

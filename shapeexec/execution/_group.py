@@ -27,6 +27,7 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._settings import Returns
 from shapeexec.execution._sized import Sized
 from shapeexec.execution._stats import Elements
+from shapeexec.execution._traffic import Padding
 from shapeexec.execution._usage import elements_of
 from shapeexec.masking._extents import Extents, holds_dim
 from shapeexec.masking._masked import Masked
@@ -233,6 +234,15 @@ class Group:
                 self.capacity * self.recipe.ranges.get(symbol, (0, size))[1],
             )
             for symbol, size in self.plans[0].sizes.items()
+        )
+
+    @property
+    def requests(self) -> tuple[Padding, ...]:
+        """(symbol, size, bucket) of each symbol, for each example; fillers are none."""
+        ranges = self.recipe.ranges
+        return tuple(
+            tuple((s, size, ranges.get(s, (0, size))[1]) for s, size in plan.sizes.items())
+            for plan in self.plans
         )
 
     @property

@@ -16,6 +16,7 @@ from shapeexec.execution._key import Base, Key
 from shapeexec.execution._placement import Shape
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Elements
+from shapeexec.execution._traffic import Padding
 from shapeexec.execution._usage import elements_of
 from shapeexec.shape._questions import AnyGuard
 
@@ -51,6 +52,11 @@ class Planned(Protocol):
     @property
     def padding(self) -> tuple[tuple[str, int, int], ...]:
         """(symbol, size, bucket) of each symbol; over all examples."""
+        ...
+
+    @property
+    def requests(self) -> tuple[Padding, ...]:
+        """(symbol, size, bucket) of each symbol, for the call or for each example."""
         ...
 
     @property
@@ -138,6 +144,11 @@ class Plan:
     def padding(self) -> tuple[tuple[str, int, int], ...]:
         """(symbol, size, bucket) of each symbol."""
         return tuple((symbol, size, self.buckets[symbol]) for symbol, size in self.sizes.items())
+
+    @property
+    def requests(self) -> tuple[Padding, ...]:
+        """Its padding alone: see `Planned`."""
+        return (self.padding,)
 
     @property
     def waste(self) -> Mapping[str, float]:

@@ -22,6 +22,7 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._settings import Returns
 from shapeexec.execution._split import Call, Place, Result
 from shapeexec.execution._stats import Elements
+from shapeexec.execution._traffic import Padding
 from shapeexec.masking._extents import holds_dim
 from shapeexec.shape import _trees
 
@@ -46,6 +47,7 @@ class Ready:
             the capacities of its leaves, and the modes in which they are padded.
         cuts: Per leaf of the result its true shape, None for one that is handed on as it is.
         padding: (symbol, size, bucket) of each symbol.
+        requests: That alone, for it is one call.
         exact: Symbols that run exactly for want of a rule.
         elements: How many elements of arguments are data, and how many run.
         donated: The positions of padded arguments whose memory may be taken.
@@ -57,7 +59,8 @@ class Ready:
     sizes: np.ndarray | jax.Array
     pads: Pads
     cuts: tuple[Shape | None, ...]
-    padding: tuple[tuple[str, int, int], ...]
+    padding: Padding
+    requests: tuple[Padding, ...]
     exact: tuple[str, ...]
     elements: Elements
     donated: tuple[int, ...] = ()
@@ -199,6 +202,7 @@ def make_ready(plan: Plan, call: BoundCall, *, returns: Returns = "device") -> R
         pads=pads,
         cuts=tuple(_cuts(plan, returns)),
         padding=plan.padding,
+        requests=plan.requests,
         exact=plan.exact,
         elements=plan.elements,
         donated=tuple(place for place, *_ in pads if place in plan.recipe.donate),

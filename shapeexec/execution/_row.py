@@ -88,6 +88,8 @@ class GraphRow:
         bucket_elements: Elements that ran for them: data and padding.
         bytes: Its memory; None where a back end does not tell.
         seconds: The time that it took to make.
+        run_seconds: The time from calls that found it to their results, in seconds by the clock; an
+            accelerator may still have worked on them.
         origin: Where it came from: `"made"` by a call that needed it, `"warmup"` by `Exec.warmup`,
             `"worker"` in another thread, while calls ran in larger ones. With
             `Compiling(first="quick")` it is `"quick"`, and `"tuned"` when it was replaced.
@@ -128,6 +130,7 @@ class GraphRow:
     bucket_elements: int = 0
     bytes: GraphBytes | None = None
     seconds: GraphSeconds = GraphSeconds()
+    run_seconds: float = 0.0
     trace: Any = dataclasses.field(default=None, repr=False, compare=False)
     exactness: Any = dataclasses.field(default=None, repr=False, compare=False)
     compiled: Any = dataclasses.field(default=None, repr=False, compare=False)
@@ -235,6 +238,7 @@ class GraphRow:
             "bucket_elements": self.bucket_elements,
             "bytes": None if self.bytes is None else dataclasses.asdict(self.bytes),
             "seconds": dataclasses.asdict(self.seconds),
+            "run_seconds": self.run_seconds,
             "origin": self.origin,
             "has_zero_results": self.has_zero_results,
         }

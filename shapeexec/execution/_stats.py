@@ -4,7 +4,9 @@ import dataclasses
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from shapeexec.execution._traffic import Padding, Record, Traffic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +117,22 @@ class Elements(NamedTuple):
     padded_bytes: int
 
 
+class Ran(Protocol):
+    """A call, or examples of a map, as they are counted; see `Planned`."""
+
+    @property
+    def padding(self) -> Padding: ...
+
+    @property
+    def requests(self) -> tuple[Padding, ...]: ...
+
+    @property
+    def exact(self) -> tuple[str, ...]: ...
+
+    @property
+    def elements(self) -> Elements: ...
+
+
 class Tally:
     """What has run in one graph; its Exec's counters change it, under their lock.
 
@@ -123,12 +141,14 @@ class Tally:
         used: When a call last used it, by `time.monotonic`, in seconds; None: no call has.
         valid: See `Elements`, over all calls.
         bucket: Likewise.
+        seconds: From these calls to their results, by the clock.
     """
 
-    __slots__ = ("bucket", "hits", "used", "valid")
+    __slots__ = ("bucket", "hits", "seconds", "used", "valid")
 
     def __init__(self) -> None:
         self.hits = self.valid = self.bucket = 0
+        self.seconds = 0.0
         self.used: float | None = None
 
 
@@ -141,6 +161,7 @@ class Counters:
         self._sizes: dict[str, list[int]] = {}
         self._exact: dict[str, int] = {}
         self._elements = [0, 0, 0]
+        self._traffic = Traffic()
 
     def add(self, **amounts: float) -> None:
         """Add to counters by name."""
@@ -151,22 +172,21 @@ class Counters:
     def call(
         self,
         outcome: str,
-        padding: tuple[tuple[str, int, int], ...],
+        ran: Ran,
         *,
-        exact: tuple[str, ...],
-        elements: Elements,
         tally: Tally,
+        seconds: float,
     ) -> None:
         """Count one call.
 
         Args:
             outcome: `hits` or `misses`.
-            padding: (symbol, size, bucket) of each symbol.
-            exact: Symbols that ran exactly for want of a rule.
-            elements: What ran.
+            ran: The call, or the examples of a map.
             tally: Of the graph that it ran in.
+            seconds: From the call to its result.
         """
-        valid, run, padded_bytes = elements
+        padding, exact, requests = ran.padding, ran.exact, ran.requests
+        valid, run, padded_bytes = ran.elements
         with self._lock:
             self._counts[outcome] = self._counts.get(outcome, 0) + 1
             for symbol, size, bucket in padding:
@@ -183,12 +203,14 @@ class Counters:
             totals[2] += padded_bytes
             if outcome == "hits":
                 tally.hits += 1
+                tally.seconds += seconds
             tally.valid += valid
             tally.bucket += run
-            tally.used = time.monotonic()
+            tally.used = now = time.monotonic()
+            self._traffic.add(requests, now)
 
-    def read(self, tallies: Sequence[Tally]) -> list[tuple[int, float | None, int, int]]:
-        """Per tally its hits, the seconds since its last use, and its elements, data and all."""
+    def read(self, tallies: Sequence[Tally]) -> list[tuple[int, float | None, int, int, float]]:
+        """Per tally its hits, the seconds since its last use, elements (data, all), seconds."""
         with self._lock:
             now = time.monotonic()
             return [
@@ -197,9 +219,15 @@ class Counters:
                     None if tally.used is None else now - tally.used,
                     tally.valid,
                     tally.bucket,
+                    tally.seconds,
                 )
                 for tally in tallies
             ]
+
+    def record(self) -> Record:
+        """The sizes of all calls."""
+        with self._lock:
+            return self._traffic.record()
 
     def snapshot(self, *, graphs: int, device_bytes: int, evictions: int) -> Stats:
         """The counters as they stand."""

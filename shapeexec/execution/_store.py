@@ -333,19 +333,18 @@ class Store:
         Raises:
             FrozenError: A graph was compiled, and the Exec is frozen.
         """
+        seconds = time.perf_counter() - began
         if self.events.are_heard("call"):
             is_call = graph.row.examples is None
             self.events.tell(
                 "call",
                 graph.row,
                 sizes={symbol: size for symbol, size, _ in planned.padding} if is_call else {},
-                seconds=time.perf_counter() - began,
+                seconds=seconds,
                 is_hit=is_hit,
             )
-        kind = "hits" if is_hit else "misses"
-        self.counters.call(
-            kind, planned.padding, exact=planned.exact, elements=planned.elements, tally=graph.tally
-        )
+        outcome = "hits" if is_hit else "misses"
+        self.counters.call(outcome, planned, tally=graph.tally, seconds=seconds)
         if span.compiles or span.copies:
             self.count(
                 compiles=span.compiles,
