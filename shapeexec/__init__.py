@@ -36,6 +36,7 @@ from shapeexec.attention.masks import (
 )
 from shapeexec.bucketing import (
     Aligned,
+    BucketChange,
     Exact,
     FitRow,
     Fitted,
@@ -44,11 +45,14 @@ from shapeexec.bucketing import (
     Ladder,
     Linear,
     MemoryOptimal,
+    Optimized,
     Pow2,
     Strategy,
 )
 from shapeexec.costing import Cost, CostLine, CostModel, HardwareAware, Speed
 from shapeexec.execution import (
+    Analysis,
+    BucketUse,
     CacheLimits,
     Compiling,
     Event,
@@ -63,6 +67,7 @@ from shapeexec.execution import (
     Plan,
     Sizes,
     Stats,
+    TrafficWindow,
     WhyNew,
     bucketed,
     load,
@@ -71,7 +76,7 @@ from shapeexec.execution import (
 )
 from shapeexec.program import Equation, Program, trace
 from shapeexec.shape import BATCH, SEQ_LEN, UNKNOWN, Dim, Shape, eval_shape
-from shapeexec.tools import Validation, fit, prometheus_metrics, validate
+from shapeexec.tools import Validation, fit, optimize, prometheus_metrics, validate
 
 __version__ = "0.1.0"
 
@@ -81,9 +86,12 @@ __all__ = [
     "UNKNOWN",
     "ALiBi",
     "Aligned",
+    "Analysis",
     "BackendError",
     "BlockMask",
+    "BucketChange",
     "BucketOverflowError",
+    "BucketUse",
     "CacheLimits",
     "Causal",
     "Compiling",
@@ -119,6 +127,7 @@ __all__ = [
     "MapPlan",
     "MaskFunction",
     "MemoryOptimal",
+    "Optimized",
     "OutOfMemoryError",
     "Padded",
     "Plan",
@@ -135,6 +144,7 @@ __all__ = [
     "Stats",
     "Strategy",
     "StrategyError",
+    "TrafficWindow",
     "UnboundedDimError",
     "UnsupportedPrimitiveError",
     "Validation",
@@ -148,6 +158,7 @@ __all__ = [
     "fit",
     "load",
     "masking",
+    "optimize",
     "pad_to_bucket",
     "prometheus_metrics",
     "shape",

@@ -8,10 +8,12 @@ from shapeexec.bucketing._custom import Custom, as_strategy
 from shapeexec.bucketing._derived import Aligned, MemoryOptimal
 from shapeexec.bucketing._fitted import FitRow, Fitted
 from shapeexec.bucketing._fixed import Exact, Geometric, Hybrid, Ladder, Linear, Pow2
+from shapeexec.bucketing._improve import BucketChange, Optimized
 from shapeexec.bucketing._laws import check_laws, checked_bucket
 
 __all__ = [
     "Aligned",
+    "BucketChange",
     "Custom",
     "Exact",
     "FitRow",
@@ -21,6 +23,7 @@ __all__ = [
     "Ladder",
     "Linear",
     "MemoryOptimal",
+    "Optimized",
     "Pow2",
     "Strategy",
     "as_strategy",

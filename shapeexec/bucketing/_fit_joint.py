@@ -93,6 +93,34 @@ def fit_requests(requests: Requests, cost: Cost, *, limits: Limits) -> Fitted:
     )
 
 
+def fitted_to(requests: Requests, cost: Cost, *, strategies: Mapping[str, Ladder]) -> Fitted:
+    """What requests cost in given ladders.
+
+    Args:
+        requests: How often each combination of sizes occurs.
+        cost: What a call costs.
+        strategies: The ladder of each symbol; each size has a bucket.
+    """
+    rows = _rows(requests, cost, strategies=strategies)
+    total, exact = (math.fsum(costs) for costs in zip(*map(_costs, rows), strict=True))
+    limits = Limits(graphs=len(rows), is_chosen=False, multiple_of={}, must={})
+    space = _Space.of(requests, dataclasses.replace(cost, may_fall=True), limits=limits)
+    bound = lower_bound(space.relaxed or space.problem, len(rows)).costs[len(rows)]
+    return Fitted(
+        strategies=strategies,
+        rows=rows,
+        cost=total,
+        lower_bound=min(max(bound, exact), total),
+        exact_cost=exact,
+        requests=float(requests.counts.sum()),
+        by_graphs={len(rows): total},
+    )
+
+
+def _costs(row: FitRow) -> tuple[float, float]:
+    return row.cost, row.exact_cost
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Space:
     """The candidate buckets of each symbol.

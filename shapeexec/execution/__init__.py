@@ -17,9 +17,13 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Stats
 from shapeexec.execution._why import WhyNew
+from shapeexec.execution.analysis._analysis import Analysis
+from shapeexec.execution.analysis._uses import BucketUse, TrafficWindow
 from shapeexec.execution.saving._load import load
 
 __all__ = [
+    "Analysis",
+    "BucketUse",
     "CacheLimits",
     "Compiling",
     "Event",
@@ -34,6 +38,7 @@ __all__ = [
     "Plan",
     "Sizes",
     "Stats",
+    "TrafficWindow",
     "WhyNew",
     "bucketed",
     "load",

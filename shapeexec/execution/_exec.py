@@ -14,13 +14,13 @@ from shapeexec.execution._compiling import Compiling
 from shapeexec.execution._costs import cost_model
 from shapeexec.execution._events import Callback
 from shapeexec.execution._explain import Explanation
-from shapeexec.execution._function import Function
 from shapeexec.execution._graphs import Graphs
 from shapeexec.execution._map_method import MapMethod
 from shapeexec.execution._modes import Paddings
 from shapeexec.execution._plain import called
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Check
+from shapeexec.execution._seen import Observed
 from shapeexec.execution._settings import Buckets, Returns, Settings, changed, settings_of
 from shapeexec.execution._stats import Stats
 from shapeexec.execution._why import WhyNew
@@ -28,7 +28,7 @@ from shapeexec.execution.saving._save import save
 from shapeexec.program import Program
 
 
-class Exec(Function):
+class Exec(Observed):
     """A function that runs at every input size, from one compiled graph per bucket.
 
     A call pads its arguments to the buckets of its sizes, runs the graph compiled for them, and

@@ -67,17 +67,27 @@ def drawn(rows: Sequence[GraphRow], columns: Sequence[str] = ()) -> str:
         ConfigError: A column is not one of `COLUMNS`.
     """
     above, grid = _laid_out(rows, columns)
+    return "\n".join([*above, *grid_lines(grid, _TEXTS)])
+
+
+def grid_lines(grid: Sequence[Sequence[str]], texts: Sequence[str]) -> list[str]:
+    """A table as lines of text: by rich where it is installed; none if it has heads alone.
+
+    Args:
+        grid: The heads, and below them the rows.
+        texts: The heads of columns that stand to the left.
+    """
     if len(grid) == 1:
-        return "\n".join(above)
+        return []
     if importlib.util.find_spec("rich") is None:
-        return "\n".join([*above, *_plain(grid)])
+        return [*_plain(grid, texts)]
     from rich.console import Console  # noqa: PLC0415 - it may not be installed
 
     text = io.StringIO()
     console = Console(file=text, width=WIDTH, color_system=None, legacy_windows=False)
-    console.print(_rich_table(grid))
+    console.print(rich_table(grid, texts))
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
-    return "\n".join([*above, *filter(None, lines)])
+    return [*filter(None, lines)]
 
 
 def renderable(rows: Sequence[GraphRow]) -> Any:
@@ -86,17 +96,18 @@ def renderable(rows: Sequence[GraphRow]) -> Any:
     from rich.text import Text  # noqa: PLC0415 - rich may not be installed
 
     above, grid = _laid_out(rows, ())
-    return Group(*map(Text, above), *([_rich_table(grid)] if len(grid) > 1 else []))
+    return Group(*map(Text, above), *([rich_table(grid, _TEXTS)] if len(grid) > 1 else []))
 
 
-def _rich_table(grid: Sequence[Sequence[str]]) -> Any:
+def rich_table(grid: Sequence[Sequence[str]], texts: Sequence[str]) -> Any:
+    """A table as rich draws it; see `grid_lines`."""
     from rich import box  # noqa: PLC0415 - it may not be installed
     from rich.table import Table  # noqa: PLC0415 - rich may not be installed
     from rich.text import Text  # noqa: PLC0415 - likewise
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), pad_edge=False)
     for name in grid[0]:
-        is_text = name in _TEXTS
+        is_text = name in texts
         table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text)
     for row in grid[1:]:
         table.add_row(*map(Text, row))  # brackets are no mark-up here
@@ -191,7 +202,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
-def _plain(grid: Sequence[Sequence[str]]) -> Iterable[str]:
+def _plain(grid: Sequence[Sequence[str]], texts: Sequence[str]) -> Iterable[str]:
     heads = grid[0]
     split = [[cell.splitlines() or [""] for cell in row] for row in grid]
     widths = [max(len(line) for row in split for line in row[i]) for i in range(len(heads))]
@@ -199,7 +210,7 @@ def _plain(grid: Sequence[Sequence[str]]) -> Iterable[str]:
         for line in range(max(map(len, row))):
             cells = [cell[line] if line < len(cell) else "" for cell in row]
             aligned = (
-                cell.ljust(width) if head in _TEXTS else cell.rjust(width)
+                cell.ljust(width) if head in texts else cell.rjust(width)
                 for cell, width, head in zip(cells, widths, heads, strict=True)
             )
             yield (" " * _GAP).join(aligned).rstrip()

@@ -3,6 +3,7 @@
 from shapeexec.tools._doctor import Diagnosis, Finding, doctor
 from shapeexec.tools._fit import fit
 from shapeexec.tools._metrics import prometheus_metrics
+from shapeexec.tools._optimize import optimize
 from shapeexec.tools._validate import Validation, validate
 from shapeexec.tools.planning import LengthPlan, LengthRow, plan_lengths, read_lengths
 
@@ -14,6 +15,7 @@ __all__ = [
     "Validation",
     "doctor",
     "fit",
+    "optimize",
     "plan_lengths",
     "prometheus_metrics",
     "read_lengths",

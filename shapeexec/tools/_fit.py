@@ -79,7 +79,7 @@ def fit(
         >>> found.strategies["b"], found.strategies["s"], found.is_optimal
         (Ladder([2, 8]), Ladder([50]), True)
     """
-    symbols = _symbols(run, cost)
+    symbols = symbols_of(run, cost)
     requests = read_requests(sizes, symbols)
     limits = _limits(
         requests,
@@ -90,10 +90,15 @@ def fit(
         max_graphs=max_graphs,
         payback=_payback(compile_seconds, requests_per_second, horizon=horizon),
     )
-    return fit_requests(requests, _cost(run, cost, symbols=symbols, speed=speed), limits=limits)
+    return fit_requests(requests, cost_of(run, cost, symbols=symbols, speed=speed), limits=limits)
 
 
-def _symbols(run: Any, cost: Any) -> tuple[str, ...]:
+def symbols_of(run: Any, cost: Any) -> tuple[str, ...]:
+    """The symbols of an Exec, of a cost model or of a cost, sorted.
+
+    Raises:
+        ConfigError: There are none.
+    """
     if isinstance(run, CostModel):
         found = run.symbols
     elif isinstance(run, Exec):
@@ -130,7 +135,12 @@ def _required(cost: Callable[..., Any]) -> list[str]:
     ]
 
 
-def _cost(run: Any, cost: Any, *, symbols: Sequence[str], speed: Speed | None) -> Cost:
+def cost_of(run: Any, cost: Any, *, symbols: Sequence[str], speed: Speed | None) -> Cost:
+    """What a call costs, by a function, or in seconds by the cost model; see `fit`.
+
+    Raises:
+        ConfigError: The function cannot be called with these symbols.
+    """
     if cost is None:
         model = run if isinstance(run, CostModel) else run.cost_model()
         return Cost(lambda sizes: model.seconds(speed, **sizes), may_fall=True)

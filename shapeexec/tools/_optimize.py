@@ -1,0 +1,128 @@
+"""`sx.optimize`: the buckets of an Exec made better by the calls that it has seen.
+
+It checks options, and takes the cost from the function. The search is in `bucketing`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from shapeexec._errors import ConfigError
+from shapeexec.bucketing._checks import as_float
+from shapeexec.bucketing._improve import Optimized, Wanted, improve
+from shapeexec.bucketing._requests import Request, Requests, read_requests
+from shapeexec.costing import Speed
+from shapeexec.execution import Exec
+from shapeexec.tools._fit import cost_of, symbols_of
+
+
+def optimize(
+    run: Exec,
+    sizes: Iterable[Request] | Mapping[Any, float] | None = None,
+    *,
+    cost: Callable[..., float] | None = None,
+    speed: Speed | None = None,
+    remove: float = 0.01,
+    merge: bool = True,
+    split: float = 0.2,
+    graph_cost: float | None = None,
+) -> Optimized:
+    """Find better buckets near those of an `Exec`: remove, merge and split some.
+
+    `sx.fit` chooses all buckets anew; here each change is small, and its effect is told. The calls
+    that were seen are taken for those to come: a graph is worth it if it spares them more than it
+    costs.
+
+    Args:
+        run: The Exec, for its buckets and its cost model.
+        sizes: The requests, as `sx.fit` takes them. None: the calls that `run` has seen.
+        cost: From sizes by keyword to what a call costs. None: the seconds of the cost model.
+        speed: That of the device which will run it. None: of the default device, measured.
+        remove: Buckets of less than this share of the requests go; 0: none. The greatest stays.
+        merge: Whether a bucket goes if its calls cost less in the next one than its graphs do.
+        split: Buckets of which more than this share of the cost is padding get another one inside,
+            where that spares more than the graphs cost; 1: none.
+        graph_cost: What a graph costs, in the unit of `cost`. None: the mean seconds that making
+            one took in `run`.
+
+    Returns:
+        The ladders, and what each change does.
+
+    Raises:
+        ConfigError: An option or a request has a value that cannot work, no call was seen, or
+            `cost` is given without `graph_cost`.
+
+    Example:
+        >>> run = Exec(lambda x: x * 2, ("s",), buckets=[10, 11, 100])
+        >>> sizes = {10: 20, 11: 20, 40: 20, 100: 20}
+        >>> print(optimize(run, sizes, cost=lambda s: float(s), graph_cost=50.0).changes[0])
+        merge s bucket 10: cost +20, graphs -1
+    """
+    given: Any = run  # a caller without a type checker may pass anything
+    if not isinstance(given, Exec):
+        raise ConfigError(
+            f"optimize: {run!r:.80} is no Exec, and has no buckets.",
+            option="run",
+            fix="sx.optimize(run), with run=sx.Exec(...); sx.fit takes a cost alone",
+        )
+    symbols = symbols_of(run, None)
+    requests = _seen(run, symbols) if sizes is None else read_requests(sizes, symbols)
+    wanted = Wanted(
+        remove=_share("remove", remove),
+        merge=merge,
+        split=_share("split", split),
+        graph_cost=_graph_cost(run, graph_cost, cost=cost),
+    )
+    own = cost_of(run, cost, symbols=symbols, speed=speed)
+    ladders = {
+        symbol: _ladder(run, symbol, sizes=map(int, requests.sizes[:, i]))
+        for i, symbol in enumerate(symbols)
+    }
+    return improve(requests, own, ladders=ladders, wanted=wanted)
+
+
+def _seen(run: Exec, symbols: tuple[str, ...]) -> Requests:
+    found = run.analysis()
+    # An empty axis runs without padding, in a graph of its own.
+    sizes = {key: calls for key, calls in found.sizes.items() if len(key) == len(symbols)}
+    sizes = {key: calls for key, calls in sizes.items() if all(key)}
+    if not sizes:
+        raise ConfigError(
+            "optimize: this Exec has seen no call.",
+            option="sizes",
+            fix="sx.optimize(run, sizes), or call it before",
+        )
+    return read_requests(sizes, symbols)
+
+
+def _ladder(run: Exec, symbol: str, *, sizes: Iterable[int]) -> tuple[int, ...]:
+    strategy = run.settings.strategy(symbol)
+    return tuple(sorted({strategy.bucket(size) for size in set(sizes)}))
+
+
+def _share(name: str, value: Any) -> float:
+    if not 0 <= (share := as_float(value)) <= 1:
+        raise ConfigError(
+            f"{name}={value!r:.40} is not a share from 0 to 1.",
+            option=name,
+            fix=f"{name}=0.1, say, for 10 %",
+        )
+    return share
+
+
+def _graph_cost(run: Exec, given: Any, *, cost: Any) -> float:
+    if given is None:
+        if cost is not None:
+            raise ConfigError(
+                "optimize: what a graph costs is not known in the unit of cost=.",
+                option="graph_cost",
+                fix="graph_cost=, in the same unit; or leave cost= out, for seconds",
+            )
+        return run.analysis().graph_seconds
+    if not 0 <= (number := as_float(given)) < math.inf:
+        raise ConfigError(
+            f"graph_cost={given!r:.40} is not a finite number of at least 0.",
+            option="graph_cost",
+            fix="the seconds that making a graph takes, such as graph_cost=2.0",
+        )
+    return number
