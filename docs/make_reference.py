@@ -40,6 +40,20 @@ GROUPS = (
     ("Maps", "", ("MapMethod", "MapPlan", "MapExplanation")),
     ("The cache", "", ("Graphs", "GraphRow", "WhyNew")),
     (
+        "Analysis and advice",
+        "",
+        (
+            "Analysis",
+            "BucketUse",
+            "TrafficWindow",
+            "Advice",
+            "AdviceLine",
+            "optimize",
+            "Optimized",
+            "BucketChange",
+        ),
+    ),
+    (
         "Strategies",
         "",
         (
@@ -162,11 +176,18 @@ def _entry(path: str, value: Any) -> list[str]:
 
 
 def _members(cls: type) -> Iterator[tuple[str, Any]]:
-    for name, held in vars(cls).items():
+    for name, held in _held(cls).items():
         member = held.__func__ if isinstance(held, classmethod) else held
         is_public = name == "__call__" or not name.startswith("_")
         if is_public and (inspect.isfunction(member) or isinstance(member, PROPERTY)):
             yield name, member
+
+
+def _held(cls: type) -> dict[str, Any]:
+    """What a class has, and what `Exec` inherits of a base that has no entry of its own."""
+    bases = [base for base in cls.__mro__[1:] if base.__name__ == "Observed"]
+    inherited = {name: held for base in bases for name, held in vars(base).items()}
+    return {**vars(cls), **{n: held for n, held in inherited.items() if n not in vars(cls)}}
 
 
 def _signature(value: Any) -> str:

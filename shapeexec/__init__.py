@@ -51,6 +51,8 @@ from shapeexec.bucketing import (
 )
 from shapeexec.costing import Cost, CostLine, CostModel, HardwareAware, Speed
 from shapeexec.execution import (
+    Advice,
+    AdviceLine,
     Analysis,
     BucketUse,
     CacheLimits,
@@ -85,6 +87,8 @@ __all__ = [
     "SEQ_LEN",
     "UNKNOWN",
     "ALiBi",
+    "Advice",
+    "AdviceLine",
     "Aligned",
     "Analysis",
     "BackendError",

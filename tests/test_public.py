@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import shapeexec as sx
+from shapeexec.execution._seen import Observed
 
 MODULES = (sx, sx.attention, sx.bucketing, sx.masking, sx.shape)
 NAMES = [(module, name) for module in (*MODULES, sx.tools) for name in module.__all__]
@@ -166,15 +167,18 @@ def test_a_public_class_tells_its_fields_and_has_an_example(kind):
 
 @pytest.mark.parametrize(
     "name",
-    "map padded variant on_event why_new plan explain trace warmup".split(),
+    "map padded variant on_event why_new plan explain trace warmup advise".split(),
 )
 def test_a_method_of_exec_that_takes_arguments_says_what_it_returns_and_raises(name):
     assert {"Returns", "Raises"} <= sections(getattr(sx.Exec, name))
 
 
 def methods_of(kind: type) -> list[Callable[..., Any]]:
-    """The public methods that a class itself has, without properties."""
-    members = {name: getattr(member, "__func__", member) for name, member in vars(kind).items()}
+    """The public methods that a class has, without properties: `Observed` is a part of `Exec`."""
+    held = {
+        n: m for base in kind.__mro__ if base in (kind, Observed) for n, m in vars(base).items()
+    }
+    members = {name: getattr(member, "__func__", member) for name, member in held.items()}
     return [
         member
         for name, member in members.items()

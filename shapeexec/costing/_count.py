@@ -41,8 +41,15 @@ class Counted:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Node:
-    """An equation whose operands are values of the outermost jaxpr: calls are taken apart."""
+class Node:
+    """An equation whose operands are values of the outermost jaxpr: calls are taken apart.
+
+    Attributes:
+        eqn: With variables of its own for its results.
+        reads: The variables that it reads, in order; constants are none.
+        where: The user's line, `code  (file.py:12)`; None if unknown.
+        row: What its primitive costs; None: that is not known.
+    """
 
     eqn: Any
     reads: tuple[Any, ...]
@@ -58,6 +65,14 @@ def count(closed_jaxpr: Any, outward: Callable[[Any], Any]) -> list[Counted]:
         outward: From the text of a dim of it to the dim in the symbols of calls.
     """
     return [*_Counter(outward).counted(_compat.opened(closed_jaxpr), where=None, path=())]
+
+
+def flattened(jaxpr: Any) -> list[Node]:
+    """The equations of an open jaxpr in order, with calls taken apart, and loops as they are."""
+    nodes: list[Node] = []
+    values = {var: var for var in (*jaxpr.invars, *jaxpr.constvars)}
+    _flatten(jaxpr, values, nodes=nodes, where=None)
+    return nodes
 
 
 def alive(closed_jaxpr: Any, outward: Callable[[Any], Any]) -> tuple[Polynomial, ...]:
@@ -84,7 +99,7 @@ class _Counter:
 
     def counted(self, jaxpr: Any, *, where: str | None, path: tuple[int, ...]) -> Iterator[Counted]:
         """The work of an open jaxpr, that of nested ones too."""
-        nodes: list[_Node] = []
+        nodes: list[Node] = []
         values = {var: var for var in (*jaxpr.invars, *jaxpr.constvars)}
         results = _flatten(jaxpr, values, nodes=nodes, where=where)
         roots = _roots(nodes, results)
@@ -97,7 +112,7 @@ class _Counter:
                 yield from self._of(node, loop, moves=moved[number])
 
     def _of(
-        self, node: _Node, loop: tuple[int, ...], *, moves: Polynomial | None
+        self, node: Node, loop: tuple[int, ...], *, moves: Polynomial | None
     ) -> Iterator[Counted]:
         """The work of an equation without loops inside; `moves` is None within a fused loop."""
         name = node.eqn.primitive.name
@@ -128,9 +143,7 @@ class _Counter:
         itemsize = getattr(getattr(atom.aval, "dtype", None), "itemsize", 0)
         return product(self._dims(atom)) * itemsize
 
-    def _moved(
-        self, nodes: Sequence[_Node], roots: Sequence[int | None]
-    ) -> list[Polynomial | None]:
+    def _moved(self, nodes: Sequence[Node], roots: Sequence[int | None]) -> list[Polynomial | None]:
         """The bytes that each fused loop moves, at its last node; None at all others."""
         read: dict[int, set[Any]] = {}
         made = {var: number for number, node in enumerate(nodes) for var in node.eqn.outvars}
@@ -147,7 +160,7 @@ class _Counter:
 
     def alive(self, jaxpr: Any) -> list[Polynomial]:
         """The bytes that are needed after each equation that writes memory."""
-        nodes: list[_Node] = []
+        nodes: list[Node] = []
         values = {var: var for var in (*jaxpr.invars, *jaxpr.constvars)}
         results = _flatten(jaxpr, values, nodes=nodes, where=None)
         roots = _roots(nodes, results)
@@ -170,13 +183,13 @@ class _Counter:
 
     # Loops and branches, whose jaxprs are counted apart
 
-    def scan(self, node: _Node, loop: tuple[int, ...]) -> Iterator[Counted]:
+    def scan(self, node: Node, loop: tuple[int, ...]) -> Iterator[Counted]:
         """A loop of known length: its body in each step."""
         params = node.eqn.params
         length = self.of_dim(params["length"])
         yield from self._repeated(params["jaxpr"], node, path=loop, times=length)
 
-    def while_(self, node: _Node, loop: tuple[int, ...]) -> Iterator[Counted]:
+    def while_(self, node: Node, loop: tuple[int, ...]) -> Iterator[Counted]:
         """A loop of unknown length: its body once."""
         note = "`while` is counted as one step: its length is not known"
         yield Counted("while", node.where, Work(launches=constant(1)), loop, note)
@@ -184,7 +197,7 @@ class _Counter:
             path = (*loop, number)
             yield from self._repeated(node.eqn.params[name], node, path=path, times=constant(1))
 
-    def cond(self, node: _Node, loop: tuple[int, ...]) -> Iterator[Counted]:
+    def cond(self, node: Node, loop: tuple[int, ...]) -> Iterator[Counted]:
         """The branch that costs most, at sizes of 128."""
         branches = [
             [*self._repeated(branch, node, path=loop, times=constant(1))]
@@ -194,13 +207,13 @@ class _Counter:
         yield from max(branches, key=lambda found: sum(_typical(one.work) for one in found))
 
     def _repeated(
-        self, jaxpr: Any, node: _Node, *, path: tuple[int, ...], times: Polynomial
+        self, jaxpr: Any, node: Node, *, path: tuple[int, ...], times: Polynomial
     ) -> Iterator[Counted]:
         for one in self.counted(_compat.opened(jaxpr), where=node.where, path=path):
             yield dataclasses.replace(one, work=one.work.times(times))
 
 
-_LOOPS: Mapping[str, Callable[[_Counter, _Node, tuple[int, ...]], Iterator[Counted]]] = {
+_LOOPS: Mapping[str, Callable[[_Counter, Node, tuple[int, ...]], Iterator[Counted]]] = {
     "scan": _Counter.scan,
     "while": _Counter.while_,
     "cond": _Counter.cond,
@@ -241,7 +254,7 @@ def _inner(eqn: Any) -> Any | None:
 
 
 def _flatten(
-    jaxpr: Any, values: dict[Any, Any], *, nodes: list[_Node], where: str | None
+    jaxpr: Any, values: dict[Any, Any], *, nodes: list[Node], where: str | None
 ) -> list[Any]:
     """Add the nodes of an open jaxpr, and return its results.
 
@@ -264,7 +277,7 @@ def _flatten(
             made = [_compat.new_variable(var.aval) for var in eqn.outvars]
             values.update(zip(eqn.outvars, made, strict=True))
             row = ROWS.get(eqn.primitive.name)
-            nodes.append(_Node(eqn.replace(outvars=made), reads, line, row))
+            nodes.append(Node(eqn.replace(outvars=made), reads, line, row))
             continue
         own = dict(zip(inner.invars, map(read, eqn.invars), strict=True))
         results = _flatten(inner, own, nodes=nodes, where=line)
@@ -272,7 +285,7 @@ def _flatten(
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _roots(nodes: Sequence[_Node], results: Sequence[Any]) -> list[int | None]:
+def _roots(nodes: Sequence[Node], results: Sequence[Any]) -> list[int | None]:
     """By node the one that ends the loop which computes it; None: it is the end itself."""
     readers: dict[Any, list[int]] = {}
     for number, node in enumerate(nodes):
@@ -297,5 +310,5 @@ def _root(roots: Sequence[int | None], number: int) -> int:
     return number if root is None else root
 
 
-def _fuses_operands(node: _Node) -> bool:
+def _fuses_operands(node: Node) -> bool:
     return node.row is not None and node.row.fusion != "none"

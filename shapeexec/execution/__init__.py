@@ -17,11 +17,14 @@ from shapeexec.execution._plan import Plan
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._stats import Stats
 from shapeexec.execution._why import WhyNew
+from shapeexec.execution.analysis._advice import Advice, AdviceLine
 from shapeexec.execution.analysis._analysis import Analysis
 from shapeexec.execution.analysis._uses import BucketUse, TrafficWindow
 from shapeexec.execution.saving._load import load
 
 __all__ = [
+    "Advice",
+    "AdviceLine",
     "Analysis",
     "BucketUse",
     "CacheLimits",

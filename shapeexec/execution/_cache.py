@@ -225,6 +225,15 @@ class GraphCache(Generic[Entry]):
         with self._lock:
             return sum(entry.device_bytes for entry in self._entries.values())
 
+    def counts(self) -> dict[str, int]:
+        """What statistics tell of it, by the names of `Stats`."""
+        return {
+            "graphs": len(self),
+            "device_bytes": self.device_bytes,
+            "evictions": self.evictions,
+            "remade": self.remade,
+        }
+
     def find(self, key: Hashable) -> Entry | None:
         """The entry at `key`, which counts as used now; None if there is none."""
         with self._lock:

@@ -21,7 +21,7 @@ from shapeexec.execution._plain import called
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Check
 from shapeexec.execution._seen import Observed
-from shapeexec.execution._settings import Buckets, Returns, Settings, changed, settings_of
+from shapeexec.execution._settings import Buckets, Returns, Settings, settings_of
 from shapeexec.execution._stats import Stats
 from shapeexec.execution._why import WhyNew
 from shapeexec.execution.saving._save import save
@@ -225,17 +225,17 @@ class Exec(Observed):
 
         Args:
             **changes: Fields of `settings`, such as `fn=`, `poison="nan"` or `strategies="pow2"`,
-                in the forms that `Exec` takes. `buckets=` is `strategies=`.
+                in the forms that `Exec` takes, and `limits=`. `buckets=` is `strategies=`.
 
         Returns:
-            An Exec with the other settings, and the limits and saved graphs of this one.
+            An Exec with the other settings, and saved graphs as this one.
 
         Raises:
             ConfigError: One is no setting, or has a value that cannot work.
             StrategyError: A strategy breaks one of the laws that make padding safe.
             SpecError: A spec is malformed.
         """
-        return self._like(changed(self.settings, changes))
+        return self._changed(changes)
 
     # Looking before running
 

@@ -76,9 +76,9 @@ class Function:
         ex._start(settings, limits)
         return ex
 
-    def _like(self, settings: Settings) -> Self:
+    def _like(self, settings: Settings, *, limits: CacheLimits | None = None) -> Self:
         """An Exec with other settings, and the saved graphs of this one if one may fit."""
-        own, other = self._runner, self._of(settings, self._limits)
+        own, other = self._runner, self._of(settings, limits or self._limits)
         if may_fit(own.settings, settings):
             other._runner.store.saved = own.store.saved
         return other

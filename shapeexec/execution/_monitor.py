@@ -16,11 +16,11 @@ GRAPH_PREFIX = "shapeexec_"
 
 
 class _Totals:
-    __slots__ = ("cached", "count", "graphs", "seconds")
+    __slots__ = ("all_seconds", "cached", "count", "graphs", "seconds")
 
     def __init__(self) -> None:
         self.cached = self.count = self.graphs = 0
-        self.seconds = 0.0
+        self.seconds = self.all_seconds = 0.0
 
 
 class _OfThread(threading.local):
@@ -29,7 +29,7 @@ class _OfThread(threading.local):
 
 
 totals = _OfThread()
-"""Its `own`: what this thread has compiled since `listen`, graphs and others; seconds of graphs."""
+"""Its `own`: what this thread has compiled since `listen`: graphs and others, and their seconds."""
 
 
 class Span:
@@ -40,9 +40,11 @@ class Span:
             argument to the devices of a graph.
         compiles: XLA compilations of graphs.
         compile_seconds: The time that these took.
+        copy_seconds: The time that the compilations of copies took.
     """
 
     __slots__ = (
+        "_all_seconds",
         "_cached",
         "_count",
         "_graphs",
@@ -51,6 +53,7 @@ class Span:
         "compile_seconds",
         "compiles",
         "copies",
+        "copy_seconds",
     )
 
     def __init__(self) -> None:
@@ -58,7 +61,7 @@ class Span:
         self._cached = self._own.cached
         self.restart()
         self.copies = self.compiles = 0
-        self.compile_seconds = 0.0
+        self.compile_seconds = self.copy_seconds = 0.0
 
     @property
     def is_cached(self) -> bool:
@@ -68,12 +71,14 @@ class Span:
     def restart(self) -> None:
         """Set the mark anew; compilations since the last one are not counted."""
         own = self._own
-        self._count, self._graphs, self._seconds = own.count, own.graphs, own.seconds
+        self._count, self._graphs = own.count, own.graphs
+        self._seconds, self._all_seconds = own.seconds, own.all_seconds
 
     def copied(self) -> None:
         """Count the compilations since the last mark as copies."""
         if self._own.count != self._count:  # a hit compiles nothing
             self.copies += self._own.count - self._count
+            self.copy_seconds += self._own.all_seconds - self._all_seconds
             self.restart()
 
     def ran(self) -> None:
@@ -82,7 +87,9 @@ class Span:
             graphs = self._own.graphs - self._graphs
             self.compiles += graphs
             self.copies += self._own.count - self._count - graphs
-            self.compile_seconds += self._own.seconds - self._seconds
+            seconds = self._own.seconds - self._seconds
+            self.compile_seconds += seconds
+            self.copy_seconds += self._own.all_seconds - self._all_seconds - seconds
             self.restart()
 
 
@@ -94,6 +101,7 @@ def _on_event(event: str, duration_secs: float, *, fun_name: str | int = "", **_
     if event == _compat.COMPILE_EVENT:
         own = totals.own
         own.count += 1
+        own.all_seconds += duration_secs
         if str(fun_name).startswith(f"jit({GRAPH_PREFIX}"):
             own.graphs += 1
             own.seconds += duration_secs

@@ -33,8 +33,10 @@ class Stats:
         compile_seconds: The time that XLA took for these compilations.
         load_seconds: Reading graphs from files.
         copy_compiles: XLA compilations of pads and slices on an accelerator.
+        copy_seconds: The time that XLA took for these.
         swaps: Quick graphs whose place a tuned one has taken.
         evictions: Graphs that left the cache.
+        remade: Graphs that were made again after they had left.
         graphs: Graphs in the cache.
         device_bytes: Temporary memory and code of these graphs, in bytes, as XLA tells it.
         valid_elements: Elements of ragged arguments that were data, over all calls of graphs.
@@ -69,8 +71,10 @@ class Stats:
     compile_seconds: float = 0.0
     load_seconds: float = 0.0
     copy_compiles: int = 0
+    copy_seconds: float = 0.0
     swaps: int = 0
     evictions: int = 0
+    remade: int = 0
     graphs: int = 0
     device_bytes: int = 0
     valid_elements: int = 0
@@ -229,8 +233,8 @@ class Counters:
         with self._lock:
             return self._traffic.record()
 
-    def snapshot(self, *, graphs: int, device_bytes: int, evictions: int) -> Stats:
-        """The counters as they stand."""
+    def snapshot(self, *, graphs: int, device_bytes: int, evictions: int, remade: int) -> Stats:
+        """The counters as they stand, with those of the cache."""
         with self._lock:
             counts = {
                 name: count if name.endswith("_seconds") else int(count)
@@ -247,6 +251,7 @@ class Counters:
             graphs=graphs,
             device_bytes=device_bytes,
             evictions=evictions,
+            remade=remade,
             valid_elements=valid,
             bucket_elements=bucket,
             padded_bytes=padded_bytes,

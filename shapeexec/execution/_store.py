@@ -134,10 +134,7 @@ class Store:
     @property
     def stats(self) -> Stats:
         """What has happened so far."""
-        cache = self._cache
-        return self.counters.snapshot(
-            graphs=len(cache), device_bytes=cache.device_bytes, evictions=cache.evictions
-        )
+        return self.counters.snapshot(**self._cache.counts())
 
     def graphs(self) -> list[Graph]:
         """All graphs; none counts as used for that."""
@@ -350,6 +347,7 @@ class Store:
                 compiles=span.compiles,
                 compile_seconds=span.compile_seconds,
                 copy_compiles=span.copies,
+                copy_seconds=span.copy_seconds,
             )
             if span.compiles and (self.is_frozen or self._missing == "error"):
                 raise forgotten_graph(graph.row)

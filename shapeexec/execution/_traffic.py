@@ -35,7 +35,7 @@ class Record:
     """All that is known of the sizes of calls.
 
     Attributes:
-        windows: The stream from its first call on, cut into windows of equally many calls.
+        windows: The stream from its first call on, cut into windows of about as many calls.
         hours: Likewise by hour of the day, 0 to 23, in UTC.
         steps: By symbol what its sizes were rounded up to multiples of; none: to nothing.
         left_out: Calls that were dropped, for there were too many sizes.

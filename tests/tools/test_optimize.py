@@ -12,6 +12,10 @@ def double(x):  # x: f32[s]
     return x * 2
 
 
+def length(s):
+    return float(s)
+
+
 def run_of(buckets):
     return sx.Exec(double, ("s",), buckets=buckets)
 
@@ -20,7 +24,7 @@ def found(buckets=(10, 11, 100), **options):
     return sx.optimize(
         run_of([*buckets]),
         options.pop("sizes", SIZES),
-        **({"cost": lambda s: float(s), "graph_cost": 50.0} | options),
+        **({"cost": length, "graph_cost": 50.0} | options),
     )
 
 

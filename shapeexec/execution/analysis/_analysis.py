@@ -36,8 +36,8 @@ class Analysis:
         entropy: Of the combinations of sizes, in bits: the sum of -p log2 p over their shares p. 2
             to its power is how many equally frequent combinations are as uncertain.
         bucket_entropy: Likewise of the combinations of buckets.
-        windows: The stream from the first call on, in windows of 256 calls, or twice that and so on
-            in a longer stream.
+        windows: The stream from the first call on, in windows of 256 calls or somewhat more, twice
+            that and so on in a longer stream; the last may have fewer.
         hours: By hour of the day, 0 to 23 in UTC, where there was a call.
         rounded: By symbol the number of whose multiples its sizes were rounded up to.
         left_out: Calls that are not in `sizes`, for there were too many different ones.

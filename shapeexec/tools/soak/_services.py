@@ -167,7 +167,7 @@ class Service:
         """
         with self._lock:
             now, past = self.run, self._counters[:-1]
-        stats = [one.snapshot(graphs=0, device_bytes=0, evictions=0) for one in past]
+        stats = [one.snapshot(graphs=0, device_bytes=0, evictions=0, remade=0) for one in past]
         return sum(getattr(one, what) for one in [*stats, now.stats])
 
     def restart(self, *, is_late: bool) -> None:

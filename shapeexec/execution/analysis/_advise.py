@@ -1,0 +1,78 @@
+"""`Exec.advise`: facts are gathered, and every observer is asked.
+
+What each looks for is in `_of_buckets`, `_of_running` and `_of_program`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+
+from shapeexec._errors import ConfigError
+from shapeexec.costing import CostModel, Speed, speed_of
+from shapeexec.execution._costs import cost_model
+from shapeexec.execution._runner import Runner
+from shapeexec.execution.analysis import _of_buckets, _of_program, _of_running
+from shapeexec.execution.analysis._advice import Advice, AdviceLine
+from shapeexec.execution.analysis._analyze import analysis_of
+from shapeexec.execution.analysis._facts import Facts
+
+Observer = Callable[[Facts], Iterable[AdviceLine]]
+
+OBSERVERS: tuple[Observer, ...] = (
+    _of_buckets.strategy,
+    _of_buckets.waste,
+    _of_buckets.guards,
+    _of_running.thrash,
+    _of_running.copies,
+    _of_program.attention,
+)
+
+
+def advise(
+    runner: Runner, speed: Speed | None, *, make: Callable[[Mapping[str, Any]], Any]
+) -> Advice:
+    """See `Exec.advise`.
+
+    Args:
+        runner: That of the Exec.
+        speed: See there.
+        make: Makes an Exec with changed settings.
+    """
+    if speed is not None and not isinstance(speed, Speed):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller without a type checker may pass anything
+        raise ConfigError(
+            f"advise: {speed!r:.80} is no speed.",
+            option="speed",
+            fix="speed=sx.Speed(...), or None: that of this device is measured",
+        )
+    analysis = analysis_of(runner)
+    if not analysis.calls:
+        raise ConfigError(
+            f"advise: {analysis.name} was not called yet.",
+            fix="call it with what it will see, and ask then",
+        )
+    facts = Facts(
+        settings=runner.settings,
+        limits=runner.store.limits,
+        analysis=analysis,
+        rows=runner.graphs.rows,
+        model=_model(runner),
+        speed=speed_of() if speed is None else speed,
+        platform=jax.default_backend(),
+    )
+    return advice_of(facts, make=make)
+
+
+def advice_of(facts: Facts, *, make: Callable[[Mapping[str, Any]], Any]) -> Advice:
+    """The advice that facts give, the dearest first."""
+    lines = [line for observe in OBSERVERS for line in observe(facts)]
+    return Advice(tuple(sorted(lines, key=_rank)), make)
+
+
+def _rank(line: AdviceLine) -> tuple[bool, float]:
+    return line.seconds is None, -(line.seconds if line.seconds is not None else line.bytes or 0.0)
+
+
+def _model(runner: Runner) -> CostModel | None:
+    """The cost model of the last call; None: no call was kept as an example."""
+    return None if runner.store.example is None else cost_model(runner, ((), {}))

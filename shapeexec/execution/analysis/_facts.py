@@ -1,0 +1,115 @@
+"""What advice is drawn from: statistics, sizes, graphs and costs of one Exec.
+
+The observers read it, and ask nothing else.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from shapeexec.bucketing._fit_joint import Cost
+from shapeexec.bucketing._requests import Requests
+from shapeexec.costing import CostModel, Speed
+from shapeexec.execution._cache import CacheLimits
+from shapeexec.execution._key import kind_of
+from shapeexec.execution._row import GraphRow
+from shapeexec.execution._settings import Settings
+from shapeexec.execution.analysis._analysis import Analysis
+from shapeexec.shape import _dim
+
+Ladders = Mapping[str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Facts:
+    """All that observers know.
+
+    Attributes:
+        settings: How calls map to graphs.
+        limits: Those of the cache.
+        analysis: The calls, and the statistics.
+        rows: The graphs that are kept.
+        model: What a call costs; None: it is not known.
+        speed: That of the device.
+        platform: That of the device: `"cpu"`, `"gpu"` or `"tpu"`.
+    """
+
+    settings: Settings
+    limits: CacheLimits
+    analysis: Analysis
+    rows: tuple[GraphRow, ...]
+    model: CostModel | None
+    speed: Speed
+    platform: str
+
+    @functools.cached_property
+    def typical(self) -> GraphRow | None:
+        """The graph that ran most elements; None: none has run."""
+        return max(self.rows, key=lambda row: row.bucket_elements, default=None)
+
+    @functools.cached_property
+    def requests(self) -> Requests | None:
+        """The calls without empty axes; None: there are none, or a symbol has no bucket.
+
+        Symbols that run at exact sizes for want of a rule have none.
+        """
+        analysis = self.analysis
+        symbols = analysis.symbols
+        sizes = {key: n for key, n in analysis.sizes.items() if len(key) == len(symbols)}
+        sizes = {key: n for key, n in sizes.items() if all(key)}
+        if not sizes or not symbols or analysis.stats.exact:
+            return None
+        at = np.array(list(sizes), np.intp)
+        return Requests(symbols, at, np.array(list(sizes.values()), float))
+
+    @functools.cached_property
+    def ladders(self) -> Ladders:
+        """By symbol the buckets of the sizes that were seen."""
+        requests = self.requests
+        assert requests is not None
+        found: dict[str, tuple[int, ...]] = {}
+        for i, symbol in enumerate(requests.symbols):
+            strategy = self.settings.strategy(symbol)
+            sizes = set(map(int, requests.sizes[:, i]))
+            found[symbol] = tuple(sorted({strategy.bucket(size) for size in sizes}))
+        return found
+
+    @functools.cached_property
+    def cost(self) -> Cost:
+        """Seconds by the cost model."""
+        model, speed = self.model, self.speed
+        assert model is not None
+        return Cost(lambda sizes: model.seconds(speed, **sizes), may_fall=True)
+
+    def padded_bytes(self, ladders: Ladders) -> float:
+        """The padding of ragged arguments in these buckets, in bytes, over all requests."""
+        requests, row = self.requests, self.typical
+        assert requests is not None
+        assert row is not None
+        base = kind_of(row.key).base
+        leaves = [
+            (dims, dtype.itemsize)
+            for dims, (dtype, _), is_ragged in zip(
+                base.dims, base.dtypes, base.is_ragged, strict=True
+            )
+            if is_ragged
+        ]
+
+        def held(sizes: Mapping[str, int]) -> int:
+            elements = (math.prod(_dim.evaluate(d, sizes) for d in dims) for dims, _ in leaves)
+            return sum(n * width for n, (_, width) in zip(elements, leaves, strict=True))
+
+        total = 0.0
+        for size, count in zip(requests.sizes, requests.counts, strict=True):
+            sizes = dict(zip(requests.symbols, map(int, size), strict=True))
+            buckets = {s: raised(ladders[s], n) for s, n in sizes.items()}
+            total += count * (held(buckets) - held(sizes))
+        return total
+
+
+def raised(ladder: tuple[int, ...], size: int) -> int:
+    """The least bucket that is not below a size."""
+    return ladder[int(np.searchsorted(ladder, size))]
