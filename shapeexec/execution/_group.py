@@ -136,6 +136,7 @@ class Group:
         key: The key of the graph.
         recipe: What compiles the graph.
         layout: Which leaves of the arguments differ between examples.
+        requests: (symbol, size, bucket) of each symbol, for each example; fillers are none.
     """
 
     numbers: tuple[int, ...]
@@ -144,6 +145,15 @@ class Group:
     key: Key
     recipe: MapRecipe
     layout: Layout
+    requests: tuple[Padding, ...] = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        ranges = self.recipe.ranges
+        requests = (
+            tuple((s, size, ranges.get(s, (0, size))[1]) for s, size in plan.sizes.items())
+            for plan in self.plans
+        )
+        object.__setattr__(self, "requests", tuple(requests))
 
     @property
     def first(self) -> Plan:
@@ -234,15 +244,6 @@ class Group:
                 self.capacity * self.recipe.ranges.get(symbol, (0, size))[1],
             )
             for symbol, size in self.plans[0].sizes.items()
-        )
-
-    @property
-    def requests(self) -> tuple[Padding, ...]:
-        """(symbol, size, bucket) of each symbol, for each example; fillers are none."""
-        ranges = self.recipe.ranges
-        return tuple(
-            tuple((s, size, ranges.get(s, (0, size))[1]) for s, size in plan.sizes.items())
-            for plan in self.plans
         )
 
     @property

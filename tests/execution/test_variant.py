@@ -58,7 +58,7 @@ def test_strategies_are_of_each_form_that_an_exec_takes(name, given, expected):
         ({"kwarg_shapes": ["s"]}, "kwarg_shapes=['s'] is not a Mapping.", "kwarg_shapes={"),
         ({"examples": "pow3"}, "examples='pow3' is not a strategy", ""),
         ({"bucket": "pow2"}, "variant: bucket='pow2' changes no setting.", "strategies"),
-        ({"limits": 3}, "variant: limits=3 changes no setting.", "fn, in_shapes"),
+        ({"limits": 3}, "limits=3 is not a CacheLimits.", "limits=sx.CacheLimits(graphs=256)"),
         ({"buckets": 8, "strategies": 8}, "variant: buckets=8 changes no setting.", "strategies="),
     ],
     ids=str,
