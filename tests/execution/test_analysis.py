@@ -67,6 +67,18 @@ def test_examples_of_maps_are_calls_at_the_buckets_of_their_graph():
     assert [(use.buckets, use.calls) for use in found.uses] == [({"s": 8}, 3)]
 
 
+def test_a_symbol_that_a_call_does_not_have_is_0():
+    def add(x, y=None):
+        return x.sum() if y is None else x.sum() + y.sum()
+
+    run = sx.Exec(add, ("s", "t"))
+    run(ones(3))
+    run(ones(3), ones(5))
+    found = run.analysis()
+    assert found.sizes == {(3, 0): 1, (3, 5): 1}
+    assert json.loads(found.to_json())["sizes"][0] == {"s": 3, "t": 0, "calls": 1}
+
+
 def test_an_exec_that_was_not_called_has_an_analysis():
     run = sx.Exec(smooth, ("b, s",))
     found = run.analysis()

@@ -30,7 +30,7 @@ class Analysis:
         stats: The counters.
         symbols: The symbols of its sizes, sorted.
         sizes: How often each combination of sizes occurred, in the order of `symbols`: `sx.fit`
-            takes it.
+            takes it. A symbol that a call does not have is 0.
         uses: One per combination of buckets, those with most calls first.
         waste: By symbol the share of the buckets that was padding, 0 to 1.
         entropy: Of the combinations of sizes, in bits: the sum of -p log2 p over their shares p. 2

@@ -1,7 +1,7 @@
 """From the record of calls to their analysis. `_traffic` keeps the record."""
 
 import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from shapeexec.execution._options import name_of
 from shapeexec.execution._row import GraphRow
@@ -30,11 +30,12 @@ def analyzed(record: Record, stats: Stats, *, rows: Iterable[GraphRow], name: st
         name: The function's.
     """
     counts = total(record.windows)
-    sizes = _sizes(counts)
+    symbols = tuple(sorted({symbol for padding in counts for symbol, *_ in padding}))
+    sizes = _sizes(counts, symbols)
     return Analysis(
         name=name,
         stats=stats,
-        symbols=tuple(sorted({symbol for padding in counts for symbol, *_ in padding})),
+        symbols=symbols,
         sizes=sizes,
         uses=_uses(counts, rows),
         waste=_waste(counts),
@@ -55,10 +56,13 @@ def total(windows: Iterable[Seen]) -> collections.Counter[Padding]:
     return counts
 
 
-def _sizes(counts: Mapping[Padding, int]) -> dict[tuple[int, ...], int]:
+def _sizes(
+    counts: Mapping[Padding, int], symbols: Sequence[str] = ()
+) -> dict[tuple[int, ...], int]:
     found: collections.Counter[tuple[int, ...]] = collections.Counter()
     for padding, count in counts.items():
-        found[tuple(size for _, size, _ in sorted(padding))] += count
+        own = {symbol: size for symbol, size, _ in padding}
+        found[tuple(own.get(symbol, 0) for symbol in symbols or sorted(own))] += count
     return dict(sorted(found.items()))
 
 
