@@ -100,6 +100,20 @@ def modelled(run, speed):
     return sum(use.calls * model.seconds(speed, **use.buckets) for use in run.analysis().uses)
 
 
+def test_the_bound_of_a_branch_is_found_between_the_sizes_that_were_seen():
+    run = served(sx.Exec(branching, ("b, s",)), [(1, 20), (1, 33), (1, 50), (1, 50)])
+    (line,) = [line for line in run.advise(FREE) if line.kind == "guards"]
+    assert line.changes["strategies"]["s"].buckets == (40, 64)
+    assert "s > 40" in line.observation or "s <= 40" in line.observation
+
+
+def test_the_padding_that_is_left_is_told_as_a_share_of_what_there_was():
+    run = served(sx.Exec(spread, ("b, s",), buckets={"s": sx.Linear(50)}), [(1, 60), (1, 80)])
+    (line,) = [line for line in run.advise(SPEED) if line.kind == "strategy"]
+    assert line.saves == {"padded_bytes": 4 * (60 - 20)}
+    assert line.observation.endswith("padding in bytes falls to 33%")
+
+
 def attend(q, k, v):  # f32[b, s, 2, 4] each
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2.0
     return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), v)
