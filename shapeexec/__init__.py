@@ -35,6 +35,7 @@ from shapeexec.attention.masks import (
     SlidingWindow,
 )
 from shapeexec.bucketing import (
+    Adaptive,
     Aligned,
     Exact,
     FitRow,
@@ -80,6 +81,7 @@ __all__ = [
     "SEQ_LEN",
     "UNKNOWN",
     "ALiBi",
+    "Adaptive",
     "Aligned",
     "BackendError",
     "BlockMask",
