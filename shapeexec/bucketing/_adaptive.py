@@ -15,7 +15,6 @@ from shapeexec.bucketing._checks import as_float, as_int
 from shapeexec.bucketing._custom import as_strategy
 from shapeexec.bucketing._fixed import Ladder, Pow2
 
-
 _POW2 = Pow2()
 
 

@@ -54,6 +54,11 @@ class Planned(Protocol):
         ...
 
     @property
+    def seen(self) -> tuple[tuple[str, int, int], ...]:
+        """(symbol, size, bucket) of each symbol; the greatest size of all examples."""
+        ...
+
+    @property
     def exact(self) -> tuple[str, ...]:
         """Symbols that have a strategy and yet run at their exact size."""
         ...
@@ -138,6 +143,11 @@ class Plan:
     def padding(self) -> tuple[tuple[str, int, int], ...]:
         """(symbol, size, bucket) of each symbol."""
         return tuple((symbol, size, self.buckets[symbol]) for symbol, size in self.sizes.items())
+
+    @property
+    def seen(self) -> tuple[tuple[str, int, int], ...]:
+        """See `Planned`."""
+        return self.padding
 
     @property
     def waste(self) -> Mapping[str, float]:

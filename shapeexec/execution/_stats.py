@@ -32,7 +32,8 @@ class Stats:
         load_seconds: Reading graphs from files.
         copy_compiles: XLA compilations of pads and slices on an accelerator.
         swaps: Quick graphs whose place a tuned one has taken.
-        evictions: Graphs that left the cache.
+        ladders: Times that an `Adaptive` strategy has changed its buckets.
+        evictions: Graphs that left the cache for one of its limits.
         graphs: Graphs in the cache.
         device_bytes: Temporary memory and code of these graphs, in bytes, as XLA tells it.
         valid_elements: Elements of ragged arguments that were data, over all calls of graphs.
@@ -68,6 +69,7 @@ class Stats:
     load_seconds: float = 0.0
     copy_compiles: int = 0
     swaps: int = 0
+    ladders: int = 0
     evictions: int = 0
     graphs: int = 0
     device_bytes: int = 0
