@@ -82,9 +82,9 @@ class Adaptive(Strategy):
     """
 
     graphs: int = 16
-    horizon: float = 2000.0
+    horizon: float = 1500.0
     horizon_seconds: float | None = None
-    compile_calls: float = 10.0
+    compile_calls: float = 5.0
     min_usage: float = 0.001
     cost: Literal["linear", "quadratic"] = "linear"
     start: Any = _POW2  # as `as_strategy` takes it; a Strategy after __post_init__
@@ -141,15 +141,7 @@ class Adaptive(Strategy):
             >>> Adaptive().of("s")
             Pow2()
         """
-        return self.strategy_at(states_of(self.learned).get(symbol, State()).ladder)
-
-    def strategy_at(self, ladder: tuple[int, ...]) -> Strategy:
-        """The strategy of some buckets, and of `start` past them.
-
-        Args:
-            ladder: The buckets, ascending; there may be none.
-        """
-        return Ladder(ladder, beyond=self.start) if ladder else self.start
+        return strategy_at(self, states_of(self.learned).get(symbol, State()).ladder)
 
     def __repr__(self) -> str:
         given = {
@@ -164,12 +156,18 @@ class Adaptive(Strategy):
 
 
 _RANGES: Mapping[str, tuple[float, str]] = {
-    "horizon": (math.inf, "2000"),
+    "horizon": (math.inf, "1500"),
     "horizon_seconds": (math.inf, "3600, or None"),
-    "compile_calls": (math.inf, "10"),
+    "compile_calls": (math.inf, "5"),
     "min_usage": (1.0, "0.001"),
 }
 """Per option, which is above 0, what it is below, and an example."""
+
+
+def strategy_at(rule: Adaptive, ladder: tuple[int, ...]) -> Strategy:
+    """The strategy of some buckets, ascending, and of `start` past them; there may be none."""
+    return Ladder(ladder, beyond=rule.start) if ladder else rule.start
+
 
 _COUNTS = ("requests", "compiles", "changes")
 _BUCKETS = ("ladder", "held", "refused")

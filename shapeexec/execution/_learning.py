@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Adaptive, Strategy
-from shapeexec.bucketing._adaptive import State, states_of, text_of
+from shapeexec.bucketing._adaptive import State, states_of, strategy_at, text_of
 from shapeexec.bucketing._adaptive_rule import Change, refuse, step
 from shapeexec.execution._behind import Workers
 from shapeexec.execution._bounded_table import BoundedTable
@@ -143,7 +143,7 @@ class Learner:
         if found is None:
             given = given_to(symbol, self._strategies)
             own = self._states.get(symbol, State())
-            found = given.strategy_at(own.ladder) if isinstance(given, Adaptive) else given
+            found = strategy_at(given, own.ladder) if isinstance(given, Adaptive) else given
             with self._lock:
                 self._ladders = {symbol: found, **self._ladders}
         return self._ladders[symbol]
@@ -199,7 +199,7 @@ class Learner:
         given = given_to(symbol, self._strategies)
         buckets = [self.strategy(symbol).bucket(size)]
         if isinstance(given, Adaptive):
-            old = given.strategy_at(self._before.get(symbol, ()))
+            old = strategy_at(given, self._before.get(symbol, ()))
             buckets += [old.bucket(size), given.bucket(size)]
         return max(buckets)
 
@@ -270,7 +270,7 @@ class Learner:
         assert isinstance(given, Adaptive)
         with self._lock:
             self._before = {**self._before, symbol: before}
-            self._ladders = {**self._ladders, symbol: given.strategy_at(ladder)}
+            self._ladders = {**self._ladders, symbol: strategy_at(given, ladder)}
             self._why = {**self._why, symbol: str(why)}
             self.has_changed, self._sweeps = True, _SWEEPS
         self._sweep()
