@@ -63,9 +63,8 @@ def step(
     Let C(L) be the cost of all remembered requests, each with its weight, on a ladder L, and
     P(L, M) the price of the graphs that M needs and L does not hold. The ladder L stays as long as
     `C(L) <= C(M) + P(L, M)` for every M that reaches the largest size, and changes to the M that is
-    cheapest else. So what L has
-    cost too much is what the change costs: the break-even rule of ski rental. Proofs, and what
-    follows from them: docs/adr/0027.
+    cheapest else. So what L has cost too much is what the change costs: the break-even rule of ski
+    rental. Proofs, and what follows from them: docs/adr/0027.
 
     It looks for M only when so much was padded since the last look that it may have begun to pay,
     and at least a quarter of the price of a graph.
