@@ -53,6 +53,7 @@ GROUPS = (
             "Aligned",
             "MemoryOptimal",
             "HardwareAware",
+            "Adaptive",
         ),
     ),
     (
