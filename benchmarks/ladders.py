@@ -69,10 +69,11 @@ def _measure(strategy: sx.Strategy, counts: Mapping[int, int]) -> dict[str, floa
 
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run as a program."""
-    return run_benchmark("ladders", __doc__, run=run, arguments=arguments, add_options=_add_data)
+    return run_benchmark("ladders", __doc__, run=run, arguments=arguments, add_options=add_data)
 
 
-def _add_data(parser: argparse.ArgumentParser) -> None:
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Add `--data`."""
     parser.add_argument("--data", type=Path, required=True, metavar="DIRECTORY")
 
 

@@ -1,7 +1,7 @@
 """Run all benchmarks, each in a process of its own, and draw one plot of their results.
 
-Results go to `benchmarks/results/NAME.json` and `benchmarks/results/benchmarks.png`. `ladders` and
-`fitting` run if `--data` names their histograms.
+Results go to `benchmarks/results/NAME.json` and `benchmarks/results/benchmarks.png`. `ladders`,
+`fitting` and `adaptive` run if `--data` names their histograms.
 """
 
 import argparse
@@ -28,7 +28,7 @@ BENCHMARKS = (
     "loops",
     "restart",
 )
-OF_DATA = ("ladders", "fitting")
+OF_DATA = ("ladders", "fitting", "adaptive")
 RESULTS = Path(__file__).parent / "results"
 
 

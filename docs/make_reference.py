@@ -67,6 +67,7 @@ GROUPS = (
             "Aligned",
             "MemoryOptimal",
             "HardwareAware",
+            "Adaptive",
         ),
     ),
     (

@@ -35,6 +35,7 @@ from shapeexec.attention.masks import (
     SlidingWindow,
 )
 from shapeexec.bucketing import (
+    Adaptive,
     Aligned,
     BucketChange,
     Exact,
@@ -87,6 +88,7 @@ __all__ = [
     "SEQ_LEN",
     "UNKNOWN",
     "ALiBi",
+    "Adaptive",
     "Advice",
     "AdviceLine",
     "Aligned",

@@ -3,6 +3,7 @@
 A strategy only maps sizes to buckets. Arrays and JAX are not known here.
 """
 
+from shapeexec.bucketing._adaptive import Adaptive
 from shapeexec.bucketing._base import Strategy
 from shapeexec.bucketing._custom import Custom, as_strategy
 from shapeexec.bucketing._derived import Aligned, MemoryOptimal
@@ -12,6 +13,7 @@ from shapeexec.bucketing._improve import BucketChange, Optimized
 from shapeexec.bucketing._laws import check_laws, checked_bucket
 
 __all__ = [
+    "Adaptive",
     "Aligned",
     "BucketChange",
     "Custom",

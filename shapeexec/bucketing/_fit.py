@@ -83,7 +83,12 @@ def cheapest_buckets(counts: Mapping[int, float], costs: Floats, *, graphs: int)
 
 
 def cheapest_ladders(
-    counts: Floats, costs: Floats, *, graphs: int, must: Sequence[int] = ()
+    counts: Floats,
+    costs: Floats,
+    *,
+    graphs: int,
+    must: Sequence[int] = (),
+    prices: Floats | float = 0.0,
 ) -> list[tuple[float, list[int]]]:
     """Find the cheapest ladder of each number of buckets.
 
@@ -101,13 +106,15 @@ def cheapest_ladders(
 
     Hence the best i never decreases as j grows, and divide and conquer over j takes `n log n` steps
     per bucket instead of `n**2`. A bucket that must be there ends a run: a run across it pays more
-    than any ladder costs, once for each, which leaves the inequality as it is.
+    than any ladder costs, once for each, which leaves the inequality as it is. A price of a bucket
+    is the same for all i, and changes no best i.
 
     Args:
         counts: f64[n], how often each size occurs, by ascending size.
         costs: f64[n], the cost of a call at each size; never falls.
         graphs: The maximal number of buckets, at least 1.
         must: Indices of sizes that are buckets in any case.
+        prices: f64[n], what each size costs once if it is a bucket; infinite: it is none.
 
     Returns:
         For 1 to `graphs` buckets, n at most, the total cost, infinite where `must` has more, and
@@ -130,6 +137,7 @@ def cheapest_ladders(
     found: list[tuple[float, list[int]]] = []
     for _ in range(min(graphs, n)):
         least, start = _add_run(least, seen=seen, costs=costs, passed=passed * fine)
+        least[1:] += prices
         starts.append(start)
         end, buckets = n, list[int]()
         for each in reversed(starts):

@@ -4,7 +4,7 @@
 """
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 _MOST = 8192
@@ -29,6 +29,15 @@ class BoundedTable(Generic[Value]):
             if len(self._values) >= _MOST:
                 self._values.clear()
             self._values[key] = value
+
+    def drop_where(self, is_gone: Callable[[Value], bool]) -> None:
+        """Forget the values of which `is_gone` says so."""
+        with self._lock:
+            held = list(self._values.items())
+        gone = [key for key, value in held if is_gone(value)]
+        with self._lock:
+            for key in gone:
+                self._values.pop(key, None)
 
     def clear(self) -> None:
         """Forget all values."""

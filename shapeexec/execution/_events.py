@@ -14,7 +14,7 @@ from shapeexec._errors import ConfigError
 from shapeexec.execution._row import GraphRow
 
 EventKind = Literal[
-    "call", "compiling", "compiled", "failed", "evicted", "exact", "swapped", "loaded"
+    "call", "compiling", "compiled", "failed", "evicted", "exact", "swapped", "loaded", "ladder"
 ]
 
 _LEVELS: Mapping[EventKind, int] = {
@@ -26,6 +26,7 @@ _LEVELS: Mapping[EventKind, int] = {
     "exact": logging.WARNING,
     "swapped": logging.INFO,
     "loaded": logging.INFO,
+    "ladder": logging.INFO,
 }
 
 _logger = logging.getLogger("shapeexec")
@@ -39,19 +40,21 @@ class Event:
     Attributes:
         kind: `"call"`: a call, or one graph's part of a map, has been handed to the device.
             `"compiling"`, `"compiled"`, `"failed"`: a graph is about to be made, is made, or could
-            not be made. `"evicted"`: one has left for a limit of the cache. `"exact"`: symbols run
+            not be made. `"evicted"`: one has left for a limit of the cache, or it was not on the
+            ladder any more. `"exact"`: symbols run
             at their exact sizes from now on. `"swapped"`: a tuned graph has taken the place of a
-            quick one. `"loaded"`: one was read from a file, in the place of making it.
+            quick one. `"loaded"`: one was read from a file, in the place of making it. `"ladder"`:
+            an `Adaptive` strategy has changed its buckets.
         name: The name of the function.
         graph: The graph. Until it is compiled it has no `seconds` and no `bytes`. None with
-            `"exact"`.
+            `"exact"` and `"ladder"`.
         sizes: The true size of each symbol of the call; empty where no call is told of, and for
             maps.
         seconds: With `"call"` the time from the call to its result, in seconds by the clock; on an
             accelerator the device may still work on it. With `"compiled"` and `"loaded"` the
             time that making or reading the graph took. Else None.
         is_hit: With `"call"` whether the graph was there. Else None.
-        reason: With `"exact"` and `"failed"` why.
+        reason: With `"exact"`, `"failed"` and `"ladder"` why.
 
     Example:
         >>> run, seen = sx.Exec(jnp.sum, ("s",)), []

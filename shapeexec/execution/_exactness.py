@@ -6,13 +6,13 @@ program. `_planner` finds the symbols; they are only kept here.
 
 import dataclasses
 import threading
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from shapeexec._errors import ShapeExecError, beside
 from shapeexec.bucketing import Strategy
 from shapeexec.bucketing._fixed import runs_exact
 from shapeexec.execution._proofs import Proofs
-from shapeexec.execution._settings import Settings, strategy_of
+from shapeexec.execution._settings import Settings
 from shapeexec.masking._registry import KNOWLEDGE, NESTED, RULES
 
 
@@ -21,14 +21,14 @@ class Exactness:
     """The symbols that are known to be exact in calls of one kind.
 
     Attributes:
-        strategies: See `Settings`.
+        strategy: The strategy of a symbol.
         always: Symbols that are exact at all sizes, since a primitive has no rule for them.
         apart: The symbols that are exact at some sizes only. The keys are these sizes, as pairs of
             a symbol and its size, sorted by symbol.
         given_up: Buckets that do not fit into memory, by symbol: their calls are exact.
     """
 
-    strategies: Strategy | Mapping[str, Strategy]
+    strategy: Callable[[str], Strategy]
     always: frozenset[str]
     apart: Mapping[tuple[tuple[str, int], ...], frozenset[str]]
     given_up: tuple[Mapping[str, int], ...] = ()
@@ -37,20 +37,19 @@ class Exactness:
         """The symbols that are exact in a call of these sizes."""
         found = self.always | self.apart.get(tuple(sorted(sizes.items())), frozenset())
         for buckets in self.given_up:
-            found |= frozenset(_held_by(buckets, sizes, strategies=self.strategies))
-        strategies = {symbol: strategy_of(symbol, self.strategies) for symbol in sizes}
-        return found | {s for s, size in sizes.items() if runs_exact(strategies[s], size)}
+            found |= frozenset(_held_by(buckets, sizes, strategy=self.strategy))
+        return found | {s for s, size in sizes.items() if runs_exact(self.strategy(s), size)}
 
 
 def _held_by(
     buckets: Mapping[str, int],
     sizes: Mapping[str, int],
     *,
-    strategies: Strategy | Mapping[str, Strategy],
+    strategy: Callable[[str], Strategy],
 ) -> Iterable[str]:
     """The symbols of some buckets if they are those of the sizes; else none."""
     mine = all(
-        symbol in sizes and strategy_of(symbol, strategies).bucket(sizes[symbol]) == bucket
+        symbol in sizes and strategy(symbol).bucket(sizes[symbol]) == bucket
         for symbol, bucket in buckets.items()
     )
     return buckets if mine else ()
@@ -67,12 +66,15 @@ class ExactSymbols:
     A rule that is registered later may be the one that was missing, so all symbols are tried again.
 
     Args:
-        settings: The strategies, and whether symbols may be made exact at all.
+        settings: Whether symbols may be made exact at all.
         proofs: The symbols that are exact at some sizes only.
+        strategy: The strategy of a symbol.
     """
 
-    def __init__(self, settings: Settings, proofs: Proofs) -> None:
-        self._settings, self._proofs = settings, proofs
+    def __init__(
+        self, settings: Settings, proofs: Proofs, *, strategy: Callable[[str], Strategy]
+    ) -> None:
+        self._settings, self._proofs, self._strategy = settings, proofs, strategy
         self._lock = threading.Lock()
         self._forced: dict[Hashable, dict[str, str]] = {}
         self._given_up: dict[Hashable, list[tuple[Mapping[str, int], str]]] = {}
@@ -91,7 +93,7 @@ class ExactSymbols:
             given_up = list(self._given_up.get(base, ()))
         found = {**forced, **self._proofs.exact(base, sizes)}
         for buckets, reason in given_up:
-            own = _held_by(buckets, sizes, strategies=self._settings.strategies)
+            own = _held_by(buckets, sizes, strategy=self._strategy)
             found |= dict.fromkeys(own, reason)
         return found
 
@@ -129,7 +131,7 @@ class ExactSymbols:
         with self._lock:
             always = frozenset(self._known(base))
             given_up = tuple(buckets for buckets, _ in self._given_up.get(base, ()))
-        return Exactness(self._settings.strategies, always, self._proofs.apart(base), given_up)
+        return Exactness(self._strategy, always, self._proofs.apart(base), given_up)
 
     def _known(self, base: Hashable) -> Mapping[str, str]:
         rules = known_rules()

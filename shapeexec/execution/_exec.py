@@ -241,8 +241,8 @@ class Exec(Observed):
 
     @property
     def settings(self) -> Settings:
-        """The plain function, and how calls map to graphs."""
-        return self._runner.settings
+        """The plain function, and how calls map to graphs; of `Adaptive` what it has learned."""
+        return self._runner.learned
 
     @property
     def cache_size(self) -> int:

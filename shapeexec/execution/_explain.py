@@ -4,7 +4,7 @@ The rules in `masking` put them in.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from shapeexec._errors import beside
 from shapeexec.execution._fillings import Filling
@@ -23,6 +23,7 @@ class Explanation:
     Attributes:
         plan: What the call runs: sizes, buckets and guards.
         program: What the graph does, equation by equation, with its masks.
+        ladders: Per symbol why an `Adaptive` strategy has changed its ladder last.
 
     Example:
         >>> found = sx.Exec(jnp.max, ("s",)).explain(np.ones(5, np.float32))
@@ -32,6 +33,7 @@ class Explanation:
 
     plan: Plan
     program: Program
+    ladders: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
     @property
     def masks(self) -> tuple[MaskNote, ...]:
@@ -57,6 +59,7 @@ class Explanation:
         lines = [str(self.plan)]
         if self.plan.is_compiled and self.plan.runs_in is not None:
             lines.append(f"its graph was made in {self.plan.runs_in.seconds}")
+        lines += [f"ladder of {symbol}: {why}" for symbol, why in self.ladders.items()]
         if self.program.guards:
             lines.append("guards (another outcome gets its own graph):")
             lines += [f"  {guard}" for guard in self.program.guards]

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from shapeexec.execution import _monitor, _options, _pickling
 from shapeexec.execution._cache import CacheLimits
+from shapeexec.execution._learning import learner_of
 from shapeexec.execution._method import method_of, without_self
 from shapeexec.execution._runner import Runner
 from shapeexec.execution._settings import Settings, changed, check_pins
@@ -34,6 +35,7 @@ class Function:
         self._limits = limits
         name = _options.name_of(settings.fn)
         store = Store(limits, settings.missing, compiling=settings.compiling, name=name)
+        store.learner = learner_of(settings, store)
         self._runner = Runner.of(settings, store)
         store.see({FUNCTION} if has_parts(settings.fn) else ())
         self._method: Self | None = None
@@ -57,17 +59,17 @@ class Function:
         return self._method if instance is None else self._method._of_self(instance)
 
     def __copy__(self) -> Self:
-        return self._like(self._runner.settings)
+        return self._like(self._runner.learned)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        settings = self._runner.settings
+        settings = self._runner.learned
         fn = copy.deepcopy(settings.fn, memo)
         other = self._of(changed(settings, {"fn": fn}), self._limits)
         other._runner.store.saved = self._runner.store.saved  # by its trace `fn` is the same
         return other
 
     def __reduce__(self) -> Any:
-        made = self._of, (self._runner.settings, self._limits)  # its graphs stay where they are
+        made = self._of, (self._runner.learned, self._limits)  # its graphs stay where they are
         return _pickling.reduced(self, Function, made=made)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Calls that run in a larger graph while their own is made: `Exec(missing="larger")`.
+"""Calls that run in another graph while their own is made: `missing="larger"`, and `Adaptive`.
 
 `_behind` makes graphs, and `_planner` plans calls. Which sizes a graph may serve: docs/adr/0021.
 """
@@ -19,15 +19,18 @@ from shapeexec.execution._ready import make_ready
 from shapeexec.execution._settings import Returns
 from shapeexec.execution._store import Store
 
+_FIX = 'the next call of this bucket makes it, and says what stops it; or missing="wait"'
+_FIX_OF_LADDER = "the ladder before it stays; a bucket that is too large: start=Pow2(maximum=...)"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lent:
-    """A call that runs in a larger graph than its own.
+    """A call that runs in another graph than its own.
 
     Attributes:
-        plan: What it runs, in the larger graph.
+        plan: What it runs, in the other graph.
         call: The call.
-        graph: The larger graph.
+        graph: The other graph.
         store: Counts the run.
         begin: Begins to make its own graph, where nobody does.
     """
@@ -55,18 +58,23 @@ class Lent:
         return result
 
 
-def lend(planner: Planner, store: Store, *, call: BoundCall) -> Lent | None:
-    """A larger graph for a call whose own is missing.
+def lend(planner: Planner, store: Store, *, call: BoundCall, missing: Missing) -> Lent | None:
+    """Another graph for a call whose own is missing: a larger one, or one of an old ladder.
 
     Returns:
-        None if its own is there, no larger one is, or the caller has to make its own.
+        None if its own is there, no other one is, or the caller has to make its own.
 
     Raises:
         ShapeExecError: Whatever planning the call raises.
     """
+    learner = store.learner
+    if missing != "larger" and not (learner and learner.has_changed):
+        return None
     while True:
         plan = planner.draft(call, is_proven_later=True)
-        graph = None if plan.is_compiled else _least(store, plan)
+        if learner and store.behind.has_failed(plan.key) and learner.refuse(plan):
+            continue
+        graph = None if plan.is_compiled else _instead(store, plan, missing=missing)
         if graph is None:
             return None
         if planner.draft(call).key == plan.key:  # the trace is the function's at these sizes
@@ -80,8 +88,14 @@ def lend(planner: Planner, store: Store, *, call: BoundCall) -> Lent | None:
 def told_where(plan: Plan, store: Store, *, missing: Missing) -> Plan:
     """A plan that tells in which graph its call would run now."""
     own = [graph for graph in store.graphs() if graph.row.key == plan.key]
-    graph = own[0] if own else _least(store, plan) if missing == "larger" else None
+    graph = own[0] if own else _instead(store, plan, missing=missing)
     return plan if graph is None else dataclasses.replace(plan, runs_in=graph.row)
+
+
+def _instead(store: Store, plan: Plan, *, missing: Missing) -> Graph | None:
+    """The graph in which a call runs whose own is missing."""
+    graph = None if store.learner is None else store.learner.instead(plan)
+    return _least(store, plan) if graph is None and missing == "larger" else graph
 
 
 def _least(store: Store, plan: Plan) -> Graph | None:
@@ -114,5 +128,5 @@ def _work(
         make,
         drop=lambda: store.drop(key),
         what=f"the graph for {plan}",
-        fix='the next call of this bucket makes it, and says what stops it; or missing="wait"',
+        fix=_FIX if store.learner is None else _FIX_OF_LADDER,
     )

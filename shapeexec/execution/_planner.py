@@ -59,7 +59,7 @@ class Planner:
         self._settings, self._store = settings, store
         self._binder = Binder(settings)
         self._proofs = Proofs(settings.check, store.count)
-        self._exact = ExactSymbols(settings, self._proofs)
+        self._exact = ExactSymbols(settings, self._proofs, strategy=self.strategy)
         self._traces = Traces(settings.constraints, store.count)
         self.adaptive = Adaptive()
         self._at_capacity = AtCapacity(
@@ -213,8 +213,9 @@ class Planner:
         return is_new
 
     def strategy(self, symbol: str) -> Strategy:
-        """The strategy of a symbol."""
-        return self._settings.strategy(symbol)
+        """The strategy of a symbol now."""
+        learner = self._store.learner
+        return self._settings.strategy(symbol) if learner is None else learner.strategy(symbol)
 
     def exactness(self, base: Hashable) -> Exactness:
         """Which symbols are exact in calls of one kind."""
@@ -265,7 +266,7 @@ class Planner:
         exact = {
             symbol: size
             for symbol, size in call.sizes.items()
-            if symbol in forced or runs_exact(self._settings.strategy(symbol), size)
+            if symbol in forced or runs_exact(self.strategy(symbol), size)
         }
         reasons = {symbol: forced[symbol] for symbol in sorted(forced.keys() & exact.keys())}
         if not self._settings.masking:
@@ -298,10 +299,12 @@ class Planner:
         )
 
     def _range(self, symbol: str, size: int) -> tuple[int, int]:
-        least, bucket = range_of(symbol, self._settings.strategy(symbol), size=size)
+        least, bucket = range_of(symbol, self.strategy(symbol), size=size)
         # Masks that only a smaller size needs are spared, so a graph lends itself to none that
-        # lies below its range.
-        return (1 if self._settings.missing == "larger" else least), bucket
+        # lies below its range; and on another ladder the same bucket has another range.
+        learner = self._store.learner
+        is_lent = self._settings.missing == "larger" or (learner and learner.learns(symbol))
+        return (1 if is_lent else least), bucket
 
 
 def within(plan: Plan, call: BoundCall, *, key: Key) -> Plan:

@@ -71,6 +71,12 @@ class Runner:
         settings = dataclasses.replace(self.settings, returns="padded")
         return dataclasses.replace(self, settings=settings, planner=self.planner.for_handles())
 
+    @property
+    def learned(self) -> Settings:
+        """The settings, with what strategies have learned."""
+        learner = self.store.learner
+        return self.settings if learner is None else learner.settings(self.settings)
+
     # Calls
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Call]:
@@ -113,9 +119,7 @@ class Runner:
         """
         planner = self.planner
         while True:
-            lent = (
-                lend(planner, self.store, call=call) if self.settings.missing == "larger" else None
-            )
+            lent = lend(planner, self.store, call=call, missing=self.settings.missing)
             if lent is not None:
                 with contextlib.suppress(OutOfMemoryError):  # then in its own, which is smaller
                     return lent.run(returns=self.settings.returns, began=began)
@@ -225,7 +229,9 @@ class Runner:
         """See `Exec.explain`."""
         call = self.bind(arguments)
         plan = self._planned(call)
-        return Explanation(plan, program_of(plan, call.call, notes=notes_of(plan, call)))
+        program = program_of(plan, call.call, notes=notes_of(plan, call))
+        learner = self.store.learner
+        return Explanation(plan, program, {} if learner is None else learner.why(plan.sizes))
 
     def why_new(self, arguments: Arguments) -> WhyNew:
         """See `Exec.why_new`."""

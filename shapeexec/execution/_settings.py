@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from shapeexec._errors import ConfigError
-from shapeexec.bucketing import Exact, Strategy
+from shapeexec.bucketing import Adaptive, Exact, Strategy
 from shapeexec.execution import _options
 from shapeexec.execution._behind import MISSING, Missing
 from shapeexec.execution._compiling import TUNED, Compiling
@@ -81,7 +81,13 @@ class Settings:
 
 
 def strategy_of(symbol: str, strategies: Strategy | Mapping[str, Strategy]) -> Strategy:
-    """The strategy of a symbol by its name, or by one that covers it; Exact if it has none."""
+    """The strategy of a symbol, of one that adapts as it was learned; Exact if it has none."""
+    given = given_to(symbol, strategies)
+    return given.of(symbol) if isinstance(given, Adaptive) else given
+
+
+def given_to(symbol: str, strategies: Strategy | Mapping[str, Strategy]) -> Strategy:
+    """The strategy given to a symbol by its name, or to one that covers it; Exact if none is."""
     if isinstance(strategies, Strategy):
         return strategies
     given = (strategies[name] for name in names_for(symbol) if name in strategies)
@@ -290,7 +296,7 @@ def _check_padding(settings: Settings) -> None:
             why="masks keep padding out of every result, so what it holds never matters",
             fix="leave padding= out, or masking=False if the function masks for itself",
         )
-    named = settings.padding if is_mapping(settings.padding) else {}
+    named: Mapping[Any, Any] = settings.padding if is_mapping(settings.padding) else {}
     for number, parameter in enumerate(_options.parameters_of(settings.fn)):
         if number in named and parameter.name in named:
             raise ConfigError(

@@ -35,7 +35,8 @@ class Stats:
         copy_compiles: XLA compilations of pads and slices on an accelerator.
         copy_seconds: The time that XLA took for these.
         swaps: Quick graphs whose place a tuned one has taken.
-        evictions: Graphs that left the cache.
+        ladders: Times that an `Adaptive` strategy has changed its buckets.
+        evictions: Graphs that left the cache for one of its limits.
         remade: Graphs that were made again after they had left.
         graphs: Graphs in the cache.
         device_bytes: Temporary memory and code of these graphs, in bytes, as XLA tells it.
@@ -73,6 +74,7 @@ class Stats:
     copy_compiles: int = 0
     copy_seconds: float = 0.0
     swaps: int = 0
+    ladders: int = 0
     evictions: int = 0
     remade: int = 0
     graphs: int = 0

@@ -24,6 +24,7 @@ from shapeexec.execution._frozen import forgotten_graph, missing_graph
 from shapeexec.execution._functions import MANY, Functions
 from shapeexec.execution._graphs import row_of
 from shapeexec.execution._key import Bucketed, Key
+from shapeexec.execution._learning import Learner
 from shapeexec.execution._memory import raise_if_out_of_memory
 from shapeexec.execution._monitor import Span
 from shapeexec.execution._plan import Plan, Planned
@@ -62,6 +63,7 @@ class Store:
         tuning: Makes tuned graphs while calls run in quick ones.
         compiler: What compiles in the place of `compile_graph`, for tools that make it fail.
         saved: The graphs that another process has saved; None: none may be loaded.
+        learner: Chooses the ladders of strategies that learn; None: none does.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Store:
             ),
         )
         self.saved: Saved | None = None
+        self.learner: Learner | None = None
         most = CacheLimits(graphs=_MOST_PREPARED)
         self._prepared: GraphCache[Prepared | Found] = GraphCache(most)
         self.find = self._cache.find
@@ -278,8 +281,7 @@ class Store:
 
     def _quick_options(self) -> Mapping[str, Option] | None:
         quick = self._compiling.quick
-        is_made = quick is not None and is_seen_by_workers(_compat.config_fingerprint())
-        return quick if is_made else None
+        return quick if quick and is_seen_by_workers(_compat.config_fingerprint()) else None
 
     def _tune(self, planned: Planned, quick: Graph, *, made: Prepared) -> None:
         """Begin to make the graph that takes the place of a quick one."""
@@ -332,14 +334,11 @@ class Store:
         """
         seconds = time.perf_counter() - began
         if self.events.are_heard("call"):
-            is_call = graph.row.examples is None
-            self.events.tell(
-                "call",
-                graph.row,
-                sizes={symbol: size for symbol, size, _ in planned.padding} if is_call else {},
-                seconds=seconds,
-                is_hit=is_hit,
-            )
+            padding = planned.padding if graph.row.examples is None else ()
+            sizes = {symbol: size for symbol, size, _ in padding}
+            self.events.tell("call", graph.row, sizes=sizes, seconds=seconds, is_hit=is_hit)
+        if self.learner is not None:
+            self.learner.saw(planned)
         outcome = "hits" if is_hit else "misses"
         self.counters.call(outcome, planned, tally=graph.tally, seconds=seconds)
         if span.compiles or span.copies:

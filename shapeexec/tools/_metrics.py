@@ -43,7 +43,7 @@ METRICS: tuple[_Metric, ...] = (
     _Metric(
         "events",
         "counter",
-        "Calls in larger graphs, compilations, graphs from files, swaps, evictions, exact sizes.",
+        "Calls in larger graphs, compilations, graphs from files, changes, evictions, exact sizes.",
         "event",
         lambda stats: {
             "larger": stats.larger,
@@ -51,6 +51,7 @@ METRICS: tuple[_Metric, ...] = (
             "loaded": stats.loads,
             "exported": stats.exports,
             "swapped": stats.swaps,
+            "ladder": stats.ladders,
             "evicted": stats.evictions,
             "difference": stats.differences,
         },

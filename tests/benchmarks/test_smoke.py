@@ -105,6 +105,14 @@ def test_ladders_gives_both_scales_of_padding(lengths, tmp_path):
     assert report.figures["conv, generated"]["Ladder.fit, 16"]["padding_per_valid"] == 0
 
 
+def test_a_ladder_that_learns_is_compared_with_the_best_one(lengths):
+    report = importlib.import_module("benchmarks.adaptive").main(["--data", str(lengths)])
+    assert {"code, context", "conv then code, context"} <= report.figures.keys()
+    assert all(claim.measured >= 0 for claim in report.claims)
+    for runs in report.figures.values():
+        assert all(one["compiles"] >= one["best_compiles"] for one in runs)
+
+
 def test_fitted_buckets_never_cost_more_than_other_ladders(lengths, tmp_path):
     fitting = importlib.import_module("benchmarks.fitting")
     plot = tmp_path / "fitting.png"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shapeexec._errors import BucketOverflowError, ConfigError, StrategyError
 from shapeexec.bucketing import (
+    Adaptive,
     Aligned,
     Custom,
     Exact,
@@ -59,6 +60,9 @@ STRATEGIES = {
         strategy=st.sampled_from(["exact", "pow2", "geometric:1.3", Linear(48), Pow2(minimum=9)]),
     ),
     "MemoryOptimal": bounded(MemoryOptimal, max_waste=st.floats(0.01, 0.9)),
+    "Adaptive": st.builds(
+        Adaptive, start=st.sampled_from(["exact", "geometric:1.3", Linear(48), Pow2(minimum=9)])
+    ),
     "Custom": st.builds(lambda step: Custom(Linear(step).bucket), st.integers(1, 200)),
 }
 

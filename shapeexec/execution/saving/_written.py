@@ -17,6 +17,7 @@ from shapeexec.execution._narrow import is_listed, is_mapping
 from shapeexec.execution._settings import Settings
 
 _KINDS: Mapping[str, Callable[..., Any]] = {
+    "Adaptive": bucketing.Adaptive,
     "Aligned": bucketing.Aligned,
     "CacheLimits": CacheLimits,
     "Compiling": Compiling,

@@ -1,0 +1,342 @@
+"""Ladders that an Exec learns while it serves: `buckets=sx.Adaptive()`.
+
+What is learned, and when a ladder changes, is decided in `bucketing._adaptive_rule`. `_larger` runs
+calls in graphs of the old ladder, and has those of the new one made.
+"""
+
+import collections
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from shapeexec._errors import ConfigError
+from shapeexec.bucketing import Adaptive, Strategy
+from shapeexec.bucketing._adaptive import State, states_of, strategy_at, text_of
+from shapeexec.bucketing._adaptive_rule import Change, refuse, step
+from shapeexec.execution._behind import Workers
+from shapeexec.execution._bounded_table import BoundedTable
+from shapeexec.execution._cache import CacheLimits
+from shapeexec.execution._compile import Graph
+from shapeexec.execution._events import Events
+from shapeexec.execution._fork import tell_of_forks
+from shapeexec.execution._key import Bucketed, Key
+from shapeexec.execution._plan import Plan
+from shapeexec.execution._settings import Settings, given_to
+from shapeexec.shape._unknown import names_for
+
+EVERY = 32
+"""After how many calls it learns."""
+
+_SWEEPS = 2  # a call that was planned before a change may be remembered after it
+
+
+class Seen(Protocol):
+    """A call that ran, or examples that shared a graph."""
+
+    @property
+    def seen(self) -> tuple[tuple[str, int, int], ...]:
+        """(symbol, size, bucket) of each symbol."""
+        ...
+
+    @property
+    def exact(self) -> tuple[str, ...]:
+        """Symbols that ran at their exact size."""
+        ...
+
+
+class Holder(Protocol):
+    """What a `Store` has of graphs and of calls that were planned before."""
+
+    events: Events
+    limits: CacheLimits
+    count: Callable[..., None]
+    ready: BoundedTable[Any]
+    plans: BoundedTable[Plan]
+    is_frozen: bool
+
+    def graphs(self) -> list[Graph]:
+        """All graphs."""
+        ...
+
+    def drop(self, key: Key) -> None:
+        """Forget a graph."""
+        ...
+
+
+def learner_of(settings: Settings, store: Holder) -> "Learner | None":
+    """What learns the ladders of an Exec; None if no strategy adapts.
+
+    Raises:
+        ConfigError: One does, and another option forbids a ladder to change.
+    """
+    given = settings.strategies
+    own = (given,) if isinstance(given, Strategy) else given.values()
+    if not any(isinstance(strategy, Adaptive) for strategy in own):
+        return None
+    for said, is_said, why in (
+        (
+            "masking=False",
+            not settings.masking,
+            "results may depend on the bucket, and so on what was learned",
+        ),
+        (
+            'missing="error"',
+            settings.missing == "error",
+            "a ladder that changes needs graphs that no call may make",
+        ),
+    ):
+        if is_said:
+            raise ConfigError(
+                f"buckets=sx.Adaptive() with {said}.",
+                option="buckets",
+                why=why,
+                fix=f"leave {said.partition('=')[0]}= out, or give what was learned as it stands: "
+                "buckets=run.settings.strategy(symbol)",
+            )
+    return Learner(settings, store)
+
+
+class Learner:
+    """The ladders of an Exec, by symbol, which all its views share; safe to use from many threads.
+
+    Calls only leave their sizes. A thread learns them, `EVERY` calls at a time and in their order,
+    so that what is learned follows from the calls and the clock. It holds no lock while it fits.
+
+    Args:
+        settings: The strategies as they were given.
+        store: The graphs and plans that a change concerns.
+        clock: The time in seconds.
+
+    Attributes:
+        has_changed: Whether a ladder has changed: then calls may have to wait for graphs.
+    """
+
+    def __init__(
+        self, settings: Settings, store: Holder, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._strategies, self._store, self._clock = settings.strategies, store, clock
+        self._seen: collections.deque[Seen] = collections.deque()
+        self._workers = Workers(1)
+        self._lock = threading.Lock()
+        self._states = dict(_learned_before(self._strategies))
+        self._ladders: Mapping[str, Strategy] = {}
+        self._before: Mapping[str, tuple[int, ...]] = {}
+        self._why: Mapping[str, str] = {}
+        self._last: dict[tuple[str, int], int] = {}
+        self._calls = self._sweeps = 0
+        self.has_changed = False
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """See `Forked`: what another thread was learning is lost."""
+        self._lock = threading.Lock()
+        self._seen.clear()
+
+    # What calls ask
+
+    def strategy(self, symbol: str) -> Strategy:
+        """The strategy of a symbol now: a value, whose laws hold."""
+        found = self._ladders.get(symbol)
+        if found is None:
+            given = given_to(symbol, self._strategies)
+            own = self._states.get(symbol, State())
+            found = strategy_at(given, own.ladder) if isinstance(given, Adaptive) else given
+            with self._lock:
+                self._ladders = {symbol: found, **self._ladders}
+        return self._ladders[symbol]
+
+    def learns(self, symbol: str) -> bool:
+        """Whether the ladder of a symbol may change."""
+        return isinstance(given_to(symbol, self._strategies), Adaptive)
+
+    def why(self, symbols: Iterable[str]) -> dict[str, str]:
+        """Why those of some symbols whose ladders have changed have the ladders that they have."""
+        return {symbol: self._why[symbol] for symbol in symbols if symbol in self._why}
+
+    def settings(self, settings: Settings) -> Settings:
+        """Settings whose strategies hold what was learned so far."""
+        states, given = self._states, self._strategies
+        if not states:
+            return settings
+        if isinstance(given, Adaptive):
+            learned = dataclasses.replace(given, learned=text_of(states))
+            return dataclasses.replace(settings, strategies=learned)
+        assert not isinstance(given, Strategy)
+        strategies = dict(given)
+        for name, strategy in given.items():
+            if isinstance(strategy, Adaptive):
+                own = {s: state for s, state in states.items() if _name_of(s, given) == name}
+                strategies[name] = dataclasses.replace(strategy, learned=text_of(own))
+        return dataclasses.replace(settings, strategies=strategies)
+
+    def instead(self, plan: Plan) -> Graph | None:
+        """The cheapest graph of an old ladder that serves a call whose own is missing.
+
+        Its buckets are at most those that the ladder before the last change has, or `start`.
+        """
+        wanted = plan.key.parts
+        if not self.has_changed or not isinstance(wanted, Bucketed):
+            return None
+        most = {symbol: self._most(symbol, plan.sizes[symbol]) for symbol, _ in wanted.ranges}
+        found = [
+            graph
+            for graph in self._store.graphs()
+            if isinstance(parts := graph.row.key.parts, Bucketed)
+            and parts.kind == wanted.kind
+            and parts != wanted
+            and all(
+                least <= plan.sizes[symbol] <= bucket <= most[symbol]
+                for symbol, (least, bucket) in parts.ranges
+            )
+        ]
+        return min(found, key=lambda graph: sorted(graph.row.buckets.values()), default=None)
+
+    def _most(self, symbol: str, size: int) -> int:
+        """The largest bucket of a size on the ladders that may have graphs."""
+        given = given_to(symbol, self._strategies)
+        buckets = [self.strategy(symbol).bucket(size)]
+        if isinstance(given, Adaptive):
+            old = strategy_at(given, self._before.get(symbol, ()))
+            buckets += [old.bucket(size), given.bucket(size)]
+        return max(buckets)
+
+    # What they leave
+
+    def saw(self, seen: Seen) -> None:
+        """Learn the sizes of a call, in a while and in another thread.
+
+        Args:
+            seen: The call.
+        """
+        self._seen.append(seen)
+        if len(self._seen) >= EVERY:
+            batch = self._batch()
+            if batch and not self._store.is_frozen:
+                self._workers.submit(functools.partial(self._work, batch, now=self._clock()))
+
+    def _batch(self) -> list[Seen]:
+        with self._lock:
+            enough = len(self._seen) >= EVERY
+            return [self._seen.popleft() for _ in range(EVERY)] if enough else []
+
+    def _work(self, batch: Sequence[Seen], *, now: float) -> None:
+        try:
+            self._learn(batch, now=now)
+        except Exception as error:  # of any kind: a strategy of a user may raise; its ladder stays
+            self._store.events.tell("failed", reason=f"{type(error).__name__}: {error!s:.400}")
+
+    def _learn(self, batch: Sequence[Seen], *, now: float) -> None:
+        self._calls += len(batch)
+        for symbol, own in self._sizes(batch).items():
+            given = given_to(symbol, self._strategies)
+            assert isinstance(given, Adaptive)
+            known = self._states.get(symbol, State())
+            state, change = step(given, known, sizes=own, now=now)
+            with self._lock:
+                if self._states.get(symbol, known) is known:  # else a ladder was refused meanwhile
+                    self._states = {**self._states, symbol: state}
+                else:
+                    change = None
+            if change is not None:
+                self._change(symbol, state.ladder, before=known.ladder, why=change)
+        if self._sweeps:
+            self._sweeps -= 1
+            self._sweep()
+        self._leave()
+
+    def _sizes(self, batch: Sequence[Seen]) -> dict[str, list[int]]:
+        """The sizes of some calls by symbol; their buckets have been used now."""
+        sizes: dict[str, list[int]] = {}
+        for call in batch:
+            for symbol, size, bucket in call.seen:
+                if size and symbol not in call.exact and self.learns(symbol):
+                    sizes.setdefault(symbol, []).append(size)
+                    self._last[symbol, bucket] = self._calls
+        return sizes
+
+    def _change(
+        self,
+        symbol: str,
+        ladder: tuple[int, ...],
+        *,
+        before: tuple[int, ...],
+        why: Change | str,
+    ) -> None:
+        """Plan calls on another ladder from now on."""
+        given = given_to(symbol, self._strategies)
+        assert isinstance(given, Adaptive)
+        with self._lock:
+            self._before = {**self._before, symbol: before}
+            self._ladders = {**self._ladders, symbol: strategy_at(given, ladder)}
+            self._why = {**self._why, symbol: str(why)}
+            self.has_changed, self._sweeps = True, _SWEEPS
+        self._sweep()
+        self._store.count(ladders=1)
+        self._store.events.tell("ladder", reason=f"{symbol}: {why}")
+
+    def refuse(self, plan: Plan) -> bool:
+        """Go back to the ladder before, for the graph of a plan could not be made.
+
+        Returns:
+            False if the ladder before has the same buckets.
+        """
+        is_back = False
+        for symbol, bucket in plan.buckets.items():
+            before = self._before.get(symbol)
+            state = self._states.get(symbol)
+            if before is None or state is None or bucket in before or bucket not in state.ladder:
+                continue
+            with self._lock:
+                known = refuse(self._states[symbol], ladder=before, buckets=[bucket])
+                self._states = {**self._states, symbol: known}
+            why = f"back from bucket {bucket}, whose graph could not be made"
+            self._change(symbol, before, before=before, why=why)
+            is_back = True
+        return is_back
+
+    def _sweep(self) -> None:
+        """Forget plans whose sizes have other buckets now."""
+
+        def is_old(planned: Any) -> bool:
+            return any(
+                size and bucket != self.strategy(symbol).bucket(size)
+                for symbol, size, bucket in planned.padding
+                if symbol in self._why
+            )
+
+        self._store.ready.drop_where(is_old)
+        self._store.plans.drop_where(is_old)
+
+    def _leave(self) -> None:
+        """Drop graphs that are not on the ladder, and have served no call for long."""
+        for graph in self._store.graphs() if self._why else ():
+            parts, row = graph.row.key.parts, graph.row
+            if row.examples is None and self._store.limits.are_pinned(row.buckets):
+                continue
+            ranges: Iterable[tuple[str, tuple[int, int]]] = getattr(parts, "ranges", ())
+            if any(self._is_unused(symbol, bucket) for symbol, (_, bucket) in ranges):
+                self._store.drop(row.key)
+                self._store.events.tell("evicted", row, reason="it is not on the ladder")
+
+    def _is_unused(self, symbol: str, bucket: int) -> bool:
+        given, state = given_to(symbol, self._strategies), self._states.get(symbol)
+        if not isinstance(given, Adaptive) or state is None or bucket in state.ladder:
+            return False
+        last = self._last.setdefault((symbol, bucket), self._calls)
+        return self._calls - last > 1 / given.min_usage
+
+
+def _learned_before(strategies: Any) -> Mapping[str, State]:
+    own = (strategies,) if isinstance(strategies, Strategy) else strategies.values()
+    found: dict[str, State] = {}
+    for strategy in own:
+        found |= states_of(strategy.learned) if isinstance(strategy, Adaptive) else {}
+    return found
+
+
+def _name_of(symbol: str, strategies: Mapping[str, Strategy]) -> str | None:
+    """The name whose strategy is that of a symbol."""
+    return next((name for name in names_for(symbol) if name in strategies), None)
