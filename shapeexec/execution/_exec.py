@@ -16,6 +16,7 @@ from shapeexec.execution._events import Callback
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._function import Function
 from shapeexec.execution._graphs import Graphs
+from shapeexec.execution._inference import Specs
 from shapeexec.execution._map_method import MapMethod
 from shapeexec.execution._modes import Paddings
 from shapeexec.execution._plain import called
@@ -242,7 +243,12 @@ class Exec(Function):
     @property
     def settings(self) -> Settings:
         """The plain function, and how calls map to graphs."""
-        return self._runner.settings
+        return self._runner.current
+
+    @property
+    def specs(self) -> Specs:
+        """The specs of arguments, given or found: `print` gives source for `Exec(fn, ...)`."""
+        return self._runner.specs
 
     @property
     def cache_size(self) -> int:

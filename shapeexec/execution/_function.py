@@ -57,17 +57,17 @@ class Function:
         return self._method if instance is None else self._method._of_self(instance)
 
     def __copy__(self) -> Self:
-        return self._like(self._runner.settings)
+        return self._like(self._runner.current)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        settings = self._runner.settings
+        settings = self._runner.current
         fn = copy.deepcopy(settings.fn, memo)
         other = self._of(changed(settings, {"fn": fn}), self._limits)
         other._runner.store.saved = self._runner.store.saved  # by its trace `fn` is the same
         return other
 
     def __reduce__(self) -> Any:
-        made = self._of, (self._runner.settings, self._limits)  # its graphs stay where they are
+        made = self._of, (self._runner.current, self._limits)  # its graphs stay where they are
         return _pickling.reduced(self, Function, made=made)
 
     @classmethod

@@ -21,6 +21,7 @@ from shapeexec.execution._at_capacity import AtCapacity
 from shapeexec.execution._bind import Binder, BoundCall
 from shapeexec.execution._compile import Outline, Recipe
 from shapeexec.execution._exactness import Exactness, ExactSymbols
+from shapeexec.execution._inference import Inference
 from shapeexec.execution._key import (
     Base,
     Bucketed,
@@ -84,9 +85,32 @@ class Planner:
         self._exact.clear()
         self._proofs.clear()
 
-    def bind(self, call: Call) -> BoundCall:
-        """Bind a call to the specs: see `Binder.bind`."""
+    def bind(self, call: Call, *, is_seen: bool = False) -> BoundCall:
+        """Bind a call to the specs, older ones if they lead to a graph that is there.
+
+        Args:
+            call: The call.
+            is_seen: See `Binder.bind`.
+        """
+        bound = self._binder.bind(call, is_seen=is_seen)
+        return next(filter(self._is_served, self._binder.earlier(call)), bound)
+
+    def bind_newest(self, call: Call) -> BoundCall:
+        """Bind a call to the specs that are in force: see `Binder.bind`."""
         return self._binder.bind(call)
+
+    def _is_served(self, call: BoundCall) -> bool:
+        if not self._traces.knows(call.base):
+            return False
+        try:
+            return self.draft(call).is_compiled
+        except ShapeExecError:  # newer specs may have another error, or none
+            return False
+
+    @property
+    def inference(self) -> Inference | None:
+        """The specs that calls show; None: they are given."""
+        return self._binder.inference
 
     def plan(self, call: BoundCall, *, is_proven_later: bool = False) -> Plan:
         """Plan a call, and put in the masks of a graph that is missing.

@@ -18,6 +18,7 @@ from shapeexec.execution._compile import Graph
 from shapeexec.execution._examples import Examples, Reduce, check_reduce, take_examples
 from shapeexec.execution._explain import Explanation, program_of
 from shapeexec.execution._graphs import Graphs, graphs_of
+from shapeexec.execution._inference import Specs
 from shapeexec.execution._larger import lend, told_where
 from shapeexec.execution._makers import as_workers, makers
 from shapeexec.execution._map import Mappers
@@ -79,7 +80,7 @@ class Runner:
         args, kwargs = by_position(self.settings, args, kwargs=kwargs)
         store = self.store
         call = take(self.settings, args, kwargs=kwargs, at=store.places)
-        known_as = signature(self.settings, call)
+        known_as = self._signature(call)
         ready = store.ready.get(known_as)
         graph = None if ready is None else store.find(ready.key)
         if ready is not None and graph is not None:
@@ -97,11 +98,15 @@ class Runner:
             except TypeError:
                 if call.has_dtypes():  # then the graph itself has failed
                     raise
-        known, call = store.places, self._seen(args, kwargs)
-        if store.places != known:
-            known_as = signature(self.settings, call)
-        bound = self.planner.bind(call).with_static_cut()
-        return self.run_bound(bound, known_as, began=began), call
+        call = self._seen(args, kwargs)
+        bound = self.planner.bind(call, is_seen=not store.is_frozen).with_static_cut()
+        # Not the one from before: by now more may be known of where sizes change.
+        return self.run_bound(bound, self._signature(call), began=began), call
+
+    def _signature(self, call: Call) -> Hashable:
+        inference = self.planner.inference
+        trees = frozenset[int]() if inference is None else inference.trees
+        return signature(self.settings, call, trees=trees)
 
     def run_bound(self, call: BoundCall, known_as: Hashable, *, began: float) -> Any:
         """The result of a call as its graph gives it, planned anew.
@@ -208,6 +213,20 @@ class Runner:
         return take(self.settings, args, kwargs=kwargs, at=self.store.places)
 
     # Looking before running
+
+    @property
+    def current(self) -> Settings:
+        """The settings, with what calls have shown of their sizes."""
+        inference = self.planner.inference
+        if inference is None:
+            return self.settings
+        return dataclasses.replace(self.settings, found=inference.found)
+
+    @property
+    def specs(self) -> Specs:
+        """See `Exec.specs`."""
+        inference, own = self.planner.inference, self.settings
+        return Specs(own.in_shapes, own.kwarg_shapes) if inference is None else inference.specs
 
     @property
     def graphs(self) -> Graphs:

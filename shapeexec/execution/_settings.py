@@ -18,6 +18,7 @@ from shapeexec.execution._narrow import is_mapping
 from shapeexec.execution._proofs import CHECKS, Check
 from shapeexec.masking._poison import check_poison
 from shapeexec.shape._guards import Guard
+from shapeexec.shape._inferred import Inferred
 from shapeexec.shape._spec import check_names, places, spec_symbols
 from shapeexec.shape._unknown import names_for
 
@@ -37,8 +38,8 @@ class Settings:
 
     Attributes:
         fn: The plain function.
-        in_shapes: One spec per positional argument; None: the defaults.
-        kwarg_shapes: Specs by keyword; None: all static, or the defaults beside default specs.
+        in_shapes: One spec per positional argument; None: they are inferred.
+        kwarg_shapes: Specs by keyword; None: all static, or inferred as those by position.
         strategies: By symbol; a Strategy alone stands for all symbols.
         constraints: What every call's sizes fulfil.
         on_unsupported: Whether what cannot be padded is an error or makes its symbols exact.
@@ -54,6 +55,7 @@ class Settings:
         masking: Whether masks keep padding out of results; else the function does it itself.
         padding: What the padding of arguments holds if the function masks for itself.
         returns: What a call makes of the arrays that its graph returns.
+        found: What calls before have shown of their sizes; heeded if `in_shapes` is None.
     """
 
     fn: Callable[..., Any]
@@ -74,6 +76,7 @@ class Settings:
     on_memory: Literal["raise", "exact"] = "raise"
     masking: bool = True
     padding: Paddings = "zeros"
+    found: tuple[Inferred, ...] = ()
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
