@@ -7,16 +7,19 @@ generation hold for all calls before it, and the graphs of older generations sta
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from shapeexec._code import code
+from shapeexec._errors import SpecError
 from shapeexec.execution._bounded_table import BoundedTable
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._split import FUNCTION, Call
 from shapeexec.shape import _trees
+from shapeexec.shape._annotated import entry, text_at
 from shapeexec.shape._binding import BoundSpec
-from shapeexec.shape._inferred import Inferred, first, places_of, trees_of, widen
+from shapeexec.shape._inferred import Inferred, first, trees_of, widen
+from shapeexec.shape._pattern import parse_spec
 from shapeexec.shape._shape import is_array
 from shapeexec.shape._spec import (
     compile_spec,
@@ -24,6 +27,7 @@ from shapeexec.shape._spec import (
     default_kwarg_shapes,
     spec_symbols,
 )
+from shapeexec.shape._unknown import place_of
 
 _MOST_STRUCTURES = 1024  # of arguments; the specs of one that is dropped are inferred anew
 _MOST_GENERATIONS = 8  # an older one is asked for its graphs at each new size
@@ -69,23 +73,63 @@ class _Layout:
         given: The specs of the others.
         open: The numbers of the leaves.
         places: Their places.
+        annotated: The places of leaves whose specs are annotations.
     """
 
     given: BoundSpec
     open: tuple[int, ...]
     places: tuple[str, ...]
+    annotated: tuple[str, ...]
 
-    def shapes(self, leaves: Sequence[Any]) -> list[tuple[int, ...]]:
-        """The shapes of the leaves."""
+    def observed(self, leaves: Sequence[Any], known: Mapping[Hashable, "_Known"]) -> "_Observed":
+        """What a call shows.
+
+        Raises:
+            SpecError: An argument contradicts its spec.
+        """
         own = (leaves[number] for number in self.open)
-        return [tuple(leaf.shape) if is_array(leaf) else () for leaf in own]
+        shapes = [tuple(leaf.shape) if is_array(leaf) else () for leaf in own]
+        key = tuple(zip(self.places, map(len, shapes), strict=True))
+        names = sorted(self.given.symbols)
+        sizes = self._sizes(leaves)
+        shapes.append(tuple(sizes[name] for name in names))
+        before = known.get(key)
+        if before is None:
+            return _Observed(key, shapes, None, first(self.places, shapes, given=names))
+        return _Observed(key, shapes, before, widen(before.newest, shapes))
+
+    @property
+    def trees(self) -> frozenset[int]:
+        """The positions of arguments with annotations."""
+        return _positions(self.annotated)
+
+    def _sizes(self, leaves: Sequence[Any]) -> Mapping[str, int]:
+        try:
+            return self.given.sizes(self.given.shapes(leaves))
+        except SpecError as error:
+            if not self.annotated:
+                raise
+            raise SpecError(
+                error.what,
+                path=error.path,
+                got=error.got,
+                why="without in_shapes the annotations of the function are its specs",
+                fix=f"{error.fix}; or correct the annotation",
+            ) from None
 
     def bound(self, inferred: Inferred) -> BoundSpec:
         """The specs of all leaves."""
         specs = list(self.given.specs)
-        for number, spec in zip(self.open, inferred.specs(self.given.symbols), strict=True):
+        for number, spec in zip(self.open, inferred.specs, strict=True):
             specs[number] = spec
         return BoundSpec(self.given.structure, tuple(specs))
+
+    def texts(self, inferred: Inferred) -> list[str | None]:
+        """The same as texts."""
+        texts = [None if spec is None else str(spec) for spec in self.given.specs]
+        for number, text in zip(self.open, inferred.texts, strict=True):
+            texts[number] = text
+        return texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +162,7 @@ class Inference:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._named = settings.kwarg_shapes
+        self._named, self._annotated = settings.kwarg_shapes, settings.annotated
         self._lock = threading.Lock()
         # What is read without the lock is replaced whole.
         self._known: dict[Hashable, _Known] = {own.leaves: _Known((own,)) for own in settings.found}
@@ -149,42 +193,48 @@ class Inference:
             is_seen: Whether calls that follow heed this one.
         """
         layout = self._layout(structure, leaves)
-        shapes = layout.shapes(leaves)
-        key = _key(layout, shapes)
         with self._lock if is_seen else contextlib.nullcontext():
-            known = self._known.get(key)
-            newest = first(layout.places, shapes) if known is None else widen(known.newest, shapes)
+            call = layout.observed(leaves, self._known)
             if is_seen:
                 others = self._known if len(self._known) < _MOST_STRUCTURES else {}
-                self._known = {**others, key: _then(known, newest, structure=structure)}
-                self.trees |= _changing(newest)
-        return self._bound(layout, newest)
+                known = _then(call.before, call.newest, structure=structure)
+                self._known = {**others, call.key: known}
+                self.trees |= _changing(call.newest) | layout.trees
+        return self._bound(layout, call.newest)
 
     def earlier(self, structure: Any, leaves: Sequence[Any]) -> list[BoundSpec]:
         """The specs of older generations that admit a call, the oldest first."""
         layout = self._layout(structure, leaves)
-        shapes = layout.shapes(leaves)
-        known = self._known.get(_key(layout, shapes))
-        older = () if known is None else known.generations[:-1]
-        return [self._bound(layout, own) for own in older if own.admits(shapes)]
+        call = layout.observed(leaves, self._known)
+        older = () if call.before is None else call.before.generations[:-1]
+        return [self._bound(layout, own) for own in older if own.admits(call.shapes)]
 
     def _layout(self, structure: Any, leaves: Sequence[Any]) -> _Layout:
         layout = self._layouts.get(structure)
         if layout is None:
             args, kwargs = _trees.unflatten(structure, leaves)
-            given = compile_spec(
-                (None,) * len(args), args, kwarg_shapes=self._named or {}, kwargs=kwargs
-            )
-            places = places_of(structure)
-            args, kwargs = _trees.unflatten(structure, range(len(places)))
-            own = {} if self._named is not None else {**kwargs, FUNCTION: ()}
-            numbers = tuple(sorted(_trees.leaves((args, own))))
-            layout = _Layout(given, numbers, tuple(places[number] for number in numbers))
+            named = self._named or {}
+            own = compile_spec((None,) * len(args), args, kwarg_shapes=named, kwargs=kwargs)
+            specs, places, numbers = list(own.specs), list[str](), list[int]()
+            annotated = list[str]()
+            for number, (path, _) in enumerate(_trees.leaves_with_path((args, kwargs))):
+                is_named, place, *inner = (entry(key) for key in path)
+                if place == FUNCTION or (is_named and self._named is not None):
+                    continue
+                text, at = text_at(self._annotated.get(place), inner), place_of(*path[1:])
+                if text is None:
+                    numbers.append(number)
+                    places.append(at)
+                else:
+                    specs[number] = parse_spec(text).named(at)
+                    annotated.append(at)
+            given = BoundSpec(structure, tuple(specs))
+            layout = _Layout(given, tuple(numbers), tuple(places), tuple(annotated))
             self._layouts[structure] = layout
         return layout
 
     def _bound(self, layout: _Layout, inferred: Inferred) -> BoundSpec:
-        key = (layout.given.structure, inferred.leaves, inferred.symbols)
+        key = (layout.given.structure, inferred.leaves, inferred.given, inferred.symbols)
         bound = self._specs.get(key)
         if bound is None:
             bound = self._specs[key] = layout.bound(inferred)
@@ -192,24 +242,30 @@ class Inference:
 
     def shown(self, structure: Any, leaves: Sequence[Any]) -> Specs:
         """The specs of a call, which is not seen, for a reader."""
-        layout = self._layout(structure, leaves)
-        shapes = layout.shapes(leaves)
-        known = self._known.get(_key(layout, shapes))
-        newest = first(layout.places, shapes) if known is None else widen(known.newest, shapes)
-        return self._source(structure, newest)
+        call = self._layout(structure, leaves).observed(leaves, self._known)
+        return self._source(structure, call.newest)
 
     def _source(self, structure: Any, inferred: Inferred) -> Specs:
         layout = self._layout(structure, range(structure.num_leaves))
-        texts: list[str | None] = [None] * structure.num_leaves
-        for number, text in zip(layout.open, inferred.texts(layout.given.symbols), strict=True):
-            texts[number] = text
-        in_shapes, named = trees_of(structure, texts)
+        in_shapes, named = trees_of(structure, layout.texts(inferred))
         found = {name: tree for name, tree in named.items() if tree is not None}
         return Specs(in_shapes, (found or None) if self._named is None else self._named)
 
 
-def _key(layout: _Layout, shapes: Sequence[tuple[int, ...]]) -> Hashable:
-    return tuple(zip(layout.places, map(len, shapes), strict=True))
+class _Observed(NamedTuple):
+    """A call as inference sees it.
+
+    Attributes:
+        key: The places and ranks of its arrays.
+        shapes: Their shapes, and the sizes of given symbols.
+        before: What was known before.
+        newest: What is known with it.
+    """
+
+    key: Hashable
+    shapes: Sequence[tuple[int, ...]]
+    before: _Known | None
+    newest: Inferred
 
 
 def _then(known: _Known | None, newest: Inferred, *, structure: Any) -> _Known:
@@ -223,8 +279,14 @@ def _then(known: _Known | None, newest: Inferred, *, structure: Any) -> _Known:
 
 def _changing(inferred: Inferred) -> frozenset[int]:
     """The positions of arguments with an axis that has had several sizes."""
-    axes = (axis for group in inferred.groups if len(group.sizes) > 1 for axis in group.axes)
-    arguments = (inferred.leaves[leaf][0].partition("_")[0] for leaf, _ in axes)
+    changing = (group.axes for group in inferred.groups if len(group.sizes) > 1)
+    leaves = {leaf for axes in changing for leaf, _ in axes if leaf < len(inferred.leaves)}
+    return _positions(inferred.leaves[leaf][0] for leaf in leaves)
+
+
+def _positions(places: Iterable[str]) -> frozenset[int]:
+    """The positions of arguments, by the places of arrays in them; keywords have none."""
+    arguments = {place.partition("_")[0] for place in places}
     return frozenset(int(argument) for argument in arguments if argument.isdecimal())
 
 

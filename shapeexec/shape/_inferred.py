@@ -5,12 +5,12 @@ known here.
 """
 
 import dataclasses
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shapeexec.shape import _trees
 from shapeexec.shape._pattern import Spec, parse_spec
-from shapeexec.shape._unknown import at_place, place_of
+from shapeexec.shape._unknown import at_place
 
 FEW = 2
 """An axis of so many sizes is static, with a graph for each; with one more it is a symbol."""
@@ -51,44 +51,49 @@ class Inferred:
 
     Attributes:
         leaves: Per array its place, as the names of unknown sizes have it, and its rank.
-        groups: All axes of all arrays.
+        groups: All axes of all arrays. Behind them stands an array more, if there are `given` ones.
+        given: The symbols of other arrays, which have specs. Their sizes are the last shape.
     """
 
     leaves: tuple[tuple[str, int], ...]
     groups: tuple[Group, ...]
+    given: tuple[str, ...] = ()
 
     @property
     def symbols(self) -> tuple[tuple[Axis, ...], ...]:
         """The axes of each symbol."""
-        return tuple(group.axes for group in self.groups if group.is_symbol)
+        ragged = (group.axes for group in self.groups if group.is_symbol)
+        return tuple(axes for axes in ragged if axes[0][0] < len(self.leaves))
 
     def admits(self, shapes: Sizes) -> bool:
         """Whether the axes of each symbol have equal sizes."""
         return all(len({shapes[n][axis] for n, axis in axes}) == 1 for axes in self.symbols)
 
-    def texts(self, taken: Container[str] = ()) -> tuple[str | None, ...]:
+    @property
+    def texts(self) -> tuple[str | None, ...]:
         """Per array its spec; None: it is static.
 
-        The first axis 0 that is a symbol gives it the name `b`. Another symbol of one axis is `?`,
-        and one of several axes has the name that `?` would have on the first of them.
-
-        Args:
-            taken: Names that other specs have.
+        A symbol that is given keeps its name. The first axis 0 of the others gives its symbol the
+        name `b`. Another symbol of one axis is `?`, and one of several axes has the name that `?`
+        would have on the first of them.
         """
         names: dict[Axis, str] = {}
-        first = min((axis for axes in self.symbols for axis in axes if axis[1] == 0), default=None)
+        front = (axis for axes in self.symbols for axis in axes if axis[1] == 0)
+        first = None if _FIRST in self.given else min(front, default=None)
         for axes in self.symbols:
+            given = [self.given[axis] for leaf, axis in axes if leaf == len(self.leaves)]
             (leaf, axis), *others = axes
             name = at_place(self.leaves[leaf][0], axis) if others else "?"
-            is_first = first in axes and _FIRST not in taken
-            names |= dict.fromkeys(axes, _FIRST if is_first else name)
+            name = _FIRST if first in axes else name
+            names |= dict.fromkeys(axes, given[0] if given else name)
         return tuple(_text(names, leaf, rank=rank) for leaf, (_, rank) in enumerate(self.leaves))
 
-    def specs(self, taken: Container[str] = ()) -> tuple[Spec | None, ...]:
+    @property
+    def specs(self) -> tuple[Spec | None, ...]:
         """Per array its spec, in which each symbol has a name; see `texts`."""
         return tuple(
             None if text is None else parse_spec(text).named(place)
-            for text, (place, _) in zip(self.texts(taken), self.leaves, strict=True)
+            for text, (place, _) in zip(self.texts, self.leaves, strict=True)
         )
 
 
@@ -97,16 +102,17 @@ def _text(names: Mapping[Axis, str], leaf: int, *, rank: int) -> str | None:
     return None if set(entries) <= {"_"} else ", ".join(entries)
 
 
-def first(places: Sequence[str], shapes: Sizes) -> Inferred:
+def first(places: Sequence[str], shapes: Sizes, *, given: Sequence[str] = ()) -> Inferred:
     """What one call shows: axes of one size may be one symbol.
 
     Args:
         places: Per array its place.
-        shapes: Per array its shape.
+        shapes: Per array its shape; behind them the sizes of the given symbols.
+        given: See `Inferred`.
     """
     axes = ((leaf, axis) for leaf, shape in enumerate(shapes) for axis in range(len(shape)))
-    leaves = tuple((place, len(shape)) for place, shape in zip(places, shapes, strict=True))
-    return Inferred(leaves, _apart(axes_of=tuple(axes), shapes=shapes, sizes=()))
+    leaves = tuple((place, len(shape)) for place, shape in zip(places, shapes, strict=False))
+    return Inferred(leaves, _apart(tuple(axes), shapes=shapes, sizes=()), tuple(given))
 
 
 def widen(inferred: Inferred, shapes: Sizes) -> Inferred:
@@ -122,29 +128,22 @@ def widen(inferred: Inferred, shapes: Sizes) -> Inferred:
         if len(found) == 1:
             groups.append(group.met(*found))
         else:
-            groups += _apart(axes_of=group.axes, shapes=shapes, sizes=group.sizes)
+            groups += _apart(group.axes, shapes=shapes, sizes=group.sizes)
     is_new = any(a is not b for a, b in zip(groups, inferred.groups, strict=False))
     return dataclasses.replace(inferred, groups=tuple(groups)) if is_new else inferred
 
 
 def _apart(
-    *, axes_of: tuple[Axis, ...], shapes: Sizes, sizes: tuple[int, ...]
+    apart: tuple[Axis, ...], *, shapes: Sizes, sizes: tuple[int, ...]
 ) -> tuple[Group, ...]:
     """Groups by size of axes that had the same sizes until now."""
     by_size: dict[int, list[Axis]] = {}
-    for leaf, axis in axes_of:
+    for leaf, axis in apart:
         by_size.setdefault(shapes[leaf][axis], []).append((leaf, axis))
     return tuple(Group(tuple(axes), sizes).met(size) for size, axes in by_size.items())
 
 
 # Trees of specs, as users write them
-
-
-def places_of(structure: Any) -> list[str]:
-    """Per leaf of (positional, keyword) arguments its place."""
-    numbers = _trees.unflatten(structure, range(structure.num_leaves))
-    paths = [path[1:] for path, _ in _trees.leaves_with_path(numbers)]
-    return [place_of(*path) for path in paths]
 
 
 def trees_of(structure: Any, texts: Sequence[str | None]) -> tuple[tuple[Any, ...], dict[str, Any]]:
