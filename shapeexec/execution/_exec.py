@@ -52,7 +52,7 @@ class Exec(Function):
             a static argument. In a text `_`, in a tuple None, is an axis that is static; `?` and
             `UNKNOWN` are a symbol of its own, called after argument and axis (`unknown_0_1`). A
             tuple of dims alone is the spec of the only argument. Arguments with defaults may be
-            left out. None alone: axis 0 of each argument that is one array is `b`.
+            left out. None alone: jaxtyping's annotations, and what calls show; see `specs`.
         buckets: A strategy for all symbols, or one per symbol: by name, by a `Dim` that is one
             symbol, or by `UNKNOWN`, for all symbols of that kind. A symbol without one is exact. A
             strategy may be a text (`"pow2"`, `"linear:32"`, `"exact"`), an int, which stands for
@@ -167,9 +167,9 @@ class Exec(Function):
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call in asyncio: `await run.acall(x)` gives the result when it is computed.
 
-        A thread of the loop's default executor compiles and waits, so the loop goes on. A task that
-        is cancelled leaves its call to end by itself. Under a setting of JAX that is a thread's
-        own, such as `with jax.enable_x64()`, the call runs in the loop's thread. See `__call__`.
+        A thread of the loop's default executor compiles and waits. A task that is cancelled leaves
+        its call to end by itself. Under a setting of JAX that is a thread's own, such as `with
+        jax.enable_x64()`, the call runs in the loop's thread. See `__call__`.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises.
@@ -182,9 +182,6 @@ class Exec(Function):
         Nothing is cut, so no size compiles anything. What has no ragged axis is an array, as are
         all results inside somebody's trace, and those whose symbols are exact in this call.
 
-        Returns:
-            What a call returns, a tree of the same structure.
-
         Raises:
             ShapeExecError: Whatever a call with these arguments raises.
         """
@@ -195,11 +192,11 @@ class Exec(Function):
     def map(self) -> MapMethod:
         """Run `fn`, a function of one example, on examples of different sizes in one graph.
 
-        An argument with a spec is a list of examples, or a tuple; all are equally long. An argument
-        whose spec is None is shared. Without `in_shapes` each list or tuple holds examples. What
-        needs another trace (other dtypes, another outcome of a guard, a size of 0) gets a graph of
-        its own; all other examples share the one at the buckets of their greatest sizes. How many a
-        graph takes is a bucket as well: of `Exec(examples=...)`. Nothing is donated.
+        An argument with a spec is a list of examples, or a tuple; all are equally long. One whose
+        spec is None is shared. Without `in_shapes` each list or tuple holds examples, ragged along
+        axis 0. What needs another trace (other dtypes, another outcome of a guard, a size of 0) has
+        a graph of its own; all others share the one at the buckets of their greatest sizes. How
+        many a graph takes is a bucket as well: of `Exec(examples=...)`. Nothing is donated.
 
         Args:
             *args: Lists of examples, and the arguments that they share.
@@ -224,12 +221,11 @@ class Exec(Function):
     def variant(self, **changes: Any) -> "Exec":
         """Make an Exec with some settings changed, and graphs of its own.
 
+        Limits, specs that were found and saved graphs are those of this one.
+
         Args:
             **changes: Fields of `settings`, such as `fn=`, `poison="nan"` or `strategies="pow2"`,
                 in the forms that `Exec` takes. `buckets=` is `strategies=`.
-
-        Returns:
-            An Exec with the other settings, and the limits and saved graphs of this one.
 
         Raises:
             ConfigError: One is no setting, or has a value that cannot work.
@@ -247,7 +243,7 @@ class Exec(Function):
 
     @property
     def specs(self) -> Specs:
-        """The specs of arguments, given or found: `print` gives source for `Exec(fn, ...)`."""
+        """The specs of arguments, given or found; `print` gives their source. See `Specs`."""
         return self._runner.specs
 
     @property
@@ -268,7 +264,7 @@ class Exec(Function):
     def on_event(self, callback: Callback) -> Callable[[], None]:
         """Call `callback` with an `sx.Event` for each call, and for all that happens to a graph.
 
-        It is called in the thread in which that happens, and what it raises is logged. The logger
+        It is called in the thread where that happens; what it raises is logged. The logger
         `shapeexec` has the same events: calls at DEBUG, graphs at INFO, failures at WARNING.
 
         Args:
@@ -362,8 +358,7 @@ class Exec(Function):
         Args:
             *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
                 those of the last call that was planned.
-            progress: Called with (done, total) before each graph and at the end. True: a bar by
-                rich or tqdm, if installed.
+            progress: Called with (done, total) before each graph, and at the end. True: a bar.
             workers: How many graphs are lowered and compiled at once, each by a thread; None: one.
             sizes: As `**named`, for symbols that are named like an option: `{"workers": 8}`.
             **named: Per symbol its sizes: `b=range(1, 17), s=512`. One that is left out gets all

@@ -4,10 +4,11 @@
 """
 
 import copy
+import dataclasses
 import functools
 import threading
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from shapeexec.execution import _monitor, _options, _pickling
 from shapeexec.execution._cache import CacheLimits
@@ -17,6 +18,7 @@ from shapeexec.execution._settings import Settings, changed, check_pins
 from shapeexec.execution._split import FUNCTION, has_parts
 from shapeexec.execution._store import Store
 from shapeexec.execution.saving._saved import may_fit
+from shapeexec.shape._inferred import Inferred
 
 _METHODS = threading.RLock()
 """Held while an Exec becomes a method: all its instances share one store of graphs."""
@@ -96,6 +98,17 @@ class Function:
         vars(bound).update(vars(self), _runner=runner, _is_method=False)
         vars(bound)["__wrapped__"] = runner.settings.fn  # of which `inspect.signature` tells
         return bound
+
+
+Own = TypeVar("Own", bound=Function)
+
+
+def with_found(ex: Own, found: tuple[Inferred, ...]) -> Own:
+    """An Exec like another that knows from the start what calls have shown elsewhere."""
+    if not found or ex._runner.settings.in_shapes is not None:  # pyright: ignore[reportPrivateUsage]
+        return ex
+    settings = dataclasses.replace(ex._runner.settings, found=found)  # pyright: ignore[reportPrivateUsage]
+    return ex._of(settings, ex._limits)  # pyright: ignore[reportPrivateUsage]
 
 
 def runner_of(ex: Function) -> Runner:

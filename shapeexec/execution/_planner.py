@@ -86,17 +86,12 @@ class Planner:
         self._proofs.clear()
 
     def bind(self, call: Call, *, is_seen: bool = False) -> BoundCall:
-        """Bind a call to the specs, older ones if they lead to a graph that is there.
-
-        Args:
-            call: The call.
-            is_seen: See `Binder.bind`.
-        """
+        """Bind a call to the specs, older ones if a graph of theirs is there; see `Binder`."""
         bound = self._binder.bind(call, is_seen=is_seen)
         return next(filter(self._is_served, self._binder.earlier(call)), bound)
 
     def bind_newest(self, call: Call) -> BoundCall:
-        """Bind a call to the specs that are in force: see `Binder.bind`."""
+        """Bind a call to the specs that are in force."""
         return self._binder.bind(call)
 
     def _is_served(self, call: BoundCall) -> bool:

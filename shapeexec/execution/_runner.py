@@ -205,8 +205,12 @@ class Runner:
 
     def bind(self, arguments: Arguments) -> BoundCall:
         """The bound call, after a look at each leaf."""
+        return self.planner.bind(self.taken(arguments))
+
+    def taken(self, arguments: Arguments) -> Call:
+        """The call, taken apart after a look at each leaf."""
         args, kwargs = arguments
-        return self.planner.bind(self._seen(*by_position(self.settings, args, kwargs=kwargs)))
+        return self._seen(*by_position(self.settings, args, kwargs=kwargs))
 
     def _seen(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         self.store.see(places(self.settings.fn, args, kwargs=kwargs))

@@ -52,9 +52,7 @@ def _by_name(
     return args[:count], {**kwargs, **dict(zip(names, args[count:], strict=True))}
 
 
-def signature(
-    settings: Settings, call: Call, *, trees: Container[int] = frozenset()
-) -> Hashable:
+def signature(settings: Settings, call: Call, *, trees: Container[int] = frozenset()) -> Hashable:
     """The shapes, dtypes and shardings of arguments that may be ragged, and all that is constant.
 
     Beside them what becomes of results, and how many rules there are: with another one fewer

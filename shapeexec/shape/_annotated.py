@@ -20,7 +20,7 @@ from shapeexec.shape._shape import Shape
 from shapeexec.shape._unknown import place_of
 
 Annotated = str | Mapping[str, "Annotated"] | None
-"""The spec of all arrays of an argument, or that of each entry of it; None: it is annotated none."""
+"""The spec of all arrays of an argument, or those of its entries by name; None: it has none."""
 
 _KEEP_SHAPES = ("beartype", "jaxtyping", "typeguard")
 """Packages whose wrappers pass arguments on as they are; those of `jax.vmap`, say, do not."""
@@ -48,7 +48,7 @@ def annotated(fn: Callable[..., Any]) -> dict[int | str, Annotated]:
 
 
 def text_at(tree: Annotated, path: Sequence[Any]) -> str | None:
-    """The spec of an array of an argument, by the entries of its path; None: it is annotated none."""
+    """The spec of an array of an argument, by the entries of its path; None: it has none."""
     for key in path:
         if not isinstance(tree, Mapping):
             break
@@ -112,10 +112,10 @@ def _contradicts(text: str, other: str) -> bool:
 
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters of a function with their annotations; none of one without a signature."""
-    while isinstance(fn, types.FunctionType) and hasattr(fn, "__wrapped__"):
+    while isinstance(fn, types.FunctionType) and "__wrapped__" in vars(fn):
         if str(fn.__globals__.get("__name__")).partition(".")[0] not in _KEEP_SHAPES:
             return []
-        fn = fn.__wrapped__
+        fn = vars(fn)["__wrapped__"]
     for is_evaluated in (True, False):
         try:
             signature = inspect.signature(fn, eval_str=is_evaluated)
@@ -163,9 +163,9 @@ def _each(entries: Iterable[tuple[str, Annotated]]) -> Annotated:
     return found or None
 
 
-def _fields(kind: type) -> list[tuple[str, Any]]:
-    """The annotated entries of a dataclass, a typed dict or a named tuple, by name and by number."""
-    is_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
+def _fields(kind: Any) -> list[tuple[str, Any]]:
+    """The annotated entries of a dataclass, a typed dict or a named tuple, also by number."""
+    is_tuple = hasattr(kind, "_fields")  # of a named tuple
     if not (dataclasses.is_dataclass(kind) or typing.is_typeddict(kind) or is_tuple):
         return []
     try:

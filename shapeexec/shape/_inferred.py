@@ -65,6 +65,29 @@ class Inferred:
         ragged = (group.axes for group in self.groups if group.is_symbol)
         return tuple(axes for axes in ragged if axes[0][0] < len(self.leaves))
 
+    def to_json(self) -> list[Any]:
+        """The same as lists, texts and numbers."""
+        groups = [[list(map(list, group.axes)), list(group.sizes)] for group in self.groups]
+        return [list(map(list, self.leaves)), groups, list(self.given)]
+
+    @classmethod
+    def from_json(cls, content: Any) -> "Inferred":
+        """What `to_json` gave.
+
+        Raises:
+            ValueError: It is something else.
+            TypeError: Likewise.
+        """
+        leaves, groups, given = content
+        return cls(
+            tuple((str(place), int(rank)) for place, rank in leaves),
+            tuple(
+                Group(tuple((int(leaf), int(axis)) for leaf, axis in axes), tuple(map(int, sizes)))
+                for axes, sizes in groups
+            ),
+            tuple(map(str, given)),
+        )
+
     def admits(self, shapes: Sizes) -> bool:
         """Whether the axes of each symbol have equal sizes."""
         return all(len({shapes[n][axis] for n, axis in axes}) == 1 for axes in self.symbols)
@@ -133,9 +156,7 @@ def widen(inferred: Inferred, shapes: Sizes) -> Inferred:
     return dataclasses.replace(inferred, groups=tuple(groups)) if is_new else inferred
 
 
-def _apart(
-    apart: tuple[Axis, ...], *, shapes: Sizes, sizes: tuple[int, ...]
-) -> tuple[Group, ...]:
+def _apart(apart: tuple[Axis, ...], *, shapes: Sizes, sizes: tuple[int, ...]) -> tuple[Group, ...]:
     """Groups by size of axes that had the same sizes until now."""
     by_size: dict[int, list[Axis]] = {}
     for leaf, axis in apart:

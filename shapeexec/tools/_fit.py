@@ -97,7 +97,9 @@ def _symbols(run: Any, cost: Any) -> tuple[str, ...]:
     if isinstance(run, CostModel):
         found = run.symbols
     elif isinstance(run, Exec):
-        found = tuple(spec_symbols(run.settings.in_shapes, run.settings.kwarg_shapes))
+        specs = run.specs
+        known = spec_symbols(specs.in_shapes, specs.kwarg_shapes)
+        found = tuple(known or spec_symbols(None, None))
     elif run is None and callable(cost):
         found = tuple(_required(cost))
     else:

@@ -48,6 +48,7 @@ def save(directory: Any, settings: Settings, *, store: Store, portable: bool) ->
     graphs = [graph.row.to_dict() for graph in store.graphs()]
     content = {
         "options": written(settings, store.limits),
+        "found": [one.to_json() for one in settings.found],
         "statistics": dataclasses.asdict(store.stats),
         "graphs": graphs,
     }
