@@ -182,6 +182,9 @@ class Exec(Function):
         Nothing is cut, so no size compiles anything. What has no ragged axis is an array, as are
         all results inside somebody's trace, and those whose symbols are exact in this call.
 
+        Returns:
+            What a call returns, a tree of the same structure.
+
         Raises:
             ShapeExecError: Whatever a call with these arguments raises.
         """
@@ -221,11 +224,12 @@ class Exec(Function):
     def variant(self, **changes: Any) -> "Exec":
         """Make an Exec with some settings changed, and graphs of its own.
 
-        Limits, specs that were found and saved graphs are those of this one.
-
         Args:
             **changes: Fields of `settings`, such as `fn=`, `poison="nan"` or `strategies="pow2"`,
                 in the forms that `Exec` takes. `buckets=` is `strategies=`.
+
+        Returns:
+            An Exec that has limits, saved graphs and the specs that were found of this one.
 
         Raises:
             ConfigError: One is no setting, or has a value that cannot work.
@@ -233,8 +237,6 @@ class Exec(Function):
             SpecError: A spec is malformed.
         """
         return self._like(changed(self.settings, changes))
-
-    # Looking before running
 
     @property
     def settings(self) -> Settings:
@@ -322,9 +324,8 @@ class Exec(Function):
         """List the equations that a call with these arguments would run: a preview, see `Exec`.
 
         Returns:
-            The program, to `print`. Each equation has its primitive, the symbolic shapes and dtypes
-            of operands and results, their valid lengths and capacities in elements, the masks with
-            their reasons, and your line. Guards and numbers that Python computes from sizes follow.
+            The program, to `print`: per equation its primitive, symbolic shapes, dtypes, valid
+            lengths and capacities in elements, masks with reasons, and your line; then guards.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
@@ -341,8 +342,6 @@ class Exec(Function):
         """
         runner, own = self._receiver(args)
         return cost_model(runner, (own, kwargs))
-
-    # Keeping graphs
 
     def warmup(
         self,

@@ -332,17 +332,23 @@ def test_a_strategy_for_what_is_never_found_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "symbols"), [([], {"b"}), ([(1, 5), (2, 6), (3, 7)], {"b", "unknown_0_1"})], ids=str
+    ("sizes", "symbols"), [([], ["b"]), ([(1, 5), (2, 6), (3, 7)], ["b", "unknown_0_1"])], ids=str
 )
 def test_tools_take_what_was_found_or_axis_0(sizes, symbols):
     run = sx.Exec(lambda x: x.mean(axis=0))
     for size in sizes:
         run(ones(*size))
     x = ones(3, 5)
-    assert set(run.cost_model(x).symbols) == symbols
-    assert sx.validate(run, x, rounds=1, poisons=("nan",)).sizes[0].keys() == symbols
-    requests = [dict.fromkeys(symbols, 4)]
-    assert sx.fit(run, requests, graphs=1).buckets.keys() == symbols
+    assert sorted(run.cost_model(x).symbols) == symbols
+    assert sorted(sx.validate(run, x, rounds=1, poisons=("nan",)).sizes[0]) == symbols
+
+
+def test_buckets_are_fitted_for_the_symbols_that_were_found():
+    run = ran(sx.Exec(weighted), *KNOWN)
+    fitted = sx.fit(run, [{"b": 4, "unknown_1_1": 9}], graphs=1)
+    assert fitted.strategies.keys() == {"b", "unknown_1_1"}
+    other = run.variant(buckets=fitted.strategies)
+    assert other.plan(W, ones(3, 8, 4)).buckets == {"b": 4, "unknown_1_1": 9}
 
 
 # Annotations: names, for linters read texts inside of annotations as Python
