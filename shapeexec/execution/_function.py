@@ -105,10 +105,10 @@ Own = TypeVar("Own", bound=Function)
 
 def with_found(ex: Own, found: tuple[Inferred, ...]) -> Own:
     """An Exec like another that knows from the start what calls have shown elsewhere."""
-    if not found or ex._runner.settings.in_shapes is not None:  # pyright: ignore[reportPrivateUsage]
+    settings = runner_of(ex).settings
+    if not found or settings.in_shapes is not None:
         return ex
-    settings = dataclasses.replace(ex._runner.settings, found=found)  # pyright: ignore[reportPrivateUsage]
-    return ex._of(settings, ex._limits)  # pyright: ignore[reportPrivateUsage]
+    return ex._like(dataclasses.replace(settings, found=found))  # pyright: ignore[reportPrivateUsage] - beside its class
 
 
 def runner_of(ex: Function) -> Runner:

@@ -6,7 +6,7 @@ cannot be padded runs at its exact size. It compiles nothing and runs nothing.
 
 import copy
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from shapeexec._errors import (
     InconclusiveShapeError,
@@ -54,11 +54,15 @@ class Planner:
 
     Attributes:
         adaptive: The padding modes that were measured.
+        bind_newest: Binds a call to the specs that are in force.
+        inference: The specs that calls show; None: they are given.
     """
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings, self._store = settings, store
         self._binder = Binder(settings)
+        self.bind_newest: Callable[[Call], BoundCall] = self._binder.bind
+        self.inference: Inference | None = self._binder.inference
         self._proofs = Proofs(settings.check, store.count)
         self._exact = ExactSymbols(settings, self._proofs)
         self._traces = Traces(settings.constraints, store.count)
@@ -90,10 +94,6 @@ class Planner:
         bound = self._binder.bind(call, is_seen=is_seen)
         return next(filter(self._is_served, self._binder.earlier(call)), bound)
 
-    def bind_newest(self, call: Call) -> BoundCall:
-        """Bind a call to the specs that are in force."""
-        return self._binder.bind(call)
-
     def _is_served(self, call: BoundCall) -> bool:
         if not self._traces.knows(call.base):
             return False
@@ -101,11 +101,6 @@ class Planner:
             return self.draft(call).is_compiled
         except ShapeExecError:  # newer specs may have another error, or none
             return False
-
-    @property
-    def inference(self) -> Inference | None:
-        """The specs that calls show; None: they are given."""
-        return self._binder.inference
 
     def plan(self, call: BoundCall, *, is_proven_later: bool = False) -> Plan:
         """Plan a call, and put in the masks of a graph that is missing.

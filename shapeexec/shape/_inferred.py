@@ -5,7 +5,7 @@ known here.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shapeexec.shape import _trees
@@ -182,8 +182,13 @@ def _short(tree: Any) -> Any:
     """A tree of specs with None for each container of static arrays."""
     if isinstance(tree, str) or not _trees.leaves(tree):
         return tree if isinstance(tree, str) else None
-    if type(tree) is dict:
-        return {key: _short(entry) for key, entry in tree.items()}  # pyright: ignore[reportUnknownVariableType]
-    if type(tree) in (list, tuple):
-        return type(tree)(map(_short, tree))
+    if type(tree) in _SHORTENED:
+        return _SHORTENED[type(tree)](tree)
     return tree
+
+
+_SHORTENED: Mapping[type, Callable[[Any], Any]] = {
+    dict: lambda tree: {key: _short(entry) for key, entry in tree.items()},
+    list: lambda tree: [*map(_short, tree)],
+    tuple: lambda tree: (*map(_short, tree),),
+}
