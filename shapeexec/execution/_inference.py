@@ -4,7 +4,6 @@ What follows from their shapes is known to `shape._inferred`. Specs never narrow
 generation hold for all calls before it, and the graphs of older generations stay.
 """
 
-import contextlib
 import dataclasses
 import threading
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -193,13 +192,14 @@ class Inference:
             is_seen: Whether calls that follow heed this one.
         """
         layout = self._layout(structure, leaves)
-        with self._lock if is_seen else contextlib.nullcontext():
+        with self._lock:
             call = layout.observed(leaves, self._known)
+            # Also of a call that is not seen: it may run, in a graph that a warm-up has made.
+            self.trees |= _changing(call.newest) | layout.trees
             if is_seen:
                 others = self._known if len(self._known) < _MOST_STRUCTURES else {}
                 known = _then(call.before, call.newest, structure=structure)
                 self._known = {**others, call.key: known}
-                self.trees |= _changing(call.newest) | layout.trees
         return self._bound(layout, call.newest)
 
     def earlier(self, structure: Any, leaves: Sequence[Any]) -> list[BoundSpec]:

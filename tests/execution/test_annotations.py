@@ -44,6 +44,14 @@ def test_annotated_arguments_have_specs_from_the_first_call():
     assert str(run.specs) == 'in_shapes=(None, Batch("b, s, 4", "b"), None)'
 
 
+def test_an_annotated_tree_is_looked_at_in_each_call_also_after_a_warm_up():
+    run = sx.Exec(step, buckets={"b": 4, "s": 8})
+    run.warmup(W, Batch(ones(3, 5, 4), ones(3)), ones(2), b=4, s=8)
+    run.freeze()
+    for b, s in [(3, 5), (4, 7), (3, 5), (2, 8)]:
+        assert_runs_as(step, run, W, Batch(ones(b, s, 4), ones(b)), ones(2))
+
+
 def test_an_argument_without_an_annotation_is_inferred_beside_others():
     run = sx.Exec(step)
     for b in (3, 4, 5, 6):
