@@ -99,7 +99,8 @@ def _symbols(run: Any, cost: Any) -> tuple[str, ...]:
     elif isinstance(run, Exec):
         specs = run.specs
         known = spec_symbols(specs.in_shapes, specs.kwarg_shapes)
-        found = tuple(known or spec_symbols(None, None))
+        is_open = run.settings.in_shapes is None
+        found = tuple(known or (spec_symbols(None, None) if is_open else ()))
     elif run is None and callable(cost):
         found = tuple(_required(cost))
     else:
