@@ -25,7 +25,17 @@ GROUPS = (
     (
         "Running",
         "",
-        ("Exec", "bucketed", "Compiling", "CacheLimits", "Padded", "Plan", "Explanation", "Stats"),
+        (
+            "Exec",
+            "bucketed",
+            "Compiling",
+            "CacheLimits",
+            "Specs",
+            "Padded",
+            "Plan",
+            "Explanation",
+            "Stats",
+        ),
     ),
     (
         "Restarts",

@@ -12,6 +12,7 @@ from shapeexec.execution._exec import Exec
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._graphs import Graphs
 from shapeexec.execution._handle import Padded
+from shapeexec.execution._inference import Specs
 from shapeexec.execution._map_method import MapExplanation, MapMethod, MapPlan
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._row import GraphRow
@@ -40,6 +41,7 @@ __all__ = [
     "Padded",
     "Plan",
     "Sizes",
+    "Specs",
     "Stats",
     "TrafficWindow",
     "WhyNew",

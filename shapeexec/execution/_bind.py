@@ -5,7 +5,7 @@ here depends on the graphs in the cache.
 """
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 from shapeexec import _compat
 from shapeexec._errors import ConfigError, ConstraintError, SpecError
 from shapeexec.execution._handle import Padded
+from shapeexec.execution._inference import Inference
 from shapeexec.execution._key import Base
 from shapeexec.execution._options import parameters_of, typed
 from shapeexec.execution._placement import Placement, Shape, at_capacity, placement_of
@@ -108,13 +109,18 @@ class Binder:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._compiled: dict[Hashable, BoundSpec] = {}  # a lost entry is made again: no lock
+        self.inference = Inference(settings) if settings.in_shapes is None else None
 
     def clear(self) -> None:
         """Forget the compiled specs."""
         self._compiled.clear()
 
-    def bind(self, call: Call) -> BoundCall:
+    def bind(self, call: Call, *, is_seen: bool = False) -> BoundCall:
         """Bind a call, whose arguments may be arrays or `jax.ShapeDtypeStruct`.
+
+        Args:
+            call: The call.
+            is_seen: Whether specs that are inferred heed it from now on.
 
         Raises:
             ConfigError: A static argument cannot be hashed, or another is not an array.
@@ -125,7 +131,29 @@ class Binder:
         arrays, named = call.trees()
         leaves, treedef = _trees.flatten((tuple(arrays), named))
         self._check_specs(call)
-        bound = self._spec(treedef, arrays, kwargs=named)
+        if self.inference is None:
+            bound = self._spec(treedef, arrays, kwargs=named)
+        else:
+            _check_known([leaf.shape for leaf in leaves if is_array(leaf)])
+            bound = self.inference.newest(treedef, leaves, is_seen=is_seen)
+        return self._bound(call, leaves, treedef=treedef, bound=bound)
+
+    def earlier(self, call: Call) -> Iterator[BoundCall]:
+        """The call bound to the specs that were inferred before, the oldest first.
+
+        Raises:
+            ShapeExecError: What `bind` raises.
+        """
+        if self.inference is None:
+            return
+        arrays, named = call.trees()
+        leaves, treedef = _trees.flatten((tuple(arrays), named))
+        for bound in self.inference.earlier(treedef, leaves):
+            yield self._bound(call, leaves, treedef=treedef, bound=bound)
+
+    def _bound(
+        self, call: Call, leaves: Sequence[Any], *, treedef: Any, bound: BoundSpec
+    ) -> BoundCall:
         shapes = bound.shapes(leaves)
         _check_known(shapes)
         sizes = dict(sorted(bound.sizes(shapes).items()))
@@ -145,9 +173,7 @@ class Binder:
         )
 
     def _spec(self, treedef: Any, args: Sequence[Any], *, kwargs: Mapping[str, Any]) -> BoundSpec:
-        # By default an array is ragged if it has an axis.
-        has_axes = [is_array(arg) and len(arg.shape) > 0 for arg in (*args, *kwargs.values())]
-        key = (treedef, tuple(kwargs), tuple(has_axes))
+        key = (treedef, tuple(kwargs))
         bound = self._compiled.get(key)
         if bound is None:
             bound = compile_spec(

@@ -7,6 +7,8 @@ from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Pow2
 from shapeexec.costing import CostModel, model_of
 from shapeexec.execution._cache import CacheLimits
+from shapeexec.execution._inference import with_specs
+from shapeexec.execution._planner import Planner
 from shapeexec.execution._runner import Arguments, Runner
 from shapeexec.execution._settings import changed
 from shapeexec.execution._store import Store
@@ -27,17 +29,17 @@ def cost_model(runner: Runner, arguments: Arguments) -> CostModel:
     """See `Exec.cost_model`."""
     args, kwargs = arguments
     name = function_name(runner.settings.fn)
-    other = Runner.of(changed(runner.settings, _EVERY_SIZE), Store(CacheLimits()))
+    example = runner.store.example
     if args or kwargs:
-        call = other.bind(arguments)
-    elif runner.store.example is not None:
-        call = other.planner.bind(runner.store.example)
-    else:
+        example = runner.taken(arguments)
+    if example is None:
         raise ConfigError(
             f"cost_model: the arguments of {name} are not known yet.",
             option="args",
             got="no example arguments, and no call before",
             fix="pass example arguments, such as jax.ShapeDtypeStruct, or call once before",
         )
-    plan = other.planner.draft(call)
+    settings = changed(with_specs(runner.current, example), _EVERY_SIZE)
+    planner = Planner(settings, Store(CacheLimits()))
+    plan = planner.draft(planner.bind(example))
     return model_of(plan.recipe.trace, name=name, sizes=plan.sizes)

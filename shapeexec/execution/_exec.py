@@ -15,6 +15,7 @@ from shapeexec.execution._costs import cost_model
 from shapeexec.execution._events import Callback
 from shapeexec.execution._explain import Explanation
 from shapeexec.execution._graphs import Graphs
+from shapeexec.execution._inference import Specs
 from shapeexec.execution._map_method import MapMethod
 from shapeexec.execution._modes import Paddings
 from shapeexec.execution._plain import called
@@ -51,7 +52,7 @@ class Exec(Observed):
             a static argument. In a text `_`, in a tuple None, is an axis that is static; `?` and
             `UNKNOWN` are a symbol of its own, called after argument and axis (`unknown_0_1`). A
             tuple of dims alone is the spec of the only argument. Arguments with defaults may be
-            left out. None alone: axis 0 of each argument that is one array is `b`.
+            left out. None alone: jaxtyping's annotations, and what calls show; see `specs`.
         buckets: A strategy for all symbols, or one per symbol: by name, by a `Dim` that is one
             symbol, or by `UNKNOWN`, for all symbols of that kind. A symbol without one is exact. A
             strategy may be a text (`"pow2"`, `"linear:32"`, `"exact"`), an int, which stands for
@@ -166,9 +167,9 @@ class Exec(Observed):
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call in asyncio: `await run.acall(x)` gives the result when it is computed.
 
-        A thread of the loop's default executor compiles and waits, so the loop goes on. A task that
-        is cancelled leaves its call to end by itself. Under a setting of JAX that is a thread's
-        own, such as `with jax.enable_x64()`, the call runs in the loop's thread. See `__call__`.
+        A thread of the loop's default executor compiles and waits. A task that is cancelled leaves
+        its call to end by itself. Under a setting of JAX that is a thread's own, such as `with
+        jax.enable_x64()`, the call runs in the loop's thread. See `__call__`.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises.
@@ -194,11 +195,11 @@ class Exec(Observed):
     def map(self) -> MapMethod:
         """Run `fn`, a function of one example, on examples of different sizes in one graph.
 
-        An argument with a spec is a list of examples, or a tuple; all are equally long. An argument
-        whose spec is None is shared. Without `in_shapes` each list or tuple holds examples. What
-        needs another trace (other dtypes, another outcome of a guard, a size of 0) gets a graph of
-        its own; all other examples share the one at the buckets of their greatest sizes. How many a
-        graph takes is a bucket as well: of `Exec(examples=...)`. Nothing is donated.
+        An argument with a spec is a list of examples, or a tuple; all are equally long. One whose
+        spec is None is shared. Without `in_shapes` each list or tuple holds examples, ragged along
+        axis 0. What needs another trace (other dtypes, another outcome of a guard, a size of 0) has
+        a graph of its own; all others share the one at the buckets of their greatest sizes. How
+        many a graph takes is a bucket as well: of `Exec(examples=...)`. Nothing is donated.
 
         Args:
             *args: Lists of examples, and the arguments that they share.
@@ -228,7 +229,7 @@ class Exec(Observed):
                 in the forms that `Exec` takes, and `limits=`. `buckets=` is `strategies=`.
 
         Returns:
-            An Exec with the other settings, and saved graphs as this one.
+            An Exec with the other settings; it keeps saved graphs, and what calls have shown.
 
         Raises:
             ConfigError: One is no setting, or has a value that cannot work.
@@ -237,12 +238,15 @@ class Exec(Observed):
         """
         return self._changed(changes)
 
-    # Looking before running
-
     @property
     def settings(self) -> Settings:
         """The plain function, and how calls map to graphs; of `Adaptive` what it has learned."""
-        return self._runner.learned
+        return self._runner.current
+
+    @property
+    def specs(self) -> Specs:
+        """The specs of arguments, given or found; `print` gives their source. See `Specs`."""
+        return self._runner.specs
 
     @property
     def cache_size(self) -> int:
@@ -262,7 +266,7 @@ class Exec(Observed):
     def on_event(self, callback: Callback) -> Callable[[], None]:
         """Call `callback` with an `sx.Event` for each call, and for all that happens to a graph.
 
-        It is called in the thread in which that happens, and what it raises is logged. The logger
+        It is called in the thread where that happens; what it raises is logged. The logger
         `shapeexec` has the same events: calls at DEBUG, graphs at INFO, failures at WARNING.
 
         Args:
@@ -320,9 +324,8 @@ class Exec(Observed):
         """List the equations that a call with these arguments would run: a preview, see `Exec`.
 
         Returns:
-            The program, to `print`. Each equation has its primitive, the symbolic shapes and dtypes
-            of operands and results, their valid lengths and capacities in elements, the masks with
-            their reasons, and your line. Guards and numbers that Python computes from sizes follow.
+            The program, to `print`: per equation its primitive, symbolic shapes, dtypes, valid
+            lengths and capacities in elements, masks with reasons, and your line; then guards.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
@@ -340,8 +343,6 @@ class Exec(Observed):
         runner, own = self._receiver(args)
         return cost_model(runner, (own, kwargs))
 
-    # Keeping graphs
-
     def warmup(
         self,
         /,
@@ -356,8 +357,7 @@ class Exec(Observed):
         Args:
             *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
                 those of the last call that was planned.
-            progress: Called with (done, total) before each graph and at the end. True: a bar by
-                rich or tqdm, if installed.
+            progress: Called with (done, total) before each graph, and at the end. True: a bar.
             workers: How many graphs are lowered and compiled at once, each by a thread; None: one.
             sizes: As `**named`, for symbols that are named like an option: `{"workers": 8}`.
             **named: Per symbol its sizes: `b=range(1, 17), s=512`. One that is left out gets all

@@ -4,10 +4,11 @@
 """
 
 import copy
+import dataclasses
 import functools
 import threading
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from shapeexec.execution import _monitor, _options, _pickling
 from shapeexec.execution._cache import CacheLimits
@@ -18,6 +19,7 @@ from shapeexec.execution._settings import Settings, changed, check_pins
 from shapeexec.execution._split import FUNCTION, has_parts
 from shapeexec.execution._store import Store
 from shapeexec.execution.saving._saved import may_fit
+from shapeexec.shape._inferred import Inferred
 
 _METHODS = threading.RLock()
 """Held while an Exec becomes a method: all its instances share one store of graphs."""
@@ -59,17 +61,17 @@ class Function:
         return self._method if instance is None else self._method._of_self(instance)
 
     def __copy__(self) -> Self:
-        return self._like(self._runner.learned)
+        return self._like(self._runner.current)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        settings = self._runner.learned
+        settings = self._runner.current
         fn = copy.deepcopy(settings.fn, memo)
         other = self._of(changed(settings, {"fn": fn}), self._limits)
         other._runner.store.saved = self._runner.store.saved  # by its trace `fn` is the same
         return other
 
     def __reduce__(self) -> Any:
-        made = self._of, (self._runner.learned, self._limits)  # its graphs stay where they are
+        made = self._of, (self._runner.current, self._limits)  # its graphs stay where they are
         return _pickling.reduced(self, Function, made=made)
 
     @classmethod
@@ -98,6 +100,17 @@ class Function:
         vars(bound).update(vars(self), _runner=runner, _is_method=False)
         vars(bound)["__wrapped__"] = runner.settings.fn  # of which `inspect.signature` tells
         return bound
+
+
+Own = TypeVar("Own", bound=Function)
+
+
+def with_found(ex: Own, found: tuple[Inferred, ...]) -> Own:
+    """An Exec like another that knows from the start what calls have shown elsewhere."""
+    settings = runner_of(ex).settings
+    if not found or settings.in_shapes is not None:
+        return ex
+    return ex._like(dataclasses.replace(settings, found=found))  # pyright: ignore[reportPrivateUsage] - beside its class
 
 
 def runner_of(ex: Function) -> Runner:

@@ -37,6 +37,11 @@ def without_self(settings: Settings) -> Settings:
     return dataclasses.replace(
         settings,
         in_shapes=in_shapes,
+        annotated={
+            place - 1 if isinstance(place, int) else place: spec
+            for place, spec in settings.annotated.items()
+            if place != 0
+        },
         static_argnums=_shifted(settings.static_argnums),
         static_argnames=tuple(sorted(names)),
         donate_argnums=_shifted(settings.donate_argnums),

@@ -6,7 +6,7 @@ cannot be padded runs at its exact size. It compiles nothing and runs nothing.
 
 import copy
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from shapeexec._errors import (
     InconclusiveShapeError,
@@ -21,6 +21,7 @@ from shapeexec.execution._at_capacity import AtCapacity
 from shapeexec.execution._bind import Binder, BoundCall
 from shapeexec.execution._compile import Outline, Recipe
 from shapeexec.execution._exactness import Exactness, ExactSymbols
+from shapeexec.execution._inference import Inference
 from shapeexec.execution._key import (
     Base,
     Bucketed,
@@ -53,11 +54,15 @@ class Planner:
 
     Attributes:
         adaptive: The padding modes that were measured.
+        bind_newest: Binds a call to the specs that are in force.
+        inference: The specs that calls show; None: they are given.
     """
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings, self._store = settings, store
         self._binder = Binder(settings)
+        self.bind_newest: Callable[[Call], BoundCall] = self._binder.bind
+        self.inference: Inference | None = self._binder.inference
         self._proofs = Proofs(settings.check, store.count)
         self._exact = ExactSymbols(settings, self._proofs, strategy=self.strategy)
         self._traces = Traces(settings.constraints, store.count)
@@ -84,9 +89,18 @@ class Planner:
         self._exact.clear()
         self._proofs.clear()
 
-    def bind(self, call: Call) -> BoundCall:
-        """Bind a call to the specs: see `Binder.bind`."""
-        return self._binder.bind(call)
+    def bind(self, call: Call, *, is_seen: bool = False) -> BoundCall:
+        """Bind a call to the specs, older ones if a graph of theirs is there; see `Binder`."""
+        bound = self._binder.bind(call, is_seen=is_seen)
+        return next(filter(self._is_served, self._binder.earlier(call)), bound)
+
+    def _is_served(self, call: BoundCall) -> bool:
+        if not self._traces.knows(call.base):
+            return False
+        try:
+            return self.draft(call).is_compiled
+        except ShapeExecError:  # newer specs may have another error, or none
+            return False
 
     def plan(self, call: BoundCall, *, is_proven_later: bool = False) -> Plan:
         """Plan a call, and put in the masks of a graph that is missing.

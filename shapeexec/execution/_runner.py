@@ -18,6 +18,7 @@ from shapeexec.execution._compile import Graph
 from shapeexec.execution._examples import Examples, Reduce, check_reduce, take_examples
 from shapeexec.execution._explain import Explanation, program_of
 from shapeexec.execution._graphs import Graphs, graphs_of
+from shapeexec.execution._inference import Specs
 from shapeexec.execution._larger import lend, told_where
 from shapeexec.execution._makers import as_workers, makers
 from shapeexec.execution._map import Mappers
@@ -71,12 +72,6 @@ class Runner:
         settings = dataclasses.replace(self.settings, returns="padded")
         return dataclasses.replace(self, settings=settings, planner=self.planner.for_handles())
 
-    @property
-    def learned(self) -> Settings:
-        """The settings, with what strategies have learned."""
-        learner = self.store.learner
-        return self.settings if learner is None else learner.settings(self.settings)
-
     # Calls
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Call]:
@@ -85,7 +80,7 @@ class Runner:
         args, kwargs = by_position(self.settings, args, kwargs=kwargs)
         store = self.store
         call = take(self.settings, args, kwargs=kwargs, at=store.places)
-        known_as = signature(self.settings, call)
+        known_as = self._signature(call)
         ready = store.ready.get(known_as)
         graph = None if ready is None else store.find(ready.key)
         if ready is not None and graph is not None:
@@ -103,11 +98,15 @@ class Runner:
             except TypeError:
                 if call.has_dtypes():  # then the graph itself has failed
                     raise
-        known, call = store.places, self._seen(args, kwargs)
-        if store.places != known:
-            known_as = signature(self.settings, call)
-        bound = self.planner.bind(call).with_static_cut()
-        return self.run_bound(bound, known_as, began=began), call
+        call = self._seen(args, kwargs)
+        bound = self.planner.bind(call, is_seen=not store.is_frozen).with_static_cut()
+        # Not the one from before: by now more may be known of where sizes change.
+        return self.run_bound(bound, self._signature(call), began=began), call
+
+    def _signature(self, call: Call) -> Hashable:
+        inference = self.planner.inference
+        trees = frozenset[int]() if inference is None else inference.trees
+        return signature(self.settings, call, trees=trees)
 
     def run_bound(self, call: BoundCall, known_as: Hashable, *, began: float) -> Any:
         """The result of a call as its graph gives it, planned anew.
@@ -204,14 +203,32 @@ class Runner:
 
     def bind(self, arguments: Arguments) -> BoundCall:
         """The bound call, after a look at each leaf."""
+        return self.planner.bind(self.taken(arguments))
+
+    def taken(self, arguments: Arguments) -> Call:
+        """The call, taken apart after a look at each leaf."""
         args, kwargs = arguments
-        return self.planner.bind(self._seen(*by_position(self.settings, args, kwargs=kwargs)))
+        return self._seen(*by_position(self.settings, args, kwargs=kwargs))
 
     def _seen(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         self.store.see(places(self.settings.fn, args, kwargs=kwargs))
         return take(self.settings, args, kwargs=kwargs, at=self.store.places)
 
     # Looking before running
+
+    @property
+    def current(self) -> Settings:
+        """The settings, with what calls have shown: specs that were inferred, ladders learned."""
+        settings, inference, learner = self.settings, self.planner.inference, self.store.learner
+        if inference is not None:
+            settings = dataclasses.replace(settings, found=inference.found)
+        return settings if learner is None else learner.settings(settings)
+
+    @property
+    def specs(self) -> Specs:
+        """See `Exec.specs`."""
+        inference, own = self.planner.inference, self.settings
+        return Specs(own.in_shapes, own.kwarg_shapes) if inference is None else inference.specs
 
     @property
     def graphs(self) -> Graphs:

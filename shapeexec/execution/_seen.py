@@ -43,4 +43,4 @@ class Observed(Function):
         _options.check_kind(
             "limits", limits, kind=CacheLimits, fix="limits=sx.CacheLimits(graphs=256)"
         )
-        return self._like(changed(self._runner.learned, own), limits=limits)
+        return self._like(changed(self._runner.current, own), limits=limits)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from shapeexec._errors import ConfigError
+from shapeexec._errors import ConfigError, SpecError
 from shapeexec.bucketing import Adaptive, Exact, Strategy
 from shapeexec.execution import _options
 from shapeexec.execution._behind import MISSING, Missing
@@ -17,9 +17,11 @@ from shapeexec.execution._modes import Paddings, as_padding
 from shapeexec.execution._narrow import is_mapping
 from shapeexec.execution._proofs import CHECKS, Check
 from shapeexec.masking._poison import check_poison
+from shapeexec.shape._annotated import Annotated, annotated, check_given, symbols_of
 from shapeexec.shape._guards import Guard
+from shapeexec.shape._inferred import Inferred
 from shapeexec.shape._spec import check_names, places, spec_symbols
-from shapeexec.shape._unknown import names_for
+from shapeexec.shape._unknown import may_be_found, names_for
 
 OneSymbol = Strategy | str | int | Sequence[int] | Callable[[int], int]
 Buckets = OneSymbol | Mapping[Any, OneSymbol]  # of names, of `Dim`s, and of `UNKNOWN`
@@ -37,8 +39,8 @@ class Settings:
 
     Attributes:
         fn: The plain function.
-        in_shapes: One spec per positional argument; None: the defaults.
-        kwarg_shapes: Specs by keyword; None: all static, or the defaults beside default specs.
+        in_shapes: One spec per positional argument; None: they are inferred.
+        kwarg_shapes: Specs by keyword; None: all static, or inferred as those by position.
         strategies: By symbol; a Strategy alone stands for all symbols.
         constraints: What every call's sizes fulfil.
         on_unsupported: Whether what cannot be padded is an error or makes its symbols exact.
@@ -54,6 +56,8 @@ class Settings:
         masking: Whether masks keep padding out of results; else the function does it itself.
         padding: What the padding of arguments holds if the function masks for itself.
         returns: What a call makes of the arrays that its graph returns.
+        found: What calls before have shown of their sizes; heeded if `in_shapes` is None.
+        annotated: The specs that annotations hold, by position and by name; likewise.
     """
 
     fn: Callable[..., Any]
@@ -74,6 +78,10 @@ class Settings:
     on_memory: Literal["raise", "exact"] = "raise"
     masking: bool = True
     padding: Paddings = "zeros"
+    found: tuple[Inferred, ...] = ()
+    annotated: Mapping[int | str, Annotated] = dataclasses.field(
+        default_factory=dict[int | str, Annotated]
+    )
 
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
@@ -108,6 +116,7 @@ def settings_of(fn: Callable[..., Any], **options: Any) -> Settings:
     if options["poison"] is None:
         options["poison"] = os.environ.get(POISON)
     settings = Settings(fn=fn, **(_in_form(options) | _arguments(fn, options)))
+    settings = _with_annotations(settings)
     _check_symbols(settings, options)
     _check_padding(settings)
     return settings
@@ -138,10 +147,29 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     _check_callable(fn)
     fields = _in_form(changes) | _arguments(fn, _with_others(settings, changes))
     other = dataclasses.replace(settings, fn=fn, **fields)
+    if fn is not settings.fn:
+        other = _with_annotations(other)
     if changes.keys() & _NAMED_SYMBOLS:
         _check_symbols(other, changes)
     _check_padding(other)
     return other
+
+
+def _with_annotations(settings: Settings) -> Settings:
+    """The settings with the specs that annotations of the function hold, where it has no others.
+
+    Raises:
+        SpecError: An annotation is no spec, or contradicts one that is given.
+    """
+    try:
+        found = annotated(settings.fn)
+    except SpecError:
+        if settings.in_shapes is None:
+            raise
+        return settings
+    written = places(settings.in_shapes, settings.kwarg_shapes)
+    check_given(found, {place: (path, tree) for path, place, tree in written})
+    return dataclasses.replace(settings, annotated=found)
 
 
 def check_pins(settings: Settings, pins: Sequence[Mapping[str, int]]) -> None:
@@ -150,10 +178,11 @@ def check_pins(settings: Settings, pins: Sequence[Mapping[str, int]]) -> None:
     Raises:
         ConfigError: One names a symbol that no spec has, or a size that is no bucket.
     """
-    symbols = spec_symbols(settings.in_shapes, settings.kwarg_shapes)
+    symbols = _symbols(settings)
     for pin in pins:
         for symbol, size in pin.items():
-            if symbols and symbol not in symbols:
+            is_open = settings.in_shapes is None and may_be_found(symbol)
+            if symbols and symbol not in symbols and not is_open:
                 raise ConfigError(
                     f"pin={dict(pin)}: no spec has the symbol `{symbol}`.",
                     option="pin",
@@ -260,8 +289,17 @@ def _check_symbols(settings: Settings, given: Mapping[str, Any]) -> None:
     """Check the symbols of specs and strategies, of which some are given as people write them."""
     written = {name: given.get(name, getattr(settings, name)) for name in _NAMED_SYMBOLS}
     check_names(places(written["in_shapes"], written["kwarg_shapes"]))
-    symbols = spec_symbols(settings.in_shapes, settings.kwarg_shapes)
+    symbols = _symbols(settings)
+    if settings.in_shapes is None and is_mapping(settings.strategies):
+        symbols |= {name for name in settings.strategies if may_be_found(name)}
     _options.check_symbols(settings.strategies, symbols)
+
+
+def _symbols(settings: Settings) -> frozenset[str]:
+    """The symbols of the specs, and without specs those of annotations and the first of others."""
+    symbols = spec_symbols(settings.in_shapes, settings.kwarg_shapes)
+    is_open = settings.in_shapes is None
+    return symbols | (symbols_of(settings.annotated) if is_open else frozenset[str]())
 
 
 _NOT_UNMASKED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {

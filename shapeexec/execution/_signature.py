@@ -4,7 +4,7 @@ Of arrays without ragged axes it holds shardings only, and those only if there a
 JAX's own fast path checks their shapes and dtypes at each run.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,13 +52,18 @@ def _by_name(
     return args[:count], {**kwargs, **dict(zip(names, args[count:], strict=True))}
 
 
-def signature(settings: Settings, call: Call) -> Hashable:
+def signature(settings: Settings, call: Call, *, trees: Container[int] = frozenset()) -> Hashable:
     """The shapes, dtypes and shardings of arguments that may be ragged, and all that is constant.
 
     Beside them what becomes of results, and how many rules there are: with another one fewer
     symbols may be exact.
 
     None where an argument does not fit: planning finds the error and tells it.
+
+    Args:
+        settings: Those of the Exec.
+        call: The call.
+        trees: Without specs the positions of trees of arrays that may be ragged.
     """
     static, specs = settings.static_argnums, settings.in_shapes
     parts: list[Hashable] = [call.static, settings.returns, len(call.arrays), known_rules()]
@@ -74,7 +79,8 @@ def signature(settings: Settings, call: Call) -> Hashable:
                 sharding = arg.sharding if getattr(arg, "committed", False) else None
                 parts.append((arg.shape, arg.dtype, getattr(arg, "weak_type", False), sharding))
             else:
-                parts.append(None if specs is None else _of_tree(arg))
+                is_fixed = specs is None and number not in trees
+                parts.append(None if is_fixed else _of_tree(arg))
         parts += [(name, _of_name(settings, name, arg=arg)) for name, arg in call.named.items()]
         known_as = tuple(parts)
         hash(known_as)

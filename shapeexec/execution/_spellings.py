@@ -81,7 +81,7 @@ def _refuse(
         meant |= own.options
         notes += own.notes
     if "dynamic" in options and "in_shapes" not in meant:
-        notes += ["axis 0 of each array is ragged if no in_shapes are given"]
+        notes += ["calls show which sizes change if no in_shapes are given"]
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
     raise ConfigError(
         f"Exec has no option {', '.join(map(repr, options))}.",
@@ -119,7 +119,7 @@ def _meant(fn: Callable[..., Any], name: str, *, value: Any) -> _Meant | None:
     if name == "in_axes":
         every = (value,) * max(1, len(_required(fn))) if is_size(value) else value
         return _by_argument(fn, every, spec_of=_spec_of_in_axes)
-    if name == "dynamic":  # an argument without a spec is dynamic on axis 0
+    if name == "dynamic":  # what an Exec without specs is by itself
         return _Meant({})
     close = difflib.get_close_matches(name, _OPTIONS, 1)
     return _Meant({close[0]: value}) if close else None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from shapeexec import _compat
 from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._fork import tell_of_forks
+from shapeexec.execution._key import Base
 from shapeexec.execution._outcomes import are_many
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._trace import Trace, trace
@@ -60,7 +61,7 @@ class Traces:
         self._constraints, self._count = constraints, count
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._structures: dict[Hashable, _Structure] = {}
+        self._structures: dict[tuple[Base, Hashable], _Structure] = {}
 
     def clear(self) -> None:
         """Forget all."""
@@ -81,7 +82,12 @@ class Traces:
                 _warn_of_guards(traces)
             return made
 
-    def _structure(self, key: Hashable) -> _Structure:
+    def knows(self, base: Base) -> bool:
+        """Whether any call of this base was traced."""
+        with self._lock:
+            return any(known == base for known, _ in self._structures)
+
+    def _structure(self, key: tuple[Base, Hashable]) -> _Structure:
         with self._lock:
             structure = self._structures.pop(key, None) or _Structure()
             self._structures[key] = structure  # the last used stands last

@@ -52,7 +52,7 @@ def warm(
     Raises:
         ConfigError: Sizes are missing, of a symbol that there is not, or too many.
     """
-    bound = planner.bind(example)
+    bound = planner.bind_newest(example)
     dims = bound.ragged_dims
     saved = [] if sizes else [one for one in known if one.keys() == bound.sizes.keys()]
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}

@@ -129,7 +129,7 @@ def spec_symbols(
     return symbols
 
 
-Place = tuple[str, object, SpecTree]
+Place = tuple[str, int | str, SpecTree]
 """The path of a spec tree for errors, its argument's position or keyword, and the tree."""
 
 

@@ -159,6 +159,11 @@ def inner(symbols: Iterable[str], path: str) -> dict[str, str]:
     }
 
 
+def may_be_found(name: str) -> bool:
+    """Whether a name may be that of an unknown size of any arguments, or stands for all of them."""
+    return name == WORD or _ANY.fullmatch(name) is not None
+
+
 def names_for(symbol: str) -> tuple[str, ...]:
     """The keys of `buckets` that apply to a symbol, the most specific first.
 

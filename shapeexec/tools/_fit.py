@@ -102,7 +102,10 @@ def symbols_of(run: Any, cost: Any) -> tuple[str, ...]:
     if isinstance(run, CostModel):
         found = run.symbols
     elif isinstance(run, Exec):
-        found = tuple(spec_symbols(run.settings.in_shapes, run.settings.kwarg_shapes))
+        specs = run.specs
+        known = spec_symbols(specs.in_shapes, specs.kwarg_shapes)
+        is_open = run.settings.in_shapes is None
+        found = tuple(known or (spec_symbols(None, None) if is_open else ()))
     elif run is None and callable(cost):
         found = tuple(_required(cost))
     else:

@@ -30,6 +30,7 @@ from shapeexec.execution._bind import BoundCall
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._function import runner_of
 from shapeexec.execution._handle import cut_all
+from shapeexec.execution._inference import with_specs
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._planner import Planner
 from shapeexec.execution._signature import by_position
@@ -117,6 +118,7 @@ def validate(
     _check_rounds(rounds)
     poisons = tuple(map(check_poison, poisons))
     args, kwargs = cut_all(*by_position(ex.settings, args, kwargs=kwargs))
+    ex = _with_specs(ex, args, kwargs=kwargs)
     rng = np.random.default_rng(seed)
     check_of = functools.partial(_Check, args=args, kwargs=kwargs, poisons=poisons)
     first = check_of("the result", ex)
@@ -143,6 +145,17 @@ def validate(
         rounding=tuple(report.rounding),
         differences=tuple(report.differences),
     )
+
+
+def _with_specs(ex: Exec, args: Any, *, kwargs: Any) -> Exec:
+    """An Exec of the specs that were found, or of those that give a call something to pad."""
+    own = ex.settings
+    if own.in_shapes is not None:
+        return ex
+    settings = with_specs(own, taken(own, args, kwargs=kwargs))
+    other = ex.variant(in_shapes=settings.in_shapes, kwarg_shapes=settings.kwarg_shapes)
+    runner_of(other).planner.adaptive.adopt(runner_of(ex).planner.adaptive)
+    return other
 
 
 def _check_rounds(rounds: Any) -> None:

@@ -68,7 +68,7 @@ def is_right(got, want):
 
 
 bound, bind = [], Binder.bind
-Binder.bind = lambda self, call: bound.append(call) or bind(self, call)
+Binder.bind = lambda self, call, **seen: bound.append(call) or bind(self, call, **seen)
 
 
 def seen(moved):

@@ -218,7 +218,8 @@ def test_an_array_that_was_put_on_purpose_and_one_that_was_not_are_planned_once_
     for x in given:
         ex(x)
     bound, bind = [], Binder.bind
-    monkeypatch.setattr(Binder, "bind", lambda self, call: bound.append(call) or bind(self, call))
+    told = lambda self, call, **seen: bound.append(call) or bind(self, call, **seen)
+    monkeypatch.setattr(Binder, "bind", told)
     for x in given * 2:
         ex(x)
     assert [row.hits for row in ex.graphs] == [2, 2]

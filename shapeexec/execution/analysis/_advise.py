@@ -52,7 +52,7 @@ def advise(
             fix="call it with what it will see, and ask then",
         )
     facts = Facts(
-        settings=runner.settings,
+        settings=runner.current,
         limits=runner.store.limits,
         analysis=analysis,
         rows=runner.graphs.rows,

@@ -10,12 +10,13 @@ from typing import Any
 
 from shapeexec._errors import ConfigError
 from shapeexec.execution._exec import Exec
-from shapeexec.execution._function import runner_of
+from shapeexec.execution._function import runner_of, with_found
 from shapeexec.execution._options import as_size
 from shapeexec.execution.saving import _files
 from shapeexec.execution.saving._files import DamagedError
 from shapeexec.execution.saving._saved import Saved
 from shapeexec.execution.saving._written import OPTIONS, read, written
+from shapeexec.shape._inferred import Inferred
 
 
 def load(
@@ -61,7 +62,7 @@ def load(
     """
     path = _files.checked(directory, is_made=False)
     given = dict(zip(("in_shapes", "buckets"), shapes, strict=False)) | options
-    saved, sizes = _manifest(path)
+    saved, found, sizes = _manifest(path)
     missing = [name for name in saved if saved[name] is None and name not in given]
     if missing:
         raise ConfigError(
@@ -71,7 +72,7 @@ def load(
             fix=f"sx.load(directory, fn, {missing[0]}=...)",
         )
     known = {name: read(text) for name, text in saved.items() if text is not None}
-    ex = Exec(fn, **{**known, **given})
+    ex = with_found(Exec(fn, **{**known, **given}), found)
     runner = runner_of(ex)
     own = written(runner.settings, runner.store.limits)
     _warn_of_others({name: (saved[name], own[name]) for name in saved if saved[name] != own[name]})
@@ -81,8 +82,12 @@ def load(
     return ex
 
 
-def _manifest(directory: Path) -> tuple[Mapping[str, str | None], list[dict[str, int]]]:
-    """The options, and the buckets of each graph; none, with a warning, if it is damaged.
+def _manifest(
+    directory: Path,
+) -> tuple[Mapping[str, str | None], tuple[Inferred, ...], list[dict[str, int]]]:
+    """The options, what was inferred, and the buckets of each graph.
+
+    There are none, with a warning, if it is damaged.
 
     Raises:
         ConfigError: It is not there, or cannot be read.
@@ -96,7 +101,8 @@ def _manifest(directory: Path) -> tuple[Mapping[str, str | None], list[dict[str,
             read(text)
         buckets = [graph["buckets"] for graph in content["graphs"] if graph["examples"] is None]
         sizes = [{str(symbol): as_size(size) for symbol, size in own.items()} for own in buckets]
-        return options, sizes
+        found = tuple(map(Inferred.from_json, content.get("found", ())))
+        return options, found, sizes
     except OSError as error:
         raise _files.unusable(directory, error) from error
     except (DamagedError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -109,7 +115,7 @@ def _manifest(directory: Path) -> tuple[Mapping[str, str | None], list[dict[str,
             RuntimeWarning,
             stacklevel=3,
         )
-        return {}, []
+        return {}, (), []
 
 
 def _warn_of_others(others: Mapping[str, tuple[str | None, str | None]]) -> None:

@@ -45,11 +45,11 @@ def save(directory: Any, settings: Settings, *, store: Store, portable: bool) ->
             raise _files.unusable(directory, error) from error
         except _NotSavedError as error:
             reasons.append(f"{graph.row.sizes}: {error}")
-    graphs = [graph.row.to_dict() for graph in store.graphs()]
     content = {
         "options": written(settings, store.limits),
+        "found": [one.to_json() for one in settings.found],
         "statistics": dataclasses.asdict(store.stats),
-        "graphs": graphs,
+        "graphs": [graph.row.to_dict() for graph in store.graphs()],
     }
     try:
         _files.write_json(path / _files.MANIFEST, content)

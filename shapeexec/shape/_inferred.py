@@ -1,0 +1,194 @@
+"""Specs that follow from the shapes of calls: which sizes change, and which are always equal.
+
+All here is a value: `widen` gives another one. Who sees the calls, and in which thread, is not
+known here.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from shapeexec.shape import _trees
+from shapeexec.shape._pattern import Spec, parse_spec
+from shapeexec.shape._unknown import at_place
+
+FEW = 2
+"""An axis of so many sizes is static, with a graph for each; with one more it is a symbol."""
+
+_FIRST = "b"
+
+Axis = tuple[int, int]  # the number of a leaf, and an axis of it
+Sizes = Sequence[tuple[int, ...]]  # by leaf
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Axes whose sizes were equal in every call.
+
+    Attributes:
+        axes: The axes, ascending.
+        sizes: Their sizes, in the order in which they came, the first `FEW + 1`.
+    """
+
+    axes: tuple[Axis, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def is_symbol(self) -> bool:
+        """Whether the axes have too many sizes for a graph each."""
+        return len(self.sizes) > FEW
+
+    def met(self, size: int) -> "Group":
+        """The same after a call of this size."""
+        if self.is_symbol or size in self.sizes:
+            return self
+        return dataclasses.replace(self, sizes=(*self.sizes, size))
+
+
+@dataclasses.dataclass(frozen=True)
+class Inferred:
+    """What calls whose arguments have one structure have shown of their sizes.
+
+    Attributes:
+        leaves: Per array its place, as the names of unknown sizes have it, and its rank.
+        groups: All axes of all arrays. Behind them stands an array more, if there are `given` ones.
+        given: The symbols of other arrays, which have specs. Their sizes are the last shape.
+    """
+
+    leaves: tuple[tuple[str, int], ...]
+    groups: tuple[Group, ...]
+    given: tuple[str, ...] = ()
+
+    @property
+    def symbols(self) -> tuple[tuple[Axis, ...], ...]:
+        """The axes of each symbol."""
+        ragged = (group.axes for group in self.groups if group.is_symbol)
+        return tuple(axes for axes in ragged if axes[0][0] < len(self.leaves))
+
+    def to_json(self) -> list[Any]:
+        """The same as lists, texts and numbers."""
+        groups = [[list(map(list, group.axes)), list(group.sizes)] for group in self.groups]
+        return [list(map(list, self.leaves)), groups, list(self.given)]
+
+    @classmethod
+    def from_json(cls, content: Any) -> "Inferred":
+        """What `to_json` gave.
+
+        Raises:
+            ValueError: It is something else.
+            TypeError: Likewise.
+        """
+        leaves, groups, given = content
+        return cls(
+            tuple((str(place), int(rank)) for place, rank in leaves),
+            tuple(
+                Group(tuple((int(leaf), int(axis)) for leaf, axis in axes), tuple(map(int, sizes)))
+                for axes, sizes in groups
+            ),
+            tuple(map(str, given)),
+        )
+
+    def admits(self, shapes: Sizes) -> bool:
+        """Whether the axes of each symbol have equal sizes."""
+        return all(len({shapes[n][axis] for n, axis in axes}) == 1 for axes in self.symbols)
+
+    @property
+    def texts(self) -> tuple[str | None, ...]:
+        """Per array its spec; None: it is static.
+
+        A symbol that is given keeps its name. The first axis 0 of the others gives its symbol the
+        name `b`. Another symbol of one axis is `?`, and one of several axes has the name that `?`
+        would have on the first of them.
+        """
+        names: dict[Axis, str] = {}
+        front = (axis for axes in self.symbols for axis in axes if axis[1] == 0)
+        first = None if _FIRST in self.given else min(front, default=None)
+        for axes in self.symbols:
+            given = [self.given[axis] for leaf, axis in axes if leaf == len(self.leaves)]
+            (leaf, axis), *others = axes
+            name = at_place(self.leaves[leaf][0], axis) if others else "?"
+            name = _FIRST if first in axes else name
+            names |= dict.fromkeys(axes, given[0] if given else name)
+        return tuple(_text(names, leaf, rank=rank) for leaf, (_, rank) in enumerate(self.leaves))
+
+    @property
+    def specs(self) -> tuple[Spec | None, ...]:
+        """Per array its spec, in which each symbol has a name; see `texts`."""
+        return tuple(
+            None if text is None else parse_spec(text).named(place)
+            for text, (place, _) in zip(self.texts, self.leaves, strict=True)
+        )
+
+
+def _text(names: Mapping[Axis, str], leaf: int, *, rank: int) -> str | None:
+    entries = [names.get((leaf, axis), "_") for axis in range(rank)]
+    return None if set(entries) <= {"_"} else ", ".join(entries)
+
+
+def first(places: Sequence[str], shapes: Sizes, *, given: Sequence[str] = ()) -> Inferred:
+    """What one call shows: axes of one size may be one symbol.
+
+    Args:
+        places: Per array its place.
+        shapes: Per array its shape; behind them the sizes of the given symbols.
+        given: See `Inferred`.
+    """
+    axes = ((leaf, axis) for leaf, shape in enumerate(shapes) for axis in range(len(shape)))
+    leaves = tuple((place, len(shape)) for place, shape in zip(places, shapes, strict=False))
+    return Inferred(leaves, _apart(tuple(axes), shapes=shapes, sizes=()), tuple(given))
+
+
+def widen(inferred: Inferred, shapes: Sizes) -> Inferred:
+    """What is known after one more call. The order of calls does not matter.
+
+    Args:
+        inferred: What was known before; it is returned itself if the call shows nothing new.
+        shapes: The shapes of the call, of the same ranks.
+    """
+    groups: list[Group] = []
+    for group in inferred.groups:
+        found = {shapes[leaf][axis] for leaf, axis in group.axes}
+        if len(found) == 1:
+            groups.append(group.met(*found))
+        else:
+            groups += _apart(group.axes, shapes=shapes, sizes=group.sizes)
+    is_new = any(a is not b for a, b in zip(groups, inferred.groups, strict=False))
+    return dataclasses.replace(inferred, groups=tuple(groups)) if is_new else inferred
+
+
+def _apart(apart: tuple[Axis, ...], *, shapes: Sizes, sizes: tuple[int, ...]) -> tuple[Group, ...]:
+    """Groups by size of axes that had the same sizes until now."""
+    by_size: dict[int, list[Axis]] = {}
+    for leaf, axis in apart:
+        by_size.setdefault(shapes[leaf][axis], []).append((leaf, axis))
+    return tuple(Group(tuple(axes), sizes).met(size) for size, axes in by_size.items())
+
+
+# Trees of specs, as users write them
+
+
+def trees_of(structure: Any, texts: Sequence[str | None]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The specs by position and by keyword; None for whatever is static as a whole.
+
+    Args:
+        structure: That of (positional, keyword) arguments.
+        texts: The spec of each leaf.
+    """
+    args, kwargs = _trees.unflatten(structure, texts)
+    return tuple(map(_short, args)), {name: _short(tree) for name, tree in kwargs.items()}
+
+
+def _short(tree: Any) -> Any:
+    """A tree of specs with None for each container of static arrays."""
+    if isinstance(tree, str) or not _trees.leaves(tree):
+        return tree if isinstance(tree, str) else None
+    if type(tree) in _SHORTENED:
+        return _SHORTENED[type(tree)](tree)
+    return tree
+
+
+_SHORTENED: Mapping[type, Callable[[Any], Any]] = {
+    dict: lambda tree: {key: _short(entry) for key, entry in tree.items()},
+    list: lambda tree: [*map(_short, tree)],
+    tuple: lambda tree: (*map(_short, tree),),
+}
