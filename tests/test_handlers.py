@@ -89,6 +89,7 @@ WITHOUT_VALUE = {
     "sizes is empty": "the value is empty",
     "buckets is empty": "the value is empty",
     "plot: there are no graphs": "the value is empty",
+    "plot: no call had a size": "the value is empty",
     "plot: matplotlib is not": "a requirement is missing",
     "--plot needs matplotlib": "a requirement is missing",
     "warmup: the shapes and dtypes": "no argument was given",

@@ -129,7 +129,7 @@ class Adaptive(Strategy):
         return cast(Strategy, self.start).bucket(size)
 
     def of(self, symbol: str) -> Strategy:
-        """The buckets of a symbol as they were learned.
+        """Return the buckets of a symbol as they were learned.
 
         Args:
             symbol: Its name.

@@ -247,13 +247,6 @@ class Group:
         )
 
     @property
-    def seen(self) -> tuple[tuple[str, int, int], ...]:
-        """(symbol, greatest size, bucket)."""
-        sizes = {s: max(plan.sizes[s] for plan in self.plans) for s in self.plans[0].sizes}
-        ranges = self.recipe.ranges
-        return tuple((s, size, ranges.get(s, (0, size))[1]) for s, size in sizes.items())
-
-    @property
     def elements(self) -> Elements:
         """How many elements of the examples' arguments are data, and how many run."""
         first, sizes = self.first, [plan.sizes for plan in self.plans]

@@ -25,6 +25,7 @@ from shapeexec.execution._fork import tell_of_forks
 from shapeexec.execution._key import Bucketed, Key
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._settings import Settings, given_to
+from shapeexec.execution._traffic import Padding
 from shapeexec.shape._unknown import names_for
 
 EVERY = 32
@@ -37,8 +38,8 @@ class Seen(Protocol):
     """A call that ran, or examples that shared a graph."""
 
     @property
-    def seen(self) -> tuple[tuple[str, int, int], ...]:
-        """(symbol, size, bucket) of each symbol."""
+    def requests(self) -> tuple[Padding, ...]:
+        """(symbol, size, bucket) of each symbol, for the call or for each example."""
         ...
 
     @property
@@ -251,7 +252,8 @@ class Learner:
         """The sizes of some calls by symbol; their buckets have been used now."""
         sizes: dict[str, list[int]] = {}
         for call in batch:
-            for symbol, size, bucket in call.seen:
+            # The largest example chooses the bucket of all that share a graph.
+            for symbol, size, bucket in map(max, zip(*call.requests, strict=True)):
                 if size and symbol not in call.exact and self.learns(symbol):
                     sizes.setdefault(symbol, []).append(size)
                     self._last[symbol, bucket] = self._calls

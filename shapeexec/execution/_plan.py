@@ -60,11 +60,6 @@ class Planned(Protocol):
         ...
 
     @property
-    def seen(self) -> Padding:
-        """(symbol, size, bucket) of each symbol; the greatest size of all examples."""
-        ...
-
-    @property
     def exact(self) -> tuple[str, ...]:
         """Symbols that have a strategy and yet run at their exact size."""
         ...
@@ -154,11 +149,6 @@ class Plan:
     def requests(self) -> tuple[Padding, ...]:
         """Its padding alone: see `Planned`."""
         return (self.padding,)
-
-    @property
-    def seen(self) -> Padding:
-        """See `Planned`."""
-        return self.padding
 
     @property
     def waste(self) -> Mapping[str, float]:

@@ -67,11 +67,6 @@ class Ready:
     donate: tuple[int, ...] = ()
     take: Take = _transfer.cut
 
-    @property
-    def seen(self) -> tuple[tuple[str, int, int], ...]:
-        """See `Planned`."""
-        return self.padding
-
     def pad(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], Mapping[str, Any]]:

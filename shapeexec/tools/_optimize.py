@@ -88,7 +88,7 @@ def _seen(run: Exec, symbols: tuple[str, ...]) -> Requests:
     sizes = {key: calls for key, calls in sizes.items() if all(key)}
     if not sizes:
         raise ConfigError(
-            "optimize: this Exec has seen no call.",
+            f"optimize: {run!r:.80} has seen no call.",
             option="sizes",
             fix="sx.optimize(run, sizes), or call it before",
         )
@@ -114,7 +114,7 @@ def _graph_cost(run: Exec, given: Any, *, cost: Any) -> float:
     if given is None:
         if cost is not None:
             raise ConfigError(
-                "optimize: what a graph costs is not known in the unit of cost=.",
+                f"optimize: what a graph costs is not known in the unit of cost={cost!r:.60}.",
                 option="graph_cost",
                 fix="graph_cost=, in the same unit; or leave cost= out, for seconds",
             )

@@ -206,7 +206,7 @@ def excess(rule, run_buckets, sizes):
     return sum(run_buckets) / sum(map(best.bucket, sizes)) - 1, {*best.buckets}
 
 
-def test_it_is_near_the_best_ladder_and_near_again_after_a_shift():
+def test_a_learned_ladder_is_near_the_best_ladder_and_near_again_after_a_shift():
     rule, batch = Adaptive(), 32
     parts = [lengths("conversation", 4000, 1), lengths("code", 4000, 2)]
     state, graphs = State(), set()
