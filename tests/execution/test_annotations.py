@@ -10,6 +10,7 @@ import pytest
 from jaxtyping import Array, Float
 
 import shapeexec as sx
+from shapeexec.execution import _runner
 from tests.execution.support import assert_runs_as, ones
 
 
@@ -50,6 +51,21 @@ def test_an_annotated_tree_is_looked_at_in_each_call_also_after_a_warm_up():
     run.freeze()
     for b, s in [(3, 5), (4, 7), (3, 5), (2, 8)]:
         assert_runs_as(step, run, W, Batch(ones(b, s, 4), ones(b)), ones(2))
+
+
+def test_a_call_is_remembered_by_all_that_it_was_padded_by(monkeypatch):
+    run, meanwhile = sx.Exec(step, buckets={"b": 4, "s": 8}), []
+    plain = _runner.signature
+
+    def signature(*args, **kwargs):
+        known_as = plain(*args, **kwargs)
+        if not meanwhile:  # before it is looked up, another thread makes the very first call
+            meanwhile.append(known_as)
+            run(W, Batch(ones(4, 8, 4), ones(4)), ones(2))
+        return known_as
+
+    monkeypatch.setattr(_runner, "signature", signature)
+    assert_runs_as(step, run, W, Batch(ones(3, 5, 4), ones(3)), ones(2))
 
 
 def test_an_argument_without_an_annotation_is_inferred_beside_others():
