@@ -187,6 +187,7 @@ def test_settings_of_a_thread_count():
     assert "jax_default_matmul_precision here" in differing(of(BASE), other)["settings"]
 
 
+KEPT = []  # JAX reads the value of a context that is no longer there
 NAMES = (f"shapeexec_test_{number}" for number in itertools.count())
 
 
@@ -195,6 +196,7 @@ def test_a_setting_that_another_process_has_not_registered_counts_if_it_is_set()
     name = next(name for name in NAMES if name not in _config.config_states)
     state = _config.bool_state(name, default=False, help="", include_in_trace_context=True)
     context = jax.make_user_context(None)
+    KEPT.append(context)
     assert of(BASE) == before
     fn, args, specs, _ = BASE
     for setting, value in ((state, True), (context, "set")):
