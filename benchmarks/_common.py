@@ -24,7 +24,7 @@ from rich.table import Table as RichTable
 
 import shapeexec as sx
 from shapeexec import _compat
-from shapeexec.tools.benchmark._machine import machine
+from shapeexec.tools._machine import machine
 
 WIDTH = 132
 

@@ -98,9 +98,8 @@ class Adaptive(Strategy):
                 continue
             number = math.nan if isinstance(value, bool) else as_float(value)
             if not 0 < number < most:
-                kind = (
-                    "a finite number above 0" if most == math.inf else "a number above 0, below 1"
-                )
+                finite = "a finite number above 0"
+                kind = finite if most == math.inf else f"a number above 0, below {most:g}"
                 raise ConfigError(
                     f"{name}={value!r:.80} is not {kind}.", option=name, fix=f"{name}={example}"
                 )
@@ -158,7 +157,7 @@ class Adaptive(Strategy):
 _RANGES: Mapping[str, tuple[float, str]] = {
     "horizon": (math.inf, "1500"),
     "horizon_seconds": (math.inf, "3600, or None"),
-    "compile_calls": (math.inf, "5"),
+    "compile_calls": (1e15, "5"),
     "min_usage": (1.0, "0.001"),
 }
 """Per option, which is above 0, what it is below, and an example."""

@@ -113,7 +113,7 @@ class _Layout:
                 path=error.path,
                 got=error.got,
                 why="without in_shapes the annotations of the function are its specs",
-                fix=f"{error.fix}; or correct the annotation",
+                fix=f"{error.fix}; or correct the annotation, or give in_shapes=",
             ) from None
 
     def bound(self, inferred: Inferred) -> BoundSpec:
@@ -234,7 +234,8 @@ class Inference:
         return layout
 
     def _bound(self, layout: _Layout, inferred: Inferred) -> BoundSpec:
-        key = (layout.given.structure, inferred.leaves, inferred.given, inferred.symbols)
+        known = (inferred.leaves, inferred.given, inferred.symbols, inferred.batch)
+        key = (layout.given.structure, *known)
         bound = self._specs.get(key)
         if bound is None:
             bound = self._specs[key] = layout.bound(inferred)

@@ -21,7 +21,7 @@ from shapeexec.shape._annotated import Annotated, annotated, check_given, symbol
 from shapeexec.shape._guards import Guard
 from shapeexec.shape._inferred import Inferred
 from shapeexec.shape._spec import check_names, places, spec_symbols
-from shapeexec.shape._unknown import may_be_found, names_for
+from shapeexec.shape._unknown import WORD, may_be_found, names_for
 
 OneSymbol = Strategy | str | int | Sequence[int] | Callable[[int], int]
 Buckets = OneSymbol | Mapping[Any, OneSymbol]  # of names, of `Dim`s, and of `UNKNOWN`
@@ -86,6 +86,14 @@ class Settings:
     def strategy(self, symbol: str) -> Strategy:
         """The strategy of a symbol; Exact for one that has none."""
         return strategy_of(symbol, self.strategies)
+
+    @property
+    def by_name(self) -> dict[str, Strategy]:
+        """The strategies by symbol, also of symbols that calls have not shown yet."""
+        if not isinstance(self.strategies, Strategy):
+            return dict(self.strategies)
+        unseen = (WORD,) if self.in_shapes is None else ()
+        return dict.fromkeys((*sorted(_symbols(self)), *unseen), self.strategies)
 
 
 def strategy_of(symbol: str, strategies: Strategy | Mapping[str, Strategy]) -> Strategy:

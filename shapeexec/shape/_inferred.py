@@ -15,7 +15,7 @@ from shapeexec.shape._unknown import at_place
 FEW = 2
 """An axis of so many sizes is static, with a graph for each; with one more it is a symbol."""
 
-_FIRST = "b"
+_BATCH = "b"
 
 Axis = tuple[int, int]  # the number of a leaf, and an axis of it
 Sizes = Sequence[tuple[int, ...]]  # by leaf
@@ -53,11 +53,14 @@ class Inferred:
         leaves: Per array its place, as the names of unknown sizes have it, and its rank.
         groups: All axes of all arrays. Behind them stands an array more, if there are `given` ones.
         given: The symbols of other arrays, which have specs. Their sizes are the last shape.
+        batch: The axis whose symbol is `b`: the first axis 0 that became one, and for good, for
+            strategies and statistics go by names. None: there is none yet.
     """
 
     leaves: tuple[tuple[str, int], ...]
     groups: tuple[Group, ...]
     given: tuple[str, ...] = ()
+    batch: Axis | None = None
 
     @property
     def symbols(self) -> tuple[tuple[Axis, ...], ...]:
@@ -68,7 +71,8 @@ class Inferred:
     def to_json(self) -> list[Any]:
         """The same as lists, texts and numbers."""
         groups = [[list(map(list, group.axes)), list(group.sizes)] for group in self.groups]
-        return [list(map(list, self.leaves)), groups, list(self.given)]
+        batch = None if self.batch is None else list(self.batch)
+        return [list(map(list, self.leaves)), groups, list(self.given), batch]
 
     @classmethod
     def from_json(cls, content: Any) -> "Inferred":
@@ -78,7 +82,8 @@ class Inferred:
             ValueError: It is something else.
             TypeError: Likewise.
         """
-        leaves, groups, given = content
+        leaves, groups, given, batch = content
+        leaf, axis = (0, 0) if batch is None else map(int, batch)
         return cls(
             tuple((str(place), int(rank)) for place, rank in leaves),
             tuple(
@@ -86,6 +91,7 @@ class Inferred:
                 for axes, sizes in groups
             ),
             tuple(map(str, given)),
+            None if batch is None else (leaf, axis),
         )
 
     def admits(self, shapes: Sizes) -> bool:
@@ -96,18 +102,15 @@ class Inferred:
     def texts(self) -> tuple[str | None, ...]:
         """Per array its spec; None: it is static.
 
-        A symbol that is given keeps its name. The first axis 0 of the others gives its symbol the
-        name `b`. Another symbol of one axis is `?`, and one of several axes has the name that `?`
-        would have on the first of them.
+        A symbol that is given keeps its name, and that of `batch` is `b`. Another symbol of one
+        axis is `?`, and one of several axes has the name that `?` would have on the first of them.
         """
         names: dict[Axis, str] = {}
-        front = (axis for axes in self.symbols for axis in axes if axis[1] == 0)
-        first = None if _FIRST in self.given else min(front, default=None)
         for axes in self.symbols:
             given = [self.given[axis] for leaf, axis in axes if leaf == len(self.leaves)]
             (leaf, axis), *others = axes
             name = at_place(self.leaves[leaf][0], axis) if others else "?"
-            name = _FIRST if first in axes else name
+            name = _BATCH if self.batch in axes else name
             names |= dict.fromkeys(axes, given[0] if given else name)
         return tuple(_text(names, leaf, rank=rank) for leaf, (_, rank) in enumerate(self.leaves))
 
@@ -139,7 +142,7 @@ def first(places: Sequence[str], shapes: Sizes, *, given: Sequence[str] = ()) ->
 
 
 def widen(inferred: Inferred, shapes: Sizes) -> Inferred:
-    """What is known after one more call. The order of calls does not matter.
+    """What is known after one more call. Their order does not matter, but for `batch`.
 
     Args:
         inferred: What was known before; it is returned itself if the call shows nothing new.
@@ -152,8 +155,13 @@ def widen(inferred: Inferred, shapes: Sizes) -> Inferred:
             groups.append(group.met(*found))
         else:
             groups += _apart(group.axes, shapes=shapes, sizes=group.sizes)
-    is_new = any(a is not b for a, b in zip(groups, inferred.groups, strict=False))
-    return dataclasses.replace(inferred, groups=tuple(groups)) if is_new else inferred
+    if all(a is b for a, b in zip(groups, inferred.groups, strict=False)):
+        return inferred
+    new = dataclasses.replace(inferred, groups=tuple(groups))
+    if new.batch is not None or _BATCH in new.given:
+        return new
+    front = (axis for axes in new.symbols for axis in axes if axis[1] == 0)
+    return dataclasses.replace(new, batch=min(front, default=None))
 
 
 def _apart(apart: tuple[Axis, ...], *, shapes: Sizes, sizes: tuple[int, ...]) -> tuple[Group, ...]:

@@ -29,8 +29,8 @@ from shapeexec._errors import BackendError, ShapeExecError
 from shapeexec.attention.backends._registry import IMPLEMENTATIONS
 from shapeexec.bucketing import Linear
 from shapeexec.execution import Exec
+from shapeexec.tools._machine import machine
 from shapeexec.tools._validate import validate
-from shapeexec.tools.benchmark._machine import machine
 
 State = Literal["ok", "note", "bad"]
 

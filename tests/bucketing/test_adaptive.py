@@ -305,7 +305,7 @@ REFUSED = [
     ),
     (
         {"compile_calls": float("inf")},
-        "compile_calls=inf is not a finite number above 0.",
+        "compile_calls=inf is not a number above 0, below 1e+15.",
         "compile_calls=5",
     ),
     ({"min_usage": 1}, "min_usage=1 is not a number above 0, below 1.", "min_usage=0.001"),

@@ -251,6 +251,25 @@ def test_symbols_that_cannot_be_padded_get_no_buckets():
     assert not [line for line in run.advise(SPEED) if line.kind in ("strategy", "waste", "guards")]
 
 
+def test_symbols_that_calls_have_not_shown_yet_keep_their_strategy():
+    def outer(x, y):
+        return (x[:, None] * y[None, :]).mean(1)
+
+    run = sx.Exec(outer, buckets=100)
+    for n in range(3, 30):
+        run(ones(n), ones(4))
+    advised = run.advise(SPEED).apply()
+    assert advised.settings.strategy("b") != sx.Linear(100)
+    assert advised.settings.strategy("unknown_1_0") == sx.Linear(100)
+    (line,) = run.advise(SPEED).lines
+    assert '"UNKNOWN": sx.Linear(100)' in line.change
+
+
+def test_buckets_that_learn_get_no_others():
+    run = served(sx.Exec(spread, ("b, s",), buckets=sx.Adaptive()), drawn(3, 90))
+    assert "strategy" not in [line.kind for line in run.advise(SPEED).lines]
+
+
 def test_of_two_lines_that_change_one_setting_the_dearer_counts():
     lines = tuple(
         sx.AdviceLine(kind, "", "", seconds=seconds, changes={kind[0]: kind, "both": kind})

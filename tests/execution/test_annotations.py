@@ -82,7 +82,7 @@ def test_a_call_that_contradicts_an_annotation_is_an_error_that_shows_both():
     assert error.what == "args[1].x axis 2 has size 2, but its spec says 4."
     assert error.got == 'args[1].x [3,5,2] with the spec "b, s, 4"'
     assert error.why == "without in_shapes the annotations of the function are its specs"
-    assert error.fix.endswith("; or correct the annotation")
+    assert error.fix.endswith("; or correct the annotation, or give in_shapes=")
 
 
 def test_specs_go_before_annotations_and_may_not_contradict_them():

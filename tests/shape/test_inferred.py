@@ -44,7 +44,11 @@ def sizes(*each):
         ([((9, 3), (9, 3)), ((9, 4), (9, 4)), ((9, 5), (9, 5))], ["_, unknown_0_1"] * 2),
         # a parameter of the size of a batch parts from it
         ([((4, 4), (4,)), ((5, 4), (4,)), ((6, 4), (4,)), ((7, 4), (4,))], ["b, _", None]),
-        # the first axis 0 is `b`, whichever argument it is of
+        # the first axis 0 that becomes a symbol is `b` for good, whichever argument it is of
+        (
+            [((1,), (5,)), ((1,), (6,)), ((1,), (7,)), ((2,), (7,)), ((3,), (7,))],
+            ["?", "b"],
+        ),
         ([(ONE, (2, 5)), (ONE, (3, 5)), (ONE, (6, 5))], [None, "b, _"]),
         ([((1,), (5, 2)), ((2,), (6, 2)), ((3,), (7, 2))], ["b", "?, _"]),
         # no axes
@@ -85,7 +89,15 @@ STREAMS = st.lists(SHAPES, min_size=1, max_size=8)
 @given(STREAMS, st.randoms(use_true_random=False))
 def test_the_order_of_calls_does_not_matter(calls, random):
     other = random.sample(calls, len(calls))
-    assert inferred(*calls).texts == inferred(*other).texts
+    assert sorted(inferred(*calls).symbols) == sorted(inferred(*other).symbols)
+
+
+@given(STREAMS)
+def test_the_name_of_an_axis_stays(calls):
+    named = [inferred(*calls[: n + 1]).batch for n in range(len(calls))]
+    assert len(set(named) - {None}) <= 1
+    known = [axis for axis in named if axis is not None]
+    assert named == [None] * (len(named) - len(known)) + known
 
 
 @given(STREAMS)

@@ -30,6 +30,8 @@ def file(tmp_path):
         ("3\n9\n\n9\n", "lengths.txt", {}, {3: 1, 9: 2}),
         ("9, 3 9\n0", "lengths.txt", {}, {3: 1, 9: 2}),
         ("n\n3\n9\n", "lengths.csv", {}, {3: 1, 9: 1}),
+        ("\ufeffn\r\n3\r\n", "lengths.csv", {"column": "n"}, {3: 1}),
+        ("\ufeff3\r\n9\r\n", "lengths.txt", {}, {3: 1, 9: 1}),
         ("s\n3\n9\n", "lengths.data", {"column": "s"}, {3: 1, 9: 1}),
         ("s,n\n3,2\n9,0.5\n3,1\n", "lengths.csv", {"count": "n"}, {3: 3, 9: 0.5}),
         (TABLE, "lengths.csv", {"column": "tokens"}, {3: 1, 9: 1, 30: 1}),

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from shapeexec.bucketing import Adaptive
 from shapeexec.bucketing._fit_joint import Cost
 from shapeexec.bucketing._requests import Requests
 from shapeexec.costing import CostModel, Speed
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._key import kind_of
 from shapeexec.execution._row import GraphRow
-from shapeexec.execution._settings import Settings
+from shapeexec.execution._settings import Settings, given_to
 from shapeexec.execution.analysis._analysis import Analysis
 from shapeexec.shape import _dim
 
@@ -52,18 +53,28 @@ class Facts:
 
     @functools.cached_property
     def requests(self) -> Requests | None:
-        """The calls without empty axes; None: there are none, or a symbol has no bucket.
+        """The calls without empty axes; None: there are none, or buckets are not to be chosen.
 
-        Symbols that run at exact sizes for want of a rule have none.
+        Symbols that run at exact sizes for want of a rule have none, and `Adaptive` chooses itself.
         """
         analysis = self.analysis
         symbols = analysis.symbols
         sizes = {key: n for key, n in analysis.sizes.items() if len(key) == len(symbols)}
         sizes = {key: n for key, n in sizes.items() if all(key)}
+        strategies = self.settings.strategies
+        if any(isinstance(given_to(symbol, strategies), Adaptive) for symbol in symbols):
+            return None
         if not sizes or not symbols or analysis.stats.exact:
             return None
         at = np.array(list(sizes), np.intp)
         return Requests(symbols, at, np.array(list(sizes.values()), float))
+
+    @property
+    def calls(self) -> str:
+        """How many of the calls `requests` has, in words."""
+        requests, every = self.requests, self.analysis.calls
+        own = 0 if requests is None else round(requests.counts.sum())
+        return f"the {own} calls seen" if own == every else f"{own} of the {every} calls seen"
 
     @functools.cached_property
     def ladders(self) -> Ladders:

@@ -36,8 +36,8 @@ def strategy(facts: Facts) -> Iterator[AdviceLine]:
         return
     yield _line(
         "strategy",
-        f"buckets fitted to the {requests.counts.sum():.0f} calls seen take {after / before:.0%} of"
-        f" their time, with at most as many graphs; padding in bytes falls to"
+        f"buckets fitted to {facts.calls} take {after / before:.0%} of their time,"
+        f" with at most as many graphs; padding in bytes falls to"
         f" {_ratio(facts, ladders):.0%}",
         facts=facts,
         ladders=ladders,
@@ -244,7 +244,7 @@ def _line(
     seconds: float,
     saves: Mapping[str, float] | None = None,
 ) -> AdviceLine:
-    strategies = {
+    strategies = facts.settings.by_name | {
         symbol: _continued(buckets, facts.settings.strategy(symbol))
         if buckets != facts.ladders[symbol]
         else facts.settings.strategy(symbol)

@@ -73,7 +73,7 @@ def _opened(path: str | Path) -> Generator[TextIO]:
     if str(path) == "-":
         yield sys.stdin
         return
-    with Path(path).open(encoding="utf-8", newline="") as file:
+    with Path(path).open(encoding="utf-8-sig", newline="") as file:
         yield file
 
 
@@ -121,7 +121,8 @@ def _named(names: Sequence[str], name: str | None, *, path: str | Path) -> str:
         f"{path} has no column {name!r}." if name else f"{path} has several columns.",
         option="column",
         got=f"columns {known}",
-        fix="name the column of the lengths, such as column='tokens' (--column tokens)",
+        fix="name the column of the lengths, such as column='tokens' (--column tokens); columns are"
+        " separated by commas",
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shapeexec._errors import ConfigError
-from shapeexec.tools.benchmark._machine import machine
+from shapeexec.tools._machine import machine
 
 _ABOUT = """\
 Random traffic of many threads over many shapes, with every option of sx.Exec, while compilations,

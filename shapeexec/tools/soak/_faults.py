@@ -19,7 +19,7 @@ from shapeexec._errors import ConfigError, OutOfMemoryError
 from shapeexec.execution import Event
 from shapeexec.execution._compile import Graph, Prepared, compile_graph
 from shapeexec.execution._row import GraphRow
-from shapeexec.tools.benchmark._machine import cores
+from shapeexec.tools._machine import cores
 from shapeexec.tools.soak import _damage
 
 Place = Literal["compile", "run", "callback", "files"]

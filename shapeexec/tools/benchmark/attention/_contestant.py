@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from shapeexec._errors import BackendError
-from shapeexec.tools.benchmark._machine import cores
+from shapeexec.tools._machine import cores
 from shapeexec.tools.benchmark.attention._clock import Timing, clock
 from shapeexec.tools.benchmark.attention._problems import Cell, Problem, Shape
 

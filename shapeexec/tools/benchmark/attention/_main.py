@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from shapeexec._errors import ConfigError
-from shapeexec.tools.benchmark._machine import machine
+from shapeexec.tools._machine import machine
 from shapeexec.tools.benchmark.attention._contestant import Contestant
 from shapeexec.tools.benchmark.attention._ours import contestants
 from shapeexec.tools.benchmark.attention._problems import defaults, pattern_of, shape_of

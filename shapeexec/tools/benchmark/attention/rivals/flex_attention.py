@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shapeexec.tools.benchmark._machine import cores
+from shapeexec.tools._machine import cores
 from shapeexec.tools.benchmark.attention._clock import Timing
 from shapeexec.tools.benchmark.attention._contestant import (
     NAMES_OF_RESULTS,
