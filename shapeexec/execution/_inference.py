@@ -15,7 +15,7 @@ from shapeexec.execution._bounded_table import BoundedTable
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._split import FUNCTION, Call
 from shapeexec.shape import _trees
-from shapeexec.shape._annotated import entry, text_at
+from shapeexec.shape._annotated import text_at
 from shapeexec.shape._binding import BoundSpec
 from shapeexec.shape._inferred import Inferred, first, trees_of, widen
 from shapeexec.shape._pattern import parse_spec
@@ -26,7 +26,7 @@ from shapeexec.shape._spec import (
     default_kwarg_shapes,
     spec_symbols,
 )
-from shapeexec.shape._unknown import place_of
+from shapeexec.shape._unknown import entry, place_of
 
 _MOST_STRUCTURES = 1024  # of arguments; the specs of one that is dropped are inferred anew
 _MOST_GENERATIONS = 8  # an older one is asked for its graphs at each new size

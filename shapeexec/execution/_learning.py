@@ -25,27 +25,13 @@ from shapeexec.execution._fork import tell_of_forks
 from shapeexec.execution._key import Bucketed, Key
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._settings import Settings, given_to
-from shapeexec.execution._traffic import Padding
+from shapeexec.execution._stats import Ran
 from shapeexec.shape._unknown import names_for
 
 EVERY = 32
 """After how many calls it learns."""
 
 _SWEEPS = 2  # a call that was planned before a change may be remembered after it
-
-
-class Seen(Protocol):
-    """A call that ran, or examples that shared a graph."""
-
-    @property
-    def requests(self) -> tuple[Padding, ...]:
-        """(symbol, size, bucket) of each symbol, for the call or for each example."""
-        ...
-
-    @property
-    def exact(self) -> tuple[str, ...]:
-        """Symbols that ran at their exact size."""
-        ...
 
 
 class Holder(Protocol):
@@ -119,7 +105,7 @@ class Learner:
         self, settings: Settings, store: Holder, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._strategies, self._store, self._clock = settings.strategies, store, clock
-        self._seen: collections.deque[Seen] = collections.deque()
+        self._seen: collections.deque[Ran] = collections.deque()
         self._workers = Workers(1)
         self._lock = threading.Lock()
         self._states = dict(_learned_before(self._strategies))
@@ -206,7 +192,7 @@ class Learner:
 
     # What they leave
 
-    def saw(self, seen: Seen) -> None:
+    def saw(self, seen: Ran) -> None:
         """Learn the sizes of a call, in a while and in another thread.
 
         Args:
@@ -218,18 +204,18 @@ class Learner:
             if batch and not self._store.is_frozen:
                 self._workers.submit(functools.partial(self._work, batch, now=self._clock()))
 
-    def _batch(self) -> list[Seen]:
+    def _batch(self) -> list[Ran]:
         with self._lock:
             enough = len(self._seen) >= EVERY
             return [self._seen.popleft() for _ in range(EVERY)] if enough else []
 
-    def _work(self, batch: Sequence[Seen], *, now: float) -> None:
+    def _work(self, batch: Sequence[Ran], *, now: float) -> None:
         try:
             self._learn(batch, now=now)
         except Exception as error:  # of any kind: a strategy of a user may raise; its ladder stays
             self._store.events.tell("failed", reason=f"{type(error).__name__}: {error!s:.400}")
 
-    def _learn(self, batch: Sequence[Seen], *, now: float) -> None:
+    def _learn(self, batch: Sequence[Ran], *, now: float) -> None:
         self._calls += len(batch)
         for symbol, own in self._sizes(batch).items():
             given = given_to(symbol, self._strategies)
@@ -248,7 +234,7 @@ class Learner:
             self._sweep()
         self._leave()
 
-    def _sizes(self, batch: Sequence[Seen]) -> dict[str, list[int]]:
+    def _sizes(self, batch: Sequence[Ran]) -> dict[str, list[int]]:
         """The sizes of some calls by symbol; their buckets have been used now."""
         sizes: dict[str, list[int]] = {}
         for call in batch:

@@ -105,8 +105,7 @@ class Runner:
 
     def _signature(self, call: Call) -> Hashable:
         inference = self.planner.inference
-        trees = frozenset[int]() if inference is None else inference.trees
-        return signature(self.settings, call, trees=trees)
+        return signature(self.settings, call, trees=() if inference is None else inference.trees)
 
     def run_bound(self, call: BoundCall, known_as: Hashable, *, began: float) -> Any:
         """The result of a call as its graph gives it, planned anew.

@@ -56,11 +56,6 @@ def text_at(tree: Annotated, path: Sequence[Any]) -> str | None:
     return tree if isinstance(tree, str) else None
 
 
-def entry(key: Any) -> Any:
-    """What an entry of a JAX key path names: a key, a number or an attribute."""
-    return getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))
-
-
 def symbols_of(found: Mapping[int | str, Annotated]) -> frozenset[str]:
     """The symbols that annotations name, with those of sizes without a name."""
     symbols = frozenset[str]()

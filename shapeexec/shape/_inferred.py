@@ -71,8 +71,7 @@ class Inferred:
     def to_json(self) -> list[Any]:
         """The same as lists, texts and numbers."""
         groups = [[list(map(list, group.axes)), list(group.sizes)] for group in self.groups]
-        batch = None if self.batch is None else list(self.batch)
-        return [list(map(list, self.leaves)), groups, list(self.given), batch]
+        return [list(map(list, self.leaves)), groups, list(self.given), list(self.batch or ())]
 
     @classmethod
     def from_json(cls, content: Any) -> "Inferred":
@@ -83,7 +82,6 @@ class Inferred:
             TypeError: Likewise.
         """
         leaves, groups, given, batch = content
-        leaf, axis = (0, 0) if batch is None else map(int, batch)
         return cls(
             tuple((str(place), int(rank)) for place, rank in leaves),
             tuple(
@@ -91,7 +89,7 @@ class Inferred:
                 for axes, sizes in groups
             ),
             tuple(map(str, given)),
-            None if batch is None else (leaf, axis),
+            (int(batch[0]), int(batch[1])) if batch else None,
         )
 
     def admits(self, shapes: Sizes) -> bool:

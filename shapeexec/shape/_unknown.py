@@ -8,7 +8,7 @@ separates the entries of a path, and an underscore inside an entry is doubled, a
 
 import re
 from collections.abc import Iterable
-from typing import Never
+from typing import Any, Never
 
 from shapeexec._code import code
 from shapeexec._errors import SpecError
@@ -129,8 +129,12 @@ def place_of(*path: object) -> str:
     Args:
         path: The argument's position or keyword, and entries of a JAX key path.
     """
-    entries = [getattr(e, "key", getattr(e, "idx", getattr(e, "name", e))) for e in path]
-    return "_".join(_encoded(str(entry)) for entry in entries)
+    return "_".join(_encoded(str(entry(key))) for key in path)
+
+
+def entry(key: Any) -> Any:
+    """What an entry of a JAX key path names: a key, a number or an attribute."""
+    return getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))
 
 
 def _encoded(entry: str) -> str:

@@ -32,6 +32,7 @@ def analyzed(record: Record, stats: Stats, *, rows: Iterable[GraphRow], name: st
     counts = total(record.windows)
     symbols = tuple(sorted({symbol for padding in counts for symbol, *_ in padding}))
     sizes = _sizes(counts, symbols)
+    whole = {symbol: _of(counts, symbol) for symbol in symbols}
     return Analysis(
         name=name,
         stats=stats,
@@ -41,8 +42,8 @@ def analyzed(record: Record, stats: Stats, *, rows: Iterable[GraphRow], name: st
         waste=_waste(counts),
         entropy=entropy(sizes.values()),
         bucket_entropy=entropy(_buckets(counts).values()),
-        windows=tuple(_window(seen, counts) for seen in record.windows),
-        hours={hour: _window(seen, counts) for hour, seen in record.hours.items()},
+        windows=tuple(_window(seen, whole) for seen in record.windows),
+        hours={hour: _window(seen, whole) for hour, seen in record.hours.items()},
         rounded=record.steps,
         left_out=record.left_out,
     )
@@ -113,11 +114,10 @@ def _use(
     )
 
 
-def _window(seen: Seen, counts: Mapping[Padding, int]) -> TrafficWindow:
+def _window(seen: Seen, whole: Mapping[str, Mapping[int, int]]) -> TrafficWindow:
     means = {s: size / calls for s, (size, _, calls) in _sums(seen.counts).items()}
-    all_means = {s: size / calls for s, (size, _, calls) in _sums(counts).items()}
     shift = {
-        symbol: distance(_of(seen.counts, symbol), _of(counts, symbol)) / (all_means[symbol] or 1.0)
+        symbol: distance(_of(seen.counts, symbol), whole[symbol]) / (_mean(whole[symbol]) or 1.0)
         for symbol in means
     }
     return TrafficWindow(
@@ -128,6 +128,10 @@ def _window(seen: Seen, counts: Mapping[Padding, int]) -> TrafficWindow:
         entropy=entropy(_sizes(seen.counts).values()),
         shift=shift,
     )
+
+
+def _mean(histogram: Mapping[int, int]) -> float:
+    return sum(size * calls for size, calls in histogram.items()) / sum(histogram.values())
 
 
 def _of(counts: Mapping[Padding, int], wanted: str) -> dict[int, int]:
