@@ -142,6 +142,8 @@ def kind_of_dtype(dtype: Any) -> DtypeKind:
 @functools.cache
 def is_extended(dtype: Any) -> bool:
     """Whether elements are opaque, such as typed PRNG keys."""
+    if isinstance(dtype, np.dtype):  # NumPy has none: most are told at once
+        return False
     return bool(jnp.issubdtype(dtype, dtypes.extended))
 
 

@@ -4,6 +4,7 @@ Nothing here looks at a leaf of a static argument.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,7 +27,8 @@ from shapeexec.execution._traffic import Padding
 from shapeexec.masking._extents import holds_dim
 from shapeexec.shape import _trees
 
-Pads = tuple[tuple[Place, Any, tuple[tuple[Shape, Mode], ...]], ...]
+Pad = Callable[[Any], Any]
+Targets = tuple[tuple[Shape, Mode], ...]
 Take = Callable[[Any, Shape], Any]
 
 _TAKE: Mapping[Returns, Take] = {
@@ -43,8 +45,7 @@ class Ready:
     Attributes:
         key: The graph's key. The graph itself is the cache's to keep.
         sizes: i32[words], see `Numbers`; of NumPy, or on an accelerator.
-        pads: Per padded argument its position or keyword, its tree (None: it is one array), and
-            the capacities of its leaves, and the modes in which they are padded.
+        pads: Per padded argument its position or keyword, and what pads it as the plan says.
         cuts: Per leaf of the result its true shape, None for one that is handed on as it is.
         padding: (symbol, size, bucket) of each symbol.
         requests: That alone, for it is one call.
@@ -57,7 +58,7 @@ class Ready:
 
     key: Hashable
     sizes: np.ndarray | jax.Array
-    pads: Pads
+    pads: tuple[tuple[Place, Pad], ...]
     cuts: tuple[Shape | None, ...]
     padding: Padding
     requests: tuple[Padding, ...]
@@ -72,12 +73,11 @@ class Ready:
     ) -> tuple[list[Any], Mapping[str, Any]]:
         """The arguments at capacity."""
         args = list(args)
-        for place, tree, targets in self.pads:
+        for place, pad in self.pads:
             if isinstance(place, int):
-                is_donated = place in self.donated
-                args[place] = _padded(args[place], tree, targets=targets, is_donated=is_donated)
+                args[place] = pad(args[place])
             else:
-                kwargs = {**kwargs, place: _padded(kwargs[place], tree, targets=targets)}
+                kwargs = {**kwargs, place: pad(kwargs[place])}
         return args, kwargs
 
     def run(self, graph: Graph, call: Call, *, span: _monitor.Span, retrace: bool) -> Any:
@@ -134,26 +134,31 @@ class Ready:
         return _trees.unflatten(tree, cut)
 
 
-def _padded(
-    argument: Any,
-    tree: Any,
-    *,
-    targets: tuple[tuple[Shape, Mode], ...],
-    is_donated: bool = False,
-) -> Any:
-    if tree is None:
-        ((capacity, mode),) = targets
-        return _handle.pad(argument, capacity, mode=mode, is_donated=is_donated)
-    leaves = [
-        _handle.pad(leaf, capacity, mode=mode, is_donated=is_donated)
-        for leaf, (capacity, mode) in zip(tree.flatten_up_to(argument), targets, strict=True)
-    ]
-    return _trees.unflatten(tree, leaves)
+def _pad_of(tree: Any, targets: Targets, *, is_donated: bool) -> Pad:
+    """What pads an argument.
+
+    Args:
+        tree: Its structure.
+        targets: The capacities of its leaves, and the modes in which they are padded.
+        is_donated: Whether its memory may be taken.
+    """
+
+    def pad_leaves(argument: Any) -> Any:
+        leaves = [
+            _handle.pad(leaf, capacity, mode=mode, is_donated=is_donated)
+            for leaf, (capacity, mode) in zip(tree.flatten_up_to(argument), targets, strict=True)
+        ]
+        return _trees.unflatten(tree, leaves)
+
+    if not _trees.is_leaf_structure(tree):
+        return pad_leaves
+    ((capacity, mode),) = targets
+    general = functools.partial(_handle.pad, capacity=capacity, mode=mode, is_donated=is_donated)
+    return _transfer.pad_of_zeros(capacity, otherwise=general) if mode == "zeros" else general
 
 
-def make_pads(plan: Plan, call: BoundCall) -> Pads:
-    """Which arguments are padded, and to what; see `Ready.pads`."""
-    pads: list[tuple[Place, Any, tuple[tuple[Shape, Mode], ...]]] = []
+def _pads(plan: Plan, call: BoundCall) -> Iterator[tuple[Place, Pad]]:
+    """See `Ready.pads`."""
     start = 0
     avals = plan.recipe.trace.jaxpr.in_avals
     modes: Sequence[Mode] = [f.mode for f in plan.fillings] or ["zeros"] * len(avals)
@@ -166,10 +171,9 @@ def make_pads(plan: Plan, call: BoundCall) -> Pads:
         # A graph of a function that masks for itself has no dims, and yet capacities.
         is_padded = any(isinstance(x, _handle.Padded) or np.shape(x) != most for x, most in own)
         if is_ragged or is_padded:
-            is_leaf = _trees.is_leaf_structure(tree)
-            pads.append((place, None if is_leaf else tree, targets[start:stop]))
+            is_donated = place in plan.recipe.donate
+            yield place, _pad_of(tree, targets[start:stop], is_donated=is_donated)
         start = stop
-    return tuple(pads)
 
 
 def _cuts(plan: Plan, returns: Returns) -> Iterator[Shape | None]:
@@ -192,7 +196,7 @@ def make_ready(plan: Plan, call: BoundCall, *, returns: Returns = "device") -> R
         call: The call.
         returns: See `Settings`.
     """
-    pads = make_pads(plan, call)
+    pads = tuple(_pads(plan, call))
     take = _TAKE[returns]
     if take is _handle.padded_result and not plan.recipe.zero_results:
         take = _handle.unfilled_result
@@ -205,7 +209,7 @@ def make_ready(plan: Plan, call: BoundCall, *, returns: Returns = "device") -> R
         requests=plan.requests,
         exact=plan.exact,
         elements=plan.elements,
-        donated=tuple(place for place, *_ in pads if place in plan.recipe.donate),
+        donated=tuple(place for place, _ in pads if place in plan.recipe.donate),
         donate=plan.recipe.donate,
         take=take,
     )

@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 
 from shapeexec.execution._traffic import Padding, Record, Traffic
 
+_BUFFERED = 256  # calls that are counted together, for a hit only appends to a list
+
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
@@ -168,6 +170,7 @@ class Counters:
         self._exact: dict[str, int] = {}
         self._elements = [0, 0, 0]
         self._traffic = Traffic()
+        self._buffer: list[tuple[str, Padding, tuple[str, ...], Elements, Tally, float]] = []
 
     def add(self, **amounts: float) -> None:
         """Add to counters by name."""
@@ -191,33 +194,38 @@ class Counters:
             tally: Of the graph that it ran in.
             seconds: From the call to its result.
         """
-        padding, exact, requests = ran.padding, ran.exact, ran.requests
-        valid, run, padded_bytes = ran.elements
+        now = time.monotonic()
         with self._lock:
+            tally.used = now
+            self._traffic.add(ran.requests, now)
+            buffer = self._buffer
+            buffer.append((outcome, ran.padding, ran.exact, ran.elements, tally, seconds))
+            if len(buffer) >= _BUFFERED:
+                self._fold()
+
+    def _fold(self) -> None:
+        """Count what is in the buffer; its caller holds the lock."""
+        for outcome, padding, exact, elements, tally, seconds in self._buffer:
             self._counts[outcome] = self._counts.get(outcome, 0) + 1
             for symbol, size, bucket in padding:
-                totals = self._sizes.get(symbol)
-                if totals is None:
-                    totals = self._sizes[symbol] = [0, 0]
+                totals = self._sizes.setdefault(symbol, [0, 0])
                 totals[0] += size
                 totals[1] += bucket
             for symbol in exact:
                 self._exact[symbol] = self._exact.get(symbol, 0) + 1
-            totals = self._elements
-            totals[0] += valid
-            totals[1] += run
-            totals[2] += padded_bytes
+            for number, amount in enumerate(elements):
+                self._elements[number] += amount
             if outcome == "hits":
                 tally.hits += 1
                 tally.seconds += seconds
-            tally.valid += valid
-            tally.bucket += run
-            tally.used = now = time.monotonic()
-            self._traffic.add(requests, now)
+            tally.valid += elements.valid
+            tally.bucket += elements.bucket
+        self._buffer.clear()
 
     def read(self, tallies: Sequence[Tally]) -> list[tuple[int, float | None, int, int, float]]:
         """Per tally its hits, the seconds since its last use, elements (data, all), seconds."""
         with self._lock:
+            self._fold()
             now = time.monotonic()
             return [
                 (
@@ -238,6 +246,7 @@ class Counters:
     def snapshot(self, *, graphs: int, device_bytes: int, evictions: int, remade: int) -> Stats:
         """The counters as they stand, with those of the cache."""
         with self._lock:
+            self._fold()
             counts = {
                 name: count if name.endswith("_seconds") else int(count)
                 for name, count in self._counts.items()

@@ -19,6 +19,26 @@ def test_host_arrays_are_padded_with_zeros_and_without_compiling():
         np.testing.assert_array_equal(x, np.concatenate([ones(2, 3), np.zeros((2, 3))]))
 
 
+@pytest.mark.parametrize("capacity", [(4, 3), (2, 5), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [np.ones((2, 3), np.float32), np.ones((2, 3), np.int64), np.ones((2, 3), jnp.bfloat16)],
+    ids=lambda x: str(x.dtype),
+)
+@pytest.mark.parametrize("place", [np.asarray, jnp.asarray, np.ndarray.tolist])
+def test_the_pad_of_one_capacity_is_pad(given, capacity, place):
+    x = place(given)
+
+    def general(x):
+        return _transfer.pad(x, capacity)
+
+    padded = _transfer.pad_of_zeros(capacity, otherwise=general)(x)
+    assert type(padded) is type(general(x))
+    assert padded.dtype == general(x).dtype
+    np.testing.assert_array_equal(padded, general(x))
+    assert place is not np.asarray or not np.shares_memory(padded, x)
+
+
 def test_a_jax_array_at_capacity_is_itself():
     x = jnp.asarray(ones(3))
     assert _transfer.pad(x, (3,)) is x
