@@ -41,10 +41,9 @@ class Event:
         kind: `"call"`: a call, or one graph's part of a map, has been handed to the device.
             `"compiling"`, `"compiled"`, `"failed"`: a graph is about to be made, is made, or could
             not be made. `"evicted"`: one has left for a limit of the cache, or it was not on the
-            ladder any more. `"exact"`: symbols run
-            at their exact sizes from now on. `"swapped"`: a tuned graph has taken the place of a
-            quick one. `"loaded"`: one was read from a file, in the place of making it. `"ladder"`:
-            an `Adaptive` strategy has changed its buckets.
+            ladder any more. `"exact"`: symbols run at their exact sizes from now on. `"swapped"`:
+            a tuned graph has taken the place of a quick one. `"loaded"`: one was read from a file,
+            in the place of making it. `"ladder"`: an `Adaptive` strategy has changed its buckets.
         name: The name of the function.
         graph: The graph. Until it is compiled it has no `seconds` and no `bytes`. None with
             `"exact"` and `"ladder"`.

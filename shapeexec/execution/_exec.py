@@ -357,7 +357,8 @@ class Exec(Observed):
         Args:
             *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
                 those of the last call that was planned.
-            progress: Called with (done, total) before each graph, and at the end. True: a bar.
+            progress: Called with (done, total) before each graph, and at the end. True: a bar, by
+                rich or tqdm if installed.
             workers: How many graphs are lowered and compiled at once, each by a thread; None: one.
             sizes: As `**named`, for symbols that are named like an option: `{"workers": 8}`.
             **named: Per symbol its sizes: `b=range(1, 17), s=512`. One that is left out gets all

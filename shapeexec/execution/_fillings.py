@@ -1,6 +1,6 @@
 """What stands in the padding of each argument of a function that masks for itself.
 
-`_modes` knows the modes, `_adaptive` measures which one suits an argument.
+`_modes` knows the modes, `_measured` measures which one suits an argument.
 """
 
 import dataclasses

@@ -13,6 +13,7 @@ from typing import Any
 from shapeexec._errors import ConfigError, GraphIndexError
 from shapeexec.execution import _table
 from shapeexec.execution._compile import Graph
+from shapeexec.execution._drawing import plotter
 from shapeexec.execution._exactness import Exactness
 from shapeexec.execution._key import Base, kind_of
 from shapeexec.execution._options import as_size
@@ -139,25 +140,12 @@ class Graphs:
             The figure; `figure.savefig("graphs.png")` writes it.
 
         Raises:
-            ConfigError: There are no graphs, or matplotlib is not installed.
+            ConfigError: There are no graphs, `figure` is none, or matplotlib is not installed.
         """
         if not self.rows:
             raise ConfigError("plot: there are no graphs.", fix="call the Exec, or warm it up")
-        if figure is not None and not hasattr(figure, "subplots"):
-            raise ConfigError(
-                f"plot: {figure!r:.80} is no figure.",
-                option="figure",
-                why="it draws two axes side by side",
-                fix="plot(plt.figure()), a subfigure, or plot() for a figure of its own",
-            )
-        try:
-            from shapeexec.execution._plot import plot_rows  # noqa: PLC0415 - asks for matplotlib
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                "plot: matplotlib is not installed.",
-                fix="pip install matplotlib, or print the table",
-            ) from error
-        return plot_rows(self.rows, figure)
+        drawing = plotter("shapeexec.execution._plot", figure=figure, instead="print the table")
+        return drawing.plot_rows(self.rows, figure)
 
 
 def _by_symbol(sizes: Mapping[Any, Any]) -> dict[str, int]:

@@ -16,7 +16,6 @@ from shapeexec._errors import (
 )
 from shapeexec.bucketing import Strategy
 from shapeexec.bucketing._fixed import runs_exact
-from shapeexec.execution._adaptive import Adaptive
 from shapeexec.execution._at_capacity import AtCapacity
 from shapeexec.execution._bind import Binder, BoundCall
 from shapeexec.execution._compile import Outline, Recipe
@@ -31,6 +30,7 @@ from shapeexec.execution._key import (
     kind_of,
     shown_sizes,
 )
+from shapeexec.execution._measured import MeasuredModes
 from shapeexec.execution._options import name_of, range_of
 from shapeexec.execution._plan import Plan
 from shapeexec.execution._proofs import Proofs
@@ -53,7 +53,7 @@ class Planner:
         store: Holds compiled graphs and prepared traces.
 
     Attributes:
-        adaptive: The padding modes that were measured.
+        measured: The padding modes that were measured.
         bind_newest: Binds a call to the specs that are in force.
         inference: The specs that calls show; None: they are given.
     """
@@ -66,13 +66,13 @@ class Planner:
         self._proofs = Proofs(settings.check, store.count)
         self._exact = ExactSymbols(settings, self._proofs, strategy=self.strategy)
         self._traces = Traces(settings.constraints, store.count)
-        self.adaptive = Adaptive()
+        self.measured = MeasuredModes()
         self._at_capacity = AtCapacity(
             settings,
             store,
             traces=self._traces,
             proofs=self._proofs,
-            chosen=self.adaptive.chosen,
+            chosen=self.measured.chosen,
         )
         self._zero_results = False
 

@@ -123,7 +123,7 @@ class Runner:
                     return lent.run(returns=self.settings.returns, began=began)
             try:
                 plan, graph = self._made(call)
-                plan = planner.adaptive.settled(plan, call, graph=graph)
+                plan = planner.measured.settled(plan, call, graph=graph)
             except OutOfMemoryError as error:
                 self._give_up(call, error)
                 continue

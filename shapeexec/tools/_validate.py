@@ -154,7 +154,7 @@ def _with_specs(ex: Exec, args: Any, *, kwargs: Any) -> Exec:
         return ex
     settings = with_specs(own, taken(own, args, kwargs=kwargs))
     other = ex.variant(in_shapes=settings.in_shapes, kwarg_shapes=settings.kwarg_shapes)
-    runner_of(other).planner.adaptive.adopt(runner_of(ex).planner.adaptive)
+    runner_of(other).planner.measured.adopt(runner_of(ex).planner.measured)
     return other
 
 
@@ -215,7 +215,7 @@ class _Check:
         changes: dict[str, Any] = {"check": "sizes", "returns": "device"}
         self.padded = [ex.variant(poison=poison, **changes) for poison in poisons]
         for one in self.padded:
-            runner_of(one).planner.adaptive.adopt(runner_of(ex).planner.adaptive)
+            runner_of(one).planner.measured.adopt(runner_of(ex).planner.measured)
 
     def run(self, call: Call, sizes: Mapping[str, int], *, report: _Report) -> None:
         """Compare the runs of one call."""

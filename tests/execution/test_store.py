@@ -74,6 +74,7 @@ def test_a_span_tells_copies_from_graphs():
 
         jax.jit(shapeexec_body)(1.0)
 
+    _monitor.listen()  # as the first Exec of a process does
     span = Span()
     compile_anew()
     span.copied()

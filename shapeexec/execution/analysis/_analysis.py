@@ -11,6 +11,7 @@ from typing import Any
 
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _table
+from shapeexec.execution._drawing import plotter
 from shapeexec.execution._stats import Stats
 from shapeexec.execution.analysis._uses import BucketUse, TrafficWindow
 
@@ -109,26 +110,14 @@ class Analysis:
             The figure; `figure.savefig("analysis.png")` writes it.
 
         Raises:
-            ConfigError: There are no calls with sizes, or matplotlib is not installed.
+            ConfigError: There are no calls with sizes, `figure` is none, or matplotlib is missing.
         """
         if not self.symbols:
             raise ConfigError("plot: no call had a size.", fix="call the Exec before")
-        if figure is not None and not hasattr(figure, "subplots"):
-            raise ConfigError(
-                f"plot: {figure!r:.80} is no figure.",
-                option="figure",
-                fix="plot(plt.figure()), a subfigure, or plot() for a figure of its own",
-            )
-        try:
-            from shapeexec.execution.analysis._plot import (  # noqa: PLC0415 - asks for matplotlib
-                plot_analysis,
-            )
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                "plot: matplotlib is not installed.",
-                fix="pip install matplotlib, or print the analysis",
-            ) from error
-        return plot_analysis(self.uses, self.windows, symbols=self.symbols, figure=figure)
+        drawing = plotter(
+            "shapeexec.execution.analysis._plot", figure=figure, instead="print the analysis"
+        )
+        return drawing.plot_analysis(self.uses, self.windows, symbols=self.symbols, figure=figure)
 
 
 def _parts(found: Analysis) -> list[str | list[list[str]]]:

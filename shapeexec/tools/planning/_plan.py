@@ -11,6 +11,7 @@ from shapeexec._code import code
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Ladder, Strategy, as_strategy, checked_bucket
 from shapeexec.bucketing._checks import as_int, histogram
+from shapeexec.execution._drawing import plotter
 
 COMPARED = ("pow2", "geometric:1.5", "linear:128")
 _FIT = "fit"
@@ -108,12 +109,11 @@ class LengthPlan:
             The figure.
 
         Raises:
-            ImportError: matplotlib is not installed.
+            ConfigError: `figure` is none, or matplotlib is not installed.
         """
-        from shapeexec.tools.planning._plot import drawn  # noqa: PLC0415 - matplotlib is optional
-
+        drawing = plotter("shapeexec.tools.planning._plot", figure=figure, instead="print the plan")
         wastes = {f"{row.name}, {row.graphs} graphs": row.waste for row in self.rows}
-        return drawn(
+        return drawing.drawn(
             self.counts, wastes, buckets=used(self.best.strategy, self.counts), figure=figure
         )
 

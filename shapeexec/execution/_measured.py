@@ -42,7 +42,7 @@ _ROUNDINGS = 64
 _WORST = 1e6
 
 
-class Adaptive:
+class MeasuredModes:
     """The modes that were measured, by argument and kind of dtype; the first measurement counts."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Adaptive:
         unmeasured = "adaptive: not measured yet" if others else "adaptive: False masks"
         return self._chosen.get(slot, (only, unmeasured))
 
-    def adopt(self, other: "Adaptive") -> None:
+    def adopt(self, other: "MeasuredModes") -> None:
         """Take over what another one of the same function has measured."""
         with self._lock:
             self._chosen |= other._chosen
