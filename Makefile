@@ -15,7 +15,7 @@ PART ?= $(shell expr $$(date +%j) % 10)/10
 # The random examples of that part: the same all day, so that a failure can be repeated.
 SEED ?= $(shell date +%Y%j)
 
-.PHONY: demo test slow daily check bench deep docs format clean
+.PHONY: demo test slow daily check bench deep docs site format clean
 
 demo: $(INSTALLED)
 	@echo "demo: real text of every length through a transformer; about 4 minutes on 2 cores"
@@ -53,6 +53,12 @@ docs: $(INSTALLED)
 	@$(BIN)/python docs/make_reference.py
 	@$(BIN)/python docs/make_pictures.py
 	@$(BIN)/python docs/run_pages.py --write README.md docs/*.md
+
+site: $(INSTALLED)
+	@echo "site: the pages as a site, into build/site; a warning or a broken link is an error"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[site]"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
+	@echo "site: open build/site/index.html"
 
 format: $(INSTALLED)
 	@echo "format: ruff puts in order what it can"

@@ -67,7 +67,8 @@ class Explanation:
         if self.plan.fillings:
             lines.append("masking=False: the function masks for itself, and reads the buckets")
             lines += [f"  padding of {filling}" for filling in self._fillings]
-        lines.append(f"{len(self.added)} masks, {len(self.spared)} spared:")
+        count = len(self.added)
+        lines.append(f"{count} mask{'s' * (count != 1)}, {len(self.spared)} spared:")
         for note in self.masks:
             lines.append(beside(f"  {note.primitive}: {note.what}: {note.action}", note.where))
         return "\n".join(lines)

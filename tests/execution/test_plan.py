@@ -96,7 +96,7 @@ def test_an_explanation_lists_masks_with_the_line_that_needs_them():
         assert note.where.startswith("return jax.nn.softmax(x * 2)")
         assert "test_plan.py" in note.where
         assert note.what == "f32[s] along s"
-    assert "1 masks, 1 spared:" in str(explanation)
+    assert "1 mask, 1 spared:" in str(explanation)
 
 
 def test_an_explanation_lists_masks_that_were_spared():
