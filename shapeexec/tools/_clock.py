@@ -19,7 +19,8 @@ Work = Callable[[], Any]
 def timed(work: Work) -> tuple[float, Any]:
     """Seconds from the call to its result, and the result."""
     start = time.perf_counter()
-    result = jax.block_until_ready(work())
+    result = work()
+    jax.block_until_ready(result)
     return time.perf_counter() - start, result
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError
 
 
@@ -34,7 +35,7 @@ def device_of(name: str | None) -> Any:
         ConfigError: There is none.
     """
     if name is None:
-        return jax.config.jax_default_device or jax.devices()[0]
+        return _compat.default_device()
     platform, colon, number = name.partition(":")
     try:
         found = jax.devices(platform)

@@ -5,6 +5,7 @@ Files and functions are not known here.
 
 # The arguments of users' functions may be of any type.
 # pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

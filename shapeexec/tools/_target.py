@@ -5,6 +5,7 @@ What is done with the function is up to the command.
 
 import argparse
 import dataclasses
+import functools
 import importlib.util
 import inspect
 import sys
@@ -22,6 +23,7 @@ FILE:FUNCTION is a Python file and a name in it: an sx.Exec, or a function. The 
 function `example`, which takes sizes by keyword, each with a default, and returns a tuple: the
 arguments of FUNCTION at these sizes. --shapes "b=1,3 s=5..8" calls it for each combination.
 """
+_PREFIX = "shapeexec_target_"  # a file random.py must not take the place of a module
 EXAMPLE = "def example(b=3, s=100): return (params, np.ones((b, s), np.float32))"
 
 
@@ -46,7 +48,7 @@ class Target:
     example: Callable[..., Any]
     defaults: Mapping[str, int]
 
-    @property
+    @functools.cached_property
     def run(self) -> Exec:
         """The Exec; of a plain function one whose specs are read from examples."""
         if isinstance(self.given, Exec):
@@ -162,7 +164,7 @@ def _loaded(path: Path) -> Mapping[str, Any]:
         raise ConfigError(
             f"there is no file {path}.", option="FILE:FUNCTION", fix="the path of a Python file"
         )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"{_PREFIX}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ConfigError(
             f"{path} is no Python file.", option="FILE:FUNCTION", fix="a file named *.py"
@@ -172,7 +174,7 @@ def _loaded(path: Path) -> Mapping[str, Any]:
     if beside not in sys.path:
         sys.path.insert(0, beside)
     try:
-        sys.modules[path.stem] = module  # dataclasses and pickles look for it there
+        sys.modules[spec.name] = module  # dataclasses and pickles look for it there
         spec.loader.exec_module(module)
     except Exception as error:  # user code may raise anything
         raise ConfigError(

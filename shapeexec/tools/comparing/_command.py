@@ -1,15 +1,17 @@
 """The command line of `validate`. What is compared, and how, is in `_compare`."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shapeexec._errors import ConfigError, ValidationError
+from shapeexec.execution import Exec
 from shapeexec.tools import _output
 from shapeexec.tools._device import add_device, on_device
 from shapeexec.tools._examples import shown, sizes_of
 from shapeexec.tools._target import ABOUT, add_target, read_target
 from shapeexec.tools._validate import validate
-from shapeexec.tools.comparing._compare import Comparison, compare
+from shapeexec.tools.comparing._compare import compare
 
 _ABOUT = f"""\
 Compares an Exec with its function, or a function with another implementation of it: trees,
@@ -51,25 +53,29 @@ def _run(options: argparse.Namespace) -> int:
         target = read_target(options.target, example=options.example)
         sizes = sizes_of(options.shapes, target.defaults)
         calls = {shown(at): target.arguments(**at) for at in sizes}
-        padding: str | None = None
+        gradients = not options.quick
+        padding = None
         if options.other is None:
             one, other, names = target.run, target.plain, ("Exec", "jax.jit")
-            try:
-                first = next(iter(calls.values()))
-                told = validate(one, *first, rounds=rounds, gradients=not options.quick)
-            except ValidationError as error:
-                padding = str(error)
-            print(padding or f"padding changes nothing: {told}")
+            padding = _padding(one, calls, rounds=rounds, gradients=gradients)
         else:
             one, other = target.given, read_target(options.other, example=options.example).given
-            names = tuple(text.rpartition(":")[2] for text in (options.target, options.other))
-        found = compare(
-            one, other, calls=calls, gradients=not options.quick, rounds=rounds, names=names
-        )
+            names = (options.target.rpartition(":")[2], options.other.rpartition(":")[2])
+        found = compare(one, other, calls=calls, gradients=gradients, rounds=rounds, names=names)
     print(found)
-    _output.write(options, _figures(options.command, found, padding=padding))
+    _output.write(options, {"command": options.command, "padding": padding, **found.to_dict()})
     return int(padding is not None or not found.is_equal)
 
 
-def _figures(command: str, found: Comparison, *, padding: str | None) -> dict[str, Any]:
-    return {"command": command, "padding": padding, **found.to_dict()}
+def _padding(
+    run: Exec, calls: Mapping[str, Sequence[Any]], *, rounds: int, gradients: bool
+) -> str | None:
+    """What padding changes; None: nothing."""
+    first = next(iter(calls.values()))
+    try:
+        told = validate(run, *first, rounds=rounds, gradients=gradients)
+    except ValidationError as error:
+        print(error)
+        return str(error)
+    print(f"padding changes nothing: {told}")
+    return None

@@ -34,9 +34,9 @@ class ComparisonRow:
         seconds: Of the first and of the other, once compiled; None: a side has failed.
 
     Example:
-        >>> found = compare(jnp.sum, np.sum, {"s=3": (np.ones(3, np.float32),)}, gradients=False)
-        >>> found.rows[0].difference is None
-        True
+        >>> found = compare(jnp.sum, jnp.sum, calls={"s=3": (np.ones(3, np.float32),)})
+        >>> [(row.what, row.difference) for row in found.rows]
+        [('values', None), ('gradients', None)]
     """
 
     sizes: str
@@ -61,7 +61,7 @@ class Comparison:
 
     Example:
         >>> x = np.ones(3, np.float32)
-        >>> found = compare(jnp.sum, jnp.mean, {"s=3": (x,)}, gradients=False)
+        >>> found = compare(jnp.sum, jnp.mean, calls={"s=3": (x,)}, gradients=False)
         >>> found.rows[0].difference
         'the array is 3.0 instead of 1.0 at []; 1 of 1 elements differ'
     """
@@ -97,8 +97,8 @@ class Comparison:
 def compare(
     one: Callable[..., Any],
     other: Callable[..., Any],
-    calls: Mapping[str, Sequence[Any]],
     *,
+    calls: Mapping[str, Sequence[Any]],
     gradients: bool = True,
     rounds: int = 5,
     names: tuple[str, str] = ("one", "other"),
@@ -118,7 +118,7 @@ def compare(
 
     Example:
         >>> calls = {f"s={n}": (np.arange(n, dtype=np.float32),) for n in (3, 5)}
-        >>> compare(sx.Exec(jnp.mean, ("s",)), jnp.mean, calls, gradients=False).is_equal
+        >>> compare(sx.Exec(jnp.mean, ("s",)), jnp.mean, calls=calls, gradients=False).is_equal
         True
     """
     sides = _Side(one), _Side(other)
@@ -199,7 +199,7 @@ def _row(
         which = "the first" if side == "a" else "the other"
         return ComparisonRow(name, what, f"{which} alone fails: {told}")
     flat, leaves = sides[1].flat(args, what)
-    text, is_rounding = difference(results["a"], results["b"], flat, leaves=leaves)
+    text, is_rounding = difference(results["a"], results["b"], flat=flat, leaves=leaves)
     seconds = in_turns(works, rounds=rounds)
     note = f"rounding that the function amplifies: {text}" if is_rounding else ""
     return ComparisonRow(
@@ -208,7 +208,7 @@ def _row(
 
 
 def difference(
-    got: Any, want: Any, flat: Callable[..., Any], *, leaves: Sequence[Any]
+    got: Any, want: Any, *, flat: Callable[..., Any], leaves: Sequence[Any]
 ) -> tuple[str | None, bool]:
     """How two results differ by more than rounding, and whether the function amplifies rounding.
 
@@ -226,18 +226,14 @@ def difference(
         if text is None:
             continue
         is_alike = all(x.dtype == y.dtype and x.shape == y.shape for (_, x), y in pairs)
-        ends = [a for (_, a), _ in pairs], [b for _, b in pairs]
-        return (
-            f"{jax.tree_util.keystr(path) or 'the array'} is {text}",
-            is_alike
-            and _closeness.is_rounding(flat_leaves(flat), leaves, got=ends[0], want=ends[1]),
+        is_rounding = is_alike and _closeness.is_rounding(
+            lambda *flat_leaves: jax.tree.leaves(flat(*flat_leaves)),
+            leaves,
+            got=[x for (_, x), _ in pairs],
+            want=[y for _, y in pairs],
         )
+        return f"{jax.tree_util.keystr(path) or 'the array'} is {text}", is_rounding
     return None, False
-
-
-def flat_leaves(flat: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """A function, with the leaves of its result."""
-    return lambda *leaves: jax.tree.leaves(flat(*leaves))
 
 
 def _cells(row: ComparisonRow) -> list[str]:

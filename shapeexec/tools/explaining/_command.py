@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shapeexec.program._html import html as table_of
 from shapeexec.tools import _output
 from shapeexec.tools._device import add_device, on_device
 from shapeexec.tools._examples import shown, sizes_of
@@ -52,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
             print(text.program)
     programs = {at: one.program for at, one in found.items()}
     if options.html is not None:
-        parts = [f"<h2>{html.escape(at)}</h2>\n{one._repr_html_()}" for at, one in programs.items()]
+        parts = [f"<h2>{html.escape(at)}</h2>\n{table_of(one)}" for at, one in programs.items()]
         page = _PAGE.format(title=html.escape(target.name), body="\n".join(parts))
         _output.write_text(options.html, page)
     figures = {at: json.loads(one.to_json()) for at, one in programs.items()}
