@@ -5,6 +5,7 @@ from typing import Any
 
 from shapeexec._errors import ConfigError
 from shapeexec.tools import _output
+from shapeexec.tools._strategies import split
 from shapeexec.tools.planning._plan import COMPARED, plan_lengths
 from shapeexec.tools.planning._read import read_lengths
 
@@ -34,7 +35,7 @@ def add_command(tools: Any) -> None:
         nargs="+",
         default=COMPARED,
         metavar="STRATEGY",
-        help=f"such as pow2, linear:128 or fit:8; default {' '.join(COMPARED)}",
+        help=f"such as pow2,linear:128,fit:8; default {' '.join(COMPARED)}",
     )
     parser.add_argument("--column", help="of a CSV file: that of the lengths")
     parser.add_argument("--count", help="the column of how often each occurs")
@@ -58,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
         count=options.count,
         where=dict(map(_condition, options.where)),
     )
-    plan = plan_lengths(counts, graphs=options.graphs, compare=options.compare)
+    plan = plan_lengths(counts, graphs=options.graphs, compare=split(options.compare))
     print(plan)
     _output.write(options, plan.to_dict(), draw=lambda path: plan.plot().savefig(path, dpi=130))
     return 0
