@@ -6,6 +6,7 @@ Each is a package beside this module with a `_command`; it is imported where its
 from typing import Any
 
 from shapeexec.tools.benchmark.attention import _command as attention
+from shapeexec.tools.benchmark.shapes import _command as shapes
 
 
 def add_command(tools: Any) -> None:
@@ -17,3 +18,4 @@ def add_command(tools: Any) -> None:
     parser = tools.add_parser("benchmark", help="measure the library, beside others")
     names = parser.add_subparsers(required=True, metavar="NAME")
     attention.add_command(names)
+    shapes.add_command(names)
