@@ -39,7 +39,7 @@ class Config:
     layers: int
     heads: int = 1
     shapes: str = "b=1,3,6 s=20,45,70,100,130,180,220,250"
-    quick: str = "b=1,3 s=5,9,13"
+    quick: str = "b=1,3 s=5,9"
 
 
 CONFIGS = {
@@ -97,7 +97,7 @@ def config_of(name: str, *, is_quick: bool) -> Config:
     if not is_quick:
         return config
     small = dataclasses.replace(config, width=_QUICK_WIDTH, heads=min(config.heads, 2))
-    return dataclasses.replace(small, layers=min(config.layers, 2), shapes=config.quick)
+    return dataclasses.replace(small, layers=1, shapes=config.quick)
 
 
 def config_target(name: str, *, is_quick: bool = False) -> tuple[Target, str]:

@@ -3,7 +3,7 @@
 Which models there are is known to `models`.
 """
 
-from shapeexec.tools.benchmark.shapes._report import ShapesReport, ShapesRow
+from shapeexec.tools.benchmark.shapes._report import ClaimRow, ShapesReport
 from shapeexec.tools.benchmark.shapes._run import benchmark_shapes
 
-__all__ = ["ShapesReport", "ShapesRow", "benchmark_shapes"]
+__all__ = ["ClaimRow", "ShapesReport", "benchmark_shapes"]

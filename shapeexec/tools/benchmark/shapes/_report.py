@@ -4,51 +4,12 @@ It measures nothing, and draws nothing: `_run` and `_plot` do.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from shapeexec.execution._table import bytes_text, grid_lines
-
-
-@dataclasses.dataclass(frozen=True)
-class ShapesRow:
-    """What one contestant did.
-
-    Attributes:
-        name: `"jax.jit"`, which ran exact shapes, or the strategy as it was asked for.
-        source: Its buckets, as they are written.
-        graphs: How many programs were compiled.
-        cold_seconds: All calls, beginning with nothing compiled.
-        run_bytes: Arguments, temporaries and results of the program that needs most, as XLA tells.
-        code_bytes: The code of all programs; 0 where a back end counts none.
-        process_bytes: By how much the resident memory of the process grew in the cold run.
-        warm_seconds: All calls with everything compiled: the median of the rounds.
-        waste: The share of the elements that run which is padding, 0 to 1.
-        utilisation: FLOPs of the unpadded function a second, by those of a large matrix product.
-        differences: The shapes whose answer is another one, by more than rounding.
-
-    Example:
-        >>> row = ShapesRow("pow2", "sx.Pow2()", 3, 1.5, 100, 0, 0, warm_seconds=0.1)
-        >>> row.compile_seconds
-        1.4
-    """
-
-    name: str
-    source: str
-    graphs: int
-    cold_seconds: float
-    run_bytes: int
-    code_bytes: int
-    process_bytes: int
-    warm_seconds: float = 0.0
-    waste: float = 0.0
-    utilisation: float = 0.0
-    differences: tuple[str, ...] = ()
-
-    @property
-    def compile_seconds(self) -> float:
-        """What tracing and compiling cost: the difference between cold and warm."""
-        return max(self.cold_seconds - self.warm_seconds, 0.0)
+from shapeexec.tools.benchmark._contest import ContestRow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +41,15 @@ class ShapesReport:
 
     Example:
         >>> rows = (
-        ...     ShapesRow("jax.jit", "jax.jit", 9, 9.0, 100, 0, 0, warm_seconds=1.0),
-        ...     ShapesRow("pow2", "sx.Pow2()", 3, 3.0, 120, 0, 0, warm_seconds=1.25),
+        ...     ContestRow("jax.jit", "jax.jit(fn)", cold_seconds=9.0, warm_seconds=1.0),
+        ...     ContestRow("pow2", "s: sx.Pow2()", cold_seconds=3.0, warm_seconds=1.25),
         ... )
         >>> report = ShapesReport(rows, ({"s": 3},), 1e6, 1e9)
         >>> report.speed_up(rows[1]), report.speed_up(rows[1], is_cold=False)
         (3.0, 0.8)
     """
 
-    rows: tuple[ShapesRow, ...]
+    rows: tuple[ContestRow, ...]
     sizes: tuple[Mapping[str, int], ...]
     flops: float
     peak_flops: float
@@ -98,7 +59,7 @@ class ShapesReport:
         """Whether all answers are those of `jax.jit`, up to rounding."""
         return not any(row.differences for row in self.rows)
 
-    def speed_up(self, row: ShapesRow, *, is_cold: bool = True) -> float:
+    def speed_up(self, row: ContestRow, *, is_cold: bool = True) -> float:
         """Compare a contestant with `jax.jit`.
 
         Args:
@@ -111,7 +72,18 @@ class ShapesReport:
         exact = self.rows[0]
         if is_cold:
             return exact.cold_seconds / row.cold_seconds
-        return exact.warm_seconds / row.warm_seconds
+        return (exact.warm_seconds or 0.0) / (row.warm_seconds or 1.0)
+
+    def utilisation(self, row: ContestRow) -> float:
+        """Compute what share of the device's peak the work of a contestant is.
+
+        Args:
+            row: The contestant.
+
+        Returns:
+            FLOPs of the unpadded function a second, by those of the matrix product.
+        """
+        return self.flops / (row.warm_seconds or math.inf) / self.peak_flops
 
     def claims(self) -> tuple[ClaimRow, ...]:
         """Compare the usual claims with the strategy that comes nearest, if there is any."""
@@ -145,15 +117,15 @@ class ShapesReport:
         ]
         return "\n".join(lines)
 
-    def _cells(self, row: ShapesRow) -> list[str]:
+    def _cells(self, row: ContestRow) -> list[str]:
         return [
             row.name,
             str(row.graphs),
-            f"{row.compile_seconds:.2f} s",
+            f"{row.compile_seconds or 0:.2f} s",
             f"{self.speed_up(row):.2f}",
             f"{self.speed_up(row, is_cold=False):.2f}",
             f"{row.waste:.1%}",
-            f"{row.utilisation:.1%}",
+            f"{self.utilisation(row):.1%}",
             bytes_text(row.run_bytes),
             bytes_text(row.code_bytes) if row.code_bytes else "-",
             bytes_text(max(row.process_bytes, 0)),
@@ -165,6 +137,7 @@ class ShapesReport:
             {
                 **dataclasses.asdict(row),
                 "compile_seconds": row.compile_seconds,
+                "utilisation": self.utilisation(row),
                 "speed_up_cold": self.speed_up(row),
                 "speed_up_warm": self.speed_up(row, is_cold=False),
             }

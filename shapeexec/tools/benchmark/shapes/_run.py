@@ -1,33 +1,38 @@
-"""`benchmark_shapes`: the same calls through all contestants, cold and then warm in turns.
+"""`benchmark_shapes`: strategies beside `jax.jit`, and the peak that their work is measured by.
 
-Who they are is known to `_contestants`, and how it looks to `_report`.
+How calls are run and compared is known to `_contest`, and how it looks to `_report`.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
-import dataclasses
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError
+from shapeexec.bucketing import Strategy
+from shapeexec.costing import speed_of
 from shapeexec.execution import Exec
-from shapeexec.tools._clock import in_turns, timed
-from shapeexec.tools._machine import resident_bytes
-from shapeexec.tools.benchmark.shapes._contestants import Contestant, Jitted, bucketed
-from shapeexec.tools.benchmark.shapes._report import ShapesReport, ShapesRow
-from shapeexec.tools.comparing._compare import difference
+from shapeexec.tools._clock import timed
+from shapeexec.tools._fit import fit
+from shapeexec.tools._strategies import FIT, strategy_of
+from shapeexec.tools.benchmark._contest import Tell, contest
+from shapeexec.tools.benchmark._contestants import Bucketed, Jitted
+from shapeexec.tools.benchmark.shapes._report import ShapesReport
 
 COMPARED = ("pow2", "linear:128", "fit:16")
 _WIDTHS = {"cpu": 1024}
 _WIDE = 8192
 _TRIES = 5
+
+Sizes = Mapping[str, int]
 
 
 def benchmark_shapes(
@@ -37,7 +42,7 @@ def benchmark_shapes(
     compare: Sequence[str] = COMPARED,
     keep: Mapping[str, str] | None = None,
     rounds: int = 3,
-    tell: Callable[[str], object] = lambda line: None,
+    tell: Tell = lambda line: None,
 ) -> ShapesReport:
     """Run calls of many shapes through `jax.jit` and through strategies, and compare all answers.
 
@@ -56,14 +61,14 @@ def benchmark_shapes(
         The figures; `print` them.
 
     Raises:
-        ConfigError: There are no calls, one is no strategy, or no symbol is left to compare.
+        ConfigError: There are no calls, or one of `compare` is no strategy.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",))
-        >>> calls = [(np.ones(n, np.float32),) for n in (3, 5, 9)]
+        >>> calls = [(np.ones(n, np.float32),) for n in (3, 5, 7)]
         >>> report = benchmark_shapes(run, calls, compare=["pow2"], rounds=1)
         >>> [(row.name, row.graphs, row.differences) for row in report.rows]
-        [('jax.jit', 3, ()), ('pow2', 3, ())]
+        [('jax.jit', 3, ()), ('pow2', 2, ())]
     """
     if not calls or rounds < 1:
         raise ConfigError(
@@ -74,63 +79,35 @@ def benchmark_shapes(
     sizes = [run.plan(*args).sizes for args in calls]
     keep = {symbol: text for symbol, text in (keep or {}).items() if symbol in sizes[0]}
     exact = Jitted(run, calls)
-    others = bucketed(run, calls, names=compare, sizes=sizes, keep=keep)
+    others = _bucketed(run, calls, names=compare, sizes=sizes, keep=keep)
     flops = [run.cost_model(*args)(**at).flops for args, at in zip(calls, sizes, strict=True)]
     peak = peak_flops()
-    rows: list[ShapesRow] = []
-    answers: list[Any] = []
-    for contestant in (exact, *others):
-        rows.append(_cold(contestant, answers, exact=exact, sizes=sizes))
-        tell(f"{contestant.name}: {rows[-1].cold_seconds:.1f} s for all shapes, from nothing")
-    warm = in_turns({one.name: _all_of(one, len(calls)) for one in (exact, *others)}, rounds=rounds)
-    done = [
-        dataclasses.replace(
-            row,
-            warm_seconds=warm[row.name],
-            utilisation=sum(flops) / warm[row.name] / peak,
-            waste=contestant.waste(),
-        )
-        for row, contestant in zip(rows, (exact, *others), strict=True)
-    ]
-    return ShapesReport(tuple(done), tuple(sizes), sum(flops), peak)
+    rows = contest((exact, *others), sizes, exact=exact, rounds=rounds, tell=tell)
+    return ShapesReport(tuple(rows), tuple(sizes), sum(flops), peak)
 
 
-def _cold(
-    contestant: Contestant, answers: list[Any], *, exact: Jitted, sizes: Sequence[Any]
-) -> ShapesRow:
-    """All calls, beginning with nothing compiled; the answers of the first contestant are kept."""
-    before, seconds = resident_bytes(), 0.0
-    results: list[Any] = []
-    for number in range(len(sizes)):
-        spent, result = timed(lambda number=number: contestant(number))
-        seconds += spent
-        results.append(result)
-    grown = resident_bytes() - before
-    told: list[str] = []
-    for number, (result, want) in enumerate(zip(results, answers, strict=False)):
-        text, is_rounding = difference(result, want, flat=exact.flat, leaves=exact.leaves(number))
-        if text is not None and not is_rounding:
-            told.append(f"{dict(sizes[number])}: {text}")
-    answers.extend(results if not answers else ())
-    programs = contestant.programs()
-    return ShapesRow(
-        name=contestant.name,
-        source=contestant.source,
-        graphs=len(programs),
-        cold_seconds=seconds,
-        run_bytes=max((p.inputs + p.temporaries + p.outputs for p in programs), default=0),
-        code_bytes=sum(p.code for p in programs),
-        process_bytes=grown,
-        differences=tuple(told),
-    )
+def _bucketed(
+    run: Exec,
+    calls: Sequence[Sequence[Any]],
+    *,
+    names: Iterable[str],
+    sizes: Sequence[Sizes],
+    keep: Mapping[str, str],
+) -> list[Bucketed]:
+    """An Exec for each strategy; what is fitted is fitted for all symbols, also those of `keep`."""
 
+    def fitted(graphs: int) -> dict[str, Strategy]:
+        model, speed = run.cost_model(*calls[0]), speed_of(_compat.default_device())
+        return dict(fit(model, [dict(at) for at in sizes], graphs=graphs, speed=speed).strategies)
 
-def _all_of(contestant: Contestant, count: int) -> Callable[[], Any]:
-    def work() -> None:
-        for number in range(count):
-            jax.block_until_ready(contestant(number))
-
-    return work
+    found: list[Bucketed] = []
+    for name in names:
+        chosen = strategy_of(name, fitted={FIT: fitted})
+        if isinstance(chosen, Strategy):
+            chosen = {symbol: keep.get(symbol, chosen) for symbol in sizes[0]}
+        options = {"strategies": chosen, "returns": "device", "donate_argnums": ()}
+        found.append(Bucketed(name, run.variant(**options), calls))
+    return found
 
 
 def peak_flops() -> float:
@@ -138,13 +115,8 @@ def peak_flops() -> float:
 
     It is measured where the calls run: on JAX's default device.
     """
-    width = _WIDTHS.get(jax.default_backend(), _WIDE)
+    width = _WIDTHS.get(_compat.default_device().platform, _WIDE)
     matrix = jnp.full((width, width), 0.5, jnp.float32)
     product = jax.jit(jnp.matmul)
-    jax.block_until_ready(product(matrix, matrix))
-    seconds: list[float] = []
-    for _ in range(_TRIES):
-        start = time.perf_counter()
-        jax.block_until_ready(product(matrix, matrix))
-        seconds.append(time.perf_counter() - start)
+    seconds = [timed(lambda: product(matrix, matrix))[0] for _ in range(_TRIES)]
     return 2 * width**3 / min(seconds)
