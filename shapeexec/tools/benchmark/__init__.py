@@ -6,6 +6,7 @@ Each is a package beside this module with a `_command`; it is imported where its
 from typing import Any
 
 from shapeexec.tools.benchmark.attention import _command as attention
+from shapeexec.tools.benchmark.levels import _command as levels
 from shapeexec.tools.benchmark.shapes import _command as shapes
 
 
@@ -19,3 +20,4 @@ def add_command(tools: Any) -> None:
     names = parser.add_subparsers(required=True, metavar="NAME")
     attention.add_command(names)
     shapes.add_command(names)
+    levels.add_command(names)
