@@ -12,6 +12,7 @@ from shapeexec.tools import _doctor, benchmark
 from shapeexec.tools.comparing import _command as comparing
 from shapeexec.tools.explaining import _command as explaining
 from shapeexec.tools.planning import _command as planning
+from shapeexec.tools.profiling import _command as profiling
 from shapeexec.tools.soak import _command as soak
 
 
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     planning.add_command(tools)
     comparing.add_command(tools)
     explaining.add_command(tools)
+    profiling.add_command(tools)
     soak.add_command(tools)
     options = parser.parse_args(arguments)
     options.command = " ".join([parser.prog, *(sys.argv[1:] if arguments is None else arguments)])

@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
+import jax.core
 from jax.experimental import pallas as pl
 from jax.interpreters import mlir
 
