@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from demo import contest, model, report, text
-from shapeexec import ShapeExecError
+from shapeexec import ConfigError, ShapeExecError
 from shapeexec.tools._device import add_device, on_device
 from shapeexec.tools._strategies import split
 
@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> list[contest.Run]:
     for name, count in (_QUICK if options.quick else _FULL).items():
         if getattr(options, name) is None:
             setattr(options, name, count)
+        if (given := getattr(options, name)) < 1:
+            raise ConfigError(f"--{name} {given} is none.", option=name, fix="1 or more")
     with on_device(options.device) as device:
         return _run(options, device.platform)
 
@@ -50,6 +52,8 @@ def _run(options: argparse.Namespace, platform: str) -> list[contest.Run]:
     def progress(items: Iterable, what: str) -> Iterable:
         return track(list(items), f"{what:24}", console=console)
 
+    history = text.requests(options.requests, seed=0)
+    ways = contest.contestants(history, compare=split(options.compare))
     requests = text.requests(options.requests, seed=1)
     console.print(
         f"A byte-level transformer reads {len(requests)} requests: 1 to {text.LARGEST_BATCH} "
@@ -60,8 +64,6 @@ def _run(options: argparse.Namespace, platform: str) -> list[contest.Run]:
     params = model.init(jax.random.key(0), layers=options.layers)
     sample = contest.sample_exact(params, requests, count=options.sample, track=progress)
     runs = [contest.extrapolate(sample, requests)]
-    history = text.requests(options.requests, seed=0)
-    ways = contest.contestants(history, compare=split(options.compare))
     for name, buckets in ways.items():
         runs.append(
             contest.run_exec(

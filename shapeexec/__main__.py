@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from shapeexec._errors import ShapeExecError
-from shapeexec.tools import _doctor, benchmark
+from shapeexec.tools import _doctor
+from shapeexec.tools.benchmark import _command as benchmark
 from shapeexec.tools.comparing import _command as comparing
 from shapeexec.tools.explaining import _command as explaining
 from shapeexec.tools.planning import _command as planning

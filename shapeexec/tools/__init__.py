@@ -4,20 +4,40 @@ from shapeexec.tools._doctor import Diagnosis, Finding, doctor
 from shapeexec.tools._fit import fit
 from shapeexec.tools._metrics import prometheus_metrics
 from shapeexec.tools._optimize import optimize
+from shapeexec.tools._target import Target, read_target
 from shapeexec.tools._validate import Validation, validate
+from shapeexec.tools.benchmark import ContestRow
+from shapeexec.tools.benchmark.levels import LevelsReport, benchmark_levels
+from shapeexec.tools.benchmark.shapes import ClaimRow, ShapesReport, benchmark_shapes
+from shapeexec.tools.comparing import Comparison, ComparisonRow, compare
 from shapeexec.tools.planning import LengthPlan, LengthRow, plan_lengths, read_lengths
+from shapeexec.tools.profiling import Profile, ProfileRow, profile
 
 __all__ = [
+    "ClaimRow",
+    "Comparison",
+    "ComparisonRow",
+    "ContestRow",
     "Diagnosis",
     "Finding",
     "LengthPlan",
     "LengthRow",
+    "LevelsReport",
+    "Profile",
+    "ProfileRow",
+    "ShapesReport",
+    "Target",
     "Validation",
+    "benchmark_levels",
+    "benchmark_shapes",
+    "compare",
     "doctor",
     "fit",
     "optimize",
     "plan_lengths",
+    "profile",
     "prometheus_metrics",
     "read_lengths",
+    "read_target",
     "validate",
 ]

@@ -8,6 +8,7 @@ from shapeexec.tools import _output
 from shapeexec.tools._device import add_device, on_device
 from shapeexec.tools._examples import sizes_of
 from shapeexec.tools._target import ABOUT, add_target, read_target
+from shapeexec.tools.profiling._profile import profile
 
 _ABOUT = f"""\
 Calls by bucket: what making each graph took, by part; what a call takes; how much of it is padding;
@@ -41,8 +42,6 @@ def add_command(tools: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shapeexec.tools.profiling._profile import profile  # noqa: PLC0415 - its module is heavy
-
     with on_device(options.device):
         target = read_target(options.target, example=options.example)
         calls = [target.arguments(**at) for at in sizes_of(options.shapes, target.defaults)]

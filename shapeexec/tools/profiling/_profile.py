@@ -21,7 +21,7 @@ _OPERATIONS = 5
 def profile(
     run: Exec, calls: Sequence[Sequence[Any]], *, directory: str | Path, rounds: int = 5
 ) -> Profile:
-    """Profile calls bucket by bucket: what making graphs took, what calls take, and what is slow.
+    """Tell where the time of calls goes by bucket: making graphs, running them, and what is slow.
 
     A variant of `run` begins with nothing compiled. Each bucket's calls are timed, and then run
     once more under `jax.profiler.trace`, in a folder of their own.

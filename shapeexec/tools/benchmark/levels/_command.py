@@ -7,6 +7,7 @@ from shapeexec._errors import ConfigError
 from shapeexec.tools import _output
 from shapeexec.tools._device import add_device, on_device
 from shapeexec.tools._machine import machine
+from shapeexec.tools.benchmark.levels._run import benchmark_levels
 
 _ABOUT = """\
 A transformer op by op with a loop over examples, with jax.jit at exact shapes, compiled ahead, in
@@ -43,8 +44,6 @@ def add_command(names: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shapeexec.tools.benchmark.levels._run import benchmark_levels  # noqa: PLC0415 - heavy
-
     with on_device(options.device) as device:
         where = {**machine(), "device": device.device_kind}
         report = benchmark_levels(

@@ -5,6 +5,7 @@ How calls are run and compared is known to `_contest`, and how it looks to `_rep
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jax import Array
 
@@ -22,7 +23,6 @@ from shapeexec.tools.benchmark._contestants import (
     Jitted,
     OpByOp,
 )
-from shapeexec.tools.benchmark.levels import _kernels
 from shapeexec.tools.benchmark.levels._report import LevelsReport
 from shapeexec.tools.benchmark.models._configs import config_of, config_target
 from shapeexec.tools.benchmark.models._transformer import Parts, transformer
@@ -88,6 +88,8 @@ def benchmark_levels(
     if options is None:
         options = _TUNED.get(_compat.default_device().platform, {})
     plain = target.run.variant(strategies=buckets)
+    from shapeexec.tools.benchmark.levels import _kernels  # noqa: PLC0415 - it imports Pallas
+
     exact = Jitted(plain, calls)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_kernels.rules())
@@ -96,20 +98,22 @@ def benchmark_levels(
             exact,
             Ahead(plain, calls),
             Bucketed("Exec", plain, calls),
-            *_with_kernels(plain, calls, heads=model.heads),
+            *_with_kernels(_kernels, plain, calls=calls, heads=model.heads),
             _with_options(plain, calls, options=options),
         ]
         rows = contest(levels, sizes, exact=exact, rounds=rounds, tell=tell)
     return LevelsReport(config, tuple(rows), tuple(sizes))
 
 
-def _with_kernels(plain: Exec, calls: Sequence[Args], *, heads: int) -> list[Bucketed]:
+def _with_kernels(
+    kernels: Any, plain: Exec, *, calls: Sequence[Args], heads: int
+) -> list[Bucketed]:
     def attend(query: Array, key: Array, value: Array) -> Array:  # noqa: PLR0917 - operands
         return dot_product_attention(query, key, value, is_causal=True)
 
     attention = Parts(attention=attend)
-    fused = Parts(attention=attend, norm=_kernels.norm, gelu=_kernels.gelu)
-    is_interpreted = _kernels.is_interpreted()
+    fused = Parts(attention=attend, norm=kernels.norm, gelu=kernels.gelu)
+    is_interpreted = kernels.is_interpreted()
     platform = _compat.default_device().platform
     note = f"not timed: Pallas interprets kernels on {platform}" if is_interpreted else ""
     return [

@@ -12,8 +12,9 @@ from shapeexec.tools._examples import sizes_of
 from shapeexec.tools._machine import machine
 from shapeexec.tools._strategies import split
 from shapeexec.tools._target import ABOUT, Target, add_example, read_target
+from shapeexec.tools.benchmark.models import CONFIGS, config_target
+from shapeexec.tools.benchmark.shapes._run import COMPARED, benchmark_shapes
 
-COMPARED = "pow2,linear:128,fit:16"
 _ABOUT = f"""\
 Calls of many shapes through jax.jit, which compiles each shape, and through strategies. Each
 contestant begins with nothing compiled; then all take turns. All answers are compared.
@@ -38,16 +39,15 @@ def add_command(names: Any) -> None:
     parser.add_argument(
         "--config",
         metavar="NAME",
-        help="small_transformer (the default), medium_transformer, large, xlarge, vision_cnn, rnn, "
-        "dense_linear",
+        help=f"{', '.join(CONFIGS)}; default: the first",
     )
     add_example(parser)
     parser.add_argument(
         "--compare",
         nargs="+",
-        default=[COMPARED],
+        default=COMPARED,
         metavar="STRATEGY",
-        help=f"such as {COMPARED}, the default; fit:16: sx.fit, for all symbols together",
+        help=f"such as {','.join(COMPARED)}, the default; fit:16: sx.fit, for all symbols together",
     )
     parser.add_argument(
         "--keep",
@@ -64,8 +64,6 @@ def add_command(names: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shapeexec.tools.benchmark.shapes._run import benchmark_shapes  # noqa: PLC0415 - heavy
-
     _output.check(options)
     with on_device(options.device) as device:
         target, shapes = target_of(options)
@@ -98,8 +96,6 @@ def target_of(options: argparse.Namespace) -> tuple[Target, str | None]:
     Raises:
         ConfigError: There is none, or both are asked for.
     """
-    from shapeexec.tools.benchmark.models import config_target  # noqa: PLC0415 - heavy
-
     if options.target is None:
         return config_target(options.config or "small_transformer", is_quick=options.quick)
     if options.config is not None:

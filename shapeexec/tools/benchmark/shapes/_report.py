@@ -21,6 +21,10 @@ class ClaimRow:
         name: The strategy that comes nearest.
         measured: Its figure.
         holds: Whether it is kept here.
+
+    Example:
+        >>> ClaimRow("3x as fast, compiles included", "pow2", 3.6, holds=True).holds
+        True
     """
 
     claim: str
