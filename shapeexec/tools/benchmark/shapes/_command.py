@@ -67,13 +67,14 @@ def _run(options: argparse.Namespace) -> int:
     _output.check(options)
     with on_device(options.device) as device:
         target, shapes = target_of(options)
+        keep = _kept(options.keep, target.defaults)
         sizes = sizes_of(options.shapes or shapes, target.defaults)
         where = {**machine(), "device": device.device_kind}
         report = benchmark_shapes(
             target.run,
             [target.arguments(**at) for at in sizes],
             compare=split(options.compare),
-            keep=_kept(options.keep, target.defaults),
+            keep=keep,
             rounds=options.rounds,
             tell=lambda line: print(line, flush=True),
         )
