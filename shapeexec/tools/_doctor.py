@@ -239,6 +239,7 @@ def add_command(tools: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _output.check(options)
     diagnosis = doctor()
     print(diagnosis)
     _output.write(options, diagnosis.to_dict())

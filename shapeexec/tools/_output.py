@@ -4,9 +4,10 @@ What the figures are is up to the command.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,21 @@ def add_plot(parser: argparse.ArgumentParser, what: str = "them") -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Check, before anything is measured, that what was measured can be drawn.
+    """Check, before anything is measured, that what was measured can be drawn and written.
+
+    Args:
+        options: Of the command line.
 
     Raises:
-        ConfigError: matplotlib is not installed.
+        ConfigError: matplotlib is not installed, or a folder cannot be made.
     """
-    if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
+    given = {name: getattr(options, name, None) for name in ("json", "plot", "html")}
+    if given["plot"] is not None and importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--plot needs matplotlib.", option="plot", fix="pip install matplotlib")
+    for name, path in given.items():
+        if path is not None:
+            with _told(path, f"--{name}"):
+                path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def write(options: argparse.Namespace, figures: Any, *, draw: Draw | None = None) -> None:
@@ -52,24 +61,34 @@ def write(options: argparse.Namespace, figures: Any, *, draw: Draw | None = None
         options: Of the command line.
         figures: Plain types, as JSON has them.
         draw: Writes a picture to a path; None: the command has no `--plot`.
+
+    Raises:
+        ConfigError: A file cannot be written.
     """
     if options.json is not None:
         write_text(options.json, json.dumps(figures, indent=1) + "\n")
     if draw is not None and options.plot is not None:
-        options.plot.parent.mkdir(parents=True, exist_ok=True)
-        draw(options.plot)
+        with _told(options.plot, "--plot"):
+            draw(options.plot)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, and the folders that it needs.
+    """Write a file.
 
     Raises:
         ConfigError: It cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _told(path, "the output"):
         path.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _told(path: Path, name: str) -> Generator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be written: {error}.", option="json", fix="a path that can be written"
+            f"{name} {path} cannot be written: {error}.",
+            option=name.removeprefix("--"),
+            fix="a path that can be written",
         ) from error

@@ -128,12 +128,21 @@ def test_devices_are_named_by_platform_and_number():
     assert device_of(None) is not None
 
 
+@pytest.mark.parametrize("tool", ["explain", "validate", "profile", "benchmark shapes"])
+@pytest.mark.parametrize("option", ["--json", "--html", "--plot"])
+def test_a_folder_that_cannot_be_made_is_told_before_anything_runs(tool, option, tmp_path, capsys):
+    if {"--html": "explain", "--plot": "benchmark shapes"}.get(option, tool) != tool:
+        return
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "x.png"
+    assert main([*tool.split(), "not even a file", option, str(path)]) == 2
+    assert f"{option} {path} cannot be written: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--json", "--html"])
 def test_a_file_that_cannot_be_written_is_told(option, model, tmp_path, capsys):
-    (tmp_path / "file").touch()
-    call = ["explain", f"{model}:run", option, str(tmp_path / "file" / "x")]
-    assert main(call) == 2
-    assert "cannot be written: " in capsys.readouterr().err
+    assert main(["explain", f"{model}:run", option, str(tmp_path)]) == 2
+    assert f"the output {tmp_path} cannot be written: " in capsys.readouterr().err
 
 
 def test_explain_prints_what_exec_explain_prints(model, tmp_path, capsys):

@@ -46,6 +46,7 @@ def add_command(tools: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _output.check(options)
     rounds = 1 if options.quick else options.rounds
     if rounds < 1:
         raise ConfigError(f"--rounds {rounds} is none.", option="rounds", fix="1 or more")

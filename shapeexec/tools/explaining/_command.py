@@ -41,6 +41,7 @@ def add_command(tools: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _output.check(options)
     with on_device(options.device):
         target = read_target(options.target, example=options.example)
         found = {

@@ -44,6 +44,7 @@ def add_command(names: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _output.check(options)
     with on_device(options.device) as device:
         where = {**machine(), "device": device.device_kind}
         report = benchmark_levels(
