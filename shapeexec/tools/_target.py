@@ -50,10 +50,13 @@ class Target:
 
     @functools.cached_property
     def run(self) -> Exec:
-        """The Exec; of a plain function one whose specs are read from examples."""
-        if isinstance(self.given, Exec):
-            return self.given
-        return Exec(self.given, specs_of_examples(self.arguments, self.defaults))
+        """The Exec; where nothing names its specs, they are read from examples."""
+        given = self.given
+        if not isinstance(given, Exec):
+            return Exec(given, specs_of_examples(self.arguments, self.defaults))
+        if given.settings.in_shapes is not None or given.settings.annotated:
+            return given
+        return given.variant(in_shapes=specs_of_examples(self.arguments, self.defaults))
 
     @property
     def plain(self) -> Callable[..., Any]:

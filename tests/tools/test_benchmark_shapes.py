@@ -94,6 +94,12 @@ def test_what_cannot_run_is_refused(options, what):
     assert caught.value.what == what
 
 
+def test_without_an_axis_that_changes_there_is_nothing_to_compare():
+    run = sx.Exec(product, (None, None))
+    with pytest.raises(sx.ConfigError, match=r"no size of Exec\(product, 0 graphs\) changes"):
+        benchmark_shapes(run, CALLS)
+
+
 def test_the_command_prints_writes_and_draws(tmp_path, capsys):
     file, plot = tmp_path / "a" / "shapes.json", tmp_path / "b" / "shapes.png"
     call = ["benchmark", "shapes", "--config", "dense_linear", "--quick", "--rounds", "1"]

@@ -1,5 +1,6 @@
 """`FILE:FUNCTION`, sizes, strategies and devices on command lines, and what is refused."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -20,6 +21,9 @@ def test_a_target_is_an_exec_or_gets_the_specs_that_examples_show(model):
     assert target.arguments(s=3)[1].shape == (2, 3)
     assert target.plain is target.given
     assert read_target(f"{model}:run").plain.__name__ == "mean"
+    inferring = dataclasses.replace(target, given=sx.Exec(target.plain, buckets=8))
+    assert inferring.run.specs.in_shapes == (None, "b, s")
+    assert inferring.run.settings.strategy("s") == sx.Linear(8)
 
 
 def test_specs_hold_multiples_sums_and_trees():

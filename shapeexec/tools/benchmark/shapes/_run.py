@@ -61,7 +61,7 @@ def benchmark_shapes(
         The figures; `print` them.
 
     Raises:
-        ConfigError: There are no calls, or one of `compare` is no strategy.
+        ConfigError: There are no calls, no axis that changes, or one of `compare` is no strategy.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",))
@@ -77,6 +77,12 @@ def benchmark_shapes(
             fix="one or more of each",
         )
     sizes = [run.plan(*args).sizes for args in calls]
+    if not sizes[0]:
+        raise ConfigError(
+            f"benchmark_shapes: no size of {run!r:.80} changes.",
+            option="run",
+            fix='name the axes that change: sx.Exec(fn, ("b, s",))',
+        )
     keep = {symbol: text for symbol, text in (keep or {}).items() if symbol in sizes[0]}
     exact = Jitted(run, calls)
     others = _bucketed(run, calls, names=compare, sizes=sizes, keep=keep)
