@@ -46,6 +46,13 @@ def test_each_contestant_begins_with_nothing_and_answers_alike():
     assert pow2.compile_seconds == pow2.cold_seconds - pow2.warm_seconds
 
 
+def test_benchmarks_are_found_when_they_are_asked_for():
+    assert set(sx.tools._LATE) <= set(sx.tools.__all__)
+    assert sx.tools.benchmark_shapes is benchmark_shapes
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = sx.tools.nothing
+
+
 def test_symbols_that_are_kept_keep_their_strategy():
     run = sx.Exec(lambda x: x * 2, ("b, s",))
     calls = [(np.ones((3, size), np.float32),) for size in (5, 9)]
