@@ -20,6 +20,9 @@ def split(texts: Iterable[str]) -> list[str]:
 
     Args:
         texts: Such as `["pow2,hybrid:64,64", "fit:16"]`.
+
+    Raises:
+        ConfigError: One is no strategy.
     """
     found: list[str] = []
     for part in (part.strip() for text in texts for part in text.split(",")):
@@ -27,6 +30,8 @@ def split(texts: Iterable[str]) -> list[str]:
             found[-1] += f",{part}"
         elif part:
             found.append(part)
+    for name in found:
+        strategy_of(name, fitted={FIT: lambda graphs: graphs})
     return list(dict.fromkeys(found))
 
 

@@ -12,6 +12,7 @@ from jax import Array
 from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.attention import dot_product_attention
+from shapeexec.bucketing import as_strategy
 from shapeexec.execution import Compiling, Exec
 from shapeexec.tools._examples import sizes_of
 from shapeexec.tools.benchmark._contest import Tell, contest
@@ -75,6 +76,7 @@ def benchmark_levels(
     """
     if rounds < 1:
         raise ConfigError(f"rounds={rounds} is none.", option="rounds", fix="1 or more")
+    strategy = as_strategy(buckets)
     model = config_of(config, is_quick=is_quick)
     if model.kind != "transformer":
         raise ConfigError(
@@ -87,7 +89,7 @@ def benchmark_levels(
     calls = [target.arguments(**at) for at in sizes]
     if options is None:
         options = _TUNED.get(_compat.default_device().platform, {})
-    plain = target.run.variant(strategies=buckets)
+    plain = target.run.variant(strategies=strategy)
     from shapeexec.tools.benchmark.levels import _kernels  # noqa: PLC0415 - it imports Pallas
 
     exact = Jitted(plain, calls)

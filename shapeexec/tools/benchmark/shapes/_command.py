@@ -65,6 +65,7 @@ def add_command(names: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     _output.check(options)
+    compare = split(options.compare)
     with on_device(options.device) as device:
         target, shapes = target_of(options)
         keep = _kept(options.keep, target.defaults)
@@ -73,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
         report = benchmark_shapes(
             target.run,
             [target.arguments(**at) for at in sizes],
-            compare=split(options.compare),
+            compare=compare,
             keep=keep,
             rounds=options.rounds,
             tell=lambda line: print(line, flush=True),
