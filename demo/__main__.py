@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> list[contest.Run]:
 
 
 def _run(options: argparse.Namespace, platform: str) -> list[contest.Run]:
+    compare = split(options.compare)
     started = time.perf_counter()
     console = Console()
 
@@ -53,7 +54,7 @@ def _run(options: argparse.Namespace, platform: str) -> list[contest.Run]:
         return track(list(items), f"{what:24}", console=console)
 
     history = text.requests(options.requests, seed=0)
-    ways = contest.contestants(history, compare=split(options.compare))
+    ways = contest.contestants(history, compare=compare)
     requests = text.requests(options.requests, seed=1)
     console.print(
         f"A byte-level transformer reads {len(requests)} requests: 1 to {text.LARGEST_BATCH} "

@@ -11,6 +11,7 @@ import shapeexec as sx
 from shapeexec.__main__ import main
 from shapeexec.tools import ClaimRow, ContestRow, ShapesReport, benchmark_shapes
 from shapeexec.tools.benchmark.models import config_target
+from shapeexec.tools.benchmark.shapes import _run
 from shapeexec.tools.comparing import _compare
 
 
@@ -21,6 +22,18 @@ def product(w, x):
 RUN = sx.Exec(product, (None, "s, 4"))
 W = np.ones((4, 4), np.float32)
 CALLS = [(W, np.ones((size, 4), np.float32)) for size in (3, 5, 6, 7)]
+
+
+@pytest.fixture(autouse=True)
+def known_speed(monkeypatch):
+    """Measuring the device takes seconds, and is tested where it is done."""
+    speed = sx.Speed(seconds_per_flop=1e-11, seconds_per_byte=1e-10)
+    monkeypatch.setattr(_run, "speed_of", lambda device: speed)
+    monkeypatch.setattr(_run, "_WIDTHS", {"cpu": 64})
+
+
+def test_the_peak_is_that_of_a_matrix_product():
+    assert 1e6 < _run.peak_flops() < 1e17
 
 
 def test_each_contestant_begins_with_nothing_and_answers_alike():
@@ -134,7 +147,6 @@ def test_the_command_prints_writes_and_draws(tmp_path, capsys):
         ("--compare pow3", "compare='pow3' is not a strategy."),
         ("--shapes h=3", "--shapes h=3: there is no size 'h'."),
         ("--device abacus", "--device abacus: there is no such device."),
-        ("--rounds 0", "rounds=0: nothing would run."),
     ],
 )
 def test_what_the_command_cannot_do_ends_with_2(options, what, capsys):
