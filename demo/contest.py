@@ -16,6 +16,7 @@ from scipy.optimize import nnls
 import shapeexec as sx
 from demo.model import LONGEST, Params, score
 from demo.text import LARGEST_BATCH
+from shapeexec.tools._strategies import FIT, strategy_of
 
 Requests = Sequence[np.ndarray]
 Buckets = Mapping[str, sx.Strategy]
@@ -77,15 +78,29 @@ class Run:
         return len(self.warm_seconds) / float(self.warm_seconds.sum())
 
 
-def contestants(history: Requests, *, rungs: int = 6) -> dict[str, Buckets]:
-    """Three ways to choose buckets; the last is `rungs` lengths, fitted to earlier requests."""
+def contestants(
+    history: Requests, *, compare: Sequence[str] = (), rungs: int = 6
+) -> dict[str, Buckets]:
+    """Ways to choose the buckets of lengths.
+
+    Args:
+        history: Earlier requests, to which ladders are fitted.
+        compare: Strategies, as texts such as `"pow2"` or `"fit:6"`; none: three that suit the text.
+        rungs: How many lengths the fitted ladder among these three has.
+    """
     lengths = {LONGEST: 0} | _counts(tokens.shape[1] for tokens in history)
-    batches = sx.Pow2(maximum=LARGEST_BATCH)
-    return {
-        "Pow2": {"b": batches, "s": sx.Pow2(minimum=16, maximum=LONGEST)},
-        "Linear(128)": {"b": batches, "s": sx.Linear(128, maximum=LONGEST)},
-        "Ladder.fit": {"b": batches, "s": sx.Ladder.fit(lengths, rungs)},
+
+    def fitted(graphs: int) -> sx.Strategy:
+        return sx.Ladder.fit(lengths, graphs)
+
+    usual = {
+        "Pow2": sx.Pow2(minimum=16, maximum=LONGEST),
+        "Linear(128)": sx.Linear(128, maximum=LONGEST),
+        "Ladder.fit": fitted(rungs),
     }
+    chosen = {name: strategy_of(name, fitted={FIT: fitted}) for name in compare}
+    batches = sx.Pow2(maximum=LARGEST_BATCH)
+    return {name: {"b": batches, "s": one} for name, one in (chosen or usual).items()}
 
 
 def no_progress(items: Iterable, what: str) -> Iterable:

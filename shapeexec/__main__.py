@@ -1,4 +1,4 @@
-"""The command line: `python -m shapeexec plan --help`, `... benchmark attention`, `... soak`.
+"""The command line: `python -m shapeexec TOOL --help`, and the script `shapeexec`.
 
 What a tool measures is known to `tools`.
 """
@@ -8,8 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from shapeexec._errors import ShapeExecError
-from shapeexec.tools import _doctor, benchmark
+from shapeexec.tools import _doctor
+from shapeexec.tools.benchmark import _command as benchmark
+from shapeexec.tools.comparing import _command as comparing
+from shapeexec.tools.explaining import _command as explaining
 from shapeexec.tools.planning import _command as planning
+from shapeexec.tools.profiling import _command as profiling
 from shapeexec.tools.soak import _command as soak
 
 
@@ -24,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _doctor.add_command(tools)
     benchmark.add_command(tools)
     planning.add_command(tools)
+    comparing.add_command(tools)
+    explaining.add_command(tools)
+    profiling.add_command(tools)
     soak.add_command(tools)
     options = parser.parse_args(arguments)
     options.command = " ".join([parser.prog, *(sys.argv[1:] if arguments is None else arguments)])

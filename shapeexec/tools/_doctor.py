@@ -10,7 +10,6 @@ import argparse
 import collections
 import dataclasses
 import importlib.util
-import json
 import os
 import re
 import tempfile
@@ -29,6 +28,7 @@ from shapeexec._errors import BackendError, ShapeExecError
 from shapeexec.attention.backends._registry import IMPLEMENTATIONS
 from shapeexec.bucketing import Linear
 from shapeexec.execution import Exec
+from shapeexec.tools import _output
 from shapeexec.tools._machine import machine
 from shapeexec.tools._validate import validate
 
@@ -234,15 +234,13 @@ def add_command(tools: Any) -> None:
     """
     text = "Check versions, devices, caches and attention's back ends, and run a short test."
     parser = tools.add_parser("doctor", help="whether all is well here", description=text)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all findings here")
+    _output.add_json(parser, "all findings")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
+    _output.check(options)
     diagnosis = doctor()
     print(diagnosis)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(diagnosis.to_dict(), indent=1) + "\n"
-        options.json.write_text(text, encoding="utf-8")
+    _output.write(options, diagnosis.to_dict())
     return 0 if diagnosis.is_well else 1

@@ -1,19 +1,8 @@
 """Benchmarks that anyone can run: `python -m shapeexec benchmark NAME`.
 
-Each is a package beside this module with a `_command`; it is imported where its name is given.
+Each is a package beside this module.
 """
 
-from typing import Any
+from shapeexec.tools.benchmark._contest import ContestRow
 
-from shapeexec.tools.benchmark.attention import _command as attention
-
-
-def add_command(tools: Any) -> None:
-    """Add `benchmark` to the tools of the command line.
-
-    Args:
-        tools: What `argparse.ArgumentParser.add_subparsers` returns.
-    """
-    parser = tools.add_parser("benchmark", help="measure the library, beside others")
-    names = parser.add_subparsers(required=True, metavar="NAME")
-    attention.add_command(names)
+__all__ = ["ContestRow"]

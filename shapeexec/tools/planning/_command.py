@@ -1,12 +1,11 @@
 """The command line of `plan`. What its figures mean is known to `_plan`."""
 
 import argparse
-import importlib.util
-import json
-from pathlib import Path
 from typing import Any
 
 from shapeexec._errors import ConfigError
+from shapeexec.tools import _output
+from shapeexec.tools._strategies import split
 from shapeexec.tools.planning._plan import COMPARED, plan_lengths
 from shapeexec.tools.planning._read import read_lengths
 
@@ -36,7 +35,7 @@ def add_command(tools: Any) -> None:
         nargs="+",
         default=COMPARED,
         metavar="STRATEGY",
-        help=f"such as pow2, linear:128 or fit:8; default {' '.join(COMPARED)}",
+        help=f"such as pow2,linear:128,fit:8; default {' '.join(COMPARED)}",
     )
     parser.add_argument("--column", help="of a CSV file: that of the lengths")
     parser.add_argument("--count", help="the column of how often each occurs")
@@ -47,28 +46,22 @@ def add_command(tools: Any) -> None:
         metavar="COLUMN=TEXT",
         help="only rows with this text; may be repeated",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them here (matplotlib)")
+    _output.add_json(parser)
+    _output.add_plot(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib.", fix="pip install matplotlib")
+    _output.check(options)
     counts = read_lengths(
         options.lengths,
         column=options.column,
         count=options.count,
         where=dict(map(_condition, options.where)),
     )
-    plan = plan_lengths(counts, graphs=options.graphs, compare=options.compare)
+    plan = plan_lengths(counts, graphs=options.graphs, compare=split(options.compare))
     print(plan)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(plan.to_dict(), indent=1) + "\n", encoding="utf-8")
-    if options.plot is not None:
-        options.plot.parent.mkdir(parents=True, exist_ok=True)
-        plan.plot().savefig(options.plot, dpi=130)
+    _output.write(options, plan.to_dict(), draw=lambda path: plan.plot().savefig(path, dpi=130))
     return 0
 
 

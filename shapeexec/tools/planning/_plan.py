@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shapeexec._code import code
-from shapeexec._errors import ConfigError
-from shapeexec.bucketing import Ladder, Strategy, as_strategy, checked_bucket
+from shapeexec.bucketing import Ladder, Strategy, checked_bucket
 from shapeexec.bucketing._checks import as_int, histogram
 from shapeexec.execution._drawing import plotter
+from shapeexec.tools._strategies import FIT, strategy_of
 
 COMPARED = ("pow2", "geometric:1.5", "linear:128")
-_FIT = "fit"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,7 @@ class LengthPlan:
     @property
     def best(self) -> LengthRow:
         """The ladder that is fitted to the lengths."""
-        return next(row for row in self.rows if row.name.startswith(_FIT))
+        return next(row for row in self.rows if row.name.startswith(FIT))
 
     def __str__(self) -> str:
         total, lengths = sum(self.counts.values()), list(self.counts)
@@ -149,7 +148,7 @@ def plan_lengths(
         buckets=sx.Ladder((9, 30))
     """
     counts = {size: count for size, count in histogram(lengths).items() if count}
-    names = dict.fromkeys((f"{_FIT}:{as_int(graphs, 'graphs')}", *compare))
+    names = dict.fromkeys((f"{FIT}:{as_int(graphs, 'graphs')}", *compare))
     rows = [_row(name, counts) for name in names]
     return LengthPlan(counts, tuple(sorted(rows, key=lambda row: (row.waste, row.graphs))))
 
@@ -161,23 +160,10 @@ def used(strategy: Strategy, counts: Mapping[int, float]) -> tuple[int, ...]:
 
 def _row(given: str | Strategy, counts: Mapping[int, float]) -> LengthRow:
     name = given if isinstance(given, str) else repr(given)
-    strategy = _strategy(given, counts)
+    strategy = strategy_of(given, fitted={FIT: lambda graphs: Ladder.fit(counts, graphs)})
     most = max(checked_bucket(strategy, size) - size for size in counts)
     waste = strategy.expected_waste(counts)
     return LengthRow(name, strategy, len(used(strategy, counts)), waste, most)
-
-
-def _strategy(given: str | Strategy, counts: Mapping[int, float]) -> Strategy:
-    kind, _, number = given.partition(":") if isinstance(given, str) else ("", "", "")
-    if kind.strip() != _FIT:
-        return as_strategy(given, "compare")
-    if not number.strip().isdecimal() or int(number) < 1:
-        raise ConfigError(
-            f"compare={given!r} is not a fitted ladder.",
-            option="compare",
-            fix='"fit:16", with the number of graphs',
-        )
-    return Ladder.fit(counts, int(number))
 
 
 def _cells(row: LengthRow) -> tuple[str, ...]:

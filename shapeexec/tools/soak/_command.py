@@ -4,14 +4,12 @@ What the names on the command line mean is in `_main`.
 """
 
 import argparse
-import importlib.util
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from shapeexec._errors import ConfigError
+from shapeexec.tools import _output
 from shapeexec.tools._machine import machine
 
 _ABOUT = """\
@@ -49,16 +47,15 @@ def add_command(tools: Any) -> None:
     )
     parser.add_argument("--models", metavar="NAME,...", help="only these")
     parser.add_argument("--ways", metavar="NAME,...", help="only these sets of options")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw memory here (matplotlib)")
+    _output.add_json(parser)
+    _output.add_plot(parser, "memory")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     from shapeexec.tools.soak import _main  # noqa: PLC0415 - it is heavy
 
-    if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib.", fix="pip install matplotlib")
+    _output.check(options)
     soak = _main.soak_of(
         minutes=options.minutes,
         threads=options.threads,
@@ -71,13 +68,13 @@ def _run(options: argparse.Namespace) -> int:
     where = machine(("prometheus_client",))  # before this run is itself the load
     report = _main.Report(options.command, where, _main.run(soak, _tell))
     print(f"\n{report.as_text()}")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n")
-    if options.plot is not None:
+
+    def draw(path: Path) -> None:
         from shapeexec.tools.soak._plot import save_plot  # noqa: PLC0415 - optional
 
-        save_plot(report.outcome.watch.samples, options.plot)
+        save_plot(report.outcome.watch.samples, path)
+
+    _output.write(options, report.as_json(), draw=draw)
     if report.outcome.stalls:
         sys.stdout.flush()
         os._exit(2)  # the interpreter would wait for workers that are stuck

@@ -43,6 +43,5 @@ def save_plot(samples: Sequence[Sample], path: Path) -> None:
             for axes in (above, below):
                 axes.axvline(own[0], color="tab:gray", linewidth=0.8, linestyle=":")
             above.annotate(name, (own[0], 0), (3, 3), textcoords="offset points", fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plt.close(figure)

@@ -4,8 +4,6 @@ What is measured, and how, is in `_main`.
 """
 
 import argparse
-import importlib.util
-import json
 import os
 import re
 import time
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shapeexec._errors import ConfigError
+from shapeexec.tools import _output
 
 _ABOUT = """\
 Attention on this device: the back ends of shapeexec.dot_product_attention and their rivals.
@@ -48,8 +47,8 @@ def add_command(names: Any) -> None:
         help="only cells shape/mask/name/pass, the pass forward or both, in which this is found",
     )
     parser.add_argument("--minutes", type=float, default=8.0, help="then nothing new is begun")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them here (matplotlib)")
+    _output.add_json(parser)
+    _output.add_plot(parser)
     parser.set_defaults(run=_run)
 
 
@@ -58,8 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from shapeexec.tools.benchmark.attention import _main  # noqa: PLC0415 - it is heavy
 
-    if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib.", option="plot", fix="pip install matplotlib")
+    _output.check(options)
     try:
         only = re.compile(options.only)
     except re.error as error:
@@ -81,13 +79,13 @@ def _run(options: argparse.Namespace) -> int:
         deadline=deadline,
     )
     print(f"\n{report.as_text()}")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n")
-    if options.plot is not None:
+
+    def draw(path: Path) -> None:
         from shapeexec.tools.benchmark.attention._plot import save_plot  # noqa: PLC0415 - optional
 
-        save_plot(report.rows, options.plot)
+        save_plot(report.rows, path)
+
+    _output.write(options, report.as_json(), draw=draw)
     return int(report.has_failed)
 
 

@@ -12,10 +12,10 @@ import jax
 
 from shapeexec._errors import ConfigError
 from shapeexec.tools._machine import machine
+from shapeexec.tools._progress import progress
 from shapeexec.tools.benchmark.attention._contestant import Contestant
 from shapeexec.tools.benchmark.attention._ours import contestants
 from shapeexec.tools.benchmark.attention._problems import defaults, pattern_of, shape_of
-from shapeexec.tools.benchmark.attention._progress import progress
 from shapeexec.tools.benchmark.attention._report import Report
 from shapeexec.tools.benchmark.attention._run import Plan, Row, measure
 from shapeexec.tools.benchmark.attention._studies import STUDIES, Finding

@@ -1,0 +1,48 @@
+"""How long calls take: in turns, so that what slows one slows the others.
+
+What is called is up to the command.
+"""
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownMemberType=false
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+Work = Callable[[], Any]
+
+
+def timed(work: Work) -> tuple[float, Any]:
+    """Seconds from the call to its result, and the result."""
+    start = time.perf_counter()
+    result = work()
+    jax.block_until_ready(result)
+    return time.perf_counter() - start, result
+
+
+def in_turns(works: Mapping[str, Work], *, rounds: int) -> dict[str, float]:
+    """Median seconds of calls that take turns, in the opposite order every other round.
+
+    Args:
+        works: By name; what they compile has been compiled.
+        rounds: How often each has its turn.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    order = list(works)
+    for _ in range(rounds):
+        for name in order:
+            seconds[name].append(timed(works[name])[0])
+        order.reverse()
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds as a text: `1.25 ms`."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

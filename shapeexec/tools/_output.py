@@ -1,0 +1,94 @@
+"""Where a command writes its figures: `--json` and `--plot`, the same in all commands.
+
+What the figures are is up to the command.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+from shapeexec._errors import ConfigError
+
+Draw = Callable[[Path], object]
+
+
+def add_json(parser: argparse.ArgumentParser, what: str = "all figures") -> None:
+    """Add `--json` to a command.
+
+    Args:
+        parser: Of the command.
+        what: What is written.
+    """
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {what} here")
+
+
+def add_plot(parser: argparse.ArgumentParser, what: str = "them") -> None:
+    """Add `--plot` to a command.
+
+    Args:
+        parser: Of the command.
+        what: What is drawn.
+    """
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=f"draw {what} here (matplotlib)")
+
+
+def check(options: argparse.Namespace) -> None:
+    """Check, before anything is measured, that what was measured can be drawn and written.
+
+    Args:
+        options: Of the command line.
+
+    Raises:
+        ConfigError: matplotlib is not installed, or a folder cannot be made.
+    """
+    given = {name: getattr(options, name, None) for name in ("json", "plot", "html")}
+    if given["plot"] is not None and importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("--plot needs matplotlib.", option="plot", fix="pip install matplotlib")
+    for name, path in given.items():
+        if path is not None:
+            with _told(path, f"--{name}"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def write(options: argparse.Namespace, figures: Any, *, draw: Draw | None = None) -> None:
+    """Write figures where the options say.
+
+    Args:
+        options: Of the command line.
+        figures: Plain types, as JSON has them.
+        draw: Writes a picture to a path; None: the command has no `--plot`.
+
+    Raises:
+        ConfigError: A file cannot be written.
+    """
+    if options.json is not None:
+        write_text(options.json, json.dumps(figures, indent=1) + "\n")
+    if draw is not None and options.plot is not None:
+        with _told(options.plot, "--plot"):
+            draw(options.plot)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    with _told(path, "the output"):
+        path.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _told(path: Path, name: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{name} {path} cannot be written: {error}.",
+            option=name.removeprefix("--"),
+            fix="a path that can be written",
+        ) from error

@@ -1,0 +1,132 @@
+"""The same calls through several contestants: first from nothing, one by one; then warm, in turns.
+
+Who they are is known to `_contestants`, and what their figures mean to each benchmark.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from shapeexec.tools._clock import in_turns, timed
+from shapeexec.tools._machine import resident_bytes
+from shapeexec.tools.benchmark._contestants import Contestant, Jitted
+from shapeexec.tools.comparing._compare import difference
+
+Tell = Callable[[str], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class ContestRow:
+    """What one contestant did.
+
+    Attributes:
+        name: What it is called.
+        source: What it is, as it is written.
+        note: What has run, where that is worth knowing; why it was not timed.
+        graphs: How many programs were compiled; None: nobody knows.
+        cold_seconds: All calls, beginning with nothing compiled.
+        run_bytes: Arguments, temporaries and results of the program that needs most, as XLA tells.
+        code_bytes: The code of all programs; 0 where a back end counts none.
+        process_bytes: By how much the resident memory of the process grew in the cold run.
+        warm_seconds: All calls with everything compiled, the median of the rounds; None: it was
+            not timed.
+        waste: The share of the elements that run which is padding, 0 to 1.
+        differences: The calls whose answer is another one, by more than rounding.
+
+    Example:
+        >>> row = ContestRow("pow2", "sx.Pow2()", graphs=3, cold_seconds=1.5, warm_seconds=0.5)
+        >>> row.compile_seconds
+        1.0
+    """
+
+    name: str
+    source: str
+    note: str = ""
+    graphs: int | None = None
+    cold_seconds: float = 0.0
+    run_bytes: int = 0
+    code_bytes: int = 0
+    process_bytes: int = 0
+    warm_seconds: float | None = None
+    waste: float = 0.0
+    differences: tuple[str, ...] = ()
+
+    @property
+    def compile_seconds(self) -> float | None:
+        """What tracing and compiling cost: the difference between cold and warm."""
+        if self.warm_seconds is None:
+            return None
+        return max(self.cold_seconds - self.warm_seconds, 0.0)
+
+
+def contest(
+    contestants: Sequence[Contestant],
+    sizes: Sequence[Mapping[str, int]],
+    *,
+    exact: Jitted,
+    rounds: int,
+    tell: Tell,
+) -> list[ContestRow]:
+    """Run all calls.
+
+    Args:
+        contestants: Who; one that is not timed runs the first call alone.
+        sizes: Of the calls.
+        exact: Whose answers are right; one of the contestants.
+        rounds: How often all calls run once everything is compiled.
+        tell: Takes a line whenever a contestant is done.
+    """
+    answers: list[Any] = []
+    rows: list[ContestRow] = []
+    for one in sorted(contestants, key=lambda one: one is not exact):
+        rows.append(_cold(one, answers, exact=exact, sizes=sizes))
+        tell(f"{one.name}: {rows[-1].cold_seconds:.1f} s for {len(sizes)} shapes, from nothing")
+    works = {one.name: _all_of(one, len(sizes)) for one in contestants if one.is_timed}
+    warm = in_turns(works, rounds=rounds)
+    by_name = {row.name: row for row in rows}
+    return [
+        dataclasses.replace(by_name[one.name], warm_seconds=warm.get(one.name), waste=one.waste())
+        for one in contestants
+    ]
+
+
+def _cold(
+    contestant: Contestant, answers: list[Any], *, exact: Jitted, sizes: Sequence[Any]
+) -> ContestRow:
+    """All calls, beginning with nothing compiled; the answers of the first contestant are kept."""
+    before, seconds = resident_bytes(), 0.0
+    results: list[Any] = []
+    for number in range(len(sizes) if contestant.is_timed else 1):
+        spent, result = timed(lambda number=number: contestant(number))
+        seconds += spent
+        results.append(result)
+    grown = resident_bytes() - before
+    told: list[str] = []
+    for number, (result, want) in enumerate(zip(results, answers, strict=False)):
+        text, is_rounding = difference(result, want, flat=exact.flat, leaves=exact.leaves(number))
+        if text is not None and not is_rounding:
+            told.append(f"{dict(sizes[number])}: {text}")
+    if contestant is exact:
+        answers.extend(results)
+    programs = contestant.programs()
+    return ContestRow(
+        name=contestant.name,
+        source=contestant.source,
+        note=contestant.note,
+        graphs=None if programs is None else len(programs),
+        cold_seconds=seconds,
+        run_bytes=max((p.inputs + p.temporaries + p.outputs for p in programs or ()), default=0),
+        code_bytes=sum(p.code for p in programs or ()),
+        process_bytes=grown,
+        differences=tuple(told),
+    )
+
+
+def _all_of(contestant: Contestant, count: int) -> Callable[[], Any]:
+    def work() -> None:
+        for number in range(count):
+            jax.block_until_ready(contestant(number))  # pyright: ignore[reportUnknownMemberType] - JAX's C extension has no stubs
+
+    return work
