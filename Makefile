@@ -15,7 +15,7 @@ PART ?= $(shell expr $$(date +%j) % 10)/10
 # The random examples of that part: the same all day, so that a failure can be repeated.
 SEED ?= $(shell date +%Y%j)
 
-.PHONY: demo test slow daily check bench deep docs format clean
+.PHONY: demo test slow daily libraries check wheel next-jax bench deep docs format clean
 
 demo: $(INSTALLED)
 	@echo "demo: real text of every length through a transformer; about 4 minutes on 2 cores"
@@ -32,6 +32,12 @@ slow: $(INSTALLED)
 daily: $(INSTALLED)
 	@echo "daily: part $(PART) of make deep; about 10 minutes on 2 cores"
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n 2 -q --part $(PART) --hypothesis-seed $(SEED) $(TESTS)
+
+libraries: $(INSTALLED)
+	@echo "libraries: haiku, numpyro, orbax, grain, Keras and transformers join .venv, and their tests run; about 4 minutes"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[libraries]"
+	@$(BIN)/python -m pytest -n 2 -q tests/libraries
+	@$(BIN)/python docs/run_pages.py docs/libraries.md
 
 check: $(INSTALLED)
 	@echo "check: lint, format, types and pages of docstrings; nothing is changed (make format, docs)"

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 import shapeexec as sx
-from tests.execution.support import batch, ones
+from tests.execution.support import batch, ones, refused
 from tests.libraries.support import BUCKETS, SIZES
 from tests.tolerance import assert_close
 
@@ -19,14 +19,20 @@ def total(element: Any) -> Any:
     return element["x"].mean() * element["length"]
 
 
-class Element:
-    """An array as tf.data's `as_numpy_iterator` has none: it knows only how to become NumPy's."""
+class Tensor:
+    """An array of another library's: it has a shape, a dtype of its own, and becomes NumPy's."""
 
-    def __init__(self, values: np.ndarray) -> None:
-        self.values = values
+    shape, dtype = (3,), "tf.float32"
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.values, dtype, copy=copy)
+        return ones(3)
+
+
+def test_a_tensor_of_another_library_is_refused_with_the_way_to_numpy():
+    ex = sx.Exec(jnp.mean, ("s",), buckets=BUCKETS)
+    with refused(sx.ConfigError, "args[0] is a Tensor that JAX has no dtype", "np.asarray of it"):
+        ex(Tensor())
+    assert ex(np.asarray(Tensor())) == 2
 
 
 def test_an_iterator_of_batches_is_read_as_it_is():
