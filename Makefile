@@ -5,10 +5,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-# `make demo PLOT=other.png`, `make bench DATA=directory`, `make test TESTS=tests/bucketing`
+# `make demo PLOT=other.png`, `make bench DATA=directory`, `make test TESTS=tests/bucketing`, `make wheel OUT=dist`
 PLOT ?= demo_plot.png
 DATA ?=
 TESTS ?=
+OUT ?=
 
 # Of all tests each tenth one, another part on each day of the year.
 PART ?= $(shell expr $$(date +%j) % 10)/10
@@ -46,6 +47,14 @@ check: $(INSTALLED)
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/python -m pytest -q tests/test_docs.py -k "made_page or every_public_name"
 
+wheel: $(INSTALLED)
+	@echo "wheel: wheel and sdist, and a program where the wheel alone is installed; about a minute"
+	@$(BIN)/python scripts/wheel.py $(if $(OUT),--out $(OUT))
+
+next-jax: $(INSTALLED)
+	@echo "next-jax: the newest jax in .venv-next, the names that it dropped, and tests; some ten minutes"
+	@$(BIN)/python scripts/next_jax.py --python $(PYTHON)
+
 bench: $(INSTALLED)
 	@echo "bench: all benchmarks, into benchmarks/results; leave the machine alone meanwhile"
 	@$(BIN)/python -m benchmarks.run_all $(if $(DATA),--data $(DATA))
@@ -67,7 +76,7 @@ format: $(INSTALLED)
 
 clean:
 	@echo "clean: remove .venv, build and what tools left behind"
-	@rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-next build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 
 $(INSTALLED): pyproject.toml
 	@echo "install: .venv with shapeexec and what its tests need; some minutes, once"
