@@ -4,8 +4,8 @@
     python scripts/next_jax.py --pre               # and what comes before it
     python scripts/next_jax.py --tests tests/shape # another part of the tests
 
-It ends with 0 whatever it finds: a release of jax is news, and no fault of a change. First come the private names
-of `shapeexec/_compat/private.py` that are gone, for most failures follow from them.
+It ends with 0 whatever it finds: a release of jax is news, and no fault of a change. First come
+the private names of `shapeexec/_compat/private.py` that are gone, which cause most failures.
 """
 
 import argparse

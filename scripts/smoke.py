@@ -1,6 +1,6 @@
 """What an installed shapeexec must do, without a package that it does not ask for.
 
-`scripts/wheel.py` runs it in a fresh environment. It imports nothing of the tests, which are not installed.
+`scripts/wheel.py` runs it in a fresh environment. It imports no test: tests are not installed.
 """
 
 import importlib.metadata

@@ -3,8 +3,8 @@
     python scripts/wheel.py            # in a temporary directory, which is removed
     python scripts/wheel.py --out dist # and keep both files there
 
-The sdist is built first and the wheel from it, so a file that one of them lacks is noticed. The program runs in a
-fresh environment, in an empty directory: nothing of the working tree can help it.
+The sdist is built first and the wheel from it, so a file that one of them lacks is noticed. The
+program runs in a fresh environment, in an empty directory: no file of the tree can help it.
 """
 
 import argparse
@@ -37,15 +37,10 @@ def missing_in(wheel: pathlib.Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     files = (ROOT / "shapeexec").rglob("*")
-    kinds = {".py", ".typed"}
-    own = {str(path.relative_to(ROOT)) for path in files if path.suffix in kinds or is_typed(path)}
+    own = {str(path.relative_to(ROOT)) for path in files if path.suffix in {".py", ".typed"}}
+    own |= {"shapeexec/py.typed"}
     lacks = [f"{name} is missing" for name in sorted(own - held)]
     return lacks + [f"{name} does not belong there" for name in sorted(held - own)]
-
-
-def is_typed(path: pathlib.Path) -> bool:
-    """Whether a file says that the package has types."""
-    return path.name == "py.typed"
 
 
 def run(*command: str, cwd: pathlib.Path | None = None) -> None:

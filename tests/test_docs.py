@@ -17,7 +17,10 @@ from tests.marks import marked_slow
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
-SLOW = {DOCS / f"{name}.md" for name in ("attention", "buckets", "libraries", "padding_modes", "tutorial")}
+SLOW = {
+    DOCS / f"{name}.md"
+    for name in ("attention", "buckets", "libraries", "padding_modes", "tutorial")
+}
 _LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
 _IMAGE = re.compile(r"\!\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

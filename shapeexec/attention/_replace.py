@@ -60,7 +60,7 @@ def replace_attention(
         _replace_in_nnx(model, fn, nnx=nnx)
         return model
     if linen is not None and isinstance(model, linen.Module):
-        kind = _derived(type(model), within, implementation)
+        kind = _derived(type(model), within=within, implementation=implementation)
         return _as_kind(model, kind)
     raise ConfigError(
         f"replace_attention takes a model of Flax, not a {type(model).__name__}.",
@@ -106,7 +106,7 @@ def _as_kind(model: Any, kind: Any) -> Any:
 
 
 @functools.cache  # a class a kind: models that are equal stay equal, and share graphs
-def _derived(base: Any, within: Mask | None, implementation: Implementation) -> Any:
+def _derived(base: Any, *, within: Mask | None, implementation: Implementation) -> Any:
     """A subclass of a linen module's class whose layers attend by another function."""
     linen: Any = sys.modules["flax.linen"]
     fn = functools.partial(flax_attention_fn, within=within, implementation=implementation)
@@ -135,7 +135,9 @@ def _derived(base: Any, within: Mask | None, implementation: Implementation) -> 
     return type(base.__name__, (base,), {**members, **methods})
 
 
-def _intercept(call: _Fn, args: Any, kwargs: Any, context: Any, *, fn: _Fn) -> Any:
+def _intercept(  # noqa: PLR0917 - the order is linen's
+    call: _Fn, args: Any, kwargs: Any, context: Any, *, fn: _Fn
+) -> Any:
     with _attending_by(context.module, fn):
         return call(*args, **kwargs)
 

@@ -86,11 +86,11 @@ def test_a_runtime_error_is_of_the_valid_part_and_costs_no_graph():
 def test_what_equinox_keeps_between_calls_cannot_have_a_size_that_changes():
     rope = eqx.nn.RotaryPositionalEmbedding(4)
     rope(ones(8, 4))  # its table is longer now than the sizes below
-    ex = sx.Exec(lambda x: rope(x), ("s, 4",), buckets=BUCKETS)
+    ex = sx.Exec(rope, ("s, 4",), buckets=BUCKETS)
     what = "makes an array of this size outside of the trace, as `jax.ensure_compile_time_eval`"
     with refused(sx.InconclusiveShapeError, what, "cannot be kept between calls"):
         ex(ones(3, 4))
-    exact = sx.Exec(lambda x: rope(x), ("s, 4",), buckets=BUCKETS, on_unsupported="exact")
+    exact = sx.Exec(rope, ("s, 4",), buckets=BUCKETS, on_unsupported="exact")
     for n in (3, 5):
         assert_runs_as(rope, exact, ones(n, 4))
 
