@@ -5,17 +5,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-# `make demo PLOT=other.png`, `make bench DATA=directory`, `make test TESTS=tests/bucketing`
+# `make demo PLOT=other.png`, `make bench DATA=directory`, `make test TESTS=tests/bucketing`, `make wheel OUT=dist`
 PLOT ?= demo_plot.png
 DATA ?=
 TESTS ?=
+OUT ?=
 
 # Of all tests each tenth one, another part on each day of the year.
 PART ?= $(shell expr $$(date +%j) % 10)/10
 # The random examples of that part: the same all day, so that a failure can be repeated.
 SEED ?= $(shell date +%Y%j)
 
-.PHONY: demo test slow daily check bench deep docs site format clean
+.PHONY: demo test slow daily libraries check wheel site next-jax bench deep docs format clean
 
 demo: $(INSTALLED)
 	@echo "demo: real text of every length through a transformer; about 4 minutes on 2 cores"
@@ -33,12 +34,26 @@ daily: $(INSTALLED)
 	@echo "daily: part $(PART) of make deep; about 10 minutes on 2 cores"
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n 2 -q --part $(PART) --hypothesis-seed $(SEED) $(TESTS)
 
+libraries: $(INSTALLED)
+	@echo "libraries: haiku, numpyro, orbax, grain, Keras and transformers join .venv, and their tests run; about 4 minutes"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[libraries]"
+	@$(BIN)/python -m pytest -n 2 -q tests/libraries
+	@$(BIN)/python docs/run_pages.py docs/libraries.md
+
 check: $(INSTALLED)
 	@echo "check: lint, format, types and pages of docstrings; nothing is changed (make format, docs)"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/python -m pytest -q tests/test_docs.py -k "made_page or every_public_name"
+
+wheel: $(INSTALLED)
+	@echo "wheel: wheel and sdist, and a program where the wheel alone is installed; about a minute"
+	@$(BIN)/python scripts/wheel.py $(if $(OUT),--out $(OUT))
+
+next-jax: $(INSTALLED)
+	@echo "next-jax: the newest jax in .venv-next, the names that it dropped, and tests; some ten minutes"
+	@$(BIN)/python scripts/next_jax.py --python $(PYTHON)
 
 bench: $(INSTALLED)
 	@echo "bench: all benchmarks, into benchmarks/results; leave the machine alone meanwhile"
@@ -67,7 +82,7 @@ format: $(INSTALLED)
 
 clean:
 	@echo "clean: remove .venv, build and what tools left behind"
-	@rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-next build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 
 $(INSTALLED): pyproject.toml
 	@echo "install: .venv with shapeexec and what its tests need; some minutes, once"

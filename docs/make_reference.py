@@ -107,7 +107,7 @@ GROUPS = (
             "RelativeBias",
         ),
     ),
-    ("Attention in Flax", "attention", ("flax_attention_fn",)),
+    ("Attention in Flax", "attention", ("flax_attention_fn", "replace_attention")),
     ("Bucketing, further", "bucketing", ("as_strategy", "check_laws", "checked_bucket", "Custom")),
     (
         "Masking",

@@ -4,7 +4,8 @@
     python docs/run_pages.py --write README.md docs/*.md  # and put the true output in their place
 
 A page is one program: its ```python blocks run in order, in one namespace. A ```text block right
-behind one of them shows what that block prints.
+behind one of them shows what that block prints. A block that imports a library of the extra
+`libraries` is left as it is where that library is missing, and the page's line says so.
 """
 
 import contextlib
@@ -17,23 +18,38 @@ from collections.abc import Iterator
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 _SECONDS = re.compile(r"\d+\.\d+(?= s\b)")
 _LINE = re.compile(r"(?<=\.md:)\d+")
+LIBRARIES = ("grain", "haiku", "keras", "numpyro", "orbax", "transformers")
+"""What the extra `libraries` of pyproject.toml brings, as it is imported."""
+
+
+class Missing(str):
+    """What a block did not print, for a library is missing: its name."""
 
 
 def run(page: pathlib.Path) -> Iterator[tuple[re.Match[str], str]]:
-    """Each block of the page, with what it printed."""
+    """Each block of the page, with what it printed, or `Missing`."""
     text = page.read_text(encoding="utf-8")
     namespace = {"__name__": page.stem}
     for block in _BLOCK.finditer(text):
         above = text[: block.start(1)].count("\n")
         code = compile("\n" * above + block[1], str(page.resolve()), "exec")
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(code, namespace)
+        try:
+            with contextlib.redirect_stdout(printed):
+                exec(code, namespace)
+        except ModuleNotFoundError as error:
+            name = (error.name or "").partition(".")[0]
+            if name not in LIBRARIES:
+                raise
+            yield block, Missing(name)
+            continue
         yield block, printed.getvalue()
 
 
 def differs(shown: str, printed: str) -> bool:
     """Whether the page shows something else; line numbers and seconds may differ."""
+    if isinstance(printed, Missing):
+        return False
     return _LINE.sub("N", _SECONDS.sub("N", shown)) != _LINE.sub("N", _SECONDS.sub("N", printed))
 
 
@@ -41,7 +57,9 @@ def refresh(page: pathlib.Path) -> str:
     """The page with what its blocks print."""
     text, done, at = page.read_text(encoding="utf-8"), "", 0
     for block, printed in run(page):
-        if block[2] is not None and _SECONDS.sub("N", block[2]) != _SECONDS.sub("N", printed):
+        if isinstance(printed, Missing):
+            print(f"{page}: a program was not run, for {printed} is missing", file=sys.stderr)
+        elif block[2] is not None and _SECONDS.sub("N", block[2]) != _SECONDS.sub("N", printed):
             done += text[at : block.start(2)] + printed
             at = block.end(2)
     return done + text[at:]

@@ -17,7 +17,10 @@ from tests.marks import marked_slow
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
-SLOW = {DOCS / f"{name}.md" for name in ("attention", "buckets", "padding_modes", "tutorial")}
+SLOW = {
+    DOCS / f"{name}.md"
+    for name in ("attention", "buckets", "libraries", "padding_modes", "tutorial")
+}
 _LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
 _IMAGE = re.compile(r"\!\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -58,8 +61,25 @@ def own_registry() -> Iterator[None]:
     ids=named,
 )
 def test_the_python_of_a_page_prints_what_the_page_shows(page: pathlib.Path) -> None:
+    missing = set[str]()
     for block, printed in run_pages.run(page):
         assert not run_pages.differs(block[2] or "", printed), f"{block[1]}\nprints\n{printed}"
+        missing |= {printed} if isinstance(printed, run_pages.Missing) else set()
+    if missing:
+        pytest.skip(f"make libraries runs the programs that need {', '.join(sorted(missing))}")
+
+
+def test_a_program_whose_library_is_missing_is_left_as_it_is_if_an_extra_brings_it(tmp_path):
+    page = tmp_path / "page.md"
+    for name, is_known in (("transformers.of_none", True), ("no_such_library", False)):
+        page.write_text(f"```python\nimport {name}\n```\n\n```text\n3\n```\n", encoding="utf-8")
+        if is_known:
+            assert run_pages.refresh(page) == page.read_text("utf-8")
+            ((_, printed),) = run_pages.run(page)
+            assert printed == "transformers"
+        else:
+            with pytest.raises(ModuleNotFoundError):
+                list(run_pages.run(page))
 
 
 def test_a_page_that_shows_something_else_is_noticed(tmp_path: pathlib.Path) -> None:

@@ -10,8 +10,9 @@ from shapeexec.attention import _cost as _cost  # registers what the primitives 
 from shapeexec.attention import _rule as _rule  # registers the rule of the primitives
 from shapeexec.attention._api import dot_product_attention
 from shapeexec.attention._flax import flax_attention_fn
+from shapeexec.attention._replace import replace_attention
 
-__all__ = ["dot_product_attention", "flax_attention_fn"]
+__all__ = ["dot_product_attention", "flax_attention_fn", "replace_attention"]
 
 
 def __dir__() -> list[str]:

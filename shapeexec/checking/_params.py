@@ -27,6 +27,8 @@ _SILENT = frozenset(
     """name debug_info unroll _split_transpose indices_are_sorted unique_indices weak_type
     ctx_mesh inline keep_unused donated_invars compiler_options_kvs""".split()
 )
+# Variables of functions, by module: they hold the call stack, for the text of an error.
+_OF_ERRORS = {"equinox._errors": frozenset({"stack"})}
 _DEEPEST = 32
 
 Number = Callable[[Any], Hashable]
@@ -89,7 +91,10 @@ def key(value: Any, number: Number, *, depth: int = 0) -> Hashable:
 
 def _object_key(value: Any, into: Callable[[Any], Hashable]) -> Hashable:
     if isinstance(value, types.FunctionType):
-        cells = tuple(map(_content, value.__closure__ or ()))
+        silent = _OF_ERRORS.get(value.__module__, ())
+        names = value.__code__.co_freevars
+        held = zip(names, value.__closure__ or (), strict=True)
+        cells = tuple(_content(cell) for name, cell in held if name not in silent)
         return "function", value.__code__, *map(into, (value.__defaults__, cells))
     if isinstance(value, types.MethodType):
         return "method", *map(into, (value.__self__, value.__func__))

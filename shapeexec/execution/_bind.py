@@ -259,10 +259,13 @@ def _dtype(leaf: Any, index: int, *, treedef: Any) -> tuple[Any, bool]:
         path = ("kwargs" if first.idx else "args") + _trees.keystr(tuple(rest))
         if isinstance(leaf, np.ndarray | np.generic):
             raise refused_dtype(path, leaf) from error
+        fix = "pass numbers, or a tuple, which is a constant of the graph"
+        if hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__"):  # another library's
+            fix = "pass np.asarray of it; a tf.data.Dataset has `as_numpy_iterator()`"
         raise ConfigError(
             f"{path} is a {type(leaf).__name__} that JAX has no dtype for.",
             option=path,
             got=f"{leaf!r:.80}",
-            fix="pass numbers, or a tuple, which is a constant of the graph",
+            fix=fix,
         ) from error
     return aval.dtype, bool(getattr(aval, "weak_type", False))

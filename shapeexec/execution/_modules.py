@@ -1,4 +1,4 @@
-"""Modules of flax's nnx and of equinox, recognised and taken apart without importing either.
+"""Modules of flax and of equinox, recognised and taken apart without importing either.
 
 A call can hold a module only if its library is imported already. The function may change an nnx
 module, and modules may share objects: nnx itself splits and merges them, as for `nnx.jit`.
@@ -30,6 +30,22 @@ def is_nnx(value: Any) -> bool:
     if nnx is None or graphs is None or isinstance(value, jax.Array | np.ndarray):
         return False
     return isinstance(value, nnx.Variable) or bool(graphs.is_graph_node(value))
+
+
+def is_linen_definition(value: Any) -> bool:
+    """Whether a value is a module of flax's linen that says, by its fields alone, what it is.
+
+    Such a module is frozen, and equal to others with equal fields. Linen keeps numbers beside
+    them that no other module has. One that is bound holds variables, and has no hash.
+    """
+    kind = getattr(sys.modules.get("flax.linen"), "Module", None)
+    if kind is None or not isinstance(value, kind):
+        return False
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def held_by_states(tree: Any, leaves: Sequence[Any]) -> set[int]:

@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from shapeexec.execution import _modules
 from shapeexec.execution._weak_table import WeakTable
 
 
@@ -222,11 +223,17 @@ def is_opened(value: object) -> bool:
         return False
     if kind.__module__.partition(".")[0] in _ARRAYS or _base(kind) is not object:
         return False
-    return any(map(is_opened, attributes_of(value).values()))
+    held = attributes_of(value)
+    if _modules.is_linen_definition(value):
+        held = {field.name: held.get(field.name) for field in dataclasses.fields(value)}
+    return any(map(is_opened, held.values()))
 
 
-def can_open(kind: type) -> bool:
-    """Whether a function that is an object of this class can be opened, whatever its hash."""
+def can_open(value: object) -> bool:
+    """Whether a function that is an object of this kind can be opened, whatever its hash."""
+    kind = type(value)
+    if _modules.is_linen_definition(value):
+        return False
     library = kind.__module__.partition(".")[0]
     if _is_atom(kind) or library in _ARRAYS:
         return False

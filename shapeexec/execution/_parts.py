@@ -256,7 +256,7 @@ class Walk:
         if id(leaf) in self.objects:
             return Again([*self.objects].index(id(leaf)))
         is_first = self._opens_first and not self.objects
-        if _objects.is_opened(leaf) or (is_first and _objects.can_open(type(leaf))):
+        if _objects.is_opened(leaf) or (is_first and _objects.can_open(leaf)):
             return self._opened(leaf, arrays)
         return Constant.of(leaf, self.key_of(leaf))
 

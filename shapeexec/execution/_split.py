@@ -296,7 +296,7 @@ def places(fn: Callable[..., Any], args: Sequence[Any], *, kwargs: Mapping[str, 
 
 def has_parts(fn: Callable[..., Any]) -> bool:
     """Whether a function holds values that may change: a method, a module, an object."""
-    return isinstance(fn, tuple(COMPOSITES)) or is_taken(fn) or _objects.can_open(type(fn))
+    return isinstance(fn, tuple(COMPOSITES)) or is_taken(fn) or _objects.can_open(fn)
 
 
 def _holds_more(argument: Any) -> bool:

@@ -46,6 +46,11 @@ _MEANINGS = (
         'write a spec such as "4*s", so that it divides',
     ),
     (
+        "that is not appearing in the shapes",
+        "makes an array of this size outside of the trace, as `jax.ensure_compile_time_eval` does",
+        "make it inside: an array of a size that changes cannot be kept between calls",
+    ),
+    (
         "is inconclusive",
         "compares sizes in a way that no guard decides",
         "pass a constraint that decides it",
