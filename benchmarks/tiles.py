@@ -1,8 +1,8 @@
 """Which multiples matter: matrix products at sizes around a large one, on the default device.
 
 One axis of a product has `base - t` and `base + t` elements, whose greatest divisor that is a power
-of two is t, for t = 1, 2, 4 and so on. Beside the FLOPs of `base` itself, how many are computed in
-a second? The axes are those that buckets pad: rows of what is multiplied (a sequence times weights),
+of two is t, for t = 1, 2, 4 and so on. How many FLOPs a second are computed, beside those at `base`
+itself? The axes are those that buckets pad: rows of what is multiplied (a sequence by weights),
 columns (keys of attention), and the axis that is summed (values of attention). Calls take turns.
 """
 
@@ -40,14 +40,10 @@ def run(options: argparse.Namespace) -> Report:
         found = _measure(dtype, axis, base=base, rounds=3 if options.tiny else ROUNDS)
         figures[f"{dtype}, {axis}"] = found
         rows.append((dtype, axis, *(f"{found[str(step)]:.2f}" for step in steps(base))))
-    tiles = {
-        dtype: sx.HardwareAware(dtype, device=platform).tile for dtype in DTYPES[platform]
-    }
+    tiles = {dtype: sx.HardwareAware(dtype, device=platform).tile for dtype in DTYPES[platform]}
     figures["tiles"] = tiles
     told = ", ".join(f"{tile} for {dtype}" for dtype, tile in tiles.items())
-    title = (
-        f"FLOPs per second at {base} +- t, beside those at {base}; the tile of HardwareAware: {told}"
-    )
+    title = f"FLOPs per second at {base} +- t, beside {base}; tiles of HardwareAware: {told}"
     return Report([Table(title, ("dtype", "axis", *map(str, steps(base))), rows)], figures)
 
 

@@ -3,10 +3,10 @@
 `_count` reads the program, and `_speed` measures the device.
 """
 
-import collections
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,7 +82,6 @@ class CostModel:
         notes: What was not counted, or was assumed.
         sizes: The sizes of the call that it was made for.
         memory: The bytes that may be needed at once; the greatest of these is.
-        loops: The work of each fused loop, and how many there are of it.
         factor: What its seconds are multiplied by; see `measured`.
 
     Example:
@@ -100,7 +99,6 @@ class CostModel:
     notes: tuple[str, ...]
     sizes: Mapping[str, int]
     memory: tuple[Polynomial, ...] = dataclasses.field(repr=False)
-    loops: tuple[tuple[Work, int], ...] = dataclasses.field(repr=False)
     factor: float = 1.0
 
     @functools.cached_property
@@ -136,7 +134,7 @@ class CostModel:
         return Cost(*(float(amount(sizes)) for amount in amounts), memory=float(memory))
 
     def seconds(self, speed: Speed | None = None, /, **sizes: Any) -> Any:
-        """Compute how long a call takes: of each fused loop the longer of computing and moving.
+        """Compute how long a call takes: each kind of work at its speed, one after another.
 
         Args:
             speed: That of a device; None: of the default device, measured once per process.
@@ -150,13 +148,8 @@ class CostModel:
         """
         self._check(sizes, is_one=False)
         own = speed_of() if speed is None else speed
-        total: Any = own.seconds_per_call
-        for work, times in self.loops:
-            computed = work.flops(sizes) * own.seconds_per_flop
-            computed = computed + work.transcendentals(sizes) * own.seconds_per_transcendental
-            moved = work.bytes(sizes) * own.seconds_per_byte
-            started = work.launches(sizes) * own.seconds_per_launch
-            total = total + times * (np.maximum(computed, moved) + started)
+        amounts = (amount(sizes) for amount in self.work.amounts)
+        total: Any = own.seconds_per_call + sum(map(operator.mul, amounts, own.rates))
         memory = self._memory(sizes)
         total = total + np.where(memory > FRESH_ABOVE, memory * own.seconds_per_fresh_byte, 0.0)
         total = total * self.factor
@@ -246,7 +239,6 @@ def model_of(trace: Trace, *, name: str, sizes: Mapping[str, int]) -> CostModel:
         notes=tuple(dict.fromkeys(beside(one.note, one.where) for one in found if one.note)),
         sizes=dict(sizes),
         memory=alive(trace.jaxpr, outward),
-        loops=_loops(found),
     )
 
 
@@ -256,13 +248,6 @@ def _lines(found: Sequence[Counted]) -> tuple[CostLine, ...]:
         key = one.primitive, one.where
         by_line[key] = by_line.get(key, Work()) + one.work
     return tuple(CostLine(*key, work) for key, work in by_line.items())
-
-
-def _loops(found: Sequence[Counted]) -> tuple[tuple[Work, int], ...]:
-    by_loop: dict[tuple[int, ...], Work] = {}
-    for one in found:
-        by_loop[one.loop] = by_loop.get(one.loop, Work()) + one.work
-    return tuple(collections.Counter(by_loop.values()).items())
 
 
 def _text(model: CostModel) -> list[str]:
