@@ -129,7 +129,7 @@ class CostModel:
             ConfigError: The sizes are not those of the symbols, or one is no integer of at least 0.
         """
         self._check(sizes, is_one=True)
-        work, memory = self.work, self._memory(sizes)
+        work, memory = self.work, bytes_needed(self, sizes)
         amounts = (work.flops, work.transcendentals, work.bytes, work.launches)
         return Cost(*(float(amount(sizes)) for amount in amounts), memory=float(memory))
 
@@ -150,7 +150,7 @@ class CostModel:
         own = speed_of() if speed is None else speed
         amounts = (amount(sizes) for amount in self.work.amounts)
         total: Any = own.seconds_per_call + sum(map(operator.mul, amounts, own.rates))
-        memory = self._memory(sizes)
+        memory = bytes_needed(self, sizes)
         total = total + np.where(memory > FRESH_ABOVE, memory * own.seconds_per_fresh_byte, 0.0)
         total = total * self.factor
         return total if np.ndim(total) else float(total)
@@ -188,9 +188,6 @@ class CostModel:
             )
         return dataclasses.replace(self, factor=self.factor * took / expected)
 
-    def _memory(self, sizes: Mapping[str, Any]) -> Any:
-        return functools.reduce(np.maximum, (peak(sizes) for peak in self.memory), 0.0)
-
     def _check(self, sizes: Mapping[str, Any], *, is_one: bool) -> None:
         if set(sizes) != set(self.symbols):
             given = ", ".join(sorted(sizes)) or "no sizes"
@@ -210,6 +207,11 @@ class CostModel:
 
     def __str__(self) -> str:
         return "\n".join(line[:_LONGEST] for line in _text(self))
+
+
+def bytes_needed(model: CostModel, sizes: Mapping[str, Any]) -> Any:
+    """The `memory` of a call at sizes by symbol, ints or arrays that broadcast."""
+    return functools.reduce(np.maximum, (peak(sizes) for peak in model.memory), 0.0)
 
 
 def _is_size(value: Any) -> bool:
@@ -261,7 +263,7 @@ def _text(model: CostModel) -> list[str]:
         ("launches", work.launches),
     ):
         lines.append(f"  {title:<15} {_short(amount(sizes)):>8}  {amount}")
-    lines.append(f"  {'memory, bytes':<15} {_short(model._memory(sizes)):>8}")  # pyright: ignore[reportPrivateUsage] - its own view
+    lines.append(f"  {'memory, bytes':<15} {_short(bytes_needed(model, sizes)):>8}")
     lines += [f"  holds where {guard}" for guard in model.guards]
     lines += _costliest(model)
     return lines + [f"  note: {note}" for note in model.notes]
