@@ -70,7 +70,7 @@ def fit(
         max_waste: The greatest share of the cost that padding may take. Without `graphs` the fewest
             graphs that keep to it are chosen.
         max_memory: The most bytes that a call may need in its bucket, beside its arguments.
-        memory: From sizes by keyword to these bytes, such as XLA's own of a compiled bucket; where it
+        memory: From sizes by keyword to these bytes, such as those of a compiled bucket; where it
             falls as a size grows, its running maximum counts. None: `memory` of the cost model.
         max_graphs: The greatest number of graphs where `graphs` is None.
         compile_seconds: What a graph costs once. With the next two options, and without `graphs`,
