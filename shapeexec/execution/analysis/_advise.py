@@ -28,6 +28,7 @@ OBSERVERS: tuple[Observer, ...] = (
     _of_running.thrash,
     _of_running.copies,
     _of_program.attention,
+    _of_program.packed,
     _of_masks.masks,
 )
 

@@ -59,19 +59,22 @@ class Facts:
     def requests(self) -> Requests | None:
         """The calls without empty axes; None: there are none, or buckets are not to be chosen.
 
-        Symbols that run at exact sizes for want of a rule have none, and `Adaptive` chooses itself.
+        Symbols that run at exact sizes for want of a rule have none.
         """
         analysis = self.analysis
         symbols = analysis.symbols
         sizes = {key: n for key, n in analysis.sizes.items() if len(key) == len(symbols)}
         sizes = {key: n for key, n in sizes.items() if all(key)}
-        strategies = self.settings.strategies
-        if any(isinstance(given_to(symbol, strategies), Adaptive) for symbol in symbols):
-            return None
         if not sizes or not symbols or analysis.stats.exact:
             return None
         at = np.array(list(sizes), np.intp)
         return Requests(symbols, at, np.array(list(sizes.values()), float))
+
+    @property
+    def learns(self) -> bool:
+        """Whether a symbol has buckets that learn: how many there are is theirs to choose."""
+        given = (given_to(symbol, self.settings.strategies) for symbol in self.analysis.symbols)
+        return any(isinstance(strategy, Adaptive) for strategy in given)
 
     @property
     def calls(self) -> str:

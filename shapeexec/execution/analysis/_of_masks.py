@@ -55,8 +55,8 @@ def _with_exact_sizes(
         return None
     return AdviceLine(
         "masks",
-        f"{told}; exact sizes of {named(timed.symbols)} need none, and at most {max(more, 0)} graphs"
-        " more",
+        f"{told}; exact sizes of {named(timed.symbols)} need none,"
+        f" and at most {max(more, 0)} graphs more",
         f"run = run.variant(buckets={code(strategies)})",
         seconds=seconds,
         changes={"strategies": strategies},
