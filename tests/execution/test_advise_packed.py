@@ -72,7 +72,7 @@ def test_rows_of_several_examples_spare_the_padding_that_was_said_and_are_exact(
     run, results = mapped(kernel)
     (line,) = told(run)
     assert line.change.startswith("sx.dot_product_attention(q, k, v, mask=sx.Documents(ids))")
-    assert "81% of what maps run is padding" in line.observation
+    assert "85% of what maps run is padding" in line.observation
     other = sx.Exec(several, ("b, s, 2, 4", "b, s"), buckets={"s": ROW})
     for numbers in rows_of(LENGTHS):
         x = np.concatenate([examples()[number] for number in numbers])
