@@ -195,7 +195,7 @@ def _check_that_each_fits(
         return
     request = zip(requests.symbols, map(int, sizes[beyond[0]]), strict=True)
     raise ConfigError(
-        f"max_memory={limits.max_memory:g} is too little for a request: its call needs more bytes.",
+        f"max_memory={limits.max_memory:.0f} is too little for a request: its call needs more bytes.",
         option="max_memory",
         got=", ".join(f"{symbol}={size}" for symbol, size in request),
         fix="a larger max_memory=, or requests that are split, such as smaller batches",
@@ -324,7 +324,7 @@ def _too_few(limits: Limits) -> ConfigError:
     if math.isfinite(limits.max_memory):
         return ConfigError(
             f"graphs={limits.graphs}: no ladders were found that keep to"
-            f" max_memory={limits.max_memory:g}.",
+            f" max_memory={limits.max_memory:.0f}.",
             option="max_memory",
             got="each request fits alone, but not in a bucket that it shares",
             fix="a larger graphs= or max_memory=, or fewer buckets in must=",
