@@ -195,7 +195,7 @@ def _check_that_each_fits(
         return
     request = zip(requests.symbols, map(int, sizes[beyond[0]]), strict=True)
     raise ConfigError(
-        f"max_memory={limits.max_memory:.0f} is too little for a request: its call needs more bytes.",
+        f"max_memory={limits.max_memory:.0f} is too little for a request: it needs more bytes.",
         option="max_memory",
         got=", ".join(f"{symbol}={size}" for symbol, size in request),
         fix="a larger max_memory=, or requests that are split, such as smaller batches",

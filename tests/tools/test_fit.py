@@ -223,7 +223,7 @@ REFUSED = [
     ),
     (
         {"max_memory": 80, "memory": area},
-        "max_memory=80 is too little for a request: its call needs more bytes.",
+        "max_memory=80 is too little for a request: it needs more bytes.",
         "a larger max_memory=, or requests that are split, such as smaller batches",
     ),
     (
