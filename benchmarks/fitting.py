@@ -234,7 +234,7 @@ def save_plot(figures: Mapping[str, Any], path: Path) -> None:
     panels[0, 0].legend()
     drawing.supxlabel("graphs, at most")
     drawing.supylabel("padding, percent of the modelled cost")
-    drawing.savefig(path, dpi=130)
+    drawing.savefig(path, dpi=80)
     plt.close(drawing)
 
 

@@ -31,10 +31,12 @@ class Cost:
     Attributes:
         at: From sizes by symbol, int arrays that broadcast, to the cost at each.
         may_fall: Whether it may fall as a size grows; then its running maximum is fitted to.
+        memory: Likewise to the bytes that a call needs; its running maximum counts. None: any.
     """
 
     at: Callable[[Mapping[str, Ints]], Floats]
     may_fall: bool = False
+    memory: Callable[[Mapping[str, Ints]], Floats] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,7 @@ class Limits:
         multiple_of: By symbol what its buckets are multiples of.
         must: By symbol the buckets that must be there.
         max_waste: The greatest share of the cost that padding may take; None: any.
+        max_memory: The most bytes that a call may need in its bucket.
         seconds_per_graph: What a graph costs once, in the unit of the cost.
         requests: How many requests share that.
     """
@@ -56,6 +59,7 @@ class Limits:
     multiple_of: Mapping[str, int]
     must: Mapping[str, tuple[int, ...]]
     max_waste: float | None = None
+    max_memory: float = math.inf
     seconds_per_graph: float = 0.0
     requests: float = 0.0
 
@@ -154,11 +158,14 @@ class _Space:
         at = np.stack(columns, axis=1)
         indices = [np.searchsorted(values[i], must[i]) for i in range(len(symbols))]
         own = tuple(frozenset(map(int, found)) for found in indices)
-        problem = Problem(at, requests.counts, _over(cost, requests, values=values), own)
+        over = _over(cost, requests, values=values, max_memory=limits.max_memory)
+        _check_that_each_fits(over[tuple(at.T)], requests, sizes=sizes, limits=limits)
+        problem = Problem(at, requests.counts, over, own)
         if all(np.array_equal(a, b) for a, b in zip(values, lower, strict=True)):
             return cls(problem, values, None)
         none = tuple(frozenset[int]() for _ in symbols)
-        relaxed = Problem(at, requests.counts, _over(cost, requests, values=lower), none)
+        below = _over(cost, requests, values=lower, max_memory=limits.max_memory)
+        relaxed = Problem(at, requests.counts, below, none)
         return cls(problem, values, relaxed)
 
 
@@ -180,8 +187,23 @@ def _totals(place: Ints, weights: Floats, *, count: int = 0) -> Floats:
     return np.bincount(place, weights, minlength=count).astype(float)
 
 
-def _over(cost: Cost, requests: Requests, *, values: Sequence[Ints]) -> Floats:
-    """The cost at all combinations of candidates."""
+def _check_that_each_fits(
+    costs: Floats, requests: Requests, *, sizes: Ints, limits: Limits
+) -> None:
+    beyond = np.flatnonzero(np.isinf(costs))
+    if not len(beyond):
+        return
+    request = zip(requests.symbols, map(int, sizes[beyond[0]]), strict=True)
+    raise ConfigError(
+        f"max_memory={limits.max_memory:.0f} is too little for a request: it needs more bytes.",
+        option="max_memory",
+        got=", ".join(f"{symbol}={size}" for symbol, size in request),
+        fix="a larger max_memory=, or requests that are split, such as smaller batches",
+    )
+
+
+def _over(cost: Cost, requests: Requests, *, values: Sequence[Ints], max_memory: float) -> Floats:
+    """The cost at all combinations of candidates; infinite where memory does not suffice."""
     symbols = requests.symbols
     grid = np.meshgrid(*values, indexing="ij", sparse=True)
     found = cost.at(dict(zip(symbols, grid, strict=True)))
@@ -199,7 +221,12 @@ def _over(cost: Cost, requests: Requests, *, values: Sequence[Ints]) -> Floats:
         if len(falls) and not cost.may_fall:
             raise _falling(costs, symbols, values=values, axis=axis, place=falls[0])
         costs = np.maximum.accumulate(costs, axis=axis)
-    return costs
+    if cost.memory is None:
+        return costs
+    needed = np.broadcast_to(cost.memory(dict(zip(symbols, grid, strict=True))), costs.shape)
+    for axis in range(len(symbols)):
+        needed = np.maximum.accumulate(needed, axis=axis)
+    return np.where(needed > max_memory, np.inf, costs)
 
 
 def _falling(
@@ -267,12 +294,7 @@ def _chosen(frontier: Frontier, *, exact: float, requests: Requests, limits: Lim
     """The number of graphs: the greatest, or the one that pays."""
     possible = [k for k in range(1, frontier.most + 1) if frontier.ladders(k) is not None]
     if not possible:
-        raise ConfigError(
-            f"graphs={limits.graphs} are too few for the buckets that must be there.",
-            option="graphs",
-            got="; ".join(f"{symbol}: {list(own)}" for symbol, own in limits.must.items()),
-            fix="a larger graphs=, or fewer buckets in must=",
-        )
+        raise _too_few(limits)
     if limits.max_waste is not None:
         cheap = [k for k in possible if exact >= frontier.cost(k) * (1 - limits.max_waste)]
         if not cheap:
@@ -296,6 +318,23 @@ def _chosen(frontier: Frontier, *, exact: float, requests: Requests, limits: Lim
             fix="a shorter horizon=, or none of the three options and graphs= instead",
         )
     return min(possible, key=lambda k: totals[k])
+
+
+def _too_few(limits: Limits) -> ConfigError:
+    if math.isfinite(limits.max_memory):
+        return ConfigError(
+            f"graphs={limits.graphs}: no ladders were found that keep to"
+            f" max_memory={limits.max_memory:.0f}.",
+            option="max_memory",
+            got="each request fits alone, but not in a bucket that it shares",
+            fix="a larger graphs= or max_memory=, or fewer buckets in must=",
+        )
+    return ConfigError(
+        f"graphs={limits.graphs} are too few for the buckets that must be there.",
+        option="graphs",
+        got="; ".join(f"{symbol}: {list(own)}" for symbol, own in limits.must.items()),
+        fix="a larger graphs=, or fewer buckets in must=",
+    )
 
 
 def _rows(

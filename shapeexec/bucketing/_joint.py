@@ -36,6 +36,7 @@ class Problem:
         at: int[n, symbols], the candidate of each request.
         counts: f64[n], how often each occurs.
         costs: f64[candidates of symbol 0, ...], the cost of a call; never falls along an axis.
+            Infinite: no request may run there, not even one that is counted 0 times.
         must: By symbol the candidates that are buckets in any case.
     """
 
@@ -52,7 +53,7 @@ class Problem:
     @property
     def exact_cost(self) -> float:
         """The cost without padding."""
-        return float(self.counts @ self.costs[tuple(self.at.T)])
+        return self._total(self.at)
 
     def buckets(self, ladders: Ladders) -> Ints:
         """int[n, symbols], the buckets of each request."""
@@ -61,7 +62,11 @@ class Problem:
 
     def cost(self, ladders: Ladders) -> float:
         """The cost with these ladders."""
-        return float(self.counts @ self.costs[tuple(self.buckets(ladders).T)])
+        return self._total(self.buckets(ladders))
+
+    def _total(self, at: Ints) -> float:
+        costs = self.costs[tuple(at.T)]
+        return float(self.counts @ costs) if np.isfinite(costs).all() else math.inf
 
 
 class Frontier:
@@ -232,7 +237,13 @@ class _Program:
         seen = np.zeros((self._count + 1, len(cells)))
         np.add.at(seen, (problem.at[:, axis] + 1, cell), problem.counts)
         costs = np.moveaxis(problem.costs, axis, 0).reshape(self._count, -1)[:, cells]
-        self._run = _runs(np.cumsum(seen, axis=0), costs)
+        fits = np.isfinite(costs)
+        self._run = _runs(np.cumsum(seen, axis=0), np.where(fits, costs, 0.0))
+        if not fits.all():
+            occurs = np.zeros_like(seen)
+            np.add.at(occurs, (problem.at[:, axis] + 1, cell), 1.0)
+            outside = _runs(np.cumsum(occurs, axis=0), np.where(fits, 0.0, 1.0))
+            self._run[outside > 0] = np.inf
         self._used = _used(seen[1:].sum(axis=1, keepdims=True) if ladders is None else seen[1:])
         must = sorted(problem.must[axis])
         for end in range(1, self._count + 1):
@@ -322,6 +333,8 @@ def _adds_up(costs: NDArray[np.float64]) -> bool:
     for a, b in itertools.combinations(range(costs.ndim), 2):
         beyond = [slice(1, None) if axis in (a, b) else slice(None) for axis in range(costs.ndim)]
         rounding = 1e-12 * costs[tuple(beyond)]  # of the greatest of the four costs, not of all
-        if np.any(np.diff(np.diff(costs, axis=a), axis=b) < -rounding):
+        with np.errstate(invalid="ignore"):  # ladders that fit never meet what is infinite
+            falls = np.diff(np.diff(costs, axis=a), axis=b) < -rounding
+        if falls.any():
             return False
     return True

@@ -29,14 +29,12 @@ class Counted:
         primitive: Its name.
         where: The user's line, `code  (file.py:12)`; None if unknown.
         work: How much it does, in all steps of the loops around it.
-        loop: What tells the fused loop that it is part of.
         note: What was not counted, or was assumed; None: nothing.
     """
 
     primitive: str
     where: str | None
     work: Work
-    loop: tuple[int, ...] = ()
     note: str | None = None
 
 
@@ -64,7 +62,7 @@ def count(closed_jaxpr: Any, outward: Callable[[Any], Any]) -> list[Counted]:
         closed_jaxpr: The program.
         outward: From the text of a dim of it to the dim in the symbols of calls.
     """
-    return [*_Counter(outward).counted(_compat.opened(closed_jaxpr), where=None, path=())]
+    return [*_Counter(outward).counted(_compat.opened(closed_jaxpr), where=None)]
 
 
 def flattened(jaxpr: Any) -> list[Node]:
@@ -97,7 +95,7 @@ class _Counter:
         self._outward = outward
         self._known: dict[str, Polynomial] = {}
 
-    def counted(self, jaxpr: Any, *, where: str | None, path: tuple[int, ...]) -> Iterator[Counted]:
+    def counted(self, jaxpr: Any, *, where: str | None) -> Iterator[Counted]:
         """The work of an open jaxpr, that of nested ones too."""
         nodes: list[Node] = []
         values = {var: var for var in (*jaxpr.invars, *jaxpr.constvars)}
@@ -105,23 +103,21 @@ class _Counter:
         roots = _roots(nodes, results)
         moved = self._moved(nodes, roots)
         for number, node in enumerate(nodes):
-            loop = (*path, _root(roots, number))
             if node.eqn.primitive.name in _LOOPS:
-                yield from _LOOPS[node.eqn.primitive.name](self, node, loop)
+                yield from _LOOPS[node.eqn.primitive.name](self, node)
             else:
-                yield from self._of(node, loop, moves=moved[number])
+                yield from self._of(node, moves=moved[number])
 
-    def _of(
-        self, node: Node, loop: tuple[int, ...], *, moves: Polynomial | None
-    ) -> Iterator[Counted]:
+    def _of(self, node: Node, *, moves: Polynomial | None) -> Iterator[Counted]:
         """The work of an equation without loops inside; `moves` is None within a fused loop."""
         name = node.eqn.primitive.name
         note = None if node.row is not None else f"`{name}` has no row: counted by its bytes"
         row, use = node.row or _UNKNOWN, self._use(node.eqn)
         ends = {} if moves is None else {"bytes": moves, "launches": constant(1)}
-        work = Work(row.flops(use), row.transcendentals(use), **ends)
+        convolved = row.convolved(use)
+        work = Work(row.flops(use) + convolved, convolved, row.transcendentals(use), **ends)
         if note or work != Work():
-            yield Counted(name, node.where, work, loop, note)
+            yield Counted(name, node.where, work, note)
 
     def _use(self, eqn: Any) -> Use:
         operands = tuple(map(self._dims, eqn.invars))
@@ -183,37 +179,34 @@ class _Counter:
 
     # Loops and branches, whose jaxprs are counted apart
 
-    def scan(self, node: Node, loop: tuple[int, ...]) -> Iterator[Counted]:
+    def scan(self, node: Node) -> Iterator[Counted]:
         """A loop of known length: its body in each step."""
         params = node.eqn.params
         length = self.of_dim(params["length"])
-        yield from self._repeated(params["jaxpr"], node, path=loop, times=length)
+        yield from self._repeated(params["jaxpr"], node, times=length)
 
-    def while_(self, node: Node, loop: tuple[int, ...]) -> Iterator[Counted]:
+    def while_(self, node: Node) -> Iterator[Counted]:
         """A loop of unknown length: its body once."""
         note = "`while` is counted as one step: its length is not known"
-        yield Counted("while", node.where, Work(launches=constant(1)), loop, note)
-        for number, name in enumerate(("cond_jaxpr", "body_jaxpr")):
-            path = (*loop, number)
-            yield from self._repeated(node.eqn.params[name], node, path=path, times=constant(1))
+        yield Counted("while", node.where, Work(launches=constant(1)), note)
+        for name in ("cond_jaxpr", "body_jaxpr"):
+            yield from self._repeated(node.eqn.params[name], node, times=constant(1))
 
-    def cond(self, node: Node, loop: tuple[int, ...]) -> Iterator[Counted]:
+    def cond(self, node: Node) -> Iterator[Counted]:
         """The branch that costs most, at sizes of 128."""
         branches = [
-            [*self._repeated(branch, node, path=loop, times=constant(1))]
+            [*self._repeated(branch, node, times=constant(1))]
             for branch in node.eqn.params["branches"]
         ]
-        yield Counted("cond", node.where, Work(), loop, "`cond` is counted by its costliest branch")
+        yield Counted("cond", node.where, Work(), "`cond` is counted by its costliest branch")
         yield from max(branches, key=lambda found: sum(_typical(one.work) for one in found))
 
-    def _repeated(
-        self, jaxpr: Any, node: Node, *, path: tuple[int, ...], times: Polynomial
-    ) -> Iterator[Counted]:
-        for one in self.counted(_compat.opened(jaxpr), where=node.where, path=path):
+    def _repeated(self, jaxpr: Any, node: Node, *, times: Polynomial) -> Iterator[Counted]:
+        for one in self.counted(_compat.opened(jaxpr), where=node.where):
             yield dataclasses.replace(one, work=one.work.times(times))
 
 
-_LOOPS: Mapping[str, Callable[[_Counter, Node, tuple[int, ...]], Iterator[Counted]]] = {
+_LOOPS: Mapping[str, Callable[[_Counter, Node], Iterator[Counted]]] = {
     "scan": _Counter.scan,
     "while": _Counter.while_,
     "cond": _Counter.cond,

@@ -3,10 +3,10 @@
 `_count` reads the program, and `_speed` measures the device.
 """
 
-import collections
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,7 +82,6 @@ class CostModel:
         notes: What was not counted, or was assumed.
         sizes: The sizes of the call that it was made for.
         memory: The bytes that may be needed at once; the greatest of these is.
-        loops: The work of each fused loop, and how many there are of it.
         factor: What its seconds are multiplied by; see `measured`.
 
     Example:
@@ -100,7 +99,6 @@ class CostModel:
     notes: tuple[str, ...]
     sizes: Mapping[str, int]
     memory: tuple[Polynomial, ...] = dataclasses.field(repr=False)
-    loops: tuple[tuple[Work, int], ...] = dataclasses.field(repr=False)
     factor: float = 1.0
 
     @functools.cached_property
@@ -131,12 +129,12 @@ class CostModel:
             ConfigError: The sizes are not those of the symbols, or one is no integer of at least 0.
         """
         self._check(sizes, is_one=True)
-        work, memory = self.work, self._memory(sizes)
+        work, memory = self.work, bytes_needed(self, sizes)
         amounts = (work.flops, work.transcendentals, work.bytes, work.launches)
         return Cost(*(float(amount(sizes)) for amount in amounts), memory=float(memory))
 
     def seconds(self, speed: Speed | None = None, /, **sizes: Any) -> Any:
-        """Compute how long a call takes: of each fused loop the longer of computing and moving.
+        """Compute how long a call takes: each kind of work at its speed, one after another.
 
         Args:
             speed: That of a device; None: of the default device, measured once per process.
@@ -150,14 +148,9 @@ class CostModel:
         """
         self._check(sizes, is_one=False)
         own = speed_of() if speed is None else speed
-        total: Any = own.seconds_per_call
-        for work, times in self.loops:
-            computed = work.flops(sizes) * own.seconds_per_flop
-            computed = computed + work.transcendentals(sizes) * own.seconds_per_transcendental
-            moved = work.bytes(sizes) * own.seconds_per_byte
-            started = work.launches(sizes) * own.seconds_per_launch
-            total = total + times * (np.maximum(computed, moved) + started)
-        memory = self._memory(sizes)
+        amounts = (amount(sizes) for amount in self.work.amounts)
+        total: Any = own.seconds_per_call + sum(map(operator.mul, amounts, own.rates))
+        memory = bytes_needed(self, sizes)
         total = total + np.where(memory > FRESH_ABOVE, memory * own.seconds_per_fresh_byte, 0.0)
         total = total * self.factor
         return total if np.ndim(total) else float(total)
@@ -195,9 +188,6 @@ class CostModel:
             )
         return dataclasses.replace(self, factor=self.factor * took / expected)
 
-    def _memory(self, sizes: Mapping[str, Any]) -> Any:
-        return functools.reduce(np.maximum, (peak(sizes) for peak in self.memory), 0.0)
-
     def _check(self, sizes: Mapping[str, Any], *, is_one: bool) -> None:
         if set(sizes) != set(self.symbols):
             given = ", ".join(sorted(sizes)) or "no sizes"
@@ -217,6 +207,11 @@ class CostModel:
 
     def __str__(self) -> str:
         return "\n".join(line[:_LONGEST] for line in _text(self))
+
+
+def bytes_needed(model: CostModel, sizes: Mapping[str, Any]) -> Any:
+    """The `memory` of a call at sizes by symbol, ints or arrays that broadcast."""
+    return functools.reduce(np.maximum, (peak(sizes) for peak in model.memory), 0.0)
 
 
 def _is_size(value: Any) -> bool:
@@ -246,7 +241,6 @@ def model_of(trace: Trace, *, name: str, sizes: Mapping[str, int]) -> CostModel:
         notes=tuple(dict.fromkeys(beside(one.note, one.where) for one in found if one.note)),
         sizes=dict(sizes),
         memory=alive(trace.jaxpr, outward),
-        loops=_loops(found),
     )
 
 
@@ -256,13 +250,6 @@ def _lines(found: Sequence[Counted]) -> tuple[CostLine, ...]:
         key = one.primitive, one.where
         by_line[key] = by_line.get(key, Work()) + one.work
     return tuple(CostLine(*key, work) for key, work in by_line.items())
-
-
-def _loops(found: Sequence[Counted]) -> tuple[tuple[Work, int], ...]:
-    by_loop: dict[tuple[int, ...], Work] = {}
-    for one in found:
-        by_loop[one.loop] = by_loop.get(one.loop, Work()) + one.work
-    return tuple(collections.Counter(by_loop.values()).items())
 
 
 def _text(model: CostModel) -> list[str]:
@@ -276,7 +263,7 @@ def _text(model: CostModel) -> list[str]:
         ("launches", work.launches),
     ):
         lines.append(f"  {title:<15} {_short(amount(sizes)):>8}  {amount}")
-    lines.append(f"  {'memory, bytes':<15} {_short(model._memory(sizes)):>8}")  # pyright: ignore[reportPrivateUsage] - its own view
+    lines.append(f"  {'memory, bytes':<15} {_short(bytes_needed(model, sizes)):>8}")
     lines += [f"  holds where {guard}" for guard in model.guards]
     lines += _costliest(model)
     return lines + [f"  note: {note}" for note in model.notes]

@@ -1,28 +1,34 @@
 """How long this device takes for each kind of work, measured once per process.
 
-What a program does is in `_model`.
+The programs that it is timed by are in `_programs`, and `_count` tells what they do.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
 # pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 
 import dataclasses
 import functools
+import itertools
+import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-_ROUNDS = 15
-_WIDTH = 512  # of the matrices
-_SMALL, _LARGE, _FRESH = 1 << 18, 1 << 20, 1 << 23  # elements of arrays
-_CHAIN = 8  # transcendentals of one element
-_STEPS, _TINY, _KERNELS = 256, 8, 4  # of a loop of tiny kernels
-_ACCELERATED = 8  # how many times as large arrays are on an accelerator
+from shapeexec.bucketing._fit import Floats
+from shapeexec.costing._count import count
+from shapeexec.costing._programs import Program, programs
+from shapeexec.costing._work import Work
+
+_ROUNDS, _REPEATS = 11, 2
+_LARGE, _FRESH = 1 << 20, 1 << 23  # elements of arrays
+_ACCELERATED = 8  # how many times as large programs are on an accelerator
 FRESH_ABOVE = 32 * 2**20
 """Bytes from which on a CPU's allocator gives memory back after each call, so that the system has
 to clear new pages. Measured with glibc: a copy of 16 MiB meets no page fault, one of 32 MiB one for
@@ -35,13 +41,14 @@ class Speed:
     """How long a device takes for each kind of work.
 
     Attributes:
-        seconds_per_flop: Of a matrix product, in f32.
-        seconds_per_byte: Of a copy.
-        seconds_per_transcendental: Of a hyperbolic tangent.
-        seconds_per_launch: From the end of one kernel to the end of the next, of tiny ones.
-        seconds_per_call: Of a compiled program that does nothing.
+        seconds_per_flop: Of matrix products, and of all that is computed element by element.
+        seconds_per_byte: Of what is read and written outside of fused loops.
+        seconds_per_transcendental: Of an exponential, a hyperbolic tangent and the like.
+        seconds_per_launch: Of a kernel that is started, beside its work.
+        seconds_per_call: Of a compiled program, beside its work.
         seconds_per_fresh_byte: Of memory that is taken anew in each call, on a CPU by programs that
             need more than 32 MiB at once.
+        seconds_per_convolved_flop: Of convolutions. None: as of matrix products.
 
     Example:
         >>> Speed(seconds_per_flop=1e-11, seconds_per_byte=1e-10).seconds_per_call
@@ -54,10 +61,23 @@ class Speed:
     seconds_per_launch: float = 0.0
     seconds_per_call: float = 0.0
     seconds_per_fresh_byte: float = 0.0
+    seconds_per_convolved_flop: float | None = None
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """What multiplies `Work.amounts`, whose FLOPs hold those that are convolved."""
+        convolved = self.seconds_per_convolved_flop
+        return (
+            self.seconds_per_flop,
+            0.0 if convolved is None else convolved - self.seconds_per_flop,
+            self.seconds_per_transcendental,
+            self.seconds_per_byte,
+            self.seconds_per_launch,
+        )
 
 
 def speed_of(device: Any = None) -> Speed:
-    """Measure the speed of a device: about a second; later calls return what was measured.
+    """Measure the speed of a device: a few seconds; later calls return what was measured.
 
     Args:
         device: A `jax.Device`; None: the default one.
@@ -68,52 +88,83 @@ def speed_of(device: Any = None) -> Speed:
 
 @functools.cache
 def _measured(device: Any) -> Speed:
-    scale = 1 if device.platform == "cpu" else _ACCELERATED
-    small, large, fresh = _SMALL * scale, _LARGE * scale, _FRESH
-
-    def seconds(fn: Callable[[Any], Any], *shape: int) -> float:
-        return _seconds(fn, jax.device_put(jnp.full(shape, 0.5), device))
-
-    width = _WIDTH * scale
-    call = seconds(lambda x: x + 1, 1)
-    copies = {count: seconds(lambda x: x + 1, count) for count in (small, large, fresh)}
-    product = seconds(lambda x: x @ x, width, width)
-    tanh = seconds(_chain, small)
-    tiny = seconds(_loop, _TINY, _TINY)
-    per_byte = max(copies[large] - call, 0.0) / (8 * large)
-    to_clear = max(copies[fresh] - 8 * fresh * per_byte, 0.0) if device.platform == "cpu" else 0.0
+    """The speed at which small programs take the times that they took."""
+    is_cpu = device.platform == "cpu"
+    known = [*programs(1 if is_cpu else _ACCELERATED)]
+    copies = [Program(_copied, ((elements,),)) for elements in (_LARGE, _FRESH)]
+    seconds = _seconds([*known, *copies], device)
+    flop, convolved, transcendental, byte, launch, call = fitted(
+        [_work(program) for program in known], seconds[: len(known)]
+    )
+    usual, fresh = seconds[len(known) :]
+    to_clear = max(fresh - usual * _FRESH / _LARGE, 0.0) if is_cpu else 0.0
     return Speed(
-        seconds_per_flop=max(product - call, 0.0) / (2 * width**3),
-        seconds_per_byte=per_byte,
-        seconds_per_transcendental=max(tanh - copies[small], 0.0) / (_CHAIN * small),
-        seconds_per_launch=max(tiny - call, 0.0) / (_STEPS * _KERNELS),
+        seconds_per_flop=flop,
+        seconds_per_convolved_flop=convolved,
+        seconds_per_byte=byte,
+        seconds_per_transcendental=transcendental,
+        seconds_per_launch=launch,
         seconds_per_call=call,
-        seconds_per_fresh_byte=to_clear / (4 * fresh),
+        seconds_per_fresh_byte=to_clear / (4 * _FRESH),
     )
 
 
-def _chain(x: Any) -> Any:
-    for _ in range(_CHAIN):
-        x = jnp.tanh(x)
-    return x
+def _copied(x: Any) -> Any:
+    return x + 1
 
 
-def _loop(x: Any) -> Any:
-    def step(carry: Any, _: Any) -> tuple[Any, None]:
-        for _ in range(_KERNELS // 2):
-            carry = jnp.tanh(carry @ x)
-        return carry, None
-
-    return jax.lax.scan(step, x, None, length=_STEPS)[0]
+def _work(program: Program) -> Work:
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in program.shapes]
+    found = count(jax.make_jaxpr(program.fn)(*shapes), str)
+    return sum((one.work for one in found), start=Work())
 
 
-def _seconds(fn: Callable[[Any], Any], x: Any) -> float:
-    """The least time of a call: other programs may have slowed down the others."""
-    run = jax.jit(fn).lower(x).compile()
-    jax.block_until_ready(run(x))
-    found: list[float] = []
+def fitted(works: Sequence[Work], seconds: Sequence[float]) -> list[float]:
+    """The seconds of each kind of work that tell measured times best: least squares of shares.
+
+    None is below 0: for each set of kinds the others are 0, and the best set counts.
+
+    Args:
+        works: Of programs whose sizes are known.
+        seconds: What each took.
+
+    Returns:
+        Of matrix products, convolutions, transcendentals, bytes, launches and calls.
+    """
+    rows: list[list[float]] = []
+    for work in works:
+        flops, convolved, *others = (float(amount({})) for amount in work.amounts)
+        rows.append([flops - convolved, convolved, *others, 1.0])
+    shares: Floats = np.array(rows) / np.array(seconds)[:, None]
+    greatest = shares.max(axis=0)
+    shares = shares / np.where(greatest > 0, greatest, 1.0)
+    best, least = np.zeros(len(greatest)), float(len(rows))
+    for size in range(1, len(greatest) + 1):
+        for kinds in itertools.combinations(range(len(greatest)), size):
+            own = shares[:, kinds]
+            found = np.linalg.lstsq(own, np.ones(len(own)))[0].astype(float)
+            error = float(((own @ found - 1) ** 2).sum())
+            if error < least and bool((found >= 0).all()):
+                best, least = np.zeros(len(greatest)), error
+                best[[*kinds]] = found
+    return (best / np.where(greatest > 0, greatest, 1.0)).tolist()
+
+
+def _seconds(known: Sequence[Program], device: Any) -> list[float]:
+    """The median time of each program; they take turns."""
+    calls = [_compiled(program, device) for program in known]
+    found: list[list[float]] = [[] for _ in calls]
     for _ in range(_ROUNDS):
-        began = time.perf_counter()
-        jax.block_until_ready(run(x))
-        found.append(time.perf_counter() - began)
-    return min(found)
+        for call, own in zip(calls, found, strict=True):
+            call()  # what ran before it has left the caches to it
+            began = time.perf_counter()
+            for _ in range(_REPEATS):
+                call()
+            own.append((time.perf_counter() - began) / _REPEATS)
+    return [statistics.median(own) for own in found]
+
+
+def _compiled(program: Program, device: Any) -> Callable[[], Any]:
+    arrays = [jax.device_put(jnp.full(shape, 0.01), device) for shape in program.shapes]
+    run = jax.jit(program.fn).lower(*arrays).compile()
+    return lambda: jax.block_until_ready(run(*arrays))

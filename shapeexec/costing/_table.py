@@ -56,7 +56,8 @@ class Row:
     """What one primitive costs.
 
     Attributes:
-        flops: See `Work`.
+        flops: See `Work`; without those that are convolved.
+        convolved: See `Work`.
         transcendentals: See `Work`.
         fusion: `"fused"`: XLA computes it in the loop of what reads it, so it moves no bytes unless
             several loops read it. `"last"`: it ends such a loop, and writes its result. `"none"`:
@@ -64,6 +65,7 @@ class Row:
     """
 
     flops: Amount = _nothing
+    convolved: Amount = _nothing
     transcendentals: Amount = _nothing
     fusion: Literal["fused", "last", "none"] = "none"
 
@@ -191,9 +193,9 @@ ROWS: dict[str, Row] = {
     **dict.fromkeys("cummax cummin cumprod cumsum".split(), _ALONG),
     "cholesky": Row(flops=_cubic(1 / 3)),
     "clamp": _BY_ELEMENT,
-    "conv_general_dilated": Row(flops=_conv),
-    "conv_general_dilated_transpose_lhs": Row(flops=_conv_by_data),
-    "conv_general_dilated_transpose_rhs": Row(flops=_conv_by_kernel),
+    "conv_general_dilated": Row(convolved=_conv),
+    "conv_general_dilated_transpose_lhs": Row(convolved=_conv_by_data),
+    "conv_general_dilated_transpose_rhs": Row(convolved=_conv_by_kernel),
     "cumlogsumexp": Row(transcendentals=lambda use: use.read),
     "dot_general": Row(flops=_dot),
     "eigh": Row(flops=_cubic(9)),

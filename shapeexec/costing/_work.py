@@ -15,29 +15,27 @@ class Work:
     Attributes:
         flops: Additions, multiplications, comparisons and the like; 2 for each product of a matrix
             product or a convolution.
+        convolved: Those of them that are a convolution's, which runs at a speed of its own.
         transcendentals: Exponentials, logarithms, tanh, divisions by a root and the like.
         bytes: Bytes that are read from and written to memory, outside of fusions.
         launches: Loops, matrix products and other kernels that are started one after another.
     """
 
     flops: Polynomial = NOTHING
+    convolved: Polynomial = NOTHING
     transcendentals: Polynomial = NOTHING
     bytes: Polynomial = NOTHING
     launches: Polynomial = NOTHING
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(
-            self.flops + other.flops,
-            self.transcendentals + other.transcendentals,
-            self.bytes + other.bytes,
-            self.launches + other.launches,
-        )
+        pairs = zip(self.amounts, other.amounts, strict=True)
+        return Work(*(one + another for one, another in pairs))
 
     def times(self, count: Polynomial) -> "Work":
         """The work of doing it `count` times."""
-        return Work(
-            self.flops * count,
-            self.transcendentals * count,
-            self.bytes * count,
-            self.launches * count,
-        )
+        return Work(*(amount * count for amount in self.amounts))
+
+    @property
+    def amounts(self) -> tuple[Polynomial, ...]:
+        """How much of each kind, in the order of the fields."""
+        return self.flops, self.convolved, self.transcendentals, self.bytes, self.launches

@@ -292,7 +292,13 @@ class Runner:
             saved = self.store.saved
             known = () if saved is None else saved.sizes
             return _warmup.warm(
-                self.planner, example, sizes=given, known=known, maker=maker, progress=tell
+                self.planner,
+                example,
+                sizes=given,
+                known=known,
+                is_inferred=self.settings.in_shapes is None,
+                maker=maker,
+                progress=tell,
             )
 
     # Maps

@@ -9,7 +9,7 @@ from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._function import Function
 from shapeexec.execution._settings import changed
 from shapeexec.execution.analysis._advice import Advice
-from shapeexec.execution.analysis._advise import advise
+from shapeexec.execution.analysis._advise import Timed, advise
 from shapeexec.execution.analysis._analysis import Analysis
 from shapeexec.execution.analysis._analyze import analysis_of
 
@@ -21,20 +21,23 @@ class Observed(Function):
         """Tell what the calls were: their sizes and buckets, and how they change over time."""
         return analysis_of(self._runner)
 
-    def advise(self, speed: Speed | None = None) -> Advice:
+    def advise(self, speed: Speed | None = None, *, timed: Timed | None = None) -> Advice:
         """Tell what would have made the calls that were seen cheaper, by how much, and how.
 
         Args:
             speed: That of the device, for prices in seconds. None: it is measured, once per
-                process, in about a second.
+                process, in a few seconds.
+            timed: `"masks"`: copies of the graph that ran most elements, each without the masks of
+                one primitive, are compiled and timed on made-up data. No call meets a copy. None:
+                nothing runs.
 
         Returns:
             Lines to `print`; `apply` makes the Exec that follows them.
 
         Raises:
-            ConfigError: There was no call, or `speed` is none.
+            ConfigError: There was no call, `speed` is none, or `timed` is not known.
         """
-        return advise(self._runner, speed, make=self._changed)
+        return advise(self._runner, speed, timed=timed, make=self._changed)
 
     def _changed(self, changes: Mapping[str, Any]) -> Any:
         """See `Exec.variant`."""

@@ -30,6 +30,7 @@ def warm(
     *,
     sizes: Mapping[str, Any],
     known: Sequence[Mapping[str, int]],
+    is_inferred: bool,
     maker: "Maker",
     progress: Callable[[int, int], None] | None,
 ) -> int:
@@ -42,6 +43,7 @@ def warm(
             its strategy's last bucket, if it has one.
         known: Combinations that another process has saved: all that is made if there are no
             `sizes`.
+        is_inferred: Whether symbols are found in calls.
         maker: Makes graphs.
         progress: Called with (done, total) before each graph and at the end; of graphs that are
             made side by side, whenever one is done.
@@ -56,7 +58,7 @@ def warm(
     dims = bound.ragged_dims
     saved = [] if sizes else [one for one in known if one.keys() == bound.sizes.keys()]
     symbols = {s for leaf in dims.values() for dim in leaf for s in _dim.symbols_of(dim)}
-    listed = {} if saved else _listed(planner, symbols, sizes=sizes)
+    listed = {} if saved else _listed(planner, symbols, sizes=sizes, is_inferred=is_inferred)
     count = 0
     while True:
         wanted = _missing(planner, example, dims=dims, listed=listed, saved=saved)
@@ -76,7 +78,7 @@ def warm(
 
 
 def _listed(
-    planner: Planner, symbols: Set[str], *, sizes: Mapping[str, Any]
+    planner: Planner, symbols: Set[str], *, sizes: Mapping[str, Any], is_inferred: bool
 ) -> dict[str, Sequence[int]]:
     """The sizes of each symbol; of one that is left out all up to its last bucket.
 
@@ -90,6 +92,14 @@ def _listed(
             listed[symbol] = range(1, last + 1)
     if symbols == listed.keys():
         return listed
+    if is_inferred and listed.keys() - symbols:
+        raise ConfigError(
+            f"warmup: no symbol {', '.join(sorted(listed.keys() - symbols))} was inferred yet.",
+            option="sizes",
+            got=f"the symbols of the calls so far: {', '.join(sorted(symbols)) or 'none'}",
+            why="without in_shapes= an axis becomes a symbol with its third size",
+            fix="in_shapes=, such as those that run.specs prints later; or more calls before",
+        )
     raise ConfigError(
         f"warmup: sizes for {', '.join(sorted(listed)) or 'no symbol'}, but the symbols "
         f"are {', '.join(sorted(symbols)) or 'none'}.",

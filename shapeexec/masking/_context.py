@@ -234,7 +234,7 @@ class RuleContext:
         self._report.request(number, FillRequest(value, frozenset(axes), note))
         array = held.array
         if self._typed is None:
-            array = self.extents.filled(array, held.dims, value=value, axes=axes)
+            array = self.extents.filled(array, held.dims, value=value, axes=axes, note=note)
         known = held.known.filled(axes, constant(value))
         filled = Value(array, known, held.number)
         self._operands[operand] = dataclasses.replace(held, value=filled)

@@ -27,6 +27,7 @@ class Extents:
         sizes: The true size of each symbol: i32[], traced or not.
         substitution: The dims that stand for the symbols of the call in these dims.
         host: Looks up the operand of the graph that holds a number computed on the host.
+        left_out: Of fills by what they are noted as: which ones are not made.
     """
 
     def __init__(
@@ -36,7 +37,9 @@ class Extents:
         *,
         substitution: Substitution | None = None,
         host: Callable[[HostOperand], Array] | None = None,
+        left_out: Callable[[Any], bool] | None = None,
     ) -> None:
+        self._left_out = left_out
         self._substitution = Substitution() if substitution is None else substitution
         self._ranges = self._substitution.ranges(ranges)
         self._sizes = self._substitution.sizes(sizes)
@@ -103,12 +106,16 @@ class Extents:
         """One valid length per dim."""
         return tuple([dim if type(dim) is int else self.length(dim) for dim in dims])
 
-    def filled(self, x: Array, dims: Sequence[Any], *, value: Any, axes: Sequence[int]) -> Array:
+    def filled(
+        self, x: Array, dims: Sequence[Any], *, value: Any, axes: Sequence[int], note: Any
+    ) -> Array:
         """`x`, of these dims and at capacity, with `value` as padding along `axes`.
 
         Fills of one shape share a mask: each of them would be five equations more, to be traced and
         lowered for each graph, and to be found equal by XLA.
         """
+        if self._left_out is not None and self._left_out(note):
+            return x
         texts = tuple(_dim.dim_text(dims[axis]) for axis in axes)
         key = (_compat.current_trace(), x.shape, tuple(axes), texts)
         if key not in self._masks:

@@ -231,7 +231,9 @@ def _filled_at_source(result: Result, value: Value) -> Value:
     if not axes:
         return value
     result.note_filled(axes)
-    array = result.extents.filled(value.array, result.dims, value=request.value, axes=axes)
+    array = result.extents.filled(
+        value.array, result.dims, value=request.value, axes=axes, note=request.note
+    )
     return Value(array, value.known.filled(axes, constant(request.value)), value.number)
 
 

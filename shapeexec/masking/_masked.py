@@ -6,7 +6,7 @@ Buckets are chosen, and graphs compiled, elsewhere.
 import dataclasses
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -41,6 +41,7 @@ class Masked:
         poison: The name of what fills padding that nothing is known of; None: nothing does.
         zero_padded: The padding of the arguments holds zeros, so that masks can be spared.
         zero_results: The padding of the results is to hold zeros, but of typed PRNG keys.
+        left_out: Which masks are not put in, so that results are wrong: for copies that are timed.
     """
 
     trace: Trace
@@ -48,6 +49,7 @@ class Masked:
     poison: str | None = None
     zero_padded: bool = False
     zero_results: bool = False
+    left_out: Callable[[MaskNote], bool] | None = None
 
     def __call__(
         self,
@@ -137,7 +139,13 @@ class Masked:
         jaxpr = self.trace.jaxpr.jaxpr
         lengths = {s: _compat.asarray(n, np.int32) for s, n in sizes.items()}
         host = at_sizes(sizes) if hosted is None else hosted.__getitem__
-        extents = Extents(self.ranges, lengths, substitution=self.trace.substitution, host=host)
+        extents = Extents(
+            self.ranges,
+            lengths,
+            substitution=self.trace.substitution,
+            host=host,
+            left_out=self.left_out,
+        )
         operands = [
             self._argument(var.aval, leaf, extents=extents)
             for var, leaf in zip(jaxpr.invars, leaves, strict=True)

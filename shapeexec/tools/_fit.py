@@ -3,6 +3,8 @@
 It checks options, and takes the cost from the function. The search is in `bucketing`.
 """
 
+import dataclasses
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,13 +18,17 @@ from shapeexec.bucketing._fit import Floats, Ints
 from shapeexec.bucketing._fit_joint import Cost, Limits, fit_requests
 from shapeexec.bucketing._fitted import Fitted
 from shapeexec.bucketing._requests import Request, Requests, as_size, read_requests
-from shapeexec.costing import CostModel, Speed
+from shapeexec.costing import CostModel, Speed, bytes_needed
 from shapeexec.execution import Exec
 from shapeexec.shape._spec import spec_symbols
 
 _GRAPHS = 16
 _FORM = "sx.fit(run, sizes, graphs=16), with an Exec, a CostModel, or None and cost="
 _COST = "a function of the sizes: cost=lambda b, s: b * s * s"
+_RETURNS = {
+    "cost": "return what a call costs, such as its seconds",
+    "memory": "return the bytes that a call needs",
+}
 
 
 def fit(
@@ -35,6 +41,8 @@ def fit(
     multiple_of: int | Mapping[str, int] | None = None,
     must: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
     max_waste: float | None = None,
+    max_memory: float | None = None,
+    memory: Callable[..., float] | None = None,
     max_graphs: int = 64,
     compile_seconds: float | None = None,
     requests_per_second: float | None = None,
@@ -61,6 +69,9 @@ def fit(
         must: Buckets that must be there, by symbol; a list where there is one symbol.
         max_waste: The greatest share of the cost that padding may take. Without `graphs` the fewest
             graphs that keep to it are chosen.
+        max_memory: The most bytes that a call may need in its bucket, beside its arguments.
+        memory: From sizes by keyword to these bytes, such as those of a compiled bucket; where it
+            falls as a size grows, its running maximum counts. None: `memory` of the cost model.
         max_graphs: The greatest number of graphs where `graphs` is None.
         compile_seconds: What a graph costs once. With the next two options, and without `graphs`,
             the number of graphs is chosen at which calls and compiles take the least time together.
@@ -87,10 +98,14 @@ def fit(
         multiple_of=multiple_of,
         must=must,
         max_waste=max_waste,
+        max_memory=_max_memory(max_memory, memory),
         max_graphs=max_graphs,
         payback=_payback(compile_seconds, requests_per_second, horizon=horizon),
     )
-    return fit_requests(requests, cost_of(run, cost, symbols=symbols, speed=speed), limits=limits)
+    own = cost_of(run, cost, symbols=symbols, speed=speed)
+    if max_memory is not None:
+        own = dataclasses.replace(own, memory=_memory_of(run, memory, symbols=symbols))
+    return fit_requests(requests, own, limits=limits)
 
 
 def symbols_of(run: Any, cost: Any) -> tuple[str, ...]:
@@ -120,19 +135,21 @@ def symbols_of(run: Any, cost: Any) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _signature(cost: Callable[..., Any]) -> inspect.Signature:
+def _signature(function: Callable[..., Any], option: str) -> inspect.Signature:
     try:
-        return inspect.signature(cost)
+        return inspect.signature(function)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"cost={cost!r:.80} does not tell its parameters.", option="cost", fix=_COST
+            f"{option}={function!r:.80} does not tell its parameters.",
+            option=option,
+            fix=_COST.replace("cost", option),
         ) from None
 
 
 def _required(cost: Callable[..., Any]) -> list[str]:
     """The parameters without a default; *args and **kwargs are none."""
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = _signature(cost).parameters.values()
+    parameters = _signature(cost, "cost").parameters.values()
     return [
         each.name for each in parameters if each.default is each.empty and each.kind not in starred
     ]
@@ -147,20 +164,47 @@ def cost_of(run: Any, cost: Any, *, symbols: Sequence[str], speed: Speed | None)
     if cost is None:
         model = run if isinstance(run, CostModel) else run.cost_model()
         return Cost(lambda sizes: model.seconds(speed, **sizes), may_fall=True)
-    if not callable(cost):
+    return Cost(_each(cost, "cost", symbols=symbols))
+
+
+def _memory_of(
+    run: Any, memory: Any, *, symbols: Sequence[str]
+) -> Callable[[Mapping[str, Ints]], Floats]:
+    """The bytes that a call needs, by a function or by the cost model."""
+    if memory is not None:
+        return _each(memory, "memory", symbols=symbols)
+    if run is None:
         raise ConfigError(
-            f"cost={cost!r:.80} cannot be called.",
-            option="cost",
-            fix=_COST,
+            "max_memory: what a call needs is not known without a function.",
+            option="memory",
+            fix="memory=lambda b, s: its bytes; or pass an Exec or a CostModel",
+        )
+    model = run if isinstance(run, CostModel) else run.cost_model()
+    return functools.partial(bytes_needed, model)
+
+
+def _each(
+    function: Any, option: str, *, symbols: Sequence[str]
+) -> Callable[[Mapping[str, Ints]], Floats]:
+    """A function of sizes by keyword, for arrays of sizes.
+
+    Raises:
+        ConfigError: It cannot be called with these symbols.
+    """
+    if not callable(function):
+        raise ConfigError(
+            f"{option}={function!r:.80} cannot be called.",
+            option=option,
+            fix=_COST.replace("cost", option),
         )
     try:
-        _signature(cost).bind(**dict.fromkeys(symbols))
+        _signature(function, option).bind(**dict.fromkeys(symbols))
     except TypeError as error:
         raise ConfigError(
-            f"cost={cost!r:.80} cannot be called with {named(symbols)} by keyword.",
-            option="cost",
+            f"{option}={function!r:.80} cannot be called with {named(symbols)} by keyword.",
+            option=option,
             why=str(error),
-            fix=f"cost=lambda {', '.join(symbols)}: ...",
+            fix=f"{option}=lambda {', '.join(symbols)}: ...",
         ) from None
     known: dict[tuple[int, ...], float] = {}
 
@@ -169,22 +213,23 @@ def cost_of(run: Any, cost: Any, *, symbols: Sequence[str], speed: Speed | None)
 
         def one(*values: int) -> float:
             if values not in known:
-                known[values] = _checked(cost, dict(zip(names, map(int, values), strict=True)))
+                sizes = dict(zip(names, map(int, values), strict=True))
+                known[values] = _checked(function, option, sizes=sizes)
             return known[values]
 
         return np.vectorize(one, otypes=[float])(*sizes.values())
 
-    return Cost(at)
+    return at
 
 
-def _checked(cost: Callable[..., Any], sizes: Mapping[str, int]) -> float:
-    value = cost(**sizes)
+def _checked(function: Callable[..., Any], option: str, *, sizes: Mapping[str, int]) -> float:
+    value = function(**sizes)
     if not 0 <= (number := as_float(value)) < math.inf:
         told = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
         raise ConfigError(
-            f"cost({told}) = {value!r:.40} is not a finite number of at least 0.",
-            option="cost",
-            fix="return what a call costs, such as its seconds",
+            f"{option}({told}) = {value!r:.40} is not a finite number of at least 0.",
+            option=option,
+            fix=_RETURNS[option],
         )
     return number
 
@@ -196,6 +241,7 @@ def _limits(
     multiple_of: Any,
     must: Any,
     max_waste: float | None,
+    max_memory: float,
     max_graphs: int,
     payback: tuple[float, float] | None,
 ) -> Limits:
@@ -219,9 +265,28 @@ def _limits(
         multiple_of=multiples,
         must=_must(must, requests, multiples=multiples),
         max_waste=None if max_waste is None else float(max_waste),
+        max_memory=max_memory,
         seconds_per_graph=per_graph,
         requests=count,
     )
+
+
+def _max_memory(given: Any, memory: Any) -> float:
+    if given is None:
+        if memory is None:
+            return math.inf
+        raise ConfigError(
+            f"memory={memory!r:.60} limits nothing by itself.",
+            option="max_memory",
+            fix="max_memory=8 * 2**30, say, for 8 GiB",
+        )
+    if not 0 < (most := as_float(given)) < math.inf:
+        raise ConfigError(
+            f"max_memory={given!r:.40} is not a positive number of bytes.",
+            option="max_memory",
+            fix="max_memory=8 * 2**30, say, for 8 GiB",
+        )
+    return most
 
 
 def _by_symbol(given: Any, symbols: Sequence[str], *, name: str) -> Mapping[str, Any]:

@@ -11,7 +11,11 @@ import shapeexec as sx
 from benchmarks import _networks
 from demo import model
 from shapeexec.costing import _table
+from shapeexec.costing._polynomial import constant
+from shapeexec.costing._speed import fitted
+from shapeexec.costing._work import Work
 from shapeexec.masking._registry import NESTED, RULES
+from tests.tolerance import assert_close
 
 SHAPES = ((2, 40), (3, 61))
 XLA = 0.05  # XLA drops and shares pointwise operations, and products with the padding at edges
@@ -142,18 +146,58 @@ def test_memory_is_what_is_alive_at_once():
     assert run.cost_model(np.ones(5, np.float32))(s=1000).memory == 8000
 
 
-def test_seconds_are_the_longer_of_computing_and_moving_and_take_arrays():
-    found = sx.Exec(lambda x: x + 1, ("s",)).cost_model(np.ones(5, np.float32))
-    by_bytes = sx.Speed(seconds_per_flop=1e-3, seconds_per_byte=1.0, seconds_per_call=0.5)
-    by_flops = sx.Speed(seconds_per_flop=9.0, seconds_per_byte=1.0, seconds_per_launch=2.0)
+def test_seconds_are_those_of_each_kind_of_work_and_take_arrays():
+    found = sx.Exec(lambda x: jnp.exp(x + 1), ("s",)).cost_model(np.ones(5, np.float32))
+    by_bytes = sx.Speed(seconds_per_flop=0.0, seconds_per_byte=1.0, seconds_per_call=0.5)
+    by_work = sx.Speed(
+        seconds_per_flop=3.0,
+        seconds_per_byte=0.0,
+        seconds_per_transcendental=5.0,
+        seconds_per_launch=2.0,
+    )
     assert found.seconds(by_bytes, s=10) == 80.5
-    assert found.seconds(by_flops, s=10) == 92
+    assert found.seconds(by_work, s=10) == 30 + 50 + 2
     np.testing.assert_array_equal(found.seconds(by_bytes, s=np.array([10, 20])), [80.5, 160.5])
+
+
+@pytest.mark.parametrize(("convolved", "seconds"), [(None, 150 + 9 + 2), (7.0, 7 * 150 + 9 + 2)])
+def test_convolutions_may_have_a_speed_of_their_own(convolved, seconds):
+    def smooth(x):  # x: f32[1, s, 1]
+        numbers = ("NHC", "HIO", "NHC")
+        kernel = jnp.ones((5, 1, 3))
+        return jax.lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=numbers)
+
+    fn = sx.Exec(lambda x, y: (smooth(x), y + 1), ("1, s, 1", "s"))
+    found = fn.cost_model(np.ones((1, 9, 1), np.float32), np.ones(9, np.float32))
+    speed = sx.Speed(
+        seconds_per_flop=1.0,
+        seconds_per_byte=0.0,
+        seconds_per_call=2.0,
+        seconds_per_convolved_flop=convolved,
+    )
+    assert found(s=9).flops == 150 + 9
+    assert found.seconds(speed, s=9) == seconds
+
+
+WORKS = [(3, 0, 1, 2, 5), (90, 60, 0, 7, 2), (4, 4, 9, 1, 1), (8, 1, 2, 30, 9), (1, 0, 0, 2, 40)]
+WORKS += [(70, 1, 3, 2, 1), (2, 1, 80, 3, 1)]
+RATES = (3.0, 5.0, 2.0, 0.5, 7.0, 11.0)  # of products, convolutions, ... and of calls
+
+
+def test_speeds_are_found_at_which_programs_take_the_times_that_they_took():
+    works = [Work(*map(constant, amounts)) for amounts in WORKS]
+    rows = [(flops - convolved, convolved, *rest, 1) for flops, convolved, *rest in WORKS]
+    seconds = np.array(rows) @ RATES
+    assert_close(np.array(fitted(works, seconds.tolist())), np.array(RATES))
+    without = [Work(work.flops, *work.amounts[1:4]) for work in works]
+    found = fitted(without, (seconds - 7 * np.array(rows)[:, 4] - 11).tolist())
+    assert_close(np.array(found), np.array([*RATES[:4], 0, 0]))
+    assert min(fitted(works, [1e-3] * len(works))) >= 0
 
 
 def test_a_model_that_knows_a_measured_call_is_scaled_to_it():
     found = sx.Exec(lambda x: x + 1, ("s",)).cost_model(np.ones(5, np.float32))
-    speed = sx.Speed(seconds_per_flop=1e-3, seconds_per_byte=1.0)
+    speed = sx.Speed(seconds_per_flop=0.0, seconds_per_byte=1.0)
     fitted = found.measured(8.0, speed, s=10)
     assert fitted.seconds(speed, s=20) == 16.0
     assert fitted.measured(4.0, speed, s=10).seconds(speed, s=20) == 8.0

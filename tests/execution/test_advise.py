@@ -9,8 +9,10 @@ import pytest
 
 import shapeexec as sx
 from shapeexec.execution._function import runner_of
+from shapeexec.execution._learning import EVERY
 from shapeexec.execution.analysis import _advise, _of_running
 from shapeexec.execution.analysis._facts import Facts
+from tests.execution.behind import join_workers
 from tests.execution.support import ones
 
 SPEED = sx.Speed(seconds_per_flop=1e-8, seconds_per_byte=1e-8)
@@ -265,9 +267,36 @@ def test_symbols_that_calls_have_not_shown_yet_keep_their_strategy():
     assert '"UNKNOWN": sx.Linear(100)' in line.change
 
 
-def test_buckets_that_learn_get_no_others():
-    run = served(sx.Exec(spread, ("b, s",), buckets=sx.Adaptive()), drawn(3, 90))
-    assert "strategy" not in [line.kind for line in run.advise(SPEED).lines]
+LEARNING = sx.Adaptive(graphs=6, compile_calls=1e6)  # which nothing here pays for
+
+
+def test_buckets_that_learn_get_others_to_start_with():
+    run = served(sx.Exec(spread, ("b, s",), buckets={"s": LEARNING}), drawn(65, 80, count=20))
+    advice = run.advise(SPEED)
+    (line,) = advice  # how many buckets there are they choose themselves
+    names = {"sx": sx, "run": run}
+    exec(line.change, names)
+    other = advice.apply("strategy")
+    assert names["run"].settings == other.settings
+    strategy = other.settings.strategies["s"]
+    assert dataclasses.replace(strategy, start=LEARNING.start) == LEARNING
+    served(other, drawn(65, 80, count=20))
+    said, spared = line.saves["padded_bytes"], run.stats.padded_bytes - other.stats.padded_bytes
+    assert said / 2 <= spared <= 2 * said
+    spared = modelled(run, SPEED) - modelled(other, SPEED)
+    assert line.seconds / 2 <= spared <= 2 * line.seconds
+
+
+def test_buckets_that_have_learned_enough_get_no_others():
+    rule = sx.Adaptive(graphs=2, compile_calls=1.0, min_usage=0.02)
+    run = sx.Exec(spread, ("b, s",), buckets={"b": sx.Exact(), "s": rule})
+    for call in range(EVERY - 1):
+        run(ones(2, (5, 9)[call % 2]))
+    assert [line.kind for line in run.advise(SPEED)] == ["strategy"]
+    run(ones(2, 9))
+    join_workers()
+    assert run.settings.strategy("s") == sx.Ladder((5, 9), beyond=sx.Pow2())
+    assert not run.advise(SPEED).lines
 
 
 def test_of_two_lines_that_change_one_setting_the_dearer_counts():

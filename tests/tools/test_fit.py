@@ -222,6 +222,36 @@ REFUSED = [
         "a larger max_waste=, or more graphs: graphs= or max_graphs=",
     ),
     (
+        {"max_memory": 80, "memory": area},
+        "max_memory=80 is too little for a request: it needs more bytes.",
+        "a larger max_memory=, or requests that are split, such as smaller batches",
+    ),
+    (
+        {"max_memory": 0, "memory": area},
+        "max_memory=0 is not a positive number of bytes.",
+        "max_memory=8 * 2**30, say, for 8 GiB",
+    ),
+    (
+        {"memory": max},
+        "memory=<built-in function max> limits nothing by itself.",
+        "max_memory=8 * 2**30, say, for 8 GiB",
+    ),
+    (
+        {"max_memory": 80},
+        "max_memory: what a call needs is not known without a function.",
+        "memory=lambda b, s: its bytes; or pass an Exec or a CostModel",
+    ),
+    (
+        {"max_memory": 80, "memory": lambda b, s: -1},
+        "memory(b=1, s=10) = -1 is not a finite number of at least 0.",
+        "return the bytes that a call needs",
+    ),
+    (
+        {"max_memory": 80, "memory": 3},
+        "memory=3 cannot be called.",
+        "a function of the sizes: memory=lambda b, s: b * s * s",
+    ),
+    (
         {"sizes": {(1, 2): 1e308, (3, 4): 1e308}},
         "sizes: the counts add up to inf, more than 1e+290.",
         "divide the counts by the greatest: only their ratios matter",

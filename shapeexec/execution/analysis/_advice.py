@@ -20,7 +20,8 @@ class AdviceLine:
         kind: `"strategy"`: other buckets fit these sizes better. `"waste"`: a symbol with much
             padding would pay for more buckets. `"guards"`: branches on a size that make more
             graphs. `"thrash"`: graphs that are made again and again. `"copies"`: compilations that
-            cut results. `"attention"`: attention written out.
+            cut results. `"attention"`: attention written out. `"packed"`: attention over
+            maps of short examples. `"masks"`: masks that take much of a call, by the clock.
         observation: What was seen, in words.
         change: The change as source.
         seconds: What the calls that were seen would have been spared, in seconds; None: it is told

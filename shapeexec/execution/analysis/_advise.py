@@ -1,10 +1,10 @@
 """`Exec.advise`: facts are gathered, and every observer is asked.
 
-What each looks for is in `_of_buckets`, `_of_running` and `_of_program`.
+What each looks for is in `_of_buckets`, `_of_running`, `_of_program` and `_of_masks`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -12,11 +12,13 @@ from shapeexec._errors import ConfigError
 from shapeexec.costing import CostModel, Speed, speed_of
 from shapeexec.execution._costs import cost_model
 from shapeexec.execution._runner import Runner
-from shapeexec.execution.analysis import _of_buckets, _of_program, _of_running
+from shapeexec.execution.analysis import _of_buckets, _of_masks, _of_program, _of_running
 from shapeexec.execution.analysis._advice import Advice, AdviceLine
 from shapeexec.execution.analysis._analyze import analysis_of
-from shapeexec.execution.analysis._facts import Facts
+from shapeexec.execution.analysis._facts import Facts, typical_of
+from shapeexec.execution.analysis._timed import TimedMask, timed_masks
 
+Timed = Literal["masks"]
 Observer = Callable[[Facts], Iterable[AdviceLine]]
 
 OBSERVERS: tuple[Observer, ...] = (
@@ -26,17 +28,24 @@ OBSERVERS: tuple[Observer, ...] = (
     _of_running.thrash,
     _of_running.copies,
     _of_program.attention,
+    _of_program.packed,
+    _of_masks.masks,
 )
 
 
 def advise(
-    runner: Runner, speed: Speed | None, *, make: Callable[[Mapping[str, Any]], Any]
+    runner: Runner,
+    speed: Speed | None,
+    *,
+    timed: Timed | None,
+    make: Callable[[Mapping[str, Any]], Any],
 ) -> Advice:
     """See `Exec.advise`.
 
     Args:
         runner: That of the Exec.
         speed: See there.
+        timed: See there.
         make: Makes an Exec with changed settings.
     """
     if speed is not None and not isinstance(speed, Speed):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller without a type checker may pass anything
@@ -44,6 +53,12 @@ def advise(
             f"advise: {speed!r:.80} is no speed.",
             option="speed",
             fix="speed=sx.Speed(...), or None: that of this device is measured",
+        )
+    if timed not in (None, "masks"):
+        raise ConfigError(
+            f"advise: timed={timed!r:.40} cannot be timed.",
+            option="timed",
+            fix='timed="masks", or None: nothing runs',
         )
     analysis = analysis_of(runner)
     if not analysis.calls:
@@ -59,6 +74,7 @@ def advise(
         model=_model(runner),
         speed=speed_of() if speed is None else speed,
         platform=jax.default_backend(),
+        masks=() if timed is None else _timed_of(runner),
     )
     return advice_of(facts, make=make)
 
@@ -67,6 +83,14 @@ def advice_of(facts: Facts, *, make: Callable[[Mapping[str, Any]], Any]) -> Advi
     """The advice that facts give, the dearest first."""
     lines = [line for observe in OBSERVERS for line in observe(facts)]
     return Advice(tuple(sorted(lines, key=_rank)), make)
+
+
+def _timed_of(runner: Runner) -> tuple[TimedMask, ...]:
+    """What the masks of the typical graph cost; empty where it has left the cache."""
+    typical = typical_of(runner.graphs.rows)
+    held = (graph for graph in runner.store.graphs() if typical and graph.row.key == typical.key)
+    graph = next(held, None)
+    return () if graph is None else timed_masks(graph)
 
 
 def _rank(line: AdviceLine) -> tuple[bool, float]:

@@ -6,7 +6,7 @@ The observers read it, and ask nothing else.
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from shapeexec.execution._key import kind_of
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._settings import Settings, given_to
 from shapeexec.execution.analysis._analysis import Analysis
+from shapeexec.execution.analysis._timed import TimedMask
 from shapeexec.shape import _dim
 
 Ladders = Mapping[str, tuple[int, ...]]
@@ -36,6 +37,8 @@ class Facts:
         model: What a call costs; None: it is not known.
         speed: That of the device.
         platform: That of the device: `"cpu"`, `"gpu"` or `"tpu"`.
+        masks: What the masks of the graph that ran most elements cost, the dearest first; empty:
+            they were not timed, or cannot be.
     """
 
     settings: Settings
@@ -45,29 +48,33 @@ class Facts:
     model: CostModel | None
     speed: Speed
     platform: str
+    masks: tuple[TimedMask, ...] = ()
 
     @functools.cached_property
     def typical(self) -> GraphRow | None:
         """The graph that ran most elements; None: none has run."""
-        return max(self.rows, key=lambda row: row.bucket_elements, default=None)
+        return typical_of(self.rows)
 
     @functools.cached_property
     def requests(self) -> Requests | None:
         """The calls without empty axes; None: there are none, or buckets are not to be chosen.
 
-        Symbols that run at exact sizes for want of a rule have none, and `Adaptive` chooses itself.
+        Symbols that run at exact sizes for want of a rule have none.
         """
         analysis = self.analysis
         symbols = analysis.symbols
         sizes = {key: n for key, n in analysis.sizes.items() if len(key) == len(symbols)}
         sizes = {key: n for key, n in sizes.items() if all(key)}
-        strategies = self.settings.strategies
-        if any(isinstance(given_to(symbol, strategies), Adaptive) for symbol in symbols):
-            return None
         if not sizes or not symbols or analysis.stats.exact:
             return None
         at = np.array(list(sizes), np.intp)
         return Requests(symbols, at, np.array(list(sizes.values()), float))
+
+    @property
+    def learns(self) -> bool:
+        """Whether a symbol has buckets that learn: how many there are is theirs to choose."""
+        given = (given_to(symbol, self.settings.strategies) for symbol in self.analysis.symbols)
+        return any(isinstance(strategy, Adaptive) for strategy in given)
 
     @property
     def calls(self) -> str:
@@ -119,6 +126,11 @@ class Facts:
             buckets = {s: raised(ladders[s], n) for s, n in sizes.items()}
             total += count * (held(buckets) - held(sizes))
         return total
+
+
+def typical_of(rows: Sequence[GraphRow]) -> GraphRow | None:
+    """The graph that ran most elements; None: none has run."""
+    return max(rows, key=lambda row: row.bucket_elements, default=None)
 
 
 def raised(ladder: tuple[int, ...], size: int) -> int:

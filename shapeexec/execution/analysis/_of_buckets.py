@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from shapeexec._code import code
-from shapeexec.bucketing import Ladder, Strategy
+from shapeexec.bucketing import Adaptive, Ladder, Strategy
 from shapeexec.bucketing._fit_joint import Limits, fit_requests
 from shapeexec.execution._key import kind_of
 from shapeexec.execution._row import GraphRow
+from shapeexec.execution._settings import given_to
 from shapeexec.execution.analysis._advice import AdviceLine
 from shapeexec.execution.analysis._facts import Facts, Ladders, raised
 
@@ -48,7 +49,7 @@ def strategy(facts: Facts) -> Iterator[AdviceLine]:
 def waste(facts: Facts) -> Iterator[AdviceLine]:
     """Twice as many buckets of the symbol for which they spare most."""
     requests = facts.requests
-    if requests is None or facts.model is None or facts.typical is None:
+    if requests is None or facts.model is None or facts.typical is None or facts.learns:
         return
     before, graphs = _seconds(facts, facts.ladders), _graphs(facts, facts.ladders)
     best: tuple[float, str, Ladders] | None = None
@@ -80,7 +81,7 @@ def waste(facts: Facts) -> Iterator[AdviceLine]:
 
 def guards(facts: Facts) -> Iterator[AdviceLine]:
     """Branches on a size within buckets, each of which makes a graph more."""
-    if facts.requests is None or facts.typical is None:
+    if facts.requests is None or facts.typical is None or facts.learns:
         return
     split = _Branches.of(facts, facts.typical)
     for symbol in facts.requests.symbols:
@@ -245,10 +246,9 @@ def _line(
     saves: Mapping[str, float] | None = None,
 ) -> AdviceLine:
     strategies = facts.settings.by_name | {
-        symbol: _continued(buckets, facts.settings.strategy(symbol))
-        if buckets != facts.ladders[symbol]
-        else facts.settings.strategy(symbol)
+        symbol: _continued(buckets, given) if buckets != facts.ladders[symbol] else given
         for symbol, buckets in ladders.items()
+        for given in [given_to(symbol, facts.settings.strategies)]
     }
     fewer = facts.padded_bytes(facts.ladders) - facts.padded_bytes(ladders)
     return AdviceLine(
@@ -261,7 +261,13 @@ def _line(
     )
 
 
-def _continued(buckets: tuple[int, ...], present: Strategy) -> Ladder:
-    """A ladder that goes on as the present strategy does, where that has source."""
+def _continued(buckets: tuple[int, ...], present: Strategy) -> Strategy:
+    """A ladder that goes on as the present strategy does, where that has source.
+
+    One that learns starts with it, and has learned nothing: that was about other buckets.
+    """
+    if isinstance(present, Adaptive):
+        start = _continued(buckets, present.start)
+        return dataclasses.replace(present, start=start, learned="")
     beyond = present.beyond if isinstance(present, Ladder) else present
     return Ladder(buckets, beyond=beyond if code(beyond) else None)

@@ -1,4 +1,4 @@
-"""Advice on the function itself: attention that is written out, where a kernel could do it.
+"""Advice on the function itself: attention that is written out, or over rows of one short example.
 
 `costing` takes the calls of a trace apart.
 """
@@ -24,6 +24,7 @@ _BETWEEN = frozenset(
 _BEHIND = frozenset(("convert_element_type", "copy", "mul", "select_n", "transpose"))
 _AROUND = frozenset(("broadcast_in_dim", "convert_element_type", "reshape"))
 _DEEPEST = 12
+_ATTENTION = frozenset(("attention", "attention_gradient", "attention_tangent"))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,6 +62,45 @@ def attention(facts: Facts) -> Iterator[AdviceLine]:
             f"sx.dot_product_attention(q, k, v{mask})  # [b, s, heads, size] each",
             bytes=_PASSES * moved,
         )
+
+
+def packed(facts: Facts) -> Iterator[AdviceLine]:
+    """Maps of attention over short examples, of which several would fit into one row.
+
+    What is exact for a function in general is what `map` does: each example in its own bucket. A
+    row of several takes a function that tells them apart, as attention can by document ids.
+    """
+    rows = [row for row in facts.rows if row.examples is not None and row.trace is not None]
+    run, valid = (
+        sum(getattr(row, n) for row in rows) for n in ("bucket_elements", "valid_elements")
+    )
+    stats = facts.analysis.stats
+    padding = sum(row.bucket_elements - row.valid_elements for row in facts.rows)
+    if facts.platform == "cpu" or run < 2 * max(valid, 1):
+        return
+    if not any(_attends(_compat.opened(row.trace.jaxpr)) for row in rows):
+        return
+    padded = stats.padded_bytes * (run - valid) / padding
+    yield AdviceLine(
+        "packed",
+        f"{1 - valid / run:.0%} of what maps run is padding: examples in one row, told apart by"
+        " document ids, would need less than half",
+        "sx.dot_product_attention(q, k, v, mask=sx.Documents(ids))  # several examples in a row:"
+        " positions, and all else that looks along it, by ids, too",
+        bytes=padded,
+        saves={"padded_bytes": padded},
+    )
+
+
+def _attends(jaxpr: Any) -> bool:
+    """Whether a jaxpr has attention, by our primitive or written out."""
+    nodes = flattened(jaxpr)
+    inner = (_compat.opened(one) for node in nodes for one in _compat.sub_jaxprs(node.eqn.params))
+    return (
+        any(_name(node) in _ATTENTION for node in nodes)
+        or next(written_out(jaxpr), None) is not None
+        or any(map(_attends, inner))
+    )
 
 
 def _buckets(facts: Facts, sizes: Mapping[str, int]) -> dict[str, int]:
