@@ -3,7 +3,6 @@
 How calls are run and compared is known to `_contest`, and how it looks to `_report`.
 """
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from shapeexec.tools.benchmark._contestants import (
     OpByOp,
 )
 from shapeexec.tools.benchmark.levels._report import LevelsReport
-from shapeexec.tools.benchmark.models._configs import config_of, config_target
+from shapeexec.tools.benchmark.models._configs import CONFIGS, Config, config_of, config_target
 from shapeexec.tools.benchmark.models._transformer import Parts, transformer
 
 Option = str | int | float | bool
@@ -74,27 +73,19 @@ def benchmark_levels(
         >>> report.are_equal  # doctest: +SKIP
         True
     """
+    from shapeexec.tools.benchmark.levels import _kernels  # noqa: PLC0415 - it imports Pallas
+
     if rounds < 1:
         raise ConfigError(f"rounds={rounds} is none.", option="rounds", fix="1 or more")
-    strategy = as_strategy(buckets)
-    model = config_of(config, is_quick=is_quick)
-    if model.kind != "transformer":
-        raise ConfigError(
-            f"--config {config} is no transformer, and has no attention to exchange.",
-            option="config",
-            fix="small_transformer, medium_transformer, large, xlarge",
-        )
+    strategy, model = as_strategy(buckets), _transformer_of(config, is_quick=is_quick)
     target, _ = config_target(config, is_quick=is_quick)
     sizes = sizes_of(shapes or (QUICK if is_quick else SHAPES), target.defaults)
     calls = [target.arguments(**at) for at in sizes]
     if options is None:
         options = _TUNED.get(_compat.default_device().platform, {})
     plain = target.run.variant(strategies=strategy)
-    from shapeexec.tools.benchmark.levels import _kernels  # noqa: PLC0415 - it imports Pallas
-
     exact = Jitted(plain, calls)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_kernels.rules())
+    with _kernels.rules():
         levels: list[Contestant] = [
             OpByOp(target.plain, calls),
             exact,
@@ -105,6 +96,17 @@ def benchmark_levels(
         ]
         rows = contest(levels, sizes, exact=exact, rounds=rounds, tell=tell)
     return LevelsReport(config, tuple(rows), tuple(sizes))
+
+
+def _transformer_of(config: str, *, is_quick: bool) -> Config:
+    model = config_of(config, is_quick=is_quick)
+    if model.kind != "transformer":
+        raise ConfigError(
+            f"--config {config} is no transformer, and has no attention to exchange.",
+            option="config",
+            fix=", ".join(name for name, one in CONFIGS.items() if one.kind == "transformer"),
+        )
+    return model
 
 
 def _with_kernels(
