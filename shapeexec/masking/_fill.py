@@ -72,6 +72,10 @@ def conform(array: Array, shape: tuple[int, ...]) -> Array:
     return lax.pad(array, np.zeros((), array.dtype), [(0, more, 0) for more in missing])
 
 
+class NoZeroError(TypeError):
+    """A dtype cannot hold 0: the interpreter makes it the refusal of an equation."""
+
+
 def zero(dtype: Any) -> Any:
     """Give the identity of a sum: 0.
 
@@ -80,7 +84,12 @@ def zero(dtype: Any) -> Any:
 
     Returns:
         A NumPy scalar of it.
+
+    Raises:
+        TypeError: The dtype has no 0. In a rule that is the refusal of the equation.
     """
+    if dtype == _POWERS:
+        raise NoZeroError(f"{np.dtype(dtype).name} holds powers of two, and no 0 to fill with")
     return np.zeros((), dtype)[()]
 
 
@@ -120,6 +129,7 @@ def highest(dtype: Any) -> Any:
     return _extreme(dtype, "max")
 
 
+_POWERS = np.dtype(jnp.float8_e8m0fnu)  # what NumPy calls its 0 is 2**-127, and XLA's is NaN
 _Which = Literal["min", "max"]
 
 _INFINITE = {"min": -np.inf, "max": np.inf}

@@ -16,7 +16,7 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.masking._context import Result, RuleContext
 from shapeexec.masking._extents import Extents, holds_dim, is_ragged
-from shapeexec.masking._fill import conform
+from shapeexec.masking._fill import NoZeroError, conform
 from shapeexec.masking._knowledge import Known, constant, nothing_known, nothing_known_of, uniform
 from shapeexec.masking._poison import poison_padding
 from shapeexec.masking._registry import KNOWLEDGE, RULES, nested_jaxpr, why_refused
@@ -184,7 +184,11 @@ def _made(ctx: RuleContext) -> Sequence[Any]:
         dims = [d for var in (*eqn.invars, *eqn.outvars) for d in getattr(var.aval, "shape", ())]
         raise ctx.unsupported(why_refused(ctx.primitive), dims)
     params = {key: ctx.extents.at_capacity(param) for key, param in eqn.params.items()}
-    made = rule.apply(ctx, *arrays, **params)
+    try:
+        made = rule.apply(ctx, *arrays, **params)
+    except NoZeroError as error:
+        fix = "cast to float32 in front of it: the powers of two are exact there"
+        raise ctx.unsupported(str(error), fix=fix) from error
     made = made if eqn.primitive.multiple_results else [made]
     _check_made(ctx, made)
     return made

@@ -109,3 +109,30 @@ def test_a_module_of_nnx_takes_what_was_saved_without_another_graph(tmp_path):
     assert_close(nnx.state(new), nnx.state(old))
     assert_close(ex(*new, batch(4)), ex(*old, batch(4)))
     assert_close(nnx.state(new), nnx.state(old))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_a_tokenizer_makes_runs_as_a_dictionary_and_as_examples():
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: n for n, word in enumerate("[PAD] a quick brown fox the dog".split())}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[PAD]"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=model, pad_token="[PAD]")
+    table = np.random.default_rng(0).normal(size=(len(words), 4)).astype(np.float32)
+
+    def pooled(table: Any, batch: Any) -> Any:  # the mask is between rows of one batch
+        mask = batch["attention_mask"][..., None]
+        return (jnp.asarray(table)[batch["input_ids"]] * mask).sum(1) / mask.sum(1)
+
+    spec = {"input_ids": "b, s", "attention_mask": "b, s"}
+    ex = sx.Exec(pooled, (None, spec), buckets=BUCKETS)
+    mean = sx.Exec(lambda t, ids: jnp.asarray(t)[ids].mean(axis=0), (None, "s"), buckets=BUCKETS)
+    for texts in (["a quick brown fox", "the dog"], ["a fox", "the quick dog", "dog"]):
+        encoded = tokenizer(texts, padding=True, return_tensors="np")
+        batch = {name: encoded[name] for name in spec}
+        got = ex(table, batch)
+        assert_close(got, pooled(table, batch))
+        ids = [np.asarray(one) for one in tokenizer(texts)["input_ids"]]
+        assert_close(np.stack(mean.map(table, ids)), np.asarray(got))
+    assert ex.cache_size == 1
