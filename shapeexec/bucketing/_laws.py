@@ -108,6 +108,16 @@ def checked_bucket(strategy: HasBucket, size: int) -> int:
     return bucket
 
 
+def buckets_of(strategy: HasBucket, sizes: Iterable[int]) -> tuple[int, ...]:
+    """The buckets of sizes, ascending, each once.
+
+    Raises:
+        StrategyError: A bucket breaks a law.
+        BucketOverflowError: A size is past the strategy's last bucket.
+    """
+    return tuple(sorted({checked_bucket(strategy, size) for size in set(sizes)}))
+
+
 def checked_range(strategy: HasLowerBound, size: int) -> tuple[int, int]:
     """The smallest size in the bucket of a size, and the bucket.
 

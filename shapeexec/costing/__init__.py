@@ -4,7 +4,7 @@ It reads traces, and measures devices. Graphs are not known here.
 """
 
 from shapeexec.costing._hardware import HardwareAware
-from shapeexec.costing._model import Cost, CostLine, CostModel, bytes_needed, model_of
+from shapeexec.costing._model import Cost, CostLine, CostModel, bytes_needed, in_seconds, model_of
 from shapeexec.costing._speed import Speed, speed_of
 from shapeexec.costing._table import Row, Use, add_row
 
@@ -18,6 +18,7 @@ __all__ = [
     "Use",
     "add_row",
     "bytes_needed",
+    "in_seconds",
     "model_of",
     "speed_of",
 ]

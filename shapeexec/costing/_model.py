@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from shapeexec._errors import ConfigError, beside
+from shapeexec.bucketing import _fit_joint
 from shapeexec.bucketing._checks import as_float, is_int
 from shapeexec.costing._count import Counted, alive, count
 from shapeexec.costing._polynomial import Polynomial
@@ -212,6 +213,11 @@ class CostModel:
 def bytes_needed(model: CostModel, sizes: Mapping[str, Any]) -> Any:
     """The `memory` of a call at sizes by symbol, ints or arrays that broadcast."""
     return functools.reduce(np.maximum, (peak(sizes) for peak in model.memory), 0.0)
+
+
+def in_seconds(model: CostModel, speed: Speed | None) -> _fit_joint.Cost:
+    """The seconds of a call, as ladders are fitted to them; see `CostModel.seconds`."""
+    return _fit_joint.Cost(lambda sizes: model.seconds(speed, **sizes), may_fall=True)
 
 
 def _is_size(value: Any) -> bool:

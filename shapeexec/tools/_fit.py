@@ -18,7 +18,7 @@ from shapeexec.bucketing._fit import Floats, Ints
 from shapeexec.bucketing._fit_joint import Cost, Limits, fit_requests
 from shapeexec.bucketing._fitted import Fitted
 from shapeexec.bucketing._requests import Request, Requests, as_size, read_requests
-from shapeexec.costing import CostModel, Speed, bytes_needed
+from shapeexec.costing import CostModel, Speed, bytes_needed, in_seconds
 from shapeexec.execution import Exec
 from shapeexec.shape._spec import spec_symbols
 
@@ -163,7 +163,7 @@ def cost_of(run: Any, cost: Any, *, symbols: Sequence[str], speed: Speed | None)
     """
     if cost is None:
         model = run if isinstance(run, CostModel) else run.cost_model()
-        return Cost(lambda sizes: model.seconds(speed, **sizes), may_fall=True)
+        return in_seconds(model, speed)
     return Cost(_each(cost, "cost", symbols=symbols))
 
 

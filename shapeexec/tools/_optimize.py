@@ -10,6 +10,7 @@ from typing import Any
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing._checks import as_float
 from shapeexec.bucketing._improve import Optimized, Wanted, improve
+from shapeexec.bucketing._laws import buckets_of
 from shapeexec.bucketing._requests import Request, Requests, read_requests
 from shapeexec.costing import Speed
 from shapeexec.execution import Exec
@@ -75,7 +76,7 @@ def optimize(
     )
     own = cost_of(run, cost, symbols=symbols, speed=speed)
     ladders = {
-        symbol: _ladder(run, symbol, sizes=map(int, requests.sizes[:, i]))
+        symbol: buckets_of(run.settings.strategy(symbol), map(int, requests.sizes[:, i]))
         for i, symbol in enumerate(symbols)
     }
     return improve(requests, own, ladders=ladders, wanted=wanted)
@@ -83,21 +84,13 @@ def optimize(
 
 def _seen(run: Exec, symbols: tuple[str, ...]) -> Requests:
     found = run.analysis()
-    # An empty axis runs without padding, in a graph of its own.
-    sizes = {key: calls for key, calls in found.sizes.items() if len(key) == len(symbols)}
-    sizes = {key: calls for key, calls in sizes.items() if all(key)}
-    if not sizes:
+    if not found.padded_sizes:
         raise ConfigError(
             f"optimize: {run!r:.80} has seen no call.",
             option="sizes",
             fix="sx.optimize(run, sizes), or call it before",
         )
-    return read_requests(sizes, symbols)
-
-
-def _ladder(run: Exec, symbol: str, *, sizes: Iterable[int]) -> tuple[int, ...]:
-    strategy = run.settings.strategy(symbol)
-    return tuple(sorted({strategy.bucket(size) for size in set(sizes)}))
+    return read_requests(found.padded_sizes, symbols)
 
 
 def _share(name: str, value: Any) -> float:

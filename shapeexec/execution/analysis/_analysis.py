@@ -71,6 +71,12 @@ class Analysis:
         return sum(self.sizes.values())
 
     @property
+    def padded_sizes(self) -> Mapping[tuple[int, ...], int]:
+        """Those of `sizes` that run in buckets: an empty axis has a graph of its own."""
+        count = len(self.symbols)
+        return {key: n for key, n in self.sizes.items() if len(key) == count and all(key)}
+
+    @property
     def graph_seconds(self) -> float:
         """The mean time that making a graph took, in seconds; 0 if none was made."""
         stats = self.stats

@@ -6,14 +6,15 @@ The observers read it, and ask nothing else.
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from shapeexec.bucketing import Adaptive
 from shapeexec.bucketing._fit_joint import Cost
+from shapeexec.bucketing._laws import buckets_of
 from shapeexec.bucketing._requests import Requests
-from shapeexec.costing import CostModel, Speed
+from shapeexec.costing import CostModel, Speed, in_seconds
 from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._key import kind_of
 from shapeexec.execution._row import GraphRow
@@ -62,9 +63,7 @@ class Facts:
         Symbols that run at exact sizes for want of a rule have none.
         """
         analysis = self.analysis
-        symbols = analysis.symbols
-        sizes = {key: n for key, n in analysis.sizes.items() if len(key) == len(symbols)}
-        sizes = {key: n for key, n in sizes.items() if all(key)}
+        sizes, symbols = analysis.padded_sizes, analysis.symbols
         if not sizes or not symbols or analysis.stats.exact:
             return None
         at = np.array(list(sizes), np.intp)
@@ -88,24 +87,28 @@ class Facts:
         """By symbol the buckets of the sizes that were seen."""
         requests = self.requests
         assert requests is not None
-        found: dict[str, tuple[int, ...]] = {}
-        for i, symbol in enumerate(requests.symbols):
-            strategy = self.settings.strategy(symbol)
-            sizes = set(map(int, requests.sizes[:, i]))
-            found[symbol] = tuple(sorted({strategy.bucket(size) for size in sizes}))
-        return found
+        return {
+            symbol: buckets_of(self.settings.strategy(symbol), map(int, requests.sizes[:, i]))
+            for i, symbol in enumerate(requests.symbols)
+        }
 
     @functools.cached_property
     def cost(self) -> Cost:
         """Seconds by the cost model."""
-        model, speed = self.model, self.speed
-        assert model is not None
-        return Cost(lambda sizes: model.seconds(speed, **sizes), may_fall=True)
+        assert self.model is not None
+        return in_seconds(self.model, self.speed)
+
+    def placed(self, ladders: Ladders) -> Iterator[tuple[dict[str, int], dict[str, int], float]]:
+        """The sizes of each request, its buckets in these ladders, and how often it came."""
+        requests = self.requests
+        assert requests is not None
+        for row, count in zip(requests.sizes, requests.counts, strict=True):
+            sizes = dict(zip(requests.symbols, map(int, row), strict=True))
+            yield sizes, {s: raised(ladders[s], n) for s, n in sizes.items()}, float(count)
 
     def padded_bytes(self, ladders: Ladders) -> float:
         """The padding of ragged arguments in these buckets, in bytes, over all requests."""
-        requests, row = self.requests, self.typical
-        assert requests is not None
+        row = self.typical
         assert row is not None
         base = kind_of(row.key).base
         leaves = [
@@ -120,12 +123,8 @@ class Facts:
             elements = (math.prod(_dim.evaluate(d, sizes) for d in dims) for dims, _ in leaves)
             return sum(n * width for n, (_, width) in zip(elements, leaves, strict=True))
 
-        total = 0.0
-        for size, count in zip(requests.sizes, requests.counts, strict=True):
-            sizes = dict(zip(requests.symbols, map(int, size), strict=True))
-            buckets = {s: raised(ladders[s], n) for s, n in sizes.items()}
-            total += count * (held(buckets) - held(sizes))
-        return total
+        placed = self.placed(ladders)
+        return sum(count * (held(buckets) - held(sizes)) for sizes, buckets, count in placed)
 
 
 def typical_of(rows: Sequence[GraphRow]) -> GraphRow | None:

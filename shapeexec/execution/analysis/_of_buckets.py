@@ -16,7 +16,7 @@ from shapeexec.execution._key import kind_of
 from shapeexec.execution._row import GraphRow
 from shapeexec.execution._settings import given_to
 from shapeexec.execution.analysis._advice import AdviceLine
-from shapeexec.execution.analysis._facts import Facts, Ladders, raised
+from shapeexec.execution.analysis._facts import Facts, Ladders
 
 _MOST_GRAPHS = 32
 _LEAST_SHARE = 0.05  # of the cost, below which other buckets are not worth the trouble
@@ -195,7 +195,7 @@ class _Branches:
         return len(
             {
                 (tuple(buckets.items()), self._outcome(sizes))
-                for sizes, buckets in _placed(self.facts, ladders)
+                for sizes, buckets, _ in self.facts.placed(ladders)
             }
         )
 
@@ -208,24 +208,15 @@ def _last(holds: Callable[[int], bool], low: int, *, high: int) -> int:
     return low
 
 
-def _placed(facts: Facts, ladders: Ladders) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-    """The sizes of each request, and its buckets."""
-    requests = facts.requests
-    assert requests is not None
-    for row in requests.sizes:
-        sizes = dict(zip(requests.symbols, map(int, row), strict=True))
-        yield sizes, {symbol: raised(ladders[symbol], size) for symbol, size in sizes.items()}
-
-
 def _graphs(facts: Facts, ladders: Ladders) -> int:
-    return len({tuple(buckets.items()) for _, buckets in _placed(facts, ladders)})
+    return len({tuple(buckets.items()) for _, buckets, _ in facts.placed(ladders)})
 
 
 def _seconds(facts: Facts, ladders: Ladders) -> float:
     """What all requests take in these buckets, by the cost model."""
     requests = facts.requests
     assert requests is not None
-    buckets = [own for _, own in _placed(facts, ladders)]
+    buckets = [own for _, own, _ in facts.placed(ladders)]
     columns = {s: np.array([own[s] for own in buckets], np.intp) for s in requests.symbols}
     each = np.broadcast_to(facts.cost.at(columns), len(buckets))
     return float(requests.counts @ each)

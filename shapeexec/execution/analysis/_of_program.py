@@ -11,7 +11,7 @@ from typing import Any
 from shapeexec import _compat
 from shapeexec.costing._count import Node, flattened
 from shapeexec.execution.analysis._advice import AdviceLine
-from shapeexec.execution.analysis._facts import Facts, raised
+from shapeexec.execution.analysis._facts import Facts
 from shapeexec.shape import _dim
 
 _PASSES = 6
@@ -51,9 +51,8 @@ def attention(facts: Facts) -> Iterator[AdviceLine]:
     for written in written_out(_compat.opened(row.trace.jaxpr)):
         aval = written.scores.eqn.outvars[0].aval
         moved = 0.0
-        for size, count in zip(requests.sizes, requests.counts, strict=True):
-            sizes = dict(zip(requests.symbols, map(int, size), strict=True))
-            moved += float(count) * _bytes(aval, inward(_buckets(facts, sizes)))
+        for _, buckets, count in facts.placed(facts.ladders):
+            moved += count * _bytes(aval, inward(buckets))
         mask = ", mask=..." if written.is_masked else ""
         yield AdviceLine(
             "attention",
@@ -101,10 +100,6 @@ def _attends(jaxpr: Any) -> bool:
         or next(written_out(jaxpr), None) is not None
         or any(map(_attends, inner))
     )
-
-
-def _buckets(facts: Facts, sizes: Mapping[str, int]) -> dict[str, int]:
-    return {symbol: raised(facts.ladders[symbol], size) for symbol, size in sizes.items()}
 
 
 def _bytes(aval: Any, sizes: Mapping[str, int]) -> int:

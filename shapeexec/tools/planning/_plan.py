@@ -10,6 +10,7 @@ from typing import Any
 from shapeexec._code import code
 from shapeexec.bucketing import Ladder, Strategy, checked_bucket
 from shapeexec.bucketing._checks import as_int, histogram
+from shapeexec.bucketing._laws import buckets_of
 from shapeexec.execution._drawing import plotter
 from shapeexec.tools._strategies import FIT, strategy_of
 
@@ -88,7 +89,7 @@ class LengthPlan:
             {
                 "name": row.name,
                 "strategy": row.source,
-                "buckets": list(used(row.strategy, self.counts)),
+                "buckets": list(buckets_of(row.strategy, self.counts)),
                 "graphs": row.graphs,
                 "waste": row.waste,
                 "padding": row.padding,
@@ -113,7 +114,7 @@ class LengthPlan:
         drawing = plotter("shapeexec.tools.planning._plot", figure=figure, instead="print the plan")
         wastes = {f"{row.name}, {row.graphs} graphs": row.waste for row in self.rows}
         return drawing.drawn(
-            self.counts, wastes, buckets=used(self.best.strategy, self.counts), figure=figure
+            self.counts, wastes, buckets=buckets_of(self.best.strategy, self.counts), figure=figure
         )
 
 
@@ -153,17 +154,12 @@ def plan_lengths(
     return LengthPlan(counts, tuple(sorted(rows, key=lambda row: (row.waste, row.graphs))))
 
 
-def used(strategy: Strategy, counts: Mapping[int, float]) -> tuple[int, ...]:
-    """The buckets that some lengths use, ascending."""
-    return tuple(sorted({checked_bucket(strategy, size) for size in counts}))
-
-
 def _row(given: str | Strategy, counts: Mapping[int, float]) -> LengthRow:
     name = given if isinstance(given, str) else repr(given)
     strategy = strategy_of(given, fitted={FIT: lambda graphs: Ladder.fit(counts, graphs)})
     most = max(checked_bucket(strategy, size) - size for size in counts)
     waste = strategy.expected_waste(counts)
-    return LengthRow(name, strategy, len(used(strategy, counts)), waste, most)
+    return LengthRow(name, strategy, len(buckets_of(strategy, counts)), waste, most)
 
 
 def _cells(row: LengthRow) -> tuple[str, ...]:
