@@ -38,7 +38,7 @@ def test_a_tensor_of_another_library_is_refused_with_the_way_to_numpy():
 def test_an_iterator_of_batches_is_read_as_it_is():
     ex = sx.Exec(total, ({"x": "s", "length": None},), buckets=BUCKETS)
     for element in ({"x": ones(n), "length": np.float32(n)} for n in SIZES):
-        np.testing.assert_allclose(ex(element), element["x"].sum())
+        assert_close(np.asarray(ex(element)), element["x"].sum())
     assert ex.cache_size == 2
 
 
@@ -50,7 +50,7 @@ def test_elements_of_grain_run_one_by_one_and_as_ragged_batches():
     )
     ex = sx.Exec(total, ({"x": "s", "length": None},), buckets=BUCKETS)
     for element, n in zip(elements.to_iter_dataset(), lengths, strict=True):
-        np.testing.assert_allclose(ex(element), ones(n).sum())
+        assert_close(np.asarray(ex(element)), ones(n).sum())
     assert ex.cache_size == 2
     mean = sx.Exec(jnp.mean, ("s",), buckets=BUCKETS)
     lists = elements.map(lambda e: e["x"]).batch(3, batch_fn=list)

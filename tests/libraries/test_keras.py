@@ -65,7 +65,7 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_sees_the_valid_part(name):
     layer = LAYERS[name]()
-    call = (lambda x: layer(x, x)) if name == "attention" else (lambda x: layer(x))
+    call = (lambda x: layer(x, x)) if name == "attention" else layer
     call(data(2, 5))  # it makes its variables in its first call
     ex = sx.Exec(call, ("b, s, 4",), buckets=BUCKETS)
     for b, s in ((2, 3), (3, 4), (4, 1)):
