@@ -26,7 +26,7 @@ from shapeexec.costing._count import count
 from shapeexec.costing._programs import Program, programs
 from shapeexec.costing._work import Work
 
-_ROUNDS, _REPEATS = 11, 2
+_ROUNDS, _REPEATS = 11, 3
 _LARGE, _FRESH = 1 << 20, 1 << 23  # elements of arrays
 _ACCELERATED = 8  # how many times as large programs are on an accelerator
 FRESH_ABOVE = 32 * 2**20
@@ -151,17 +151,23 @@ def fitted(works: Sequence[Work], seconds: Sequence[float]) -> list[float]:
 
 
 def _seconds(known: Sequence[Program], device: Any) -> list[float]:
-    """The median time of each program; they take turns."""
+    """The median over rounds of the least time of each program in one turn.
+
+    Other programs of the machine, which stop a call now and then, so count little.
+    """
     calls = [_compiled(program, device) for program in known]
     found: list[list[float]] = [[] for _ in calls]
     for _ in range(_ROUNDS):
         for call, own in zip(calls, found, strict=True):
             call()  # what ran before it has left the caches to it
-            began = time.perf_counter()
-            for _ in range(_REPEATS):
-                call()
-            own.append((time.perf_counter() - began) / _REPEATS)
+            own.append(min(_once(call) for _ in range(_REPEATS)))
     return [statistics.median(own) for own in found]
+
+
+def _once(call: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
 
 
 def _compiled(program: Program, device: Any) -> Callable[[], Any]:

@@ -107,10 +107,10 @@ def _contradicts(text: str, other: str) -> bool:
 
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters of a function with their annotations; none of one without a signature."""
-    while isinstance(fn, types.FunctionType) and "__wrapped__" in vars(fn):
-        if str(fn.__globals__.get("__name__")).partition(".")[0] not in _KEEP_SHAPES:
+    while (inner := getattr(fn, "__wrapped__", None)) is not None:
+        if not _keeps_shapes(fn):
             return []
-        fn = vars(fn)["__wrapped__"]
+        fn = inner
     for is_evaluated in (True, False):
         try:
             signature = inspect.signature(fn, eval_str=is_evaluated)
@@ -120,6 +120,13 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
             return []
         return [*signature.parameters.values()]
     return []
+
+
+def _keeps_shapes(fn: Any) -> bool:
+    """Whether what wraps a function passes arguments on as they are: what has no code does."""
+    if not isinstance(fn, types.FunctionType):
+        return True
+    return str(fn.__globals__.get("__name__")).partition(".")[0] in _KEEP_SHAPES
 
 
 def _read(annotation: Any, *, where: str, within: tuple[type, ...] = ()) -> Annotated:

@@ -175,7 +175,7 @@ def _memory_of(
         return _each(memory, "memory", symbols=symbols)
     if run is None:
         raise ConfigError(
-            "max_memory: what a call needs is not known without a function.",
+            f"max_memory: {run!r} does not tell the bytes that a call needs.",
             option="memory",
             fix="memory=lambda b, s: its bytes; or pass an Exec or a CostModel",
         )

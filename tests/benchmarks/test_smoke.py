@@ -123,3 +123,11 @@ def test_fitted_buckets_never_cost_more_than_other_ladders(lengths, tmp_path):
             least = min(one["seconds"] for one in by_strategy.values())
             assert by_strategy["sx.fit"]["seconds"] == pytest.approx(least)
             assert by_strategy["sx.fit"]["least_waste"] <= by_strategy["sx.fit"]["waste"]
+
+
+def test_tiles_are_compared_on_each_axis():
+    figures = importlib.import_module("benchmarks.tiles").main(["--tiny"]).figures
+    for axis in ("rows", "columns", "summed"):
+        found = figures[f"float32, {axis}"]
+        assert [*found] == ["1", "2", "4", "8", "16"]
+        assert all(share > 0 for share in found.values())

@@ -141,3 +141,26 @@ def test_partial_functions_and_keywords_of_annotated_ones():
     for b in (3, 4):
         assert_runs_as(functools.partial(fn, W), run, ones(b, 4), y=ones(b))
     assert run.cache_size == 1
+
+
+def total(x: BS4):
+    return x.sum()
+
+
+@pytest.mark.parametrize(
+    ("fn", "specs"),
+    [
+        (jax.jit(total), "b, s, 4"),
+        (jax.vmap(total), None),
+        (jax.jit(jax.vmap(total)), None),
+        (jax.jit(jax.jit(jax.vmap(total))), None),
+    ],
+    ids=("jit", "vmap", "jit of vmap", "jit of jit of vmap"),
+)
+def test_annotations_of_a_function_that_jit_wraps_are_specs_and_those_behind_vmap_are_not(
+    fn, specs
+):
+    run = sx.Exec(fn)
+    run(ones(*(2, 3, 4) if specs else (5, 2, 3, 4)))
+    (own,) = run.specs.in_shapes
+    assert own == specs

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shapeexec as sx
-from tests.execution.support import assert_runs_as, ones
+from tests.execution.support import assert_runs_as, ones, refused
 from tests.tolerance import FEW, assert_close
 
 
@@ -345,3 +345,12 @@ def test_buckets_are_fitted_for_the_symbols_that_were_found():
     assert fitted.strategies.keys() == {"b", "unknown_1_1"}
     other = run.variant(buckets=fitted.strategies)
     assert other.plan(W, ones(3, 8, 4)).buckets == {"b": 4, "unknown_1_1": 9}
+
+
+def test_warmup_of_a_symbol_that_is_not_inferred_yet_tells_when_it_is():
+    ex = sx.Exec(lambda x: x + 1, buckets=sx.Pow2())
+    ex(ones(3))
+    with refused(sx.ConfigError, "warmup: no symbol b was inferred yet.", "in_shapes=, such as"):
+        ex.warmup(b=range(1, 5))
+    ex(ones(4)), ex(ones(5))
+    assert ex.warmup(b=[3, 5, 9]) == 1  # the calls have made the other graphs

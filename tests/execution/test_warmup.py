@@ -121,15 +121,6 @@ def test_warmup_wants_sizes_for_each_symbol_and_no_other(sizes):
         ex.warmup(ones(1), **sizes)
 
 
-def test_warmup_of_a_symbol_that_is_not_inferred_yet_tells_when_it_is():
-    ex = sx.Exec(lambda x: x + 1, buckets=P)
-    ex(ones(3))
-    with refused(sx.ConfigError, "warmup: no symbol b was inferred yet.", "in_shapes=, such as"):
-        ex.warmup(b=range(1, 5))
-    ex(ones(4)), ex(ones(5))
-    assert ex.warmup(b=[3, 5, 9]) == 1  # the calls have made the other graphs
-
-
 @pytest.mark.parametrize("sizes", [0, -1, (), "abc", None, (0, 3)], ids=repr)
 def test_warmup_wants_sizes_of_at_least_1(sizes):
     ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P)

@@ -238,7 +238,7 @@ REFUSED = [
     ),
     (
         {"max_memory": 80},
-        "max_memory: what a call needs is not known without a function.",
+        "max_memory: None does not tell the bytes that a call needs.",
         "memory=lambda b, s: its bytes; or pass an Exec or a CostModel",
     ),
     (
