@@ -40,7 +40,8 @@ from shapeexec.attention.backends.mosaic_gpu._weights import add
 MOST_QUERIES = 16
 """With more, tiles of one head's queries are full enough, and there are more of them."""
 
-_IN_FLIGHT = 2**16  # elements of keys and of values in shared memory
+_ROOM = 220 * 2**10  # bytes of shared memory for tiles; the rest is for barriers and vectors
+_MOST_STEPS = 4  # pieces in a ring: more than are on their way at a time
 
 
 def are_few(signature: Signature) -> bool:
@@ -51,6 +52,36 @@ def are_few(signature: Signature) -> bool:
 def most_rows(config: Config) -> int:
     """How many rows there is shared memory for."""
     return 2 * ROWS if max(config.columns) <= 128 else ROWS
+
+
+class _Form(NamedTuple):
+    """The sizes of a kernel.
+
+    Attributes:
+        warpgroups: How many compute, each for 64 rows.
+        slots: Of queries: for how many segments of a share they are in shared memory.
+        key_rows: Keys of a piece.
+        steps: Pieces in the rings of keys and of values.
+    """
+
+    warpgroups: int
+    slots: int
+    key_rows: int
+    steps: tuple[int, int]
+
+    @staticmethod
+    def of(config: Config, packing: Packing) -> "_Form":
+        """As much on its way as there is shared memory for."""
+        warpgroups = -(-packing.rows // ROWS)
+        key_columns, value_columns = config.columns
+        is_narrow = warpgroups == 1 and max(config.columns) <= 128
+        slots, key_rows = (2, TILE) if is_narrow else (1, TILE // 2)
+        tall = warpgroups * ROWS
+        room = _ROOM - tall * (slots * 2 * key_columns + 4 * value_columns)
+        key, value = (2 * key_rows * columns for columns in config.columns)
+        of_keys = min(room // 2 // key, _MOST_STEPS)
+        of_values = min((room - of_keys * key) // value, _MOST_STEPS)
+        return _Form(warpgroups, slots, key_rows, (of_keys, of_values))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), static_argnames="parts")
@@ -81,27 +112,24 @@ def forward_of_few(
         The output f32[lists, parts, rows, V], and statistics f32[lists, parts, whole tiles of
         rows] each. Of parts that there are not they are unspecified.
     """
-    warpgroups = -(-packing.rows // ROWS)
+    form = _Form.of(config, packing)
+    warpgroups, tall = form.warpgroups, form.warpgroups * ROWS
     key_columns, value_columns = config.columns
-    key_rows = TILE if max(config.columns) <= 128 else TILE // 2
     ring = functools.partial(_ring.scratch, dtype=q.dtype, readers=warpgroups)
-    steps = [_IN_FLIGHT // 2 // (key_rows * columns) for columns in (key_columns, value_columns)]
-    slots = 2 if warpgroups == 1 and max(config.columns) <= 128 else 1
     lists, rows = q.shape[:2]
-    tall = warpgroups * ROWS
     of_rows = jax.ShapeDtypeStruct((lists, parts, tall), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
     vectors = sparsity.column_dtypes(config, side="query")
     scratch = {
-        "queries": ring(slots, rows=tall, columns=key_columns),
-        "keys": ring(steps[0], rows=key_rows, columns=key_columns, vectors=vectors),
+        "queries": ring(form.slots, rows=tall, columns=key_columns),
+        "keys": ring(form.steps[0], rows=form.key_rows, columns=key_columns, vectors=vectors),
         # 0 * padding may be NaN, so clear values behind the valid length.
-        "values": ring(steps[1], rows=key_rows, columns=value_columns, clears=True),
+        "values": ring(form.steps[1], rows=form.key_rows, columns=value_columns, clears=True),
         "outs": plgpu.SMEM((warpgroups, ROWS, value_columns), jnp.float32),
         "of_rows": [plgpu.SMEM((warpgroups, ROWS), jnp.float32) for _ in statistics],
     }
     if config.interpret is not None:
-        shapes = [(ROWS, key_rows), (ROWS, value_columns)]
+        shapes = [(ROWS, form.key_rows), (ROWS, value_columns)]
         scratch["pool"] = [plgpu.SMEM((warpgroups, *shape), jnp.float32) for shape in shapes]
     return start(
         config,
