@@ -279,7 +279,7 @@ class _Kernel:
         """
         me, starts = lax.axis_index("program"), self.shares.starts
         lists = self.q.shape[0]
-        size = self.shares.size[0]
+        size = self.shares.size()
         begin = me * size
         end = jnp.minimum(begin + size, starts[lists])
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from shapeexec.attention.masks._base import Array
 
@@ -27,24 +28,32 @@ class Shares:
     Attributes:
         starts: Where each list begins, and where the last one ends, i32[lists + 1].
         first: The list that each share begins in, i32[programs].
-        size: Tiles of a share, i32[1]; the last ones may have less, or none.
+        least: The least size.
     """
 
     starts: Array
     first: Array
-    size: Array
+    least: int = dataclasses.field(metadata={"static": True})
+
+    def size(self) -> Array:
+        """Tiles of a share, i32[]; the last ones may have less, or none.
+
+        Each kernel computes it for itself: on a GPU an operation of XLA costs a microsecond.
+        """
+        lists, programs = self.starts.shape[0] - 1, self.first.shape[0]
+        return _even(self.starts[lists], programs, least=self.least)
 
     def parts(self) -> Array:
         """How many programs attend to each list, i32[lists]."""
-        begin, end = self.starts[:-1], self.starts[1:]
-        count = (end - 1) // self.size - begin // self.size + 1
-        return jnp.where(end > begin, count, 0)
+        xp: Any = np if isinstance(self.starts, np.ndarray) else jnp
+        begin, end, size = self.starts[:-1], self.starts[1:], self.size()
+        return xp.where(end > begin, (end - 1) // size - begin // size + 1, 0)
 
 
 def share(counts: Array, *, longest: int, programs: int) -> tuple[Shares, int]:
     """Equal shares, and the most programs that attend to one list.
 
-    What is known of traced counts is an upper bound, so a list that is longer than most gets no
+    Where counts are traced the latter is an upper bound, and a list among shorter ones gets no
     more than about twice the programs that it would get among lists of its length.
 
     Args:
@@ -52,28 +61,22 @@ def share(counts: Array, *, longest: int, programs: int) -> tuple[Shares, int]:
         longest: The most that a list can have.
         programs: How many shares there are.
     """
+    among_alike = -(-len(counts) * longest // programs)
+    parts = 2 * -(-longest // among_alike) + 1
+    # A list of `longest` tiles has one part more than whole shares fit into it.
+    least = -(-longest // (parts - 1))
     is_known = isinstance(counts, np.ndarray)
-    xp: Any = np if is_known else jnp
-    ends = _running_sum(counts)
-    even = -(-ends[-1] // programs)
-    starts = xp.concatenate([np.zeros(1, np.int32), ends])
-    if is_known:
-        size = max(int(even), 1)
-        parts = int(np.max((ends - 1) // size - starts[:-1] // size + 1, initial=1))
-    else:
-        among_alike = -(-len(counts) * longest // programs)
-        parts = 2 * -(-longest // among_alike) + 1
-        # A list of `longest` tiles has one part more than whole shares fit into it.
-        size = jnp.maximum(even, -(-longest // (parts - 1)))
-    begins = np.arange(programs, dtype=np.int32) * size
-    first = (ends[None, :] <= begins[:, None]).sum(1)
-    as_i32 = [xp.asarray(x, np.int32) for x in (starts, first, xp.reshape(size, (1,)))]
-    return Shares(*as_i32), parts
-
-
-def _running_sum(counts: Array) -> Array:
-    if isinstance(counts, np.ndarray):
-        return np.cumsum(counts, dtype=np.int32)
+    number = np.arange(len(counts) + 1)[:, None]
     # On a GPU a cumulative sum is a chain of kernels, and this is one.
-    number = np.arange(len(counts))
-    return jnp.where(number[:, None] >= number, counts, 0).sum(1, dtype=np.int32)
+    is_before = np.arange(len(counts)) < number
+    starts = (np if is_known else jnp).where(is_before, counts, 0).sum(1, dtype=np.int32)
+    begins = np.arange(programs, dtype=np.int32) * _even(starts[-1], programs, least=least)
+    first = (starts[None, 1:] <= begins[:, None]).sum(1, dtype=np.int32)
+    shares = Shares(starts, first, least)
+    return shares, int(np.max(shares.parts(), initial=1)) if is_known else parts
+
+
+def _even(total: Any, programs: int, *, least: int) -> Any:
+    if isinstance(total, (int, np.integer)):
+        return np.int32(max(-(-int(total) // programs), least))
+    return jnp.maximum(lax.div(total + (programs - 1), jnp.int32(programs)), least)
