@@ -1,4 +1,4 @@
-"""Few queries against many keys on a Hopper: how the work is divided, and the kernel, interpreted."""
+"""Few queries on a Hopper: how their work is divided, and the kernel, in the interpreter."""
 
 import dataclasses
 
@@ -36,17 +36,15 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("programs", [1, 5, 132])
+@pytest.mark.parametrize(
+    ("programs", "xp"),
+    [(1, np), (5, np), (132, np), (5, jnp), (132, jnp)],
+    ids=["1", "5", "132", "5, traced", "132, traced"],
+)
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
-@pytest.mark.parametrize("is_known", [True, False], ids=["known", "traced"])
-def test_each_tile_is_in_the_share_of_one_program(counts, programs, is_known):
-    longest = max(*counts, 1)
-    if is_known:
-        shares, parts = share(np.array(counts, np.int32), longest=longest, programs=programs)
-    else:
-        made = jax.jit(lambda x: share(x, longest=longest, programs=programs)[0])
-        shares = made(jnp.array(counts, jnp.int32))
-        _, parts = share(jnp.array(counts, jnp.int32), longest=longest, programs=programs)
+def test_each_tile_is_in_the_share_of_one_program(counts, programs, xp):
+    given = xp.asarray(counts, np.int32)  # jax.Array: as if it were traced
+    shares, parts = share(given, longest=max(*counts, 1), programs=programs)
     size, starts = int(shares.size()), np.asarray(shares.starts)
     seen = [(n, tile) for n, count in enumerate(counts) for tile in range(count)]
     cut = [seen[first : first + size] for first in range(0, len(seen), size)]
@@ -95,7 +93,7 @@ def test_heads_that_share_keys_are_rows_of_one_tile_unless_they_are_asked_apart(
     assert packing.rows == expected * queries
 
 
-def test_all_queries_are_one_tile_of_the_lists_so_tiles_before_the_end_are_full():
+def test_few_queries_are_one_tile_of_the_lists_so_tiles_before_the_end_are_full():
     from shapeexec.attention.backends import mosaic_gpu  # noqa: PLC0415 - only here
 
     few = dataclasses.replace(CALL, query_size=4)
@@ -103,6 +101,7 @@ def test_all_queries_are_one_tile_of_the_lists_so_tiles_before_the_end_are_full(
     assert mosaic_gpu.backend.tile(dataclasses.replace(few, is_backward=True), Full()) == (128, 128)
     assert _few.are_few(dataclasses.replace(few, query_size=16))
     assert not _few.are_few(dataclasses.replace(few, query_size=17))
+    assert not _few.are_few(dataclasses.replace(few, value_size=136))
 
 
 def case(name, mask, **changes):
@@ -138,10 +137,10 @@ CASES = (
     case("a bias of heads", Full(), bias=random_bias(1, 4, 1, 1)),
     case("extreme biases", Full(), bias=extreme(1, 4, 3, 300)),
     case("two warpgroups", Full(), queries=16, heads=(8, 1), head_sizes=(128, 128)),
-    case("the widest heads", Full(), head_sizes=(256, 256), dtype="float16"),
+    case("fp16", Full(), head_sizes=(128, 64), dtype="float16"),
     case("narrow heads, other values", Full(), head_sizes=(40, 72), heads=(5, 1)),
 )
-QUICK = ("one query", "NaN behind")
+QUICK = ("NaN behind",)
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="jax < 0.11 has no interpreter for it")
@@ -157,7 +156,8 @@ def test_the_kernel_gives_what_the_formulas_give(case):
 
     from shapeexec.attention.backends import mosaic_gpu  # noqa: PLC0415 - beside it
 
-    backend = mosaic_gpu.MosaicGpu(plgpu.InterpretGPUParams(detect_races=True))
+    parameters = plgpu.InterpretGPUParams(detect_races=True)  # pyright: ignore[reportAttributeAccessIssue] - not in jax 0.10
+    backend = mosaic_gpu.MosaicGpu(parameters)
     q, k, v = (
         jnp.asarray(np.where(valid[:, :, None, None], x, np.nan), case.dtype)
         for x, valid in zip(case.operands(), (*case.valid, case.valid[1]), strict=False)

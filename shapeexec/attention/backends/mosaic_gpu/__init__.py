@@ -200,14 +200,13 @@ class _Prepared:
         return Sparsity(refs, as_i32(work.query_lengths), as_i32(work.key_lengths), leaves)
 
 
-def _forward_of_few(
-    prepared: _Prepared, *, q: Array, k: Array, v: Array
-) -> tuple[Array, Array]:
+def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     """See `Backend.forward`."""
     config, work, signature = prepared.config, prepared.work, prepared.config.signature
     counts = work.by_query.counts
-    most = _few.most_rows(config)
-    packing = packing_of(signature, config.rule, list_heads=counts.shape[1], most_rows=most)
+    packing = packing_of(
+        signature, config.rule, list_heads=counts.shape[1], most_rows=_few.MOST_ROWS
+    )
     rule, leaves = packed(config.rule, prepared.leaves, packing)
     config = dataclasses.replace(config, rule=rule)
     batch, heads = signature.batch, signature.query_heads // packing.heads

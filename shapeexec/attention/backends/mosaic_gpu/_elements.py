@@ -147,7 +147,7 @@ class ItemElements:
     first_row: Array
     vectors: dict[int, Any]
 
-    def allows(self, first_column: Array, place: Array, shape: tuple[int, int]) -> Any:
+    def allows(self, first_column: Array, place: Array, shape: tuple[int, ...]) -> Any:
         """Whether each pair of a tile is allowed, for `choose`.
 
         Args:

@@ -14,7 +14,7 @@ of all heads and examples (flash-decoding, pytorch.org/blog/flash-decoding; stre
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from shapeexec.attention.backends._base import Ref, Signature, whole_tiles
+from shapeexec.attention.backends._base import Ref, Signature
 from shapeexec.attention.backends.mosaic_gpu import _ring
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity, start
@@ -37,22 +37,22 @@ from shapeexec.attention.backends.mosaic_gpu._shares import Shares
 from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, Item, Packing, at_or_0
 from shapeexec.attention.backends.mosaic_gpu._weights import add
 
-MOST_QUERIES = 16
-"""With more, tiles of one head's queries are full enough, and there are more of them."""
+MOST_ROWS = 2 * ROWS
+"""Queries of heads that share keys, for which there is shared memory."""
 
+_MOST_QUERIES = 16  # with more, there are enough of them for tiles of one head
+_LARGEST_HEAD = 128  # of larger ones tiles would leave too little room for keys on their way
 _ROOM = 220 * 2**10  # bytes of shared memory for tiles; the rest is for barriers and vectors
 _MOST_STEPS = 4  # pieces in a ring: more than are on their way at a time
-_REGISTERS = (232, 40)  # of a thread that computes, and of one that moves memory
 
 
 def are_few(signature: Signature) -> bool:
     """Whether a call is one for this kernel."""
-    return signature.query_size <= MOST_QUERIES and not signature.is_backward
-
-
-def most_rows(config: Config) -> int:
-    """How many rows there is shared memory for."""
-    return 2 * ROWS if max(config.columns) <= 128 else ROWS
+    return (
+        signature.query_size <= _MOST_QUERIES
+        and max(signature.head_size, signature.value_size) <= _LARGEST_HEAD
+        and not signature.is_backward
+    )
 
 
 class _Form(NamedTuple):
@@ -63,28 +63,24 @@ class _Form(NamedTuple):
         slots: Of queries: for how many segments of a share they are in shared memory.
         key_rows: Keys of a piece.
         steps: Pieces in the rings of keys and of values.
-        out_columns: Columns of the output that leave at a time.
     """
 
     warpgroups: int
     slots: int
     key_rows: int
     steps: tuple[int, int]
-    out_columns: int
 
     @staticmethod
     def of(config: Config, packing: Packing) -> "_Form":
         """As much on its way as there is shared memory for."""
         warpgroups = -(-packing.rows // ROWS)
+        slots, key_rows = (2, TILE) if warpgroups == 1 else (1, TILE // 2)
         key_columns, value_columns = config.columns
-        slots = 2 if warpgroups * key_columns <= 128 else 1
-        out_columns = value_columns if warpgroups * value_columns <= 128 else 64
-        key_rows = TILE if max(config.columns) <= 128 else TILE // 2
-        room = _ROOM - warpgroups * ROWS * (slots * 2 * key_columns + 4 * out_columns)
+        room = _ROOM - warpgroups * ROWS * (slots * 2 * key_columns + 4 * value_columns)
         key, value = (2 * key_rows * columns for columns in config.columns)
         of_keys = min(room // 2 // key, _MOST_STEPS)
         of_values = min((room - of_keys * key) // value, _MOST_STEPS)
-        return _Form(warpgroups, slots, key_rows, (of_keys, of_values), out_columns)
+        return _Form(warpgroups, slots, key_rows, (of_keys, of_values))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), static_argnames="parts")
@@ -128,7 +124,7 @@ def forward_of_few(
         "keys": ring(form.steps[0], rows=form.key_rows, columns=key_columns, vectors=vectors),
         # 0 * padding may be NaN, so clear values behind the valid length.
         "values": ring(form.steps[1], rows=form.key_rows, columns=value_columns, clears=True),
-        "outs": plgpu.SMEM((warpgroups, ROWS, form.out_columns), jnp.float32),
+        "outs": plgpu.SMEM((warpgroups, ROWS, value_columns), jnp.float32),
         "of_rows": [plgpu.SMEM((warpgroups, ROWS), jnp.float32) for _ in statistics],
     }
     if config.interpret is not None:
@@ -224,25 +220,25 @@ def _kernel(
         elements,
         products,
         warpgroup,
-        *streams,
-        *(q, k, v, out),
-        list(statistics.values()),
-        outs,
-        of_rows,
+        queries=streams[0],
+        keys=streams[1],
+        values=streams[2],
+        q=q,
+        k=k,
+        v=v,
+        out=out,
+        statistics=list(statistics.values()),
+        outs=outs,
+        of_rows=of_rows,
     )
 
-    # With three warpgroups there are too few registers for each of them.
     @pl.when(warpgroup < readers)
     def _compute() -> None:
-        if readers > 1:
-            plgpu.set_max_registers(_REGISTERS[0], action="increase")
         kernel.walk(kernel.attend)
         plgpu.wait_smem_to_gmem(0)
 
     @pl.when(warpgroup == readers)
     def _memory() -> None:
-        if readers > 1:
-            plgpu.set_max_registers(_REGISTERS[1], action="decrease")
         number, ring = kernel.walk(kernel.send)
         for stream, end in zip(streams, (number, ring, ring), strict=True):
             stream.drain(end)
@@ -350,32 +346,21 @@ class _Kernel:
         form = self.config.weights
         alive = form.is_alive(largest, weight)
         share = jnp.where(alive, 1 / weight, 0.0)
+        mine = self.outs.at[self.warpgroup]
+        of_rows = [ref.at[self.warpgroup] for ref in self.of_rows]
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last segment's have left
+        mine[...] = values * along_rows(share, values.shape)
         statistics = form.statistics(largest, weight, alive)
-        self._store(segment, values * along_rows(share, values.shape), statistics)
-
-    def _store(self, segment: _Segment, values: Array, statistics: list[Array]) -> None:
-        """Start the copies of the results of this warpgroup's rows."""
-        rows, mine = pl.ds(self.warpgroup * ROWS, ROWS), self.outs.at[self.warpgroup]
-        at = self.out.at[segment.number, segment.part, rows]
-        count = mine.shape[1]
-        self._wait_for_copies()
-        for ref, value in zip(self.of_rows, statistics, strict=True):
-            ref[self.warpgroup] = value
-        for column in range(0, values.shape[1], count):
-            mine[...] = self.products.columns(values, column, count)
-            plgpu.commit_smem()
-            if column == 0:
-                for shared, ref in zip(self.of_rows, self.statistics, strict=True):
-                    to = ref.at[segment.number, segment.part, rows]
-                    plgpu.copy_smem_to_gmem(shared.at[self.warpgroup], to, commit_group=False)
-            columns = pl.ds(segment.number * 0 + column, count)  # JAX wants a known start to fit
-            plgpu.copy_smem_to_gmem(mine, at.at[:, columns])
-            if column + count < values.shape[1]:
-                self._wait_for_copies()
-
-    def _wait_for_copies(self) -> None:
-        """Until the results that are in shared memory have left."""
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        for ref, value in zip(of_rows, statistics, strict=True):
+            ref[...] = value
+        plgpu.commit_smem()
+        columns = pl.ds(segment.number * 0, mine.shape[1])
+        place = self.out.at[segment.number, segment.part, rows, columns]
+        plgpu.copy_smem_to_gmem(mine, place, commit_group=False)
+        for one, ref in zip(of_rows, self.statistics, strict=True):
+            to = ref.at[segment.number, segment.part, rows]
+            plgpu.copy_smem_to_gmem(one, to, commit_group=False)
+        plgpu.commit_smem_to_gmem_group()
 
     def _sums(self, segment: _Segment, q: Ref, ring: Array, total: Ref) -> tuple[Array, ...]:
         """The weighted sum of values, the largest score and the sum of weights, of each row."""
@@ -394,9 +379,7 @@ class _Kernel:
             masked = functools.partial(rule.masked, self.keys.begins, place)
             scores = lax.cond(i >= full, masked, lambda x: x, scores)
             self.keys.release(ring + i)
-            weights, largest, weight, decay = add(
-                self.config.weights, scores, along_rows, *sums
-            )
+            weights, largest, weight, decay = add(self.config.weights, scores, along_rows, *sums)
             so_far = products.read(total)
             products.write(total, so_far * along_rows(decay, so_far.shape))
             place = self.values.receive(ring + i)

@@ -186,9 +186,7 @@ def launch(
         make_table = functools.partial(table, named["sparsity"])
         body(_block(make_table, count=programs, copies=copies, **own), **named)
 
-    return start(
-        config, kernel, inputs=inputs, outputs=outputs, scratch=scratch, programs=programs
-    )
+    return start(config, kernel, inputs=inputs, outputs=outputs, scratch=scratch, programs=programs)
 
 
 def start(

@@ -22,9 +22,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import Packing
 _BY_HEAD = frozenset({"of_table", "of_tile"})  # roles whose arrays are read by one head at a time
 
 
-def packing_of(
-    signature: Signature, rule: Rule, *, list_heads: int, most_rows: int
-) -> Packing:
+def packing_of(signature: Signature, rule: Rule, *, list_heads: int, most_rows: int) -> Packing:
     """As many heads of a group as fit into so many rows, and may be asked together.
 
     Args:
@@ -41,9 +39,7 @@ def packing_of(
     return Packing(queries, 1 if apart else max(fits))
 
 
-def packed(
-    rule: Rule, leaves: Sequence[Array], packing: Packing
-) -> tuple[Rule, list[Array]]:
+def packed(rule: Rule, leaves: Sequence[Array], packing: Packing) -> tuple[Rule, list[Array]]:
     """A rule and its arrays for packed rows."""
     pairs = [_packed(use, leaf, packing) for use, leaf in zip(rule.uses, leaves, strict=True)]
     uses = tuple(use for use, _ in pairs)

@@ -80,18 +80,6 @@ class Products:
         return gather(table, index)  # pyright: ignore[reportCallIssue] - it is a wrapper now
 
 
-    def columns(self, x: Array, first: int, count: int) -> Array:
-        """Some columns of x, laid out as an accumulator; Pallas cannot slice it."""
-        layout = plgpu.Layout.WGMMA
-        made = plgpu.ShapeDtypeStruct((x.shape[0], count), x.dtype, layout=layout)
-
-        @plgpu.inline_mgpu(arg_types=(layout,), return_type=made)
-        def sliced(_: Any, x: Any) -> Any:
-            return x[:, first : first + count]
-
-        return sliced(x)  # pyright: ignore[reportCallIssue] - it is a wrapper now
-
-
 @dataclasses.dataclass(frozen=True)
 class InterpretedProducts:
     """Accumulators in shared memory, for the interpreter.
@@ -136,10 +124,6 @@ class InterpretedProducts:
     def look_up(self, table: Ref, index: Array) -> Array:
         """See `Products`."""
         return jnp.take(table[...], index, mode="clip")
-
-    def columns(self, x: Array, first: int, count: int) -> Array:
-        """See `Products`."""
-        return x[:, first : first + count]
 
     @contextlib.contextmanager
     def _taken(self, shapes: Sequence[tuple[int, int]]) -> Generator[list[Ref]]:
