@@ -37,13 +37,16 @@ COUNTS = {
 
 
 @pytest.mark.parametrize(
-    ("programs", "xp"),
-    [(1, np), (5, np), (132, np), (5, jnp), (132, jnp)],
-    ids=["1", "5", "132", "5, traced", "132, traced"],
+    ("name", "programs", "xp"),
+    [
+        *((name, programs, np) for name in COUNTS for programs in (1, 5, 132)),
+        ("one long among short ones", 5, jnp),  # as if they were traced
+        ("nothing", 132, jnp),
+    ],
 )
-@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
-def test_each_tile_is_in_the_share_of_one_program(counts, programs, xp):
-    given = xp.asarray(counts, np.int32)  # jax.Array: as if it were traced
+def test_each_tile_is_in_the_share_of_one_program(name, programs, xp):
+    counts = COUNTS[name]
+    given = xp.asarray(counts, np.int32)
     shares, parts = share(given, longest=max(*counts, 1), programs=programs)
     size, starts = int(shares.size()), np.asarray(shares.starts)
     seen = [(n, tile) for n, count in enumerate(counts) for tile in range(count)]

@@ -37,9 +37,14 @@ from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_at_once, backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
-from shapeexec.attention.backends.mosaic_gpu._packing import packed, packing_of
+from shapeexec.attention.backends.mosaic_gpu._packing import (
+    packed,
+    packed_queries,
+    packing_of,
+    unpacked,
+)
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
-from shapeexec.attention.backends.mosaic_gpu._shares import share
+from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
 
@@ -215,7 +220,7 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
     longest = work.by_query.tiles.shape[-1]
     programs = min(config.programs, batch * heads * longest)
     shares, parts = share(of_lists, longest=longest, programs=programs)
-    arrays = _as_copied(q=_few.packed_queries(packing, q), k=k, v=v)
+    arrays = _as_copied(q=packed_queries(packing, q), k=k, v=v)
     results = _few.forward_of_few(
         config,
         packing,
@@ -224,8 +229,8 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
         parts=parts,
         **arrays,
     )
-    out, statistics = _few.joined(config, packing, shares, results=results)
-    as_given = functools.partial(_few.unpacked, packing, batch=batch)
+    out, statistics = joined(config.weights, shares, results, rows=packing.rows)
+    as_given = functools.partial(unpacked, packing, batch=batch)
     alive = is_valid(work.query_lengths, signature.query_size)
     out = as_given(out[..., : signature.value_size]).transpose(0, 2, 1, 3)
     logsumexp = config.weights.logsumexp([as_given(x) for x in statistics])

@@ -144,32 +144,6 @@ def forward_of_few(
     )
 
 
-def joined(
-    config: Config, packing: Packing, shares: Shares, *, results: list[Array]
-) -> tuple[Array, list[Array]]:
-    """The output f32[lists, rows, V] and statistics f32[lists, rows] each, of `forward_of_few`."""
-    out, *statistics = results
-    count = shares.parts()[:, None]
-    # Part by part, which XLA makes one loop of, in this order.
-    rows, numbers = slice(packing.rows), range(out.shape[1])
-    pairs = [config.weights.of_parts([x[:, i, rows] for x in statistics]) for i in numbers]
-    initial = config.weights.initial
-    shifts = [jnp.where(i < count, shift, initial) for i, (shift, _) in enumerate(pairs)]
-    shift = functools.reduce(jnp.maximum, shifts)
-    finite = jnp.where(shift == -jnp.inf, 0.0, shift)
-    weights = [
-        jnp.where(i < count, weight * jnp.exp(one - finite), 0.0)
-        for i, (one, (_, weight)) in enumerate(zip(shifts, pairs, strict=True))
-    ]
-    weight = functools.reduce(jnp.add, weights)
-    shown = [
-        jnp.where((i < count)[..., None], out[:, i, rows] * weights[i][..., None], 0.0)
-        for i in numbers
-    ]
-    total = functools.reduce(jnp.add, shown) / jnp.where(weight > 0, weight, 1.0)[..., None]
-    return total, config.weights.of_all(shift, weight)
-
-
 class _Segment(NamedTuple):
     """The part of a list that is in a program's share.
 
@@ -391,13 +365,3 @@ class _Kernel:
         initial = vector(self.config.weights.initial, ROWS), vector(0, ROWS)
         sums = lax.fori_loop(0, segment.count * self._pieces, step, initial)
         return products.read(total), *sums
-
-
-def unpacked(packing: Packing, x: Array, *, batch: int) -> Array:
-    """[lists, rows, ...] as [B, N, T, ...]."""
-    return x.reshape(batch, -1, packing.queries, *x.shape[2:])
-
-
-def packed_queries(packing: Packing, q: Array) -> Array:
-    """[B, T, N, H] as [lists, rows, 1, H]."""
-    return q.transpose(0, 2, 1, 3).reshape(-1, packing.rows, 1, q.shape[3])

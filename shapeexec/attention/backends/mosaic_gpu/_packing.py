@@ -46,6 +46,16 @@ def packed(rule: Rule, leaves: Sequence[Array], packing: Packing) -> tuple[Rule,
     return dataclasses.replace(rule, uses=uses), [leaf for _, leaf in pairs]
 
 
+def packed_queries(packing: Packing, q: Array) -> Array:
+    """[B, T, N, H] as [lists, rows, 1, H]: a list for each example and its packed heads."""
+    return q.transpose(0, 2, 1, 3).reshape(-1, packing.rows, 1, q.shape[3])
+
+
+def unpacked(packing: Packing, x: Array, *, batch: int) -> Array:
+    """[lists, rows, ...] as [B, N, T, ...]."""
+    return x.reshape(batch, -1, packing.queries, *x.shape[2:])
+
+
 def _packed(use: ArrayUse, leaf: Array, packing: Packing) -> tuple[ArrayUse, Array]:
     """One array, [B or 1, N or 1 ...]."""
     shape = leaf.shape

@@ -1,7 +1,7 @@
 """The shares of a fixed number of programs in lists of key tiles, cut where the work is equal.
 
-A share may begin and end inside a list, so a list has parts that several programs attend to. How
-these are joined is up to the kernel's caller.
+A share may begin and end inside a list, so a list has parts that several programs attend to, and
+whose results are joined here, in a fixed order. What a program does with its share is in `_few`.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -10,6 +10,7 @@ these are joined is up to the kernel's caller.
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
 from shapeexec.attention.masks._base import Array
 
 
@@ -74,6 +76,36 @@ def share(counts: Array, *, longest: int, programs: int) -> tuple[Shares, int]:
     first = (starts[None, 1:] <= begins[:, None]).sum(1, dtype=np.int32)
     shares = Shares(starts, first, least)
     return shares, int(np.max(shares.parts(), initial=1)) if is_known else parts
+
+
+def joined(
+    weights: Weights | BiasedWeights, shares: Shares, results: list[Array], *, rows: int
+) -> tuple[Array, list[Array]]:
+    """The softmax over all of each list, of those over its parts.
+
+    Args:
+        weights: What made the weights.
+        shares: The work of each program.
+        results: The output f32[lists, parts, rows or more, V] and `Weights.statistics`
+            f32[lists, parts, rows or more] of each part; anything where there is no such part.
+        rows: How many rows count.
+
+    Returns:
+        The output f32[lists, rows, V] and statistics f32[lists, rows] each.
+    """
+    out, *statistics = (x[:, :, :rows] for x in results)
+    numbers, count = range(out.shape[1]), shares.parts()[:, None]
+    # Written out part by part, for XLA makes one loop of this.
+    parts = [weights.of_parts([x[:, i] for x in statistics]) for i in numbers]
+    shifts = [jnp.where(i < count, parts[i][0], weights.initial) for i in numbers]
+    largest = functools.reduce(jnp.maximum, shifts)
+    finite = jnp.where(largest == -jnp.inf, 0.0, largest)  # lest -inf meets -inf
+    shown = [jnp.where(i < count, parts[i][1] * jnp.exp(shifts[i] - finite), 0.0) for i in numbers]
+    values = [
+        jnp.where((i < count)[..., None], out[:, i] * shown[i][..., None], 0.0) for i in numbers
+    ]
+    weight, value = functools.reduce(jnp.add, shown), functools.reduce(jnp.add, values)
+    return value / jnp.where(weight > 0, weight, 1.0)[..., None], weights.of_all(largest, weight)
 
 
 def _even(total: Any, programs: int, *, least: int) -> Any:
