@@ -201,14 +201,7 @@ class ItemElements:
             for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.uses, strict=True))
         ]
         first = (first_column, self.first_row) if side == "key" else (self.first_row, first_column)
-        at = TilePositions(
-            self.item,
-            first,
-            shape,
-            self.elements.look_up,
-            side=side,
-            packing=self.elements.packing,
-        )
+        at = TilePositions(self.item, first, shape, self.elements)
         given = (at.batch, at.head, at.query_length, at.key_length, at.query, at.key)
         zeros = [np.zeros(x.shape, x.dtype) for x in more]
         _, reads = trace_rule(ask, shape, *zeros)
@@ -245,9 +238,7 @@ class TilePositions:
         item: The example and the query head.
         first: The first query and the first key.
         shape: Rows and columns of the tile.
-        look_up: See `Elements`.
-        side: Whether the rows are queries or keys.
-        packing: See `Elements`.
+        elements: Says whether the rows are queries or keys, or of several heads.
     """
 
     def __init__(
@@ -255,22 +246,19 @@ class TilePositions:
         item: Item,
         first: tuple[Array, Array],
         shape: tuple[int, ...],
-        look_up: Callable[[Ref, Array], Array],
-        *,
-        side: Side,
-        packing: Packing | None,
+        elements: Elements,
     ) -> None:
         self.batch, self.head = item.batch, item.head
         self.query_length, self.key_length = item.query_length, item.key_length
+        self._list_head = item.head
         self._first = first
         self._shape = shape
-        self._look_up = look_up
-        self._axes = (1, 0) if side == "key" else (0, 1)  # of queries and of keys; its own inverse
+        self._look_up = elements.look_up
+        self._axes = (1, 0) if elements.side == "key" else (0, 1)  # of queries and of keys
         self.query, self.key = (
             self._counted(axis, begin) for axis, begin in zip(self._axes, first, strict=True)
         )
-        self._list_head = item.head
-        if packing is not None:
+        if (packing := elements.packing) is not None:
             rows, count = self.query, jnp.int32(packing.queries)
             self.query = lax.rem(rows, count)
             if packing.heads > 1:

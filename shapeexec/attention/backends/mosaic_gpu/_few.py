@@ -14,7 +14,7 @@ of all heads and examples (flash-decoding, pytorch.org/blog/flash-decoding; stre
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -112,24 +112,9 @@ def forward_of_few(
         rows] each. Of parts that there are not they are unspecified.
     """
     form = _Form.of(config, packing)
-    warpgroups, tall = form.warpgroups, form.warpgroups * ROWS
-    key_columns, value_columns = config.columns
-    ring = functools.partial(_ring.scratch, dtype=q.dtype, readers=warpgroups)
     lists, rows = q.shape[:2]
-    of_rows = jax.ShapeDtypeStruct((lists, parts, tall), jnp.float32)
+    of_rows = jax.ShapeDtypeStruct((lists, parts, form.warpgroups * ROWS), jnp.float32)
     statistics = range(len(config.weights.empty_statistics))
-    vectors = sparsity.column_dtypes(config, side="query")
-    scratch = {
-        "queries": ring(form.slots, rows=tall, columns=key_columns),
-        "keys": ring(form.steps[0], rows=form.key_rows, columns=key_columns, vectors=vectors),
-        # 0 * padding may be NaN, so clear values behind the valid length.
-        "values": ring(form.steps[1], rows=form.key_rows, columns=value_columns, clears=True),
-        "outs": plgpu.SMEM((warpgroups, ROWS, value_columns), jnp.float32),
-        "of_rows": [plgpu.SMEM((warpgroups, ROWS), jnp.float32) for _ in statistics],
-    }
-    if config.interpret is not None:
-        shapes = [(ROWS, form.key_rows), (ROWS, value_columns)]
-        scratch["pool"] = [plgpu.SMEM((warpgroups, *shape), jnp.float32) for shape in shapes]
     return start(
         config,
         functools.partial(_kernel, config, packing),
@@ -138,10 +123,30 @@ def forward_of_few(
             "out": jax.ShapeDtypeStruct((lists, parts, rows, v.shape[3]), jnp.float32),
             **{f"statistics_{i}": of_rows for i in statistics},
         },
-        scratch=scratch,
+        scratch=_scratch(config, form, sparsity, dtype=q.dtype),
         programs=len(shares.first),
-        warpgroups=warpgroups,
+        warpgroups=form.warpgroups,
     )
+
+
+def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> dict[str, Any]:
+    readers, rows = form.warpgroups, form.key_rows
+    key_columns, value_columns = config.columns
+    ring = functools.partial(_ring.scratch, dtype=dtype, readers=readers)
+    vectors = sparsity.column_dtypes(config, side="query")
+    of_rows = plgpu.SMEM((readers, ROWS), jnp.float32)
+    scratch = {
+        "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns),
+        "keys": ring(form.steps[0], rows=rows, columns=key_columns, vectors=vectors),
+        # 0 * padding may be NaN, so clear values behind the valid length.
+        "values": ring(form.steps[1], rows=rows, columns=value_columns, clears=True),
+        "outs": plgpu.SMEM((readers, ROWS, value_columns), jnp.float32),
+        "of_rows": [of_rows for _ in config.weights.empty_statistics],
+    }
+    if config.interpret is None:
+        return scratch
+    shapes = [(ROWS, rows), (ROWS, value_columns)]
+    return scratch | {"pool": [plgpu.SMEM((readers, *shape), jnp.float32) for shape in shapes]}
 
 
 class _Segment(NamedTuple):
@@ -167,44 +172,22 @@ def _kernel(
     packing: Packing,
     *,
     sparsity: Sparsity,
-    shares: Shares,
     queries: dict[str, Ref],
     keys: dict[str, Ref],
     values: dict[str, Ref],
-    q: Ref,
-    k: Ref,
-    v: Ref,
-    out: Ref,
     outs: Ref,
-    of_rows: list[Ref],
     pool: list[Ref] | None = None,
-    **statistics: Ref,
+    **refs: Any,
 ) -> None:
     warpgroup, readers = lax.axis_index("warpgroup"), outs.shape[0]
     products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
     streams = [Stream(**one, products=products) for one in (queries, keys, values)]
-    elements = sparsity.elements(
-        config, products, side="query", columns=streams[1].vectors, packing=packing
-    )
-    kernel = _Kernel(
-        config,
-        packing,
-        sparsity,
-        shares,
-        elements,
-        products,
-        warpgroup,
-        queries=streams[0],
-        keys=streams[1],
-        values=streams[2],
-        q=q,
-        k=k,
-        v=v,
-        out=out,
-        statistics=list(statistics.values()),
-        outs=outs,
-        of_rows=of_rows,
-    )
+    of_queries, of_keys, of_values = streams
+    columns = of_keys.vectors
+    elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
+    statistics = [refs.pop(name) for name in sorted(refs) if name.startswith("statistics")]
+    of_program = (config, packing, sparsity, elements, products, warpgroup)
+    kernel = _Kernel(*of_program, of_queries, of_keys, of_values, outs, statistics, **refs)
 
     @pl.when(warpgroup < readers)
     def _compute() -> None:
@@ -225,19 +208,19 @@ class _Kernel:
     config: Config
     packing: Packing
     sparsity: Sparsity
-    shares: Shares
     elements: Elements
     products: Products | InterpretedProducts
     warpgroup: Array
     queries: Stream
     keys: Stream
     values: Stream
+    outs: Ref
+    statistics: list[Ref]
+    shares: Shares
     q: Ref
     k: Ref
     v: Ref
     out: Ref
-    statistics: list[Ref]
-    outs: Ref
     of_rows: list[Ref]
 
     @property
