@@ -29,6 +29,7 @@ from shapeexec.attention.backends._registry import (
     load_with_tangent,
 )
 from shapeexec.attention.backends.mosaic_gpu import _support
+from shapeexec.attention.masks import Dense
 from tests.attention.lowering import layers, lowered
 
 HOPPER, AMPERE, TURING = (9, 0), (8, 0), (7, 5)
@@ -50,6 +51,7 @@ FULL, CAUSAL, WINDOW = sx.Full(), sx.Causal(), sx.Causal() & sx.SlidingWindow(10
 KINDS = np.full((1, 1, 32, 32), 2, np.uint8)
 KINDS[..., 0, :10] = 0  # 99 % of the tiles, and not full
 DENSE = BlockMask(KINDS, (128, 128), (4096, 4096))
+TREE = Dense(np.ones((1, 1, 4, 4096), bool))
 HEAD_64 = {"head_size": 64, "value_size": 64}
 BACK = {"is_backward": True}
 LOOSE = {"is_backward": True, "deterministic": False}
@@ -76,6 +78,16 @@ def device(monkeypatch):
         (CAUSAL, HEAD_64, "cudnn"),
         (FULL, HEAD_64, "cudnn"),
         (FULL, HEAD_64 | {"query_size": 1}, "mosaic_gpu"),
+        # Decoding: few queries against a cache, docs/attention.md.
+        (FULL, {"query_size": 1}, "mosaic_gpu"),
+        (FULL, {"query_size": 1, "is_ragged": True}, "mosaic_gpu"),
+        (sx.Causal(align="end"), {"query_size": 4}, "mosaic_gpu"),
+        (sx.Causal(align="end"), {"query_size": 16, "is_ragged": True}, "mosaic_gpu"),
+        (TREE, {"query_size": 4}, "mosaic_gpu"),
+        # Short sequences.
+        (FULL, {"query_size": 128, "key_size": 128}, "mosaic_gpu"),
+        (CAUSAL, {"query_size": 512, "key_size": 512, "is_ragged": True}, "mosaic_gpu"),
+        (FULL, HEAD_64 | {"query_size": 128, "key_size": 128}, "cudnn"),
         (WINDOW, HEAD_64, "mosaic_gpu"),
         (DENSE, HEAD_64, "mosaic_gpu"),
         (CAUSAL, HEAD_64 | {"is_ragged": True}, "mosaic_gpu"),

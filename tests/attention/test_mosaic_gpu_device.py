@@ -1,4 +1,6 @@
-"""Biases in the Hopper kernels, on a Hopper GPU: `JAX_PLATFORMS= pytest -m gpu` on this file."""
+"""Biases and few queries, on a Hopper GPU: `JAX_PLATFORMS= pytest -m gpu` on this file."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -115,6 +117,68 @@ def test_what_pads_a_bias_does_not_matter_and_equal_calls_give_equal_bits(monkey
         np.testing.assert_array_equal(two, three)
         limit = epsilon(jnp.bfloat16)
         np.testing.assert_allclose(one, two, rtol=limit, atol=limit)
+
+
+def decode(q, k, v, lengths, mask, implementation=None):
+    return sx.dot_product_attention(
+        q, k, v, mask=mask, key_value_seq_lengths=lengths, implementation=implementation
+    )
+
+
+TREE = np.tril(np.random.default_rng(0).random((1, 1, 4, 4)) < 0.7) | np.eye(4, dtype=bool)
+
+
+@pytest.mark.gpu
+@on_hopper
+@pytest.mark.parametrize(
+    ("queries", "heads", "size", "mask"),
+    [
+        (1, (32, 8), 128, sx.Full()),
+        (1, (4, 4), 64, sx.SlidingWindow(0, 300)),
+        (4, (8, 2), 128, sx.Causal(align="end")),
+        (4, (8, 2), 128, np.concatenate([np.ones((1, 1, 4, 2044), bool), TREE], 3)),
+        (16, (16, 2), 128, sx.Causal(align="end")),
+        (2, (4, 1), 256, sx.Full()),
+    ],
+)
+def test_few_queries_against_a_cache_with_nan_behind_its_lengths(queries, heads, size, mask):
+    random, lengths = np.random.default_rng(0), np.array([2048, 1, 1000, 0, 129], np.int32)
+    lengths = np.maximum(lengths, 0 if queries == 1 else queries)
+    q, k, v = (
+        random.normal(size=(5, length, count, size))
+        for length, count in ((queries, heads[0]), (2048, heads[1]), (2048, heads[1]))
+    )
+    behind = (np.arange(2048) >= lengths[:, None])[:, :, None, None]
+    bf16 = functools.partial(jnp.asarray, dtype=jnp.bfloat16)
+    run = jax.jit(decode, static_argnames="implementation")
+    given = bf16(q), *(bf16(np.where(behind, np.nan, x)) for x in (k, v))
+    mine = [run(*given, lengths, mask) for _ in range(2)]
+    wide = [np.asarray(bf16(x), np.float32) for x in (q, k, v)]
+    right = run(*wide, lengths, mask, implementation="xla")
+    np.testing.assert_array_equal(*(np.asarray(x, np.float32) for x in mine))
+    error = np.linalg.norm(np.asarray(mine[0], np.float32) - right)
+    assert error <= BY_NORM["bfloat16"] * np.linalg.norm(right)
+
+
+@pytest.mark.gpu
+@on_hopper
+def test_a_cache_in_a_bucket_is_read_up_to_its_length(monkeypatch):
+    monkeypatch.setenv("SHAPEEXEC_POISON", "nan")
+    random = np.random.default_rng(0)
+    step = sx.Exec(
+        lambda q, k, v: sx.dot_product_attention(q, k, v, mask=sx.Causal(align="end")),
+        ("2, 4, 8, 128", "2, s, 2, 128", "2, s, 2, 128"),
+        buckets=sx.Linear(1024),
+    )
+    for length in (1000, 1500):
+        q, k, v = (
+            jnp.asarray(random.normal(size=(2, n, heads, 128)), jnp.bfloat16)
+            for n, heads in ((4, 8), (length, 2), (length, 2))
+        )
+        wide = [x.astype(np.float32) for x in (q, k, v)]
+        right = sx.dot_product_attention(*wide, mask=sx.Causal(align="end"), implementation="xla")
+        error = np.linalg.norm(np.asarray(step(q, k, v), np.float32) - right)
+        assert error <= BY_NORM["bfloat16"] * np.linalg.norm(right)
 
 
 def squares_and_gradient(x, bias):

@@ -29,7 +29,7 @@ from shapeexec.attention.backends._base import (
     is_valid,
     whole_tiles,
 )
-from shapeexec.attention.backends.mosaic_gpu import _support
+from shapeexec.attention.backends.mosaic_gpu import _few, _support
 from shapeexec.attention.backends.mosaic_gpu._elements import as_operand
 from shapeexec.attention.backends.mosaic_gpu._forward import forward
 from shapeexec.attention.backends.mosaic_gpu._gradients import Rows
@@ -37,7 +37,14 @@ from shapeexec.attention.backends.mosaic_gpu._into_queries import is_possible
 from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity
 from shapeexec.attention.backends.mosaic_gpu._of_keys import backward_at_once, backward_of_keys
 from shapeexec.attention.backends.mosaic_gpu._of_queries import backward_of_queries
+from shapeexec.attention.backends.mosaic_gpu._packing import (
+    packed,
+    packed_queries,
+    packing_of,
+    unpacked,
+)
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
+from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
 from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, ListRefs
 from shapeexec.attention.masks import And, Full, Lengths, Mask, Positions, ScoreModifier
 
@@ -56,9 +63,9 @@ class MosaicGpu:
         self.interpret = interpret
 
     def tile(self, signature: Signature, mask: Mask) -> tuple[int, int]:
-        """The tile that two warpgroups compute together."""
-        del signature, mask
-        return TILE, TILE
+        """The tile that two warpgroups compute together; all queries, if they are few."""
+        del mask
+        return (signature.query_size if _few.are_few(signature) else TILE), TILE
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """It takes half precision and heads up to 256, on Hopper; it computes no bias gradient."""
@@ -71,6 +78,8 @@ class MosaicGpu:
     ) -> tuple[Array, Array]:
         """See `Backend`."""
         prepared = self._prepare(signature, work, bias=bias)
+        if _few.are_few(signature):
+            return _forward_of_few(prepared, q=q, k=k, v=v)
         arrays = _as_copied(q=q, k=k, v=v)
         out, *statistics = forward(prepared.config, prepared.sparsity(side="query"), **arrays)
         queries = signature.query_size
@@ -194,6 +203,39 @@ class _Prepared:
         known = zip(self.leaves, self.config.rule.uses, strict=True)
         leaves = [as_operand(leaf, asked, side=side) for leaf, asked in known]
         return Sparsity(refs, as_i32(work.query_lengths), as_i32(work.key_lengths), leaves)
+
+
+def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    """See `Backend.forward`."""
+    config, work, signature = prepared.config, prepared.work, prepared.config.signature
+    counts = work.by_query.counts
+    packing = packing_of(
+        signature, config.rule, list_heads=counts.shape[1], most_rows=_few.MOST_ROWS
+    )
+    rule, leaves = packed(config.rule, prepared.leaves, packing)
+    config = dataclasses.replace(config, rule=rule)
+    batch, heads = signature.batch, signature.query_heads // packing.heads
+    xp: Any = np if isinstance(counts, np.ndarray) else jnp
+    of_lists = xp.broadcast_to(counts[..., 0], (batch, heads)).reshape(-1)
+    longest = work.by_query.tiles.shape[-1]
+    programs = min(config.programs, batch * heads * longest)
+    shares, parts = share(of_lists, longest=longest, programs=programs)
+    arrays = _as_copied(q=packed_queries(packing, q), k=k, v=v)
+    results = _few.forward_of_few(
+        config,
+        packing,
+        _Prepared(config, work, leaves).sparsity(side="query"),
+        shares=jax.tree.map(jnp.asarray, shares),
+        parts=parts,
+        **arrays,
+    )
+    out, statistics = joined(config.weights, shares, results, rows=packing.rows)
+    as_given = functools.partial(unpacked, packing, batch=batch)
+    alive = is_valid(work.query_lengths, signature.query_size)
+    out = as_given(out[..., : signature.value_size]).transpose(0, 2, 1, 3)
+    logsumexp = config.weights.logsumexp([as_given(x) for x in statistics])
+    out = jnp.where(alive[:, :, None, None], out, 0).astype(q.dtype)
+    return out, jnp.where(alive[:, None], logsumexp, -jnp.inf)
 
 
 def _without_lengths(mask: Mask) -> Mask:

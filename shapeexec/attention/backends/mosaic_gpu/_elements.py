@@ -19,8 +19,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, Side, whole_tiles
-from shapeexec.attention.backends.mosaic_gpu._conditions import evaluate
-from shapeexec.attention.backends.mosaic_gpu._products import load
+from shapeexec.attention.backends.mosaic_gpu._conditions import choose, evaluate
+from shapeexec.attention.backends.mosaic_gpu._products import load, mask_columns
 from shapeexec.attention.backends.mosaic_gpu._rules import (
     ArrayUse,
     Read,
@@ -28,7 +28,7 @@ from shapeexec.attention.backends.mosaic_gpu._rules import (
     Rule,
     trace_rule,
 )
-from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, Item, at_or_0
+from shapeexec.attention.backends.mosaic_gpu._tiles import TILE, Item, Packing, at_or_0
 
 
 def as_operand(leaf: Array, known: ArrayUse, *, side: Side) -> Array:
@@ -100,6 +100,9 @@ class Elements:
         columns: For each array with one element per column, [steps, columns] in shared memory.
         look_up: Loads table[index], elementwise.
         scale: The factor of scores before their bias; None: there is no bias.
+        masked: What replaces the score of a pair that is not allowed.
+        crosses_ends: Whether keys behind the valid length are to be masked here.
+        packing: What the rows are, where they are not the queries of an item's head.
     """
 
     rule: Rule
@@ -108,6 +111,9 @@ class Elements:
     columns: list[Ref]
     look_up: Callable[[Ref, Array], Array]
     scale: float | None
+    masked: float
+    crosses_ends: bool
+    packing: Packing | None = None
 
     def sources(self, item: Item) -> list[Ref]:
         """For each of `columns` its source: the array of an item in device memory."""
@@ -141,7 +147,7 @@ class ItemElements:
     first_row: Array
     vectors: dict[int, Any]
 
-    def allows(self, first_column: Array, place: Array, shape: tuple[int, int]) -> Any:
+    def allows(self, first_column: Array, place: Array, shape: tuple[int, ...]) -> Any:
         """Whether each pair of a tile is allowed, for `choose`.
 
         Args:
@@ -150,6 +156,19 @@ class ItemElements:
             shape: Rows and columns of the tile.
         """
         return self._answer(self.elements.rule.allows, first_column, place, shape)
+
+    def masked(self, begins: Ref, place: Array, scores: Array) -> Array:
+        """Scores of a tile of queries by keys, those of pairs that are not allowed replaced.
+
+        For the arguments see `biased`.
+        """
+        begin, masked = begins[place], self.elements.masked
+        scores = choose(self.allows(begin, place, scores.shape), scores, masked)
+        if not self.elements.crosses_ends:
+            return scores
+        # Keys behind the valid length may hold anything; or they are 0, and so are their scores,
+        # whose weights in the backward pass would be infinite where all others are far below 0.
+        return mask_columns(self.item.key_length, begin, scores, masked)
 
     def biased(self, begins: Ref, place: Array, scores: Array) -> Array:
         """Scores of a tile, scaled and with their bias; as they are if there is none.
@@ -182,7 +201,7 @@ class ItemElements:
             for i, (ref, known) in enumerate(zip(self.elements.leaves, rule.uses, strict=True))
         ]
         first = (first_column, self.first_row) if side == "key" else (self.first_row, first_column)
-        at = TilePositions(self.item, first, shape, self.elements.look_up, side=side)
+        at = TilePositions(self.item, first, shape, self.elements)
         given = (at.batch, at.head, at.query_length, at.key_length, at.query, at.key)
         zeros = [np.zeros(x.shape, x.dtype) for x in more]
         _, reads = trace_rule(ask, shape, *zeros)
@@ -219,8 +238,7 @@ class TilePositions:
         item: The example and the query head.
         first: The first query and the first key.
         shape: Rows and columns of the tile.
-        look_up: See `Elements`.
-        side: Whether the rows are queries or keys.
+        elements: Says whether the rows are queries or keys, or of several heads.
     """
 
     def __init__(
@@ -228,19 +246,23 @@ class TilePositions:
         item: Item,
         first: tuple[Array, Array],
         shape: tuple[int, ...],
-        look_up: Callable[[Ref, Array], Array],
-        *,
-        side: Side,
+        elements: Elements,
     ) -> None:
         self.batch, self.head = item.batch, item.head
         self.query_length, self.key_length = item.query_length, item.key_length
+        self._list_head = item.head
         self._first = first
         self._shape = shape
-        self._look_up = look_up
-        self._axes = (1, 0) if side == "key" else (0, 1)  # of queries and of keys; its own inverse
+        self._look_up = elements.look_up
+        self._axes = (1, 0) if elements.side == "key" else (0, 1)  # of queries and of keys
         self.query, self.key = (
             self._counted(axis, begin) for axis, begin in zip(self._axes, first, strict=True)
         )
+        if (packing := elements.packing) is not None:
+            rows, count = self.query, jnp.int32(packing.queries)
+            self.query = lax.rem(rows, count)
+            if packing.heads > 1:
+                self.head = item.head * packing.heads + lax.div(rows, count)
 
     def _counted(self, axis: int, begin: Array) -> Array:
         layout = plgpu.Layout.WGMMA.reduce(1 - axis)
@@ -255,7 +277,9 @@ class TilePositions:
 
     def of_head(self, array: Leaf) -> Array:
         """The element of array[B or 1, N or 1] for this head."""
-        return array.element(self.batch, self.head)
+        if array.use.side is not None:
+            return self._vector(array)
+        return array.element(self.batch, self._list_head)
 
     def of_queries(self, array: Leaf) -> Array:
         """The elements of array[B or 1, T] at these queries."""
@@ -270,8 +294,8 @@ class TilePositions:
         if array.use.side is not None:
             return self._vector(array)
         if array.ref.shape[2:] == (1, 1):
-            return array.element(self.batch, self.head, jnp.int32(0), jnp.int32(0))
-        lead = at_or_0(array.ref, self.batch, self.head)
+            return array.element(self.batch, self._list_head, jnp.int32(0), jnp.int32(0))
+        lead = at_or_0(array.ref, self.batch, self._list_head)
         rows, columns = (
             pl.ds(self._first[side], size)
             for side, size in zip(self._axes, self._shape, strict=True)
@@ -282,11 +306,11 @@ class TilePositions:
     def of_tile(self, array: Leaf, tile: tuple[int, int]) -> Array:
         """The element of array[B or 1, N or 1, query tiles, key tiles] for this tile."""
         at = (lax.div(first, jnp.int32(n)) for first, n in zip(self._first, tile, strict=True))
-        return array.value(array.ref[(*at_or_0(array.ref, self.batch, self.head), *at)])
+        return array.value(array.ref[(*at_or_0(array.ref, self.batch, self._list_head), *at)])
 
     def of_table(self, array: Leaf, index: Array) -> Array:
         """The elements of array[B or 1, N or 1, entries] at `index`."""
-        lead = at_or_0(array.ref, self.batch, self.head)
+        lead = at_or_0(array.ref, self.batch, self._list_head)
         return self._look_up(array.ref.at[lead], index)
 
     def _vector(self, array: Leaf) -> Array:

@@ -24,11 +24,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
-from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
 from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
-from shapeexec.attention.backends.mosaic_gpu._products import along_rows, mask_columns, vector
+from shapeexec.attention.backends.mosaic_gpu._products import along_rows, vector
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
 from shapeexec.attention.backends.mosaic_gpu._tiles import (
     ROWS,
@@ -37,6 +36,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     WIDE,
     Item,
 )
+from shapeexec.attention.backends.mosaic_gpu._weights import add
 
 _STEPS = 2  # pieces of keys and values in the ring
 _REGISTERS = (232, 40)  # of a thread that computes, and of one that moves memory
@@ -107,7 +107,7 @@ def _kernel(
         Stream(**keys, products=block.products),
         Stream(**values, products=block.products),
     )
-    elements = sparsity.elements(config, block, side="query", columns=streams[0].vectors)
+    elements = sparsity.elements(config, block.products, side="query", columns=streams[0].vectors)
     results = (out, list(statistics.values()))
     kernel = _Kernel(config, block, elements, *streams, q, k, v, *results, queries, outs, of_rows)
     run(block, streams, kernel=kernel, registers=_REGISTERS)
@@ -273,21 +273,8 @@ class _ItemSoftmax:
     def _shape(self) -> tuple[int, int]:
         return ROWS, self.kernel.keys.rows
 
-    def _masked(self, scores: Array, place: Array) -> Array:
-        keys, config = self.kernel.keys, self.kernel.config
-        begin, masked = keys.begins[place], config.weights.masked
-        scores = choose(self.rule.allows(begin, place, self._shape), scores, masked)
-        if not config.crosses_ends:
-            return scores
-        return mask_columns(self.item.key_length, begin, scores, masked)
-
     def _weigh(self, scores: Array, largest: Array, weight: Array) -> tuple[Array, ...]:
-        """The weights of scores; the new largest score and sum; the decay of older weights."""
-        form = self.kernel.config.weights
-        new = jnp.maximum(largest, form.largest(scores))
-        decay = form.decay(largest, new)
-        weights = form.weigh(scores, along_rows, new)
-        return weights, new, weight * decay + weights.sum(axis=1), decay
+        return add(self.kernel.config.weights, scores, along_rows, largest, weight)
 
     def _first(self, accumulator: Ref) -> _Softmax:
         """The softmax of the first piece."""
@@ -295,7 +282,12 @@ class _ItemSoftmax:
         place = keys.receive(self.start)
         products.add(accumulator, self.q, keys.tiles.at[place].transpose((1, 0)))
         scores = self.rule.biased(keys.begins, place, products.read(accumulator))
-        scores = lax.cond(self.full == 0, lambda x: self._masked(x, place), lambda x: x, scores)
+        scores = lax.cond(
+            self.full == 0,
+            lambda x: self.rule.masked(keys.begins, place, x),
+            lambda x: x,
+            scores,
+        )
         keys.release(self.start)
         initial = self.kernel.config.weights.initial
         weights, *sums, _ = self._weigh(scores, vector(initial, ROWS), vector(0, ROWS))
@@ -313,7 +305,7 @@ class _ItemSoftmax:
             last = values.receive(position - 1)
             products.add(total, softmax.weights, values.tiles.at[last])
             scores = self.rule.biased(keys.begins, place, products.read(accumulator, pending=1))
-            scores = self._masked(scores, place) if is_partial else scores
+            scores = self.rule.masked(keys.begins, place, scores) if is_partial else scores
             keys.release(position)
             return self._weigh(scores, softmax.largest, softmax.weight)
 

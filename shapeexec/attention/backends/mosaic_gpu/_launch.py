@@ -31,6 +31,7 @@ from shapeexec.attention.backends.mosaic_gpu._tiles import (
     WARPGROUPS,
     Item,
     ListRefs,
+    Packing,
     Table,
 )
 from shapeexec.attention.backends.mosaic_gpu._weights import BiasedWeights, Weights
@@ -100,10 +101,16 @@ class Sparsity:
         return [self.leaves[i].dtype for i in config.rule.of_side(int(side == "query"))]
 
     def elements(
-        self, config: Config, block: "Block", *, side: Side, columns: Sequence[Ref]
+        self,
+        config: Config,
+        products: Products | InterpretedProducts,
+        *,
+        side: Side,
+        columns: Sequence[Ref],
+        packing: Packing | None = None,
     ) -> Elements:
         """Mask and bias, as a kernel asks them; see `Elements`."""
-        look_up = block.products.look_up
+        look_up = products.look_up
         return Elements(
             config.rule,
             self.leaves,
@@ -111,6 +118,9 @@ class Sparsity:
             list(columns),
             look_up,
             config.signature.scale if config.is_biased else None,
+            config.weights.masked,
+            config.crosses_ends,
+            packing,
         )
 
     def table(self, heads: int, group: int, *, side: Side) -> Table:
@@ -170,14 +180,35 @@ def launch(
     else:
         pool = [plgpu.SMEM((WARPGROUPS, *shape), jnp.float32) for shape in accumulators]
         scratch["pool"] = pool
+
+    def kernel(**named: Any) -> None:
+        own = {key: named.pop(key, None) for key in ("counter", "pool", "schedule")}
+        make_table = functools.partial(table, named["sparsity"])
+        body(_block(make_table, count=programs, copies=copies, **own), **named)
+
+    return start(config, kernel, inputs=inputs, outputs=outputs, scratch=scratch, programs=programs)
+
+
+def start(
+    config: Config,
+    body: Callable[..., None],
+    *,
+    inputs: dict[str, Any],
+    outputs: dict[str, jax.ShapeDtypeStruct],
+    scratch: dict[str, Any],
+    programs: int,
+    warpgroups: int = WARPGROUPS,
+) -> list[Array]:
+    """Run body(**inputs, **outputs, **scratch) in so many programs, without a schedule.
+
+    `warpgroups`: how many compute; one more moves memory.
+    """
     flat, structure = jax.tree.flatten(inputs)
 
     def kernel(*refs: Ref) -> None:
         named = jax.tree.unflatten(structure, refs[: len(flat)])
         named |= dict(zip([*outputs, *scratch], refs[len(flat) :], strict=True))
-        own = {key: named.pop(key, None) for key in ("counter", "pool", "schedule")}
-        make_table = functools.partial(table, named["sparsity"])
-        body(_block(make_table, count=programs, copies=copies, **own), **named)
+        body(**named)
 
     return plgpu.kernel(
         kernel,
@@ -185,7 +216,7 @@ def launch(
         scratch_types=list(scratch.values()),
         grid=(programs,),
         grid_names=("program",),
-        num_threads=WARPGROUPS + 1,
+        num_threads=warpgroups + 1,
         thread_name="warpgroup",
         compiler_params=plgpu.CompilerParams(approx_math=True),
         **({} if config.interpret is None else {"interpret": config.interpret}),

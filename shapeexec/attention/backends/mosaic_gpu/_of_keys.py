@@ -133,7 +133,7 @@ def _kernel(
         Stream(**d_outs, products=block.products),
     )
     of_columns = streams[0].vectors[len(refs["rows"].of_weights) :]
-    elements = sparsity.elements(config, block, side="key", columns=of_columns)
+    elements = sparsity.elements(config, block.products, side="key", columns=of_columns)
     d_q = NotIntoQueries()
     if into is not None:
         d_q = _into_queries.into_queries(config, block, total=total, scratch=into)

@@ -22,9 +22,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from shapeexec.attention.backends._base import Ref, whole_tiles
 from shapeexec.attention.backends.mosaic_gpu import _ring
-from shapeexec.attention.backends.mosaic_gpu._conditions import choose
 from shapeexec.attention.backends.mosaic_gpu._copies import copy_in, copy_out
-from shapeexec.attention.backends.mosaic_gpu._elements import Elements, ItemElements
+from shapeexec.attention.backends.mosaic_gpu._elements import Elements
 from shapeexec.attention.backends.mosaic_gpu._gradients import PIECE, REGISTERS, room, store_sum
 from shapeexec.attention.backends.mosaic_gpu._launch import Block, Config, Sparsity, launch, run
 from shapeexec.attention.backends.mosaic_gpu._products import (
@@ -32,7 +31,6 @@ from shapeexec.attention.backends.mosaic_gpu._products import (
     clear_rows,
     in_loop,
     load,
-    mask_columns,
     vector,
 )
 from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
@@ -123,7 +121,7 @@ def _kernel(
         Stream(**keys, products=block.products),
         Stream(**values, products=block.products),
     )
-    elements = sparsity.elements(config, block, side="query", columns=streams[0].vectors)
+    elements = sparsity.elements(config, block.products, side="query", columns=streams[0].vectors)
     kernel = _Kernel(config, block, elements, *streams, **refs)
     run(block, streams, kernel=kernel, registers=REGISTERS, start=(0, 0))
 
@@ -261,7 +259,7 @@ class _Kernel:
                 products.add(scores, query, key.transpose((1, 0)))
                 products.add(d_weights, d_out, value.transpose((1, 0)))
                 score = rule.biased(self.keys.begins, place, products.read(scores, pending=1))
-                score = self._masked(item, rule, place, score) if partial else score
+                score = rule.masked(self.keys.begins, place, score) if partial else score
                 weight = self.config.weights.weigh(score, along_rows, *of_weights)
                 d_weight = products.read(d_weights)
                 self.values.release(at_value + i)
@@ -277,13 +275,3 @@ class _Kernel:
         last = lax.fori_loop(0, full, functools.partial(step, partial=False), jnp.int32(0))
         lax.fori_loop(full, count, functools.partial(step, partial=True), last)
         return products.read(total)
-
-    def _masked(self, item: Item, rule: ItemElements, place: Array, score: Array) -> Array:
-        """The scores of a piece, those of pairs that are not allowed replaced."""
-        begin, masked = self.keys.begins[place], self.config.weights.masked
-        score = choose(rule.allows(begin, place, _SHAPE), score, masked)
-        if self.config.crosses_ends:
-            # Keys behind the valid length are 0, and so are their scores. Where all other scores
-            # are far below 0, their weights would be infinite.
-            score = mask_columns(item.key_length, begin, score, masked)
-        return score

@@ -123,6 +123,7 @@ def scratch(
     dtype: Any,
     clears: bool = False,
     vectors: Sequence[Any] = (),
+    readers: int = WARPGROUPS,
 ) -> dict[str, Any]:
     """The scratch that a `Stream` needs, by the names of its attributes.
 
@@ -133,11 +134,12 @@ def scratch(
         dtype: Of the tiles.
         clears: Whether rows behind the valid length become 0.
         vectors: The dtypes of the numbers that come with the rows.
+        readers: How many warpgroups read each piece.
     """
     needed = {
         "tiles": plgpu.SMEM((steps, rows, columns), dtype, transforms=WIDE),
         "ready": plgpu.Barrier(num_barriers=steps, num_arrivals=1 + len(vectors)),
-        "free": plgpu.Barrier(num_barriers=steps, num_arrivals=WARPGROUPS),
+        "free": plgpu.Barrier(num_barriers=steps, num_arrivals=readers),
         "begins": plgpu.SMEM((steps,), jnp.int32),
         "vectors": tuple(plgpu.SMEM((steps, rows), kind) for kind in vectors),
     }

@@ -27,6 +27,23 @@ class ListRefs(NamedTuple):
     order: Ref
 
 
+class Packing(NamedTuple):
+    """Rows that hold the queries of several heads: row `head * queries + query`.
+
+    Attributes:
+        queries: How many queries there are.
+        heads: How many neighbouring heads are packed.
+    """
+
+    queries: int
+    heads: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows hold a query."""
+        return self.queries * self.heads
+
+
 class Item(NamedTuple):
     """One item of work: a row of the lists and its tiles. All i32[].
 

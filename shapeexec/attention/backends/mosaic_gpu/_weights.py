@@ -79,6 +79,15 @@ class Weights:
         """The log-sum-exp f32[B, N, T]; -inf where a query attends to nothing."""
         return statistics[0]
 
+    def of_parts(self, statistics: list[Array]) -> tuple[Array, Array]:
+        """Of statistics of some of the keys: a shift, and the sum of the weights above it."""
+        (value,) = statistics
+        return value, jnp.where(value == -np.inf, 0.0, 1.0)
+
+    def of_all(self, shift: Array, weight: Array) -> list[Array]:
+        """The `statistics` of all keys: `of_parts` of the whole."""
+        return [jnp.where(weight > 0, shift + jnp.log(weight), -np.inf)]
+
     def of_gradient(self, logsumexp: Array, dead: Array, again: Any) -> list[Array]:
         """The arguments of `weigh` in the backward pass, f32[B, N, T] each.
 
@@ -129,6 +138,15 @@ class BiasedWeights:
         largest, weight = statistics
         return jnp.where(weight > 0, largest + jnp.log(weight), -np.inf)
 
+    def of_parts(self, statistics: list[Array]) -> tuple[Array, Array]:
+        """See `Weights`."""
+        shift, weight = statistics
+        return shift, weight
+
+    def of_all(self, shift: Array, weight: Array) -> list[Array]:
+        """See `Weights`."""
+        return [shift, weight]
+
     def of_gradient(self, logsumexp: Array, dead: Array, again: Any) -> list[Array]:
         """See `Weights`, and `_softmax.normalizer_of_biased`."""
 
@@ -138,3 +156,24 @@ class BiasedWeights:
 
         shift, factor = _softmax.normalizer_of_biased(logsumexp, shift_and_factor)
         return [jnp.where(dead, jnp.inf, shift), jnp.where(dead, 0, factor)]
+
+
+def add(
+    form: Weights | BiasedWeights, scores: Array, along: Along, largest: Array, weight: Array
+) -> tuple[Array, ...]:
+    """Add scores to a running softmax.
+
+    Args:
+        form: What makes weights of scores.
+        scores: f32[rows, columns].
+        along: See `Weights.weigh`.
+        largest: The largest score of each row so far; see `Weights.largest`.
+        weight: The sum of each row's weights so far.
+
+    Returns:
+        The weights of the scores; the new largest score and sum; the decay of older weights.
+    """
+    new = jnp.maximum(largest, form.largest(scores))
+    decay = form.decay(largest, new)
+    weights = form.weigh(scores, along, new)
+    return weights, new, weight * decay + weights.sum(axis=1), decay

@@ -14,11 +14,12 @@ from shapeexec._errors import ConfigError
 from shapeexec.tools._machine import machine
 from shapeexec.tools._progress import progress
 from shapeexec.tools.benchmark.attention._contestant import Contestant
+from shapeexec.tools.benchmark.attention._finding import Finding
 from shapeexec.tools.benchmark.attention._ours import contestants
 from shapeexec.tools.benchmark.attention._problems import defaults, pattern_of, shape_of
 from shapeexec.tools.benchmark.attention._report import Report
 from shapeexec.tools.benchmark.attention._run import Plan, Row, measure
-from shapeexec.tools.benchmark.attention._studies import STUDIES, Finding
+from shapeexec.tools.benchmark.attention._studies import STUDIES
 from shapeexec.tools.benchmark.attention.rivals import rivals as all_rivals
 
 Names = Sequence[str] | None

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from shapeexec.tools.benchmark.attention._finding import Finding
 from shapeexec.tools.benchmark.attention._ours import DEFAULT
 from shapeexec.tools.benchmark.attention._problems import PASSES, Pass
 from shapeexec.tools.benchmark.attention._run import Row
-from shapeexec.tools.benchmark.attention._studies import Finding
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Further studies of our function: the cost of its lists, of padding, and its memory.
 
-Each study compares two figures; the rows of the benchmark come from elsewhere.
+Each study compares two figures; the rows of the benchmark come from elsewhere, and the studies of
+calls that those have no room for from `_serving`.
 """
 
 # JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
@@ -27,6 +28,7 @@ from shapeexec.tools.benchmark.attention._contestant import (
     operand_avals,
     operands,
 )
+from shapeexec.tools.benchmark.attention._finding import Finding
 from shapeexec.tools.benchmark.attention._ours import DEFAULT, mask_of
 from shapeexec.tools.benchmark.attention._problems import (
     PASSES,
@@ -38,33 +40,9 @@ from shapeexec.tools.benchmark.attention._problems import (
     Shape,
 )
 from shapeexec.tools.benchmark.attention._run import Row
+from shapeexec.tools.benchmark.attention._serving import decode, short
 
 Array = Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """Two figures, and the first by the second.
-
-    Attributes:
-        study: Which.
-        case: Of what.
-        unit: Of both figures.
-        value, compared: The figures.
-        meaning: What their ratio is.
-    """
-
-    study: str
-    case: str
-    unit: str
-    value: float
-    compared: float
-    meaning: str
-
-    @property
-    def ratio(self) -> float:
-        """Value by compared."""
-        return self.value / self.compared if self.compared else float("nan")
 
 
 def lists(
@@ -136,6 +114,8 @@ STUDIES: dict[str, Callable[..., Iterator[Finding]]] = {
     "lists": lists,
     "padding": padding,
     "memory": memory,
+    "decode": decode,
+    "short": short,
 }
 
 

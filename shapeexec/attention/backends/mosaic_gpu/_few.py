@@ -1,0 +1,350 @@
+"""The forward pass of few queries: a flash attention whose keys are divided among programs.
+
+All heads that share keys are rows of one tile, and each program attends to its share of the keys
+of all heads and examples (flash-decoding, pytorch.org/blog/flash-decoding; stream-K, arXiv
+2301.03598). The parts of a softmax are joined by XLA, in a fixed order.
+"""
+
+# Pallas and cuDNN have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from shapeexec.attention.backends._base import Ref, Signature
+from shapeexec.attention.backends.mosaic_gpu import _ring
+from shapeexec.attention.backends.mosaic_gpu._elements import Elements
+from shapeexec.attention.backends.mosaic_gpu._launch import Config, Sparsity, start
+from shapeexec.attention.backends.mosaic_gpu._products import (
+    InterpretedProducts,
+    Products,
+    along_rows,
+    vector,
+)
+from shapeexec.attention.backends.mosaic_gpu._ring import Source, Stream
+from shapeexec.attention.backends.mosaic_gpu._shares import Shares
+from shapeexec.attention.backends.mosaic_gpu._tiles import ROWS, TILE, Item, Packing, at_or_0
+from shapeexec.attention.backends.mosaic_gpu._weights import add
+
+MOST_ROWS = 2 * ROWS
+"""Queries of heads that share keys, for which there is shared memory."""
+
+_MOST_QUERIES = 16  # with more, there are enough of them for tiles of one head
+_LARGEST_HEAD = 128  # of larger ones tiles would leave too little room for keys on their way
+_ROOM = 220 * 2**10  # bytes of shared memory for tiles; the rest is for barriers and vectors
+_MOST_STEPS = 4  # pieces in a ring: more than are on their way at a time
+
+
+def are_few(signature: Signature) -> bool:
+    """Whether a call is one for this kernel."""
+    return (
+        signature.query_size <= _MOST_QUERIES
+        and max(signature.head_size, signature.value_size) <= _LARGEST_HEAD
+        and not signature.is_backward
+    )
+
+
+class _Form(NamedTuple):
+    """The sizes of a kernel.
+
+    Attributes:
+        warpgroups: How many compute, each for 64 rows.
+        slots: Of queries: for how many segments of a share they are in shared memory.
+        key_rows: Keys of a piece.
+        steps: Pieces in the rings of keys and of values.
+    """
+
+    warpgroups: int
+    slots: int
+    key_rows: int
+    steps: tuple[int, int]
+
+    @staticmethod
+    def of(config: Config, packing: Packing) -> "_Form":
+        """As much on its way as there is shared memory for."""
+        warpgroups = -(-packing.rows // ROWS)
+        slots, key_rows = (2, TILE) if warpgroups == 1 else (1, TILE // 2)
+        key_columns, value_columns = config.columns
+        room = _ROOM - warpgroups * ROWS * (slots * 2 * key_columns + 4 * value_columns)
+        key, value = (2 * key_rows * columns for columns in config.columns)
+        of_keys = min(room // 2 // key, _MOST_STEPS)
+        of_values = min((room - of_keys * key) // value, _MOST_STEPS)
+        return _Form(warpgroups, slots, key_rows, (of_keys, of_values))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), static_argnames="parts")
+def forward_of_few(
+    config: Config,
+    packing: Packing,
+    sparsity: Sparsity,
+    *,
+    shares: Shares,
+    parts: int,
+    q: Array,
+    k: Array,
+    v: Array,
+) -> list[Array]:
+    """The output and `Weights.statistics` of each part of each list.
+
+    Args:
+        config: The static part of the call.
+        packing: What the rows are.
+        sparsity: With lists by query, of one row each.
+        shares: The work of each program, in lists of examples and of packed heads.
+        parts: The most programs that attend to one list.
+        q: Queries, [lists, rows, 1, H].
+        k: Keys.
+        v: Values.
+
+    Returns:
+        The output f32[lists, parts, rows, V], and statistics f32[lists, parts, whole tiles of
+        rows] each. Of parts that there are not they are unspecified.
+    """
+    form = _Form.of(config, packing)
+    lists, rows = q.shape[:2]
+    of_rows = jax.ShapeDtypeStruct((lists, parts, form.warpgroups * ROWS), jnp.float32)
+    statistics = range(len(config.weights.empty_statistics))
+    return start(
+        config,
+        functools.partial(_kernel, config, packing),
+        inputs={"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v},
+        outputs={
+            "out": jax.ShapeDtypeStruct((lists, parts, rows, v.shape[3]), jnp.float32),
+            **{f"statistics_{i}": of_rows for i in statistics},
+        },
+        scratch=_scratch(config, form, sparsity, dtype=q.dtype),
+        programs=len(shares.first),
+        warpgroups=form.warpgroups,
+    )
+
+
+def _scratch(config: Config, form: _Form, sparsity: Sparsity, *, dtype: Any) -> dict[str, Any]:
+    readers, rows = form.warpgroups, form.key_rows
+    key_columns, value_columns = config.columns
+    ring = functools.partial(_ring.scratch, dtype=dtype, readers=readers)
+    vectors = sparsity.column_dtypes(config, side="query")
+    of_rows = plgpu.SMEM((readers, ROWS), jnp.float32)
+    scratch = {
+        "queries": ring(form.slots, rows=readers * ROWS, columns=key_columns),
+        "keys": ring(form.steps[0], rows=rows, columns=key_columns, vectors=vectors),
+        # 0 * padding may be NaN, so clear values behind the valid length.
+        "values": ring(form.steps[1], rows=rows, columns=value_columns, clears=True),
+        "outs": plgpu.SMEM((readers, ROWS, value_columns), jnp.float32),
+        "of_rows": [of_rows for _ in config.weights.empty_statistics],
+    }
+    if config.interpret is None:
+        return scratch
+    shapes = [(ROWS, rows), (ROWS, value_columns)]
+    return scratch | {"pool": [plgpu.SMEM((readers, *shape), jnp.float32) for shape in shapes]}
+
+
+class _Segment(NamedTuple):
+    """The part of a list that is in a program's share.
+
+    Attributes:
+        item: The list.
+        number: Its number.
+        part: Which part of the list it is.
+        first: The place of its first tile.
+        count: How many tiles it has.
+    """
+
+    item: Item
+    number: Array
+    part: Array
+    first: Array
+    count: Array  # pyright: ignore[reportIncompatibleMethodOverride] - nobody counts in a tuple
+
+
+def _kernel(
+    config: Config,
+    packing: Packing,
+    *,
+    sparsity: Sparsity,
+    queries: dict[str, Ref],
+    keys: dict[str, Ref],
+    values: dict[str, Ref],
+    outs: Ref,
+    pool: list[Ref] | None = None,
+    **refs: Any,
+) -> None:
+    warpgroup, readers = lax.axis_index("warpgroup"), outs.shape[0]
+    products = Products() if pool is None else InterpretedProducts(list(pool), warpgroup)
+    streams = [Stream(**one, products=products) for one in (queries, keys, values)]
+    of_queries, of_keys, of_values = streams
+    columns = of_keys.vectors
+    elements = sparsity.elements(config, products, side="query", columns=columns, packing=packing)
+    statistics = [refs.pop(name) for name in sorted(refs) if name.startswith("statistics")]
+    of_program = (config, packing, sparsity, elements, products, warpgroup)
+    kernel = _Kernel(*of_program, of_queries, of_keys, of_values, outs, statistics, **refs)
+
+    @pl.when(warpgroup < readers)
+    def _compute() -> None:
+        kernel.walk(kernel.attend)
+        plgpu.wait_smem_to_gmem(0)
+
+    @pl.when(warpgroup == readers)
+    def _memory() -> None:
+        number, ring = kernel.walk(kernel.send)
+        for stream, end in zip(streams, (number, ring, ring), strict=True):
+            stream.drain(end)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kernel:
+    """The kernel's state: streams, operands in device memory, and scratch in shared memory."""
+
+    config: Config
+    packing: Packing
+    sparsity: Sparsity
+    elements: Elements
+    products: Products | InterpretedProducts
+    warpgroup: Array
+    queries: Stream
+    keys: Stream
+    values: Stream
+    outs: Ref
+    statistics: list[Ref]
+    shares: Shares
+    q: Ref
+    k: Ref
+    v: Ref
+    out: Ref
+    of_rows: list[Ref]
+
+    @property
+    def _pieces(self) -> int:
+        """Of a tile."""
+        return TILE // self.keys.rows
+
+    def walk(self, visit: Callable[[_Segment, Array, Array], None]) -> tuple[Array, Array]:
+        """`visit` each segment of this program's share.
+
+        Args:
+            visit: visit(segment, number, ring) of the segment's number here, and where its pieces
+                begin in the ring.
+
+        Returns:
+            How many segments there were, and where the ring ends.
+        """
+        me, starts = lax.axis_index("program"), self.shares.starts
+        lists = self.q.shape[0]
+        size = self.shares.size()
+        begin = me * size
+        end = jnp.minimum(begin + size, starts[lists])
+
+        def step(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+            which, begin, number, ring = carry
+            low, high = starts[which], starts[which + 1]
+            stop = jnp.minimum(end, high)
+            count = stop - begin
+            part = me - lax.div(low, size)
+
+            @pl.when(count > 0)
+            def _() -> None:
+                segment = _Segment(self._item(which), which, part, begin - low, count)
+                visit(segment, number, ring)
+
+            visited = jnp.where(count > 0, 1, 0)
+            return which + 1, stop, number + visited, ring + count * self._pieces
+
+        zero = jnp.int32(0)
+        first = (self.shares.first[me], begin, zero, zero)
+        *_, number, ring = lax.while_loop(lambda carry: carry[1] < end, step, first)
+        return number, ring
+
+    def _item(self, which: Array) -> Item:
+        heads = jnp.int32(self.config.signature.query_heads // self.packing.heads)
+        batch, head = lax.div(which, heads), lax.rem(which, heads)
+        lists = self.sparsity.lists
+        at = (*at_or_0(lists.counts, batch, head), 0)
+        lengths = self.sparsity.query_lengths[batch], self.sparsity.key_lengths[batch]
+        return Item(batch, head, jnp.int32(0), lists.full[at], lists.counts[at], *lengths)
+
+    def send(self, segment: _Segment, number: Array, ring: Array) -> None:
+        """Send the operands of a segment, for the warpgroup that moves memory."""
+        item, zero = segment.item, segment.number * 0  # JAX wants a known start to fit
+        self.queries.send(Source(self.q, segment.number, zero, jnp.int32(0)), zero, number)
+        shared = self.config.signature.group // self.packing.heads
+        head = lax.div(item.head, jnp.int32(shared))
+        columns = self.elements.sources(item)
+        key = Source(self.k, item.batch, head, item.key_length, columns)
+        value = Source(self.v, item.batch, head, item.key_length)
+        tiles = self.sparsity.lists.tiles
+        at = (*at_or_0(tiles, item.batch, item.head), 0)
+
+        def step(i: Array, _: None) -> None:
+            pieces = jnp.int32(self._pieces)
+            tile = tiles[(*at, segment.first + lax.div(i, pieces))]
+            first = tile * TILE + lax.rem(i, pieces) * self.keys.rows
+            self.keys.send(key, first, ring + i)
+            self.values.send(value, first, ring + i)
+
+        lax.fori_loop(0, segment.count * self._pieces, step, None)
+
+    def attend(self, segment: _Segment, number: Array, ring: Array) -> None:
+        """Compute a segment, for a warpgroup that computes."""
+        slot = self.queries.receive(number)
+        rows = pl.ds(self.warpgroup * ROWS, ROWS)
+        sums = functools.partial(self._sums, segment, self.queries.tiles.at[slot, rows], ring)
+        values, largest, weight = self.products.hold(sums, (ROWS, self.config.columns[1]))
+        self.queries.release(number)
+        form = self.config.weights
+        alive = form.is_alive(largest, weight)
+        share = jnp.where(alive, 1 / weight, 0.0)
+        mine = self.outs.at[self.warpgroup]
+        of_rows = [ref.at[self.warpgroup] for ref in self.of_rows]
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last segment's have left
+        mine[...] = values * along_rows(share, values.shape)
+        statistics = form.statistics(largest, weight, alive)
+        for ref, value in zip(of_rows, statistics, strict=True):
+            ref[...] = value
+        plgpu.commit_smem()
+        columns = pl.ds(segment.number * 0, mine.shape[1])
+        place = self.out.at[segment.number, segment.part, rows, columns]
+        plgpu.copy_smem_to_gmem(mine, place, commit_group=False)
+        for one, ref in zip(of_rows, self.statistics, strict=True):
+            to = ref.at[segment.number, segment.part, rows]
+            plgpu.copy_smem_to_gmem(one, to, commit_group=False)
+        plgpu.commit_smem_to_gmem_group()
+
+    def _sums(self, segment: _Segment, q: Ref, ring: Array, total: Ref) -> tuple[Array, ...]:
+        """The weighted sum of values, the largest score and the sum of weights, of each row."""
+        products, shape = self.products, (ROWS, self.keys.rows)
+        rule = self.elements.of_item(segment.item, self.warpgroup * ROWS, ROWS)
+        full = (segment.item.full - segment.first) * self._pieces
+
+        def step(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+            place = self.keys.receive(ring + i)
+
+            def scored(accumulator: Ref) -> Array:
+                products.add(accumulator, q, self.keys.tiles.at[place].transpose((1, 0)))
+                return products.read(accumulator)
+
+            scores = rule.biased(self.keys.begins, place, products.hold(scored, shape))
+            masked = functools.partial(rule.masked, self.keys.begins, place)
+            scores = lax.cond(i >= full, masked, lambda x: x, scores)
+            self.keys.release(ring + i)
+            weights, largest, weight, decay = add(self.config.weights, scores, along_rows, *sums)
+            so_far = products.read(total)
+            products.write(total, so_far * along_rows(decay, so_far.shape))
+            place = self.values.receive(ring + i)
+            products.add(total, weights.astype(q.dtype), self.values.tiles.at[place])
+            products.wait()
+            self.values.release(ring + i)
+            return largest, weight
+
+        initial = vector(self.config.weights.initial, ROWS), vector(0, ROWS)
+        sums = lax.fori_loop(0, segment.count * self._pieces, step, initial)
+        return products.read(total), *sums

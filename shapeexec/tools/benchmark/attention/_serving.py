@@ -1,0 +1,241 @@
+"""Studies of inference: few queries against a cache, and short sequences, beside `jax.nn`.
+
+Calls are chained in one program, so the gaps between kernels count; a result is compared with the
+formula before it is timed. How a program is timed is up to `_clock`.
+"""
+
+# JAX's C extension has no stubs, so some of JAX's functions have partly unknown types.
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import shapeexec as sx
+from shapeexec.tools.benchmark.attention._clock import clock
+from shapeexec.tools.benchmark.attention._contestant import compiled
+from shapeexec.tools.benchmark.attention._finding import Finding
+from shapeexec.tools.benchmark.attention._reference import LIMITS, WrongResultError
+
+Array = Any
+_CHAINED = 10  # calls in a program
+_COPIED = 2**29  # bytes of the copy that tells the bandwidth
+_RIVALS = ("cudnn", "xla")
+_Mask = Literal["full", "causal", "end", "tree", "documents"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """One call.
+
+    Attributes:
+        batch, queries, keys, heads, key_heads, head_size: B, T, S, N, K and H.
+        mask: `end` is causal, the last query at the last key; `tree` is an array over the last
+            keys, as speculative decoding has it. Rivals get no mask for `end`: they have none.
+        is_ragged: Whether examples have random lengths.
+        dtype: Of q, k and v.
+    """
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    key_heads: int
+    head_size: int
+    mask: _Mask = "full"
+    is_ragged: bool = False
+    dtype: str = "bfloat16"
+
+    @property
+    def name(self) -> str:
+        """Sizes as on the command line, T and S apart."""
+        sizes = (self.batch, self.queries, self.keys, self.heads, self.key_heads, self.head_size)
+        return f"{'x'.join(map(str, sizes))} {self.mask}{', ragged' if self.is_ragged else ''}"
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Valid lengths, i32[B]."""
+        if not self.is_ragged:
+            return np.full(self.batch, self.keys, np.int32)
+        random = np.random.default_rng(0)
+        return random.integers(1, self.keys + 1, self.batch).astype(np.int32)
+
+    def arguments(self) -> tuple[Array, ...]:
+        """q, k, v, the valid lengths or None, and the array of the mask or None."""
+        random, (own, others) = np.random.default_rng(0), (self.heads, self.key_heads)
+        shapes = ((self.queries, own), (self.keys, others), (self.keys, others))
+        keys = jax.random.split(jax.random.key(0), 3)
+        q, k, v = (
+            jax.random.normal(key, (self.batch, *shape, self.head_size), self.dtype)
+            for key, shape in zip(keys, shapes, strict=True)
+        )
+        array = None
+        if self.mask == "tree":
+            array = np.ones((1, 1, self.queries, self.keys), bool)
+            array[..., -self.queries :] = np.tri(self.queries, dtype=bool)
+        elif self.mask == "documents":
+            array = np.sort(random.integers(0, 4, (self.batch, self.keys)), axis=1)
+            array = array.astype(np.int32)
+        given = (self.lengths if self.is_ragged else None, array)
+        return q, k, v, *(None if x is None else jnp.asarray(x) for x in given)
+
+    def ours(self, q: Array, k: Array, v: Array, lengths: Array, array: Array) -> Array:  # noqa: PLR0917 - operands of attention
+        """Our function."""
+        masks = {"causal": sx.Causal(), "end": sx.Causal(align="end"), "tree": array}
+        mask = sx.Documents(array) if self.mask == "documents" else masks.get(self.mask)
+        own = lengths if self.queries == self.keys else None
+        return sx.dot_product_attention(
+            q, k, v, mask=mask, query_seq_lengths=own, key_value_seq_lengths=lengths
+        )
+
+    def theirs(self, rival: Any) -> Callable[..., Array]:
+        """The function of `jax.nn`, by the name of its implementation."""
+
+        def attend(q: Array, k: Array, v: Array, lengths: Array, array: Array) -> Array:  # noqa: PLR0917 - operands of attention
+            mask, own = array, None
+            if self.mask == "documents":
+                mask = (array[:, :, None] == array[:, None])[:, None]
+            if lengths is not None:
+                alike = self.queries == self.keys
+                own = lengths if alike else jnp.full(self.batch, self.queries, jnp.int32)
+            return jax.nn.dot_product_attention(
+                q,
+                k,
+                v,
+                mask=mask,
+                is_causal=self.mask == "causal",
+                query_seq_lengths=own,
+                key_value_seq_lengths=lengths,
+                implementation=rival,
+            )
+
+        return attend
+
+    def check(self, arguments: tuple[Array, ...]) -> None:
+        """Compare our result for the last example with the formula in f32.
+
+        Raises:
+            WrongResultError: They differ by more than rounding.
+        """
+        q, k, v, _, array = arguments
+        got = np.asarray(jax.jit(self.ours)(*arguments)[-1], np.float32)
+        k, v = (
+            jnp.repeat(x[-1].astype(np.float32), self.heads // self.key_heads, 1) for x in (k, v)
+        )
+        size = int(self.lengths[-1])
+        queries = size if self.queries == self.keys else self.queries
+        query, key = np.arange(self.queries)[:, None], np.arange(self.keys)
+        allowed = (key < size) & (query < queries)
+        if self.mask in ("causal", "end"):
+            allowed &= key - query <= (size - queries if self.mask == "end" else 0)
+        elif self.mask == "tree":
+            allowed &= np.asarray(array)[0, 0]
+        elif self.mask == "documents":
+            ids = np.asarray(array)[-1]
+            allowed &= ids[:, None] == ids
+        options: Any = {"precision": "highest"}
+        scores = jnp.einsum("tnh,snh->nts", q[-1].astype(np.float32), k, **options)
+        scores = jnp.where(allowed, scores * self.head_size**-0.5, -1e30)
+        weights = jnp.where(allowed, jax.nn.softmax(scores), 0)
+        want = np.asarray(jnp.einsum("nts,snh->tnh", weights, v, **options))
+        error = np.linalg.norm(got - want) / np.linalg.norm(want)
+        if not error <= LIMITS[self.dtype]:  # NaN is no less wrong
+            raise WrongResultError(f"{self.name} is off by {error:.1%} of its norm")
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the valid keys and values."""
+        element = self.key_heads * self.head_size * jnp.dtype(self.dtype).itemsize
+        return 2 * int(self.lengths.sum()) * element
+
+
+_DECODE = (
+    *(_Call(8, 1, 8192, 32, 8, 128, is_ragged=ragged) for ragged in (False, True)),
+    *(_Call(1, 1, 65536, 32, 8, 128, is_ragged=ragged) for ragged in (False, True)),
+    *(_Call(64, 1, 4096, 32, 8, 128, is_ragged=ragged) for ragged in (False, True)),
+    *(_Call(8, 4, 8192, 32, 8, 128, "end", ragged) for ragged in (False, True)),
+    *(_Call(8, 16, 8192, 32, 8, 128, "end", ragged) for ragged in (False, True)),
+    _Call(8, 4, 8192, 32, 8, 128, "tree"),
+)
+_MASKS: tuple[tuple[_Mask, bool], ...] = (
+    ("full", False),
+    ("causal", False),
+    ("documents", False),
+    ("full", True),
+)
+_SHORT = tuple(
+    _Call(batch, length, length, 16, 16, size, mask, is_ragged)
+    for batch, length, size in ((16, 512, 128), (64, 128, 64), (32, 256, 64), (8, 1024, 128))
+    for mask, is_ragged in _MASKS
+)
+_ON_A_CPU = (
+    (_Call(1, 1, 2048, 4, 2, 64, is_ragged=True, dtype="float32"),),
+    (_Call(2, 128, 128, 4, 4, 64, "causal", dtype="float32"),),
+)
+
+
+def decode(*_: Sequence[Any]) -> Iterator[Finding]:
+    """Few queries against a cache: by the best rival, and by reading the cache once."""
+    on_gpu = jax.default_backend() == "gpu"
+    bandwidth = _bandwidth()
+    for call in _DECODE if on_gpu else _ON_A_CPU[0]:
+        arguments = call.arguments()
+        call.check(arguments)
+        mine = _microseconds(call.ours, arguments)
+        yield from _against_rivals("decode", call, arguments=arguments, mine=mine)
+        once = 1e6 * call.cache_bytes / bandwidth
+        meaning = "of reading the cache as fast as a copy does"
+        yield Finding("decode", call.name, "us", mine, once, meaning)
+
+
+def short(*_: Sequence[Any]) -> Iterator[Finding]:
+    """Short sequences: by the best rival."""
+    on_gpu = jax.default_backend() == "gpu"
+    for call in _SHORT if on_gpu else _ON_A_CPU[1]:
+        arguments = call.arguments()
+        call.check(arguments)
+        mine = _microseconds(call.ours, arguments)
+        yield from _against_rivals("short", call, arguments=arguments, mine=mine)
+
+
+def _against_rivals(
+    study: str, call: _Call, *, arguments: tuple[Array, ...], mine: float
+) -> Iterator[Finding]:
+    times: dict[str, float] = {}
+    for rival in _RIVALS:
+        try:
+            times[rival] = _microseconds(call.theirs(rival), arguments)
+        except (ValueError, RuntimeError):  # so refuses jax.nn
+            continue
+    if times:
+        best = min(times, key=lambda rival: times[rival])
+        yield Finding(study, call.name, "us", mine, times[best], f"of jax.nn with {best}")
+
+
+def _microseconds(attend: Callable[..., Array], arguments: tuple[Array, ...]) -> float:
+    """Of one call among some, by the host's clock."""
+
+    def chained(q: Array, *rest: Array) -> Array:
+        for _ in range(_CHAINED):
+            q = attend(q, *rest)
+        return q
+
+    return 1e3 * clock(compiled(chained, arguments).call, arguments).wall / _CHAINED
+
+
+def _bandwidth() -> float:
+    """Bytes read and written a second by a copy."""
+    on_gpu = jax.default_backend() == "gpu"
+    x = jnp.ones(_COPIED if on_gpu else _COPIED // 8, np.int8)
+    program = compiled(_copied, (x,))
+    return 2 * x.nbytes / (1e-3 * clock(program.call, (x,)).wall)
+
+
+def _copied(x: Array) -> Array:
+    return x + 1

@@ -1,0 +1,179 @@
+"""Few queries on a Hopper: how their work is divided, and the kernel, in the interpreter."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shapeexec.attention._blocks import BlockMask
+from shapeexec.attention.backends.mosaic_gpu import _few
+from shapeexec.attention.backends.mosaic_gpu._packing import packing_of
+from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
+from shapeexec.attention.backends.mosaic_gpu._shares import share
+from shapeexec.attention.masks import (
+    ALiBi,
+    Causal,
+    Dense,
+    Documents,
+    Full,
+    MaskFunction,
+    RelativeBias,
+    SlidingWindow,
+)
+from tests.attention.hopper import RNG, Case, random_bias
+from tests.attention.test_choose import CALL
+from tests.tolerance import FEW, epsilon, tolerance
+
+COUNTS = {
+    "alike": [9] * 8,
+    "one long among short ones": [1, 0, 31, 2, 0, 0, 1],
+    "a single one": [513],
+    "nothing": [0, 0, 0],
+    "many": list(range(40)),
+    "less work than programs": [1, 2],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "programs", "xp"),
+    [
+        *((name, programs, np) for name in COUNTS for programs in (1, 5, 132)),
+        ("one long among short ones", 5, jnp),  # as if they were traced
+        ("nothing", 132, jnp),
+    ],
+)
+def test_each_tile_is_in_the_share_of_one_program(name, programs, xp):
+    counts = COUNTS[name]
+    given = xp.asarray(counts, np.int32)
+    shares, parts = share(given, longest=max(*counts, 1), programs=programs)
+    size, starts = int(shares.size()), np.asarray(shares.starts)
+    seen = [(n, tile) for n, count in enumerate(counts) for tile in range(count)]
+    cut = [seen[first : first + size] for first in range(0, len(seen), size)]
+    assert len(cut) <= programs
+    np.testing.assert_array_equal(starts, np.cumsum([0, *counts]))
+    for mine, first in zip(cut, np.asarray(shares.first), strict=False):
+        assert mine[0][0] == first
+    of_list = [sum(any(n == i for n, _ in mine) for mine in cut) for i in range(len(counts))]
+    np.testing.assert_array_equal(np.asarray(shares.parts()), of_list)
+    assert max(of_list) <= parts
+
+
+def test_a_long_list_among_short_ones_is_divided_among_a_number_of_programs_that_is_bounded():
+    counts = jnp.array([512] + [1] * 63, jnp.int32)
+    shares, parts = share(counts, longest=512, programs=132)
+    assert int(shares.parts()[0]) <= parts == 7
+
+
+TABLE = RelativeBias(random_bias(8, 9), left=4)
+
+
+@pytest.mark.parametrize(
+    ("queries", "heads", "mask", "bias", "list_heads", "expected"),
+    [
+        (1, (32, 8), Full(), None, 1, 4),
+        (16, (64, 8), Full(), None, 1, 8),
+        (16, (32, 1), Full(), None, 1, 8),
+        (16, (24, 2), Full(), None, 1, 6),
+        (1, (8, 8), Full(), None, 1, 1),
+        (1, (8, 2), Full(), None, 8, 1),
+        (1, (8, 2), Full(), TABLE, 1, 1),
+        (1, (8, 2), Full(), RelativeBias(random_bias(1, 9), left=4), 1, 4),
+        (1, (8, 2), BlockMask(np.ones((8, 1, 2), np.uint8), (128, 128), (1, 256)), None, 1, 1),
+        (1, (8, 2), Full(), ALiBi.for_heads(8), 1, 4),
+    ],
+)
+def test_heads_that_share_keys_are_rows_of_one_tile_unless_they_are_asked_apart(
+    queries, heads, mask, bias, list_heads, expected
+):
+    signature = dataclasses.replace(
+        CALL, query_size=queries, query_heads=heads[0], key_heads=heads[1]
+    )
+    rule = rule_of(mask, bias)
+    packing = packing_of(signature, rule, list_heads=list_heads, most_rows=128)
+    assert packing.heads == expected
+    assert packing.rows == expected * queries
+
+
+def test_few_queries_are_one_tile_of_the_lists_so_tiles_before_the_end_are_full():
+    from shapeexec.attention.backends import mosaic_gpu  # noqa: PLC0415 - only here
+
+    few = dataclasses.replace(CALL, query_size=4)
+    assert mosaic_gpu.backend.tile(few, Full()) == (4, 128)
+    assert mosaic_gpu.backend.tile(dataclasses.replace(few, is_backward=True), Full()) == (128, 128)
+    assert _few.are_few(dataclasses.replace(few, query_size=16))
+    assert not _few.are_few(dataclasses.replace(few, query_size=17))
+    assert not _few.are_few(dataclasses.replace(few, value_size=136))
+
+
+def case(name, mask, **changes):
+    given = {"queries": 3, "keys": 300, "heads": (4, 2)}
+    return Case(name, mask, **(given | changes))
+
+
+def extreme(*shape):
+    bias = random_bias(*shape)
+    bias[..., ::3] = -np.inf
+    bias[:, 0, 1] = -np.inf  # nothing to attend to
+    bias[:, 0, 2, 1] = 1e30
+    bias[:, 1, 0] = -1e30  # all alike
+    return bias
+
+
+IDS = np.sort(RNG.integers(0, 3, (2, 300)), axis=1).astype(np.int32)
+CASES = (
+    case("one query", Full(), queries=1, batch=2, sizes=([1, 1], [300, 5])),
+    case("NaN behind", Full(), batch=3, sizes=([3, 0, 2], [200, 300, 0])),
+    case("causal", Causal(align="end")),
+    case("an array of pairs", Dense(RNG.random((1, 1, 3, 300)) < 0.5)),
+    case("an array of each head", Dense(RNG.random((2, 4, 3, 300)) < 0.5), batch=2),
+    case("one query, an array of each head", Dense(RNG.random((1, 4, 1, 300)) < 0.5), queries=1),
+    case("a mask of keys", Dense(RNG.random((2, 1, 1, 300)) < 0.5), batch=2),
+    case("documents", Documents(IDS[:, ::100].copy(), IDS), batch=2, sizes=([3, 2], [300, 200])),
+    case("rows without keys", SlidingWindow(0, 0) & ~Dense(np.eye(3, 300, dtype=bool)[None, None])),
+    case("by head", MaskFunction(lambda b, h, q, k: (q + k + h + 2 * b) % 3 > 0), batch=2),
+    case("ALiBi", Causal(align="end"), bias=ALiBi.for_heads(4)),
+    case("by distance", Full(), bias=RelativeBias(random_bias(4, 150), left=100)),
+    case("a bias of pairs", Full(), bias=random_bias(1, 4, 3, 300)),
+    case("a bias of queries", Full(), bias=random_bias(1, 1, 3, 1)),
+    case("a bias of heads", Full(), bias=random_bias(1, 4, 1, 1)),
+    case("extreme biases", Full(), bias=extreme(1, 4, 3, 300)),
+    case("two warpgroups", Full(), queries=16, heads=(8, 1), head_sizes=(128, 128)),
+    case("fp16", Full(), head_sizes=(128, 64), dtype="float16"),
+    case("narrow heads, other values", Full(), head_sizes=(40, 72), heads=(5, 1)),
+)
+QUICK = ("NaN behind",)
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="jax < 0.11 has no interpreter for it")
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if case.name in QUICK else pytest.mark.slow)
+        for case in CASES
+    ],
+)
+def test_the_kernel_gives_what_the_formulas_give(case):
+    from jax.experimental.pallas import mosaic_gpu as plgpu  # noqa: PLC0415 - not in jax 0.10
+
+    from shapeexec.attention.backends import mosaic_gpu  # noqa: PLC0415 - beside it
+
+    parameters = plgpu.InterpretGPUParams(detect_races=True)  # pyright: ignore[reportAttributeAccessIssue] - not in jax 0.10
+    backend = mosaic_gpu.MosaicGpu(parameters)
+    q, k, v = (
+        jnp.asarray(np.where(valid[:, :, None, None], x, np.nan), case.dtype)
+        for x, valid in zip(case.operands(), (*case.valid, case.valid[1]), strict=False)
+    )
+    bias = case.poisoned_bias()
+    out, logsumexp = backend.forward(case.signature, case.work(), q=q, k=k, v=v, bias=bias)
+    want = case.reference()
+    of_formulas = want.logsumexp.transpose(0, 2, 1)
+    assert logsumexp.dtype == np.float32
+    limit = tolerance(np.float32, loose=FEW)
+    np.testing.assert_allclose(logsumexp, of_formulas, limit, limit)
+    assert out.dtype == case.dtype
+    assert out.shape == want.out.shape
+    limit = epsilon(case.dtype) * max(1, np.abs(want.out).max())
+    np.testing.assert_allclose(np.asarray(out, np.float64), want.out, atol=limit)
+    assert not np.asarray(out)[want.out == 0].any(), "what attends to nothing is 0"
