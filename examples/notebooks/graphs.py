@@ -26,7 +26,7 @@ import shapeexec as sx
 # nothing else. `joined` makes one graph of a batch: `of` says to which graph a node belongs.
 
 # %%
-BATCH, COMPARED, STEPS = (3, 2, 3) if beside.QUICK else (16, 20, 200)
+BATCH, COMPARED, STEPS = (3, 2, 3) if beside.QUICK else (16, 14, 200)
 WIDTH, LAYERS = (8, 1) if beside.QUICK else (32, 3)
 
 rng = np.random.default_rng(0)
@@ -213,7 +213,9 @@ for batch in batches:
     value, slope = ex(params, batch)
     params, state = update(params, state, slope)
     losses.append(float(value))
-print(f"mean squared error: {losses[0]:.2f}, then {np.mean(losses[-10:]):.4f}; {ex.cache_size} graphs")
+print(
+    f"mean squared error: {losses[0]:.2f}, then {np.mean(losses[-10:]):.4f}; {ex.cache_size} graphs"
+)
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
 for way in ways:

@@ -8,6 +8,8 @@
 #     python examples/notebooks/images.py [--quick] [--plot images.png]
 
 # %%
+import itertools
+
 import beside
 import jax
 import jax.numpy as jnp
@@ -31,8 +33,8 @@ CHANNELS = (1, 4, 4) if beside.QUICK else (1, 8, 16, 32)
 BLURS = (0.0, 0.6, 1.5)
 
 rng = np.random.default_rng(0)
-with cbook.get_sample_data("grace_hopper.jpg") as file:
-    photograph = plt.imread(file, format="jpg").mean(axis=2) / 255
+photograph = plt.imread(str(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)))
+photograph = photograph.mean(axis=2) / 255
 blurred = [ndimage.gaussian_filter(photograph, blur) for blur in BLURS]
 
 
@@ -57,7 +59,7 @@ def normal(*shape):
 
 layers = [
     {"kernel": normal(3, 3, i, o), "scale": jnp.ones(o), "shift": jnp.zeros(o)}
-    for i, o in zip(CHANNELS, CHANNELS[1:], strict=False)
+    for i, o in itertools.pairwise(CHANNELS)
 ]
 start = {"layers": layers, "logits": normal(CHANNELS[-1], len(BLURS))}
 optimizer = optax.adam(1e-2)
@@ -207,7 +209,7 @@ def train(gradient, batches):
 
 def resized(images):
     zoom = (1, 48 / images.shape[1], 48 / images.shape[2], 1)
-    return ndimage.zoom(images, zoom, order=1).astype(np.float32)
+    return np.asarray(ndimage.zoom(images, zoom, order=1), np.float32)
 
 
 losses = train(ex, batches)

@@ -12,6 +12,7 @@
 import argparse
 import collections
 import decimal
+import functools
 import inspect
 import logging
 import pathlib
@@ -46,9 +47,7 @@ def docstrings(module):
 modules = [argparse, collections, decimal, inspect, logging, pathlib, string, subprocess]
 texts = [np.frombuffer(t, np.uint8).astype(np.int32) for m in modules for t in docstrings(m)]
 rng = np.random.default_rng(0)
-batches = [
-    [texts[i] for i in rng.choice(len(texts), BATCH, replace=False)] for _ in range(STEPS)
-]
+batches = [[texts[i] for i in rng.choice(len(texts), BATCH, replace=False)] for _ in range(STEPS)]
 print(f"{len(texts)} docstrings of {len({len(text) for text in texts})} lengths")
 
 
@@ -130,7 +129,7 @@ def pad(batch, size):
 
 
 jit_longest = jax.jit(jax.value_and_grad(batch_loss_by_hand))
-jit_pow2 = jax.jit(jax.value_and_grad(lambda *args: batch_loss_by_hand(*args)))
+jit_pow2 = jax.jit(jax.value_and_grad(functools.partial(batch_loss_by_hand)))  # graphs of its own
 
 
 def gradient_longest(params, batch):
@@ -185,6 +184,7 @@ beside.table(ways, truth=ways[0].results)
 # another way (a mean, a norm, attention in both directions), it spares each further mask.
 #
 # The graphs are warm, so training goes on with `map`.
+
 
 # %%
 @jax.jit

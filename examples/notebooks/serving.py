@@ -177,5 +177,7 @@ left.legend(fontsize="small")
 right.hist(lengths, bins=40, color="lightgrey")
 for graph in fitted.graphs:
     right.axvline(graph.buckets["s"], color="C3", linewidth=1)
-right.set(title="Lengths, and the fitted buckets that were used", xlabel="tokens", ylabel="requests")
+right.set(
+    title="Lengths, and the fitted buckets that were used", xlabel="tokens", ylabel="requests"
+)
 beside.show(figure)
