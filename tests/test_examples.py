@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import importlib.util
 import pathlib
 import runpy
 import sys
@@ -15,7 +14,8 @@ import pytest
 from tests.marks import marked_slow
 from tests.tolerance import FEW, SUMS, tolerance
 
-EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+ROOT = pathlib.Path(__file__).parents[1]
+EXAMPLES, DOCS = ROOT / "examples", ROOT / "docs"
 GRAPHS = {
     "audio_strided": 1,
     "cnn": 5,
@@ -30,7 +30,14 @@ GRAPHS = {
     "video_frames": 4,
     "watch_the_cache": 4,
 }
-SLOW = {"ragged_batch", "resnet_mixed_sizes", "state_space", "train_module", "transformer"}
+SLOW = {
+    "mixed_precision",
+    "ragged_batch",
+    "resnet_mixed_sizes",
+    "state_space",
+    "train_module",
+    "transformer",
+}
 DTYPES = {"mixed_precision": "bfloat16"}  # of the others float32
 MOST_LINES = 60
 
@@ -39,12 +46,7 @@ NOTEBOOKS = ("graphs", "images", "language_model", "serving")
 
 @functools.cache
 def run(name: str) -> dict[str, Any]:
-    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main()
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]()
 
 
 @pytest.mark.parametrize("name", marked_slow(GRAPHS, SLOW))
@@ -72,6 +74,7 @@ def test_an_example_is_short(name: str) -> None:
     assert len(lines) <= MOST_LINES
 
 
+@pytest.mark.slow
 def test_masters_stay_wide_while_products_are_narrow() -> None:
     losses = run("mixed_precision")["losses"]
     assert losses[-2] < 0.6 * losses[0]
@@ -135,3 +138,15 @@ def test_a_notebook_opens_as_one() -> None:
         text = (EXAMPLES / "notebooks" / f"{name}.py").read_text(encoding="utf-8")
         assert text.startswith("# %% [markdown]\n# # ")
         assert text.count("\n# %%\n") >= 5
+
+
+def test_the_page_of_examples_shows_each_notebook_with_its_plot() -> None:
+    made = runpy.run_path(str(DOCS / "make_examples.py"))
+    page = (DOCS / "examples.md").read_text(encoding="utf-8")
+    assert sorted(made["names"](page)) == [*NOTEBOOKS]
+    for name in NOTEBOOKS:
+        assert f"](images/example_{name}.png)" in page
+        filled = made["filled"](page, name, printed="1 graph\n")
+        assert filled.count(f"<!-- {name} -->\n\n```text\n1 graph\n```\n") == 1
+        others = [other for other in NOTEBOOKS if other != name]
+        assert all(f"<!-- {other} -->\n\n```text\n1 graph" not in filled for other in others)

@@ -26,7 +26,7 @@ import shapeexec as sx
 # nothing else. `joined` makes one graph of a batch: `of` says to which graph a node belongs.
 
 # %%
-BATCH, COMPARED, STEPS = (3, 2, 3) if beside.QUICK else (16, 14, 200)
+BATCH, COMPARED, STEPS = (3, 2, 3) if beside.QUICK else (16, 20, 200)
 WIDTH, LAYERS = (8, 1) if beside.QUICK else (32, 3)
 
 rng = np.random.default_rng(0)

@@ -28,7 +28,7 @@ import shapeexec as sx
 # one and a half pixels, each batch of another height and width.
 
 # %%
-BATCH, COMPARED, STEPS = (3, 2, 4) if beside.QUICK else (12, 10, 150)
+BATCH, COMPARED, STEPS = (3, 2, 4) if beside.QUICK else (12, 10, 100)
 CHANNELS = (1, 4, 4) if beside.QUICK else (1, 8, 16, 32)
 BLURS = (0.0, 0.6, 1.5)
 
@@ -48,7 +48,7 @@ def crops(height, width):
     return images, labels
 
 
-batches = [crops(*rng.integers(24, 97, 2)) for _ in range(STEPS)]
+batches = [crops(*rng.integers(33, 97, 2)) for _ in range(STEPS)]
 print(f"{len({images.shape for images, _ in batches})} resolutions in {len(batches)} batches")
 
 

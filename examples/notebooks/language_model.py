@@ -33,7 +33,7 @@ import shapeexec as sx
 
 # %%
 LONGEST = 32 if beside.QUICK else 192
-BATCH, COMPARED, STEPS = (4, 2, 3) if beside.QUICK else (8, 24, 150)
+BATCH, COMPARED, STEPS = (4, 2, 3) if beside.QUICK else (8, 12, 120)
 WIDTH, HEADS, LAYERS = (8, 2, 1) if beside.QUICK else (64, 4, 2)
 
 
