@@ -163,7 +163,7 @@ def unpad(x: Any, sizes: Mapping[str, int], *, spec: Any = None) -> Any:
                 path="spec",
                 got=f"sizes={sizes!r:.80}",
                 fix='pass the spec: unpad(x, sizes, spec="b, s"), '
-                "or the sizes that pad_to_bucket gave",
+                "or the sizes that pad_to_bucket returned",
             )
         spec = sizes.spec
     else:
@@ -221,9 +221,9 @@ def _capacity(dim: Any, ranges: Ranges) -> int:
 def _true_sizes(sizes: Any) -> dict[str, int]:
     if not is_mapping(sizes):
         raise SpecError(
-            f"unpad: sizes={sizes!r:.80} are no sizes by symbol.",
+            f"unpad: sizes={sizes!r:.80} are not sizes by symbol.",
             path="sizes",
-            fix='the sizes that pad_to_bucket gave, or a dict of them such as {"s": 5}',
+            fix='the sizes that pad_to_bucket returned, or a dict of them such as {"s": 5}',
         )
     return {symbol: _true_size(symbol, size) for symbol, size in sizes.items()}
 
@@ -245,7 +245,7 @@ def _true_size(symbol: str, size: Any) -> int:
         raise SpecError(
             f"unpad: the size {size!r:.80} of `{symbol}` is not an integer of at least 0.",
             path="sizes",
-            fix='the sizes that pad_to_bucket gave, or ints by symbol such as {"s": 5}',
+            fix='the sizes that pad_to_bucket returned, or ints by symbol such as {"s": 5}',
         )
     return known
 

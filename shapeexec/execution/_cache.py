@@ -265,7 +265,7 @@ class GraphCache(Generic[Entry]):
                 return self._make(key, make, flight=flight)
             if flight.thread == threading.get_ident():
                 raise ConfigError(
-                    "a graph was asked for by what runs while this thread makes it.",
+                    "this thread requested a graph while it was compiling that graph.",
                     got=f"{key!s:.200}",
                     why="the graph would wait for itself",
                     fix="do not call an Exec in a callback of its on_event",

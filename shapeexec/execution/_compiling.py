@@ -61,9 +61,9 @@ class Compiling:
             isinstance(name, str) and isinstance(value, Option) for name, value in given.items()
         ):
             raise ConfigError(
-                f"options={given!r:.80} are no options of XLA.",
+                f"options={given!r:.80} are not XLA options.",
                 option="options",
-                fix='a dict of numbers and texts, options={"xla_gpu_autotune_level": 0}',
+                fix='a dict of numbers and strings, options={"xla_gpu_autotune_level": 0}',
             )
         object.__setattr__(self, "options", types.MappingProxyType(dict(given)))
 

@@ -60,7 +60,7 @@ class Padded:
             )
         if not is_listed(shape) or not _fits(shape, array.shape):
             raise ConfigError(
-                f"Padded: shape={shape!r:.80} is not the shape of a front corner of the array.",
+                f"Padded: shape={shape!r:.80} does not fit into the array.",
                 option="shape",
                 got=f"an array of shape {array.shape}",
                 fix=f"the true shape: {array.ndim} ints, none above {array.shape}",
@@ -245,7 +245,7 @@ def _live(handle: Padded) -> jax.Array:
         raise ConfigError(
             "the array of this sx.Padded is gone.",
             got=f"{handle!r}",
-            why="it was donated to a call, whose results took its memory",
+            why="it was donated to a call, whose results reuse its memory",
             fix="use the handle that this call returned, or do not donate: donate_argnums=()",
         )
     return array

@@ -189,7 +189,7 @@ class GraphRow:
         raise ConfigError(
             "graphs hold programs that were compiled in this process, and cannot be pickled.",
             got=f"the graph {self}",
-            fix="pickle `graphs.to_json()`, or the Exec, which compiles anew",
+            fix="pickle `graphs.to_json()`, or the Exec, which compiles again",
         )
 
     def hlo(self) -> str:
@@ -214,8 +214,8 @@ class GraphRow:
     def _kept(self) -> Any:
         if self.compiled is None:
             raise ConfigError(
-                f"this row tells of a graph ({self.sizes}) and does not keep it.",
-                fix="ask the Exec, whose rows do: run.graphs",
+                f"this row describes a graph ({self.sizes}) and does not keep it.",
+                fix="use the rows of the Exec: run.graphs",
             )
         return self.compiled
 

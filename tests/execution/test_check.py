@@ -176,7 +176,7 @@ def test_a_difference_is_told_once_with_the_line_and_the_way_out():
     assert [float(x) for x in results] == [10, 15, 10]
     assert len(told) == 1
     text = str(told[0].message)
-    assert "at symbolic sizes the function is another one than at s=4" in text
+    assert "at symbolic sizes the function is not the same as at s=4" in text
     assert "# here" in text
     assert "isinstance(n, int)" in text
     assert (ex.stats.differences, ex.stats.exact) == (2, {"s": 3})

@@ -151,7 +151,7 @@ def test_a_callback_that_asks_for_the_graph_that_is_being_made_does_not_wait_for
     run.on_event(lambda event: run(ones(5)) if event.kind == "compiling" else None)
     with caplog.at_level(logging.ERROR, "shapeexec"):
         assert run(ones(5)) == 5
-    assert "a graph was asked for by what runs while this thread makes it" in caplog.text
+    assert "this thread requested a graph while it was compiling that graph" in caplog.text
 
 
 def test_the_logger_has_calls_at_debug_and_graphs_at_info(caplog):

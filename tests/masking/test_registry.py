@@ -204,7 +204,7 @@ IN_ITS_PLACE = {
 def test_what_is_registered_is_a_primitive(registers, given, told):
     options = {"reason": "none"} if registers is refuse else {}
     name = registers.__name__
-    what, fix = f"{name} is given {told} in the place of a primitive.", f'{name}("reduce_sum", ...)'
+    what, fix = f"{name} is given {told} in place of a primitive.", f'{name}("reduce_sum", ...)'
     with refused(sx.ConfigError, what, fix) as caught:
         registers(*given, **options)
     assert caught.value.where.startswith("registers(*given, **options)  (test_registry.py:")

@@ -66,7 +66,7 @@ def load(
     missing = [name for name in saved if saved[name] is None and name not in given]
     if missing:
         raise ConfigError(
-            f"load: {missing[0]} was no data when it was saved.",
+            f"load: {missing[0]} could not be saved as data.",
             option=missing[0],
             why="functions and classes of your own are not written into files",
             fix=f"sx.load(directory, fn, {missing[0]}=...)",
@@ -109,9 +109,9 @@ def _manifest(
         is_known = isinstance(error, DamagedError)
         told = str(error) if is_known else f"{_files.MANIFEST} is of another format"
         warnings.warn(
-            f"shapeexec: options that were saved cannot be read: {told}\n"
+            f"shapeexec: saved options cannot be read: {told}\n"
             f"  Where: {directory}\n"
-            "  Fix:   the options are those that load() is given; save() writes them anew",
+            "  Fix:   pass the options to load(); save() writes them again",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -123,8 +123,8 @@ def _warn_of_others(others: Mapping[str, tuple[str | None, str | None]]) -> None
     told = [f"{name} was {old}, is {new}" for name, (old, new) in others.items() if old is not None]
     if told:
         warnings.warn(
-            f"shapeexec: options differ from those that were saved: {'; '.join(told)}\n"
-            "  Fix:   leave them out to take those that were saved",
+            f"shapeexec: options differ from the saved ones: {'; '.join(told)}\n"
+            "  Fix:   leave them out to use the saved ones",
             RuntimeWarning,
             stacklevel=3,
         )
