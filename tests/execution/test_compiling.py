@@ -186,7 +186,11 @@ WRONG = {
         "options=['a'] are not XLA options",
         "a dict",
     ),
-    "a value": (lambda: sx.Compiling(options={"a": [1]}), "{'a': [1]} are not XLA options", "a dict"),
+    "a value": (
+        lambda: sx.Compiling(options={"a": [1]}),
+        "{'a': [1]} are not XLA options",
+        "a dict",
+    ),
     "a name": (lambda: sx.Compiling(options={1: 1}), "{1: 1} are not XLA options", "a dict"),
     "a text": (
         lambda: sx.Exec(np.sum, compiling="quick"),

@@ -107,7 +107,7 @@ def test_symbols_that_become_exact_are_told_with_the_reason():
 def test_sizes_at_which_the_function_is_another_are_told():
     run, seen = sx.Exec(lambda x: x * (2 if type(x.shape[0]) is int else 3), ("s",)), []
     run.on_event(seen.append)
-    with pytest.warns(RuntimeWarning, match="at symbolic sizes the function is another one"):
+    with pytest.warns(RuntimeWarning, match="at symbolic sizes the function is not the same"):
         run(ones(5))
     assert (seen[-1].kind, seen[-1].graph.sizes) == ("call", "s=5 exact")
     assert {"s": 5} in [event.sizes for event in seen if event.kind == "exact"]

@@ -240,7 +240,7 @@ def test_a_mask_that_a_worker_cannot_put_in_is_refused_by_the_next_call(monkeypa
     ex = made(lambda x: x.max())
     ex(ones(64))
     monkeypatch.setitem(RULES, "reduce_max", RULES["dot_general"])
-    with pytest.warns(RuntimeWarning, match="there could not be made the graph for s=5"):
+    with pytest.warns(RuntimeWarning, match="could not compile the graph for s=5"):
         called_until_made(ex, 5)
     with pytest.raises(TypeError):
         ex(ones(5))

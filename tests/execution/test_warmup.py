@@ -353,9 +353,7 @@ def test_a_configuration_of_one_thread_is_warmed_up_by_it(gate: Gate):
 @pytest.mark.parametrize("workers", [0, -1, "2", 1.5, True, range(3)], ids=repr)
 def test_workers_are_a_number_of_threads(workers):
     ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
-    with refused(
-        sx.ConfigError, f"workers={workers!r} is not a number of", "workers=2, or"
-    ):
+    with refused(sx.ConfigError, f"workers={workers!r} is not a number of", "workers=2, or"):
         ex.warmup(ones(1), s=3, workers=workers)
 
 

@@ -151,7 +151,7 @@ def test_another_environment_makes_graphs_anew_with_a_warning(tmp_path, monkeypa
         "shapeexec: saved graphs do not fit, and are compiled again: "
         f"{name} was {own[name] or 'empty'}, is another"
     )
-    assert "Fix:   save() writes those that are made anew" in text
+    assert "Fix:   save() writes the new graphs" in text
 
 
 SETTINGS = {
