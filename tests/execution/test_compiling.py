@@ -183,15 +183,15 @@ WRONG = {
     "first": (lambda: sx.Compiling(first="slow"), "first='slow' is not known", '"tuned" or "qui'),
     "a list": (
         lambda: sx.Compiling(options=["a"]),
-        "options=['a'] are not XLA options",
+        "options=['a'] are not XLA",
         "a dict",
     ),
     "a value": (
         lambda: sx.Compiling(options={"a": [1]}),
-        "{'a': [1]} are not XLA options",
+        "{'a': [1]} are not XLA",
         "a dict",
     ),
-    "a name": (lambda: sx.Compiling(options={1: 1}), "{1: 1} are not XLA options", "a dict"),
+    "a name": (lambda: sx.Compiling(options={1: 1}), "{1: 1} are not XLA", "a dict"),
     "a text": (
         lambda: sx.Exec(np.sum, compiling="quick"),
         "compiling='quick' is not a Compiling.",
