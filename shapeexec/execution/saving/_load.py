@@ -46,7 +46,8 @@ def load(
 
     Raises:
         ConfigError: `directory` is not one, or cannot be read; an option that is not data is
-        missing. ShapeExecError: Whatever `Exec` raises for the options.
+            missing.
+        ShapeExecError: Whatever `Exec` raises for the options.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",))
