@@ -93,7 +93,7 @@ WITHOUT_VALUE = {
     "plot: matplotlib is not": "a requirement is missing",
     "--plot needs matplotlib": "a requirement is missing",
     "warmup: the shapes and dtypes": "no argument was given",
-    "UNKNOWN takes no part": "an unknown size has no value, and the operator is in the user's line",
+    "UNKNOWN cannot be": "an unknown size has no value, and the operator is in the user's line",
 }
 
 

@@ -41,7 +41,7 @@ class Bounded(Strategy):
         object.__setattr__(self, "beyond", as_beyond(self.beyond))
         if self.maximum is None and self.beyond is not None:
             raise ConfigError(
-                f"beyond={self.beyond!r} without maximum=: an endless ladder has nothing past it.",
+                f"beyond={self.beyond!r} without maximum=: an endless ladder has no sizes past it.",
                 option="beyond",
                 fix=f"maximum=1024{_written(self.beyond)}, say, or leave beyond= out",
             )

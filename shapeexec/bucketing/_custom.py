@@ -97,7 +97,7 @@ def as_strategy(value: object, name: str = "buckets") -> Strategy:
             f"{name}={value!r} is not a strategy.",
             option=name,
             got=type(value).__name__,
-            fix='a strategy such as Pow2(), its text "pow2", 32 for multiples of 32, [8, 16] for '
+            fix='a strategy such as Pow2(), its name "pow2", 32 for multiples of 32, [8, 16] for '
             "these buckets, an object with a method bucket(size), or a function of the size",
         )
     return Custom(function)  # pyright: ignore[reportArgumentType] - `checked_bucket` sees its answers

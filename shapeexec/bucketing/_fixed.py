@@ -239,7 +239,7 @@ class Ladder(Strategy):
         *,
         cost: Literal["linear", "quadratic"] | Callable[[int], float] = "linear",
     ) -> "Ladder":
-        """Fit the ladder that pads the given sizes at the least total cost.
+        """Fit the ladder that pads the given sizes at the lowest total cost.
 
         No ladder of at most `graphs` buckets is cheaper on these sizes. Dynamic programming over
         the `n` distinct sizes (see `_fit`) takes time `graphs * n * log(n)`. Of equally cheap
@@ -247,8 +247,8 @@ class Ladder(Strategy):
 
         Args:
             sizes: The sizes that occur, or a mapping from size to count. A size with count 0 costs
-                nothing, but the ladder reaches it: include the largest size that may occur.
-            graphs: The maximal number of buckets, and so of graphs.
+                nothing, but the ladder covers it: include the largest size that may occur.
+            graphs: The maximum number of buckets, and so of graphs.
             cost: The cost of a call at a bucket: "linear" (in proportion to the bucket),
                 "quadratic" (to its square, as attention does), or a function from bucket to cost
                 that never falls as the bucket grows.

@@ -82,7 +82,7 @@ def _counted(given: Any, symbols: Sequence[str]) -> dict[tuple[int, ...], float]
         requests = iter(cast(Iterable[Any], given))
     except TypeError:
         raise ConfigError(
-            f"sizes={given!r:.80} is no collection of requests.",
+            f"sizes={given!r:.80} is not a collection of requests.",
             option="sizes",
             fix=_forms(symbols),
         ) from None
@@ -105,7 +105,7 @@ def _sizes(request: Any, symbols: Sequence[str], *, place: str) -> tuple[int, ..
         fits = len(values) == len(symbols) and not isinstance(request, str)
     if not fits:
         raise ConfigError(
-            f"{place}={request!r:.60} has not one size for each symbol: {named(symbols)}.",
+            f"{place}={request!r:.60} does not have one size for each symbol: {named(symbols)}.",
             option="sizes",
             fix=_forms(symbols),
         )

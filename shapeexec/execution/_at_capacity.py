@@ -161,10 +161,10 @@ def _check(plan: Plan, given: Sequence[Shape], *, is_alike: bool) -> None:
     what, got = misfits[0]
     at = ", ".join(f"{symbol}={size} in bucket {bucket}" for symbol, size, bucket in plan.padding)
     raise ConfigError(
-        f"masking=False: {what} of the unpadded call is no corner of the one at the buckets.",
+        f"masking=False: {what} of the unpadded call does not fit into the one at the buckets.",
         option="masking",
         got=f"{got}; {at}",
-        why="the function runs at the buckets, where each size and each branch on one is theirs",
+        why="the function runs at the buckets: it reads them as sizes, and branches on them",
         fix=f"{exact_strategies(plan.sizes)} in buckets=, or masking=True",
     )
 

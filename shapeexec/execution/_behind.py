@@ -194,7 +194,7 @@ class Behind:
             self._failed.add(key)
         with contextlib.suppress(RuntimeWarning):  # where warnings are errors the next call raises
             warnings.warn(
-                f"shapeexec: in another thread there could not be made {text}\n  Fix:   {fix}",
+                f"shapeexec: another thread could not compile {text}\n  Fix:   {fix}",
                 RuntimeWarning,
                 stacklevel=2,
             )

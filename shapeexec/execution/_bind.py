@@ -230,7 +230,7 @@ def _check_known(shapes: Sequence[Any]) -> None:
         raise SpecError(
             "the sizes are symbolic here, in a function that is traced for all sizes.",
             got=_dim.shapes_text(shapes),
-            why="which bucket an axis has follows from its size",
+            why="the bucket of an axis depends on its size",
             fix="ask outside of that function, with arrays or jax.ShapeDtypeStruct",
         )
 

@@ -83,14 +83,14 @@ _trees.register(Sizes, _flatten, _unflatten)
 def pad_to_bucket(x: Any, spec: Any, *, buckets: Any = None) -> tuple[Any, Sizes]:
     """Pad arrays to their buckets, as a call of an `Exec` does.
 
-    The valid elements come first along each axis, zeros behind them; behind typed PRNG keys, which
-    have no zero, copies of the last ones. Unlike an `Exec` it puts no mask into any function: who
-    computes with the padded arrays keeps padding out of the results.
+    The valid elements come first along each axis, then zeros; typed PRNG keys, which have no zero,
+    are padded with copies of the last ones. Unlike `Exec` it inserts no masks: if you compute with
+    the padded arrays, you must keep padding out of the results.
 
     Args:
-        x: An array, or a tree of arrays. NumPy arrays stay NumPy's and keep their dtype; those of
-            JAX stay on their device, and may be traced.
-        spec: What `Exec` takes for one argument: a pytree prefix of texts such as `"b, s, 4"`,
+        x: An array, or a tree of arrays. NumPy arrays stay NumPy arrays and keep their dtype; JAX
+            arrays stay on their device, and may be traced.
+        spec: What `Exec` takes for one argument: a pytree prefix of strings such as `"b, s, 4"`,
             tuples such as `(BATCH, SEQ_LEN, 4)`, `Shape`s, and None for static arguments.
         buckets: A strategy for all symbols, or one per symbol, as for `Exec`. None: `Pow2()`.
 
@@ -100,7 +100,7 @@ def pad_to_bucket(x: Any, spec: Any, *, buckets: Any = None) -> tuple[Any, Sizes
 
     Raises:
         SpecError: The spec is malformed, or `x` contradicts it.
-        ConfigError: Something in `buckets` is no strategy, or of no symbol; `x` holds no data.
+        ConfigError: An entry of `buckets` is not a strategy or not for a symbol; `x` holds no data.
         BucketOverflowError: A size lies past the last bucket.
         StrategyError: A strategy breaks a law.
 
@@ -134,9 +134,9 @@ def unpad(x: Any, sizes: Mapping[str, int], *, spec: Any = None) -> Any:
     """Cut padded arrays to their true sizes.
 
     Args:
-        x: An array at capacity, or a tree of arrays: what `pad_to_bucket` gave, or what a function
-            made of it, if along each axis its valid elements come first.
-        sizes: What `pad_to_bucket` gave; or the size of each symbol, and then `spec` is needed.
+        x: An array at capacity, or a tree of arrays: the result of `pad_to_bucket`, or of a
+            function of it, if the valid elements come first along each axis.
+        sizes: The sizes from `pad_to_bucket`, or the size of each symbol; then `spec` is required.
         spec: The spec of `x`, as for `pad_to_bucket`, with a name for each size. None: that of what
             was padded.
 
@@ -163,7 +163,7 @@ def unpad(x: Any, sizes: Mapping[str, int], *, spec: Any = None) -> Any:
                 path="spec",
                 got=f"sizes={sizes!r:.80}",
                 fix='pass the spec: unpad(x, sizes, spec="b, s"), '
-                "or the sizes that pad_to_bucket gave",
+                "or the sizes that pad_to_bucket returned",
             )
         spec = sizes.spec
     else:
@@ -221,9 +221,9 @@ def _capacity(dim: Any, ranges: Ranges) -> int:
 def _true_sizes(sizes: Any) -> dict[str, int]:
     if not is_mapping(sizes):
         raise SpecError(
-            f"unpad: sizes={sizes!r:.80} are no sizes by symbol.",
+            f"unpad: sizes={sizes!r:.80} are not sizes by symbol.",
             path="sizes",
-            fix='the sizes that pad_to_bucket gave, or a dict of them such as {"s": 5}',
+            fix='the sizes that pad_to_bucket returned, or a dict of them such as {"s": 5}',
         )
     return {symbol: _true_size(symbol, size) for symbol, size in sizes.items()}
 
@@ -245,7 +245,7 @@ def _true_size(symbol: str, size: Any) -> int:
         raise SpecError(
             f"unpad: the size {size!r:.80} of `{symbol}` is not an integer of at least 0.",
             path="sizes",
-            fix='the sizes that pad_to_bucket gave, or ints by symbol such as {"s": 5}',
+            fix='the sizes that pad_to_bucket returned, or ints by symbol such as {"s": 5}',
         )
     return known
 

@@ -21,14 +21,16 @@ class CacheLimits:
     """Bounds on what one `Exec` keeps compiled.
 
     Attributes:
-        graphs: Most graphs kept; the least recently used leaves first. None: no bound.
-        device_bytes: Most memory of all kept graphs, in bytes, as XLA tells it: temporary buffers
-            and code. One graph always stays. None: no bound.
-        pin: Buckets whose graphs never leave, such as `[{"b": 8, "s": 128}]`. One that names some
-            symbols only pins all graphs with these buckets. Graphs of maps are not pinned.
+        graphs: The maximum number of graphs; the least recently used is evicted first. None: no
+            bound.
+        device_bytes: The maximum memory of all graphs, in bytes, as XLA reports it: temporary
+            buffers and code. One graph is always kept. None: no bound.
+        pin: Buckets whose graphs are never evicted, such as `[{"b": 8, "s": 128}]`. An entry that
+            names only some symbols pins all graphs with these buckets. Graphs of maps are not
+            pinned.
 
     Raises:
-        ConfigError: A limit is no positive integer, or a pin names no buckets.
+        ConfigError: A limit is not a positive integer, or a pin names no buckets.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",), buckets=sx.Exact(), limits=sx.CacheLimits(graphs=1))
@@ -69,7 +71,7 @@ class CacheLimits:
         return CacheLimits(graphs=graphs, device_bytes=size, pin=self.pin)
 
     def are_pinned(self, buckets: Mapping[str, int]) -> bool:
-        """Say whether the graph of a call with these buckets never leaves.
+        """Say whether the graph of a call with these buckets is never evicted.
 
         Args:
             buckets: By symbol.
@@ -263,7 +265,7 @@ class GraphCache(Generic[Entry]):
                 return self._make(key, make, flight=flight)
             if flight.thread == threading.get_ident():
                 raise ConfigError(
-                    "a graph was asked for by what runs while this thread makes it.",
+                    "this thread requested a graph while it was compiling that graph.",
                     got=f"{key!s:.200}",
                     why="the graph would wait for itself",
                     fix="do not call an Exec in a callback of its on_event",

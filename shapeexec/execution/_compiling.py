@@ -31,18 +31,20 @@ _QUICK: Mapping[str, Mapping[str, Option]] = {
 class Compiling:
     """How XLA compiles graphs.
 
-    With `first="quick"` a graph is compiled twice: with the options that compile fastest (on a GPU
-    without autotuning, on a CPU with few optimizations), which serves at once, and as it should be,
-    in another thread. The latter takes the place of the former between two calls. Both are the
-    same function up to rounding: **the last bits of results may change at that moment**.
+    With `first="quick"` each graph is compiled twice. The first version uses the options that
+    compile fastest (on a GPU without autotuning, on a CPU with few optimizations) and serves at
+    once. Another thread compiles the tuned version, which replaces the first between two calls.
+    Both are the same function up to rounding: **the last bits of results may change at that
+    moment**.
 
     Attributes:
         first: `"tuned"`: each graph is compiled once. `"quick"`: see above.
-        options: XLA's options by name, as `jax.jit(compiler_options=...)` takes them; kept as a
-            copy that cannot change. Those of quick graphs give way to them.
+        options: XLA's options by name, as `jax.jit(compiler_options=...)` takes them; kept as an
+            immutable copy. They override the options of quick graphs.
 
     Raises:
-        ConfigError: `first` is neither, or `options` are no mapping of names to numbers and texts.
+        ConfigError: `first` is neither, or `options` is not a mapping of names to numbers and
+            strings.
 
     Example:
         >>> Compiling(first="quick", options={"xla_cpu_enable_fast_math": False}).first
@@ -59,9 +61,9 @@ class Compiling:
             isinstance(name, str) and isinstance(value, Option) for name, value in given.items()
         ):
             raise ConfigError(
-                f"options={given!r:.80} are no options of XLA.",
+                f"options={given!r:.80} are not XLA options.",
                 option="options",
-                fix='a dict of numbers and texts, options={"xla_gpu_autotune_level": 0}',
+                fix='a dict of numbers and strings, options={"xla_gpu_autotune_level": 0}',
             )
         object.__setattr__(self, "options", types.MappingProxyType(dict(given)))
 
@@ -76,7 +78,7 @@ class Compiling:
 
     @property
     def quick(self) -> Mapping[str, Option] | None:
-        """The options of a quick graph on JAX's default platform; None: those of a tuned one."""
+        """The options of a quick graph on JAX's default platform; None: as for a tuned one."""
         if self.first == "tuned":
             return None
         quick = {**_QUICK.get(_compat.default_device().platform, {}), **self.options}

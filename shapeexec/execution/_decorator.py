@@ -34,7 +34,7 @@ def bucketed(
     """
     if callable(in_shapes):
         raise ConfigError(
-            f"bucketed is given a function, {_options.name_of(in_shapes)}, in the place of specs.",
+            f"bucketed is given a function, {_options.name_of(in_shapes)}, in place of specs.",
             option="in_shapes",
             why="bucketed takes the arguments of Exec after fn, and returns a decorator",
             fix="@sx.bucketed(), with parentheses, or sx.Exec(fn)",

@@ -22,7 +22,7 @@ def plotter(module: str, *, figure: Any, instead: str) -> Any:
     """
     if figure is not None and not hasattr(figure, "subplots"):
         raise ConfigError(
-            f"plot: {figure!r:.80} is no figure.",
+            f"plot: {figure!r:.80} is not a figure.",
             option="figure",
             why="it draws two axes side by side",
             fix="plot(plt.figure()), a subfigure, or plot() for a figure of its own",

@@ -35,25 +35,26 @@ _logger.addHandler(logging.NullHandler())  # a library prints nothing by itself
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something that an `Exec` has done; `str` tells it in words.
+    """Something that an `Exec` has done; `str` describes it in words.
 
     Attributes:
-        kind: `"call"`: a call, or one graph's part of a map, has been handed to the device.
-            `"compiling"`, `"compiled"`, `"failed"`: a graph is about to be made, is made, or could
-            not be made. `"evicted"`: one has left for a limit of the cache, or it was not on the
-            ladder any more. `"exact"`: symbols run at their exact sizes from now on. `"swapped"`:
-            a tuned graph has taken the place of a quick one. `"loaded"`: one was read from a file,
-            in the place of making it. `"ladder"`: an `Adaptive` strategy has changed its buckets.
+        kind: `"call"`: a call, or one graph's part of a map, was dispatched to the device.
+            `"compiling"`, `"compiled"`, `"failed"`: a graph is about to be compiled, is compiled,
+            or could not be compiled. `"evicted"`: a graph was evicted because of a limit of the
+            cache, or because it is no longer on the ladder. `"exact"`: symbols run at their exact
+            sizes from now on. `"swapped"`: a tuned graph has replaced a quick one. `"loaded"`: a
+            graph was read from a file instead of compiled. `"ladder"`: an `Adaptive` strategy has
+            changed its buckets.
         name: The name of the function.
         graph: The graph. Until it is compiled it has no `seconds` and no `bytes`. None with
             `"exact"` and `"ladder"`.
-        sizes: The true size of each symbol of the call; empty where no call is told of, and for
-            maps.
+        sizes: The true size of each symbol of the call; empty if the event is not about a call, and
+            for maps.
         seconds: With `"call"` the time from the call to its result, in seconds by the clock; on an
             accelerator the device may still work on it. With `"compiled"` and `"loaded"` the
             time that making or reading the graph took. Else None.
-        is_hit: With `"call"` whether the graph was there. Else None.
-        reason: With `"exact"`, `"failed"` and `"ladder"` why.
+        is_hit: With `"call"` whether the graph was already compiled. Else None.
+        reason: The reason, with `"exact"`, `"failed"` and `"ladder"`.
 
     Example:
         >>> run, seen = sx.Exec(jnp.sum, ("s",)), []
@@ -84,7 +85,7 @@ class Event:
         return " ".join(parts) + (f": {self.reason}" if self.reason else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all of it in values that JSON knows: times in seconds."""
+        """Return the event as values that JSON knows: times in seconds."""
         told = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         graph = None if self.graph is None else self.graph.to_dict()
         return {**told, "graph": graph, "sizes": dict(self.sizes)}

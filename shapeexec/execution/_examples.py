@@ -224,7 +224,7 @@ def _common_length(lists: Mapping[str, Any], *, reduce: Reduce) -> int:
     for path, argument in lists.items():
         if not is_listed(argument):
             raise SpecError(
-                f"map: {path} has a spec but is a {type(argument).__name__}, no list of examples.",
+                f"map: {path} has a spec but is a {type(argument).__name__}, not a list.",
                 path=path,
                 fix="pass a list with one entry per example, or make the spec None: what all share",
             )

@@ -35,58 +35,58 @@ class Exec(Observed):
     A call pads its arguments to the buckets of its sizes, runs the graph compiled for them, and
     cuts the result to its true shape. The function is rewritten so that padding never changes a
     result: it returns what `fn` returns. Apply `jax.grad`, `jax.vmap` and `jax.checkpoint` to the
-    plain function: `Exec(jax.value_and_grad(loss), ...)`. Called inside somebody's trace, such as a
-    `jit` or `scan` body, it runs the plain function, for there shapes are static.
+    plain function: `Exec(jax.value_and_grad(loss), ...)`. Inside another trace, such as a `jit` or
+    `scan` body, an Exec runs the plain function, because shapes are static there.
 
     `plan`, `explain`, `trace` and `why_new` preview a call: they may trace `fn`, but do not compile
-    or run it. There a `jax.ShapeDtypeStruct` or a traced array may stand for each array.
+    or run it. They accept a `jax.ShapeDtypeStruct` or a traced array in place of each array.
 
     Args:
-        fn: A pure function of arrays and of trees of them. A leaf that is no array is a constant;
-            each value has a graph of its own. Modules and variables of flax's nnx are changed as
-            by `nnx.jit`. A method, a module, an object or a `functools.partial`: its arrays are
-            arguments, too.
-        in_shapes: One spec per positional argument, each a pytree prefix of it: a text such as
+        fn: A pure function of pytrees of arrays. A leaf that is not an array is a constant; each of
+            its values has its own graph. Modules and variables of flax nnx are updated as by
+            `nnx.jit`. If `fn` is a method, a module, an object or a `functools.partial`, its arrays
+            are arguments too.
+        in_shapes: One spec per positional argument, each a pytree prefix of it: a string such as
             `"b, s, 512"`, `"b, 2*s + 1"`, `"b, ..."`, `"b, ?"` or `"_, s"`; a tuple of ints,
-            `Dim`s, `UNKNOWN` and None such as `(BATCH, SEQ_LEN, 512)`; an `sx.Shape`; or None for
-            a static argument. In a text `_`, in a tuple None, is an axis that is static; `?` and
-            `UNKNOWN` are a symbol of its own, called after argument and axis (`unknown_0_1`). A
-            tuple of dims alone is the spec of the only argument. Arguments with defaults may be
-            left out. None alone: jaxtyping's annotations, and what calls show; see `specs`.
+            `Dim`s, `UNKNOWN` and None such as `(BATCH, SEQ_LEN, 512)`; an `sx.Shape`; or None for a
+            static argument. `_` in a string and None in a tuple mark a static axis; each `?` or
+            `UNKNOWN` is a new symbol, named after argument and axis (`unknown_0_1`). A tuple of
+            dims alone is the spec of the only argument. Arguments with defaults may be left out.
+            None: specs come from jaxtyping annotations and from the calls; see `specs`.
         buckets: A strategy for all symbols, or one per symbol: by name, by a `Dim` that is one
             symbol, or by `UNKNOWN`, for all symbols of that kind. A symbol without one is exact. A
-            strategy may be a text (`"pow2"`, `"linear:32"`, `"exact"`), an int, which stands for
-            its multiples, a list for a `Ladder`, any object with `bucket(size)`, or a function.
+            strategy may be a string (`"pow2"`, `"linear:32"`, `"exact"`), an int for its multiples,
+            a list for a `Ladder`, any object with `bucket(size)`, or a function.
         kwarg_shapes: Specs by keyword; a keyword without one is static.
-        constraints: A fact about the sizes, such as `"s >= 2"`, or several; they decide questions
-            that `fn` asks of its sizes. A call that breaks one is a `ConstraintError`.
-        on_unsupported: `"raise"`: what cannot be made exact under padding is an error. `"exact"`:
-            its symbols run at their exact sizes, one graph per size; `stats.exact` counts them.
-        static_argnums: Positions of Python values, a graph for each; static by name as well.
-        static_argnames: Keywords of such arguments, also where they are passed by position.
-        donate_argnums: Positions of arguments whose memory the result may take.
-        examples: The strategy for how many examples a graph of `map` takes.
-        limits: How many graphs, or bytes of them, are kept.
-        check: Each trace is held against what plain JAX traces at the true sizes, without compiling
-            anything: `"graphs"`, at the first sizes of each graph; `"sizes"`, at all new sizes;
-            `"worker"`, at these in another thread while the graph runs, and an answer is held back
-            until its sizes are proven; `"off"`, nowhere. Where they differ the sizes run exactly,
-            with a warning that tells the line, and `stats.differences` counts them.
-        missing: What a call does whose graph is missing. `"wait"`: it makes the graph, and runs.
-            `"larger"`: it runs at once in the cheapest larger graph that is there, if any, while
-            its own is compiled in another thread; maps wait. Graphs serve all sizes up to their
-            buckets, which may take more masks. `"error"`: it raises; only `warmup` compiles.
+        constraints: One or more facts about the sizes, such as `"s >= 2"`. They decide conditions
+            on sizes in `fn`. A call that breaks one raises a `ConstraintError`.
+        on_unsupported: `"raise"`: an operation without an exact padded form is an error. `"exact"`:
+            its symbols run at exact sizes, one graph per size; `stats.exact` counts them.
+        static_argnums: Positions of static Python values; each value has its own graph.
+        static_argnames: Names of such arguments; they may be passed by position too.
+        donate_argnums: Positions of arguments whose memory the result may reuse.
+        examples: The strategy for the number of examples in a graph of `map`.
+        limits: Bounds on the graphs kept, in number and in bytes.
+        check: Each trace is compared with plain JAX's trace at the true sizes, without compiling:
+            `"graphs"`, at the first sizes of each graph; `"sizes"`, at all new sizes; `"worker"`,
+            at all new sizes in another thread while the graph runs, and a call returns only when
+            its sizes are proven; `"off"`, never. Sizes at which the two differ run exactly, with
+            a warning that gives the line, and `stats.differences` counts them.
+        missing: What to do when the graph of a call is not compiled. `"wait"`: compile it, and run.
+            `"larger"`: run at once in the cheapest larger compiled graph, if there is one, while
+            another thread compiles the graph; maps wait. Graphs then serve all sizes up to their
+            buckets, which may need more masks. `"error"`: raise; only `warmup` compiles.
         compiling: XLA's options, and whether a graph that compiles fast serves first.
-        on_memory: What a call does whose graph does not fit into memory: it raises, or with
-            `"exact"` its bucket runs at exact sizes, but for maps and donated arguments.
+        on_memory: What to do when a graph does not fit into memory: `"raise"`, or `"exact"`: run
+            its bucket at exact sizes (not for maps and donated arguments).
         returns: `"device"`: results are arrays of their true shapes, on the device. `"padded"`: see
-            `padded`. `"host"`: results are NumPy's, cut without compiling; typed keys stay JAX's.
+            `padded`. `"host"`: NumPy arrays, cut without compiling; typed keys stay JAX arrays.
         poison: Fill padding with `"nan"`, `"max"`, `"min"` or `"garbage"`, to find a missing mask.
-            None: what the environment variable SHAPEEXEC_POISON says, else nothing.
-        masking: False: `fn` masks for itself, and runs as it is on padded arguments: all sizes that
-            it reads are buckets. Results are cut. `sx.validate` tells if padding changes one.
-        padding: What padding holds then: `"zeros"`, NumPy's `"edge"`, `"reflect"` and `"wrap"`, a
-            number, `"adaptive"` (measured), or one of these by argument: `{1: "edge", "mask": 0}`.
+            None: use the environment variable SHAPEEXEC_POISON, if it is set.
+        masking: False: `fn` applies its own masks and runs unchanged on padded arguments; each size
+            that it reads is the bucket. Results are cut. Use `sx.validate` to test its masks.
+        padding: The padding for `masking=False`: `"zeros"`, NumPy's `"edge"`, `"reflect"` or
+            `"wrap"`, a number, `"adaptive"` (measured), or one per argument: `{1: "edge"}`.
         **misspelled: Unknown options; the error suggests the corrected call.
 
     Raises:
@@ -150,15 +150,15 @@ class Exec(Observed):
         self._start(settings, limits or CacheLimits())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run `fn` on its arguments, and return what it returns, up to rounding; see `Exec`.
+        """Run `fn` on its arguments, and return its result, up to rounding; see `Exec`.
 
         Raises:
             SpecError: The arguments contradict the specs.
             ConstraintError: The sizes break a constraint.
             BucketOverflowError: A size lies past the last bucket.
             UnsupportedPrimitiveError: A primitive of `fn` cannot be made exact under padding.
-            InconclusiveShapeError: `fn` asks of a size what only an exact size can answer.
-            FrozenError: The Exec is frozen, and the call needs a graph that it does not hold.
+            InconclusiveShapeError: `fn` uses a size in a way that only an exact size allows.
+            FrozenError: The Exec is frozen, and the graph of the call is not compiled.
             OutOfMemoryError: The graph does not fit into memory.
         """
         runner, own = self._receiver(args)
@@ -167,8 +167,8 @@ class Exec(Observed):
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call in asyncio: `await run.acall(x)` gives the result when it is computed.
 
-        A thread of the loop's default executor compiles and waits. A task that is cancelled leaves
-        its call to end by itself. Under a setting of JAX that is a thread's own, such as `with
+        A thread of the loop's default executor compiles and waits. If the task is cancelled, its
+        call still runs to its end. Under a thread-local setting of JAX, such as `with
         jax.enable_x64()`, the call runs in the loop's thread. See `__call__`.
 
         Raises:
@@ -177,13 +177,13 @@ class Exec(Observed):
         return await in_thread(functools.partial(self, *args, **kwargs))
 
     def padded(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a call whose ragged results stay on the device at capacity, see `sx.Padded`.
+        """Run a call whose padded results stay on the device at capacity, see `sx.Padded`.
 
-        Nothing is cut, so no size compiles anything. What has no ragged axis is an array, as are
-        all results inside somebody's trace, and those whose symbols are exact in this call.
+        Nothing is cut, so no size compiles anything. Results without a padded axis are arrays, as
+        are all results inside another trace, and those whose symbols are exact in this call.
 
         Returns:
-            What a call returns, a tree of the same structure.
+            The result of the call, as a tree of the same structure.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises.
@@ -195,21 +195,21 @@ class Exec(Observed):
     def map(self) -> MapMethod:
         """Run `fn`, a function of one example, on examples of different sizes in one graph.
 
-        An argument with a spec is a list of examples, or a tuple; all are equally long. One whose
-        spec is None is shared. Without `in_shapes` each list or tuple holds examples, ragged along
-        axis 0. What needs another trace (other dtypes, another outcome of a guard, a size of 0) has
-        a graph of its own; all others share the one at the buckets of their greatest sizes. How
-        many a graph takes is a bucket as well: of `Exec(examples=...)`. Nothing is donated.
+        An argument with a spec is a list or tuple of examples; all are equally long. An argument
+        whose spec is None is shared. Without `in_shapes` each list or tuple holds examples whose
+        axis 0 varies. Examples that need another trace (other dtypes, another outcome of a guard, a
+        size of 0) get a separate graph; all others share one graph, at the buckets of their largest
+        sizes. The number of examples is bucketed too, by `Exec(examples=...)`. Nothing is donated.
 
         Args:
             *args: Lists of examples, and the arguments that they share.
             reduce: None: the results are a list, in the order of the examples. `"sum"`: they are
-                added, leaf by leaf; in sums of gradients no gradient of one example is made where a
-                matrix product, a convolution, a scatter or a loop can sum over examples itself.
-            **kwargs: Likewise by keyword.
+                added, leaf by leaf; the gradient of a single example is not stored if a matrix
+                product, a convolution, a scatter or a loop can sum over examples itself.
+            **kwargs: The same, by keyword.
 
         Returns:
-            What `[fn(shared, x) for x in examples]` gives, or its sum, up to rounding.
+            The value of `[fn(shared, x) for x in examples]`, or its sum, up to rounding.
 
         Raises:
             SpecError: No argument is a list of examples, the lists are not equally long, or the
@@ -222,17 +222,17 @@ class Exec(Observed):
         return f"Exec({_options.name_of(self.settings.fn)}, {self.cache_size} graphs)"
 
     def variant(self, **changes: Any) -> "Exec":
-        """Make an Exec with some settings changed, and graphs of its own.
+        """Make an Exec with some settings changed and a separate cache of graphs.
 
         Args:
             **changes: Fields of `settings`, such as `fn=`, `poison="nan"` or `strategies="pow2"`,
                 in the forms that `Exec` takes, and `limits=`. `buckets=` is `strategies=`.
 
         Returns:
-            An Exec with the other settings; it keeps saved graphs, and what calls have shown.
+            An Exec with the new settings; it keeps saved graphs and the inferred specs.
 
         Raises:
-            ConfigError: One is no setting, or has a value that cannot work.
+            ConfigError: A name is not a setting, or a value is invalid.
             StrategyError: A strategy breaks one of the laws that make padding safe.
             SpecError: A spec is malformed.
         """
@@ -240,12 +240,12 @@ class Exec(Observed):
 
     @property
     def settings(self) -> Settings:
-        """The plain function, and how calls map to graphs; of `Adaptive` what it has learned."""
+        """The plain function and all options, with the ladder that `Adaptive` has learned."""
         return self._runner.current
 
     @property
     def specs(self) -> Specs:
-        """The specs of arguments, given or found; `print` gives their source. See `Specs`."""
+        """The specs of arguments, given or inferred; `print` shows their source. See `Specs`."""
         return self._runner.specs
 
     @property
@@ -255,25 +255,25 @@ class Exec(Observed):
 
     @property
     def stats(self) -> Stats:
-        """What has happened so far."""
+        """The counters of everything that has happened so far."""
         return self._runner.store.stats
 
     @property
     def graphs(self) -> Graphs:
-        """The compiled graphs that are kept: what names each, its use, memory and cost."""
+        """The compiled graphs in the cache: the key of each, its use, memory and cost."""
         return self._runner.graphs
 
     def on_event(self, callback: Callback) -> Callable[[], None]:
-        """Call `callback` with an `sx.Event` for each call, and for all that happens to a graph.
+        """Call `callback` with an `sx.Event` for each call and for each change of a graph.
 
-        It is called in the thread where that happens; what it raises is logged. The logger
-        `shapeexec` has the same events: calls at DEBUG, graphs at INFO, failures at WARNING.
+        The callback runs in the thread of the event; its exceptions are logged. The logger
+        `shapeexec` gets the same events: calls at DEBUG, graphs at INFO, failures at WARNING.
 
         Args:
             callback: Takes an `Event`. It must not call this Exec.
 
         Returns:
-            A function that ends it.
+            A function that removes the callback.
 
         Raises:
             ConfigError: `callback` cannot be called.
@@ -281,14 +281,14 @@ class Exec(Observed):
         return self._runner.store.events.add(callback)
 
     def last_miss(self) -> WhyNew | None:
-        """Say why the newest graph was made: what no graph had before. None: none was made."""
+        """Say why the newest graph was compiled. None: no graph was compiled."""
         return self._runner.last_miss()
 
     def why_new(self, *args: Any, **kwargs: Any) -> WhyNew:
         """Say why a call with these arguments would compile a graph: a preview, see `Exec`.
 
         Returns:
-            What names the graph of the call and no other graph, and the graph that comes nearest.
+            The parts of the key that no compiled graph has, and the graph with the nearest key.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
@@ -297,7 +297,7 @@ class Exec(Observed):
         return runner.why_new((own, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """Tell what a call with these arguments would run: a preview, see `Exec`.
+        """Show what a call with these arguments would run: a preview, see `Exec`.
 
         Returns:
             The sizes and buckets of the call, its guards, and the graph that it needs.
@@ -312,7 +312,7 @@ class Exec(Observed):
         """Show each mask of a call with these arguments, and why: a preview, see `Exec`.
 
         Returns:
-            The plan of the call, and its masks, also those that are not needed.
+            The plan of the call, and its masks, including those that were spared.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
@@ -325,7 +325,7 @@ class Exec(Observed):
 
         Returns:
             The program, to `print`: per equation its primitive, symbolic shapes, dtypes, valid
-            lengths and capacities in elements, masks with reasons, and your line; then guards.
+            lengths and capacities in elements, masks with reasons, your line; then guards.
 
         Raises:
             ShapeExecError: Whatever a call with these arguments raises before it runs.
@@ -333,12 +333,12 @@ class Exec(Observed):
         return self.explain(*args, **kwargs).program
 
     def cost_model(self, *args: Any, **kwargs: Any) -> CostModel:
-        """Tell what calls cost at any sizes: a preview of the plain function, see `CostModel`.
+        """Compute the cost of calls at any sizes: a preview of the plain function, see `CostModel`.
 
-        The arguments are examples of any size; none at all: those of the last call.
+        The arguments are examples of any size; without any, those of the last call are used.
 
         Raises:
-            ShapeExecError: There are none, or what a call with them raises before it runs.
+            ShapeExecError: There are none, or a call with them raises it before it runs.
         """
         runner, own = self._receiver(args)
         return cost_model(runner, (own, kwargs))
@@ -352,24 +352,24 @@ class Exec(Observed):
         sizes: Mapping[str, int | Iterable[int]] | None = None,
         **named: int | Iterable[int],
     ) -> int:
-        """Compile the graphs that sizes need, those nearest to the example's sizes first.
+        """Compile the graphs for given sizes, those nearest to the example's sizes first.
 
         Args:
-            *args: Example arguments, of any size; arrays or `jax.ShapeDtypeStruct`. None at all:
-                those of the last call that was planned.
+            *args: Example arguments of any size, arrays or `jax.ShapeDtypeStruct`. Without any:
+                those of the last planned call.
             progress: Called with (done, total) before each graph, and at the end. True: a bar, by
                 rich or tqdm if installed.
             workers: How many graphs are lowered and compiled at once, each by a thread; None: one.
             sizes: As `**named`, for symbols that are named like an option: `{"workers": 8}`.
-            **named: Per symbol its sizes: `b=range(1, 17), s=512`. One that is left out gets all
-                buckets of its strategy, if they end: by `maximum=` or in a ladder, and those of a
-                ladder beyond the end. None at all after `sx.load`: those of the saved graphs.
+            **named: Sizes per symbol: `b=range(1, 17), s=512`. A symbol that is left out gets all
+                buckets of its strategy, if these end (a ladder, or `maximum=`), with those of a
+                ladder beyond. Without any, after `sx.load`: those of the saved graphs.
 
         Returns:
             How many graphs were compiled.
 
         Raises:
-            ConfigError: There are no examples, the sizes are not those of the symbols, or too many.
+            ConfigError: There are no examples, a size has no symbol, or there are too many sizes.
         """
         runner, own = self._receiver(args)
         return runner.warm_up(own, sizes, named=named, progress=progress, workers=workers)
@@ -377,14 +377,14 @@ class Exec(Observed):
     def save(self, directory: Any, *, portable: bool = False) -> int:
         """Write options, statistics and graphs into a directory, for `sx.load`.
 
-        A crash leaves the old files. A graph that calls the host is not saved; a warning tells it.
+        Old files survive a crash. A graph that calls the host is not saved, with a warning.
 
         Args:
             directory: A path; made if it is missing.
             portable: Whether other kinds of machines may compile it (`jax.export`, flatbuffers).
 
         Returns:
-            How many of the graphs are in the directory now.
+            How many graphs of this Exec are in the directory now.
 
         Raises:
             ConfigError: It cannot be written, this process was forked, or `flatbuffers` is missing.
@@ -392,9 +392,9 @@ class Exec(Observed):
         return save(directory, self.settings, store=self._runner.store, portable=portable)
 
     def clear(self) -> None:
-        """Forget all graphs and traces, also what is being made; the statistics stay."""
+        """Forget all graphs and traces, and those being compiled; the statistics stay."""
         self._runner.clear()
 
     def freeze(self) -> None:
-        """Make it an error from now on if a call needs a graph that is not compiled."""
+        """Make each later call whose graph is not compiled an error."""
         self._runner.store.freeze()

@@ -18,12 +18,12 @@ from shapeexec.program._read import Moment, read
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """Each mask of a graph and why it is there: what `program` says of padding; `print` it.
+    """Each mask of a graph and its reason, a view of `program`; `print` it.
 
     Attributes:
         plan: What the call runs: sizes, buckets and guards.
-        program: What the graph does, equation by equation, with its masks.
-        ladders: Per symbol why an `Adaptive` strategy has changed its ladder last.
+        program: The equations of the graph, with their masks.
+        ladders: Per symbol the reason for the last change of an `Adaptive` ladder.
 
     Example:
         >>> found = sx.Exec(jnp.max, ("s",)).explain(np.ones(5, np.float32))

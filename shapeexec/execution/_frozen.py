@@ -38,7 +38,7 @@ def missing_graph(planned: Planned, *, is_frozen: bool) -> FrozenError:
 def forgotten_graph(row: GraphRow) -> FrozenError:
     """The error of a call for which JAX has compiled a graph again."""
     return FrozenError(
-        "frozen, and JAX compiled the graph anew for this call.",
+        "frozen, but JAX compiled the graph again for this call.",
         graph=row.sizes,
         where=_compat.describe_line(_compat.user_place()),
         got=f"the graph {row.sizes}",

@@ -26,11 +26,11 @@ from shapeexec.shape import Dim
 
 @dataclasses.dataclass(frozen=True)
 class Graphs:
-    """The graphs that an `Exec` held when it was asked, in the order in which they were made.
+    """The graphs that an `Exec` held at the time of the query, in the order of their creation.
 
-    Print it for a table of at most 110 columns, drawn with rich where that is installed. It has a
-    length, and gives its rows one by one. `graphs[0]` is the first row, `graphs[-1]` the last;
-    `graphs[{"b": 3, "s": 100}]` is the one in which a call of these sizes runs.
+    Printing shows a table of at most 110 columns, drawn with rich if it is installed. `len` and
+    iteration are over the rows. `graphs[0]` is the first row, `graphs[-1]` the last; `graphs[{"b":
+    3, "s": 100}]` is the graph in which a call of these sizes runs.
 
     Attributes:
         rows: One per graph.
@@ -105,12 +105,12 @@ class Graphs:
         )
 
     def table(self, *columns: str) -> str:
-        """Print the table as a text of at most 110 columns.
+        """Print the table as a string of at most 110 columns.
 
         Args:
-            *columns: Which columns, in this order: `"buckets"`, `"parts"` (what else tells a graph
-                from the others: dtypes, fixed dims, constants, guards, devices), `"hits"`,
-                `"last use"`, `"waste"`, `"bytes"`, `"seconds"`, `"origin"`. None: all of them.
+            *columns: Which columns, in this order: `"buckets"`, `"parts"` (the other differences
+                between graphs: dtypes, fixed dims, constants, guards, devices), `"hits"`, `"last
+                use"`, `"waste"`, `"bytes"`, `"seconds"`, `"origin"`. None: all of them.
 
         Returns:
             Lines of text: one for each graph, below the heads of the columns.
@@ -140,7 +140,8 @@ class Graphs:
             The figure; `figure.savefig("graphs.png")` writes it.
 
         Raises:
-            ConfigError: There are no graphs, `figure` is none, or matplotlib is not installed.
+            ConfigError: There are no graphs, `figure` is not a figure, or matplotlib is not
+                installed.
         """
         if not self.rows:
             raise ConfigError("plot: there are no graphs.", fix="call the Exec, or warm it up")

@@ -25,19 +25,19 @@ from shapeexec.shape._shape import dtype_name
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Padded:
-    """An array at capacity, and the shape of its valid part: a result that nobody has cut.
+    """An array at capacity, and the shape of its valid part: a result that was not cut.
 
-    Any `Exec` takes it as it takes the array of the true shape, and without a copy where the array
-    has the capacity that the graph wants. It is a leaf to `jax.tree`. `jax.numpy` and `jax.jit` do
-    not take it, for they would compute with its padding: give them `handle.cut()`.
+    Any `Exec` accepts it in place of the array of the true shape, without a copy if the array has
+    the capacity of the graph. It is a leaf to `jax.tree`. `jax.numpy` and `jax.jit` refuse it,
+    because they would compute with its padding: pass `handle.cut()`.
 
     Args:
-        array: On a device, not traced. The valid elements come first along each axis; what lies
-            behind them may be anything.
-        shape: The true shape, of the same rank, and nowhere greater.
+        array: On a device, not traced. The valid elements come first along each axis; the padding
+            may hold anything.
+        shape: The true shape, of the same rank, on no axis larger.
 
     Raises:
-        ConfigError: `array` is no `jax.Array`, or `shape` does not fit into it.
+        ConfigError: `array` is not a `jax.Array`, or `shape` does not fit into it.
 
     Example:
         >>> handle = Padded(jax.numpy.arange(8.0), (5,))
@@ -60,7 +60,7 @@ class Padded:
             )
         if not is_listed(shape) or not _fits(shape, array.shape):
             raise ConfigError(
-                f"Padded: shape={shape!r:.80} is not the shape of a front corner of the array.",
+                f"Padded: shape={shape!r:.80} does not fit into the array.",
                 option="shape",
                 got=f"an array of shape {array.shape}",
                 fix=f"the true shape: {array.ndim} ints, none above {array.shape}",
@@ -84,12 +84,12 @@ class Padded:
 
     @property
     def committed(self) -> bool:
-        """Whether the array was put on its devices on purpose, as JAX says it."""
+        """Whether the array is committed to its devices, as in JAX."""
         return bool(_compat.is_committed(self.array))
 
     @property
     def sharding(self) -> jax.sharding.Sharding:
-        """The devices of the array, and how it is cut over them."""
+        """The sharding of the array."""
         return self.array.sharding
 
     def is_deleted(self) -> bool:
@@ -114,18 +114,19 @@ class Padded:
     def grown(self, by: int = 1, *, axis: int = 0) -> "Padded":
         """Append zeros along an axis, as by `jnp.pad`.
 
-        The two share their array while that has room, so that nothing is copied. Else the array
-        becomes at least twice as long. Keys have no zero: theirs are copies of others.
+        Both handles share one array while it has room, so nothing is copied. Else the array becomes
+        at least twice as long. PRNG keys have no zero: copies of other keys are appended.
 
         Args:
-            by: How many elements longer, at least 0.
+            by: The number of elements to append, at least 0.
             axis: Which axis.
 
         Returns:
             A handle of the longer array; this one keeps its shape.
 
         Raises:
-            ConfigError: There is no such axis, `by` is no int from 0 on, or the array was donated.
+            ConfigError: There is no such axis, `by` is not an int of at least 0, or the array was
+                donated.
         """
         try:
             more, along = as_size(by), as_size(axis)
@@ -244,7 +245,7 @@ def _live(handle: Padded) -> jax.Array:
         raise ConfigError(
             "the array of this sx.Padded is gone.",
             got=f"{handle!r}",
-            why="it was donated to a call, whose results took its memory",
+            why="it was donated to a call, whose results reuse its memory",
             fix="use the handle that this call returned, or do not donate: donate_argnums=()",
         )
     return array

@@ -34,10 +34,10 @@ _MOST_GENERATIONS = 8  # an older one is asked for its graphs at each new size
 
 @dataclasses.dataclass(frozen=True)
 class Specs:
-    """The specs of the arguments of an Exec, given or found; `print` gives their source.
+    """The specs of the arguments of an Exec, given or inferred; `print` shows their source.
 
     Attributes:
-        in_shapes: One per positional argument, as `Exec` takes them; None: no call was seen.
+        in_shapes: One per positional argument, as `Exec` takes them; None: there was no call yet.
         kwarg_shapes: By keyword, likewise.
         others: The specs for calls whose arguments have other structures or ranks.
 

@@ -111,7 +111,7 @@ def as_workers(given: Any) -> int:
         workers = 0
     if workers < 1:
         raise ConfigError(
-            f"warmup: workers={given!r} is no number of threads.",
+            f"warmup: workers={given!r} is not a number of threads.",
             option="workers",
             fix="workers=2, or leave it out",
         )

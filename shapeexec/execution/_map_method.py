@@ -26,7 +26,7 @@ class MapPlan:
     """What a map runs: one graph per group of examples; `print` it.
 
     Attributes:
-        groups: Examples that share a graph: which they are (`numbers`), the plan of each alone
+        groups: Examples that share a graph: their positions (`numbers`), the plan of each alone
             (`plans`), and how many the graph takes (`capacity`).
         is_compiled: Per group whether its graph was in the cache when the plan was made.
 
@@ -58,7 +58,7 @@ class MapPlan:
 
 @dataclasses.dataclass(frozen=True)
 class MapExplanation:
-    """Per graph of a map its masks, and how its sums over examples are made; `print` it.
+    """The masks of each graph of a map, and how it sums over examples; `print` it.
 
     Attributes:
         plan: The plan of the map.
@@ -96,8 +96,8 @@ class MapMethod:
     """`run.map(...)`, and previews of it: `run.map.plan(...)`, `run.map.explain(...)`.
 
     Args:
-        ex: The Exec, by which it is compared and pickled.
-        receiver: What runs calls, and their arguments without `self`, by their arguments.
+        ex: The Exec; comparing and pickling use it.
+        receiver: From the arguments of a call to its runner and the arguments without `self`.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",))
@@ -123,7 +123,7 @@ class MapMethod:
         return runner.mappers.of(examples).run(examples, reduce) if examples.count else []
 
     def plan(self, *args: Any, reduce: Reduce = None, **kwargs: Any) -> MapPlan:
-        """Tell what a map of these arguments would run; it may trace, but compiles nothing.
+        """Show what a map of these arguments would run; it may trace, but compiles nothing.
 
         Arrays may be `jax.ShapeDtypeStruct`s.
 

@@ -93,7 +93,7 @@ class Merge:
     def _met(self, number: int) -> Any:
         if number not in self.objects:
             raise ConfigError(
-                "an object that cannot change is among its own items.",
+                "an immutable object contains itself.",
                 got=f"a {self.kinds[number]}",
                 fix="break the cycle, or hold the inner one in an attribute",
             )

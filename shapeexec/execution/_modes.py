@@ -63,7 +63,7 @@ def as_padding(given: Any) -> Paddings:
         is_place = isinstance(place, int | str) and not isinstance(place, bool)
         if not is_place or (isinstance(place, int) and place < 0):
             raise ConfigError(
-                f"padding: {place!r} is no argument.",
+                f"padding: {place!r} is not an argument.",
                 option="padding",
                 got=f"padding={given!r:.80}",
                 fix='padding={0: "edge", "mask": "zeros"}, by position or by name',
@@ -80,9 +80,9 @@ def _as_mode(given: Any, path: str) -> Any:
         return number
     choices = ", ".join(f'"{name}"' for name in (*CHOICES, "adaptive"))
     raise ConfigError(
-        f"{path}={given!r:.80} is no padding mode.",
+        f"{path}={given!r:.80} is not a padding mode.",
         option="padding",
-        fix=f"{choices} or a number; how far sizes are padded is said by buckets=",
+        fix=f"{choices} or a number; buckets= says how far to pad",
     )
 
 

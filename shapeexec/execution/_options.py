@@ -42,7 +42,7 @@ def as_strategies(buckets: Any) -> Strategy | dict[str, Strategy]:
                 f"buckets: `{symbol}` has two strategies.",
                 option="buckets",
                 got=", ".join(map(repr, buckets)),
-                fix="name each symbol once, as a text or as a Dim",
+                fix="name each symbol once, as a string or as a Dim",
             )
         strategies[symbol] = as_lawful_strategy(
             "buckets", given, whose=f"the strategy of `{symbol}`"
@@ -135,7 +135,7 @@ def strategy_raised(
         size=size,
         bucket=None,
         where=(notes or [f"{strategy!r}"])[-1].removeprefix("Where: "),
-        fix="return a bucket for each size from 1 on; one with an end is a Ladder or has a maximum",
+        fix="return a bucket for each size from 1 on; use a Ladder or maximum= for an end",
     )
 
 
@@ -231,7 +231,7 @@ def as_texts(name: str, given: Any) -> tuple[str, ...]:
     texts = tuple(given) if is_iterable(given) and not isinstance(given, str) else (given,)
     if not all(isinstance(text, str) for text in texts):
         raise ConfigError(
-            f"{name}={given!r} are not texts.",
+            f"{name}={given!r} are not strings.",
             option=name,
             fix=f'{name}="flag", or {name}=("flag", "mode")',
         )
@@ -326,10 +326,10 @@ def check_symbols(strategies: Any, symbols: Iterable[str], *, specs: str = "in_s
         raise ConfigError(
             f"buckets: no spec has a symbol `{unknown[0]}`; the symbols are {texts}.",
             option="buckets",
-            why=f"`{covering[0]}` is the one of its spec, which several arrays may share"
+            why=f"`{covering[0]}` is the symbol of its spec, which several arrays may share"
             if covering
             else None,
-            fix=f'give the strategy to what covers it: buckets={{"{covering[0]}": ...}}'
+            fix=f'give the strategy to that symbol: buckets={{"{covering[0]}": ...}}'
             if covering
             else f"name a symbol of {specs}, or give one strategy for all: buckets=sx.Pow2()",
         )

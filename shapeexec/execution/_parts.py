@@ -49,7 +49,7 @@ class Constant:
         value = self.key.value()
         if value is None:
             raise ConfigError(
-                "the call before held an object that is gone.",
+                "the previous call held an object that is gone.",
                 got=f"a {self.key.kind}, which only that call kept alive",
                 fix="pass example arguments",
             )
@@ -321,7 +321,7 @@ class _Incomparable(Exception):
             + ("may change unseen." if self.is_hashable else "is neither an array nor hashable."),
             option=place,
             got=f"{self.leaf!r:.80}",
-            why="a leaf that is no array is a constant of a graph, and constants are compared by "
+            why="a leaf that is not an array is a constant of a graph; constants are compared by "
             "their hash and by ==, or by their content, if that can be read",
             fix="make it hashable (a tuple, a frozen dataclass), make it a pytree "
             "(jax.tree_util.register_dataclass), or pass an array",

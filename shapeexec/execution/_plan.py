@@ -77,26 +77,26 @@ class Planned(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a call runs.
+    """The decisions for one call, made before anything is compiled.
 
     Attributes:
         sizes: The true size of each symbol.
         buckets: The size that each symbol is padded to; its true size where it is exact.
-        guards: What has to hold of the sizes for this graph.
+        guards: The conditions on the sizes under which this graph is valid.
         in_capacities: Per leaf of the arguments its capacities.
         out_shapes: Per leaf of the result its true shape.
         out_capacities: Per leaf of the result its capacities.
         exact: Symbols that have a strategy and yet run at their exact size in this call.
-        reasons: Per symbol in `exact`, why.
+        reasons: The reason for each symbol in `exact`.
         is_compiled: Whether the graph was in the cache when the plan was made.
-        base: What calls have in common that may share traces.
-        kind: What calls have in common that may share a graph, if the buckets allow it.
-        key: What names the graph. No true size is in it but those of exact symbols.
-        recipe: What compiles the graph.
-        fillings: What stands in the padding of each leaf of the arguments; empty: zeros, which no
-            result depends on.
+        base: The part of the key that calls with a common trace share.
+        kind: The part of the key that two calls must share to run in one graph; buckets aside.
+        key: The key of the graph. It contains no true sizes except those of exact symbols.
+        recipe: Everything needed to compile the graph.
+        fillings: The padding of each leaf of the arguments; empty: zeros, which no result
+            depends on.
         runs_in: The graph in which the call would run now: its own, or a larger one until its own
-            is made (`missing="larger"`). None: none is there, or nobody has looked for it.
+            is compiled (`missing="larger"`). None: there is none, or it was not looked up.
 
     Example:
         >>> plan = sx.Exec(jnp.sum, ("s",)).plan(np.ones(5, np.float32))

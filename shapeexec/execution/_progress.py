@@ -32,7 +32,7 @@ def shown(
     """
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise ConfigError(
-            f"warmup: progress={progress!r:.80} can be told nothing.",
+            f"warmup: progress={progress!r:.80} is neither True nor a function.",
             option="progress",
             fix="progress=True, or a function of (done, total)",
         )
@@ -49,7 +49,7 @@ def _bar(stack: contextlib.ExitStack) -> Progress | None:
     if importlib.util.find_spec("tqdm") is not None:
         return _by_tqdm(stack)
     warnings.warn(
-        "shapeexec: no bar is drawn, for neither rich nor tqdm is installed.\n"
+        "shapeexec: no bar is drawn, because neither rich nor tqdm is installed.\n"
         "  Fix:   pip install tqdm, or progress=print",
         RuntimeWarning,
         stacklevel=2,

@@ -125,12 +125,12 @@ class Proofs:
         if not has_warned:
             at = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
             warnings.warn(
-                "shapeexec: at symbolic sizes the function is another one than at "
+                "shapeexec: at symbolic sizes the function is not the same as at "
                 f"{at}: {reason}\n"
-                "  These sizes run exactly, in graphs of their own: see stats.differences.\n"
-                "  Fix:   let the code ask of sizes what shapeexec hears: `n == 4`, `n > 4`, "
-                "isinstance(n, int); not type(n), `n is m`, or an exception; and return a "
-                "size as a result of its own, not within an object",
+                "  These sizes run exactly, in separate graphs: see stats.differences.\n"
+                "  Fix:   test sizes in ways that shapeexec can observe: `n == 4`, `n > 4`, "
+                "isinstance(n, int); not by type(n), `n is m`, or an exception; and return a "
+                "size as a separate result, not within an object",
                 RuntimeWarning,
                 stacklevel=2,
             )

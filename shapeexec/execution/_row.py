@@ -68,40 +68,40 @@ class GraphSeconds:
 
 @dataclasses.dataclass(frozen=True)
 class GraphRow:
-    """One compiled graph: its name, its calls, and its costs.
+    """One compiled graph: its key, its calls, and its costs.
 
     Attributes:
         buckets: The size that each symbol is padded to; the exact size of one in `exact`.
-        least: Per symbol the least size that runs in this graph; the bucket is the greatest.
-        signature: Per array among the arguments where it is, its dtype and its dims:
-            `"args[0]: f32[b,s,4]"`.
-        constants: By place each argument that is no array, as a text.
-        guards: What has to hold of the sizes, as texts.
+        least: Per symbol the smallest size that runs in this graph; the bucket is the largest.
+        signature: For each array argument its place, its dtype and its dims: `"args[0]:
+            f32[b,s,4]"`.
+        constants: Each argument that is not an array, by place, as a string.
+        guards: The conditions on the sizes, as strings.
         exact: The size of each symbol that runs at its exact size, for whatever reason.
-        examples: How many examples a graph of `Exec.map` takes; None: it is one of a call.
+        examples: How many examples a graph of `Exec.map` takes; None: a graph of plain calls.
         reduce: `"sum"` if a graph of `Exec.map` adds results up.
-        shardings: By place the devices of arguments that were put there on purpose, when the graph
-            was made. JAX puts the others where it puts arrays by default.
-        hits: Calls that found it compiled.
+        shardings: The shardings of committed arguments, by place, when the graph was compiled. JAX
+            places the others by default.
+        hits: Calls that found this graph compiled.
         last_use: How long ago a call last used it, in seconds; None: no call has.
-        valid_elements: Elements of ragged arguments that were data, over all its calls.
-        bucket_elements: Elements that ran for them: data and padding.
-        bytes: Its memory; None where a back end does not tell.
-        seconds: The time that it took to make.
-        run_seconds: The time from calls that found it to their results, in seconds by the clock; an
-            accelerator may still have worked on them.
-        origin: Where it came from: `"made"` by a call that needed it, `"warmup"` by `Exec.warmup`,
+        valid_elements: Valid elements of padded arguments, over all its calls.
+        bucket_elements: All elements of these arguments at capacity: data and padding.
+        bytes: Its memory; None if the backend does not report it.
+        seconds: The time that each step of making it took.
+        run_seconds: The wall-clock time of its hits from call to result, in seconds; an accelerator
+            may still have been working on the results.
+        origin: What created it: `"made"` by a call that needed it, `"warmup"` by `Exec.warmup`,
             `"worker"` in another thread, while calls ran in larger ones. With
             `Compiling(first="quick")` it is `"quick"`, and `"tuned"` when it was replaced.
             `"loaded"`: from a file that `save` wrote. `"exported"`: compiled from a program that
             `save` wrote on another kind of machine.
-        key: What names it, as one value.
-        is_ragged: Per text of `signature` whether its spec names a symbol.
-        has_zero_results: Whether zeros are put behind its results, for calls of `Exec.padded`.
+        key: Its key, as one value.
+        is_ragged: Per string of `signature` whether its spec has a symbol.
+        has_zero_results: Whether it zeroes the padding of its results, for `Exec.padded`.
         trace: The function at symbolic sizes, which graphs of other buckets share.
         exactness: Which symbols were known to be exact in calls such as those of this graph.
-        compiled: What JAX compiled, a `jax.stages.Compiled`, which the row keeps alive. None where
-            a row tells of a graph and keeps it not, as in `WhyNew`.
+        compiled: The `jax.stages.Compiled` of JAX, which the row keeps alive. None if the row only
+            describes a graph, as in `WhyNew`.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",))
@@ -142,12 +142,12 @@ class GraphRow:
 
     @property
     def sizes(self) -> str:
-        """The buckets as a text, such as `b=4, s=64`, `s=7 exact` or `map of 8: s=64`."""
+        """The buckets as a string, such as `b=4, s=64`, `s=7 exact` or `map of 8: s=64`."""
         return shown_sizes(self.buckets, self.exact, examples=self.examples)
 
     @property
     def named(self) -> tuple[str, ...]:
-        """What names the graph beside its buckets, one text a part."""
+        """The parts of the key other than the buckets, one string each."""
         return (
             *self.signature,
             *(f"{place}={text}" for place, text in self.constants.items()),
@@ -189,7 +189,7 @@ class GraphRow:
         raise ConfigError(
             "graphs hold programs that were compiled in this process, and cannot be pickled.",
             got=f"the graph {self}",
-            fix="pickle `graphs.to_json()`, or the Exec, which compiles anew",
+            fix="pickle `graphs.to_json()`, or the Exec, which compiles again",
         )
 
     def hlo(self) -> str:
@@ -203,7 +203,7 @@ class GraphRow:
     def cost(self) -> dict[str, float]:
         """Ask XLA for its estimates of one run: `"flops"`, `"bytes accessed"` and more.
 
-        Empty where a back end makes none.
+        Empty if the backend makes none.
 
         Raises:
             ConfigError: The row keeps no graph.
@@ -214,13 +214,13 @@ class GraphRow:
     def _kept(self) -> Any:
         if self.compiled is None:
             raise ConfigError(
-                f"this row tells of a graph ({self.sizes}) and does not keep it.",
-                fix="ask the Exec, whose rows do: run.graphs",
+                f"this row describes a graph ({self.sizes}) and does not keep it.",
+                fix="use the rows of the Exec: run.graphs",
             )
         return self.compiled
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all of it in values that JSON knows: bytes in bytes, times in seconds."""
+        """Return the row as values that JSON knows: bytes in bytes, times in seconds."""
         return {
             "buckets": dict(self.buckets),
             "least": dict(self.least),

@@ -339,8 +339,8 @@ def _check_padding(settings: Settings) -> None:
         raise ConfigError(
             f"padding={settings.padding!r:.80} with masking=True.",
             option="padding",
-            why="masks keep padding out of every result, so what it holds never matters",
-            fix="leave padding= out, or masking=False if the function masks for itself",
+            why="masks keep padding out of every result, so its values never matter",
+            fix="leave padding= out, or masking=False if the function applies its own masks",
         )
     named: Mapping[Any, Any] = settings.padding if is_mapping(settings.padding) else {}
     for number, parameter in enumerate(_options.parameters_of(settings.fn)):

@@ -167,7 +167,7 @@ class Call:
             raise ConfigError(
                 "map: the function changes a module of nnx.",
                 got=", ".join(type(node).__name__ for node in merge.nodes),
-                why="the examples run side by side, so no one's change is there for the next",
+                why="the examples run in parallel, so none sees the change of another",
                 fix="pass random keys and statistics as arguments, one per example, or call the "
                 "Exec itself",
             )

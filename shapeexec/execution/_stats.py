@@ -13,39 +13,39 @@ _BUFFERED = 256  # calls that are counted together, for a hit only appends to a 
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """What an `Exec` has done so far.
+    """The counters of an `Exec`.
 
     Attributes:
         hits: Calls that found their graph compiled.
-        misses: Calls that did not.
-        larger: Those of them that ran in a larger graph while their own was made.
-        plain_calls: Calls inside somebody's trace, which ran the plain function.
-        traces: Times the function was traced at symbolic sizes.
-        checks: Times a trace was held against what plain JAX traces at the true sizes.
-        check_evaluations: Places in these where running both on random data had to settle it.
-        differences: Sizes at which the two differed, and which run exactly for it.
+        misses: Calls that did not find their graph compiled.
+        larger: Misses that ran in a larger graph while their own was compiled.
+        plain_calls: Calls inside another trace, which ran the plain function.
+        traces: How often the function was traced at symbolic sizes.
+        checks: How often a trace was compared with plain JAX's trace at the true sizes.
+        check_evaluations: Places where this comparison had to run both programs on random data.
+        differences: Sizes at which the two traces differ; these sizes run exactly.
         compiles: XLA compilations of graphs, as JAX counts them.
-        loads: Graphs that were read from files in the place of that.
-        exports: Graphs that were compiled from a program that another process has exported, in the
-            place of putting masks in.
-        trace_seconds: The time that tracing took, in seconds; of the others likewise.
-        check_seconds: Holding traces against plain JAX's, while XLA compiled.
-        mask_seconds: Putting masks in.
-        lower_seconds: Writing programs for XLA.
-        compile_seconds: The time that XLA took for these compilations.
-        load_seconds: Reading graphs from files.
+        loads: Graphs that were read from files instead.
+        exports: Graphs that were compiled from a program that another process has exported,
+            without masking and lowering.
+        trace_seconds: The time spent on tracing, in seconds, as for the others below.
+        check_seconds: The time spent on comparing traces with plain JAX's, while XLA compiled.
+        mask_seconds: The time spent on inserting masks.
+        lower_seconds: The time spent on lowering to StableHLO.
+        compile_seconds: The time that XLA spent on these compilations.
+        load_seconds: The time spent on reading graphs from files.
         copy_compiles: XLA compilations of pads and slices on an accelerator.
-        copy_seconds: The time that XLA took for these.
-        swaps: Quick graphs whose place a tuned one has taken.
-        ladders: Times that an `Adaptive` strategy has changed its buckets.
-        evictions: Graphs that left the cache for one of its limits.
-        remade: Graphs that were made again after they had left.
+        copy_seconds: The time that XLA spent on these.
+        swaps: Quick graphs that were replaced by a tuned one.
+        ladders: How often an `Adaptive` strategy changed its buckets.
+        evictions: Graphs that were evicted because of a limit of the cache.
+        remade: Graphs that were compiled again after their eviction.
         graphs: Graphs in the cache.
-        device_bytes: Temporary memory and code of these graphs, in bytes, as XLA tells it.
-        valid_elements: Elements of ragged arguments that were data, over all calls of graphs.
-        bucket_elements: Elements that ran for them: data and padding.
-        padded_bytes: The padding of ragged arguments, in bytes, over all calls of graphs.
-        waste: Per symbol the share of what ran that was padding, 0 to 1.
+        device_bytes: Temporary memory and code of these graphs, in bytes, as XLA reports it.
+        valid_elements: Valid elements of padded arguments, over all calls of graphs.
+        bucket_elements: All elements of these arguments at capacity: data and padding.
+        padded_bytes: The padding of these arguments, in bytes, over all calls of graphs.
+        waste: Per symbol the share of the elements at capacity that was padding, 0 to 1.
         exact: Per symbol the calls in which it could not be padded and ran at its exact size.
 
     Example:

@@ -375,10 +375,10 @@ class Store:
             return
         path, code = met
         warnings.warn(
-            f"shapeexec: {path} has been another function {MANY} times, each from one definition, "
-            "and each has graphs of its own.\n"
+            f"shapeexec: {path} was {MANY} different functions of one definition, "
+            "and each has its own graphs.\n"
             f"  Where: {_compat.describe_line(f'{code.co_filename}:{code.co_firstlineno}')}\n"
-            "  Fix:   define the function once, before the calls, and pass what changes in it as "
+            "  Fix:   define the function once, before the calls, and pass changing values as "
             "arguments",
             RuntimeWarning,
             stacklevel=2,
@@ -388,8 +388,8 @@ class Store:
         if self._cache.remade < _THRASHING or not self.is_first("thrashing"):
             return
         warnings.warn(
-            f"shapeexec: graphs are compiled again after they left the cache, now for {planned}; "
-            f"{len(self._cache)} are kept, {self._cache.evictions} have left.\n"
+            f"shapeexec: graphs are compiled again after their eviction, now for {planned}; "
+            f"{len(self._cache)} are kept, {self._cache.evictions} were evicted.\n"
             f"  Fix:   limits=sx.{self.limits.doubled()}, or use a coarser strategy",
             RuntimeWarning,
             stacklevel=2,

@@ -109,8 +109,8 @@ def _warn_of_guards(traces: Sequence[Trace]) -> None:
     places = dict.fromkeys(_compat.describe_line(guard.place) for guard in guards)
     lines = "; ".join(place for place in places if place)
     warnings.warn(
-        f"shapeexec: the function was traced {len(traces)} times, for its branches depend on its "
-        f"sizes: {', '.join(map(str, list(guards)[:6]))}, ... Each outcome is a graph of its own.\n"
+        f"shapeexec: the function was traced {len(traces)} times, because it branches on its "
+        f"sizes: {', '.join(map(str, list(guards)[:6]))}, ... Each outcome has its own graph.\n"
         f"  Where: {lines or 'in JAX'}\n"
         "  Fix:   decide with jnp.where or lax.cond on the size, or give the symbol sx.Exact() "
         "in buckets=",

@@ -96,7 +96,7 @@ def check_given_once(
             "a donated array is given twice.",
             option="donate_argnums",
             got=f"donate_argnums={tuple(donated)}, {every[0].aval}",
-            why="its memory becomes that of a result, and the other argument would be overwritten",
+            why="a result reuses its memory, which would overwrite the other argument",
             fix="pass a copy (`x.copy()`), or donate neither",
         )
 

@@ -118,7 +118,7 @@ def merged(sizes: Any, named: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     if not (sizes is None or is_mapping(sizes)):
         raise ConfigError(
-            f"warmup: sizes={sizes!r:.80} is no mapping of symbols to their sizes.",
+            f"warmup: sizes={sizes!r:.80} is not a mapping of symbols to their sizes.",
             option="sizes",
             fix=f"sizes={{'sizes': {sizes!r:.80}}}, if there is a symbol `sizes`; or s=128, of `s`",
         )
@@ -200,9 +200,9 @@ def _check_number(sizes: Mapping[str, Sequence[int]]) -> None:
     number = math.prod(map(len, sizes.values()))
     if number > MOST_COMBINATIONS:
         raise ConfigError(
-            f"warmup: {number} combinations of sizes are too many to look at.",
+            f"warmup: {number} combinations of sizes are too many.",
             option="sizes",
-            why="guards or exact symbols tell sizes of one bucket apart",
+            why="guards or exact symbols give sizes of one bucket different graphs",
             fix="give fewer sizes, or warm up symbol by symbol",
         )
 

@@ -24,14 +24,14 @@ class WhyNew:
 
     Attributes:
         is_new: Whether no graph serves the call.
-        missing: What the call has and no graph has, such as `s=128`; empty where each part is in
-            some graph, but no graph has all of them.
+        missing: Parts of the call's key that no graph has, such as `s=128`; empty if each part is
+            in some graph, but no graph has all of them.
         nearest: The number of the graph in `graphs` that has most in common with the call, or that
             serves it; None if there are no graphs of calls.
-        differences: What that graph has otherwise, such as `s: 64, here 128`.
-        graphs: The graphs as they were. It keeps none of them alive: ask the Exec for their `hlo`.
-        plan: What the call would run; of a map, its first example.
-        examples: How many examples the graph takes; None: it is one of a call.
+        differences: How that graph differs, such as `s: 64, here 128`.
+        graphs: The graphs at that time. It keeps none of them alive: ask the Exec for their `hlo`.
+        plan: What the call would run; for a map, its first example.
+        examples: How many examples the graph takes; None: a graph of plain calls.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",))

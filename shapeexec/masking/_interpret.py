@@ -205,7 +205,7 @@ def _check_made(ctx: RuleContext, made: Sequence[Any]) -> None:
     if len(arrays) != len(avals) or not all(map(_are_alike, arrays, avals)):
         wanted = [_kind(aval) for aval in avals if hasattr(aval, "shape")]
         raise ConfigError(
-            f"the rule of `{ctx.primitive}` returns what the primitive does not.",
+            f"the rule of `{ctx.primitive}` returns other arrays than the primitive.",
             got=f"{', '.join(map(_kind, arrays))}; wanted {', '.join(wanted)}",
             fix="return one array per result, of its rank and dtype",
         )

@@ -75,7 +75,7 @@ def register(
         kind = kind.rstrip(":")
         if kind not in KINDS:
             raise ConfigError(
-                f"{rule.__name__}: the docstring begins with {kind!r}, which is no kind of rule.",
+                f"{rule.__name__}: the docstring begins with {kind!r}, not with a kind of rule.",
                 option="rule",
                 fix=f"begin it with what it does about padding: {', '.join(KINDS)}, and a colon",
             )
@@ -169,7 +169,7 @@ def _names(function: str, primitives: Sequence[Any]) -> list[str]:
         return [one if isinstance(one, str) else one.name for one in primitives]
     given = ", ".join(getattr(one, "__name__", repr(one)) for one in strange) or "nothing"
     raise ConfigError(
-        f"{function} is given {given} in the place of a primitive.",
+        f"{function} is given {given} in place of a primitive.",
         option="primitives",
         where=_compat.describe_line(_compat.user_place()),
         fix=f'{function}("reduce_sum", ...) or {function}(jax.lax.reduce_sum_p, ...)',

@@ -89,8 +89,8 @@ def check_given(
                 f'{path} is "{text}", but its annotation says "{own}".',
                 path=path,
                 got=f'"{text}" and "{own}"',
-                why="they have another number of axes, or another size on one of them",
-                fix="change one of the two; or leave in_shapes out, for the annotation is a spec",
+                why="they differ in the number of axes, or in the size of one",
+                fix="change one of the two; or leave in_shapes out: the annotation is a spec",
             )
 
 
@@ -185,11 +185,11 @@ def _spec(dimensions: str, *, where: str) -> str:
         parse_spec(text)
     except SpecError as error:
         raise SpecError(
-            f'{where} has the dimensions "{dimensions}", which are no spec.',
+            f'{where} has the dimensions "{dimensions}", which are not a spec.',
             path=where,
             got=error.what,
             why=error.why,
-            fix="give in_shapes=..., which goes before annotations",
+            fix="give in_shapes=..., which overrides annotations",
         ) from None
     return text
 

@@ -257,7 +257,7 @@ class _Traced:
 def _asks_without_end(guards: Mapping[AnyGuard, None]) -> InconclusiveShapeError:
     symbols = frozenset(symbol for guard in guards for symbol in guard.symbols)
     return InconclusiveShapeError(
-        f"the function asks of its sizes more than {_MOST_ATTEMPTS} questions in a row.",
+        f"the function makes more than {_MOST_ATTEMPTS} comparisons in a row.",
         symbols=symbols,
         where=_compat.describe_line(next((g.place for g in guards if g.place), None)),
         got=", ".join(map(str, guards)),

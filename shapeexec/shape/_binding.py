@@ -279,7 +279,7 @@ class BoundSpec:
             path=self._path(leaf),
             got=f'{self._path(leaf)} with the spec "{self.specs[leaf]}"',
             why="only an expression that is linear in its one unknown symbol can be solved",
-            fix=f"have an axis that is `{unknown[0]}` itself in some spec, or give this axis a "
+            fix=f"let an axis be `{unknown[0]}` itself in some spec, or give this axis a "
             f"symbol of its own instead of `{dim}`",
         )
 

@@ -44,11 +44,11 @@ class Budget:
         facts = list(facts)
         remainders = sum(fact.splits for fact in facts)
         if len(facts) > MOST_FACTS:
-            raise SpentError(f"JAX asks {len(facts)} facts of the sizes")
+            raise SpentError(f"JAX needs {len(facts)} facts about the sizes")
         if remainders > MOST_REMAINDERS:
             raise SpentError(f"{remainders} remainders make 2^{remainders} graphs or more")
         if self.tries >= MOST_TRIES:
-            raise SpentError(f"{self.tries} traces did not tell which facts it takes")
+            raise SpentError(f"{self.tries} traces did not show which facts are needed")
         seconds = time.thread_time() - self.start
         if seconds > MOST_SECONDS:
             raise SpentError(f"{self.tries} traces in {seconds:.0f} s did not tell which it takes")

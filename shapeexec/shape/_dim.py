@@ -226,7 +226,7 @@ def dim_text(dim: DimLike | Any) -> str:
     raise SpecError(
         f"{dim!r} is not a dimension.",
         got=type(dim).__name__,
-        fix='an integer, a text such as "2*s + 1", a Dim, or UNKNOWN for a size that changes',
+        fix='an integer, a string such as "2*s + 1", a Dim, or UNKNOWN for a size that changes',
     )
 
 

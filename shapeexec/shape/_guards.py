@@ -106,7 +106,7 @@ def parse_constraints(given: str | Iterable[str] | None) -> tuple[Guard, ...]:
     texts: tuple[Any, ...] = (several,) if is_one else tuple(several)
     if not all(isinstance(text, str) for text in texts):
         raise ConfigError(
-            f"constraints={given!r} are not texts.",
+            f"constraints={given!r} are not strings.",
             option="constraints",
             fix='constraints="s >= 2", or constraints=("s >= 2", "mod(s, 8) == 0")',
         )

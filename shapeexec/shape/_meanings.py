@@ -132,12 +132,12 @@ def search_given_up(stuck: Stuck, program: Program, *, spent: str) -> Inconclusi
     symbols = program.symbols
     multiple = max(symbols)
     return InconclusiveShapeError(
-        f"the function can be traced with facts of {named(symbols)} only, and there are too many.",
+        f"the function can only be traced with too many facts about {named(symbols)}.",
         symbols=symbols,
         where=_compat.error_line(stuck.error),
         got=_arguments(program),
         why=f"{spent}; JAX: {_first_line(str(stuck.error))}",
-        fix=f'write what divides into the spec, such as "8*{multiple}" (pad the data to it), or '
+        fix=f'write the divisor into the spec, such as "8*{multiple}" (pad the data to it), or '
         f"pass constraints=...; or {made_exact(symbols)}",
     )
 

@@ -19,7 +19,7 @@ from shapeexec.shape._unknown import Unknown
 
 
 def eval_shape(fn: Callable[..., Any], *shapes: Any, constraints: str | Iterable[str] = ()) -> Any:
-    """Tell the shapes that `fn` returns at symbolic sizes.
+    """Compute the shapes that `fn` returns at symbolic sizes.
 
     Args:
         fn: A function of arrays and trees of arrays.

@@ -86,7 +86,7 @@ class Questions:
                 f"`{asked}` cannot be decided for all sizes.",
                 symbols=asked.symbols,
                 where=_compat.describe_line(asked.place),
-                fix=f"{asked.deciding}, if that holds of all sizes; or {as_ints(asked.symbols)}",
+                fix=f"{asked.deciding}, if that holds for all sizes; or {as_ints(asked.symbols)}",
             )
         guard = asked.decided(self.sizes)
         self.guards.setdefault(guard)

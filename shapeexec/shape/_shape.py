@@ -122,7 +122,7 @@ class Shape:
             raise SpecError(
                 f"a {type(given).__name__} is not a pattern.",
                 path="pattern",
-                fix='a text such as "b, ..." or "_, 4", a tuple of dims, or a Shape: '
+                fix='a string such as "b, ..." or "_, 4", a tuple of dims, or a Shape: '
                 "sx.Shape.of(x) is that of an array",
             )
         if isinstance(pattern, Shape):

@@ -185,7 +185,7 @@ def _refused_name(name: str, got: str) -> SpecError:
     return SpecError(
         f"`{name}` would be the name of two sizes.",
         got=got,
-        why="an UNKNOWN is named after its argument and axis, and is never another size",
+        why="an UNKNOWN is named after its argument and axis, and is never equal to another size",
         fix="rename the other size; or, if the two are equal, give both one name: `n`",
     )
 
@@ -258,7 +258,7 @@ def _refuse_structure(tree: SpecTree, arg: Any, *, paths: tuple[str, str]) -> Ne
         why=why,
         fix=_one_spec(tree, len(arg.shape))
         if is_array(arg)
-        else "containers as in the argument, or one text or None for all that lies below",
+        else "containers as in the argument, or one string or None for everything below",
     )
 
 

@@ -68,8 +68,8 @@ class Unknown:
 
 def _unknown_in_arithmetic() -> SpecError:
     return SpecError(
-        "UNKNOWN takes no part in arithmetic.",
-        why="each occurrence is a size of its own, so UNKNOWN + 1 would say nothing",
+        "UNKNOWN cannot be used in arithmetic.",
+        why="each occurrence is a separate size, so UNKNOWN + 1 would mean nothing",
         fix='name the size: sx.Dim("n") + 1',
     )
 

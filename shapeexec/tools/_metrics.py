@@ -161,7 +161,7 @@ def prometheus_metrics(
     """Export an Exec's counters and the latency of its calls through `prometheus_client`.
 
     The counters are those of `run.stats`, read at each scrape; the histogram
-    `shapeexec_call_seconds` hears of each call. Each has a label `function`.
+    `shapeexec_call_seconds` records each call. Each metric has a label `function`.
 
     Args:
         run: The Exec. It is not kept alive.
@@ -169,7 +169,7 @@ def prometheus_metrics(
         registry: A `prometheus_client.CollectorRegistry`; None: the client's default one.
 
     Returns:
-        A function that ends it.
+        A function that stops the export.
 
     Raises:
         ConfigError: `prometheus_client` is not installed, `run` is no Exec, or the registry has

@@ -53,8 +53,8 @@ class Validation:
         skipped: The comparisons that were not possible, with reasons.
         rounding: Results that differ by more than usual although the graph is the plain program and
             each equation is right: the function amplifies its own rounding.
-        differences: Sizes at which the symbolic trace is another program than the plain one, with
-            the first difference. They ran at their exact sizes.
+        differences: Sizes at which the symbolic trace is a different program from the plain one,
+            with the first difference. They ran at their exact sizes.
 
     Example:
         >>> report = sx.validate(sx.Exec(jnp.sum, ("s",)), np.ones(5, np.float32), rounds=1)
@@ -89,8 +89,8 @@ def validate(
 ) -> Validation:
     """Check that padding changes no result of `ex`: values and gradients, under every poison.
 
-    `ex` itself is left alone: the runs have graphs of their own. Results are equal if their trees,
-    dtypes, weak types and shapes are, integers exactly and floats up to rounding, NaN equal to NaN.
+    `ex` itself does not change: the runs have separate graphs. Results are equal if their trees,
+    dtypes, weak types, shapes and values are; floats may differ by rounding, and NaN equals NaN.
 
     Args:
         ex: What to check.
@@ -106,7 +106,7 @@ def validate(
         A report. Sizes at which the unpadded function itself fails are skipped.
 
     Raises:
-        ValidationError: A result differs. It names the first equation whose valid part does.
+        ValidationError: A result differs. It names the first equation whose valid elements differ.
         ConfigError: An option has an invalid value.
         ShapeExecError: Whatever `ex` raises and the unpadded function does not.
 

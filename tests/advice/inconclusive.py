@@ -291,7 +291,7 @@ ROWS = [
     eval_advice(
         "a division",
         lambda x: x.reshape(-1, 4),
-        'write "4*s" in the place of "s", if that holds of all sizes',
+        'write "4*s" in the place of "s", if that holds for all sizes',
         lambda told: (
             sx.eval_shape(lambda x: x.reshape(-1, 4), sx.Shape("float32", quoted(told, '"')[0]))
             .evaluate(s=2)

@@ -71,7 +71,7 @@ ROWS = [
     given_up(
         "what divides",
         halves,
-        'write what divides into the spec, such as "8*u" (pad the data to it), or pass',
+        'write the divisor into the spec, such as "8*u" (pad the data to it), or pass',
         lambda told: {"in_shapes": [quoted(told, '"')[0].replace("u", s) for s in SIZE_SHAPES]},
     ),
     given_up(

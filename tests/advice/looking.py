@@ -56,7 +56,7 @@ ROWS = [
     by_hand(
         "no spec",
         lambda: sx.unpad(PADDED, TRUE),
-        'pass the spec: unpad(x, sizes, spec="b, s"), or the sizes that pad_to_bucket gave',
+        'pass the spec: unpad(x, sizes, spec="b, s"), or the sizes that pad_to_bucket returned',
         lambda told: [
             value(f"sx.{told.split(': ')[1].split(', or')[0]}", x=PADDED, sizes=TRUE),
             sx.unpad(PADDED, SIZES),

@@ -111,7 +111,7 @@ ROWS = [
         "two strategies",
         "buckets",
         {"buckets": {"s": 8, sx.Dim("s"): 4}},
-        "name each symbol once, as a text or as a Dim",
+        "name each symbol once, as a string or as a Dim",
         lambda told: {"buckets": {sx.Dim("s"): 4}},
     ),
     strategy(
@@ -169,7 +169,7 @@ ROWS = [
     unlawful(
         "a function that raises",
         lambda size: {8: 8}[size],
-        "one with an end is a Ladder or has a maximum",
+        "use a Ladder or maximum= for an end",
         lambda told: sx.Ladder([8]),
         8,
     ),

@@ -184,7 +184,7 @@ ROWS = [
     spec_advice(
         "a container that the argument is not",
         {"b": "s"},
-        "or one text or None for all that lies below",
+        "or one string or None for everything below",
         lambda told: "s",
         x={"a": X},
         fn=lambda tree: 2 * tree["a"],

@@ -320,7 +320,7 @@ ERRORS = {
     ),
     "beyond an endless ladder": (
         lambda: Pow2(beyond="exact"),
-        "beyond=Exact() without maximum=: an endless ladder has nothing past it.",
+        "beyond=Exact() without maximum=: an endless ladder has no sizes past it.",
         "maximum=1024, beyond=sx.Exact(), say, or leave beyond= out",
     ),
     "custom without a function": (

@@ -329,7 +329,7 @@ def test_a_function_is_a_strategy():
         (
             128.0,
             "buckets=128.0 is not a strategy.",
-            'a strategy such as Pow2(), its text "pow2", 32 for multiples of 32, [8, 16] for '
+            'a strategy such as Pow2(), its name "pow2", 32 for multiples of 32, [8, 16] for '
             "these buckets, an object with a method bucket(size), or a function of the size",
         ),
         (Pow2, "buckets=Pow2 is a class, not a strategy.", "sx.Pow2(), an instance of it"),

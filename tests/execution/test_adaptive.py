@@ -131,7 +131,7 @@ def test_a_graph_that_cannot_be_made_keeps_the_ladder_before(monkeypatch):
     monkeypatch.setattr(_store, "compile_graph", failing)
     run, seen = make()
     serve(run, SIZES)
-    text = "in another thread there could not be made the graph for s=5 in bucket 5"
+    text = "another thread could not compile the graph for s=5 in bucket 5"
     fix = "Fix:   the ladder before it stays"
     with pytest.warns(RuntimeWarning, match=f"{text}(.|\n)*{fix}"):
         serve(run, (5,), calls=1)

@@ -172,7 +172,7 @@ def test_an_analysis_is_drawn():
     ("run", "figure", "what", "fix"),
     [
         (sx.Exec(smooth, ("b, s",)), None, "plot: no call had a size.", "call the Exec before"),
-        (called(CALLS[:1]), 3, "plot: 3 is no figure.", r"plot\(plt.figure\(\)\)"),
+        (called(CALLS[:1]), 3, "plot: 3 is not a figure.", r"plot\(plt.figure\(\)\)"),
     ],
     ids=("no calls", "no figure"),
 )

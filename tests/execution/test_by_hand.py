@@ -260,7 +260,7 @@ ERRORS = {
     ),
     "unpad at sizes without symbols": (
         lambda: sx.unpad(X, (3, 5), spec="b, s"),
-        "unpad: sizes=(3, 5) are no sizes by symbol.",
+        "unpad: sizes=(3, 5) are not sizes by symbol.",
         "a dict of them",
     ),
     "unpad at traced sizes": (

@@ -281,7 +281,7 @@ def test_a_thrashing_cache_warns_once():
         warnings.simplefilter("always")
         for n in (1, 2, 3) * 3:
             ex(ones(n))
-    (warning,) = [w for w in told if "left the cache" in str(w.message)]
+    (warning,) = [w for w in told if "after their eviction" in str(w.message)]
     assert "s=" in str(warning.message)
     assert "Fix:   limits=sx.CacheLimits(graphs=2" in str(warning.message)
 

@@ -144,7 +144,7 @@ def test_a_tuned_graph_that_fails_is_told_and_the_quick_one_stays(monkeypatch):
     with pytest.warns(RuntimeWarning) as told:
         run()
     assert [str(warning.message) for warning in told] == [
-        "shapeexec: in another thread there could not be made the tuned graph for s=5 in bucket 8 "
+        "shapeexec: another thread could not compile the tuned graph for s=5 in bucket 8 "
         "(38% padding); not compiled yet: MemoryError: XLA has no room\n"
         '  Fix:   calls keep the quick one; sx.Compiling(first="tuned") raises the error'
     ]
@@ -183,11 +183,15 @@ WRONG = {
     "first": (lambda: sx.Compiling(first="slow"), "first='slow' is not known", '"tuned" or "qui'),
     "a list": (
         lambda: sx.Compiling(options=["a"]),
-        "options=['a'] are no options of XLA",
+        "options=['a'] are not XLA",
         "a dict",
     ),
-    "a value": (lambda: sx.Compiling(options={"a": [1]}), "{'a': [1]} are no options", "a dict"),
-    "a name": (lambda: sx.Compiling(options={1: 1}), "{1: 1} are no options", "a dict"),
+    "a value": (
+        lambda: sx.Compiling(options={"a": [1]}),
+        "{'a': [1]} are not XLA",
+        "a dict",
+    ),
+    "a name": (lambda: sx.Compiling(options={1: 1}), "{1: 1} are not XLA", "a dict"),
     "a text": (
         lambda: sx.Exec(np.sum, compiling="quick"),
         "compiling='quick' is not a Compiling.",

@@ -107,7 +107,7 @@ def test_symbols_that_become_exact_are_told_with_the_reason():
 def test_sizes_at_which_the_function_is_another_are_told():
     run, seen = sx.Exec(lambda x: x * (2 if type(x.shape[0]) is int else 3), ("s",)), []
     run.on_event(seen.append)
-    with pytest.warns(RuntimeWarning, match="at symbolic sizes the function is another one"):
+    with pytest.warns(RuntimeWarning, match="at symbolic sizes the function is not the same"):
         run(ones(5))
     assert (seen[-1].kind, seen[-1].graph.sizes) == ("call", "s=5 exact")
     assert {"s": 5} in [event.sizes for event in seen if event.kind == "exact"]
@@ -151,7 +151,7 @@ def test_a_callback_that_asks_for_the_graph_that_is_being_made_does_not_wait_for
     run.on_event(lambda event: run(ones(5)) if event.kind == "compiling" else None)
     with caplog.at_level(logging.ERROR, "shapeexec"):
         assert run(ones(5)) == 5
-    assert "a graph was asked for by what runs while this thread makes it" in caplog.text
+    assert "this thread requested a graph while it was compiling that graph" in caplog.text
 
 
 def test_the_logger_has_calls_at_debug_and_graphs_at_info(caplog):

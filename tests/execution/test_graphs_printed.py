@@ -186,7 +186,7 @@ def test_a_picture_is_drawn_in_a_figure():
     ex = sx.Exec(lambda x: x.sum(), ("s",))
     ex(ones(5))
     figure = pyplot.figure()
-    with refused(sx.ConfigError, "is no figure.", "plot(plt.figure())"):
+    with refused(sx.ConfigError, "is not a figure.", "plot(plt.figure())"):
         ex.graphs.plot(figure.gca())
     assert ex.graphs.plot(figure) is figure
     pyplot.close(figure)

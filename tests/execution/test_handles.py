@@ -193,11 +193,11 @@ def test_parameters_and_state_are_donated_step_by_step():
 
 BAD = {
     "numpy": (lambda: (ones(4), (3,)), "takes a jax.Array", "jax.numpy.asarray(array)"),
-    "rank": (lambda: (jnp.ones(4), (3, 1)), "is not the shape", "1 ints, none above (4,)"),
-    "greater": (lambda: (jnp.ones(4), (5,)), "is not the shape", "1 ints, none above (4,)"),
-    "negative": (lambda: (jnp.ones(4), (-1,)), "is not the shape", "1 ints, none above (4,)"),
-    "floats": (lambda: (jnp.ones(4), (3.0,)), "is not the shape", "1 ints, none above (4,)"),
-    "an int": (lambda: (jnp.ones(4), 3), "is not the shape", "1 ints, none above (4,)"),
+    "rank": (lambda: (jnp.ones(4), (3, 1)), "does not fit into", "1 ints, none above (4,)"),
+    "greater": (lambda: (jnp.ones(4), (5,)), "does not fit into", "1 ints, none above (4,)"),
+    "negative": (lambda: (jnp.ones(4), (-1,)), "does not fit into", "1 ints, none above (4,)"),
+    "floats": (lambda: (jnp.ones(4), (3.0,)), "does not fit into", "1 ints, none above (4,)"),
+    "an int": (lambda: (jnp.ones(4), 3), "does not fit into", "1 ints, none above (4,)"),
 }
 
 

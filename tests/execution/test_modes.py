@@ -132,7 +132,7 @@ def test_a_number_has_to_fit_the_dtype(number, dtype, fits):
 
 @pytest.mark.parametrize("padding", ["pow2", "mean", None, [1], {0: "pow2"}])
 def test_what_is_no_mode_is_refused(padding):
-    with refused(sx.ConfigError, "is no padding mode", "how far sizes are padded") as caught:
+    with refused(sx.ConfigError, "is not a padding mode", "buckets= says how far") as caught:
         sx.Exec(lambda x: x, ("s",), masking=False, padding=padding)
     assert caught.value.option == "padding"
 
@@ -140,8 +140,8 @@ def test_what_is_no_mode_is_refused(padding):
 @pytest.mark.parametrize(
     ("padding", "what"),
     [
-        ({1.5: "edge"}, "1.5 is no argument"),
-        ({-1: "edge"}, "-1 is no argument"),
+        ({1.5: "edge"}, "1.5 is not an argument"),
+        ({-1: "edge"}, "-1 is not an argument"),
         ({"y": 0}, "the function has no argument 'y'"),
     ],
 )

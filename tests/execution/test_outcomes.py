@@ -31,7 +31,7 @@ def calls_until_warned(fn, sizes):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             run.plan(np.ones(size, np.float32))
-        if any("Each outcome is a graph of its own" in str(each.message) for each in caught):
+        if any("Each outcome has its own graph" in str(each.message) for each in caught):
             return number
     return None
 

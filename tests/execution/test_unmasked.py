@@ -171,7 +171,7 @@ def test_what_is_no_corner_of_the_bucket_is_refused(fn, spec, what, got):
     if "20" in spec:
         run = sx.Exec(lambda x, y: fn(x), (spec, "s"), masking=False, buckets=B)
     args = (ones(17), ones(3)) if "20" in spec else (ones(3),)
-    text = f"masking=False: {what} of the unpadded call is no corner"
+    text = f"masking=False: {what} of the unpadded call does not fit"
     with refused(sx.ConfigError, text, '"s": sx.Exact() in buckets=') as caught:
         run(*args)
     assert f"{got}" in str(caught.value)

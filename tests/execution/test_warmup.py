@@ -176,9 +176,17 @@ def test_sizes_of_a_symbol_that_is_named_like_an_option_are_in_the_mapping(symbo
 @pytest.mark.parametrize(
     ("given", "what", "fix"),
     [
-        ({"sizes": 8}, "sizes=8 is no mapping of symbols to their sizes", "sizes={'sizes': 8}, if"),
+        (
+            {"sizes": 8},
+            "sizes=8 is not a mapping of symbols to",
+            "sizes={'sizes': 8}, if",
+        ),
         ({"sizes": {"s": 8}, "s": 4}, "sizes of `s` are given twice.", "leave out s=..., or 's'"),
-        ({"s": 3, "progress": 3}, "progress=3 can be told nothing.", "progress=True, or"),
+        (
+            {"s": 3, "progress": 3},
+            "progress=3 is neither True nor a function",
+            "progress=True, or",
+        ),
     ],
     ids=["no mapping", "twice", "progress"],
 )
@@ -345,7 +353,7 @@ def test_a_configuration_of_one_thread_is_warmed_up_by_it(gate: Gate):
 @pytest.mark.parametrize("workers", [0, -1, "2", 1.5, True, range(3)], ids=repr)
 def test_workers_are_a_number_of_threads(workers):
     ex = sx.Exec(lambda x: x + 1, ("s",), buckets=P)
-    with refused(sx.ConfigError, f"workers={workers!r} is no number of threads", "workers=2, or"):
+    with refused(sx.ConfigError, f"workers={workers!r} is not a number of", "workers=2, or"):
         ex.warmup(ones(1), s=3, workers=workers)
 
 
@@ -395,6 +403,6 @@ def test_without_rich_tqdm_draws_the_bar_or_a_warning_says_that_nobody_does(has_
         assert ex.warmup(ones(1), s=range(1, 9), progress=True) == 4
     assert Tqdm.drawn == ((4, 4, "closed") if has_tqdm else None)
     assert [str(warning.message) for warning in told or ()] == [
-        "shapeexec: no bar is drawn, for neither rich nor tqdm is installed.\n"
+        "shapeexec: no bar is drawn, because neither rich nor tqdm is installed.\n"
         "  Fix:   pip install tqdm, or progress=print"
     ] * (not has_tqdm)

@@ -161,6 +161,6 @@ def test_what_tells_why_keeps_no_graph_alive():
     assert graph() is None
     assert str(told).startswith("no graph has s=16; the nearest, graph 0 (s=8)")
     for ask in (told.graphs[0].hlo, told.graphs[0].cost):
-        with refused(sx.ConfigError, "this row tells of a graph (s=8)", "run.graphs"):
+        with refused(sx.ConfigError, "this row describes a graph (s=8)", "run.graphs"):
             ask()
     assert ex.graphs[0].hlo().startswith("HloModule")

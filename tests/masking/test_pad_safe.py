@@ -80,7 +80,7 @@ def test_options_are_checked_at_once():
         pad_safe(lambda x: x, ("s",), poison="bad")
     with refused(sx.ConfigError, "constraints: 's' is not a comparison.", "comparison"):
         pad_safe(lambda x: x, ("s",), constraints=["s"])
-    with refused(sx.ConfigError, "constraints=3 are not texts.", 'constraints="s >= 2"'):
+    with refused(sx.ConfigError, "constraints=3 are not strings.", 'constraints="s >= 2"'):
         pad_safe(lambda x: x, ("s",), constraints=3)
 
 

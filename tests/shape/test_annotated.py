@@ -150,8 +150,8 @@ def test_dimensions_that_are_no_spec_are_an_error():
 
     with pytest.raises(SpecError, match="the annotation of `x` has the dimensions") as caught:
         annotated(wrong)
-    assert caught.value.what.endswith('"b s**t.u", which are no spec.')
-    assert caught.value.fix == "give in_shapes=..., which goes before annotations"
+    assert caught.value.what.endswith('"b s**t.u", which are not a spec.')
+    assert caught.value.fix == "give in_shapes=..., which overrides annotations"
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,6 @@ def test_given_specs_may_not_contradict(spec, is_refused):
         check()
     assert caught.value.what == f'in_shapes[0] is "{spec}", but its annotation says "b, 512".'
     assert caught.value.fix == (
-        "change one of the two; or leave in_shapes out, for the annotation is a spec"
+        "change one of the two; or leave in_shapes out: the annotation is a spec"
     )
     return None

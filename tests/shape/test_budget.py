@@ -39,7 +39,7 @@ def test_past_its_bound_a_search_names_line_symbols_and_way_out(limit, why, monk
         call(limit, monkeypatch)
     error = caught.value
     assert error.what == (
-        "the function can be traced with facts of `s` and `t` and `u` only, and there are too many."
+        "the function can only be traced with too many facts about `s` and `t` and `u`."
     )
     assert "x[0::2] * x[1::2]" in error.where
     assert why in error.why

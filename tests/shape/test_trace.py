@@ -331,6 +331,6 @@ def test_a_function_with_many_guards_is_told_once():
         warnings.simplefilter("always")
         for size in range(1, 12):
             ex.plan(ones(size))
-    (warning,) = [w for w in told if "its branches depend on its sizes" in str(w.message)]
+    (warning,) = [w for w in told if "it branches on its sizes" in str(w.message)]
     assert "test_trace.py" in str(warning.message)
     assert "Fix:   decide with jnp.where" in str(warning.message)

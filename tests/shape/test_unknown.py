@@ -152,7 +152,7 @@ def test_a_text_computes_nothing_of_an_unknown_size(text):
     shaped = (lambda: compile_spec((f"b, {text}",), (0,)), lambda: Shape(None, text))
     for call in (lambda: Dim(text), *shaped):
         error = refused(call)
-        assert error.what == "UNKNOWN takes no part in arithmetic."
+        assert error.what == "UNKNOWN cannot be used in arithmetic."
         assert error.fix == 'name the size: sx.Dim("n") + 1'
 
 

@@ -154,15 +154,15 @@ REFUSED = [
         "pass graphs as an int, 1 or more",
     ),
     ({"sizes": []}, "sizes is empty: no request was seen.", "pass at least one request"),
-    ({"sizes": 5}, "sizes=5 is no collection of requests.", FORMS),
+    ({"sizes": 5}, "sizes=5 is not a collection of requests.", FORMS),
     (
         {"sizes": [(1, 2), (3,)]},
-        "sizes[1]=(3,) has not one size for each symbol: `b` and `s`.",
+        "sizes[1]=(3,) does not have one size for each symbol: `b` and `s`.",
         FORMS,
     ),
     (
         {"sizes": [{"b": 1, "q": 2}]},
-        "sizes[0]={'b': 1, 'q': 2} has not one size for each symbol: `b` and `s`.",
+        "sizes[0]={'b': 1, 'q': 2} does not have one size for each symbol: `b` and `s`.",
         FORMS,
     ),
     (

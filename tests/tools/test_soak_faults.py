@@ -23,7 +23,7 @@ from tests.tools.soaking import (
 
 @pytest.mark.parametrize("kind", KINDS, ids=by_name)
 @pytest.mark.filterwarnings("ignore:shapeexec. saved graphs do not fit:RuntimeWarning")
-@pytest.mark.filterwarnings("ignore:shapeexec. options that were saved:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:shapeexec. saved options:RuntimeWarning")
 def test_each_fault_is_injected_and_becomes_what_it_should(kind, monkeypatch, tmp_path):
     monkeypatch.setattr(_faults, "_SLOW", 0.01)
     service, traffic, faults = served(rates={kind.name: 1.0}, directory=tmp_path)

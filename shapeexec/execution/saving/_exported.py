@@ -56,7 +56,7 @@ def exported(graph: Graph) -> bytes:
         _compat.config_fingerprint(),
         _compat.compile_settings(),
     ):
-        raise NotExportedError("JAX's settings are not those in which it was made")
+        raise NotExportedError("JAX's settings have changed since it was made")
     try:
         with permitted():
             program = jax.export.export(graph.jitted)(*outline.arguments)

@@ -213,7 +213,7 @@ def checked(directory: Any, *, is_made: bool) -> Path:
         raise unusable(directory, error) from error
     if not is_there:
         raise ConfigError(
-            f"directory={str(directory)!r} is no directory.",
+            f"directory={str(directory)!r} is not a directory.",
             option="directory",
             fix="the directory that `run.save` wrote",
         )

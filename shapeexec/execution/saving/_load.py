@@ -22,31 +22,32 @@ from shapeexec.shape._inferred import Inferred
 def load(
     directory: Any, fn: Callable[..., Any], *shapes: Any, trusted: bool = False, **options: Any
 ) -> Exec:
-    """Make an Exec from what `Exec.save` has written: its options, and with trust its graphs.
+    """Make an Exec from a directory of `Exec.save`: its options and, if trusted, its graphs.
 
-    A call whose graph was saved loads it, and spares masking, lowering and XLA. The function is
-    traced all the same: by its trace a graph is known, and each trace is proven as always. A graph
-    whose function, versions, device, flags or options are others is made anew, with one warning
-    that says why; so is one whose file is damaged.
+    A call whose graph was saved loads it, without masking, lowering or compiling. The function is
+    still traced, because a saved graph is found by its trace, and each trace is proven as always.
+    If the function, versions, device, flags or options differ, or a file is damaged, the graph is
+    compiled again, with one warning that says why.
 
-    **A graph is code, and its file is unpickled: whoever can write the directory can run whatever
-    he likes in a process that loads with `trusted=True`.** Without it only JSON is read, which
-    names options and runs nothing.
+    **A graph is code, and its file is unpickled: whoever can write to the directory can run any
+    code in a process that loads with `trusted=True`.** Without it only JSON is read, which holds
+    options and runs nothing.
 
     Args:
-        directory: What `save` has written.
+        directory: The directory that `save` wrote.
         fn: The plain function.
-        *shapes: `in_shapes` and `buckets`, if they are not those that were saved.
+        *shapes: `in_shapes` and `buckets`, if they differ from the saved ones.
         trusted: Whether graphs are loaded: whether you know who wrote the directory.
         **options: Options of `Exec` that are not data, such as a strategy that is a function, or
-            that are to differ from those that were saved, which is told in a warning.
+            that override the saved ones, with a warning.
 
     Returns:
-        The Exec. Its statistics begin anew; those that were saved stay in `manifest.json`.
+        The Exec. Its statistics start at zero; the saved ones stay in `manifest.json`.
 
     Raises:
-        ConfigError: `directory` is none, or cannot be read; an option was no data and is missing.
-        ShapeExecError: Whatever `Exec` raises of the options.
+        ConfigError: `directory` is not one, or cannot be read; an option that is not data is
+            missing.
+        ShapeExecError: Whatever `Exec` raises for the options.
 
     Example:
         >>> run = sx.Exec(jnp.sum, ("s",))
@@ -66,7 +67,7 @@ def load(
     missing = [name for name in saved if saved[name] is None and name not in given]
     if missing:
         raise ConfigError(
-            f"load: {missing[0]} was no data when it was saved.",
+            f"load: {missing[0]} could not be saved as data.",
             option=missing[0],
             why="functions and classes of your own are not written into files",
             fix=f"sx.load(directory, fn, {missing[0]}=...)",
@@ -109,9 +110,9 @@ def _manifest(
         is_known = isinstance(error, DamagedError)
         told = str(error) if is_known else f"{_files.MANIFEST} is of another format"
         warnings.warn(
-            f"shapeexec: options that were saved cannot be read: {told}\n"
+            f"shapeexec: saved options cannot be read: {told}\n"
             f"  Where: {directory}\n"
-            "  Fix:   the options are those that load() is given; save() writes them anew",
+            "  Fix:   pass the options to load(); save() writes them again",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -123,8 +124,8 @@ def _warn_of_others(others: Mapping[str, tuple[str | None, str | None]]) -> None
     told = [f"{name} was {old}, is {new}" for name, (old, new) in others.items() if old is not None]
     if told:
         warnings.warn(
-            f"shapeexec: options differ from those that were saved: {'; '.join(told)}\n"
-            "  Fix:   leave them out to take those that were saved",
+            f"shapeexec: options differ from the saved ones: {'; '.join(told)}\n"
+            "  Fix:   leave them out to use the saved ones",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -95,7 +95,7 @@ def _save_graph(
         OSError: The directory cannot be written.
     """
     if graph.row.origin == "quick":
-        raise _NotSavedError("its tuned graph is not made yet")
+        raise _NotSavedError("its tuned graph is not compiled yet")
     try:
         parts = parts_of(graph.outline, graph.options, constraints=settings.constraints)
     except UnsaveableError as error:

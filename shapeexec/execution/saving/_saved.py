@@ -297,9 +297,9 @@ class Saved:
             self._has_warned = True
             told = first_of(self._reasons)
         warnings.warn(
-            f"shapeexec: saved graphs do not fit, and are made anew: {told}\n"
+            f"shapeexec: saved graphs do not fit, and are compiled again: {told}\n"
             f"  Where: {self.directory}\n"
-            "  Fix:   save() writes those that are made anew; the others may be deleted",
+            "  Fix:   save() writes the new graphs; the old files may be deleted",
             RuntimeWarning,
             stacklevel=2,
         )

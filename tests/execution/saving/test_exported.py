@@ -43,7 +43,7 @@ def test_flags_and_options_of_xla_may_differ(tmp_path, monkeypatch):
         run(W, X)
     assert run.stats.exports == 1
     assert len(texts) == 1
-    assert "options differ from those that were saved: compiling" in texts[0]
+    assert "options differ from the saved ones: compiling" in texts[0]
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,8 @@ def test_a_damaged_manifest_is_told_and_its_options_are_not_used(tmp_path, origi
     with told() as texts:
         run = sx.load(tmp_path, attend, SPECS, trusted=True)
     (text,) = texts
-    assert text.startswith("shapeexec: options that were saved cannot be read: manifest.json is")
-    assert "Fix:   the options are those that load() is given" in text
+    assert text.startswith("shapeexec: saved options cannot be read: manifest.json is")
+    assert "Fix:   pass the options to load()" in text
     run(W, X)
     assert run.stats.loads == 1
 

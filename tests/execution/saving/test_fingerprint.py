@@ -148,10 +148,10 @@ def test_another_environment_makes_graphs_anew_with_a_warning(tmp_path, monkeypa
     assert (run.stats.loads, run.stats.compiles) == (0, 1)
     (text,) = texts
     assert text.startswith(
-        "shapeexec: saved graphs do not fit, and are made anew: "
+        "shapeexec: saved graphs do not fit, and are compiled again: "
         f"{name} was {own[name] or 'empty'}, is another"
     )
-    assert "Fix:   save() writes those that are made anew" in text
+    assert "Fix:   save() writes the new graphs" in text
 
 
 SETTINGS = {

@@ -74,7 +74,7 @@ class Pair(NamedTuple):
 def test_data_that_would_be_read_as_another_value_has_to_be_given(tmp_path, option, value):
     options = {"in_shapes": SPECS, "masking": False, option: value}
     sx.Exec(attend, **options).save(tmp_path)
-    with pytest.raises(sx.ConfigError, match=f"load: {option} was no data when it was saved"):
+    with pytest.raises(sx.ConfigError, match=f"load: {option} could not be saved as data"):
         sx.load(tmp_path, attend)
 
 
@@ -83,9 +83,7 @@ def test_an_option_that_is_no_data_has_to_be_given(tmp_path):
         return size + size % 2
 
     sx.Exec(attend, SPECS, buckets={"s": even, "b": 4}).save(tmp_path)
-    with pytest.raises(
-        sx.ConfigError, match="load: buckets was no data when it was saved"
-    ) as caught:
+    with pytest.raises(sx.ConfigError, match="load: buckets could not be saved as data") as caught:
         sx.load(tmp_path, attend)
     assert caught.value.option == "buckets"
     assert "sx.load(directory, fn, buckets=...)" in str(caught.value)
@@ -101,10 +99,9 @@ def test_options_that_differ_are_told(tmp_path):
         run = sx.load(tmp_path, attend, SPECS, buckets=sx.Linear(8))
     (text,) = texts
     assert text.startswith(
-        "shapeexec: options differ from those that were saved: buckets was sx.Pow2(), "
-        "is sx.Linear(8)"
+        "shapeexec: options differ from the saved ones: buckets was sx.Pow2(), is sx.Linear(8)"
     )
-    assert "Fix:   leave them out to take those that were saved" in text
+    assert "Fix:   leave them out to use the saved ones" in text
     assert run.settings.strategies == sx.Linear(8)
 
 
