@@ -1,8 +1,9 @@
 """How well a cost model tells what five models cost: FLOPs beside XLA's, seconds beside measured.
 
 The seconds are those of the plain function, compiled at the sizes, the least of three calls in each
-round; the device's speed is measured once before. An error is `|modelled / measured - 1|`. A model that is scaled knows the time of one
-call, by `CostModel.measured`; that size is left out of its errors.
+round; the device's speed is measured once before. An error is `|modelled / measured - 1|`. A model
+that is scaled knows the time of one call, by `CostModel.measured`; that size is left out of its
+errors.
 """
 
 import argparse
