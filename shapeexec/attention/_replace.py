@@ -11,7 +11,7 @@ function means to `_flax`. Flax is not imported: a model can exist only if it is
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from shapeexec._errors import ConfigError
@@ -143,7 +143,7 @@ def _intercept(  # noqa: PLR0917 - the order is linen's
 
 
 @contextlib.contextmanager
-def _attending_by(layer: Any, fn: _Fn) -> Iterator[None]:
+def _attending_by(layer: Any, fn: _Fn) -> Generator[None]:
     """Replace Flax's attention in a linen module, which is frozen, until a method of it returns."""
     before = _of(layer)
     if before not in _flaxs_own():

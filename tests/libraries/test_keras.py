@@ -57,7 +57,7 @@ LAYERS = {
     "attention": lambda: keras.layers.MultiHeadAttention(2, 4),
     "recurrent": lambda: keras.layers.LSTM(4),
     "convolution": lambda: keras.layers.Conv1D(4, 3, padding="same"),
-    "norm": lambda: keras.layers.LayerNormalization(),
+    "norm": lambda: keras.layers.LayerNormalization(epsilon=1e-3),
 }
 
 
