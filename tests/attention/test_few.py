@@ -11,7 +11,8 @@ from shapeexec.attention._blocks import BlockMask
 from shapeexec.attention.backends.mosaic_gpu import _few
 from shapeexec.attention.backends.mosaic_gpu._packing import packing_of
 from shapeexec.attention.backends.mosaic_gpu._rules import rule_of
-from shapeexec.attention.backends.mosaic_gpu._shares import share
+from shapeexec.attention.backends.mosaic_gpu._shares import joined, share
+from shapeexec.attention.backends.mosaic_gpu._weights import Weights
 from shapeexec.attention.masks import (
     ALiBi,
     Causal,
@@ -64,6 +65,30 @@ def test_a_long_list_among_short_ones_is_divided_among_a_number_of_programs_that
     counts = jnp.array([512] + [1] * 63, jnp.int32)
     shares, parts = share(counts, longest=512, programs=132)
     assert int(shares.parts()[0]) <= parts == 7
+
+
+@pytest.mark.parametrize("garbage", [np.nan, 7.0])
+def test_what_is_joined_is_the_softmax_over_all_parts_that_there_are(garbage):
+    counts = np.array([3, 0, 5], np.int32)
+    shares, parts = share(counts, longest=5, programs=4)
+    count = shares.parts()
+    assert parts == count.max() == 3
+    is_there = np.arange(parts) < count[:, None]
+    random = np.random.default_rng(0)
+    out, logsumexp = random.normal(size=(3, parts, 2, 4)), random.normal(size=(3, parts, 2))
+    logsumexp[0, 0, 1] = -np.inf  # of a row that attends to nothing in this part
+    given = [
+        jnp.asarray(np.where(np.expand_dims(is_there, axes), x, garbage), np.float32)
+        for x, axes in ((out, (2, 3)), (logsumexp, (2,)))
+    ]
+    value, (statistics,) = joined(Weights(1.0), shares, given, rows=2)
+    weights = np.where(is_there[..., None], np.exp(logsumexp), 0)
+    total = weights.sum(1)
+    expected = (weights[..., None] * out).sum(1) / np.where(total, total, 1)[..., None]
+    limit = tolerance(np.float32)
+    np.testing.assert_allclose(value, expected, limit, limit)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(statistics, np.log(total), limit, limit)
 
 
 TABLE = RelativeBias(random_bias(8, 9), left=4)
