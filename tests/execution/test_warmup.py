@@ -176,17 +176,9 @@ def test_sizes_of_a_symbol_that_is_named_like_an_option_are_in_the_mapping(symbo
 @pytest.mark.parametrize(
     ("given", "what", "fix"),
     [
-        (
-            {"sizes": 8},
-            "sizes=8 is not a mapping of symbols to",
-            "sizes={'sizes': 8}, if",
-        ),
+        ({"sizes": 8}, "sizes=8 is not a mapping of symbols to", "sizes={'sizes': 8}, if"),
         ({"sizes": {"s": 8}, "s": 4}, "sizes of `s` are given twice.", "leave out s=..., or 's'"),
-        (
-            {"s": 3, "progress": 3},
-            "progress=3 is neither True nor a function",
-            "progress=True, or",
-        ),
+        ({"s": 3, "progress": 3}, "progress=3 is neither True nor a function", "progress=True, or"),
     ],
     ids=["no mapping", "twice", "progress"],
 )
