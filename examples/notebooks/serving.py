@@ -164,9 +164,9 @@ beside.table(ways, truth=ways[0].results)
 print(f"padding: Pow2 {pow2.stats.waste['s']:.0%}, fitted {fitted.stats.waste['s']:.0%}")
 
 # %% [markdown]
-# Once all is compiled, exact shapes are the fastest: padding is work. Padded by hand is as fast as
-# `sx.Exec` with the same buckets; what the library spares is the second model with masks, which
-# must stay equal to the first.
+# Once all is compiled, powers of two are slower than exact shapes: padding is work, and fitted
+# buckets leave less of it. Padded by hand is as fast as `sx.Exec` with the same buckets; what the
+# library spares is the second model with masks, which must stay equal to the first.
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
