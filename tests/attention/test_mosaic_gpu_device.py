@@ -155,8 +155,9 @@ def test_few_queries_against_a_cache_with_nan_behind_its_lengths(queries, heads,
     mine = [run(*given, lengths, mask) for _ in range(2)]
     wide = [np.asarray(bf16(x), np.float32) for x in (q, k, v)]
     right = run(*wide, lengths, mask, implementation="xla")
-    np.testing.assert_array_equal(*(np.asarray(x, np.float32) for x in mine))
-    error = np.linalg.norm(np.asarray(mine[0], np.float32) - right)
+    one, other = (np.asarray(x, np.float32) for x in mine)
+    np.testing.assert_array_equal(one, other)
+    error = np.linalg.norm(one - right)
     assert error <= BY_NORM["bfloat16"] * np.linalg.norm(right)
 
 
