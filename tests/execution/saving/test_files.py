@@ -287,7 +287,7 @@ def test_what_is_no_directory_is_an_error(tmp_path, name):
 
 
 def test_a_directory_that_is_missing_or_empty_is_an_error(tmp_path):
-    with pytest.raises(sx.ConfigError, match="is no directory"):
+    with pytest.raises(sx.ConfigError, match="is not a directory"):
         sx.load(tmp_path / "missing", attend)
     with pytest.raises(sx.ConfigError, match="cannot be used") as caught:
         sx.load(tmp_path, attend)
