@@ -284,7 +284,7 @@ ROWS = [
     of_dims(
         "a float for a dim",
         lambda: sx.Dim(2.5),
-        'a text such as "2*s + 1"',
+        'a string such as "2*s + 1"',
         lambda told: sx.Dim(first(told)).evaluate(s=2),
         5,
     ),

@@ -234,7 +234,7 @@ def test_a_warm_up_takes_the_symbols_that_were_found():
 
 def test_a_warm_up_of_a_symbol_that_was_not_found_is_an_error():
     run = ran(sx.Exec(weighted), (1, 5))
-    with pytest.raises(sx.ConfigError, match="sizes for b, but the symbols are none"):
+    with pytest.raises(sx.ConfigError, match="no symbol b was inferred yet"):
         run.warmup(b=range(1, 5))
 
 

@@ -260,7 +260,7 @@ def test_keys_bits_and_gradients_of_integers_come_back():
 
 def test_what_is_no_ragged_batch_is_told():
     ex = sx.Exec(lambda w, x, y: x.sum() + y.sum(), (None, "s", "t"))
-    with refused(sx.SpecError, "args[1] has a spec but is a ndarray, no list", "pass a list"):
+    with refused(sx.SpecError, "args[1] has a spec but is a ndarray, not a list", "pass a list"):
         ex.map(W, ones(3), [ones(3)])
     with refused(sx.SpecError, "args[1] has 2 examples, but args[2] has 1", "of one length"):
         ex.map(W, [ones(3), ones(2)], [ones(3)])

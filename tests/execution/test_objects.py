@@ -282,7 +282,7 @@ class Abstract(abc.ABC):  # noqa: B024 - what matters is its metaclass
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (Count, "self.held.inner is a Count, which may change without notice."),
+        (Count, "self.held.inner is a Count, which may change unseen."),
         (Number, "self.held.inner is a Number, which is neither an array nor hashable."),
         ({}.keys, "self.held.inner is a dict_keys, which is neither an array nor hash"),
     ],

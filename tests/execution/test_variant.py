@@ -50,7 +50,7 @@ def test_strategies_are_of_each_form_that_an_exec_takes(name, given, expected):
         ({"on_unsupported": "exakt"}, "on_unsupported='exakt' is not known.", '"exact"'),
         ({"poison": "nann"}, "poison='nann' is not known.", "nan"),
         ({"constraints": ("s",)}, "'s' is not a comparison", "s >= 2"),
-        ({"constraints": 8}, "constraints=8 are not texts", 'constraints="s >= 2"'),
+        ({"constraints": 8}, "constraints=8 are not strings", 'constraints="s >= 2"'),
         ({"fn": 3}, "fn=3 cannot be called.", "function"),
         ({"static_argnums": 1}, "static_argnums: the function has no argument 1.", "name one of"),
         ({"static_argnames": "mode"}, "the function has no argument 'mode'", "name one of"),

@@ -27,9 +27,9 @@ def call(limit, monkeypatch, count=3, **options):
 @pytest.mark.parametrize(
     ("limit", "why"),
     [
-        (("MOST_FACTS", 2), "JAX asks"),
+        (("MOST_FACTS", 2), "JAX needs 3 facts"),
         (("MOST_REMAINDERS", 1), "2 remainders make"),
-        (("MOST_TRIES", 1), "1 traces did not tell"),
+        (("MOST_TRIES", 1), "1 traces did not show"),
         (("MOST_SECONDS", -1.0), "traces in 0 s did not tell"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

@@ -231,7 +231,7 @@ def test_a_text_that_is_no_dimension_is_refused(text, why):
 
 @pytest.mark.parametrize("value", [1.0, None, True, [1]])
 def test_a_value_that_is_no_dimension_is_refused(value):
-    with pytest.raises(SpecError, match=r"(?s)is not a dimension.*Fix: +an integer, a text"):
+    with pytest.raises(SpecError, match=r"(?s)is not a dimension.*Fix: +an integer, a string"):
         Dim(value)
 
 

@@ -73,7 +73,7 @@ def test_no_constraints_are_none():
 
 
 def test_constraints_that_are_no_texts_are_told():
-    with pytest.raises(sx.ConfigError, match="constraints=3 are not texts"):
+    with pytest.raises(sx.ConfigError, match="constraints=3 are not strings"):
         sx.eval_shape(lambda x: x, X, constraints=3)
 
 
