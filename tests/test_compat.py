@@ -353,3 +353,8 @@ def test_an_inconclusive_comparison_is_read_off_the_error(ask, read):
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of several kinds
         jax.eval_shape(lambda: ask(s))
     assert _compat.inconclusive_comparison(caught.value) == read
+
+
+def test_what_pallas_has_is_asked_of_jax():
+    assert _compat.pallas_has("mosaic_gpu")
+    assert not _compat.pallas_has("cuda_for_abacuses")

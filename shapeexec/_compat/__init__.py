@@ -12,6 +12,7 @@ that have them. Each module knows one subject:
     executables compiled programs as bytes, and the settings that change them
     exported    calls of exported programs
     cudnn       the primitives of cuDNN's attention
+    kernels     what Pallas offers to write kernels with
     partitioning functions that run on each device's part of arrays
     dims        symbolic dims, and the questions that code asks of them
     typed       functions whose types are partly unknown, with types
@@ -105,6 +106,9 @@ from shapeexec._compat.jaxprs import (  # noqa: F401 - others use it by the name
     sub_jaxprs,
     with_equations,
     without_hi_primitives,
+)
+from shapeexec._compat.kernels import (  # noqa: F401 - others use it by the name of the package
+    pallas_has,
 )
 from shapeexec._compat.layouts import row_major  # noqa: F401 - others use it by the package's name
 from shapeexec._compat.partitioning import (  # noqa: F401 - others use it by the name of the package

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.attention._grid import TileGrid
 from shapeexec.attention.backends import _device
@@ -82,6 +83,8 @@ def _lists(kinds: Array, width: int | None, *, side: Side) -> TileLists:
     options: dict[str, Any] = {"room": min(width or columns, columns), "side": side}
     capability = _device.compute_capability()
     if capability is None or capability < _device.OLDEST_FOR_TRITON:
+        return _by_operations(kinds, **options)
+    if not _compat.pallas_has("triton"):
         return _by_operations(kinds, **options)
     from shapeexec.attention import _lists_kernel  # noqa: PLC0415 - Triton is not everywhere
 

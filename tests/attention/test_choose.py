@@ -32,7 +32,7 @@ from shapeexec.attention.backends.mosaic_gpu import _support
 from shapeexec.attention.masks import Dense
 from tests.attention.lowering import layers, lowered
 
-HOPPER, AMPERE, TURING = (9, 0), (8, 0), (7, 5)
+BLACKWELL, HOPPER, AMPERE, TURING = (10, 0), (9, 0), (8, 0), (7, 5)
 CALL = Signature(
     batch=1,
     query_size=4096,
@@ -129,6 +129,13 @@ def test_on_a_hopper_the_fastest_that_can_is_chosen(device, mask, change, name):
         ("cuda", AMPERE, {"bias": (1, 16, 4096, 4096)}, "triton"),
         ("cuda", AMPERE, {"dtype": "float64"}, "xla"),
         ("cuda", TURING, {}, "xla"),
+        # No kernel of the library was run on a Blackwell: docs/adr/0030.
+        ("cuda", BLACKWELL, {}, "cudnn"),
+        ("cuda", BLACKWELL, LOOSE, "cudnn"),
+        ("cuda", BLACKWELL, BACK, "xla"),
+        ("cuda", BLACKWELL, {"is_ragged": True}, "xla"),
+        ("cuda", BLACKWELL, {"dtype": "float32"}, "xla"),
+        ("cuda", (12, 0), {"bias": (1, 16, 4096, 4096)}, "xla"),
         ("cuda", None, LOOSE | HEAD_64, "triton"),
         ("rocm", None, LOOSE | HEAD_64, "triton"),
         ("rocm", None, {"dtype": "float64"}, "xla"),
@@ -156,6 +163,12 @@ def test_who_is_asked_is_said_by_platform_and_by_what_was_measured():
     assert candidates(back, CAUSAL, platform="cuda", capability=AMPERE) == (
         "mosaic_gpu",
         "triton",
+        "cudnn",
+        "xla",
+    )
+    assert candidates(back, CAUSAL, platform="cuda", capability=BLACKWELL) == (
+        "mosaic_gpu",
+        "cudnn",
         "xla",
     )
     assert candidates(back, CAUSAL, platform="rocm", capability=None) == ("triton", "xla")
@@ -237,6 +250,21 @@ def test_without_its_primitives_cudnn_is_refused_and_another_runs(device, monkey
     with pytest.raises(sx.BackendError, match="cannot make the gradient") as caught:
         choose("cudnn", signature, mask=CAUSAL, platform="cuda")
     assert caught.value.why == "cudnn because this version of jax keeps it elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("change", "mask", "name"),
+    [({}, CAUSAL, "cudnn"), ({}, sx.Global(4), "xla"), ({"dtype": "float32"}, CAUSAL, "xla")],
+)
+def test_where_jax_has_dropped_pallas_triton_another_runs(device, monkeypatch, change, mask, name):
+    device(AMPERE)
+    monkeypatch.setattr("shapeexec._compat.pallas_has", lambda module: module != "triton")
+    signature = dataclasses.replace(CALL, **change)
+    assert choose(None, signature, mask=mask, platform="cuda") is load(name)
+    with pytest.raises(sx.BackendError, match="implementation='triton' cannot run") as caught:
+        choose("triton", signature, mask=mask, platform="cuda")
+    version = jax.__version__
+    assert caught.value.why == f"triton because jax {version} has no jax.experimental.pallas.triton"
 
 
 def test_triton_is_not_for_old_gpus(device):

@@ -137,6 +137,13 @@ def test_a_kernel_makes_them_where_there_is_a_gpu_and_room(
             np.testing.assert_array_equal(value[..., : known.shape[-1]], known)
 
 
+def test_without_pallas_triton_operations_make_them_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(_device, "compute_capability", lambda: _device.HOPPER)
+    monkeypatch.setattr("shapeexec._compat.pallas_has", lambda module: module != "triton")
+    text = lowered(lambda k: vars(lists_by_query(k)), random_kinds((1, 1, 4, 4)), platform="cuda")
+    assert "attention_lists" not in text
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
 @pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 1, 128, 128), (4, 1, 32, 100), (1, 1, 300, 9)])

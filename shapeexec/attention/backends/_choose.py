@@ -17,6 +17,7 @@ from shapeexec.attention.backends._registry import (
     REGISTERED,
     load,
     load_with_tangent,
+    refusal_of_version,
 )
 from shapeexec.attention.masks import Mask
 
@@ -44,10 +45,8 @@ def candidates(
         if band is not None
         and any(calls.covers(signature, band.kind, capability=capability) for calls in row.faster)
     )
-    on_platform = (
-        row.name for row in REGISTERED if row.platforms is None or platform in row.platforms
-    )
-    return (*faster, *on_platform)
+    tried = (row.name for row in REGISTERED if row.is_tried(platform, capability=capability))
+    return tuple(dict.fromkeys((*faster, *tried)))
 
 
 def choose(name: str | None, signature: Signature, *, mask: Mask, platform: str) -> Backend:
@@ -95,10 +94,12 @@ def _first_able(
 ) -> B:
     reasons: dict[str, str] = {}
     for candidate in names:
-        backend = load(candidate)
-        reason = backend.refuses(signature, mask, platform=platform)
+        reason = refusal_of_version(candidate)
         if reason is None:
-            return backend
+            backend = load(candidate)
+            reason = backend.refuses(signature, mask, platform=platform)
+            if reason is None:
+                return backend
         reasons[candidate] = reason
     who = f"implementation={named!r} cannot" if named else "no back end can"
     what = "make the gradient of" if signature.is_backward else "run"

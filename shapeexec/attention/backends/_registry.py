@@ -10,6 +10,9 @@ import functools
 import importlib
 from typing import Literal
 
+import jax
+
+from shapeexec import _compat
 from shapeexec.attention.backends._base import Backend, Signature, TangentBackend
 from shapeexec.attention.backends._device import HOPPER
 
@@ -60,12 +63,24 @@ class Registration:
             docs/attention.md.
         makes_tangents: Whether it is a `TangentBackend`. Forward-mode derivatives are rare, so one
             back end that runs anywhere suffices.
+        newest: The newest compute capability for which it is tried without being named; None: no
+            bound. No kernel ran on a newer GPU yet: docs/adr/0030.
+        needs: The module of `jax.experimental.pallas` that its kernels are written with, where
+            JAX has said that it will go; without it the next back end is tried.
     """
 
     name: Name
     platforms: tuple[str, ...] | None
     faster: tuple[Faster, ...] = ()
     makes_tangents: bool = False
+    newest: tuple[int, int] | None = None
+    needs: str | None = None
+
+    def is_tried(self, platform: str, *, capability: tuple[int, int] | None) -> bool:
+        """Whether calls without `implementation=` try it on such a device."""
+        if self.newest is not None and capability is not None and capability > self.newest:
+            return False
+        return self.platforms is None or platform in self.platforms
 
 
 _DENSE = frozenset({"full", "causal"})
@@ -75,13 +90,21 @@ _FASTER_CUDNN = (
 )
 REGISTERED = (
     Registration(name="mosaic_gpu", platforms=("cuda",)),
-    Registration(name="triton", platforms=("cuda", "rocm")),
+    Registration(name="triton", platforms=("cuda", "rocm"), newest=HOPPER, needs="triton"),
     Registration(name="mosaic_tpu", platforms=("tpu",)),
-    Registration(name="cudnn", platforms=(), faster=_FASTER_CUDNN),
+    Registration(name="cudnn", platforms=("cuda",), faster=_FASTER_CUDNN),
     Registration(name="xla", platforms=None, makes_tangents=True),
 )
 IMPLEMENTATIONS = tuple(row.name for row in REGISTERED)
 """The names of all back ends."""
+
+
+def refusal_of_version(name: str) -> str | None:
+    """Why this version of JAX has no such back end; None if it has."""
+    needed = next(row.needs for row in REGISTERED if row.name == name)
+    if needed is None or _compat.pallas_has(needed):
+        return None
+    return f"jax {jax.__version__} has no jax.experimental.pallas.{needed}"
 
 
 @functools.cache

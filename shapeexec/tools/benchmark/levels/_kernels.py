@@ -21,14 +21,11 @@ from typing import Any
 import jax
 import jax.core
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 from jax.interpreters import mlir
 
 from shapeexec import _compat, masking
 from shapeexec.masking import _registry
 from shapeexec.tools.benchmark.models._transformer import layer_norm
-
-_WARPS = 4
 
 norm_p = _compat.Primitive("pallas_layer_norm")
 gelu_p = _compat.Primitive("pallas_gelu")
@@ -64,7 +61,6 @@ def _by_rows(kernel: Callable[..., None], x: Any, *others: Any) -> Any:
         in_specs=[row, *whole],
         out_specs=row,
         interpret=is_interpreted(),
-        compiler_params=triton.CompilerParams(num_warps=_WARPS),
     )(x.reshape(rows, width), *others)
     return out.reshape(x.shape)
 
