@@ -86,10 +86,12 @@ def optimize(
 
 def _seen(run: Exec, symbols: tuple[str, ...]) -> Requests:
     found = run.analysis()
-    if not found.padded_sizes:
+    if not found.symbols or not found.padded_sizes:
         raise ConfigError(
-            f"optimize: {run!r:.80} has seen no call.",
+            f"optimize: {run!r:.80} has seen no call"
+            f"{' whose sizes have buckets' if found.calls else ''}.",
             option="sizes",
+            got=f"{found.calls} calls, {run.specs}" if found.calls else None,
             fix="sx.optimize(run, sizes), or call it before",
         )
     return read_requests(found.padded_sizes, symbols)

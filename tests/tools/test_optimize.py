@@ -89,6 +89,14 @@ def test_the_calls_that_were_seen_and_the_seconds_of_a_graph_are_the_defaults():
     assert other.stats.compiles == result.fitted.graphs == 1
 
 
+def test_calls_before_a_symbol_was_found_cannot_be_improved():
+    run = sx.Exec(double)
+    run(np.ones(3, np.float32))
+    with pytest.raises(sx.ConfigError, match="has seen no call whose sizes have buckets") as caught:
+        sx.optimize(run, cost=rows, graph_cost=1.0)
+    assert caught.value.got == "1 calls, in_shapes=(None,)"
+
+
 def test_what_was_improved_prints():
     assert str(found()) == (
         "80 requests: cost 4420 to 3240, padding 27.1% to 0.6%, 3 to 3 graphs\n"
