@@ -20,6 +20,7 @@ from shapeexec.bucketing._requests import Requests
 _MOST_CANDIDATES = {1: 1 << 20, 2: 160, 3: 40}
 _FEWEST_CANDIDATES = 16
 _MARGIN = 8.0  # sums and differences on the way to a total are no larger than so many of it
+_ALWAYS_COUNTED = 64  # graphs, though requests may use fewer: `by_graphs` goes so far
 _COMPARED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 """The numbers of graphs of several symbols that are compared, where none is given."""
 
@@ -76,6 +77,7 @@ def fit_requests(requests: Requests, cost: Cost, *, limits: Limits) -> Fitted:
         ConfigError: A limit cannot be kept, or the cost falls as a size grows.
     """
     space = _Space.of(requests, cost, limits=limits)
+    asked, limits = limits.graphs, _useful(limits, requests)
     frontier, bounds = _solved(space, limits)
     exact = float(requests.counts @ _at(cost, requests.symbols, sizes=requests.sizes))
     graphs = _chosen(frontier, exact=exact, requests=requests, limits=limits)
@@ -93,8 +95,14 @@ def fit_requests(requests: Requests, cost: Cost, *, limits: Limits) -> Fitted:
         lower_bound=min(max(bounds[graphs], exact), frontier.cost(graphs)),
         exact_cost=exact,
         requests=float(requests.counts.sum()),
-        by_graphs={k: frontier.cost(k) for k in compared},
+        by_graphs={k: frontier.cost(k) for k in compared} | {asked: frontier.cost(frontier.most)},
     )
+
+
+def _useful(limits: Limits, requests: Requests) -> Limits:
+    """The limits without graphs that no ladders could use: tables have a column for each."""
+    most = len(requests.sizes) + sum(map(len, limits.must.values()))
+    return dataclasses.replace(limits, graphs=min(limits.graphs, max(most, _ALWAYS_COUNTED)))
 
 
 def fitted_to(requests: Requests, cost: Cost, *, strategies: Mapping[str, Ladder]) -> Fitted:

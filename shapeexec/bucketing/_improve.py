@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
@@ -99,12 +100,27 @@ class Wanted:
         split: Buckets of which more than this share of the cost is padding are split, where that
             pays for the graphs.
         graph_cost: What a graph costs, in the unit of the cost.
+        keep: By symbol buckets that are there in any case: some come first, and none goes.
     """
 
     remove: float
     merge: bool
     split: float
     graph_cost: float
+    keep: Mapping[str, tuple[int, ...]] = dataclasses.field(
+        default_factory=dict[str, tuple[int, ...]]
+    )
+
+    def missing(self, ladders: Ladders) -> Iterator[tuple[str, int]]:
+        """The buckets that are to be there, and are not."""
+        for symbol, buckets in self.keep.items():
+            yield from ((symbol, bucket) for bucket in buckets if bucket not in ladders[symbol])
+
+    def may_go(self, ladders: Ladders) -> Iterator[tuple[str, int]]:
+        """All buckets but the greatest, and those that are kept."""
+        for symbol, held in ladders.items():
+            kept = self.keep.get(symbol, ())
+            yield from ((symbol, bucket) for bucket in held[:-1] if bucket not in kept)
 
 
 def improve(requests: Requests, cost: Cost, *, ladders: Ladders, wanted: Wanted) -> Optimized:
@@ -118,16 +134,17 @@ def improve(requests: Requests, cost: Cost, *, ladders: Ladders, wanted: Wanted)
     """
     scores = _Scores(requests, cost)
     changes: list[BucketChange] = []
-    own, gone = dict(ladders), set[tuple[str, int]]()
-    for step in (_removed, _merged, _split):
+    own = dict(ladders)
+    for at in [*wanted.missing(own)]:
+        change, own = scores.change("split", at, ladders=own)
+        changes.append(change)
+    for step in (_removed, _merged, functools.partial(_split, before=ladders)):
         while len(changes) < _MOST_CHANGES:
             found = step(scores, own, wanted=wanted)
-            found = None if found is None or (found[0].symbol, found[0].bucket) in gone else found
             if found is None:
                 break
             change, own = found
             changes.append(change)
-            gone |= {(change.symbol, change.bucket)}  # what was removed is not split off again
     before, after = (
         fitted_to(requests, cost, strategies={s: Ladder(held) for s, held in each.items()})
         for each in (ladders, own)
@@ -196,10 +213,10 @@ _Step = tuple[BucketChange, Ladders] | None
 def _removed(scores: _Scores, ladders: Ladders, *, wanted: Wanted) -> _Step:
     """The bucket that is used least goes."""
     buckets, total = scores.buckets(ladders), float(scores.counts.sum())
+    column = {symbol: buckets[:, i] for i, symbol in enumerate(scores.symbols)}
     shares = {
-        (symbol, bucket): float(scores.counts[buckets[:, i] == bucket].sum()) / total
-        for i, symbol in enumerate(scores.symbols)
-        for bucket in ladders[symbol][:-1]
+        (symbol, bucket): float(scores.counts[column[symbol] == bucket].sum()) / total
+        for symbol, bucket in wanted.may_go(ladders)
     }
     rare = min(shares, key=lambda at: shares[at], default=None)
     if rare is None or shares[rare] >= wanted.remove:
@@ -209,16 +226,16 @@ def _removed(scores: _Scores, ladders: Ladders, *, wanted: Wanted) -> _Step:
 
 def _merged(scores: _Scores, ladders: Ladders, *, wanted: Wanted) -> _Step:
     """The bucket goes whose graphs cost most beside the padding that they spare."""
-    places = ((s, bucket) for s in scores.symbols for bucket in ladders[s][:-1])
-    tried = [scores.change("merge", at, ladders=ladders) for at in places] if wanted.merge else []
+    places = wanted.may_go(ladders) if wanted.merge else ()
+    tried = [scores.change("merge", at, ladders=ladders) for at in places]
     return _best(tried, wanted)
 
 
-def _split(scores: _Scores, ladders: Ladders, *, wanted: Wanted) -> _Step:
+def _split(scores: _Scores, ladders: Ladders, *, wanted: Wanted, before: Ladders) -> _Step:
     """The bucket comes that spares most padding beside the graphs that it takes."""
     tried: list[tuple[BucketChange, Ladders]] = []
     for symbol, bucket, waste, sizes in scores.waste(ladders):
-        distinct = np.unique(sizes[sizes < bucket])
+        distinct = np.setdiff1d(sizes[sizes < bucket], before[symbol])  # none that was removed
         if waste > wanted.split and len(distinct):
             places = np.unique(np.linspace(0, len(distinct) - 1, _MOST_SPLITS).astype(int))
             ats = [(symbol, int(distinct[place])) for place in places]

@@ -11,6 +11,7 @@ The programs that it is timed by are in `_programs`, and `_count` tells what the
 import dataclasses
 import functools
 import itertools
+import math
 import statistics
 import threading
 import time
@@ -21,6 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shapeexec._errors import ConfigError
+from shapeexec.bucketing._checks import as_float
 from shapeexec.bucketing._fit import Floats
 from shapeexec.costing._count import count
 from shapeexec.costing._programs import Program, programs
@@ -50,6 +53,9 @@ class Speed:
             need more than 32 MiB at once.
         seconds_per_convolved_flop: Of convolutions. None: as of matrix products.
 
+    Raises:
+        ConfigError: One is negative, not finite, or no number.
+
     Example:
         >>> Speed(seconds_per_flop=1e-11, seconds_per_byte=1e-10).seconds_per_call
         0.0
@@ -62,6 +68,16 @@ class Speed:
     seconds_per_call: float = 0.0
     seconds_per_fresh_byte: float = 0.0
     seconds_per_convolved_flop: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            is_left = value is None and name == "seconds_per_convolved_flop"
+            if not (is_left or 0 <= as_float(value) < math.inf):
+                raise ConfigError(
+                    f"{name}={value!r:.40} is not a finite number of at least 0.",
+                    option=name,
+                    fix=f"{name}=1e-11, say, in seconds",
+                )
 
     @property
     def rates(self) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ known here.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from shapeexec.shape import _trees
@@ -105,12 +105,26 @@ class Inferred:
         """
         names: dict[Axis, str] = {}
         for axes in self.symbols:
-            given = [self.given[axis] for leaf, axis in axes if leaf == len(self.leaves)]
-            (leaf, axis), *others = axes
-            name = at_place(self.leaves[leaf][0], axis) if others else "?"
-            name = _BATCH if self.batch in axes else name
-            names |= dict.fromkeys(axes, given[0] if given else name)
+            name = self._name(axes)
+            is_unnamed = len(axes) == 1 and name == self._place(axes)
+            names |= dict.fromkeys(axes, "?" if is_unnamed else name)
         return tuple(_text(names, leaf, rank=rank) for leaf, (_, rank) in enumerate(self.leaves))
+
+    def _place(self, axes: tuple[Axis, ...]) -> str:
+        leaf, axis = axes[0]
+        return at_place(self.leaves[leaf][0], axis)
+
+    def _name(self, axes: tuple[Axis, ...]) -> str:
+        given = [self.given[axis] for leaf, axis in axes if leaf == len(self.leaves)]
+        if given:
+            return given[0]
+        return _BATCH if self.batch in axes else self._place(axes)
+
+    @property
+    def early(self) -> Mapping[str, tuple[int, ...]]:
+        """By symbol the sizes that calls had while it was none, but for empty axes."""
+        sizes = {group.axes: group.sizes[:FEW] for group in self.groups}
+        return {self._name(axes): tuple(filter(None, sizes[axes])) for axes in self.symbols}
 
     @property
     def specs(self) -> tuple[Spec | None, ...]:
@@ -168,6 +182,15 @@ def _apart(apart: tuple[Axis, ...], *, shapes: Sizes, sizes: tuple[int, ...]) ->
     for leaf, axis in apart:
         by_size.setdefault(shapes[leaf][axis], []).append((leaf, axis))
     return tuple(Group(tuple(axes), sizes).met(size) for size, axes in by_size.items())
+
+
+def early_sizes(found: Iterable[Inferred]) -> Mapping[str, tuple[int, ...]]:
+    """By symbol the sizes at which calls of any structure ran exactly, ascending."""
+    sizes: dict[str, set[int]] = {}
+    for inferred in found:
+        for symbol, early in inferred.early.items():
+            sizes.setdefault(symbol, set()).update(early)
+    return {symbol: tuple(sorted(early)) for symbol, early in sizes.items()}
 
 
 # Trees of specs, as users write them

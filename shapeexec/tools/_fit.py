@@ -66,7 +66,8 @@ def fit(
             seconds of the cost model, of which the running maximum is taken.
         speed: That of the device which will run it. None: of the default device, measured.
         multiple_of: What buckets are multiples of: for all symbols, or by symbol.
-        must: Buckets that must be there, by symbol; a list where there is one symbol.
+        must: Buckets that must be there, by symbol; a list where there is one symbol, and where
+            each counts as a graph, used or not.
         max_waste: The greatest share of the cost that padding may take. Without `graphs` the fewest
             graphs that keep to it are chosen.
         max_memory: The most bytes that a call may need in its bucket, beside its arguments.
@@ -245,6 +246,12 @@ def _limits(
     max_graphs: int,
     payback: tuple[float, float] | None,
 ) -> Limits:
+    if graphs is not None and payback is not None:
+        raise ConfigError(
+            f"graphs={graphs!r} and compile_seconds=: each tells how many graphs there are.",
+            option="graphs",
+            fix="graphs= alone; or max_graphs= with compile_seconds=, which chooses the number",
+        )
     is_chosen = graphs is None and (max_waste is not None or payback is not None)
     most = as_int(_GRAPHS if graphs is None else graphs, "graphs")
     most = as_int(max_graphs, "max_graphs") if is_chosen else most

@@ -14,6 +14,7 @@ from shapeexec.bucketing._laws import buckets_of
 from shapeexec.bucketing._requests import Request, Requests, read_requests
 from shapeexec.costing import Speed
 from shapeexec.execution import Exec
+from shapeexec.shape._inferred import early_sizes
 from shapeexec.tools._fit import cost_of, symbols_of
 
 
@@ -73,6 +74,7 @@ def optimize(
         merge=merge,
         split=_share("split", split),
         graph_cost=_graph_cost(run, graph_cost, cost=cost),
+        keep=_early(run, symbols) if sizes is None else {},
     )
     own = cost_of(run, cost, symbols=symbols, speed=speed)
     ladders = {
@@ -84,13 +86,24 @@ def optimize(
 
 def _seen(run: Exec, symbols: tuple[str, ...]) -> Requests:
     found = run.analysis()
-    if not found.padded_sizes:
+    if not found.symbols or not found.padded_sizes:
         raise ConfigError(
-            f"optimize: {run!r:.80} has seen no call.",
+            f"optimize: {run!r:.80} has seen no call"
+            f"{' whose sizes have buckets' if found.calls else ''}.",
             option="sizes",
+            got=f"{found.calls} calls, {run.specs}" if found.calls else None,
             fix="sx.optimize(run, sizes), or call it before",
         )
     return read_requests(found.padded_sizes, symbols)
+
+
+def _early(run: Exec, symbols: tuple[str, ...]) -> Mapping[str, tuple[int, ...]]:
+    """The sizes of calls that ran exactly before their axes were symbols; see `Exec.specs`."""
+    found = run.analysis()
+    if sum(found.padded_sizes.values()) == found.calls:
+        return {}
+    early = early_sizes(run.settings.found)
+    return {symbol: early[symbol] for symbol in symbols if symbol in early}
 
 
 def _share(name: str, value: Any) -> float:

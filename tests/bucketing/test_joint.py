@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import shapeexec as sx
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing import Ladder, _fit_joint, _joint
 from shapeexec.bucketing._fit_joint import Cost, Limits, fit_requests
@@ -221,3 +222,15 @@ def test_three_symbols_are_fitted_together():
     one = fit_requests(requests, cost, limits=limits(2))
     assert one.strategies["c"] == Ladder([5, 50])
     assert one.is_optimal
+
+
+@pytest.mark.parametrize("chosen", [{"graphs": 10**12}, {"max_graphs": 10**12, "max_waste": 0.0}])
+@pytest.mark.parametrize(
+    ("sizes", "cost"),
+    [([5, 9, 9], lambda s: s), ([(3, 5), (4, 9), (3, 9)], lambda b, s: b * s)],
+    ids=["one symbol", "two symbols"],
+)
+def test_more_graphs_than_requests_can_use_take_no_memory(chosen, sizes, cost):
+    found = sx.fit(None, sizes, cost=cost, **chosen)
+    assert found.waste == 0
+    assert found.by_graphs[10**12] == found.cost

@@ -361,3 +361,13 @@ def test_a_device_or_dtype_that_is_none_is_refused(options, text):
     with pytest.raises(sx.ConfigError) as caught:
         sx.HardwareAware(**options)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), None, "fast"])
+def test_a_speed_that_no_device_has_is_refused(value):
+    with pytest.raises(sx.ConfigError) as caught:
+        sx.Speed(seconds_per_flop=1e-11, seconds_per_byte=value)
+    assert str(caught.value) == (
+        f"seconds_per_byte={value!r} is not a finite number of at least 0.\n"
+        "  Fix:   seconds_per_byte=1e-11, say, in seconds"
+    )

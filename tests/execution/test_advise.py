@@ -96,6 +96,15 @@ def test_following_a_line_spares_what_it_said_and_its_source_is_the_same(case):
         assert line.seconds / 2 <= spared <= 2 * line.seconds
 
 
+def test_what_ran_exactly_before_an_axis_was_a_symbol_is_not_padded_by_the_advice():
+    calls = [(2, 5), (2, 6)] * 20 + [(2, 520), (2, 700), (2, 600), (2, 550)] * 3
+    run = served(sx.Exec(spread), calls)
+    advice = run.advise(SPEED)
+    (line,) = [line for line in advice if line.kind == "strategy"]
+    other = served(advice.apply("strategy"), calls)
+    assert run.stats.padded_bytes - other.stats.padded_bytes == line.saves["padded_bytes"] > 0
+
+
 def modelled(run, speed):
     """The seconds of all calls by the cost model, at the buckets that they ran in."""
     model = run.cost_model()

@@ -307,6 +307,11 @@ REFUSED = [
         "the time of all calls and compiles is beyond what a float holds.",
         TOO_LONG,
     ),
+    (
+        {"graphs": 2, "compile_seconds": 1.0, "requests_per_second": 1.0, "horizon": 60.0},
+        "graphs=2 and compile_seconds=: each tells how many graphs there are.",
+        "graphs= alone; or max_graphs= with compile_seconds=, which chooses the number",
+    ),
     ({"horizon": 60.0}, "compile_seconds=None is not a positive number.", TOGETHER),
     (
         {"compile_seconds": 1.0, "requests_per_second": -1, "horizon": 60.0},

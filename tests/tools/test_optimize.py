@@ -16,6 +16,10 @@ def length(s):
     return float(s)
 
 
+def rows(b):
+    return float(b)
+
+
 def run_of(buckets):
     return sx.Exec(double, ("s",), buckets=buckets)
 
@@ -85,6 +89,14 @@ def test_the_calls_that_were_seen_and_the_seconds_of_a_graph_are_the_defaults():
     assert other.stats.compiles == result.fitted.graphs == 1
 
 
+def test_calls_before_a_symbol_was_found_cannot_be_improved():
+    run = sx.Exec(double)
+    run(np.ones(3, np.float32))
+    with pytest.raises(sx.ConfigError, match="has seen no call whose sizes have buckets") as caught:
+        sx.optimize(run, cost=rows, graph_cost=1.0)
+    assert caught.value.got == "1 calls, in_shapes=(None,)"
+
+
 def test_what_was_improved_prints():
     assert str(found()) == (
         "80 requests: cost 4420 to 3240, padding 27.1% to 0.6%, 3 to 3 graphs\n"
@@ -111,3 +123,19 @@ def test_what_cannot_be_improved_is_told(given, what, fix):
     with pytest.raises(sx.ConfigError, match=what) as raised:
         sx.optimize(options.pop("run", run_of(8)), *sizes, **options)
     assert raised.match(f"Fix: +.*{fix}")
+
+
+def test_a_bucket_that_was_removed_does_not_end_the_splitting_of_others():
+    sizes = {10: 9, 100: 10, 500: 1, 1000: 81}
+    result = found(buckets=(10, 100, 1000), sizes=sizes, graph_cost=10.0, remove=0.1, split=0.0)
+    assert [change.kind for change in result.changes] == ["remove", "split"]
+    assert result.strategies == {"s": sx.Ladder([100, 500, 1000])}
+
+
+def test_sizes_that_ran_exactly_before_the_axis_was_a_symbol_have_buckets():
+    run = sx.Exec(double)
+    for size in [5, 6] * 10 + [70, 80, 90]:
+        run(np.ones(size, np.float32))
+    result = sx.optimize(run, cost=rows, graph_cost=1000.0)
+    assert {5, 6} <= {*result.strategies["b"].buckets}
+    assert result.before.cost + sum(c.cost for c in result.changes) == result.fitted.cost

@@ -30,8 +30,8 @@ class Analysis:
         name: The function's name.
         stats: The counters.
         symbols: The symbols of its sizes, sorted.
-        sizes: How often each combination of sizes occurred, in the order of `symbols`: `sx.fit`
-            takes it. A symbol that a call does not have is 0.
+        sizes: How often each combination of sizes occurred, in the order of `symbols`. A symbol
+            that a call does not have, or not yet, is 0. `sx.fit` takes `padded_sizes`.
         uses: One per combination of buckets, those with most calls first.
         waste: By symbol the share of the buckets that was padding, 0 to 1.
         entropy: Of the combinations of sizes, in bits: the sum of -p log2 p over their shares p. 2

@@ -22,6 +22,7 @@ from shapeexec.execution._settings import Settings, given_to
 from shapeexec.execution.analysis._analysis import Analysis
 from shapeexec.execution.analysis._timed import TimedMask
 from shapeexec.shape import _dim
+from shapeexec.shape._inferred import early_sizes
 
 Ladders = Mapping[str, tuple[int, ...]]
 
@@ -68,6 +69,19 @@ class Facts:
             return None
         at = np.array(list(sizes), np.intp)
         return Requests(symbols, at, np.array(list(sizes.values()), float))
+
+    @functools.cached_property
+    def early(self) -> Ladders:
+        """By symbol the sizes of calls that `requests` does not have.
+
+        They ran exactly, before their axes were symbols. An Exec that is made from this one keeps
+        the symbols, and has no such graphs: its ladders need these sizes.
+        """
+        requests = self.requests
+        if requests is None or round(requests.counts.sum()) == self.analysis.calls:
+            return {}
+        found = early_sizes(self.settings.found)
+        return {symbol: found[symbol] for symbol in requests.symbols if symbol in found}
 
     @property
     def learns(self) -> bool:

@@ -4,7 +4,7 @@ The cost model tells what calls cost; `bucketing` finds the ladders.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,15 +31,19 @@ def strategy(facts: Facts) -> Iterator[AdviceLine]:
     present = _graphs(facts, facts.ladders)
     limits = Limits(graphs=min(present, _MOST_GRAPHS), is_chosen=False, multiple_of={}, must={})
     found = fit_requests(requests, facts.cost, limits=limits)
-    ladders = {symbol: ladder.buckets for symbol, ladder in found.strategies.items()}
+    ladders = {
+        symbol: _with_early(ladder.buckets, symbol, facts=facts)
+        for symbol, ladder in found.strategies.items()
+    }
+    graphs = _graphs(facts, ladders)
+    number = "at most as many" if graphs <= present else str(graphs)
     before, after = _seconds(facts, facts.ladders), _seconds(facts, ladders)
     if before - after <= _LEAST_SHARE * before:
         return
     yield _line(
         "strategy",
         f"buckets fitted to {facts.calls} take {after / before:.0%} of their time,"
-        f" with at most as many graphs; padding in bytes falls to"
-        f" {_ratio(facts, ladders):.0%}",
+        f" with {number} graphs; padding in bytes falls to {_ratio(facts, ladders):.0%}",
         facts=facts,
         ladders=ladders,
         seconds=before - after,
@@ -59,7 +63,7 @@ def waste(facts: Facts) -> Iterator[AdviceLine]:
         for n, count in zip(requests.sizes[:, i], requests.counts, strict=True):
             sizes[int(n)] += count
         finer = Ladder.fit(sizes, graphs=2 * len(own))
-        ladders = {**facts.ladders, symbol: finer.buckets}
+        ladders = {**facts.ladders, symbol: _with_early(finer.buckets, symbol, facts=facts)}
         made = (_graphs(facts, ladders) - graphs) * facts.analysis.graph_seconds
         spared = before - _seconds(facts, ladders) - made
         if best is None or spared > best[0]:
@@ -103,7 +107,7 @@ def _at_bounds(
         below = [bucket for bucket in own if bucket < bound and bucket not in bounds]
         if bound not in own and below:
             own = own - {max(below)} | {bound}
-    ladders = {**facts.ladders, symbol: tuple(sorted(own))}
+    ladders = {**facts.ladders, symbol: _with_early(own, symbol, facts=facts)}
     fewer = split.graphs(facts.ladders) - split.graphs(ladders)
     seconds = fewer * facts.analysis.graph_seconds
     if facts.model is not None:
@@ -206,6 +210,10 @@ def _last(holds: Callable[[int], bool], low: int, *, high: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+def _with_early(buckets: Iterable[int], symbol: str, *, facts: Facts) -> tuple[int, ...]:
+    return tuple(sorted({*buckets, *facts.early.get(symbol, ())}))
 
 
 def _graphs(facts: Facts, ladders: Ladders) -> int:
