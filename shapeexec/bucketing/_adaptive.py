@@ -7,12 +7,12 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from shapeexec._errors import ConfigError
 from shapeexec.bucketing._base import Strategy
 from shapeexec.bucketing._checks import as_float, as_int
-from shapeexec.bucketing._custom import as_strategy
+from shapeexec.bucketing._custom import as_part
 from shapeexec.bucketing._fixed import Ladder, Pow2
 
 _POW2 = Pow2()
@@ -81,6 +81,8 @@ class Adaptive(Strategy):
         8
     """
 
+    learns: ClassVar[bool] = True
+
     graphs: int = 16
     horizon: float = 1500.0
     horizon_seconds: float | None = None
@@ -110,14 +112,7 @@ class Adaptive(Strategy):
                 option="cost",
                 fix='cost="linear" or "quadratic"',
             )
-        start = as_strategy(self.start, "start")
-        if isinstance(start, Adaptive):
-            raise ConfigError(
-                f"start={start!r} is adaptive itself.",
-                option="start",
-                fix='start="pow2", or another strategy that does not learn',
-            )
-        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "start", as_part(self.start, "start"))
         states_of(self.learned)
 
     def bucket(self, size: int) -> int:

@@ -5,6 +5,7 @@ It knows no particular ladder and nothing of JAX: sizes and buckets are Python i
 
 import abc
 import bisect
+from typing import ClassVar
 
 from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing._checks import Sizes, as_int, histogram
@@ -23,10 +24,16 @@ class Strategy(abc.ABC):
 
     `check_laws` checks them. The other methods follow from `bucket`.
 
+    Attributes:
+        learns: Whether an `Exec` changes its buckets. It learns for a symbol, so such a strategy is
+            no part of another one.
+
     Example:
         >>> Pow2().bucket(100)
         128
     """
+
+    learns: ClassVar[bool] = False
 
     @abc.abstractmethod
     def bucket(self, size: int) -> int:

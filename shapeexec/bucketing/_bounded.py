@@ -103,12 +103,12 @@ def as_beyond(value: Any) -> Strategy | None:
         The strategy of the sizes past the last bucket; None: they are an error.
 
     Raises:
-        ConfigError: `value` is not a strategy.
+        ConfigError: `value` is not a strategy, or one that learns.
     """
-    from shapeexec.bucketing._custom import as_strategy  # noqa: PLC0415 - it knows ladders
+    from shapeexec.bucketing._custom import as_part  # noqa: PLC0415 - it knows ladders
 
     is_error = value is None or (isinstance(value, str) and value.strip() == "error")
-    return None if is_error else as_strategy(value, "beyond")
+    return None if is_error else as_part(value, "beyond")
 
 
 def bucket_beyond(strategy: Strategy, size: int, *, beyond: Strategy, last: int) -> int:

@@ -57,6 +57,22 @@ def _(value: Custom) -> str | None:
     return code(value.fn)  # a function is accepted wherever a strategy is
 
 
+def as_part(value: object, name: str) -> Strategy:
+    """As `as_strategy`, for the option `name` of another strategy.
+
+    Raises:
+        ConfigError: `value` is no strategy, or one that learns: nobody would tell it of the calls.
+    """
+    strategy = as_strategy(value, name)
+    if strategy.learns:
+        raise ConfigError(
+            f"{name}={strategy!r} learns its buckets, which a part of a strategy cannot.",
+            option=name,
+            fix=f'{name}="pow2", or another strategy that does not learn',
+        )
+    return strategy
+
+
 def as_strategy(value: object, name: str = "buckets") -> Strategy:
     """Convert a text, a number, a list or a function to a strategy.
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing._bounded import Bounded
 from shapeexec.bucketing._checks import as_int
-from shapeexec.bucketing._custom import as_strategy
+from shapeexec.bucketing._custom import as_part
 from shapeexec.bucketing._laws import checked_bucket
 
 
@@ -41,7 +41,7 @@ class Aligned(Bounded):
     strategy: Any = "exact"  # as `as_strategy` takes it; a Strategy after __post_init__
 
     def _checked(self, name: str, value: object) -> object:
-        return as_strategy(value, "strategy") if name == "strategy" else as_int(value, name)
+        return as_part(value, "strategy") if name == "strategy" else as_int(value, name)
 
     def _raw_bucket(self, size: int) -> int:
         first = (size - 1) // self.to * self.to + 1

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shapeexec._errors import ConfigError
-from shapeexec.bucketing import Adaptive, Ladder, Linear, Pow2, check_laws
+from shapeexec.bucketing import Adaptive, Aligned, Ladder, Linear, Pow2, check_laws
 from shapeexec.bucketing._adaptive import State, states_of, strategy_at, text_of
 from shapeexec.bucketing._adaptive_rule import buckets_of, refuse, step
 from shapeexec.bucketing._fit import cheapest_ladders
@@ -313,7 +313,7 @@ REFUSED = [
     ({"cost": "cubic"}, "cost='cubic' is not known.", 'cost="linear" or "quadratic"'),
     (
         {"start": Adaptive()},
-        "start=Adaptive() is adaptive itself.",
+        "start=Adaptive() learns its buckets, which a part of a strategy cannot.",
         'start="pow2", or another strategy that does not learn',
     ),
 ] + [
@@ -333,6 +333,21 @@ REFUSED = [
         None,
     )
 ]
+
+
+@pytest.mark.parametrize(
+    ("option", "made"),
+    [
+        ("strategy", lambda: Aligned(8, Adaptive())),
+        ("beyond", lambda: Ladder([5], beyond=Adaptive())),
+        ("beyond", lambda: Pow2(maximum=8, beyond=Adaptive())),
+    ],
+)
+def test_a_strategy_that_learns_is_no_part_of_another(option, made):
+    what = f"{option}=Adaptive() learns its buckets, which a part of a strategy cannot."
+    with pytest.raises(ConfigError, match=re.escape(what)) as caught:
+        made()
+    assert caught.value.fix == f'{option}="pow2", or another strategy that does not learn'
 
 
 @pytest.mark.parametrize(("options", "what", "fix"), REFUSED, ids=lambda value: str(value)[:50])
