@@ -136,6 +136,8 @@ class Program:
         assert self.sizes is not None
         try:
             jax.eval_shape(_fresh(self.fn), *[leaf.at(self.sizes) for leaf in self.leaves])
+        except ConfigError:
+            raise  # ours, as for an attribute that changes: `jax.jit` need not raise it
         except Exception as error:  # whatever the user's function raises, with a note
             sizes = ", ".join(f"{symbol}={size}" for symbol, size in sorted(self.sizes.items()))
             error.add_note(f"{OF_PLAIN} at {sizes}, too.")
