@@ -3,6 +3,7 @@
 import functools
 import importlib
 import pathlib
+import re
 import runpy
 import sys
 from typing import Any
@@ -138,6 +139,18 @@ def test_a_notebook_opens_as_one() -> None:
         text = (EXAMPLES / "notebooks" / f"{name}.py").read_text(encoding="utf-8")
         assert text.startswith("# %% [markdown]\n# # ")
         assert text.count("\n# %%\n") >= 5
+
+
+def test_the_page_of_examples_is_filled() -> None:
+    page = (DOCS / "examples.md").read_text(encoding="utf-8")
+    tables = dict(
+        re.findall(r"^<!-- (\w+) -->\n+```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    )
+    assert sorted(tables) == [*NOTEBOOKS]
+    for name, printed in tables.items():
+        assert "cold, s" in printed, name
+        assert "\nsx.Exec" in printed, name
+    assert not re.search(r"@[A-Z]+@", page)
 
 
 def test_the_page_of_examples_shows_each_notebook_with_its_plot() -> None:

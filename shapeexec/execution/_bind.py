@@ -253,7 +253,7 @@ def _dtype(leaf: Any, index: int, *, treedef: Any) -> tuple[Any, bool]:
         return leaf.dtype, bool(leaf.weak_type)
     try:
         aval = jax.typeof(leaf)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: it has `__jax_array__`
         indices = _trees.unflatten(treedef, range(treedef.num_leaves))
         (first, *rest), _ = _trees.leaves_with_path(indices)[index]
         path = ("kwargs" if first.idx else "args") + _trees.keystr(tuple(rest))

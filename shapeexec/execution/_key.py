@@ -244,6 +244,8 @@ def _value(key: Any) -> str:
             return repr(float.fromhex(value))
         case (type(), value, *_):
             return _named(value)
+        case type():  # before the next: a class may have a property `value`
+            return _named(key)
         case _ if hasattr(key, "value"):
             value = key.value()
             return "an object that is gone" if value is None else _named(value)

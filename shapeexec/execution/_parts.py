@@ -6,22 +6,19 @@ for a whole call.
 
 import dataclasses
 import functools
-import threading
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Literal
 
 import jax
-from jax import export
 
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _modules, _objects
+from shapeexec.execution._is_data import NUMBERS, is_data
 from shapeexec.execution._options import typed
 from shapeexec.shape import _trees
-from shapeexec.shape._shape import is_array
 
-_NUMBERS = (bool, int, float, complex)
 _Keys = tuple[Any, ...]
 _Numbers = Literal["data", "constants"]  # whether numbers are inputs of the graph
 
@@ -218,7 +215,7 @@ class Walk:
         kinds: list[Constant | Node | Again | Made | None] = []
         data = None
         for number, leaf in enumerate(leaves):
-            may_be_data = numbers == "data" or type(leaf) not in _NUMBERS
+            may_be_data = numbers == "data" or type(leaf) not in NUMBERS
             is_one = isinstance(leaf, jax.Array) or (may_be_data and is_data(leaf))
             if is_one and _modules.is_nnx(leaf):  # a variable has a shape and a dtype as well
                 data = _modules.held_by_states(tree, leaves) if data is None else data
@@ -238,7 +235,7 @@ class Walk:
     def _leaf(
         self, leaf: object, arrays: list[Any], *, numbers: _Numbers
     ) -> Constant | Node | Again | Made:
-        if type(leaf) in _NUMBERS:
+        if type(leaf) in NUMBERS:
             return Constant.of(leaf, typed(leaf))
         if _modules.is_nnx(leaf):
             self.nodes.append(leaf)
@@ -365,34 +362,6 @@ COMPOSITES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda fields: functools.partial(fields[0], *fields[1], **fields[2]),
     ),
 }
-
-
-def is_data(leaf: Any) -> bool:
-    """Whether a leaf goes into a graph: an array, a number, a dim, or what JAX takes for one."""
-    if isinstance(leaf, types.ModuleType):  # jax.numpy has `shape` and `dtype`, too
-        return False
-    if is_array(leaf) or type(leaf) in _NUMBERS or hasattr(leaf, "__jax_array__"):
-        return True
-    return export.is_symbolic_dim(leaf) or _has_aval(leaf)
-
-
-def _has_aval(leaf: object) -> bool:
-    kind = type(leaf)
-    known = _is_known.get(kind)
-    if known is None:
-        try:
-            jax.typeof(leaf)
-        except TypeError:
-            known = False
-        else:
-            known = True
-        with _lock:
-            _is_known[kind] = known
-    return known
-
-
-_lock = threading.Lock()  # for writing to `_is_known`
-_is_known: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def is_taken(value: Any) -> bool:

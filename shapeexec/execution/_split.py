@@ -18,9 +18,10 @@ from shapeexec import _compat
 from shapeexec._errors import ConfigError
 from shapeexec.execution import _modules, _objects
 from shapeexec.execution._handle import Padded
+from shapeexec.execution._is_data import is_data
 from shapeexec.execution._merge import Merge, tree_of
 from shapeexec.execution._options import name_of, typed
-from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_data, is_taken, result_key
+from shapeexec.execution._parts import COMPOSITES, Part, Slot, Walk, is_taken, result_key
 from shapeexec.execution._settings import Settings
 from shapeexec.execution._tracer_errors import add_names
 from shapeexec.shape import _trees
@@ -94,7 +95,7 @@ class Call:
         try:
             for leaf in _trees.leaves((self.arrays, self.named)):
                 jax.typeof(leaf)
-        except TypeError:
+        except (TypeError, ValueError):  # ValueError: it has `__jax_array__`
             return False
         return True
 

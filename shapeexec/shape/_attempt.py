@@ -25,6 +25,9 @@ from shapeexec.shape._questions import AnyGuard, Need, Questions
 from shapeexec.shape._shape import dtype_name
 from shapeexec.shape._substitution import Substitution, substitution
 
+OF_PLAIN = "shapeexec: jax.jit of the plain function raises this"
+"""How a note begins, on an error that is the plain function's own."""
+
 _MOST_ATTEMPTS = 32
 
 
@@ -133,9 +136,11 @@ class Program:
         assert self.sizes is not None
         try:
             jax.eval_shape(_fresh(self.fn), *[leaf.at(self.sizes) for leaf in self.leaves])
+        except ConfigError:
+            raise  # ours, as for an attribute that changes: `jax.jit` need not raise it
         except Exception as error:  # whatever the user's function raises, with a note
             sizes = ", ".join(f"{symbol}={size}" for symbol, size in sorted(self.sizes.items()))
-            error.add_note(f"shapeexec: jax.jit of the plain function raises this at {sizes}, too.")
+            error.add_note(f"{OF_PLAIN} at {sizes}, too.")
             raise
 
     def settled(self, facts: Sequence[Guard], candidates: dict[Guard, None] | None = None) -> Trace:

@@ -223,9 +223,10 @@ def _(value: Shape) -> str | None:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value counts as an array: it has `.shape` and `.dtype`."""
-    is_instance = not isinstance(value, type)  # the class np.float32 has both attributes
-    return is_instance and hasattr(value, "shape") and hasattr(value, "dtype")
+    """Return whether a value counts as an array: it has a `.shape` and a `.dtype`, not None."""
+    if isinstance(value, type):  # the class np.float32 has both attributes
+        return False
+    return getattr(value, "shape", None) is not None and getattr(value, "dtype", None) is not None
 
 
 def _dims(dims: Sequence[DimLike | Unknown]) -> tuple[int | Dim, ...]:

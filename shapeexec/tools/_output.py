@@ -5,8 +5,10 @@ What the figures are is up to the command.
 
 import argparse
 import contextlib
+import errno
 import importlib.util
 import json
+import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -43,15 +45,41 @@ def check(options: argparse.Namespace) -> None:
         options: Of the command line.
 
     Raises:
-        ConfigError: matplotlib is not installed, or a folder cannot be made.
+        ConfigError: matplotlib is not installed or knows no such format, or a file cannot be
+            written there.
     """
     given = {name: getattr(options, name, None) for name in ("json", "plot", "html")}
     if given["plot"] is not None and importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--plot needs matplotlib.", option="plot", fix="pip install matplotlib")
+    if given["plot"] is not None:
+        _check_format(given["plot"])
     for name, path in given.items():
         if path is not None:
             with _told(path, f"--{name}"):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                _check_place(path)
+
+
+def _check_format(path: Path) -> None:
+    from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - optional
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    # Without an ending, matplotlib would write to another file: the name and `.png`.
+    if path.suffix[1:].lower() not in known:
+        raise ConfigError(
+            f"--plot {path} does not end in the name of a format.",
+            option="plot",
+            fix=f"{path.stem or 'plot'}.png, or another of {', '.join(sorted(known))}",
+        )
+
+
+def _check_place(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        # As writing to it would fail, later; `_told` tells both.
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        # Likewise.
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def write(options: argparse.Namespace, figures: Any, *, draw: Draw | None = None) -> None:

@@ -220,5 +220,8 @@ def _shown(sizes: Mapping[str, int]) -> str:
 
 
 def _last_line(error: Exception) -> str | None:
+    if isinstance(error, SyntaxError):  # its frames are those of the import
+        line = (error.text or "").strip()
+        return f"{line}  ({Path(error.filename or '').name}:{error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].line}  ({Path(frames[-1].filename).name}:{frames[-1].lineno})"

@@ -71,6 +71,8 @@ class Validation:
 
     def __str__(self) -> str:
         summary = f"{self.comparisons} comparisons at {len(self.sizes)} sets of sizes: all equal"
+        if not self.comparisons:
+            summary = "nothing was compared"
         notes = [f"  skipped: {text}" for text in self.skipped]
         notes += [f"  rounding: {text}" for text in self.rounding]
         notes += [f"  another function at symbolic sizes: {text}" for text in self.differences]

@@ -217,6 +217,60 @@ def test_arrays_that_an_object_of_any_class_holds_are_data():
     assert ex.cache_size == 1
 
 
+class Variable:
+    """As those of Keras: around an array, which `jnp` takes and `jax.jit` refuses."""
+
+    __hash__ = None
+
+    def __init__(self, value: float) -> None:
+        self._value = jnp.float32(value)
+
+    shape = property(lambda self: self._value.shape)
+    dtype = property(lambda self: self._value.dtype)
+    value = property(lambda self: self._value)
+
+    def __eq__(self, other: object) -> Any:
+        return self._value == other
+
+    def __jax_array__(self) -> jax.Array:
+        return self._value
+
+
+class Layer:
+    def __init__(self) -> None:
+        self.scale = Variable(2)
+        self.expected = argparse.Namespace(shape=None, dtype=None)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x.sum() * jnp.asarray(self.scale) * self.scale.value
+
+
+def test_the_array_of_a_variable_of_another_library_is_data():
+    layer = Layer()
+    ex = sx.Exec(layer, ("s",), buckets=P)
+    assert [ex(ones(3)), ex(ones(4))] == [12, 16]
+    layer.scale._value = jnp.float32(3)
+    assert [ex(ones(3)), ex(ones(4))] == [27, 36]
+    assert ex.cache_size == 1
+
+
+def test_a_variable_that_is_an_argument_is_refused_as_by_jit():
+    ex = sx.Exec(lambda scale, x: x * scale, (None, "s"), buckets=P)
+    with refused(sx.ConfigError, "args[0] is a Variable that JAX has no dtype for.", "numbers"):
+        ex(Variable(2), ones(3))
+
+
+def test_a_change_that_jit_would_allow_is_not_told_as_an_error_of_jit():
+    def fn(held: Any, x: jax.Array) -> jax.Array:
+        held.k = 9.0
+        return x
+
+    assert jax.jit(lambda x: fn(argparse.Namespace(k=1.0), x))(ones(3)).shape == (3,)
+    with pytest.raises(sx.ConfigError, match="the function changes `k`") as told:
+        sx.Exec(fn, (None, "s"), buckets=P)(argparse.Namespace(k=1.0), ones(3))
+    assert not any("raises this" in note for note in getattr(told.value, "__notes__", ()))
+
+
 def test_an_object_without_attributes_is_itself():
     class Missing:
         pass

@@ -123,7 +123,7 @@ def test_without_an_axis_that_changes_there_is_nothing_to_compare():
 def test_the_command_prints_writes_and_draws(tmp_path, capsys):
     file, plot = tmp_path / "a" / "shapes.json", tmp_path / "b" / "shapes.png"
     call = ["benchmark", "shapes", "--config", "dense_linear", "--quick", "--rounds", "1"]
-    call += ["--compare", "pow2,fit:2", "--keep", "x=exact", "--json", str(file)]
+    call += ["--compare", "pow2,fit:2", "--json", str(file)]
     if importlib.util.find_spec("matplotlib"):
         call += ["--plot", str(plot)]
     assert main(call) == 0
@@ -144,6 +144,8 @@ def test_the_command_prints_writes_and_draws(tmp_path, capsys):
         ("--config none", "--config none: there is no such model."),
         ("model.py:run --config rnn", "model.py:run and --config rnn: which of both?"),
         ("--keep b", "--keep b is no SYMBOL=STRATEGY."),
+        ("--config rnn --keep x=exact", "--keep x=exact: there is no symbol 'x'."),
+        ("--config dense_linear --keep b=exact", "--keep b=exact leaves no symbol to compare"),
         ("--compare pow3", "compare='pow3' is not a strategy."),
         ("--shapes h=3", "--shapes h=3: there is no size 'h'."),
         ("--device abacus", "--device abacus: there is no such device."),

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -151,9 +153,64 @@ def test_a_folder_that_cannot_be_made_is_told_before_anything_runs(tool, option,
 
 
 @pytest.mark.parametrize("option", ["--json", "--html"])
-def test_a_file_that_cannot_be_written_is_told(option, model, tmp_path, capsys):
-    assert main(["explain", f"{model}:run", option, str(tmp_path)]) == 2
-    assert f"the output {tmp_path} cannot be written: " in capsys.readouterr().err
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(option, tmp_path, capsys):
+    assert main(["explain", "not even a file", option, str(tmp_path)]) == 2
+    assert f"{option} {tmp_path} cannot be written: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["plot", "plot.foo", "plot.png.bak"])
+def test_a_plot_needs_the_ending_of_a_format(name, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / name
+    assert main(["plan", "not even a file", "--plot", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert f"--plot {path} does not end in the name of a format." in told
+    assert ".png, or another of " in told
+
+
+def test_a_line_that_is_no_python_is_told_with_its_place(tmp_path, capsys):
+    path = tmp_path / "broken.py"
+    path.write_text("x = 1\ndef f(:\n")
+    assert main(["explain", f"{path}:run"]) == 2
+    assert "Where: def f(:  (broken.py:2)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tool", ["explain", "profile", "benchmark shapes"])
+def test_a_function_that_raises_is_told_with_its_line(tool, tmp_path, capsys):
+    path = tmp_path / "failing.py"
+    path.write_text(
+        "import numpy as np\n"
+        "def run(x):\n"
+        "    raise RuntimeError('no luck')\n"
+        "def example(s=3):\n"
+        "    return (np.ones(s, np.float32),)\n"
+    )
+    assert main([*tool.split(), f"{path}:run"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("ConfigError: the function raises RuntimeError: no luck")
+    assert "Where: raise RuntimeError('no luck')  (failing.py:3)" in told
+    assert "Why:   jax.jit of the plain function raises this at s=3, too." in told
+    assert "Traceback" not in told
+
+
+def test_ctrl_c_ends_with_130_and_one_word(monkeypatch, capsys):
+    def interrupted(path, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shapeexec.tools.planning._command.read_lengths", interrupted)
+    assert main(["plan", "lengths.txt"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_reader_that_has_gone_is_no_error():
+    command = [sys.executable, "-m", "shapeexec", "plan", "-"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        process.stdout.close()
+        process.stdin.write("3\n9\n")
+        process.stdin.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
 
 
 def test_explain_prints_what_exec_explain_prints(model, tmp_path, capsys):

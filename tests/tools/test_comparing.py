@@ -103,6 +103,17 @@ def test_a_mask_that_is_missing_ends_with_1(model, capsys, monkeypatch):
     assert "padding changes the result at b=2, s=5" in capsys.readouterr().out
 
 
+def test_what_fails_by_itself_is_not_told_as_equal(model, capsys):
+    text = model.read_text() + "\ndef failing(w, x):\n    raise RuntimeError('no luck')\n"
+    model.write_text(text)
+    assert main(["validate", f"{model}:failing", "--quick"]) == 1
+    out = capsys.readouterr().out
+    assert "padding: nothing was compared" in out
+    assert "not compared, for both fail: RuntimeError: no luck\n" in out
+    assert out.endswith("\nnothing was compared\n")
+    assert "all equal" not in out
+
+
 def test_rounds_are_checked(model, capsys):
     assert main(["validate", f"{model}:run", "--rounds", "0"]) == 2
     assert "--rounds 0 is none." in capsys.readouterr().err

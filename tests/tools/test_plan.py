@@ -49,7 +49,7 @@ def test_lengths_are_read(file, text, name, options, counts):
         ("3\n-1\n", "a.txt", {}, "a.txt:2: '-1' is not a length.", "an integer of at least 0"),
         ("3.5\n", "a.txt", {}, "a.txt:1: '3.5' is not a length.", "an integer of at least 0"),
         ("0\n", "a.txt", {}, "a.txt holds no length of 1 or more.", "a length on each line"),
-        ("", "a.csv", {}, "a.csv has several columns.", "name the column"),
+        ("", "a.csv", {}, "a.csv is empty.", "first line names the columns"),
         (TABLE, "a.csv", {}, "a.csv has several columns.", "--column tokens"),
         (TABLE, "a.csv", {"column": "size"}, "has no column 'size'.", "name the column"),
         (TABLE, "a.csv", {"column": "kind"}, "a.csv:2: 'in' is not a length.", "integer"),
@@ -63,6 +63,24 @@ def test_files_that_hold_something_else_are_refused(file, text, name, options, w
         read_lengths(file(text, name), **options)
     assert what in str(caught.value)
     assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "what"),
+    [
+        ("", None, "is empty."),
+        ("len,len\n3,4\n", "len", "has several columns 'len'."),
+    ],
+)
+def test_a_first_line_without_one_column_of_that_name_is_refused(file, text, column, what):
+    with pytest.raises(sx.ConfigError) as caught:
+        read_lengths(file(text, "lengths.csv"), column=column)
+    assert caught.value.what.endswith(what)
+
+
+def test_blanks_around_names_and_commas_do_not_matter(file):
+    path = file("len , n, kind\n3, 2, in\n", "lengths.csv")
+    assert read_lengths(path, column="len", count="n", where={"kind": "in"}) == {3: 2}
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):

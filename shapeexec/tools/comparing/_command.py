@@ -78,5 +78,5 @@ def _padding(
     except ValidationError as error:
         print(error)
         return str(error)
-    print(f"padding changes nothing: {told}")
+    print(f"padding changes nothing: {told}" if told.comparisons else f"padding: {told}")
     return None

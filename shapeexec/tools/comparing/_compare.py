@@ -86,6 +86,8 @@ class Comparison:
         ]
         wrong = sum(row.difference is not None for row in self.rows)
         end = "all equal" if self.is_equal else f"{wrong} of {len(self.rows)} differ"
+        if not wrong and not self.is_equal:
+            end = "nothing was compared"
         return "\n".join([*grid_lines(grid, ("sizes", "what", "equal")), *notes, end])
 
     def to_dict(self) -> dict[str, Any]:
@@ -191,7 +193,7 @@ def _row(
         try:
             results[side] = timed(work)[1]
         except Exception as error:  # user code may raise anything at these sizes
-            failures[side] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+            failures[side] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if len(failures) == 2:
         return ComparisonRow(name, what, None, f"not compared, for both fail: {failures['b']}")
     if failures:

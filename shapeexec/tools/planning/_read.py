@@ -91,8 +91,13 @@ def _of_table(
     count: str | None,
     where: Mapping[str, str],
 ) -> Iterator[tuple[int, float]]:
-    reader = csv.DictReader(lines)
-    names = list(reader.fieldnames or ())
+    reader = csv.DictReader(lines, skipinitialspace=True)
+    names = [name.strip() for name in reader.fieldnames or ()]
+    if not names:
+        raise ConfigError(
+            f"{path} is empty.", option="path", fix="a CSV file whose first line names the columns"
+        )
+    reader.fieldnames = names
     left = [name for name in names if name != count and name not in where]
     own = _named(names, left[0] if column is None and len(left) == 1 else column, path=path)
     others = [_named(names, name, path=path) for name in (*where, *([count] if count else []))]
@@ -114,11 +119,13 @@ def _named(names: Sequence[str], name: str | None, *, path: str | Path) -> str:
     Raises:
         ConfigError: It is not, or was not chosen.
     """
-    if name in names:
+    if names.count(name or "") == 1:
         return str(name)
     known = ", ".join(names) or "none"
     raise ConfigError(
-        f"{path} has no column {name!r}." if name else f"{path} has several columns.",
+        f"{path} has {'several columns' if name in names else 'no column'} {name!r}."
+        if name
+        else f"{path} has several columns.",
         option="column",
         got=f"columns {known}",
         fix="name the column of the lengths, such as column='tokens' (--column tokens); columns are"

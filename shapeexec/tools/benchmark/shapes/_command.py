@@ -51,7 +51,6 @@ def add_command(names: Any) -> None:
     )
     parser.add_argument(
         "--keep",
-        default="b=pow2",
         metavar="SYMBOL=STRATEGY",
         help="of symbols that are not compared, if there are others; default b=pow2",
     )
@@ -68,14 +67,14 @@ def _run(options: argparse.Namespace) -> int:
     compare = split(options.compare)
     with on_device(options.device) as device:
         target, shapes = target_of(options)
-        keep = _kept(options.keep, target.defaults)
         sizes = sizes_of(options.shapes or shapes, target.defaults)
         where = {**machine(), "device": device.device_kind}
+        calls = [target.arguments(**at) for at in sizes]
         report = benchmark_shapes(
             target.run,
-            [target.arguments(**at) for at in sizes],
+            calls,
             compare=compare,
-            keep=keep,
+            keep=_kept(options.keep, target.run.plan(*calls[0]).sizes),
             rounds=options.rounds,
             tell=lambda line: print(line, flush=True),
         )
@@ -109,7 +108,10 @@ def target_of(options: argparse.Namespace) -> tuple[Target, str | None]:
     return read_target(options.target, example=options.example), None
 
 
-def _kept(text: str, symbols: Mapping[str, int]) -> dict[str, str]:
+def _kept(text: str | None, symbols: Mapping[str, int]) -> dict[str, str]:
+    """The strategies of symbols that are not compared; by default that of the batch, if any."""
+    if text is None:
+        return {"b": "pow2"} if {"b"} < symbols.keys() else {}
     found: dict[str, str] = {}
     for item in text.split():
         symbol, equals, strategy = item.partition("=")
@@ -117,5 +119,18 @@ def _kept(text: str, symbols: Mapping[str, int]) -> dict[str, str]:
             raise ConfigError(
                 f"--keep {item} is no SYMBOL=STRATEGY.", option="keep", fix='--keep "b=pow2"'
             )
+        if symbol not in symbols:
+            raise ConfigError(
+                f"--keep {item}: there is no symbol {symbol!r}.",
+                option="keep",
+                got=f"symbols {', '.join(symbols)}",
+                fix="name one of these, or leave --keep out",
+            )
         found[symbol] = strategy
-    return found if symbols.keys() - found.keys() else {}
+    if found.keys() == symbols.keys():
+        raise ConfigError(
+            f"--keep {text} leaves no symbol to compare strategies for.",
+            option="keep",
+            fix="keep fewer symbols",
+        )
+    return found

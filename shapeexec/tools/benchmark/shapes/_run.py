@@ -53,7 +53,8 @@ def benchmark_shapes(
         calls: The positional arguments of each call, no two of one shape.
         compare: Strategies, as texts: those of `Exec(buckets=)`, and `"fit:16"` for buckets that
             `sx.fit` finds for these shapes.
-        keep: Strategies of symbols that are not compared, such as `{"b": "pow2"}`.
+        keep: Strategies of symbols that are not compared, such as `{"b": "pow2"}`; symbols that
+            `run` does not have are ignored.
         rounds: How often all calls run once everything is compiled.
         tell: Takes a line whenever a contestant is done.
 
