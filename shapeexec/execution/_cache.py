@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from shapeexec._errors import ConfigError
+from shapeexec.bucketing._checks import is_int
 from shapeexec.execution._fork import tell_of_forks
 from shapeexec.execution._narrow import is_listed, is_mapping
 
@@ -48,14 +49,17 @@ class CacheLimits:
         object.__setattr__(self, "pin", _as_pins(self.pin))
         for name in ("graphs", "device_bytes"):
             limit = getattr(self, name)
-            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            if limit is None:
+                continue
+            if not is_int(limit):
                 raise ConfigError(
                     f"{name}={limit!r} is not an integer.", option=name, fix=f"{name}=256 or None"
                 )
-            if limit is not None and limit < 1:
+            if limit < 1:
                 raise ConfigError(
                     f"{name}={limit}: no graph fits.", option=name, fix=f"{name}=1 or None"
                 )
+            object.__setattr__(self, name, int(limit))  # which `save` writes
 
     def __repr__(self) -> str:
         given = {
@@ -92,7 +96,7 @@ def _as_pins(given: Any) -> tuple[Mapping[str, int], ...]:
             option="pin",
             fix='a bucket for each symbol: pin=[{"b": 8, "s": 128}]',
         )
-    return tuple(dict(pin) for pin in pins)
+    return tuple({symbol: int(size) for symbol, size in pin.items()} for pin in pins)
 
 
 def _is_pin(pin: Any) -> bool:
@@ -101,8 +105,7 @@ def _is_pin(pin: Any) -> bool:
         is_mapping(pin)
         and bool(pin)
         and all(
-            isinstance(symbol, str) and type(size) is int and size > 0
-            for symbol, size in pin.items()
+            isinstance(symbol, str) and is_int(size) and size > 0 for symbol, size in pin.items()
         )
     )
 
