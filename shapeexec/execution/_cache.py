@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from shapeexec._errors import ConfigError
+from shapeexec.bucketing._checks import is_int
 from shapeexec.execution._fork import tell_of_forks
 from shapeexec.execution._narrow import is_listed, is_mapping
 
@@ -48,14 +49,17 @@ class CacheLimits:
         object.__setattr__(self, "pin", _as_pins(self.pin))
         for name in ("graphs", "device_bytes"):
             limit = getattr(self, name)
-            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            if limit is None:
+                continue
+            if not is_int(limit):
                 raise ConfigError(
                     f"{name}={limit!r} is not an integer.", option=name, fix=f"{name}=256 or None"
                 )
-            if limit is not None and limit < 1:
+            if limit < 1:
                 raise ConfigError(
                     f"{name}={limit}: no graph fits.", option=name, fix=f"{name}=1 or None"
                 )
+            object.__setattr__(self, name, int(limit))  # which `save` writes
 
     def __repr__(self) -> str:
         given = {
@@ -92,7 +96,7 @@ def _as_pins(given: Any) -> tuple[Mapping[str, int], ...]:
             option="pin",
             fix='a bucket for each symbol: pin=[{"b": 8, "s": 128}]',
         )
-    return tuple(dict(pin) for pin in pins)
+    return tuple({symbol: int(size) for symbol, size in pin.items()} for pin in pins)
 
 
 def _is_pin(pin: Any) -> bool:
@@ -101,8 +105,7 @@ def _is_pin(pin: Any) -> bool:
         is_mapping(pin)
         and bool(pin)
         and all(
-            isinstance(symbol, str) and type(size) is int and size > 0
-            for symbol, size in pin.items()
+            isinstance(symbol, str) and is_int(size) and size > 0 for symbol, size in pin.items()
         )
     )
 
@@ -129,6 +132,52 @@ class _Flight:
         self.done = threading.Event()
         self.error: BaseException | None = None
         self.thread = threading.get_ident()
+
+    def wait(self, key: Hashable) -> None:
+        """Wait until it ends.
+
+        Args:
+            key: That of the entry.
+
+        Raises:
+            ConfigError: It cannot end before this thread goes on.
+        """
+        own = threading.get_ident()
+        try:
+            with _waiting_lock:
+                last = self._awaited_last()
+                if last.thread == own:
+                    raise _circle(key, is_own=last is self)
+                _waiting[own] = self
+            self.done.wait()
+        finally:
+            with _waiting_lock:
+                _waiting.pop(own, None)
+
+    def _awaited_last(self) -> "_Flight":
+        """The making of this thread for which this one waits, or else the last one on the way."""
+        flight = self
+        while flight.thread != threading.get_ident():
+            awaited = _waiting.get(flight.thread)
+            if awaited is None or awaited.done.is_set():  # that thread goes on
+                break
+            flight = awaited
+        return flight
+
+
+def _circle(key: Hashable, *, is_own: bool) -> ConfigError:
+    return ConfigError(
+        "this thread requested a graph while it was compiling "
+        + ("that graph." if is_own else "one for which the thread of that graph waits."),
+        got=f"{key!s:.200}",
+        why="the graph would wait for itself" if is_own else "both would wait forever",
+        fix=f"do not call an Exec in a callback of {'its ' if is_own else ''}on_event",
+    )
+
+
+_waiting_lock = threading.Lock()
+_waiting: dict[int, _Flight] = {}
+"""By thread the making that it waits for, in whichever cache: waiting in a circle never ends."""
 
 
 def _like(error: Exception) -> Exception:
@@ -213,6 +262,7 @@ class GraphCache(Generic[Entry]):
         """See `Forked`: what other threads were making is made anew."""
         own = threading.get_ident()
         self._lock = threading.Lock()
+        _waiting.clear()
         self._flights = {k: flight for k, flight in self._flights.items() if flight.thread == own}
 
     def __len__(self) -> int:
@@ -250,7 +300,8 @@ class GraphCache(Generic[Entry]):
         Raises:
             Exception: What `make` raised; if in a thread that was waited for, an exception like it,
                 whose cause it is.
-            ConfigError: `make` itself asks for the entry, by a callback.
+            ConfigError: A callback within `make` asks for the entry, or for one of another thread
+                that waits for this one.
         """
         while True:
             with self._lock:
@@ -263,14 +314,7 @@ class GraphCache(Generic[Entry]):
                     flight = self._flights[key] = _Flight()
             if is_mine:
                 return self._make(key, make, flight=flight)
-            if flight.thread == threading.get_ident():
-                raise ConfigError(
-                    "this thread requested a graph while it was compiling that graph.",
-                    got=f"{key!s:.200}",
-                    why="the graph would wait for itself",
-                    fix="do not call an Exec in a callback of its on_event",
-                )
-            flight.done.wait()
+            flight.wait(key)
             if isinstance(flight.error, Exception):
                 raise _like(flight.error)
             # Made, or interrupted by something that concerns the other thread only: look again.

@@ -291,7 +291,7 @@ class Runner:
         ):
             saved = self.store.saved
             known = () if saved is None else saved.sizes
-            return _warmup.warm(
+            made = _warmup.warm(
                 self.planner,
                 example,
                 sizes=given,
@@ -300,6 +300,8 @@ class Runner:
                 maker=maker,
                 progress=tell,
             )
+        _warmup.warn_of_evicted(made, kept=len(self.store), limits=self.store.limits)
+        return made
 
     # Maps
 

@@ -5,6 +5,7 @@
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from shapeexec._errors import BucketOverflowError, ConfigError
 from shapeexec.bucketing import Strategy, checked_bucket
 from shapeexec.bucketing._fixed import last_bucket
 from shapeexec.execution._bind import BoundCall
+from shapeexec.execution._cache import CacheLimits
 from shapeexec.execution._narrow import is_mapping
 from shapeexec.execution._options import as_size
 from shapeexec.execution._plan import Plan, warmup_sizes
@@ -75,6 +77,26 @@ def warm(
             for left in range(maker.most, -1, -1):
                 tell.done(len(wanted) - maker.left(left))
             return count
+
+
+def warn_of_evicted(made: int, *, kept: int, limits: CacheLimits) -> None:
+    """Warn if a warm-up has made more graphs than its Exec may keep.
+
+    Args:
+        made: How many it has made.
+        kept: How many graphs there are now.
+        limits: Those of the Exec.
+    """
+    is_full = limits.graphs is not None and kept >= limits.graphs
+    if made <= kept or not (is_full or limits.device_bytes):  # else `clear` took them
+        return
+    warnings.warn(
+        f"shapeexec: warmup compiled {made} graphs, and {limits!r} keeps {kept} of them: calls in "
+        "the others' buckets find none.\n"
+        "  Fix:   limits= with room for all of them; fewer sizes, or a coarser strategy",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 def _listed(

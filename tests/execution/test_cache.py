@@ -6,6 +6,7 @@ import warnings
 import weakref
 
 import jax
+import numpy as np
 import pytest
 
 import shapeexec as sx
@@ -254,6 +255,13 @@ def test_limits_leave_room_for_one(name):
         CacheLimits(**{name: 0})
     with refused(sx.ConfigError, f"{name}=True is not an integer.", "None"):
         CacheLimits(**{name: True})
+
+
+def test_limits_take_the_integers_of_numpy():
+    pin = {"s": np.int64(8)}
+    limits = CacheLimits(graphs=np.int64(3), device_bytes=np.int32(9), pin=[pin])
+    assert repr(limits) == "CacheLimits(graphs=3, device_bytes=9, pin=({'s': 8},))"
+    assert limits == CacheLimits(graphs=3, device_bytes=9, pin=[{"s": 8}])
 
 
 # The cache of an Exec

@@ -154,6 +154,32 @@ def test_a_callback_that_asks_for_the_graph_that_is_being_made_does_not_wait_for
     assert "this thread requested a graph while it was compiling that graph" in caplog.text
 
 
+def test_callbacks_that_ask_for_one_anothers_graphs_do_not_wait_in_a_circle(caplog):
+    both, nested = threading.Barrier(2, timeout=60), threading.local()
+    runs = [sx.Exec(jnp.cumsum, ("s",)), sx.Exec(jnp.cumprod, ("s",))]
+
+    def call_the_other(number):
+        def callback(event):
+            if event.kind == "compiling" and not getattr(nested, "is_on", False):
+                nested.is_on = True
+                both.wait()  # each thread compiles, and asks for what the other one compiles
+                runs[1 - number](ones(5))
+
+        return callback
+
+    for number, run in enumerate(runs):
+        run.on_event(call_the_other(number))
+    threads = [threading.Thread(target=run, args=(ones(5),), daemon=True) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert "for which the thread of that graph waits" in caplog.text
+    assert "do not call an Exec in a callback of on_event" in caplog.text
+    assert [run.stats.compiles for run in runs] == [1, 1]
+
+
 def test_the_logger_has_calls_at_debug_and_graphs_at_info(caplog):
     run = sx.Exec(total, ("s",))
     with caplog.at_level(logging.INFO, "shapeexec"):

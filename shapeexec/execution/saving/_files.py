@@ -199,7 +199,7 @@ def read_entries(directory: Path) -> tuple[dict[str, Entry], list[str]]:
 
 
 def checked(directory: Any, *, is_made: bool) -> Path:
-    """A directory; made if it is missing and may be.
+    """The absolute path of a directory; made if it is missing and may be.
 
     Raises:
         ConfigError: It is no directory, or cannot be made.
@@ -217,7 +217,7 @@ def checked(directory: Any, *, is_made: bool) -> Path:
             option="directory",
             fix="the directory that `run.save` wrote",
         )
-    return path
+    return path.absolute()  # graphs are read later, when the process may work elsewhere
 
 
 def unusable(directory: Any, error: Exception) -> ConfigError:
