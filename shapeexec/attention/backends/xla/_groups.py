@@ -42,8 +42,9 @@ class Setting:
     """A call, and how its examples and heads are grouped.
 
     Inside, arrays by query are [B, heads, rows, ...] of whole tiles, with zeros for padding. Those
-    by key stay as they are, whole tiles of [B, S, heads, size]: a copy of a long cache would take
-    longer than a query's attention to it. Their tiles are cleaned of padding when they are read.
+    by key stay as they are, whole tiles of [B, S, heads, size] or pages: a copy of a long cache
+    would take longer than a query's attention to it. Their tiles are cleaned of padding when they
+    are read.
     """
 
     signature: Signature
@@ -65,6 +66,12 @@ class Setting:
         """S, in whole tiles."""
         return whole_tiles(self.signature.key_size, self.signature.tile[1])
 
+    @property
+    def overhangs(self) -> bool:
+        """Whether tiles that are read hold rows that do not count, which may be NaN."""
+        is_filled = self.work.pages is None  # by `clean`, up to whole tiles
+        return self.signature.is_ragged or not (is_filled or self.columns == self.signature.key_size)
+
     def clean(self, **arrays: Array) -> dict[str, Array]:
         """Arrays [B, T, heads, size] as [B, heads, rows, size]; those by key in whole tiles.
 
@@ -72,7 +79,9 @@ class Setting:
         """
         cleaned = {}
         for name, x in arrays.items():
-            if name in BY_KEY:
+            if name in BY_KEY and self.work.pages is not None:
+                cleaned[name] = x
+            elif name in BY_KEY:
                 cleaned[name] = pad_to(x, (x.shape[0], self.columns, *x.shape[2:]))
             else:
                 valid = _valid(
@@ -253,11 +262,26 @@ class Group:
             zero,
         )
         shape = (batch, signature.tile[1], key_heads, x.shape[3])
-        tile = lax.dynamic_slice(x, first, shape).astype(wide(signature.dtype))
-        if is_partial and signature.is_ragged:
+        read = lax.dynamic_slice if self.setting.work.pages is None else self._read_pages
+        tile = read(x, first, shape).astype(wide(signature.dtype))
+        if is_partial and self.setting.overhangs:
             is_valid = (at.key < at.key_length).reshape(-1, signature.tile[1], 1, 1)
             tile = jnp.where(is_valid, tile, 0)
         return tile.transpose(0, 2, 1, 3)
+
+    def _read_pages(self, x: Array, first: Any, shape: tuple[int, ...]) -> Array:  # noqa: PLR0917 - as `lax.dynamic_slice`
+        """What `lax.dynamic_slice` of all keys would give, of the pages that hold them."""
+        (batch, key, head, zero), (examples, count, *_) = first, shape
+        pages, size = self.setting.work.pages, x.shape[1]
+        assert pages is not None
+        rows = min(size, count)
+        places = jnp.minimum(key // size + np.arange(count // rows), pages.shape[1] - 1)
+        numbers = lax.dynamic_slice_in_dim(pages, batch, examples, 0)[:, places].reshape(-1)
+
+        def one(number: Array) -> Array:
+            return lax.dynamic_slice(x, (number, key % size, head, zero), (1, rows, *shape[2:]))
+
+        return jax.vmap(one)(numbers).reshape(shape)
 
     def zeros_by_key(self, x: Array) -> Array:
         """Zeros for the gradient by an array [B, S, K, size]: [B, K, columns, size]."""
