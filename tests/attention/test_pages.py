@@ -13,10 +13,12 @@ import pytest
 
 import shapeexec as sx
 from shapeexec.attention._paging import by_page
+from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import PagedBackend
 from shapeexec.attention.backends._registry import IMPLEMENTATIONS, load
+from tests.attention.lowering import lowered
 from tests.attention.test_choose import CALL
-from tests.marks import by_name
+from tests.marks import by_name, marked_slow
 from tests.tolerance import SUMS, assert_close
 
 _QUICK = {"xla_llvm_disable_expensive_passes": True}  # each program runs once
@@ -118,12 +120,12 @@ def dropped(random, t, s):
 
 END = sx.Causal(align="end")
 CASES = {
-    "pages of 16, more than a tile": Case(16, 17, [272, 3, 65], masked(END)),
+    "pages of 16, some shared": Case(16, 17, [272, 50, 65], masked(END), shared=2),
     "pages of 64, which tiles end within": Case(64, 5, [320, 1, 258], masked(END)),
     "pages of 128": Case(128, 3, [384, 129, 128], masked(sx.SlidingWindow(100, 9) | sx.Global(3))),
     "a page of more than a tile": Case(300, 2, [600, 3, 301], masked(END)),
     "pages of 24, and no lengths": Case(24, 13, [312] * 3, masked(END)),
-    "pages that all share": Case(16, 6, [90, 70, 50], shared=3),
+    "a prefix that all share": Case(16, 6, [90, 70, 50], shared=3),
     "documents": Case(64, 5, [300, 64, 0], documents),
     "an array of pairs": Case(16, 4, [64, 33, 1], of_pairs),
     "ALiBi": Case(16, 4, [64, 33, 1], lambda *_: {"bias": sx.ALiBi.for_heads(4), "mask": END}),
@@ -131,14 +133,14 @@ CASES = {
     "bf16, many queries": Case(64, 3, [192, 130, 5], masked(END), queries=140, dtype="bfloat16"),
     "dropout": Case(16, 4, [64, 33, 1], dropped),
 }
-SLOW = {"pages of 128", "a page of more than a tile", "ALiBi", "an array of pairs", "documents"}
+QUICK = {"pages of 16, some shared", "pages of 24, and no lengths"}
 
 
 def attend(query, key, value, bias, options):
     return sx.dot_product_attention(query, key, value, bias, return_residual=True, **options)
 
 
-@pytest.mark.parametrize("case", by_name(CASES, SLOW))
+@pytest.mark.parametrize("case", by_name(CASES, CASES.keys() - QUICK))
 def test_pages_give_what_one_array_gives_and_so_do_their_gradients(case):
     random, kept = np.random.default_rng(0), case.cache()
     options = case.options(random, case.queries, case.page * case.pages)
@@ -197,7 +199,9 @@ MAPPED = {
 }
 
 
-@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize(
+    "name", marked_slow(MAPPED, {"queries alone", "values of their own alone"})
+)
 def test_mapped_calls_give_what_they_give_one_by_one(name):
     caches = [cache([40, 17], 16, pages=3), cache([23, 33], 16, pages=3)]
     caches[0] = dataclasses.replace(caches[0], key=caches[0].key[:8], value=caches[0].value[:8])
@@ -225,7 +229,10 @@ def test_mapped_calls_give_what_they_give_one_by_one(name):
 
     def one_by_one(*args):
         calls = [
-            [x if axis is None else jnp.take(x, i, axis) for x, axis in zip(args, in_axes)]
+            [
+                x if axis is None else jnp.take(x, i, axis)
+                for x, axis in zip(args, in_axes, strict=True)
+            ]
             for i in range(2)
         ]
         return jax.tree.map(lambda *x: jnp.stack(x), *(run(*call) for call in calls))
@@ -237,7 +244,7 @@ def test_mapped_calls_give_what_they_give_one_by_one(name):
 SIZES = ((3, 5, 20), (1, 1, 4), (4, 9, 32))  # examples, pages of one, pages; all in one bucket
 
 
-@pytest.mark.parametrize("has_lengths", [True, False])
+@pytest.mark.parametrize("has_lengths", marked_slow([True, False], [False]))
 def test_in_an_exec_padding_changes_nothing(has_lengths):
     def run(query, key, value, bias, pages, lengths):
         given = {"pages": pages, "key_value_seq_lengths": lengths if has_lengths else None}
@@ -324,6 +331,23 @@ def test_the_hopper_kernel_reads_pages_of_whole_64s_for_few_queries(name):
     backend = load("mosaic_gpu")
     assert isinstance(backend, PagedBackend)
     assert backend.reads_pages(dataclasses.replace(call, **change)) == expected
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="has no such kernels")
+@pytest.mark.parametrize(("rows", "copies"), [(64, 0), (128, 0), (32, 2)])
+def test_on_a_hopper_a_step_copies_no_cache_in_pages_of_whole_64s(monkeypatch, rows, copies):
+    monkeypatch.setattr(_device, "compute_capability", lambda: (9, 0))
+    query, keys = jnp.zeros((2, 1, 4, 64), jnp.bfloat16), jnp.zeros((9, rows, 2, 64), jnp.bfloat16)
+
+    def step(query, keys, pages, lengths):
+        return sx.dot_product_attention(
+            query, keys, keys, pages=pages, key_value_seq_lengths=lengths
+        )
+
+    pages, lengths = jnp.zeros((2, 3), np.int32), jnp.ones(2, np.int32)
+    program = lowered(step, query, keys, pages, lengths, platform="cuda")
+    assert program.count("@mosaic_gpu_v2(") == 1
+    assert program.count(f"-> tensor<2x3x{rows}x2x64xbf16>") == copies
 
 
 def test_other_back_ends_are_given_one_array():

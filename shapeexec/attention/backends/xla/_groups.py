@@ -70,7 +70,9 @@ class Setting:
     def overhangs(self) -> bool:
         """Whether tiles that are read hold rows that do not count, which may be NaN."""
         is_filled = self.work.pages is None  # by `clean`, up to whole tiles
-        return self.signature.is_ragged or not (is_filled or self.columns == self.signature.key_size)
+        return self.signature.is_ragged or not (
+            is_filled or self.columns == self.signature.key_size
+        )
 
     def clean(self, **arrays: Array) -> dict[str, Array]:
         """Arrays [B, T, heads, size] as [B, heads, rows, size]; those by key in whole tiles.
