@@ -94,8 +94,8 @@ class Operands:
         return (self.query, self.key, self.value, *given, *self.mask, *self.bias)
 
 
-def key_size(key: Sequence[Any], pages: Sequence[Any] | None) -> Any:
-    """S, by the sizes of the key's axes and of those of `Operands.pages`."""
+def key_size(key: Any, pages: Any) -> Any:
+    """S, by the sizes of the axes of `Operands.key` and of `Operands.pages`, which may be None."""
     return key[1] if pages is None else pages[1] * key[1]
 
 

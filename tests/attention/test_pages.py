@@ -124,6 +124,7 @@ CASES = {
     "pages of 64, which tiles end within": Case(64, 5, [320, 1, 258], masked(END)),
     "pages of 128": Case(128, 3, [384, 129, 128], masked(sx.SlidingWindow(100, 9) | sx.Global(3))),
     "a page of more than a tile": Case(300, 2, [600, 3, 301], masked(END)),
+    "a page of two tiles": Case(512, 1, [512, 3, 301], masked(END)),
     "pages of 24, and no lengths": Case(24, 13, [312] * 3, masked(END)),
     "a prefix that all share": Case(16, 6, [90, 70, 50], shared=3),
     "documents": Case(64, 5, [300, 64, 0], documents),

@@ -66,14 +66,6 @@ class Setting:
         """S, in whole tiles."""
         return whole_tiles(self.signature.key_size, self.signature.tile[1])
 
-    @property
-    def overhangs(self) -> bool:
-        """Whether tiles that are read hold rows that do not count, which may be NaN."""
-        is_filled = self.work.pages is None  # by `clean`, up to whole tiles
-        return self.signature.is_ragged or not (
-            is_filled or self.columns == self.signature.key_size
-        )
-
     def clean(self, **arrays: Array) -> dict[str, Array]:
         """Arrays [B, T, heads, size] as [B, heads, rows, size]; those by key in whole tiles.
 
@@ -266,7 +258,7 @@ class Group:
         shape = (batch, signature.tile[1], key_heads, x.shape[3])
         read = lax.dynamic_slice if self.setting.work.pages is None else self._read_pages
         tile = read(x, first, shape).astype(wide(signature.dtype))
-        if is_partial and self.setting.overhangs:
+        if is_partial and signature.is_ragged:
             is_valid = (at.key < at.key_length).reshape(-1, signature.tile[1], 1, 1)
             tile = jnp.where(is_valid, tile, 0)
         return tile.transpose(0, 2, 1, 3)
@@ -277,7 +269,9 @@ class Group:
         pages, size = self.setting.work.pages, x.shape[1]
         assert pages is not None
         rows = min(size, count)
-        places = jnp.minimum(key // size + np.arange(count // rows), pages.shape[1] - 1)
+        # A tile that overhangs ends with the last page again, where the mask allows nothing.
+        places = key // size + np.arange(count // rows, dtype=np.int32)
+        places = jnp.minimum(places, pages.shape[1] - 1)
         numbers = lax.dynamic_slice_in_dim(pages, batch, examples, 0)[:, places].reshape(-1)
 
         def one(number: Array) -> Array:
