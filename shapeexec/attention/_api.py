@@ -22,11 +22,13 @@ from shapeexec.attention._arguments import (
     check_arrays,
     checked_bias,
     checked_lengths,
+    checked_pages,
+    in_pages,
     scaled,
     whole_mask,
     with_batch,
 )
-from shapeexec.attention._call import Call, Operands
+from shapeexec.attention._call import Call, Operands, key_size
 from shapeexec.attention._call_lists import known_density
 from shapeexec.attention._dropout import check_dropout, with_dropout
 from shapeexec.attention._primitive import attention
@@ -55,6 +57,7 @@ def dot_product_attention(
     deterministic: bool | None = None,
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
+    pages: ArrayLike | None = None,
 ) -> Array: ...
 
 
@@ -76,6 +79,7 @@ def dot_product_attention(
     deterministic: bool | None = None,
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
+    pages: ArrayLike | None = None,
 ) -> tuple[Array, Array]: ...
 
 
@@ -96,6 +100,7 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
     deterministic: bool | None = None,
     dropout_rate: float = 0.0,
     dropout_key: ArrayLike | None = None,
+    pages: ArrayLike | None = None,
 ) -> Array | tuple[Array, Array]:
     """Compute softmax(scale * query @ key^T + bias) @ value, over the keys that a query may see.
 
@@ -111,8 +116,9 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
     Args:
         query: [B, T, N, H] or [T, N, H], of a floating dtype.
         key: [B, S, K, H] or [S, K, H], of the same dtype. K divides N: each key head serves N / K
-            query heads.
-        value: [B, S, K, V] or [S, K, V], of the same dtype; V need not be H.
+            query heads. With `pages`: [P, page size, K, H].
+        value: [B, S, K, V] or [S, K, V], of the same dtype; V need not be H. With `pages`:
+            [P, page size, K, V].
         bias: Added to the scores: an array whose last axes are [B or 1, N or 1, T or 1, S or 1];
             or a score modifier, such as `ALiBi`.
         mask: A mask such as `Causal() & SlidingWindow(256)`, or bool with the axes of a bias:
@@ -135,6 +141,12 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
             1 - dropout_rate. It costs a second pass over the scores.
         dropout_key: A key of `jax.random`. The dropped weights depend on it alone: they are the
             same for every back end, and under padding.
+        pages: The numbers of each example's pages, i32[B, S / page size]: key and value are then
+            the pages of all examples, which may share some. Position p of example b is row
+            p % page size of page pages[b, p // page size]. Behind the valid lengths numbers may be
+            anything. Forward, `xla` reads pages where they lie, and so does `mosaic_gpu` for few
+            queries, and pages of whole 64s; elsewhere, and for gradients, the B * S keys and values
+            are gathered first, at the cost of a copy of both.
 
     Returns:
         [B, T, N, V] or [T, N, V] in the dtype of the query. With `return_residual` also the
@@ -155,9 +167,12 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
     check_implementation(implementation)
     check_dropout(dropout_rate, dropout_key, deterministic=deterministic)
     is_fixed = deterministic is None or bool(deterministic)
-    q, k, v = with_batch(query, "query"), with_batch(key, "key"), with_batch(value, "value")
-    check_arrays(q, k, v)
-    axes = {"B": q.shape[0], "N": q.shape[2], "T": q.shape[1], "S": k.shape[1]}
+    as_four_axes = with_batch if pages is None else in_pages
+    q, k, v = with_batch(query, "query"), as_four_axes(key, "key"), as_four_axes(value, "value")
+    check_arrays(q, k, v, has_pages=pages is not None)
+    table = checked_pages(pages, batch=q.shape[0])
+    keys = key_size(k.shape, None if table is None else table.shape)
+    axes = {"B": q.shape[0], "N": q.shape[2], "T": q.shape[1], "S": keys}
     allowed = whole_mask(
         mask, bias, axes=axes, is_causal=is_causal, local_window_size=local_window_size
     )
@@ -168,10 +183,10 @@ def dot_product_attention(  # noqa: PLR0917 - the order is JAX's
         checked_lengths(key_value_seq_lengths, "key_value_seq_lengths", batch=axes["B"]),
     ]
     attend = functools.partial(
-        _attend, q, k, lengths, fixed_scale, implementation, deterministic=is_fixed
+        _attend, q, k, lengths, fixed_scale, implementation, deterministic=is_fixed, pages=table
     )
     if dropout_rate:
-        dropout: Any = {"rate": dropout_rate, "key": dropout_key}
+        dropout: Any = {"rate": dropout_rate, "key": dropout_key, "batch": axes["B"]}
         out, logsumexp = with_dropout(attend, allowed, bias=bias, value=v, **dropout)
     else:
         out, logsumexp = attend(allowed, v, bias)
@@ -194,6 +209,7 @@ def _attend(  # noqa: PLR0917 - `with_dropout` passes mask, value and bias by po
     bias: Any,
     *,
     deterministic: bool,
+    pages: Array | None,
 ) -> tuple[Array, Array]:
     """The output [B, T, N, V] and the log-sum-exp [B, N, T] of checked operands."""
     mask_leaves, mask_tree = jax.tree.flatten(mask)
@@ -208,5 +224,6 @@ def _attend(  # noqa: PLR0917 - `with_dropout` passes mask, value and bias by po
         implementation=implementation,
         deterministic=deterministic,
         density=None if deterministic else known_density(mask),
+        has_pages=pages is not None,
     )
-    return attention(Operands(q, k, v, lengths[0], lengths[1], *arrays), call)
+    return attention(Operands(q, k, v, lengths[0], lengths[1], *arrays, pages=pages), call)

@@ -48,7 +48,31 @@ def with_batch(x: ArrayLike, name: str) -> Array:
     return array if array.ndim == 4 else array[None]
 
 
-def check_arrays(q: Array, k: Array, v: Array) -> None:  # noqa: PLR0917 - the operands of attention
+def in_pages(x: ArrayLike, name: str) -> Array:
+    """The array, if it has the axes of pages: [pages, page size, heads, size]."""
+    array = _as_array(x, name, fix="pass [pages, page size, heads, size] of a floating dtype")
+    if array.ndim != 4:
+        raise ConfigError(
+            f"{name} is {_described(array)}, with {array.ndim} axes, and pages= is given.",
+            option=name,
+            fix="pass [pages, page size, heads, size], or leave pages= out",
+        )
+    return array
+
+
+def checked_pages(pages: Any, *, batch: Any) -> Array | None:
+    """The numbers of pages as i32[B, pages of one]; None if there are none."""
+    if pages is None:
+        return None
+    fix = "pages=jnp.asarray(pages, jnp.int32), a row of page numbers for each example"
+    array = _as_array(pages, "pages", fix=fix)
+    if array.dtype != np.int32 or array.ndim != 2 or array.shape[0] != batch:
+        what = f"pages is {_described(array)}, not i32[{batch}, pages of an example]."
+        raise ConfigError(what, option="pages", fix=fix)
+    return array
+
+
+def check_arrays(q: Array, k: Array, v: Array, *, has_pages: bool) -> None:  # noqa: PLR0917 - the operands of attention
     """Check dtypes, batches, lengths and heads of query, key and value."""
     got = f"query {_described(q)}, key {_described(k)}, value {_described(v)}"
     if not jnp.issubdtype(q.dtype, np.floating):
@@ -66,19 +90,20 @@ def check_arrays(q: Array, k: Array, v: Array) -> None:  # noqa: PLR0917 - the o
                 got=got,
                 fix=f"{name}={name}.astype(query.dtype), or another one dtype for all three",
             )
-        if x.shape[0] != q.shape[0]:
+        if not has_pages and x.shape[0] != q.shape[0]:
             raise ConfigError(
                 f"{name} has {x.shape[0]} examples, but query has {q.shape[0]}.",
                 option=name,
                 got=got,
                 fix=f"give query, key and value one batch, such as of {q.shape[0]} examples",
             )
-    if k.shape[1:3] != v.shape[1:3]:
+    if k.shape[:3] != v.shape[:3]:
+        lead = "pages, page size" if has_pages else "B, S"
         raise ConfigError(
-            "key and value differ in length or heads.",
+            f"key and value differ in {'their pages' if has_pages else 'length'} or heads.",
             option="value",
             got=got,
-            fix="pass key as [B, S, K, H] and value as [B, S, K, V]",
+            fix=f"pass key as [{lead}, K, H] and value as [{lead}, K, V]",
         )
     _check_heads(q, k, got=got)
 

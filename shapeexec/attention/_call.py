@@ -15,6 +15,9 @@ from typing import Any
 import jax
 from jax import Array
 
+KEY_AND_VALUE = (1, 2)
+"""The numbers of the operands that may be pages."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -28,6 +31,7 @@ class Call:
         implementation: The back end's name; None: the best one for each pass.
         deterministic: Whether equal calls must give equal bits, in the gradient too.
         density: See `known_density`; None also for deterministic calls, which do not use it.
+        has_pages: Whether key and value are pages, and their numbers among the operands.
     """
 
     scale: float | None
@@ -38,11 +42,17 @@ class Call:
     implementation: str | None
     deterministic: bool
     density: float | None = dataclasses.field(default=None, metadata={"is_hint": True})
+    has_pages: bool = False
 
     @property
     def arrays(self) -> int:
         """The number of operands before the leaves of mask and bias."""
-        return 3 + self.has_query_lengths + self.has_key_lengths
+        return 3 + self.has_query_lengths + self.has_key_lengths + self.has_pages
+
+    @property
+    def table(self) -> int:
+        """Which operand tells the numbers of pages, where there are pages."""
+        return self.arrays - 1
 
     @property
     def operands(self) -> int:
@@ -56,10 +66,11 @@ class Operands:
 
     Attributes:
         query: [B, T, N, H].
-        key: [B, S, K, H].
-        value: [B, S, K, V].
+        key: [B, S, K, H]; or pages, [P, rows, K, H].
+        value: [B, S, K, V]; or pages, [P, rows, K, V].
         query_lengths, key_lengths: Valid lengths i32[B]; None: those of the arrays.
         mask, bias: The leaves of mask and bias. The first axis of each is the batch or 1.
+        pages: The numbers of each example's pages, i32[B, S / rows]; None: there are no pages.
     """
 
     query: Array
@@ -69,12 +80,23 @@ class Operands:
     key_lengths: Array | None
     mask: tuple[Array, ...]
     bias: tuple[Array, ...]
+    pages: Array | None = None
+
+    @property
+    def key_size(self) -> int:
+        """S."""
+        return key_size(self.key.shape, None if self.pages is None else self.pages.shape)
 
     def flat(self) -> tuple[Array, ...]:
         """The operands in the order of the primitives."""
-        lengths = (self.query_lengths, self.key_lengths)
-        given = (length for length in lengths if length is not None)
+        optional = (self.query_lengths, self.key_lengths, self.pages)
+        given = (x for x in optional if x is not None)
         return (self.query, self.key, self.value, *given, *self.mask, *self.bias)
+
+
+def key_size(key: Any, pages: Any) -> Any:
+    """S, by the sizes of the axes of `Operands.key` and of `Operands.pages`, which may be None."""
+    return key[1] if pages is None else pages[1] * key[1]
 
 
 def split(call: Call, flat: Sequence[Any]) -> tuple[Operands, tuple[Any, ...]]:
@@ -83,9 +105,11 @@ def split(call: Call, flat: Sequence[Any]) -> tuple[Operands, tuple[Any, ...]]:
     query, key, value = next(rest), next(rest), next(rest)
     query_lengths = next(rest) if call.has_query_lengths else None
     key_lengths = next(rest) if call.has_key_lengths else None
+    pages = next(rest) if call.has_pages else None
     mask = tuple(next(rest) for _ in range(call.mask.num_leaves))
     bias = tuple(next(rest) for _ in range(call.bias.num_leaves))
-    return Operands(query, key, value, query_lengths, key_lengths, mask, bias), tuple(rest)
+    operands = Operands(query, key, value, query_lengths, key_lengths, mask, bias, pages)
+    return operands, tuple(rest)
 
 
 def axes_of_leaves(tree: Any) -> list[str]:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from shapeexec.attention._blocks import BlockMask
-from shapeexec.attention._call import Call
+from shapeexec.attention._call import Call, key_size, split
 from shapeexec.attention._primitive import attention_p, gradient_p, tangent_p
 from shapeexec.costing import Row, Use, add_row
 from shapeexec.costing._polynomial import Polynomial, constant, of_factor
@@ -26,7 +26,9 @@ _TILE = (128, 128)
 def _pairs(use: Use) -> Polynomial:
     """The pairs of query and key, of all examples and heads, in tiles with work."""
     call: Call = use.params["call"]
-    (batch, queries, heads, _), (_, keys, *_) = use.operands[0], use.operands[1]
+    operands, _ = split(call, use.operands)
+    batch, queries, heads, _ = operands.query
+    keys = key_size(operands.key, operands.pages)
     return product((batch, queries, keys, heads)) * _density(call, queries=queries, keys=keys)
 
 

@@ -38,7 +38,14 @@ _LARGE = 128.0  # from here on a log-sum-exp of f32 has an error of 2**-17 and m
 
 
 def with_dropout(
-    attend: Attend, mask: Mask, *, bias: Any, value: Array, rate: float, key: Array
+    attend: Attend,
+    mask: Mask,
+    *,
+    bias: Any,
+    value: Array,
+    batch: Any,
+    rate: float,
+    key: Array,
 ) -> tuple[Array, Array]:
     """The results of `attend` with weights dropped; the log-sum-exp is that of all scores.
 
@@ -47,11 +54,12 @@ def with_dropout(
             [B, N, T].
         mask: The pairs that are allowed.
         bias: An array of four axes, a score modifier, or None.
-        value: [B, S, K, V].
+        value: [B, S, K, V], or pages of it.
+        batch: B.
         rate: The probability that a weight becomes 0; the others are divided by 1 - rate.
         key: Of `jax.random`.
     """
-    bits = jax.random.bits(key, value.shape[:1], np.uint32)
+    bits = jax.random.bits(key, (batch,), np.uint32)
     kept = mask & Kept(rate, lax.bitcast_convert_type(bits, np.int32))
     no_value = jnp.zeros((*value.shape[:3], _COLUMNS), value.dtype)
     out, of_kept = attend(kept, value, bias)

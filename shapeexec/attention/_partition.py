@@ -48,14 +48,14 @@ def run_partitioned(
     """
     params |= {"along": along} if along else {}
     operands, _ = split(call, flat)
-    if 0 in (*operands.query.shape, *operands.value.shape):
+    if 0 in (*operands.query.shape, *operands.value.shape, operands.key_size):
         return run(*flat, call=call, **params)
     values = (
         jax.tree.unflatten(call.mask, operands.mask),
         jax.tree.unflatten(call.bias, operands.bias),
     )
     batch, queries, heads, _ = operands.query.shape
-    numbering = Numbering(batch, queries, heads, operands.key.shape[1])
+    numbering = Numbering(batch, queries, heads, operands.key_size)
     (mask, mask_tree), (bias, bias_tree) = (jax.tree.flatten(numbering.of(x)) for x in values)
     numbers = len(mask) - len(operands.mask)
     first = call.operands - call.bias.num_leaves
@@ -130,8 +130,8 @@ def _layout(
     (batch, queries, heads, _), key_heads = flat[0].shape, flat[1].shape[2]
     sizes = {"B": batch, "N": heads, "K": key_heads}
     operands = [
-        *("BTNH", "BSKH", "BSKV"),
-        *["B"] * (call.has_query_lengths + call.has_key_lengths),
+        *(("BTNH", "--KH", "--KV") if call.has_pages else ("BTNH", "BSKH", "BSKV")),
+        *["B"] * (call.arrays - 3),
         *axes_of_leaves(call.mask),
         *axes_of_leaves(call.bias),
     ]

@@ -23,7 +23,7 @@ from jax.interpreters import ad, batching, mlir
 from shapeexec import _compat
 from shapeexec._errors import BackendError
 from shapeexec.attention import _run
-from shapeexec.attention._call import Call, Operands
+from shapeexec.attention._call import KEY_AND_VALUE, Call, Operands
 from shapeexec.attention._partition import run_partitioned
 from shapeexec.attention.masks._value import wide
 
@@ -162,12 +162,22 @@ def _batched(
 ) -> list[Any]:
     """The primitive's results, each [mapped, batch, ...]."""
     count = next(x.shape[axis] for x, axis in zip(args, axes, strict=True) if axis is not None)
-    batch = _unmapped(args[0], axes[0])[0]
-    along = params.get("along", ())
+    batch, along = _unmapped(args[0], axes[0])[0], params.get("along", ())
+    of_pages = _of_pages(call, along, primitive=primitive)
+    # Mapped calls share their pages, unless each has some, or a gradient, of its own.
+    shares = all(axes[i] is None and i not in along for i in of_pages)
+    rows = [
+        _unmapped(x, axis)[0] if i in of_pages else batch
+        for i, (x, axis) in enumerate(zip(args, axes, strict=True))
+    ]
     merged = []
     for i, (x, axis) in enumerate(zip(args, axes, strict=True)):
         is_shareable = call.arrays <= i < call.operands and i not in along
-        merged.append(_merge(x, axis, count=count, batch=batch, whole=not is_shareable))
+        is_shared = shares and i in of_pages
+        whole = functools.partial(_merge, count=count, batch=rows[i], whole=not is_shareable)
+        merged.append(x if is_shared else whole(x, axis))
+    if not shares:
+        merged[call.table] = _of_own_pages(merged[call.table], count=count, pages=rows[1])
     call = dataclasses.replace(
         call, mask=_of_merged(call.mask, batch), bias=_of_merged(call.bias, batch)
     )
@@ -175,10 +185,26 @@ def _batched(
     like = along if primitive is gradient_p else (0,) * len(results)
     return [
         _cut_over(
-            x.reshape(count, batch, *x.shape[1:]), 1, mesh_axes=_batch_is_over(args[i], axes[i])
+            x.reshape(count, rows[i], *x.shape[1:]), 1, mesh_axes=_batch_is_over(args[i], axes[i])
         )
         for i, x in zip(like, results, strict=True)
     ]
+
+
+def _of_pages(call: Call, along: tuple[int, ...], *, primitive: Any) -> frozenset[int]:
+    """Which arguments of a primitive are pages, whose first axis is no batch."""
+    if not call.has_pages:
+        return frozenset()
+    given = along if primitive is tangent_p else ()
+    directions = (call.operands + 2 + n for n, i in enumerate(given) if i in KEY_AND_VALUE)
+    return frozenset((*KEY_AND_VALUE, *directions))
+
+
+def _of_own_pages(numbers: Array, *, count: Any, pages: Any) -> Array:
+    """Page numbers [count * batch, pages of one] among the pages of all of so many calls."""
+    own = jnp.clip(numbers, 0, pages - 1)  # else what is no number would be one of another call
+    own = own.reshape(count, -1, own.shape[1])
+    return (own + jnp.arange(count, dtype=own.dtype)[:, None, None] * pages).reshape(numbers.shape)
 
 
 def _of_merged(structure: Any, examples: Any) -> Any:

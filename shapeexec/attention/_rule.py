@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from shapeexec.attention._call import Call, axes_of_leaves, split
+from shapeexec.attention._call import Call, axes_of_leaves, key_size, split
 from shapeexec.attention._primitive import attention_p, gradient_p, tangent_p
 from shapeexec.masking import RuleContext, lowest, register, zero
 from shapeexec.masking._knowledge import Known, constant, nothing_known
 from shapeexec.masking._values import Value
 
-_EXACT_WHEN = "numbers and sizes of heads are static"
+_EXACT_WHEN = "numbers and sizes of heads are static, and the size of a page"
 
 
 @register(attention_p, tangent_p, gradient_p, exact_when=_EXACT_WHEN)
@@ -31,11 +31,12 @@ def attention(ctx: RuleContext, *flat: Array, call: Call, **params: Any) -> Any:
     _check(ctx, call)
     operands, rest = split(call, flat)
     lengths, _ = split(call, [operand.lengths for operand in ctx.operands])
-    (batch, queries, *_), (_, keys, *_) = lengths.query, lengths.key
+    batch, queries, *_ = lengths.query
+    keys, capacity = key_size(lengths.key, lengths.pages), operands.query.shape[0]
     valid = {}
-    for name, length, given, capacity in (
-        ("query_lengths", queries, operands.query_lengths, operands.query.shape[0]),
-        ("key_lengths", keys, operands.key_lengths, operands.key.shape[0]),
+    for name, length, given in (
+        ("query_lengths", queries, operands.query_lengths),
+        ("key_lengths", keys, operands.key_lengths),
     ):
         if not (isinstance(batch, int) and isinstance(length, int)):
             own = length if given is None else jnp.minimum(given, length)
@@ -74,7 +75,10 @@ def _known(ctx: RuleContext, number: int, *, x: Array, params: dict[str, Any]) -
 
 def _check(ctx: RuleContext, call: Call) -> None:
     shapes, _ = split(call, [operand.dims for operand in ctx.operands])
-    (batch, queries, *heads), (_, keys, *more_heads) = shapes.query, shapes.key
+    (batch, queries, *heads), (_, rows, *more_heads) = shapes.query, shapes.key
+    if call.has_pages and not isinstance(rows, int):
+        raise ctx.unsupported("the size of a page is part of every position", [rows])
+    keys = key_size(shapes.key, shapes.pages)
     ragged = [dim for dim in (*heads, *more_heads, *shapes.value[2:]) if not isinstance(dim, int)]
     if ragged:
         raise ctx.unsupported("heads and their sizes are part of every score", ragged)

@@ -21,9 +21,10 @@ import numpy as np
 from jax import Array
 
 from shapeexec._errors import BackendError
-from shapeexec.attention._call import Call, Operands, split
+from shapeexec.attention._call import KEY_AND_VALUE, Call, Operands, split
 from shapeexec.attention._call_lists import call_lists
-from shapeexec.attention.backends._base import Backend, Residuals, Signature, Work
+from shapeexec.attention._paging import by_page, gathered, page_numbers, without_pages
+from shapeexec.attention.backends._base import Backend, PagedBackend, Residuals, Signature, Work
 from shapeexec.attention.backends._choose import choose, choose_for_tangent
 from shapeexec.attention.masks import Lengths, Mask
 from shapeexec.attention.masks._value import wide
@@ -76,11 +77,8 @@ def _attention_forward(*flat: Array, call: Call, platform: str) -> list[Array]:
         out = jnp.zeros((batch, queries, heads, value.shape[3]), query.dtype)
         return [out, jnp.full((batch, heads, queries), -jnp.inf, wide(query.dtype))]
     job = _job(operands, call, chosen=_chooser(call, platform))
-    return [
-        *job.backend.forward(
-            job.signature, job.work, q=query, k=operands.key, v=value, bias=job.bias
-        )
-    ]
+    key, value = job.operands.key, job.operands.value
+    return [*job.backend.forward(job.signature, job.work, q=query, k=key, v=value, bias=job.bias)]
 
 
 @functools.partial(jax.jit, static_argnames=("call", "along", "platform"))
@@ -90,16 +88,22 @@ def _attention_tangent(
     operands, (out, logsumexp, *directions) = split(call, flat)
     if _is_empty(operands):
         return [jnp.zeros_like(out), jnp.zeros_like(logsumexp)]
-    chosen = functools.partial(choose_for_tangent, platform=platform)
-    job = _job(operands, call, chosen=chosen)
     given = dict(zip(along, directions, strict=True))
+    if operands.pages is not None:
+        numbers = page_numbers(operands)
+        given |= {i: gathered(given[i], numbers) for i in KEY_AND_VALUE if i in given}
+    chosen = functools.partial(choose_for_tangent, platform=platform)
+    job = _job(without_pages(operands), call, chosen=chosen)
     tangents = (given.get(0), given.get(1), given.get(2))
     first = call.operands - call.bias.num_leaves
     d_bias = {i - first: given[i] for i in along if i >= first}
-    residuals = Residuals(operands.query, operands.key, operands.value, job.bias, out, logsumexp)
     return [
         *job.backend.tangent(
-            job.signature, job.work, residuals=residuals, tangents=tangents, d_bias=d_bias
+            job.signature,
+            job.work,
+            residuals=job.residuals(out, logsumexp),
+            tangents=tangents,
+            d_bias=d_bias,
         )
     ]
 
@@ -114,7 +118,7 @@ def _attention_gradient(
     first = call.operands - call.bias.num_leaves
     bias_gradient = any(i >= first for i in along)
     job = _job(
-        operands,
+        without_pages(operands),
         call,
         chosen=_chooser(call, platform),
         is_backward=True,
@@ -125,12 +129,16 @@ def _attention_gradient(
     *gradients, d_bias = job.backend.backward(
         job.signature,
         job.work,
-        residuals=Residuals(operands.query, operands.key, operands.value, job.bias, out, logsumexp),
+        residuals=job.residuals(out, logsumexp),
         d_out=d_out,
         d_logsumexp=more[0] if more else None,
         deterministic=call.deterministic,
         bias_gradient=bias_gradient,
     )
+    if operands.pages is not None:
+        numbers, count = page_numbers(operands), operands.key.shape[0]
+        for i in KEY_AND_VALUE:
+            gradients[i] = by_page(gradients[i], numbers, pages=count)
     of_bias = jax.tree.leaves(d_bias)
     return [gradients[i] if i < 3 else of_bias[i - first] for i in along]
 
@@ -143,17 +151,24 @@ class _Job(Generic[B]):
         backend: The back end.
         signature: The static part.
         work: Mask, valid lengths and tiles.
+        operands: Those of the call, with keys and values as the back end reads them.
         bias: An array, a score modifier, or None.
     """
 
     backend: B
     signature: Signature
     work: Work
+    operands: Operands
     bias: Any
+
+    def residuals(self, out: Array, logsumexp: Array) -> Residuals:
+        """Operands and results of the forward pass."""
+        query, key, value = self.operands.query, self.operands.key, self.operands.value
+        return Residuals(query, key, value, self.bias, out, logsumexp)
 
 
 def _is_empty(operands: Operands) -> bool:
-    dims: tuple[Any, ...] = (*operands.query.shape, *operands.value.shape)
+    dims: tuple[Any, ...] = (*operands.query.shape, *operands.value.shape, operands.key_size)
     if not all(isinstance(dim, int) for dim in dims):
         raise BackendError(
             "attention cannot be lowered at symbolic sizes.",
@@ -180,19 +195,21 @@ def _job(
     signature = _signature(operands, call, bias=bias)
     signature = dataclasses.replace(signature, **asked)
     backend = chosen(signature, mask)
+    if not (isinstance(backend, PagedBackend) and backend.reads_pages(signature)):
+        operands = without_pages(operands)
+        signature = dataclasses.replace(signature, page_size=None)
     signature = dataclasses.replace(signature, tile=backend.tile(signature, mask))
-    return _Job(
-        backend, signature, _work(operands, mask, signature=signature, density=call.density), bias
-    )
+    work = _work(operands, mask, signature=signature, density=call.density)
+    return _Job(backend, signature, work, operands, bias)
 
 
 def _signature(operands: Operands, call: Call, *, bias: Any) -> Signature:
     batch, query_size, query_heads, head_size = operands.query.shape
-    _, key_size, key_heads, value_size = operands.value.shape
+    _, rows, key_heads, value_size = operands.value.shape
     return Signature(
         batch=batch,
         query_size=query_size,
-        key_size=key_size,
+        key_size=operands.key_size,
         query_heads=query_heads,
         key_heads=key_heads,
         head_size=head_size,
@@ -202,6 +219,7 @@ def _signature(operands: Operands, call: Call, *, bias: Any) -> Signature:
         bias=None if bias is None else bias.shape if hasattr(bias, "shape") else type(bias),
         is_ragged=call.has_query_lengths or call.has_key_lengths,
         tile=(128, 128),
+        page_size=None if operands.pages is None else rows,
     )
 
 
@@ -228,4 +246,5 @@ def _work(operands: Operands, mask: Mask, *, signature: Signature, density: floa
     counts, columns = by_query.counts, -(-sizes[1] // signature.tile[1])
     if isinstance(counts, np.ndarray):
         density = float(counts.mean()) / columns
-    return Work(mask & Lengths(), lengths[0], lengths[1], by_query, by_key, density)
+    pages = None if operands.pages is None else page_numbers(operands)
+    return Work(mask & Lengths(), lengths[0], lengths[1], by_query, by_key, density, pages)

@@ -24,6 +24,7 @@ IDS = np.tile(np.arange(T) // 3, (B, 1)).astype(np.int32)
 LENGTHS = np.array([8, 3, 5, 1], np.int32)
 DENSE = RANDOM.random((B, 1, T, T)) < 0.6
 KINDS = RANDOM.integers(0, 3, (B, N, 2, 2)).astype(np.uint8)
+PAGES = RANDOM.integers(0, B, (B, 2)).astype(np.int32)  # of T keys each
 BIAS = RANDOM.normal(size=(1, N, T, T)).astype(np.float32)
 CUTS = {
     "examples and heads": ("d", "m"),
@@ -79,7 +80,13 @@ CASES = {
         (),
     ),
     "one key head": (1, attend, ()),
+    "pages": (
+        N,
+        lambda q, k, v, pages, n: attend(q, k, v, pages=pages, key_value_seq_lengths=n),
+        ((PAGES, "B"), (LENGTHS, "B")),
+    ),
 }
+OF_KEYS = {"pages": "--K"}  # how keys are cut, where their first axis is not examples
 
 
 def value_and_gradient(attend):
@@ -105,13 +112,12 @@ def operands(key_heads):
     ]
 
 
-def cut_of(name, mesh, key_heads):
+def cut_of(name, mesh, key_heads, of_keys="B-K"):
     """How operands are cut, and how arrays of these letters."""
     examples, heads = CUTS[name]
     size = np.prod([mesh.shape[axis] for axis in np.ravel(heads)]) if heads else 1
-    of_keys = heads if key_heads % size == 0 else None
-    over = {"B": examples, "N": heads, "K": of_keys}
-    of = ("B-N", "B-K", "B-K", "B-N")
+    over = {"B": examples, "N": heads, "K": heads if key_heads % size == 0 else None}
+    of = ("B-N", of_keys, of_keys, "B-N")
     return lambda *letters: [
         jax.NamedSharding(mesh, jax.P(*map(over.get, one))) for one in (*of, *letters)
     ]
@@ -128,7 +134,7 @@ def check(names, cut, mesh):
     for name in names:
         key_heads, attend, arrays = CASES[name]
         given.append([*operands(key_heads), *(x for x, _ in arrays)])
-        places = cut_of(cut, mesh, key_heads)
+        places = cut_of(cut, mesh, key_heads, OF_KEYS.get(name, "B-K"))
         shardings.append(places(*(letters for _, letters in arrays)))
         runs.append(value_and_gradient(attend))
 
@@ -162,7 +168,8 @@ def main(kind, part):
         both = check(("documents", "lengths", "function"), "examples and heads", mesh)
         # Four devices have one query head each, and two of them share a key head.
         shared = check(("lengths",), "heads", mesh)
-        print("all-reduce", both, shared)
+        paged = check(("pages",), "examples and heads", mesh)
+        print("all-reduce", both, shared, paged)
         return
     for cut in CUTS:
         summed = [name.replace(" ", "_") for name in CASES if check((name,), cut, mesh)]

@@ -118,10 +118,10 @@ def gradient_of_modifier(case: Case, bias, d_bias: np.ndarray) -> np.ndarray:
     return np.stack(entries, -1)[None]
 
 
-def test_arguments_of_attention_are_those_of_jax_and_three_more():
+def test_arguments_of_attention_are_those_of_jax_and_four_more():
     ours = inspect.signature(sx.dot_product_attention).parameters
     theirs = inspect.signature(jax.nn.dot_product_attention).parameters
-    more = ["deterministic", "dropout_rate", "dropout_key"]
+    more = ["deterministic", "dropout_rate", "dropout_key", "pages"]
     assert list(ours) == [*theirs, *more]
     for name, parameter in theirs.items():
         assert ours[name].default == parameter.default

@@ -168,30 +168,86 @@ CASES = (
     case("fp16", Full(), head_sizes=(128, 64), dtype="float16"),
     case("narrow heads, other values", Full(), head_sizes=(40, 72), heads=(5, 1)),
 )
-QUICK = ("NaN behind",)
-
-
-@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="jax < 0.11 has no interpreter for it")
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case.name, marks=() if case.name in QUICK else pytest.mark.slow)
-        for case in CASES
-    ],
+QUICK = ("NaN behind", "half of a tile behind the last page")
+PAGED = (
+    case(
+        "half of a tile behind the last page",
+        SlidingWindow(0, 270),
+        batch=3,
+        keys=320,
+        sizes=([3, 0, 2], [290, 320, 0]),
+    ),
+    case("NaN behind, whole tiles", Full(), batch=2, keys=256, sizes=([3, 3], [200, 129])),
+    case("one query", Full(), batch=2, keys=192, queries=1),
+    case("documents", Documents(IDS[:, ::100].copy(), IDS[:, :256].copy()), batch=2, keys=256),
+    case("a bias of pairs", Full(), bias=random_bias(1, 4, 3, 320), keys=320, sizes=([3], [170])),
+    case("two warpgroups", Full(), queries=16, heads=(8, 1), head_sizes=(128, 128), keys=256),
+    case("narrow heads", Full(), head_sizes=(40, 64), heads=(5, 1), keys=320),
 )
+
+
+def marked(cases, *more):
+    return [
+        pytest.param(one, *more, id=one.name, marks=() if one.name in QUICK else pytest.mark.slow)
+        for one in cases
+    ]
+
+
+INTERPRETED = pytest.mark.skipif(
+    jax.__version_info__ < (0, 11), reason="jax < 0.11 has no interpreter for it"
+)
+
+
+@INTERPRETED
+@pytest.mark.parametrize("case", marked(CASES))
 def test_the_kernel_gives_what_the_formulas_give(case):
+    check(case, with_nan_behind(case), signature=case.signature, work=case.work())
+
+
+@INTERPRETED
+@pytest.mark.parametrize(
+    ("case", "rows"),
+    [*marked(PAGED, 64), *marked([one for one in PAGED if one.keys % 128 == 0], 128)],
+)
+def test_the_kernel_reads_pages(case, rows):
+    q, k, v = with_nan_behind(case)
+    count = case.keys // rows
+    places = np.random.default_rng(0).permutation(case.batch * count + 1)
+    unused, pages = places[0], places[1:].reshape(case.batch, count)
+    is_owned = np.arange(count) * rows < case.valid[1].sum(1, keepdims=True)
+
+    def in_pages(x):
+        whole = jnp.full((len(places), rows, *x.shape[2:]), np.nan, x.dtype)
+        return whole.at[pages].set(x.reshape(case.batch, count, rows, *x.shape[2:]))
+
+    pages = jnp.asarray(np.where(is_owned, pages, unused), np.int32)
+    check(
+        case,
+        (q, in_pages(k), in_pages(v)),
+        signature=dataclasses.replace(case.signature, page_size=rows),
+        work=dataclasses.replace(case.work(), pages=pages),
+    )
+
+
+def with_nan_behind(case):
+    """q, k and v."""
+    return [
+        jnp.asarray(np.where(valid[:, :, None, None], x, np.nan), case.dtype)
+        for x, valid in zip(case.operands(), (*case.valid, case.valid[1]), strict=False)
+    ]
+
+
+def check(case, given, *, signature, work):
+    """Assert that the kernel gives what the formulas give."""
     from jax.experimental.pallas import mosaic_gpu as plgpu  # noqa: PLC0415 - not in jax 0.10
 
     from shapeexec.attention.backends import mosaic_gpu  # noqa: PLC0415 - beside it
 
     parameters = plgpu.InterpretGPUParams(detect_races=True)  # pyright: ignore[reportAttributeAccessIssue] - not in jax 0.10
     backend = mosaic_gpu.MosaicGpu(parameters)
-    q, k, v = (
-        jnp.asarray(np.where(valid[:, :, None, None], x, np.nan), case.dtype)
-        for x, valid in zip(case.operands(), (*case.valid, case.valid[1]), strict=False)
-    )
+    q, k, v = given
     bias = case.poisoned_bias()
-    out, logsumexp = backend.forward(case.signature, case.work(), q=q, k=k, v=v, bias=bias)
+    out, logsumexp = backend.forward(signature, work, q=q, k=k, v=v, bias=bias)
     want = case.reference()
     of_formulas = want.logsumexp.transpose(0, 2, 1)
     assert logsumexp.dtype == np.float32

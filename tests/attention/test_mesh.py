@@ -56,6 +56,15 @@ def dropped(q, k, v, bias, d_out, ids, n):
     return jax.grad(total)(q)
 
 
+def paged(q, k, v, bias, d_out, ids, n):
+    # Keys and values are 4 pages of 20, whatever they are divided over.
+    def total(*x):
+        pages = ids[:, ::7] + 1
+        return (sx.dot_product_attention(*x, pages=pages, key_value_seq_lengths=3 * n) ** 2).sum()
+
+    return jax.grad(total, argnums=(0, 1, 2))(q, k, v)
+
+
 def types(tree):
     return [jax.typeof(x) for x in jax.tree.leaves(tree)]
 
@@ -79,13 +88,13 @@ with jax.set_mesh(mesh):
             expected = tuple(expected) + (None,) * (4 - len(expected))
             assert tuple(jax.typeof(out).sharding.spec) == expected, (name, jax.typeof(out))
 given, cuts = ARRAYS, CUTS["examples and heads"]
-more = [jax.jit(f)(*ARRAYS) for f in (along, dropped)]
+more = [jax.jit(f)(*ARRAYS) for f in (along, dropped, paged)]
 mapped = jax.jit(jax.vmap(gradients, (0, 0, 0, None, 0, 0, 0)))
 two = [x if x is BIAS else np.stack([x, x[::-1]]) for x in ARRAYS]
 want_mapped = mapped(*two)
 with jax.set_mesh(mesh):
     given = [jax.device_put(x, jax.NamedSharding(mesh, cut)) for x, cut in zip(ARRAYS, cuts)]
-    for f, right in zip((along, dropped), more):
+    for f, right in zip((along, dropped, paged), more):
         assert_close(jax.jit(f)(*given), right)
     given = [
         x if i == 3 else jax.device_put(y, jax.NamedSharding(mesh, P(None, *cut)))
@@ -118,8 +127,9 @@ def test_types_keep_their_sharding_and_numbers_do_not_change(kind):
 
 
 def test_examples_and_heads_stay_on_their_devices():
-    # The gradient by a key head that two devices share is the sum of theirs.
-    assert run_on_four_devices("-m", SHARDED, "Auto", "quick") == ["all-reduce", "0", "1"]
+    # The gradient by a key head that two devices share is the sum of theirs, and so are those by
+    # the pages of keys and of values.
+    assert run_on_four_devices("-m", SHARDED, "Auto", "quick") == ["all-reduce", "0", "1", "1"]
 
 
 @pytest.mark.slow
@@ -128,5 +138,8 @@ def test_every_mask_stays_on_its_devices(kind):
     printed = run_on_four_devices("-m", SHARDED, kind, "all")
     # They sum gradients by a bias or a key head that devices share, and find out whether any score
     # is large. Cut are examples and heads, examples, heads.
-    expected = "bias dropout one_key_head | bias dropout | lengths documents dropout one_key_head |"
+    expected = (
+        "bias dropout one_key_head pages | bias dropout pages"
+        " | lengths documents dropout one_key_head |"
+    )
     assert printed == expected.split()

@@ -163,6 +163,41 @@ def test_few_queries_against_a_cache_with_nan_behind_its_lengths(queries, heads,
 
 @pytest.mark.gpu
 @on_hopper
+@pytest.mark.parametrize("rows", [32, 64, 128, 192])
+@pytest.mark.parametrize(("queries", "heads", "size"), [(1, (8, 2), 128), (16, (16, 2), 64)])
+def test_few_queries_against_pages_with_nan_in_those_of_nobody(rows, queries, heads, size):
+    random, lengths = np.random.default_rng(0), np.array([1900, 17, 0, 129], np.int32)
+    count, owned = 11 * 192 // rows, -(-lengths // rows)
+    pages = np.full((4, count), -1, np.int32)
+    places = random.permutation(owned.sum() + 3)[: owned.sum()]
+    pages[np.arange(count) < owned[:, None]] = places
+    shape = (owned.sum() + 3, rows, heads[1], size)
+    keys, values = (np.full(shape, np.nan, np.float32) for _ in "kv")
+    for x in (keys, values):
+        x[places] = random.normal(size=(len(places), *shape[1:]))
+    query = random.normal(size=(4, queries, heads[0], size)).astype(np.float32)
+    given = [jnp.asarray(x, jnp.bfloat16) for x in (query, keys, values)]
+
+    @functools.partial(jax.jit, static_argnames="implementation")
+    def step(query, keys, values, implementation=None):
+        return sx.dot_product_attention(
+            query,
+            keys,
+            values,
+            mask=sx.Causal(align="end"),
+            pages=pages,
+            key_value_seq_lengths=np.where(lengths == 0, 0, np.maximum(lengths, queries)),
+            implementation=implementation,
+        )
+
+    mine, again = (np.asarray(step(*given), np.float32) for _ in range(2))
+    np.testing.assert_array_equal(mine, again)
+    right = step(*(x.astype(np.float32) for x in given), implementation="xla")
+    assert np.linalg.norm(mine - right) <= BY_NORM["bfloat16"] * np.linalg.norm(right)
+
+
+@pytest.mark.gpu
+@on_hopper
 def test_a_cache_in_a_bucket_is_read_up_to_its_length(monkeypatch):
     monkeypatch.setenv("SHAPEEXEC_POISON", "nan")
     random = np.random.default_rng(0)

@@ -34,6 +34,7 @@ class Signature:
         bias_gradient: Whether the backward pass computes the gradient of the bias.
         logsumexp_gradient: Whether the log-sum-exp has a cotangent.
         deterministic: Whether equal calls must give equal gradients, bit by bit.
+        page_size: Positions of a page, where k and v are pages; None: they are not.
     """
 
     batch: int
@@ -52,6 +53,7 @@ class Signature:
     bias_gradient: bool = False
     logsumexp_gradient: bool = False
     deterministic: bool = True
+    page_size: int | None = None
 
     @property
     def group(self) -> int:
@@ -108,6 +110,9 @@ class Work:
         by_query: For each query tile its key tiles.
         by_key: For each key tile its query tiles.
         density: The approximate share of tiles with work; None: unknown when traced.
+        pages: The page of each `page_size` keys, i32[B, S / page_size], where k and v are pages
+            [P, page_size, K, size] each; None: they are [B, S, K, size]. All are numbers of pages,
+            those behind the valid lengths of any.
     """
 
     mask: Mask
@@ -116,6 +121,7 @@ class Work:
     by_query: TileLists
     by_key: TileLists
     density: float | None = None
+    pages: Array | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -200,6 +206,18 @@ class Backend(Protocol):
         `d_out` and `d_logsumexp` are the cotangents of the results.
 
         The gradient of the bias has the bias's structure; None if `bias_gradient` is False.
+        """
+        ...
+
+
+@runtime_checkable
+class PagedBackend(Backend, Protocol):
+    """A family of kernels whose forward pass may read pages of keys and values where they lie."""
+
+    def reads_pages(self, signature: Signature) -> bool:
+        """Whether it does so of a call; otherwise it is given keys and values in one array.
+
+        It is called before `tile`: the signature's tile is not set yet.
         """
         ...
 

@@ -73,6 +73,13 @@ class MosaicGpu:
             return reason
         return _support.of_call(signature, mask)
 
+    def reads_pages(self, signature: Signature) -> bool:
+        """For few queries, of pages that need not be padded; see `PagedBackend`."""
+        size = signature.page_size
+        if size is None or size % _few.PAGE_ROWS or not _few.are_few(signature):
+            return False
+        return not any(map(_missing_columns, (signature.head_size, signature.value_size)))
+
     def forward(
         self, signature: Signature, work: Work, *, q: Array, k: Array, v: Array, bias: Any
     ) -> tuple[Array, Array]:
@@ -227,6 +234,7 @@ def _forward_of_few(prepared: _Prepared, *, q: Array, k: Array, v: Array) -> tup
         _Prepared(config, work, leaves).sparsity(side="query"),
         shares=jax.tree.map(jnp.asarray, shares),
         parts=parts,
+        pages=work.pages,
         **arrays,
     )
     out, statistics = joined(config.weights, shares, results, rows=packing.rows)
@@ -257,8 +265,12 @@ def _as_copied(**arrays: Array) -> dict[str, Array]:
 def _one_as_copied(array: Array) -> Array:
     _, rows_given, _, size = array.shape
     rows = 0 if rows_given < 8 else -rows_given % 8
-    columns = 0 if size % 64 == 0 or (size < 64 and size % 8 == 0) else -size % 64
+    columns = _missing_columns(size)
     return jnp.pad(array, ((0, 0), (0, rows), (0, 0), (0, columns))) if rows or columns else array
+
+
+def _missing_columns(size: int) -> int:
+    return 0 if size % 64 == 0 or (size < 64 and size % 8 == 0) else -size % 64
 
 
 def _delta(out: Array, d_out: Array) -> Array:

@@ -45,6 +45,9 @@ _LARGEST_HEAD = 128  # of larger ones tiles would leave too little room for keys
 _ROOM = 220 * 2**10  # bytes of shared memory for tiles; the rest is for barriers and vectors
 _MOST_STEPS = 4  # pieces in a ring: more than are on their way at a time
 
+PAGE_ROWS = TILE // 2
+"""Pages consist of whole pieces of so many keys."""
+
 
 def are_few(signature: Signature) -> bool:
     """Whether a call is one for this kernel."""
@@ -75,11 +78,15 @@ class _Form(NamedTuple):
         """As much on its way as there is shared memory for."""
         warpgroups = -(-packing.rows // ROWS)
         slots, key_rows = (2, TILE) if warpgroups == 1 else (1, TILE // 2)
+        most = _MOST_STEPS
+        if (config.signature.page_size or 0) % key_rows:
+            # Shorter pieces, and more of them, so that as much is on its way.
+            key_rows, most = PAGE_ROWS, most * key_rows // PAGE_ROWS
         key_columns, value_columns = config.columns
         room = _ROOM - warpgroups * ROWS * (slots * 2 * key_columns + 4 * value_columns)
         key, value = (2 * key_rows * columns for columns in config.columns)
-        of_keys = min(room // 2 // key, _MOST_STEPS)
-        of_values = min((room - of_keys * key) // value, _MOST_STEPS)
+        of_keys = min(room // 2 // key, most)
+        of_values = min((room - of_keys * key) // value, most)
         return _Form(warpgroups, slots, key_rows, (of_keys, of_values))
 
 
@@ -94,6 +101,7 @@ def forward_of_few(
     q: Array,
     k: Array,
     v: Array,
+    pages: Array | None,
 ) -> list[Array]:
     """The output and `Weights.statistics` of each part of each list.
 
@@ -106,6 +114,7 @@ def forward_of_few(
         q: Queries, [lists, rows, 1, H].
         k: Keys.
         v: Values.
+        pages: The numbers of each example's pages, if k and v are pages; see `Work`.
 
     Returns:
         The output f32[lists, parts, rows, V], and statistics f32[lists, parts, whole tiles of
@@ -118,7 +127,7 @@ def forward_of_few(
     return start(
         config,
         functools.partial(_kernel, config, packing),
-        inputs={"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v},
+        inputs={"sparsity": sparsity, "shares": shares, "q": q, "k": k, "v": v, "pages": pages},
         outputs={
             "out": jax.ShapeDtypeStruct((lists, parts, rows, v.shape[3]), jnp.float32),
             **{f"statistics_{i}": of_rows for i in statistics},
@@ -220,6 +229,7 @@ class _Kernel:
     q: Ref
     k: Ref
     v: Ref
+    pages: Ref | None
     out: Ref
     of_rows: list[Ref]
 
@@ -279,8 +289,8 @@ class _Kernel:
         shared = self.config.signature.group // self.packing.heads
         head = lax.div(item.head, jnp.int32(shared))
         columns = self.elements.sources(item)
-        key = Source(self.k, item.batch, head, item.key_length, columns)
-        value = Source(self.v, item.batch, head, item.key_length)
+        key = Source(self.k, item.batch, head, item.key_length, columns, self.pages)
+        value = Source(self.v, item.batch, head, item.key_length, pages=self.pages)
         tiles = self.sparsity.lists.tiles
         at = (*at_or_0(tiles, item.batch, item.head), 0)
 

@@ -60,8 +60,7 @@ class Stream:
         pl.when(position >= self.steps)(lambda: plgpu.barrier_wait(self.free.at[place]))
         # Kept here: reading it from device memory again would stall the warpgroups that compute.
         self.begins[place] = first
-        rows = pl.ds(first, self.rows)
-        at = (source.batch, rows, source.head)
+        rows, at = pl.ds(first, self.rows), source.at(first, self.rows)
         to = (self.tiles.at[place], self.ready.at[place])
         for vector, shared in zip(source.vectors, self.vectors, strict=True):
             plgpu.copy_gmem_to_smem(vector.at[rows], shared.at[place], to[1])
@@ -97,10 +96,12 @@ class Source:
     """The source of pieces.
 
     Attributes:
-        ref: [B, T, N, H] in device memory.
+        ref: [B, T, N, H] in device memory; or pages, [P, rows of a page, N, H].
         batch, head: The example and the head.
         length: The valid length.
         vectors: [whole tiles] each: numbers per row.
+        pages: The numbers of each example's pages, i32[B, pages of one] in device memory; None:
+            there are no pages.
     """
 
     ref: Ref
@@ -108,6 +109,16 @@ class Source:
     head: Array
     length: Array
     vectors: list[Ref] = dataclasses.field(default_factory=list)
+    pages: Ref | None = None
+
+    def at(self, first: Array, rows: int) -> tuple[Any, ...]:
+        """The index into the first three axes of so many rows, all of one page."""
+        if self.pages is None:
+            return self.batch, pl.ds(first, rows), self.head
+        size = jnp.int32(self.ref.shape[1])
+        # A tile may extend past the last page. It is masked there, but must be read somewhere.
+        page = jnp.minimum(lax.div(first, size), self.pages.shape[1] - 1)
+        return self.pages[self.batch, page], pl.ds(lax.rem(first, size), rows), self.head
 
 
 def place_of(position: Array, places: int) -> Array:

@@ -36,13 +36,20 @@ class _Xla:
         """At most `_TILE`, but short sequences are one tile, and few queries have longer ones."""
         queries, keys = signature.query_size, signature.key_size
         longest = _LONG_TILE if queries <= _FEW else _TILE
-        return _side(queries, _TILE), _side(keys, longest)
+        of_keys = _side(keys, longest)
+        if signature.page_size is not None:
+            of_keys = _whole_pages(of_keys, signature.page_size)
+        return _side(queries, _TILE), of_keys
 
     def refuses(self, signature: Signature, mask: Mask, *, platform: str) -> str | None:
         """It takes any mask on any platform."""
         if signature.dtype in _DTYPES:
             return None
         return f"it computes in {', '.join(_DTYPES)}, and not in {signature.dtype}"
+
+    def reads_pages(self, signature: Signature) -> bool:
+        """Always; see `PagedBackend`."""
+        return True
 
     def forward(
         self, signature: Signature, work: Work, *, q: Array, k: Array, v: Array, bias: Any
@@ -108,6 +115,11 @@ class _Xla:
 
 def _side(size: int, longest: int) -> int:
     return size if size <= _ONE_TILE else longest
+
+
+def _whole_pages(tile: int, page: int) -> int:
+    """The tile if pages consist of such; else as many whole pages as fit, and at least one."""
+    return tile if page % tile == 0 else max(tile // page, 1) * page
 
 
 backend = _Xla()
