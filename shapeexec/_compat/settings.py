@@ -69,7 +69,12 @@ def is_as_unregistered(name: str, value: Any) -> bool:
     Some modules of JAX, and users, register one when they are imported. Flags of JAX are off then,
     and contexts of users empty.
     """
-    return value is (False if name in _config.config_states else None)
+    is_flag = name in _config.config_states or name in _UNLISTED
+    return value is (False if is_flag else None)
+
+
+_UNLISTED = ("pallas_fuser_disable_nested_fuse",)
+"""Flags that modules of JAX register, from 0.12 on, without a place among its `config_states`."""
 
 
 def _names_of_context() -> tuple[str, ...]:

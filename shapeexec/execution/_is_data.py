@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax import export
 
+from shapeexec import _compat
 from shapeexec.execution import _modules, _objects
 from shapeexec.shape._numbers import HostNumber
 from shapeexec.shape._shape import is_array
@@ -38,6 +39,8 @@ def _holds_array(leaf: Any) -> bool:
     JAX takes none as an argument. It is opened like any object, and its array is the data.
     """
     if not hasattr(leaf, "__jax_array__") or isinstance(leaf, jax.Array | HostNumber):
+        return False
+    if _compat.is_traced(leaf):  # of a token, say, which is no array
         return False
     is_own = export.is_symbolic_dim(leaf) or _modules.is_nnx(leaf)
     return not is_own and _objects.is_opened(leaf)

@@ -246,15 +246,8 @@ def _limits(
     max_graphs: int,
     payback: tuple[float, float] | None,
 ) -> Limits:
-    if graphs is not None and payback is not None:
-        raise ConfigError(
-            f"graphs={graphs!r} and compile_seconds=: each tells how many graphs there are.",
-            option="graphs",
-            fix="graphs= alone; or max_graphs= with compile_seconds=, which chooses the number",
-        )
     is_chosen = graphs is None and (max_waste is not None or payback is not None)
-    most = as_int(_GRAPHS if graphs is None else graphs, "graphs")
-    most = as_int(max_graphs, "max_graphs") if is_chosen else most
+    most = _most_graphs(graphs, max_graphs, is_chosen=is_chosen, is_paid=payback is not None)
     if max_waste is not None and not 0 <= as_float(max_waste) < 1:
         raise ConfigError(
             f"max_waste={max_waste!r} is not a share from 0 to just below 1.",
@@ -276,6 +269,17 @@ def _limits(
         seconds_per_graph=per_graph,
         requests=count,
     )
+
+
+def _most_graphs(graphs: int | None, max_graphs: int, *, is_chosen: bool, is_paid: bool) -> int:
+    if graphs is not None and is_paid:
+        raise ConfigError(
+            f"graphs={graphs!r} and compile_seconds=: each tells how many graphs there are.",
+            option="graphs",
+            fix="graphs= alone; or max_graphs= with compile_seconds=, which chooses the number",
+        )
+    most = as_int(_GRAPHS if graphs is None else graphs, "graphs")
+    return as_int(max_graphs, "max_graphs") if is_chosen else most
 
 
 def _max_memory(given: Any, memory: Any) -> float:

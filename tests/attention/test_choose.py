@@ -17,7 +17,6 @@ from shapeexec.attention import backends
 from shapeexec.attention._blocks import BlockMask, to_dense
 from shapeexec.attention._call import Call, Operands
 from shapeexec.attention._primitive import attention
-from shapeexec.attention.backends import _device
 from shapeexec.attention.backends._base import Signature, TangentBackend
 from shapeexec.attention.backends._choose import candidates, choose, choose_for_tangent
 from shapeexec.attention.backends._diagonal import diagonal_of
@@ -28,7 +27,6 @@ from shapeexec.attention.backends._registry import (
     load,
     load_with_tangent,
 )
-from shapeexec.attention.backends.mosaic_gpu import _support
 from shapeexec.attention.masks import Dense
 from tests.attention.lowering import layers, lowered
 
@@ -55,17 +53,6 @@ TREE = Dense(np.ones((1, 1, 4, 4096), bool))
 HEAD_64 = {"head_size": 64, "value_size": 64}
 BACK = {"is_backward": True}
 LOOSE = {"is_backward": True, "deterministic": False}
-
-
-@pytest.fixture
-def device(monkeypatch):
-    """Have a GPU of a compute capability here, and jax 0.11 at least."""
-
-    def put(capability):
-        monkeypatch.setattr(_device, "compute_capability", lambda: capability)
-        monkeypatch.setattr(_support, "_OLDEST_JAX", (0, 10))
-
-    return put
 
 
 @pytest.mark.parametrize(
@@ -271,50 +258,6 @@ def test_triton_is_not_for_old_gpus(device):
     device(TURING)
     told = load("triton").refuses(CALL, FULL, platform="cuda")
     assert told == "it needs compute capability 8.0, and this is 7.5"
-
-
-TABLE, LIMIT = jnp.arange(64) % 3 > 0, jnp.int32(9)
-RULES = {
-    "elementwise": (lambda b, h, q, k: (q // 3 - k % 7 > h) | (abs(q - k) ** 2 < b), None),
-    "table": (lambda b, h, q, k: TABLE[q // 64] & (k >= 0), "closes over an array"),
-    "number": (lambda b, h, q, k: (q < LIMIT) & (k >= 0), "closes over an array"),
-    "order": (lambda b, h, q, k: jnp.cumsum(q + k, 0) > 4, "inside a tile it knows no cumsum"),
-}
-
-
-@pytest.mark.parametrize("case", RULES)
-@pytest.mark.parametrize(("name", "platform"), [("triton", "cuda"), ("mosaic_tpu", "tpu")])
-def test_a_function_that_a_kernel_cannot_run_is_refused(name, platform, case):
-    function, why = RULES[case]
-    mask = sx.MaskFunction(function) | sx.Documents(np.zeros((1, 256), np.int32))
-    signature = dataclasses.replace(CALL, query_size=256, key_size=256)
-    told = load(name).refuses(signature, mask, platform=platform)
-    assert told is None if why is None else why in told
-
-
-@pytest.mark.parametrize("case", ["table", "number", "order"])
-def test_a_function_that_a_hopper_kernel_cannot_run_is_refused(device, case):
-    device(HOPPER)
-    function, why = RULES[case]
-    told = load("mosaic_gpu").refuses(CALL, sx.MaskFunction(function), platform="cuda")
-    assert why in told
-
-
-@pytest.mark.parametrize(("name", "platform"), [("triton", "cuda"), ("mosaic_tpu", "tpu")])
-def test_what_is_not_refused_of_functions_is_lowered(name, platform):
-    def rule(b, h, q, k):
-        x = jnp.where(q > k, q, -k).astype(np.float32) / 7
-        y = jnp.exp(x) + jnp.log(abs(x) + 1) + jnp.sqrt(abs(x)) + jnp.sin(x) * jnp.tanh(x)
-        z = jnp.floor(x) ** 3 + jnp.sign(x) * jnp.clip(y, -1, 1) + jnp.exp2(x)
-        return (y < z) ^ ((q << 1 | k >> 1) & 4 == h % 2)
-
-    x = jnp.zeros((1, 100, 2, 64), jnp.bfloat16)
-
-    def attend(x):
-        mask = sx.MaskFunction(rule)
-        return sx.dot_product_attention(x, x, x, mask=mask, implementation=name)
-
-    assert lowered(attend, x, platform=platform).count("custom_call @")
 
 
 @pytest.mark.parametrize(

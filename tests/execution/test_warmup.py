@@ -398,19 +398,3 @@ def test_without_rich_tqdm_draws_the_bar_or_a_warning_says_that_nobody_does(has_
         "shapeexec: no bar is drawn, because neither rich nor tqdm is installed.\n"
         "  Fix:   pip install tqdm, or progress=print"
     ] * (not has_tqdm)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_warm_up_whose_graphs_have_to_leave_says_so(workers):
-    run = sx.Exec(jnp.cumsum, ("s",), buckets=P, limits=sx.CacheLimits(graphs=2))
-    with pytest.warns(RuntimeWarning) as told:
-        assert run.warmup(ones(1), s=[1, 2, 4], workers=workers) == 3
-    (text,) = [str(warning.message) for warning in told]
-    assert "warmup compiled 3 graphs, and CacheLimits(graphs=2) keeps 2 of them" in text
-    assert "Fix:   limits= with room for all of them" in text
-
-
-def test_a_warm_up_whose_graphs_all_stay_says_nothing():
-    run = sx.Exec(jnp.cumsum, ("s",), buckets=P, limits=sx.CacheLimits(graphs=2))
-    assert run.warmup(ones(1), s=[1, 2]) == 2
-    assert run.warmup(ones(1), s=[4]) == 1  # takes the place of one

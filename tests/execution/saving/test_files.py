@@ -292,3 +292,12 @@ def test_a_directory_that_is_missing_or_empty_is_an_error(tmp_path):
     with pytest.raises(sx.ConfigError, match="cannot be used") as caught:
         sx.load(tmp_path, attend)
     assert "FileNotFoundError" in str(caught.value)
+
+
+def test_a_relative_directory_is_found_after_the_process_moved(tmp_path, monkeypatch):
+    saved(tmp_path / "graphs")
+    monkeypatch.chdir(tmp_path)
+    run = sx.load("graphs", attend, trusted=True)
+    monkeypatch.chdir("/")
+    assert_close(run(W, data()), attend(W, data()))
+    assert run.stats.loads == 1

@@ -53,15 +53,6 @@ def test_a_loaded_graph_tells_where_it_came_from(tmp_path, loading):
     assert "HloModule" in row.hlo()
 
 
-def test_a_relative_directory_is_found_after_the_process_moved(tmp_path, monkeypatch, loading):
-    saved(tmp_path / "graphs")
-    monkeypatch.chdir(tmp_path)
-    run = loading("graphs", attend)
-    monkeypatch.chdir("/")
-    assert_close(run(W, X), attend(W, X))
-    assert run.stats.loads == 1
-
-
 def test_a_preview_reads_no_program_and_explains_the_masks(tmp_path):
     run = saved(tmp_path)
     again = sx.load(tmp_path, attend, trusted=True)

@@ -1,0 +1,17 @@
+"""What tests of attention share: a GPU that is not there."""
+
+import pytest
+
+from shapeexec.attention.backends import _device
+from shapeexec.attention.backends.mosaic_gpu import _support
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """Have a GPU of a compute capability here, and jax 0.11 at least."""
+
+    def put(capability):
+        monkeypatch.setattr(_device, "compute_capability", lambda: capability)
+        monkeypatch.setattr(_support, "_OLDEST_JAX", (0, 10))
+
+    return put
