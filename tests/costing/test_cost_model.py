@@ -141,6 +141,16 @@ def test_attention_is_counted_by_the_tiles_of_its_mask():
     assert found(b=3, s=100).flops == 3 * 2 * 2 * 2 * 8 * 100 * 100
 
 
+def test_attention_to_pages_is_counted_by_the_positions_of_an_example():
+    def attend(x, keys, pages):  # x: f32[b, 1, 2, 8], keys: f32[64, 16, 2, 8], pages: i32[b, n]
+        return sx.dot_product_attention(x, keys, keys, pages=pages)
+
+    args = np.ones((1, 1, 2, 8), np.float32), np.ones((64, 16, 2, 8), np.float32)
+    run = sx.Exec(attend, ("b, 1, 2, 8", None, "b, n"))
+    found = run.cost_model(*args, np.ones((1, 3), np.int32))
+    assert found(b=3, n=5).flops == 3 * 2 * 2 * 2 * 8 * 5 * 16
+
+
 def test_memory_is_what_is_alive_at_once():
     run = sx.Exec(lambda x: jnp.cumsum(jnp.cumsum(jnp.cumsum(x))), ("s",))
     assert run.cost_model(np.ones(5, np.float32))(s=1000).memory == 8000
