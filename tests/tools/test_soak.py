@@ -15,15 +15,15 @@ import pytest
 import shapeexec as sx
 from shapeexec.__main__ import main
 from shapeexec.masking import _registry
-from shapeexec.tools.soak import _run, _traffic, _watch
-from shapeexec.tools.soak._compare import Expected, WrongAnswerError, check, expected, jitted
-from shapeexec.tools.soak._faults import Faults
-from shapeexec.tools.soak._models import MODELS
-from shapeexec.tools.soak._outcome import Soak
-from shapeexec.tools.soak._report import Report
-from shapeexec.tools.soak._services import WAYS, services
-from shapeexec.tools.soak._traffic import OPERATIONS, Traffic, shapes_of
-from shapeexec.tools.soak._watch import Sample, growth
+from shapeexec.tools.soaking import _run, _traffic, _watch
+from shapeexec.tools.soaking._compare import Expected, WrongAnswerError, check, expected, jitted
+from shapeexec.tools.soaking._faults import Faults
+from shapeexec.tools.soaking._models import MODELS
+from shapeexec.tools.soaking._outcome import Soak
+from shapeexec.tools.soaking._report import Report
+from shapeexec.tools.soaking._services import WAYS, services
+from shapeexec.tools.soaking._traffic import OPERATIONS, Traffic, shapes_of
+from shapeexec.tools.soaking._watch import Sample, growth
 from tests.execution.support import refused
 from tests.tools.soaking import (
     BY_NAME,
@@ -208,7 +208,7 @@ def test_a_stall_is_found_and_all_stacks_are_told(monkeypatch, capfd):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
     model = dataclasses.replace(SIZES, name="stuck", fn=stuck)
-    monkeypatch.setattr("shapeexec.tools.soak._main.MODELS", [model])
+    monkeypatch.setattr("shapeexec.tools.soaking._main.MODELS", [model])
     try:
         stall = ["--stall", "0.5"]
         assert main(["soak", "--minutes", "1", "--threads", "2", "--ways", "plain", *stall]) == 2

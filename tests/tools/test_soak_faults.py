@@ -6,10 +6,10 @@ import threading
 import pytest
 
 import shapeexec as sx
-from shapeexec.tools.soak import _faults, _run, _traffic
-from shapeexec.tools.soak._compare import WrongAnswerError
-from shapeexec.tools.soak._faults import KINDS, CallbackError
-from shapeexec.tools.soak._report import Report
+from shapeexec.tools.soaking import _faults, _run, _traffic
+from shapeexec.tools.soaking._compare import WrongAnswerError
+from shapeexec.tools.soaking._faults import KINDS, CallbackError
+from shapeexec.tools.soaking._report import Report
 from tests.tools.soaking import (
     BY_WAY,
     SIZES,
