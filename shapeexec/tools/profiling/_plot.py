@@ -32,10 +32,10 @@ def save_plot(profile: Profile, path: Path) -> None:
     running = np.array([row.calls * row.seconds * 1e3 for row in rows])
     waste = np.array([row.waste for row in rows])
     panels = {
-        "making the graph, s": _making([row.making for row in rows]),
-        "its calls once compiled, ms": {
-            "calls, by the share of data": running * (1 - waste),
-            "of padding": running * waste,
+        "making the graph, s": making([row.making for row in rows]),
+        "its calls once compiled, ms; by the shares of elements": {
+            "data": running * (1 - waste),
+            "padding": running * waste,
         },
     }
     figure, axes = plt.subplots(
@@ -49,16 +49,22 @@ def save_plot(profile: Profile, path: Path) -> None:
         one.bar_label(one.containers[-1], labels=[f"{end:.3g}" for end in left], padding=3)
         one.set_title(title, loc="left", fontsize="medium")
         one.margins(x=0.15)
-        one.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, fontsize="small")
+    for one, side in zip(axes, ("left", "right"), strict=True):
+        handles = one.get_legend_handles_labels()
+        figure.legend(*handles, loc=f"outside lower {side}", ncols=len(handles[0]))
     axes[0].invert_yaxis()
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
-def _making(seconds: list[GraphSeconds]) -> dict[str, np.ndarray]:
-    """By part its seconds in each graph, which add up to all of it; the parts that took any."""
+def making(seconds: list[GraphSeconds]) -> dict[str, np.ndarray]:
+    """By part its seconds in each graph, which add up to all that it took.
+
+    Args:
+        seconds: Of each graph.
+    """
     parts = {part: np.array([getattr(one, part) for one in seconds]) for part in _ONE_BY_ONE}
-    # The trace is checked while XLA compiles; only what lasts longer adds to the whole.
-    rest = np.array([one.total for one in seconds]) - sum(parts.values())
-    found = {part: took for part, took in {**parts, "check, after XLA": rest}.items() if took.any()}
-    return found or {"trace": parts["trace"]}
+    # The trace is checked while XLA compiles or a file is read; what lasts longer adds to all.
+    checking = np.array([one.check - one.compile - one.load for one in seconds])
+    parts["check, after that"] = np.maximum(checking, 0)
+    return {part: took for part, took in parts.items() if took.any()} or parts
