@@ -35,7 +35,7 @@ def benchmark_attention(
     minutes: float = 8.0,
     tell: Tell | None = lambda line: None,
 ) -> AttentionReport:
-    """Measure `sx.dot_product_attention` beside its rivals, each result compared with the formula.
+    """Run `sx.dot_product_attention` beside its rivals; compare results with the formula, and time.
 
     Ctrl-C ends it early, with its report. Rivals in processes of their own need memory of the
     device, too: on a GPU, set `XLA_PYTHON_CLIENT_PREALLOCATE=false` before JAX is used.
