@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 from shapeexec.execution._row import GraphSeconds
 from shapeexec.tools.profiling._report import Profile
 
+_BELOW = ("outside lower left", "outside lower right")
 _ONE_BY_ONE = ("trace", "mask", "lower", "compile", "load")
 
 
@@ -49,9 +50,9 @@ def save_plot(profile: Profile, path: Path) -> None:
         one.bar_label(one.containers[-1], labels=[f"{end:.3g}" for end in left], padding=3)
         one.set_title(title, loc="left", fontsize="medium")
         one.margins(x=0.15)
-    for one, side in zip(axes, ("left", "right"), strict=True):
+    for one, side in zip(axes, _BELOW, strict=True):
         handles = one.get_legend_handles_labels()
-        figure.legend(*handles, loc=f"outside lower {side}", ncols=len(handles[0]))
+        figure.legend(*handles, loc=side, ncols=len(handles[0]))
     axes[0].invert_yaxis()
     figure.savefig(path, dpi=130)
     plt.close(figure)
