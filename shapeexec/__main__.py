@@ -17,7 +17,7 @@ from shapeexec.tools.comparing import _command as comparing
 from shapeexec.tools.explaining import _command as explaining
 from shapeexec.tools.planning import _command as planning
 from shapeexec.tools.profiling import _command as profiling
-from shapeexec.tools.soak import _command as soak
+from shapeexec.tools.soaking import _command as soaking
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     comparing.add_command(tools)
     explaining.add_command(tools)
     profiling.add_command(tools)
-    soak.add_command(tools)
+    soaking.add_command(tools)
     options = parser.parse_args(arguments)
     options.command = " ".join([parser.prog, *(sys.argv[1:] if arguments is None else arguments)])
     try:

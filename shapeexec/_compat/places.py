@@ -35,7 +35,7 @@ _JAX_DIR = os.path.dirname(jax.__file__) + os.sep
 _COMPAT_DIR = os.path.dirname(__file__) + os.sep
 OWN_DIR = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # The functions that a soak serves are those of users.
-_SERVED = os.path.join(OWN_DIR, "tools", "soak", "_models.py")
+_SERVED = os.path.join(OWN_DIR, "tools", "soaking", "_models.py")
 _STAND_INS_DIR = os.path.join(OWN_DIR, "shape", "_library") + os.sep
 _NUMPY_DIR = os.path.dirname(np.__file__) + os.sep
 _STDLIB_DIR = sysconfig.get_paths()["stdlib"] + os.sep

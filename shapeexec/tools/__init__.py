@@ -1,6 +1,6 @@
 """Tools for users' models, such as `validate`. Nothing else in the library imports them.
 
-Benchmarks are imported when they are asked for: who serves a model needs none of them.
+Benchmarks and the soak are imported when they are asked for: who serves a model needs none of them.
 """
 
 import importlib
@@ -18,10 +18,15 @@ from shapeexec.tools.profiling import Profile, ProfileRow, profile
 
 if TYPE_CHECKING:
     from shapeexec.tools.benchmark import ContestRow
+    from shapeexec.tools.benchmark.attention._main import benchmark_attention
+    from shapeexec.tools.benchmark.attention._report import AttentionReport
     from shapeexec.tools.benchmark.levels import LevelsReport, benchmark_levels
     from shapeexec.tools.benchmark.shapes import ClaimRow, ShapesReport, benchmark_shapes
+    from shapeexec.tools.soaking._main import soak
+    from shapeexec.tools.soaking._report import SoakReport
 
 __all__ = [
+    "AttentionReport",
     "ClaimRow",
     "Comparison",
     "ComparisonRow",
@@ -34,8 +39,10 @@ __all__ = [
     "Profile",
     "ProfileRow",
     "ShapesReport",
+    "SoakReport",
     "Target",
     "Validation",
+    "benchmark_attention",
     "benchmark_levels",
     "benchmark_shapes",
     "compare",
@@ -47,18 +54,23 @@ __all__ = [
     "prometheus_metrics",
     "read_lengths",
     "read_target",
+    "soak",
     "validate",
 ]
 
 _LATE = {
+    "AttentionReport": "benchmark.attention._report",
+    "benchmark_attention": "benchmark.attention._main",
     "ContestRow": "benchmark",
     "LevelsReport": "benchmark.levels",
     "benchmark_levels": "benchmark.levels",
     "ClaimRow": "benchmark.shapes",
     "ShapesReport": "benchmark.shapes",
     "benchmark_shapes": "benchmark.shapes",
+    "SoakReport": "soaking._report",
+    "soak": "soaking._main",
 }
-"""By name the package that has it."""
+"""By name where it is; what is heavy is in no `__init__`, which command lines import."""
 
 
 def __getattr__(name: str) -> Any:

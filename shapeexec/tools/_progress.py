@@ -1,18 +1,29 @@
-"""Saying how far a run is, with rich where it is installed and somebody watches.
+"""Saying how far a run is: to who asked for it, else on stdout, with rich where somebody watches.
 
-Without it each line is printed with what is done and the time.
+Without rich each line tells what is done and the time.
 """
 
 import contextlib
+import functools
 import importlib.util
 import sys
 import time
 from collections.abc import Callable, Generator
 
+Tell = Callable[[str], object]
+
 
 @contextlib.contextmanager
-def progress(total: int) -> Generator[tuple[Callable[[str], None], Callable[[], None]]]:
-    """Two functions: one tells a line, the other that one more of `total` is done."""
+def progress(
+    total: int, tell: Tell | None
+) -> Generator[tuple[Callable[[str], None], Callable[[], None]]]:
+    """Two functions: one tells a line, the other that one more of `total` is done.
+
+    Args:
+        total: How much there is to do.
+        tell: Takes the lines; None: stdout does.
+    """
+    write = tell or functools.partial(print, flush=True)
     start, done = time.monotonic(), 0
 
     def advance() -> None:
@@ -20,9 +31,9 @@ def progress(total: int) -> Generator[tuple[Callable[[str], None], Callable[[], 
         done += 1
 
     def line(text: str) -> None:
-        print(f"[{done}/{total}, {time.monotonic() - start:.0f} s] {text}", flush=True)
+        write(f"[{done}/{total}, {time.monotonic() - start:.0f} s] {text}")
 
-    if importlib.util.find_spec("rich") is None or not sys.stdout.isatty():
+    if tell or not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         yield line, advance
         return
     from rich.progress import Progress  # noqa: PLC0415 - it may not be installed

@@ -3,13 +3,13 @@
 import os
 from pathlib import Path
 
-from shapeexec.tools.soak import _run, _traffic
-from shapeexec.tools.soak._compare import Expected, Shape
-from shapeexec.tools.soak._faults import Faults
-from shapeexec.tools.soak._models import MODELS
-from shapeexec.tools.soak._outcome import Soak
-from shapeexec.tools.soak._services import WAYS, services
-from shapeexec.tools.soak._traffic import Traffic, shapes_of
+from shapeexec.tools.soaking import _run, _traffic
+from shapeexec.tools.soaking._compare import Expected, Shape
+from shapeexec.tools.soaking._faults import Faults
+from shapeexec.tools.soaking._models import MODELS
+from shapeexec.tools.soaking._outcome import Soak
+from shapeexec.tools.soaking._services import WAYS, services
+from shapeexec.tools.soaking._traffic import Traffic, shapes_of
 
 BY_NAME = {model.name: model for model in MODELS}
 BY_WAY = {way.name: way for way in WAYS}

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import shapeexec as sx
 from shapeexec.__main__ import main
 from shapeexec.attention._blocks import to_dense
 from shapeexec.tools.benchmark.attention import _main, _studies
@@ -35,9 +36,10 @@ from shapeexec.tools.benchmark.attention._problems import (
     shape_of,
 )
 from shapeexec.tools.benchmark.attention._reference import check, dense_mask
-from shapeexec.tools.benchmark.attention._report import Report, speed_up
+from shapeexec.tools.benchmark.attention._report import AttentionReport, speed_up
 from shapeexec.tools.benchmark.attention._run import Plan, Row, measure
 from shapeexec.tools.benchmark.attention.rivals import flash_attention_3, flex_attention, rivals
+from tests.execution.support import refused
 
 SHAPE = "2x128x4x2x16:float32"
 SMALL = Pattern("window of 100", is_causal=True, window=100)
@@ -128,6 +130,48 @@ def test_the_plot_is_a_picture(written):
     assert written.plot.startswith(b"\x89PNG")
 
 
+def test_the_function_finds_what_the_command_writes(written, capsys):
+    told = []
+    report = sx.tools.benchmark_attention(
+        shapes=[SHAPE],
+        masks=["documents"],
+        implementations=["default", "triton"],
+        rivals=["jax_nn_xla", "flex_attention", "flash_attention_3"],
+        studies=["lists"],
+        tell=told.append,
+    )
+    assert isinstance(report, sx.tools.AttentionReport)
+    assert not report.has_failed
+    own = json.loads(json.dumps(report.to_dict()))
+    assert ["command", *own] == list(written.record)
+    assert own["absent"] == written.record["absent"]
+    cells = [
+        [(*row, row["shape"], row["contestant"], row["passes"], row["reason"]) for row in rows]
+        for rows in (own["rows"], written.record["rows"])
+    ]
+    assert cells[0] == cells[1]
+    assert any("default" in line and "TFLOP/s" in line for line in told)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "fix"),
+    [
+        ({"shapes": SHAPE}, "is no list of names", f"shapes=['{SHAPE}']"),
+        ({"shapes": ["5k"]}, "there is no shape '5k'", "4k_128"),
+        ({"masks": [3]}, "masks=[3] is no list of names", 'masks=["name"]'),
+        ({"rivals": ["fa9"]}, "rivals: there is no 'fa9'", "flex_attention"),
+        ({"only": "("}, "only='(' is no regular expression", "4k.*causal"),
+        ({"only": None}, "only=None is no regular expression", "4k.*causal"),
+        ({"minutes": -1}, "minutes=-1 is no number above 0", "minutes=8"),
+    ],
+)
+def test_the_function_refuses_what_it_does_not_know(given, what, fix):
+    with refused(sx.ConfigError, what, fix) as caught:
+        sx.tools.benchmark_attention(studies=[], **given)
+    assert caught.value.option == next(iter(given))
+
+
 @pytest.mark.parametrize("study", ["padding", "memory"])
 def test_a_study_compares_a_length_with_its_double(study, tmp_path):
     file = tmp_path / "result.json"
@@ -147,11 +191,12 @@ def test_a_study_compares_a_length_with_its_double(study, tmp_path):
         (["--shapes", "1x0x1x1x8"], "there is no shape"),
         (["--masks", "casual"], "there is no mask 'casual'.*causal"),
         (["--masks", "random0"], "there is no mask 'random0'"),
-        (["--implementations", "cuda"], "there is no implementation 'cuda'.*default.*xla"),
-        (["--rivals", "fa9"], "there is no rival 'fa9'.*flex_attention"),
-        (["--studies", "x"], "there is no study 'x'.*lists, padding, memory"),
+        (["--implementations", "cuda"], "implementations: there is no 'cuda'.*default.*xla"),
+        (["--rivals", "fa9"], "rivals: there is no 'fa9'.*flex_attention"),
+        (["--studies", "x"], "studies: there is no 'x'.*lists, padding, memory"),
         (["--only", "("], "is no regular expression"),
         (["--shapes", "1x100x1x1x8", "--masks", "random50"], "multiple of 128"),
+        (["--minutes", "0"], r"minutes=0\.0 is no number above 0"),
     ],
 )
 def test_what_it_does_not_know_it_says(option, told, capsys):
@@ -161,7 +206,7 @@ def test_what_it_does_not_know_it_says(option, told, capsys):
 
 def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(_main, "run", None)
+    monkeypatch.setattr(_main, "benchmark_attention", None)
     assert main(["benchmark", "attention", "--plot", "x.png"]) == 2
     assert "pip install matplotlib" in capsys.readouterr().err
 
@@ -184,7 +229,7 @@ def test_a_wrong_result_is_no_figure():
         assert row.milliseconds is None
         assert row.is_failure
         assert re.match(r"WRONG: out is off by .*%", row.reason)
-    assert Report("", {}, 0.0, [row], [], {}).has_failed
+    assert AttentionReport({}, 0.0, [row], [], {}).has_failed
 
 
 @pytest.mark.parametrize("is_ours", [False, True])
@@ -272,7 +317,7 @@ def test_ours_is_compared_with_the_best_rival():
     assert speed_up(rows[:1], "s", mask="m", passes="forward") is None
     rows[0] = dataclasses.replace(rows[0], clock="host")
     rows[1] = dataclasses.replace(rows[1], clock="device")
-    text = Report("", {}, 0.0, rows, [], {}).as_text()
+    text = str(AttentionReport({}, 0.0, rows, [], {}))
     assert "Times are the device's, but the host's of a (1): `clock`" in text
     assert "| shape | mask | unmasked | xla   | default | a         | b       |" in text
     assert "4.00 (b) / -" in text

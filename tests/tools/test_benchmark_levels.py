@@ -3,6 +3,7 @@
 import json
 
 import jax
+import matplotlib as mpl
 import numpy as np
 import pytest
 
@@ -10,7 +11,8 @@ import shapeexec as sx
 from shapeexec.__main__ import main
 from shapeexec.masking import _registry
 from shapeexec.tools import ContestRow, LevelsReport, benchmark_levels
-from shapeexec.tools.benchmark.levels import _kernels
+from shapeexec.tools.benchmark.levels import _command, _kernels
+from shapeexec.tools.benchmark.levels._plot import save_plot
 from shapeexec.tools.benchmark.models._transformer import gelu, layer_norm
 from tests.tolerance import assert_close
 
@@ -22,7 +24,9 @@ NAMES += ["Exec, options"]
 def test_the_command_runs_each_level_and_compares(tmp_path, capsys):
     file = tmp_path / "levels.json"
     call = ["benchmark", "levels", "--quick", "--shapes", "b=2 s=5,6", "--rounds", "1"]
-    assert main([*call, "--json", str(file), "--options", "xla_cpu_prefer_vector_width=256"]) == 0
+    written = ["--json", str(file), "--plot", str(tmp_path / "levels.png")]
+    assert main([*call, *written, "--options", "xla_cpu_prefer_vector_width=256"]) == 0
+    assert (tmp_path / "levels.png").read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out.endswith("all answers equal\n")
     record = json.loads(file.read_text())
     rows = {row["name"]: row for row in record["rows"]}
@@ -34,6 +38,24 @@ def test_the_command_runs_each_level_and_compares(tmp_path, capsys):
         assert rows["Exec, own kernels"]["warm_seconds"] is None
         assert "not timed: Pallas interprets" in rows["Exec, own kernels"]["note"]
     assert not {"pallas_layer_norm", "pallas_gelu"} & _registry.RULES.keys()
+
+
+def test_levels_are_drawn_with_those_that_were_not_timed(tmp_path, monkeypatch, capsys):
+    rows = (
+        ContestRow("jax.jit", "", warm_seconds=1.0, cold_seconds=3.0),
+        ContestRow("own", "", note="not timed", cold_seconds=1.0),
+    )
+    report = LevelsReport("small_transformer", rows, ({"s": 3},))
+    monkeypatch.setattr(_command, "benchmark_levels", lambda *args, **kwargs: report)
+    file, plot = tmp_path / "levels.json", tmp_path / "levels.png"
+    assert main(["benchmark", "levels", "--json", str(file), "--plot", str(plot)]) == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert json.loads(file.read_text())["rows"] == json.loads(json.dumps(report.to_dict()))["rows"]
+    svg = tmp_path / "levels.svg"
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        save_plot(report, svg)
+    for label in (">jax.jit<", ">own (not timed)<", ">compiling, s<"):
+        assert label in svg.read_text()
 
 
 def test_own_kernels_are_exact_under_poisoned_padding():

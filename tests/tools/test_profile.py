@@ -10,6 +10,7 @@ import shapeexec as sx
 from shapeexec.__main__ import main
 from shapeexec.execution._row import GraphSeconds
 from shapeexec.tools import Profile, ProfileRow, profile
+from shapeexec.tools.profiling import _plot
 from shapeexec.tools.profiling._traces import sources
 
 
@@ -45,6 +46,14 @@ def test_what_is_slow_is_told():
     assert "- `sort.0 (sort)`: 250 ms" in page
 
 
+def test_the_parts_that_are_drawn_add_up_to_the_whole():
+    made = [GraphSeconds(trace=0.5, check=4.0, compile=3.0), GraphSeconds(mask=0.1, compile=2.0)]
+    parts = _plot.making(made)
+    assert list(parts) == ["trace", "mask", "compile", "check, after that"]
+    assert sum(parts.values()).tolist() == [one.total for one in made] == [4.5, 2.1]
+    assert all(took.tolist() == [0.0] for took in _plot.making([GraphSeconds()]).values())
+
+
 def test_operations_are_named_by_the_primitives_that_they_are_for():
     hlo = """
       ROOT %sort.3 = f32[8] sort(%x), metadata={op_name="jit(f)/jit(main)/sort" id=7}
@@ -57,7 +66,9 @@ def test_operations_are_named_by_the_primitives_that_they_are_for():
 def test_the_command_writes_a_page_and_traces(model, tmp_path, capsys):
     folder, file = tmp_path / "out", tmp_path / "profile.json"
     call = ["profile", f"{model}:run", "--shapes", "s=5,9", "--quick", "--json", str(file)]
-    assert main([*call, "--directory", str(folder)]) == 0
+    plot = tmp_path / "profile.png"
+    assert main([*call, "--directory", str(folder), "--plot", str(plot)]) == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
     assert f"page: {folder / 'profile.md'}" in capsys.readouterr().out
     assert (folder / "profile.md").read_text().startswith("# Profile\n\n| bucket | calls |")
     rows = json.loads(file.read_text())["rows"]

@@ -15,15 +15,15 @@ import pytest
 import shapeexec as sx
 from shapeexec.__main__ import main
 from shapeexec.masking import _registry
-from shapeexec.tools.soak import _run, _traffic, _watch
-from shapeexec.tools.soak._compare import Expected, WrongAnswerError, check, expected, jitted
-from shapeexec.tools.soak._faults import Faults
-from shapeexec.tools.soak._models import MODELS
-from shapeexec.tools.soak._outcome import Soak
-from shapeexec.tools.soak._report import Report
-from shapeexec.tools.soak._services import WAYS, services
-from shapeexec.tools.soak._traffic import OPERATIONS, Traffic, shapes_of
-from shapeexec.tools.soak._watch import Sample, growth
+from shapeexec.tools.soaking import _run, _traffic, _watch
+from shapeexec.tools.soaking._compare import Expected, WrongAnswerError, check, expected, jitted
+from shapeexec.tools.soaking._faults import Faults
+from shapeexec.tools.soaking._models import MODELS
+from shapeexec.tools.soaking._outcome import Soak
+from shapeexec.tools.soaking._report import SoakReport
+from shapeexec.tools.soaking._services import WAYS, services
+from shapeexec.tools.soaking._traffic import OPERATIONS, Traffic, shapes_of
+from shapeexec.tools.soaking._watch import Sample, growth
 from tests.execution.support import refused
 from tests.tools.soaking import (
     BY_NAME,
@@ -116,24 +116,67 @@ def test_a_soak_of_all_that_is_right_finds_nothing(tmp_path, capsys):
         assert part in text
 
 
+def test_the_function_finds_what_the_command_writes(tmp_path):
+    file, told = tmp_path / "soak.json", []
+    numbers = ["--minutes", "0.05", "--threads", "2", "--shapes", "5"]
+    names = ["--models", "sizes", "--ways", "plain"]
+    assert main(["soak", *numbers, *names, "--json", str(file)]) == 0
+    report = sx.tools.soak(
+        minutes=0.05, threads=2, shapes=5, models=["sizes"], ways=["plain"], tell=told.append
+    )
+    assert isinstance(report, sx.tools.SoakReport)
+    assert report.status == 0
+    written, own = json.loads(file.read_text()), json.loads(json.dumps(report.to_dict()))
+    assert written.pop("command").startswith("python -m shapeexec soak")
+    assert list(written) == list(own)
+    same = ("tool", "seed", "threads", "shapes", "status", "books", "stalls", "wrong_answers")
+    assert [written[name] for name in same] == [own[name] for name in same]
+    assert str(report).endswith("0 wrong answers, 0 wrong faults, 0 wrong counts, 0 stalls")
+
+
 @pytest.mark.parametrize(
     ("given", "what", "fix"),
     [
-        (["--minutes", "0"], "minutes=0.0: a soak needs more than none.", "--minutes 10"),
-        (["--threads", "-1"], "threads=-1: a soak needs more than none.", "--threads 10"),
-        (["--stall", "0"], "stall=0.0: a soak needs more than none.", "--stall 10"),
-        (["--shapes", "0"], "shapes=0: a soak needs more than none.", "--shapes 10"),
-        (["--seed", "-1"], "seed=-1 is negative.", "--seed 0"),
-        (["--models", "size"], "there is no model 'size'.", "pooled, gradient"),
-        (["--ways", "plain,all"], "there is no way 'all'.", "plain, quick"),
+        ({"minutes": 0.0}, "minutes=0.0 is no number above 0 and up to 1,000,000.", "minutes=10"),
+        ({"minutes": 1e7}, "minutes=10000000.0 is no number above 0", "minutes=10"),
+        ({"stall": 0.0}, "stall=0.0 is no number above 0", "stall=120"),
+        ({"threads": -1}, "threads=-1 is no whole number from 1 on.", "threads=32"),
+        ({"shapes": 0}, "shapes=0 is no whole number from 9 on.", "shapes=500"),
+        ({"seed": -1}, "seed=-1 is no whole number from 0 on.", "seed=0"),
+        ({"models": ["size"]}, "models: there is no 'size'.", "pooled, gradient"),
+        ({"ways": ["plain", "all"]}, "ways: there is no 'all'.", "plain, quick"),
+        ({"ways": []}, "ways=(): nothing would run.", "one or more, or leave ways out"),
     ],
     ids=str,
 )
 def test_what_cannot_be_done_is_told_with_a_fix(given, what, fix, capsys):
-    assert main(["soak", *given]) == 2
+    ((option, value),) = given.items()
+    with refused(sx.ConfigError, what, fix) as caught:
+        sx.tools.soak(**given)
+    assert caught.value.option == option
+    text = (",".join(value) or "none") if isinstance(value, list) else str(value)
+    assert main(["soak", f"--{option}", text]) == 2
     told = capsys.readouterr().err
     assert f"ConfigError: {what}" in told
     assert f"Fix:   {fix}" in told
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "fix"),
+    [
+        ({"models": "sizes"}, "models='sizes' is no list of names.", "models=['sizes']"),
+        ({"ways": 3}, "ways=3 is no list of names.", 'ways=["name"]'),
+        ({"ways": [3]}, "ways=[3] is no list of names.", 'ways=["name"]'),
+        ({"threads": 1.5}, "threads=1.5 is no whole number from 1 on.", "threads=32"),
+        ({"minutes": "1"}, "minutes='1' is no number above 0", "minutes=10"),
+        ({"minutes": True}, "minutes=True is no number above 0", "minutes=10"),
+        ({"stall": float("nan")}, "stall=nan is no number above 0", "stall=120"),
+    ],
+    ids=str,
+)
+def test_what_a_command_line_cannot_say_is_refused_too(given, what, fix):
+    with refused(sx.ConfigError, what, fix):
+        sx.tools.soak(**given)
 
 
 def test_a_fault_that_does_not_exist_is_refused():
@@ -161,7 +204,7 @@ def test_a_wrong_answer_is_found_with_its_model_sizes_options_and_seed(capsys):
     assert "of broken/plain at broken s=" in first.call
     assert "(seed 0, thread " in first.call
     assert "instead of" in first.told
-    text = Report("x", {}, outcome).as_text()
+    text = str(SoakReport({}, outcome))
     assert f"WRONG ANSWER: {first.call}" in text
 
 
@@ -208,7 +251,7 @@ def test_a_stall_is_found_and_all_stacks_are_told(monkeypatch, capfd):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
     model = dataclasses.replace(SIZES, name="stuck", fn=stuck)
-    monkeypatch.setattr("shapeexec.tools.soak._main.MODELS", [model])
+    monkeypatch.setattr("shapeexec.tools.soaking._main.MODELS", [model])
     try:
         stall = ["--stall", "0.5"]
         assert main(["soak", "--minutes", "1", "--threads", "2", "--ways", "plain", *stall]) == 2
@@ -244,17 +287,17 @@ def test_an_interrupt_ends_it_early_with_the_report(monkeypatch):
     assert outcome.is_interrupted
     assert outcome.status == 0
     assert lines == ["interrupted"]
-    assert Report("x", {}, outcome).as_text().endswith("0 wrong counts, 0 stalls")
+    assert str(SoakReport({}, outcome)).endswith("0 wrong counts, 0 stalls")
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_a_report_tells_that_no_metrics_were_scraped(is_installed, monkeypatch):
     if not is_installed:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    report = Report("x", {}, soak())
-    assert report.is_scraped == report.as_json()["is_scraped"] == is_installed
+    report = SoakReport({}, soak())
+    assert report.is_scraped == report.to_dict()["is_scraped"] == is_installed
     told = "no metrics were scraped: pip install prometheus-client"
-    assert (told in report.as_text().splitlines()) != is_installed
+    assert (told in str(report).splitlines()) != is_installed
 
 
 # What is measured

@@ -6,10 +6,10 @@ import threading
 import pytest
 
 import shapeexec as sx
-from shapeexec.tools.soak import _faults, _run, _traffic
-from shapeexec.tools.soak._compare import WrongAnswerError
-from shapeexec.tools.soak._faults import KINDS, CallbackError
-from shapeexec.tools.soak._report import Report
+from shapeexec.tools.soaking import _faults, _run, _traffic
+from shapeexec.tools.soaking._compare import WrongAnswerError
+from shapeexec.tools.soaking._faults import KINDS, CallbackError
+from shapeexec.tools.soaking._report import SoakReport
 from tests.tools.soaking import (
     BY_WAY,
     SIZES,
@@ -149,4 +149,4 @@ def test_a_soak_with_faults_finds_nothing():
     outcome = soak(models=[SIZES], ways=[restarted, BY_WAY["cleared"]], rates=often)
     assert (outcome.status, outcome.findings.faults, outcome.books) == (0, [], [])
     assert outcome.faults.injected
-    assert "injected" in Report("x", {}, outcome).as_text()
+    assert "injected" in str(SoakReport({}, outcome))

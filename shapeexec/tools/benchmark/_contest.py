@@ -11,10 +11,9 @@ import jax
 
 from shapeexec.tools._clock import in_turns, timed
 from shapeexec.tools._machine import resident_bytes
+from shapeexec.tools._progress import Tell
 from shapeexec.tools.benchmark._contestants import Contestant, Jitted
 from shapeexec.tools.comparing._compare import difference
-
-Tell = Callable[[str], object]
 
 
 @dataclasses.dataclass(frozen=True)

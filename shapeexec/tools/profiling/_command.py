@@ -38,6 +38,7 @@ def add_command(tools: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="one round")
     add_device(parser)
     _output.add_json(parser)
+    _output.add_plot(parser)
     parser.set_defaults(run=_run)
 
 
@@ -52,5 +53,11 @@ def _run(options: argparse.Namespace) -> int:
     page = options.directory / "profile.md"
     _output.write_text(page, found.to_markdown())
     print(f"page: {page}")
-    _output.write(options, {"command": options.command, **found.to_dict()})
+
+    def draw(path: Path) -> None:
+        from shapeexec.tools.profiling._plot import save_plot  # noqa: PLC0415 - optional
+
+        save_plot(found, path)
+
+    _output.write(options, {"command": options.command, **found.to_dict()}, draw=draw)
     return 0

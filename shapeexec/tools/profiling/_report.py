@@ -1,6 +1,6 @@
 """Where the time went, as text for people and as JSON for programs.
 
-It measures nothing: `_profile` does.
+It measures nothing, and draws nothing: `_profile` and `_plot` do.
 """
 
 import dataclasses

@@ -5,13 +5,11 @@ What is measured, and how, is in `_main`.
 
 import argparse
 import os
-import re
-import time
 from pathlib import Path
 from typing import Any
 
-from shapeexec._errors import ConfigError
 from shapeexec.tools import _output
+from shapeexec.tools._given import names_of
 
 _ABOUT = """\
 Attention on this device: the back ends of shapeexec.dot_product_attention and their rivals.
@@ -58,39 +56,22 @@ def _run(options: argparse.Namespace) -> int:
     from shapeexec.tools.benchmark.attention import _main  # noqa: PLC0415 - it is heavy
 
     _output.check(options)
-    try:
-        only = re.compile(options.only)
-    except re.error as error:
-        raise ConfigError(
-            f"--only {options.only!r} is no regular expression.",
-            option="only",
-            why=str(error),
-            fix="4k.*causal",
-        ) from None
-    deadline = time.monotonic() + 60 * options.minutes
-    report = _main.run(
-        command=options.command,
-        shapes=_names(options.shapes),
-        masks=_names(options.masks),
-        implementations=_names(options.implementations),
-        rivals=_names(options.rivals),
-        studies=_names(options.studies),
-        only=only,
-        deadline=deadline,
+    report = _main.benchmark_attention(
+        shapes=names_of(options.shapes),
+        masks=names_of(options.masks),
+        implementations=names_of(options.implementations),
+        rivals=names_of(options.rivals),
+        studies=names_of(options.studies),
+        only=options.only,
+        minutes=options.minutes,
+        tell=None,
     )
-    print(f"\n{report.as_text()}")
+    print(f"\n{report}")
 
     def draw(path: Path) -> None:
         from shapeexec.tools.benchmark.attention._plot import save_plot  # noqa: PLC0415 - optional
 
         save_plot(report.rows, path)
 
-    _output.write(options, report.as_json(), draw=draw)
+    _output.write(options, {"command": options.command, **report.to_dict()}, draw=draw)
     return int(report.has_failed)
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    """The items of a list option; None: the option was not given."""
-    if text is None:
-        return None
-    return () if text == "none" else tuple(filter(None, text.split(",")))

@@ -1,104 +1,138 @@
-"""From names on the command line to a report.
+"""`benchmark_attention`: from names to a report.
 
-The options themselves are those of `_command`.
+The order of all measurements is known to `_run`.
 """
 
 import re
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import jax
 
 from shapeexec._errors import ConfigError
+from shapeexec.tools._given import Names, check_time, chosen, listed
 from shapeexec.tools._machine import machine
-from shapeexec.tools._progress import progress
-from shapeexec.tools.benchmark.attention._contestant import Contestant
+from shapeexec.tools._progress import Tell, progress
 from shapeexec.tools.benchmark.attention._finding import Finding
 from shapeexec.tools.benchmark.attention._ours import contestants
 from shapeexec.tools.benchmark.attention._problems import defaults, pattern_of, shape_of
-from shapeexec.tools.benchmark.attention._report import Report
+from shapeexec.tools.benchmark.attention._report import AttentionReport
 from shapeexec.tools.benchmark.attention._run import Plan, Row, measure
 from shapeexec.tools.benchmark.attention._studies import STUDIES
 from shapeexec.tools.benchmark.attention.rivals import rivals as all_rivals
 
-Names = Sequence[str] | None
-
 _VERSIONS = ("torch", "triton", "nvidia-cudnn-cu13", "dew-flash-attn-cu13")
 
 
-def run(
+def benchmark_attention(
     *,
-    command: str,
-    shapes: Names,
-    masks: Names,
-    implementations: Names,
-    rivals: Names,
-    studies: Names,
-    only: re.Pattern[str],
-    deadline: float,
-) -> Report:
-    """Measure the named problems; None: all, or all that suit the device.
+    shapes: Names = None,
+    masks: Names = None,
+    implementations: Names = None,
+    rivals: Names = None,
+    studies: Names = None,
+    only: str = "",
+    minutes: float = 8.0,
+    tell: Tell | None = lambda line: None,
+) -> AttentionReport:
+    """Run `sx.dot_product_attention` beside its rivals; compare results with the formula, and time.
+
+    Ctrl-C ends it early, with its report. Rivals in processes of their own need memory of the
+    device, too: on a GPU, set `XLA_PYTHON_CLIENT_PREALLOCATE=false` before JAX is used.
 
     Args:
-        command: The command line.
-        shapes: Names; None: those for this device.
-        masks: Names; None: those for this device.
-        implementations: Names; None: all.
-        rivals: Names; None: all.
-        studies: Names; None: all.
-        only: See `Plan`.
-        deadline: See `Plan`.
+        shapes: By name, such as `"4k_128"`, or as `"1x512x4x2x64:float32"`: batch, length, heads,
+            key heads, head size and dtype. None: those for this device.
+        masks: By name: `"full"`, `"causal"`, `"window"`, `"documents"`, `"alibi"`, and `"random10"`
+            for 10 percent of the tiles. None: those for this device.
+        implementations: `"default"`, `"any_bits"` (`deterministic=False`), and those of
+            `implementation=`. None: all.
+        rivals: By name. None: all.
+        studies: `"lists"` (what making them costs), `"padding"`, `"memory"`, `"decode"` and
+            `"short"`. None: all.
+        only: A regular expression: only cells `shape/mask/name/pass`, the pass `forward` or `both`,
+            in which it is found.
+        minutes: After these nothing new is begun.
+        tell: Takes lines of how far it is. None: stdout, as the command line has it.
+
+    Returns:
+        The figures; `print` them. Who is not installed or refuses is in it with the reason.
 
     Raises:
-        ConfigError: Nothing is called so.
+        ConfigError: Nothing is called so, `only` is no regular expression, or `minutes` no time.
+
+    Example:
+        >>> report = benchmark_attention(  # doctest: +SKIP
+        ...     shapes=["1x512x4x2x64:float32"], masks=["causal"], rivals=["jax_nn_xla"]
+        ... )
+        >>> report.has_failed  # doctest: +SKIP
+        False
     """
     start = time.monotonic()
+    check_time("minutes", minutes, such_as=8)
     device_shapes, device_masks = defaults(jax.default_backend())
-    ours = _chosen(contestants(), implementations, what="implementation")
-    others = _chosen(all_rivals(), rivals, what="rival")
-    asked = _known(STUDIES, studies, what="study")
-    absent = {one.name: reason for one in (*ours, *others) if (reason := one.missing())}
+    ours = {one.name: one for one in contestants()}
+    others = {one.name: one for one in all_rivals()}
+    asked = chosen({name: name for name in STUDIES}, studies, option="studies")
+    everyone = (
+        *chosen(ours, implementations, option="implementations"),
+        *chosen(others, rivals, option="rivals"),
+    )
+    absent = {one.name: reason for one in everyone if (reason := one.missing())}
     plan = Plan(
-        shapes=tuple(map(shape_of, device_shapes if shapes is None else shapes)),
-        patterns=tuple(map(pattern_of, device_masks if masks is None else masks)),
-        contestants=tuple(one for one in (*ours, *others) if one.name not in absent),
-        only=only,
-        deadline=deadline,
+        shapes=tuple(map(shape_of, listed(shapes, device_shapes, option="shapes"))),
+        patterns=tuple(map(pattern_of, listed(masks, device_masks, option="masks"))),
+        contestants=tuple(one for one in everyone if one.name not in absent),
+        only=_pattern(only),
+        deadline=start + 60 * minutes,
     )
     where = machine(_VERSIONS)  # before this run is itself the load
     try:
-        rows, findings = _measure(plan, asked)
+        rows, findings = _measure(plan, asked, tell=tell)
     finally:
         for contestant in plan.contestants:
             contestant.close()
-    return Report(command, where, time.monotonic() - start, rows, findings, absent)
+    return AttentionReport(where, time.monotonic() - start, rows, findings, absent)
 
 
-def _measure(plan: Plan, studies: Iterable[str]) -> tuple[list[Row], list[Finding]]:
+def _pattern(only: str) -> re.Pattern[str]:
+    try:
+        return re.compile(only)
+    except (re.error, TypeError) as error:
+        raise ConfigError(
+            f"only={only!r:.80} is no regular expression.",
+            option="only",
+            why=str(error),
+            fix='only="4k.*causal"',
+        ) from None
+
+
+def _measure(
+    plan: Plan, studies: Iterable[str], *, tell: Tell | None
+) -> tuple[list[Row], list[Finding]]:
     rows: list[Row] = []
     findings: list[Finding] = []
     total = sum(len(group) for rank in (0, 1) for group in plan.groups(rank))
-    with progress(total) as (tell, advance):
+    with progress(total, tell) as (say, advance):
 
         def measure_rank(rank: int) -> None:
-            for row in measure(plan, rank, tell=tell):
+            for row in measure(plan, rank, tell=say):
                 rows.append(row)
                 advance()
                 if row.milliseconds is not None or row.is_failure:
-                    tell(_told(row))
+                    say(_told(row))
 
         try:
             measure_rank(0)
             for name in studies if plan.shapes else ():
                 if plan.is_over():
-                    tell(f"{name}: out of time")
+                    say(f"{name}: out of time")
                     continue
-                tell(f"{name}: compiling and measuring")
+                say(f"{name}: compiling and measuring")
                 findings.extend(STUDIES[name](plan.shapes, plan.patterns, rows))
             measure_rank(1)
         except KeyboardInterrupt:  # the measurements so far are reported
-            tell("interrupted")
+            say("interrupted")
     return rows, findings
 
 
@@ -107,20 +141,3 @@ def _told(row: Row) -> str:
     if row.milliseconds is None:
         return f"{place} {row.reason}"
     return f"{place} {row.milliseconds:9.4f} ms {row.teraflops:8.4g} TFLOP/s"
-
-
-def _chosen(
-    contestants: Sequence[Contestant], names: Names, *, what: str
-) -> tuple[Contestant, ...]:
-    by_name: dict[str, Any] = {one.name: one for one in contestants}
-    return tuple(by_name[name] for name in _known(by_name, names, what=what))
-
-
-def _known(known: Iterable[str], names: Names, *, what: str) -> tuple[str, ...]:
-    known = tuple(known)
-    for name in names or ():
-        if name not in known:
-            raise ConfigError(
-                f"there is no {what} {name!r}.", option=what, fix=f"{', '.join(known)}, or none"
-            )
-    return known if names is None else tuple(names)

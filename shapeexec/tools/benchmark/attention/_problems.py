@@ -73,7 +73,7 @@ class Pattern:
         if length % TILE:
             raise ConfigError(
                 f"mask {self.name} at length {length}.",
-                option="mask",
+                option="masks",
                 why=f"random tiles are {TILE} queries by {TILE} keys",
                 fix=f"choose shapes whose length is a multiple of {TILE}",
             )
@@ -191,7 +191,7 @@ def shape_of(name: str) -> Shape:
     if found is None or not all(sizes := [int(size) for size in found.groups()[:5]]):
         raise ConfigError(
             f"there is no shape {name!r}.",
-            option="shape",
+            option="shapes",
             fix=f"{', '.join(SHAPES)}; or batch x length x heads x key heads x head size, such "
             "as 1x512x4x2x64:float32",
         )
@@ -211,7 +211,7 @@ def pattern_of(name: str) -> Pattern:
     if found is None or not 0 < int(found.group(1)) <= 100:
         raise ConfigError(
             f"there is no mask {name!r}.",
-            option="mask",
+            option="masks",
             fix=f"{', '.join(PATTERNS)}, or random and a percentage",
         )
     return Pattern(name, density=int(found.group(1)) / 100)

@@ -19,39 +19,34 @@ from shapeexec.tools.benchmark.attention._run import Row
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-    """A run.
+class AttentionReport:
+    """Attention beside its rivals; `print` it.
 
     Attributes:
-        command: The command line.
-        machine: Where; see `machine`.
-        seconds: All of it.
-        rows, findings: The measurements.
-        absent: Who is not there, and why.
+        machine: Where: device, processor and versions.
+        seconds: How long all of it took.
+        rows: A contestant at a shape, a mask and a pass each: its time, its rate, what it took, or
+            the reason why it has none.
+        findings: What the studies found: two figures each.
+        absent: By name who is not there, and why.
+
+    Example:
+        >>> AttentionReport({"device": "cpu"}, 1.5, (), (), {"torch": "not installed"}).has_failed
+        False
     """
 
-    command: str
     machine: Mapping[str, Any]
     seconds: float
     rows: Sequence[Row]
     findings: Sequence[Finding]
     absent: Mapping[str, str]
 
-    def as_json(self) -> dict[str, Any]:
-        """Everything, in plain types."""
-        findings = [{**dataclasses.asdict(one), "ratio": one.ratio} for one in self.findings]
-        return {
-            "benchmark": "attention",
-            "command": self.command,
-            "machine": dict(self.machine),
-            "seconds": round(self.seconds, 1),
-            "rows": [dataclasses.asdict(row) for row in self.rows],
-            "findings": findings,
-            "absent": dict(self.absent),
-        }
+    @property
+    def has_failed(self) -> bool:
+        """Whether a result is wrong, or our own function broke."""
+        return any(row.is_failure for row in self.rows)
 
-    def as_text(self) -> str:
-        """Markdown."""
+    def __str__(self) -> str:
         parts = [
             ", ".join(f"{name} {value}" for name, value in self.machine.items()),
             "TFLOP/s of unmasked pairs, forward / forward with backward:",
@@ -63,10 +58,17 @@ class Report:
         ]
         return "\n\n".join(part for part in parts if part)
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether a result is wrong, or our own function broke."""
-        return any(row.is_failure for row in self.rows)
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures, as JSON has them."""
+        findings = [{**dataclasses.asdict(one), "ratio": one.ratio} for one in self.findings]
+        return {
+            "benchmark": "attention",
+            "machine": dict(self.machine),
+            "seconds": round(self.seconds, 1),
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "findings": findings,
+            "absent": dict(self.absent),
+        }
 
 
 def contestants(rows: Iterable[Row]) -> list[str]:

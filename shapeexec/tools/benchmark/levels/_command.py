@@ -1,6 +1,7 @@
 """The command line of `benchmark levels`. What is measured, and how, is in `_run`."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from shapeexec._errors import ConfigError
@@ -40,6 +41,7 @@ def add_command(names: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="a small model: seconds, no proof")
     add_device(parser)
     _output.add_json(parser)
+    _output.add_plot(parser)
     parser.set_defaults(run=_run)
 
 
@@ -58,7 +60,14 @@ def _run(options: argparse.Namespace) -> int:
         )
     print(", ".join(f"{name} {value}" for name, value in where.items()))
     print(report)
-    _output.write(options, {"command": options.command, "machine": where, **report.to_dict()})
+
+    def draw(path: Path) -> None:
+        from shapeexec.tools.benchmark.levels._plot import save_plot  # noqa: PLC0415 - optional
+
+        save_plot(report, path)
+
+    figures = {"command": options.command, "machine": where, **report.to_dict()}
+    _output.write(options, figures, draw=draw)
     return int(not report.are_equal)
 
 

@@ -1,6 +1,6 @@
 """The figures of a run over levels, as text for people and as JSON for programs.
 
-It measures nothing: `_run` does.
+It measures nothing, and draws nothing: `_run` and `_plot` do.
 """
 
 import dataclasses

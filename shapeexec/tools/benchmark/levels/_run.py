@@ -14,7 +14,8 @@ from shapeexec.attention import dot_product_attention
 from shapeexec.bucketing import as_strategy
 from shapeexec.execution import Compiling, Exec
 from shapeexec.tools._examples import sizes_of
-from shapeexec.tools.benchmark._contest import Tell, contest
+from shapeexec.tools._progress import Tell
+from shapeexec.tools.benchmark._contest import contest
 from shapeexec.tools.benchmark._contestants import (
     Ahead,
     Args,

@@ -22,8 +22,9 @@ from shapeexec.costing import speed_of
 from shapeexec.execution import Exec
 from shapeexec.tools._clock import timed
 from shapeexec.tools._fit import fit
+from shapeexec.tools._progress import Tell
 from shapeexec.tools._strategies import FIT, strategy_of
-from shapeexec.tools.benchmark._contest import Tell, contest
+from shapeexec.tools.benchmark._contest import contest
 from shapeexec.tools.benchmark._contestants import Bucketed, Jitted
 from shapeexec.tools.benchmark.shapes._report import ShapesReport
 

@@ -20,12 +20,19 @@ from typing import Any
 
 import jax
 
-from shapeexec.tools.soak._compare import Expected, WrongAnswerError, jitted
-from shapeexec.tools.soak._faults import Faults
-from shapeexec.tools.soak._outcome import PHASES, Findings, Outcome, Plain, Soak
-from shapeexec.tools.soak._services import Service, services
-from shapeexec.tools.soak._traffic import ONCE, Draw, Traffic, is_absorbed, is_promised, shapes_of
-from shapeexec.tools.soak._watch import Sample, Stall, Watch, resident_mib
+from shapeexec.tools.soaking._compare import Expected, WrongAnswerError, jitted
+from shapeexec.tools.soaking._faults import Faults
+from shapeexec.tools.soaking._outcome import PHASES, Findings, Outcome, Plain, Soak
+from shapeexec.tools.soaking._services import Service, services
+from shapeexec.tools.soaking._traffic import (
+    ONCE,
+    Draw,
+    Traffic,
+    is_absorbed,
+    is_promised,
+    shapes_of,
+)
+from shapeexec.tools.soaking._watch import Sample, Stall, Watch, resident_mib
 
 _LINES = 5.0
 """Seconds from one line of progress to the next."""

@@ -14,8 +14,8 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from shapeexec.tools.soak._outcome import PHASES
-from shapeexec.tools.soak._watch import Sample
+from shapeexec.tools.soaking._outcome import PHASES
+from shapeexec.tools.soaking._watch import Sample
 
 
 def save_plot(samples: Sequence[Sample], path: Path) -> None:

@@ -16,9 +16,9 @@ import shapeexec as sx
 from shapeexec.execution import Exec
 from shapeexec.execution._function import runner_of
 from shapeexec.execution._stats import Counters
-from shapeexec.tools.soak._compare import Shape
-from shapeexec.tools.soak._faults import Faults
-from shapeexec.tools.soak._models import BATCH, LENGTH, MODELS, Model
+from shapeexec.tools.soaking._compare import Shape
+from shapeexec.tools.soaking._faults import Faults
+from shapeexec.tools.soaking._models import BATCH, LENGTH, MODELS, Model
 
 Operations = Mapping[str, int]
 """How often each operation of `_traffic` is drawn, as weights."""

@@ -14,9 +14,9 @@ import numpy as np
 from shapeexec import _compat
 from shapeexec._errors import FrozenError, OutOfMemoryError
 from shapeexec.execution import Padded
-from shapeexec.tools.soak._compare import VARIANTS, Expected, Shape, added, check, expected
-from shapeexec.tools.soak._models import BATCH, LENGTH, Model
-from shapeexec.tools.soak._services import Service
+from shapeexec.tools.soaking._compare import VARIANTS, Expected, Shape, added, check, expected
+from shapeexec.tools.soaking._models import BATCH, LENGTH, Model
+from shapeexec.tools.soaking._services import Service
 
 _STEPS = 4
 """Of a decode loop."""

@@ -1,6 +1,6 @@
 """The command line of the soak; what it needs is imported when it runs.
 
-What the names on the command line mean is in `_main`.
+What the options mean is in `_main`.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shapeexec.tools import _output
-from shapeexec.tools._machine import machine
+from shapeexec.tools._given import names_of
 
 _ABOUT = """\
 Random traffic of many threads over many shapes, with every option of sx.Exec, while compilations,
@@ -53,33 +53,28 @@ def add_command(tools: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shapeexec.tools.soak import _main  # noqa: PLC0415 - it is heavy
+    from shapeexec.tools.soaking import _main  # noqa: PLC0415 - it is heavy
 
     _output.check(options)
-    soak = _main.soak_of(
+    report = _main.soak(
         minutes=options.minutes,
         threads=options.threads,
         seed=options.seed,
         shapes=options.shapes,
         stall=options.stall,
-        models=options.models,
-        ways=options.ways,
+        models=names_of(options.models),
+        ways=names_of(options.ways),
+        tell=lambda line: print(line, flush=True),
     )
-    where = machine(("prometheus_client",))  # before this run is itself the load
-    report = _main.Report(options.command, where, _main.run(soak, _tell))
-    print(f"\n{report.as_text()}")
+    print(f"\n{report}")
 
     def draw(path: Path) -> None:
-        from shapeexec.tools.soak._plot import save_plot  # noqa: PLC0415 - optional
+        from shapeexec.tools.soaking._plot import save_plot  # noqa: PLC0415 - optional
 
         save_plot(report.outcome.watch.samples, path)
 
-    _output.write(options, report.as_json(), draw=draw)
+    _output.write(options, {"command": options.command, **report.to_dict()}, draw=draw)
     if report.outcome.stalls:
         sys.stdout.flush()
         os._exit(2)  # the interpreter would wait for workers that are stuck
-    return report.outcome.status
-
-
-def _tell(line: str) -> None:
-    print(line, flush=True)
+    return report.status

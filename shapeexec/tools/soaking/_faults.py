@@ -20,7 +20,7 @@ from shapeexec.execution import Event
 from shapeexec.execution._compile import Graph, Prepared, compile_graph
 from shapeexec.execution._row import GraphRow
 from shapeexec.tools._machine import cores
-from shapeexec.tools.soak import _damage
+from shapeexec.tools.soaking import _damage
 
 Place = Literal["compile", "run", "callback", "files"]
 

@@ -9,10 +9,11 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from shapeexec._errors import ConfigError
-from shapeexec.tools.soak._faults import RATES, Faults
-from shapeexec.tools.soak._models import MODELS, Model
-from shapeexec.tools.soak._services import WAYS, Service, Way
-from shapeexec.tools.soak._watch import Stall, Watch
+from shapeexec.tools._given import check_count, check_time
+from shapeexec.tools.soaking._faults import RATES, Faults
+from shapeexec.tools.soaking._models import MODELS, Model
+from shapeexec.tools.soaking._services import WAYS, Service, Way
+from shapeexec.tools.soaking._watch import Stall, Watch
 
 PHASES = ("warm-up", "churn", "steady")
 """Each takes a third. In the last one threads repeat calls of theirs that were right, and none of
@@ -49,15 +50,19 @@ class Soak:
     rates: Mapping[str, float] = dataclasses.field(default_factory=lambda: RATES)
 
     def __post_init__(self) -> None:
-        for name in ("minutes", "threads", "stall", "shapes"):
-            if getattr(self, name) <= 0:
+        check_time("minutes", self.minutes, such_as=10)
+        check_time("stall", self.stall, such_as=120)
+        check_count("threads", self.threads, least=1, such_as=32)
+        check_count("seed", self.seed, least=0, such_as=0)
+        for option, names in (("models", self.models), ("ways", self.ways)):
+            if not names:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)}: a soak needs more than none.",
-                    option=name,
-                    fix=f"--{name} 10",
+                    f"{option}={names!r}: nothing would run.",
+                    option=option,
+                    fix=f"one or more, or leave {option} out",
                 )
-        if self.seed < 0:
-            raise ConfigError(f"seed={self.seed} is negative.", option="seed", fix="--seed 0")
+        # Threads draw a model first, and then one of its shapes.
+        check_count("shapes", self.shapes, least=len(self.models), such_as=500)
 
 
 @dataclasses.dataclass(frozen=True)

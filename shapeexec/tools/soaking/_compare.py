@@ -15,7 +15,7 @@ import numpy as np
 
 from shapeexec import _compat
 from shapeexec.tools._closeness import difference
-from shapeexec.tools.soak._models import Model, Sizes
+from shapeexec.tools.soaking._models import Model, Sizes
 
 VARIANTS = 4
 """How many data each shape has. Their results are kept, so that a soak allocates no more."""

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shapeexec.tools.soak._outcome import PHASES, Finding, Outcome
-from shapeexec.tools.soak._watch import Sample, growth
+from shapeexec.tools.soaking._outcome import PHASES, Finding, Outcome
+from shapeexec.tools.soaking._watch import Sample, growth
 
 _MOST_SHOWN = 10
 """Of findings of one kind."""
@@ -35,18 +35,26 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-    """What a soak has found, and where.
+class SoakReport:
+    """What a soak has found; `print` it.
 
     Attributes:
-        command: The command line.
-        machine: Where; see `machine`.
-        outcome: What.
+        machine: Where: device, processor and versions.
+        outcome: What: the counts, the samples, and all that went wrong.
+
+    Example:
+        >>> report = soak(minutes=1, threads=8, ways=["plain"])  # doctest: +SKIP
+        >>> [phase.name for phase in report.phases]  # doctest: +SKIP
+        ['warm-up', 'churn', 'steady']
     """
 
-    command: str
     machine: Mapping[str, Any]
     outcome: Outcome
+
+    @property
+    def status(self) -> int:
+        """0: all is right. 1: something is wrong. 2: a thread is stuck."""
+        return self.outcome.status
 
     @property
     def phases(self) -> list[Phase]:
@@ -60,19 +68,35 @@ class Report:
         """Whether metrics were scraped: Prometheus's client may not be installed."""
         return all(service.registry is not None for service in self.outcome.services)
 
-    def as_json(self) -> dict[str, Any]:
-        """Everything, in plain types. Seconds, and MiB of resident memory."""
+    def __str__(self) -> str:
+        outcome = self.outcome
+        parts = [  # what went wrong comes last, where a terminal shows it
+            ", ".join(f"{name} {value}" for name, value in self.machine.items()),
+            self._calls(),
+            self._faults(),
+            self._memory(),
+            "" if self.is_scraped else "no metrics were scraped: pip install prometheus-client",
+            *(f"warned {count} times: {text} ..." for text, count in outcome.warned.items()),
+            *_shown("WRONG ANSWER", outcome.findings.wrong),
+            *_shown("WRONG FAULT", outcome.findings.faults),
+            *(f"WRONG COUNT: {text}" for text in outcome.books),
+            *(f"STALL: {one.seconds:.0f} s and not done: {one.call}" for one in outcome.stalls),
+            self._verdict(),
+        ]
+        return "\n\n".join(part for part in parts if part)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures, as JSON has them: seconds, and MiB of resident memory."""
         outcome = self.outcome
         soak = outcome.soak
         return {
             "tool": "soak",
-            "command": self.command,
             "machine": dict(self.machine),
-            "seed": soak.seed,
-            "threads": soak.threads,
-            "shapes": soak.shapes,
+            "seed": int(soak.seed),
+            "threads": int(soak.threads),
+            "shapes": int(soak.shapes),
             "seconds": round(outcome.seconds, 1),
-            "status": outcome.status,
+            "status": self.status,
             "is_interrupted": outcome.is_interrupted,
             "calls": outcome.watch.counts,
             "graphs": self._graphs(),
@@ -91,24 +115,6 @@ class Report:
             "plain_mib_of_1000_programs": outcome.plain and dataclasses.asdict(outcome.plain),
             "samples": [dataclasses.asdict(one) for one in outcome.watch.samples],
         }
-
-    def as_text(self) -> str:
-        """For people: what went wrong comes last, where a terminal shows it."""
-        outcome = self.outcome
-        parts = [
-            ", ".join(f"{name} {value}" for name, value in self.machine.items()),
-            self._calls(),
-            self._faults(),
-            self._memory(),
-            "" if self.is_scraped else "no metrics were scraped: pip install prometheus-client",
-            *(f"warned {count} times: {text} ..." for text, count in outcome.warned.items()),
-            *_shown("WRONG ANSWER", outcome.findings.wrong),
-            *_shown("WRONG FAULT", outcome.findings.faults),
-            *(f"WRONG COUNT: {text}" for text in outcome.books),
-            *(f"STALL: {one.seconds:.0f} s and not done: {one.call}" for one in outcome.stalls),
-            self._verdict(),
-        ]
-        return "\n\n".join(part for part in parts if part)
 
     def _calls(self) -> str:
         outcome, longest = self.outcome, self.outcome.watch.longest()
